@@ -1,0 +1,208 @@
+"""Time gt beside plain torch on this machine, in one run, and print the ratios.
+
+    python benchmarks/compare.py            # about a minute and a half
+    python benchmarks/compare.py --quick    # a few seconds: fewer repetitions, figures are rough
+
+Each row compares outputs before it times anything. Ratios are what counts: absolute times depend on the machine and on
+what else it does. Rounds of gt and torch alternate, and each figure is the median of its rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+import gt
+import gt.nn.functional as F
+
+
+@dataclass
+class Row:
+    name: str
+    unit: str
+    gt: float
+    torch: float
+    bound: str
+    met: bool
+
+    @property
+    def ratio(self) -> float:
+        return self.gt / self.torch
+
+
+def timed(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def alternate(first: Callable[[], float], second: Callable[[], float], rounds: int) -> tuple[float, float]:
+    """Give the medians of two measurements taken in turn."""
+    pairs = [(first(), second()) for _ in range(rounds)]
+    return statistics.median(a for a, _ in pairs), statistics.median(b for _, b in pairs)
+
+
+def same(got: np.ndarray, want: np.ndarray, what: str, rtol: float = 1e-5) -> None:
+    np.testing.assert_allclose(got, want, rtol=rtol, atol=1e-5, err_msg=f"{what}: gt and torch differ")
+
+
+# -- recording
+
+
+def mixed_ops(a: gt.Tensor, b: gt.Tensor, count: int) -> gt.Tensor:
+    """Apply ``count`` ops of the kinds a model uses. Serves both libraries: they share these names."""
+    for _ in range(count // 5):
+        a = (a @ b).relu()
+        a = a * 0.5 + b
+        a = a - a.mean(dim=1, keepdim=True)  # two ops
+    return a
+
+
+def record(rounds: int) -> Row:
+    count = 500
+    x, y = np.random.default_rng(0).standard_normal((2, 16, 16), dtype=np.float32)
+    ga, gb, ta, tb = gt.from_numpy(x), gt.from_numpy(y), torch.from_numpy(x), torch.from_numpy(y)
+    same(mixed_ops(ga, gb, 25).numpy(), mixed_ops(ta, tb, 25).numpy(), "mixed ops", rtol=1e-3)
+
+    def once() -> float:
+        out = None
+
+        def work() -> None:
+            nonlocal out
+            out = mixed_ops(ga, gb, count)
+
+        seconds = timed(work)
+        assert out is not None
+        out.numpy()  # runs what was recorded, outside the timing
+        return seconds
+
+    ours, theirs = alternate(once, lambda: timed(lambda: mixed_ops(ta, tb, count)), rounds)
+    per_op = ours / (count // 5 * 6) * 1e6
+    return Row("record one op", "us", per_op, theirs / (count // 5 * 6) * 1e6, "<= 8 us", per_op <= 8)
+
+
+# -- a chain and a round trip
+
+
+def chain(rounds: int) -> Row:
+    x = np.ones((64, 64), dtype=np.float32)
+    ga, ta = gt.from_numpy(x), torch.from_numpy(x)
+
+    def adds(a: gt.Tensor) -> np.ndarray:
+        h = a
+        for _ in range(1000):
+            h = h + a
+        return h.numpy()
+
+    same(adds(ga), adds(ta), "chain of adds")
+    for _ in range(20):  # past the point where the program is hot
+        adds(ga)
+    ours, theirs = alternate(lambda: timed(lambda: adds(ga)), lambda: timed(lambda: adds(ta)), rounds)
+    return Row("1000 adds, one read", "ms", ours * 1e3, theirs * 1e3, "<= 1x torch", ours <= theirs)
+
+
+def round_trip(rounds: int) -> Row:
+    x, y = np.random.default_rng(0).standard_normal((2, 32, 32), dtype=np.float32)
+    ga, gb, ta, tb = gt.from_numpy(x), gt.from_numpy(y), torch.from_numpy(x), torch.from_numpy(y)
+    same((ga + gb).numpy(), (ta + tb).numpy(), "a + b")
+    for _ in range(200):
+        (ga + gb).numpy()
+    ours, theirs = alternate(
+        lambda: timed(lambda: (ga + gb).numpy()), lambda: timed(lambda: (ta + tb).numpy()), rounds * 50
+    )
+    return Row("a + b, read (p50)", "us", ours * 1e6, theirs * 1e6, "<= 500 us", ours * 1e6 <= 500)
+
+
+# -- a training step
+
+
+class Mlp(gt.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1 = gt.nn.Linear(784, 256)
+        self.fc2 = gt.nn.Linear(256, 10)
+
+    def forward(self, x: gt.Tensor) -> gt.Tensor:
+        return self.fc2(F.relu(self.fc1(x)))
+
+
+def torch_mlp() -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Linear(784, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10))
+
+
+def mlp_step(rounds: int, warm_s: float) -> Row:
+    random = np.random.default_rng(0)
+    data = [
+        (random.standard_normal((128, 784), dtype=np.float32), random.integers(0, 10, 128)) for _ in range(8)
+    ]
+    torch.manual_seed(0)
+    theirs, ours = torch_mlp(), Mlp()
+    with gt.no_grad():
+        for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+            mine.copy_(gt.from_numpy(other.detach().numpy()))
+    my_optimizer = gt.optim.SGD(ours.parameters(), lr=0.01, momentum=0.9)
+    optimizer = torch.optim.SGD(theirs.parameters(), lr=0.01, momentum=0.9)
+
+    def gt_steps(count: int) -> list[gt.Tensor]:
+        losses = []
+        for i in range(count):
+            x, y = data[i % len(data)]
+            loss = F.cross_entropy(ours(gt.from_numpy(x)), gt.from_numpy(y))
+            my_optimizer.zero_grad()
+            loss.backward()
+            my_optimizer.step()
+            losses.append(loss)
+        losses[-1].item()
+        return losses
+
+    def torch_steps(count: int) -> list[torch.Tensor]:
+        losses = []
+        for i in range(count):
+            x, y = data[i % len(data)]
+            loss = torch.nn.functional.cross_entropy(theirs(torch.from_numpy(x)), torch.from_numpy(y))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss)
+        losses[-1].item()
+        return losses
+
+    mine = np.array([loss.item() for loss in gt_steps(8)])
+    same(mine, np.array([loss.item() for loss in torch_steps(8)]), "losses of 8 training steps", rtol=1e-4)
+    until = time.perf_counter() + warm_s
+    while time.perf_counter() < until:  # compiling goes on beside running
+        gt_steps(20)
+    gt_s, torch_s = alternate(lambda: timed(lambda: gt_steps(20)), lambda: timed(lambda: torch_steps(20)), rounds)
+    ratio = gt_s / torch_s
+    return Row("MLP 784-256-10 step, B128", "ms", gt_s / 20 * 1e3, torch_s / 20 * 1e3, "<= 1.2x torch", ratio <= 1.2)
+
+
+def show(rows: list[Row]) -> None:
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, gt {gt.__version__}, embedded")
+    print(f"{'gt/torch':>9}  {'gt':>10}  {'torch':>10}      {'bound':<14} {'met':<4} what")
+    for row in rows:
+        print(
+            f"{row.ratio:>8.2f}x  {row.gt:>10.3f}  {row.torch:>10.3f} {row.unit:<3}  "
+            f"{row.bound:<14} {'yes' if row.met else 'NO':<4} {row.name}"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Time gt beside plain torch.")
+    parser.add_argument("--quick", action="store_true", help="fewer repetitions")
+    parser.add_argument("--threads", type=int, help="torch's threads, for both sides")
+    args = parser.parse_args()
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    rounds = 3 if args.quick else 21
+    show([record(rounds), chain(rounds), round_trip(rounds), mlp_step(rounds, 2.0 if args.quick else 60.0)])
+
+
+if __name__ == "__main__":
+    main()

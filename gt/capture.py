@@ -1,0 +1,160 @@
+"""Runs a script and keeps every distinct graph it makes, placed as it would be on any number of workers.
+
+Owns: ``CaptureSession``, ``capture_script``. The script computes real values in this process, so that its loops and
+branches go the way they go; placements are followed beside that, on workers that need not exist.
+Must not know: how what was captured is shown. Next: ``compiling`` (lowers and shows it), ``gt.passes.plan``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import runpy
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from gt import session as sessions
+from gt.ir.graph import Graph
+from gt.ir.mesh import Sharding
+from gt.ir.signals import SignalConfig
+from gt.ir.types import Scalar, TensorType
+from gt.passes.plan import Cluster, Plan, plan_graph
+from gt.passes.signal_placement import signal_sharding
+from gt.runtime import env
+from gt.runtime.embedded import EmbeddedSession
+from gt.runtime.planner import place_inputs
+from gt.runtime.session import Session
+
+
+@dataclass
+class Captured:
+    """A graph with its inputs placed, what it lowers to, and how often it ran."""
+
+    graph: Graph
+    plan: Plan
+    runs: int = 0
+
+
+class CaptureDone(BaseException):
+    """Ends the script: enough was seen. Not an Exception, so that scripts do not catch it."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When to stop a script: after so many flushes without a new graph, or so many seconds."""
+
+    quiet_flushes: int = 20
+    seconds: float = 120.0
+
+
+@dataclass
+class CaptureSession:
+    """A session that runs everything on ``inner`` and plans it for ``cluster`` beside."""
+
+    inner: Session
+    cluster: Cluster
+    limits: Limits = field(default_factory=Limits)
+    captured: dict[tuple[int, tuple[Sharding, ...]], Captured] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._graphs: dict[int, Graph] = {}
+        self._placed: dict[int, Sharding] = {}
+        self._quiet = 0
+        self._until = time.monotonic() + self.limits.seconds
+
+    __hash__ = object.__hash__
+
+    def define(self, key: int, graph: Graph) -> None:
+        self._graphs[key] = graph
+        self.inner.define(key, graph)
+
+    def run(
+        self, key: int, inputs: Sequence[int], outputs: Sequence[int], scalars: Sequence[Scalar], frees: Sequence[int]
+    ) -> None:
+        found = self._find(key, inputs)
+        found.runs += 1
+        self._placed.update(zip(outputs, found.plan.outputs, strict=True))
+        self.free(frees, inner=False)
+        self.inner.run(key, inputs, outputs, scalars, frees)
+        if self._quiet >= self.limits.quiet_flushes or time.monotonic() > self._until:
+            raise CaptureDone
+
+    def _find(self, key: int, inputs: Sequence[int]) -> Captured:
+        placed = tuple(self._placed[buffer] for buffer in inputs)
+        found = self.captured.get((key, placed))
+        self._quiet += 1
+        if found is None:
+            self._quiet = 0
+            graph = self._graphs[key]
+            types = [v.type.placed(sharding) for v, sharding in zip(graph.inputs, placed, strict=True)]
+            graph = place_inputs(graph, types)
+            if any(c.graph.name == graph.name for c in self.captured.values()):  # the same graph, placed differently
+                graph = replace(graph, name=f"{graph.name}.{len(self.captured)}")
+            found = self.captured[key, placed] = Captured(graph, plan_graph(graph, self.cluster))
+        return found
+
+    def put(self, buffer: int, type: TensorType, data: np.ndarray, signal: SignalConfig | None) -> None:
+        self._placed[buffer] = signal_sharding(type, signal, self.cluster.workers)
+        self.inner.put(buffer, type, data, signal)
+
+    def fetch(self, buffer: int) -> Future[np.ndarray]:
+        return self.inner.fetch(buffer)
+
+    def free(self, buffers: Sequence[int], inner: bool = True) -> None:
+        for buffer in buffers:
+            self._placed.pop(buffer, None)
+        if inner:
+            self.inner.free(buffers)
+
+    def num_workers(self) -> int:
+        return len(self.cluster.workers)
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+@dataclass(frozen=True)
+class Capture:
+    """What a script made, in the order of first runs, and the error it ended with, if it did."""
+
+    graphs: tuple[Captured, ...]
+    error: BaseException | None = None
+
+
+def capture_script(path: str, arguments: Sequence[str], cluster: Cluster, limits: Limits) -> Capture:
+    """Run a script as ``python path arguments`` would, recording for ``cluster``; its output goes to stderr.
+
+    ``gt.connect`` and ``gt.gpu_workers`` start nothing meanwhile. Errors: RuntimeError if a session is in use.
+    """
+    session = CaptureSession(EmbeddedSession(backend=env.BACKEND.get()), cluster, limits)
+    error: BaseException | None = None
+    with sessions.pinned(session), _as_main(path, arguments), contextlib.redirect_stdout(sys.stderr):
+        try:
+            runpy.run_path(path, run_name="__main__")
+        except CaptureDone:
+            pass
+        except SystemExit as stop:
+            error = stop if stop.code not in (None, 0) else None
+        except Exception as fault:
+            error = fault
+    return Capture(tuple(session.captured.values()), error)
+
+
+@contextlib.contextmanager
+def _as_main(path: str, arguments: Sequence[str]) -> Iterator[None]:
+    """Give the script the argv and import path it would have on its own."""
+    argv, path_before = sys.argv, sys.path[:]
+    sys.argv = [path, *arguments]
+    sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
+    try:
+        yield
+    finally:
+        sys.argv, sys.path[:] = argv, path_before
+
+
+__all__ = ["Capture", "CaptureDone", "CaptureSession", "Captured", "Limits", "capture_script"]

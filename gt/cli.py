@@ -1,0 +1,169 @@
+"""The ``gt`` command. Every import of weight is inside a command, so that ``gt --help`` is quick.
+
+Owns: options and exit codes. Must not know: how anything is done. Next: ``gt.server``, ``gt.worker``, ``gt.compiling``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gt import __version__
+
+if TYPE_CHECKING:
+    from gt.compiling import Lowered
+    from gt.passes.pipeline import PassError
+
+STAGES = ("captured", "global", "sharded", "explicit", "local", "programs")
+FORMATS = ("text", "json", "dot")
+CONTEXT = {"help_option_names": ["-h", "--help"]}
+
+
+@click.group(context_settings=CONTEXT)
+@click.version_option(__version__, prog_name="gt")
+def main() -> None:
+    """Run and inspect gt: servers, workers, and what a script compiles to."""
+
+
+@main.command(context_settings={"help_option_names": ["--help"]})
+@click.option("-p", "--port", type=click.IntRange(0, 65535), required=True, help="Port to listen on; 0: any free one.")
+@click.option("-H", "--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+def server(port: int, host: str) -> None:
+    """Start a dispatcher that workers and scripts connect to."""
+    from gt.server import main as run
+
+    sys.exit(run(["--port", str(port), "--host", host]))
+
+
+@main.command()
+@click.option("-p", "--port", type=click.IntRange(1, 65535), required=True, help="The server's port.")
+@click.option("--host", default="localhost", show_default=True, help="The server's host.")
+def worker(port: int, host: str) -> None:
+    """Start one worker and join it to a server."""
+    from gt.worker import main as run
+
+    sys.exit(run(["--port", str(port), "--host", host]))
+
+
+@main.command("compile")
+@click.argument("source", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.option("--workers", type=click.IntRange(1), help="Plan for so many workers. [default: 1, or a .gtir file's own]")
+@click.option("--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="YAML file of signals.")
+@click.option("--dump-ir", is_flag=True, help="Show the graphs and programs, not only the summary.")
+@click.option("--stage", type=click.Choice(STAGES), help="Only the graphs of this stage.")
+@click.option("--pass", "passes", multiple=True, metavar="NAME", help="Only the graph after this pass. Repeatable.")
+@click.option("--worker", "workers_shown", multiple=True, type=int, help="Only this worker's program. Repeatable.")
+@click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True)
+@click.option("-o", "folder", type=click.Path(file_okay=False, path_type=Path), help="Write files to this folder.")
+@click.option("--pipeline", metavar="PASSES", help="Passes to run, in place of the usual ones.")
+@click.option("--flushes", default=20, show_default=True, type=click.IntRange(1), help="Stop a script after so many "
+              "flushes that bring no new graph.")  # fmt: skip
+@click.option("--seconds", default=120.0, show_default=True, help="Stop a script after so long.")
+def compile_(
+    source: Path,
+    arguments: tuple[str, ...],
+    workers: int | None,
+    config: Path | None,
+    dump_ir: bool,
+    stage: str | None,
+    passes: tuple[str, ...],
+    workers_shown: tuple[int, ...],
+    form: str,
+    folder: Path | None,
+    pipeline: str | None,
+    flushes: int,
+    seconds: float,
+) -> None:
+    """Show what SOURCE, a script or a dumped .gtir file, becomes on --workers workers.
+
+    A script runs in this process until it makes no new graph; it needs no server and no GPU. Its own ARGUMENTS follow
+    a "--". Output of the script goes to stderr.
+    """
+    from gt import compiling
+    from gt.passes.pipeline import PassError
+
+    _check_names(passes, workers_shown, workers)
+    try:
+        lowered, fault = _lower(source, arguments, workers, config, pipeline, flushes, seconds)
+    except PassError as error:
+        raise click.ClickException(_reproducer(error, folder or Path(), workers)) from error
+    selection = compiling.Selection(stage, passes, workers_shown)
+    if folder is not None:
+        for path in compiling.write(lowered, selection, form, folder):
+            click.echo(path)
+    elif dump_ir or stage or passes or workers_shown or form != "text":
+        click.echo(compiling.render(lowered, selection, form), nl=False)
+    if form == "text":
+        click.echo(("\n" if dump_ir and folder is None else "") + compiling.summary(lowered), nl=False)
+    if fault is not None:
+        raise click.ClickException(f"{source} ended early with {type(fault).__name__}: {fault}")
+
+
+def _check_names(passes: Sequence[str], shown: Sequence[int], workers: int | None) -> None:
+    from gt.config import did_you_mean
+    from gt.passes.pipeline import PASSES
+
+    for name in passes:
+        if name not in PASSES:
+            raise click.BadParameter(f"no pass {name!r}{did_you_mean(name, PASSES)}", param_hint="--pass")
+    for number in shown:
+        if workers is not None and not 0 <= number < workers:
+            raise click.BadParameter(f"no worker {number} among {workers}", param_hint="--worker")
+
+
+def _lower(
+    source: Path,
+    arguments: tuple[str, ...],
+    workers: int | None,
+    config: Path | None,
+    pipeline: str | None,
+    flushes: int,
+    seconds: float,
+) -> tuple[list[Lowered], BaseException | None]:
+    """Give every distinct graph of the source, lowered, and the error the script ended with, if it did."""
+    from gt.compiling import lower, read_gtir, workers_of
+    from gt.config import ConfigError, load_config
+    from gt.ir.text import ParseError
+    from gt.ir.verify import VerifyError
+    from gt.passes.pipeline import DEFAULT, Pipeline, PipelineError
+    from gt.passes.plan import Cluster
+
+    try:
+        steps = Pipeline.parse(pipeline) if pipeline else DEFAULT
+        if config is not None:
+            load_config(config)
+        if source.suffix == ".gtir":
+            if arguments:
+                raise click.UsageError("a .gtir file takes no arguments")
+            graph = read_gtir(source)
+            return [lower(graph, Cluster(tuple(range(workers or workers_of(graph) or 1))), steps)], None
+    except (ConfigError, PipelineError, OSError) as error:
+        raise click.ClickException(str(error)) from error
+    except (ParseError, VerifyError, UnicodeDecodeError) as error:
+        raise click.ClickException(f"{source}: {error}") from error
+
+    from gt.capture import Limits, capture_script
+
+    cluster = Cluster(tuple(range(workers or 1)))
+    capture = capture_script(str(source), arguments, cluster, Limits(flushes, seconds))
+    if not capture.graphs and capture.error is None:
+        raise click.ClickException(f"{source} ran no gt op whose value was needed")
+    return [lower(c.graph, cluster, steps, c.runs) for c in capture.graphs], capture.error
+
+
+def _reproducer(error: PassError, folder: Path, workers: int | None) -> str:
+    """Write what repeats a pass's fault, and say so."""
+    path = folder / f"fault-{error.pass_name}.gtir"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(error.gtir, encoding="utf-8")
+    count = f" --workers {workers}" if workers else ""
+    return f"{error}\nThis is a fault in gt. It is repeated by: gt compile {path}{count} --pipeline '{error.rest}'"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,207 @@
+"""What ``gt compile`` shows: a graph as captured, after each pass that changed it, and each worker's program.
+
+Owns: reading scripts and ``.gtir`` files, lowering them step by step, choosing and writing what is asked for.
+Must not know: the command line. Next: ``capture`` (runs a script), ``gt.ir.text`` and ``gt.ir.dot`` (the forms).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gt.ir.dot import to_dot, to_json
+from gt.ir.graph import Graph
+from gt.ir.program import Collective, Compute, Program, unpack_attrs
+from gt.ir.text import attr_text, parse_graph, print_graph, print_program
+from gt.ir.verify import verify
+from gt.passes.pipeline import DEFAULT, Context, Pipeline
+from gt.passes.plan import Cluster
+
+FORMATS = {"text": "gtir", "json": "json", "dot": "dot"}
+
+
+@dataclass(frozen=True)
+class Step:
+    """The graph after one pass; ``name`` is "captured" for the graph that no pass has seen."""
+
+    name: str
+    graph: Graph
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A graph on its way down: every step that changed it, and the programs."""
+
+    steps: tuple[Step, ...]
+    programs: tuple[Program, ...]
+    runs: int = 0
+
+    @property
+    def name(self) -> str:
+        return self.steps[0].graph.name
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which steps and programs to show: all of them unless a stage, passes or workers are named."""
+
+    stage: str | None = None
+    passes: tuple[str, ...] = ()
+    workers: tuple[int, ...] = ()
+
+    def steps(self, lowered: Lowered) -> list[tuple[int, Step]]:
+        """Give the chosen steps, each with its number among all."""
+        numbered = list(enumerate(lowered.steps))
+        if self.passes:
+            return [(i, s) for i, s in numbered if s.name in self.passes]
+        if self.stage == "captured":
+            return numbered[:1]
+        if self.stage == "programs" or (self.stage is None and self.workers):
+            return []
+        return [(i, s) for i, s in numbered if self.stage in (None, s.graph.stage.value)]
+
+    def programs(self, lowered: Lowered) -> list[Program]:
+        if self.passes and not self.workers or self.stage not in (None, "programs"):
+            return []
+        return [p for p in lowered.programs if not self.workers or p.worker in self.workers]
+
+
+def lower(graph: Graph, cluster: Cluster, pipeline: Pipeline = DEFAULT, runs: int = 0) -> Lowered:
+    """Lower a captured graph, verifying after each pass and keeping each step that changed it. Errors: PassError."""
+    steps = [Step("captured", graph)]
+
+    def observe(name: str, before: Graph, after: Graph, seconds: float) -> None:
+        if after is not before:
+            steps.append(Step(name, after))
+
+    context = Context(cluster.mesh)
+    pipeline.run(graph, context, "each", observe)
+    assert context.programs is not None
+    return Lowered(tuple(steps), tuple(context.programs[w] for w in sorted(context.programs)), runs)
+
+
+def read_gtir(path: Path) -> Graph:
+    """Read a dumped graph. Errors: ParseError, VerifyError, OSError."""
+    graph = parse_graph(path.read_text(encoding="utf-8"))
+    verify(graph)
+    return graph
+
+
+def workers_of(graph: Graph) -> int:
+    """Give how many workers a graph's placements name, 0 if none."""
+    meshes = [v.type.sharding.mesh for v in graph.values if v.type.sharding is not None]
+    return max((max(m.workers) + 1 for m in meshes), default=0)
+
+
+# -- showing
+
+
+def summary(lowered: Sequence[Lowered]) -> str:
+    """Give one line for each graph: what it holds and what it moves."""
+    rows: list[tuple[str, ...]] = [("graph", "runs", "nodes", "regions", "collectives", "bytes moved", "where")]
+    for one in lowered:
+        program = one.programs[0]
+        collectives = program.collectives
+        where = next((str(n.loc) for n in reversed(one.steps[0].graph.nodes) if n.loc), "")
+        counts = (
+            one.runs, len(one.steps[0].graph.nodes), sum(isinstance(s, Compute) for s in program.steps),
+            len(collectives), sum(c.nbytes for c in collectives),
+        )  # fmt: skip
+        rows.append((one.name, *map(str, counts), where))
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return "".join("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() + "\n" for row in rows)
+
+
+def render(lowered: Sequence[Lowered], selection: Selection, form: str) -> str:
+    """Give everything chosen as one text: readable text, one JSON object, or DOT drawings one after another."""
+    if form == "json":
+        return json.dumps({"graphs": [_json(one, selection) for one in lowered]}, indent=1) + "\n"
+    parts = []
+    for one in lowered:
+        for _, title, body in _pieces(one, selection, form):
+            parts.append(f"{'//' if form == 'dot' else ';'} ---- {title}\n{body}")
+    return "\n".join(parts)
+
+
+def write(lowered: Sequence[Lowered], selection: Selection, form: str, folder: Path) -> list[Path]:
+    """Write each chosen piece to a file of its own: ``GRAPH/NN-PASS.gtir``, ``GRAPH/worker-W.txt``."""
+    out = []
+    for one in lowered:
+        for name, _, body in _pieces(one, selection, form):
+            suffix = "txt" if form == "text" and name.startswith("worker-") else FORMATS[form]
+            path = folder / one.name / f"{name}.{suffix}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(body, encoding="utf-8")
+            out.append(path)
+    return out
+
+
+def _pieces(one: Lowered, selection: Selection, form: str) -> Iterator[tuple[str, str, str]]:
+    """Give file name, title and text of each chosen step and program."""
+    for number, step in selection.steps(one):
+        text = {
+            "text": lambda g: print_graph(g, locations=True),
+            "json": lambda g: json.dumps(to_json(g), indent=1) + "\n",
+            "dot": to_dot,
+        }[form](step.graph)
+        title = f"{one.name}: {'captured' if number == 0 else f'after {step.name}'}"
+        yield f"{number:02d}-{step.name}", title, text
+    for program in selection.programs(one):
+        text = {
+            "text": print_program,
+            "json": lambda p: json.dumps(msgspec.to_builtins(p), indent=1) + "\n",
+            "dot": program_dot,
+        }[form](program)
+        yield f"worker-{program.worker}", f"{one.name}: worker {program.worker}", text
+
+
+def _json(one: Lowered, selection: Selection) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "runs": one.runs,
+        "steps": [{"pass": s.name, "graph": to_json(s.graph)} for _, s in selection.steps(one)],
+        "programs": [msgspec.to_builtins(p) for p in selection.programs(one)],
+    }
+
+
+# -- drawings of programs
+
+
+def program_dot(program: Program) -> str:
+    """Give a worker's program as DOT text: its regions and collectives in order."""
+    name = f"{program.name} worker {program.worker}"
+    lines = [f"digraph {_quoted(name)} {{", "  node [shape=box, fontname=monospace];"]
+    for i, (label, color) in enumerate(_steps(program)):
+        lines.append(f"  s{i} [label={label}, style=filled, fillcolor={color}];")
+        if i:
+            lines.append(f"  s{i - 1} -> s{i};")
+    return "\n".join([*lines, "}"]) + "\n"
+
+
+def _steps(program: Program) -> Iterator[tuple[str, str]]:
+    """Give label and colour of each region and collective."""
+    for step in program.steps:
+        if isinstance(step, Compute):
+            ops = [node.op for node in step.nodes]
+            shown = ops if len(ops) <= 12 else [*ops[:11], f"... {len(ops) - 11} more"]
+            yield _quoted(f"region, {len(ops)} ops" + (", compiled" if step.compile else ""), *shown), "white"
+        elif isinstance(step, Collective):
+            attrs = ", ".join(f"{name}={attr_text(value)}" for name, value in unpack_attrs(step.attrs))
+            lines = [f"{step.kind} {step.nbytes} B", f"group {' '.join(map(str, step.group))}", attrs, step.why]
+            yield _quoted(*(line for line in lines if line)), "lightsalmon"
+
+
+def _quoted(*lines: str) -> str:
+    """Quote lines of a DOT label."""
+    escaped = (line.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ") for line in lines)
+    return '"' + "\\n".join(escaped) + '"'
+
+
+__all__ = [
+    "FORMATS", "Lowered", "Selection", "Step", "lower", "read_gtir", "render", "summary", "workers_of", "write",
+]  # fmt: skip

@@ -1,0 +1,238 @@
+"""Flushing: from pending entries to one run of a known graph.
+
+Owns: what is live at a flush, the key of a trace, and the graph a new key becomes. Must not know: how a session runs it.
+Next: ``session`` (where runs go), ``gt.ir.graph``.
+
+A flush runs *all* live pending values, so nothing runs twice. Live are: values some tensor still names, and what a later
+``backward()`` over a tensor still alive will read. Views are not materialised: their base is, and they are taken from it again.
+"""
+
+from __future__ import annotations
+
+import dis
+import linecache
+import logging
+import sys
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from gt import session as sessions
+from gt.ir.graph import Graph, Location, Node, Value
+from gt.ir.signals import SignalConfig
+from gt.passes.autodiff import saved_values
+from gt.runtime.session import Session
+from gt.handle import Handle
+from gt.trace import RULES, Buffer, Rule, Trace, install_flush, new_buffer, state, take_dead
+
+log = logging.getLogger("gt.flush")
+
+
+@dataclass
+class Counters:
+    """What flushing has done in this process, for ``gt.stats()`` and tests."""
+
+    flushes: int = 0
+    graphs: int = 0  # flushes whose key was new
+    reasons: dict[str, int] = field(default_factory=dict)
+
+
+counters = Counters()
+
+
+def flush(trace: Trace, reason: str) -> None:
+    """Run what is pending in ``trace``. Returns at once; errors of the run surface when a value is read."""
+    with trace.lock:
+        if trace.sealed:
+            return
+        trace.sealed = True
+        if state.trace is trace:
+            state.trace = Trace(state.signals[-1] if state.signals else None)
+        if not trace.code:
+            return
+        session = trace.session or sessions.current()
+        live = _live_handles(trace)
+        saved = _residuals(trace, [t for t in live if t._rg and not t._leaf])
+        _submit(trace, session, live, saved, reason)
+
+
+def _live_handles(trace: Trace) -> list[Handle]:
+    """Give the tensors that name a pending value of this trace; views forget theirs and are taken from their base again."""
+    live = []
+    for ref in trace.handles:
+        t = ref()
+        if t is None or t._trace is not trace:
+            continue
+        if t._base is not None:
+            t._seen = -1
+            t._tape = (trace, t._index) if t._rg and not t._leaf else None
+            t._trace = None
+            continue
+        live.append(t)
+    return live
+
+
+def entries_backwards(trace: Trace) -> Iterator[tuple[int, Rule, bool, tuple[int, ...], int]]:
+    """Give (entry index, rule, taped, operand ids, first result id) from the last entry to the first."""
+    first = trace.size
+    for entry in range(len(trace.code) - 1, -1, -1):
+        id, operands = trace.code[entry]
+        rule = RULES[id >> 1]
+        first -= len(rule.outputs)
+        yield entry, rule, bool(id & 1), operands, first
+
+
+def requires(trace: Trace, ids: tuple[int, ...]) -> tuple[bool, ...]:
+    """Say which values a gradient flows to: leaves, values of earlier tapes, and results of taped entries."""
+    if trace.tracked is None or len(trace.tracked) < trace.size:
+        tracked = bytearray()
+        for code, _ in trace.code:
+            rule = RULES[code >> 1]
+            first = len(tracked)
+            if rule.op is None:
+                tracked.append(first in trace.leaves or first in trace.links)
+            else:
+                tracked.extend(bool(code & 1 and t.dtype.kind in "fc") or first + i in trace.leaves for i, t in enumerate(rule.outputs))
+        trace.tracked = tracked
+    return tuple([bool(trace.tracked[id]) for id in ids])
+
+
+def saved_by(rule: Rule, needs: tuple[bool, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Give which operands and results the op's vjp reads, for gradients of the operands in ``needs``."""
+    found = rule.saved.get(needs)
+    if found is None:
+        assert rule.op is not None
+        found = rule.saved[needs] = saved_values(rule.op, rule.attrs, rule.inputs, rule.outputs, needs)
+    return found
+
+
+def _residuals(trace: Trace, roots: list[Handle]) -> set[int]:
+    """Give the values that a backward() from ``roots`` will read."""
+    if not roots:
+        return set()
+    needed = {t._index for t in roots}
+    saved: set[int] = set()
+    for entry, rule, taped, operands, first in entries_backwards(trace):
+        if not taped or entry in trace.freed or not any(first + i in needed for i in range(len(rule.outputs))):
+            continue
+        needed.update(operands)
+        inputs, outputs = saved_by(rule, requires(trace, operands))
+        saved.update(operands[i] for i in inputs)
+        saved.update(first + i for i in outputs)
+    return saved
+
+
+# -- keys
+
+
+def _submit(trace: Trace, session: Session, live: list[Handle], saved: set[int], reason: str) -> None:
+    inputs = {id: buffer for id, buffer in zip(trace.input_ids.values(), trace.inputs, strict=True)}
+    scalars = dict(zip(trace.scalar_ids, trace.scalars, strict=True))
+    computed = saved - inputs.keys() - scalars.keys()
+    outputs = tuple(sorted({t._index for t in live} | computed))
+    trace.saved = {id: inputs[id] if id in inputs else scalars[id] for id in saved - computed}
+    if not outputs:
+        session.free(take_dead(session))
+        _seal(trace, bool(saved))
+        return
+    # Two references, the trace's list and the call's argument, mean that no handle, tape or fetch names the buffer.
+    del inputs
+    donated = tuple(i for i in range(len(trace.inputs)) if sys.getrefcount(trace.inputs[i]) <= 2)
+    marks = tuple((at, signal) for at, signal in trace.marks if at < len(trace.code))
+    structure = (tuple(trace.code), outputs, donated, marks)
+    known = sessions.known(session).get(structure)
+    counters.flushes += 1
+    counters.reasons[reason] = counters.reasons.get(reason, 0) + 1
+    if known is None:
+        counters.graphs += 1
+        known = sessions.known(session)[structure] = len(sessions.known(session))
+        graph = build_graph(trace, outputs, frozenset(donated), f"flush{known}")
+        log.info("flush (%s): new graph %d, %d nodes", reason, known, len(graph.nodes))
+        session.define(known, graph)
+        for hook in sessions.on_define:
+            hook(known, graph)
+    types_ = {t._index: t._type for t in live}
+    if computed:
+        types_ = dict(enumerate(t for id, _ in trace.code for t in RULES[id >> 1].outputs))
+    buffers = {id: new_buffer(types_[id], session) for id in outputs}
+    frees = [trace.inputs[i].id for i in donated]
+    for i in donated:
+        trace.inputs[i].id = -1 - trace.inputs[i].id  # the run frees it, not its finalizer
+    names = [b.id if b.id >= 0 else -1 - b.id for b in trace.inputs]
+    session.run(known, names, [buffers[id].id for id in outputs], trace.scalars, frees + take_dead(session))
+    for t in live:
+        t._tape = (trace, t._index) if t._rg and not t._leaf else None
+        t._buffer = buffers[t._index]
+        t._trace = None
+    for id in computed:
+        trace.saved[id] = buffers[id]
+    _seal(trace, bool(saved) or any(t._tape is not None for t in live))
+
+
+def _seal(trace: Trace, keep_tape: bool) -> None:
+    """Let go of everything a later backward() does not need."""
+    trace.handles = []
+    trace.inputs = []
+    trace.scalars = []
+    if not keep_tape:
+        trace.code, trace.where, trace.links, trace.leaves = [], [], {}, {}
+
+
+# -- graphs
+
+
+def build_graph(trace: Trace, outputs: tuple[int, ...], donated: frozenset[int], name: str) -> Graph:
+    """Make the graph of a trace. Runs once for each new key."""
+    values: list[Value] = []
+    inputs: list[Value] = []
+    scalars: list[Value] = []
+    nodes: list[Node] = []
+    signals: dict[str, SignalConfig] = {}
+    marks = iter([*trace.marks, (len(trace.code) + 1, None)])
+    signal: str | None = None
+    next_at, next_signal = next(marks)
+    for entry, ((id, operands), where) in enumerate(zip(trace.code, trace.where, strict=True)):
+        while entry >= next_at:
+            signal = next_signal[0] if next_signal else None
+            if next_signal:
+                signals[next_signal[0]] = next_signal[1]
+            next_at, next_signal = next(marks)
+        rule = RULES[id >> 1]
+        if rule.op is None:
+            kind = rule.attrs[0][0]
+            value = Value(rule.outputs[0], trace.names.get(len(values), ""))
+            (inputs if kind == "input" else scalars).append(value)
+            values.append(value)
+            continue
+        hint = assigned_name(*where) if where and len(rule.outputs) == 1 else ""
+        results = tuple(Value(t, hint) for t in rule.outputs)
+        nodes.append(
+            Node(
+                rule.op, tuple(values[i] for i in operands), results, rule.attrs,
+                location(*where) if where else None, signal, bool(id & 1),
+            )  # fmt: skip
+        )
+        values.extend(results)
+    return Graph(
+        name, tuple(inputs), tuple(scalars), tuple(nodes), tuple(values[i] for i in outputs),
+        donated=donated, signals=tuple(sorted(signals.items())),
+    )  # fmt: skip
+
+
+def location(code: types.CodeType, lasti: int) -> Location:
+    """Give the line of a raw source position."""
+    line = next((line for start, stop, line in code.co_lines() if start <= lasti < stop), None) or code.co_firstlineno
+    return Location(code.co_filename, line, code.co_qualname, linecache.getline(code.co_filename, line).strip())
+
+
+def assigned_name(code: types.CodeType, lasti: int) -> str:
+    """Give the variable that the instruction after a call stores into, or "" (``h = relu(x)`` gives "h")."""
+    following = False
+    for instruction in dis.get_instructions(code):
+        if following:
+            return instruction.argval if instruction.opname in ("STORE_FAST", "STORE_NAME", "STORE_GLOBAL") else ""
+        following = instruction.offset >= lasti
+    return ""
+
+
+install_flush(flush)

@@ -1,0 +1,261 @@
+"""Indexing: NumPy's square brackets, and torch's gather family.
+
+Owns: how an index expression becomes views, gathers and scatters. Next: ``gt.ir.ops.index`` (meaning).
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gt.functions.create import from_numpy, tensor
+from gt.functions.promote import cast, is_number, operand
+from gt.functions.shape import EXPAND, RESHAPE, SLICE, reshape, stack
+from gt.handle import Handle, take_view
+from gt.ir.ops import OPS
+from gt.ir.types import DimError, ShapeError, bool_, broadcast_shapes, int64, normalize_dim
+from gt.trace import record
+
+if TYPE_CHECKING:
+    from gt.tensor import Tensor
+
+
+def getitem(input: Tensor, key: Any) -> Tensor:
+    """Give ``input[key]``: ints, slices, None and ``...`` give a view; index tensors and masks a copy."""
+    viewed, indices = _basic(input, key)
+    return viewed if not indices else _gather(viewed, indices)
+
+
+def setitem(input: Tensor, key: Any, value: Any) -> None:
+    """Write ``input[key] = value`` in place; the value broadcasts and takes the tensor's dtype."""
+    viewed, indices = _basic(input, key)
+    if not indices:
+        viewed._assign(fit(value, viewed))
+        return
+    if len(indices) == 1 and indices[0][1].dtype is bool_ and (is_number(value) or value.numel() == 1):
+        viewed._assign(_masked(viewed, *indices[0], value))
+        return
+    dims, positions = _positions(viewed, indices)
+    shape = _gathered_shape(viewed, dims, positions)
+    out = record(
+        OPS["index_put"], (viewed, fit(value, viewed, shape), *positions), (("dims", dims), ("accumulate", False))
+    )
+    viewed._assign(out)
+
+
+def fit(value: Any, like: Tensor, shape: tuple[int, ...] | None = None) -> Any:
+    """Broadcast and convert a value to be written over ``like`` (or over ``shape`` of its dtype)."""
+    target = like._type.shape if shape is None else shape
+    if is_number(value):
+        source = record(OPS["copy"], (operand(value, like._type.dtype),))
+    else:
+        source = cast(value if isinstance(value, Handle) else tensor(value), like._type.dtype)
+    own = source._type.shape
+    if own == target:
+        return source
+    while len(own) > len(target) and own[0] == 1:
+        own = own[1:]
+    if broadcast_shapes(own, target) != target:
+        raise ShapeError(f"shape mismatch: value tensor of shape {list(source._type.shape)} cannot be broadcast to indexing result of shape {list(target)}")
+    if own != source._type.shape:
+        source = record(RESHAPE, (source,), (("shape", own),))
+    return record(EXPAND, (source,), (("shape", target),)) if own != target else source
+
+
+def _basic(input: Tensor, key: Any) -> tuple[Tensor, list[tuple[int, Tensor]]]:
+    """Apply the views of an index expression; give what is left: (dim of the view, index tensor)."""
+    items = _items(input, key)
+    shape = input._type.shape
+    starts, stops, steps = [0] * len(shape), list(shape), [1] * len(shape)
+    result: list[int] = []  # the shape after dropping and adding dims
+    indices: list[tuple[int, Tensor]] = []
+    d = 0
+    for item in items:
+        if item is None:
+            result.append(1)
+        elif isinstance(item, Handle):
+            indices.append((len(result), item))
+            width = item.ndim if item.dtype is bool_ else 1
+            _check_mask(item, shape, d)
+            result.extend(shape[d : d + width])
+            d += width
+        elif isinstance(item, slice):
+            starts[d], stops[d], steps[d] = _slice(item, shape[d])
+            result.append(len(range(starts[d], stops[d], steps[d])))
+            d += 1
+        else:
+            index = operator.index(item)
+            if not -shape[d] <= index < shape[d]:
+                raise DimError(f"index {index} is out of bounds for dimension {d} with size {shape[d]}")
+            starts[d] = index % shape[d]
+            stops[d] = starts[d] + 1
+            d += 1
+    out = input
+    if stops != list(shape) or any(starts) or any(s != 1 for s in steps):
+        out = take_view(out, SLICE, (("starts", tuple(starts)), ("stops", tuple(stops)), ("steps", tuple(steps))))
+    if tuple(result) != out._type.shape:
+        out = take_view(out, RESHAPE, (("shape", tuple(result)),))
+    return (take_view(out, OPS["alias"], ()) if out is input and not indices and not input._rg else out), indices
+
+
+def _items(input: Tensor, key: Any) -> list[Any]:
+    """Normalise an index expression to one item for each dim, with ``...`` spelled out."""
+    raw = list(key) if isinstance(key, tuple) else [key]
+    items: list[Any] = []
+    for item in raw:
+        if isinstance(item, bool | np.bool_):
+            item = tensor(bool(item))
+        elif isinstance(item, list | np.ndarray | range):
+            item = tensor(np.asarray(item) if len(item) else np.zeros(0, np.int64))
+        if isinstance(item, Handle):
+            if item.dtype.kind not in "bui":
+                raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
+            if item.dtype is not bool_ and not item.ndim and not isinstance(key, tuple):
+                item = cast(item, int64)
+        elif not (item is None or item is Ellipsis or isinstance(item, slice) or hasattr(item, "__index__")):
+            raise IndexError(
+                "only integers, slices (`:`), ellipsis (`...`), None and long or byte Variables are valid indices "
+                f"(got {type(item).__name__})"
+            )
+        items.append(item)
+    used = sum(i.ndim if isinstance(i, Handle) and i.dtype is bool_ else 1 for i in items if i is not None and i is not Ellipsis)
+    if used > input.ndim:
+        raise IndexError(f"too many indices for tensor of dimension {input.ndim}")
+    rest = [slice(None)] * (input.ndim - used)
+    dots = [i for i, item in enumerate(items) if item is Ellipsis]
+    if len(dots) > 1:
+        raise IndexError("an index can only have a single ellipsis ('...')")
+    at = dots[0] if dots else len(items)
+    return [*items[:at], *rest, *items[at + bool(dots) :]]
+
+
+def _slice(item: slice, size: int) -> tuple[int, int, int]:
+    step = 1 if item.step is None else operator.index(item.step)
+    if step <= 0:
+        raise ValueError("step must be greater than zero")
+    start, stop, _ = slice(item.start, item.stop).indices(size)
+    return start, max(start, stop), step
+
+
+def _check_mask(item: Tensor, shape: tuple[int, ...], d: int) -> None:
+    if item.dtype is bool_:
+        for i, n in enumerate(item._type.shape):
+            if n != shape[d + i]:
+                raise IndexError(
+                    f"The shape of the mask {list(item._type.shape)} at index {i} does not match the shape of the indexed tensor "
+                    f"{list(shape)} at index {d + i}"
+                )
+
+
+def _positions(input: Tensor, indices: list[tuple[int, Tensor]]) -> tuple[tuple[int, ...], list[Tensor]]:
+    """Give int64 index tensors by dim; a mask is read (a flush) since how many it selects depends on data."""
+    dims: list[int] = []
+    out: list[Tensor] = []
+    for dim, index in indices:
+        if index.dtype is bool_:
+            for i, column in enumerate(nonzero_columns(index)):
+                dims.append(dim + i)
+                out.append(column)
+        else:
+            dims.append(dim)
+            out.append(checked(cast(index, int64)))
+    return tuple(dims), out
+
+
+def nonzero_columns(mask: Tensor) -> list[Tensor]:
+    """Give the positions of true elements, one tensor for each dim. Flushes: their number depends on data."""
+    return [from_numpy(column.astype(np.int64)) for column in np.nonzero(np.atleast_1d(mask._read()))]
+
+
+def checked(index: Tensor) -> Tensor:
+    """Indices out of range are found when the run reads them, and raise at the line that recorded them."""
+    return index
+
+
+def _gathered_shape(input: Tensor, dims: tuple[int, ...], positions: list[Tensor]) -> tuple[int, ...]:
+    picked = broadcast_shapes(*(p._type.shape for p in positions))
+    s = input._type.shape
+    adjacent = dims == tuple(range(dims[0], dims[0] + len(dims)))
+    rest = [n for d, n in enumerate(s) if d not in dims]
+    at = dims[0] if adjacent else 0
+    return (*rest[:at], *picked, *rest[at:])
+
+
+def _gather(input: Tensor, indices: list[tuple[int, Tensor]]) -> Tensor:
+    dims, positions = _positions(input, indices)
+    return record(OPS["index"], (input, *positions), (("dims", dims),))
+
+
+def _masked(input: Tensor, dim: int, mask: Tensor, value: Any) -> Tensor:
+    tail = input.ndim - dim - mask.ndim
+    wide = record(RESHAPE, (mask,), (("shape", (*mask._type.shape, *(1,) * tail)),)) if tail else mask
+    number = operand(value, input._type.dtype) if is_number(value) else cast(reshape(value, ()), input._type.dtype)
+    return record(OPS["where"], (wide, number, input))
+
+
+# -- the gather family
+
+
+def gather(input: Tensor, dim: int, index: Tensor) -> Tensor:
+    """Pick along ``dim``: ``out[i][j] = input[index[i][j]][j]`` for dim 0."""
+    return record(OPS["gather"], (input, cast(index, int64)), (("dim", normalize_dim(dim, input.ndim)),))
+
+
+def take_along_dim(input: Tensor, indices: Tensor, dim: int) -> Tensor:
+    return gather(input, dim, indices)
+
+
+def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
+    """Pick whole slices of ``dim`` by a 1-d index."""
+    return record(OPS["index_select"], (input, cast(index, int64)), (("dim", normalize_dim(dim, input.ndim)),))
+
+
+def scatter(input: Tensor, dim: int, index: Tensor, src: Any) -> Tensor:
+    """Write ``src`` at the positions ``index`` names along ``dim``."""
+    source = fit(src, input, index._type.shape)
+    return record(OPS["scatter"], (input, cast(index, int64), source), (("dim", normalize_dim(dim, input.ndim)),))
+
+
+def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
+    """Add ``src`` at the positions ``index`` names along ``dim``."""
+    return record(
+        OPS["scatter_add"], (input, cast(index, int64), cast(src, input._type.dtype)), (("dim", normalize_dim(dim, input.ndim)),)
+    )
+
+
+def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
+    """Write ``value`` where ``mask`` holds."""
+    number = operand(value, input._type.dtype) if is_number(value) else cast(value, input._type.dtype)
+    return record(OPS["where"], (mask, number, input))
+
+
+def masked_select(input: Tensor, mask: Tensor) -> Tensor:
+    """Give the elements where ``mask`` holds, in order. Flushes: their number depends on data."""
+    shape = broadcast_shapes(input._type.shape, mask._type.shape)
+    return getitem(input.expand(shape), mask.expand(shape))
+
+
+def nonzero(input: Tensor, as_tuple: bool = False) -> Any:
+    """Give the positions of non-zero elements. Flushes: their number depends on data."""
+    columns = nonzero_columns(input)
+    return tuple(columns) if as_tuple else stack(columns, 1)
+
+
+def tril(input: Tensor, diagonal: int = 0) -> Tensor:
+    """Keep the lower triangle of the last two dims."""
+    return record(OPS["tril"], (input,), (("diagonal", diagonal),))
+
+
+def triu(input: Tensor, diagonal: int = 0) -> Tensor:
+    """Keep the upper triangle of the last two dims."""
+    return record(OPS["triu"], (input,), (("diagonal", diagonal),))
+
+
+def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
+    """Give 1 at the class index, 0 elsewhere. Flushes if ``num_classes`` is not given."""
+    if num_classes == -1:
+        num_classes = int(tensor._read().max()) + 1
+    return record(OPS["one_hot"], (tensor,), (("num_classes", num_classes),))
+

@@ -1,0 +1,243 @@
+"""Reductions and scans with torch's names and arguments; ``axis``/``keepdims`` are accepted for ``dim``/``keepdim``.
+
+Next: ``gt.ir.ops.reduce`` (meaning).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gt.functions.pointwise import sqrt, to_bool
+from gt.functions.promote import binary, cast
+from gt.functions.shape import narrow, squeeze
+from gt.handle import Handle
+from gt.ir.ops import OPS
+from gt.ir.types import DType, dtype_of, int64, normalize_dim, normalize_dims
+from gt.trace import record
+
+if TYPE_CHECKING:
+    from gt.tensor import Tensor
+
+Dims = int | tuple[int, ...] | list[int] | None
+
+
+class ValuesIndices(NamedTuple):
+    """Values and where they came from."""
+
+    values: Tensor
+    indices: Tensor
+
+
+def _dims(input: Tensor, dim: Dims, axis: Dims) -> tuple[int, ...]:
+    if not isinstance(input, Handle):
+        raise TypeError(f"expected a gt.Tensor, got {type(input).__name__}")
+    return normalize_dims(dim if axis is None else axis, len(input._type.shape))  # type: ignore[arg-type]
+
+
+def _attrs(dims: tuple[int, ...], keepdim: bool, keepdims: bool | None) -> tuple[tuple[str, Any], ...]:
+    return (("dims", dims), ("keepdim", bool(keepdim if keepdims is None else keepdims)))
+
+
+def sum(
+    input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: DType | str | None = None,
+    axis: Dims = None, keepdims: bool | None = None,
+) -> Tensor:  # fmt: skip
+    """Add up over dims (all if None). Dtypes: integers and bool give int64."""
+    dims = _dims(input, dim, axis)
+    kind = input._type.dtype
+    out = dtype_of(dtype) if dtype is not None else (int64 if kind.kind in "bui" else kind)
+    return record(OPS["sum"], (input,), (*_attrs(dims, keepdim, keepdims), ("dtype", out)))
+
+
+def mean(
+    input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: DType | str | None = None,
+    axis: Dims = None, keepdims: bool | None = None,
+) -> Tensor:  # fmt: skip
+    """Average over dims (all if None). Errors: RuntimeError for integers, as torch."""
+    dims = _dims(input, dim, axis)
+    if dtype is not None:
+        input = cast(input, dtype_of(dtype))
+    if input._type.dtype.kind not in "fc":
+        raise RuntimeError(
+            "mean(): could not infer output dtype. Input dtype must be either a floating point or complex dtype. "
+            f"Got: {input._type.dtype.name}"
+        )
+    return record(OPS["mean"], (input,), _attrs(dims, keepdim, keepdims))
+
+
+def prod(
+    input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: DType | str | None = None,
+    axis: int | None = None, keepdims: bool | None = None,
+) -> Tensor:  # fmt: skip
+    """Multiply over a dim (all if None). Dtypes: integers and bool give int64."""
+    dims = _dims(input, dim, axis)
+    kind = input._type.dtype
+    out = dtype_of(dtype) if dtype is not None else (int64 if kind.kind in "bui" else kind)
+    return record(OPS["prod"], (cast(input, out),), _attrs(dims, keepdim, keepdims))
+
+
+def amax(input: Tensor, dim: Dims = None, keepdim: bool = False, *, axis: Dims = None, keepdims: bool | None = None) -> Tensor:
+    """Give the largest over dims; ties share the gradient."""
+    return record(OPS["amax"], (input,), _attrs(_dims(input, dim, axis), keepdim, keepdims))
+
+
+def amin(input: Tensor, dim: Dims = None, keepdim: bool = False, *, axis: Dims = None, keepdims: bool | None = None) -> Tensor:
+    """Give the smallest over dims; ties share the gradient."""
+    return record(OPS["amin"], (input,), _attrs(_dims(input, dim, axis), keepdim, keepdims))
+
+
+def max(input: Tensor, dim: Any = None, keepdim: bool = False, *, axis: int | None = None, keepdims: bool | None = None) -> Any:
+    """Give the largest of all elements; with ``dim``, (values, indices); with a tensor, ``maximum``."""
+    return _extreme("max", input, dim, keepdim, axis, keepdims)
+
+
+def min(input: Tensor, dim: Any = None, keepdim: bool = False, *, axis: int | None = None, keepdims: bool | None = None) -> Any:
+    """Give the smallest of all elements; with ``dim``, (values, indices); with a tensor, ``minimum``."""
+    return _extreme("min", input, dim, keepdim, axis, keepdims)
+
+
+def _extreme(name: str, input: Tensor, dim: Any, keepdim: bool, axis: int | None, keepdims: bool | None) -> Any:
+    from_dim = dim if axis is None else axis
+    if isinstance(from_dim, Handle):
+        return binary(OPS[f"{name}imum"], input, from_dim)
+    if from_dim is None:
+        _refuse_empty(name, input)
+        return record(OPS[f"a{name}"], (input,), _attrs(tuple(range(input.ndim)), keepdim, keepdims))
+    keep = bool(keepdim if keepdims is None else keepdims)
+    index = _arg(f"arg{name}", input, from_dim, True)
+    values = record(OPS["gather"], (input, index), (("dim", normalize_dim(from_dim, input.ndim)),)) if input.ndim else input
+    if not keep and input.ndim:
+        values, index = squeeze(values, from_dim), squeeze(index, from_dim)
+    return ValuesIndices(values, index)
+
+
+def _refuse_empty(name: str, input: Tensor) -> None:
+    if input.numel() == 0:
+        raise RuntimeError(
+            f"{name}(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim with the 'dim' argument."
+        )
+
+
+def argmax(input: Tensor, dim: int | None = None, keepdim: bool = False, *, axis: int | None = None) -> Tensor:
+    """Give the index of the largest (the first of equals), in the whole tensor or along ``dim``. Dtypes: int64."""
+    return _arg("argmax", input, dim if axis is None else axis, keepdim)
+
+
+def argmin(input: Tensor, dim: int | None = None, keepdim: bool = False, *, axis: int | None = None) -> Tensor:
+    """Give the index of the smallest (the first of equals), in the whole tensor or along ``dim``. Dtypes: int64."""
+    return _arg("argmin", input, dim if axis is None else axis, keepdim)
+
+
+def _arg(name: str, input: Tensor, dim: int | None, keepdim: bool) -> Tensor:
+    if dim is None or not input.ndim:
+        if dim is None:
+            _refuse_empty(name, input)
+        flat = record(OPS["reshape"], (input,), (("shape", (input.numel(),)),))
+        out = record(OPS[name], (flat,), (("dim", 0), ("keepdim", False)))
+        return record(OPS["reshape"], (out,), (("shape", (1,) * input.ndim if keepdim else ()),)) if keepdim else out
+    return record(OPS[name], (input,), (("dim", normalize_dim(dim, input.ndim)), ("keepdim", bool(keepdim))))
+
+
+def any(input: Tensor, dim: Dims = None, keepdim: bool = False, *, axis: Dims = None, keepdims: bool | None = None) -> Tensor:
+    """Say whether any element is true over dims (all if None)."""
+    return record(OPS["any"], (to_bool(input),), _attrs(_dims(input, dim, axis), keepdim, keepdims))
+
+
+def all(input: Tensor, dim: Dims = None, keepdim: bool = False, *, axis: Dims = None, keepdims: bool | None = None) -> Tensor:
+    """Say whether all elements are true over dims (all if None)."""
+    return record(OPS["all"], (to_bool(input),), _attrs(_dims(input, dim, axis), keepdim, keepdims))
+
+
+def var(
+    input: Tensor, dim: Dims = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = None,
+    axis: Dims = None, keepdims: bool | None = None,
+) -> Tensor:  # fmt: skip
+    """Give the variance over dims, divided by n - correction (1 unless ``unbiased`` is False)."""
+    if isinstance(dim, bool):
+        dim, unbiased = None, dim
+    if correction is None:
+        correction = 0 if unbiased is False else 1
+    dims = _dims(input, dim, axis)
+    return record(OPS["var"], (input,), (*_attrs(dims, keepdim, keepdims), ("correction", correction)))
+
+
+def std(
+    input: Tensor, dim: Dims = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = None,
+    axis: Dims = None, keepdims: bool | None = None,
+) -> Tensor:  # fmt: skip
+    """Give the standard deviation over dims; see ``var``."""
+    return sqrt(var(input, dim, unbiased, keepdim, correction=correction, axis=axis, keepdims=keepdims))
+
+
+def logsumexp(input: Tensor, dim: Dims, keepdim: bool = False) -> Tensor:
+    """Give log(sum(exp(x))) over dims without overflow."""
+    return record(OPS["logsumexp"], (input,), _attrs(_dims(input, dim, None), keepdim, None))
+
+
+def cumsum(input: Tensor, dim: int, *, dtype: DType | str | None = None) -> Tensor:
+    """Add up along a dim, keeping every partial sum. Dtypes: integers and bool give int64."""
+    kind = input._type.dtype
+    out = dtype_of(dtype) if dtype is not None else (int64 if kind.kind in "bui" else kind)
+    if not input.ndim:
+        return cast(input, out)
+    return record(OPS["cumsum"], (cast(input, out),), (("dim", normalize_dim(dim, input.ndim)),))
+
+
+def cumprod(input: Tensor, dim: int, *, dtype: DType | str | None = None) -> Tensor:
+    """Multiply along a dim, keeping every partial product. Dtypes: integers and bool give int64."""
+    kind = input._type.dtype
+    out = dtype_of(dtype) if dtype is not None else (int64 if kind.kind in "bui" else kind)
+    if not input.ndim:
+        return cast(input, out)
+    return record(OPS["cumprod"], (cast(input, out),), (("dim", normalize_dim(dim, input.ndim)),))
+
+
+def count_nonzero(input: Tensor, dim: Dims = None) -> Tensor:
+    """Count the elements that are not zero. Dtypes: int64."""
+    return sum(to_bool(input), dim)
+
+
+def softmax(input: Tensor, dim: int | None = None, *, dtype: DType | str | None = None) -> Tensor:
+    """Give exp(x) / sum(exp(x)) along ``dim``."""
+    return _softmax("softmax", input, dim, dtype)
+
+
+def log_softmax(input: Tensor, dim: int | None = None, *, dtype: DType | str | None = None) -> Tensor:
+    """Give log(softmax(x)) along ``dim``."""
+    return _softmax("log_softmax", input, dim, dtype)
+
+
+def _softmax(name: str, input: Tensor, dim: int | None, dtype: DType | str | None) -> Tensor:
+    if dim is None:
+        raise TypeError(f"{name}() missing required argument 'dim'")
+    if dtype is not None:
+        input = cast(input, dtype_of(dtype))
+    if not input.ndim:
+        return record(OPS["reshape"], (_softmax(name, input.reshape(1), 0, None),), (("shape", ()),))
+    return record(OPS[name], (input,), (("dim", normalize_dim(dim, input.ndim)),))
+
+
+def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> ValuesIndices:
+    """Sort along ``dim``; NaN counts as the largest; equal elements keep their order."""
+    if not input.ndim:
+        return ValuesIndices(input.clone(), argmax(input))
+    return ValuesIndices(
+        *record(OPS["sort"], (input,), (("dim", normalize_dim(dim, input.ndim)), ("descending", bool(descending))))
+    )
+
+
+def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Tensor:
+    """Give the indices that sort along ``dim``."""
+    return sort(input, dim, descending).indices
+
+
+def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> ValuesIndices:
+    """Give the ``k`` largest (or smallest) along ``dim``, in order."""
+    d = normalize_dim(dim, input.ndim)
+    size = input._type.shape[d] if input.ndim else 1
+    if not 0 <= k <= size:
+        raise RuntimeError("selected index k out of range")
+    values, indices = sort(input, d, descending=largest)
+    if not input.ndim:
+        return ValuesIndices(values, indices)
+    return ValuesIndices(narrow(values, d, 0, k), narrow(indices, d, 0, k))

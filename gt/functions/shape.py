@@ -1,0 +1,380 @@
+"""Shape functions with torch's names and arguments.
+
+Owns: which of them give views. Next: ``gt.views`` (view rules), ``gt.ir.ops.movement`` (meaning).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from gt.functions.promote import cast
+from gt.handle import Handle, take_view
+from gt.ir.ops import OPS
+from gt.ir.types import DimError, Shape, ShapeError, normalize_dim, result_type
+from gt.trace import record
+from gt.views import reshape_strides, view_strides
+
+if TYPE_CHECKING:
+    from gt.tensor import Tensor
+
+RESHAPE, PERMUTE, EXPAND, SLICE = OPS["reshape"], OPS["permute"], OPS["expand"], OPS["slice"]
+
+
+def ints(args: tuple[Any, ...]) -> tuple[int, ...]:
+    """Take ``f(2, 3)`` and ``f((2, 3))`` alike."""
+    if len(args) == 1 and not isinstance(args[0], int) and not hasattr(args[0], "__index__"):
+        args = tuple(args[0])
+    elif len(args) == 1 and isinstance(args[0], tuple | list):
+        args = tuple(args[0])
+    return tuple([a if a.__class__ is int else a.__index__() for a in args])
+
+
+def infer_shape(shape: Shape, numel: int) -> Shape:
+    """Replace a -1 by the size that fits."""
+    if -1 not in shape:
+        if math.prod(shape) != numel:
+            raise ShapeError(f"shape '{list(shape)}' is invalid for input of size {numel}")
+        return shape
+    known = -math.prod(shape)
+    if shape.count(-1) > 1:
+        raise RuntimeError("only one dimension can be inferred")
+    if any(s < -1 for s in shape):
+        raise RuntimeError(f"invalid shape dimension {min(shape)}")
+    if known == 0:
+        if numel:
+            raise ShapeError(f"shape '{list(shape)}' is invalid for input of size {numel}")
+        raise RuntimeError(f"cannot reshape tensor of 0 elements into shape {list(shape)} because the unspecified dimension size -1 can be any value and is ambiguous")
+    if numel % known:
+        raise ShapeError(f"shape '{list(shape)}' is invalid for input of size {numel}")
+    return tuple(numel // known if s == -1 else s for s in shape)
+
+
+def reshape(input: Tensor, *shape: Any) -> Tensor:
+    """Give the elements in another shape of the same size; a view where torch gives one."""
+    target = infer_shape(ints(shape), input.numel())
+    attrs = (("shape", target),)
+    if input._base is not None and reshape_strides(input._type.shape, view_strides(input), target) is None:
+        return record(RESHAPE, (input,), attrs)
+    return take_view(input, RESHAPE, attrs)
+
+
+def view(input: Tensor, *shape: Any) -> Tensor:
+    """Give the elements in another shape, sharing memory. Errors: RuntimeError if that needs a copy."""
+    if len(shape) == 1 and not isinstance(shape[0], int | tuple | list) and not hasattr(shape[0], "__index__"):
+        raise NotImplementedError("view(dtype) is not supported: it depends on how elements lie in memory")
+    target = infer_shape(ints(shape), input.numel())
+    if input._base is not None and reshape_strides(input._type.shape, view_strides(input), target) is None:
+        raise RuntimeError(
+            "view size is not compatible with input tensor's size and stride (at least one dimension spans across two contiguous "
+            "subspaces). Use .reshape(...) instead."
+        )
+    return take_view(input, RESHAPE, (("shape", target),))
+
+
+def view_as(input: Tensor, other: Tensor) -> Tensor:
+    return view(input, other._type.shape)
+
+
+def reshape_as(input: Tensor, other: Tensor) -> Tensor:
+    return reshape(input, other._type.shape)
+
+
+def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
+    """Merge dims ``start_dim`` to ``end_dim`` into one."""
+    if not input.ndim:
+        return reshape(input, 1)
+    a, b = normalize_dim(start_dim, input.ndim), normalize_dim(end_dim, input.ndim)
+    if a > b:
+        raise RuntimeError("flatten() has invalid args: start_dim cannot come after end_dim")
+    if a == b:
+        return input
+    s = input._type.shape
+    return reshape(input, (*s[:a], math.prod(s[a : b + 1]), *s[b + 1 :]))
+
+
+def ravel(input: Tensor) -> Tensor:
+    return reshape(input, -1)
+
+
+def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
+    """Split dim ``dim`` into several."""
+    d = normalize_dim(dim, input.ndim)
+    s = input._type.shape
+    return reshape(input, (*s[:d], *infer_shape(tuple(sizes), s[d]), *s[d + 1 :]))
+
+
+def permute(input: Tensor, *dims: Any) -> Tensor:
+    """Reorder the dims. A view."""
+    order = ints(dims)
+    if len(order) != input.ndim:
+        raise RuntimeError(
+            f"permute(sparse_coo): number of dimensions in the tensor input does not match the length of the desired ordering of "
+            f"dimensions i.e. input.dim() = {input.ndim} is not equal to len(dims) = {len(order)}"
+        )
+    order = tuple(normalize_dim(d, input.ndim) for d in order)
+    if len(set(order)) != len(order):
+        raise RuntimeError("permute(): duplicate dims are not allowed.")
+    return take_view(input, PERMUTE, (("dims", order),))
+
+
+def transpose(input: Tensor, dim0: int | None = None, dim1: int | None = None) -> Tensor:
+    """Exchange two dims (the last two if none is given). A view."""
+    n = input.ndim
+    if dim0 is None or dim1 is None:
+        if n < 2:
+            return take_view(input, OPS["alias"], ()) if not input._rg else input
+        dim0, dim1 = -2, -1
+    if not n:
+        normalize_dim(dim0, n), normalize_dim(dim1, n)
+        return input
+    a, b = normalize_dim(dim0, n), normalize_dim(dim1, n)
+    order = list(range(n))
+    order[a], order[b] = b, a
+    return take_view(input, PERMUTE, (("dims", tuple(order)),))
+
+
+swapaxes = swapdims = transpose
+
+
+def t(input: Tensor) -> Tensor:
+    """Transpose a matrix. A view."""
+    if input.ndim > 2:
+        raise RuntimeError(f"t() expects a tensor with <= 2 dimensions, but self is {input.ndim}D")
+    return transpose(input, 0, 1) if input.ndim == 2 else input
+
+
+def movedim(input: Tensor, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
+    """Move dims to other places, keeping the order of the rest. A view."""
+    src = [normalize_dim(d, input.ndim) for d in ([source] if isinstance(source, int) else source)]
+    dst = [normalize_dim(d, input.ndim) for d in ([destination] if isinstance(destination, int) else destination)]
+    order: list[int] = [-1] * input.ndim
+    for s, d in zip(src, dst, strict=True):
+        order[d] = s
+    rest = iter(d for d in range(input.ndim) if d not in src)
+    return permute(input, tuple(d if d >= 0 else next(rest) for d in order))
+
+
+moveaxis = movedim
+
+
+def squeeze(input: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
+    """Drop dims of size 1: all, or those named that have it. A view."""
+    s = input._type.shape
+    if dim is None:
+        chosen = set(range(len(s)))
+    else:
+        chosen = {normalize_dim(d, len(s)) for d in ([dim] if isinstance(dim, int) else dim)}
+    return take_view(input, RESHAPE, (("shape", tuple(n for d, n in enumerate(s) if n != 1 or d not in chosen)),))
+
+
+def unsqueeze(input: Tensor, dim: int) -> Tensor:
+    """Add a dim of size 1. A view."""
+    d = normalize_dim(dim, input.ndim + 1)
+    s = input._type.shape
+    return take_view(input, RESHAPE, (("shape", (*s[:d], 1, *s[d:])),))
+
+
+def expand(input: Tensor, *sizes: Any) -> Tensor:
+    """Repeat size-1 dims without copying; -1 keeps a size. A view."""
+    target, s = ints(sizes), input._type.shape
+    if len(target) < len(s):
+        raise RuntimeError(
+            f"expand(gt.{input.dtype.name}{list(s)}, size={list(target)}): the number of sizes provided ({len(target)}) must be "
+            f"greater or equal to the number of dimensions in the tensor ({len(s)})"
+        )
+    lead = len(target) - len(s)
+    out = []
+    for d, size in enumerate(target):
+        own = s[d - lead] if d >= lead else None
+        if size == -1:
+            if own is None:
+                raise RuntimeError(f"The expanded size of the tensor (-1) isn't allowed in a leading, non-existing dimension {d}")
+            size = own
+        elif own is not None and own not in (1, size):
+            raise ShapeError(
+                f"The expanded size of the tensor ({size}) must match the existing size ({own}) at non-singleton dimension {d}.  "
+                f"Target sizes: {list(target)}.  Tensor sizes: {list(s)}"
+            )
+        out.append(size)
+    return take_view(input, EXPAND, (("shape", tuple(out)),))
+
+
+def expand_as(input: Tensor, other: Tensor) -> Tensor:
+    return expand(input, other._type.shape)
+
+
+def broadcast_to(input: Tensor, shape: Sequence[int]) -> Tensor:
+    return expand(input, tuple(shape))
+
+
+def repeat(input: Tensor, *sizes: Any) -> Tensor:
+    """Tile: repeat the whole tensor along each dim."""
+    times = ints(sizes)
+    if len(times) < input.ndim:
+        raise RuntimeError("Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor")
+    s = (1,) * (len(times) - input.ndim) + input._type.shape
+    apart = reshape(input, tuple(x for n in s for x in (1, n)))
+    wide = expand(apart, tuple(x for n, k in zip(s, times, strict=True) for x in (k, n)))
+    return record(RESHAPE, (wide,), (("shape", tuple(n * k for n, k in zip(s, times, strict=True))),))
+
+
+def tile(input: Tensor, *dims: Any) -> Tensor:
+    """Repeat as numpy.tile."""
+    times = ints(dims)
+    return repeat(input, (1,) * (input.ndim - len(times)) + times)
+
+
+def repeat_interleave(input: Tensor, repeats: int, dim: int | None = None) -> Tensor:
+    """Repeat each element ``repeats`` times along ``dim`` (of the flattened tensor if None)."""
+    if not isinstance(repeats, int):
+        raise NotImplementedError("repeat_interleave with a tensor of counts is not supported: its size depends on data")
+    if dim is None:
+        input, dim = reshape(input, -1), 0
+    d = normalize_dim(dim, input.ndim)
+    s = input._type.shape
+    wide = expand(unsqueeze(input, d + 1), (*s[: d + 1], repeats, *s[d + 1 :]))
+    return record(RESHAPE, (wide,), (("shape", (*s[:d], s[d] * repeats, *s[d + 1 :])),))
+
+
+# -- joining and splitting
+
+
+def cat(tensors: Sequence[Tensor], dim: int = 0, *, axis: int | None = None) -> Tensor:
+    """Join along ``dim``; dtypes promote. Empty 1-d tensors are skipped, as torch does."""
+    if isinstance(tensors, Handle) or not len(tensors):
+        raise RuntimeError("torch.cat(): expected a non-empty list of Tensors")
+    dtype = result_type([t._type for t in tensors])
+    kept = [t for t in tensors if t._type.shape != (0,)] or [tensors[0]]
+    first = kept[0]
+    if not first.ndim:
+        raise RuntimeError("zero-dimensional tensor (at position 0) cannot be concatenated")
+    d = normalize_dim(dim if axis is None else axis, first.ndim)
+    for i, other in enumerate(kept):
+        if other.ndim != first.ndim:
+            raise RuntimeError(f"Tensors must have same number of dimensions: got {first.ndim} and {other.ndim}")
+        for k, (a, b) in enumerate(zip(first._type.shape, other._type.shape, strict=True)):
+            if k != d and a != b:
+                raise ShapeError(
+                    f"Sizes of tensors must match except in dimension {d}. Expected size {a} but got size {b} for tensor number {i} in the list."
+                )
+    if len(kept) == 1:
+        return record(OPS["copy"], (cast(kept[0], dtype),))
+    return record(OPS["cat"], tuple([cast(t, dtype) for t in kept]), (("dim", d),))
+
+
+concat = concatenate = cat
+
+
+def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    """Join along a new dim."""
+    if not len(tensors):
+        raise RuntimeError("stack expects a non-empty TensorList")
+    first = tensors[0]._type.shape
+    for i, other in enumerate(tensors):
+        if other._type.shape != first:
+            raise ShapeError(f"stack expects each tensor to be equal size, but got {list(first)} at entry 0 and {list(other._type.shape)} at entry {i}")
+    d = normalize_dim(dim, len(first) + 1)
+    return cat([unsqueeze(x, d) for x in tensors], d)
+
+
+def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
+    """Give ``length`` elements of ``dim`` from ``start`` on. A view."""
+    d = normalize_dim(dim, input.ndim)
+    size = input._type.shape[d]
+    start = start.__index__()
+    if start < 0:
+        start += size
+    if length < 0 or start < 0 or start + length > size:
+        raise RuntimeError(f"start ({start}) + length ({length}) exceeds dimension size ({size}).")
+    return slice_dim(input, d, start, start + length)
+
+
+def slice_dim(input: Tensor, dim: int, start: int, stop: int, step: int = 1) -> Tensor:
+    """Cut one dim; bounds are in range. A view."""
+    s = input._type.shape
+    starts = tuple(start if d == dim else 0 for d in range(len(s)))
+    stops = tuple(stop if d == dim else n for d, n in enumerate(s))
+    steps = tuple(step if d == dim else 1 for d in range(len(s)))
+    return take_view(input, SLICE, (("starts", starts), ("stops", stops), ("steps", steps)))
+
+
+def select(input: Tensor, dim: int, index: int) -> Tensor:
+    """Give one index of ``dim``, dropping the dim. A view."""
+    if not input.ndim:
+        raise DimError("select() cannot be applied to a 0-dim tensor.")
+    d = normalize_dim(dim, input.ndim)
+    size = input._type.shape[d]
+    if not -size <= index < size:
+        raise DimError(f"select(): index {index} out of range for tensor of size {list(input._type.shape)} at dimension {d}")
+    index %= size
+    return squeeze(slice_dim(input, d, index, index + 1), d)
+
+
+def split(input: Tensor, split_size_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
+    """Cut into pieces of one size (the last may be smaller) or of the given sizes. Views."""
+    d = normalize_dim(dim, input.ndim)
+    if not input.ndim:
+        raise RuntimeError("split expects at least a 1-dimensional tensor")
+    size = input._type.shape[d]
+    if isinstance(split_size_or_sections, int):
+        step = split_size_or_sections
+        if step < 0 or (step == 0 and size):
+            raise RuntimeError(f"split expects split_size be non-negative, but got split_size={step}")
+        sizes = [min(step, size - at) for at in range(0, size, step)] if size else [0]
+    else:
+        sizes = [int(n) for n in split_size_or_sections]
+        if sum(sizes) != size:
+            raise RuntimeError(
+                f"split_with_sizes expects split_sizes to sum exactly to {size} (input tensor's size at dimension {d}), "
+                f"but got split_sizes={sizes}"
+            )
+    out, at = [], 0
+    for n in sizes:
+        out.append(slice_dim(input, d, at, at + n))
+        at += n
+    return tuple(out)
+
+
+def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
+    """Cut into at most ``chunks`` pieces of equal size (the last may be smaller). Views."""
+    if chunks < 1:
+        raise RuntimeError(f"chunk expects `chunks` to be greater than 0, got: {chunks}")
+    size = input._type.shape[normalize_dim(dim, input.ndim)]
+    if not size:
+        return tuple(split(input, [0] * chunks, dim))
+    return split(input, -(-size // chunks), dim)
+
+
+def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
+    """Give each index of ``dim`` as a tensor. Views."""
+    d = normalize_dim(dim, input.ndim)
+    return tuple(select(input, d, i) for i in range(input._type.shape[d]))
+
+
+def flip(input: Tensor, *dims: Any) -> Tensor:
+    """Reverse the order along dims."""
+    return record(OPS["flip"], (input,), (("dims", tuple(sorted({normalize_dim(d, input.ndim) for d in ints(dims)}))),))
+
+
+def roll(input: Tensor, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None) -> Tensor:
+    """Shift along dims, wrapping around (over the flattened tensor if ``dims`` is None)."""
+    by = (shifts,) if isinstance(shifts, int) else tuple(shifts)
+    if dims is None:
+        flat = roll(reshape(input, -1), by, (0,))
+        return reshape(flat, input._type.shape)
+    along = (dims,) if isinstance(dims, int) else tuple(dims)
+    if len(by) != len(along):
+        raise RuntimeError(f"shifts and dimensions must align. shifts: {len(by)}, dims:{len(along)}")
+    return record(OPS["roll"], (input,), (("shifts", by), ("dims", tuple(normalize_dim(d, input.ndim) for d in along))))
+
+
+def clone(input: Tensor) -> Tensor:
+    """Give the same values in memory of their own; gradients pass."""
+    return record(OPS["copy"], (input,))
+
+
+def contiguous(input: Tensor) -> Tensor:
+    """Give the tensor itself if its elements lie in row-major order, else a copy."""
+    return input if input.is_contiguous() else clone(input)

@@ -1,0 +1,370 @@
+"""``Handle``: what a tensor is before it has arithmetic: a value that is pending, materialised, or a view of a base.
+
+Owns: the handle's state and what changes it (assignment in place, views, reading back). Must not know: functions, how
+flushes run. Next: ``tensor`` (the user's class), ``functions`` (what its methods are), ``trace`` (recording).
+
+A tensor's value is one of: pending (``_trace``, ``_index``), a buffer (``_buffer``), or, for a view whose base has changed
+or was flushed, whatever its view op gives on the base now. Writes replace the value; writes through a view also write the
+base, and ``_version`` of the root tells the other views to look again.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from gt import trace as tracing
+from gt.ir.evaluate import from_wire
+from gt.ir.graph import Attrs
+from gt.ir.opdef import OpDef
+from gt.ir.ops import OPS
+from gt.ir.types import DType, ShapeError, TensorType
+from gt.shape import Size
+from gt.trace import Buffer, Trace, producer_name, record, state
+from gt.views import VIEWS, view_strides
+
+if TYPE_CHECKING:
+    from gt.autograd import Hook
+
+COPY, ALIAS = OPS["copy"], OPS["alias"]
+
+
+class Handle:
+    """A multi-dimensional array, lazily computed. Made by ``gt.tensor``, ``gt.randn`` and other functions, not directly."""
+
+    _type: HandleType
+    _trace: Trace | None = None
+    _index: int = -1
+    _buffer: Buffer | None = None
+    _base: Handle | None = None
+    _root: Handle
+    _view: tuple[OpDef, Attrs] | None = None
+    _seen: int = 0
+    _version: int = 0
+    _rg: bool = False
+    _leaf: bool = True
+    _grad: Handle | None = None
+    _retains: bool = False
+    _tape: tuple[Trace, int] | None = None
+    _name: str = ""
+    _hooks: dict[int, Hook] | None = None
+    _inference: bool = False
+
+    __array_ufunc__ = None  # NumPy hands operators over to us instead of looping over elements
+    __array_priority__ = 1000
+
+    def __init__(self, trace: Trace | None = None, index: int = -1, type: HandleType | None = None) -> None:
+        if type is None:
+            raise TypeError("gt.Tensor is not made directly: use gt.tensor(data), gt.empty(shape) or another function")
+        self._trace, self._index, self._type = trace, index, type
+
+    # -- what it is: never flushes
+
+    @property
+    def type(self) -> SelfType:
+        return self._type
+
+    @property
+    def shape(self) -> Size:
+        return Size(self._type.shape)
+
+    def size(self, dim: int | None = None) -> Any:
+        """Give the shape, or the size of one dim."""
+        return self.shape if dim is None else self.shape[_dim(dim, self.ndim)]
+
+    @property
+    def ndim(self) -> int:
+        return len(self._type.shape)
+
+    def dim(self) -> int:
+        return len(self._type.shape)
+
+    @property
+    def dtype(self) -> DType:
+        return self._type.dtype
+
+    def numel(self) -> int:
+        return self._type.numel
+
+    nelement = numel
+
+    def element_size(self) -> int:
+        return self._type.dtype.itemsize
+
+    @property
+    def itemsize(self) -> int:
+        return self._type.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        return self._type.nbytes
+
+    def is_floating_point(self) -> bool:
+        return self._type.dtype.kind == "f"
+
+    def is_complex(self) -> bool:
+        return self._type.dtype.kind == "c"
+
+    def stride(self, dim: int | None = None) -> Any:
+        """Give the strides, in elements, that torch would have."""
+        strides = view_strides(self)
+        return strides if dim is None else strides[_dim(dim, self.ndim)]
+
+    def is_contiguous(self) -> bool:
+        """Say whether elements lie in row-major order without gaps."""
+        expected = 1
+        for size, stride in zip(reversed(self._type.shape), reversed(view_strides(self)), strict=True):
+            if size != 1 and stride != expected and self.numel():
+                return False
+            expected *= max(size, 1)
+        return True
+
+    # -- gradients
+
+    @property
+    def requires_grad(self) -> bool:
+        return self._rg
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        self.requires_grad_(value)
+
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
+        """Say whether ``backward()`` accumulates a gradient here."""
+        if not self._leaf and not requires_grad:
+            raise RuntimeError(
+                "you can only change requires_grad flags of leaf variables. If you want to use a computed variable in a "
+                "subgraph that doesn't require differentiation use var_no_grad = var.detach()."
+            )
+        if requires_grad and not self._type.dtype.is_differentiable:
+            raise RuntimeError("only Tensors of floating point and complex dtype can require gradients")
+        if requires_grad and not self._rg:
+            self._become_leaf()
+        self._rg = requires_grad
+        return self
+
+    def _become_leaf(self) -> None:
+        """Give the value an id of its own, so that uses before this call do not pass gradients."""
+        if self._trace is not None and self._trace is state.trace:
+            trace = self._trace
+            if self._index != trace.size - 1:
+                self._take(record(ALIAS, (self,)))
+            trace.leaves[self._index] = (weakref.ref(self), self._version)
+        elif self._buffer is not None and self._buffer.id in state.trace.input_ids:
+            self._take(record(ALIAS, (self,)))
+            state.trace.leaves[self._index] = (weakref.ref(self), self._version)
+
+    @property
+    def is_leaf(self) -> bool:
+        return self._leaf
+
+    @property
+    def grad(self) -> Self | None:
+        return self._grad
+
+    @grad.setter
+    def grad(self, value: Handle | None) -> None:
+        if value is not None:
+            if not isinstance(value, Tensor):
+                raise TypeError(f"assigned grad expected to be a Tensor or None but got grad of type {type(value).__name__}")
+            if value._type is not self._type:
+                raise RuntimeError(
+                    f"assigned grad has data of a different type or size: expected {self._type!r}, got {value._type!r}"
+                )
+        self._grad = value
+
+    @property
+    def grad_fn(self) -> str | None:
+        """Give the name of the op that made a tensor that needs a gradient, or None for a leaf."""
+        if self._leaf or not self._rg:
+            return None
+        from_trace = (self._trace, self._index) if self._trace is not None else self._tape
+        return producer_name(*from_trace) if from_trace else "ViewBackward0"
+
+    @property
+    def data(self) -> Self:
+        """Give the same values without gradient history; writes to it do not count as changes of this tensor."""
+        return self.detach()
+
+    def detach(self) -> Self:
+        """Give a view of the same values that passes no gradient."""
+        out = take_view(self, ALIAS, ())
+        out._rg, out._leaf = False, True
+        return out
+
+    def detach_(self) -> Self:
+        self._take(record(ALIAS, (self,)))
+        self._rg, self._leaf = False, True
+        return self
+
+    # -- changing in place
+
+    def _take(self, other: Handle) -> None:
+        """Adopt another tensor's pending value, in place of the own."""
+        if self._trace is not None:
+            self._trace.overwritten.add(self._index)
+        elif self._buffer is not None and self._buffer.id in state.trace.input_ids:
+            state.trace.overwritten.add(state.trace.input_ids[self._buffer.id])
+        self._trace, self._index, self._buffer, self._tape = other._trace, other._index, other._buffer, other._tape
+        if self._trace is not None:
+            self._trace.handles.append(weakref.ref(self))
+
+    def _assign(self, value: Handle) -> Self:
+        """Replace the values, and those of everything that shares memory with this tensor.
+
+        ``value`` has this tensor's type. Errors: RuntimeError for a leaf that needs a gradient, as torch.
+        """
+        if state.grad:
+            root = self._base if self._base is not None else self
+            while root._base is not None:
+                root = root._base
+            if self._rg and self._leaf:
+                raise RuntimeError("a leaf Variable that requires grad is being used in an in-place operation.")
+            if root is not self and root._rg and root._leaf:
+                raise RuntimeError("a view of a leaf Variable that requires grad is being used in an in-place operation.")
+        assert value._type is self._type, f"{value._type!r} assigned to {self._type!r}"
+        if value is self:
+            return self
+        self._write(value)
+        if self._base is not None:
+            self._seen = self._root._version
+        return self
+
+    def _write(self, value: Handle) -> None:
+        if self._base is not None:
+            assert self._view is not None
+            op, attrs = self._view
+            base = self._base
+            if base._base is not None and base._seen != base._root._version:
+                base._refresh()
+            base._write(VIEWS[op.name].write(base, value, dict(attrs)))
+        else:
+            self._version += 1
+        leaf = self._leaf and self._rg and not value._rg
+        self._take(value)
+        if not leaf:
+            self._rg, self._leaf = value._rg, value._leaf if value._rg else True
+        elif self._trace is not None:
+            self._trace.leaves[self._index] = (weakref.ref(self), self._version)
+        if self._base is not None:
+            self._seen = self._root._version
+
+    def _refresh(self) -> None:
+        """Take a view again from its base, which has changed or was flushed."""
+        assert self._base is not None and self._view is not None
+        op, attrs = self._view
+        with no_tape(not self._rg):
+            fresh = record(op, (self._base,), attrs)
+        self._trace, self._index, self._buffer, self._tape = fresh._trace, fresh._index, None, None
+        self._seen = self._root._version
+        assert self._trace is not None
+        self._trace.handles.append(weakref.ref(self))
+
+    # -- reading: flushes
+
+    def _materialise(self) -> Buffer:
+        """Flush if pending, and give the buffer."""
+        source = self
+        if self._base is not None:
+            with no_tape():
+                source = record(COPY, (self,))
+        if source._trace is not None:
+            tracing.settle(source._trace, "a value was read")
+        assert source._buffer is not None
+        return source._buffer
+
+    def _read(self) -> np.ndarray:
+        """Give the values as a new array; bfloat16 as float32."""
+        buffer = self._materialise()
+        wire = buffer.session.fetch(buffer.id).result()
+        return from_wire(wire, self._type.shape, self._type.dtype)
+
+    def numpy(self, *, force: bool = False) -> np.ndarray:
+        """Give the values as a new, writable array. Flushes. Errors: RuntimeError if it needs a gradient, unless ``force``."""
+        if self._rg and not force:
+            raise RuntimeError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.")
+        if self._type.dtype.name == "bfloat16":
+            raise TypeError("Got unsupported ScalarType BFloat16: NumPy has no bfloat16; use .float() first")
+        return self._read()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if copy is False:
+            raise ValueError("a gt tensor cannot be turned into an array without a copy")
+        array = self.numpy()
+        return array if dtype is None else array.astype(dtype)
+
+    def tolist(self) -> Any:
+        """Give the values as (nested lists of) Python numbers. Flushes once."""
+        return self._read().tolist()
+
+    def item(self) -> Any:
+        """Give the only element as a Python number. Flushes."""
+        if self._type.numel != 1:
+            raise RuntimeError(f"a Tensor with {self._type.numel} elements cannot be converted to Scalar")
+        return self._read().reshape(()).item()
+
+    def __bool__(self) -> bool:
+        if self._type.numel > 1:
+            raise RuntimeError("Boolean value of Tensor with more than one value is ambiguous")
+        if self._type.numel == 0:
+            raise RuntimeError("Boolean value of Tensor with no values is ambiguous")
+        return bool(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __complex__(self) -> complex:
+        return complex(self.item())
+
+    def __index__(self) -> int:
+        if self._type.dtype.kind not in "bui":
+            raise TypeError("only integer tensors of a single element can be converted to an index")
+        return int(self.item())
+
+    def __len__(self) -> int:
+        if not self._type.shape:
+            raise TypeError("len() of a 0-d tensor")
+        return self._type.shape[0]
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+def _dim(dim: int, ndim: int) -> int:
+    from_end = dim + ndim if dim < 0 else dim
+    if not 0 <= from_end < ndim:
+        raise IndexError(f"Dimension out of range (expected to be in range of [{-ndim}, {ndim - 1}], but got {dim})")
+    return from_end
+
+
+@contextmanager
+def no_tape(off: bool = True) -> Iterator[None]:
+    """Record without gradients."""
+    before, state.grad = state.grad, state.grad and not off
+    try:
+        yield
+    finally:
+        state.grad = before
+
+
+def take_view(base: Handle, op: OpDef, attrs: Attrs) -> Any:
+    """Record a view op; the result shares memory with ``base``."""
+    out = record(op, (base,), attrs)
+    out._base, out._view = base, (op, attrs)
+    out._root = base._root if base._base is not None else base
+    out._seen = out._root._version
+    return out
+
+
+def from_buffer(buffer: Buffer) -> Any:
+    """Give a tensor on an existing buffer."""
+    out = tracing.new_tensor(None, -1, buffer.type)
+    out._buffer = buffer
+    return out

@@ -1,0 +1,203 @@
+"""Ops that move a value from one placement to another: collectives between workers, and their local companions.
+
+In the EXPLICIT stage shapes are global, so each op here is the identity on the value and only its sharding changes:
+``parts`` is 1, a slice takes everything, a mask masks nothing. ``localize`` gives the same nodes their per-worker
+attributes: ``parts`` the number of workers along ``axes``, starts as Coords.
+
+Owns: ``reshard`` (a placement change not yet planned), the collectives (effect "comm": no NumPy and no torch form, the
+executor issues them) and the local ops (ordinary compute). Every collective has equal sizes on all its workers: padding
+is added before and cut off after by ``pad_end`` and ``unpad``.
+Must not know: how a change of placement is planned. Next: ``gt.passes.reshard`` (plans), ``gt.passes.localize``.
+
+=================== ==================== =================================================================================
+op                  attributes           meaning on one worker (n = parts, group = the workers along axes)
+=================== ==================== =================================================================================
+all_reduce          axes, reduce         the sum/max/min over the group, everywhere
+all_gather          axes, dim            the group's parts joined along dim: size p -> n*p
+reduce_scatter      axes, dim, reduce    the sum/max/min over the group, of which each keeps its part of dim: n*p -> p
+all_to_all          axes, src, dst       each keeps its part of dst and gets the whole of src: src p -> n*p, dst n*q -> q
+transfer            group                group[0] sends its whole value to the rest of the group; workers outside keep theirs
+shard_slice         dim, start, size     the worker's own part of a whole value; no communication
+partial_from_whole  index                the value where index is 0, zeros elsewhere: a pending sum; no communication
+mask_pad            dim, reduce, ...     rows from global row ``size`` on become the identity of ``reduce``
+pad_end, unpad      dim, size            zeros appended to dim up to size; dim cut to size
+=================== ==================== =================================================================================
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gt.ir.graph import Node
+from gt.ir.mesh import Reduction
+from gt.ir.opdef import op
+from gt.ir.ops.families import number
+from gt.ir.types import DType, TensorType
+
+Axes = tuple[str, ...]
+
+
+# What one worker sends, as a share of the value as if whole along its group of n.
+SHARE: dict[str, Callable[[int], float]] = {
+    "all_reduce": lambda n: 2 * (n - 1) / n,
+    "all_gather": lambda n: (n - 1) / n,
+    "reduce_scatter": lambda n: (n - 1) / n,
+    "all_to_all": lambda n: (n - 1) / n**2,
+    "transfer": lambda n: 1.0,
+}
+
+
+def sent_bytes(kind: str, parts: int, nbytes: int) -> int:
+    """Give what one worker sends. ``nbytes``: the value as if whole along the ``parts`` workers of the group."""
+    return round(SHARE[kind](parts) * nbytes) if parts > 1 and kind in SHARE else 0
+
+
+def node_bytes(node: Node) -> int:
+    """Give what one worker sends for an EXPLICIT collective node; 0 for a local one."""
+    placed = node.inputs[0].type.sharding
+    if not node.op.effect or placed is None:
+        return 0
+    if node.op is transfer:
+        return node.inputs[0].type.nbytes
+    axes = node.attr["axes"]
+    assert isinstance(axes, tuple)
+    size = lambda names: math.prod(placed.mesh.axis_size(a) for a in names)  # noqa: E731
+    others = [a for d in placed.dims for a in d if a not in axes]
+    return sent_bytes(node.op.name, size(axes), node.inputs[0].type.nbytes // size(others))
+
+
+def _resized(type_: TensorType, dim: int, size: int) -> TensorType:
+    return TensorType((*type_.shape[:dim], size, *type_.shape[dim + 1 :]), type_.dtype)
+
+
+def identity_of(reduce: Reduction, dtype: DType) -> bool | int | float:
+    """Give the value that changes no sum, max or min of a dtype."""
+    if reduce == "sum":
+        return False if dtype.kind == "b" else 0
+    lowest = reduce == "max"
+    if dtype.kind == "b":
+        return not lowest
+    if dtype.kind == "f":
+        return -float("inf") if lowest else float("inf")
+    info = np.iinfo(dtype.numpy)
+    return int(info.min if lowest else info.max)
+
+
+reshard = op(
+    "reshard", "x",
+    doc="The same value under another placement; insert_collectives replaces it by the cheapest way there.",
+    infer=lambda x: x, numpy=lambda x: x,
+)  # fmt: skip
+
+all_reduce = op(
+    "all_reduce", "x",
+    doc="Sum, max or min over the workers along axes, on all of them.",
+    infer=lambda x, axes, reduce, parts=1: x, numpy=None, effect="comm",
+)  # fmt: skip
+
+all_gather = op(
+    "all_gather", "x",
+    doc="The parts of dim that the workers along axes hold, joined on all of them.",
+    infer=lambda x, axes, dim, parts=1: _resized(x, dim, x.shape[dim] * parts), numpy=None, effect="comm",
+)  # fmt: skip
+
+reduce_scatter = op(
+    "reduce_scatter", "x",
+    doc="Sum, max or min over the workers along axes; each keeps its part of dim.",
+    infer=lambda x, axes, dim, reduce, parts=1: _resized(x, dim, x.shape[dim] // parts), numpy=None, effect="comm",
+)  # fmt: skip
+
+all_to_all = op(
+    "all_to_all", "x",
+    doc="From parts of dim src to parts of dim dst, among the workers along axes.",
+    infer=lambda x, axes, src, dst, parts=1: _resized(
+        _resized(x, src, x.shape[src] * parts), dst, x.shape[dst] // parts
+    ),
+    numpy=None, effect="comm",
+)  # fmt: skip
+
+transfer = op(
+    "transfer", "x",
+    doc="A whole value on the workers of another mesh: group[0] sends it to those of the group that lack it.",
+    infer=lambda x, group: x, numpy=None, effect="comm",
+)  # fmt: skip
+
+
+def _take(x: Any, dim: int, start: int, size: int) -> Any:
+    return x[(slice(None),) * dim + (slice(start, start + size),)]
+
+
+shard_slice = op(
+    "shard_slice", "x",
+    doc="The size rows of dim from start on: a worker's own part of a value it holds whole.",
+    infer=lambda x, axes, dim, start, size: _resized(x, dim, size),
+    numpy=lambda x, axes, dim, start, size: _take(x, dim, start, size),
+    torch="torch.narrow({x}, {dim}, {start}, {size})",
+)  # fmt: skip
+
+partial_from_whole = op(
+    "partial_from_whole", "x",
+    doc="The value on the worker whose index is 0 and zeros elsewhere: a whole value as a pending sum.",
+    infer=lambda x, axes, index=0: x,
+    numpy=lambda x, axes, index=0: x if index == 0 else np.zeros_like(x),
+    torch="({x} if {index} == 0 else torch.zeros_like({x}))",
+)  # fmt: skip
+
+
+def _mask_numpy(x: np.ndarray, dim: int, reduce: Reduction, start: int, size: int) -> np.ndarray:
+    kept = min(max(size - start, 0), x.shape[dim])
+    if kept == x.shape[dim]:
+        return x
+    out = x.copy()
+    fill = identity_of(reduce, DType.by_name[out.dtype.name])
+    out[(slice(None),) * dim + (slice(kept, None),)] = fill
+    return out
+
+
+def _mask_torch(names: tuple[str, ...], attrs: dict[str, Any], types: tuple[TensorType, ...]) -> str:
+    (x,), dim, type_ = names, attrs["dim"], types[0]
+    view = ", ".join("-1" if d == dim else "1" for d in range(type_.ndim))
+    rows = f"(torch.arange({type_.shape[dim]}, device={x}.device) + {attrs['start']} >= {attrs['size']}).view({view})"
+    fill = identity_of(attrs["reduce"], type_.dtype)
+    return f"{x}.masked_fill({rows}, {number(fill)})"
+
+
+mask_pad = op(
+    "mask_pad", "x",
+    doc="The value with its padding, rows of dim from global row `size` on, made the identity of a reduction.",
+    infer=lambda x, dim, reduce, start, size: x, numpy=_mask_numpy, torch=_mask_torch,
+)  # fmt: skip
+
+
+def _pad_numpy(x: np.ndarray, dim: int, size: int) -> np.ndarray:
+    zeros = np.zeros((*x.shape[:dim], size - x.shape[dim], *x.shape[dim + 1 :]), x.dtype)
+    return np.concatenate([x, zeros], dim)
+
+
+def _pad_torch(names: tuple[str, ...], attrs: dict[str, Any], types: tuple[TensorType, ...]) -> str:
+    (x,), dim, size = names, attrs["dim"], attrs["size"]
+    before = (0, 0) * (types[0].ndim - dim - 1)
+    return f"torch.nn.functional.pad({x}, ({', '.join(map(str, before))}{', ' if before else ''}0, {size} - {x}.shape[{dim}]))"
+
+
+pad_end = op(
+    "pad_end", "x",
+    doc="Zeros appended to dim up to size rows.",
+    infer=lambda x, dim, size: _resized(x, dim, size), numpy=_pad_numpy, torch=_pad_torch,
+)  # fmt: skip
+
+unpad = op(
+    "unpad", "x",
+    doc="The first size rows of dim.",
+    infer=lambda x, dim, size: _resized(x, dim, size), numpy=lambda x, dim, size: _take(x, dim, 0, size),
+    torch="torch.narrow({x}, {dim}, 0, {size})",
+)  # fmt: skip
+
+__all__ = [
+    "SHARE", "all_gather", "all_reduce", "all_to_all", "identity_of", "mask_pad", "node_bytes", "pad_end",
+    "partial_from_whole", "reduce_scatter", "reshard", "sent_bytes", "shard_slice", "transfer", "unpad",
+]  # fmt: skip

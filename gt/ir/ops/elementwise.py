@@ -1,0 +1,266 @@
+"""Arithmetic and the everyday functions, element by element, with torch's gradients.
+
+Next: ``special`` (rarer functions), ``reduce``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gt.ir import factors as fx
+from gt.ir.graph import AttrValue
+from gt.ir.opdef import Var, op
+from gt.ir.ops.broadcast import cast, constant, unbroadcast
+from gt.ir.ops.compare import eq, ge, gt, le, logical_and, lt, where
+from gt.ir.ops.families import ALL, FLOAT, FLOATING, NUMERIC, REAL, binary, check_kind, same, together, unary
+from gt.ir.types import TensorType, TypeMismatch, complex64, float32
+
+conj_ = unary(
+    "conj", np.conj, "torch.conj({x}).resolve_conj()", lambda g, y, x: cj(g), kinds=ALL, doc="The complex conjugate."
+)
+
+
+def cj(x: Var) -> Any:
+    """Conjugate a complex value; a real one is itself."""
+    return conj_(x) if x.type.dtype.is_complex else x
+
+
+# -- arithmetic
+neg = unary("neg", np.negative, "(-{x})", lambda g, y, x: neg(g), kinds=NUMERIC, linear=((0,),), doc="-x")
+add = binary(
+    "add", np.add, "({a} + {b})", lambda g, y, a, b: (unbroadcast(g, a.type), unbroadcast(g, b.type)),
+    kinds=ALL, linear=((0, 1),), doc="a + b",
+)  # fmt: skip
+sub = binary(
+    "sub", np.subtract, "({a} - {b})", lambda g, y, a, b: (unbroadcast(g, a.type), unbroadcast(neg(g), b.type)),
+    linear=((0, 1),), doc="a - b",
+)  # fmt: skip
+mul = binary(
+    "mul", np.multiply, "({a} * {b})",
+    lambda g, y, a, b: (unbroadcast(mul(g, cj(b)), a.type), unbroadcast(mul(g, cj(a)), b.type)),
+    kinds=ALL, linear=((0,), (1,)), doc="a * b",
+)  # fmt: skip
+div = binary(
+    "div", np.divide, "({a} / {b})",
+    lambda g, y, a, b: (unbroadcast(div(g, cj(b)), a.type), unbroadcast(neg(mul(g, cj(div(y, b)))), b.type)),
+    kinds=FLOATING, linear=((0,),), doc="a / b, of floats.",
+)  # fmt: skip
+
+
+def _floor_divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    if a.dtype.kind != "f":
+        return np.floor_divide(a, b)
+    exact = a / b
+    return np.where(np.isfinite(exact), np.floor_divide(a, b), exact)  # torch gives inf, not NaN, for x // 0
+
+
+floor_divide = binary("floor_divide", _floor_divide, "({a} // {b})", kinds="uif", doc="a / b rounded down.")
+trunc_divide = binary(
+    "trunc_divide", lambda a, b: np.trunc(a / b) if a.dtype.kind == "f" else (np.abs(a) // np.abs(b)) * np.sign(a) * np.sign(b),
+    'torch.div({a}, {b}, rounding_mode="trunc")', kinds="uif", doc="a / b rounded towards zero.",
+)  # fmt: skip
+remainder = binary(
+    "remainder", np.remainder, "({a} % {b})",
+    lambda g, y, a, b: (unbroadcast(g, a.type), unbroadcast(neg(mul(g, floor_divide(a, b))), b.type)),
+    kinds="uif", doc="The rest of a // b, with the sign of b.",
+)  # fmt: skip
+fmod = binary(
+    "fmod", np.fmod, "torch.fmod({a}, {b})",
+    lambda g, y, a, b: (unbroadcast(g, a.type), unbroadcast(neg(mul(g, trunc_divide(a, b))), b.type)),
+    kinds="uif", doc="The rest of a / b rounded towards zero, with the sign of a.",
+)  # fmt: skip
+
+
+def _pow_numpy(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    if a.dtype.kind not in "iu" or not (b < 0).any():
+        return np.power(a, b)
+    odd = np.where(b % 2 == 0, 1, a)  # a negative power of an integer is 0 but for 1 and -1
+    return np.where(b >= 0, np.power(a, np.maximum(b, 0)), np.where(np.abs(a) == 1, odd, 0))
+
+
+def _pow_vjp(g: Var, y: Var, a: Var, b: Var) -> tuple[Var, Var]:
+    zero, one = constant(0, g), constant(1, g)
+    ga = where(eq(b, zero), zero, mul(g, cj(mul(b, pow(a, sub(b, one))))))
+    flat = eq(a, zero) if a.type.dtype.is_complex else logical_and(eq(a, zero), ge(b, zero))
+    gb = where(flat, zero, mul(g, cj(mul(y, log(a)))))
+    return unbroadcast(ga, a.type), unbroadcast(gb, b.type)
+
+
+pow = binary(  # noqa: A001 - torch's name
+    "pow", _pow_numpy, "({a} ** {b})", _pow_vjp, doc="a to the power b."
+)
+
+
+def _integer_pow_vjp(g: Var, y: Var, x: Var, exponent: int) -> Var:
+    if exponent == 0:
+        return mul(g, constant(0, g))
+    if exponent == 1:
+        return g
+    lower = x if exponent == 2 else integer_pow(x, exponent=exponent - 1)
+    return mul(g, cj(mul(constant(exponent, g), lower)))
+
+
+integer_pow = unary(
+    "integer_pow", lambda x, exponent: np.power(x, exponent), "torch.pow({x}, {exponent})", _integer_pow_vjp,
+    kinds=NUMERIC, doc="x to a fixed integer power.",
+)  # fmt: skip
+
+# -- order
+
+
+def _extremum_vjp(less: Any) -> Any:
+    """A tie halves the gradient; the operand that lost gets none."""
+
+    def vjp(g: Var, y: Var, a: Var, b: Var) -> tuple[Var, Var]:
+        zero = constant(0, g)
+        shared = where(eq(a, b), mul(g, constant(0.5, g)), g)
+        return unbroadcast(where(less(a, b), zero, shared), a.type), unbroadcast(where(less(b, a), zero, shared), b.type)
+
+    return vjp
+
+
+maximum = binary(
+    "maximum", np.maximum, "torch.maximum({a}, {b})", _extremum_vjp(lt), kinds=REAL, doc="The larger; NaN if either is."
+)
+minimum = binary(
+    "minimum", np.minimum, "torch.minimum({a}, {b})", _extremum_vjp(gt), kinds=REAL, doc="The smaller; NaN if either is."
+)
+fmax = binary("fmax", np.fmax, "torch.fmax({a}, {b})", kinds=REAL, doc="The larger, ignoring NaN.",
+    vjp=lambda g, y, a, b: _choose(g, logical_or_nan(ge(a, b), b), a, b))  # fmt: skip
+fmin = binary("fmin", np.fmin, "torch.fmin({a}, {b})", kinds=REAL, doc="The smaller, ignoring NaN.",
+    vjp=lambda g, y, a, b: _choose(g, logical_or_nan(le(a, b), b), a, b))  # fmt: skip
+
+
+def logical_or_nan(first: Var, b: Var) -> Any:
+    """True where ``first`` holds or b is NaN."""
+    from_nan = eq(b, b)
+    return where(from_nan, first, eq(from_nan, from_nan))
+
+
+def _choose(g: Var, first: Any, a: Var, b: Var) -> tuple[Var, Var]:
+    zero = constant(0, g)
+    return unbroadcast(where(first, g, zero), a.type), unbroadcast(where(first, zero, g), b.type)
+
+
+def _clamp_vjp(g: Var, y: Var, x: Var, low: Var, high: Var) -> tuple[Var, Var, Var]:
+    zero = constant(0, g)
+    inside = logical_and(ge(x, low), le(x, high))
+    below, crossed = lt(x, low), lt(low, high)
+    return (
+        unbroadcast(where(inside, g, zero), x.type),
+        unbroadcast(where(logical_and(crossed, below), g, zero), low.type),
+        unbroadcast(where(logical_and(crossed, le(x, high)), zero, where(le(x, high), zero, g)), high.type),
+    )
+
+
+clamp = op(
+    "clamp", "x low high",
+    doc="min(max(x, low), high); at the bounds the gradient passes.",
+    infer=together("clamp", REAL),
+    numpy=lambda x, low, high: np.minimum(np.maximum(x, low), high),
+    torch="torch.clamp({x}, {low}, {high})",
+    vjp=_clamp_vjp,
+    factors=fx.elementwise,
+)  # fmt: skip
+
+relu = unary(
+    "relu", lambda x: np.maximum(x, 0), "torch.relu({x})",
+    lambda g, y, x: where(le(y, constant(0, y)), constant(0, g), g), kinds="uif", doc="max(x, 0)",
+)  # fmt: skip
+
+
+def _sign_numpy(x: np.ndarray) -> np.ndarray:
+    return np.where(np.isnan(x), 0, np.sign(x)) if x.dtype.kind == "f" else np.sign(x.astype(np.int64))
+
+
+sign = unary(
+    "sign", _sign_numpy, "torch.sign({x})", lambda g, y, x: mul(g, constant(0, g)), kinds=REAL, doc="-1, 0 or 1."
+)
+sgn = unary("sgn", lambda x: np.where(x == 0, 0, x / np.where(x == 0, 1, np.abs(x))), "torch.sgn({x})", kinds="c", doc="x / |x|")
+
+
+def _abs_infer(x: TensorType) -> TensorType:
+    if x.dtype.kind == "b":
+        raise TypeMismatch(f"abs: expected a number, got {x!r}")
+    return TensorType(x.shape, float32 if x.dtype is complex64 else x.dtype)
+
+
+def _abs_vjp(g: Var, y: Var, x: Var) -> tuple[Var]:
+    return (mul(cast(g, dtype=complex64), sgn(x)) if x.type.dtype.is_complex else mul(g, sign(x)),)
+
+
+abs = op(  # noqa: A001 - torch's name
+    "abs", "x", doc="|x|; the gradient at 0 is 0.",
+    infer=_abs_infer, numpy=np.abs, torch="torch.abs({x})", vjp=_abs_vjp, factors=fx.elementwise,
+)  # fmt: skip
+
+# -- rounding: gradients are zero
+for _name, _numpy, _doc in (
+    ("floor", np.floor, "Round down."), ("ceil", np.ceil, "Round up."),
+    ("trunc", np.trunc, "Round towards zero."), ("round", np.round, "Round to nearest, ties to even."),
+):  # fmt: skip
+    unary(
+        _name, (lambda f: lambda x: f(x) if x.dtype.kind == "f" else x)(_numpy), f"torch.{_name}({{x}})",
+        lambda g, y, x: mul(g, constant(0, g)), kinds="uif", doc=_doc,
+    )  # fmt: skip
+
+
+# -- exponentials
+exp = unary("exp", np.exp, "torch.exp({x})", lambda g, y, x: mul(g, cj(y)), doc="e to the x.")
+log = unary("log", np.log, "torch.log({x})", lambda g, y, x: div(g, cj(x)), doc="Natural logarithm.")
+sqrt = unary(
+    "sqrt", np.sqrt, "torch.sqrt({x})", lambda g, y, x: div(g, mul(constant(2, g), cj(y))), doc="Square root."
+)
+rsqrt = unary(
+    "rsqrt", lambda x: (1 / np.sqrt(x)).astype(x.dtype), "torch.rsqrt({x})",
+    lambda g, y, x: mul(mul(constant(-0.5, g), g), cj(integer_pow(y, exponent=3))), doc="1 / sqrt(x)",
+)  # fmt: skip
+reciprocal = unary(
+    "reciprocal", np.reciprocal, "torch.reciprocal({x})", lambda g, y, x: mul(neg(g), cj(mul(y, y))), doc="1 / x"
+)
+square = unary(
+    "square", np.square, "torch.square({x})", lambda g, y, x: mul(g, cj(mul(constant(2, g), x))), kinds=NUMERIC, doc="x * x"
+)
+tanh = unary(
+    "tanh", np.tanh, "torch.tanh({x})", lambda g, y, x: mul(g, cj(sub(constant(1, y), mul(y, y)))),
+    doc="Hyperbolic tangent.",
+)  # fmt: skip
+
+
+def logistic(x: np.ndarray) -> np.ndarray:
+    if x.dtype.kind == "c":
+        return 1 / (1 + np.exp(-x))
+    small = np.exp(-np.abs(x))
+    return np.where(x >= 0, 1 / (1 + small), small / (1 + small))
+
+
+sigmoid = unary(
+    "sigmoid", logistic, "torch.sigmoid({x})",
+    lambda g, y, x: mul(mul(g, cj(sub(constant(1, y), y))), cj(y)), doc="1 / (1 + exp(-x))",
+)  # fmt: skip
+
+# -- complex parts
+real = op(
+    "real", "x", doc="The real part.", infer=lambda x: _part("real", x), numpy=lambda x: np.real(x).copy(),
+    torch="torch.real({x}).clone()", factors=fx.elementwise, linear=((0,),), vjp=lambda g, y, x: (cast(g, dtype=complex64),),
+)  # fmt: skip
+imag = op(
+    "imag", "x", doc="The imaginary part.", infer=lambda x: _part("imag", x), numpy=lambda x: np.imag(x).copy(),
+    torch="torch.imag({x}).clone()", factors=fx.elementwise, linear=((0,),),
+    vjp=lambda g, y, x: (complex_(mul(g, constant(0, g)), g),),
+)  # fmt: skip
+complex_ = op(
+    "complex", "a b", doc="a + bi", infer=together("complex", FLOAT, complex64), numpy=lambda a, b: a + 1j * b,
+    torch="torch.complex({a}, {b})", factors=fx.elementwise, linear=((0, 1),),
+    vjp=lambda g, y, a, b: (unbroadcast(real(g), a.type), unbroadcast(imag(g), b.type)),
+)  # fmt: skip
+
+
+def _part(name: str, x: TensorType, **_: AttrValue) -> TensorType:
+    check_kind(name, "c", x)
+    return TensorType(x.shape, float32)
+
+
+__all__ = ["cj", "logistic", "same"]

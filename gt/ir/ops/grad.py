@@ -1,0 +1,36 @@
+"""The gradient node: what ``loss.backward()`` records. ``gt.passes.autodiff`` expands it with the ops' vjps.
+
+Owns: the op's declaration. Must not know: how gradients are found.
+"""
+
+from __future__ import annotations
+
+from gt.ir.opdef import op
+from gt.ir.types import ShapeError, TensorType, TypeMismatch
+
+
+def _grad(loss: TensorType, *rest: TensorType, has_seed: bool = False) -> tuple[TensorType, ...]:
+    if not loss.dtype.is_differentiable:
+        raise TypeMismatch(f"grad: only floating values have gradients, the loss is {loss!r}")
+    if has_seed:
+        if not rest or rest[0] is not loss:
+            raise ShapeError(f"grad: the seed must be of the loss's type {loss!r}, got {rest[0] if rest else 'none'!r}")
+        rest = rest[1:]
+    elif loss.shape:
+        raise ShapeError("grad can be implicitly created only for scalar outputs")
+    for i, wrt in enumerate(rest):
+        if not wrt.dtype.is_differentiable:
+            raise TypeMismatch(f"grad: only floating values have gradients, operand {i + 1 + has_seed} is {wrt!r}")
+    return rest
+
+
+grad = op(
+    "grad", "loss *rest",
+    doc="Gradient of loss with respect to each further operand, through the taped nodes before it: [], ... -> like each. "
+        "With has_seed, the first further operand is the gradient of the loss itself.",
+    infer=_grad,
+    numpy=None,
+    effect="grad",
+)  # fmt: skip
+
+__all__ = ["grad"]

@@ -1,0 +1,448 @@
+"""Ops that move elements where data says: gather and its opposites, sort, and writes into a part.
+
+Indices are int64 and count from 0: the API has wrapped negative ones. Next: ``nn``.
+"""
+
+from __future__ import annotations
+
+from builtins import slice as slice_  # the name slice is the op here
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gt.ir import factors as fx
+from gt.ir.opdef import Local, Var, op
+from gt.ir.ops.broadcast import constant, expand, unbroadcast
+from gt.ir.ops.families import REAL, along, check_kind, check_same, dim_names, rule_of, whole
+from gt.ir.ops.movement import Ints, cut_dims, slice, slice_local, slices
+from gt.ir.types import Shape, ShapeError, TensorType, TypeMismatch, broadcast_shapes, int64
+
+
+def zeros_like(x: Var) -> Any:
+    zero = constant(0, x)
+    return expand(zero, shape=x.type.shape) if x.type.shape else zero
+
+
+def _check_index(name: str, index: TensorType) -> None:
+    if index.dtype is not int64:
+        raise TypeMismatch(f"{name}: expected an int64 index, got {index!r}")
+
+
+def _fits(name: str, small: Shape, big: Shape, dim: int) -> None:
+    if len(small) != len(big) or any(a > b for d, (a, b) in enumerate(zip(small, big, strict=True)) if d != dim):
+        raise ShapeError(f"{name}: index shape {list(small)} does not fit {list(big)} apart from dim {dim}")
+
+
+def _partial_dims(dim: int, *shapes: Shape) -> set[int]:
+    """The dim, and those where the shapes differ: they must be whole."""
+    return {d for d in range(len(shapes[0])) if d == dim or len({s[d] for s in shapes}) > 1}
+
+
+def _corner(x: np.ndarray, shape: Shape, dim: int) -> np.ndarray:
+    return x[tuple(slice_(None) if d == dim else slice_(0, n) for d, n in enumerate(shape))]
+
+
+# -- along one dim
+
+
+def _gather_infer(x: TensorType, index: TensorType, dim: int) -> TensorType:
+    _check_index("gather", index)
+    _fits("gather", index.shape, x.shape, dim)
+    return TensorType(index.shape, x.dtype)
+
+
+gather = op(
+    "gather", "x index",
+    doc="x[..., index, ...] along dim, element by element.",
+    infer=_gather_infer,
+    numpy=lambda x, index, dim: np.take_along_axis(_corner(x, index.shape, dim), index, dim) if x.ndim else x,
+    torch="torch.gather({x}, {dim}, {index})",
+    vjp=lambda g, y, x, index, dim: (scatter_add(zeros_like(x), index, g, dim=dim), None),
+    factors=lambda operands, results, attrs: along(operands, results, _partial_dims(attrs["dim"], *operands)),
+    linear=((0,),),
+)  # fmt: skip
+
+
+def _scatter_infer(name: str) -> Any:
+    def infer(x: TensorType, index: TensorType, source: TensorType, dim: int, **_: Any) -> TensorType:
+        _check_index(name, index)
+        check_same(name, (x, source))
+        _fits(name, index.shape, x.shape, dim)
+        if source.shape != index.shape:
+            raise ShapeError(f"{name}: expected a source of the index's shape, got {index!r} and {source!r}")
+        return x
+
+    return infer
+
+
+def _places(index: np.ndarray, dim: int) -> tuple[np.ndarray, ...]:
+    grid = list(np.indices(index.shape, sparse=True))
+    grid[dim] = index
+    return tuple(grid)
+
+
+def _scatter_numpy(x: np.ndarray, index: np.ndarray, source: np.ndarray, dim: int) -> np.ndarray:
+    out = x.copy()
+    out[_places(index, dim) if x.ndim else ()] = source
+    return out
+
+
+def _scatter_add_numpy(x: np.ndarray, index: np.ndarray, source: np.ndarray, dim: int) -> np.ndarray:
+    out = x.astype(np.float32) if x.dtype == np.float16 else x.copy()
+    np.add.at(out, _places(index, dim) if x.ndim else (), source)
+    return out
+
+
+def _scatter_rule(operands: tuple[Shape, ...], results: tuple[Shape, ...], attrs: dict[str, Any]) -> fx.Rule:
+    return along(operands, results, _partial_dims(attrs["dim"], *operands))
+
+
+def _zero_at(g: Var, index: Var, dim: int) -> Any:
+    return scatter(g, index, expand_zero(g, index.type.shape), dim=dim)
+
+
+def expand_zero(like: Var, shape: Shape) -> Any:
+    zero = constant(0, like)
+    return expand(zero, shape=shape) if shape else zero
+
+
+scatter = op(
+    "scatter", "x index source",
+    doc="x with source written at index along dim; of repeated indices any one wins.",
+    infer=_scatter_infer("scatter"), numpy=_scatter_numpy, torch="torch.scatter({x}, {dim}, {index}, {source})",
+    vjp=lambda g, y, x, index, source, dim: (_zero_at(g, index, dim), None, gather(g, index, dim=dim)),
+    factors=_scatter_rule, linear=((0, 2),),
+)  # fmt: skip
+scatter_add = op(
+    "scatter_add", "x index source",
+    doc="x with source added at index along dim; repeated indices add up.",
+    infer=_scatter_infer("scatter_add"), numpy=_scatter_add_numpy, torch="torch.scatter_add({x}, {dim}, {index}, {source})",
+    vjp=lambda g, y, x, index, source, dim: (g, None, gather(g, index, dim=dim)),
+    factors=_scatter_rule, linear=((0, 2),),
+)  # fmt: skip
+
+
+def _select_infer(x: TensorType, index: TensorType, dim: int) -> TensorType:
+    _check_index("index_select", index)
+    if index.ndim != 1 or not x.ndim:
+        raise ShapeError(f"index_select: expected a 1-d index and at least one dim, got {x!r} and {index!r}")
+    return TensorType((*x.shape[:dim], index.shape[0], *x.shape[dim + 1 :]), x.dtype)
+
+
+def _rows_rule(operands: tuple[Shape, ...], results: tuple[Shape, ...], attrs: dict[str, Any]) -> fx.Rule:
+    """x, 1-d index[, source]: rows along dim. The index's own dim passes where only the result has it."""
+    dim, names = attrs["dim"], dim_names(len(operands[0]))
+    named = lambda f: [*names[:dim], f, *names[dim + 1 :]]  # noqa: E731
+    kinds: dict[str, fx.FactorKind] = {"v": "whole"}
+    if len(operands) == 2:
+        return rule_of([named("v"), ["i"]], [named("i")], (*operands, *results), kinds)
+    kinds["i"] = "whole"
+    return rule_of([named("v"), ["i"], named("i")], [named("v")], (*operands, *results), kinds)
+
+
+index_select = op(
+    "index_select", "x index",
+    doc="The rows of dim that a 1-d index names.",
+    infer=_select_infer, numpy=lambda x, index, dim: np.take(x, index, axis=dim), torch="torch.index_select({x}, {dim}, {index})",
+    vjp=lambda g, y, x, index, dim: (index_add(zeros_like(x), index, g, dim=dim), None),
+    factors=_rows_rule, linear=((0,),),
+)  # fmt: skip
+
+
+def _index_add_numpy(x: np.ndarray, index: np.ndarray, source: np.ndarray, dim: int) -> np.ndarray:
+    out = x.astype(np.float32) if x.dtype == np.float16 else x.copy()
+    np.add.at(out, (*(slice_(None),) * dim, index), source)
+    return out
+
+
+def _index_add_infer(x: TensorType, index: TensorType, source: TensorType, dim: int) -> TensorType:
+    check_same("index_add", (x, source))
+    want = _select_infer(x, index, dim)
+    if source.shape != want.shape:
+        raise ShapeError(f"index_add: expected a source of {list(want.shape)}, got {source!r}")
+    return x
+
+
+index_add = op(
+    "index_add", "x index source",
+    doc="x with the rows of source added to the rows of dim that a 1-d index names.",
+    infer=_index_add_infer, numpy=_index_add_numpy, torch="torch.index_add({x}, {dim}, {index}, {source})",
+    vjp=lambda g, y, x, index, source, dim: (g, None, index_select(g, index, dim=dim)),
+    factors=_rows_rule, linear=((0, 2),),
+)  # fmt: skip
+
+# -- several index tensors: x[i, j, ...] on chosen dims, as NumPy's advanced indexing
+
+
+def _index_shape(x: Shape, indices: Sequence[Shape], dims: Ints) -> Shape:
+    """Give the shape of x[...]: index dims stand where the first indexed dim was, or lead if the dims are not adjacent."""
+    block = broadcast_shapes(*indices)
+    rest = [s for d, s in enumerate(x) if d not in dims]
+    at = dims[0] if dims[-1] - dims[0] == len(dims) - 1 else 0
+    return (*rest[:at], *block, *rest[at:])
+
+
+def _index_infer(x: TensorType, *indices: TensorType, dims: Ints) -> TensorType:
+    for index in indices:
+        _check_index("index", index)
+    return TensorType(_index_shape(x.shape, [i.shape for i in indices], dims), x.dtype)
+
+
+def _subscript(indices: Sequence[Any], dims: Ints) -> tuple[Any, ...]:
+    out: list[Any] = [slice_(None)] * (max(dims) + 1)
+    for d, index in zip(dims, indices, strict=True):
+        out[d] = index
+    return tuple(out)
+
+
+def _index_source(indices: Sequence[str], dims: Ints) -> str:
+    parts = [":"] * (max(dims) + 1)
+    for d, index in zip(dims, indices, strict=True):
+        parts[d] = index
+    return ", ".join(parts)
+
+
+def _index_rule(operands: tuple[Shape, ...], results: tuple[Shape, ...], attrs: dict[str, Any]) -> fx.Rule:
+    """Dims not indexed pass; for reads the index's dims pass too."""
+    dims, reading = attrs["dims"], attrs.get("accumulate") is None
+    x, out = operands[0], results[0]
+    indices = operands[1:] if reading else operands[1:-1]
+    names = dim_names(len(x))
+    block = broadcast_shapes(*indices)
+    block_names = [f"i{k}" for k in range(len(block))]
+    at = dims[0] if dims[-1] - dims[0] == len(dims) - 1 else 0
+    rest = [n for d, n in enumerate(names) if d not in dims]
+    taken = [*rest[:at], *block_names, *rest[at:]]
+    kinds: dict[str, fx.FactorKind] = {names[d]: "whole" for d in dims}
+    if not reading:
+        kinds |= {n: "whole" for n in block_names}
+    index_names = [
+        [n if size == block[k] else "" for k, (n, size) in enumerate(zip(block_names[len(block) - len(s) :], s, strict=True), len(block) - len(s))]
+        for s in indices
+    ]
+    if reading:
+        return rule_of([names, *index_names], [taken], (*operands, out), kinds)
+    source = operands[-1]
+    source_names = [n if size != 1 else "" for n, size in zip(taken[len(taken) - len(source) :], source, strict=True)]
+    return rule_of([names, *index_names, source_names], [names], (*operands, out), kinds)
+
+
+index = op(
+    "index", "x *indices",
+    doc="x[..., i, j, ...]: index tensors, which broadcast, on dims; placed as NumPy does.",
+    infer=_index_infer,
+    numpy=lambda x, *indices, dims: x[_subscript(indices, dims)],
+    torch=lambda names, attrs, types: f"{names[0]}[{_index_source(names[1:], attrs['dims'])}]",
+    vjp=lambda g, y, x, *indices, dims: (
+        index_put(zeros_like(x), *indices, g, dims=dims, accumulate=True), *(None for _ in indices),
+    ),
+    factors=_index_rule, linear=((0,),),
+)  # fmt: skip
+
+
+def _put_infer(x: TensorType, *rest: TensorType, dims: Ints, accumulate: bool) -> TensorType:
+    *indices, source = rest
+    check_same("index_put", (x, source))
+    taken = _index_infer(x, *indices, dims=dims).shape
+    if broadcast_shapes(taken, source.shape) != taken:
+        raise ShapeError(f"shape mismatch: value tensor of shape {list(source.shape)} cannot be broadcast to indexing result of shape {list(taken)}")
+    return x
+
+
+def _put_numpy(x: np.ndarray, *rest: np.ndarray, dims: Ints, accumulate: bool) -> np.ndarray:
+    *indices, source = rest
+    out = x.astype(np.float32) if x.dtype == np.float16 else x.copy()
+    if accumulate:
+        np.add.at(out, _subscript(indices, dims), source)
+    else:
+        out[_subscript(indices, dims)] = source
+    return out
+
+
+def _put_torch(names: tuple[str, ...], attrs: dict[str, Any], types: tuple[TensorType, ...]) -> str:
+    parts = ["None"] * (max(attrs["dims"]) + 1)
+    for d, name in zip(attrs["dims"], names[1:-1], strict=True):
+        parts[d] = name
+    return f"torch.ops.aten.index_put({names[0]}, [{', '.join(parts)}], {names[-1]}, {attrs['accumulate']})"
+
+
+def _put_vjp(g: Var, y: Var, x: Var, *rest: Var, dims: Ints, accumulate: bool) -> tuple[Any, ...]:
+    *indices, source = rest
+    gx = g if accumulate else index_put(g, *indices, constant(0, g), dims=dims, accumulate=False)
+    return (gx, *(None for _ in indices), unbroadcast(index(g, *indices, dims=dims), source.type))
+
+
+index_put = op(
+    "index_put", "x *rest",
+    doc="x with the last operand written (or added) at x[..., i, j, ...]; it broadcasts.",
+    infer=_put_infer, numpy=_put_numpy, torch=_put_torch, vjp=_put_vjp, factors=_index_rule,
+    linear=lambda num_operands, attrs: ((0, num_operands - 1),),
+)  # fmt: skip
+
+# -- writes into a slice
+
+
+def _slice_scatter_infer(x: TensorType, source: TensorType, starts: Ints, stops: Ints, steps: Ints) -> TensorType:
+    check_same("slice_scatter", (x, source))
+    want = slice.infer(x, starts, stops, steps)
+    assert isinstance(want, TensorType)
+    if want.shape != source.shape:
+        raise ShapeError(f"slice_scatter: expected a source of {list(want.shape)}, got {source!r}")
+    return x
+
+
+def _slice_scatter_numpy(x: np.ndarray, source: np.ndarray, starts: Ints, stops: Ints, steps: Ints) -> np.ndarray:
+    out = x.copy()
+    out[slices(starts, stops, steps)] = source
+    return out
+
+
+def _slice_scatter_vjp(g: Var, y: Var, x: Var, source: Var, starts: Ints, stops: Ints, steps: Ints) -> tuple[Any, Any]:
+    cleared = slice_scatter(g, zeros_like(source), starts=starts, stops=stops, steps=steps)
+    return cleared, slice(g, starts=starts, stops=stops, steps=steps)
+
+
+slice_scatter = op(
+    "slice_scatter", "x source",
+    doc="x with source written over x[starts:stops:steps].",
+    infer=_slice_scatter_infer, numpy=_slice_scatter_numpy,
+    torch="kernels.slice_scatter({x}, {source}, {starts}, {stops}, {steps})",
+    vjp=_slice_scatter_vjp,
+    factors=lambda operands, results, attrs: along(operands, results, cut_dims(operands[0], attrs)),
+    linear=((0, 1),), local=slice_local,
+)  # fmt: skip
+
+# -- order
+
+
+def _sort_infer(x: TensorType, dim: int, descending: bool) -> tuple[TensorType, TensorType]:
+    check_kind("sort", REAL, x)
+    return x, TensorType(x.shape, int64)
+
+
+def _sort_numpy(x: np.ndarray, dim: int, descending: bool) -> tuple[np.ndarray, np.ndarray]:
+    if not x.ndim:
+        return x, np.zeros((), np.int64)
+    order = np.argsort(x, axis=dim, kind="stable")
+    if descending:  # stable too: equal elements keep their order; NaN, the largest, comes first
+        back = np.argsort(np.flip(x, dim), axis=dim, kind="stable")
+        order = x.shape[dim] - 1 - np.flip(back, dim)
+    return np.take_along_axis(x, order, dim), order
+
+
+def _sorted_vjp(gs: tuple[Any, Any], ys: tuple[Var, Var], x: Var, **attrs: Any) -> tuple[Any]:
+    return (None if gs[0] is None or not x.type.dtype.is_differentiable else scatter_add(zeros_like(x), ys[1], gs[0], dim=attrs["dim"]),)
+
+
+sort = op(
+    "sort", "x",
+    doc="Values in order along dim, stable, NaN as the largest; and where each came from.",
+    infer=_sort_infer, numpy=_sort_numpy,
+    torch="tuple(torch.sort({x}, dim={dim}, descending={descending}, stable=True))",
+    vjp=_sorted_vjp, factors=whole("dim"),
+)  # fmt: skip
+
+
+def _topk_infer(x: TensorType, k: int, dim: int, largest: bool) -> tuple[TensorType, TensorType]:
+    check_kind("topk", REAL, x)
+    if x.ndim and not 0 <= k <= x.shape[dim]:
+        raise ShapeError("selected index k out of range")
+    shape = (*x.shape[:dim], k, *x.shape[dim + 1 :]) if x.ndim else ()
+    return TensorType(shape, x.dtype), TensorType(shape, int64)
+
+
+def _topk_numpy(x: np.ndarray, k: int, dim: int, largest: bool) -> tuple[np.ndarray, np.ndarray]:
+    values, order = _sort_numpy(x, dim, largest)
+    head = (*(slice_(None),) * dim, slice_(0, k)) if x.ndim else ()
+    return values[head], order[head]
+
+
+topk = op(
+    "topk", "x",
+    doc="The k largest (or smallest) along dim in order, and where each came from.",
+    infer=_topk_infer, numpy=_topk_numpy,
+    torch="tuple(torch.topk({x}, {k}, dim={dim}, largest={largest}, sorted=True))",
+    vjp=_sorted_vjp, factors=whole("dim"),
+)  # fmt: skip
+
+searchsorted = op(
+    "searchsorted", "edges x",
+    doc="Where each x would stand in sorted 1-d edges; right: after equal ones.",
+    infer=lambda edges, x, right: TensorType(x.shape, int64),
+    numpy=lambda edges, x, right: np.searchsorted(edges, x, side="right" if right else "left"),
+    torch="torch.searchsorted({edges}, {x}, right={right})",
+    vjp=lambda g, y, edges, x, right: (None, None),
+    factors="e,...->... | !e",
+)  # fmt: skip
+
+# -- masks by position
+
+
+def _band(shape: Shape, diagonal: int, offset: Ints) -> np.ndarray:
+    rows = np.arange(shape[-2])[:, None] + offset[0]
+    columns = np.arange(shape[-1])[None, :] + offset[1]
+    return columns - rows - diagonal
+
+
+def _tri_local(attrs: dict[str, Any], where_: Local) -> dict[str, Any]:
+    n = where_.outputs[0].ndim
+    return attrs | {"offset": (where_.offset(0, n - 2), where_.offset(0, n - 1))}
+
+
+def _tri_infer(name: str) -> Any:
+    def infer(x: TensorType, diagonal: int, offset: Ints = (0, 0)) -> TensorType:
+        if x.ndim < 2:
+            raise ShapeError(f"{name}: input tensor must have at least 2 dimensions, got {x!r}")
+        return x
+
+    return infer
+
+
+def _tri_torch(name: str) -> Any:
+    """Shards start at an offset: the diagonal moves with them."""
+
+    def torch(names: tuple[str, ...], attrs: dict[str, Any], types: tuple[TensorType, ...]) -> str:
+        row, column = attrs.get("offset", (0, 0))
+        return f"torch.{name}({names[0]}, {attrs['diagonal'] + row - column})"
+
+    return torch
+
+
+tril = op(
+    "tril", "x", doc="Zero above the diagonal of the last two dims.",
+    infer=_tri_infer("tril"),
+    numpy=lambda x, diagonal, offset=(0, 0): np.where(_band(x.shape, diagonal, offset) <= 0, x, np.zeros((), x.dtype)),
+    torch=_tri_torch("tril"), vjp=lambda g, y, x, diagonal, offset=(0, 0): (tril(g, diagonal=diagonal),),
+    factors=fx.elementwise, linear=((0,),), local=_tri_local,
+)  # fmt: skip
+triu = op(
+    "triu", "x", doc="Zero below the diagonal of the last two dims.",
+    infer=_tri_infer("triu"),
+    numpy=lambda x, diagonal, offset=(0, 0): np.where(_band(x.shape, diagonal, offset) >= 0, x, np.zeros((), x.dtype)),
+    torch=_tri_torch("triu"), vjp=lambda g, y, x, diagonal, offset=(0, 0): (triu(g, diagonal=diagonal),),
+    factors=fx.elementwise, linear=((0,),), local=_tri_local,
+)  # fmt: skip
+
+
+def _one_hot_rule(operands: tuple[Shape, ...], results: tuple[Shape, ...], attrs: dict[str, Any]) -> fx.Rule:
+    names = dim_names(len(operands[0]))
+    return rule_of([names], [[*names, "c"]], (*operands, *results))
+
+
+def _one_hot_local(attrs: dict[str, Any], where_: Local) -> dict[str, Any]:
+    n = where_.outputs[0].ndim - 1
+    return attrs | {"classes": where_.outputs[0].shape[n], "offset": where_.offset(0, n)}
+
+
+one_hot = op(
+    "one_hot", "index",
+    doc="1 at the index, 0 elsewhere, on a new last dim of `classes`.",
+    infer=lambda index, classes, dtype, offset=0: TensorType((*index.shape, classes), dtype),
+    numpy=lambda index, classes, dtype, offset=0: (index[..., None] == np.arange(classes) + offset).astype(dtype.numpy),
+    torch=lambda names, attrs, types: (
+        f"kernels.one_hot({names[0]}, {attrs['classes']}, torch.{attrs['dtype'].name}, {attrs.get('offset', 0)})"
+    ),
+    vjp=lambda g, y, index, **attrs: (None,),
+    factors=_one_hot_rule, local=_one_hot_local,
+)  # fmt: skip

@@ -1,0 +1,278 @@
+"""Layers people think in: softmax, cross entropy, embedding, dropout, activations.
+
+Next: ``normalization``, ``attention``, ``convolution``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gt.ir import factors as fx
+from gt.ir.opdef import Var, op
+from gt.ir.ops.broadcast import cast, constant, reshape, sum, total
+from gt.ir.ops.compare import ne
+from gt.ir.ops.elementwise import add, div, exp, mul, neg, sub
+from gt.ir.ops.families import FLOAT, along, check_kind, rule_of
+from gt.ir.ops.matmul import wide
+from gt.ir.types import Shape, ShapeError, TensorType, TypeMismatch, int64, normalize_dim
+
+# -- softmax
+
+
+def _softmax_infer(x: TensorType, dim: int) -> TensorType:
+    check_kind("softmax", FLOAT, x)
+    normalize_dim(dim, x.ndim)
+    return x
+
+
+def _dims(x: Var, dim: int) -> tuple[int, ...]:
+    return (dim,) if x.type.ndim else ()
+
+
+def softmax_numpy(x: np.ndarray, dim: int) -> np.ndarray:
+    axis = dim if x.ndim else None
+    top = np.max(wide(x), axis=axis, keepdims=True, initial=-np.inf)
+    e = np.exp(wide(x) - top)
+    return e / np.sum(e, axis=axis, keepdims=True)
+
+
+def log_softmax_numpy(x: np.ndarray, dim: int) -> np.ndarray:
+    axis = dim if x.ndim else None
+    shifted = wide(x) - np.max(wide(x), axis=axis, keepdims=True, initial=-np.inf)
+    return shifted - np.log(np.sum(np.exp(shifted), axis=axis, keepdims=True))
+
+
+def _along_dim(operands: Any, results: Any, attrs: dict[str, Any]) -> fx.Rule:
+    return along(operands, results, {attrs["dim"]})
+
+
+softmax = op(
+    "softmax", "x",
+    doc="exp(x) / sum(exp(x)) along dim.",
+    infer=_softmax_infer, numpy=softmax_numpy, torch="torch.softmax({x}, {dim})",
+    vjp=lambda g, y, x, dim: (_softmax_gradient(g, y, dim),),
+    factors=_along_dim,
+)  # fmt: skip
+
+
+def _softmax_gradient(g: Var, y: Var, dim: int) -> Any:
+    weighted = mul(g, y)
+    return sub(weighted, mul(y, total(weighted, _dims(y, dim), keepdim=True)))
+
+
+log_softmax = op(
+    "log_softmax", "x",
+    doc="log(softmax(x)) along dim.",
+    infer=_softmax_infer, numpy=log_softmax_numpy, torch="torch.log_softmax({x}, {dim})",
+    vjp=lambda g, y, x, dim: (sub(g, mul(exp(y), total(g, _dims(y, dim), keepdim=True))),),
+    factors=_along_dim,
+)  # fmt: skip
+
+# -- losses over classes. The class dim is 1, or 0 for a single example.
+
+
+def class_dim(ndim: int) -> int:
+    return 1 if ndim > 1 else 0
+
+
+def _without_class(shape: Shape) -> Shape:
+    c = class_dim(len(shape))
+    return (*shape[:c], *shape[c + 1 :])
+
+
+def _nll_infer(logp: TensorType, target: TensorType, reduction: str, ignore_index: int) -> TensorType:
+    check_kind("nll_loss", FLOAT, logp)
+    if target.dtype is not int64:
+        raise TypeMismatch(f"nll_loss: expected a target of int64 class indices, got {target!r}")
+    if logp.ndim < 1 or target.shape != _without_class(logp.shape):
+        raise ShapeError(f"Expected input batch_size to match target batch_size: got {logp!r} and {target!r}")
+    return TensorType((), logp.dtype) if reduction == "sum" else TensorType(target.shape, logp.dtype)
+
+
+def _nll_numpy(logp: np.ndarray, target: np.ndarray, reduction: str, ignore_index: int) -> np.ndarray:
+    axis = class_dim(logp.ndim)
+    valid = target != ignore_index
+    index = np.expand_dims(np.where(valid, target, 0), axis)
+    picked = np.squeeze(np.take_along_axis(wide(logp), index, axis), axis) if logp.shape[axis] else np.zeros(target.shape)
+    loss = np.where(valid, -picked, 0)
+    return loss.sum() if reduction == "sum" else loss
+
+
+def _nll_rule(operands: tuple[Shape, ...], results: tuple[Shape, ...], attrs: dict[str, Any]) -> fx.Rule:
+    return _class_rule([operands[0]], [operands[1]], results, attrs)
+
+
+def _class_rule(full: list[Shape], batch: list[Shape], results: tuple[Shape, ...], attrs: dict[str, Any]) -> fx.Rule:
+    """Batch dims pass, or give partial sums under reduction="sum"; the class dim is whole."""
+    c = class_dim(len(full[0]))
+    names = [f"d{i}" for i in range(len(full[0]))]
+    kept = [*names[:c], *names[c + 1 :]]
+    terms = [names if len(s) == len(names) else kept if s else [] for s in (*full, *batch)]
+    outs = [names if len(s) == len(names) else kept if s else [] for s in results]
+    kinds: dict[str, fx.FactorKind] = {names[c]: "whole"}
+    if attrs["reduction"] == "sum" and not any(outs):
+        kinds |= {n: "sum" for n in kept}
+    return rule_of(terms, outs, (*full, *batch, *results), kinds)
+
+
+nll_loss = op(
+    "nll_loss", "logp target",
+    doc="-logp at the target class; 0 where target is ignore_index. reduction: sum or none.",
+    infer=_nll_infer, numpy=_nll_numpy,
+    torch='torch.nn.functional.nll_loss({logp}, {target}, ignore_index={ignore_index}, reduction={reduction})',
+    vjp=lambda g, y, logp, target, reduction, ignore_index: (
+        nll_loss_backward(g, target, shape=logp.type.shape, ignore_index=ignore_index), None,
+    ),
+    factors=_nll_rule, linear=((0,),),
+)  # fmt: skip
+
+
+def _nll_backward_numpy(g: np.ndarray, target: np.ndarray, shape: Shape, ignore_index: int) -> np.ndarray:
+    axis = class_dim(len(shape))
+    classes = np.arange(shape[axis]).reshape(-1, *(1,) * (len(shape) - axis - 1))
+    hit = (np.expand_dims(target, axis) == classes) & (np.expand_dims(target, axis) != ignore_index)
+    return np.where(hit, -(np.expand_dims(g, axis) if g.ndim else g), np.zeros((), g.dtype))
+
+
+def _nll_backward_rule(operands: tuple[Shape, ...], results: tuple[Shape, ...], attrs: dict[str, Any]) -> fx.Rule:
+    names = [f"d{i}" for i in range(len(results[0]))]
+    c = class_dim(len(names))
+    kept = [*names[:c], *names[c + 1 :]]
+    terms = [kept if operands[0] else [], kept]
+    return rule_of(terms, [names], (*operands, *results), {names[c]: "whole"})
+
+
+nll_loss_backward = op(
+    "nll_loss_backward", "g target",
+    doc="-g at the target class of each example, 0 elsewhere; g is 0-d or of the target's shape.",
+    infer=lambda g, target, shape, ignore_index: TensorType(shape, g.dtype),
+    numpy=_nll_backward_numpy,
+    torch="kernels.nll_loss_backward({g}, {target}, {shape}, {ignore_index})",
+    vjp=lambda gg, y, g, target, shape, ignore_index: (
+        nll_loss(gg, target, reduction="none" if g.type.ndim else "sum", ignore_index=ignore_index), None,
+    ),
+    factors=_nll_backward_rule, linear=((0,),),
+    local=lambda attrs, where: attrs | {"shape": where.outputs[0].shape},
+)  # fmt: skip
+
+
+def _cross_entropy_infer(
+    logits: TensorType, target: TensorType, reduction: str, ignore_index: int, label_smoothing: float
+) -> TensorType:
+    if target.dtype is int64:
+        out = _nll_infer(logits, target, reduction, ignore_index)
+    else:
+        if logits.ndim < 1 or target.shape != logits.shape or target.dtype is not logits.dtype:
+            raise TypeMismatch(f"cross_entropy: expected int64 classes or probabilities like the logits, got {logits!r} and {target!r}")
+        out = TensorType(_without_class(logits.shape), logits.dtype)
+    return TensorType((), logits.dtype) if reduction == "mean" else out if reduction == "none" else TensorType((), out.dtype)
+
+
+def _cross_entropy_numpy(
+    logits: np.ndarray, target: np.ndarray, reduction: str, ignore_index: int, label_smoothing: float
+) -> np.ndarray:
+    c = class_dim(logits.ndim)
+    logp = log_softmax_numpy(logits, c)
+    if target.dtype.kind == "f":
+        smooth = target * (1 - label_smoothing) + label_smoothing / logits.shape[c]
+        loss, count = -(logp * smooth).sum(c), max(np.prod(_without_class(logits.shape)), 0)
+    else:
+        valid = target != ignore_index
+        loss = _nll_numpy(logp, target, "none", ignore_index) * (1 - label_smoothing)
+        loss = loss + np.where(valid, -logp.mean(c), 0) * label_smoothing if label_smoothing else loss
+        count = valid.sum()
+    return loss if reduction == "none" else loss.sum() if reduction == "sum" else loss.sum() / count
+
+
+def _cross_entropy_parts(inputs: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Any, ...]:
+    """log_softmax and nll_loss; a mean divides by the number of targets that count, over all shards."""
+    logits, target = inputs
+    c, reduction, smoothing = class_dim(logits.type.ndim), attrs["reduction"], attrs["label_smoothing"]
+    ignore = attrs["ignore_index"]
+    logp = log_softmax(logits, dim=c)
+    classes = logits.type.shape[c]
+    if target.type.dtype is not int64:
+        if smoothing:
+            target = add(mul(target, constant(1 - smoothing, target)), constant(smoothing / classes, target))
+        loss = neg(total(mul(logp, target), (c,)))
+        loss = loss if reduction == "none" else total(loss)
+        batch = logits.type.numel // classes if classes else 0
+        return (div(loss, constant(batch, loss)) if reduction == "mean" else loss,)
+    inner = "none" if reduction == "none" else "sum"
+    loss = nll_loss(logp, target, reduction=inner, ignore_index=ignore)
+    valid = ne(target, _index(ignore, target))
+    if smoothing:
+        spread = neg(total(mul(logp, cast(_unsqueeze(valid, c), dtype=logp.type.dtype)), (c,) if inner == "none" else None))
+        loss = add(mul(loss, constant(1 - smoothing, loss)), mul(spread, constant(smoothing / classes, loss)))
+    if reduction == "mean":
+        count = sum(valid, dims=tuple(range(valid.type.ndim)), keepdim=False, dtype=int64)
+        loss = div(loss, cast(count, dtype=loss.type.dtype))
+    return (loss,)
+
+
+def _index(value: int, like: Var) -> Any:
+    return constant(value, like)
+
+
+def _unsqueeze(x: Var, dim: int) -> Any:
+    return reshape(x, shape=(*x.type.shape[:dim], 1, *x.type.shape[dim:]))
+
+
+cross_entropy = op(
+    "cross_entropy", "logits target",
+    doc="Negative log likelihood of target (class indices or probabilities) under softmax(logits), as torch's.",
+    infer=_cross_entropy_infer, numpy=_cross_entropy_numpy,
+    torch=(
+        "torch.nn.functional.cross_entropy({logits}, {target}, ignore_index={ignore_index}, "
+        'reduction={reduction}, label_smoothing={label_smoothing})'
+    ),
+    decompose=_cross_entropy_parts,
+)  # fmt: skip
+
+# -- embedding
+
+
+def _embedding_infer(weight: TensorType, index: TensorType, padding_idx: int = -1) -> TensorType:
+    if weight.ndim != 2 or index.dtype.kind not in "iu":
+        raise TypeMismatch(f"embedding: expected [rows, width] and integer indices, got {weight!r} and {index!r}")
+    return TensorType((*index.shape, weight.shape[1]), weight.dtype)
+
+
+embedding = op(
+    "embedding", "weight index",
+    doc="Rows of weight: [v, d] at [...] -> [..., d]. The row padding_idx (-1: none) gets no gradient.",
+    infer=_embedding_infer,
+    numpy=lambda weight, index, padding_idx=-1: weight[index],
+    torch=lambda names, attrs, types: f"torch.nn.functional.embedding({names[1]}, {names[0]})",
+    vjp=lambda g, y, weight, index, padding_idx=-1: (
+        embedding_backward(g, index, rows=weight.type.shape[0], padding_idx=padding_idx), None,
+    ),
+    factors="vd,...->...d | !v", linear=((0,),),
+)  # fmt: skip
+
+
+def _embedding_backward_numpy(g: np.ndarray, index: np.ndarray, rows: int, padding_idx: int) -> np.ndarray:
+    out = np.zeros((rows, g.shape[-1]), wide(g).dtype)
+    flat = index.reshape(-1)
+    keep = flat != padding_idx
+    np.add.at(out, flat[keep], g.reshape(flat.size, g.shape[-1])[keep])
+    return out
+
+
+def _embedding_backward_rule(operands: tuple[Shape, ...], results: tuple[Shape, ...], attrs: dict[str, Any]) -> fx.Rule:
+    batch = [f"b{i}" for i in range(len(operands[1]))]
+    kinds: dict[str, fx.FactorKind] = {n: "sum" for n in batch} | {"v": "whole"}
+    return rule_of([[*batch, "d"], batch], [["v", "d"]], (*operands, *results), kinds)
+
+
+embedding_backward = op(
+    "embedding_backward", "g index",
+    doc="Sum of the rows of g by index: [..., d] at [...] -> [rows, d].",
+    infer=lambda g, index, rows, padding_idx: TensorType((rows, g.shape[-1]), g.dtype),
+    numpy=_embedding_backward_numpy,
+    torch="torch.ops.aten.embedding_dense_backward({g}, {index}, {rows}, {padding_idx}, False)",
+    vjp=lambda gg, y, g, index, rows, padding_idx: (embedding(gg, index, padding_idx=padding_idx), None),
+    factors=_embedding_backward_rule, linear=((0,),),
+)  # fmt: skip

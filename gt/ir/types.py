@@ -1,0 +1,267 @@
+"""Element types and tensor types: what a value is, before and after it is placed.
+
+Owns: ``DType`` and its promotion rules (torch's), ``TensorType``, and the error every shape or dtype rule raises.
+Must not know: tensors, graphs, torch. Next: ``mesh`` (placement), ``graph`` (values and nodes).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import ClassVar, Literal, TypeAlias
+
+import numpy as np
+
+from gt.ir.mesh import Sharding
+
+Kind: TypeAlias = Literal["b", "u", "i", "f", "c"]
+Shape: TypeAlias = tuple[int, ...]
+Scalar: TypeAlias = bool | int | float | complex
+
+
+class TypeMismatch(TypeError):
+    """An op was given operands whose shapes or dtypes it cannot take. Raised at the user's line."""
+
+
+class ShapeError(TypeMismatch, RuntimeError, ValueError):
+    """Shapes that do not fit together; also a RuntimeError, which is what torch raises."""
+
+
+class DimError(IndexError):
+    """A dim or index outside the tensor's range."""
+
+
+class DType:
+    """An element type. Interned: one object per name, compared by identity."""
+
+    __slots__ = ("name", "itemsize", "kind", "numpy", "index")
+    by_name: ClassVar[dict[str, DType]] = {}
+
+    name: str
+    itemsize: int
+    kind: Kind
+    numpy: np.dtype[np.generic]
+    index: int
+
+    def __init__(self, name: str, itemsize: int, kind: Kind, storage: str) -> None:
+        self.name, self.itemsize, self.kind = name, itemsize, kind
+        self.numpy = np.dtype(storage)  # what the NumPy engine computes in; bfloat16 is float32 rounded to 8 bits
+        self.index = len(DType.by_name)
+        DType.by_name[name] = self
+
+    def __repr__(self) -> str:
+        return f"gt.{self.name}"
+
+    def __reduce__(self) -> tuple[type[_Lookup], tuple[str]]:
+        return _Lookup, (self.name,)
+
+    @property
+    def is_floating_point(self) -> bool:
+        return self.kind == "f"
+
+    @property
+    def is_complex(self) -> bool:
+        return self.kind == "c"
+
+    @property
+    def is_differentiable(self) -> bool:
+        return self.kind in "fc"
+
+
+class _Lookup:
+    """Unpickles to the interned DType."""
+
+    def __new__(cls, name: str) -> DType:  # type: ignore[misc]
+        return DType.by_name[name]
+
+
+bool_ = DType("bool", 1, "b", "bool")
+uint8 = DType("uint8", 1, "u", "uint8")
+int8 = DType("int8", 1, "i", "int8")
+int16 = DType("int16", 2, "i", "int16")
+int32 = DType("int32", 4, "i", "int32")
+int64 = DType("int64", 8, "i", "int64")
+float16 = DType("float16", 2, "f", "float16")
+bfloat16 = DType("bfloat16", 2, "f", "float32")
+float32 = DType("float32", 4, "f", "float32")
+float64 = DType("float64", 8, "f", "float64")
+complex64 = DType("complex64", 8, "c", "complex64")
+
+DTYPES: tuple[DType, ...] = tuple(DType.by_name.values())
+SHORT: dict[DType, str] = {
+    bool_: "b8", uint8: "u8", int8: "i8", int16: "i16", int32: "i32", int64: "i64",
+    float16: "f16", bfloat16: "bf16", float32: "f32", float64: "f64", complex64: "c64",
+}  # fmt: skip
+LONG: dict[str, DType] = {short: dtype for dtype, short in SHORT.items()}
+_FROM_NUMPY = {d.numpy: d for d in reversed(DTYPES) if d is not bfloat16}
+
+
+def dtype_of(value: DType | str | type | np.dtype[np.generic]) -> DType:
+    """Give the DType for a DType, its name (``"float32"``), a NumPy dtype, or Python's bool/int/float/complex."""
+    if isinstance(value, DType):
+        return value
+    if isinstance(value, str) and value in DType.by_name:
+        return DType.by_name[value]
+    if isinstance(value, type) and value in (bool, int, float, complex):
+        return {bool: bool_, int: int64, float: float32, complex: complex64}[value]
+    name = str(value)
+    if name.startswith("torch.") and name[6:] in DType.by_name:
+        return DType.by_name[name[6:]]
+    try:
+        return _FROM_NUMPY[np.dtype(value)]
+    except (TypeError, KeyError):
+        raise TypeError(f"dtype {value!r} is not supported: use one of {', '.join(DType.by_name)}") from None
+
+
+# -- promotion: torch.promote_types, by category and then by width
+_CATEGORY = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3}
+
+
+def promote_types(a: DType, b: DType) -> DType:
+    """Give the smallest dtype that both convert to. Source: torch.promote_types."""
+    if a is b:
+        return a
+    ca, cb = _CATEGORY[a.kind], _CATEGORY[b.kind]
+    if ca != cb:
+        low, high = (a, b) if ca < cb else (b, a)
+        return complex64 if high is complex64 and low.itemsize <= 8 else high
+    if ca == 2:
+        if {a, b} == {float16, bfloat16}:
+            return float32
+        return a if a.itemsize > b.itemsize else b
+    if uint8 in (a, b):
+        other = b if a is uint8 else a
+        return int16 if other is int8 else other
+    return a if a.itemsize > b.itemsize else b
+
+
+def result_type(tensors: Iterable[TensorType], scalars: Iterable[Scalar] = ()) -> DType:
+    """Give the dtype of an elementwise op over tensors and Python scalars. Source: torch.result_type.
+
+    Tensors with dims outrank 0-d tensors, which outrank Python scalars; a lower rank only counts when its category is
+    higher.
+    """
+    dims: DType | None = None
+    zero: DType | None = None
+    for t in tensors:
+        if t.shape:
+            dims = t.dtype if dims is None else promote_types(dims, t.dtype)
+        else:
+            zero = t.dtype if zero is None else promote_types(zero, t.dtype)
+    wrapped: DType | None = None
+    for s in scalars:
+        d = scalar_dtype(s)
+        wrapped = d if wrapped is None else promote_types(wrapped, d)
+    result = dims
+    for lower in (zero, wrapped):
+        if lower is None:
+            continue
+        if result is None:
+            result = lower
+        elif _CATEGORY[lower.kind] > _CATEGORY[result.kind]:
+            result = promote_types(result, lower)
+    assert result is not None, "result_type of nothing"
+    return result
+
+
+def scalar_dtype(value: Scalar) -> DType:
+    """Give the default dtype of a Python scalar: bool, int64, float32 or complex64."""
+    if isinstance(value, bool | np.bool_):
+        return bool_
+    if isinstance(value, int | np.integer):
+        return int64
+    if isinstance(value, float | np.floating):
+        return float32
+    if isinstance(value, complex | np.complexfloating):
+        return complex64
+    raise TypeError(f"expected a number, got {type(value).__name__}")
+
+
+class TensorType:
+    """Shape, dtype and, once placed, sharding. Interned: equal types are one object, so memo keys hash fast.
+
+    ``shape`` is the global shape until the ``localize`` pass, and each worker's own shape after it.
+    """
+
+    __slots__ = ("shape", "dtype", "sharding", "__weakref__")
+    _interned: ClassVar[dict[tuple[Shape, DType, Sharding | None], TensorType]] = {}
+
+    shape: Shape
+    dtype: DType
+    sharding: Sharding | None
+
+    def __new__(cls, shape: Shape, dtype: DType, sharding: Sharding | None = None) -> TensorType:
+        key = (shape, dtype, sharding)
+        found = cls._interned.get(key)
+        if found is None:
+            found = object.__new__(cls)
+            found.shape, found.dtype, found.sharding = shape, dtype, sharding
+            cls._interned[key] = found
+        return found
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.numel * self.dtype.itemsize
+
+    def placed(self, sharding: Sharding | None) -> TensorType:
+        return TensorType(self.shape, self.dtype, sharding)
+
+    def __repr__(self) -> str:
+        dims = []
+        for i, size in enumerate(self.shape):
+            axes = self.sharding.dims[i] if self.sharding else ()
+            dims.append(f"{size}" + "".join(f"@{a}" for a in axes))
+        text = f"{SHORT[self.dtype]}[{', '.join(dims)}]"
+        if self.sharding:
+            for axis, op in self.sharding.partial:
+                text += f" +{axis}" if op == "sum" else f" +{axis}:{op}"
+            text += f" on {self.sharding.mesh.name}"
+        return text
+
+
+# -- shape rules shared by many ops
+
+
+def normalize_dim(dim: int, ndim: int) -> int:
+    """Map a possibly negative dim to ``0..ndim-1``. Errors: DimError with torch's text."""
+    low, high = -max(ndim, 1), max(ndim, 1) - 1
+    if not low <= dim <= high:
+        raise DimError(f"Dimension out of range (expected to be in range of [{low}, {high}], but got {dim})")
+    return dim + max(ndim, 1) if dim < 0 else dim
+
+
+def normalize_dims(dims: int | Iterable[int] | None, ndim: int) -> tuple[int, ...]:
+    """Map a dim, several dims or None (all) to a sorted tuple without repeats."""
+    if dims is None:
+        return tuple(range(ndim))
+    given = (dims,) if isinstance(dims, int) else tuple(dims)
+    if not given:
+        return tuple(range(ndim))
+    out = tuple(normalize_dim(d, ndim) for d in given)
+    if len(set(out)) != len(out):
+        raise RuntimeError(f"dim {next(d for d in out if out.count(d) > 1)} appears multiple times in the list of dims")
+    return tuple(sorted(out)) if ndim else ()
+
+
+def broadcast_shapes(*shapes: Shape) -> Shape:
+    """Give the shape all broadcast to. Errors: ShapeError with torch's text."""
+    ndim = max(map(len, shapes), default=0)
+    out = [1] * ndim
+    for shape in shapes:
+        for i, size in enumerate(shape, ndim - len(shape)):
+            if size != 1:
+                if out[i] not in (1, size):
+                    raise ShapeError(
+                        f"The size of tensor a ({out[i]}) must match the size of tensor b ({size}) "
+                        f"at non-singleton dimension {i}"
+                    )
+                out[i] = size
+    return tuple(out)

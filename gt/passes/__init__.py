@@ -1,0 +1,1 @@
+"""Passes: graph in, graph out. See ``pipeline`` for the order."""

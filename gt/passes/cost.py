@@ -1,0 +1,38 @@
+"""What communication and compute cost: alpha + bytes / bandwidth.
+
+Owns: ``Machine`` and the predicted bytes and seconds of each collective. The numbers are those of one node of H100s joined
+by NVLink; a measured machine replaces them. Must not know: graphs. Next: ``reshard`` (the cheapest way by this cost).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gt.ir.ops.collective import SHARE, sent_bytes
+
+
+@dataclass(frozen=True)
+class Machine:
+    """launch_s: to start a collective; hop_s: latency per hop; bandwidths in bytes/s, flops in 1/s."""
+
+    launch_s: float = 20e-6
+    hop_s: float = 0.6e-6
+    link_bandwidth: float = 370e9
+    memory_bandwidth: float = 3e12
+    flops: float = 400e12
+
+
+H100 = Machine()
+
+
+def step_s(kind: str, parts: int, nbytes: int, machine: Machine = H100) -> float:
+    """Give the predicted seconds of one collective; local steps cost nothing worth comparing."""
+    if parts == 1 or kind not in SHARE:
+        return 0.0
+    hops = 2 * (parts - 1) if kind == "all_reduce" else parts - 1
+    return machine.launch_s + hops * machine.hop_s + sent_bytes(kind, parts, nbytes) / machine.link_bandwidth
+
+
+def compute_s(work: int, nbytes: int, machine: Machine = H100) -> float:
+    """Give the predicted seconds of ``work`` multiply-adds that touch ``nbytes`` of memory."""
+    return max(2 * work / machine.flops, nbytes / machine.memory_bandwidth)

@@ -1,0 +1,121 @@
+"""Cuts the schedule into regions worth compiling: compute between collectives, and repeated structure (a model's layers).
+
+Collectives stay outside regions and keep one order for all workers. Equal regions are compiled once: ``lower_programs``
+gives them equal keys. Owns: the schedule and the cuts. Must not know: any one op. Next: ``plan_memory``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from gt.ir.graph import Graph, Node, Value, attrs_key
+from gt.passes.context import Context, Region
+
+
+@dataclass(frozen=True)
+class FuseHotPath:
+    """Order nodes so that collectives come late and together, then cut.
+
+    min_repeats: a structure that repeats at least so often in a row becomes regions of its own; min_nodes: if it has so many nodes.
+    """
+
+    name: ClassVar[str] = "fuse_hot_path"
+    min_repeats: int = 3
+    min_nodes: int = 12
+
+    def run(self, graph: Graph, context: Context) -> Graph:
+        nodes = schedule(graph)
+        compiled = {name for name, config in graph.signals if config.compile}
+        regions: list[Region] = []
+        for run in _runs(nodes, compiled):
+            marked = run[0].signal in compiled
+            regions += [Region(tuple(piece), marked) for piece in self._pieces(run)]
+        context.regions = tuple(regions)
+        repeated = len(regions) - len(list(_runs(nodes, compiled)))
+        if repeated:
+            context.note(regions[0].nodes[0], f"cut into {len(regions)} regions at repeated structure")
+        return graph if tuple(nodes) == graph.nodes else graph.with_nodes(nodes)
+
+    def _pieces(self, run: Sequence[Node]) -> Iterable[Sequence[Node]]:
+        found = repeats(run, self.min_repeats, self.min_nodes)
+        at = 0
+        for start, period, count in found:
+            if start > at:
+                yield run[at:start]
+            for i in range(count):
+                yield run[start + i * period : start + (i + 1) * period]
+            at = start + count * period
+        if at < len(run):
+            yield run[at:]
+
+
+def schedule(graph: Graph) -> list[Node]:
+    """Give the nodes so that compute which waits for no collective comes first; their order is otherwise kept."""
+    if not any(node.op.effect == "comm" for node in graph.nodes):
+        return list(graph.nodes)
+    level: dict[Value, int] = {}  # how many collectives deep a value is
+    rank: dict[Node, int] = {}
+    for node in graph.nodes:
+        comm = node.op.effect == "comm"
+        depth = max((level.get(v, 0) for v in node.inputs), default=0)
+        rank[node] = 2 * depth + comm
+        level.update(dict.fromkeys(node.outputs, depth + comm))
+    for node in graph.nodes:
+        readers = [rank[user] for out in node.outputs for user, _ in graph.uses.get(out, ())]
+        if not node.inputs and readers:  # a constant is made in the region that reads it
+            rank[node] = min(readers) // 2 * 2
+    return sorted(graph.nodes, key=rank.__getitem__)
+
+
+def _runs(nodes: Sequence[Node], compiled: set[str]) -> Iterable[list[Node]]:
+    """Give maximal runs of compute nodes, cut also where ``compile`` changes."""
+    run: list[Node] = []
+    for node in nodes:
+        comm = node.op.effect == "comm"
+        if run and (comm or (node.signal in compiled) != (run[0].signal in compiled)):
+            yield run
+            run = []
+        if not comm:
+            run.append(node)
+    if run:
+        yield run
+
+
+def repeats(run: Sequence[Node], min_repeats: int, min_nodes: int) -> list[tuple[int, int, int]]:
+    """Give (start, period, count) of stretches that repeat back to back, longest first come, in order and disjoint.
+
+    Nodes are compared by op, attributes and types; whether two pieces are really equal, wiring included, is decided by the
+    regions' keys, so a wrong guess here costs a compilation and nothing else.
+    """
+    if len(run) < min_repeats * min_nodes:
+        return []
+    ids: dict[object, int] = {}
+    labels = np.array([ids.setdefault(_label(node), len(ids)) for node in run])
+    candidates: list[tuple[int, int, int]] = []
+    for period in range(min_nodes, len(run) // min_repeats + 1):
+        equal = np.concatenate(([False], labels[period:] == labels[:-period], [False]))
+        edges = np.flatnonzero(equal[1:] != equal[:-1]).reshape(-1, 2)
+        for start, stop in edges.tolist():
+            count = (stop - start) // period + 1
+            if count >= min_repeats:
+                candidates.append((start, period, count))
+    candidates.sort(key=lambda c: (-c[1] * c[2], c[1], c[0]))
+    taken = np.zeros(len(run), bool)
+    chosen: list[tuple[int, int, int]] = []
+    for start, period, count in candidates:
+        if not taken[start : start + period * count].any():
+            taken[start : start + period * count] = True
+            chosen.append((start, period, count))
+    return sorted(chosen)
+
+
+def _label(node: Node) -> object:
+    types = tuple(v.type for v in (*node.inputs, *node.outputs))
+    return node.op.name, attrs_key(node.attrs), types
+
+
+__all__ = ["FuseHotPath", "repeats", "schedule"]

@@ -1,0 +1,101 @@
+"""Makes communication explicit: SHARDED -> EXPLICIT.
+
+Each ``reshard`` becomes the collectives that ``plan_reshard`` finds, shared by all values that go the same way; and padding
+is masked where it would be read. Shards of an uneven dim are padded and padding holds junk, so before a reduction over such
+a dim its operands' padding becomes the reduction's identity (every operand's: 0 times junk may be NaN), and integers beside
+other dtypes, which may be indices, become 0.
+Must not know: any op but those of ``collective``, why a value is placed. Next: ``localize``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from gt.ir.graph import Attrs, Graph, Node, Stage, Value
+from gt.ir.mesh import Reduction, Sharding
+from gt.ir.opdef import OpDef
+from gt.ir.ops import collective
+from gt.ir.types import TensorType
+from gt.passes.context import Context
+from gt.passes.reshard import plan_reshard
+
+
+@dataclass(frozen=True)
+class InsertCollectives:
+    """Replace reshards by collectives and mask padding."""
+
+    name: ClassVar[str] = "insert_collectives"
+
+    def run(self, graph: Graph, context: Context) -> Graph:
+        inserter = _Inserter()
+        for node in graph.nodes:
+            inserter.add(node)
+        outputs = tuple(inserter.get(v) for v in graph.outputs)
+        return replace(graph, nodes=tuple(inserter.nodes), outputs=outputs, stage=Stage.EXPLICIT)
+
+
+class _Inserter:
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.mapping: dict[Value, Value] = {}
+        self.made: dict[tuple[Value, OpDef, Attrs, Sharding], Value] = {}
+
+    def get(self, value: Value) -> Value:
+        return self.mapping.get(value, value)
+
+    def add(self, node: Node) -> None:
+        inputs = tuple(self.get(v) for v in node.inputs)
+        if node.op is collective.reshard:
+            self.mapping[node.output] = self._reshard(inputs[0], node)
+            return
+        if any(v.type.sharding is not None and v.type.sharding.is_split for v in inputs):
+            inputs = tuple(self._masked(v, list(_masks(node, i)), node) for i, v in enumerate(inputs))
+        self.nodes.append(node if inputs == node.inputs else replace(node, inputs=inputs))
+
+    def _reshard(self, value: Value, node: Node) -> Value:
+        have, want = value.type.sharding, node.output.type.sharding
+        assert have is not None and want is not None
+        for step in plan_reshard(have, want, value.type.placed(None)):
+            value = self._step(step.op, value, step.attrs, step.target, node, node.why)
+        return value
+
+    def _masked(self, value: Value, masks: list[tuple[int, Reduction]], node: Node) -> Value:
+        for dim, reduce in masks:
+            placed = value.type.sharding
+            assert placed is not None
+            attrs: Attrs = (("dim", dim), ("reduce", reduce), ("start", 0), ("size", value.type.shape[dim]))
+            value = self._step(collective.mask_pad, value, attrs, placed, node, f"{node.op.name} reads its padding")
+        return value
+
+    def _step(self, op: OpDef, value: Value, attrs: Attrs, target: Sharding, node: Node, why: str) -> Value:
+        key = (value, op, attrs, target)
+        if key not in self.made:
+            out = Value(value.type.placed(target), value.hint)
+            self.nodes.append(Node(op, (value,), (out,), attrs, node.loc, node.signal, why=why))
+            self.made[key] = out
+        return self.made[key]
+
+
+def _masks(node: Node, operand: int) -> Iterator[tuple[int, Reduction]]:
+    """Give the dims of an operand whose padding the node would read, and what it must hold."""
+    type_ = node.inputs[operand].type
+    placed = type_.sharding
+    assert placed is not None
+    padded = [d for d in range(type_.ndim) if placed.dims[d] and placed.padding(type_.shape, d)]
+    if not padded:
+        return
+    plain = lambda values: [v.type.placed(None) for v in values]  # noqa: E731
+    rule = node.op.rule(plain(node.inputs), plain(node.outputs), node.attrs)
+    assert rule is not None, f"{node.op.name} has no sharding rule but a split operand"
+    for dim in padded:
+        kind = rule.kind[rule.operands[operand][dim][0]]
+        if kind in ("sum", "max", "min"):
+            yield dim, kind
+        elif _may_be_index(type_, node):
+            yield dim, "sum"
+
+
+def _may_be_index(type_: TensorType, node: Node) -> bool:
+    return type_.dtype.kind in "iu" and any(v.type.dtype is not type_.dtype for v in node.inputs)

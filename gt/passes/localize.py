@@ -1,0 +1,190 @@
+"""From global values to each worker's part: EXPLICIT -> LOCAL.
+
+Shapes become those of one worker, padding included and equal on all of them, so all workers of a mesh run one program.
+Attributes that depend on the part (shapes, offsets) come from the op's ``local``; what differs by worker is a ``Coord``.
+A local type keeps its global placement in ``type.sharding``: its mesh says which workers hold the value, and a node runs on
+the workers of its result's mesh (a ``transfer`` also on the workers of its group). The groups of a collective are
+``operand.type.sharding.mesh.group(worker, *axes)``.
+Must not know: any op but those of ``collective``. Next: ``lower_programs``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from gt.ir.graph import AttrValue, Attrs, Coord, Graph, Node, Stage, Value
+from gt.ir.mesh import Sharding
+from gt.ir.opdef import Local, OpDef
+from gt.ir.ops import collective
+from gt.ir.types import Shape, TensorType
+from gt.passes.context import Context
+
+
+@dataclass(frozen=True)
+class Localize:
+    """Give every value its per-worker type."""
+
+    name: ClassVar[str] = "localize"
+
+    def run(self, graph: Graph, context: Context) -> Graph:
+        if all(_placed(v).is_replicated for v in graph.values) and not any(n.op.effect for n in graph.nodes):
+            return replace(graph, stage=Stage.LOCAL)
+        localizer = _Localizer(graph)
+        for node in graph.nodes:
+            localizer.add(node)
+        get = lambda values: tuple(localizer.now[v] for v in values)  # noqa: E731
+        return replace(
+            graph, inputs=get(graph.inputs), scalars=get(graph.scalars), nodes=tuple(localizer.nodes),
+            outputs=get(graph.outputs), stage=Stage.LOCAL,
+        )  # fmt: skip
+
+
+def _placed(value: Value) -> Sharding:
+    assert value.type.sharding is not None, f"{value!r} is not placed"
+    return value.type.sharding
+
+
+def local_type(type_: TensorType) -> TensorType:
+    """Give the type of one worker's part of a placed global value."""
+    assert type_.sharding is not None
+    return TensorType(type_.sharding.local_shape(type_.shape), type_.dtype, type_.sharding)
+
+
+class _Localizer:
+    def __init__(self, graph: Graph) -> None:
+        self.nodes: list[Node] = []
+        self.now: dict[Value, Value] = {}
+        for value in (*graph.inputs, *graph.scalars):
+            self.now[value] = Value(local_type(value.type), value.hint)
+
+    def add(self, node: Node) -> None:
+        if node.op.name in _MOVES:
+            self.now[node.output] = _MOVES[node.op.name](self, node, self.now[node.inputs[0]])
+            return
+        inputs = tuple(self.now[v] for v in node.inputs)
+        outputs = tuple(Value(local_type(v.type), v.hint) for v in node.outputs)
+        attrs = node.attrs
+        if any(_placed(v).is_split for v in (*node.inputs, *node.outputs)):
+            attrs = node.op.local_attrs(attrs, Local(_types(inputs), _types(outputs), _types(node.inputs), _types(node.outputs)))
+        self.nodes.append(replace(node, inputs=inputs, outputs=outputs, attrs=attrs))
+        self.now.update(zip(node.outputs, outputs, strict=True))
+
+    def emit(self, op: OpDef, value: Value, shape: Shape, like: Node, **attrs: AttrValue) -> Value:
+        """Append one local node with a result placed as ``like``'s."""
+        out = Value(TensorType(shape, value.type.dtype, _placed(like.output)), value.hint)
+        given: Attrs = tuple(attrs.items())
+        self.nodes.append(Node(op, (value,), (out,), given, like.loc, like.signal, why=like.why))
+        return out
+
+    def pad(self, value: Value, dim: int, size: int, like: Node) -> Value:
+        if value.type.shape[dim] == size:
+            return value
+        # Still placed as before: only what follows moves it.
+        out = Value(_resized(value.type, dim, size), value.hint)
+        self.nodes.append(
+            Node(collective.pad_end, (value,), (out,), (("dim", dim), ("size", size)), like.loc, like.signal, why=like.why)
+        )
+        return out
+
+    def unpad(self, value: Value, dim: int, size: int, like: Node) -> Value:
+        if value.type.shape[dim] == size:
+            return value
+        return self.emit(collective.unpad, value, _resized(value.type, dim, size).shape, like, dim=dim, size=size)
+
+
+def _types(values: tuple[Value, ...]) -> tuple[TensorType, ...]:
+    return tuple(v.type for v in values)
+
+
+def _resized(type_: TensorType, dim: int, size: int) -> TensorType:
+    return TensorType((*type_.shape[:dim], size, *type_.shape[dim + 1 :]), type_.dtype, type_.sharding)
+
+
+def _parts(node: Node) -> int:
+    mesh = _placed(node.output).mesh
+    return math.prod(mesh.axis_size(axis) for axis in _axes(node))
+
+
+def _axes(node: Node) -> tuple[str, ...]:
+    axes = node.attr["axes"]
+    assert isinstance(axes, tuple)
+    return tuple(str(axis) for axis in axes)
+
+
+def _dim(node: Node, name: str = "dim") -> int:
+    dim = node.attr[name]
+    assert isinstance(dim, int)
+    return dim
+
+
+def _all_reduce(to: _Localizer, node: Node, x: Value) -> Value:
+    return to.emit(
+        collective.all_reduce, x, x.type.shape, node, axes=_axes(node), reduce=node.attr["reduce"], parts=_parts(node)
+    )
+
+
+def _all_gather(to: _Localizer, node: Node, x: Value) -> Value:
+    dim, parts = _dim(node), _parts(node)
+    shape = _resized(x.type, dim, x.type.shape[dim] * parts).shape
+    joined = to.emit(collective.all_gather, x, shape, node, axes=_axes(node), dim=dim, parts=parts)
+    return to.unpad(joined, dim, local_type(node.output.type).shape[dim], node)
+
+
+def _reduce_scatter(to: _Localizer, node: Node, x: Value) -> Value:
+    dim, parts, shape = _dim(node), _parts(node), local_type(node.output.type).shape
+    x = to.pad(x, dim, shape[dim] * parts, node)
+    return to.emit(
+        collective.reduce_scatter, x, shape, node, axes=_axes(node), dim=dim, reduce=node.attr["reduce"], parts=parts
+    )
+
+
+def _all_to_all(to: _Localizer, node: Node, x: Value) -> Value:
+    src, dst, parts, shape = _dim(node, "src"), _dim(node, "dst"), _parts(node), local_type(node.output.type).shape
+    x = to.pad(x, dst, shape[dst] * parts, node)
+    got = _resized(_resized(x.type, dst, shape[dst]), src, x.type.shape[src] * parts).shape
+    moved = to.emit(collective.all_to_all, x, got, node, axes=_axes(node), src=src, dst=dst, parts=parts)
+    return to.unpad(moved, src, shape[src], node)
+
+
+def _transfer(to: _Localizer, node: Node, x: Value) -> Value:
+    return to.emit(collective.transfer, x, x.type.shape, node, group=node.attr["group"])
+
+
+def _shard_slice(to: _Localizer, node: Node, x: Value) -> Value:
+    dim, shape, axes, mesh = _dim(node), local_type(node.output.type).shape, _axes(node), _placed(node.output).mesh
+    x = to.pad(x, dim, shape[dim] * _parts(node), node)
+    strides, stride = [], shape[dim]
+    for axis in reversed(axes):
+        strides.append((axis, stride))
+        stride *= mesh.axis_size(axis)
+    start = Coord(0, tuple(strides))
+    return to.emit(collective.shard_slice, x, shape, node, axes=axes, dim=dim, start=start, size=shape[dim])
+
+
+def _partial_from_whole(to: _Localizer, node: Node, x: Value) -> Value:
+    (axis,) = _axes(node)
+    return to.emit(collective.partial_from_whole, x, x.type.shape, node, axes=(axis,), index=Coord(0, ((axis, 1),)))
+
+
+def _mask_pad(to: _Localizer, node: Node, x: Value) -> Value:
+    where = Local((), (x.type,), (), (node.output.type,))
+    start = where.offset(0, _dim(node))
+    return to.emit(
+        collective.mask_pad, x, x.type.shape, node,
+        dim=_dim(node), reduce=node.attr["reduce"], start=start, size=node.attr["size"],
+    )  # fmt: skip
+
+
+_MOVES: dict[str, Callable[[_Localizer, Node, Value], Value]] = {
+    "all_reduce": _all_reduce,
+    "all_gather": _all_gather,
+    "reduce_scatter": _reduce_scatter,
+    "all_to_all": _all_to_all,
+    "transfer": _transfer,
+    "shard_slice": _shard_slice,
+    "partial_from_whole": _partial_from_whole,
+    "mask_pad": _mask_pad,
+}

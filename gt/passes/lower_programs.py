@@ -1,0 +1,275 @@
+"""From the one LOCAL graph to each worker's program: slots, regions, collectives with one plan-wide numbering, frees.
+
+A worker takes part in a node if the node's result lives on it. Workers alike share all they can; attributes that differ by
+worker (Coords) become numbers here. Owns: slot numbering, region keys, group lists. Must not know: torch, sockets.
+Next: ``gt.ir.program`` (the form), ``gt.runtime.executor`` (runs it).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeAlias, cast
+
+import msgspec
+
+from gt.ir.graph import Attrs, AttrValue, Coord, Graph, Location, Node, Value
+from gt.ir.mesh import Mesh, Sharding
+from gt.ir.program import Collective, Compute, Free, Program, Step, WireNode, WireType, pack_attrs
+from gt.passes.context import Context, Region
+from gt.passes.cost import sent_bytes
+
+Part: TypeAlias = Region | Node  # a region of compute, or one collective
+Coords: TypeAlias = dict[Mesh, dict[str, int]]  # a worker's coordinates on each mesh it is of
+_PLACING = ("axes", "parts", "group")  # attributes of collectives that the group list replaces
+
+
+@dataclass(frozen=True)
+class LowerPrograms:
+    """Fill ``context.programs`` and ``context.output_shardings``; the graph itself is done and stays."""
+
+    name: ClassVar[str] = "lower_programs"
+
+    def run(self, graph: Graph, context: Context) -> Graph:
+        plan = _Plan(graph, context)
+        context.programs = {worker: plan.program(worker) for worker in context.mesh.workers}
+        context.output_shardings = [plan.sharding(v) for v in graph.outputs]
+        return graph
+
+
+class _Plan:
+    """What all workers' programs share."""
+
+    def __init__(self, graph: Graph, context: Context) -> None:
+        self.graph, self.context = graph, context
+        self.parts = _parts(graph, context.regions)
+        comms = [part for part in self.parts if isinstance(part, Node)]
+        self.number = {node: i for i, node in enumerate(comms)}
+        self.meshes = tuple(dict.fromkeys(self.mesh(v) for v in graph.values))
+        groups = {cast("tuple[int, ...]", n.attr["group"]) for n in comms if n.op.name == "transfer"}
+        self.sets = [*(m.workers for m in self.meshes), *groups]
+        self.alike: dict[tuple[bool, ...], _Layout] = {}
+
+    def mesh(self, value: Value) -> Mesh:
+        return value.type.sharding.mesh if value.type.sharding is not None else self.context.mesh
+
+    def sharding(self, value: Value) -> Sharding:
+        return value.type.sharding or Sharding.replicated(self.context.mesh, value.type.ndim)
+
+    def program(self, worker: int) -> Program:
+        kind = tuple(worker in workers for workers in self.sets)
+        layout = self.alike.get(kind)
+        if layout is None:
+            layout = self.alike[kind] = _Layout(self, worker)
+        return layout.program(worker)
+
+
+def _parts(graph: Graph, regions: tuple[Region, ...] | None) -> list[Part]:
+    """Give regions and collectives in the order of the graph. Without ``fuse_hot_path``: maximal runs between collectives."""
+    if regions is None:
+        runs: list[list[Node]] = [[]]
+        for node in graph.nodes:
+            if node.op.effect == "comm":
+                runs.append([])
+            else:
+                runs[-1].append(node)
+        regions = tuple(Region(tuple(run)) for run in runs if run)
+    starts = {region.nodes[0]: region for region in regions}
+    parts: list[Part] = []
+    covered = 0
+    for node in graph.nodes:
+        if node.op.effect == "comm":
+            parts.append(node)
+            covered += 1
+        elif node in starts:
+            parts.append(starts[node])
+            covered += len(starts[node].nodes)
+    assert covered == len(graph.nodes), "the regions do not cover the graph"
+    return parts
+
+
+class _Layout:
+    """What workers that hold the same values share: slots, the order of steps, and every step that no coordinate changes."""
+
+    def __init__(self, plan: _Plan, member: int) -> None:
+        self.plan, self.member = plan, member
+        self.slots: dict[Value, int] = {}
+        self.types: dict[int, WireType] = {}
+        self.locations: dict[Location, int] = {}
+        graph = plan.graph
+        for value in (*(v for v in graph.inputs if self.holds(v)), *graph.scalars):
+            self.define(value)
+        self.parts: list[tuple[Part, list[Node]]] = []
+        for part in plan.parts:
+            if nodes := self.taken(part):
+                self.parts.append((part, nodes))
+                for node in nodes:
+                    for out in node.outputs:
+                        if self.holds(out):
+                            self.define(out, self.kept_by(node))
+        outputs = {self.slots[v] for v in graph.outputs if self.holds(v)}
+        last = dict.fromkeys(self.slots.values(), -1)
+        for i, (_, nodes) in enumerate(self.parts):
+            last.update((self.slots[v], i) for node in nodes for v in node.inputs if v in self.slots)
+        last.update(dict.fromkeys(outputs, len(self.parts)))
+        self.last = last
+        self.steps = [self.step(i, part, nodes) for i, (part, nodes) in enumerate(self.parts)]
+        self.table = tuple((loc.file, loc.line, loc.function) for loc in self.locations)
+
+    # -- who holds what
+
+    def holds(self, value: Value) -> bool:
+        return self.member in self.plan.mesh(value).workers
+
+    def taken(self, part: Part) -> list[Node]:
+        """Give the nodes of a part that these workers take part in."""
+        if isinstance(part, Region):
+            return [n for n in part.nodes if any(self.holds(out) for out in n.outputs)]
+        return [part] if self.holds(part.output) or self.member in _members(part) else []
+
+    def kept_by(self, node: Node) -> int | None:
+        """Give the slot of a value that these workers have already and another mesh gets by a transfer."""
+        return self.slots.get(node.inputs[0]) if node.op.name == "transfer" else None
+
+    def define(self, value: Value, slot: int | None = None) -> None:
+        if slot is None:
+            slot = len(self.types)
+            self.types[slot] = WireType.of(value.type)
+        self.slots[value] = slot
+
+    # -- steps
+
+    def step(self, at: int, part: Part, nodes: list[Node]) -> Compute | Node | None:
+        """Give a finished region, a region's node list to finish for each worker, or a collective."""
+        if isinstance(part, Node):
+            return part
+        return None if any(_differs(node.attrs) for node in nodes) else self.compute(at, part, nodes, {})
+
+    def frees(self, at: int) -> tuple[int, ...]:
+        """Give the slots that die with a step, those inside a region excepted; before the first step, the unread."""
+        if at < 0:
+            known = len([v for v in self.plan.graph.inputs if v in self.slots]) + len(self.plan.graph.scalars)
+            return tuple(slot for slot in range(known) if self.last[slot] < 0)
+        part, nodes = self.parts[at]
+        seen = {self.slots[v] for node in nodes for v in node.inputs if v in self.slots}
+        made = {self.slots[out] for node in nodes for out in node.outputs if out in self.slots}
+        outside = seen | made if isinstance(part, Node) else seen - made
+        return tuple(sorted(slot for slot in outside if self.last[slot] <= at))
+
+    def program(self, worker: int) -> Program:
+        graph, memory = self.plan.graph, self.plan.context.memory
+        steps: list[Step] = [Free(first)] if (first := self.frees(-1)) else []
+        for i, ((part, nodes), step) in enumerate(zip(self.parts, self.steps, strict=True)):
+            if isinstance(part, Node):
+                steps += self.collective(worker, part)
+            else:
+                steps.append(step if isinstance(step, Compute) else self.compute(i, part, nodes, self.coords(worker)))
+            if frees := self.frees(i):
+                steps.append(Free(frees))
+        overwritten = memory.overwritten if memory is not None else frozenset()
+        held = [(i, self.slots[v]) for i, v in enumerate(graph.inputs) if v in self.slots]
+        return Program(
+            worker=worker,
+            inputs=tuple(held),
+            scalars=tuple((self.slots[v], v.type.dtype.name) for v in graph.scalars),
+            steps=tuple(steps),
+            outputs=tuple((i, self.slots[v]) for i, v in enumerate(graph.outputs) if v in self.slots),
+            locations=self.table,
+            donated=tuple(slot for i, slot in held if i in overwritten),
+            name=graph.name,
+            peak_nbytes=memory.peak_nbytes.get(worker, 0) if memory is not None else 0,
+        )
+
+    def coords(self, worker: int) -> Coords:
+        return {mesh: mesh.coords(worker) for mesh in self.plan.meshes if worker in mesh.workers}
+
+    def compute(self, at: int, region: Region, nodes: list[Node], coords: Coords) -> Compute:
+        wire = tuple(self.node(node, coords) for node in nodes)
+        made = [slot for node in wire for slot in node.outputs]
+        inputs = tuple(dict.fromkeys(slot for node in wire for slot in node.inputs if slot not in set(made)))
+        outputs = tuple(slot for slot in made if self.last[slot] > at)
+        memory = self.plan.context.memory
+        plan = memory.inplace if memory is not None else {}
+        inplace = tuple((i, plan[node]) for i, node in enumerate(nodes) if node in plan)
+        key = region_key(wire, inputs, outputs, [self.types[slot] for slot in inputs], inplace)
+        return Compute(wire, inputs, outputs, key, region.compile, inplace)
+
+    def node(self, node: Node, coords: Coords) -> WireNode:
+        attrs = node.attrs
+        if _differs(attrs):
+            attrs = cast(Attrs, _resolved(attrs, coords[self.plan.mesh(node.outputs[0])]))
+        inputs, outputs = (tuple(self.slots[v] for v in values) for values in (node.inputs, node.outputs))
+        types = tuple(self.types[slot] for slot in outputs)
+        return WireNode(node.op.name, inputs, outputs, types, pack_attrs(attrs), self.location(node))
+
+    def location(self, node: Node) -> int:
+        return -1 if node.loc is None else self.locations.setdefault(node.loc, len(self.locations))
+
+    def collective(self, worker: int, node: Node) -> list[Step]:
+        source, target = node.inputs[0], node.output
+        group = _members(node) or _group(self.plan.mesh(source), worker, cast("tuple[str, ...]", node.attr["axes"]))
+        if worker not in group:
+            return []  # a transfer of a value that this worker holds already
+        kind = "broadcast" if node.op.name == "transfer" else node.op.name
+        has, gets = source in self.slots, target in self.slots and self.kept_by(node) is None
+        whole = max(source.type.nbytes, target.type.nbytes) * (len(group) if kind == "all_to_all" else 1)
+        attrs = tuple((name, value) for name, value in node.attrs if name not in _PLACING)
+        return [
+            Collective(
+                kind=kind,
+                number=self.plan.number[node],
+                input=self.slots[source] if has else -1,
+                output=self.slots[target] if gets else -1,
+                type=WireType.of(target.type),
+                group=group,
+                attrs=pack_attrs(attrs),
+                nbytes=sent_bytes(node.op.name, len(group), whole),
+                loc=self.location(node),
+                why=node.why,
+            )
+        ]
+
+
+def _members(node: Node) -> tuple[int, ...]:
+    return cast("tuple[int, ...]", node.attr["group"]) if node.op.name == "transfer" else ()
+
+
+def _group(mesh: Mesh, worker: int, axes: Sequence[str]) -> tuple[int, ...]:
+    """Give the workers that differ from ``worker`` only on ``axes``, ordered by their coordinates on these."""
+    own = mesh.coords(worker)
+    others = [(w, mesh.coords(w)) for w in mesh.workers]
+    members = [(tuple(c[a] for a in axes), w) for w, c in others if all(c[a] == own[a] for a in c if a not in axes)]
+    return tuple(w for _, w in sorted(members))
+
+
+def _differs(value: Attrs | AttrValue) -> bool:
+    return isinstance(value, Coord) or (isinstance(value, tuple) and any(_differs(v) for v in value))
+
+
+def _resolved(value: Any, coords: dict[str, int]) -> Any:
+    if isinstance(value, Coord):
+        return value.at(coords)
+    return tuple(_resolved(v, coords) for v in value) if isinstance(value, tuple) else value
+
+
+def region_key(
+    nodes: Sequence[WireNode],
+    inputs: Sequence[int],
+    outputs: Sequence[int],
+    input_types: Sequence[WireType],
+    inplace: Sequence[tuple[int, tuple[tuple[int, int], ...]]],
+) -> str:
+    """Hash a region up to the numbering of its slots: equal keys mean equal code from ``inputs`` to ``outputs``."""
+    number = {slot: i for i, slot in enumerate(inputs)}
+    body = []
+    for node in nodes:
+        reads = [number[slot] for slot in node.inputs]
+        for slot in node.outputs:
+            number[slot] = len(number)
+        body.append((node.op, reads, node.types, node.attrs))
+    text = msgspec.msgpack.encode((input_types, body, [number[slot] for slot in outputs], inplace))
+    return hashlib.blake2b(text, digest_size=16).hexdigest()
+
+
+__all__ = ["LowerPrograms", "region_key"]

@@ -1,0 +1,277 @@
+"""Where one op computes: which factors of its rule are split on which mesh axes, chosen by cost.
+
+Owns: ``choose``, for one node whose operands are placed. It sees a sharding rule, never an op. "Where the data is" comes
+first: a split that an operand already has and that costs no communication on the others is taken, though its result may be
+pending; else the cheapest way by predicted seconds.
+Must not know: graphs, signals. Next: ``propagate_sharding`` (asks for every node), ``reshard`` (what a change costs).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from gt.ir.factors import DimFactors, Factor, Rule
+from gt.ir.mesh import Mesh, Reduction, Sharding
+from gt.ir.opdef import Linear
+from gt.ir.types import TensorType
+from gt.passes.cost import compute_s
+from gt.passes.reshard import cost_s, is_local, usable_as
+
+Assignment = dict[Factor, tuple[str, ...]]
+Modes = dict[str, tuple[int, ...]]  # mesh axis -> the linear group whose pending sum passes through the op on it
+CLEARLY = 1 - 1e-9  # equal costs, summed in another order, differ in the last bits
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One node to place on ``home``.
+
+    ``current``: where the operands are. ``wanted``: where results should be, if anyone said. ``only_use``: whether this
+    node alone reads the operand. ``done``: whether operand i is needed elsewhere in a placement already, so free here.
+    """
+
+    home: Mesh
+    rule: Rule
+    operands: tuple[TensorType, ...]
+    results: tuple[TensorType, ...]
+    current: tuple[Sharding, ...]
+    wanted: tuple[Sharding | None, ...]
+    linear: Linear
+    only_use: tuple[bool, ...]
+    done: Callable[[int, Sharding], bool]
+
+    def move_s(self, operand: int, target: Sharding) -> float:
+        return 0.0 if self.done(operand, target) else cost_s(self.current[operand], target, self.operands[operand])
+
+    def result_s(self, result: int, made: Sharding) -> float:
+        """Seconds to bring a result where it is wanted; a pending reduction nobody asked for is paid for at once."""
+        want = self.wanted[result] or Sharding(made.mesh, made.dims)
+        return cost_s(made, want, self.results[result])
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Where each operand must be and where each result is made; ``factors``: which are split on which axes."""
+
+    requires: tuple[Sharding, ...]
+    produces: tuple[Sharding, ...]
+    factors: tuple[tuple[Factor, tuple[str, ...]], ...]
+    seconds: float
+
+
+def choose(problem: Problem) -> Choice:
+    """Give the best placement of one node."""
+    best: Choice | None = None
+    for modes in _modes(problem):
+        assignment: Assignment = {}
+        for part in _components(problem.rule):
+            assignment |= _best_split(problem, part, modes)
+        found = _choice(problem, assignment, modes)
+        if best is None or found.seconds < best.seconds * CLEARLY:
+            best = found
+    assert best is not None
+    return best
+
+
+# -- pending sums through linear ops
+
+
+def _modes(problem: Problem) -> Iterator[Modes]:
+    """Give the ways to treat each mesh axis: resolve pending sums on it, or pass them through one linear group.
+
+    Passing through comes first, so wins ties, only where the op is linear in all its operands together: a product with
+    another operand may turn a pending zero into NaN where the sum would not.
+    """
+    options: list[list[tuple[int, ...] | None]] = []
+    for axis, _ in problem.home.axes:
+        groups = [g for g in problem.linear if _may_pass(problem, g, axis)]
+        joint = [g for g in groups if len(g) == len(problem.operands)]
+        options.append([*joint, None, *(g for g in groups if g not in joint)])
+    for modes in itertools.product(*options):
+        yield {axis: group for (axis, _), group in zip(problem.home.axes, modes, strict=True) if group is not None}
+
+
+def _may_pass(problem: Problem, group: tuple[int, ...], axis: str) -> bool:
+    pending = [i for i in group if _pending_on(problem.current[i], problem.home, axis) == "sum"]
+    widest = max((problem.operands[i].dtype.itemsize for i in pending), default=0)
+    # A sum rounded to a narrower dtype before it is added up would lose digits.
+    return bool(pending) and all(t.dtype.itemsize >= widest and t.dtype.kind != "b" for t in problem.results)
+
+
+def _pending_on(have: Sharding, home: Mesh, axis: str) -> Reduction | None:
+    return have.partial_axes.get(axis) if have.mesh == home else None
+
+
+# -- which factor each axis splits
+
+
+@dataclass(frozen=True)
+class Component:
+    """Factors that meet in some operand or result, with those operands and results. Components split independently."""
+
+    factors: tuple[Factor, ...]
+    operands: tuple[int, ...]
+    results: tuple[int, ...]
+
+
+@lru_cache(maxsize=4096)
+def _components(rule: Rule) -> tuple[Component, ...]:
+    groups: list[tuple[set[Factor], set[int], set[int]]] = []
+
+    def join(factors: set[Factor], operands: set[int], results: set[int]) -> None:
+        for group in [g for g in groups if g[0] & factors]:
+            groups.remove(group)
+            factors, operands, results = factors | group[0], operands | group[1], results | group[2]
+        groups.append((factors, operands, results))
+
+    for side, terms in enumerate((rule.operands, rule.results)):
+        for i, dims in enumerate(terms):
+            found = {f for d in dims for f in d}
+            if found:
+                join(found, {i} if side == 0 else set(), {i} if side else set())
+    # Results without factors are what a reduction leaves: they belong to whatever reduces into them.
+    reducing = {f for f, kind in rule.kinds if kind in ("sum", "max", "min")}
+    bare = {r for r, dims in enumerate(rule.results) if not any(dims)}
+    if bare and reducing:
+        join(reducing, set(), bare)
+    return tuple(
+        Component(tuple(f for f, _ in rule.sizes if f in fs), tuple(sorted(ops)), tuple(sorted(rs)))
+        for fs, ops, rs in groups
+    )
+
+
+def _best_split(problem: Problem, part: Component, modes: Modes) -> Assignment:
+    free = [axis for axis, _ in problem.home.axes if axis not in modes]
+    best: tuple[bool, float, Assignment] | None = None
+    for picks in itertools.product(*(_options(problem, part, axis) for axis in free)):
+        assignment: Assignment = {}
+        for axis, factor in zip(free, picks, strict=True):
+            if factor is not None:
+                assignment[factor] = (*assignment.get(factor, ()), axis)
+        if not all(splittable(problem.rule, f, axes, problem.home) for f, axes in assignment.items()):
+            continue
+        assignment = {f: _ordered(problem, f, axes) for f, axes in assignment.items()}
+        moved, seconds = _rank(problem, part, assignment, modes)
+        if best is None or moved < best[0] or (moved == best[0] and seconds < best[1] * CLEARLY):
+            best = moved, seconds, assignment
+    assert best is not None
+    return best[2]
+
+
+def _rank(problem: Problem, part: Component, assignment: Assignment, modes: Modes) -> tuple[bool, float]:
+    """Order the splits: first those that some operand already has and the others are cut to for free, then by seconds."""
+    natural, there = True, False
+    seconds, nbytes = 0.0, 0
+    for i in part.operands:
+        need = _required(problem, i, assignment, modes)
+        natural = natural and is_local(problem.current[i], need, problem.operands[i])
+        there = there or (need.is_split and problem.current[i] == need)
+        seconds += problem.move_s(i, need)
+        nbytes += _local_bytes(problem.operands[i], need)
+    for r in part.results:
+        made = _produced(problem, r, assignment, modes)
+        seconds += problem.result_s(r, made)
+        nbytes += _local_bytes(problem.results[r], made)
+    shards = math.prod(problem.home.axis_size(a) for axes in assignment.values() for a in axes)
+    work = math.prod(problem.rule.size[f] for f in part.factors) // shards
+    return not (natural and there), seconds + compute_s(work, nbytes)
+
+
+def _local_bytes(type_: TensorType, placed: Sharding) -> int:
+    return math.prod(placed.local_shape(type_.shape)) * type_.dtype.itemsize
+
+
+def _options(problem: Problem, part: Component, axis: str) -> list[Factor | None]:
+    """Give the factors that ``axis`` splits already in an operand, or should split in a result; and none."""
+    found: dict[Factor, None] = {}
+    terms = [(problem.current[i], problem.rule.operands[i]) for i in part.operands]
+    terms += [(w, problem.rule.results[r]) for r in part.results if (w := problem.wanted[r]) is not None]
+    for placed, dims in terms:
+        if placed.mesh != problem.home:
+            continue
+        for dim, factors in enumerate(dims):
+            if factors and axis in placed.dims[dim] and splittable(problem.rule, factors[0], (axis,), problem.home):
+                found[factors[0]] = None
+    return [*found, None]
+
+
+@lru_cache(maxsize=65536)
+def splittable(rule: Rule, factor: Factor, axes: tuple[str, ...], mesh: Mesh) -> bool:
+    """Whether a factor can be split on axes: not if it must be whole, is minor in some dim, or is too small.
+
+    Part of a compound dim it must divide exactly, or the parts of the dim would not be the parts of the factor.
+    """
+    if rule.kind[factor] == "whole":
+        return False
+    shards, size = math.prod(mesh.axis_size(a) for a in axes), rule.size[factor]
+    if size < shards:
+        return False
+    for dims in (*rule.operands, *rule.results):
+        for factors in dims:
+            if factor in factors and len(factors) > 1 and (factors[0] != factor or size % shards):
+                return False
+    return True
+
+
+def _ordered(problem: Problem, factor: Factor, axes: tuple[str, ...]) -> tuple[str, ...]:
+    """Give the axes in the order some operand or wanted result has them already."""
+    if len(axes) < 2:
+        return axes
+    terms = list(zip(problem.current, problem.rule.operands, strict=True))
+    terms += [(w, d) for w, d in zip(problem.wanted, problem.rule.results, strict=True) if w is not None]
+    for placed, dims in terms:
+        for dim, factors in enumerate(dims):
+            if placed.mesh == problem.home and factors[:1] == (factor,) and set(placed.dims[dim]) == set(axes):
+                return placed.dims[dim]
+    return axes
+
+
+# -- placements from an assignment
+
+
+def _required(problem: Problem, operand: int, assignment: Assignment, modes: Modes) -> Sharding:
+    partial: dict[str, Reduction] = {axis: "sum" for axis, group in modes.items() if operand in group}
+    need = _sharding(problem.home, problem.rule.operands[operand], assignment, partial)
+    have = problem.current[operand]
+    return have if usable_as(have, need) else need
+
+
+def _produced(problem: Problem, result: int, assignment: Assignment, modes: Modes) -> Sharding:
+    """Give where the result is made: split, or pending where a factor it lacks was reduced."""
+    dims = problem.rule.results[result]
+    own = {f for d in dims for f in d}
+    partial: dict[str, Reduction] = dict.fromkeys(modes, "sum")
+    for factor, axes in assignment.items():
+        kind = problem.rule.kind[factor]
+        if factor not in own and (kind == "sum" or kind == "max" or kind == "min"):
+            partial |= dict.fromkeys(axes, kind)
+    return _sharding(problem.home, dims, assignment, partial)
+
+
+def _sharding(
+    mesh: Mesh, dims: tuple[DimFactors, ...], assignment: Assignment, partial: dict[str, Reduction]
+) -> Sharding:
+    split = tuple(assignment.get(factors[0], ()) if factors else () for factors in dims)
+    return Sharding(mesh, split, tuple((axis, partial[axis]) for axis, _ in mesh.axes if axis in partial))
+
+
+def _choice(problem: Problem, assignment: Assignment, modes: Modes) -> Choice:
+    requires = tuple(_required(problem, i, assignment, modes) for i in range(len(problem.operands)))
+    produces = tuple(_produced(problem, r, assignment, modes) for r in range(len(problem.results)))
+    seconds = sum(problem.move_s(i, need) for i, need in enumerate(requires))
+    seconds += sum(problem.result_s(r, made) for r, made in enumerate(produces))
+    for group in modes.values():  # a sum that passes through here and is read elsewhere too is added up twice
+        for i in group:
+            have = problem.current[i]
+            if have.partial and not problem.only_use[i]:
+                seconds += problem.move_s(i, Sharding(have.mesh, have.dims))
+    work = 0
+    for part in _components(problem.rule):
+        axes = [a for f in part.factors for a in assignment.get(f, ())]
+        work += math.prod(problem.rule.size[f] for f in part.factors) // math.prod(map(problem.home.axis_size, axes))
+    nbytes = sum(map(_local_bytes, problem.operands, requires)) + sum(map(_local_bytes, problem.results, produces))
+    return Choice(requires, produces, tuple(sorted(assignment.items())), seconds + compute_s(work, nbytes))

@@ -1,0 +1,40 @@
+"""From a captured graph to each worker's program: the planner's entry.
+
+Owns: ``Cluster``, ``Plan``, ``plan_graph``. Next: ``pipeline`` (the passes in order).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gt.ir.graph import Graph
+from gt.ir.mesh import Mesh, Sharding
+from gt.ir.program import Program
+from gt.passes.pipeline import DEFAULT, Context, Pipeline
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The workers a plan may use, by index. Values that no signal places are replicated on all of them."""
+
+    workers: tuple[int, ...]
+
+    @property
+    def mesh(self) -> Mesh:
+        return Mesh("all", (("w", len(self.workers)),), self.workers)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Programs by worker, and where each output lands. Input placements are those of the graph's inputs."""
+
+    programs: dict[int, Program]
+    outputs: tuple[Sharding, ...]
+
+
+def plan_graph(graph: Graph, cluster: Cluster, pipeline: Pipeline = DEFAULT) -> Plan:
+    """Lower a captured graph whose inputs are placed. Raises VerifyError with the pass named if a pass is at fault."""
+    context = Context(cluster.mesh)
+    lowered = pipeline.run(graph, context)
+    assert context.programs is not None
+    return Plan(context.programs, tuple(context.output_shardings))

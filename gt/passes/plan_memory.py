@@ -1,0 +1,200 @@
+"""Decides what shares memory: which outputs need a copy, which nodes may overwrite an operand, and the peak.
+
+Outputs own their memory: an output that is an input, a view, or shares memory with another output gets a ``copy`` node.
+An operand is overwritten by proof only; what could not be is noted with the reason. Owns: storage analysis.
+Must not know: buffers, workers' stores. Next: ``lower_programs``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, TypeAlias
+
+from gt.ir.graph import Graph, Node, Value
+from gt.ir.ops import OPS
+from gt.passes.context import Context, MemoryPlan, Region
+
+InPlace: TypeAlias = dict[Node, tuple[tuple[int, int], ...]]
+
+
+@dataclass(frozen=True)
+class PlanMemory:
+    """Insert copies, then plan reuse. ``inplace`` off: nothing is overwritten."""
+
+    name: ClassVar[str] = "plan_memory"
+    inplace: bool = True
+
+    def run(self, graph: Graph, context: Context) -> Graph:
+        graph = _copy_outputs(graph, context)
+        inplace: InPlace = {}
+        if self.inplace:
+            graph, inplace = _plan_inplace(graph, context)
+        overwritten = {node.inputs[o] for node, pairs in inplace.items() for _, o in pairs}
+        peaks, at, alive = _peak(graph, inplace, context)
+        context.memory = MemoryPlan(
+            inplace, frozenset(i for i, v in enumerate(graph.inputs) if v in overwritten), peaks, at, alive
+        )
+        return graph
+
+
+class _Storage:
+    """Whose memory each value is in: ``root`` is the value that owns it, ``resized`` a view that is not the whole of it."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.root: dict[Value, Value] = {v: v for v in (*graph.inputs, *graph.scalars)}
+        self.resized: set[Value] = set()
+        self.last: dict[Value, int] = {}  # by root: the last node that reads the storage
+        self.made: dict[Value, int] = {}
+        for i, node in enumerate(graph.nodes):
+            shares = node.op.view or node.op.name == "transfer"  # a worker on both meshes keeps its value
+            for value in node.inputs:
+                self.last[self.root[value]] = i
+            for out in node.outputs:
+                if shares:
+                    source = node.inputs[0]
+                    self.root[out] = self.root[source]
+                    if source in self.resized or out.type.numel != source.type.numel:
+                        self.resized.add(out)
+                else:
+                    self.root[out] = out
+                    self.made[out] = i
+        self.roots = tuple(v for v in self.root if self.root[v] is v)
+        self.kept = {self.root[v] for v in graph.outputs}
+        self.scalars = set(graph.scalars)
+        self.undonated = {v for i, v in enumerate(graph.inputs) if i not in graph.donated}
+
+
+def _copy_outputs(graph: Graph, context: Context) -> Graph:
+    storage = _Storage(graph)
+    outside = {*graph.inputs, *graph.scalars}
+    taken: set[Value] = set()
+    copies: list[Node] = []
+    outputs: list[Value] = []
+    for value in graph.outputs:
+        root = storage.root[value]
+        reason = ""
+        if root in outside:
+            reason = "an output may not share memory with an input"
+        elif root in taken:
+            reason = "two outputs may not share memory"
+        elif value in storage.resized:
+            reason = "an output that is a part of a larger value would keep all of it alive"
+        taken.add(root)
+        if reason:
+            copy = _copy(value, reason)
+            copies.append(copy)
+            context.note(value, f"copied: {reason}")
+            value = copy.output
+        outputs.append(value)
+    if not copies:
+        return graph
+    if context.regions is not None:
+        context.regions = _with_copies(context.regions, graph.nodes, copies)
+    return graph.with_nodes((*graph.nodes, *copies), outputs)
+
+
+def _with_copies(regions: tuple[Region, ...], nodes: Sequence[Node], copies: list[Node]) -> tuple[Region, ...]:
+    if regions and regions[-1].nodes[-1] is nodes[-1]:
+        return (*regions[:-1], replace(regions[-1], nodes=(*regions[-1].nodes, *copies)))
+    return (*regions, Region(tuple(copies)))
+
+
+def _plan_inplace(graph: Graph, context: Context) -> tuple[Graph, InPlace]:
+    """Find the nodes that may overwrite. Where only some operands of a node may be, the others are copied for it."""
+    storage = _Storage(graph)
+    plan: InPlace = {}
+    swaps: dict[Node, tuple[Node, ...]] = {}
+    for i, node in enumerate(graph.nodes):
+        pairs = node.op.inplace_pairs(len(node.inputs), node.attrs) if node.op.torch_inplace is not None else ()
+        if not pairs:
+            continue
+        faults = {operand: _why_not(graph, node, i, result, operand, storage) for result, operand in pairs}
+        bad = {operand: fault for operand, fault in faults.items() if fault}
+        for operand, fault in bad.items():
+            context.note(node.inputs[operand], f"not updated in place by {node.op.name}: {fault}")
+        if not bad:
+            plan[node] = pairs
+        elif len(bad) < len(pairs) and not any(fault.startswith("the result") for fault in bad.values()):
+            copies = {o: _copy(node.inputs[o], fault, node) for o, fault in bad.items()}
+            inputs = tuple(copies[o].output if o in copies else v for o, v in enumerate(node.inputs))
+            new = replace(node, inputs=inputs)
+            swaps[node] = (*copies.values(), new)
+            plan[new] = pairs
+    if not swaps:
+        return graph, plan
+    swapped = lambda nodes: tuple(n for node in nodes for n in swaps.get(node, (node,)))  # noqa: E731
+    if context.regions is not None:
+        context.regions = tuple(replace(r, nodes=swapped(r.nodes)) for r in context.regions)
+    return graph.with_nodes(swapped(graph.nodes)), plan
+
+
+def _copy(value: Value, why: str, like: Node | None = None) -> Node:
+    loc = like.loc if like is not None else None
+    return Node(OPS["copy"], (value,), (Value(value.type, value.hint),), loc=loc, why=why)
+
+
+def _why_not(graph: Graph, node: Node, at: int, result: int, operand: int, storage: _Storage) -> str:
+    """Give why an operand's memory cannot hold a result, or nothing if it can."""
+    value, made = node.inputs[operand], node.outputs[result]
+    if (value.type.shape, value.type.dtype) != (made.type.shape, made.type.dtype) or (
+        value.type.sharding and made.type.sharding and value.type.sharding != made.type.sharding
+    ):
+        return f"the result is {made.type!r}, it is {value.type!r}"
+    root = storage.root[value]
+    if root is not value:
+        return "it is a view"
+    if value in storage.scalars:
+        return "a run-time scalar is never overwritten"
+    if value in storage.undonated:
+        return "the caller still holds it"
+    if sum(storage.root[v] is root for v in node.inputs) != 1:
+        return "the same memory is read by another operand"
+    if storage.last[root] != at:
+        return "it is read again later"
+    return "it, or a view of it, is an output" if root in storage.kept else ""
+
+
+def _peak(graph: Graph, inplace: InPlace, context: Context) -> tuple[dict[int, int], Node | None, tuple[Value, ...]]:
+    """Estimate the most bytes alive at once on each worker, and what they are on the fullest one.
+
+    A donated input dies with its last use; other inputs and the outputs live through the run.
+    """
+    storage = _Storage(graph)
+    everyone = context.mesh.workers
+    where = {v: v.type.sharding.mesh.workers if v.type.sharding else everyone for v in graph.values}
+    held = storage.undonated | storage.scalars | storage.kept
+    takes = {node.outputs[r]: node.inputs[o] for node, pairs in inplace.items() for r, o in pairs}
+    dies: dict[int, list[Value]] = {}
+    for root in storage.roots:
+        if root not in held:
+            dies.setdefault(storage.last.get(root, storage.made.get(root, -1)), []).append(root)
+    alike: dict[frozenset[tuple[int, ...]], list[int]] = {}  # workers that hold the same values
+    for worker in everyone:
+        alike.setdefault(frozenset(w for w in set(where.values()) if worker in w), []).append(worker)
+    now = dict.fromkeys(where.values(), 0)
+    for value in (*graph.inputs, *graph.scalars):
+        now[where[value]] += value.type.nbytes
+    most = {group: (sum(now[w] for w in group), -1) for group in alike}
+    for i, node in enumerate(graph.nodes):
+        fresh = [out for out in node.outputs if storage.root[out] is out]
+        for out in fresh:
+            now[where[out]] += out.type.nbytes if out not in takes else 0
+        for group, (nbytes, _) in most.items():
+            total = sum(now[w] for w in group)
+            if total > nbytes:
+                most[group] = total, i
+        for root in dies.get(i, ()):
+            now[where[root]] -= root.type.nbytes
+        for out in fresh:
+            now[where[out]] += out.type.nbytes if out in takes else 0
+    peaks = {worker: most[group][0] for group, workers in alike.items() for worker in workers}
+    _, at = max(most.values(), default=(0, -1))
+    alive = [
+        v for v in storage.roots
+        if storage.made.get(v, -1) <= at and (v in held or storage.last.get(v, -1) >= at) and v not in takes
+    ]  # fmt: skip
+    return peaks, graph.nodes[at] if at >= 0 else None, tuple(sorted(alive, key=lambda v: -v.type.nbytes))
+
+
+__all__ = ["PlanMemory"]

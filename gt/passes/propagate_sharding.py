@@ -1,0 +1,356 @@
+"""Gives every value a placement: GLOBAL -> SHARDED.
+
+Signals and the placements of inputs are given; everything else is derived over the factors of the ops' rules. Forward,
+each node computes where its operands are (``placement``). Backward, a value that every reader cuts in the same way is made
+so at once, if its node can without communication. The two alternate until nothing changes. A node gets a home mesh: its
+signal's, else that of its largest split operand, else the one its operands reach with the fewest bytes.
+
+A placement that differs from where a value is made becomes a ``reshard`` node, one for all its readers.
+Must not know: any op, how a reshard is done. Next: ``insert_collectives``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from gt.ir.graph import Graph, Node, Stage, Value
+from gt.ir.mesh import Mesh, Sharding
+from gt.ir.ops import collective
+from gt.ir.signals import ShardConfig
+from gt.ir.types import TensorType
+from gt.passes.context import Context
+from gt.passes.placement import Choice, Problem, choose
+from gt.passes.reshard import cost_s, is_local, usable_as
+
+ROUNDS = 4  # forward and backward alternate at most so often; two suffice for all but contrived graphs
+
+
+@dataclass(frozen=True)
+class PropagateSharding:
+    """Place every value."""
+
+    name: ClassVar[str] = "propagate_sharding"
+
+    def run(self, graph: Graph, context: Context) -> Graph:
+        graph = _place_inputs(graph, context.mesh)
+        if context.mesh.size == 1 or not _anything_placed(graph, context.mesh):
+            placed = _everything_whole(graph, context.mesh)
+            context.output_shardings = [_sharding(v) for v in placed.outputs]
+            return placed
+        placer = _Placer(graph, context)
+        placer.forward()
+        for _ in range(ROUNDS):
+            if not placer.backward():
+                break
+            placer.forward()
+        return placer.emit()
+
+
+# -- what is given
+
+
+def _sharding(value: Value) -> Sharding:
+    assert value.type.sharding is not None
+    return value.type.sharding
+
+
+def mesh_of(workers: Sequence[int], everything: Mesh) -> Mesh:
+    """Give the mesh over a list of workers; the mesh of all workers if it is that list."""
+    return everything if tuple(workers) == everything.workers else Mesh.line(tuple(workers))
+
+
+def _own_axes(sharding: Sharding, everything: Mesh) -> Sharding:
+    """Rename the axes of an older mesh that share a name with the present one: programs look coordinates up by name."""
+    mesh = sharding.mesh
+    taken = dict(everything.axes)
+    if mesh == everything or not any(axis in taken for axis, _ in mesh.axes):
+        return sharding
+    names = {axis: f"{axis}{Mesh.line(mesh.workers).name}" for axis, _ in mesh.axes}
+    if len(mesh.axes) == 1:
+        fresh = Mesh.line(mesh.workers)
+        names = {mesh.axes[0][0]: fresh.axes[0][0]}
+    else:
+        fresh = Mesh(mesh.name + Mesh.line(mesh.workers).name, tuple((names[a], n) for a, n in mesh.axes), mesh.workers)
+    return Sharding(
+        fresh,
+        tuple(tuple(names[a] for a in axes) for axes in sharding.dims),
+        tuple((names[a], reduce) for a, reduce in sharding.partial),
+    )
+
+
+def _place_inputs(graph: Graph, mesh: Mesh) -> Graph:
+    """Say where inputs and scalars live: as given, else whole on all workers."""
+    mapping: dict[Value, Value] = {}
+    for value in (*graph.inputs, *graph.scalars):
+        own = value.type.sharding
+        placed = Sharding.replicated(mesh, value.type.ndim) if own is None else _own_axes(own, mesh)
+        if placed != own:
+            mapping[value] = Value(value.type.placed(placed), value.hint)
+    return _renamed(graph, mapping) if mapping else graph
+
+
+def _renamed(graph: Graph, mapping: dict[Value, Value]) -> Graph:
+    get = lambda values: tuple(mapping.get(v, v) for v in values)  # noqa: E731
+    nodes = tuple(replace(n, inputs=get(n.inputs)) if any(v in mapping for v in n.inputs) else n for n in graph.nodes)
+    return replace(
+        graph, inputs=get(graph.inputs), scalars=get(graph.scalars), nodes=nodes, outputs=get(graph.outputs)
+    )
+
+
+def _anything_placed(graph: Graph, mesh: Mesh) -> bool:
+    """Whether there is anything to derive from: a signal that shards, or an input not whole on all workers."""
+    if any(_sharding(v).mesh != mesh or not _sharding(v).is_replicated for v in graph.inputs):
+        return True
+    asked = {name for name, config in graph.signals if config.shard is not None}
+    return any(node.signal in asked for node in graph.nodes)
+
+
+def _everything_whole(graph: Graph, mesh: Mesh) -> Graph:
+    """Place every value whole on all workers: nothing to choose, nothing to communicate."""
+    whole: dict[TensorType, TensorType] = {}
+    mapping: dict[Value, Value] = {}
+    nodes = []
+    for node in graph.nodes:
+        outputs = []
+        for value in node.outputs:
+            if value.type not in whole:
+                whole[value.type] = value.type.placed(Sharding.replicated(mesh, value.type.ndim))
+            mapping[value] = fresh = Value(whole[value.type], value.hint)
+            outputs.append(fresh)
+        nodes.append(replace(node, inputs=tuple(mapping.get(v, v) for v in node.inputs), outputs=tuple(outputs)))
+    outputs = tuple(mapping.get(v, v) for v in graph.outputs)
+    return replace(graph, nodes=tuple(nodes), outputs=outputs, stage=Stage.SHARDED)
+
+
+class _Placer:
+    """The state of one propagation.
+
+    ``fixed``: placements that users asked for or that an update in place keeps, with the reason. ``wishes``: placements
+    that all readers of a value ask for. ``placed``: where each value is for its readers. ``choices``: how each node
+    computes. ``origin``: why a value is where it is.
+    """
+
+    def __init__(self, graph: Graph, context: Context) -> None:
+        self.graph, self.context, self.mesh = graph, context, context.mesh
+        self.configs = dict(graph.signals)
+        self.fixed: dict[Value, Sharding] = {}
+        self.origin: dict[Value, str] = {}
+        self.wishes: dict[Value, Sharding] = {}
+        self.placed: dict[Value, Sharding] = {v: _sharding(v) for v in (*graph.inputs, *graph.scalars)}
+        self.choices: dict[Node, Choice] = {}
+        self.needed: set[tuple[Value, Sharding]] = set()
+        self.is_output = set(graph.outputs)
+        self.num_uses = {v: len(uses) for v, uses in graph.uses.items()}
+        for value in graph.inputs:
+            self.origin[value] = "where its buffer lives" if not _sharding(value).is_replicated else ""
+        self._read_signals()
+        self._keep_updates()
+
+    # -- given placements
+
+    def _read_signals(self) -> None:
+        noted: set[tuple[str, str]] = set()
+        for node in self.graph.nodes:
+            config = self.configs.get(node.signal) if node.signal else None
+            if node.signal is None or config is None or config.shard is None:
+                continue
+            mesh, problem = self._signal_mesh(config.shard)
+            if problem and (node.signal, problem) not in noted:
+                noted.add((node.signal, problem))
+                self.context.note(node, f"signal {node.signal!r}: {problem}")
+            if mesh is None:
+                continue
+            for value in node.outputs:
+                self.fixed[value], problem = _placement(config.shard, mesh, value.type)
+                self.origin[value] = f"signal {node.signal!r}"
+                if problem:
+                    self.context.note(value, f"signal {node.signal!r}: {problem}")
+
+    def _signal_mesh(self, shard: ShardConfig) -> tuple[Mesh | None, str]:
+        if shard.workers is None:
+            return self.mesh, ""
+        present = [w for w in shard.workers if w in self.mesh.workers]
+        if not present:
+            return None, f"ignored: none of the workers {list(shard.workers)} is present"
+        absent = [w for w in shard.workers if w not in self.mesh.workers]
+        problem = f"workers {absent} are not present, using {present}" if absent else ""
+        return mesh_of(present, self.mesh), problem
+
+    def _keep_updates(self) -> None:
+        """An output that overwrites an input stays where the input is, or the next step would be another plan."""
+        inputs = set(self.graph.inputs)
+        for node in self.graph.nodes:
+            for result, operand in node.op.inplace_pairs(len(node.inputs), node.attrs):
+                new, old = node.outputs[result], node.inputs[operand]
+                if old in inputs and new in self.is_output and new.type.shape == old.type.shape and new not in self.fixed:
+                    self.fixed[new] = _sharding(old)
+                    self.origin[new] = "updated in place"
+
+    # -- forward
+
+    def forward(self) -> None:
+        self.needed.clear()
+        for node in self.graph.nodes:
+            self.choices[node] = choice = self._choose(node)
+            for value, need in zip(node.inputs, choice.requires, strict=True):
+                if not usable_as(self.placed[value], need):
+                    self.needed.add((value, need))
+            for value, made in zip(node.outputs, choice.produces, strict=True):
+                want = self._target(node, value, made)
+                self.placed[value] = made if usable_as(made, want) else want
+
+    def _target(self, node: Node, value: Value, made: Sharding) -> Sharding:
+        """Give where a value is wanted once made: as asked; a graph output is never left pending."""
+        asked = self._asked(node, value)
+        if asked is not None:
+            return asked
+        if made.partial and value in self.is_output:
+            return Sharding(made.mesh, made.dims)
+        return made
+
+    def _choose(self, node: Node) -> Choice:
+        home = self._home(node)
+        current = tuple(self.placed[v] for v in node.inputs)
+        types = tuple(v.type.placed(None) for v in node.inputs)
+        results = tuple(v.type for v in node.outputs)
+        rule = node.op.rule(types, results, node.attrs) if home.size > 1 else None
+        if rule is None:
+            whole = tuple(Sharding.replicated(home, t.ndim) for t in types)
+            requires = tuple(have if usable_as(have, w) else w for have, w in zip(current, whole, strict=True))
+            return Choice(requires, tuple(Sharding.replicated(home, t.ndim) for t in results), (), 0.0)
+        wanted = tuple(self._asked(node, v) or self.wishes.get(v) for v in node.outputs)
+        uses = tuple(self.num_uses[v] + (v in self.is_output) == 1 for v in node.inputs)
+        done = lambda i, target: (node.inputs[i], target) in self.needed  # noqa: E731
+        linear = node.op.linear_groups(len(node.inputs), node.attrs)
+        return choose(Problem(home, rule, types, results, current, wanted, linear, uses, done))
+
+    def _asked(self, node: Node, value: Value) -> Sharding | None:
+        """Give the placement a result must end in, if any."""
+        asked = self.fixed.get(value)
+        return None if asked is not None and node.op.view and self._only_moves_whole(node) else asked
+
+    def _only_moves_whole(self, node: Node) -> bool:
+        """Whether the node merely rearranges values that are whole, such as the transpose of a parameter.
+
+        Cutting those by the signal of the layer they are in would only have them gathered again.
+        """
+        if not all(self.placed[v].is_replicated for v in node.inputs):
+            return False
+        rule = node.op.rule(tuple(v.type for v in node.inputs), tuple(v.type for v in node.outputs), node.attrs)
+        return rule is not None and rule.operands[:1] != rule.results[:1]
+
+    def _home(self, node: Node) -> Mesh:
+        asked = [a for v in node.outputs if (a := self._asked(node, v)) is not None]
+        if asked and (node.signal in self.configs or not node.inputs):
+            return asked[0].mesh
+        operands = [(self.placed[v], v.type) for v in node.inputs]
+        split = [(p, t) for p, t in operands if not p.is_replicated]
+        if split:
+            return max(split, key=lambda pair: pair[1].nbytes)[0].mesh
+        if asked:
+            return asked[0].mesh
+        wished = [self.wishes[v] for v in node.outputs if v in self.wishes]
+        if wished:
+            return wished[0].mesh
+        meshes = dict.fromkeys([self.mesh, *(p.mesh for p, _ in operands)])
+        reach = lambda mesh: sum(cost_s(p, Sharding.replicated(mesh, t.ndim), t) for p, t in operands)  # noqa: E731
+        return min(meshes, key=reach)
+
+    # -- backward
+
+    def backward(self) -> bool:
+        """Find values that every reader cuts alike, and wish them made so. Whether a wish is new."""
+        needs: dict[Value, list[Sharding]] = {v: [self.placed[v]] for v in self.graph.outputs}
+        found = False
+        for node in reversed(self.graph.nodes):
+            choice = self.choices[node]
+            before = len(self.wishes)
+            for value in node.outputs:
+                self._wish(value, needs.get(value, []))
+            if len(self.wishes) > before:
+                found = True
+                choice = self._choose(node)
+            for value, need in zip(node.inputs, choice.requires, strict=True):
+                needs.setdefault(value, []).append(need)
+        return found
+
+    def _wish(self, value: Value, needs: list[Sharding]) -> None:
+        have = self.placed[value]
+        if value in self.fixed or value in self.wishes or not needs or not have.is_replicated:
+            return
+        need = needs[0]
+        if need != have and not need.partial and all(n == need for n in needs) and is_local(have, need, value.type):
+            self.wishes[value] = need
+
+    # -- the placed graph
+
+    def emit(self) -> Graph:
+        emitted = _Emitter(self)
+        for node in self.graph.nodes:
+            emitted.add(node, self.choices[node])
+        outputs = tuple(emitted.now[v] for v in self.graph.outputs)
+        self.context.output_shardings = [_sharding(v) for v in outputs]
+        return replace(self.graph, nodes=tuple(emitted.nodes), outputs=outputs, stage=Stage.SHARDED)
+
+
+class _Emitter:
+    """Writes the placed nodes, with one ``reshard`` for each value and placement."""
+
+    def __init__(self, placer: _Placer) -> None:
+        self.placer = placer
+        self.nodes: list[Node] = []
+        self.now: dict[Value, Value] = {v: v for v in (*placer.graph.inputs, *placer.graph.scalars)}
+        self.moved: dict[tuple[Value, Sharding], Value] = {}
+
+    def add(self, node: Node, choice: Choice) -> None:
+        inputs = []
+        for i, (value, need) in enumerate(zip(node.inputs, choice.requires, strict=True)):
+            why = f"operand {i} of {node.op.name}{_split_text(choice)}"
+            inputs.append(self.move(self.now[value], need, node, why))
+        outputs = tuple(
+            Value(v.type.placed(made), v.hint) for v, made in zip(node.outputs, choice.produces, strict=True)
+        )
+        self.nodes.append(replace(node, inputs=tuple(inputs), outputs=outputs))
+        for value, made in zip(node.outputs, outputs, strict=True):
+            origin = self.placer.origin.get(value, "")
+            why = origin or "a result must not be pending"
+            self.now[value] = self.move(made, self.placer.placed[value], node, why)
+            self._note(node, self.now[value], origin, choice)
+
+    def _note(self, node: Node, value: Value, origin: str, choice: Choice) -> None:
+        if not _sharding(value).is_replicated:
+            self.placer.context.note(value, origin or f"as its operands{_split_text(choice)}")
+        elif node.op.factors is None and any(not self.placer.placed[v].is_replicated for v in node.inputs):
+            self.placer.context.note(value, f"whole: {node.op.name} has no sharding rule")
+
+    def move(self, value: Value, need: Sharding, node: Node, why: str) -> Value:
+        if usable_as(_sharding(value), need):
+            return value
+        key = (value, need)
+        if key not in self.moved:
+            moved = Value(value.type.placed(need), value.hint)
+            self.nodes.append(Node(collective.reshard, (value,), (moved,), loc=node.loc, signal=node.signal, why=why))
+            self.moved[key] = moved
+        return self.moved[key]
+
+
+def _split_text(choice: Choice) -> str:
+    """Say which factors are split, for reasons shown to the user."""
+    parts = [f"factor {factor} over {', '.join(axes)}" for factor, axes in choice.factors]
+    return f", which splits {' and '.join(parts)}" if parts else ""
+
+
+def _placement(shard: ShardConfig, mesh: Mesh, type_: TensorType) -> tuple[Sharding, str]:
+    """Give the placement a signal asks for; whole, with the reason, where the dim cannot be cut."""
+    whole = Sharding.replicated(mesh, type_.ndim)
+    if shard.replicated or mesh.size == 1:
+        return whole, ""
+    if not -type_.ndim <= shard.axis < type_.ndim:
+        return whole, f"kept whole: {type_.placed(None)!r} has no dim {shard.axis}"
+    dim = shard.axis % type_.ndim
+    if type_.shape[dim] < mesh.size:
+        return whole, f"kept whole: dim {dim} of {type_.placed(None)!r} is smaller than {mesh.size} workers"
+    axes = tuple(axis for axis, _ in mesh.axes)
+    return Sharding(mesh, tuple(axes if d == dim else () for d in range(type_.ndim))), ""

@@ -1,0 +1,81 @@
+"""Random streams: which (seed, stream) the next random op gets.
+
+Owns: generators and the default one of each thread. Random values are a function of (seed, stream, element index), so they
+do not depend on workers, flushes or backends. Next: ``gt.ir.ops.random``.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+
+
+class Generator:
+    """A seed and the number of the next stream. Each random op takes one stream."""
+
+    def __init__(self, device: object = None) -> None:
+        self._seed = 0
+        self._stream = 0
+
+    def manual_seed(self, seed: int) -> Generator:
+        """Start again from ``seed``."""
+        self._seed = (int(seed) + 2**63) % 2**64 - 2**63
+        self._stream = 0
+        return self
+
+    def seed(self) -> int:
+        """Start again from a seed the system draws, and give it."""
+        self.manual_seed(secrets.randbits(63))
+        return self._seed
+
+    def initial_seed(self) -> int:
+        return self._seed
+
+    def get_state(self) -> tuple[int, int]:
+        """Give (seed, stream): the whole state."""
+        return self._seed, self._stream
+
+    def set_state(self, state: tuple[int, int]) -> Generator:
+        self._seed, self._stream = int(state[0]), int(state[1])
+        return self
+
+
+class _Default(threading.local):
+    """The default generator of each thread. The main thread's starts from a drawn seed; others from it and their number."""
+
+    def __init__(self) -> None:
+        self.generator = Generator()
+        self.generator.seed()
+
+
+_default = _Default()
+
+
+def default_generator() -> Generator:
+    """Give this thread's default generator."""
+    return _default.generator
+
+
+def draw(generator: Generator | None) -> tuple[int, int]:
+    """Take the next (seed, stream)."""
+    g = generator if generator is not None else _default.generator
+    stream = g._stream
+    g._stream = stream + 1
+    return g._seed, stream
+
+
+def manual_seed(seed: int) -> Generator:
+    """Start this thread's random streams again from ``seed``."""
+    return _default.generator.manual_seed(seed)
+
+
+def initial_seed() -> int:
+    return _default.generator.initial_seed()
+
+
+def get_rng_state() -> tuple[int, int]:
+    return _default.generator.get_state()
+
+
+def set_rng_state(state: tuple[int, int]) -> None:
+    _default.generator.set_state(state)

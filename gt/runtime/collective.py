@@ -1,0 +1,122 @@
+"""Collectives between workers: which groups exist here, and how an engine's value goes through one.
+
+Owns: ``Groups`` (the engine's ``Comm``) and the sizes of what a collective takes. Torch is imported by the first group only,
+so a NumPy worker that never talks to another never loads it. Must not know: epochs, the dispatcher.
+Next: ``process_group`` (torch.distributed), ``gt.ir.ops.collective`` (what the kinds mean).
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+
+from gt.ir.evaluate import as_dtype
+from gt.ir.program import Collective
+from gt.ir.types import DType
+from gt.runtime.errors import GtError
+
+
+class CollectiveFailed(GtError, RuntimeError):
+    """A collective ended because another worker is gone, or did not come in time."""
+
+    is_collective = True
+
+
+class Rendezvous(Protocol):
+    """The key-value store in which members of a group find each other. A call waits; it raises CollectiveFailed when told to."""
+
+    def call(self, kind: str, keys: tuple[str, ...], value: bytes = b"", expected: bytes = b"", amount: int = 0) -> tuple[bytes, int]: ...
+
+
+class Group(Protocol):
+    """A process group over torch tensors."""
+
+    def run(self, step: Collective, tensor: Any) -> Any: ...
+
+    def abort(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Groups:
+    """The groups this worker is in, by their members. ``issued`` counts collectives since the caller last reset it."""
+
+    def __init__(self, worker: int, rendezvous: Callable[[], Rendezvous], host: str, timeout_s: float, numpy: bool) -> None:
+        self.worker, self.rendezvous, self.host, self.timeout_s = worker, rendezvous, host, timeout_s
+        self.numpy = numpy  # values are NumPy arrays
+        self.groups: dict[tuple[int, ...], Group] = {}
+        self.lost: set[int] = set()
+        self.issued = 0
+
+    def form(self, name: str, members: tuple[int, ...], backend: str) -> None:
+        """Make the group of ``members``, all of whom do so now. Errors: CollectiveFailed when one is gone."""
+        old = self.groups.pop(members, None)
+        if old is not None:
+            old.close()
+        self._check(members)
+        module = importlib.import_module("gt.runtime.process_group")
+        rank = members.index(self.worker)
+        try:
+            self.groups[members] = module.TorchGroup(
+                name, rank, len(members), backend, self.rendezvous(), self.host, self.timeout_s
+            )
+        except RuntimeError as e:
+            raise CollectiveFailed(f"workers {list(members)} could not form a group: {e}") from e
+        self._check(members)
+
+    def run(self, step: Collective, tensor: Any) -> Any:
+        """Take part in one collective. Errors: CollectiveFailed."""
+        self.issued += 1
+        group = self.groups.get(step.group)
+        if group is None:
+            raise CollectiveFailed(f"{step.kind} between workers {list(step.group)}: there is no such group")
+        self._check(step.group)
+        try:
+            return self._run_numpy(group, step, tensor) if self.numpy else group.run(step, tensor)
+        except RuntimeError as e:
+            self._check(step.group)
+            raise CollectiveFailed(f"{step.kind} between workers {list(step.group)}: {e}") from e
+
+    def _run_numpy(self, group: Group, step: Collective, array: np.ndarray | None) -> np.ndarray | None:
+        """NumPy values go through torch tensors that share their memory."""
+        torch = importlib.import_module("torch")
+        tensor = None if array is None else torch.from_numpy(np.ascontiguousarray(array))
+        result = group.run(step, tensor)
+        return None if result is None else as_dtype(result.numpy(), DType.by_name[step.type.dtype])
+
+    def _check(self, members: tuple[int, ...]) -> None:
+        gone = self.lost.intersection(members)
+        if gone:
+            raise CollectiveFailed(f"worker {min(gone)} of {list(members)} is lost")
+
+    def abort(self, worker: int) -> None:
+        """End what waits for a lost worker. Called from another thread."""
+        self.lost.add(worker)
+        for members, group in list(self.groups.items()):
+            if worker in members:
+                group.abort()
+
+    def close(self) -> None:
+        for group in self.groups.values():
+            group.close()
+        self.groups.clear()
+
+    def input_shape(self, step: Collective) -> tuple[int, ...] | None:
+        """Give the shape a collective takes on this worker, None where it sends nothing."""
+        if step.input < 0:
+            return None
+        attrs, n, shape = dict(step.attrs), len(step.group), list(step.type.shape)
+        match step.kind:
+            case "all_gather":
+                shape[attrs["dim"]] //= n
+            case "reduce_scatter":
+                shape[attrs["dim"]] *= n
+            case "all_to_all":
+                shape[attrs["src"]] //= n
+                shape[attrs["dst"]] *= n
+            case _:
+                pass
+        return tuple(shape)

@@ -1,0 +1,397 @@
+"""The compiled tier: pieces compiled by Inductor in another process, to artefacts without guards, kept on disk.
+
+Compiling in this process would take the interpreter lock from the runs. A child renders the same source from the op
+table, traces it on fake tensors of the given layouts, compiles and saves; a thread here loads what it saved. Artefacts
+hold pickles, so their folder is this user's alone. File names carry no rank, device index or process.
+Owns: ``Compiler``, the child's loop ``serve``, artefact keys. Must not know: programs, when to compile.
+Next: ``executor`` (who asks), ``render`` (what is compiled).
+"""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import functools
+import hashlib
+import importlib
+import os
+import platform
+import queue
+import select
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+import torch
+
+from gt.runtime import kernels
+from gt.runtime.layout import Piece
+from gt.runtime.render import build, render_piece, vector_sizes
+
+DEADLINE_S = 1800.0  # a compile that takes longer is given up and its process killed
+DEFAULT_FOLDER = Path("~/.cache/gt/compiled")
+_CLOSED = "the engine is closed"
+_CHILD = "import sys; sys.path[:] = sys.argv[1:]; from gt.runtime.compiler import serve; serve()"
+
+
+class CompileError(RuntimeError):
+    """A piece could not be compiled; it stays eager."""
+
+
+class InputSpec(msgspec.Struct, frozen=True, array_like=True):
+    """The layout an artefact is made for."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: str
+
+
+def spec_of(t: torch.Tensor) -> InputSpec:
+    return InputSpec(tuple(t.shape), t.stride(), str(t.dtype).removeprefix("torch."))
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A loaded artefact. ``function`` takes the inputs and the packed scalars, and gives the outputs that are new.
+
+    ``kept[i]`` is the input that output ``i`` is after the call, -1 if it is new. ``seconds``: what compiling took.
+    """
+
+    function: Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
+    kept: tuple[int, ...]
+    strides: tuple[tuple[int, ...], ...]
+    seconds: float
+
+
+class Request(msgspec.Struct, frozen=True):
+    """What the child is asked: compile ``piece`` for inputs of these layouts and save it at ``path``."""
+
+    piece: Piece
+    specs: tuple[InputSpec, ...]
+    device: str
+    threads: int
+    path: str
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """Empty ``error``: the artefact is at the request's path."""
+
+    error: str
+    seconds: float
+
+
+# -- keys and folder
+
+
+@functools.cache
+def _code_version() -> bytes:
+    """Hash what decides the source of a piece: the op table, its kernels and the renderer."""
+    root = Path(__file__).resolve().parent
+    files = [*(root.parent / "ir" / "ops").glob("*.py"), *root.glob("*kernels*.py")]
+    files += [root / "layout.py", root / "render.py", root / "compiler.py"]
+    digest = hashlib.sha256()
+    for path in sorted(files):
+        digest.update(path.read_bytes())
+    return digest.digest()
+
+
+@functools.cache
+def _hardware(device: str) -> str:
+    """Name the kind of device, without its index."""
+    if device.startswith("cuda"):
+        return f"{torch.cuda.get_device_name(device)} {torch.cuda.get_device_capability(device)} {torch.version.cuda}"
+    return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
+
+
+def artefact_key(piece: Piece, specs: Sequence[InputSpec], device: str, threads: int) -> str:
+    """Give the name of an artefact: equal for equal pieces, layouts, code, torch and kinds of device."""
+    kind = _hardware(device) + (f" {threads} threads" if device == "cpu" else "")
+    text = f"{torch.__version__} {sys.version_info[:2]} {kind}".encode()
+    digest = hashlib.sha256(_code_version() + text)
+    digest.update(msgspec.msgpack.encode((piece, tuple(specs))))
+    return digest.hexdigest()[:40]
+
+
+def private_folder(folder: Path) -> Path:
+    """Make a folder only this user can enter. Errors: CompileError if it exists and others can."""
+    folder = folder.expanduser()
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as e:
+        raise CompileError(f"no folder for compiled code: {e}") from None
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise CompileError(f"{folder} must be a folder that only its owner can enter: run `chmod 700 {folder}`")
+    return folder
+
+
+# -- this side
+
+
+class Compiler:
+    """Gives compiled pieces as futures. One thread asks the child and loads; the child starts at the first need."""
+
+    def __init__(self, device: torch.device, folder: Path | None = None) -> None:
+        self.device = str(device)
+        self.threads = torch.get_num_threads()
+        self.folder = private_folder(folder or DEFAULT_FOLDER)
+        self._known: dict[str, Future[Compiled]] = {}
+        self._todo: queue.SimpleQueue[tuple[str, Request, Future[Compiled]] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._child: subprocess.Popen[bytes] | None = None
+        self._chatter = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the compiler
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def path(self, piece: Piece, specs: Sequence[InputSpec]) -> Path:
+        return self.folder / f"{artefact_key(piece, specs, self.device, self.threads)}.bin"
+
+    def is_cached(self, piece: Piece, specs: Sequence[InputSpec]) -> bool:
+        """Tell whether an artefact is on disk, so that loading it needs no compile."""
+        return self.path(piece, specs).exists()
+
+    def submit(self, piece: Piece, specs: Sequence[InputSpec]) -> Future[Compiled]:
+        """Compile or load in the background. The future raises CompileError."""
+        path = self.path(piece, specs)
+        found = self._known.get(path.name)
+        if found is not None:
+            return found
+        future: Future[Compiled] = Future()
+        self._known[path.name] = future
+        if self._closed:
+            future.set_exception(CompileError(_CLOSED))
+            return future
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="gt-compiler", daemon=True)
+            self._thread.start()
+            atexit.register(self._kill)
+        self._todo.put((path.name, Request(piece, tuple(specs), self.device, self.threads, str(path)), future))
+        return future
+
+    def close(self) -> None:
+        """Kill the child and end the thread. Idempotent."""
+        self._closed = True
+        self._kill()
+        if self._thread is not None:
+            self._todo.put(None)
+            self._thread.join(timeout=30)  # a load under way cannot be broken off
+            self._thread = None
+            atexit.unregister(self._kill)
+        self._chatter.close()
+
+    def _kill(self) -> None:
+        with self._lock:
+            child, self._child = self._child, None
+        if child is None:
+            return
+        _kill_group(child.pid)
+        child.wait()
+        for pipe in (child.stdin, child.stdout):
+            if pipe is not None:
+                pipe.close()
+
+    def _work(self) -> None:
+        torch.set_grad_enabled(False)
+        while (job := self._todo.get()) is not None:
+            _, request, future = job
+            try:
+                if self._closed:
+                    raise CompileError(_CLOSED)
+                future.set_result(self._obtain(request))
+            except CompileError as e:
+                future.set_exception(e)
+            except Exception as e:
+                future.set_exception(CompileError(f"{type(e).__name__}: {e}"))
+
+    def _obtain(self, request: Request) -> Compiled:
+        seconds = 0.0
+        if not Path(request.path).exists():
+            seconds = self._ask(request)
+        kept = request.piece.kept()
+        function = _load(request.path, self.folder)
+        return Compiled(function, kept, tuple(s.stride for s in request.specs), seconds)
+
+    def _ask(self, request: Request) -> float:
+        """Have the child compile. Errors: CompileError with its report."""
+        child = self._start()
+        assert child.stdin is not None and child.stdout is not None
+        try:
+            _send(child.stdin, msgspec.msgpack.encode(request))
+            ready, _, _ = select.select([child.stdout], [], [], DEADLINE_S)
+            body = _receive(child.stdout) if ready else None
+        except (OSError, ValueError):  # the child died, or close() took the pipes away
+            body = None
+        if body is None:
+            self._kill()
+            raise CompileError(_CLOSED if self._closed else f"the compiling process ended: {self._last_words()}")
+        reply = msgspec.msgpack.decode(body, type=Reply)
+        if reply.error:
+            raise CompileError(reply.error)
+        return reply.seconds
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        with self._lock:
+            if self._closed:
+                raise CompileError(_CLOSED)
+            if self._child is None or self._child.poll() is not None:
+                path = [entry for entry in sys.path if entry]
+                self._chatter.truncate(0)
+                self._child = subprocess.Popen(
+                    [sys.executable, "-c", _CHILD, *path], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                    stderr=self._chatter, start_new_session=True, cwd=self.folder,
+                )  # fmt: skip
+            return self._child
+
+    def _last_words(self) -> str:
+        """Give the last line that the child wrote to stderr."""
+        size = os.fstat(self._chatter.fileno()).st_size
+        lines = os.pread(self._chatter.fileno(), 2000, max(0, size - 2000)).decode(errors="replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+
+
+def _kill_group(pid: int) -> None:
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def _use_inductor_cache(folder: Path) -> None:
+    """Keep Inductor's own files, which an artefact refers to on CPU, beside the artefacts."""
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder / "inductor"))
+
+
+def _load(path: str, folder: Path) -> Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]:
+    _use_inductor_cache(folder)
+    inductor = importlib.import_module("torch._inductor")  # seconds, so only once something is compiled
+    artefact = inductor.CompiledArtifact.load(path=path, format="binary")
+
+    def call(args: list[torch.Tensor]) -> Sequence[torch.Tensor]:
+        out = artefact(*args)
+        return (out,) if isinstance(out, torch.Tensor) else out
+
+    return call
+
+
+def _send(pipe: BinaryIO | Any, body: bytes) -> None:
+    pipe.write(len(body).to_bytes(8, "little") + body)
+    pipe.flush()
+
+
+def _receive(pipe: BinaryIO | Any) -> bytes | None:
+    """Read one message; None at the end."""
+    head = _read_exactly(pipe, 8)
+    return None if head is None else _read_exactly(pipe, int.from_bytes(head, "little"))
+
+
+def _read_exactly(pipe: BinaryIO | Any, size: int) -> bytes | None:
+    body = bytearray()
+    while len(body) < size:
+        part = pipe.read(size - len(body))
+        if not part:
+            return None
+        body += part
+    return bytes(body)
+
+
+# -- the child
+
+
+def serve() -> None:
+    """Compile what comes on stdin until it ends, or the parent does; then end at once with everything started here."""
+    replies = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # a compiler's chatter must not mix with replies
+    os.nice(10)
+    requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_read_requests, args=(requests, os.getppid()), daemon=True).start()
+    torch.set_grad_enabled(False)
+    while True:
+        request = msgspec.msgpack.decode(requests.get(), type=Request)
+        start, error = time.perf_counter(), ""
+        try:
+            compile_piece(request)
+        except Exception as e:
+            last = traceback.extract_tb(e.__traceback__)[-1]
+            error = f"{type(e).__name__}: {str(e)[:2000]} ({Path(last.filename).name}:{last.lineno})"
+        _send(replies, msgspec.msgpack.encode(Reply(error, time.perf_counter() - start)))
+
+
+def _read_requests(requests: queue.SimpleQueue[bytes], parent: int) -> None:
+    pipe = os.fdopen(0, "rb", buffering=0, closefd=False)  # unbuffered: select must see what is left
+    while os.getppid() == parent:  # a fork of the parent may hold the pipe open after the parent's end
+        if select.select([pipe], [], [], 1.0)[0]:
+            body = _receive(pipe)
+            if body is None:
+                break
+            requests.put(body)
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Let one process at a time compile an artefact: workers of one host share the folder."""
+    with path.with_suffix(".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def compile_piece(request: Request) -> None:
+    """Compile one piece and save it, unless another process has meanwhile."""
+    path = Path(request.path)
+    _use_inductor_cache(path.parent)
+    inductor = importlib.import_module("torch._inductor")
+    proxy = importlib.import_module("torch.fx.experimental.proxy_tensor")
+    symbolic = importlib.import_module("torch.fx.experimental.symbolic_shapes")
+    fake = importlib.import_module("torch._subclasses.fake_tensor")
+    torch.set_num_threads(request.threads)
+    if request.device == "cpu":
+        importlib.import_module("torch._inductor.config").compile_threads = 1  # its pool costs seconds to start
+    with _locked(path):
+        if path.exists():
+            return
+        device = torch.device(request.device)
+        function = build(render_piece(request.piece, "compiled"), torch=torch, kernels=kernels, device=device)
+        mode = fake.FakeTensorMode(shape_env=symbolic.ShapeEnv())
+        with mode:  # also while tracing: what the piece creates itself must be fake too
+            examples = _examples(request, device)
+            graph = proxy.make_fx(_flat(function, request.piece))(*examples)
+        with torch._guards.tracing(torch._guards.TracingContext(mode)):
+            artefact = inductor.standalone_compile(graph, examples, dynamic_shapes="from_tracing_context")
+        artefact.save(path=str(path), format="binary")
+
+
+def _examples(request: Request, device: torch.device) -> list[torch.Tensor]:
+    out = [
+        torch.empty_strided(s.shape, s.stride, dtype=getattr(torch, s.dtype), device=device) for s in request.specs
+    ]
+    floats, ints = vector_sizes(request.piece.scalars)
+    out += [torch.empty(floats, dtype=torch.float64, device=device)] if floats else []
+    out += [torch.empty(ints, dtype=torch.int64, device=device)] if ints else []
+    return out
+
+
+def _flat(function: Callable[..., list[torch.Tensor]], piece: Piece) -> Callable[..., tuple[torch.Tensor, ...]]:
+    """Take inputs and scalar vectors as one list of arguments."""
+    floats, _ = vector_sizes(piece.scalars)
+
+    def flat(*args: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        rest = iter(args[piece.inputs :])
+        vectors = (next(rest) if floats else None), next(rest, None)
+        return tuple(function(list(args[: piece.inputs]), *vectors))
+
+    return flat
+
+
+__all__ = ["CompileError", "Compiled", "Compiler", "InputSpec", "artefact_key", "private_folder", "serve", "spec_of"]

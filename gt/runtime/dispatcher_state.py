@@ -1,0 +1,691 @@
+"""The dispatcher as a pure state machine: events in, commands out. No sockets, no clock, no planning of its own.
+
+Owns: who is there (peers), plans by structure, the order of epochs, placement of uploads, poisoning and loss. Time comes in
+events; peers are opaque bytes. Must not know: ZMQ, torch, how plans are made. Next: ``schedule`` (what a client holds),
+``dispatcher`` (the process around this), ``worker_state`` (the other end).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from gt.ir.mesh import Sharding
+from gt.ir.program import Program, WireType
+from gt.ir.types import TensorType
+from gt.passes.signal_placement import cluster_mesh, signal_sharding
+from gt.runtime import wire
+from gt.runtime.errors import Fault
+from gt.runtime.rendezvous import KeyStore
+from gt.runtime.schedule import MAX_QUEUE, Buffer, Client, Flight
+from gt.runtime.wire import Message
+
+# -- events
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A peer sent a message. ``data``: its data frame, or the object itself when embedded."""
+
+    now: float
+    peer: bytes
+    message: Message
+    data: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class PeerGone:
+    """A peer's connection is closed or its process is known to be dead."""
+
+    now: float
+    peer: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan was made: programs by worker and the placed types of the outputs; or why not."""
+
+    now: float
+    plan: int
+    programs: dict[int, Program] = field(default_factory=dict)
+    outputs: tuple[TensorType, ...] = ()
+    fault: Fault | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time passes."""
+
+    now: float
+
+
+Event: TypeAlias = Received | PeerGone | Planned | Tick
+
+# -- commands
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send a message to a peer, with a data frame or an embedded object."""
+
+    peer: bytes
+    message: Message
+    data: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class MakePlan:
+    """Plan a graph whose inputs have these placed types for these workers, and come back with ``Planned``."""
+
+    plan: int
+    graph: Any
+    inputs: tuple[TensorType, ...]
+    workers: tuple[int, ...]
+    num_scalars: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """End a process of this host that stopped answering, so that what waits for it ends too."""
+
+    pid: int
+
+
+Command: TypeAlias = Send | MakePlan | Kill
+
+
+@dataclass
+class Options:
+    """Deadlines and limits. ``owns_workers``: worker processes are local and may be killed when they stop answering."""
+
+    window: int = 8
+    client_lease_s: float = 10.0
+    worker_timeout_s: float = 4.0
+    no_workers_s: float = 30.0
+    max_plans: int = 2048
+    owns_workers: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Worker:
+    id: int
+    token: bytes
+    work: bytes
+    hello: wire.WorkerHello
+    link: bytes | None = None
+    seen: float = 0.0
+    loaded: set[int] = field(default_factory=set)
+
+    def __repr__(self) -> str:
+        return f"worker {self.id} {'joined' if self.link else 'joining'}"
+
+
+@dataclass(slots=True, eq=False)
+class PlanRecord:
+    """A plan: being made (no programs, no fault), ready or failed."""
+
+    id: int
+    key: object
+    ready: bool = False
+    programs: dict[int, Program] = field(default_factory=dict)
+    outputs: tuple[TensorType, ...] = ()
+    groups: tuple[tuple[int, ...], ...] = ()
+    where: str = ""
+    fault: Fault | None = None
+
+    def __repr__(self) -> str:
+        return f"plan {self.id} {'failed' if self.fault else 'ready' if self.ready else 'planning'}"
+
+
+class DispatcherState:
+    """Handles one event at a time and says what to do. ``secret()`` draws 16 random bytes (tokens and tickets)."""
+
+    def __init__(self, secret: Callable[[], bytes], options: Options | None = None) -> None:
+        self.secret, self.options = secret, options or Options()
+        self.now = 0.0
+        self.clients: dict[int, Client] = {}
+        self.workers: dict[int, Worker] = {}
+        self.peers: dict[bytes, Client | Worker] = {}
+        self.plans: dict[object, PlanRecord] = {}
+        self.plan_by_id: dict[int, PlanRecord] = {}
+        self.flights: dict[int, Flight] = {}
+        self.groups: set[tuple[int, ...]] = set()
+        self.rendezvous = KeyStore()
+        self.epoch = self.next_uid = self.next_client = self.next_worker = self.next_plan = 0
+        self.uploads: dict[int, tuple[Client, Buffer]] = {}
+        self.last_ping = 0.0
+        self.out: list[Command] = []
+
+    def __repr__(self) -> str:
+        lines = [f"dispatcher epoch {self.epoch}, flying {sorted(self.flights)}, groups {sorted(self.groups)}"]
+        lines += map(repr, (*self.workers.values(), *self.clients.values(), *self.plans.values()))
+        return "\n  ".join(lines)
+
+    def handle(self, event: Event) -> list[Command]:
+        """Take one event; give the commands it causes, in order."""
+        self.now = event.now
+        match event:
+            case Received(_, peer, message, data):
+                self._received(peer, message, data)
+            case Planned():
+                self._planned(event)
+            case PeerGone(_, peer):
+                self._peer_gone(peer)
+            case Tick():
+                self._tick()
+        out, self.out = self.out, []
+        return out
+
+    @property
+    def worker_ids(self) -> tuple[int, ...]:
+        return tuple(sorted(w.id for w in self.workers.values() if w.link is not None))
+
+    def _send(self, peer: bytes | None, message: Message, data: Any = None) -> None:
+        if peer is not None:
+            self.out.append(Send(peer, message, data))
+
+    # -- peers
+
+    def _received(self, peer: bytes, message: Message, data: Any) -> None:
+        owner = self.peers.get(peer)
+        match message:
+            case wire.ClientHello() if owner is None:
+                self._client_hello(peer)
+            case wire.WorkerHello() if owner is None:
+                self._worker_hello(peer, message)
+            case wire.Attach() if owner is None:
+                self._attach(peer, message)
+            case wire.Beat() if owner is None:
+                self._send(peer, wire.Refused("this peer is not known here: it was lost or never joined"))
+            case _ if isinstance(owner, Client):
+                owner.seen = self.now
+                self._from_client(owner, message, data)
+            case _ if isinstance(owner, Worker):
+                owner.seen = self.now
+                self._from_worker(owner, peer, message)
+            case _:
+                self._send(peer, wire.Refused(f"expected a hello first, got {type(message).__name__}"))
+
+    def _client_hello(self, peer: bytes) -> None:
+        client = Client(self.next_client, self.secret(), peer, seen=self.now)
+        self.next_client += 1
+        self.clients[client.id] = self.peers[peer] = client
+        self._send(peer, wire.ClientWelcome(client.id, client.token, self.options.window))
+        self._send(peer, self._workers_message())
+
+    def _worker_hello(self, peer: bytes, hello: wire.WorkerHello) -> None:
+        worker = Worker(self.next_worker, self.secret(), peer, hello, seen=self.now)
+        self.next_worker += 1
+        self.workers[worker.id] = self.peers[peer] = worker
+        self._send(peer, wire.WorkerWelcome(worker.id, worker.token))
+
+    def _attach(self, peer: bytes, message: wire.Attach) -> None:
+        for owner in (*self.clients.values(), *self.workers.values()):
+            if owner.token == message.token:
+                break
+        else:
+            self._send(peer, wire.Refused("the token is not known here"))
+            return
+        self.peers[peer] = owner
+        owner.seen = self.now
+        self._send(peer, wire.Attached())
+        if isinstance(owner, Client):
+            owner.up = peer
+        elif message.role == "link":
+            owner.link = peer
+            self._workers_changed()
+
+    def _workers_message(self) -> wire.Workers:
+        present = (self.workers[w] for w in self.worker_ids)
+        return wire.Workers(tuple((w.id, w.hello.upload, w.hello.results) for w in present))
+
+    def _workers_changed(self) -> None:
+        for client in self.clients.values():
+            self._send(client.down, self._workers_message())
+            homeless, client.homeless = client.homeless, []
+            for message, data in homeless:
+                self._put(client, message, data)
+            self._serve(client)
+
+    def _peer_gone(self, peer: bytes) -> None:
+        owner = self.peers.get(peer)
+        if isinstance(owner, Worker):
+            if peer in (owner.work, owner.link):
+                self._worker_lost(owner, f"worker {owner.id} (pid {owner.hello.pid} on {owner.hello.host}) died")
+            else:
+                self.peers.pop(peer, None)
+                self.rendezvous.drop_peer(peer)
+
+    def _tick(self) -> None:
+        for worker in list(self.workers.values()):
+            if self.now - worker.seen > self.options.worker_timeout_s:
+                silent = f"worker {worker.id} (pid {worker.hello.pid} on {worker.hello.host}) stopped answering"
+                if self.options.owns_workers:
+                    self.out.append(Kill(worker.hello.pid))
+                self._worker_lost(worker, silent)
+        for client in list(self.clients.values()):
+            if self.now - client.seen > self.options.client_lease_s:
+                self._client_gone(client)
+            elif client.blocked_since is not None and self.now - client.blocked_since > self.options.no_workers_s:
+                self._no_workers(client)
+        if self.now - self.last_ping >= 0.5:
+            self.last_ping = self.now
+            for peer in [c.down for c in self.clients.values()] + [p for w in self.workers.values() for p in (w.work, w.link) if p]:
+                self._send(peer, wire.Ping())
+
+    def _client_gone(self, client: Client) -> None:
+        del self.clients[client.id]
+        for peer in (client.down, client.up):
+            if peer is not None:
+                self.peers.pop(peer, None)
+        client.queue.clear()
+        self._drop(list(client.buffers.values()))
+        client.buffers.clear()
+        for flight in self.flights.values():
+            if flight.client is client:
+                flight.client = None
+                flight.fetches.clear()
+
+    def _no_workers(self, client: Client) -> None:
+        client.blocked_since = None
+        fault = Fault("no_workers", f"no worker joined the server within {self.options.no_workers_s:g} s: start one with "
+                      "`python -m gt.worker --host HOST -p PORT`")  # fmt: skip
+        for message, _ in client.homeless:
+            client.buffers[message.buffer] = Buffer(0, None, fault=fault)
+        client.homeless.clear()
+        for entry in client.queue:
+            if isinstance(entry, wire.Run):
+                client.buffers |= {o: Buffer(0, None, fault=fault) for o in entry.outputs}
+                self._finished(client)
+            elif isinstance(entry, wire.Fetch):
+                self._send(client.down, wire.Failed(entry.request, fault))
+        client.queue.clear()
+
+    # -- clients
+
+    def _from_client(self, client: Client, message: Message, data: Any) -> None:
+        match message:
+            case wire.Define(key):
+                digest = hashlib.blake2b(data, digest_size=16).digest() if isinstance(data, bytes | memoryview) else (client.id, key)
+                client.graphs[key] = (digest, bytes(data) if isinstance(data, memoryview) else data)
+            case wire.Run() | wire.Fetch() | wire.Free():
+                if len(client.queue) >= MAX_QUEUE:
+                    self._send(client.down, wire.Refused(f"more than {MAX_QUEUE} calls are waiting"))
+                    self._client_gone(client)
+                    return
+                client.queue.append(message)
+                self._serve(client)
+            case wire.Put():
+                self._put(client, message, data)
+            case wire.Bye():
+                self._client_gone(client)
+            case _:
+                pass  # Beat: being seen is all
+
+    def _workers_of(self, client: Client) -> tuple[int, ...]:
+        """Give the workers a client's values live on: fixed at its first value, so that its placements fit together."""
+        if not client.buffers or not client.workers:
+            client.workers = self.worker_ids
+        return client.workers
+
+    def _put(self, client: Client, message: wire.Put, data: Any) -> None:
+        if message.buffer in client.buffers:
+            return  # a buffer is made once; its owner alone would be confused
+        workers = self._workers_of(client)
+        if not workers:
+            client.homeless.append((message, data))
+            client.blocked_since = client.blocked_since or self.now
+            return
+        type_ = message.type.tensor_type
+        sharding = signal_sharding(type_, message.signal, workers)
+        self.next_uid += 1
+        buffer = client.buffers[message.buffer] = Buffer(self.next_uid, type_.placed(sharding))
+        local = sharding.local_shape(type_.shape)
+        tiles = []
+        for w in sharding.mesh.workers:
+            bounds = sharding.bounds(type_.shape, w)
+            worker = self.workers[w]
+            if message.inline:
+                self._send(worker.work, wire.Store(buffer.uid, message.type, bounds, local), data)
+                continue
+            ticket = self.secret()
+            part = WireType(tuple(b - a for a, b in bounds), message.type.dtype)
+            self._send(worker.link, wire.Expect(buffer.uid, ticket, part, local))
+            tiles.append(wire.Tile(w, ticket, bounds))
+            buffer.waiting.add(w)
+        if not message.inline:
+            self.uploads[buffer.uid] = (client, buffer)
+            self._send(client.down, wire.Placed(message.buffer, tuple(tiles)))
+        self._serve(client)
+
+    def _serve(self, client: Client) -> None:
+        """Serve the client's calls in order until one has to wait."""
+        while client.queue:
+            entry = client.queue[0]
+            match entry:
+                case wire.Run():
+                    done = self._run(client, entry)
+                case wire.Fetch():
+                    done = self._fetch(client, entry)
+                case _:
+                    done = self._free(client, entry)
+            if not done:
+                return
+            client.queue.popleft()
+        if not client.homeless:
+            client.blocked_since = None
+
+    def _fetch(self, client: Client, fetch: wire.Fetch) -> bool:
+        buffer = client.buffers.get(fetch.buffer)
+        if buffer is None:
+            self._send(client.down, wire.Failed(fetch.request, Fault("protocol", f"buffer {fetch.buffer} is not there")))
+            return True
+        if buffer.fault is not None:
+            self._send(client.down, wire.Failed(fetch.request, buffer.fault))
+            return True
+        if buffer.waiting or client.homeless:
+            return False
+        assert buffer.type is not None and buffer.type.sharding is not None
+        sharding, flight = buffer.type.sharding, buffer.flight
+        workers = sharding.mesh.workers
+        if sharding.is_replicated:
+            workers = (workers[client.id % len(workers)] if flight is None or flight.local is None else flight.local,)
+        final = flight is None or (flight.local is not None and workers == (flight.local,))
+        if flight is not None and not final:
+            flight.fetches.append(fetch.request)
+        tiles = [(w, sharding.bounds(buffer.type.shape, w)) for w in workers]
+        tiles = list({bounds: (w, bounds) for w, bounds in reversed(tiles) if all(a < b for a, b in bounds)}.values()) or tiles[:1]
+        for w, bounds in tiles:
+            ship = wire.Ship(buffer.uid, client.token, fetch.request, WireType.of(buffer.type), bounds, len(tiles), final)
+            self._send(self.workers[w].work, ship)
+        return True
+
+    def _free(self, client: Client, free: wire.Free) -> bool:
+        found = [b for i in free.buffers if (b := client.buffers.pop(i, None)) is not None]
+        self._drop(found)
+        return True
+
+    def _drop(self, buffers: list[Buffer]) -> None:
+        """Tell the workers that hold the buffers to let them go. Uploads on their way are called off."""
+        by_worker: dict[int, list[int]] = {}
+        for b in buffers:
+            if b.type is not None and b.type.sharding is not None:
+                for w in b.type.sharding.mesh.workers:
+                    by_worker.setdefault(w, []).append(b.uid)
+            if b.waiting:
+                self.uploads.pop(b.uid, None)
+        for w, uids in by_worker.items():
+            if w in self.workers:
+                self._send(self.workers[w].work, wire.Free(tuple(uids)))
+                late = tuple(b.uid for b in buffers if w in b.waiting)
+                if late:
+                    self._send(self.workers[w].link, wire.Free(late))
+
+    # -- runs
+
+    def _run(self, client: Client, run: wire.Run) -> bool:
+        inputs = [client.buffers.get(i) for i in run.inputs]
+        missing = [i for i, b in zip(run.inputs, inputs, strict=True) if b is None]
+        if missing and client.homeless:
+            return False
+        known = [b for b in inputs if b is not None]
+        fault = next((b.fault for b in known if b.fault is not None), None)
+        if missing:
+            fault = Fault("protocol", f"run reads buffers {missing[:8]} that are not there")
+        elif run.key not in client.graphs:
+            fault = Fault("protocol", f"run names graph {run.key}, which was never defined")
+        if fault is not None:
+            self._skip(client, run, fault)
+            return True
+        if any(b.waiting for b in known):
+            return False
+        workers = self._workers_of(client)
+        if not workers:
+            client.blocked_since = client.blocked_since or self.now
+            return False
+        plan = self._plan_for(client, run, known, workers)
+        if plan.fault is not None:
+            self._skip(client, run, plan.fault)
+        elif not plan.ready:
+            return False
+        elif len(plan.outputs) != len(run.outputs):
+            self._skip(client, run, Fault("protocol", f"the graph has {len(plan.outputs)} outputs, the run names {len(run.outputs)}"))
+        else:
+            self._dispatch(client, run, plan, known)
+        return True
+
+    def _plan_for(self, client: Client, run: wire.Run, inputs: list[Buffer], workers: tuple[int, ...]) -> PlanRecord:
+        digest, graph = client.graphs[run.key]
+        key = (digest, tuple([b.type for b in inputs]), workers, len(run.scalars))
+        plan = self.plans.get(key)
+        if plan is None:
+            self.next_plan += 1
+            plan = self.plans[key] = self.plan_by_id[self.next_plan] = PlanRecord(self.next_plan, key)
+            types = tuple(b.type for b in inputs if b.type is not None)
+            self.out.append(MakePlan(plan.id, graph, types, workers, len(run.scalars)))
+            self._evict()
+        return plan
+
+    def _evict(self) -> None:
+        """Forget the oldest plans beyond the limit, here and on the workers."""
+        while len(self.plans) > self.options.max_plans:
+            key, old = next(iter(self.plans.items()))
+            if not old.ready and old.fault is None:
+                return
+            del self.plans[key], self.plan_by_id[old.id]
+            for worker in self.workers.values():
+                if old.id in worker.loaded:
+                    worker.loaded.discard(old.id)
+                    self._send(worker.work, wire.Unload((old.id,)))
+
+    def _planned(self, event: Planned) -> None:
+        plan = self.plan_by_id.get(event.plan)
+        if plan is None:
+            return
+        plan.ready, plan.fault = event.fault is None, event.fault
+        plan.programs, plan.outputs = event.programs, event.outputs
+        plan.groups = tuple(dict.fromkeys(c.group for p in event.programs.values() for c in p.collectives))
+        plan.where = next((f"{file}:{line}" for p in event.programs.values() for file, line, *_ in p.locations), "")
+        for client in list(self.clients.values()):
+            self._serve(client)
+        if plan.fault is not None:  # asked again, it is planned again: the fault may have been the planner's death
+            self.plans.pop(plan.key, None)
+            self.plan_by_id.pop(plan.id, None)
+
+    def _dispatch(self, client: Client, run: wire.Run, plan: PlanRecord, inputs: list[Buffer]) -> None:
+        for group in plan.groups:
+            if group not in self.groups:
+                self._make_group(group)
+        self.epoch += 1
+        workers = tuple(plan.programs)
+        upstream = list({id(b.flight): b.flight for b in inputs if b.flight is not None}.values())
+        local = workers[0] if len(workers) == 1 and all(f.local == workers[0] for f in upstream) else None
+        flight = Flight(self.epoch, client, set(workers), local=local, groups=plan.groups, where=plan.where)
+        for f in upstream:
+            flight.deps.add(f.epoch)
+            f.dependents.append(flight)
+        self.flights[self.epoch] = flight
+        outputs = []
+        for number, type_ in zip(run.outputs, plan.outputs, strict=True):
+            self.next_uid += 1
+            buffer = client.buffers[number] = Buffer(self.next_uid, type_, flight=flight)
+            outputs.append(buffer)
+        flight.outputs = tuple(outputs)
+        freed = [b for i in run.frees if (b := client.buffers.pop(i, None)) is not None]
+        message = wire.Execute(
+            self.epoch, plan.id, tuple([b.uid for b in inputs]), tuple([b.uid for b in outputs]), run.scalars,
+            tuple([b.uid for b in freed]),
+        )  # fmt: skip
+        for w in workers:
+            worker = self.workers[w]
+            if plan.id not in worker.loaded:
+                worker.loaded.add(plan.id)
+                self._send(worker.work, wire.Load(plan.id, plan.programs[w]))
+            self._send(worker.work, message)
+        elsewhere = [b for b in freed if b.type and b.type.sharding and set(b.type.sharding.mesh.workers) - set(workers)]
+        self._drop(elsewhere)
+
+    def _skip(self, client: Client, run: wire.Run, fault: Fault) -> None:
+        """A run that cannot be: its outputs fail with the cause."""
+        for number in run.outputs:
+            client.buffers[number] = Buffer(0, None, fault=fault)
+        self._free(client, wire.Free(run.frees))
+        self._finished(client)
+
+    def _finished(self, client: Client) -> None:
+        client.runs += 1
+        self._send(client.down, wire.Progress(client.runs))
+
+    def _make_group(self, members: tuple[int, ...]) -> None:
+        self.epoch += 1
+        self.groups.add(members)
+        hellos = [self.workers[w].hello for w in members]
+        devices = {(h.host, h.device) for h in hellos}
+        nccl = all(h.device.startswith("cuda") for h in hellos) and len(devices) == len(members)
+        self.flights[self.epoch] = Flight(self.epoch, None, set(members), groups=(members,))
+        message = wire.MakeGroup(self.epoch, f"g{self.epoch}", members, "nccl" if nccl else "gloo")
+        for w in members:
+            self._send(self.workers[w].work, message)
+
+    # -- workers
+
+    def _from_worker(self, worker: Worker, peer: bytes, message: Message) -> None:
+        match message:
+            case wire.Done(epoch, _, fault):
+                self._done(worker, epoch, fault)
+            case wire.Uploaded(uid):
+                self._uploaded(worker, uid)
+            case wire.StoreOp():
+                for to, reply in self.rendezvous.apply(peer, message):
+                    self._send(to, reply)
+            case wire.Bye():
+                self._worker_lost(worker, f"worker {worker.id} left")
+            case _:
+                pass
+
+    def _uploaded(self, worker: Worker, uid: int) -> None:
+        client, buffer = self.uploads.get(uid, (None, None))
+        if client is None or buffer is None:
+            return
+        buffer.waiting.discard(worker.id)
+        if not buffer.waiting:
+            del self.uploads[uid]
+            self._serve(client)
+
+    def _done(self, worker: Worker, epoch: int, fault: Fault | None) -> None:
+        flight = self.flights.get(epoch)
+        if flight is None or worker.id not in flight.waiting:
+            return
+        flight.waiting.discard(worker.id)
+        if fault is not None and fault.kind == "collective":
+            flight.suspect = flight.suspect or fault  # maybe a peer's death, which will tell the real cause
+        elif fault is not None:
+            self._fail(flight, fault)
+        self._landed(flight)
+
+    def _landed(self, flight: Flight) -> None:
+        """When all workers are through with an epoch, its client may send another."""
+        if flight.waiting:
+            return
+        if flight.client is not None:
+            self._finished(flight.client)
+        else:
+            self._forget_rendezvous(flight)
+        self._settle(flight)
+
+    def _settle(self, flight: Flight) -> None:
+        """When an epoch and all it read from went well, its values are what they should be."""
+        if flight.waiting or flight.deps or self.flights.pop(flight.epoch, None) is None:
+            return
+        if flight.fault is None and flight.suspect is not None:
+            self._fail(flight, flight.suspect)
+        if flight.suspect is not None:
+            self.groups -= set(flight.groups)  # they are made anew by the next run that needs them
+        if flight.fault is None:
+            for buffer in flight.outputs:
+                buffer.flight = None
+            if flight.client is not None:
+                for request in flight.fetches:
+                    self._send(flight.client.down, wire.Settled(request))
+        for dependent in flight.dependents:
+            dependent.deps.discard(flight.epoch)
+            self._settle(dependent)
+        flight.dependents.clear()
+
+    def _fail(self, flight: Flight, fault: Fault) -> None:
+        """Poison the outputs of an epoch and of all epochs that read from it."""
+        reached, stack = [], [flight]
+        while stack:
+            f = stack.pop()
+            if f.fault is not None:
+                continue
+            f.fault = fault
+            f.deps.clear()
+            reached.append(f)
+            stack += f.dependents
+            for buffer in f.outputs:
+                buffer.fault, buffer.flight = fault, None
+            if f.client is not None:
+                for request in f.fetches:
+                    self._send(f.client.down, wire.Failed(request, fault))
+            f.fetches.clear()
+        for f in reached[1:]:
+            self._settle(f)
+
+    def _forget_rendezvous(self, flight: Flight) -> None:
+        for to, reply in self.rendezvous.forget(f"g{flight.epoch}"):
+            self._send(to, reply)
+
+    # -- loss
+
+    def _worker_lost(self, worker: Worker, reason: str) -> None:
+        """Fence the worker, poison what only it held or was making, end what waits for it, and go on with the rest."""
+        del self.workers[worker.id]
+        for peer in [p for p, owner in self.peers.items() if owner is worker]:
+            del self.peers[peer]
+            self.rendezvous.drop_peer(peer)
+        self._send(worker.link or worker.work, wire.Stop())
+        self.groups = {g for g in self.groups if worker.id not in g}
+        for other in self.workers.values():
+            self._send(other.link, wire.Abort(worker.id))
+        lost = [f for f in self.flights.values() if worker.id in f.waiting]
+        for flight in lost:
+            flight.waiting.discard(worker.id)
+            text = f"{reason} during epoch {flight.epoch}; its values are lost, run again what made them"
+            self._fail(flight, Fault("worker_lost", text, worker.id, flight.epoch, flight.where))
+            if flight.client is None:
+                self._forget_rendezvous(flight)
+        where = lost[0].where if lost else ""
+        fault = Fault("worker_lost", f"{reason}; its values are lost, run again what made them", worker.id,
+                      lost[0].epoch if lost else self.epoch, where)  # fmt: skip
+        for client in self.clients.values():
+            client.workers = tuple(w for w in client.workers if w != worker.id)
+            for buffer in client.buffers.values():
+                self._shrink(buffer, worker.id, client.workers, fault)
+        for key, plan in list(self.plans.items()):
+            if worker.id in plan.programs:
+                del self.plans[key], self.plan_by_id[plan.id]
+        for flight in lost:
+            self._landed(flight)
+        self._workers_changed()
+
+    def _shrink(self, buffer: Buffer, lost: int, workers: tuple[int, ...], fault: Fault) -> None:
+        """Take a lost worker out of a buffer's placement; whole copies elsewhere keep it alive."""
+        if buffer.type is None or buffer.type.sharding is None or lost not in buffer.type.sharding.mesh.workers:
+            return
+        rest = tuple(w for w in buffer.type.sharding.mesh.workers if w != lost)
+        buffer.waiting.discard(lost)
+        if rest and buffer.type.sharding.is_replicated:
+            buffer.type = buffer.type.placed(Sharding.replicated(cluster_mesh(rest, workers), buffer.type.ndim))
+        elif buffer.fault is None:
+            buffer.fault = fault
+            buffer.waiting.clear()
+        if not buffer.waiting:
+            self.uploads.pop(buffer.uid, None)
+
+
+__all__ = [
+    "Command", "DispatcherState", "Event", "Kill", "MakePlan", "Options", "PeerGone", "Planned", "Received", "Send", "Tick",
+]  # fmt: skip

@@ -1,0 +1,244 @@
+"""The session without a server: everything in this process, nothing copied between its parts.
+
+Owns: ``EmbeddedSession``. The caller's thread steps the dispatcher's state machine under a lock; one worker thread performs
+what it says. The engine (and torch) is made in that thread, so the client records meanwhile.
+Must not know: sockets. Next: ``dispatcher_state``, ``runner``; ``remote`` is the same interface over ZMQ.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+
+from gt.ir.graph import Graph
+from gt.ir.program import WireType
+from gt.ir.signals import SignalConfig
+from gt.ir.types import Scalar, TensorType
+from gt.runtime import wire
+from gt.runtime.dispatcher_state import Command, DispatcherState, Event, MakePlan, Options, Planned, Received, Send
+from gt.runtime.engine import Engine
+from gt.runtime.errors import Fault, SessionClosed, fault_of
+from gt.runtime.log import InstructionLog, open_log
+from gt.runtime.planner import make_plan
+from gt.runtime.runner import Runner, make_engine
+from gt.runtime.wire import Message
+
+CLIENT, WORKER = b"client", b"worker"
+NEVER_S = 1e12
+
+
+class EmbeddedSession:
+    """A ``Session`` with one worker thread in this process."""
+
+    def __init__(
+        self, backend: str = "torch", device: str = "cpu", window: int = 8, make: Callable[[], Engine] | None = None
+    ) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._window = threading.Semaphore(window)
+        self._runs_over = 0
+        self._inbox: SimpleQueue[tuple[Message, Any] | None] = SimpleQueue()
+        self._futures: dict[int, Future[np.ndarray]] = {}
+        self._requests = 0
+        self._closed: Fault | None = None
+        self._log: InstructionLog | None = open_log("embedded")
+        self._state = DispatcherState(_Secrets(), Options(window, NEVER_S, NEVER_S, NEVER_S))
+        hello = wire.WorkerHello("", "", "", self._pid, device, backend)
+        self._feed(CLIENT, wire.ClientHello(self._pid))
+        self._feed(WORKER, hello)
+        self._state.workers[0].link = WORKER
+        engine = make or (lambda: make_engine(backend, device))
+        self._thread = threading.Thread(target=_work, args=(weakref.ref(self), self._inbox, engine), name="gt-worker", daemon=True)
+        self._thread.start()
+        self._exit = _close_at_exit(weakref.ref(self))
+
+    # -- the Session interface
+
+    def define(self, key: int, graph: Graph) -> None:
+        self._feed(CLIENT, wire.Define(key), graph)
+
+    def run(
+        self, key: int, inputs: Sequence[int], outputs: Sequence[int], scalars: Sequence[Scalar], frees: Sequence[int]
+    ) -> None:
+        self._window.acquire()
+        self._feed(CLIENT, wire.Run(key, tuple(inputs), tuple(outputs), tuple(map(wire.pack_scalar, scalars)), tuple(frees)))
+
+    def put(self, buffer: int, type: TensorType, data: np.ndarray, signal: SignalConfig | None) -> None:
+        self._feed(CLIENT, wire.Put(buffer, WireType.of(type), signal, True), data)
+
+    def fetch(self, buffer: int) -> Future[np.ndarray]:
+        future: Future[np.ndarray] = Future()
+        self._requests += 1
+        request = self._requests
+        self._futures[request] = future
+        self._feed(CLIENT, wire.Fetch(buffer, request))
+        return future
+
+    def free(self, buffers: Sequence[int]) -> None:
+        if self._pid == os.getpid() and self._closed is None:
+            self._feed(CLIENT, wire.Free(tuple(buffers)))
+
+    def num_workers(self) -> int:
+        return 1
+
+    def close(self) -> None:
+        if self._closed is not None or self._pid != os.getpid():
+            return
+        self._die(Fault("closed", "the session is closed"))
+        self._inbox.put(None)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(10.0)
+        atexit.unregister(self._exit)
+        if self._log is not None:
+            self._log.close()
+
+    # -- what holds it together
+
+    def _feed(self, peer: bytes, message: Message, data: Any = None) -> None:
+        """Step the state machine and do what it says. Futures are resolved outside the lock: they may run callbacks."""
+        if self._closed is not None:
+            raise self._closed.exception()
+        if self._pid != os.getpid():
+            raise SessionClosed("gt cannot be used in a forked child: start the child with spawn, or use gt only in the parent")
+        to_client: list[Message] = []
+        with self._lock:
+            events: list[Event] = [Received(time.monotonic(), peer, message, data)]
+            for event in events:
+                for command in self._state.handle(event):
+                    self._perform(command, events, to_client)
+        if self._log is not None:
+            self._log.write("recv", type(message).__name__, getattr(data, "nbytes", 0), f"from={peer.decode()}")
+        for reply in to_client:
+            self._answer(reply)
+
+    def _perform(self, command: Command, events: list[Event], to_client: list[Message]) -> None:
+        match command:
+            case Send(peer, message, data):
+                if peer == WORKER:
+                    self._inbox.put((message, data))
+                else:
+                    to_client.append(message)
+            case MakePlan():
+                events.append(self._plan(command))
+            case _:
+                raise AssertionError(f"the embedded dispatcher cannot do {command}")
+
+    def _plan(self, command: MakePlan) -> Planned:
+        now = time.monotonic()
+        try:
+            programs, outputs = make_plan(command.graph, command.inputs, command.workers, command.num_scalars)
+        except Exception as e:
+            return Planned(now, command.plan, fault=fault_of(e, "plan"))
+        if self._log is not None:
+            self._log.write("plan", command.graph.name, 0, f"plan={command.plan} seconds={time.monotonic() - now:.6f}")
+        return Planned(now, command.plan, programs, outputs)
+
+    def _answer(self, message: Message) -> None:
+        match message:
+            case wire.Progress(runs):
+                while self._runs_over < runs:
+                    self._runs_over += 1
+                    self._window.release()
+            case wire.Failed(request, fault) | wire.PartFailed(request, fault):
+                future = self._futures.pop(request, None)
+                if future is not None:
+                    future.set_exception(fault.exception())
+            case _:
+                pass
+
+    def _die(self, fault: Fault) -> None:
+        """End the session with a cause: what waits gets it, and so does every later call."""
+        self._closed = self._closed or fault
+        while self._futures:
+            _, future = self._futures.popitem()
+            if not future.done():
+                future.set_exception(fault.exception())
+        self._window.release(1 << 20)
+
+    # -- what the worker thread's runner sends
+
+    def reply(self, message: Message) -> None:
+        if self._closed is None:
+            self._feed(WORKER, message)
+
+    def ship(self, token: bytes, message: wire.Part | wire.PartFailed, array: np.ndarray | None) -> None:
+        if isinstance(message, wire.PartFailed):
+            self._answer(message)
+            return
+        future = self._futures.pop(message.request, None)
+        if future is not None and array is not None:
+            future.set_result(array.reshape(message.type.shape))
+
+
+class _Outlet:
+    """The runner's way to its session, which it must not keep alive."""
+
+    def __init__(self, session: weakref.ref[EmbeddedSession]) -> None:
+        self.session = session
+
+    def reply(self, message: Message) -> None:
+        session = self.session()
+        if session is not None:
+            session.reply(message)
+
+    def ship(self, token: bytes, message: wire.Part | wire.PartFailed, array: np.ndarray | None) -> None:
+        session = self.session()
+        if session is not None:
+            session.ship(token, message, array)
+
+
+class _Secrets:
+    """Tokens of peers inside one process: distinct, not secret."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self) -> bytes:
+        self.count += 1
+        return self.count.to_bytes(16, "little")
+
+
+def _work(
+    session: weakref.ref[EmbeddedSession], inbox: SimpleQueue[tuple[Message, Any] | None], make: Callable[[], Engine]
+) -> None:
+    """The worker thread: make the engine, then one message after the other."""
+    try:
+        runner = Runner(0, make(), _Outlet(session))
+    except Exception as e:
+        fault = fault_of(e)
+        alive = session()
+        if alive is not None:
+            alive._die(Fault(fault.kind, f"the engine could not start: {fault.message}"))
+        return
+    get, handle = inbox.get, runner.handle
+    try:
+        while (item := get()) is not None:
+            if not handle(*item):
+                return
+            del item
+    except Exception as e:  # a fault of gt's own: nothing more can be trusted
+        alive = session()
+        if alive is not None:
+            alive._die(fault_of(e))
+        raise
+    finally:
+        runner.close()
+
+
+def _close_at_exit(session: weakref.ref[EmbeddedSession]) -> Callable[[], None]:
+    def close() -> None:
+        alive = session()
+        if alive is not None:
+            alive.close()
+
+    atexit.register(close)
+    return close

@@ -1,0 +1,104 @@
+"""What a worker needs from whatever runs its programs: one interface, with torch or NumPy behind it.
+
+Owns: ``Engine``, ``Loaded``, ``Comm`` and ``ExecutionError``. Must not know: torch, sockets, epochs.
+Next: ``executor`` (torch), ``numpy_engine`` (the reference), ``collective`` (a Comm).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, TypeAlias
+
+import numpy as np
+
+from gt.ir.graph import Location
+from gt.ir.program import Collective, Program
+from gt.ir.types import DType, Scalar
+from gt.runtime.errors import RunError
+
+Tier: TypeAlias = Literal["eager", "compiled"]
+
+
+class ExecutionError(RunError):
+    """An op failed while it ran. ``location`` is the user's line that recorded it, if known."""
+
+    def __init__(self, op: str, location: Location | None, reason: str) -> None:
+        self.op, self.location, self.reason = op, location, reason
+        self.where = str(location) if location else ""
+        where = f" (recorded at {location} in {location.function})" if location else ""
+        super().__init__(f"{op}: {reason}{where}")
+
+
+class Comm(Protocol):
+    """Runs collectives with the other workers, in the order they are asked for."""
+
+    def run(self, step: Collective, tensor: Any) -> Any:
+        """Give this worker's result, None where it gets nothing. ``tensor`` is None where it sends nothing."""
+        ...
+
+
+@dataclass
+class LoadedStats:
+    """What happened to one loaded program. ``notes`` say why a piece stays at the eager tier."""
+
+    runs: int = 0
+    compiled_runs: int = 0
+    pieces: int = 0
+    compiled_pieces: int = 0
+    strided_fallbacks: int = 0  # calls of a compiled piece that ran eagerly because an input's layout differed
+    compile_s: float = 0.0
+    notes: list[str] = field(default_factory=list)
+
+
+class Loaded(Protocol):
+    """A program ready to run on this worker."""
+
+    program: Program
+    stats: LoadedStats
+
+    @property
+    def tier(self) -> Tier: ...
+
+    def run(self, inputs: list[Any], scalars: Sequence[Scalar], comm: Comm | None = None) -> list[Any]:
+        """Run once. ``inputs``, ``scalars`` and the outputs are in the program's order.
+
+        The list of inputs is emptied, so that what nobody else holds is freed as soon as it is dead.
+
+        Errors: ExecutionError naming op and location; what the program overwrites is then undefined.
+        """
+        ...
+
+
+class Engine(Protocol):
+    """Turns programs into something that runs, and values into host arrays and back. Used by one thread at a time."""
+
+    def start_thread(self) -> None:
+        """Prepare the calling thread to run programs. Call it once in the thread that does."""
+        ...
+
+    def load(self, program: Program) -> Loaded: ...
+
+    def from_host(self, array: np.ndarray, dtype: DType) -> Any:
+        """Give the engine's value of an array in wire form. A writable array is the engine's from here on."""
+        ...
+
+    def to_host(self, value: Any, dtype: DType) -> np.ndarray:
+        """Give a C-contiguous array in the dtype's wire form, in memory of its own, once the value is computed."""
+        ...
+
+    def synchronize(self) -> None:
+        """Wait until everything submitted has run."""
+        ...
+
+    def close(self) -> None:
+        """End whatever the engine started. Idempotent."""
+        ...
+
+
+def wire_dtype(dtype: DType) -> np.dtype[Any]:
+    """Give the NumPy dtype of the wire form: the dtype's own, and uint16 for bfloat16."""
+    return np.dtype("uint16") if dtype.name == "bfloat16" else dtype.numpy
+
+
+__all__ = ["Comm", "Engine", "ExecutionError", "Loaded", "LoadedStats", "Tier", "wire_dtype"]

@@ -1,0 +1,98 @@
+"""The only module that reads the environment.
+
+Owns: the table of gt's environment variables, from which the docs page is made. Each is read once, at first use.
+Choices that change results are arguments, never variables here. Next: ``log`` (what GT_DEBUG and GT_INSTRUCTION_LOG do).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+VARIABLES: dict[str, Variable[Any]] = {}
+
+
+@dataclass(eq=False)
+class Variable(Generic[T]):
+    """One variable: its name, how its text is parsed, the default and one line of documentation."""
+
+    name: str
+    parse: Callable[[str], T]
+    default: T
+    doc: str
+    _read: list[T] = field(default_factory=list, repr=False)
+
+    def __post_init__(self) -> None:
+        VARIABLES[self.name] = self
+
+    def get(self) -> T:
+        """Give the value, read from the environment at the first call. Errors: ValueError naming the variable."""
+        if not self._read:
+            text = os.environ.get(self.name)
+            try:
+                self._read.append(self.default if text is None or text == "" else self.parse(text))
+            except ValueError as e:
+                raise ValueError(f"{self.name}={text!r}: {e}. {self.doc}") from None
+        return self._read[0]
+
+    def set(self, value: T) -> None:
+        """Use ``value`` from here on, whatever the environment says."""
+        self._read[:] = [value]
+
+    def forget(self) -> None:
+        """Read the environment again at the next ``get``."""
+        self._read.clear()
+
+
+def flag(text: str) -> bool:
+    """Parse 1/0, true/false, yes/no, on/off."""
+    low = text.strip().lower()
+    if low in ("1", "true", "yes", "on"):
+        return True
+    if low in ("0", "false", "no", "off"):
+        return False
+    raise ValueError("expected 1 or 0")
+
+
+def one_of(*choices: str) -> Callable[[str], str]:
+    """Parse a word out of ``choices``."""
+
+    def parse(text: str) -> str:
+        if text not in choices:
+            raise ValueError(f"expected one of {', '.join(choices)}")
+        return text
+
+    return parse
+
+
+def at_least(low: int) -> Callable[[str], int]:
+    """Parse an integer not below ``low``."""
+
+    def parse(text: str) -> int:
+        value = int(text)
+        if value < low:
+            raise ValueError(f"expected an integer >= {low}")
+        return value
+
+    return parse
+
+
+BACKEND = Variable("GT_BACKEND", one_of("torch", "numpy"), "torch", "Engine that runs programs: torch or numpy.")
+CONFIG = Variable("GT_CONFIG", str, "", "YAML file of signals, loaded at the first use of gt.")
+ADDRESS = Variable("GT_ADDR", str, "", "host:port of a gt server that a script joins instead of starting its own.")
+DEBUG = Variable("GT_DEBUG", at_least(0), 0, "Log level: 1 warnings, 2 plans and flushes, 3 every message, 4 all.")
+INSTRUCTION_LOG = Variable("GT_INSTRUCTION_LOG", str, "", "File that gets one line per event of every gt process.")
+AUTO_SHARD = Variable("GT_AUTO_SHARD", flag, True, "Split created tensors over the workers when no signal says how.")
+COMPILE_AFTER = Variable("GT_COMPILE_AFTER", at_least(0), 8, "Runs of a program before it is compiled; 0: never.")
+STRICT = Variable("GT_STRICT", flag, False, "Make signals that cannot be followed errors instead of warnings.")
+WINDOW = Variable("GT_WINDOW", at_least(1), 8, "Runs a client may have in flight before a flush waits.")
+GROUP_TIMEOUT_S = Variable("GT_GROUP_TIMEOUT", float, 60.0, "Seconds a collective may wait for another worker.")
+
+
+def table() -> str:
+    """Give the variables as a Markdown table, for the docs."""
+    rows = [f"| `{v.name}` | `{v.default!r}` | {v.doc} |" for v in VARIABLES.values()]
+    return "\n".join(["| variable | default | meaning |", "|---|---|---|", *rows])

@@ -1,0 +1,92 @@
+"""What can go wrong while running, as a person sees it and as it travels.
+
+Owns: the exceptions of the running side and ``Fault``, their form on the wire. Must not know: sockets, states.
+Next: ``dispatcher_state`` (who makes faults), ``remote`` (who raises them).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class GtError(Exception):
+    """Root of gt's own errors."""
+
+
+class RunError(GtError, RuntimeError):
+    """A run, or the planning of it, failed. Whatever depends on its outputs fails with the same cause."""
+
+
+class WorkerLost(GtError, RuntimeError):
+    """A worker died or stopped answering while values or runs needed it."""
+
+    def __init__(self, message: str, worker: int = -1, epoch: int = -1, where: str = "") -> None:
+        super().__init__(message)
+        self.worker, self.epoch, self.where = worker, epoch, where
+
+
+class NoWorkers(GtError, RuntimeError):
+    """The server has no workers to run on."""
+
+
+class DispatcherLost(GtError, ConnectionError):
+    """The dispatcher died or stopped answering; the session is over."""
+
+
+class ConnectionFailed(GtError, ConnectionError):
+    """No gt server answered at the address."""
+
+
+class ProtocolError(GtError, ValueError):
+    """A message or a request broke the protocol."""
+
+
+class LaunchError(GtError, RuntimeError):
+    """A process that gt starts did not come up."""
+
+
+class SessionClosed(GtError, RuntimeError):
+    """The session was closed before the value was read."""
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """An error as data: what kind, the text, and where it happened (worker, epoch, the user's line)."""
+
+    kind: str
+    message: str
+    worker: int = -1
+    epoch: int = -1
+    where: str = ""
+
+    def exception(self) -> GtError:
+        """Give the exception that a reader of a failed value sees."""
+        at = f" (at {self.where})" if self.where and self.where not in self.message else ""
+        if self.kind == "worker_lost":
+            return WorkerLost(self.message + at, self.worker, self.epoch, self.where)
+        return KINDS.get(self.kind, RunError)(self.message + at)
+
+
+KINDS: dict[str, type[GtError]] = {
+    "run": RunError,
+    "plan": RunError,
+    "collective": RunError,
+    "no_workers": NoWorkers,
+    "protocol": ProtocolError,
+    "dispatcher_lost": DispatcherLost,
+    "closed": SessionClosed,
+}
+
+
+def fault_of(error: BaseException, kind: str = "run", worker: int = -1, epoch: int = -1, where: str = "") -> Fault:
+    """Describe an exception as data. An error that knows the user's line (``where``) keeps it."""
+    own = getattr(error, "where", "")
+    text = str(error) or type(error).__name__
+    if not isinstance(error, GtError) and type(error).__name__ not in text:
+        text = f"{type(error).__name__}: {text}"
+    return Fault(kind, text[:8192], worker, epoch, str(own) if own else where)
+
+
+__all__ = [
+    "KINDS", "ConnectionFailed", "DispatcherLost", "Fault", "GtError", "LaunchError", "NoWorkers", "ProtocolError",
+    "RunError", "SessionClosed", "WorkerLost", "fault_of",
+]  # fmt: skip

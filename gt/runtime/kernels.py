@@ -1,0 +1,182 @@
+"""Torch functions that op lowerings call as ``kernels.<name>(...)`` where torch has no single function.
+
+Each equals its op's ``numpy`` meaning, works under ``torch.compile`` and takes 0-d operands as tensors or Python numbers.
+Must not know: programs, workers. Next: ``gt.ir.ops`` (who calls these), ``optim_kernels`` (optimizer steps).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from gt.ir.ops.philox import M0, M1, MASK, ROUNDS, W0, W1
+from gt.runtime.optim_kernels import (
+    adagrad_step, adagrad_step_, adam_step, adam_step_, adamw_step, adamw_step_, lion_step, lion_step_, rmsprop_step,
+    rmsprop_step_, sgd_step, sgd_step_,
+)  # fmt: skip
+
+Scalar: TypeAlias = Tensor | float | int | bool
+Shape: TypeAlias = tuple[int, ...]
+Words: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor]
+
+
+def pad(x: Tensor, low: Shape, high: Shape, interior: Shape, value: float) -> Tensor:
+    """Pad around dims and between elements."""
+    sizes = [n + max(n - 1, 0) * i for n, i in zip(x.shape, interior, strict=True)]
+    out = x.new_full([lo + n + hi for lo, n, hi in zip(low, sizes, high, strict=True)], value)
+    out[tuple(slice(lo, lo + n, i + 1) for lo, n, i in zip(low, sizes, interior, strict=True))] = x
+    return out
+
+
+def iota(
+    shape: Shape, dim: int, dtype: torch.dtype, start: float, step: float, offset: int, device: torch.device
+) -> Tensor:
+    """Count along a dim, in int64 or float64 before the one cast."""
+    line = torch.arange(shape[dim], device=device) + offset
+    if not (isinstance(start, int) and isinstance(step, int)):
+        line = line.to(torch.float64)
+    line = (start + step * line).to(dtype)
+    return line.reshape(-1, *(1,) * (len(shape) - dim - 1)).expand(shape)
+
+
+def nll_loss_backward(g: Scalar, target: Tensor, shape: Shape, ignore_index: int) -> Tensor:
+    """Put -g at each target's class."""
+    dim = 1 if len(shape) > 1 else 0
+    g = g if isinstance(g, Tensor) else torch.full((), g, device=target.device)
+    index = target.unsqueeze(dim)
+    counted = index != ignore_index
+    source = torch.where(counted, -(g.unsqueeze(dim) if g.dim() else g), torch.zeros((), dtype=g.dtype, device=g.device))
+    return torch.zeros(shape, dtype=g.dtype, device=target.device).scatter(dim, torch.where(counted, index, 0), source)
+
+
+def slice_scatter(x: Tensor, source: Tensor, starts: Shape, stops: Shape, steps: Shape) -> Tensor:
+    """Write a source over a strided part."""
+    out = x.clone()
+    out[tuple(map(slice, starts, stops, steps))] = source
+    return out
+
+
+def argmax(x: Tensor, dim: int, keepdim: bool) -> Tensor:
+    """The first of equals, which torch does not promise for bool."""
+    return torch.argmax(x.to(torch.uint8) if x.dtype is torch.bool else x, dim, keepdim)
+
+
+def argmin(x: Tensor, dim: int, keepdim: bool) -> Tensor:
+    return torch.argmin(x.to(torch.uint8) if x.dtype is torch.bool else x, dim, keepdim)
+
+
+def prod(x: Tensor, dims: Shape, keepdim: bool) -> Tensor:
+    """Multiply over several dims, one at a time from the last."""
+    for d in sorted(dims, reverse=True):
+        x = torch.prod(x, d, keepdim, dtype=x.dtype)
+    return x
+
+
+def cumprod_backward(g: Tensor, x: Tensor, dim: int) -> Tensor:
+    """sum over j >= i of g[j] times the product of x[0..j] without x[i], for each i."""
+    if not x.dim():
+        return g.clone()
+    g, x = g.movedim(dim, -1), x.movedim(dim, -1)
+    n = x.shape[-1]
+    eye = torch.eye(n, dtype=torch.bool, device=x.device)
+    without = torch.where(eye, torch.ones((), dtype=x.dtype, device=x.device), x.unsqueeze(-2))
+    terms = torch.triu(torch.cumprod(without, -1)).conj() * g.unsqueeze(-2)
+    return terms.sum(-1).movedim(-1, dim)
+
+
+def one_hot(index: Tensor, classes: int, dtype: torch.dtype, offset: int) -> Tensor:
+    return (index.unsqueeze(-1) == torch.arange(classes, device=index.device) + offset).to(dtype)
+
+
+# -- random values: philox.py's arithmetic in int64, whose products wrap to the same bits
+
+
+def philox(counter: Words, k0: Scalar, k1: Scalar) -> Words:
+    c0, c1, c2, c3 = counter
+    for _ in range(ROUNDS):
+        p0, p1 = c0 * M0, c2 * M1
+        c0, c1, c2, c3 = ((p1 >> 32) & MASK) ^ c1 ^ k0, p1 & MASK, ((p0 >> 32) & MASK) ^ c3 ^ k1, p0 & MASK
+        k0, k1 = (k0 + W0) & MASK, (k1 + W1) & MASK
+    return c0, c1, c2, c3
+
+
+def _element_index(shape: Shape, global_shape: Shape, offset: Shape, device: torch.device) -> Tensor:
+    index = torch.zeros(shape, dtype=torch.int64, device=device)
+    stride = 1
+    for d in reversed(range(len(shape))):
+        line = (torch.arange(shape[d], dtype=torch.int64, device=device) + offset[d]) * stride
+        index = index + line.reshape(-1, *(1,) * (len(shape) - d - 1))
+        stride *= global_shape[d]
+    return index
+
+
+def _words(seed: Scalar, stream: Scalar, shape: Shape, global_shape: Shape, offset: Shape, device: torch.device) -> Words:
+    i = _element_index(shape, global_shape, offset, device)
+    zero = torch.zeros_like(i)
+    if isinstance(seed, Tensor):
+        seed = seed.to(device)
+    if isinstance(stream, Tensor):
+        stream = stream.to(device)
+    counter = (i & MASK, (i >> 32) & MASK, zero + (stream & MASK), zero + ((stream >> 32) & MASK))
+    return philox(counter, seed & MASK, (seed >> 32) & MASK)
+
+
+def _unit53(high: Tensor, low: Tensor) -> Tensor:
+    return ((high >> 5) * (1 << 26) + (low >> 6)).to(torch.float64) * 2.0**-53
+
+
+_BITS = {torch.float16: 11, torch.bfloat16: 8, torch.float32: 24, torch.float64: 53}
+
+
+def _uniform(words: Words, bits: int) -> Tensor:
+    return _unit53(words[0], words[1]) if bits == 53 else (words[0] >> (32 - bits)).to(torch.float64) * 2.0**-bits
+
+
+def _bits63(words: Words) -> Tensor:
+    return ((words[0] >> 1) << 32) | words[1]
+
+
+def random_uniform(
+    seed: Scalar, stream: Scalar, shape: Shape, dtype: torch.dtype, global_shape: Shape, offset: Shape, device: torch.device
+) -> Tensor:
+    return _uniform(_words(seed, stream, shape, global_shape, offset, device), _BITS[dtype]).to(dtype)
+
+
+def random_normal(
+    seed: Scalar, stream: Scalar, shape: Shape, dtype: torch.dtype, global_shape: Shape, offset: Shape, device: torch.device
+) -> Tensor:
+    words = _words(seed, stream, shape, global_shape, offset, device)
+    radius = torch.sqrt(-2.0 * torch.log(1.0 - _unit53(words[0], words[1])))
+    return (radius * torch.cos(2.0 * math.pi * _unit53(words[2], words[3]))).to(dtype)
+
+
+def random_bits(
+    seed: Scalar, stream: Scalar, shape: Shape, dtype: torch.dtype, global_shape: Shape, offset: Shape, device: torch.device
+) -> Tensor:
+    return _bits63(_words(seed, stream, shape, global_shape, offset, device)).to(dtype)
+
+
+def random_int(
+    seed: Scalar, stream: Scalar, low: Scalar, high: Scalar, shape: Shape, dtype: torch.dtype, global_shape: Shape,
+    offset: Shape, device: torch.device,
+) -> Tensor:  # fmt: skip
+    span = high - low
+    span = span.to(device).clamp(min=1) if isinstance(span, Tensor) else max(span, 1)
+    low = low.to(device) if isinstance(low, Tensor) else low
+    return (low + _bits63(_words(seed, stream, shape, global_shape, offset, device)) % span).to(dtype)
+
+
+def dropout(x: Tensor, seed: Scalar, stream: Scalar, p: float, global_shape: Shape, offset: Shape) -> Tensor:
+    keep = _uniform(_words(seed, stream, tuple(x.shape), global_shape, offset, x.device), 53) >= p
+    return torch.where(keep, x * (1 / (1 - p) if p < 1 else 0.0), 0.0)
+
+
+__all__ = [
+    "adagrad_step", "adagrad_step_", "adam_step", "adam_step_", "adamw_step", "adamw_step_", "argmax", "argmin",
+    "cumprod_backward", "dropout", "iota", "lion_step", "lion_step_", "nll_loss_backward", "one_hot", "pad", "philox", "prod",
+    "random_bits", "random_int", "random_normal", "random_uniform", "rmsprop_step", "rmsprop_step_", "sgd_step",
+    "sgd_step_", "slice_scatter",
+]  # fmt: skip

@@ -1,0 +1,165 @@
+"""A program cut into pieces: what runs between two collectives, and is compiled as one.
+
+Owns: ``Piece``, ``Stretch`` (a piece at its place), ``Layout`` and ``lay_out``. Must not know: torch, source.
+Next: ``render`` (a piece's source).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import msgspec
+
+from gt.ir.program import Collective, Compute, Program, WireNode
+
+Inplace: TypeAlias = tuple[tuple[int, tuple[tuple[int, int], ...]], ...]
+
+MAX_PIECE_NODES = 2000  # Inductor's time grows faster than the graph; past this a piece ends at the next region's edge
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """Nodes that run together. Slots are numbered inputs, then scalars, then results: equal pieces are equal structs.
+
+    ``outputs`` may name inputs. ``inplace`` as in Compute. Locations are not part of a piece.
+    """
+
+    inputs: int
+    scalars: tuple[str, ...]  # dtypes
+    nodes: tuple[WireNode, ...]
+    outputs: tuple[int, ...]
+    inplace: Inplace = ()
+
+    def mutated(self) -> frozenset[int]:
+        """Give the inputs whose memory the piece overwrites."""
+        roots = self.roots()
+        found = set()
+        for index, pairs in self.inplace:
+            found |= {roots[self.nodes[index].inputs[operand]] for _, operand in pairs}
+        return frozenset(slot for slot in found if slot < self.inputs)
+
+    def roots(self) -> dict[int, int]:
+        """Give for each slot the slot whose memory an in-place update reuses for it: itself if none."""
+        root = {slot: slot for slot in range(self.inputs + len(self.scalars))}
+        inplace = dict(self.inplace)
+        for i, node in enumerate(self.nodes):
+            root.update({slot: slot for slot in node.outputs})
+            for result, operand in inplace.get(i, ()):
+                root[node.outputs[result]] = root[node.inputs[operand]]
+        return root
+
+    def kept(self) -> tuple[int, ...]:
+        """For each output, the input that it is after the run (updated in place or passed on), or -1 if it is new."""
+        roots = self.roots()
+        return tuple(roots[slot] if roots[slot] < self.inputs else -1 for slot in self.outputs)
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A piece at its place in a program: which of its slots it reads and defines, and the nodes' locations."""
+
+    piece: Piece
+    inputs: tuple[int, ...]
+    scalars: tuple[int, ...]  # positions in the run's list of scalars
+    outputs: tuple[int, ...]
+    compile: bool
+    locations: tuple[int, ...]  # of each node, in the program's table
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A program cut into stretches and collectives, in order."""
+
+    program: Program
+    parts: tuple[Stretch | Collective, ...]
+
+    @property
+    def stretches(self) -> tuple[Stretch, ...]:
+        return tuple(p for p in self.parts if isinstance(p, Stretch))
+
+    @property
+    def is_single(self) -> bool:
+        """The whole program is one piece that reads all inputs and gives all outputs in order."""
+        if len(self.parts) != 1 or not isinstance(self.parts[0], Stretch):
+            return False
+        (only,) = self.stretches
+        ins, outs = (slot for _, slot in self.program.inputs), (slot for _, slot in self.program.outputs)
+        return only.inputs == tuple(ins) and only.outputs == tuple(outs)
+
+
+# -- cutting a program into pieces
+
+
+def lay_out(program: Program) -> Layout:
+    """Cut a program at its collectives, and where ``compile`` changes."""
+    groups: list[list[Compute] | Collective] = []
+    for step in program.steps:
+        if isinstance(step, Collective):
+            groups.append(step)
+        elif isinstance(step, Compute):
+            last = groups[-1] if groups else None
+            if isinstance(last, list) and last[0].compile == step.compile and _size(last) < MAX_PIECE_NODES:
+                last.append(step)
+            else:
+                groups.append([step])
+    whole = len(groups) == 1
+    parts: list[Stretch | Collective] = []
+    for group, after in zip(groups, _needed_after(groups, program), strict=True):
+        parts.append(group if isinstance(group, Collective) else _stretch(group, after, program, whole))
+    return Layout(program, tuple(parts))
+
+
+def _size(steps: list[Compute]) -> int:
+    return sum(len(s.nodes) for s in steps)
+
+
+def _reads(part: list[Compute] | Collective) -> set[int]:
+    if isinstance(part, Collective):
+        return {part.input}
+    return {slot for step in part for node in step.nodes for slot in node.inputs}
+
+
+def _needed_after(groups: Sequence[list[Compute] | Collective], program: Program) -> list[set[int]]:
+    """Give for each group the slots read by anything after it."""
+    alive, out = {slot for _, slot in program.outputs}, []
+    for group in reversed(groups):
+        out.append(set(alive))
+        alive |= _reads(group)
+    return out[::-1]
+
+
+def _stretch(steps: list[Compute], after: set[int], program: Program, whole: bool) -> Stretch:
+    """Renumber the steps' slots. A piece that is the whole program takes all inputs and gives the program's outputs."""
+    nodes: list[WireNode] = []
+    inplace: list[tuple[int, tuple[tuple[int, int], ...]]] = []
+    for step in steps:
+        inplace += [(len(nodes) + index, pairs) for index, pairs in step.inplace]
+        nodes += step.nodes
+    scalar_at = {slot: i for i, (slot, _) in enumerate(program.scalars)}
+    inputs = dict.fromkeys(slot for _, slot in program.inputs) if whole else {}
+    scalars: dict[int, None] = {}
+    defined: dict[int, None] = {}
+    for node in nodes:
+        for slot in node.inputs:
+            if slot not in defined:
+                (scalars if slot in scalar_at else inputs)[slot] = None
+        defined.update(dict.fromkeys(node.outputs))
+    outputs = tuple(slot for _, slot in program.outputs) if whole else tuple(slot for slot in defined if slot in after)
+    number_of = {slot: i for i, slot in enumerate((*inputs, *scalars))}
+    renumbered, count = [], len(number_of)
+    for node in nodes:
+        ins = tuple(number_of[slot] for slot in node.inputs)
+        outs = tuple(range(count, count + len(node.outputs)))
+        number_of.update(zip(node.outputs, outs, strict=True))
+        count += len(outs)
+        renumbered.append(WireNode(node.op, ins, outs, node.types, node.attrs))
+    piece = Piece(
+        len(inputs), tuple(program.scalars[scalar_at[s]][1] for s in scalars), tuple(renumbered),
+        tuple(number_of[slot] for slot in outputs), tuple(inplace),
+    )  # fmt: skip
+    places = tuple(scalar_at[s] for s in scalars)
+    return Stretch(piece, tuple(inputs), places, outputs, steps[0].compile, tuple(node.loc for node in nodes))
+
+
+__all__ = ["Layout", "Piece", "Stretch", "lay_out"]

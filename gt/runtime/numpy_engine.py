@@ -1,0 +1,99 @@
+"""Runs programs with NumPy: the reference that every other engine is tested against (``GT_BACKEND=numpy``).
+
+Owns: ``NumpyEngine``. Values are arrays in NumPy form (bfloat16 as rounded float32). Nothing is updated in place.
+Must not know: torch. Next: ``gt.ir.evaluate`` (what each op means).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gt.ir.evaluate import as_dtype, evaluate_node, from_wire, to_wire
+from gt.ir.graph import Attrs, Location
+from gt.ir.opdef import OpDef
+from gt.ir.program import Collective, Compute, Free, Program, WireNode
+from gt.ir.types import DType, Scalar, TensorType
+from gt.runtime.engine import Comm, ExecutionError, LoadedStats, Tier
+from gt.runtime.render import checked
+
+Array = np.ndarray[Any, Any]
+Ready = tuple[OpDef, Attrs, tuple[TensorType, ...]]
+
+
+class NumpyLoaded:
+    """A program interpreted node by node."""
+
+    tier: Tier = "eager"
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.stats = LoadedStats(pieces=1)
+        self.table = [Location(*entry) for entry in program.locations]
+        self.ready: list[list[Ready]] = [
+            [_ready(node) for node in step.nodes] if isinstance(step, Compute) else [] for step in program.steps
+        ]
+        self.outputs = {slot for _, slot in program.outputs}
+
+    def run(self, inputs: list[Array], scalars: Sequence[Scalar], comm: Comm | None = None) -> list[Array]:
+        slots = {slot: array for (_, slot), array in zip(self.program.inputs, inputs, strict=True)}
+        inputs.clear()
+        for (slot, dtype), value in zip(self.program.scalars, scalars, strict=True):
+            with np.errstate(all="ignore"):
+                slots[slot] = as_dtype(np.asarray(value), DType.by_name[dtype])
+        for step, ready in zip(self.program.steps, self.ready, strict=True):
+            if isinstance(step, Compute):
+                for node, (op, attrs, types) in zip(step.nodes, ready, strict=True):
+                    slots.update(zip(node.outputs, self._node(node, op, attrs, types, slots), strict=True))
+            elif isinstance(step, Collective):
+                assert comm is not None, f"{step.kind} needs other workers"
+                result = comm.run(step, slots[step.input] if step.input >= 0 else None)
+                if step.output >= 0:
+                    slots[step.output] = result
+            elif isinstance(step, Free):
+                for slot in step.slots:
+                    slots.pop(slot, None)
+        self.stats.runs += 1
+        return [np.array(slots[slot]) for _, slot in self.program.outputs]
+
+    def _node(
+        self, node: WireNode, op: OpDef, attrs: Attrs, types: tuple[TensorType, ...], slots: dict[int, Array]
+    ) -> tuple[Array, ...]:
+        try:
+            return evaluate_node(op, [slots[slot] for slot in node.inputs], attrs, types)
+        except Exception as e:
+            location = self.table[node.loc] if node.loc >= 0 else None
+            raise ExecutionError(op.name, location, f"{type(e).__name__}: {e}") from e
+
+
+def _ready(node: WireNode) -> Ready:
+    op, attrs, types = checked(node)
+    return op, tuple(attrs.items()), types
+
+
+class NumpyEngine:
+    """Runs programs on the CPU with NumPy. Keeps nothing."""
+
+    def load(self, program: Program) -> NumpyLoaded:
+        return NumpyLoaded(program)
+
+    def from_host(self, array: Array, dtype: DType) -> Array:
+        owned = from_wire(array, array.shape, dtype)
+        return owned if owned.flags.writeable else np.array(owned)
+
+    def to_host(self, value: Array, dtype: DType) -> Array:
+        return np.array(to_wire(value, dtype), order="C")
+
+    def synchronize(self) -> None:
+        """Nothing is ever under way."""
+
+    def start_thread(self) -> None:
+        """Nothing to prepare."""
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+__all__ = ["NumpyEngine", "NumpyLoaded"]

@@ -1,0 +1,220 @@
+"""Makes plans, off the dispatcher's message loop.
+
+Owns: ``make_plan`` (a graph and placed input types to programs), the planner process (``python -m gt.runtime.planner``,
+length-prefixed MessagePack on stdin and stdout) and ``PlannerProcess``, its handle. Must not know: clients, epochs, sockets.
+Next: ``gt.passes.plan`` (the passes), ``dispatcher`` (who asks).
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import BinaryIO
+
+import msgspec
+
+import gt.ir.ops  # noqa: F401  the op table
+from gt.ir.graph import Graph, Value
+from gt.ir.program import Program, WireGraph, WireSharding, WireType, decode_graph
+from gt.ir.types import TensorType
+from gt.passes.plan import Cluster, plan_graph
+from gt.runtime.errors import Fault, ProtocolError, fault_of
+from gt.runtime.wire import MAX_HEADER
+
+_LENGTH = struct.Struct("<I")
+MAX_REPLY = 1 << 30
+
+
+class PlanRequest(msgspec.Struct, frozen=True, array_like=True):
+    """Plan an encoded graph; ``inputs`` are global types with their placements."""
+
+    plan: int
+    graph: bytes
+    inputs: tuple[tuple[WireType, WireSharding], ...]
+    workers: tuple[int, ...]
+    num_scalars: int
+
+
+class PlanReply(msgspec.Struct, frozen=True, array_like=True):
+    """The plan, or why not."""
+
+    plan: int
+    programs: dict[int, Program]
+    outputs: tuple[tuple[WireType, WireSharding], ...]
+    fault: Fault | None = None
+
+
+GRAPHS = msgspec.msgpack.Decoder(WireGraph)
+REQUESTS = msgspec.msgpack.Decoder(PlanRequest)
+REPLIES = msgspec.msgpack.Decoder(PlanReply)
+
+
+def make_plan(
+    graph: Graph, inputs: Sequence[TensorType], workers: tuple[int, ...], num_scalars: int
+) -> tuple[dict[int, Program], tuple[TensorType, ...]]:
+    """Give programs by worker and the outputs' placed types. Errors: ProtocolError where the call does not fit the graph."""
+    if len(inputs) != len(graph.inputs) or num_scalars != len(graph.scalars):
+        raise ProtocolError(
+            f"graph {graph.name!r} takes {len(graph.inputs)} inputs and {len(graph.scalars)} scalars, "
+            f"the run gives {len(inputs)} and {num_scalars}"
+        )
+    for i, (value, given) in enumerate(zip(graph.inputs, inputs, strict=True)):
+        if value.type.placed(None) is not given.placed(None):
+            raise ProtocolError(f"input {i} of graph {graph.name!r} is {value.type!r}, the run gives {given!r}")
+    plan = plan_graph(place_inputs(graph, inputs), Cluster(workers))
+    outputs = tuple(v.type.placed(s) for v, s in zip(graph.outputs, plan.outputs, strict=True))
+    return plan.programs, outputs
+
+
+def place_inputs(graph: Graph, types: Sequence[TensorType]) -> Graph:
+    """Give the graph with its inputs placed."""
+    mapping = {v: Value(t, v.hint) for v, t in zip(graph.inputs, types, strict=True) if v.type is not t}
+
+    def get(values: tuple[Value, ...]) -> tuple[Value, ...]:
+        return tuple([mapping.get(v, v) for v in values])
+
+    nodes = tuple(
+        replace(n, inputs=get(n.inputs)) if any(v in mapping for v in n.inputs) else n for n in graph.nodes
+    )  # fmt: skip
+    return replace(graph, inputs=get(graph.inputs), nodes=nodes, outputs=get(graph.outputs)) if mapping else graph
+
+
+def answer(request: PlanRequest) -> PlanReply:
+    """Plan a request from clients that are not trusted: whatever goes wrong becomes a fault."""
+    try:
+        graph = decode_graph(GRAPHS.decode(request.graph))
+        types = [wire.tensor_type.placed(placed.sharding) for wire, placed in request.inputs]
+        programs, outputs = make_plan(graph, types, request.workers, request.num_scalars)
+    except Exception as e:
+        return PlanReply(request.plan, {}, (), fault_of(e, "protocol" if isinstance(e, ProtocolError) else "plan"))
+    placed = tuple((WireType.of(t), WireSharding.of(t.sharding)) for t in outputs if t.sharding is not None)
+    return PlanReply(request.plan, programs, placed)
+
+
+def request_of(plan: int, graph: bytes, inputs: Sequence[TensorType], workers: tuple[int, ...], scalars: int) -> PlanRequest:
+    placed = tuple((WireType.of(t), WireSharding.of(t.sharding)) for t in inputs if t.sharding is not None)
+    return PlanRequest(plan, graph, placed, workers, scalars)
+
+
+def outputs_of(reply: PlanReply) -> tuple[TensorType, ...]:
+    return tuple(wire.tensor_type.placed(placed.sharding) for wire, placed in reply.outputs)
+
+
+class PlannerProcess:
+    """A planner process. Requests are answered in order; ``pending`` are those not answered yet."""
+
+    def __init__(self) -> None:
+        self.pending: dict[int, PlanRequest] = {}
+        self._buffer = bytearray()
+        self._start()
+
+    def _start(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "gt.runtime.planner"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+        )
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self._stdin, self._stdout = self.process.stdin, self.process.stdout
+        os.set_blocking(self._stdout.fileno(), False)
+        self._unsent = bytearray()
+        os.set_blocking(self._stdin.fileno(), False)
+
+    def fileno(self) -> int:
+        return self._stdout.fileno()
+
+    def ask(self, request: PlanRequest) -> None:
+        """Hand a request over; never blocks."""
+        body = msgspec.msgpack.encode(request)
+        self.pending[request.plan] = request
+        self._unsent += _LENGTH.pack(len(body)) + body
+        self.flush()
+
+    def flush(self) -> None:
+        """Write what the pipe takes. Called again whenever the loop turns, as long as something is left."""
+        while self._unsent:
+            try:
+                written = self._stdin.write(self._unsent[: 1 << 20])
+            except OSError:
+                return  # dead: read() says so
+            if not written:
+                return
+            del self._unsent[:written]
+
+    @property
+    def has_unsent(self) -> bool:
+        return bool(self._unsent)
+
+    def read(self) -> list[PlanReply]:
+        """Give the replies that are there. A planner that died is started again; what it was asked fails."""
+        replies: list[PlanReply] = []
+        while True:
+            chunk = self._stdout.read(1 << 20)
+            if chunk is None:
+                break
+            if chunk == b"":
+                return replies + self._restart()
+            self._buffer += chunk
+        while len(self._buffer) >= 4:
+            (length,) = _LENGTH.unpack_from(self._buffer)
+            if length > MAX_REPLY:
+                self.process.kill()
+                return replies + self._restart()
+            if len(self._buffer) < 4 + length:
+                break
+            reply = REPLIES.decode(bytes(self._buffer[4 : 4 + length]))
+            del self._buffer[: 4 + length]
+            self.pending.pop(reply.plan, None)
+            replies.append(reply)
+        return replies
+
+    def _restart(self) -> list[PlanReply]:
+        """Fail the request it died on, the oldest, and ask a new planner the others."""
+        self.close()
+        asked = list(self.pending.values())
+        self.pending.clear()
+        self._buffer.clear()
+        self._start()
+        for request in asked[1:]:
+            self.ask(request)
+        fault = Fault("plan", "the planner process died while planning this graph")
+        return [PlanReply(request.plan, {}, (), fault) for request in asked[:1]]
+
+    def close(self) -> None:
+        """End the process."""
+        self._stdin.close()
+        try:
+            self.process.wait(0.5)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self._stdout.close()
+
+
+def _read_exactly(stream: BinaryIO, count: int) -> bytes | None:
+    out = bytearray()
+    while len(out) < count:
+        chunk = stream.read(count - len(out))
+        if not chunk:
+            return None
+        out += chunk
+    return bytes(out)
+
+
+def main() -> None:
+    """Answer requests until stdin closes."""
+    stdin, stdout = sys.stdin.buffer, sys.stdout.buffer
+    sys.stdout = sys.stderr  # nothing but replies may go to the pipe
+    while (head := _read_exactly(stdin, 4)) is not None:
+        (length,) = _LENGTH.unpack(head)
+        if length > 2 * MAX_HEADER or (body := _read_exactly(stdin, length)) is None:
+            return
+        reply = msgspec.msgpack.encode(answer(REQUESTS.decode(body)))
+        stdout.write(_LENGTH.pack(len(reply)) + reply)
+        stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,186 @@
+"""torch.distributed process groups, met through gt's own store.
+
+Owns: ``TorchGroup`` (Gloo or NCCL) and ``LinkStore``. TCPStore is not used: it listens on every interface. Gloo is bound to
+one address. Waiting for a collective ends at once when the group is aborted. Must not know: who is in the group and why.
+Next: ``collective`` (who calls this), ``rendezvous`` (the store's other end).
+"""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from gt.ir.program import Collective
+from gt.runtime.collective import CollectiveFailed, Rendezvous
+
+_REDUCE = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
+_WIDER = {torch.bool: torch.uint8, torch.int16: torch.int32}  # what Gloo cannot reduce
+
+
+class LinkStore(dist.Store):
+    """A torch Store whose operations travel over a rendezvous link. Keys are scoped by the group's name."""
+
+    def __init__(self, name: str, link: Rendezvous, timeout_s: float) -> None:
+        super().__init__()
+        self.name, self.link = name, link
+        self.set_timeout(timedelta(seconds=timeout_s))
+
+    def _key(self, key: str) -> str:
+        return f"{self.name}/{key}"
+
+    def set(self, key: str, value: bytes | str) -> None:  # type: ignore[override]
+        self.link.call("set", (self._key(key),), value.encode() if isinstance(value, str) else bytes(value))
+
+    def get(self, key: str) -> bytes:  # type: ignore[override]
+        return self.link.call("get", (self._key(key),))[0]
+
+    def add(self, key: str, amount: int) -> int:  # type: ignore[override]
+        return self.link.call("add", (self._key(key),), amount=amount)[1]
+
+    def check(self, keys: list[str]) -> bool:  # type: ignore[override]
+        return bool(self.link.call("check", tuple(map(self._key, keys)))[1])
+
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:  # type: ignore[override]
+        self.link.call("wait", tuple(map(self._key, keys)))
+
+    def delete_key(self, key: str) -> bool:  # type: ignore[override]
+        return bool(self.link.call("delete", (self._key(key),))[1])
+
+    def compare_set(self, key: str, expected: str, desired: str) -> bytes:  # type: ignore[override]
+        return self.link.call("compare_set", (self._key(key),), desired.encode(), expected.encode())[0]
+
+    def has_extended_api(self) -> bool:
+        return False
+
+
+class TorchGroup:
+    """One process group. All members make it at the same time and call ``run`` in the same order."""
+
+    def __init__(
+        self, name: str, rank: int, size: int, backend: str, link: Rendezvous, host: str, timeout_s: float
+    ) -> None:
+        self.rank, self.size, self.backend = rank, size, backend
+        self.wake, self.aborted = threading.Event(), False
+        store = LinkStore(name, link, timeout_s)
+        timeout = timedelta(seconds=timeout_s)
+        if backend == "nccl":
+            nccl = dist.ProcessGroupNCCL.Options()
+            nccl._timeout = timeout
+            self.group: Any = dist.ProcessGroupNCCL(store, rank, size, nccl)
+        else:
+            gloo = dist.ProcessGroupGloo._Options()
+            gloo._timeout = timeout
+            gloo._devices = [dist.ProcessGroupGloo.create_device(hostname=host)]
+            self.group = dist.ProcessGroupGloo(store, rank, size, gloo)
+        self.store = store
+
+    def run(self, step: Collective, tensor: torch.Tensor | None) -> torch.Tensor | None:
+        """Give this member's result. A member that only receives passes None; the only sender of a broadcast gets its own."""
+        attrs = dict(step.attrs)
+        if tensor is not None and tensor.is_cuda and self.backend == "gloo":
+            result = self.run(step, tensor.cpu())
+            return None if result is None else result.to(tensor.device)
+        match step.kind:
+            case "all_reduce":
+                assert tensor is not None
+                return self._all_reduce(tensor, attrs["reduce"])
+            case "all_gather":
+                assert tensor is not None
+                return torch.cat(self._gather(tensor), attrs["dim"])
+            case "reduce_scatter":
+                assert tensor is not None
+                return self._reduce_scatter(tensor, attrs["dim"], attrs["reduce"])
+            case "all_to_all":
+                assert tensor is not None
+                return torch.cat(self._exchange(tensor, attrs["dst"]), attrs["src"])
+            case "broadcast":
+                return self._broadcast(step, tensor)
+            case _:
+                raise AssertionError(f"unknown collective {step.kind}")
+
+    def _all_reduce(self, tensor: torch.Tensor, reduce: str) -> torch.Tensor:
+        if tensor.dtype.is_complex:
+            return torch.view_as_complex(self._all_reduce(torch.view_as_real(tensor), reduce))
+        wide = _WIDER.get(tensor.dtype)
+        out = tensor.to(wide) if wide is not None else tensor.clone(memory_format=torch.contiguous_format)
+        if out.numel():
+            options = dist.AllreduceOptions()
+            options.reduceOp = _REDUCE["max" if tensor.dtype is torch.bool and reduce == "sum" else reduce]
+            self._wait(self.group.allreduce([out], options))
+        return out.to(tensor.dtype) if wide is not None else out
+
+    def _gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        parts = [torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device) for _ in range(self.size)]
+        if tensor.numel():
+            self._wait(self.group.allgather([[_bytes(p) for p in parts]], [_bytes(tensor.contiguous())]))
+        return parts
+
+    def _exchange(self, tensor: torch.Tensor, dim: int) -> list[torch.Tensor]:
+        """Send part i of ``dim`` to member i; give what each member sent here, in order."""
+        sent = torch.stack(tensor.chunk(self.size, dim)) if tensor.shape[dim] else tensor.new_empty((self.size, *tensor.shape))
+        got = torch.empty_like(sent)
+        if sent.numel():
+            self._wait(self.group.alltoall_base(_bytes(got), _bytes(sent), [], []))
+        return list(got.unbind(0))
+
+    def _reduce_scatter(self, tensor: torch.Tensor, dim: int, reduce: str) -> torch.Tensor:
+        """Exchange, then reduce in group order: the same bits on every run."""
+        parts = self._exchange(tensor, dim)
+        out = parts[0]
+        for part in parts[1:]:
+            if reduce == "sum":
+                out = out | part if out.dtype is torch.bool else out + part
+            else:
+                out = torch.maximum(out, part) if reduce == "max" else torch.minimum(out, part)
+        return out
+
+    def _broadcast(self, step: Collective, tensor: torch.Tensor | None) -> torch.Tensor | None:
+        if tensor is None:
+            dtype = getattr(torch, step.type.dtype)
+            device = torch.device("cuda", torch.cuda.current_device()) if self.backend == "nccl" else torch.device("cpu")
+            out = torch.empty(step.type.shape, dtype=dtype, device=device)
+        else:
+            out = tensor.contiguous()
+        if out.numel():
+            options = dist.BroadcastOptions()
+            options.rootRank = 0
+            self._wait(self.group.broadcast([_bytes(out)], options))
+        return out
+
+    def _wait(self, work: Any) -> None:
+        """Wait until the work is over or the group is aborted. NCCL's is over on its stream."""
+        if self.backend == "nccl":
+            work.wait()
+            return
+        if not work.is_completed():
+            self.wake.clear()
+            work.get_future().add_done_callback(lambda _: self.wake.set())
+            while not work.is_completed():
+                if self.aborted:
+                    raise CollectiveFailed("a member is lost")
+                self.wake.wait(1.0)
+                self.wake.clear()
+        work.wait()
+
+    def abort(self) -> None:
+        """End the wait for a member that will never come."""
+        self.aborted = True
+        if self.backend == "nccl":
+            self.group.abort()
+        self.wake.set()
+
+    def close(self) -> None:
+        """Close the group's connections, which ends the other members' waits for it."""
+        held = [self.group]
+        self.group = None
+        if self.aborted:  # an unfinished collective may hold up the destructor until its timeout
+            threading.Thread(target=held.clear, daemon=True).start()
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """See a contiguous tensor as bytes, which every backend moves whatever the dtype."""
+    return tensor.view(-1).view(torch.uint8)

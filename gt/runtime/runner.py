@@ -1,0 +1,244 @@
+"""Performs a worker's commands on an engine: the thin shell between ``WorkerState`` and tensors.
+
+Owns: ``Runner`` (one thread's work) and ``make_engine``. Serves a worker process and the embedded session alike; how
+messages come and go is theirs. Must not know: sockets. Next: ``worker_state`` (what to do), ``collective`` (groups).
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import MutableMapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from gt.ir.program import Program
+from gt.ir.types import DType
+from gt.runtime import wire
+from gt.runtime.collective import Groups
+from gt.runtime.engine import Engine, Loaded
+from gt.runtime.errors import Fault, GtError, fault_of
+from gt.runtime.log import InstructionLog
+from gt.runtime.store import ValueStore
+from gt.runtime.wire import Message, padded, rows, wire_dtype
+from gt.runtime.worker_state import (
+    Arrived, DropValues, FormGroup, Got, Grouped, KeepValue, LoadProgram, Quit, Ran, Reply, RunProgram, ShipFault,
+    ShipValue, SkipProgram, UnloadPrograms, WorkerState,
+)  # fmt: skip
+
+
+class Outlet(Protocol):
+    """Where a runner's results go."""
+
+    def reply(self, message: Message) -> None:
+        """Send to the dispatcher."""
+        ...
+
+    def ship(self, token: bytes, message: wire.Part | wire.PartFailed, array: np.ndarray | None) -> None:
+        """Send to a client."""
+        ...
+
+
+def make_engine(backend: str, device: str = "cpu") -> Engine:
+    """Give the engine of a backend. Imports torch only if it is the one asked for."""
+    if backend == "numpy":
+        engine: Engine = importlib.import_module("gt.runtime.numpy_engine").NumpyEngine()
+        return engine
+    assert backend == "torch", backend
+    made: Engine = importlib.import_module("gt.runtime.executor").TorchEngine(device)
+    return made
+
+
+class Runner:
+    """One worker's values and programs. ``uploads``: host arrays that came on the data socket, by uid, with their dtype."""
+
+    def __init__(
+        self,
+        worker: int,
+        engine: Engine,
+        outlet: Outlet,
+        groups: Groups | None = None,
+        uploads: MutableMapping[int, tuple[np.ndarray, str]] | None = None,
+        log: InstructionLog | None = None,
+    ) -> None:
+        self.state = WorkerState(worker)
+        self.engine, self.outlet, self.groups, self.log = engine, outlet, groups, log
+        self.uploads = {} if uploads is None else uploads
+        self.values = ValueStore()
+        self.loaded: dict[int, Loaded] = {}
+        self.unloadable: dict[int, Fault] = {}
+        self.epoch = -1
+
+    def handle(self, message: Message, data: Any = None) -> bool:
+        """Do what a message asks; give False when the worker should end."""
+        if self.uploads:
+            self._take_uploads()
+        work = self.state.handle(Got(message, data))
+        while work:
+            more: list[Any] = []
+            for command in work:
+                match command:
+                    case RunProgram():
+                        more += self.state.handle(self._run(command))
+                    case Reply(reply):
+                        self.outlet.reply(reply)
+                    case DropValues(uids):
+                        self.values.drop(uids)
+                    case ShipValue(ship):
+                        self._ship(ship)
+                    case ShipFault(token, failed):
+                        self.outlet.ship(token, failed, None)
+                    case KeepValue(uid, store, array):
+                        self._keep(uid, store, array)
+                    case LoadProgram(plan, program):
+                        self._load(plan, program)
+                    case UnloadPrograms(plans):
+                        for plan in plans:
+                            self.loaded.pop(plan, None)
+                            self.unloadable.pop(plan, None)
+                    case SkipProgram():
+                        more += self.state.handle(self._skip(command))
+                    case FormGroup(make):
+                        more += self.state.handle(self._form(make))
+                    case Quit():
+                        return False
+            work = more
+        return True
+
+    def close(self) -> None:
+        """Let go of all values and of the engine."""
+        self.values = ValueStore()
+        self.loaded.clear()
+        if self.groups is not None:
+            self.groups.close()
+        self.engine.close()
+
+    # -- values
+
+    def _take_uploads(self) -> None:
+        for uid in list(self.uploads):
+            array, dtype = self.uploads.pop(uid)
+            self.values.put(uid, self.engine.from_host(array, DType.by_name[dtype]))
+            self.state.handle(Arrived(uid))
+
+    def _keep(self, uid: int, store: wire.Store, data: Any) -> None:
+        """Keep an array: embedded it comes as it is and is owned; from the wire it is copied out of the frame."""
+        if isinstance(data, np.ndarray):
+            array = data
+        else:
+            whole = wire.array_of(store.type, data)
+            array = padded(whole[rows(store.bounds)], store.local)
+            array = array.copy() if array.base is not None or not array.flags.writeable else array
+        self.values.put(uid, self.engine.from_host(array, DType.by_name[store.type.dtype]))
+
+    def _ship(self, ship: wire.Ship) -> None:
+        try:
+            array = self.engine.to_host(self.values[ship.uid], DType.by_name[ship.type.dtype])
+        except Exception as e:  # what was submitted earlier may fail only now
+            fault = fault_of(e, "run", self.state.worker, self.epoch)
+            self.outlet.ship(ship.token, wire.PartFailed(ship.request, fault), None)
+            return
+        true = tuple(b - a for a, b in ship.bounds)
+        if array.shape != true:
+            array = np.ascontiguousarray(array[tuple(slice(0, n) for n in true)])
+        if self.log is not None:
+            self.log.write("ship", "fetch", array.nbytes, f"uid={ship.uid} request={ship.request}")
+        part = wire.Part(ship.request, ship.type, ship.bounds, ship.tiles, ship.final)
+        self.outlet.ship(ship.token, part, array)
+
+    # -- programs
+
+    def _load(self, plan: int, program: Program) -> None:
+        try:
+            self.loaded[plan] = self.engine.load(program)
+        except Exception as e:  # runs of it fail with this cause
+            self.unloadable[plan] = fault_of(e, "run", self.state.worker)
+
+    def _run(self, command: RunProgram) -> Ran:
+        start = time.perf_counter()
+        self.epoch = command.epoch
+        if self.groups is not None:
+            self.groups.issued = 0
+        fault = self.unloadable.get(command.plan)
+        takes = set(command.takes)
+        values, inputs = self.values, []
+        for i, uid in enumerate(command.inputs):
+            last = uid in takes and uid not in command.inputs[i + 1 :] if takes else False
+            value = values.take(uid) if last else values[uid]
+            inputs.append(_copy(value) if i in command.copies else value)
+            del value
+        if fault is None:
+            try:
+                loaded = self.loaded[command.plan]
+                scalars = [wire.unpack_scalar(s) for s in command.scalars]
+                outputs = loaded.run(inputs, scalars, self.groups)
+                for uid, value in zip(command.outputs, outputs, strict=True):
+                    values.put(uid, value)
+            except Exception as e:
+                fault = self._fault(e, command.epoch)
+        if fault is not None:
+            inputs.clear()
+            fault = self._finish_collectives(command.plan, fault)
+        self.epoch = -1
+        seconds = time.perf_counter() - start
+        if self.log is not None:
+            name = self.state.programs[command.plan].name
+            self.log.write("run", name, 0, f"epoch={command.epoch} plan={command.plan} seconds={seconds:.6f} fault={fault.kind if fault else '-'}")
+        return Ran(command.epoch, seconds, fault)
+
+    def _fault(self, error: BaseException, epoch: int) -> Fault:
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, GtError):
+            cause = cause.__cause__
+        location = getattr(error, "location", None)
+        kind = "collective" if getattr(cause, "is_collective", False) else "run"
+        return fault_of(error if kind == "run" else cause or error, kind, self.state.worker, epoch, str(location or ""))
+
+    def _skip(self, command: SkipProgram) -> Ran:
+        start = time.perf_counter()
+        self.epoch = command.epoch
+        if self.groups is not None:
+            self.groups.issued = 0
+        fault = self._finish_collectives(command.plan, command.fault)
+        self.epoch = -1
+        return Ran(command.epoch, time.perf_counter() - start, fault if fault is not command.fault else None)
+
+    def _finish_collectives(self, plan: int, fault: Fault) -> Fault:
+        """Take part, with zeros, in the collectives that a failed run leaves undone: the others wait for them."""
+        if self.groups is None or fault.kind == "collective":
+            return fault
+        for step in self.state.programs[plan].collectives[self.groups.issued :]:
+            try:
+                self.groups.run(step, self._junk(step))
+            except Exception as e:
+                return self._fault(e, self.epoch)
+        return fault
+
+    def _junk(self, step: Any) -> Any:
+        assert self.groups is not None
+        shape = self.groups.input_shape(step)
+        if shape is None:
+            return None
+        dtype = DType.by_name[step.type.dtype]
+        return self.engine.from_host(np.zeros(shape, wire_dtype(dtype)), dtype)
+
+    def _form(self, make: wire.MakeGroup) -> Grouped:
+        start = time.perf_counter()
+        assert self.groups is not None, "the embedded session has one worker"
+        self.epoch = make.epoch
+        fault = None
+        try:
+            self.groups.form(make.name, make.members, make.backend)
+        except Exception as e:
+            fault = fault_of(e, "collective", self.state.worker, make.epoch)
+        self.epoch = -1
+        return Grouped(make.epoch, time.perf_counter() - start, make.members, fault)
+
+
+def _copy(value: Any) -> Any:
+    """Copy an input that the program overwrites but somebody still holds."""
+    return value.copy() if isinstance(value, np.ndarray) else value.clone()
+
+
+__all__ = ["Outlet", "Runner", "make_engine"]

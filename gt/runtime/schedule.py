@@ -1,0 +1,82 @@
+"""What a client holds at the dispatcher and in which order its calls are served.
+
+Owns: ``Buffer``, ``Flight``, ``Client`` and its queue. A client's calls are served strictly in order; one that has to wait
+(for a plan, an upload, a worker) holds up only the calls behind it. Must not know: sockets, how plans are made.
+Next: ``dispatcher_state``, which serves the queues.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from gt.ir.types import TensorType
+from gt.runtime.errors import Fault
+from gt.runtime.wire import Fetch, Free, Run
+
+MAX_QUEUE = 100_000
+
+
+@dataclass(slots=True, eq=False)
+class Buffer:
+    """One value of a client on the workers, under a cluster-wide ``uid``. ``type`` is placed.
+
+    ``waiting``: workers whose upload has not come yet. ``flight``: the unsettled run that makes it.
+    """
+
+    uid: int
+    type: TensorType | None
+    waiting: set[int] = field(default_factory=set)
+    flight: Flight | None = None
+    fault: Fault | None = None
+
+    def __repr__(self) -> str:
+        if self.fault:
+            return f"failed({self.fault.kind})"
+        if self.waiting:
+            return f"uploading{sorted(self.waiting)}"
+        return f"epoch {self.flight.epoch}" if self.flight else "ready"
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """One epoch on its way. It is *settled* once all workers, and all runs it read from, report success.
+
+    ``local``: the only worker that it and its unsettled inputs touched; that worker alone knows whether it went well.
+    """
+
+    epoch: int
+    client: Client | None
+    waiting: set[int]
+    outputs: tuple[Buffer, ...] = ()
+    local: int | None = None
+    deps: set[int] = field(default_factory=set)
+    dependents: list[Flight] = field(default_factory=list)
+    fetches: list[int] = field(default_factory=list)
+    groups: tuple[tuple[int, ...], ...] = ()
+    where: str = ""
+    fault: Fault | None = None
+    suspect: Fault | None = None  # a collective broke, for a reason not known yet
+
+
+@dataclass(slots=True, eq=False)
+class Client:
+    """One client: its connections, graphs, buffers by its own numbers, and its queue."""
+
+    id: int
+    token: bytes
+    down: bytes
+    up: bytes | None = None
+    seen: float = 0.0
+    workers: tuple[int, ...] = ()
+    graphs: dict[int, tuple[object, Any]] = field(default_factory=dict)  # key -> (digest, graph)
+    buffers: dict[int, Buffer] = field(default_factory=dict)
+    queue: deque[Run | Fetch | Free] = field(default_factory=deque)
+    homeless: list[tuple[Any, Any]] = field(default_factory=list)  # uploads that came before any worker
+    blocked_since: float | None = None
+    runs: int = 0
+
+    def __repr__(self) -> str:
+        buffers = ", ".join(f"{n}: {b!r}" for n, b in self.buffers.items())
+        return f"client {self.id} {{{buffers}}} {len(self.queue)} queued"

@@ -1,0 +1,53 @@
+"""What the recording side asks of the running side: one interface, embedded or remote.
+
+Owns: ``Session`` and what passes through it. Buffers are named by integers the client draws from one counter, never
+reused. Calls return at once; only ``fetch(...).result()`` waits. Must not know: tensors, traces.
+Next: ``embedded`` and ``remote``, the two implementations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Protocol
+
+import numpy as np
+
+from gt.ir.graph import Graph
+from gt.ir.signals import SignalConfig
+from gt.ir.types import Scalar, TensorType
+
+
+class Session(Protocol):
+    """A place where graphs run."""
+
+    def define(self, key: int, graph: Graph) -> None:
+        """Make a captured graph known under a key of this session. Comes before the first ``run`` of that key."""
+        ...
+
+    def run(self, key: int, inputs: Sequence[int], outputs: Sequence[int], scalars: Sequence[Scalar], frees: Sequence[int]) -> None:
+        """Run a graph on buffers. ``frees`` are buffers no handle names any more; they go after this run.
+
+        An input also in ``frees`` may be overwritten by the run (the graph's ``donated`` says which).
+        """
+        ...
+
+    def put(self, buffer: int, type: TensorType, data: np.ndarray, signal: SignalConfig | None) -> None:
+        """Make a buffer from host data. ``data`` is owned by the session from here on and has the dtype's wire form."""
+        ...
+
+    def fetch(self, buffer: int) -> Future[np.ndarray]:
+        """Read a buffer back, ordered after every earlier call. The future raises what made the buffer's run fail."""
+        ...
+
+    def free(self, buffers: Sequence[int]) -> None:
+        """Drop buffers no handle names any more."""
+        ...
+
+    def num_workers(self) -> int:
+        """Give the number of workers present."""
+        ...
+
+    def close(self) -> None:
+        """End the session and everything it started. Idempotent."""
+        ...

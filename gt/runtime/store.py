@@ -1,0 +1,45 @@
+"""The values on one worker.
+
+Owns: ``ValueStore``: engine values by uid, with their sizes. Must not know: clients, epochs, engines.
+Next: ``runner`` (puts values in and takes them out).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class ValueStore:
+    """Values by uid. ``nbytes``: what they hold together; ``peak_nbytes``: the most they ever held."""
+
+    values: dict[int, Any] = field(default_factory=dict)
+    sizes: dict[int, int] = field(default_factory=dict)
+    nbytes: int = 0
+    peak_nbytes: int = 0
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, uid: int) -> Any:
+        return self.values[uid]
+
+    def put(self, uid: int, value: Any) -> None:
+        """Keep a value under a new uid."""
+        size = int(value.nbytes)
+        self.values[uid], self.sizes[uid] = value, size
+        self.nbytes += size
+        if self.nbytes > self.peak_nbytes:
+            self.peak_nbytes = self.nbytes
+
+    def take(self, uid: int) -> Any:
+        """Give a value and let go of it."""
+        self.nbytes -= self.sizes.pop(uid)
+        return self.values.pop(uid)
+
+    def drop(self, uids: tuple[int, ...]) -> None:
+        """Let values go; those not here are passed over."""
+        for uid in uids:
+            if uid in self.values:
+                self.take(uid)

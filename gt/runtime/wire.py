@@ -1,0 +1,447 @@
+"""Every message between processes, typed, versioned and bounded. There is no pickle here or behind it.
+
+Owns: the message structs, ``encode``/``decode`` and the size limits. A message is one header frame (a version byte and
+MessagePack) and at most one raw data frame. ``decode`` raises ProtocolError for anything else; receivers count it and go
+on. Must not know: sockets, states. Next: ``transport`` (sockets), ``dispatcher_state`` (who answers).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Generic, TypeAlias, TypeVar, Union
+
+import msgspec
+import numpy as np
+
+from gt.ir.program import Program, WireType
+from gt.ir.signals import SignalConfig
+from gt.ir.types import DType, Scalar, bfloat16
+from gt.runtime.errors import Fault, ProtocolError
+
+VERSION = 1
+MAX_HEADER = 64 << 20
+MAX_DATA = 16 << 30
+INLINE = 64 << 10  # uploads up to here ride in the control message
+
+Buffers: TypeAlias = tuple[int, ...]
+Bounds: TypeAlias = tuple[tuple[int, int], ...]
+WireScalar: TypeAlias = Union[bool, int, float, tuple[float, float]]  # a pair is a complex number
+Frames: TypeAlias = Sequence[Any]
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True, tag_field="message", tag=True, forbid_unknown_fields=True):
+    """Base of all messages: an array whose first element names the type."""
+
+
+# -- client to dispatcher
+
+
+class ClientHello(Message, frozen=True):
+    """Open a session."""
+
+    pid: int = 0
+
+
+class Attach(Message, frozen=True):
+    """Say that this connection belongs to the peer that owns ``token``. Roles: up (client), link, store (worker)."""
+
+    token: bytes
+    role: str
+
+
+class Define(Message, frozen=True):
+    """Name a graph. The data frame is the encoded graph."""
+
+    key: int
+
+
+class Run(Message, frozen=True):
+    """Run graph ``key``; ``frees`` go after it."""
+
+    key: int
+    inputs: Buffers
+    outputs: Buffers
+    scalars: tuple[WireScalar, ...]
+    frees: Buffers
+
+
+class Put(Message, frozen=True):
+    """Make a buffer of host data: with the data frame if it is small (``inline``), else ask where to send it."""
+
+    buffer: int
+    type: WireType
+    signal: SignalConfig | None
+    inline: bool
+
+
+class Fetch(Message, frozen=True):
+    """Read a buffer back."""
+
+    buffer: int
+    request: int
+
+
+class Free(Message, frozen=True):
+    """Drop buffers, after everything sent before. Also dispatcher to worker, by uid."""
+
+    buffers: Buffers
+
+
+class Beat(Message, frozen=True):
+    """A sign of life. A worker says which epoch it is running, -1 for none."""
+
+    epoch: int = -1
+
+
+class Bye(Message, frozen=True):
+    """Leave; what this peer held is given back at once."""
+
+
+# -- dispatcher to client
+
+
+class ClientWelcome(Message, frozen=True):
+    """The client's id, its secret (also its routing id on data sockets), and how many runs it may have in flight."""
+
+    client: int
+    token: bytes
+    window: int
+
+
+class Workers(Message, frozen=True):
+    """The workers present: id, address for uploads, address for results."""
+
+    workers: tuple[tuple[int, str, str], ...]
+
+
+class Attached(Message, frozen=True):
+    """The connection is known now."""
+
+
+class Tile(msgspec.Struct, frozen=True, array_like=True):
+    """One worker's part of an upload: send rows ``bounds`` with this ticket."""
+
+    worker: int
+    ticket: bytes
+    bounds: Bounds
+
+
+class Placed(Message, frozen=True):
+    """Where to send an upload."""
+
+    buffer: int
+    tiles: tuple[Tile, ...]
+
+
+class Failed(Message, frozen=True):
+    """A fetch failed."""
+
+    request: int
+    fault: Fault
+
+
+class Settled(Message, frozen=True):
+    """All workers confirm that the run behind a fetch went well."""
+
+    request: int
+
+
+class Progress(Message, frozen=True):
+    """How many of this client's runs are over, in all."""
+
+    runs: int
+
+
+class Ping(Message, frozen=True):
+    """The dispatcher is alive."""
+
+
+class Refused(Message, frozen=True):
+    """The dispatcher will not serve this peer."""
+
+    reason: str
+
+
+# -- dispatcher to worker
+
+
+class WorkerWelcome(Message, frozen=True):
+    """The worker's id and its secret."""
+
+    worker: int
+    token: bytes
+
+
+class Load(Message, frozen=True):
+    """Keep a program under a plan id."""
+
+    plan: int
+    program: Program
+
+
+class Unload(Message, frozen=True):
+    """Forget programs."""
+
+    plans: tuple[int, ...]
+
+
+class Execute(Message, frozen=True):
+    """Run a loaded program. Ids are in the order of the flush's lists; ``frees`` go after it."""
+
+    epoch: int
+    plan: int
+    inputs: Buffers
+    outputs: Buffers
+    scalars: tuple[WireScalar, ...]
+    frees: Buffers
+
+
+class MakeGroup(Message, frozen=True):
+    """Create the process group of ``members``, as an epoch of its own. ``name`` scopes its store keys."""
+
+    epoch: int
+    name: str
+    members: tuple[int, ...]
+    backend: str
+
+
+class Store(Message, frozen=True):
+    """Keep rows ``bounds`` of the array in the data frame, padded to ``local``."""
+
+    uid: int
+    type: WireType
+    bounds: Bounds
+    local: tuple[int, ...]
+
+
+class Expect(Message, frozen=True):
+    """An upload with this ticket will come: ``type`` is what is sent, ``local`` the padded shape kept."""
+
+    uid: int
+    ticket: bytes
+    type: WireType
+    local: tuple[int, ...]
+
+
+class Ship(Message, frozen=True):
+    """Send rows of a buffer to the client that owns ``token``: this worker's part is ``bounds`` of ``type``."""
+
+    uid: int
+    token: bytes
+    request: int
+    type: WireType
+    bounds: Bounds
+    tiles: int
+    final: bool
+
+
+class Abort(Message, frozen=True):
+    """A worker is lost: end whatever waits for it."""
+
+    worker: int
+
+
+class StoreReply(Message, frozen=True):
+    """Answer to a StoreOp; ``ok`` false: the key's group lost a member."""
+
+    request: int
+    ok: bool
+    value: bytes = b""
+    number: int = 0
+
+
+class Stop(Message, frozen=True):
+    """End the process."""
+
+
+# -- worker to dispatcher
+
+
+class WorkerHello(Message, frozen=True):
+    """Join: where clients reach this worker's data sockets, and what it runs on."""
+
+    upload: str
+    results: str
+    host: str
+    pid: int
+    device: str
+    backend: str
+
+
+class Done(Message, frozen=True):
+    """An epoch is over on this worker."""
+
+    epoch: int
+    seconds: float
+    fault: Fault | None = None
+
+
+class Uploaded(Message, frozen=True):
+    """An expected upload is here."""
+
+    uid: int
+
+
+class StoreOp(Message, frozen=True):
+    """One operation on the rendezvous store. kind: set, get, add, wait, check, delete, compare_set."""
+
+    request: int
+    kind: str
+    keys: tuple[str, ...]
+    value: bytes = b""
+    expected: bytes = b""
+    amount: int = 0
+
+
+# -- data sockets
+
+
+class Upload(Message, frozen=True):
+    """Client to worker: the rows asked for by a ticket, in the data frame."""
+
+    ticket: bytes
+    type: WireType
+
+
+class Part(Message, frozen=True):
+    """Worker to client: one of ``tiles`` parts of a result of ``type``, in the data frame."""
+
+    request: int
+    type: WireType
+    bounds: Bounds
+    tiles: int
+    final: bool
+
+
+class PartFailed(Message, frozen=True):
+    """Worker to client: the value is poisoned."""
+
+    request: int
+    fault: Fault
+
+
+FromClient: TypeAlias = ClientHello | Define | Run | Put | Fetch | Free
+FromWorker: TypeAlias = WorkerHello | Done | Uploaded | StoreOp
+Incoming: TypeAlias = (
+    ClientHello | Define | Run | Put | Fetch | Free | WorkerHello | Done | Uploaded | StoreOp | Attach | Beat | Bye
+)
+ToClient: TypeAlias = (
+    ClientWelcome | Workers | Attached | Placed | Failed | Settled | Progress | Ping | Refused | Part | PartFailed
+)
+ToWorker: TypeAlias = (
+    WorkerWelcome | Attached | Load | Unload | Execute | MakeGroup | Store | Expect | Ship | Free | Abort | StoreReply
+    | Ping | Stop | Refused
+)  # fmt: skip
+
+T = TypeVar("T")
+_ENCODER = msgspec.msgpack.Encoder()
+_VERSION_BYTE = bytes([VERSION])
+WITH_DATA = (Define, Put, Store, Upload, Part)
+
+
+class Codec(Generic[T]):
+    """Decodes the messages one kind of receiver accepts."""
+
+    def __init__(self, accepts: Any) -> None:
+        self._decoder = msgspec.msgpack.Decoder(accepts)
+
+    def decode(self, frames: Frames) -> tuple[T, memoryview | None]:
+        """Give the message and its data frame. Errors: ProtocolError for whatever is not exactly a valid message."""
+        if not 1 <= len(frames) <= 2:
+            raise ProtocolError(f"expected a header frame and at most one data frame, got {len(frames)} frames")
+        header = memoryview(frames[0])
+        if not 1 <= len(header) <= MAX_HEADER:
+            raise ProtocolError(f"expected a header of 1 to {MAX_HEADER} bytes, got {len(header)}")
+        if header[0] != VERSION:
+            raise ProtocolError(f"expected protocol version {VERSION}, got {header[0]}: use equal gt versions")
+        try:
+            message = self._decoder.decode(header[1:])
+        except (msgspec.MsgspecError, RecursionError, ValueError) as e:
+            raise ProtocolError(f"malformed message: {e}") from None
+        data = memoryview(frames[1]) if len(frames) == 2 else None
+        wants = isinstance(message, WITH_DATA) and not (isinstance(message, Put) and not message.inline)
+        if wants != (data is not None):
+            raise ProtocolError(f"{type(message).__name__} {'needs a' if wants else 'takes no'} data frame")
+        if isinstance(message, Put | Store | Upload) and data is not None:
+            check_nbytes(message.type, data.nbytes)
+        if isinstance(message, Part) and data is not None:
+            check_nbytes(WireType(tuple(b - a for a, b in message.bounds), message.type.dtype), data.nbytes)
+        return message, data
+
+
+FROM_PEERS: Codec[Incoming] = Codec(Incoming)
+TO_CLIENT: Codec[ToClient] = Codec(ToClient)
+TO_WORKER: Codec[ToWorker] = Codec(ToWorker)
+UPLOADS: Codec[Upload | Attach] = Codec(Upload | Attach)
+
+
+def encode(message: Message) -> bytes:
+    """Give the header frame. Errors: ProtocolError above the limit, since the receiver would drop it unseen."""
+    try:
+        header = _VERSION_BYTE + _ENCODER.encode(message)
+    except OverflowError:
+        raise ProtocolError(f"{type(message).__name__} holds an integer beyond 64 bits") from None
+    if len(header) > MAX_HEADER:
+        raise ProtocolError(f"{type(message).__name__} of {len(header)} bytes is over the limit of {MAX_HEADER} bytes")
+    return header
+
+
+def check_data(nbytes: int) -> None:
+    """Refuse to send a data frame that the receiver would drop."""
+    if nbytes > MAX_DATA:
+        raise ProtocolError(f"data of {nbytes} bytes is over the limit of {MAX_DATA} bytes: split the tensor")
+
+
+# -- arrays
+
+
+def wire_dtype(dtype: DType) -> np.dtype[Any]:
+    """Give the NumPy dtype in which elements travel."""
+    return np.dtype(np.uint16) if dtype is bfloat16 else dtype.numpy
+
+
+def check_nbytes(type_: WireType, nbytes: int) -> None:
+    """Check that a data frame has the bytes its type says, before anything is built on it."""
+    dtype = DType.by_name.get(type_.dtype)
+    if dtype is None:
+        raise ProtocolError(f"expected a dtype, got {type_.dtype!r}")
+    if len(type_.shape) > 64 or any(s < 0 for s in type_.shape):
+        raise ProtocolError(f"expected a shape of at most 64 sizes >= 0, got {type_.shape}")
+    if math.prod(type_.shape) * dtype.itemsize != nbytes:
+        raise ProtocolError(f"{type_.dtype}{list(type_.shape)} does not fill {nbytes} bytes")
+
+
+def array_of(type_: WireType, data: memoryview | bytes) -> np.ndarray:
+    """Give a read-only array over a data frame."""
+    check_nbytes(type_, memoryview(data).nbytes)
+    return np.frombuffer(data, wire_dtype(DType.by_name[type_.dtype])).reshape(type_.shape)
+
+
+def data_of(array: np.ndarray) -> memoryview:
+    """Give an array's bytes as a data frame, copied only when it is not contiguous."""
+    flat = np.ascontiguousarray(array)
+    check_data(flat.nbytes)
+    return memoryview(flat.reshape(-1).view(np.uint8)) if flat.size else memoryview(b"")
+
+
+def rows(bounds: Bounds) -> tuple[slice, ...]:
+    """Give bounds as an index."""
+    return tuple(slice(a, b) for a, b in bounds)
+
+
+def padded(array: np.ndarray, local: tuple[int, ...]) -> np.ndarray:
+    """Give the array grown to ``local`` at the ends with zeros."""
+    if array.shape == local:
+        return array
+    out = np.zeros(local, array.dtype)
+    out[tuple(slice(0, s) for s in array.shape)] = array
+    return out
+
+
+def pack_scalar(value: Scalar) -> WireScalar:
+    return (value.real, value.imag) if isinstance(value, complex) else value
+
+
+def unpack_scalar(value: WireScalar) -> Scalar:
+    return complex(*value) if isinstance(value, tuple) else value

@@ -1,0 +1,271 @@
+"""A worker as a pure state machine: messages in, commands out. It knows which values are here and which are poisoned.
+
+Owns: the ids of loaded programs and present values, poison, broken groups. Holds no tensor and reads no clock. Everything
+that came before a message has happened when it is handled: the worker does one thing at a time, in order.
+Next: ``runner`` (performs the commands on an engine), ``dispatcher_state`` (the other end).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from gt.ir.program import Program
+from gt.runtime import wire
+from gt.runtime.errors import Fault
+from gt.runtime.wire import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Got:
+    """A message came from the dispatcher."""
+
+    message: Message
+    data: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """An upload that the dispatcher counts on is here."""
+
+    uid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A program, or its skipping, is over."""
+
+    epoch: int
+    seconds: float
+    fault: Fault | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """A process group was made, or not."""
+
+    epoch: int
+    seconds: float
+    members: tuple[int, ...]
+    fault: Fault | None = None
+
+
+Event: TypeAlias = Got | Arrived | Ran | Grouped
+
+
+@dataclass(frozen=True, slots=True)
+class LoadProgram:
+    """Make a program ready."""
+
+    plan: int
+    program: Program
+
+
+@dataclass(frozen=True, slots=True)
+class UnloadPrograms:
+    """Forget programs."""
+
+    plans: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunProgram:
+    """Run a program on values; ``takes`` are inputs that leave the store before the run, so that it may reuse them.
+
+    ``copies``: positions in ``inputs`` that the program overwrites though somebody still holds them.
+    """
+
+    epoch: int
+    plan: int
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    scalars: tuple[wire.WireScalar, ...]
+    takes: tuple[int, ...] = ()
+    copies: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SkipProgram:
+    """Take part in a program's collectives only, with junk, so that the other workers get through."""
+
+    epoch: int
+    plan: int
+    fault: Fault
+
+
+@dataclass(frozen=True, slots=True)
+class FormGroup:
+    """Create a process group."""
+
+    message: wire.MakeGroup
+
+
+@dataclass(frozen=True, slots=True)
+class KeepValue:
+    """Put host data among the values: rows ``bounds`` of it, padded to ``local``."""
+
+    uid: int
+    message: wire.Store
+    data: Any
+
+
+@dataclass(frozen=True, slots=True)
+class DropValues:
+    """Let values go."""
+
+    uids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ShipValue:
+    """Send a value to a client."""
+
+    message: wire.Ship
+
+
+@dataclass(frozen=True, slots=True)
+class ShipFault:
+    """Tell a client that its value is poisoned."""
+
+    token: bytes
+    message: wire.PartFailed
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Send a message to the dispatcher."""
+
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Quit:
+    """End the worker."""
+
+
+Command: TypeAlias = (
+    LoadProgram | UnloadPrograms | RunProgram | SkipProgram | FormGroup | KeepValue | DropValues | ShipValue | ShipFault
+    | Reply | Quit
+)  # fmt: skip
+
+
+@dataclass
+class WorkerState:
+    """``values``: uids present. ``poison``: uids that are not, and why. ``running``: outputs of the epoch under way."""
+
+    worker: int
+    programs: dict[int, Program] = field(default_factory=dict)
+    values: set[int] = field(default_factory=set)
+    poison: dict[int, Fault] = field(default_factory=dict)
+    broken: dict[tuple[int, ...], Fault] = field(default_factory=dict)
+    running: RunProgram | SkipProgram | None = None
+    outputs: tuple[int, ...] = ()
+    frees: tuple[int, ...] = ()
+
+    def __repr__(self) -> str:
+        now = f"running {self.running.epoch}" if self.running else "idle"
+        return (
+            f"worker {self.worker} {now}, programs {sorted(self.programs)}, values {sorted(self.values)}, "
+            f"poisoned {sorted(self.poison)}, broken {sorted(self.broken)}"
+        )
+
+    def handle(self, event: Event) -> list[Command]:
+        """Take one event; give the commands it causes, in order."""
+        match event:
+            case Got(message, data):
+                return self._got(message, data)
+            case Arrived(uid):
+                self.values.add(uid)
+                return []
+            case Ran():
+                return self._ran(event)
+            case Grouped(epoch, seconds, members, fault):
+                if fault is None:
+                    self.broken.pop(members, None)
+                else:
+                    self.broken[members] = fault
+                return [Reply(wire.Done(epoch, seconds, fault))]
+
+    def _got(self, message: Message, data: Any) -> list[Command]:
+        match message:
+            case wire.Execute():
+                return self._execute(message)
+            case wire.Ship():
+                if message.uid in self.values:
+                    return [ShipValue(message)]
+                fault = self.poison.get(message.uid) or Fault("protocol", f"value {message.uid} is not on this worker", self.worker)
+                return [ShipFault(message.token, wire.PartFailed(message.request, fault))]
+            case wire.Free(uids):
+                return self._drop(uids)
+            case wire.Store(uid):
+                self.values.add(uid)
+                return [KeepValue(uid, message, data)]
+            case wire.Load(plan, program):
+                self.programs[plan] = program
+                return [LoadProgram(plan, program)]
+            case wire.Unload(plans):
+                for plan in plans:
+                    self.programs.pop(plan, None)
+                return [UnloadPrograms(plans)]
+            case wire.MakeGroup():
+                return [FormGroup(message)]
+            case wire.Stop() | wire.Refused():
+                return [Quit()]
+            case _:
+                return []
+
+    def _execute(self, message: wire.Execute) -> list[Command]:
+        program = self.programs.get(message.plan)
+        if program is None:
+            fault = Fault("protocol", f"plan {message.plan} is not loaded", self.worker, message.epoch)
+            self.poison |= dict.fromkeys(message.outputs, fault)
+            return [*self._drop(message.frees), Reply(wire.Done(message.epoch, 0.0, fault))]
+        mine = tuple(message.inputs[position] for position, _ in program.inputs)
+        self.outputs = tuple(message.outputs[position] for position, _ in program.outputs)
+        self.frees = message.frees
+        fault = self._why_not(mine, program)
+        if fault is not None:
+            self.running = SkipProgram(message.epoch, message.plan, fault)
+            return [self.running]
+        donated = {slot for slot in program.donated}
+        freed = set(message.frees)
+        takes = tuple(dict.fromkeys(uid for uid in mine if uid in freed))
+        copies = tuple(
+            i for i, ((_, slot), uid) in enumerate(zip(program.inputs, mine, strict=True))
+            if slot in donated and (uid not in freed or mine.count(uid) > 1)
+        )  # fmt: skip
+        self.values.difference_update(takes)
+        self.running = RunProgram(message.epoch, message.plan, mine, self.outputs, message.scalars, takes, copies)
+        return [self.running]
+
+    def _why_not(self, inputs: tuple[int, ...], program: Program) -> Fault | None:
+        for uid in inputs:
+            if uid not in self.values:
+                return self.poison.get(uid) or Fault("protocol", f"value {uid} is not on worker {self.worker}", self.worker)
+        if self.broken:
+            for step in program.collectives:
+                if step.group in self.broken:
+                    return self.broken[step.group]
+        return None
+
+    def _ran(self, event: Ran) -> list[Command]:
+        assert self.running is not None and self.running.epoch == event.epoch
+        fault = event.fault
+        if fault is None and isinstance(self.running, SkipProgram):
+            fault = self.running.fault
+        if event.fault is not None and event.fault.kind == "collective":
+            program = self.programs[self.running.plan]
+            self.broken |= {step.group: event.fault for step in program.collectives}
+        if fault is None:
+            self.values.update(self.outputs)
+        else:
+            self.poison |= dict.fromkeys(self.outputs, fault)
+        frees, self.running, self.outputs, self.frees = self.frees, None, (), ()
+        return [*self._drop(frees), Reply(wire.Done(event.epoch, event.seconds, fault))]
+
+    def _drop(self, uids: tuple[int, ...]) -> list[Command]:
+        here = tuple(uid for uid in uids if uid in self.values)
+        self.values.difference_update(here)
+        for uid in uids:
+            self.poison.pop(uid, None)
+        return [DropValues(here)] if here else []

@@ -1,0 +1,123 @@
+"""Which session this process records for: embedded by default, local workers or a server when asked.
+
+Owns: starting, choosing and ending the session. Must not know: traces. Next: ``gt.runtime.embedded``, ``gt.runtime.remote``.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from gt.ir.graph import Graph
+from gt.runtime.embedded import EmbeddedSession
+from gt.runtime.env import BACKEND
+from gt.runtime.launch import LocalCluster, start_local
+from gt.runtime.remote import RemoteSession
+from gt.runtime.session import Session
+
+on_define: list[Callable[[int, Graph], None]] = []  # called with every graph whose key is new
+
+_lock = threading.RLock()
+_session: Session | None = None
+_cluster: LocalCluster | None = None
+_pinned = False
+_keys: WeakKeyDictionary[Session, dict[Any, int]] = WeakKeyDictionary()
+
+
+def current() -> Session:
+    """Give the session, starting the embedded one if none was asked for."""
+    global _session
+    if _session is None:
+        with _lock:
+            if _session is None:
+                _session = EmbeddedSession(backend=BACKEND.get())
+    return _session
+
+
+@contextmanager
+def pinned(session: Session) -> Iterator[None]:
+    """Use ``session`` throughout: connect, gpu_workers and disconnect do nothing meanwhile. It is closed at the end."""
+    global _session, _pinned
+    with _lock:
+        _refuse_second("gt.session.pinned")
+        _session, _pinned = session, True
+    try:
+        yield
+    finally:
+        _pinned = False
+        disconnect()
+
+
+def known(session: Session) -> dict[Any, int]:
+    """Give the keys of graphs that ``session`` has been told of."""
+    found = _keys.get(session)
+    if found is None:
+        found = _keys.setdefault(session, {})
+    return found
+
+
+def connect(address: str, timeout_s: float = 5.0) -> None:
+    """Use the server at ``"host:port"`` from here on.
+
+    Errors: ConnectionError within ``timeout_s`` if there is none; RuntimeError if a session is in use already.
+    """
+    global _session
+    if _pinned:
+        return
+    with _lock:
+        _refuse_second("gt.connect")
+        _session = RemoteSession(address, timeout=timeout_s)
+
+
+def gpu_workers(n: int) -> None:
+    """Start ``n`` local worker processes, one for each GPU while there are any, and use them from here on.
+
+    Call it before the first op. Errors: ValueError if ``n`` < 1; RuntimeError if a session is in use already.
+    """
+    global _session, _cluster
+    if n < 1:
+        raise ValueError(f"gpu_workers needs at least one worker, got {n}")
+    if _pinned:
+        return
+    with _lock:
+        _refuse_second("gt.gpu_workers")
+        _cluster = start_local(n, backend=BACKEND.get())
+        try:
+            _session = RemoteSession(_cluster.address, timeout=60.0)
+        except BaseException:
+            _cluster.stop()
+            _cluster = None
+            raise
+
+
+def _refuse_second(name: str) -> None:
+    if _session is not None:
+        raise RuntimeError(
+            f"{name} must come before the first op: this process already uses a session. Call gt.disconnect() first; "
+            "tensors of the old session are lost with it"
+        )
+
+
+def disconnect() -> None:
+    """End the session and everything it started. Idempotent. Tensors not read by then are lost."""
+    global _session, _cluster
+    if _pinned:
+        return
+    with _lock:
+        session, cluster, _session, _cluster = _session, _cluster, None, None
+        if session is not None:
+            session.close()
+        if cluster is not None:
+            cluster.stop()
+
+
+def num_workers() -> int:
+    """Give the number of workers of the session."""
+    return current().num_workers()
+
+
+atexit.register(disconnect)

@@ -1,0 +1,96 @@
+"""Signals: scopes that say how the work recorded inside them should be placed. A signal never changes a value.
+
+Owns: the stack of scopes of each thread. Next: ``config`` (what names mean), ``gt.ir.signals``, ``gt.passes.propagate_sharding``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gt import config
+from gt.ir.ops import OPS
+from gt.ir.signals import SignalConfig
+from gt.trace import record, state
+
+if TYPE_CHECKING:
+    from gt.tensor import Tensor
+
+Named = tuple[str, SignalConfig]
+
+
+def resolve(name: str, backward: str | None = None) -> Named:
+    """Give a signal's name and what it asks for; nothing, with one warning, if no configuration names it."""
+    if not isinstance(name, str):
+        raise TypeError(f"a signal is named by a string, got {type(name).__name__}")
+    found = config.get_signal_config(name) or SignalConfig()
+    if backward is not None and backward != found.backward_signal:
+        found = msgspec.structs.replace(found, backward_signal=backward)
+        return f"{name}>{backward}", found
+    return name, found
+
+
+def for_backward(signal: Named | None) -> Named | None:
+    """Give the signal that the gradients of work recorded under ``signal`` follow."""
+    if signal is None:
+        return None
+    name, found = signal
+    if found.backward_signal is not None:
+        return resolve(found.backward_signal)
+    return None if found.shard is not None else signal
+
+
+def enter(name: str, backward: str | None = None) -> None:
+    """Begin a scope; ``exit(name)`` ends it. Scopes nest, the innermost counts."""
+    state.signals.append(resolve(name, backward))
+    state.trace.mark(state.signals[-1])
+
+
+def exit(name: str) -> None:
+    """End the innermost scope. Errors: RuntimeError if it has another name, or there is none."""
+    if not state.signals:
+        raise RuntimeError(f"gt.signal.exit({name!r}): no signal is active")
+    current = state.signals[-1][0].partition(">")[0]
+    if current != name:
+        raise RuntimeError(f"gt.signal.exit({name!r}): the innermost active signal is {current!r}")
+    state.signals.pop()
+    state.trace.mark(state.signals[-1] if state.signals else None)
+
+
+@contextmanager
+def context(name: str, backward: str | None = None) -> Iterator[None]:
+    """Run the block's work under signal ``name``; gradients follow ``backward`` if given."""
+    enter(name, backward)
+    depth = len(state.signals)
+    try:
+        yield
+    finally:
+        del state.signals[depth - 1 :]
+        state.trace.mark(state.signals[-1] if state.signals else None)
+
+
+signal = context
+
+
+def tensor(t: Tensor, name: str, backward: str | None = None) -> Tensor:
+    """Give the same values, placed as signal ``name`` says."""
+    with context(name, backward):
+        return record(OPS["copy"], (t,))
+
+
+def current_signal() -> str | None:
+    """Give the name of the innermost active signal."""
+    return state.signals[-1][0].partition(">")[0] if state.signals else None
+
+
+def current_backward_signal() -> str | None:
+    """Give the signal that gradients of work recorded now will follow."""
+    return state.signals[-1][1].backward_signal if state.signals else None
+
+
+def get_signal_stack() -> list[str]:
+    """Give the names of the active signals, outermost first."""
+    return [name.partition(">")[0] for name, _ in state.signals]

@@ -1,0 +1,356 @@
+"""Recording: ops append to a flat trace, and reading a value flushes it.
+
+Owns: ``Trace`` (one per thread), ``record`` (the path every op takes), the structural key, and ``flush``. Nothing here runs
+an op. Must not know: what ops mean, how tensors are used, where graphs run. Next: ``tensor`` (the handles), ``lower``
+(trace to Graph), ``session`` (where flushes go).
+
+A trace entry is ``(rule id, operand value ids)``. A *rule* is an op with its attributes, operand types and result types,
+interned, so one dictionary lookup is shape inference, and the tuple of entries is the structural key. Value ids count
+results in order. Inputs and run-time scalars are entries too, without operands.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import threading
+import types
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from gt.ir.graph import Attrs
+from gt.ir.opdef import OpDef
+from gt.ir.types import DType, Scalar, TensorType
+
+if TYPE_CHECKING:
+    from gt.ir.signals import SignalConfig
+    from gt.runtime.session import Session
+    from gt.tensor import Tensor
+
+MAX_PENDING = 4096  # entries; longer chains flush themselves in equal pieces, so that their keys recur
+
+
+class Rule:
+    """An op on given attributes and types. ``id`` is even; ``id + 1`` in an entry says the entry is on the tape."""
+
+    __slots__ = ("id", "op", "attrs", "inputs", "outputs", "single", "differentiable", "saved")
+
+    def __init__(self, op: OpDef | None, attrs: Attrs, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]):
+        self.id = 2 * len(RULES)
+        self.op, self.attrs, self.inputs, self.outputs = op, attrs, inputs, outputs
+        self.single = outputs[0] if len(outputs) == 1 else None
+        self.differentiable = op is not None and (op.vjp is not None or op.decompose is not None)
+        self.saved: dict[tuple[bool, ...], tuple[tuple[int, ...], tuple[int, ...]]] = {}  # what the vjp reads
+        RULES.append(self)
+
+
+RULES: list[Rule] = []
+_rules: dict[Any, Rule] = {}
+_rules_lock = threading.Lock()
+
+
+def rule_of(op: OpDef, attrs: Attrs, inputs: tuple[TensorType, ...]) -> Rule:
+    key = (op, attrs, *inputs)
+    found = _rules.get(key)
+    if found is None:
+        outputs = op.infer_types(inputs, attrs)  # raises at the user's line
+        with _rules_lock:
+            found = _rules.get(key) or _rules.setdefault(key, Rule(op, attrs, inputs, outputs))
+    return found
+
+
+def _leaf_rule(kind: str, type: TensorType) -> Rule:
+    key = (kind, type)
+    found = _rules.get(key)
+    if found is None:
+        with _rules_lock:
+            found = _rules.get(key) or _rules.setdefault(key, Rule(None, ((kind, True),), (), (type,)))
+    return found
+
+
+class Buffer:
+    """A value that exists, or will once an earlier run has finished. Freed when no handle names it any more."""
+
+    __slots__ = ("id", "type", "session")
+
+    def __init__(self, id: int, type: TensorType, session: Session) -> None:
+        self.id, self.type, self.session = id, type, session
+
+    def __del__(self) -> None:
+        if self.id >= 0:
+            _dead.append((self.session, self.id))
+
+
+_dead: deque[tuple[Session, int]] = deque()  # appended by finalizers, so nothing here may lock
+_ids = itertools.count()
+
+
+def new_buffer(type: TensorType, session: Session) -> Buffer:
+    return Buffer(next(_ids), type, session)
+
+
+def take_dead(session: Session) -> list[int]:
+    """Give the buffers of ``session`` that died since the last call."""
+    out, keep = [], []
+    while _dead:
+        owner, id = _dead.popleft()
+        if owner is session:
+            out.append(id)
+        elif not getattr(owner, "closed", False):
+            keep.append((owner, id))
+    _dead.extend(keep)
+    return out
+
+
+class Number:
+    """A Python number as an operand: a run-time scalar, given anew at each run and not part of the key."""
+
+    __slots__ = ("value", "_type")
+    _trace = None
+    _buffer = None
+    _base = None
+    _rg = False
+
+    def __init__(self, value: Scalar, dtype: DType) -> None:
+        self.value, self._type = value, TensorType((), dtype)
+
+    @property
+    def type(self) -> TensorType:
+        return self._type
+
+
+class ValueRef:
+    """A value of a trace as an operand, without a tensor that names it."""
+
+    __slots__ = ("_trace", "_index", "_type", "_rg")
+    _buffer = None
+    _base = None
+
+    def __init__(self, trace: Trace, index: int, type: TensorType) -> None:
+        self._trace, self._index, self._type, self._rg = trace, index, type, False
+
+    @property
+    def type(self) -> TensorType:
+        return self._type
+
+
+class Trace:
+    """Pending work of one thread; after its flush, the tape of what is still alive."""
+
+    __slots__ = (
+        "code", "where", "handles", "size", "inputs", "input_ids", "scalars", "scalar_ids", "leaves", "links", "marks",
+        "freed", "overwritten", "edge", "sealed", "lock", "number", "saved", "names", "hooks", "hooked", "limit", "session", "tracked",
+        "__weakref__",
+    )  # fmt: skip
+    _numbers = itertools.count()
+
+    def __init__(self, signal: tuple[str, SignalConfig] | None = None) -> None:
+        self.number = next(Trace._numbers)
+        self.code: list[tuple[int, tuple[int, ...]]] = []
+        self.where: list[tuple[types.CodeType, int] | None] = []
+        self.handles: list[weakref.ref[Tensor]] = []
+        self.size = 0  # number of values
+        self.inputs: list[Buffer] = []
+        self.input_ids: dict[int, int] = {}  # buffer id -> value id
+        self.scalars: list[Scalar] = []
+        self.scalar_ids: list[int] = []
+        self.leaves: dict[int, tuple[weakref.ref[Any], int]] = {}  # value id -> who accumulates its gradient, its version
+        self.links: dict[int, tuple[Trace, int]] = {}  # input value id -> where an earlier trace taped it
+        self.marks: list[tuple[int, tuple[str, SignalConfig] | None]] = [(0, signal)] if signal else []
+        self.freed: set[int] = set()  # entries whose saved values a backward() has let go
+        self.overwritten: set[int] = set()  # values whose tensor was changed in place afterwards
+        self.edge = False  # an optimizer has stepped: flush before the next op
+        self.sealed = False
+        self.lock = threading.RLock()
+        self.saved: dict[int, Buffer | Scalar] = {}  # after the flush: values a later backward() reads
+        self.names: dict[int, str] = {}
+        self.hooks = False  # some value of this trace has a gradient hook
+        self.hooked: dict[int, weakref.ref[Any]] = {}
+        self.limit = MAX_PENDING
+        self.tracked: bytearray | None = None  # by value: whether gradients flow to it; computed when asked
+        self.session: Session | None = None
+
+    # -- entries
+
+    def enter(self, tensor: Tensor | Number) -> int:
+        """Give the value id of a tensor that exists already, making it an input of this trace."""
+        if tensor.__class__ is Number:
+            return self.enter_number(tensor)
+        buffer = tensor._buffer
+        assert buffer is not None, "a tensor is neither pending nor materialised"
+        if self.session is None:
+            self.session = buffer.session
+        elif self.session is not buffer.session:
+            raise RuntimeError("this tensor belongs to a session that was closed or to another one: values do not move between sessions")
+        index = self.input_ids.get(buffer.id)
+        if index is None:
+            self.input_ids[buffer.id] = index = self.append_leaf(_leaf_rule("input", buffer.type))
+            self.inputs.append(buffer)
+            if tensor._name:
+                self.names[index] = tensor._name
+        if tensor._rg and index not in self.leaves and index not in self.links:
+            if tensor._tape is not None:
+                self.links[index] = tensor._tape
+            else:
+                self.leaves[index] = (weakref.ref(tensor), tensor._version)
+        return index
+
+    def append_leaf(self, rule: Rule) -> int:
+        index = self.size
+        self.code.append((rule.id, ()))
+        self.where.append(None)
+        self.size = index + 1
+        return index
+
+    def enter_number(self, number: Number) -> int:
+        """Give the value id of a run-time scalar."""
+        index = self.append_leaf(_leaf_rule("scalar", number._type))
+        self.scalars.append(number.value)
+        self.scalar_ids.append(index)
+        return index
+
+    def mark(self, signal: tuple[str, SignalConfig] | None) -> None:
+        """Entries from here on belong to ``signal``."""
+        with self.lock:
+            at = len(self.code)
+            if self.marks and self.marks[-1][0] == at:
+                self.marks.pop()
+            if (self.marks[-1][1] if self.marks else None) is not signal:
+                self.marks.append((at, signal))
+
+
+    def signal_at(self, entry: int) -> tuple[str, SignalConfig] | None:
+        """Give the signal under which an entry was recorded."""
+        found = None
+        for at, signal in self.marks:
+            if at > entry:
+                break
+            found = signal
+        return found
+
+
+class _State(threading.local):
+    """What recording keeps for each thread."""
+
+    def __init__(self) -> None:
+        self.trace = Trace()
+        self.grad = True
+        self.inference = False
+        self.signals: list[tuple[str, SignalConfig]] = []
+
+
+state = _State()
+_forked = False
+
+
+def _after_fork() -> None:
+    global _forked
+    _forked = True
+    _dead.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def check_fork() -> None:
+    if _forked:
+        raise RuntimeError(
+            "gt was used in a forked child process: the session belongs to the parent. Start processes with the 'spawn' method, "
+            "or use gt only in the parent"
+        )
+
+
+def current() -> Trace:
+    """Give this thread's trace, after flushing what must not grow any further."""
+    trace = state.trace
+    if trace.edge or trace.sealed or trace.size > trace.limit or _forked:
+        check_fork()
+        if not trace.sealed:
+            _flush(trace, "the edge after optimizer.step()" if trace.edge else f"more than {MAX_PENDING} pending ops")
+        elif state.trace is trace:
+            state.trace = Trace(state.signals[-1] if state.signals else None)
+        return state.trace
+    return trace
+
+
+_flush: Callable[[Trace, str], None]  # set by gt.flush and gt.tensor, which import this module
+new_tensor: Callable[[Trace | None, int, TensorType], Tensor]
+
+
+def install_flush(function: Callable[[Trace, str], None]) -> None:
+    global _flush
+    _flush = function
+
+
+def install_tensor(make: Callable[[Trace | None, int, TensorType], Tensor]) -> None:
+    global new_tensor
+    new_tensor = make
+
+
+def settle(trace: Trace, reason: str) -> None:
+    """Flush ``trace``: every live pending value of it becomes a buffer."""
+    _flush(trace, reason)
+
+
+def producer_name(trace: Trace, index: int) -> str:
+    """Give the name torch would print for the op that made a value."""
+    first = 0
+    for id, _ in trace.code:
+        rule = RULES[id >> 1]
+        first += len(rule.outputs)
+        if index < first:
+            return "".join(w.capitalize() for w in rule.op.name.split("_")) + "Backward0" if rule.op else "AccumulateGrad"
+    return "Backward0"
+
+
+# -- recording
+
+def record(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs = ()) -> Any:
+    """Append ``op`` to this thread's trace and give its result, or a tuple of results.
+
+    Errors: TypeMismatch kin when shapes or dtypes do not fit, at the caller's line.
+    """
+    trace = current()
+    taped = False
+    for t in inputs:
+        if t._base is not None and t._seen != t._root._version:
+            t._refresh()
+        if t._rg:
+            taped = True
+        pending = t._trace
+        if pending is not trace and pending is not None:
+            _flush(pending, "a value crossed threads")
+            trace = current()
+    key = (op, attrs, *[t._type for t in inputs])
+    rule = _rules.get(key)
+    if rule is None:
+        rule = rule_of(op, attrs, key[2:])
+    taped = taped and rule.differentiable and state.grad
+    frame = sys._getframe(1)
+    while frame.f_globals.get("__name__", "")[:3] == "gt." and frame.f_back is not None:
+        frame = frame.f_back
+    with trace.lock:
+        if trace.sealed:  # another thread needed one of our values meanwhile
+            return record(op, inputs, attrs)
+        ids = tuple([t._index if t._trace is trace else trace.enter(t) for t in inputs])
+        trace.code.append((rule.id + taped, ids))
+        trace.where.append((frame.f_code, frame.f_lasti))
+        index = trace.size
+        single = rule.single
+        if single is not None:
+            trace.size = index + 1
+            out = new_tensor(trace, index, single)
+            if taped and single.dtype.kind in "fc":
+                out._rg, out._leaf = True, False
+            trace.handles.append(weakref.ref(out))
+            return out
+        trace.size = index + len(rule.outputs)
+        outs = tuple([new_tensor(trace, index + i, type) for i, type in enumerate(rule.outputs)])
+        for out in outs:
+            if taped and out._type.dtype.kind in "fc":
+                out._rg, out._leaf = True, False
+            trace.handles.append(weakref.ref(out))
+        return outs

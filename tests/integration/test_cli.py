@@ -1,0 +1,204 @@
+"""The ``gt`` command: what it prints, what it writes, and how it fails. Servers and workers have their own tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gt.ir.text import parse_graph, print_graph
+from gt.passes.pipeline import PASSES
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
+
+ROW_SUM = """gtir 1
+mesh @all {w: 4} workers 0 1 2 3
+graph @step global {
+  input %x: f32[8@w, 16]
+  input %w: f32[16, 4]
+  %h = matmul(%x, %w) : f32[8, 4] loc L1
+  %s = sum(%h, dims=(0, 1), keepdim=false, dtype=f32) : f32[] loc L1
+  return %s
+}
+loc L1 "train.py" 3 "f" "s = (x @ w).sum()"
+"""
+
+SCRIPT = """
+import sys
+import gt
+from gt import ShardConfig, SignalConfig
+gt.gpu_workers(3)  # starts nothing under gt compile
+gt.register_config("rows", SignalConfig(shard=ShardConfig(axis=0)))
+print("arguments", sys.argv[1:], "workers", gt.num_workers())
+w = gt.ones(16, 4)
+for step in range(1000):
+    with gt.signal.context("rows"):
+        x = gt.from_numpy(__import__("numpy").ones((8, 16), dtype="float32"))
+    total = (x @ w).sum()
+    assert total.item() == 512
+raise SystemExit("never reached")
+"""
+
+
+def command(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    env.pop("GT_CONFIG", None)
+    return subprocess.run(
+        [sys.executable, "-m", "gt", *map(str, arguments)],
+        env=env, cwd=cwd, capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+
+
+def ok(*arguments: object) -> str:
+    done = command(*arguments)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture
+def row_sum(tmp_path: Path) -> Path:
+    path = tmp_path / "step.gtir"
+    path.write_text(ROW_SUM)
+    return path
+
+
+def test_help_is_quick_and_names_every_command() -> None:
+    quickest = 9.0
+    for _ in range(3):
+        start = time.perf_counter()
+        out = ok("--help")
+        quickest = min(quickest, time.perf_counter() - start)
+    assert all(word in out for word in ("server", "worker", "compile"))
+    assert quickest < 1.5, "gt --help imports something heavy"  # 0.5 s when nothing else runs
+    for command in ("server", "worker", "compile"):
+        assert "Usage:" in ok(command, "--help")
+
+
+def test_a_gtir_file_lowers_to_programs(row_sum: Path) -> None:
+    out = ok("compile", row_sum, "--dump-ir")
+    assert "; ---- step: captured\n" in out
+    for name in ("propagate_sharding", "insert_collectives", "localize"):
+        assert f"; ---- step: after {name}\n" in out
+    for worker in range(4):
+        assert f"; ---- step: worker {worker}\n" in out
+    assert "f32[8@w, 4]" in out  # placed in the type
+    assert "f32[2, 16]" in out or "f32[2, 4]" in out  # each worker's own rows
+    # An all-reduce of 4 bytes among 4 moves 2 * 3/4 * 4 bytes of each.
+    reduce = next(line for line in out.splitlines() if "comm#" in line and "all_reduce" in line)
+    assert " 6 B" in reduce and "group 0 1 2 3" in reduce and "train.py:3" in reduce
+
+
+def test_summary_alone_without_dump(row_sum: Path) -> None:
+    header, line = ok("compile", row_sum).splitlines()
+    assert header.split()[:2] == ["graph", "runs"]
+    assert line.split()[:3] == ["step", "0", "2"]
+    assert line.endswith("train.py:3")
+
+
+def test_workers_override_and_selection(row_sum: Path) -> None:
+    out = ok("compile", row_sum, "--worker", 1, "--worker", 3)
+    assert out.count("; ----") == 2 and "worker 1" in out and "worker 3" in out
+    out = ok("compile", row_sum, "--stage", "local")
+    assert "graph @step local" in out and "graph @step global" not in out and "program" not in out
+    out = ok("compile", row_sum, "--pass", "localize")
+    assert out.count("; ----") == 1 and "after localize" in out
+    out = ok("compile", row_sum, "--stage", "programs")
+    assert out.count("; ----") == 4 and "graph @" not in out
+
+
+def test_json_and_dot(row_sum: Path) -> None:
+    data = json.loads(ok("compile", row_sum, "--format", "json"))
+    (graph,) = data["graphs"]
+    assert [s["pass"] for s in graph["steps"]][0] == "captured"
+    node = graph["steps"][0]["graph"]["nodes"][0]
+    assert node["op"] == "matmul" and node["location"]["line"] == 3
+    assert graph["steps"][0]["graph"]["values"]["%x"]["sharding"]["dims"] == [["w"], []]
+    assert [p["worker"] for p in graph["programs"]] == [0, 1, 2, 3]
+    dot = ok("compile", row_sum, "--format", "dot", "--stage", "captured")
+    assert dot.count("digraph") == 1 and dot.count("{") == dot.count("}")
+    assert "= matmul" in dot and "f32[8@w, 16]" in dot
+
+
+def test_a_dumped_file_gives_the_same_programs(row_sum: Path, tmp_path: Path) -> None:
+    first = ok("compile", row_sum, "-o", tmp_path / "out")
+    files = sorted(p.relative_to(tmp_path / "out").as_posix() for p in (tmp_path / "out").rglob("*.*"))
+    assert "step/00-captured.gtir" in files and "step/worker-3.txt" in files
+    assert all(str(tmp_path / "out" / f) in first for f in files)
+    again = tmp_path / "again"
+    ok("compile", tmp_path / "out" / "step" / "00-captured.gtir", "--workers", 4, "-o", again)
+    for worker in range(4):
+        name = f"step/worker-{worker}.txt"
+        assert (again / name).read_text() == (tmp_path / "out" / name).read_text()
+    for path in (tmp_path / "out" / "step").glob("*.gtir"):
+        assert print_graph(parse_graph(path.read_text()), locations=True) == print_graph(
+            parse_graph(print_graph(parse_graph(path.read_text()), locations=True)), locations=True
+        )
+
+
+def test_a_script_is_captured_and_stopped(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    done = command("compile", script, "--workers", 4, "--dump-ir", "--", "--epochs", "7")
+    assert done.returncode == 0, done.stderr
+    assert "arguments ['--epochs', '7'] workers 4" in done.stderr
+    assert "never reached" not in done.stderr
+    assert "f32[8@w, 16]" in done.stdout
+    assert "all_reduce" in done.stdout
+    assert f"{script}:12" in done.stdout  # the user's line
+    assert "total = (x @ w).sum()" in done.stdout
+    summary = [line for line in done.stdout.splitlines() if line.startswith("flush") and str(script) in line]
+    assert 1 <= len(summary) <= 3
+
+
+def test_digits_compiles_for_four_workers(tmp_path: Path) -> None:
+    out = ok(
+        "compile", EXAMPLES / "digits.py", "--workers", 4, "--config", EXAMPLES / "config_digits.yaml", "--dump-ir",
+        "-o", tmp_path,
+    )  # fmt: skip
+    programs = {p: p.read_text() for p in tmp_path.rglob("worker-*.txt")}
+    assert len(programs) % 4 == 0
+    assert any("all_reduce" in text for text in programs.values())
+    assert "digits.py:" in out
+    for captured in tmp_path.rglob("00-captured.gtir"):
+        again = tmp_path / "again" / captured.parent.name
+        ok("compile", captured, "--workers", 4, "--stage", "programs", "-o", again)
+        for path in again.rglob("worker-*.txt"):
+            assert path.read_text() == programs[captured.parent / path.name]
+
+
+def test_faults_are_told_in_one_line(tmp_path: Path, row_sum: Path) -> None:
+    broken = tmp_path / "broken.gtir"
+    broken.write_text(ROW_SUM.replace("matmul", "matmull"))
+    config = tmp_path / "bad.yaml"
+    config.write_text("a: {shrad: 1}\n")
+    faulty = tmp_path / "faulty.py"
+    faulty.write_text("import gt\nprint((gt.ones(2) + 1).sum().item())\ngt.ones(2) + gt.ones(3)\n")
+    silent = tmp_path / "silent.py"
+    silent.write_text("x = 1\n")
+    for arguments, words in (
+        (["compile", broken], ["broken.gtir: line 6", "unknown op matmull"]),
+        (["compile", row_sum, "--config", config], ["bad.yaml:1:5: a: unknown key 'shrad'; did you mean 'shard'?"]),
+        (["compile", row_sum, "--pass", "localise"], ["no pass 'localise'; did you mean 'localize'?"]),
+        (["compile", row_sum, "--pipeline", "autodif"], ["unknown pass 'autodif'"]),
+        (["compile", row_sum, "--workers", 4, "--worker", 4], ["no worker 4 among 4"]),
+        (["compile", row_sum, "x"], ["takes no arguments"]),
+        (["compile", tmp_path / "absent.py"], ["does not exist"]),
+        (["compile", faulty], ["faulty.py ended early with", "size of tensor a (2)"]),
+        (["compile", silent], ["silent.py ran no gt op"]),
+    ):
+        done = command(*arguments)
+        assert done.returncode in (1, 2), arguments
+        assert "Traceback" not in done.stderr, done.stderr
+        for word in words:
+            assert word in done.stderr, (arguments, done.stderr)
+
+
+def test_every_pass_can_be_asked_for(row_sum: Path, tmp_path: Path) -> None:
+    out = ok("compile", row_sum, *(x for name in PASSES for x in ("--pass", name)))
+    assert out.count("; ---- step: after ") >= 3

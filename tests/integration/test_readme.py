@@ -1,0 +1,72 @@
+"""The documentation is true: every Python snippet of README.md and docs/ runs, and CI runs README's test command."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gt.runtime.env import table
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def snippets() -> list[tuple[str, str]]:
+    out = []
+    for page in PAGES:
+        text = page.read_text()
+        for match in re.finditer(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
+            line = text.count("\n", 0, match.start()) + 1
+            out.append((f"{page.relative_to(ROOT)}:{line}", match.group(1)))
+    return out
+
+
+SNIPPETS = snippets()
+
+
+def run(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    env.pop("GT_CONFIG", None)
+    return subprocess.run(
+        [sys.executable, "-W", "error::DeprecationWarning", "-c", code],
+        cwd=folder, env=env, capture_output=True, text=True, timeout=110,
+    )  # fmt: skip
+
+
+def test_readme_has_snippets() -> None:
+    assert sum(name.startswith("README.md") for name, _ in SNIPPETS) >= 5
+
+
+@pytest.mark.parametrize(("name", "code"), SNIPPETS, ids=[name for name, _ in SNIPPETS])
+def test_snippet_runs(name: str, code: str, tmp_path: Path) -> None:
+    done = run(code, tmp_path)
+    assert done.returncode == 0, f"{name}\n{done.stdout}\n{done.stderr}"
+
+
+def test_one_line_from_the_shell(tmp_path: Path) -> None:
+    done = run("import gt; print(gt.randn(2,2))", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert re.match(r"tensor\(\[\[ ?-?\d", done.stdout), done.stdout
+
+
+def test_local_links_lead_somewhere() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_ci_reads_its_test_command_from_the_readme() -> None:
+    command = re.search(r"<!-- test command -->\n```sh\n(.*?)\n```", (ROOT / "README.md").read_text())
+    assert command is not None
+    assert command[1].endswith("&& .venv/bin/pytest")
+    assert "README.md" in (ROOT / ".ci" / "run").read_text()
+
+
+def test_environment_table_is_the_codes_own() -> None:
+    """To renew it: python -c "from gt.runtime.env import table; print(table())"."""
+    assert table() in (ROOT / "README.md").read_text()

@@ -1,0 +1,317 @@
+"""Random graphs for sharding tests, whose every value is a small whole number.
+
+Sums of whole numbers are exact in any order, so the sharded result must equal the unsharded one bit by bit, comparisons
+included. Values are kept small by clamping. Next: ``test_sharding.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+import gt.ir.ops  # noqa: F401 - fills the table
+from gt.ir.graph import Attrs, Graph, Node, Value
+from gt.ir.mesh import Mesh, Sharding
+from gt.ir.opdef import OPS, OpDef, emitting
+from gt.ir.signals import ShardConfig, SignalConfig
+from gt.ir.text import print_graph
+from gt.ir.types import Shape, TensorType, float64, int64
+
+LIMIT = 2.0**40  # bound on magnitudes before a clamp
+SIZES = (2, 3, 4, 5, 6, 7, 9)
+SIGNALS = ("s0", "s1")
+
+
+@dataclass
+class Recorder:
+    """An emitter into a list of nodes, each under the signal of the moment."""
+
+    nodes: list[Node] = field(default_factory=list)
+    signal: str | None = None
+
+    def emit(self, op: OpDef, inputs: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+        types = op.infer_types(tuple(v.type for v in inputs), attrs)
+        outputs = tuple(Value(t) for t in types)
+        self.nodes.append(Node(op, tuple(inputs), outputs, attrs, signal=self.signal))
+        return outputs
+
+    def constant(self, value: bool | int | float, dtype: Any) -> Any:
+        return self.emit(OPS["full"], (), (("shape", ()), ("value", value), ("dtype", dtype)))[0]
+
+
+def record(
+    types: Sequence[TensorType],
+    body: Callable[..., Sequence[Value]],
+    signals: dict[str, ShardConfig] | None = None,
+    donated: Sequence[int] = (),
+) -> Graph:
+    """Give the graph of ``body(recorder, *inputs)``."""
+    inputs = tuple(Value(t, f"x{i}") for i, t in enumerate(types))
+    recorder = Recorder()
+    with emitting(recorder):
+        outputs = body(recorder, *inputs)
+    configs = tuple((name, SignalConfig(shard=shard)) for name, shard in (signals or {}).items())
+    return Graph(
+        "g", inputs, (), tuple(recorder.nodes), tuple(outputs), donated=frozenset(donated), signals=configs
+    )
+
+
+@dataclass(frozen=True)
+class Case:
+    """A graph, its inputs, and how many workers there are."""
+
+    graph: Graph
+    inputs: tuple[np.ndarray, ...]
+    num_workers: int
+
+    def __repr__(self) -> str:
+        return f"{self.num_workers} workers\n{print_graph(self.graph)}"
+
+
+class Maker:
+    """Grows a graph, one op or so at a time."""
+
+    def __init__(self, rng: Random, values: Sequence[Value], sizes: Sequence[int]) -> None:
+        self.rng, self.sizes = rng, sizes
+        self.values = list(values)
+        self.bound: dict[Value, float] = dict.fromkeys(values, 4.0)
+
+    def pick(self, *, ndim: int = 0, dtype: Any = float64) -> Value | None:
+        found = [v for v in self.values if v.type.ndim >= ndim and v.type.dtype is dtype and v.type.numel]
+        return self.rng.choice(found) if found else None
+
+    def dim(self, value: Value) -> int:
+        return self.rng.randint(0, value.type.ndim - 1)
+
+    def keep(self, value: Any, bound: float) -> None:
+        self.bound[value] = bound
+        if bound > LIMIT or (bound > 64 and self.rng.random() < 0.2):
+            value = OPS["clamp"](value, low=-4.0, high=4.0) if value.type.dtype is float64 else value
+            self.bound[value] = 4.0 if value.type.dtype is float64 else bound
+        self.values.append(value)
+
+    def step(self) -> None:
+        getattr(self, self.rng.choice(STEPS))()
+
+    # -- one method for each family
+
+    def unary(self) -> None:
+        if (x := self.pick()) is not None:
+            self.keep(OPS[self.rng.choice(["neg", "abs", "relu", "copy", "sign"])](x), self.bound[x])
+
+    def binary(self) -> None:
+        a = self.pick()
+        if a is None:
+            return
+        fits = [v for v in self.values if v.type.dtype is float64 and broadcasts(a.type.shape, v.type.shape)]
+        b = self.rng.choice(fits)
+        name = self.rng.choice(["add", "sub", "add", "mul", "maximum", "minimum", "where"])
+        if self.rng.choice((True, False)):
+            a, b = b, a
+        bounds = self.bound[a], self.bound[b]
+        out = OPS["where"](OPS["gt"](a, b), a, b) if name == "where" else OPS[name](a, b)
+        self.keep(out, bounds[0] * bounds[1] if name == "mul" else sum(bounds))
+
+    def matmul(self) -> None:
+        a = self.pick(ndim=2)
+        if a is None:
+            return
+        k = a.type.shape[-1]
+        fits = [v for v in self.values if v.type.dtype is float64 and v.type.ndim == 2 and v.type.shape[0] == k]
+        if fits:
+            b = self.rng.choice(fits)
+            self.keep(OPS["matmul"](a, b), self.bound[a] * self.bound[b] * k)
+        else:
+            b = self.rng.choice([v for v in self.values if v.type.dtype is float64 and v.type.ndim == 2] or [a])
+            if a.type.ndim == b.type.ndim == 2 and k == b.type.shape[1]:
+                self.keep(OPS["linear"](a, b), self.bound[a] * self.bound[b] * k)
+
+    def reduce(self) -> None:
+        x = self.pick(ndim=1)
+        if x is None:
+            return
+        dims = tuple(sorted({self.dim(x) for _ in range(self.rng.randint(1, 3))}))
+        keepdim, name = self.rng.choice((True, False)), self.rng.choice(["sum", "sum", "amax", "amin"])
+        if name == "sum":
+            count = x.type.numel
+            self.keep(OPS["sum"](x, dims=dims, keepdim=keepdim, dtype=float64), self.bound[x] * count)
+        else:
+            self.keep(OPS[name](x, dims=dims, keepdim=keepdim), self.bound[x])
+
+    def reshape(self) -> None:
+        if (x := self.pick()) is not None:
+            self.keep(OPS["reshape"](x, shape=self.rng.choice(factorings(x.type.numel))), self.bound[x])
+
+    def permute(self) -> None:
+        if (x := self.pick(ndim=2)) is not None:
+            self.keep(OPS["permute"](x, dims=tuple(self.rng.sample(range(x.type.ndim), x.type.ndim))), self.bound[x])
+
+    def expand(self) -> None:
+        x = self.pick()
+        if x is not None and x.type.ndim < 3:
+            extra = (self.rng.choice(self.sizes),)
+            wide = tuple(self.rng.choice(self.sizes) if s == 1 else s for s in x.type.shape)
+            self.keep(OPS["expand"](x, shape=extra + wide if self.rng.choice((True, False)) else wide), self.bound[x])
+
+    def slice(self) -> None:
+        if (x := self.pick(ndim=1)) is not None:
+            d, n = self.dim(x), x.type.ndim
+            a = self.rng.randint(0, x.type.shape[d] - 1)
+            b, s = self.rng.randint(a + 1, x.type.shape[d]), self.rng.randint(1, 2)
+            starts = tuple(a if i == d else 0 for i in range(n))
+            stops = tuple(b if i == d else size for i, size in enumerate(x.type.shape))
+            self.keep(OPS["slice"](x, starts=starts, stops=stops, steps=tuple(s if i == d else 1 for i in range(n))), self.bound[x])
+
+    def pad(self) -> None:
+        if (x := self.pick(ndim=1)) is not None and x.type.numel < 200:
+            d, n = self.dim(x), x.type.ndim
+            low = tuple(self.rng.randint(0, 2) if i == d else 0 for i in range(n))
+            self.keep(OPS["pad"](x, low=low, high=low[::-1], interior=(0,) * n, value=0.0), self.bound[x])
+
+    def cat(self) -> None:
+        if (x := self.pick(ndim=1)) is not None and x.type.numel < 200:
+            other = self.rng.choice([v for v in self.values if v.type is x.type])
+            self.keep(OPS["cat"](x, other, dim=self.dim(x)), max(self.bound[x], self.bound[other]))
+
+    def move(self) -> None:
+        if (x := self.pick(ndim=1)) is not None:
+            d = self.dim(x)
+            if self.rng.choice((True, False)):
+                self.keep(OPS["flip"](x, dims=(d,)), self.bound[x])
+            else:
+                self.keep(OPS["cumsum"](x, dim=d), self.bound[x] * x.type.shape[d])
+
+    def triangle(self) -> None:
+        if (x := self.pick(ndim=2)) is not None:
+            self.keep(OPS[self.rng.choice(["tril", "triu"])](x, diagonal=self.rng.randint(-2, 2)), self.bound[x])
+
+    def create(self) -> None:
+        shape = tuple(self.rng.choices(self.sizes, k=self.rng.randint(0, 2)))
+        kind = self.rng.choice(["full", "iota", "random"])
+        if kind == "random":
+            seed, stream = (OPS["full"](shape=(), value=v, dtype=int64) for v in (7, 3))
+            low, high = (OPS["full"](shape=(), value=v, dtype=int64) for v in (-4, 4))
+            out = OPS["random_int"](seed, stream, low, high, shape=shape, dtype=int64)
+            self.keep(OPS["cast"](out, dtype=float64), 4.0)
+        elif kind == "iota" and shape:
+            self.keep(OPS["iota"](shape=shape, dim=self.rng.randint(0, len(shape) - 1), dtype=float64), 8.0)
+        else:
+            self.keep(OPS["full"](shape=shape, value=2.0, dtype=float64), 2.0)
+
+    def lookup(self) -> None:
+        """Rows by index, the index being made from a value."""
+        table, source = self.pick(ndim=1), self.pick()
+        if table is None or source is None or source.type.ndim > 2:
+            return
+        rows = table.type.shape[0]
+        index = OPS["cast"](OPS["clamp"](source, low=0.0, high=rows - 1.0), dtype=int64)
+        if table.type.ndim == 2:
+            self.keep(OPS["embedding"](table, index), self.bound[table])
+        elif index.type.ndim == 1:
+            self.keep(OPS["index_select"](table, index, dim=0), self.bound[table])
+        else:
+            self.keep(OPS["one_hot"](index, classes=rows, dtype=float64), 1.0)
+
+    def scatter(self) -> None:
+        x = self.pick(ndim=1)
+        if x is None:
+            return
+        sources = [v for v in self.values if v.type.shape[1:] == x.type.shape[1:] and v.type.ndim == x.type.ndim]
+        source = self.rng.choice([v for v in sources if v.type.dtype is float64])
+        rows = OPS["iota"](shape=source.type.shape[:1], dim=0, dtype=float64)
+        index = OPS["cast"](OPS["clamp"](rows, low=0.0, high=x.type.shape[0] - 1.0), dtype=int64)
+        self.keep(OPS["index_add"](x, index, source, dim=0), self.bound[x] + self.bound[source] * 8)
+
+    def sort(self) -> None:
+        if (x := self.pick(ndim=1)) is not None:
+            values, where = OPS["sort"](x, dim=self.dim(x), descending=self.rng.choice((True, False)))
+            self.keep(values, self.bound[x])
+            self.keep(OPS["cast"](where, dtype=float64), 8.0)
+
+    def logic(self) -> None:
+        if (x := self.pick(ndim=1)) is not None:
+            mask = OPS["gt"](x, OPS["full"](shape=(), value=0.0, dtype=float64))
+            out = OPS[self.rng.choice(["any", "all"])](mask, dims=(self.dim(x),), keepdim=True)
+            self.keep(OPS["cast"](out if self.rng.choice((True, False)) else mask, dtype=float64), 1.0)
+
+
+STEPS = [
+    "unary", "binary", "binary", "binary", "matmul", "matmul", "matmul", "reduce", "reduce", "reshape", "permute", "expand",
+    "slice", "pad", "cat", "move", "triangle", "create", "lookup", "scatter", "sort", "logic",
+]  # fmt: skip
+
+
+def broadcasts(a: Shape, b: Shape) -> bool:
+    return all(x == y or 1 in (x, y) for x, y in zip(a[::-1], b[::-1], strict=False)) and max(len(a), len(b)) <= 3
+
+
+def factorings(n: int) -> list[Shape]:
+    """Give the shapes of up to three dims and n elements."""
+    divisors = [d for d in range(1, n + 1) if n % d == 0]
+    pairs = [(d, n // d) for d in divisors]
+    return [(n,), *pairs, *((d, e, n // d // e) for d in divisors for e in divisors if n // d % e == 0)]
+
+
+def signal(rng: Random, num_workers: int) -> ShardConfig:
+    """Any signal: workers shuffled, some only, absent ones among them; dims a tensor may lack."""
+    workers = rng.sample(range(num_workers + 1), rng.randint(1, num_workers)) if rng.random() < 0.4 else None
+    return ShardConfig(
+        axis=rng.choice((0, 0, 0, 1, -1, 2, -2)), workers=None if workers is None else tuple(workers),
+        replicated=rng.random() < 0.15,
+    )  # fmt: skip
+
+
+def placement(rng: Random, shape: Shape, num_workers: int) -> Sharding | None:
+    """Where an input's buffer lives: unplaced, whole on some workers, or split."""
+    kind = rng.choice(("none", "none", "whole", "split", "split", "split"))
+    if kind == "none":
+        return None
+    everyone = tuple(range(num_workers))
+    workers = tuple(rng.sample(everyone, rng.randint(1, num_workers))) if rng.random() < 0.3 else everyone
+    mesh = Mesh("all", (("w", num_workers),), everyone) if workers == everyone else Mesh.line(workers)
+    cuttable = [d for d, size in enumerate(shape) if size >= mesh.size]
+    if kind == "whole" or not cuttable or mesh.size == 1:
+        return Sharding.replicated(mesh, len(shape))
+    dim = rng.choice(cuttable)
+    return Sharding(mesh, tuple((mesh.axes[0][0],) if d == dim else () for d in range(len(shape))))
+
+
+def make_case(seed: int, count: int) -> Case:
+    """Any graph of about ``count`` nodes over any placements and signals on 2 to 4 workers.
+
+    Fewer nodes of one seed are a prefix of more, so a failure shrinks by the count.
+    """
+    rng = Random(seed)
+    num_workers = rng.randint(2, 4)
+    sizes = (*rng.sample(SIZES, 3), 8, 1)
+    shapes = [tuple(rng.choices(sizes[:4], k=rng.choice((0, 1, 2, 2, 2, 3)))) for _ in range(rng.randint(2, 4))]
+    types = [TensorType(s, float64, placement(rng, s, num_workers)) for s in shapes]
+    configs = {name: signal(rng, num_workers) for name in SIGNALS[: rng.randint(0, 2)]}
+
+    def body(recorder: Recorder, *inputs: Value) -> list[Value]:
+        maker = Maker(rng, inputs, sizes)
+        while len(recorder.nodes) < count:
+            recorder.signal = rng.choice((None, None, *configs))
+            before = len(recorder.nodes)
+            maker.step()
+            if len(recorder.nodes) == before:
+                maker.create()
+        unread = [v for n in recorder.nodes for v in n.outputs if all(v not in m.inputs for m in recorder.nodes)]
+        return [*unread[:4], *rng.choices(maker.values, k=rng.randint(0, 3)), maker.values[-1]]
+
+    graph = record(types, body, configs)
+    numbers = np.random.default_rng(seed)
+    return Case(graph, tuple(numbers.integers(-4, 5, s).astype(np.float64) for s in shapes), num_workers)
+
+
+def cases(max_nodes: int = 30) -> st.SearchStrategy[Case]:
+    """Any case, named by its seed and size."""
+    return st.builds(make_case, st.integers(0, 2**32), st.integers(1, max_nodes) | st.integers(max_nodes // 2, max_nodes))
+
+
+__all__ = ["Case", "Recorder", "cases", "make_case", "record"]

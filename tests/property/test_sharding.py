@@ -1,0 +1,23 @@
+"""Sharded equals unsharded: random graphs under random placements and signals, on simulated workers, bit by bit.
+
+Repeat a failure with ``pytest tests/property/test_sharding.py --hypothesis-seed=N``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+
+from gt.ir.evaluate import evaluate
+from gt.runtime.simulator import simulate_graph
+
+from tests.property.sharding_graphs import Case, cases
+
+
+@settings(max_examples=300)
+@given(cases())
+def test_sharded_equals_unsharded(case: Case) -> None:
+    want = evaluate(case.graph, case.inputs)
+    got = simulate_graph(case.graph, case.inputs, (), case.num_workers)
+    for i, (a, b) in enumerate(zip(got, want, strict=True)):
+        np.testing.assert_array_equal(a, b, err_msg=f"output {i}")

@@ -1,0 +1,37 @@
+"""Runs the rendered torch expression of one op on arrays, as a worker would."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from gt.ir.opdef import OpDef
+from gt.ir.types import DType, TensorType
+from gt.runtime import kernels
+from gt.runtime.render import expression
+
+
+def tensor(array: np.ndarray, dtype: DType) -> torch.Tensor:
+    return torch.from_numpy(np.array(array)).to(getattr(torch, dtype.name))
+
+
+def array(t: torch.Tensor) -> np.ndarray:
+    t = t.detach()
+    return (t.to(torch.float32) if t.dtype is torch.bfloat16 else t).numpy()
+
+
+def run(
+    op: OpDef, tensors: Sequence[torch.Tensor], attrs: dict[str, Any], types: Sequence[TensorType], overwrites: bool = False
+) -> list[torch.Tensor]:
+    """Evaluate the expression; one result or several as a list."""
+    names = tuple(f"v{i}" for i in range(len(tensors)))
+    source = expression(op, names, attrs, tuple(types), overwrites)
+    scope = {"torch": torch, "kernels": kernels, "device": torch.device("cpu"), **dict(zip(names, tensors, strict=True))}
+    out = eval(source, scope)  # noqa: S307 - the source is the op table's own
+    if len(types) > 1 or isinstance(out, tuple):
+        assert isinstance(out, tuple), f"{op.name}: {source} gave no tuple"
+        return list(out)
+    return [out]

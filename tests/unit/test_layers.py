@@ -1,0 +1,170 @@
+"""The layers of docs/architecture.md, read from the imports themselves, and what no module may use."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "gt"
+FILES = sorted(PACKAGE.rglob("*.py"))
+LAYERS = ("gt.ir", "gt.passes", "gt.runtime", "gt")  # each may import itself and what stands before it
+
+# What executes text or unpickles is listed here by file, with the reason it may.
+ALLOWED = {
+    ("gt/runtime/executor.py", "exec"): "runs the source it renders itself from the op table",
+    ("gt/runtime/render.py", "exec"): "runs the source it renders itself from the op table",
+    ("gt/cli.py", "exec"): "runs the user's own script for gt compile",
+    ("gt/capture.py", "exec"): "runs the user's own script for gt compile",
+}
+FORBIDDEN_MODULES = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle"}
+FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}
+FORBIDDEN_ATTRIBUTES = {
+    ("yaml", "load"), ("yaml", "unsafe_load"), ("yaml", "full_load"), ("yaml", "load_all"),
+    ("torch", "load"), ("np", "load"), ("numpy", "load"),
+    ("dist", "broadcast_object_list"), ("dist", "all_gather_object"), ("dist", "gather_object"),
+    ("dist", "scatter_object_list"), ("dist", "send_object_list"), ("dist", "recv_object_list"),
+    ("os", "system"), ("os", "popen"),
+    ("socket", "recv_pyobj"), ("socket", "send_pyobj"),
+}  # fmt: skip
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def layer_of(module: str) -> str:
+    return next(layer for layer in LAYERS if module == layer or module.startswith(layer + "."))
+
+
+def is_typing_block(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    """Give line and absolute module name of each import, those inside functions included, typing-only ones not."""
+    module = module_of(path)
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    todo: list[ast.AST] = [ast.parse(path.read_text(), str(path))]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                up = package.split(".")
+                up = up[: len(up) - node.level + 1]
+                base = ".".join([*up, base] if base else up)
+            for alias in node.names:
+                full = f"{base}.{alias.name}"
+                yield node.lineno, full if is_module(full) else base
+        elif is_typing_block(node):
+            assert isinstance(node, ast.If)
+            todo += node.orelse
+        else:
+            todo += ast.iter_child_nodes(node)
+
+
+def is_module(name: str) -> bool:
+    path = ROOT.joinpath(*name.split("."))
+    return path.with_suffix(".py").exists() or path.is_dir()
+
+
+def named(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def test_there_is_something_to_check() -> None:
+    assert {"gt/ir/graph.py", "gt/passes/plan.py", "gt/runtime/session.py"} <= {named(p) for p in FILES}
+
+
+@pytest.mark.parametrize("path", FILES, ids=named)
+def test_imports_run_only_downward(path: Path) -> None:
+    own = LAYERS.index(layer_of(module_of(path)))
+    faults = [
+        f"{named(path)}:{line} imports {target}"
+        for line, target in imports(path)
+        if target.split(".")[0] == "gt" and LAYERS.index(layer_of(target)) > own
+    ]
+    assert not faults, "\n".join(faults)
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if layer_of(module_of(p)) in ("gt.ir", "gt.passes")], ids=named)
+def test_ir_and_passes_import_no_torch_and_no_zmq(path: Path) -> None:
+    faults = [f"{named(path)}:{line}" for line, m in imports(path) if m.split(".")[0] in ("torch", "zmq")]
+    assert not faults, faults
+
+
+@pytest.mark.parametrize("path", FILES, ids=named)
+def test_nothing_executes_or_unpickles(path: Path) -> None:
+    faults = [
+        f"{named(path)}:{line} uses {what}"
+        for line, what in dangerous(ast.parse(path.read_text(), str(path)))
+        if (named(path), what) not in ALLOWED
+    ]
+    assert not faults, "\n".join(faults)
+
+
+def dangerous(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Give line and name of each use of what executes text or unpickles."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, a.name) for a in node.names if a.name.split(".")[0] in FORBIDDEN_MODULES)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in FORBIDDEN_MODULES:
+            yield node.lineno, node.module or ""
+        elif isinstance(node, ast.Name) and node.id in FORBIDDEN_CALLS and isinstance(node.ctx, ast.Load):
+            yield node.lineno, node.id
+        elif isinstance(node, ast.Attribute):
+            owner = ast.unparse(node.value).rpartition(".")[2]
+            if (owner, node.attr) in FORBIDDEN_ATTRIBUTES or node.attr in ("recv_pyobj", "send_pyobj"):
+                yield node.lineno, f"{owner}.{node.attr}"
+            elif owner == "builtins" and node.attr in FORBIDDEN_CALLS:
+                yield node.lineno, node.attr
+        elif isinstance(node, ast.Call) and any(
+            k.arg == "shell" and not (isinstance(k.value, ast.Constant) and k.value.value is False)
+            for k in node.keywords
+        ):
+            yield node.lineno, "shell="
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["import pickle", "from pickle import loads", "eval('1')", "exec(x)", "yaml.load(f)", "torch.load(p)",
+     "s.recv_pyobj()", "run(x, shell=True)", "builtins.exec(x)", "f = exec", "torch.distributed.all_gather_object"],
+)  # fmt: skip
+def test_the_rule_finds_what_it_forbids(source: str) -> None:
+    if source.startswith("torch.distributed"):
+        source = source.replace("torch.distributed", "dist")
+    assert list(dangerous(ast.parse(source)))
+
+
+def test_the_import_walk_sees_functions_and_relative_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "gt" / "ir"
+    folder.mkdir(parents=True)
+    (tmp_path / "gt" / "tensor.py").touch()
+    file = folder / "x.py"
+    file.write_text(
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch\nelse:\n    import zmq\n"
+        "def f():\n    from .. import tensor\n    from gt.tensor import Tensor\n"
+    )
+    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
+    assert sorted(imports(file)) == [(1, "typing"), (5, "zmq"), (7, "gt.tensor"), (8, "gt.tensor")]
+
+
+def run_python(code: str) -> None:
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("module", ["gt", "gt.cli", "gt.passes.plan", "gt.config"])
+def test_importing_loads_no_torch(module: str) -> None:
+    run_python(f"import sys, {module}; assert 'torch' not in sys.modules, 'torch was imported'")
