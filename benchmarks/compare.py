@@ -90,8 +90,8 @@ def record(rounds: int) -> Row:
 # -- a chain and a round trip
 
 
-def chain(rounds: int) -> Row:
-    x = np.ones((64, 64), dtype=np.float32)
+def chain(rounds: int, size: int) -> Row:
+    x = np.ones((size, size), dtype=np.float32)
     ga, ta = gt.from_numpy(x), torch.from_numpy(x)
 
     def adds(a: gt.Tensor) -> np.ndarray:
@@ -104,7 +104,7 @@ def chain(rounds: int) -> Row:
     for _ in range(20):  # past the point where the program is hot
         adds(ga)
     ours, theirs = alternate(lambda: timed(lambda: adds(ga)), lambda: timed(lambda: adds(ta)), rounds)
-    return Row("1000 adds, one read", "ms", ours * 1e3, theirs * 1e3, "<= 1x torch", ours <= theirs)
+    return Row(f"1000 adds of {size}x{size}, one read", "ms", ours * 1e3, theirs * 1e3, "<= 1x torch", ours <= theirs)
 
 
 def round_trip(rounds: int) -> Row:
@@ -201,7 +201,8 @@ def main() -> None:
     if args.threads:
         torch.set_num_threads(args.threads)
     rounds = 3 if args.quick else 21
-    show([record(rounds), chain(rounds), round_trip(rounds), mlp_step(rounds, 2.0 if args.quick else 60.0)])
+    rows = [record(rounds), chain(rounds, 64), chain(rounds, 512), round_trip(rounds)]
+    show([*rows, mlp_step(rounds, 2.0 if args.quick else 60.0)])
 
 
 if __name__ == "__main__":

@@ -80,7 +80,7 @@ def main() -> None:
     gt.manual_seed(0)
     train_x, test_x, train_y, test_y = load_data()
     model = Classifier()
-    optimizer = gt.optim.AdamW(model.parameters(), lr=3e-3)
+    optimizer = gt.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     per_epoch = len(train_x) // args.batch_size
     steps = min(args.steps or args.epochs * per_epoch, args.epochs * per_epoch)
 

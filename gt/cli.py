@@ -5,7 +5,6 @@ Owns: options and exit codes. Must not know: how anything is done. Next: ``gt.se
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,24 +28,25 @@ def main() -> None:
     """Run and inspect gt: servers, workers, and what a script compiles to."""
 
 
-@main.command(context_settings={"help_option_names": ["--help"]})
-@click.option("-p", "--port", type=click.IntRange(0, 65535), required=True, help="Port to listen on; 0: any free one.")
-@click.option("-H", "--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-def server(port: int, host: str) -> None:
-    """Start a dispatcher that workers and scripts connect to."""
+PASS_ON = {"ignore_unknown_options": True, "help_option_names": []}
+
+
+@main.command(context_settings=PASS_ON, add_help_option=False)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def server(arguments: tuple[str, ...]) -> None:
+    """Start a dispatcher that workers and scripts connect to. As python -m gt.server."""
     from gt.server import main as run
 
-    sys.exit(run(["--port", str(port), "--host", host]))
+    run.main(args=list(arguments), prog_name="gt server")
 
 
-@main.command()
-@click.option("-p", "--port", type=click.IntRange(1, 65535), required=True, help="The server's port.")
-@click.option("--host", default="localhost", show_default=True, help="The server's host.")
-def worker(port: int, host: str) -> None:
-    """Start one worker and join it to a server."""
+@main.command(context_settings=PASS_ON, add_help_option=False)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def worker(arguments: tuple[str, ...]) -> None:
+    """Start one worker and join it to a server. As python -m gt.worker."""
     from gt.worker import main as run
 
-    sys.exit(run(["--port", str(port), "--host", host]))
+    run.main(args=list(arguments), prog_name="gt worker")
 
 
 @main.command("compile")

@@ -152,10 +152,10 @@ class Handle:
         if self._trace is not None and self._trace is state.trace:
             trace = self._trace
             if self._index != trace.size - 1:
-                self._take(record(ALIAS, (self,)))
+                self._adopt(record(ALIAS, (self,)))
             trace.leaves[self._index] = (weakref.ref(self), self._version)
         elif self._buffer is not None and self._buffer.id in state.trace.input_ids:
-            self._take(record(ALIAS, (self,)))
+            self._adopt(record(ALIAS, (self,)))
             state.trace.leaves[self._index] = (weakref.ref(self), self._version)
 
     @property
@@ -204,11 +204,15 @@ class Handle:
     # -- changing in place
 
     def _take(self, other: Handle) -> None:
-        """Adopt another tensor's pending value, in place of the own."""
+        """Adopt another tensor's value in place of the own, which a later backward() must not read."""
         if self._trace is not None:
             self._trace.overwritten.add(self._index)
         elif self._buffer is not None and self._buffer.id in state.trace.input_ids:
             state.trace.overwritten.add(state.trace.input_ids[self._buffer.id])
+        self._adopt(other)
+
+    def _adopt(self, other: Handle) -> None:
+        """Name the value that ``other`` names."""
         self._trace, self._index, self._buffer, self._tape = other._trace, other._index, other._buffer, other._tape
         if self._trace is not None:
             self._trace.handles.append(weakref.ref(self))

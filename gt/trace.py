@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from gt.ir.graph import Attrs
 from gt.ir.opdef import OpDef
-from gt.ir.types import DType, Scalar, TensorType
+from gt.ir.types import DTYPES, DType, Scalar, TensorType
 
 if TYPE_CHECKING:
     from gt.ir.signals import SignalConfig
@@ -105,6 +105,10 @@ def take_dead(session: Session) -> list[int]:
     return out
 
 
+_zero_d = {dtype: TensorType((), dtype) for dtype in DTYPES}
+_scalar_rules = {type: _leaf_rule("scalar", type) for type in _zero_d.values()}
+
+
 class Number:
     """A Python number as an operand: a run-time scalar, given anew at each run and not part of the key."""
 
@@ -115,7 +119,7 @@ class Number:
     _rg = False
 
     def __init__(self, value: Scalar, dtype: DType) -> None:
-        self.value, self._type = value, TensorType((), dtype)
+        self.value, self._type = value, _zero_d[dtype]
 
     @property
     def type(self) -> TensorType:
@@ -207,7 +211,10 @@ class Trace:
 
     def enter_number(self, number: Number) -> int:
         """Give the value id of a run-time scalar."""
-        index = self.append_leaf(_leaf_rule("scalar", number._type))
+        index = self.size
+        self.code.append((_scalar_rules[number._type].id, ()))
+        self.where.append(None)
+        self.size = index + 1
         self.scalars.append(number.value)
         self.scalar_ids.append(index)
         return index
@@ -317,7 +324,7 @@ def record(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs = ()) -> Any:
     taped = False
     for t in inputs:
         if t._base is not None and t._seen != t._root._version:
-            t._refresh()
+            _refresh(trace, inputs)
         if t._rg:
             taped = True
         pending = t._trace
@@ -354,3 +361,14 @@ def record(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs = ()) -> Any:
                 out._rg, out._leaf = True, False
             trace.handles.append(weakref.ref(out))
         return outs
+
+
+def _refresh(trace: Trace, inputs: tuple[Any, ...]) -> None:
+    """Take stale views again from their bases, all into one trace."""
+    limit, trace.limit = trace.limit, 1 << 62
+    try:
+        for t in inputs:
+            if t._base is not None and t._seen != t._root._version:
+                t._refresh()
+    finally:
+        trace.limit = limit

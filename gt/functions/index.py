@@ -40,7 +40,7 @@ def setitem(input: Tensor, key: Any, value: Any) -> None:
     dims, positions = _positions(viewed, indices)
     shape = _gathered_shape(viewed, dims, positions)
     out = record(
-        OPS["index_put"], (viewed, fit(value, viewed, shape), *positions), (("dims", dims), ("accumulate", False))
+        OPS["index_put"], (viewed, *positions, fit(value, viewed, shape)), (("dims", dims), ("accumulate", False))
     )
     viewed._assign(out)
 

@@ -100,8 +100,9 @@ class OpDef:
     operands: names of the operands; a last name ``*xs`` takes any number.
     infer:    ``(*types, **attrs) -> TensorType | tuple of them``; raises TypeMismatch kin for what does not fit.
     numpy:    ``(*arrays, **attrs) -> array | tuple``: the meaning, and every test's oracle.
-    torch:    a template such as ``"torch.matmul({a}, {b})"``: operand and attribute names in braces, ``{out}`` the result's
-              dtype as ``torch.float32``; or a function ``(operand names, attrs, output types) -> source of an expression``.
+    torch:    a template such as ``"torch.matmul({a}, {b})"``: operand and attribute names in braces (text attributes come
+              without quotes), ``{out}`` the result's dtype as ``torch.float32``; or a function
+              ``(operand names, attrs, output types) -> source of an expression``.
               An op of several results gives an expression for a tuple.
     vjp:      ``(gs, ys, *inputs, **attrs) -> gradient or None for each operand``, written with ops. ``gs`` holds a
               gradient or None for each result; for an op of one result ``g`` and ``y`` are passed bare.
@@ -177,6 +178,11 @@ class OpDef:
             return self.numbers
         names = re.fullmatch(r"\(\{(\w+)\} [^{}()]+ \{(\w+)\}\)", self.torch) if isinstance(self.torch, str) else None
         return (0, 1) if names and names.groups() == self.operands else ()
+
+    def takes(self, count: int) -> bool:
+        """Tell whether the op can have so many operands."""
+        fixed = sum(not name.startswith("*") for name in self.operands)
+        return count == fixed or (count > fixed and fixed < len(self.operands))
 
     def operand_names(self, count: int) -> tuple[str, ...]:
         if self.operands and self.operands[-1].startswith("*"):

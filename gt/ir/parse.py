@@ -205,7 +205,7 @@ class _Parser:
         while depth:
             token = self.peek
             if token.kind == "end":
-                self.fail("the graph's { is never closed")
+                self.fail("the graph's { is never closed", self.tokens[resume - 1].at)
             depth += {"{": 1, "}": -1}.get(token.text, 0) if token.kind == "punct" else 0
             self.at += 1
         while self.peek.kind != "end":

@@ -285,8 +285,7 @@ class _Decoder:
         if op.effect == "comm":
             _refuse(f"{where}: a captured graph holds no collectives")
         inputs = tuple(self.get(i, where) for i in wire.inputs)
-        fixed = sum(not name.startswith("*") for name in op.operands)
-        if len(inputs) < fixed or (len(inputs) > fixed and fixed == len(op.operands)):
+        if not op.takes(len(inputs)):
             _refuse(f"{where}: takes {' '.join(op.operands) or 'no operands'}, got {len(inputs)} operands")
         attrs = tuple((name, _checked_attr(value, where)) for name, value in wire.attrs)
         if len(dict(attrs)) != len(attrs):

@@ -65,6 +65,9 @@ def _check_effect(graph: Graph, at: int, node: Node) -> None:
 
 
 def _check_types(graph: Graph, at: int, node: Node) -> None:
+    if not node.op.takes(len(node.inputs)):
+        takes = " ".join(node.op.operands) or "no operands"
+        raise _fault(graph, f"{node.op.name} takes {takes}, got {len(node.inputs)} operands", at)
     attrs = _at_first_worker(node) if graph.stage is Stage.LOCAL else node.attrs
     try:
         inferred = node.op.infer_types(tuple(v.type for v in node.inputs), attrs)

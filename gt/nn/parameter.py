@@ -26,8 +26,7 @@ class Parameter(Tensor):
     def _alias(self, data: Tensor) -> None:
         """Take a value of its own, so that the tensor it was made from keeps its."""
         with no_tape():
-            self._trace = None
-            self._take(record(ALIAS, (data,)))
+            self._adopt(record(ALIAS, (data,)))
 
     def _twin(self, values: Tensor) -> Any:
         return Parameter(values, self._rg)

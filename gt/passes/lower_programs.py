@@ -14,7 +14,7 @@ from typing import Any, ClassVar, TypeAlias, cast
 
 import msgspec
 
-from gt.ir.graph import Attrs, AttrValue, Coord, Graph, Location, Node, Value
+from gt.ir.graph import Attrs, AttrValue, Coord, Graph, Node, Value
 from gt.ir.mesh import Mesh, Sharding
 from gt.ir.program import Collective, Compute, Free, Program, Step, WireNode, WireType, pack_attrs
 from gt.passes.context import Context, Region
@@ -50,12 +50,20 @@ class _Plan:
         groups = {cast("tuple[int, ...]", n.attr["group"]) for n in comms if n.op.name == "transfer"}
         self.sets = [*(m.workers for m in self.meshes), *groups]
         self.alike: dict[tuple[bool, ...], _Layout] = {}
+        self.groups: dict[tuple[Mesh, tuple[str, ...]], dict[int, tuple[int, ...]]] = {}
 
     def mesh(self, value: Value) -> Mesh:
         return value.type.sharding.mesh if value.type.sharding is not None else self.context.mesh
 
     def sharding(self, value: Value) -> Sharding:
         return value.type.sharding or Sharding.replicated(self.context.mesh, value.type.ndim)
+
+    def group(self, worker: int, node: Node) -> tuple[int, ...]:
+        """Give the workers that a collective along mesh axes joins ``worker`` with."""
+        key = self.mesh(node.inputs[0]), cast("tuple[str, ...]", node.attr["axes"])
+        if key not in self.groups:
+            self.groups[key] = _groups(*key)
+        return self.groups[key][worker]
 
     def program(self, worker: int) -> Program:
         kind = tuple(worker in workers for workers in self.sets)
@@ -96,7 +104,6 @@ class _Layout:
         self.plan, self.member = plan, member
         self.slots: dict[Value, int] = {}
         self.types: dict[int, WireType] = {}
-        self.locations: dict[Location, int] = {}
         graph = plan.graph
         for value in (*(v for v in graph.inputs if self.holds(v)), *graph.scalars):
             self.define(value)
@@ -108,6 +115,8 @@ class _Layout:
                     for out in node.outputs:
                         if self.holds(out):
                             self.define(out, self.kept_by(node))
+        taken = [node for _, nodes in self.parts for node in nodes]
+        self.locations = {loc: i for i, loc in enumerate(dict.fromkeys(n.loc for n in taken if n.loc is not None))}
         outputs = {self.slots[v] for v in graph.outputs if self.holds(v)}
         last = dict.fromkeys(self.slots.values(), -1)
         for i, (_, nodes) in enumerate(self.parts):
@@ -115,7 +124,7 @@ class _Layout:
         last.update(dict.fromkeys(outputs, len(self.parts)))
         self.last = last
         self.steps = [self.step(i, part, nodes) for i, (part, nodes) in enumerate(self.parts)]
-        self.table = tuple((loc.file, loc.line, loc.function) for loc in self.locations)
+        self.dying = [self.frees(i) for i in range(-1, len(self.parts))]  # before the first step, then after each
 
     # -- who holds what
 
@@ -159,14 +168,15 @@ class _Layout:
 
     def program(self, worker: int) -> Program:
         graph, memory = self.plan.graph, self.plan.context.memory
-        steps: list[Step] = [Free(first)] if (first := self.frees(-1)) else []
+        coords = {mesh: mesh.coords(worker) for mesh in self.plan.meshes if worker in mesh.workers}
+        steps: list[Step] = [Free(self.dying[0])] if self.dying[0] else []
         for i, ((part, nodes), step) in enumerate(zip(self.parts, self.steps, strict=True)):
             if isinstance(part, Node):
                 steps += self.collective(worker, part)
             else:
-                steps.append(step if isinstance(step, Compute) else self.compute(i, part, nodes, self.coords(worker)))
-            if frees := self.frees(i):
-                steps.append(Free(frees))
+                steps.append(step if isinstance(step, Compute) else self.compute(i, part, nodes, coords))
+            if self.dying[i + 1]:
+                steps.append(Free(self.dying[i + 1]))
         overwritten = memory.overwritten if memory is not None else frozenset()
         held = [(i, self.slots[v]) for i, v in enumerate(graph.inputs) if v in self.slots]
         return Program(
@@ -175,14 +185,11 @@ class _Layout:
             scalars=tuple((self.slots[v], v.type.dtype.name) for v in graph.scalars),
             steps=tuple(steps),
             outputs=tuple((i, self.slots[v]) for i, v in enumerate(graph.outputs) if v in self.slots),
-            locations=self.table,
+            locations=tuple((loc.file, loc.line, loc.function) for loc in self.locations),
             donated=tuple(slot for i, slot in held if i in overwritten),
             name=graph.name,
             peak_nbytes=memory.peak_nbytes.get(worker, 0) if memory is not None else 0,
         )
-
-    def coords(self, worker: int) -> Coords:
-        return {mesh: mesh.coords(worker) for mesh in self.plan.meshes if worker in mesh.workers}
 
     def compute(self, at: int, region: Region, nodes: list[Node], coords: Coords) -> Compute:
         wire = tuple(self.node(node, coords) for node in nodes)
@@ -204,11 +211,11 @@ class _Layout:
         return WireNode(node.op.name, inputs, outputs, types, pack_attrs(attrs), self.location(node))
 
     def location(self, node: Node) -> int:
-        return -1 if node.loc is None else self.locations.setdefault(node.loc, len(self.locations))
+        return -1 if node.loc is None else self.locations[node.loc]
 
     def collective(self, worker: int, node: Node) -> list[Step]:
         source, target = node.inputs[0], node.output
-        group = _members(node) or _group(self.plan.mesh(source), worker, cast("tuple[str, ...]", node.attr["axes"]))
+        group = _members(node) or self.plan.group(worker, node)
         if worker not in group:
             return []  # a transfer of a value that this worker holds already
         kind = "broadcast" if node.op.name == "transfer" else node.op.name
@@ -235,12 +242,15 @@ def _members(node: Node) -> tuple[int, ...]:
     return cast("tuple[int, ...]", node.attr["group"]) if node.op.name == "transfer" else ()
 
 
-def _group(mesh: Mesh, worker: int, axes: Sequence[str]) -> tuple[int, ...]:
-    """Give the workers that differ from ``worker`` only on ``axes``, ordered by their coordinates on these."""
-    own = mesh.coords(worker)
-    others = [(w, mesh.coords(w)) for w in mesh.workers]
-    members = [(tuple(c[a] for a in axes), w) for w, c in others if all(c[a] == own[a] for a in c if a not in axes)]
-    return tuple(w for _, w in sorted(members))
+def _groups(mesh: Mesh, axes: Sequence[str]) -> dict[int, tuple[int, ...]]:
+    """Give for each worker those that differ from it only on ``axes``, ordered by their coordinates on these."""
+    found: dict[tuple[int, ...], list[tuple[tuple[int, ...], int]]] = {}
+    coords = {worker: mesh.coords(worker) for worker in mesh.workers}
+    for worker, own in coords.items():
+        rest = tuple(c for axis, c in own.items() if axis not in axes)
+        found.setdefault(rest, []).append((tuple(own[axis] for axis in axes), worker))
+    groups = [tuple(worker for _, worker in sorted(members)) for members in found.values()]
+    return {worker: group for group in groups for worker in group}
 
 
 def _differs(value: Attrs | AttrValue) -> bool:

@@ -364,12 +364,23 @@ def compile_piece(request: Request) -> None:
         device = torch.device(request.device)
         function = build(render_piece(request.piece, "compiled"), torch=torch, kernels=kernels, device=device)
         mode = fake.FakeTensorMode(shape_env=symbolic.ShapeEnv())
-        with mode:  # also while tracing: what the piece creates itself must be fake too
+        with mode, _compiling():  # fake also while tracing: what the piece creates itself must be too
             examples = _examples(request, device)
             graph = proxy.make_fx(_flat(function, request.piece))(*examples)
         with torch._guards.tracing(torch._guards.TracingContext(mode)):
             artefact = inductor.standalone_compile(graph, examples, dynamic_shapes="from_tracing_context")
         artefact.save(path=str(path), format="binary")
+
+
+@contextmanager
+def _compiling() -> Iterator[None]:
+    """Make ``torch.compiler.is_compiling()`` true, by which kernels keep from reading a value of a traced tensor."""
+    before = torch.compiler._is_compiling_flag
+    torch.compiler._is_compiling_flag = True
+    try:
+        yield
+    finally:
+        torch.compiler._is_compiling_flag = before
 
 
 def _examples(request: Request, device: torch.device) -> list[torch.Tensor]:

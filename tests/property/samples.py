@@ -84,8 +84,13 @@ def samples(*names: str) -> Callable[[Callable[..., Iterator[Sample]]], Callable
     return register
 
 
-def unary(kinds: str, low: float = -2.0, high: float = 2.0, points: tuple[float, ...] = (), **attrs: Any) -> Any:
+def unary(
+    kinds: str, low: float = -2.0, high: float = 2.0, points: tuple[float, ...] = (), attrs: dict[str, Any] | None = None,
+    special: tuple[float, ...] = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0),
+) -> Any:  # fmt: skip
     """Samples of an elementwise op of one operand. ``points``: where gradients are exact but not smooth."""
+
+    attrs = attrs or {}
 
     def generate(rng: Rng) -> Iterator[Sample]:
         for dtype in dtypes_of(kinds):
@@ -94,8 +99,7 @@ def unary(kinds: str, low: float = -2.0, high: float = 2.0, points: tuple[float,
             if points and dtype.kind == "f":
                 yield Sample((np.array(points),), (dtype,), attrs, smooth=False)
             if dtype.kind == "f":
-                special = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0])
-                yield Sample((special,), (dtype,), attrs, gradient=False)
+                yield Sample((np.array(special),), (dtype,), attrs, gradient=False)
 
     return generate
 
@@ -123,7 +127,7 @@ for _names, _make in (
     ("acosh", unary("f", 1.1, 4.0)), ("selu hardswish hardsigmoid", unary("f", -5.0, 5.0, (-3.0, 0.0, 3.0))),
     ("relu", unary("uif", points=(-1.0, 0.0, 1.0))), ("abs sign", unary("uif", points=(-1.0, 0.0, 2.0))),
     ("floor ceil trunc round", unary("uif", -3.4, 3.4, (0.5, 1.5, 2.5, -0.5))), ("sgn real imag", unary("c")),
-    ("isnan isinf isfinite logical_not", unary("buif")), ("signbit", unary("uif")), ("bitwise_not", unary("bui")),
+    ("isnan isinf isfinite logical_not", unary("buif")), ("signbit", unary("uif", special=(np.inf, -np.inf, 0.0, -0.0))), ("bitwise_not", unary("bui")),
     ("angle", unary("f")), ("add mul", binary("buifc")), ("sub", binary("uifc")), ("div", binary("f", 0.5, 2.0)),
     ("eq ne", binary("buifc", points=((1.0, 2.0), (1.0, 3.0)))), ("lt le gt ge", binary("buif")),
     ("maximum minimum", binary("buif", points=((1.0, 2.0, 0.0, 3.0), (1.0, 1.0, 0.0, 4.0)))),
@@ -145,7 +149,7 @@ for _name, _attrs in (
     ("integer_pow", tuple({"exponent": n} for n in (0, 1, 2, 3, 5))),
 ):  # fmt: skip
     SAMPLES[_name] = lambda rng, a=_attrs, low=0.3 if _name == "integer_pow" else -3.0: (
-        s for one in a for s in unary("f", low, 3.0, **one)(rng)
+        s for one in a for s in unary("f", low, 3.0, attrs=one)(rng)
     )
 
 
@@ -539,7 +543,8 @@ def _step(rng: Rng, name: str) -> Iterator[Sample]:
         for dtype in (float32, float64, bfloat16):
             shapes: list[Shape] = [(4, 3), (5,), ()]
             runs = [[values(rng, s, dtype) for s in shapes] for _ in range(2)]
-            runs += [[np.abs(values(rng, s, dtype)) + 1 for s in shapes] for _ in range(states)]
+            runs += [[np.abs(values(rng, s, dtype)) + 0.5 for s in shapes] for _ in range(states)]
+            runs[2:3] = [[a + 9 for a in run] for run in runs[2:3]]  # rmsprop: above the squares of the averages
             scalars = [np.array(0.1)] + [np.array(3.0)] * (name in ("adam_step", "adamw_step", "adagrad_step"))
             arrays = tuple(a for run in runs for a in run) + tuple(scalars)
             dtypes = (dtype,) * (3 * len(runs)) + (float64,) * len(scalars)

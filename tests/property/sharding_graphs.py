@@ -83,14 +83,15 @@ class Maker:
 
     def pick(self, *, ndim: int = 0, dtype: Any = float64) -> Value | None:
         found = [v for v in self.values if v.type.ndim >= ndim and v.type.dtype is dtype and v.type.numel]
-        return self.rng.choice(found) if found else None
+        recent = found[-3:] if self.rng.random() < 0.6 else found  # long chains carry pending sums further
+        return self.rng.choice(recent) if found else None
 
     def dim(self, value: Value) -> int:
         return self.rng.randint(0, value.type.ndim - 1)
 
     def keep(self, value: Any, bound: float) -> None:
         self.bound[value] = bound
-        if bound > LIMIT or (bound > 64 and self.rng.random() < 0.2):
+        if bound > LIMIT or (bound > 64 and self.rng.random() < 0.1):
             value = OPS["clamp"](value, low=-4.0, high=4.0) if value.type.dtype is float64 else value
             self.bound[value] = 4.0 if value.type.dtype is float64 else bound
         self.values.append(value)
@@ -227,6 +228,25 @@ class Maker:
         index = OPS["cast"](OPS["clamp"](rows, low=0.0, high=x.type.shape[0] - 1.0), dtype=int64)
         self.keep(OPS["index_add"](x, index, source, dim=0), self.bound[x] + self.bound[source] * 8)
 
+    def accumulate(self) -> None:
+        """Sums that may stay pending through what follows: two of one shape added up, then an op that is linear or not."""
+        x = self.pick(ndim=1)
+        if x is None or self.bound[x] > 2.0**30:
+            return
+        other = self.rng.choice([v for v in self.values if v.type is x.type])
+        d, bound = self.dim(x), (self.bound[x] + self.bound[other]) * 64
+        a, b = (OPS["sum"](v, dims=(d,), keepdim=False, dtype=float64) for v in (x, other))
+        out = OPS[self.rng.choice(("add", "sub", "maximum"))](a, b)
+        scale = OPS["full"](shape=(), value=2.0, dtype=float64)
+        after = {
+            "neg": lambda: OPS["neg"](out), "relu": lambda: OPS["relu"](out), "abs": lambda: OPS["abs"](out),
+            "mul": lambda: OPS["mul"](out, scale), "add": lambda: OPS["add"](out, scale),
+            "reshape": lambda: OPS["reshape"](out, shape=(1, *out.type.shape)),
+            "sum": lambda: OPS["sum"](out, dims=tuple(range(out.type.ndim)), keepdim=False, dtype=float64),
+        }  # fmt: skip
+        self.values.append(result := after[self.rng.choice(list(after))]())
+        self.bound[result] = bound * 64
+
     def sort(self) -> None:
         if (x := self.pick(ndim=1)) is not None:
             values, where = OPS["sort"](x, dim=self.dim(x), descending=self.rng.choice((True, False)))
@@ -242,7 +262,8 @@ class Maker:
 
 STEPS = [
     "unary", "binary", "binary", "binary", "matmul", "matmul", "matmul", "reduce", "reduce", "reshape", "permute", "expand",
-    "slice", "pad", "cat", "move", "triangle", "create", "lookup", "scatter", "sort", "logic",
+    "slice", "pad", "cat", "move", "triangle", "create", "lookup", "scatter", "sort", "logic", "accumulate",
+    "accumulate", "accumulate",
 ]  # fmt: skip
 
 
@@ -272,6 +293,8 @@ def placement(rng: Random, shape: Shape, num_workers: int) -> Sharding | None:
     if kind == "none":
         return None
     everyone = tuple(range(num_workers))
+    if num_workers == 4 and rng.random() < 0.3:
+        return grid_placement(rng, shape)
     workers = tuple(rng.sample(everyone, rng.randint(1, num_workers))) if rng.random() < 0.3 else everyone
     mesh = Mesh("all", (("w", num_workers),), everyone) if workers == everyone else Mesh.line(workers)
     cuttable = [d for d, size in enumerate(shape) if size >= mesh.size]
@@ -279,6 +302,17 @@ def placement(rng: Random, shape: Shape, num_workers: int) -> Sharding | None:
         return Sharding.replicated(mesh, len(shape))
     dim = rng.choice(cuttable)
     return Sharding(mesh, tuple((mesh.axes[0][0],) if d == dim else () for d in range(len(shape))))
+
+
+def grid_placement(rng: Random, shape: Shape) -> Sharding:
+    """A placement on two mesh axes, both of them on one dim at times."""
+    mesh = Mesh("grid", (("dp", 2), ("tp", 2)), (0, 1, 2, 3))
+    dims: list[tuple[str, ...]] = [() for _ in shape]
+    for axis, _ in rng.sample(mesh.axes, 2):
+        fits = [d for d, size in enumerate(shape) if size >= 2 ** (len(dims[d]) + 1)]
+        if fits and rng.random() < 0.8:
+            dims[rng.choice(fits)] += (axis,)
+    return Sharding(mesh, tuple(dims))
 
 
 def make_case(seed: int, count: int) -> Case:

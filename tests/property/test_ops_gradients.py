@@ -95,7 +95,7 @@ def test_vjp_equals_finite_differences(name: str, seed: int) -> None:
             if sample.dtypes[i] is not float64:
                 continue
             way = rng.normal(size=base[i].shape)
-            moved = [[*base[:i], base[i] + sign * step * way, *base[i + 1 :]] for sign in (1, -1)]
+            moved = [[*base[:i], np.asarray(base[i] + sign * step * way), *base[i + 1 :]] for sign in (1, -1)]
             want = (directional(op, sample, moved[0], weights) - directional(op, sample, moved[1], weights)) / (2 * step)
             have = 0.0 if g is None else float(np.sum(g * way))
             assert have == pytest.approx(want, rel=2e-5, abs=2e-5), f"{name} {sample.types} {sample.attrs} operand {i}: {base}"

@@ -153,4 +153,4 @@ def test_linear_groups(name: str, seed: int) -> None:
 def sign_mixed(x: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
     """Three parts of mixed signs that add up to x."""
     a, b = (np.asarray(rng.normal(size=x.shape) * 3, x.dtype) for _ in range(2))
-    return [a, b, x - a - b]
+    return [a, b, np.asarray(x - a - b)]

@@ -54,7 +54,7 @@ def optimizer(name: str, states: Callable[..., int], scalars: int, update: Updat
         runs, rest = split(names, attrs["num"], own)
         listed = [f"[{', '.join(run)}]" for run in runs]
         text = ", ".join((*listed[:2], f"[{', '.join(listed[2:])}]", *rest, *(f"{k}={number(v)}" for k, v in own.items())))
-        return f"kernels.{kernel}({text})"
+        return f"kernels.{kernel}({text})" + ("[0]" if len(types) == 1 else "")
 
     def inplace(num_operands: int, attrs: dict[str, Any]) -> tuple[tuple[int, int], ...]:
         num, own = attrs["num"], {k: v for k, v in attrs.items() if k != "num"}
@@ -64,6 +64,7 @@ def optimizer(name: str, states: Callable[..., int], scalars: int, update: Updat
     return op(
         name, "*operands", doc=doc, infer=infer, numpy=numpy, torch=torch,
         torch_inplace=lambda names, attrs, types: torch(names, attrs, types, name + "_"),
+        numbers=tuple(range(-scalars, 0)),
         inplace=inplace, factors=shared_dims,
     )  # fmt: skip
 

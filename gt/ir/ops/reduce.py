@@ -271,7 +271,7 @@ cumsum = op(
     infer=_scan_infer("cumsum", "uifc"),
     numpy=lambda x, dim: np.cumsum(wide(x), axis=dim, dtype=wide(x).dtype) if x.ndim else x,
     torch="torch.cumsum({x}, {dim}).to({out})",
-    vjp=lambda g, y, x, dim: (flip(cumsum(flip(g, dims=(dim,)), dim=dim), dims=(dim,)),),
+    vjp=lambda g, y, x, dim: (flip(cumsum(flip(g, dims=(dim,)), dim=dim), dims=(dim,)) if x.type.ndim else g,),
     factors=whole("dim"), linear=LINEAR,
 )  # fmt: skip
 cumprod = op(
@@ -286,6 +286,8 @@ cumprod = op(
 
 def _cumprod_backward_numpy(g: np.ndarray, x: np.ndarray, dim: int) -> np.ndarray:
     """sum over j >= i of g[j] times the product of x[0..j] without x[i]."""
+    if not x.ndim:
+        return g
     g, x = np.moveaxis(wide(g), dim, -1), np.moveaxis(wide(x), dim, -1)
     out = np.zeros(x.shape, x.dtype)
     for i in range(x.shape[-1]):

@@ -161,7 +161,7 @@ def _erfinv(y: float) -> float:
     t = 2 / (math.pi * a) - w / 2
     x = math.copysign(math.sqrt(math.sqrt(t * t + w / a) - t), y)
     for _ in range(4):
-        error = math.erf(x) - y if math.fabs(y) < 0.5 else math.copysign((1 - math.fabs(y)) - math.erfc(math.fabs(x)), y)
+        error = math.erf(x) - y if math.fabs(y) < 0.5 else math.copysign(1.0, y) * ((1 - math.fabs(y)) - math.erfc(math.fabs(x)))
         x -= error / (2 / math.sqrt(math.pi) * math.exp(-x * x))
     return x
 
@@ -182,6 +182,8 @@ def _digamma(x: float) -> float:
     """Recurrence up to 10, then the asymptotic series; reflection for negative arguments."""
     if x == 0:
         return -math.copysign(math.inf, x)
+    if math.isinf(x):
+        return x if x > 0 else math.nan
     if x < 0:
         if x == math.floor(x):
             return math.nan
@@ -190,8 +192,6 @@ def _digamma(x: float) -> float:
     while x < 10:
         out -= 1 / x
         x += 1
-    if math.isinf(x):
-        return x
     z = 1 / (x * x)
     series = z * (1 / 12 - z * (1 / 120 - z * (1 / 252 - z * (1 / 240 - z * (1 / 132 - z * 691 / 32760)))))
     return out + math.log(x) - 0.5 / x - series
@@ -227,7 +227,7 @@ def _gelu_vjp(g: Var, y: Var, x: Var, approximate: str) -> Any:
 
 
 gelu = unary(
-    "gelu", _gelu_numpy, 'torch.nn.functional.gelu({x}, approximate="{approximate}")', _gelu_vjp, kinds=FLOAT,
+    "gelu", _gelu_numpy, "torch.nn.functional.gelu({x}, approximate={approximate})", _gelu_vjp, kinds=FLOAT,
     doc="x * P(N <= x); approximate: none or tanh.",
 )  # fmt: skip
 silu = unary(

@@ -1,0 +1,196 @@
+"""The dispatcher process: one socket, one loop, around ``DispatcherState``.
+
+Owns: the ROUTER socket, the clock, the planner process, dropping of malformed frames. Must not know: how decisions are made.
+Next: ``dispatcher_state`` (decisions), ``planner`` (plans), ``launch`` (who starts this).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import click
+import zmq
+
+from gt.runtime import env, wire
+from gt.runtime.dispatcher_state import DispatcherState, Event, Kill, MakePlan, Options, PeerGone, Planned, Received, Send, Tick
+from gt.runtime.errors import ProtocolError
+from gt.runtime.log import open_log, setup_logging
+from gt.runtime.planner import PlannerProcess, outputs_of, request_of
+from gt.runtime.transport import PeerUnreachable, Socket, endpoint_of, is_loopback, make_socket, receive, send
+from gt.runtime.wire import FROM_PEERS, Message
+
+TICK_S = 0.1
+BURST = 256  # messages between two looks at the clock
+
+
+class Dispatcher:
+    """Runs the loop until told to stop. ``malformed`` counts what was dropped."""
+
+    def __init__(self, endpoint: str, options: Options, parent_fd: int | None = None, report_fd: int | None = None) -> None:
+        self.logger = setup_logging("dispatcher")
+        self.log = open_log("dispatcher")
+        self.context: zmq.Context[Socket] = zmq.Context()
+        self.router = make_socket(self.context, zmq.ROUTER)
+        self.router.bind(endpoint)
+        self.endpoint = self.router.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
+        self.state = DispatcherState(lambda: os.urandom(16), options)
+        self.planner = PlannerProcess()
+        self.parent_fd, self.report_fd = parent_fd, report_fd
+        self.malformed = 0
+        self.stopping = False
+        self.last_tick = 0.0
+        self.num_workers = 0
+        self._encoded: tuple[Message | None, bytes] = (None, b"")
+
+    def run(self) -> None:
+        """Serve until ``stopping``."""
+        poller = zmq.Poller()
+        poller.register(self.router, zmq.POLLIN)
+        if self.parent_fd is not None:
+            poller.register(self.parent_fd, zmq.POLLIN)
+        planner_fd = self.planner.fileno()
+        poller.register(planner_fd, zmq.POLLIN)
+        self._report(f"address {self.endpoint}")
+        while not self.stopping:
+            ready = dict(poller.poll(5 if self.planner.has_unsent else TICK_S * 1000))
+            if self.parent_fd in ready:
+                break  # the parent is gone
+            if self.router in ready:
+                self._drain()
+            if planner_fd in ready:
+                for reply in self.planner.read():
+                    self._handle(Planned(self._now(), reply.plan, reply.programs, outputs_of(reply), reply.fault))
+                if self.planner.fileno() != planner_fd:
+                    poller.unregister(planner_fd)
+                    planner_fd = self.planner.fileno()
+                    poller.register(planner_fd, zmq.POLLIN)
+            self.planner.flush()
+            if self._now() - self.last_tick >= TICK_S:
+                self.last_tick = self._now()
+                self._handle(Tick(self.last_tick))
+                self._report_workers()
+        self.close()
+
+    def close(self) -> None:
+        """Stop the workers, tell the clients, let everything go."""
+        for worker in self.state.workers.values():
+            for peer in (worker.work, worker.link):
+                if peer is not None:
+                    self._send(Send(peer, wire.Stop()), [])
+        for client in self.state.clients.values():
+            self._send(Send(client.down, wire.Refused("the server has stopped")), [])
+        self.planner.close()
+        self.router.close(300)
+        self.context.term()
+        if self.log is not None:
+            self.log.close()
+
+    def stop(self, number: int = 0, frame: FrameType | None = None) -> None:
+        self.stopping = True
+
+    def _now(self) -> float:
+        return time.monotonic()
+
+    def _drain(self) -> None:
+        for _ in range(BURST):
+            try:
+                got = receive(self.router, FROM_PEERS, routed=True)
+            except ProtocolError as e:
+                self.malformed += 1
+                self.logger.warning("dropped a malformed message: %s", e)
+                if self.log is not None:
+                    self.log.write("drop", "malformed", 0, str(e))
+                continue
+            if got is None:
+                return
+            peer, message, data = got
+            if self.log is not None:
+                self.log.write("recv", type(message).__name__, 0 if data is None else data.nbytes, f"from={self._name(peer)} {_brief(message)}")
+            self._handle(Received(self._now(), peer, message, data))
+
+    def _handle(self, event: Event) -> None:
+        events = [event]
+        for now in events:  # sending may find peers gone
+            for command in self.state.handle(now):
+                match command:
+                    case Send():
+                        self._send(command, events)
+                    case MakePlan(plan, graph, inputs, workers, scalars):
+                        self.planner.ask(request_of(plan, graph, inputs, workers, scalars))
+                    case Kill(pid):
+                        self.logger.warning("killing worker process %d, which stopped answering", pid)
+                        with contextlib.suppress(ProcessLookupError, PermissionError):
+                            os.kill(pid, signal.SIGKILL)
+        if self.report_fd is not None and isinstance(event, Received) and isinstance(event.message, wire.Attach):
+            self._report_workers()
+
+    def _send(self, command: Send, events: list[Event]) -> None:
+        message, last = command.message, self._encoded
+        try:
+            header = last[1] if last[0] is message else wire.encode(message)
+            self._encoded = (message, header)
+            send(self.router, message, command.data, command.peer, header)
+        except PeerUnreachable:
+            if not any(isinstance(e, PeerGone) and e.peer == command.peer for e in events):
+                events.append(PeerGone(self._now(), command.peer))
+            return
+        except ProtocolError as e:
+            self.logger.error("could not send %s: %s", type(message).__name__, e)
+            return
+        if self.log is not None and not isinstance(message, wire.Ping):
+            nbytes = len(header) + (0 if command.data is None else memoryview(command.data).nbytes)
+            self.log.write("send", type(message).__name__, nbytes, f"to={self._name(command.peer)} {_brief(message)}")
+
+    def _name(self, peer: bytes) -> str:
+        owner = self.state.peers.get(peer)
+        return f"{type(owner).__name__.lower()}{owner.id}" if owner is not None else "stranger"
+
+    def _report(self, line: str) -> None:
+        if self.report_fd is not None:
+            with contextlib.suppress(BrokenPipeError):
+                os.write(self.report_fd, (line + "\n").encode())
+
+    def _report_workers(self) -> None:
+        count = len(self.state.worker_ids)
+        if count != self.num_workers:
+            self.num_workers = count
+            self.logger.info("%d workers", count)
+            self._report(f"workers {count}")
+
+
+def _brief(message: Any) -> str:
+    """Give the small fields of a message, for the log."""
+    shown = ("key", "buffer", "request", "epoch", "plan", "uid", "worker", "runs", "inline", "kind")
+    return " ".join(f"{name}={getattr(message, name)}" for name in shown if hasattr(message, name))
+
+
+def serve(endpoint: str, options: Options, parent_fd: int | None = None, report_fd: int | None = None) -> None:
+    """Run a dispatcher in this process until it is told to stop. Errors: ZMQError when the address is in use."""
+    dispatcher = Dispatcher(endpoint, options, parent_fd, report_fd)
+    signal.signal(signal.SIGTERM, dispatcher.stop)
+    signal.signal(signal.SIGINT, dispatcher.stop)
+    dispatcher.run()
+    if endpoint.startswith("ipc://") and parent_fd is not None:
+        Path(endpoint.removeprefix("ipc://")).unlink(missing_ok=True)
+
+
+@click.command()
+@click.option("--bind", required=True)
+@click.option("--parent-fd", type=int)
+@click.option("--report-fd", type=int)
+@click.option("--owns-workers", is_flag=True)
+def main(bind: str, parent_fd: int | None, report_fd: int | None, owns_workers: bool) -> None:
+    """Run a dispatcher for a local cluster."""
+    endpoint = endpoint_of(bind)
+    assert is_loopback(endpoint), f"{endpoint} is not local"
+    serve(endpoint, Options(window=env.WINDOW.get(), owns_workers=owns_workers), parent_fd, report_fd)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,310 @@
+"""The session on a server: calls go out on the caller's thread, everything that comes back on one io thread.
+
+Owns: ``RemoteSession``. Control goes to the dispatcher; uploads and results go between this process and the workers.
+Calls never wait, but for ``run`` when the window is full. Must not know: plans, epochs. Next: ``wire``, ``dispatcher_state``.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+import zmq
+
+from gt.ir.graph import Graph
+from gt.ir.program import WireType, encode_graph
+from gt.ir.signals import SignalConfig
+from gt.ir.types import DType, Scalar, TensorType
+from gt.runtime import wire
+from gt.runtime.errors import ConnectionFailed, Fault, ProtocolError, SessionClosed
+from gt.runtime.log import open_log, setup_logging
+from gt.runtime.transport import Socket, endpoint_of, make_socket, receive, send
+from gt.runtime.wire import INLINE, TO_CLIENT, Message
+
+BEAT_S = 1.0
+DISPATCHER_TIMEOUT_S = 4.0
+
+
+@dataclass(eq=False)
+class Reading:
+    """A fetch under way: parts come from workers, and unless they are final the dispatcher confirms them."""
+
+    buffer: int
+    future: Future[np.ndarray]
+    array: np.ndarray | None = None
+    parts: set[wire.Bounds] = field(default_factory=set)
+    complete: bool = False
+    settled: bool = False
+    retried: Fault | None = None  # the loss that made the session ask again
+
+    def add(self, part: wire.Part, data: Any) -> None:
+        shape = part.type.shape
+        if self.array is None:
+            self.array = np.empty(shape, wire.wire_dtype(DType.by_name[part.type.dtype]))
+        local = WireType(tuple(b - a for a, b in part.bounds), part.type.dtype)
+        self.array[wire.rows(part.bounds)] = wire.array_of(local, data)
+        self.parts.add(part.bounds)
+        self.complete = len(self.parts) >= part.tiles
+        self.settled = self.settled or part.final
+
+
+class RemoteSession:
+    """A ``Session`` with a gt server. Errors: ConnectionFailed within ``timeout`` seconds if there is none."""
+
+    def __init__(self, address: str, timeout: float = 5.0) -> None:
+        self._pid = os.getpid()
+        self.address = address
+        self._logger = setup_logging("client")
+        self._context: zmq.Context[Socket] = zmq.Context()
+        self._lock = threading.Lock()  # guards the up socket
+        self._closed: Fault | None = None
+        self._readings: dict[int, Reading] = {}
+        self._uploads: dict[int, tuple[np.ndarray, WireType]] = {}
+        self._requests = 0
+        self._runs_over = 0
+        self._workers: dict[int, tuple[str, str]] = {}
+        self._upload_sockets: dict[int, Socket] = {}
+        self._endpoint = endpoint_of(address)
+        self._down = make_socket(self._context, zmq.DEALER)
+        self._up = make_socket(self._context, zmq.DEALER)
+        try:
+            self._welcome = self._join(timeout)
+        except BaseException:
+            self._context.destroy(0)
+            raise
+        self._window = threading.Semaphore(self._welcome.window)
+        self._results = make_socket(self._context, zmq.DEALER, data=True, identity=self._welcome.token)
+        self._log = open_log(f"client{self._welcome.client}")
+        self._wake_read, self._wake_write = os.pipe()
+        self._io_thread = threading.Thread(target=self._io, name="gt-client", daemon=True)
+        self._present = threading.Event()
+        self._io_thread.start()
+        self._present.wait(timeout)
+
+    def _join(self, timeout: float) -> wire.ClientWelcome:
+        hint = (
+            f"no gt server answers at {self.address} within {timeout:g} s: start one with `python -m gt.server -p PORT`, "
+            "check host and port, or leave out gt.connect to run in this process"
+        )
+        deadline = time.monotonic() + timeout
+        self._down.connect(self._endpoint)
+        self._up.connect(self._endpoint)
+        send(self._down, wire.ClientHello(self._pid))
+        welcome = self._answer_to(self._down, wire.ClientWelcome, deadline, hint)
+        send(self._up, wire.Attach(welcome.token, "up"))
+        self._answer_to(self._up, wire.Attached, deadline, hint)
+        return welcome
+
+    def _answer_to(self, socket: Socket, kind: type[Any], deadline: float, hint: str) -> Any:
+        if not socket.poll(max(0.0, deadline - time.monotonic()) * 1000):
+            raise ConnectionFailed(hint)
+        try:
+            got = receive(socket, TO_CLIENT)
+        except ProtocolError as e:
+            raise ConnectionFailed(f"what answers at {self.address} is not a gt server of this version: {e}") from None
+        if got is None or not isinstance(got[1], kind):
+            raise ConnectionFailed(f"the server at {self.address} refuses: {got and got[1]}")
+        return got[1]
+
+    # -- the Session interface
+
+    def define(self, key: int, graph: Graph) -> None:
+        self._call(wire.Define(key), msgspec.msgpack.encode(encode_graph(graph)))
+
+    def run(
+        self, key: int, inputs: Sequence[int], outputs: Sequence[int], scalars: Sequence[Scalar], frees: Sequence[int]
+    ) -> None:
+        self._window.acquire()
+        self._call(wire.Run(key, tuple(inputs), tuple(outputs), tuple(map(wire.pack_scalar, scalars)), tuple(frees)))
+
+    def put(self, buffer: int, type: TensorType, data: np.ndarray, signal: SignalConfig | None) -> None:
+        wire_type = WireType.of(type)
+        wire.check_data(data.nbytes)
+        if data.nbytes <= INLINE:
+            self._call(wire.Put(buffer, wire_type, signal, True), wire.data_of(data))
+        else:
+            self._uploads[buffer] = (data.reshape(type.shape), wire_type)
+            self._call(wire.Put(buffer, wire_type, signal, False))
+
+    def fetch(self, buffer: int) -> Future[np.ndarray]:
+        future: Future[np.ndarray] = Future()
+        self._ask(Reading(buffer, future))
+        return future
+
+    def free(self, buffers: Sequence[int]) -> None:
+        if self._pid == os.getpid() and self._closed is None:
+            self._call(wire.Free(tuple(buffers)))
+
+    def num_workers(self) -> int:
+        return len(self._workers)
+
+    def close(self) -> None:
+        if self._pid != os.getpid() or (self._closed is not None and not self._io_thread.is_alive()):
+            return
+        if self._closed is None:
+            with self._lock:
+                send(self._up, wire.Bye())
+            self._die(Fault("closed", "the session is closed"))
+        if threading.current_thread() is not self._io_thread:
+            self._io_thread.join(5.0)
+        self._up.close(500)
+        self._context.term()
+        for fd in (self._wake_read, self._wake_write):
+            os.close(fd)
+        if self._log is not None:
+            self._log.close()
+
+    # -- outgoing
+
+    def _call(self, message: Message, data: Any = None) -> None:
+        if self._closed is not None:
+            raise self._closed.exception()
+        if self._pid != os.getpid():
+            raise SessionClosed("gt cannot be used in a forked child: start the child with spawn, or use gt only in the parent")
+        with self._lock:
+            send(self._up, message, data)
+        if self._log is not None:
+            self._log.write("call", type(message).__name__, 0 if data is None else len(data))
+
+    def _ask(self, reading: Reading) -> None:
+        with self._lock:
+            self._requests += 1
+            request = self._requests
+        self._readings[request] = reading
+        self._call(wire.Fetch(reading.buffer, request))
+
+    # -- the io thread
+
+    def _io(self) -> None:
+        poller = zmq.Poller()
+        for source in (self._down, self._results, self._wake_read):
+            poller.register(source, zmq.POLLIN)
+        seen = beat = time.monotonic()
+        try:
+            while self._closed is None:
+                ready = dict(poller.poll(BEAT_S * 500))
+                now = time.monotonic()
+                if self._down in ready:
+                    seen = now
+                    self._receive(self._down, copy=True)
+                if self._results in ready:
+                    self._receive(self._results, copy=False)
+                if now - seen > DISPATCHER_TIMEOUT_S:
+                    self._die(Fault("dispatcher_lost", f"the gt server at {self.address} stopped answering; its values are lost"))
+                if now - beat >= BEAT_S:
+                    beat = now
+                    send(self._down, wire.Beat())
+        except Exception as e:  # a fault of gt's own: nothing more can be trusted
+            self._die(Fault("protocol", f"the client's io thread failed: {type(e).__name__}: {e}"))
+            raise
+        finally:
+            for socket in (self._down, self._results, *self._upload_sockets.values()):
+                socket.close(500)
+
+    def _receive(self, socket: Socket, copy: bool) -> None:
+        while True:
+            try:
+                got = receive(socket, TO_CLIENT, copy=copy)
+            except ProtocolError as e:
+                self._logger.warning("dropped a malformed message: %s", e)
+                continue
+            if got is None:
+                return
+            self._got(got[1], got[2])
+
+    def _got(self, message: Message, data: Any) -> None:
+        match message:
+            case wire.Part(request):
+                self._part(request, message, data)
+            case wire.Progress(runs):
+                while self._runs_over < runs:
+                    self._runs_over += 1
+                    self._window.release()
+            case wire.Settled(request):
+                reading = self._readings.get(request)
+                if reading is not None:
+                    reading.settled = True
+                    self._resolve(request, reading)
+            case wire.Failed(request, fault) | wire.PartFailed(request, fault):
+                reading = self._readings.pop(request, None)
+                if reading is not None:
+                    reading.future.set_exception((reading.retried or fault).exception())
+            case wire.Placed(buffer, tiles):
+                self._upload(buffer, tiles)
+            case wire.Workers(workers):
+                self._set_workers(workers)
+            case wire.Refused(reason):
+                self._die(Fault("dispatcher_lost", f"the gt server at {self.address} ended the session: {reason}"))
+            case _:
+                pass
+
+    def _part(self, request: int, part: wire.Part, data: Any) -> None:
+        reading = self._readings.get(request)
+        if reading is None:
+            return
+        try:
+            reading.add(part, data)
+        except (ValueError, IndexError) as e:
+            del self._readings[request]
+            reading.future.set_exception(ProtocolError(f"a worker sent a part that does not fit: {e}"))
+            return
+        if self._log is not None:
+            self._log.write("part", "fetch", data.nbytes, f"request={request}")
+        self._resolve(request, reading)
+
+    def _resolve(self, request: int, reading: Reading) -> None:
+        if reading.complete and reading.settled:
+            del self._readings[request]
+            assert reading.array is not None
+            reading.future.set_result(reading.array)
+
+    def _upload(self, buffer: int, tiles: tuple[wire.Tile, ...]) -> None:
+        array, type_ = self._uploads.pop(buffer)
+        for tile in tiles:
+            socket = self._upload_sockets.get(tile.worker)
+            if socket is None:
+                continue  # lost meanwhile: the dispatcher knows
+            part = array[wire.rows(tile.bounds)]
+            send(socket, wire.Upload(tile.ticket, WireType(part.shape, type_.dtype)), wire.data_of(part))
+            if self._log is not None:
+                self._log.write("upload", "put", part.nbytes, f"buffer={buffer} worker={tile.worker}")
+
+    def _set_workers(self, workers: tuple[tuple[int, str, str], ...]) -> None:
+        present = {w: (upload, results) for w, upload, results in workers}
+        for w, (upload, results) in present.items():
+            if w not in self._workers:
+                self._results.connect(results)
+                socket = self._upload_sockets[w] = make_socket(self._context, zmq.DEALER, data=True)
+                socket.connect(upload)
+        lost = [w for w in self._workers if w not in present]
+        for w in lost:
+            self._results.disconnect(self._workers[w][1])
+            self._upload_sockets.pop(w).close(0)
+        self._workers = present
+        self._present.set()
+        if lost:
+            self._ask_again(lost[0])
+
+    def _ask_again(self, worker: int) -> None:
+        """A lost worker may have owed us parts: ask for what is still open once more, now that others may hold it."""
+        fault = Fault("worker_lost", f"worker {worker} is lost, and with it the value being read", worker)
+        waiting, self._readings = self._readings, {}
+        for reading in waiting.values():
+            self._ask(Reading(reading.buffer, reading.future, retried=fault))
+
+    def _die(self, fault: Fault) -> None:
+        """End the session with a cause: what waits gets it, and so does every later call."""
+        self._closed = self._closed or fault
+        readings, self._readings = self._readings, {}
+        for reading in readings.values():
+            if not reading.future.done():
+                reading.future.set_exception(self._closed.exception())
+        self._window.release(1 << 20)
+        os.write(self._wake_write, b"x")

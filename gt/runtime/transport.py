@@ -1,0 +1,117 @@
+"""ZMQ sockets as gt uses them: bounded, never lingering, and failing loudly where ZMQ would be silent.
+
+Owns: socket options, addresses, sending and receiving of messages. Must not know: what messages mean.
+Next: ``wire`` (the messages), ``dispatcher``, ``worker`` and ``remote`` (who uses these).
+"""
+
+from __future__ import annotations
+
+import os
+import socket as sockets
+from pathlib import Path
+from typing import Any
+
+import zmq
+
+from gt.runtime.errors import ProtocolError
+from gt.runtime.wire import MAX_DATA, MAX_HEADER, Codec, Message, encode
+
+BEAT_S = 0.5
+ZERO_COPY = 64 << 10
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+Socket = zmq.Socket[bytes]
+
+
+class PeerUnreachable(Exception):
+    """The peer's connection is gone."""
+
+
+def make_socket(context: zmq.Context[Socket], kind: int, *, data: bool = False, identity: bytes | None = None) -> Socket:
+    """Make a socket. Messages over the limits end the connection; a peer that is gone raises PeerUnreachable at a ROUTER."""
+    s = context.socket(kind)
+    s.setsockopt(zmq.LINGER, 500)
+    s.setsockopt(zmq.SNDHWM, 0)
+    s.setsockopt(zmq.RCVHWM, 0)
+    s.setsockopt(zmq.MAXMSGSIZE, MAX_DATA if data else 2 * MAX_HEADER)
+    s.setsockopt(zmq.HEARTBEAT_IVL, 1000)
+    s.setsockopt(zmq.HEARTBEAT_TIMEOUT, 5000)
+    s.setsockopt(zmq.HANDSHAKE_IVL, 5000)
+    s.setsockopt(zmq.RECONNECT_IVL, 50)
+    s.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
+    if kind == zmq.ROUTER:
+        s.setsockopt(zmq.ROUTER_MANDATORY, 1)
+    if identity is not None:
+        s.setsockopt(zmq.IDENTITY, identity)
+    return s
+
+
+def send(socket: Socket, message: Message, data: Any = None, peer: bytes | None = None, header: bytes | None = None) -> None:
+    """Send a message. Errors: PeerUnreachable; ProtocolError above the size limits."""
+    frames: list[Any] = [] if peer is None else [peer]
+    frames.append(encode(message) if header is None else header)
+    if data is not None:
+        frames.append(data)
+    big = data is not None and memoryview(data).nbytes > ZERO_COPY
+    try:
+        socket.send_multipart(frames, zmq.NOBLOCK, copy=not big)
+    except zmq.ZMQError as e:
+        if e.errno in (zmq.EHOSTUNREACH, zmq.EAGAIN):
+            raise PeerUnreachable from None
+        raise
+
+
+def receive(socket: Socket, codec: Codec[Any], *, routed: bool = False, copy: bool = True) -> tuple[bytes, Any, Any] | None:
+    """Give (peer, message, data) if something is there, else None. Errors: ProtocolError for a malformed message."""
+    try:
+        frames = socket.recv_multipart(zmq.NOBLOCK, copy=copy)
+    except zmq.Again:
+        return None
+    if not copy:
+        frames = [frame.buffer for frame in frames]
+    peer = b""
+    if routed:
+        peer, frames = bytes(frames[0]), frames[1:]
+    try:
+        message, data = codec.decode(frames)
+    except ProtocolError as e:
+        e.peer = peer  # type: ignore[attr-defined]
+        raise
+    return peer, message, data
+
+
+def endpoint_of(address: str) -> str:
+    """Give the ZMQ endpoint of ``host:port`` (or of an endpoint). Errors: ValueError saying what is expected."""
+    if "://" in address:
+        return address
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ValueError(f"expected an address like 'localhost:12345', got {address!r}")
+    return f"tcp://{'127.0.0.1' if host == 'localhost' else host}:{port}"
+
+
+def is_loopback(endpoint: str) -> bool:
+    """Whether an endpoint is reachable from this host only."""
+    if endpoint.startswith(("ipc://", "inproc://")):
+        return True
+    return endpoint.removeprefix("tcp://").rpartition(":")[0].strip("[]") in LOOPBACK
+
+
+def own_address(towards: str) -> str:
+    """Give this host's address as the peer at ``towards`` reaches it."""
+    if is_loopback(towards):
+        return "127.0.0.1"
+    host, _, port = towards.removeprefix("tcp://").rpartition(":")
+    with sockets.socket(sockets.AF_INET, sockets.SOCK_DGRAM) as probe:
+        probe.connect((host, int(port)))  # sends nothing: it only picks the interface
+        return str(probe.getsockname()[0])
+
+
+def bind_beside(socket: Socket, dispatcher: str, name: str) -> str:
+    """Bind a data socket where peers of ``dispatcher`` reach it: in its private directory, or on a port of our choice."""
+    if dispatcher.startswith("ipc://"):
+        endpoint = f"ipc://{Path(dispatcher.removeprefix('ipc://')).parent}/{name}-{os.getpid()}"
+        socket.bind(endpoint)
+        return endpoint
+    socket.bind(f"tcp://{own_address(dispatcher)}:*")
+    return socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")

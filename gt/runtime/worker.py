@@ -1,0 +1,341 @@
+"""The worker process: programs on the main thread, connections and signs of life on another.
+
+Owns: the four sockets of a worker. ``work`` (main thread) carries ordered work from the dispatcher and its outcomes;
+``results`` (main thread) sends values to clients; ``link`` and ``intake`` (the io thread) carry heartbeats, loss notices and
+uploads, so both go on while a program runs. Must not know: what messages lead to. Next: ``runner``, ``worker_state``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket as sockets
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import numpy as np
+import zmq
+
+from gt.runtime import env, wire
+from gt.runtime.collective import CollectiveFailed, Groups
+from gt.runtime.errors import ConnectionFailed, ProtocolError
+from gt.runtime.log import InstructionLog, open_log, setup_logging
+from gt.runtime.runner import Runner, make_engine
+from gt.runtime.transport import BEAT_S, PeerUnreachable, Socket, bind_beside, endpoint_of, make_socket, own_address, receive, send
+from gt.runtime.wire import TO_WORKER, UPLOADS, Message
+
+DISPATCHER_TIMEOUT_S = 10.0
+GRACE_S = 2.0  # how long a busy main thread may go on once the worker should end
+UNSENT_S = 5.0
+MAX_EARLY = 256
+
+
+class StoreLink:
+    """The worker's way to the dispatcher's key-value store, for whichever thread forms a group."""
+
+    def __init__(self, context: zmq.Context[Socket], endpoint: str, token: bytes, timeout_s: float) -> None:
+        self.lock, self.timeout_s, self.requests = threading.Lock(), timeout_s, 0
+        self.socket = make_socket(context, zmq.DEALER)
+        self.socket.connect(endpoint)
+        send(self.socket, wire.Attach(token, "store"))
+
+    def call(
+        self, kind: str, keys: tuple[str, ...], value: bytes = b"", expected: bytes = b"", amount: int = 0
+    ) -> tuple[bytes, int]:
+        """Do one store operation and wait for it. Errors: CollectiveFailed."""
+        with self.lock:
+            self.requests += 1
+            send(self.socket, wire.StoreOp(self.requests, kind, keys, value, expected, amount))
+            deadline = time.monotonic() + self.timeout_s
+            while (left := deadline - time.monotonic()) > 0:
+                if not self.socket.poll(left * 1000):
+                    break
+                got = receive(self.socket, TO_WORKER)
+                if got is None or not isinstance(got[1], wire.StoreReply) or got[1].request != self.requests:
+                    continue
+                if not got[1].ok:
+                    raise CollectiveFailed("a member of the group is lost")
+                return got[1].value, got[1].number
+        raise CollectiveFailed(f"the other workers did not come within {self.timeout_s:g} s")
+
+
+class Outlet:
+    """The runner's outputs, on the main thread's sockets. A value for a client not connected yet is tried again."""
+
+    def __init__(self, work: Socket, results: Socket) -> None:
+        self.work, self.results = work, results
+        self.unsent: list[tuple[float, bytes, Message, memoryview | None]] = []
+
+    def reply(self, message: Message) -> None:
+        send(self.work, message)
+
+    def ship(self, token: bytes, message: wire.Part | wire.PartFailed, array: np.ndarray | None) -> None:
+        data = None if array is None else wire.data_of(array)
+        try:
+            send(self.results, message, data, token)
+        except PeerUnreachable:
+            self.unsent.append((time.monotonic() + UNSENT_S, token, message, data))
+
+    def retry(self) -> None:
+        """Try again what had no receiver; give up on what has waited too long: its client is gone."""
+        entries, self.unsent = self.unsent, []
+        for deadline, token, message, data in entries:
+            try:
+                send(self.results, message, data, token)
+            except PeerUnreachable:
+                if time.monotonic() < deadline:
+                    self.unsent.append((deadline, token, message, data))
+
+
+class Intake:
+    """Uploads, on the io thread: matched with what the dispatcher said to expect, in whichever order the two come."""
+
+    def __init__(self, socket: Socket, uploads: dict[int, tuple[np.ndarray, str]]) -> None:
+        self.socket, self.uploads = socket, uploads
+        self.expected: dict[bytes, wire.Expect] = {}
+        self.early: dict[bytes, tuple[wire.Upload, memoryview]] = {}
+        self.dropped = 0
+
+    def expect(self, expect: wire.Expect) -> list[int]:
+        """Note an upload to come; give the uids that are complete now."""
+        early = self.early.pop(expect.ticket, None)
+        if early is not None:
+            return self._keep(expect, *early)
+        self.expected[expect.ticket] = expect
+        return []
+
+    def cancel(self, uids: tuple[int, ...]) -> None:
+        for ticket in [t for t, e in self.expected.items() if e.uid in uids]:
+            del self.expected[ticket]
+
+    def receive(self) -> list[int]:
+        """Take what the socket has; give the uids that are complete now."""
+        complete: list[int] = []
+        while True:
+            try:
+                got = receive(self.socket, UPLOADS, routed=True, copy=False)
+            except ProtocolError:
+                self.dropped += 1
+                continue
+            if got is None:
+                return complete
+            _, upload, data = got
+            if not isinstance(upload, wire.Upload):
+                continue
+            expect = self.expected.pop(upload.ticket, None)
+            if expect is not None:
+                complete += self._keep(expect, upload, data)
+            else:
+                self.early[upload.ticket] = (upload, data)
+                if len(self.early) > MAX_EARLY:
+                    self.early.pop(next(iter(self.early)))
+                    self.dropped += 1
+
+    def _keep(self, expect: wire.Expect, upload: wire.Upload, data: memoryview) -> list[int]:
+        if upload.type != expect.type:
+            self.dropped += 1
+            self.expected[expect.ticket] = expect
+            return []
+        part = wire.array_of(upload.type, data)
+        array = np.zeros(expect.local, part.dtype) if part.shape != expect.local else np.empty(part.shape, part.dtype)
+        array[tuple(slice(0, n) for n in part.shape)] = part
+        self.uploads[expect.uid] = (array, expect.type.dtype)
+        return [expect.uid]
+
+
+class WorkerProcess:
+    """A worker from hello to stop."""
+
+    def __init__(self, endpoint: str, backend: str, device: str, parent_fd: int | None = None) -> None:
+        self.endpoint, self.parent_fd = endpoint, parent_fd
+        self.logger = setup_logging(f"worker.{os.getpid()}")
+        self.context: zmq.Context[Socket] = zmq.Context()
+        self.results = make_socket(self.context, zmq.ROUTER, data=True)
+        intake = make_socket(self.context, zmq.ROUTER, data=True)
+        self.bound = [bind_beside(intake, endpoint, "u"), bind_beside(self.results, endpoint, "r")]
+        self.engine = make_engine(backend, device)
+        self.work = make_socket(self.context, zmq.DEALER)
+        self.work.connect(endpoint)
+        hello = wire.WorkerHello(self.bound[0], self.bound[1], sockets.gethostname(), os.getpid(), device_name(device), backend)
+        self.welcome = self._join(hello)
+        self.log: InstructionLog | None = open_log(f"worker{self.welcome.worker}")
+        self.uploads: dict[int, tuple[np.ndarray, str]] = {}
+        self.intake = Intake(intake, self.uploads)
+        self.outlet = Outlet(self.work, self.results)
+        timeout_s = env.GROUP_TIMEOUT_S.get()
+        self.groups = Groups(
+            self.welcome.worker, self._store_link(timeout_s), own_address(endpoint), timeout_s, backend == "numpy"
+        )
+        self.runner = Runner(self.welcome.worker, self.engine, self.outlet, self.groups, self.uploads, self.log)
+        self.stopping = False
+        self.wake_read, self.wake_write = os.pipe()
+        self.io = threading.Thread(target=self._io, name="gt-io", daemon=True)
+
+    def _store_link(self, timeout_s: float) -> Callable[[], StoreLink]:
+        links: list[StoreLink] = []
+
+        def link() -> StoreLink:
+            if not links:
+                links.append(StoreLink(self.context, self.endpoint, self.welcome.token, timeout_s))
+            return links[0]
+
+        return link
+
+    def _join(self, hello: wire.WorkerHello) -> wire.WorkerWelcome:
+        send(self.work, hello)
+        if not self.work.poll(DISPATCHER_TIMEOUT_S * 1000):
+            raise ConnectionFailed(
+                f"no gt server answers at {self.endpoint} within {DISPATCHER_TIMEOUT_S:g} s: start one with "
+                "`python -m gt.server -p PORT` and check host and port"
+            )
+        got = receive(self.work, TO_WORKER)
+        if got is None or not isinstance(got[1], wire.WorkerWelcome):
+            raise ConnectionFailed(f"expected a welcome from the server at {self.endpoint}, got {got and got[1]}")
+        return got[1]
+
+    def run(self) -> None:
+        """Work until told to stop."""
+        self.io.start()
+        poller = zmq.Poller()
+        poller.register(self.work, zmq.POLLIN)
+        poller.register(self.wake_read, zmq.POLLIN)
+        try:
+            while not self.stopping:
+                poller.poll(2 if self.outlet.unsent else 1000)
+                if self.outlet.unsent:
+                    self.outlet.retry()
+                while not self.stopping:
+                    try:
+                        got = receive(self.work, TO_WORKER)
+                    except ProtocolError as e:
+                        self.logger.error("dropped a malformed message: %s", e)
+                        continue
+                    if got is None:
+                        break
+                    if not self.runner.handle(got[1], got[2]):
+                        self.stopping = True
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Say goodbye and let everything go."""
+        self.stopping = True
+        self.io.join(GRACE_S)
+        with contextlib.suppress(PeerUnreachable):
+            send(self.work, wire.Bye())
+        self.runner.close()
+        remove_sockets(self.bound)
+        self.context.destroy(200)
+        if self.log is not None:
+            self.log.close()
+
+    def stop(self, *_: object) -> None:
+        """End soon; at once if the main thread does not come back from a program or a collective."""
+        if not self.stopping:
+            self.stopping = True
+            os.write(self.wake_write, b"x")
+
+    # -- the io thread
+
+    def _io(self) -> None:
+        link = make_socket(self.context, zmq.DEALER)
+        link.connect(self.endpoint)
+        send(link, wire.Attach(self.welcome.token, "link"))
+        poller = zmq.Poller()
+        for source in (link, self.intake.socket, *([] if self.parent_fd is None else [self.parent_fd])):
+            poller.register(source, zmq.POLLIN)
+        seen = beat = time.monotonic()
+        while not self.stopping:
+            ready = dict(poller.poll(BEAT_S * 1000))
+            now = time.monotonic()
+            if link in ready:
+                seen = now
+                self._from_link(link)
+            if self.intake.socket in ready:
+                self._acknowledge(link, self.intake.receive())
+            if self.parent_fd in ready or now - seen > DISPATCHER_TIMEOUT_S:
+                self.logger.info("the parent or the dispatcher is gone")
+                self.stop()
+            if now - beat >= BEAT_S:
+                beat = now
+                send(link, wire.Beat(self.runner.epoch))
+        deadline = time.monotonic() + GRACE_S
+        while threading.main_thread().is_alive() and time.monotonic() < deadline and self.runner.epoch >= 0:
+            time.sleep(0.02)
+        if self.runner.epoch >= 0:  # stuck in a program: nobody waits for it any more
+            remove_sockets(self.bound)
+            os._exit(0)
+        link.close(0)
+        self.intake.socket.close(0)
+
+    def _from_link(self, link: Socket) -> None:
+        while True:
+            try:
+                got = receive(link, TO_WORKER)
+            except ProtocolError as e:
+                self.logger.error("dropped a malformed message: %s", e)
+                continue
+            if got is None:
+                return
+            match got[1]:
+                case wire.Expect() as expect:
+                    self._acknowledge(link, self.intake.expect(expect))
+                case wire.Free(uids):
+                    self.intake.cancel(uids)
+                case wire.Abort(worker):
+                    self.groups.abort(worker)
+                case wire.Stop() | wire.Refused():
+                    self.stop()
+                case _:
+                    pass
+
+    def _acknowledge(self, link: Socket, uids: list[int]) -> None:
+        for uid in uids:
+            send(link, wire.Uploaded(uid))
+
+
+def remove_sockets(endpoints: list[str]) -> None:
+    """Remove the files of ipc sockets."""
+    for endpoint in endpoints:
+        if endpoint.startswith("ipc://"):
+            Path(endpoint.removeprefix("ipc://")).unlink(missing_ok=True)
+
+
+def device_name(device: str) -> str:
+    """Give the device as the whole host names it, so that two workers on one GPU are told apart from two GPUs."""
+    if not device.startswith("cuda"):
+        return device
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    index = int(device.partition(":")[2] or 0)
+    names = [v for v in visible.split(",") if v]
+    return f"cuda:{names[index] if index < len(names) else index}"
+
+
+def work(endpoint: str, backend: str, device: str, parent_fd: int | None = None) -> None:
+    """Run a worker in this process until it is told to stop. Errors: ConnectionFailed."""
+    worker = WorkerProcess(endpoint, backend, device, parent_fd)
+    signal.signal(signal.SIGTERM, worker.stop)
+    signal.signal(signal.SIGINT, worker.stop)
+    worker.run()
+
+
+@click.command()
+@click.option("--connect", required=True)
+@click.option("--backend", default="torch")
+@click.option("--device", default="cpu")
+@click.option("--parent-fd", type=int)
+def main(connect: str, backend: str, device: str, parent_fd: int | None) -> None:
+    """Run a worker of a local cluster."""
+    try:
+        work(endpoint_of(connect), backend, device, parent_fd)
+    except ConnectionFailed as e:
+        sys.exit(f"gt worker: {e}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,191 @@
+"""The compiled tier for real: a child process compiles, this one loads, checks and swaps. Cold it takes half a minute."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+from gt.ir.types import float32, int64
+from gt.runtime.compiler import Compiler
+from gt.runtime.executor import TorchEngine, TorchLoaded
+from tests.unit.runtime.program_builder import ProgramBuilder
+
+pytestmark = pytest.mark.timeout(600)
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One cache for the module: only its first test compiles."""
+    folder = tmp_path_factory.mktemp("compiled")
+    folder.chmod(0o700)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _inductor_cache(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder / "inductor"))
+    yield
+
+
+def step_program(compile: bool = False) -> Any:
+    """Adam on a linear layer with dropout: scalars of both kinds, random values, updates in place, an output kept."""
+    b = ProgramBuilder()
+    x, w, m, v = b.input(16, 8), b.input(4, 8), b.input(4, 8), b.input(4, 8)
+    lr, step, seed, stream = b.scalar(), b.scalar(), b.scalar(int64), b.scalar(int64)
+    h = b("linear", b("dropout", x, seed, stream, p=0.5), w)
+    loss = b("sum", b("square", h), dims=(0, 1), keepdim=False, dtype=float32)
+    g = b("matmul", b("permute", h, dims=(1, 0)), x)
+    attrs = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0, "amsgrad": False, "maximize": False}
+    pairs = ((0, 0), (1, 2), (2, 3))
+    news = b.apply("adam_step", w, g, m, v, lr, step, num=1, inplace=pairs, **attrs)
+    return b.program(loss, b("relu", h), *news, compile=compile)
+
+
+def values(seed: int = 0) -> list[torch.Tensor]:
+    torch.manual_seed(seed)
+    return [torch.randn(16, 8), torch.randn(4, 8), torch.zeros(4, 8), torch.zeros(4, 8)]
+
+
+def run_until(loaded: TorchLoaded, done: Callable[[], bool], limit_s: float = 300.0) -> None:
+    until = time.monotonic() + limit_s
+    while not done():
+        assert time.monotonic() < until, loaded.stats
+        loaded.run(values(), [0.1, 1.0, 3, 4])
+        time.sleep(0.01)
+
+
+def check_against_eager(loaded: TorchLoaded, program: Any) -> None:
+    """Compiled and eager agree over steps with changing scalars, and both update in place."""
+    eager = TorchEngine(compile_after=0).load(program)
+    mine, theirs = values(1), values(1)
+    addresses = [t.data_ptr() for t in mine]
+    for step in range(1, 6):
+        scalars = [0.1 / step, float(step), step, 2**40 + step]
+        got, expected = loaded.run(list(mine), scalars), eager.run(list(theirs), scalars)
+        for g, e in zip(got, expected, strict=True):
+            torch.testing.assert_close(g, e, rtol=1e-4, atol=1e-5)
+        assert [t.data_ptr() for t in got[2:]] == addresses[1:]
+        torch.testing.assert_close(mine[1], theirs[1], rtol=1e-4, atol=1e-5)
+
+
+def test_a_hot_program_is_compiled_elsewhere_and_swapped_in(folder: Path) -> None:
+    program = step_program()
+    engine = TorchEngine(compile_after=3, compile_after_s=0.0, cache_dir=folder)
+    try:
+        loaded = engine.load(program)
+        assert loaded.tier == "eager"
+        run_until(loaded, lambda: loaded.tier == "compiled" or bool(loaded.stats.notes))
+        assert loaded.stats.notes == [] and loaded.stats.compile_s > 0
+        assert len(psutil.Process().children()) >= 1
+        check_against_eager(loaded, program)
+        assert len(list(folder.glob("*.bin"))) == 1  # a changed scalar is no new artefact
+        turned = values()
+        turned[0] = torch.randn(8, 16).t()
+        loaded.run(turned, [0.1, 1.0, 3, 4])
+        assert loaded.stats.strided_fallbacks == 1
+        check_against_eager(loaded, program)
+        assert loaded.stats.compiled_runs > 10
+    finally:
+        engine.close()
+
+
+def test_a_restart_starts_hot(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Compiler) -> None:
+        raise AssertionError("a cached artefact needs no compile")
+
+    monkeypatch.setattr(Compiler, "_start", refuse)
+    program = step_program()
+    engine = TorchEngine(compile_after=10**9, cache_dir=folder)
+    try:
+        loaded = engine.load(program)
+        run_until(loaded, lambda: loaded.tier == "compiled" or bool(loaded.stats.notes))
+        assert loaded.stats.notes == [] and loaded.stats.compile_s == 0
+        check_against_eager(loaded, program)
+    finally:
+        engine.close()
+
+
+def test_compile_true_compiles_before_the_second_run(folder: Path) -> None:
+    program = step_program(compile=True)
+    engine = TorchEngine(compile_after=0, cache_dir=folder)
+    try:
+        loaded = engine.load(program)
+        loaded.run(values(), [0.1, 1.0, 3, 4])
+        assert loaded.tier == "compiled" and loaded.stats.notes == []
+        check_against_eager(loaded, program)
+    finally:
+        engine.close()
+
+
+def test_wrong_compiled_code_is_never_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = step_program(compile=True)
+    engine = TorchEngine(compile_after=0, cache_dir=folder)
+    monkeypatch.setattr("gt.runtime.compiler._load", lambda path, folder: lambda args: [torch.zeros(()), torch.zeros(16, 4)])
+    try:
+        loaded = engine.load(program)
+        check_against_eager(loaded, program)
+        assert loaded.tier == "eager" and "results differ" in loaded.stats.notes[0]
+    finally:
+        engine.close()
+
+
+def test_what_cannot_be_compiled_stays_eager_and_says_why(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gt.runtime.compiler._CHILD", "import sys; sys.exit('no compiler here')")
+    b = ProgramBuilder()
+    program = b.program(b("exp", b.input(5)), compile=True)
+    engine = TorchEngine(compile_after=0, cache_dir=folder)
+    try:
+        loaded = engine.load(program)
+        (out,) = loaded.run([torch.zeros(5)], [])
+        assert out.tolist() == [1.0] * 5 and loaded.tier == "eager"
+        assert "no compiler here" in loaded.stats.notes[0]
+    finally:
+        engine.close()
+
+
+PARENT = """
+import sys, torch
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from gt.runtime.executor import TorchEngine
+from tests.unit.runtime.program_builder import ProgramBuilder
+b = ProgramBuilder()
+engine = TorchEngine(compile_after=1, compile_after_s=0.0, cache_dir=Path(sys.argv[2]))
+loaded = engine.load(b.program(b("exp", b("neg", b.input(int(sys.argv[3]))))))
+while True:
+    loaded.run([torch.zeros(int(sys.argv[3]))], [])
+    if engine._compiler is not None and engine._compiler._child is not None:
+        print(engine._compiler._child.pid, flush=True)
+        break
+if sys.argv[4] == "wait":
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize(("end", "size"), [("kill", 101), ("exit", 102)])
+def test_the_compiling_process_ends_with_its_parent(folder: Path, end: str, size: int) -> None:
+    mode = "wait" if end == "kill" else "leave"
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(ROOT), str(folder), str(size), mode], stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert parent.stdout is not None and parent.stdin is not None
+    child = psutil.Process(int(parent.stdout.readline()))
+    if end == "kill":
+        parent.send_signal(signal.SIGKILL)
+    parent.wait(timeout=60)
+    gone, alive = psutil.wait_procs([child], timeout=30)
+    parent.stdin.close()
+    parent.stdout.close()
+    assert not alive and len(gone) == 1

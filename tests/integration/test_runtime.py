@@ -1,0 +1,291 @@
+"""The runtime with real processes and sockets: values are right, clients do not meet, nothing is left behind."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import zmq
+from gt.runtime.errors import ConnectionFailed, LaunchError, ProtocolError, RunError, SessionClosed
+from gt.runtime.launch import LocalCluster, start_local
+from gt.runtime.remote import RemoteSession
+from gt.runtime.transport import make_socket
+from tests.integration.cluster import Desk, cols, rows
+
+pytestmark = pytest.mark.timeout(120)
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module", params=[1, 2, 4])
+def cluster(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
+    started = start_local(request.param, backend="numpy")
+    yield started
+    started.stop()
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[LocalCluster]:
+    started = start_local(2, backend="numpy")
+    yield started
+    started.stop()
+
+
+@pytest.fixture
+def desk(cluster: LocalCluster) -> Iterator[Desk]:
+    session = RemoteSession(cluster.address)
+    assert session.num_workers() == len(cluster.workers)
+    yield Desk(session)
+    session.close()
+
+
+def numbers(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("shape", [(), (0, 3), (1,), (7, 5), (300, 301)], ids=str)
+@pytest.mark.parametrize("signal", [None, rows(), cols()], ids=["whole", "rows", "cols"])
+def test_put_and_fetch_give_the_same_array(desk, shape, signal):
+    array = numbers(*shape)
+    assert np.array_equal(desk.get(desk.put(array, signal)), array)
+
+
+def test_a_chain_of_runs(desk):
+    x = desk.put(np.ones((4, 4)))
+    for _ in range(50):
+        x = desk.run("add", (x, (4, 4)), (x, (4, 4)), frees=(x,))
+    assert np.array_equal(desk.get(x), np.full((4, 4), 2.0**50, np.float32))
+
+
+@pytest.mark.parametrize("left", [None, rows(), cols()], ids=["whole", "rows", "cols"])
+@pytest.mark.parametrize("right", [None, rows(), cols()], ids=["whole", "rows", "cols"])
+def test_matmul_under_every_placement(desk, left, right):
+    a, b = numbers(130, 65), numbers(65, 70, seed=1)
+    out = desk.run("matmul", (desk.put(a, left), a.shape), (desk.put(b, right), b.shape))
+    np.testing.assert_allclose(desk.get(out), a @ b, rtol=1e-4, atol=1e-4)
+
+
+def test_a_sum_over_a_sharded_dim_is_reduced_between_workers(desk):
+    a = numbers(1001, 40)
+    out = desk.run("sum", (desk.put(a, rows()), a.shape), attrs=(("dims", (0,)), ("keepdim", False)))
+    np.testing.assert_allclose(desk.get(out), a.sum(0), rtol=1e-3, atol=1e-3)
+
+
+def test_a_mistake_fails_its_dependants_and_nothing_else(desk):
+    x = desk.put(np.ones((2, 2)))
+    desk.session.run(999, [x], [5000], [], [])
+    late = desk.run("add", (5000, (2, 2)), (x, (2, 2)))
+    with pytest.raises(ProtocolError, match="never defined"):
+        desk.get(late)
+    with pytest.raises(ProtocolError, match="not there"):
+        desk.get(123456)
+    y = desk.run("add", (x, (3, 3)), (x, (3, 3)))
+    with pytest.raises((ProtocolError, RunError)):
+        desk.get(y)
+    assert desk.get(desk.run("add", (x, (2, 2)), (x, (2, 2)))).tolist() == [[2, 2], [2, 2]]
+
+
+def test_the_window_bounds_runs_in_flight_and_lets_go(desk):
+    x = desk.put(np.ones((4, 4)))
+    outs = [desk.run("add", (x, (4, 4)), (x, (4, 4))) for _ in range(100)]
+    assert all(desk.get(o)[0, 0] == 2 for o in outs)
+
+
+def hammer(address: str, seed: int, count: int, wrong: list[str]) -> None:
+    session = RemoteSession(address)
+    try:
+        desk = Desk(session)
+        big = numbers(150, 150, seed=seed)
+        x, base = desk.put(np.full((3, 3), float(seed))), desk.put(big, rows())
+        for i in range(count):
+            x = desk.run("add", (x, (3, 3)), (x, (3, 3)), frees=(x,)) if i % 20 else desk.put(np.full((3, 3), seed + i))
+            expected = float(seed + i - i % 20) * 2.0 ** (i % 20)
+            got = desk.get(x)
+            if not np.array_equal(got, np.full((3, 3), expected, np.float32)):
+                wrong.append(f"client {seed} fetch {i}: {got[0, 0]} instead of {expected}")
+            if i % 10 == 0 and not np.array_equal(desk.get(base), big):
+                wrong.append(f"client {seed} fetch {i}: the large one")
+    except Exception as e:
+        wrong.append(f"client {seed}: {type(e).__name__}: {e}")
+    finally:
+        session.close()
+
+
+@pytest.mark.parametrize("num_clients", [2, 4, 16])
+def test_many_clients_at_once_get_their_own_values(pair, num_clients):
+    wrong: list[str] = []
+    clients = [
+        threading.Thread(target=hammer, args=(pair.address, i, 1000 // num_clients, wrong)) for i in range(num_clients)
+    ]
+    for c in clients:
+        c.start()
+    for c in clients:
+        c.join()
+    assert wrong == []
+
+
+def test_malformed_messages_stop_nobody(pair):
+    session = RemoteSession(pair.address)
+    context: zmq.Context = zmq.Context()
+    noise = make_socket(context, zmq.DEALER)
+    noise.connect(pair.address)
+    rng = np.random.default_rng(0)
+    for size in (0, 1, 3, 50, 4000):
+        for first in (b"", b"\x01", b"\x01\x91" * 40):
+            noise.send_multipart([first + rng.bytes(size)] + [b"x"] * (size % 4))
+    noise.send(b"\x01" + b"\x91" * 200_000)
+    for upload, results in session._workers.values():
+        for endpoint in (upload, results):
+            raw = make_socket(context, zmq.DEALER)
+            raw.connect(endpoint)
+            raw.send_multipart([b"\x01" + rng.bytes(100), rng.bytes(10)])
+    desk = Desk(session)
+    array = numbers(200, 200)
+    assert np.array_equal(desk.get(desk.put(array, rows())), array)
+    assert np.array_equal(desk.get(desk.put(array[:2])), array[:2])
+    context.destroy(0)
+    session.close()
+    assert all(p.poll() is None for p in pair.processes)
+
+
+def worker_memory(cluster: LocalCluster) -> int:
+    return sum(psutil.Process(p.pid).memory_info().rss for p in cluster.workers)
+
+
+def wait_for(condition, timeout: float = 10.0) -> bool:
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.05)
+    return bool(condition())
+
+
+def test_an_exited_client_gives_its_memory_back(pair):
+    before = worker_memory(pair)
+    session = RemoteSession(pair.address)
+    desk = Desk(session)
+    array = np.ones((4 << 20,), np.float32)
+    buffers = [desk.put(array) for _ in range(8)]
+    assert desk.get(buffers[-1])[0] == 1
+    assert worker_memory(pair) > before + 2 * 7 * array.nbytes
+    session.close()
+    assert wait_for(lambda: worker_memory(pair) < before + 2 * 2 * array.nbytes)
+
+
+def test_a_closed_session_says_so(pair):
+    session = RemoteSession(pair.address)
+    desk = Desk(session)
+    x = desk.put(np.ones((2, 2)))
+    session.close()
+    session.close()
+    session.free([x])
+    with pytest.raises(SessionClosed):
+        session.fetch(x)
+
+
+def test_nothing_at_the_address_is_an_error_in_time():
+    start = time.monotonic()
+    with pytest.raises(ConnectionFailed, match=r"127.0.0.1:1 within 1 s: start one with"):
+        RemoteSession("127.0.0.1:1", timeout=1.0)
+    assert time.monotonic() - start < 3
+    with pytest.raises(ValueError, match="localhost:12345"):
+        RemoteSession("nowhere")
+
+
+def test_two_clusters_started_at_the_same_moment():
+    code = (
+        "import numpy as np\nfrom gt.runtime.launch import start_local\nfrom gt.runtime.remote import RemoteSession\n"
+        "from tests.integration.cluster import Desk\n"
+        "c = start_local(2, backend='numpy')\ns = RemoteSession(c.address)\nd = Desk(s)\nx = d.put(np.ones((2, 2)))\n"
+        "assert d.get(d.run('add', (x, (2, 2)), (x, (2, 2)))).sum() == 8\ns.close()\nc.stop()\n"
+    )
+    for _ in range(2):
+        both = [subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE) for _ in range(2)]
+        for p in both:
+            assert p.wait(60) == 0, p.stderr.read().decode()
+            p.stderr.close()
+
+
+def test_stopping_leaves_no_process_file_or_descriptor():
+    open_before = psutil.Process().num_fds()
+    cluster = start_local(2, backend="numpy")
+    session = RemoteSession(cluster.address)
+    children = [psutil.Process(p.pid) for p in cluster.processes]
+    children += [c for p in children for c in p.children(recursive=True)]
+    assert len(children) == 4  # dispatcher, its planner, two workers
+    assert cluster.folder.stat().st_mode & 0o077 == 0
+    assert [c for p in children for c in p.net_connections() if c.status == "LISTEN"] == []
+    session.close()
+    cluster.stop()
+    cluster.stop()
+    assert wait_for(lambda: not any(c.is_running() and c.status() != psutil.STATUS_ZOMBIE for c in children))
+    assert not cluster.folder.exists()
+    assert psutil.Process().num_fds() <= open_before + 1
+
+
+def test_children_end_with_a_killed_parent():
+    code = "import time\nfrom gt.runtime.launch import start_local\nc = start_local(2, backend='numpy')\nprint(*[p.pid for p in c.processes], flush=True)\ntime.sleep(60)\n"
+    parent = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE)
+    pids = [int(p) for p in parent.stdout.readline().split()]
+    assert len(pids) == 3
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    assert wait_for(lambda: not any(psutil.pid_exists(p) and psutil.Process(p).status() != psutil.STATUS_ZOMBIE for p in pids))
+
+
+def test_a_worker_that_dies_at_start_is_reported_with_its_stderr(monkeypatch):
+    monkeypatch.setenv("GT_GROUP_TIMEOUT", "soon")
+    with pytest.raises(LaunchError, match=r"worker0 process ended(.|\n)*GT_GROUP_TIMEOUT='soon'"):
+        start_local(1, backend="numpy")
+
+
+@pytest.mark.parametrize("num_workers", [2])
+def test_torch_workers_agree_with_numpy(num_workers):
+    cluster = start_local(num_workers, backend="torch")
+    session = RemoteSession(cluster.address)
+    try:
+        desk = Desk(session)
+        a, b = numbers(66, 40), numbers(40, 30, seed=1)
+        for left, right in ((rows(), None), (cols(), rows()), (rows(), rows())):
+            out = desk.run("matmul", (desk.put(a, left), a.shape), (desk.put(b, right), b.shape))
+            np.testing.assert_allclose(desk.get(out, 60), a @ b, rtol=1e-4, atol=1e-4)
+    finally:
+        session.close()
+        cluster.stop()
+
+
+def test_the_server_and_worker_commands():
+    server = subprocess.Popen([sys.executable, "-m", "gt.server", "-p", "0"], cwd=ROOT, stdout=subprocess.PIPE)
+    address = server.stdout.readline().decode().split()[1].removeprefix("tcp://")
+    command = [sys.executable, "-m", "gt.worker", "--host", "localhost", "-p", address.split(":")[1], "--backend", "numpy"]
+    workers = [subprocess.Popen(command, cwd=ROOT) for _ in range(2)]
+    try:
+        taken = subprocess.run([sys.executable, "-m", "gt.server", "-p", address.split(":")[1]], cwd=ROOT, capture_output=True, text=True, timeout=60)
+        assert taken.returncode == 2 and "is in use" in taken.stderr
+        session = RemoteSession(address)
+        assert wait_for(lambda: session.num_workers() == 2, 60)
+        desk = Desk(session)
+        a = numbers(300, 100)
+        out = desk.run("sum", (desk.put(a, rows()), a.shape), attrs=(("dims", (0,)), ("keepdim", False)))
+        np.testing.assert_allclose(desk.get(out), a.sum(0), rtol=1e-3, atol=1e-3)
+        listening = [c for p in (server, *workers) for c in psutil.Process(p.pid).net_connections() if c.status == "LISTEN"]
+        assert {c.laddr.ip for c in listening} == {"127.0.0.1"}
+        session.close()
+    finally:
+        server.terminate()
+        codes = [p.wait(20) for p in (server, *workers)]
+        server.stdout.close()
+    assert codes == [0, 0, 0]
+
+
+def test_a_server_for_other_machines_wants_to_be_asked_twice():
+    open_host = subprocess.run([sys.executable, "-m", "gt.server", "--host", "0.0.0.0", "-p", "0"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert open_host.returncode == 2 and "--trust-network" in open_host.stderr

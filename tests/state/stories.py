@@ -1,0 +1,113 @@
+"""A cast for state-machine stories: a dispatcher with clients and workers, told one message at a time.
+
+Next: ``test_dispatcher_stories``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gt.ir.mesh import Sharding
+from gt.ir.program import Collective, Program, WireType
+from gt.ir.types import TensorType, float32
+from gt.passes.signal_placement import cluster_mesh
+from gt.runtime import wire
+from gt.runtime.dispatcher_state import DispatcherState, Event, MakePlan, Options, PeerGone, Planned, Received, Send, Tick
+from gt.runtime.wire import Message
+
+T = TensorType((4, 4), float32)
+
+
+class Story:
+    """A dispatcher and its peers. Peers of client 0 are ``c0`` and ``c0up``; of worker 1, ``w1`` and ``l1``."""
+
+    def __init__(self, workers: int = 1, clients: int = 1, **options: Any) -> None:
+        self.now = 0.0
+        self.secrets = 0
+        self.state = DispatcherState(self._secret, Options(**options))
+        self.log: list[Any] = []
+        for i in range(workers):
+            self.join_worker(i)
+        for i in range(clients):
+            self.join_client(i)
+        self.log.clear()
+
+    def _secret(self) -> bytes:
+        self.secrets += 1
+        return self.secrets.to_bytes(16, "big")
+
+    def tell(self, event: Event) -> list[Any]:
+        out = self.state.handle(event)
+        self.log += out
+        return out
+
+    def say(self, peer: str, message: Message, data: Any = None) -> list[Any]:
+        """A peer sends a message; give what the dispatcher does."""
+        return self.tell(Received(self.now, peer.encode(), message, data))
+
+    def join_worker(self, i: int) -> None:
+        hello = wire.WorkerHello(f"u{i}", f"r{i}", "host", 100 + i, "cpu", "numpy")
+        (welcome,) = self.say(f"w{i}", hello)
+        self.say(f"l{i}", wire.Attach(welcome.message.token, "link"))
+
+    def join_client(self, i: int) -> None:
+        welcome, _ = self.say(f"c{i}", wire.ClientHello(1))
+        self.say(f"c{i}up", wire.Attach(welcome.message.token, "up"))
+
+    def wait(self, seconds: float) -> list[Any]:
+        self.now += seconds
+        return self.tell(Tick(self.now))
+
+    def gone(self, peer: str) -> list[Any]:
+        return self.tell(PeerGone(self.now, peer.encode()))
+
+    def put(self, buffer: int, client: int = 0) -> list[Any]:
+        return self.say(f"c{client}up", wire.Put(buffer, WireType.of(T), None, True), memoryview(bytes(T.nbytes)))
+
+    def define(self, key: int, client: int = 0, graph: bytes = b"graph") -> None:
+        self.say(f"c{client}up", wire.Define(key), memoryview(graph))
+
+    def run(self, key: int, inputs: tuple[int, ...], outputs: tuple[int, ...], frees: tuple[int, ...] = (), client: int = 0) -> list[Any]:
+        return self.say(f"c{client}up", wire.Run(key, inputs, outputs, (), frees))
+
+    def fetch(self, buffer: int, request: int, client: int = 0) -> list[Any]:
+        return self.say(f"c{client}up", wire.Fetch(buffer, request))
+
+    def plan(self, make: MakePlan, outputs: int = 1, groups: tuple[tuple[int, ...], ...] = ()) -> list[Any]:
+        """Answer a request for a plan: every worker runs it, outputs are whole everywhere."""
+        placed = T.placed(Sharding.replicated(cluster_mesh(make.workers, make.workers), T.ndim))
+        return self.tell(Planned(self.now, make.plan, {w: program(w, len(make.inputs), outputs, groups) for w in make.workers}, (placed,) * outputs))
+
+    def done(self, worker: int, epoch: int, fault: Any = None) -> list[Any]:
+        return self.say(f"w{worker}", wire.Done(epoch, 0.01, fault))
+
+
+def program(worker: int, inputs: int, outputs: int, groups: tuple[tuple[int, ...], ...] = (), donated: tuple[int, ...] = ()) -> Program:
+    """A program whose inputs are slots 0.. and whose outputs follow them."""
+    steps = tuple(
+        Collective("all_reduce", i, 0, 0, WireType((4, 4), "float32"), group, (("reduce", "sum"),))
+        for i, group in enumerate(groups)
+        if worker in group
+    )
+    return Program(
+        worker=worker,
+        inputs=tuple((i, i) for i in range(inputs)),
+        scalars=(),
+        steps=steps,
+        outputs=tuple((i, inputs + i) for i in range(outputs)),
+        locations=(("train.py", 12, "step"),),
+        donated=donated,
+        name="story",
+    )
+
+
+def sent(commands: list[Any], kind: type[Any], peer: str | None = None) -> list[Any]:
+    """Give the messages of a kind among commands, to one peer if named."""
+    return [
+        c.message for c in commands
+        if isinstance(c, Send) and isinstance(c.message, kind) and (peer is None or c.peer == peer.encode())
+    ]  # fmt: skip
+
+
+def plans(commands: list[Any]) -> list[MakePlan]:
+    return [c for c in commands if isinstance(c, MakePlan)]

@@ -1,0 +1,305 @@
+"""Stories of the dispatcher: what it does, told as messages. No sockets, no clock, no waiting."""
+
+from __future__ import annotations
+
+from gt.ir.program import WireType
+from gt.ir.signals import ShardConfig, SignalConfig
+from gt.ir.types import TensorType, float32
+from gt.runtime import wire
+from gt.runtime.dispatcher_state import Kill, Planned
+from gt.runtime.errors import Fault
+from tests.state.stories import Story, plans, sent
+
+
+def started(workers: int = 1, clients: int = 1, groups: tuple[tuple[int, ...], ...] = ()) -> Story:
+    """Client 0 has run graph 1 once: buffer 1 -> buffer 2, epoch 1 (after one epoch for each group)."""
+    s = Story(workers, clients)
+    s.put(1)
+    s.define(1)
+    (make,) = plans(s.run(1, (1,), (2,)))
+    s.plan(make, groups=groups)
+    return s
+
+
+def test_a_run_waits_for_its_plan_and_then_goes_to_all_workers():
+    s = Story(workers=2)
+    stores = s.put(1)
+    assert [c.peer for c in stores] == [b"w0", b"w1"]
+    s.define(1)
+    (make,) = plans(s.run(1, (1,), (2,)))
+    out = s.plan(make)
+    assert [type(c.message).__name__ for c in out] == ["Load", "Execute", "Load", "Execute"]
+    (execute,) = sent(out, wire.Execute, "w0")
+    assert execute == sent(out, wire.Execute, "w1")[0] and execute.epoch == 1
+
+
+def test_a_known_graph_is_neither_planned_nor_loaded_again():
+    s = started()
+    out = s.run(1, (1,), (3,))
+    assert plans(out) == [] and sent(out, wire.Load) == []
+    assert sent(out, wire.Execute)[0].epoch == 2
+
+
+def test_equal_graphs_of_two_clients_share_a_plan_and_nothing_else():
+    s = started(clients=2)
+    s.put(1, client=1)
+    s.define(77, client=1)
+    out = s.run(77, (1,), (2,), client=1)
+    assert plans(out) == []
+    mine, theirs = s.state.clients[0].buffers[1].uid, s.state.clients[1].buffers[1].uid
+    assert sent(out, wire.Execute)[0].inputs == (theirs,) and mine != theirs
+
+
+def test_a_client_cannot_name_the_buffers_of_another():
+    s = started(clients=2)
+    (failed,) = sent(s.fetch(2, 9, client=1), wire.Failed)
+    assert failed.fault.kind == "protocol"
+
+
+def test_planning_holds_up_only_the_client_that_needs_it():
+    s = started(clients=2)
+    s.define(2, graph=b"new")
+    (make,) = plans(s.run(2, (1,), (5,)))
+    assert s.fetch(5, 1) == []
+    s.put(1, client=1)
+    s.define(1, client=1)
+    assert sent(s.run(1, (1,), (2,), client=1), wire.Execute)
+    assert sent(s.plan(make), wire.Ship)
+
+
+def test_a_plan_that_fails_poisons_the_outputs_and_is_asked_again_next_time():
+    s = Story()
+    s.put(1)
+    s.define(1)
+    (make,) = plans(s.run(1, (1,), (2,)))
+    s.fetch(2, 5)
+    out = s.tell(Planned(0.0, make.plan, fault=Fault("plan", "no rule")))
+    assert sent(out, wire.Failed) == [wire.Failed(5, Fault("plan", "no rule"))]
+    assert sent(out, wire.Progress) == [wire.Progress(1)]
+    assert len(plans(s.run(1, (1,), (3,)))) == 1
+
+
+def test_a_run_gets_its_epoch_once_its_uploads_are_acknowledged():
+    s = started(workers=2)
+    big = TensorType((512, 512), float32)
+    out = s.say("c0up", wire.Put(10, WireType.of(big), SignalConfig(shard=ShardConfig(axis=0)), False))
+    (placed,) = sent(out, wire.Placed)
+    assert [t.bounds for t in placed.tiles] == [((0, 256), (0, 512)), ((256, 512), (0, 512))]
+    assert [e.ticket for e in sent(out, wire.Expect)] == [t.ticket for t in placed.tiles]
+    out = s.run(1, (10,), (11,))
+    assert out == []
+    uid = s.state.clients[0].buffers[10].uid
+    assert s.say("l0", wire.Uploaded(uid)) == []
+    assert len(plans(s.say("l1", wire.Uploaded(uid)))) == 1
+
+
+def test_an_uneven_upload_is_cut_at_equal_multiples_and_padded_on_the_worker():
+    s = Story(workers=2)
+    out = s.say("c0up", wire.Put(1, WireType((515, 64), "float32"), SignalConfig(shard=ShardConfig(axis=0)), False))
+    assert [e.type.shape for e in sent(out, wire.Expect)] == [(258, 64), (257, 64)]
+    assert {e.local for e in sent(out, wire.Expect)} == {(258, 64)}
+
+
+def test_a_fetch_on_one_worker_is_final_and_on_two_waits_for_both():
+    s = started()
+    (ship,) = sent(s.fetch(2, 1), wire.Ship)
+    assert ship.final
+    s = started(workers=2)
+    (ship,) = sent(s.fetch(2, 1), wire.Ship)
+    assert not ship.final
+    assert sent(s.done(0, 1), wire.Settled) == []
+    assert sent(s.done(1, 1), wire.Settled) == [wire.Settled(1)]
+    (ship,) = sent(s.fetch(2, 2), wire.Ship)
+    assert ship.final
+
+
+def test_a_failing_run_poisons_what_depends_on_it_and_no_other_client():
+    s = started(workers=2, clients=2)
+    s.put(1, client=1)
+    s.define(1, client=1)
+    s.run(1, (1,), (2,), client=1)  # epoch 2
+    s.run(1, (2,), (3,))  # epoch 3, reads epoch 1
+    s.fetch(3, 7)
+    s.fetch(2, 8, client=1)
+    fault = Fault("run", "index out of range", 0, 1, "train.py:3")
+    out = s.done(0, 1, fault)
+    assert sent(out, wire.Failed, "c0") == [wire.Failed(7, fault)]
+    for worker, epoch in ((1, 1), (0, 2), (1, 2), (0, 3), (1, 3)):
+        out += s.done(worker, epoch)
+    assert sent(out, wire.Settled, "c1") == [wire.Settled(8)]
+    assert sent(s.fetch(3, 9), wire.Failed) == [wire.Failed(9, fault)]
+    assert s.state.flights == {}
+
+
+def test_frees_ride_with_the_run_and_every_worker_that_holds_the_buffer_hears_of_them():
+    s = started(workers=2)
+    uid = s.state.clients[0].buffers[1].uid
+    out = s.run(1, (1,), (3,), frees=(1,))
+    assert sent(out, wire.Execute, "w0")[0].frees == (uid,)
+    assert 1 not in s.state.clients[0].buffers
+    (free,) = sent(s.say("c0up", wire.Free((2,))), wire.Free, "w0")
+    assert len(free.buffers) == 1
+
+
+def test_progress_counts_runs_that_are_over():
+    s = started(workers=2)
+    s.run(1, (1,), (3,))
+    out = s.done(0, 1) + s.done(0, 2) + s.done(1, 1)
+    assert sent(out, wire.Progress) == [wire.Progress(1)]
+    assert sent(s.done(1, 2), wire.Progress) == [wire.Progress(2)]
+
+
+def test_a_group_is_an_epoch_of_its_own_before_the_first_run_that_needs_it():
+    s = started(workers=2, groups=((0, 1),))
+    order = [type(m).__name__ for m in sent(s.log, wire.Message, "w1")]
+    assert order == ["Store", "MakeGroup", "Load", "Execute"]
+    assert sent(s.run(1, (1,), (3,)), wire.MakeGroup) == []
+
+
+def test_members_of_a_group_meet_in_the_store():
+    s = started(workers=2, groups=((0, 1),))
+    s.say("s0", wire.Attach(s.state.workers[0].token, "store"))
+    s.say("s1", wire.Attach(s.state.workers[1].token, "store"))
+    assert s.say("s0", wire.StoreOp(1, "get", ("g1/1",))) == []
+    out = s.say("s1", wire.StoreOp(4, "set", ("g1/1",), b"here"))
+    assert sent(out, wire.StoreReply, "s1")[0].ok
+    assert sent(out, wire.StoreReply, "s0") == [wire.StoreReply(1, True, b"here")]
+    assert sent(s.say("s0", wire.StoreOp(2, "add", ("g1/n",), amount=2)), wire.StoreReply)[0].number == 2
+
+
+def test_a_lost_worker_ends_waits_poisons_what_only_it_held_and_the_rest_goes_on():
+    s = started(workers=2, clients=2, groups=((0, 1),))
+    s.put(1, client=1)
+    s.fetch(2, 5)
+    out = s.gone("w1")
+    (failed,) = sent(out, wire.Failed, "c0")
+    assert failed.fault.kind == "worker_lost" and failed.fault.worker == 1 and failed.fault.epoch == 2
+    assert failed.fault.where == "train.py:12"
+    assert sent(out, wire.Abort, "l0") == [wire.Abort(1)]
+    assert sent(out, wire.Stop, "l1") == [wire.Stop()]
+    assert sent(out, wire.Workers, "c1") == [wire.Workers(((0, "u0", "r0"),))]
+    (ship,) = sent(s.fetch(1, 6, client=1), wire.Ship, "w0")
+    assert ship.final
+    s.define(9, client=1)
+    (make,) = plans(s.run(9, (1,), (2,), client=1))
+    assert make.workers == (0,)
+
+
+def test_a_broken_collective_is_reported_as_the_loss_that_broke_it():
+    s = started(workers=2, groups=((0, 1),))
+    s.done(0, 1)
+    s.done(1, 1)
+    s.fetch(2, 5)
+    out = s.done(0, 2, Fault("collective", "Connection closed by peer", 0, 2))
+    assert sent(out, wire.Failed) == []
+    (failed,) = sent(s.gone("w1"), wire.Failed)
+    assert failed.fault.kind == "worker_lost"
+
+
+def test_a_broken_collective_with_everybody_alive_fails_and_the_group_is_made_anew():
+    s = started(workers=2, groups=((0, 1),))
+    s.done(0, 1)
+    s.done(1, 1)
+    s.fetch(2, 5)
+    s.done(0, 2, Fault("collective", "timed out", 0, 2))
+    out = s.done(1, 2, Fault("collective", "timed out", 1, 2))
+    assert sent(out, wire.Failed)[0].fault.kind == "collective"
+    assert len(sent(s.run(1, (1,), (9,)), wire.MakeGroup)) == 2
+
+
+def test_a_shard_on_a_lost_worker_is_lost_and_copies_are_not():
+    s = Story(workers=2)
+    s.put(1)
+    s.say("c0up", wire.Put(2, WireType((4, 4), "float32"), SignalConfig(shard=ShardConfig(axis=0)), True), memoryview(bytes(64)))
+    s.gone("l0")
+    assert sent(s.fetch(1, 1), wire.Ship, "w1")
+    (failed,) = sent(s.fetch(2, 2), wire.Failed)
+    assert failed.fault.kind == "worker_lost"
+
+
+def test_a_silent_worker_is_lost_after_its_deadline_and_killed_if_it_is_ours():
+    s = Story(workers=2, owns_workers=True)
+    s.now = 3.0
+    s.say("l0", wire.Beat())
+    out = s.wait(2.0)
+    assert [c for c in out if isinstance(c, Kill)] == [Kill(101)]
+    assert s.state.worker_ids == (0,)
+
+
+def test_a_worker_that_comes_back_is_refused():
+    s = Story(workers=2)
+    s.gone("l1")
+    assert sent(s.say("l1", wire.Beat()), wire.Refused)
+    assert sent(s.say("w1", wire.Done(1, 0.1)), wire.Refused)
+
+
+def test_a_client_that_says_goodbye_or_falls_silent_gives_its_buffers_back():
+    s = started(clients=2)
+    s.put(1, client=1)
+    (free,) = sent(s.say("c0up", wire.Bye()), wire.Free, "w0")
+    assert len(free.buffers) == 2
+    s.now = 9.0
+    s.say("l0", wire.Beat())
+    s.now = 12.0
+    s.say("l0", wire.Beat())
+    (free,) = sent(s.wait(0.5), wire.Free, "w0")
+    assert len(free.buffers) == 1 and s.state.clients == {}
+
+
+def test_without_workers_calls_wait_and_fail_after_the_deadline():
+    s = Story(workers=0)
+    assert s.put(1) == []
+    s.define(1)
+    s.run(1, (1,), (2,))
+    s.fetch(2, 3)
+    s.now = 29.0
+    s.say("c0", wire.Beat())
+    s.now = 31.0
+    out = s.wait(0.0)
+    assert sent(out, wire.Failed)[0].fault.kind == "no_workers"
+
+
+def test_calls_made_before_the_first_worker_are_served_when_it_joins():
+    s = Story(workers=0)
+    s.put(1)
+    s.define(1)
+    s.run(1, (1,), (2,))
+    s.log.clear()
+    s.join_worker(0)
+    assert sent(s.log, wire.Store, "w0") and len(plans(s.log)) == 1
+
+
+def test_a_client_keeps_the_workers_it_started_with():
+    s = started(workers=1)
+    s.join_worker(1)
+    assert sent(s.run(1, (1,), (3,)), wire.Execute, "w1") == []
+
+
+def test_strangers_and_made_up_tokens_are_refused():
+    s = Story()
+    assert sent(s.say("x", wire.Run(1, (), (), (), ())), wire.Refused)
+    assert sent(s.say("x", wire.Attach(b"guess", "up")), wire.Refused)
+    assert sent(s.say("x", wire.Done(1, 0.0)), wire.Refused)
+
+
+def test_plans_beyond_the_limit_are_forgotten_everywhere():
+    s = Story(max_plans=2)
+    s.put(1)
+    for key in range(3):
+        s.define(key, graph=b"%d" % key)
+        (make,) = plans(s.run(key, (1,), (10 + key,)))
+        s.plan(make)
+    assert len(s.state.plans) == 2
+    assert sent(s.log, wire.Unload) == [wire.Unload((1,))]
+
+
+def test_the_state_reads_well():
+    s = started(workers=2)
+    s.put(3)
+    assert repr(s.state) == (
+        "dispatcher epoch 1, flying [1], groups []\n"
+        "  worker 0 joined\n"
+        "  worker 1 joined\n"
+        "  client 0 {1: ready, 2: epoch 1, 3: ready} 0 queued\n"
+        "  plan 1 ready"
+    )

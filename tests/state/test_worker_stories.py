@@ -1,0 +1,97 @@
+"""Stories of the worker: which values are here, which are poisoned, and what is done about it."""
+
+from __future__ import annotations
+
+from gt.runtime import wire
+from gt.runtime.errors import Fault
+from gt.runtime.worker_state import (
+    Arrived, DropValues, Got, Grouped, LoadProgram, Quit, Ran, Reply, RunProgram, ShipFault, ShipValue, SkipProgram,
+    WorkerState,
+)  # fmt: skip
+from tests.state.stories import program
+
+BROKE = Fault("run", "broke", 0, 1, "train.py:3")
+
+
+def worker(*values: int, groups: tuple[tuple[int, ...], ...] = (), donated: tuple[int, ...] = ()) -> WorkerState:
+    w = WorkerState(0)
+    w.handle(Got(wire.Load(1, program(0, 1, 1, groups, donated))))
+    for uid in values:
+        w.handle(Arrived(uid))
+    return w
+
+
+def execute(w: WorkerState, epoch: int, inputs: tuple[int, ...], outputs: tuple[int, ...], frees: tuple[int, ...] = ()) -> object:
+    (command,) = w.handle(Got(wire.Execute(epoch, 1, inputs, outputs, (), frees)))
+    return command
+
+
+def ship(uid: int) -> Got:
+    return Got(wire.Ship(uid, b"t", 5, wire.WireType((4, 4), "float32"), ((0, 4), (0, 4)), 1, True))
+
+
+def test_a_run_makes_its_outputs_and_reports():
+    w = worker(10)
+    assert execute(w, 1, (10,), (11,)) == RunProgram(1, 1, (10,), (11,), ())
+    assert w.handle(Ran(1, 0.5)) == [Reply(wire.Done(1, 0.5))]
+    assert w.values == {10, 11} and isinstance(w.handle(ship(11))[0], ShipValue)
+
+
+def test_a_failed_run_poisons_its_outputs_and_those_after_it():
+    w = worker(10)
+    execute(w, 1, (10,), (11,))
+    assert w.handle(Ran(1, 0.1, BROKE)) == [Reply(wire.Done(1, 0.1, BROKE))]
+    assert execute(w, 2, (11,), (12,)) == SkipProgram(2, 1, BROKE)
+    assert w.handle(Ran(2, 0.0)) == [Reply(wire.Done(2, 0.0, BROKE))]
+    assert w.handle(ship(12)) == [ShipFault(b"t", wire.PartFailed(5, BROKE))]
+
+
+def test_freed_inputs_leave_before_the_run_and_freed_others_after():
+    w = worker(10, 20)
+    run = execute(w, 1, (10,), (11,), frees=(10, 20))
+    assert run == RunProgram(1, 1, (10,), (11,), (), takes=(10,))
+    assert w.handle(Ran(1, 0.1)) == [DropValues((20,)), Reply(wire.Done(1, 0.1))]
+    assert w.values == {11}
+
+
+def test_what_the_program_overwrites_is_copied_when_somebody_still_holds_it():
+    w = worker(10, donated=(0,))
+    held = execute(w, 1, (10,), (11,))
+    assert isinstance(held, RunProgram) and held.copies == (0,)
+    w.handle(Ran(1, 0.1))
+    freed = execute(w, 2, (10,), (12,), frees=(10,))
+    assert isinstance(freed, RunProgram) and freed.copies == () and freed.takes == (10,)
+
+
+def test_a_broken_group_fails_what_needs_it_until_it_is_made_anew():
+    w = worker(10, groups=((0, 1),))
+    gone = Fault("collective", "peer closed", 0, 1)
+    execute(w, 1, (10,), (11,))
+    w.handle(Ran(1, 0.1, gone))
+    assert execute(w, 2, (10,), (12,)) == SkipProgram(2, 1, gone)
+    w.handle(Ran(2, 0.0))
+    assert w.handle(Grouped(3, 0.1, (0, 1))) == [Reply(wire.Done(3, 0.1))]
+    assert isinstance(execute(w, 4, (10,), (13,)), RunProgram)
+
+
+def test_freeing_lifts_poison_and_unknown_uids_are_passed_over():
+    w = worker(10)
+    execute(w, 1, (10,), (11,))
+    w.handle(Ran(1, 0.1, BROKE))
+    assert w.handle(Got(wire.Free((11, 10, 99)))) == [DropValues((10,))]
+    assert w.poison == {} and w.values == set()
+
+
+def test_a_run_of_a_plan_or_value_that_is_not_here_fails_alone():
+    w = worker(10)
+    drop, reply = w.handle(Got(wire.Execute(1, 9, (10,), (11,), (), (10,))))
+    assert drop == DropValues((10,)) and isinstance(reply, Reply)
+    assert isinstance(reply.message, wire.Done) and reply.message.fault is not None
+    assert isinstance(execute(w, 2, (77,), (12,)), SkipProgram)
+
+
+def test_stop_ends_the_worker_and_the_state_reads_well():
+    w = worker(10)
+    assert w.handle(Got(wire.Stop())) == [Quit()]
+    assert isinstance(w.handle(Got(wire.Load(2, program(0, 1, 1))))[0], LoadProgram)
+    assert repr(w) == "worker 0 idle, programs [1, 2], values [10], poisoned [], broken []"

@@ -1,0 +1,78 @@
+"""A worker's values, the rendezvous store, the environment and the instruction log."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from gt.runtime import env
+from gt.runtime.log import InstructionLog
+from gt.runtime.rendezvous import KeyStore
+from gt.runtime.store import ValueStore
+from gt.runtime.wire import StoreOp
+
+
+def test_values_are_counted():
+    store = ValueStore()
+    store.put(1, np.zeros(10, np.float32))
+    store.put(2, np.zeros(5, np.float64))
+    assert (store.nbytes, len(store)) == (80, 2)
+    assert store.take(1).nbytes == 40
+    store.drop((1, 2, 3))
+    assert (store.nbytes, store.peak_nbytes, len(store)) == (0, 80, 0)
+
+
+def test_a_wait_is_answered_when_the_last_key_comes_or_refused_when_the_group_goes():
+    store = KeyStore()
+    assert store.apply(b"a", StoreOp(1, "wait", ("g1/x", "g1/y"))) == []
+    assert [p for p, _ in store.apply(b"b", StoreOp(2, "set", ("g1/x",), b"1"))] == [b"b"]
+    assert [p for p, _ in store.apply(b"b", StoreOp(3, "set", ("g1/y",), b"2"))] == [b"b", b"a"]
+    assert store.apply(b"a", StoreOp(4, "get", ("g1/z",))) == []
+    assert [(p, r.ok) for p, r in store.forget("g1")] == [(b"a", False)]
+    assert store.values == {} and store.parked == []
+
+
+def test_store_operations():
+    store = KeyStore()
+
+    def do(kind: str, *keys: str, **fields: object):
+        ((_, reply),) = store.apply(b"a", StoreOp(1, kind, keys, **fields))
+        return reply
+
+    assert do("add", "g/n", amount=3).number == 3
+    assert do("add", "g/n", amount=-1).number == 2
+    assert do("check", "g/n", "g/m").number == 0
+    assert do("compare_set", "g/m", expected=b"", value=b"v").value == b"v"
+    assert do("compare_set", "g/m", expected=b"w", value=b"u").value == b"v"
+    assert do("delete", "g/m").number == 1
+    assert not do("format_disk", "g/m").ok
+
+
+def test_a_variable_is_read_once_and_named_when_it_is_wrong(monkeypatch):
+    variable = env.Variable("GT_TEST_ONLY", env.flag, False, "A test.")
+    try:
+        monkeypatch.setenv("GT_TEST_ONLY", "yes")
+        assert variable.get() is True
+        monkeypatch.setenv("GT_TEST_ONLY", "0")
+        assert variable.get() is True
+        variable.forget()
+        assert variable.get() is False
+        variable.forget()
+        monkeypatch.setenv("GT_TEST_ONLY", "perhaps")
+        with pytest.raises(ValueError, match="GT_TEST_ONLY='perhaps': expected 1 or 0"):
+            variable.get()
+        assert "| `GT_TEST_ONLY` |" in env.table()
+    finally:
+        del env.VARIABLES["GT_TEST_ONLY"]
+
+
+def test_two_processes_share_an_instruction_log(tmp_path):
+    path = str(tmp_path / "log")
+    first, second = InstructionLog(path, "client0"), InstructionLog(path, "worker1")
+    first.write("call", "Run", 10, "key=1")
+    second.write("run", "step", 0, "two\nlines")
+    head, *lines = (tmp_path / "log").read_text().splitlines()
+    assert head.startswith("# gt instruction log") and second.start == first.start
+    assert [line.split()[1:5] for line in lines] == [["1", "call", "client0", "Run"], ["1", "run", "worker1", "step"]]
+    assert all(float(line.split()[0]) >= 0 for line in lines)
+    first.close()
+    second.close()

@@ -1,0 +1,136 @@
+"""The wire: whatever comes in, out comes a valid message or a ProtocolError."""
+
+from __future__ import annotations
+
+import typing
+
+import msgspec
+import numpy as np
+import pytest
+from gt.ir.program import WireType
+from gt.ir.types import bfloat16
+from gt.runtime import wire
+from gt.runtime.errors import Fault, GtError, ProtocolError, WorkerLost, fault_of
+from hypothesis import given
+from hypothesis import strategies as st
+
+CODECS = [wire.FROM_PEERS, wire.TO_CLIENT, wire.TO_WORKER, wire.UPLOADS]
+SAMPLES: list[tuple[wire.Message, bytes | None]] = [
+    (wire.ClientHello(7), None),
+    (wire.Define(3), b"graph"),
+    (wire.Run(1, (1, 2), (3,), (1.5, True, 2, (0.0, 1.0)), (1,)), None),
+    (wire.Put(1, WireType((2, 3), "float32"), None, True), bytes(24)),
+    (wire.Put(1, WireType((2, 3), "float32"), None, False), None),
+    (wire.Done(1, 0.5, Fault("run", "broke", 1, 2, "a.py:3")), None),
+    (wire.StoreOp(1, "set", ("a/b",), b"\0\xff"), None),
+    (wire.Beat(4), None),
+]
+
+
+@pytest.mark.parametrize("message,data", SAMPLES, ids=lambda v: type(v).__name__)
+def test_messages_round_trip(message, data):
+    frames = [wire.encode(message)] + ([] if data is None else [data])
+    got, body = wire.FROM_PEERS.decode(frames)
+    assert got == message and (None if body is None else bytes(body)) == data
+
+
+def test_every_message_has_a_receiver():
+    known = {m for union in (wire.Incoming, wire.ToClient, wire.ToWorker) for m in typing.get_args(union)} | {wire.Upload}
+    declared = set(wire.Message.__subclasses__())
+    assert declared == known
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=["peers", "client", "worker", "uploads"])
+@given(frames=st.lists(st.binary(max_size=200), max_size=4))
+def test_noise_is_refused(codec, frames):
+    with pytest.raises(ProtocolError):
+        codec.decode(frames)
+    if frames:
+        with pytest.raises(ProtocolError):
+            codec.decode([bytes([wire.VERSION]) + b"\xc1" + frames[0], *frames[1:]])
+
+
+@given(sample=st.sampled_from(SAMPLES), data=st.data())
+def test_a_damaged_message_is_refused_or_valid(sample, data):
+    message, body = sample
+    header = bytearray(wire.encode(message))
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(header) - 1))
+        header[at] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(0, len(header)))
+    frames = [bytes(header[:cut])] + ([] if body is None else [body])
+    try:
+        got, _ = wire.FROM_PEERS.decode(frames)
+    except ProtocolError:
+        return
+    assert isinstance(got, wire.Message)
+
+
+def test_a_deeply_nested_header_is_refused():
+    with pytest.raises(ProtocolError):
+        wire.FROM_PEERS.decode([bytes([wire.VERSION]) + b"\x91" * 100_000 + b"\xc0"])
+
+
+def test_a_pickle_is_just_noise():
+    import pickle
+
+    with pytest.raises(ProtocolError):
+        wire.FROM_PEERS.decode([bytes([wire.VERSION]) + pickle.dumps({"a": 1})])
+
+
+@pytest.mark.parametrize(
+    "type_,nbytes",
+    [((2, 3), 23), ((-1, 3), 24), ((2**62, 4), 64), ((2,) * 65, 8), ((0, 2**63 - 1), 1)],
+)
+def test_a_data_frame_that_does_not_fill_its_type_is_refused(type_, nbytes):
+    frames = [wire.encode(wire.Put(1, WireType(type_, "float32"), None, True)), bytes(nbytes)]
+    with pytest.raises(ProtocolError):
+        wire.FROM_PEERS.decode(frames)
+
+
+def test_a_wrong_number_of_frames_is_refused():
+    hello, put = wire.encode(wire.ClientHello(1)), wire.encode(wire.Put(1, WireType((1,), "uint8"), None, True))
+    for frames in ([], [hello, b"x"], [put], [put, b"x", b"y"]):
+        with pytest.raises(ProtocolError):
+            wire.FROM_PEERS.decode(frames)
+
+
+def test_another_version_is_refused_with_both_named():
+    with pytest.raises(ProtocolError, match=f"version {wire.VERSION}, got 9"):
+        wire.FROM_PEERS.decode([b"\x09" + wire.encode(wire.ClientHello(1))[1:]])
+
+
+def test_the_sender_refuses_what_the_receiver_would_drop(monkeypatch):
+    monkeypatch.setattr(wire, "MAX_HEADER", 100)
+    monkeypatch.setattr(wire, "MAX_DATA", 100)
+    with pytest.raises(ProtocolError, match="over the limit of 100 bytes"):
+        wire.encode(wire.Free(tuple(range(1000))))
+    with pytest.raises(ProtocolError, match="over the limit of 100 bytes"):
+        wire.data_of(np.zeros(1000, np.uint8))
+    with pytest.raises(ProtocolError, match="64 bits"):
+        wire.encode(wire.Run(1, (), (), (2**70,), ()))
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0, 3), (4, 5)])
+@pytest.mark.parametrize("dtype", [np.float32, np.bool_, np.complex64, np.uint16])
+def test_arrays_round_trip(shape, dtype):
+    array = np.ones(shape, dtype)
+    name = "bfloat16" if dtype is np.uint16 else np.dtype(dtype).name
+    back = wire.array_of(WireType(shape, name), wire.data_of(array))
+    assert back.shape == shape and np.array_equal(back, array)
+    assert wire.wire_dtype(bfloat16) == np.uint16
+
+
+def test_padding_and_bounds():
+    array = np.arange(6, dtype=np.int64).reshape(3, 2)
+    assert wire.padded(array[wire.rows(((1, 3), (0, 2)))], (4, 2)).tolist() == [[2, 3], [4, 5], [0, 0], [0, 0]]
+    assert wire.padded(array, (3, 2)) is array
+
+
+def test_faults_become_the_errors_a_reader_sees():
+    lost = Fault("worker_lost", "worker 1 died", 1, 9, "a.py:3").exception()
+    assert isinstance(lost, WorkerLost) and (lost.worker, lost.epoch, lost.where) == (1, 9, "a.py:3")
+    assert "a.py:3" in str(lost)
+    assert fault_of(ZeroDivisionError("division by zero")).message == "ZeroDivisionError: division by zero"
+    assert isinstance(Fault("unheard of", "x").exception(), GtError)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(Fault("run", "x")), type=Fault) == Fault("run", "x")

@@ -1,0 +1,209 @@
+"""Gradients: torch's tape semantics."""
+
+import numpy as np
+import pytest
+import torch
+
+import gt
+
+
+def pair(*arrays):
+    """The same leaves for gt and torch."""
+    return [gt.tensor(a, requires_grad=True) for a in arrays], [torch.tensor(a, requires_grad=True) for a in arrays]
+
+
+def same(got, want, **kw):
+    np.testing.assert_allclose(got.detach().numpy(), want.detach().numpy(), **({"rtol": 1e-5, "atol": 1e-6} | kw))
+
+
+RNG = np.random.default_rng(0)
+A, B = RNG.standard_normal((4, 3)).astype(np.float32), RNG.standard_normal((3, 2)).astype(np.float32)
+
+
+@pytest.mark.parametrize("read_first", [False, True], ids=["one graph", "flush between"])
+def test_gradients_equal_torch(read_first):
+    (a, b), (ta, tb) = pair(A, B)
+    for m, x, y in ((gt, a, b), (torch, ta, tb)):
+        loss = (m.tanh(x @ y) * x.sum()).exp().mean()
+        if read_first:
+            loss.item()
+        loss.backward()
+    same(a.grad, ta.grad)
+    same(b.grad, tb.grad)
+
+
+def test_accumulates_over_steps_as_torch():
+    (a,), (ta,) = pair(A)
+    for _ in range(3):
+        (a * a).sum().backward()
+        (ta * ta).sum().backward()
+        same(a.grad, ta.grad)
+
+
+def test_training_loop_gradients_equal_torch_at_every_step():
+    (w, x), (tw, tx) = pair(B, A)
+    opt, topt = gt.optim.SGD([w], lr=0.1), torch.optim.SGD([tw], lr=0.1)
+    for _ in range(4):
+        (x.detach() @ w).pow(2).mean().backward()
+        (tx.detach() @ tw).pow(2).mean().backward()
+        same(w.grad, tw.grad)
+        opt.step(), topt.step()
+        opt.zero_grad(), topt.zero_grad()
+    same(w, tw)
+
+
+@pytest.mark.parametrize("options", [{"momentum": 0.9}, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}, {"maximize": True}])
+def test_sgd_equals_torch(options):
+    (w,), (tw,) = pair(A)
+    opt, topt = gt.optim.SGD([w], lr=0.05, **options), torch.optim.SGD([tw], lr=0.05, **options)
+    for step in range(5):
+        for group in (opt.param_groups[0], topt.param_groups[0]):
+            group["lr"] = 0.05 / (step + 1)
+        (w**3).sum().backward(), (tw**3).sum().backward()
+        opt.step(), topt.step(), opt.zero_grad(), topt.zero_grad()
+    same(w, tw)
+
+
+def test_second_backward_needs_retain_graph():
+    (a,), _ = pair(A)
+    loss = (a * a).sum()
+    loss.backward(retain_graph=True)
+    loss.backward()
+    np.testing.assert_allclose(a.grad.numpy(), 4 * A, rtol=1e-6)
+    with pytest.raises(RuntimeError, match="second time"):
+        loss.backward()
+
+
+def test_second_backward_across_flushes():
+    (a,), _ = pair(A)
+    loss = (a * a).sum()
+    loss.item()
+    loss.backward(retain_graph=True)
+    loss.item()
+    loss.backward()
+    np.testing.assert_allclose(a.grad.numpy(), 4 * A, rtol=1e-6)
+    with pytest.raises(RuntimeError, match="second time"):
+        loss.backward()
+
+
+def test_double_backward():
+    (a,), (ta,) = pair(A)
+    for m, x in ((gt, a), (torch, ta)):
+        (g,) = m.autograd.grad((x**3).sum(), x, create_graph=True)
+        (g * x).sum().backward()
+    same(a.grad, ta.grad)
+
+
+def test_grad_of_an_intermediate_and_unused():
+    (a, b), _ = pair(A, B)
+    h = a * 2
+    (gh,) = gt.autograd.grad((h * h).sum(), h)
+    np.testing.assert_allclose(gh.numpy(), 4 * A, rtol=1e-6)
+    with pytest.raises(RuntimeError, match="not have been used"):
+        gt.autograd.grad((a * a).sum(), b)
+    assert gt.autograd.grad((a * a).sum(), b, allow_unused=True) == (None,)
+
+
+def test_no_grad_detach_and_leaf_flags():
+    (a,), _ = pair(A)
+    with gt.no_grad():
+        b = a * 2
+    c = (a * 3).detach()
+    assert not b.requires_grad and not c.requires_grad and b.is_leaf and a.is_leaf
+    d = a * b + c
+    assert d.requires_grad and not d.is_leaf
+    d.sum().backward()
+    np.testing.assert_allclose(a.grad.numpy(), 2 * A, rtol=1e-6)
+
+
+def test_requires_grad_set_after_use_does_not_reach_back():
+    x, y = gt.tensor([2.0]), gt.tensor([3.0], requires_grad=True)
+    early = x * y
+    x.requires_grad_()
+    (early * x).sum().backward()
+    assert x.grad.tolist() == [6.0] and y.grad.tolist() == [4.0]
+
+
+def test_errors_have_torchs_texts():
+    a = gt.ones(2, 2, requires_grad=True)
+    with pytest.raises(RuntimeError, match="only for scalar outputs"):
+        (a * 2).backward()
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        gt.ones(1).sum().backward()
+    with pytest.raises(RuntimeError, match="leaf Variable that requires grad"):
+        a += 1
+    with pytest.raises(RuntimeError, match="view of a leaf Variable"):
+        a[0] += 1
+    with pytest.raises(RuntimeError, match="numpy.. on Tensor that requires grad"):
+        a.numpy()
+    with pytest.raises(RuntimeError, match="floating point"):
+        gt.tensor([1, 2]).requires_grad_()
+
+
+@pytest.mark.parametrize("flush", [False, True])
+def test_value_changed_in_place_is_noticed(flush):
+    a = gt.ones(3, requires_grad=True)
+    b = a * 2
+    c = (b * b).sum()
+    if flush:
+        c.item()
+        with gt.no_grad():
+            a.mul_(2)
+        d = (a * a).sum()
+        with gt.no_grad():
+            a.mul_(2)
+        with pytest.raises(RuntimeError, match="modified by an inplace"):
+            d.backward()
+    else:
+        b += 1
+        with pytest.raises(RuntimeError, match="modified by an inplace"):
+            c.backward()
+
+
+def test_in_place_ops_are_differentiated():
+    (a,), (ta,) = pair(A)
+    for x in (a, ta):
+        y = x * 2
+        y[1:] *= 3
+        y[:, 0] = x[:, 1]
+        (y * y).sum().backward()
+    same(a.grad, ta.grad)
+
+
+@pytest.mark.parametrize("flush", [False, True])
+def test_hooks_and_retain_grad(flush):
+    (a,), (ta,) = pair(A)
+    seen = []
+    for x in (a, ta):
+        x.register_hook(lambda g: g * 2)
+        h = x * 3
+        h.retain_grad()
+        h.register_hook(lambda g: seen.append(1) or g + 1)
+        loss = (h * h).sum()
+        if flush:
+            loss.item()
+        loss.backward()
+        seen.append(h.grad)
+    assert len(seen) == 4
+    same(a.grad, ta.grad)
+
+
+def test_two_losses_share_a_trunk_across_a_flush():
+    (a,), (ta,) = pair(A)
+    for x in (a, ta):
+        trunk = (x * 2).tanh()
+        one, two = (trunk**2).sum(), trunk.exp().sum()
+        one.item()
+        one.backward(retain_graph=True)
+        two.backward()
+    same(a.grad, ta.grad)
+
+
+def test_optimizer_refuses_what_torch_refuses():
+    with pytest.raises(ValueError, match="empty parameter list"):
+        gt.optim.SGD([], lr=0.1)
+    with pytest.raises(ValueError, match="learning rate"):
+        gt.optim.SGD([gt.ones(1, requires_grad=True)], lr=-1)
+    w = gt.ones(1, requires_grad=True)
+    with pytest.raises(ValueError, match="more than one"):
+        gt.optim.SGD([{"params": [w]}, {"params": [w]}], lr=0.1)

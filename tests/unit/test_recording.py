@@ -1,0 +1,245 @@
+"""Recording and flushing: what is a new graph, what is not, and that nothing is lost. Rules of section 9 of the design."""
+
+import os
+import threading
+
+import numpy as np
+import pytest
+
+import gt
+from gt import flush
+from gt.trace import state
+
+
+@pytest.fixture
+def graphs():
+    """The number of new graphs since the test began."""
+    gt.ones(1).sum().item()
+    start = flush.counters.graphs
+    return lambda: flush.counters.graphs - start
+
+
+def test_changing_scalars_make_no_new_graph(graphs):
+    x = gt.tensor([1.0] * 4)
+    for i in range(5):
+        assert ((x * (i + 0.5) + i) ** 2).sum().item() == pytest.approx(4 * (i + 0.5 + i) ** 2)
+    assert graphs() == 1
+
+
+def test_learning_rate_and_random_streams_make_no_new_graph(graphs):
+    w = gt.ones(3, requires_grad=True)
+    opt = gt.optim.SGD([w], lr=0.1)
+    seen = set()
+    for i in range(6):
+        opt.param_groups[0]["lr"] = 0.1 / (i + 1)
+        (w * gt.randn(3)).sum().backward()
+        opt.step()
+        opt.zero_grad()
+        seen.add(tuple(w.tolist()))
+    assert len(seen) == 6
+    assert graphs() <= 2
+
+
+def test_rule_1_an_input_also_held_elsewhere_is_another_graph_and_is_not_overwritten():
+    w = gt.ones(3, requires_grad=True)
+    opt = gt.optim.SGD([w], lr=1.0)
+    held = []
+    for i in range(4):
+        held.append(w.detach().clone() if i % 2 else w.detach())
+        before = w.tolist()
+        (w * 2).sum().backward()
+        opt.step()
+        opt.zero_grad()
+        held[-1] = (held[-1], before)
+    for t, before in held[1::2]:
+        assert t.tolist() == before
+
+
+def test_rule_1_two_inputs_that_are_views_of_one_storage():
+    base = gt.tensor(np.arange(6, dtype=np.float32))
+    a, b = base[:3], base[3:]
+    a += b
+    b += a
+    assert base.tolist() == [3, 5, 7, 6, 9, 12]
+    assert a.tolist() == [3, 5, 7] and b.tolist() == [6, 9, 12]
+
+
+def test_rule_2_two_models_of_equal_shapes_flushed_before_backward():
+    one, two = gt.full((3,), 2.0, requires_grad=True), gt.full((3,), 5.0, requires_grad=True)
+    losses = [(w * w).sum() for w in (one, two)]
+    assert [loss.item() for loss in losses] == [12.0, 75.0]
+    losses[1].backward()
+    losses[0].backward()
+    assert one.grad.tolist() == [4.0] * 3 and two.grad.tolist() == [10.0] * 3
+
+
+def test_rule_3_an_index_out_of_range_raises_with_the_users_line():
+    table, index = gt.tensor([[1.0, 1.0]] * 4), gt.tensor([0, 9])
+    picked = gt.nn.functional.embedding(index, table)
+    with pytest.raises((IndexError, RuntimeError), match="test_recording.py"):
+        picked.numpy()
+    assert (table + 1).sum().item() == 16
+
+
+def test_rule_6_the_user_rewrites_an_array_after_from_numpy():
+    a = np.ones(1000, np.float32)
+    t = gt.from_numpy(a)
+    u = gt.tensor(a)
+    a[:] = 7
+    assert t.sum().item() == 1000 and u.sum().item() == 1000
+
+
+def test_rule_6_a_step_does_not_change_an_array_handed_out():
+    w = gt.ones(4, requires_grad=True)
+    shown = w.detach().numpy()
+    opt = gt.optim.SGD([w], lr=1.0)
+    for _ in range(3):
+        w.sum().backward()
+        opt.step()
+        opt.zero_grad()
+    assert shown.tolist() == [1, 1, 1, 1] and w.tolist() == [-2, -2, -2, -2]
+    shown[:] = 9
+    assert w.tolist() == [-2, -2, -2, -2]
+
+
+def test_rule_7_a_fetch_under_way_sees_the_value_at_its_call():
+    w = gt.ones(100_000, requires_grad=True)
+    opt = gt.optim.SGD([w], lr=1.0)
+    pending = []
+    for _ in range(5):
+        buffer = w.detach()._materialise()
+        pending.append(buffer.session.fetch(buffer.id))
+        w.sum().backward()
+        opt.step()
+        opt.zero_grad()
+    assert [float(f.result()[0]) for f in pending] == [1.0, 0.0, -1.0, -2.0, -3.0]
+
+
+def test_rule_12_logits_loss_and_grads_alive_at_the_end_of_a_step(graphs):
+    w = gt.ones(3, 2, requires_grad=True)
+    opt = gt.optim.SGD([w], lr=0.5)
+    kept = []
+    for i in range(4):
+        logits = gt.full((1, 3), 1.0) @ w
+        loss = logits.sum()
+        loss.backward()
+        opt.step()
+        kept.append((logits, loss))
+        assert w.grad is not None
+        if i % 2:
+            loss.item()
+        opt.zero_grad()
+    assert [loss.item() for _, loss in kept] == [6.0, 3.0, 0.0, -3.0]
+    assert [logits.tolist()[0][0] for logits, _ in kept] == [3.0, 1.5, 0.0, -1.5]
+
+
+def test_rule_14_integer_scalars_wrap_as_their_dtype():
+    x = gt.tensor([250], dtype=gt.uint8)
+    assert (x + 300).tolist() == [(250 + 300) % 256]
+    assert (gt.tensor([1]) + True).tolist() == [2]
+    assert (gt.tensor([1]) * 2.5).dtype is gt.float32
+
+
+def test_rule_18_a_forked_child_refuses_and_the_parent_goes_on():
+    x = gt.ones(3) * 2
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            (x + 1).tolist()
+            answer = b"worked"
+        except RuntimeError as e:
+            answer = str(e).encode()
+        os.write(write, answer)
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert b"forked child" in os.read(read, 4096)
+    os.close(read), os.close(write)
+    assert x.tolist() == [2, 2, 2]
+
+
+def test_rule_19_two_threads_record_and_values_cross():
+    shared = gt.ones(8) * 3
+    results: dict[int, float] = {}
+    errors: list[BaseException] = []
+
+    def work(i: int) -> None:
+        try:
+            x = gt.full((8,), float(i))
+            for _ in range(50):
+                x = x + shared
+            results[i] = x.sum().item()
+        except BaseException as e:
+            errors.append(e)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(60)
+    assert not errors
+    assert results == {i: 8 * (i + 150.0) for i in range(4)}
+
+
+def test_a_value_made_by_a_thread_that_ended_is_not_lost():
+    made = []
+    t = threading.Thread(target=lambda: made.append(gt.ones(4) * 5))
+    t.start()
+    t.join(60)
+    assert (made[0] + 1).tolist() == [6, 6, 6, 6]
+
+
+def test_a_long_chain_flushes_itself_in_equal_pieces(graphs):
+    x = gt.zeros(4)
+    for _ in range(3 * 4096 + 10):
+        x = x + 1
+    assert x.tolist() == [3 * 4096 + 10] * 4
+    assert graphs() <= 5
+
+
+def test_nothing_runs_twice_when_a_value_is_read_before_backward():
+    w = gt.ones(4, requires_grad=True)
+    ran = []
+    from gt import session
+
+    def count(key, graph):
+        ran.append([n.op.name for n in graph.nodes])
+
+    session.on_define.append(count)
+    try:
+        loss = (w.exp() * 3).sum()
+        loss.item()
+        loss.backward()
+        w.grad.tolist()
+    finally:
+        session.on_define.remove(count)
+    assert sum(names.count("exp") for names in ran) == 1
+
+
+def test_errors_are_raised_at_the_users_line_with_both_shapes():
+    with pytest.raises(RuntimeError, match=r"2x3 and 4x5"):
+        gt.ones(2, 3) @ gt.ones(4, 5)
+    with pytest.raises(RuntimeError, match=r"size of tensor a \(3\) must match the size of tensor b \(4\)"):
+        gt.ones(2, 3) + gt.ones(2, 4)
+    with pytest.raises(RuntimeError, match=r"shape '\[4\]' is invalid for input of size 6"):
+        gt.ones(6).reshape(4)
+    with pytest.raises(IndexError, match="out of bounds for dimension 0 with size 3"):
+        gt.ones(3)[5]
+    assert state.trace is not None
+
+
+def test_signals_nest_unwind_and_never_change_values():
+    gt.register_config("outer", gt.SignalConfig(shard=gt.ShardConfig(axis=0, workers=[0])))
+    gt.register_config("inner", gt.SignalConfig(compile=False))
+    with gt.signal.context("outer"):
+        assert gt.signal.current_signal() == "outer"
+        with pytest.raises(KeyError), gt.signal.context("inner", backward="outer"):
+            assert gt.signal.get_signal_stack() == ["outer", "inner"]
+            assert gt.signal.current_backward_signal() == "outer"
+            raise KeyError("x")
+        assert gt.signal.get_signal_stack() == ["outer"]
+        x = gt.ones(4) * 2
+    assert gt.signal.current_signal() is None
+    assert gt.signal.tensor(x, name="outer").tolist() == [2, 2, 2, 2]
+    with pytest.raises(RuntimeError, match="no signal"):
+        gt.signal.exit("outer")
