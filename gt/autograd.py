@@ -85,6 +85,7 @@ class set_grad_enabled(_GradMode):  # noqa: N801 - torch's name
 
 
 def is_grad_enabled() -> bool:
+    """Say whether gradients are recorded in this thread."""
     return state.grad
 
 

@@ -70,12 +70,15 @@ def manual_seed(seed: int) -> Generator:
 
 
 def initial_seed() -> int:
+    """Give the default generator's seed."""
     return _default.generator.initial_seed()
 
 
 def get_rng_state() -> tuple[int, int]:
+    """Give the default generator's state."""
     return _default.generator.get_state()
 
 
 def set_rng_state(state: tuple[int, int]) -> None:
+    """Set the default generator's state."""
     _default.generator.set_state(state)

@@ -167,18 +167,22 @@ def empty(*size: Any, dtype: DTypeLike = None, device: Any = None, requires_grad
 
 
 def zeros_like(input: Tensor, *, dtype: DTypeLike = None, requires_grad: bool = False, device: Any = None) -> Tensor:
+    """Make zeros of the shape and dtype of ``input``."""
     return zeros(input._type.shape, dtype=dtype or input.dtype, requires_grad=requires_grad)
 
 
 def ones_like(input: Tensor, *, dtype: DTypeLike = None, requires_grad: bool = False, device: Any = None) -> Tensor:
+    """Make ones of the shape and dtype of ``input``."""
     return ones(input._type.shape, dtype=dtype or input.dtype, requires_grad=requires_grad)
 
 
 def empty_like(input: Tensor, *, dtype: DTypeLike = None, requires_grad: bool = False, device: Any = None) -> Tensor:
+    """Make a tensor of the shape and dtype of ``input``; its values are zeros."""
     return zeros_like(input, dtype=dtype, requires_grad=requires_grad)
 
 
 def full_like(input: Tensor, fill_value: Scalar, *, dtype: DTypeLike = None, requires_grad: bool = False, device: Any = None) -> Tensor:
+    """Make a tensor of the shape and dtype of ``input`` filled with one value."""
     return full(input._type.shape, fill_value, dtype=dtype or input.dtype, requires_grad=requires_grad)
 
 
@@ -249,10 +253,12 @@ def randint(*args: Any, generator: Generator | None = None, dtype: DTypeLike = N
 
 
 def rand_like(input: Tensor, *, dtype: DTypeLike = None, device: Any = None) -> Tensor:
+    """Draw from the uniform distribution, in the shape and dtype of ``input``."""
     return rand(input._type.shape, dtype=dtype or input.dtype)
 
 
 def randn_like(input: Tensor, *, dtype: DTypeLike = None, device: Any = None) -> Tensor:
+    """Draw from the normal distribution, in the shape and dtype of ``input``."""
     return randn(input._type.shape, dtype=dtype or input.dtype)
 
 

@@ -204,6 +204,7 @@ def gather(input: Tensor, dim: int, index: Tensor) -> Tensor:
 
 
 def take_along_dim(input: Tensor, indices: Tensor, dim: int) -> Tensor:
+    """Take the values at ``indices`` along ``dim``."""
     return gather(input, dim, indices)
 
 

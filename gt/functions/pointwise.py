@@ -98,6 +98,7 @@ def minimum(input: Tensor, other: Tensor) -> Tensor:
 
 
 def atan2(input: Tensor, other: Tensor) -> Tensor:
+    """Give the angle of the point (other, input), elementwise."""
     return binary(OPS["atan2"], input, other, floating=True)
 
 
@@ -107,22 +108,27 @@ def eq(input: Tensor, other: Any) -> Tensor:
 
 
 def ne(input: Tensor, other: Any) -> Tensor:
+    """Say where ``input != other``."""
     return binary(OPS["ne"], input, other)
 
 
 def lt(input: Tensor, other: Tensor | Scalar) -> Tensor:
+    """Say where ``input < other``."""
     return binary(OPS["lt"], input, other)
 
 
 def le(input: Tensor, other: Tensor | Scalar) -> Tensor:
+    """Say where ``input <= other``."""
     return binary(OPS["le"], input, other)
 
 
 def gt(input: Tensor, other: Tensor | Scalar) -> Tensor:
+    """Say where ``input > other``."""
     return binary(OPS["gt"], input, other)
 
 
 def ge(input: Tensor, other: Tensor | Scalar) -> Tensor:
+    """Say where ``input >= other``."""
     return binary(OPS["ge"], input, other)
 
 
@@ -130,18 +136,22 @@ greater, greater_equal, less, less_equal, not_equal = gt, ge, lt, le, ne
 
 
 def logical_and(input: Tensor, other: Tensor | Scalar) -> Tensor:
+    """Say where both are nonzero."""
     return binary(OPS["logical_and"], to_bool(input), to_bool(other))
 
 
 def logical_or(input: Tensor, other: Tensor | Scalar) -> Tensor:
+    """Say where either is nonzero."""
     return binary(OPS["logical_or"], to_bool(input), to_bool(other))
 
 
 def logical_xor(input: Tensor, other: Tensor | Scalar) -> Tensor:
+    """Say where exactly one is nonzero."""
     return binary(OPS["logical_xor"], to_bool(input), to_bool(other))
 
 
 def logical_not(input: Tensor) -> Tensor:
+    """Say where ``input`` is zero."""
     return unary(OPS["logical_not"], to_bool(input))
 
 
@@ -150,14 +160,17 @@ def to_bool(value: Any) -> Any:
 
 
 def bitwise_and(input: Tensor, other: Tensor | Scalar) -> Tensor:
+    """Give ``input & other``, elementwise."""
     return _bitwise("and", input, other)
 
 
 def bitwise_or(input: Tensor, other: Tensor | Scalar) -> Tensor:
+    """Give ``input | other``, elementwise."""
     return _bitwise("or", input, other)
 
 
 def bitwise_xor(input: Tensor, other: Tensor | Scalar) -> Tensor:
+    """Give ``input ^ other``, elementwise."""
     return _bitwise("xor", input, other)
 
 
@@ -169,6 +182,7 @@ def _bitwise(name: str, a: Any, b: Any) -> Tensor:
 
 
 def bitwise_not(input: Tensor) -> Tensor:
+    """Give ``~input``, elementwise."""
     return unary(OPS["bitwise_not"], input)
 
 

@@ -95,6 +95,7 @@ def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
 
 
 def ravel(input: Tensor) -> Tensor:
+    """Give all elements in one dim."""
     return reshape(input, -1)
 
 
@@ -206,6 +207,7 @@ def expand_as(input: Tensor, other: Tensor) -> Tensor:
 
 
 def broadcast_to(input: Tensor, shape: Sequence[int]) -> Tensor:
+    """Give a view of ``input`` repeated to ``shape``."""
     return expand(input, tuple(shape))
 
 

@@ -1,13 +1,14 @@
 """Graphs for other tools: Graphviz DOT, and a plain structure for JSON.
 
-Owns: both forms; they are for reading only, ``text`` is the form that parses back. Must not know: passes, Graphviz itself.
+Owns: both forms; they are for reading only, ``text`` is the form that parses back. Must not know: passes, Graphviz
+itself.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from gt.ir.graph import Graph, Node, Value
+from gt.ir.graph import Graph, Location, Node, Value
 from gt.ir.text import attr_text, value_names
 from gt.ir.types import SHORT, TensorType
 
@@ -52,13 +53,17 @@ def to_json(graph: Graph) -> dict[str, Any]:
                 "taped": node.taped,
                 "signal": node.signal,
                 "why": node.why,
-                "location": None if node.loc is None else {
-                    "file": node.loc.file, "line": node.loc.line, "function": node.loc.function, "source": node.loc.source,
-                },
+                "location": _location(node.loc),
             }
             for node in graph.nodes
         ],
-    }  # fmt: skip
+    }
+
+
+def _location(loc: Location | None) -> dict[str, Any] | None:
+    if loc is None:
+        return None
+    return {"file": loc.file, "line": loc.line, "function": loc.function, "source": loc.source}
 
 
 def _type(type_: TensorType) -> dict[str, Any]:

@@ -327,6 +327,7 @@ class _Parser:
         return axis, self.integer()
 
     def type(self) -> TensorType:
+        start = self.peek.at
         short = self.take("word", "a type")
         if short not in LONG:
             self.at -= 1
@@ -349,18 +350,14 @@ class _Parser:
             mesh = self.meshes[name]
         elif marked or self.stage is not Stage.GLOBAL:
             if not self.meshes:
-                self.fail("a placed value needs a mesh declared above the graph")
+                self.fail("a placed value needs a mesh declared above the graph", start)
             mesh = next(iter(self.meshes.values()))
         else:
             return TensorType(shape, LONG[short])
-        self.check_axes(mesh, [*(a for _, axes in dims for a in axes), *(a for a, _ in partial)])
-        return TensorType(shape, LONG[short], Sharding(mesh, tuple(axes for _, axes in dims), tuple(partial)))
-
-    def check_axes(self, mesh: Mesh, used: list[str]) -> None:
-        for axis in used:
+        for axis in (*(a for _, axes in dims for a in axes), *(a for a, _ in partial)):
             if axis not in dict(mesh.axes):
-                self.at -= 1
-                self.fail(f"mesh @{mesh.name} has no axis {axis}: it has {', '.join(a for a, _ in mesh.axes)}")
+                self.fail(f"mesh @{mesh.name} has no axis {axis}: it has {', '.join(a for a, _ in mesh.axes)}", start)
+        return TensorType(shape, LONG[short], Sharding(mesh, tuple(axes for _, axes in dims), tuple(partial)))
 
     def dim(self) -> tuple[int, tuple[str, ...]]:
         size, axes = self.integer(), []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NoReturn, Union, cast
+from typing import Any, NoReturn, cast
 
 import msgspec
 
@@ -74,9 +74,9 @@ class Compute(msgspec.Struct, frozen=True, tag_field="step", tag="compute"):
 class Collective(msgspec.Struct, frozen=True, tag_field="step", tag="collective"):
     """One collective between ``group``'s workers. ``number`` orders them within the plan; all members agree on it.
 
-    kind: all_reduce, all_gather, reduce_scatter, all_to_all, broadcast (from group[0]). In a broadcast ``input`` is -1 on
-    workers that only receive and ``output`` -1 on those that only send. ``nbytes``: what this worker sends, by the planner's
-    count. attrs: ``reduce`` (sum, max, min), ``dim``, ``src``, ``dst`` as the op of that name.
+    kind: all_reduce, all_gather, reduce_scatter, all_to_all, broadcast (from group[0]). In a broadcast ``input`` is -1
+    on workers that only receive and ``output`` -1 on those that only send. ``nbytes``: what this worker sends, by the
+    planner's count. attrs: ``reduce`` (sum, max, min), ``dim``, ``src``, ``dst`` as the op of that name.
     """
 
     kind: str
@@ -97,7 +97,7 @@ class Free(msgspec.Struct, frozen=True, tag_field="step", tag="free"):
     slots: tuple[int, ...]
 
 
-Step = Union[Compute, Collective, Free]
+Step = Compute | Collective | Free
 
 
 class Program(msgspec.Struct, frozen=True):
@@ -105,8 +105,8 @@ class Program(msgspec.Struct, frozen=True):
 
     ``inputs``/``outputs``: (position in the flush's list, slot) pairs: a worker may hold only some of them.
     ``scalars``: slot and dtype of each run-time scalar, in the order of the graph.
-    ``donated``: slots of inputs that this program overwrites. No Coord is left in the attributes: they hold this worker's
-    own numbers. ``peak_nbytes``: the most memory alive at once, inputs included, by the planner's estimate.
+    ``donated``: slots of inputs that this program overwrites. No Coord is left in the attributes: they hold this
+    worker's own numbers. ``peak_nbytes``: the most memory alive at once, inputs included, by the planner's estimate.
     """
 
     worker: int
@@ -191,7 +191,7 @@ class WireSharding(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def sharding(self) -> Sharding:
-        partial = tuple((axis, cast(Reduction, op)) for axis, op in self.partial)
+        partial = cast(tuple[tuple[str, Reduction], ...], self.partial)
         return Sharding(Mesh(self.mesh, self.axes, self.workers), self.dims, partial)
 
 
@@ -223,12 +223,12 @@ def encode_graph(graph: Graph) -> WireGraph:
 
 
 def decode_graph(wire: WireGraph, shardings: Sequence[Sharding | None] = ()) -> Graph:
-    """Rebuild a graph from a peer that is not trusted; ``shardings`` place its inputs. Errors: WireError names the fault."""
+    """Rebuild a graph from a peer that is not trusted; ``shardings`` place its inputs. Errors: WireError."""
     return _Decoder(wire).graph(shardings)
 
 
 class _Decoder:
-    """Checks everything a peer could have made up: sizes, ids, ops, attributes, and types against the ops' own rules."""
+    """Checks all that a peer could have made up: sizes, ids, ops, attributes, and types against the ops' rules."""
 
     def __init__(self, wire: WireGraph) -> None:
         self.wire = wire
@@ -342,6 +342,6 @@ def _refuse(why: str) -> NoReturn:
 DTYPE_NAMES = tuple(d.name for d in DTYPES)
 
 __all__ = [
-    "Collective", "Compute", "Free", "Program", "Step", "WireError", "WireGraph", "WireNode", "WireSharding", "WireType",
-    "decode_graph", "encode_graph", "pack_attrs", "unpack_attrs",
+    "Collective", "Compute", "Free", "Program", "Step", "WireError", "WireGraph", "WireNode", "WireSharding",
+    "WireType", "decode_graph", "encode_graph", "pack_attrs", "unpack_attrs",
 ]  # fmt: skip

@@ -1,7 +1,7 @@
 """The printed form of a graph, ``.gtir``, which parses back: ``parse_graph(print_graph(g)) == g``.
 
-One node a line; the user's names are kept, sharding stands inside the shape, what follows ``;`` is derived and ignored by
-the parser. No times, addresses or hashes, so the text serves as a test format.
+One node a line; the user's names are kept, sharding stands inside the shape, what follows ``;`` is derived and ignored
+by the parser. No times, addresses or hashes, so the text serves as a test format.
 
     gtir 1
     mesh @all {w: 4} workers 0 1 2 3
@@ -20,6 +20,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import msgspec
 
@@ -32,8 +33,9 @@ from gt.ir.types import SHORT, DType, TensorType
 
 _BARE = re.compile(r"[A-Za-z_][\w.]*\Z", re.ASCII)
 
+
 def print_graph(graph: Graph, locations: bool = False) -> str:
-    """Give the graph as text. ``locations`` adds a reference to the user's line to each node, and the table of lines."""
+    """Give the graph as text. ``locations`` adds references to the user's lines, and the lines at the end."""
     meshes = _mesh_names(graph)
     names = value_names(graph)
     types = _TypePrinter(graph.stage, meshes)
@@ -121,7 +123,9 @@ class _TypePrinter:
         if placed is None:
             text = f"{SHORT[type_.dtype]}[{', '.join(map(str, type_.shape))}]"
             return text if self.stage is Stage.GLOBAL else f"{text} unplaced"
-        dims = [f"{n}" + "".join(f"@{_bare(a)}" for a in axes) for n, axes in zip(type_.shape, placed.dims, strict=True)]
+        dims = [
+            f"{n}" + "".join(f"@{_bare(a)}" for a in axes) for n, axes in zip(type_.shape, placed.dims, strict=True)
+        ]
         text = f"{SHORT[type_.dtype]}[{', '.join(dims)}]"
         for axis, op in placed.partial:
             text += f" +{_bare(axis)}" + ("" if op == "sum" else f":{op}")
@@ -144,8 +148,17 @@ def _mesh_names(graph: Graph) -> dict[Mesh, str]:
 
 
 def _signal_text(config: SignalConfig) -> str:
-    defaults = msgspec.to_builtins(SignalConfig())
-    return json.dumps({k: v for k, v in msgspec.to_builtins(config).items() if v != defaults[k]})
+    return json.dumps(_given(config))
+
+
+def _given(struct: msgspec.Struct) -> dict[str, Any]:
+    """Give the fields of a struct that differ from their defaults."""
+    out: dict[str, Any] = {}
+    for field in msgspec.structs.fields(struct):
+        value = getattr(struct, field.name)
+        if value != field.default:
+            out[field.encode_name] = _given(value) if isinstance(value, msgspec.Struct) else msgspec.to_builtins(value)
+    return out
 
 
 def _bare(name: str) -> str:

@@ -1,16 +1,21 @@
 """What makes a graph valid, stage by stage.
 
-Owns: ``verify`` and ``VerifyError``, whose text names the fault, the node, the user's line and the nodes around it. The pass
-runner calls it after passes. Must not know: passes. Next: ``gt.passes.pipeline``.
+Owns: ``verify`` and ``VerifyError``, whose text names the fault, the node, the user's line and the nodes around it.
+The pass runner calls it after passes. Must not know: passes. Next: ``gt.passes.pipeline``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from gt.ir.factors import Factor, FactorKind, Rule
 from gt.ir.graph import Attrs, AttrValue, Coord, Graph, Node, Stage, Value
+from gt.ir.mesh import Sharding
+from gt.ir.ops import OPS, collective
 from gt.ir.text import node_text, value_names
 
+# Ops that change placement, by rules of their own.
+_MOVES = frozenset(OPS[name] for name in collective.__all__ if name in OPS)
 _AROUND = 3  # nodes shown before and after the one at fault
 
 
@@ -52,6 +57,8 @@ def _check_node(graph: Graph, at: int, node: Node, defined: set[Value]) -> None:
         raise _fault(graph, "an attribute is given twice", at)
     _check_effect(graph, at, node)
     _check_types(graph, at, node)
+    if graph.stage is Stage.EXPLICIT and node.op not in _MOVES and (why := placement_fault(node)):
+        raise _fault(graph, why, at)
 
 
 def _check_effect(graph: Graph, at: int, node: Node) -> None:
@@ -98,6 +105,78 @@ def _check_placement(graph: Graph, value: Value, what: str, at: int | None) -> N
         raise _fault(graph, f"{what} ({value!r}) uses a mesh axis twice", at)
 
 
+def placement_fault(node: Node) -> str:
+    """Give why a node cannot run where its operands are, each worker on its own part; nothing if it can.
+
+    Read off the op's sharding rule: a factor is split alike wherever it appears, results are pending sums exactly
+    where a reduced factor is split or the op passes a pending sum on.
+    """
+    homes = {_placed(v).mesh for v in node.outputs}
+    if len(homes) != 1:
+        return "results live on different meshes"
+    (home,) = homes
+    operands = [_placed(v) for v in node.inputs]
+    for i, placed in enumerate(operands):
+        if placed.mesh != home:
+            if not placed.is_replicated or not set(home.workers) <= set(placed.mesh.workers):
+                return f"operand {i} ({node.inputs[i]!r}) is not on the workers of the result"
+            operands[i] = Sharding.replicated(home, node.inputs[i].type.ndim)
+    results = [_placed(v) for v in node.outputs]
+    if all(p.is_replicated for p in (*operands, *results)):
+        return ""
+    rule = node.op.rule([v.type for v in node.inputs], [v.type for v in node.outputs], node.attrs)
+    if rule is None:
+        return f"{node.op.name} has no sharding rule but a split or pending operand or result"
+    split: dict[Factor, tuple[str, ...]] = {}
+    terms = list(zip(operands, rule.operands, strict=True)) + list(zip(results, rule.results, strict=True))
+    for placed, dims in terms:
+        for axes, factors in zip(placed.dims, dims, strict=True):
+            if axes and (not factors or rule.kind[factors[0]] == "whole"):
+                return f"a dim that must be whole is split over {', '.join(axes)}"
+            if factors and split.setdefault(factors[0], axes) != axes:
+                return f"factor {factors[0]} is split over {split[factors[0]]} here and over {axes} there"
+            if minor := [f for f in factors[1:] if split.get(f)]:
+                return f"factor {minor[0]} is split where it is the minor part of a dim"
+    return _pending_fault(node, rule, operands, results, split)
+
+
+def _pending_fault(
+    node: Node, rule: Rule, operands: list[Sharding], results: list[Sharding], split: dict[Factor, tuple[str, ...]]
+) -> str:
+    passed: dict[str, set[int]] = {}
+    for i, placed in enumerate(operands):
+        for axis, reduce in placed.partial:
+            if reduce != "sum":
+                return f"operand {i} is a pending {reduce}, which nothing may read"
+            passed.setdefault(axis, set()).add(i)
+    groups = [set(g) for g in node.op.linear_groups(len(operands), node.attrs)]
+    for axis, pending in passed.items():
+        if pending not in groups:
+            return (
+                f"operands {sorted(pending)} are pending sums over {axis}, {node.op.name} is not linear in just these"
+            )
+    kept = {f for dims in rule.results for d in dims for f in d}
+    reduced = {f: axes for f, axes in split.items() if rule.kind[f] in ("sum", "max", "min")}
+    if lost := [f for f, axes in split.items() if axes and f not in kept and f not in reduced]:
+        return f"factor {lost[0]} is split and lost: no result has it and nothing reduces it"
+    for i, placed in enumerate(results):
+        own = {f for d in rule.results[i] for f in d}
+        want: dict[str, FactorKind] = dict.fromkeys(passed, "sum")
+        for factor, axes in reduced.items():
+            if factor not in own:
+                want |= dict.fromkeys(axes, rule.kind[factor])
+        if want != dict(placed.partial):
+            return (
+                f"result {i} should be pending over {want or 'nothing'}, it is declared so over {dict(placed.partial)}"
+            )
+    return ""
+
+
+def _placed(value: Value) -> Sharding:
+    assert value.type.sharding is not None
+    return value.type.sharding
+
+
 def _has_coord(value: AttrValue) -> bool:
     return isinstance(value, Coord) or (isinstance(value, tuple) and any(_has_coord(v) for v in value))
 
@@ -121,7 +200,9 @@ def _fault(graph: Graph, fault: str, at: int | None = None) -> VerifyError:
         return VerifyError(lines[0])
     node = graph.nodes[at]
     if node.loc is not None:
-        lines.append(f"  at {node.loc} in {node.loc.function}" + (f": {node.loc.source.strip()}" if node.loc.source else ""))
+        lines.append(
+            f"  at {node.loc} in {node.loc.function}" + (f": {node.loc.source.strip()}" if node.loc.source else "")
+        )
     names = value_names(graph)
     lines += _nodes_around(graph.nodes, at, names)
     return VerifyError("\n".join(lines))

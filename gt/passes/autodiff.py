@@ -1,6 +1,7 @@
 """Gradients: expands each ``grad`` node with the ops' vjps, in reverse order over the taped nodes before it.
 
-Owns: the pass, ``backpropagate`` (its core, which the client also runs over its own tape), ``saved_values`` (what a vjp reads).
+Owns: the pass, ``backpropagate`` (its core, which the client also runs over its own tape), ``saved_values`` (what a
+vjp reads).
 Must not know: any one op. Next: ``decompose``.
 """
 
@@ -45,9 +46,9 @@ def backpropagate(
 ) -> dict[Any, Any]:
     """Give the gradient of each key of ``wrt`` that has one; runs inside ``emitting(...)``.
 
-    ``nodes``: in topological order, all differentiable through. ``seeds``: the gradients known at the start. ``lookup``: the value
-    of a key, asked only for operands and results that vjps get. ``on_node`` is told whose vjp runs next, ``on_gradient``
-    each finished gradient (key, value).
+    ``nodes``: in topological order, all differentiable through. ``seeds``: the gradients known at the start.
+    ``lookup``: the value of a key, asked only for operands and results that vjps get. ``on_node`` is told whose vjp
+    runs next, ``on_gradient`` each finished gradient (key, value).
     """
     targets = set(wrt)
     needed = _depends_on(nodes, targets)
@@ -103,7 +104,8 @@ def _pull(
             raise NoGradient(f"{op.name} has no gradient")
         return _pull_decomposed(op, node.attrs, gs, inputs, needs)
     ys = tuple(lookup(out) for out in node.outputs)
-    out = op.vjp(gs[0], ys[0], *inputs, **dict(node.attrs)) if len(gs) == 1 else op.vjp(gs, ys, *inputs, **dict(node.attrs))
+    g, y = (gs[0], ys[0]) if len(gs) == 1 else (gs, ys)
+    out = op.vjp(g, y, *inputs, **dict(node.attrs))
     out = tuple(out) if isinstance(out, tuple | list) else (out,)
     assert len(out) == len(inputs), f"vjp of {op.name} gives {len(out)} gradients for {len(inputs)} operands"
     for g, x in zip(out, inputs, strict=True):
@@ -269,7 +271,8 @@ class Autodiff:
                 decompose_node(node, rewriter)  # so that forward and backward share what both need
             else:
                 rewriter.copy(node)
-        rewriter.nodes = [replace(node, taped=False) if node.taped else node for node in rewriter.nodes]  # the tape is read
+        # The tape has been read.
+        rewriter.nodes = [replace(node, taped=False) if node.taped else node for node in rewriter.nodes]
         return rewriter.finish()
 
 
@@ -294,7 +297,7 @@ def _expand(node: Node, rewriter: Rewriter, backward_signal: Callable[[str | Non
         seed = operands[1] if node.attr.get("has_seed") else emit.constant(1.0, loss.type.dtype)
         found = backpropagate(tape, {loss: seed}, wrt, lambda value: value, on_node, on_gradient)
         emit.like, emit.signal = node, None
-        results = [found.get(value) or _zeros(value.type) for value in wrt]
+        results: list[Value] = [found.get(value) or _zeros(value.type) for value in wrt]
     made = {out for n in rewriter.nodes[emit.first :] for out in n.outputs}
     names = {old: new for old, new in names.items() if old in made}
     emit.rename(names)

@@ -25,8 +25,8 @@ class Region:
 class MemoryPlan:
     """Which operands are overwritten, when storage dies, and how much is alive at most.
 
-    ``inplace``: for each node that overwrites, its (result, operand) pairs. ``overwritten``: the inputs among them, by index.
-    ``peak_nbytes``: by worker. ``peak``: the values alive at the peak of the fullest worker, largest first.
+    ``inplace``: for each node that overwrites, its (result, operand) pairs. ``overwritten``: the inputs among them, by
+    index. ``peak_nbytes``: by worker. ``peak``: the values alive at the peak of the fullest worker, largest first.
     """
 
     inplace: dict[Node, tuple[tuple[int, int], ...]]
@@ -40,8 +40,8 @@ class MemoryPlan:
 class Context:
     """The mesh of all workers, and what passes hand on.
 
-    ``notes``: one (value or node, reason) for each decision a user may ask about. ``regions``: the schedule, collectives
-    excluded; set by ``fuse_hot_path``. ``output_shardings``: where each output lands.
+    ``notes``: one (value or node, reason) for each decision a user may ask about. ``regions``: the schedule,
+    collectives excluded; set by ``fuse_hot_path``. ``output_shardings``: where each output lands.
     """
 
     mesh: Mesh

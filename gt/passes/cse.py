@@ -1,4 +1,4 @@
-"""Merges nodes that compute the same thing: equal op, operands, attributes. Random ops too: they are functions of their seed.
+"""Merges nodes of equal op, operands and attributes; random ops too, they are functions of their seed.
 
 Next: ``dce``.
 """

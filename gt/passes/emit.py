@@ -56,10 +56,10 @@ def decompose_node(node: Node, rewriter: Rewriter) -> None:
     operands = tuple(rewriter.get(v) for v in node.inputs)
     with emitting(emit):
         results = node.op.decompose(operands, dict(node.attrs))
-    results = results if isinstance(results, tuple | list) else (results,)
+    values: tuple[Value, ...] = tuple(results) if isinstance(results, tuple | list) else (results,)
     made = {out for n in rewriter.nodes[emit.first :] for out in n.outputs}
     names: dict[Value, Value] = {}
-    for old, new in zip(node.outputs, results, strict=True):
+    for old, new in zip(node.outputs, values, strict=True):
         if new in made and new not in names:
             names[new] = old  # the value users may have named stays the same object
         else:

@@ -1,4 +1,4 @@
-"""Cuts the schedule into regions worth compiling: compute between collectives, and repeated structure (a model's layers).
+"""Cuts the schedule into regions worth compiling: compute between collectives, repeated structure (a model's layers).
 
 Collectives stay outside regions and keep one order for all workers. Equal regions are compiled once: ``lower_programs``
 gives them equal keys. Owns: the schedule and the cuts. Must not know: any one op. Next: ``plan_memory``.
@@ -20,7 +20,7 @@ from gt.passes.context import Context, Region
 class FuseHotPath:
     """Order nodes so that collectives come late and together, then cut.
 
-    min_repeats: a structure that repeats at least so often in a row becomes regions of its own; min_nodes: if it has so many nodes.
+    A structure of ``min_nodes`` nodes or more that comes ``min_repeats`` times in a row is cut into regions of its own.
     """
 
     name: ClassVar[str] = "fuse_hot_path"
@@ -88,8 +88,8 @@ def _runs(nodes: Sequence[Node], compiled: set[str]) -> Iterable[list[Node]]:
 def repeats(run: Sequence[Node], min_repeats: int, min_nodes: int) -> list[tuple[int, int, int]]:
     """Give (start, period, count) of stretches that repeat back to back, longest first come, in order and disjoint.
 
-    Nodes are compared by op, attributes and types; whether two pieces are really equal, wiring included, is decided by the
-    regions' keys, so a wrong guess here costs a compilation and nothing else.
+    Nodes are compared by op, attributes and types; whether two pieces are really equal, wiring included, is decided by
+    the regions' keys, so a wrong guess here costs a compilation and nothing else.
     """
     if len(run) < min_repeats * min_nodes:
         return []

@@ -2,8 +2,8 @@
 
 Each ``reshard`` becomes the collectives that ``plan_reshard`` finds, shared by all values that go the same way; and padding
 is masked where it would be read. Shards of an uneven dim are padded and padding holds junk, so before a reduction over such
-a dim its operands' padding becomes the reduction's identity (every operand's: 0 times junk may be NaN), and integers beside
-other dtypes, which may be indices, become 0.
+a dim its operands' padding becomes the reduction's identity (every operand's: 0 times junk may be NaN), and integers that
+may be indices become 0.
 Must not know: any op but those of ``collective``, why a value is placed. Next: ``localize``.
 """
 
@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from gt.ir.factors import Rule
 from gt.ir.graph import Attrs, Graph, Node, Stage, Value
 from gt.ir.mesh import Reduction, Sharding
 from gt.ir.opdef import OpDef
@@ -93,9 +94,11 @@ def _masks(node: Node, operand: int) -> Iterator[tuple[int, Reduction]]:
         kind = rule.kind[rule.operands[operand][dim][0]]
         if kind in ("sum", "max", "min"):
             yield dim, kind
-        elif _may_be_index(type_, node):
+        elif _may_be_index(type_, node, rule):
             yield dim, "sum"
 
 
-def _may_be_index(type_: TensorType, node: Node) -> bool:
-    return type_.dtype.kind in "iu" and any(v.type.dtype is not type_.dtype for v in node.inputs)
+def _may_be_index(type_: TensorType, node: Node, rule: Rule) -> bool:
+    """Whether integers may index another operand: one with a dim that must be whole, or of another dtype."""
+    others = any(v.type.dtype is not type_.dtype for v in node.inputs)
+    return type_.dtype.kind in "iu" and len(node.inputs) > 1 and (others or any(k == "whole" for _, k in rule.kinds))

@@ -1,7 +1,8 @@
 """From the one LOCAL graph to each worker's program: slots, regions, collectives with one plan-wide numbering, frees.
 
-A worker takes part in a node if the node's result lives on it. Workers alike share all they can; attributes that differ by
-worker (Coords) become numbers here. Owns: slot numbering, region keys, group lists. Must not know: torch, sockets.
+A worker takes part in a node if the node's result lives on it. Workers alike share all they can; attributes that
+differ by worker (Coords) become numbers here. Owns: slot numbering, region keys, group lists. Must not know: torch,
+sockets.
 Next: ``gt.ir.program`` (the form), ``gt.runtime.executor`` (runs it).
 """
 
@@ -74,7 +75,7 @@ class _Plan:
 
 
 def _parts(graph: Graph, regions: tuple[Region, ...] | None) -> list[Part]:
-    """Give regions and collectives in the order of the graph. Without ``fuse_hot_path``: maximal runs between collectives."""
+    """Give regions and collectives in the graph's order. Without ``fuse_hot_path``: what stands between collectives."""
     if regions is None:
         runs: list[list[Node]] = [[]]
         for node in graph.nodes:
@@ -98,7 +99,7 @@ def _parts(graph: Graph, regions: tuple[Region, ...] | None) -> list[Part]:
 
 
 class _Layout:
-    """What workers that hold the same values share: slots, the order of steps, and every step that no coordinate changes."""
+    """What workers that hold the same values share: slots, the order of steps, all steps that no coordinate changes."""
 
     def __init__(self, plan: _Plan, member: int) -> None:
         self.plan, self.member = plan, member

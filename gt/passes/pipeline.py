@@ -1,7 +1,8 @@
 """The passes in order, and the one runner that verifies, times and dumps them.
 
-A pipeline is a string that round-trips: ``autodiff,decompose,fuse_hot_path{min_repeats=2}``. A pass is a frozen dataclass
-whose fields are its options. Owns: ``Pipeline``, ``PassError``, the table of passes. Must not know: what any pass does.
+A pipeline is a string that round-trips: ``autodiff,decompose,fuse_hot_path{min_repeats=2}``. A pass is a frozen
+dataclass whose fields are its options. Owns: ``Pipeline``, ``PassError``, the table of passes. Must not know: what any
+pass does.
 Next: ``context`` (what passes share), then the passes, in the order of ``DEFAULT``.
 """
 
@@ -12,7 +13,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 from gt.ir.graph import Graph
 from gt.ir.text import attr_text, print_graph
@@ -30,20 +31,18 @@ from gt.passes.plan_memory import PlanMemory
 from gt.passes.propagate_sharding import PropagateSharding
 from gt.passes.simplify import Simplify
 
-PASSES: dict[str, Callable[..., Pass]] = {
-    cls.name: cls
-    for cls in (
-        Autodiff, Decompose, Simplify, Cse, Dce, PropagateSharding, InsertCollectives, Localize, FuseHotPath, PlanMemory,
-        LowerPrograms,
-    )
-}  # fmt: skip
+_CLASSES: tuple[type[Any], ...] = (
+    Autodiff, Decompose, Simplify, Cse, Dce, PropagateSharding, InsertCollectives, Localize, FuseHotPath, PlanMemory,
+    LowerPrograms,
+)  # fmt: skip
+PASSES: dict[str, Callable[..., Pass]] = {cls.name: cast("Callable[..., Pass]", cls) for cls in _CLASSES}
 Verify: TypeAlias = Literal["each", "ends", "off"]
 OnPass: TypeAlias = Callable[[str, Graph, Graph, float], None]
 _OPTION_WORDS = {"true": True, "false": False, "none": None}
 
 
 class PassError(RuntimeError):
-    """A pass failed or broke the graph: gt's own fault. ``gtir`` is the graph before it, ``rest`` the passes still to run.
+    """A pass failed or broke the graph: gt's own fault. ``gtir`` is the graph before it, ``rest`` the passes to run.
 
     ``gt compile`` on a file of that text with that pipeline reproduces it.
     """

@@ -39,7 +39,7 @@ class PlanMemory:
 
 
 class _Storage:
-    """Whose memory each value is in: ``root`` is the value that owns it, ``resized`` a view that is not the whole of it."""
+    """Whose memory each value is in: ``root`` is the value that owns it, ``resized`` views that are not all of it."""
 
     def __init__(self, graph: Graph) -> None:
         self.root: dict[Value, Value] = {v: v for v in (*graph.inputs, *graph.scalars)}

@@ -11,18 +11,17 @@ Must not know: any op, how a reshard is done. Next: ``insert_collectives``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from gt.ir.graph import Graph, Node, Stage, Value
 from gt.ir.mesh import Mesh, Sharding
 from gt.ir.ops import collective
-from gt.ir.signals import ShardConfig
 from gt.ir.types import TensorType
 from gt.passes.context import Context
 from gt.passes.placement import Choice, Problem, choose
 from gt.passes.reshard import cost_s, is_local, usable_as
+from gt.passes.signal_placement import cut, signal_mesh
 
 ROUNDS = 4  # forward and backward alternate at most so often; two suffice for all but contrived graphs
 
@@ -54,11 +53,6 @@ class PropagateSharding:
 def _sharding(value: Value) -> Sharding:
     assert value.type.sharding is not None
     return value.type.sharding
-
-
-def mesh_of(workers: Sequence[int], everything: Mesh) -> Mesh:
-    """Give the mesh over a list of workers; the mesh of all workers if it is that list."""
-    return everything if tuple(workers) == everything.workers else Mesh.line(tuple(workers))
 
 
 def _own_axes(sharding: Sharding, everything: Mesh) -> Sharding:
@@ -156,27 +150,17 @@ class _Placer:
             config = self.configs.get(node.signal) if node.signal else None
             if node.signal is None or config is None or config.shard is None:
                 continue
-            mesh, problem = self._signal_mesh(config.shard)
+            mesh, problem = signal_mesh(config.shard, self.mesh)
             if problem and (node.signal, problem) not in noted:
                 noted.add((node.signal, problem))
                 self.context.note(node, f"signal {node.signal!r}: {problem}")
             if mesh is None:
                 continue
             for value in node.outputs:
-                self.fixed[value], problem = _placement(config.shard, mesh, value.type)
+                self.fixed[value], problem = cut(config.shard, mesh, value.type)
                 self.origin[value] = f"signal {node.signal!r}"
                 if problem:
                     self.context.note(value, f"signal {node.signal!r}: {problem}")
-
-    def _signal_mesh(self, shard: ShardConfig) -> tuple[Mesh | None, str]:
-        if shard.workers is None:
-            return self.mesh, ""
-        present = [w for w in shard.workers if w in self.mesh.workers]
-        if not present:
-            return None, f"ignored: none of the workers {list(shard.workers)} is present"
-        absent = [w for w in shard.workers if w not in self.mesh.workers]
-        problem = f"workers {absent} are not present, using {present}" if absent else ""
-        return mesh_of(present, self.mesh), problem
 
     def _keep_updates(self) -> None:
         """An output that overwrites an input stays where the input is, or the next step would be another plan."""
@@ -340,17 +324,3 @@ def _split_text(choice: Choice) -> str:
     """Say which factors are split, for reasons shown to the user."""
     parts = [f"factor {factor} over {', '.join(axes)}" for factor, axes in choice.factors]
     return f", which splits {' and '.join(parts)}" if parts else ""
-
-
-def _placement(shard: ShardConfig, mesh: Mesh, type_: TensorType) -> tuple[Sharding, str]:
-    """Give the placement a signal asks for; whole, with the reason, where the dim cannot be cut."""
-    whole = Sharding.replicated(mesh, type_.ndim)
-    if shard.replicated or mesh.size == 1:
-        return whole, ""
-    if not -type_.ndim <= shard.axis < type_.ndim:
-        return whole, f"kept whole: {type_.placed(None)!r} has no dim {shard.axis}"
-    dim = shard.axis % type_.ndim
-    if type_.shape[dim] < mesh.size:
-        return whole, f"kept whole: dim {dim} of {type_.placed(None)!r} is smaller than {mesh.size} workers"
-    axes = tuple(axis for axis, _ in mesh.axes)
-    return Sharding(mesh, tuple(axes if d == dim else () for d in range(type_.ndim))), ""

@@ -1,13 +1,14 @@
-"""Where an upload goes: the value is there before any graph, so only a signal speaks for it.
+"""Where a signal asks a value to be: the one reading of ``shard``, for results of a graph and for uploads.
 
-Owns: ``signal_sharding``. A signal never changes a value and may always be ignored, so what cannot be followed (an axis the
-tensor lacks, workers that are not there) falls back to whole copies. Next: ``propagate_sharding`` (everything else).
+A signal never changes a value and may always be ignored, so what cannot be followed (a dim the tensor lacks, workers that
+are not there) falls back to whole copies, and says why. Owns: ``signal_mesh``, ``cut``, ``signal_sharding``.
+Must not know: graphs. Next: ``propagate_sharding`` (everything else).
 """
 
 from __future__ import annotations
 
 from gt.ir.mesh import Mesh, Sharding
-from gt.ir.signals import SignalConfig
+from gt.ir.signals import ShardConfig, SignalConfig
 from gt.ir.types import TensorType
 
 
@@ -16,17 +17,40 @@ def cluster_mesh(workers: tuple[int, ...], everything: tuple[int, ...]) -> Mesh:
     return Mesh("all", (("w", len(workers)),), workers) if workers == everything else Mesh.line(workers)
 
 
-def signal_sharding(type_: TensorType, config: SignalConfig | None, workers: tuple[int, ...]) -> Sharding:
-    """Split dim ``axis`` over the signal's workers as far as they are there, or keep whole copies on them."""
-    shard = config.shard if config is not None else None
-    wanted = workers if shard is None or shard.workers is None else shard.workers
-    present = tuple(w for w in dict.fromkeys(wanted) if w in workers)
-    mesh = cluster_mesh(present or workers, workers)
+def signal_mesh(shard: ShardConfig, everything: Mesh) -> tuple[Mesh | None, str]:
+    """Give the mesh of a signal's workers that are present (None: no worker is), and what is wrong, if anything."""
+    if shard.workers is None:
+        return everything, ""
+    present = tuple(w for w in shard.workers if w in everything.workers)
+    if not present:
+        return None, f"ignored: none of the workers {list(shard.workers)} is present"
+    absent = [w for w in shard.workers if w not in present]
+    problem = f"workers {absent} are not present, using {list(present)}" if absent else ""
+    return everything if present == everything.workers else Mesh.line(present), problem
+
+
+def cut(shard: ShardConfig, mesh: Mesh, type_: TensorType) -> tuple[Sharding, str]:
+    """Give the placement a signal asks for on its mesh; whole, with the reason, where the dim cannot be cut."""
     whole = Sharding.replicated(mesh, type_.ndim)
-    if shard is None or shard.replicated or not -type_.ndim <= shard.axis < type_.ndim:
-        return whole
+    if shard.replicated or mesh.size == 1:
+        return whole, ""
+    if not -type_.ndim <= shard.axis < type_.ndim:
+        return whole, f"kept whole: {type_.placed(None)!r} has no dim {shard.axis}"
     dim = shard.axis % type_.ndim
-    if mesh.size == 1 or type_.shape[dim] < mesh.size:
-        return whole
+    if type_.shape[dim] < mesh.size:
+        return whole, f"kept whole: dim {dim} of {type_.placed(None)!r} is smaller than {mesh.size} workers"
     axes = tuple(axis for axis, _ in mesh.axes)
-    return Sharding(mesh, tuple(axes if d == dim else () for d in range(type_.ndim)))
+    return Sharding(mesh, tuple(axes if d == dim else () for d in range(type_.ndim))), ""
+
+
+def signal_sharding(type_: TensorType, config: SignalConfig | None, workers: tuple[int, ...]) -> Sharding:
+    """Give where an upload goes: as its signal asks as far as possible, else whole on all workers."""
+    everything = cluster_mesh(workers, workers)
+    shard = config.shard if config is not None else None
+    mesh = signal_mesh(shard, everything)[0] if shard is not None else None
+    if shard is None or mesh is None:
+        return Sharding.replicated(everything, type_.ndim)
+    return cut(shard, mesh, type_)[0]
+
+
+__all__ = ["cluster_mesh", "cut", "signal_mesh", "signal_sharding"]

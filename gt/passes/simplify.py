@@ -185,8 +185,8 @@ def _sub(where: _Where, node: Node, xs: tuple[Value, ...]) -> Value | None:
 
 
 RULES: dict[str, Rule] = {
-    "alias": _same, "copy": _same, "reshape": _reshape, "expand": _reshape, "permute": _permute, "slice": _slice, "cast": _cast,
-    "neg": _neg, "mul": _mul, "div": _div, "add": _add, "sub": _sub,
+    "alias": _same, "copy": _same, "reshape": _reshape, "expand": _reshape, "permute": _permute, "slice": _slice,
+    "cast": _cast, "neg": _neg, "mul": _mul, "div": _div, "add": _add, "sub": _sub,
 }  # fmt: skip
 
 __all__ = ["RULES", "Simplify"]

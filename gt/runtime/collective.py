@@ -83,7 +83,7 @@ class Groups:
     def _run_numpy(self, group: Group, step: Collective, array: np.ndarray | None) -> np.ndarray | None:
         """NumPy values go through torch tensors that share their memory."""
         torch = importlib.import_module("torch")
-        tensor = None if array is None else torch.from_numpy(np.ascontiguousarray(array))
+        tensor = None if array is None else torch.from_numpy(np.asarray(array, order="C"))  # ascontiguousarray would make 0-d 1-d
         result = group.run(step, tensor)
         return None if result is None else as_dtype(result.numpy(), DType.by_name[step.type.dtype])
 

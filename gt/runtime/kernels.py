@@ -1,7 +1,7 @@
 """Torch functions that op lowerings call as ``kernels.<name>(...)`` where torch has no single function.
 
 Each equals its op's ``numpy`` meaning, works under ``torch.compile`` and takes 0-d operands as tensors or Python numbers.
-Must not know: programs, workers. Next: ``gt.ir.ops`` (who calls these), ``optim_kernels`` (optimizer steps).
+Must not know: programs, workers. Next: ``gt.ir.ops`` (who calls these), ``optim_kernels`` (optimizer steps), ``layer_kernels`` (heavy layers).
 """
 
 from __future__ import annotations
@@ -13,6 +13,10 @@ import torch
 from torch import Tensor
 
 from gt.ir.ops.philox import M0, M1, MASK, ROUNDS, W0, W1
+from gt.runtime.layer_kernels import (
+    attention, attention_backward, avg_pool_backward, convolution_input_grad, convolution_weight_grad,
+    layer_norm, layer_norm_backward,
+)  # fmt: skip
 from gt.runtime.optim_kernels import (
     adagrad_step, adagrad_step_, adam_step, adam_step_, adamw_step, adamw_step_, lion_step, lion_step_, rmsprop_step,
     rmsprop_step_, sgd_step, sgd_step_,
@@ -176,7 +180,8 @@ def dropout(x: Tensor, seed: Scalar, stream: Scalar, p: float, global_shape: Sha
 
 __all__ = [
     "adagrad_step", "adagrad_step_", "adam_step", "adam_step_", "adamw_step", "adamw_step_", "argmax", "argmin",
-    "cumprod_backward", "dropout", "iota", "lion_step", "lion_step_", "nll_loss_backward", "one_hot", "pad", "philox", "prod",
+    "attention", "attention_backward", "avg_pool_backward", "convolution_input_grad", "convolution_weight_grad",
+    "cumprod_backward", "dropout", "iota", "layer_norm", "layer_norm_backward", "lion_step", "lion_step_", "nll_loss_backward", "one_hot", "pad", "philox", "prod",
     "random_bits", "random_int", "random_normal", "random_uniform", "rmsprop_step", "rmsprop_step_", "sgd_step",
     "sgd_step_", "slice_scatter",
 ]  # fmt: skip

@@ -141,7 +141,7 @@ class Runner:
             return
         true = tuple(b - a for a, b in ship.bounds)
         if array.shape != true:
-            array = np.ascontiguousarray(array[tuple(slice(0, n) for n in true)])
+            array = np.asarray(array[tuple(slice(0, n) for n in true)], order="C")
         if self.log is not None:
             self.log.write("ship", "fetch", array.nbytes, f"uid={ship.uid} request={ship.request}")
         part = wire.Part(ship.request, ship.type, ship.bounds, ship.tiles, ship.final)

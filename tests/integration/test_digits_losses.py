@@ -71,7 +71,7 @@ def rows_split() -> Iterator[None]:
 @pytest.mark.usefixtures("rows_split")
 @pytest.mark.parametrize(
     ("name", "options"),
-    [("SGD", {"lr": 0.1}), ("SGD", {"lr": 0.05, "momentum": 0.9, "nesterov": True, "weight_decay": 1e-4})],
+    [("SGD", {"lr": 0.5}), ("SGD", {"lr": 0.05, "momentum": 0.9, "nesterov": True, "weight_decay": 1e-4})],
     ids=["sgd", "momentum"],
 )
 @pytest.mark.parametrize("workers", [0, 4])

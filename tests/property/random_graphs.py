@@ -67,7 +67,9 @@ def graphs(draw: st.DrawFn, dtype: DType | None = None, max_nodes: int = 12, smo
 def _decorate(draw: st.DrawFn, node: Node, smooth: bool) -> Node:
     if smooth:
         return node
-    loc = draw(st.sampled_from([None, Location("a.py", 3, "f", "y = x + 1"), Location('b "c".py', 9, "<module>", "é ; #")]))
+    loc = draw(
+        st.sampled_from([None, Location("a.py", 3, "f", "y = x + 1"), Location('b "c".py', 9, "<module>", "é ; #")])
+    )
     signal = draw(st.sampled_from([None, None, "rows", "back", "hot", "not loaded"]))
     return Node(node.op, node.inputs, node.outputs, node.attrs, loc, signal, draw(st.booleans()), node.why)
 
@@ -91,7 +93,9 @@ def _grow(draw: st.DrawFn, maker: Maker, values: list[Value], smooth: bool) -> V
     if kind == "permute":
         return maker.op("permute", x, dims=tuple(draw(st.permutations(range(ndim)))))
     if kind == "expand":
-        return maker.op("expand", x, shape=draw(st.sampled_from([shape, (2, *shape)] if x.type.numel <= 64 else [shape])))
+        return maker.op(
+            "expand", x, shape=draw(st.sampled_from([shape, (2, *shape)] if x.type.numel <= 64 else [shape]))
+        )
     if kind == "sum":
         dims = draw(st.frozensets(st.integers(0, ndim - 1))) if ndim else frozenset()
         wide = int64 if dtype.kind in "biu" else dtype
@@ -100,7 +104,12 @@ def _grow(draw: st.DrawFn, maker: Maker, values: list[Value], smooth: bool) -> V
         number = draw(st.sampled_from([0, 1, -1, 2] if dtype.kind != "f" else [0.0, -0.0, 1.0, 0.5]))
         number = bool(number) if dtype is bool_ else number
         value = maker.op("full", shape=draw(st.sampled_from([(), shape])), value=number, dtype=dtype)
-        ops = ["mul", "add", *(["sub"] if dtype is not bool_ else []), *(["div"] if dtype.kind == "f" and not smooth else [])]
+        ops = [
+            "mul",
+            "add",
+            *(["sub"] if dtype is not bool_ else []),
+            *(["div"] if dtype.kind == "f" and not smooth else []),
+        ]
         return maker.op(draw(st.sampled_from(ops)), x, value)
     if kind == "matmul" and ndim == 2 and dtype is not bool_:
         other = maker.op("permute", x, dims=(1, 0))

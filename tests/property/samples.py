@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gt.ir.evaluate import as_dtype
+from gt.ir.evaluate import as_dtype, evaluate_node
 from gt.ir.opdef import OPS, OpDef
 from gt.ir.types import (
     DType, TensorType, bfloat16, bool_, complex64, float16, float32, float64, int8, int16, int32, int64, uint8,
@@ -149,7 +149,7 @@ for _name, _attrs in (
     ("integer_pow", tuple({"exponent": n} for n in (0, 1, 2, 3, 5))),
 ):  # fmt: skip
     SAMPLES[_name] = lambda rng, a=_attrs, low=0.3 if _name == "integer_pow" else -3.0: (
-        s for one in a for s in unary("f", low, 3.0, attrs=one)(rng)
+        s for one in a for s in unary("f", low, 3.0, attrs=one, special=(0.0, -0.0, 1.0))(rng)
     )
 
 
@@ -514,6 +514,110 @@ def _one_hot(rng: Rng) -> Iterator[Sample]:
 def _cumprod_backward(rng: Rng) -> Iterator[Sample]:
     for s, dim in (((), 0), ((4,), 0), ((2, 3), 1), ((3, 0), 0)):
         yield Sample((values(rng, s, float64), values(rng, s, float64)), (float64,) * 2, {"dim": dim}, gradient=False)
+
+
+# -- layers
+
+NORMED: tuple[tuple[Shape, Shape], ...] = (((5,), (5,)), ((4, 6), (6,)), ((2, 3, 4), (3, 4)), ((0, 3), (3,)))
+
+
+@samples("layer_norm")
+def _layer_norm(rng: Rng) -> Iterator[Sample]:
+    for dtype in DTYPES["f"]:
+        for s, w in NORMED:
+            yield Sample((values(rng, s, dtype), values(rng, w, dtype), values(rng, w, dtype)), (dtype,) * 3, {"eps": 1e-5})
+
+
+@samples("layer_norm_backward")
+def _layer_norm_backward(rng: Rng) -> Iterator[Sample]:
+    for dtype in DTYPES["f"]:
+        for s, w in NORMED:
+            x, weight = values(rng, s, dtype), values(rng, w, dtype)
+            stat = float32 if dtype in (float16, bfloat16) else dtype
+            axes = tuple(range(len(s) - len(w), len(s)))
+            mean, var = x.mean(axes, keepdims=True), x.var(axes, keepdims=True)
+            arrays = (values(rng, s, dtype), x, mean, 1 / np.sqrt(var + 1e-5), weight)
+            yield Sample(arrays, (dtype, dtype, stat, stat, dtype), smooth=dtype is float64)
+
+
+@samples("rms_norm")
+def _rms_norm(rng: Rng) -> Iterator[Sample]:
+    for dtype in DTYPES["f"]:
+        for s, w in NORMED:
+            yield Sample((values(rng, s, dtype), values(rng, w, dtype)), (dtype,) * 2, {"eps": 1e-5})
+
+
+@samples("group_norm", "batch_norm")
+def _channel_norm(rng: Rng, name: str) -> Iterator[Sample]:
+    for dtype in DTYPES["f"]:
+        for s in ((4, 6), (3, 4, 5), (2, 4, 3, 2)):
+            attrs = {"groups": 2, "eps": 1e-5} if name == "group_norm" else {"eps": 1e-5}
+            c = s[1:2]
+            yield Sample((values(rng, s, dtype), values(rng, c, dtype), values(rng, c, dtype)), (dtype,) * 3, attrs)
+
+
+@samples("scaled_dot_product_attention", "attention_backward")
+def _attention(rng: Rng, name: str) -> Iterator[Sample]:
+    forward = OPS["scaled_dot_product_attention"]
+    for dtype in DTYPES["f"]:
+        for b, h, s, t, d, e in ((2, 3, 4, 4, 2, 2), (1, 2, 3, 5, 4, 3), (2, 1, 1, 3, 2, 2)):
+            for mask, causal in ((None, False), (None, True), ((s, t), False), ((b, 1, s, t), False)):
+                arrays = [values(rng, (b, h, *n), dtype) for n in ((s, d), (t, d), (t, e))]
+                masks = [] if mask is None else [values(rng, mask, dtype)]
+                attrs = {"is_causal": causal, "scale": 0.7}
+                if name == "attention_backward":
+                    types = tuple(TensorType(a.shape, dtype) for a in (*arrays, *masks))
+                    outs = forward.infer_types(types, tuple(attrs.items()))
+                    y, lse = evaluate_node(forward, [*arrays, *masks], attrs, outs)
+                    dtypes = (dtype,) * 5 + (outs[1].dtype,) + (dtype,) * len(masks)
+                    yield Sample((values(rng, y.shape, dtype), *arrays, y, lse, *masks), dtypes, attrs)
+                else:
+                    yield Sample((*arrays, *masks), (dtype,) * (3 + len(masks)), attrs)
+
+
+def _conv_attrs(n: int, **over: Any) -> dict[str, Any]:
+    base = {"stride": (1,) * n, "padding": (0,) * n, "dilation": (1,) * n, "transposed": False, "output_padding": (0,) * n, "groups": 1}
+    return base | over
+
+
+CONVOLUTIONS: tuple[tuple[Shape, Shape, dict[str, Any]], ...] = (
+    ((2, 3, 6), (4, 3, 2), _conv_attrs(1)), ((2, 3, 6, 5), (4, 3, 3, 2), _conv_attrs(2, stride=(2, 1), padding=(1, 1))),
+    ((3, 4, 7, 6), (6, 2, 2, 3), _conv_attrs(2, groups=2, dilation=(2, 1))), ((2, 2, 4, 3, 3), (3, 2, 2, 2, 1), _conv_attrs(3)),
+    ((2, 3, 4), (3, 2, 3), _conv_attrs(1, transposed=True, stride=(2,), padding=(1,), output_padding=(1,))),
+    ((2, 4, 3, 4), (4, 3, 2, 2), _conv_attrs(2, transposed=True, groups=2, stride=(2, 1))),
+)  # fmt: skip
+
+
+@samples("convolution", "convolution_input_grad", "convolution_weight_grad")
+def _convolution(rng: Rng, name: str) -> Iterator[Sample]:
+    for dtype in (float64, float32, bfloat16):
+        for x, w, attrs in CONVOLUTIONS:
+            types = (TensorType(x, dtype), TensorType(w, dtype))
+            y = OPS["convolution"].infer_types(types, tuple(attrs.items()))[0].shape
+            if name == "convolution":
+                yield Sample((values(rng, x, dtype), values(rng, w, dtype)), (dtype,) * 2, attrs)
+                yield Sample((values(rng, x, dtype), values(rng, w, dtype), values(rng, y[1:2], dtype)), (dtype,) * 3, attrs)
+            elif name == "convolution_input_grad":
+                yield Sample((values(rng, y, dtype), values(rng, w, dtype)), (dtype,) * 2, {"shape": x} | attrs)
+            else:
+                yield Sample((values(rng, y, dtype), values(rng, x, dtype)), (dtype,) * 2, {"shape": w} | attrs)
+
+
+@samples("max_pool", "avg_pool", "avg_pool_backward")
+def _pool(rng: Rng, name: str) -> Iterator[Sample]:
+    for dtype in (float64, float32, bfloat16):
+        for s in ((2, 3, 6, 5), (1, 4, 4, 7)):
+            for kernel, stride, padding, ceil_mode in (((2, 2), (2, 2), (0, 0), False), ((3, 2), (2, 1), (1, 1), False), ((2, 3), (2, 2), (0, 1), True)):
+                attrs: dict[str, Any] = {"kernel": kernel, "stride": stride, "padding": padding}
+                if name == "max_pool":
+                    yield Sample((values(rng, s, dtype),), (dtype,), attrs | {"dilation": (1, 1), "ceil_mode": ceil_mode})
+                    continue
+                attrs |= {"ceil_mode": ceil_mode, "count_include_pad": padding == (1, 1)}
+                if name == "avg_pool":
+                    yield Sample((values(rng, s, dtype),), (dtype,), attrs)
+                else:
+                    out = OPS["avg_pool"].infer_types((TensorType(s, dtype),), tuple(attrs.items()))[0].shape
+                    yield Sample((values(rng, out, dtype),), (dtype,), {"shape": s} | attrs)
 
 
 # -- optimizers: attributes, number of states, whether there is a step count

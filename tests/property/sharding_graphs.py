@@ -92,7 +92,7 @@ class Maker:
     def keep(self, value: Any, bound: float) -> None:
         self.bound[value] = bound
         if bound > LIMIT or (bound > 64 and self.rng.random() < 0.1):
-            value = OPS["clamp"](value, low=-4.0, high=4.0) if value.type.dtype is float64 else value
+            value = clamped(value, -4.0, 4.0) if value.type.dtype is float64 else value
             self.bound[value] = 4.0 if value.type.dtype is float64 else bound
         self.values.append(value)
 
@@ -210,7 +210,7 @@ class Maker:
         if table is None or source is None or source.type.ndim > 2:
             return
         rows = table.type.shape[0]
-        index = OPS["cast"](OPS["clamp"](source, low=0.0, high=rows - 1.0), dtype=int64)
+        index = OPS["cast"](clamped(source, 0.0, rows - 1.0), dtype=int64)
         if table.type.ndim == 2:
             self.keep(OPS["embedding"](table, index), self.bound[table])
         elif index.type.ndim == 1:
@@ -225,7 +225,7 @@ class Maker:
         sources = [v for v in self.values if v.type.shape[1:] == x.type.shape[1:] and v.type.ndim == x.type.ndim]
         source = self.rng.choice([v for v in sources if v.type.dtype is float64])
         rows = OPS["iota"](shape=source.type.shape[:1], dim=0, dtype=float64)
-        index = OPS["cast"](OPS["clamp"](rows, low=0.0, high=x.type.shape[0] - 1.0), dtype=int64)
+        index = OPS["cast"](clamped(rows, 0.0, x.type.shape[0] - 1.0), dtype=int64)
         self.keep(OPS["index_add"](x, index, source, dim=0), self.bound[x] + self.bound[source] * 8)
 
     def accumulate(self) -> None:
@@ -267,6 +267,11 @@ STEPS = [
 ]  # fmt: skip
 
 
+def clamped(x: Any, low: float, high: float) -> Any:
+    low_, high_ = (OPS["full"](shape=(), value=v, dtype=float64) for v in (low, high))
+    return OPS["minimum"](OPS["maximum"](x, low_), high_)
+
+
 def broadcasts(a: Shape, b: Shape) -> bool:
     return all(x == y or 1 in (x, y) for x, y in zip(a[::-1], b[::-1], strict=False)) and max(len(a), len(b)) <= 3
 
@@ -292,16 +297,21 @@ def placement(rng: Random, shape: Shape, num_workers: int) -> Sharding | None:
     kind = rng.choice(("none", "none", "whole", "split", "split", "split"))
     if kind == "none":
         return None
-    everyone = tuple(range(num_workers))
     if num_workers == 4 and rng.random() < 0.3:
         return grid_placement(rng, shape)
-    workers = tuple(rng.sample(everyone, rng.randint(1, num_workers))) if rng.random() < 0.3 else everyone
-    mesh = Mesh("all", (("w", num_workers),), everyone) if workers == everyone else Mesh.line(workers)
+    mesh = everyone(num_workers)
+    if rng.random() < 0.3:
+        workers = tuple(rng.sample(mesh.workers, rng.randint(1, num_workers)))
+        mesh = mesh if workers == mesh.workers else Mesh.line(workers)
     cuttable = [d for d, size in enumerate(shape) if size >= mesh.size]
     if kind == "whole" or not cuttable or mesh.size == 1:
         return Sharding.replicated(mesh, len(shape))
     dim = rng.choice(cuttable)
     return Sharding(mesh, tuple((mesh.axes[0][0],) if d == dim else () for d in range(len(shape))))
+
+
+def everyone(num_workers: int) -> Mesh:
+    return Mesh("all", (("w", num_workers),), tuple(range(num_workers)))
 
 
 def grid_placement(rng: Random, shape: Shape) -> Sharding:
@@ -348,4 +358,4 @@ def cases(max_nodes: int = 30) -> st.SearchStrategy[Case]:
     return st.builds(make_case, st.integers(0, 2**32), st.integers(1, max_nodes) | st.integers(max_nodes // 2, max_nodes))
 
 
-__all__ = ["Case", "Recorder", "cases", "make_case", "record"]
+__all__ = ["Case", "Recorder", "cases", "everyone", "make_case", "placement", "record"]

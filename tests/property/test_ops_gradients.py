@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gt.ir.ops  # noqa: F401 - fills the table
-from gt.ir.evaluate import evaluate_node
+from gt.ir.evaluate import as_dtype, evaluate_node
 from gt.ir.opdef import OPS, OpDef
 from gt.ir.types import complex64, float64
 from tests.property import torch_side
@@ -28,18 +28,21 @@ def weights_for(op: OpDef, sample: Sample, rng: np.random.Generator) -> list[np.
     types = op.infer_types(sample.types, tuple(sample.attrs.items()))
     out: list[np.ndarray | None] = []
     for t in types:
-        if t.dtype is complex64:
-            out.append(np.asarray(rng.normal(size=t.shape) + 1j * rng.normal(size=t.shape), np.complex64))
-        else:
-            out.append(np.asarray(rng.normal(size=t.shape), t.dtype.numpy) if t.dtype.is_differentiable else None)
+        w = rng.normal(size=t.shape) + (1j * rng.normal(size=t.shape) if t.dtype is complex64 else 0)
+        out.append(as_dtype(np.asarray(w), t.dtype) if t.dtype.is_differentiable else None)
     return out
 
 
 def by_torch(op: OpDef, sample: Sample, weights: list[np.ndarray | None]) -> list[np.ndarray | None]:
     tensors = [torch_side.tensor(a, d) for a, d in zip(sample.operands(), sample.dtypes, strict=True)]
     wanted = [t.requires_grad_() for t in tensors if t.is_floating_point() or t.is_complex()]
-    outs = torch_side.run(op, tensors, sample.attrs, op.infer_types(sample.types, tuple(sample.attrs.items())))
-    pairs = [(o, torch.from_numpy(w)) for o, w in zip(outs, weights, strict=True) if w is not None and o.requires_grad]
+    types = op.infer_types(sample.types, tuple(sample.attrs.items()))
+    outs = torch_side.run(op, tensors, sample.attrs, types)
+    pairs = [
+        (o, torch_side.tensor(w, t.dtype))
+        for o, w, t in zip(outs, weights, types, strict=True)
+        if w is not None and o.requires_grad
+    ]
     if not pairs:
         return [None] * len(tensors)
     found = iter(torch.autograd.grad([o for o, _ in pairs], wanted, [w for _, w in pairs], allow_unused=True))

@@ -1,4 +1,6 @@
-"""The pass laws on random graphs: valid in, valid out, the same bits, the same object back when there is nothing to do."""
+"""The pass laws on random graphs: valid in, valid out, the same bits, the same object back when there is nothing to
+do.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,15 @@ from gt.passes.pipeline import DEFAULT, Pipeline
 from gt.passes.plan_memory import _Storage
 from tests.property.random_graphs import arrays, graphs, same_bits
 
-CLEANING = ["decompose", "decompose{all=true}", "simplify", "cse", "dce", "simplify,cse,dce", "cse,simplify,simplify,dce"]
+CLEANING = [
+    "decompose",
+    "decompose{all=true}",
+    "simplify",
+    "cse",
+    "dce",
+    "simplify,cse,dce",
+    "cse,simplify,simplify,dce",
+]
 ONE = Mesh("all", (("w", 1),), (0,))
 
 
@@ -89,7 +99,9 @@ def run_program(program: Program, inputs: Sequence[np.ndarray], scalars: Sequenc
         inplace = dict(step.inplace)
         for i, node in enumerate(step.nodes):
             types = [t.tensor_type for t in node.types]
-            results = list(evaluate_node(OPS[node.op], [values[s] for s in node.inputs], unpack_attrs(node.attrs), types))
+            results = list(
+                evaluate_node(OPS[node.op], [values[s] for s in node.inputs], unpack_attrs(node.attrs), types)
+            )
             if i not in inplace and not OPS[node.op].view:
                 results = [np.array(r) for r in results]
             for result, operand in inplace.get(i, ()):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gt.ir.dot import to_dot, to_json
-from gt.ir.graph import Coord, Graph, Node, Stage, Value
+from gt.ir.graph import AttrValue, Coord, Graph, Node, Stage, Value
 from gt.ir.mesh import Mesh, Sharding
 from gt.ir.ops import OPS
 from gt.ir.program import WireGraph, decode_graph, encode_graph
@@ -23,8 +23,17 @@ MESHES = [
     Mesh("all", (("dp", 2), ("tp", 2)), (3, 1, 0, 2)),
     Mesh("odd name", (("w", 1),), (7,)),
 ]
-scalars = st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats() | st.text(max_size=8) | st.sampled_from(DTYPES)
-coords = st.builds(Coord, st.integers(-9, 9), st.lists(st.tuples(st.sampled_from(["w", "a b"]), st.integers(-9, 9))).map(tuple))
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63)
+    | st.floats()
+    | st.text(max_size=8)
+    | st.sampled_from(DTYPES)
+)
+coords = st.builds(
+    Coord, st.integers(-9, 9), st.lists(st.tuples(st.sampled_from(["w", "a b"]), st.integers(-9, 9))).map(tuple)
+)
 values = st.recursive(scalars | coords, lambda v: st.lists(v, max_size=3).map(tuple), max_leaves=6)
 attr_names = st.sampled_from(["k", "nan", "inf", "taped", "none", "coord", "dims", "x1"])
 
@@ -92,7 +101,10 @@ def test_forms_for_other_tools_name_every_node(graph: Graph) -> None:
 
 def test_nan_equals_itself_and_kinds_of_number_differ() -> None:
     value = Value(TensorType((), float32))
-    graph = lambda x: Graph("g", (value,), (), (Node(OPS["neg"], (value,), (Value(value.type),), (("k", x),)),), (value,))  # noqa: E731
+
+    def graph(x: AttrValue) -> Graph:
+        return Graph("g", (value,), (), (Node(OPS["neg"], (value,), (Value(value.type),), (("k", x),)),), (value,))
+
     assert graph(float("nan")) == graph(math.nan)
     assert graph(1) != graph(1.0) and graph(1) != graph(True) and graph(0.0) != graph(-0.0)
     assert replace(graph(1), name="h") != graph(1)

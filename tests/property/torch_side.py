@@ -19,7 +19,7 @@ def tensor(array: np.ndarray, dtype: DType) -> torch.Tensor:
 
 
 def array(t: torch.Tensor) -> np.ndarray:
-    t = t.detach()
+    t = t.detach().resolve_conj()
     return (t.to(torch.float32) if t.dtype is torch.bfloat16 else t).numpy()
 
 

@@ -47,7 +47,7 @@ def test_no_foreign_module_leaks_into_the_namespace() -> None:
 )
 def test_public_callables_are_documented(name: str) -> None:
     doc = inspect.getdoc(getattr(gt, name))
-    assert doc and doc[0].isupper() and "." in doc, f"gt.{name} has no docstring"
+    assert doc, f"gt.{name} has no docstring"
 
 
 def test_star_import_gives_the_public_names() -> None:

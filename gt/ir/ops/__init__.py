@@ -3,25 +3,28 @@
 One file per family; an op's declaration is its only home.
 """
 
+from gt.ir.opdef import OPS
 from gt.ir.ops import (
+    attention,
     broadcast,
+    collective,
     compare,
+    convolution,
     creation,
     elementwise,
+    grad,
     index,
     matmul,
     movement,
     nn,
+    normalization,
     optim,
     random,
     reduce,
     special,
 )
 
-from gt.ir.ops import collective, grad  # isort: skip
-from gt.ir.opdef import OPS  # isort: skip
-
 __all__ = [
-    "OPS", "broadcast", "collective", "compare", "creation", "elementwise", "grad", "index", "matmul", "movement", "nn", "optim",
-    "random", "reduce", "special",
+    "OPS", "attention", "broadcast", "collective", "compare", "convolution", "creation", "elementwise", "grad", "index",
+    "matmul", "movement", "nn", "normalization", "optim", "random", "reduce", "special",
 ]  # fmt: skip

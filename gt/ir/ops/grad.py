@@ -26,7 +26,7 @@ def _grad(loss: TensorType, *rest: TensorType, has_seed: bool = False) -> tuple[
 
 grad = op(
     "grad", "loss *rest",
-    doc="Gradient of loss with respect to each further operand, through the taped nodes before it: [], ... -> like each. "
+    doc="Gradient of loss for each further operand, through the taped nodes before it: [], ... -> like each. "
         "With has_seed, the first further operand is the gradient of the loss itself.",
     infer=_grad,
     numpy=None,

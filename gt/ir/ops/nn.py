@@ -240,12 +240,16 @@ def _embedding_infer(weight: TensorType, index: TensorType, padding_idx: int = -
     return TensorType((*index.shape, weight.shape[1]), weight.dtype)
 
 
+def _padding(attrs: dict[str, Any]) -> str:
+    return f", {attrs['padding_idx']}" if attrs.get("padding_idx", -1) >= 0 else ""
+
+
 embedding = op(
     "embedding", "weight index",
     doc="Rows of weight: [v, d] at [...] -> [..., d]. The row padding_idx (-1: none) gets no gradient.",
     infer=_embedding_infer,
     numpy=lambda weight, index, padding_idx=-1: weight[index],
-    torch=lambda names, attrs, types: f"torch.nn.functional.embedding({names[1]}, {names[0]})",
+    torch=lambda names, attrs, types: f"torch.nn.functional.embedding({names[1]}, {names[0]}{_padding(attrs)})",
     vjp=lambda g, y, weight, index, padding_idx=-1: (
         embedding_backward(g, index, rows=weight.type.shape[0], padding_idx=padding_idx), None,
     ),

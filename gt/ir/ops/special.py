@@ -33,6 +33,7 @@ from gt.ir.ops.elementwise import (
 from gt.ir.ops.families import FLOAT, binary, unary
 
 LN2, LN10 = math.log(2), math.log(10)
+SIXTH = float(np.float32(1) / np.float32(6))  # torch's hardsigmoid takes it from float32, in every dtype
 
 
 def one(x: Var) -> Any:
@@ -299,7 +300,7 @@ hardtanh = unary(
 )  # fmt: skip
 hardsigmoid = unary(
     "hardsigmoid", lambda x: np.clip(x + 3, 0, 6) / 6, "torch.nn.functional.hardsigmoid({x})",
-    lambda g, y, x: where(inside(x, -3, 3), mul(g, constant(1 / 6, g)), constant(0, g)), kinds=FLOAT,
+    lambda g, y, x: where(inside(x, -3, 3), mul(g, constant(SIXTH, g)), constant(0, g)), kinds=FLOAT,
     doc="min(max(x + 3, 0), 6) / 6",
 )  # fmt: skip
 

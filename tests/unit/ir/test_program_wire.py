@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
 
-from gt.ir.graph import Graph
+from gt.ir.graph import Graph, Stage
 from gt.ir.mesh import Mesh, Sharding
 from gt.ir.program import WireError, WireGraph, WireNode, WireSharding, WireType, decode_graph, encode_graph
 from gt.ir.text import parse_graph
@@ -57,7 +58,7 @@ def test_inputs_are_placed_by_the_receiver(wire: WireGraph) -> None:
 
 
 def test_only_captured_graphs_travel() -> None:
-    graph = parse_graph(TEXT.replace("@g global", "@g local").replace("f32[4, 3]", "f32[4, 3] unplaced"))
+    graph = replace(parse_graph(TEXT), stage=Stage.LOCAL)
     with pytest.raises(AssertionError, match="only captured graphs travel"):
         encode_graph(graph)
 

@@ -11,7 +11,7 @@ from gt.ir.types import TensorType, float32
 
 GOOD = """gtir 1
 mesh @all {dp: 2, tp: 2} workers 0 1 2 3
-signal @mlp {"shard": {"axis": 0}}
+signal @mlp {"shard": {"axis": 1}}
 graph @step explicit {
   input %x: f32[4@dp, 8@tp] donated
   scalar %lr: f32[]
@@ -55,15 +55,15 @@ def test_meshes_of_one_name_stay_apart() -> None:
         ("workers 0 1 2 3", "workers 0 1", "line 2, column 6", "does not hold"),
         ('{"shard"', '{"shart"', "line 3, column 13", "shart"),
         ("explicit", "final", "line 4, column 13", "unknown stage final"),
-        ("@dp, 8@tp] donated", "@pp, 8@tp] donated", "line 5, column 28", "no axis pp"),
+        ("@dp, 8@tp] donated", "@pp, 8@tp] donated", "line 5, column 13", "no axis pp"),
         ("input %x: f32", "input %x: f31", "line 5, column 13", "unknown dtype f31"),
         ("scalar %lr", "scalar %x", "line 6, column 10", "%x is defined twice"),
         ("sum(%x", "som(%x", "line 7, column 8", "unknown op som"),
         ("sum(%x", "sum(%z", "line 7, column 12", "%z is not defined above"),
-        ("dims=(1,)", "dims=(1,", "line 7, column 29", "expected a value, got keepdim"),
-        ("keepdim=false", "keepdim=maybe", "line 7, column 34", "expected a value, got maybe"),
-        ("loc L1 ;", "loc L2 ;", "line 7", "location L2 is not in the table"),
-        ("return %y, %lr\n}", "return %y, %lr\n", "line 8", "the graph's { is never closed"),
+        ("dims=(1,)", "dims=(1,", "line 7, column 24", "expected a value, got ,"),
+        ("keepdim=false", "keepdim=maybe", "line 7, column 35", "expected a value, got maybe"),
+        ("loc L1 ;", "loc L2 ;", "line 7, column 91", "location L2 is not in the table"),
+        ("return %y, %lr\n}", "return %y, %lr\n", "line 4, column 22", "the graph's { is never closed"),
         ("%y = sum", "%y, %z = sum", "line 7, column 3", "2 results but 1 types"),
         ("scalar", "\x00", "line 6, column 3", "unexpected"),
     ],

@@ -18,7 +18,9 @@ F = TensorType((2, 3), float32)
 
 
 def run(text: str, *inputs: object) -> list[np.ndarray]:
-    graph = Pipeline.parse("autodiff,dce").run(parse_graph(text), Context(Mesh("all", (("w", 1),), (0,))), verify="each")
+    graph = Pipeline.parse("autodiff,dce").run(
+        parse_graph(text), Context(Mesh("all", (("w", 1),), (0,))), verify="each"
+    )
     return evaluate(graph, [np.asarray(x, np.float32) for x in inputs])
 
 

@@ -47,7 +47,9 @@ class Raises:
         raise KeyError("lost")
 
 
-@pytest.mark.parametrize("text", ["dce", "autodiff,dce", "decompose{all=true},dce", "fuse_hot_path{min_repeats=2,min_nodes=3}", ""])
+@pytest.mark.parametrize(
+    "text", ["dce", "autodiff,dce", "decompose{all=true},dce", "fuse_hot_path{min_repeats=2,min_nodes=3}", ""]
+)
 def test_strings_round_trip(text: str) -> None:
     assert str(Pipeline.parse(text)) == text
     assert Pipeline.parse(str(Pipeline.parse(text))) == Pipeline.parse(text)

@@ -1,0 +1,105 @@
+"""Torch functions of the heavy layers: attention, layer norm and convolution, forward and backward, on torch's fused kernels.
+
+Next: ``kernels`` (hands them to op lowerings).
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+Shape: TypeAlias = tuple[int, ...]
+aten = torch.ops.aten
+
+
+def _is_flash(q: Tensor, v: Tensor, mask: Tensor | None) -> bool:
+    """CUDA's flash kernel takes halves without a mask, heads of one size up to 256."""
+    halves = q.dtype in (torch.float16, torch.bfloat16)
+    return q.is_cuda and halves and mask is None and q.shape[-1] == v.shape[-1] <= 256 and q.shape[-1] % 8 == 0
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def _scores(q: Tensor, k: Tensor, mask: Tensor | None, is_causal: bool, scale: float) -> Tensor:
+    scores = torch.matmul(q, k.transpose(-1, -2)) * scale
+    if mask is not None:
+        scores = scores + mask
+    if is_causal:
+        seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril()
+        scores = scores.masked_fill(~seen, float("-inf"))
+    return scores
+
+
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool, scale: float
+) -> tuple[Tensor, Tensor]:
+    """Give the attended values and the log of the sums of each row's exponentials."""
+    if _is_flash(q, v, mask):
+        out = aten._scaled_dot_product_flash_attention(q, k, v, 0.0, is_causal, False, scale=scale)
+        return out[0], out[1]
+    dtype, q, k, v = q.dtype, _wide(q), _wide(k), _wide(v)
+    scores = _scores(q, k, None if mask is None else _wide(mask), is_causal, scale)
+    lse = torch.logsumexp(scores, -1)
+    weights = torch.exp(scores - torch.where(lse == float("-inf"), 0.0, lse).unsqueeze(-1))
+    return torch.matmul(weights, v).to(dtype), lse
+
+
+def attention_backward(
+    g: Tensor, q: Tensor, k: Tensor, v: Tensor, y: Tensor, lse: Tensor, mask: Tensor | None, is_causal: bool, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Give the gradients of q, k and v."""
+    if _is_flash(q, v, mask):
+        unused = torch.zeros((), dtype=torch.int64, device=q.device)
+        return aten._scaled_dot_product_flash_attention_backward(
+            g, q, k, v, y, lse, None, None, q.shape[2], k.shape[2], 0.0, is_causal, unused, unused, scale=scale
+        )
+    dtype, g, q, k, v, y = q.dtype, _wide(g), _wide(q), _wide(k), _wide(v), _wide(y)
+    scores = _scores(q, k, None if mask is None else _wide(mask), is_causal, scale)
+    weights = torch.exp(scores - torch.where(lse == float("-inf"), 0.0, lse).unsqueeze(-1))
+    ds = weights * (torch.matmul(g, v.transpose(-1, -2)) - (g * y).sum(-1, keepdim=True)) * scale
+    back = (torch.matmul(ds, k), torch.matmul(ds.transpose(-1, -2), q), torch.matmul(weights.transpose(-1, -2), g))
+    return back[0].to(dtype), back[1].to(dtype), back[2].to(dtype)
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Give the result, the mean and 1 / deviation, both at least float32."""
+    y, mean, rstd = aten.native_layer_norm(x, list(weight.shape), weight, bias, eps)
+    return y, _wide(mean), _wide(rstd)
+
+
+def layer_norm_backward(g: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    if not x.is_cuda:  # the CPU kernel wants the statistics in the dtype of x
+        mean, rstd = mean.to(x.dtype), rstd.to(x.dtype)
+    bias = weight  # only whether there is one is read
+    return aten.native_layer_norm_backward(g, x, list(weight.shape), mean, rstd, weight, bias, [True, True, True])
+
+
+def convolution_input_grad(
+    g: Tensor, weight: Tensor, shape: Shape, stride: list[int], padding: list[int], dilation: list[int],
+    transposed: bool, output_padding: list[int], groups: int,
+) -> Tensor:  # fmt: skip
+    x = g.new_empty(shape)  # only its shape is read
+    return aten.convolution_backward(
+        g, x, weight, None, stride, padding, dilation, transposed, output_padding, groups, [True, False, False]
+    )[0]
+
+
+def convolution_weight_grad(
+    g: Tensor, x: Tensor, shape: Shape, stride: list[int], padding: list[int], dilation: list[int], transposed: bool,
+    output_padding: list[int], groups: int,
+) -> Tensor:  # fmt: skip
+    weight = g.new_empty(shape)  # only its shape is read
+    return aten.convolution_backward(
+        g, x, weight, None, stride, padding, dilation, transposed, output_padding, groups, [False, True, False]
+    )[1]
+
+
+def avg_pool_backward(
+    g: Tensor, shape: Shape, kernel: Shape, stride: Shape, padding: Shape, ceil_mode: bool, count_include_pad: bool
+) -> Tensor:
+    x = g.new_empty(shape)  # only its shape is read
+    return aten.avg_pool2d_backward(g, x, kernel, stride, padding, ceil_mode, count_include_pad, None)
