@@ -1,7 +1,7 @@
 """Time gt beside plain torch on this machine, in one run, and print the ratios.
 
-    python benchmarks/compare.py            # about a minute and a half
-    python benchmarks/compare.py --quick    # a few seconds: fewer repetitions, figures are rough
+    python benchmarks/compare.py            # about three minutes
+    python benchmarks/compare.py --quick    # half a minute: nothing is compiled by then, and figures are rough
 
 Each row compares outputs before it times anything. Ratios are what counts: absolute times depend on the machine and on
 what else it does. Rounds of gt and torch alternate, and each figure is the median of its rounds.
@@ -48,6 +48,14 @@ def alternate(first: Callable[[], float], second: Callable[[], float], rounds: i
     return statistics.median(a for a, _ in pairs), statistics.median(b for _, b in pairs)
 
 
+def warm(work: Callable[[], object], seconds: float) -> None:
+    """Repeat ``work`` until programs are hot and compiled; compiling goes on beside running."""
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        work()
+        time.sleep(0.001)
+
+
 def same(got: np.ndarray, want: np.ndarray, what: str, rtol: float = 1e-5) -> None:
     np.testing.assert_allclose(got, want, rtol=rtol, atol=1e-5, err_msg=f"{what}: gt and torch differ")
 
@@ -64,7 +72,7 @@ def mixed_ops(a: gt.Tensor, b: gt.Tensor, count: int) -> gt.Tensor:
     return a
 
 
-def record(rounds: int) -> Row:
+def record(rounds: int, warm_s: float) -> Row:
     count = 500
     x, y = np.random.default_rng(0).standard_normal((2, 16, 16), dtype=np.float32)
     ga, gb, ta, tb = gt.from_numpy(x), gt.from_numpy(y), torch.from_numpy(x), torch.from_numpy(y)
@@ -82,6 +90,7 @@ def record(rounds: int) -> Row:
         out.numpy()  # runs what was recorded, outside the timing
         return seconds
 
+    warm(once, warm_s)
     ours, theirs = alternate(once, lambda: timed(lambda: mixed_ops(ta, tb, count)), rounds)
     per_op = ours / (count // 5 * 6) * 1e6
     return Row("record one op", "us", per_op, theirs / (count // 5 * 6) * 1e6, "<= 8 us", per_op <= 8)
@@ -90,7 +99,7 @@ def record(rounds: int) -> Row:
 # -- a chain and a round trip
 
 
-def chain(rounds: int, size: int) -> Row:
+def chain(rounds: int, size: int, warm_s: float) -> Row:
     x = np.ones((size, size), dtype=np.float32)
     ga, ta = gt.from_numpy(x), torch.from_numpy(x)
 
@@ -101,18 +110,16 @@ def chain(rounds: int, size: int) -> Row:
         return h.numpy()
 
     same(adds(ga), adds(ta), "chain of adds")
-    for _ in range(20):  # past the point where the program is hot
-        adds(ga)
+    warm(lambda: adds(ga), warm_s)
     ours, theirs = alternate(lambda: timed(lambda: adds(ga)), lambda: timed(lambda: adds(ta)), rounds)
     return Row(f"1000 adds of {size}x{size}, one read", "ms", ours * 1e3, theirs * 1e3, "<= 1x torch", ours <= theirs)
 
 
-def round_trip(rounds: int) -> Row:
+def round_trip(rounds: int, warm_s: float) -> Row:
     x, y = np.random.default_rng(0).standard_normal((2, 32, 32), dtype=np.float32)
     ga, gb, ta, tb = gt.from_numpy(x), gt.from_numpy(y), torch.from_numpy(x), torch.from_numpy(y)
     same((ga + gb).numpy(), (ta + tb).numpy(), "a + b")
-    for _ in range(200):
-        (ga + gb).numpy()
+    warm(lambda: (ga + gb).numpy(), warm_s)
     ours, theirs = alternate(
         lambda: timed(lambda: (ga + gb).numpy()), lambda: timed(lambda: (ta + tb).numpy()), rounds * 50
     )
@@ -175,9 +182,7 @@ def mlp_step(rounds: int, warm_s: float) -> Row:
 
     mine = np.array([loss.item() for loss in gt_steps(8)])
     same(mine, np.array([loss.item() for loss in torch_steps(8)]), "losses of 8 training steps", rtol=1e-4)
-    until = time.perf_counter() + warm_s
-    while time.perf_counter() < until:  # compiling goes on beside running
-        gt_steps(20)
+    warm(lambda: gt_steps(20), warm_s)
     gt_s, torch_s = alternate(lambda: timed(lambda: gt_steps(20)), lambda: timed(lambda: torch_steps(20)), rounds)
     ratio = gt_s / torch_s
     return Row("MLP 784-256-10 step, B128", "ms", gt_s / 20 * 1e3, torch_s / 20 * 1e3, "<= 1.2x torch", ratio <= 1.2)
@@ -201,8 +206,9 @@ def main() -> None:
     if args.threads:
         torch.set_num_threads(args.threads)
     rounds = 3 if args.quick else 21
-    rows = [record(rounds), chain(rounds, 64), chain(rounds, 512), round_trip(rounds)]
-    show([*rows, mlp_step(rounds, 2.0 if args.quick else 60.0)])
+    warm_s = 2.0 if args.quick else 30.0
+    rows = [record(rounds, warm_s), chain(rounds, 64, warm_s), chain(rounds, 512, warm_s), round_trip(rounds, warm_s)]
+    show([*rows, mlp_step(rounds, warm_s)])
 
 
 if __name__ == "__main__":

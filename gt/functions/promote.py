@@ -1,27 +1,77 @@
 """Recording elementwise ops with torch's type promotion.
 
-Owns: the way from user operands (tensors of any dtype, Python numbers) to the IR's strict operands.
+Owns: the way from user operands (tensors of any dtype, Python numbers) to the IR's strict operands, and the default dtype.
 Next: ``pointwise`` (the functions), ``gt.trace.record``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gt.handle import Handle
+from gt.ir import types as _types
 from gt.ir.opdef import OpDef
 from gt.ir.ops import OPS
-from gt.ir.types import DType, Scalar, TensorType, float32, result_type
+from gt.ir.types import DType, Scalar, TensorType, broadcast_shapes, complex64, dtype_of, float32
 from gt.trace import Number, record
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
 
-CAST = OPS["cast"]
+CAST, EXPAND = OPS["cast"], OPS["expand"]
 _pairs: dict[tuple[TensorType, TensorType], DType] = {}
 _numbers: dict[tuple[TensorType, type], DType] = {}
+DTypeLike = DType | str | type | None
+
+
+class _Default:
+    """The dtype that Python floats get."""
+
+    dtype = float32
+
+
+def set_default_dtype(d: DType) -> None:
+    """Set the dtype of Python floats and of what integers become in real functions. Dtypes: floating point only."""
+    if not isinstance(d, DType) or d.kind != "f":
+        raise TypeError(f"only floating-point types are supported as the default type, got {d!r}")
+    _Default.dtype = d
+    _numbers.clear()
+    _pairs.clear()
+
+
+def get_default_dtype() -> DType:
+    """Give the dtype of Python floats: float32 unless set."""
+    return _Default.dtype
+
+
+def scalar_dtype(value: Scalar) -> DType:
+    """Give the dtype a Python number has by itself."""
+    found = _types.scalar_dtype(value)
+    return _Default.dtype if found is float32 else found
+
+
+def result_dtype(tensors: Iterable[TensorType], numbers: Sequence[Scalar] = ()) -> DType:
+    """Give the dtype of an elementwise op, where a number's float is the default dtype."""
+    types = list(tensors)
+    found = _types.result_type(types, numbers)
+    if found is float32 and _Default.dtype is not float32 and all(t.dtype.kind != "f" for t in types):
+        return _Default.dtype
+    return found
+
+
+def result_type(tensor1: Tensor | Scalar, tensor2: Tensor | Scalar) -> DType:
+    """Give the dtype of an arithmetic op on these two."""
+    both = (tensor1, tensor2)
+    return result_dtype([t._type for t in both if isinstance(t, Handle)], [t for t in both if not isinstance(t, Handle)])
+
+
+def can_cast(from_: DType, to: DType) -> bool:
+    """Say whether a value of one dtype may be written to a tensor of another: never to a lower kind."""
+    rank = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3}
+    return rank[dtype_of(from_).kind] <= rank[dtype_of(to).kind]
 
 
 def cast(t: Any, dtype: DType) -> Any:
@@ -34,7 +84,7 @@ def number_dtype(t: Handle, value: Scalar) -> DType:
     key = (t._type, value.__class__)
     dtype = _numbers.get(key)
     if dtype is None:
-        dtype = _numbers[key] = result_type((t._type,), (value,))
+        dtype = _numbers[key] = result_dtype((t._type,), (value,))
     return dtype
 
 
@@ -42,7 +92,7 @@ def pair_dtype(a: Handle, b: Handle) -> DType:
     key = (a._type, b._type)
     dtype = _pairs.get(key)
     if dtype is None:
-        dtype = _pairs[key] = result_type(key)
+        dtype = _pairs[key] = result_dtype(key)
     return dtype
 
 
@@ -51,13 +101,15 @@ def operand(value: Scalar, dtype: DType) -> Number:
     kind = dtype.kind
     if kind in "ui":
         bits = 8 * dtype.itemsize
-        value = int(value) & ((1 << bits) - 1)
+        value = int(value) & ((1 << bits) - 1)  # type: ignore[arg-type]
         if kind == "i" and value >> (bits - 1):
             value -= 1 << bits
     elif kind == "f":
         value = float(value)  # type: ignore[arg-type]
     elif kind == "b":
         value = bool(value)
+    elif kind == "c":
+        value = complex(value)
     return Number(value, dtype)
 
 
@@ -65,11 +117,21 @@ def is_number(value: object) -> bool:
     return isinstance(value, int | float | complex | np.number | np.bool_)
 
 
-def refuse(name: str, value: object) -> TypeError:
+def refuse(name: str, value: object, argument: str = "") -> TypeError:
+    where = f"argument {argument} must be Tensor, not {type(value).__name__}" if argument else (
+        f"expected a gt.Tensor or a number, got {type(value).__name__}"
+    )
     return TypeError(
-        f"{name}(): expected a gt.Tensor or a number, got {type(value).__name__}"
+        f"{name}(): {where}"
         + ("; use gt.tensor(...) or gt.from_numpy(...) first" if isinstance(value, np.ndarray | list | tuple) else "")
     )
+
+
+def need_tensor(name: str, **arguments: Any) -> None:
+    """Raise TypeError, with torch's text, unless all are tensors."""
+    for at, (argument, value) in enumerate(arguments.items(), 1):
+        if not isinstance(value, Handle):
+            raise refuse(name, value, f"'{argument}' (position {at})")
 
 
 def binary(op: OpDef, a: Any, b: Any, floating: bool = False) -> Any:
@@ -83,27 +145,52 @@ def binary(op: OpDef, a: Any, b: Any, floating: bool = False) -> Any:
             else:
                 dtype = pair_dtype(a, b)
             if floating and dtype.kind not in "fc":
-                dtype = float32
+                dtype = _Default.dtype
             return record(op, (cast(a, dtype), cast(b, dtype)))
         if not is_number(b):
             raise refuse(op.name, b)
         dtype = number_dtype(a, b)
         if floating and dtype.kind not in "fc":
-            dtype = float32
+            dtype = _Default.dtype
         return record(op, (cast(a, dtype), operand(b, dtype)))
     if not isinstance(b, Handle) or not is_number(a):
         raise refuse(op.name, b if isinstance(a, Handle) or is_number(a) else a)
     dtype = number_dtype(b, a)
     if floating and dtype.kind not in "fc":
-        dtype = float32
+        dtype = _Default.dtype
     return record(op, (operand(a, dtype), cast(b, dtype)))
+
+
+def promoted(*values: Any, floating: bool = False) -> list[Any]:
+    """Give operands of one dtype for an op of several: tensors cast, numbers made run-time scalars."""
+    tensors = [v._type for v in values if isinstance(v, Handle)]
+    dtype = result_dtype(tensors, [v for v in values if not isinstance(v, Handle)])
+    if floating and dtype.kind not in "fc":
+        dtype = _Default.dtype
+    return [cast(v, dtype) if isinstance(v, Handle) else operand(v, dtype) for v in values]
+
+
+def broadcast(*tensors: Any) -> list[Any]:
+    """Expand to the shape all broadcast to."""
+    shape = broadcast_shapes(*(t._type.shape for t in tensors))
+    return [t if t._type.shape == shape else record(EXPAND, (t,), (("shape", shape),)) for t in tensors]
+
+
+def floated(t: Any) -> Any:
+    """Give a tensor of real or complex numbers; integers become the default float."""
+    return t if t._type.dtype.kind in "fc" else cast(t, _Default.dtype)
+
+
+def real_dtype(dtype: DType) -> DType:
+    """Give the dtype of absolute values."""
+    return float32 if dtype is complex64 else dtype
 
 
 def float_unary(op: OpDef, t: Tensor) -> Tensor:
     """Record a function of real numbers; integers become the default float first."""
     if not isinstance(t, Handle):
         raise refuse(op.name, t)
-    return record(op, (t if t._type.dtype.kind in "fc" else cast(t, float32),))
+    return record(op, (t if t._type.dtype.kind in "fc" else cast(t, _Default.dtype),))
 
 
 def unary(op: OpDef, t: Tensor) -> Tensor:

@@ -30,11 +30,12 @@ def round_bfloat16(x: Array) -> Array:
 def as_dtype(x: Any, dtype: DType) -> Array:
     """Convert a result to its declared dtype, rounding as torch does: float64 to halves by way of float32."""
     x = np.asarray(x)
-    if dtype is bfloat16:
-        return round_bfloat16(x.astype(np.float32, copy=False))
-    if dtype is float16 and x.dtype == np.float64:
-        x = x.astype(np.float32)
-    return x.astype(dtype.numpy, copy=False)
+    with np.errstate(all="ignore"):
+        if dtype is bfloat16:
+            return round_bfloat16(x.astype(np.float32, copy=False))
+        if dtype is float16 and x.dtype == np.float64:
+            x = x.astype(np.float32)
+        return x.astype(dtype.numpy, copy=False)
 
 
 def evaluate_node(
@@ -68,7 +69,9 @@ def evaluate(graph: Graph, inputs: Sequence[Array], scalars: Sequence[Scalar] = 
     kept = set(graph.outputs)
     for i, node in enumerate(graph.nodes):
         arrays = [values[v] for v in node.inputs]
-        values.update(zip(node.outputs, evaluate_node(node.op, arrays, node.attrs, [o.type for o in node.outputs]), strict=True))
+        values.update(
+            zip(node.outputs, evaluate_node(node.op, arrays, node.attrs, [o.type for o in node.outputs]), strict=True)
+        )
         for value in set(node.inputs):
             if last[value] == i and value not in kept:
                 del values[value]
@@ -89,7 +92,7 @@ def to_wire(array: Array, dtype: DType) -> Array:
 
 
 def from_wire(data: Any, shape: Shape, dtype: DType) -> Array:
-    """Give the NumPy form of wire data: an array in wire form, or any buffer of its bytes, whose memory it may share."""
+    """Give the NumPy form of wire data: an array in wire form or a buffer of its bytes. May share its memory."""
     storage = np.dtype(np.uint16) if dtype is bfloat16 else dtype.numpy
     wire = data if isinstance(data, np.ndarray) and data.dtype == storage else np.frombuffer(data, storage)
     wire = wire.reshape(shape)

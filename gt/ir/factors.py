@@ -1,7 +1,7 @@
 """Sharding rules: how an op relates the dims of its operands, in factor notation.
 
-A rule is written like an einsum with marks, e.g. matmul ``"...mk,...kn->...mn | +k"``. Each letter is a *factor*. A mesh
-axis that splits a factor splits every dim made of it. Marks after ``|`` say what a split factor means:
+A rule is written like an einsum with marks, e.g. matmul ``"...mk,...kn->...mn | +k"``. Each letter is a *factor*. A
+mesh axis that splits a factor splits every dim made of it. Marks after ``|`` say what a split factor means:
 
 ======  =====================================================================================================
 mark    meaning
@@ -11,8 +11,8 @@ mark    meaning
 ``!k``  must be whole: the operands are gathered first
 ======  =====================================================================================================
 
-``(ab)`` is one dim made of ``a`` (major) and ``b``; ``1`` a dim of size 1 (never split); ``.`` a dim with a factor of its
-own that must be whole; ``...`` leading batch dims, right-aligned, where a size-1 dim broadcasts.
+``(ab)`` is one dim made of ``a`` (major) and ``b``; ``1`` a dim of size 1 (never split); ``.`` a dim with a factor of
+its own that must be whole; ``...`` leading batch dims, right-aligned, where a size-1 dim broadcasts.
 
 Owns: parsing rules and instantiating them on types. Must not know: any op, any mesh. Next: ``propagate_sharding``.
 """
@@ -49,7 +49,9 @@ class Rule:
 
     @cached_property
     def kind(self) -> dict[Factor, FactorKind]:
-        return {f: "pass" for f in self.size} | dict(self.kinds)
+        kinds: dict[Factor, FactorKind] = dict.fromkeys(self.size, "pass")
+        kinds.update(self.kinds)
+        return kinds
 
 
 @lru_cache(maxsize=4096)

@@ -23,7 +23,8 @@ class Mesh:
     workers: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        assert math.prod(size for _, size in self.axes) == len(self.workers), f"{self.axes} does not hold {self.workers}"
+        size = math.prod(size for _, size in self.axes)
+        assert size == len(self.workers), f"{self.axes} does not hold {self.workers}"
 
     def __hash__(self) -> int:
         return self._hash

@@ -112,13 +112,15 @@ class OpDef:
               through when all of one group's operands, and no others, carry it. matmul: ``((0,), (1,))``; add: ``((0, 1),)``.
     local:    ``(attrs, Local) -> attrs`` for one worker's part; default: the same attributes.
     scalars:  names of attributes that are given as run-time scalars instead when recorded (documentation).
-    view:     the result may share memory with operand 0.
+    view:     the result only rearranges operand 0, and may share memory with it.
+    shares:   ``(operand types, result types) -> bool`` for other ops whose torch form may give operand 0's memory back.
     random:   result depends on the attributes seed/stream (never merged by cse, may be recomputed).
     decompose: ``(inputs, attrs) -> outputs`` in other ops. ``torch`` may then be None.
     inplace:  ``{result index: operand index}`` the torch lowering ``torch_inplace`` overwrites when donated.
     numbers:  operands that the torch lowering takes as Python numbers, giving the declared dtype (negative: from the
               end); the others are handed 0-d tensors. None: both sides of a lowering that is one infix operator, beside a tensor; else none.
     literal:  name of the attribute that is the value of a constant, for ops that make one.
+    nonzero:  operands that must not hold integer zeros, padding included: divisors.
     effect:   "comm" for collectives, which keep their order; "grad" for the gradient node.
     """
 
@@ -133,6 +135,7 @@ class OpDef:
     local: Callable[[dict[str, Any], Local], dict[str, Any]] | None = None
     doc: str = ""
     view: bool = False
+    shares: Callable[[Sequence[TensorType], Sequence[TensorType]], bool] | None = None
     random: bool = False
     decompose: Callable[..., Any] | None = None
     torch_inplace: Callable[..., str] | None = None
@@ -140,6 +143,7 @@ class OpDef:
     effect: str = ""
     numbers: tuple[int, ...] | None = None
     literal: str = ""
+    nonzero: tuple[int, ...] = ()
 
     def __call__(self, *inputs: Any, **attrs: AttrValue) -> Any:
         """Append this op to the ambient emitter; one result comes bare, several as a tuple."""
@@ -178,6 +182,10 @@ class OpDef:
             return self.numbers
         names = re.fullmatch(r"\(\{(\w+)\} [^{}()]+ \{(\w+)\}\)", self.torch) if isinstance(self.torch, str) else None
         return (0, 1) if names and names.groups() == self.operands else ()
+
+    def may_share(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> bool:
+        """Tell whether a result may be in operand 0's memory."""
+        return self.view or (self.shares is not None and self.shares(operands, results))
 
     def takes(self, count: int) -> bool:
         """Tell whether the op can have so many operands."""

@@ -1,7 +1,7 @@
 """What communication and compute cost: alpha + bytes / bandwidth.
 
-Owns: ``Machine`` and the predicted bytes and seconds of each collective. The numbers are those of one node of H100s joined
-by NVLink; a measured machine replaces them. Must not know: graphs. Next: ``reshard`` (the cheapest way by this cost).
+Owns: ``Machine`` and the predicted seconds of each collective. The numbers are those of one node of H100s joined by
+NVLink; a measured machine replaces them. Must not know: graphs. Next: ``reshard`` (the cheapest way by this cost).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Makes communication explicit: SHARDED -> EXPLICIT.
 
-Each ``reshard`` becomes the collectives that ``plan_reshard`` finds, shared by all values that go the same way; and padding
-is masked where it would be read. Shards of an uneven dim are padded and padding holds junk, so before a reduction over such
-a dim its operands' padding becomes the reduction's identity (every operand's: 0 times junk may be NaN), and integers that
-may be indices become 0.
+Each ``reshard`` becomes the collectives that ``plan_reshard`` finds, shared by all values that go the same way; and
+padding is masked where it would be read. Shards of an uneven dim are padded with junk, so before a reduction over
+such a dim its operands' padding becomes the reduction's identity (every operand's: 0 times junk may be NaN). Integers
+that may be indices become 0, and those that divide become anything else.
 Must not know: any op but those of ``collective``, why a value is placed. Next: ``localize``.
 """
 
@@ -94,6 +94,8 @@ def _masks(node: Node, operand: int) -> Iterator[tuple[int, Reduction]]:
         kind = rule.kind[rule.operands[operand][dim][0]]
         if kind in ("sum", "max", "min"):
             yield dim, kind
+        elif operand in node.op.nonzero and type_.dtype.kind in "iu":
+            yield dim, "min"  # whose identity is the largest integer: any but 0 would do
         elif _may_be_index(type_, node, rule):
             yield dim, "sum"
 

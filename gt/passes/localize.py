@@ -1,9 +1,9 @@
 """From global values to each worker's part: EXPLICIT -> LOCAL.
 
 Shapes become those of one worker, padding included and equal on all of them, so all workers of a mesh run one program.
-Attributes that depend on the part (shapes, offsets) come from the op's ``local``; what differs by worker is a ``Coord``.
-A local type keeps its global placement in ``type.sharding``: its mesh says which workers hold the value, and a node runs on
-the workers of its result's mesh (a ``transfer`` also on the workers of its group). The groups of a collective are
+Attributes that depend on the part (shapes, offsets) come from the op's ``local``; what differs by worker is a
+``Coord``. A local type keeps its global placement in ``type.sharding``: its mesh says which workers hold the value, and
+a node runs on the workers of its result's mesh (a ``transfer`` also on those of its group). A collective's groups are
 ``operand.type.sharding.mesh.group(worker, *axes)``.
 Must not know: any op but those of ``collective``. Next: ``lower_programs``.
 """
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from gt.ir.graph import AttrValue, Attrs, Coord, Graph, Node, Stage, Value
+from gt.ir.graph import Attrs, AttrValue, Coord, Graph, Node, Stage, Value
 from gt.ir.mesh import Sharding
 from gt.ir.opdef import Local, OpDef
 from gt.ir.ops import collective
@@ -68,7 +68,8 @@ class _Localizer:
         outputs = tuple(Value(local_type(v.type), v.hint) for v in node.outputs)
         attrs = node.attrs
         if any(_placed(v).is_split for v in (*node.inputs, *node.outputs)):
-            attrs = node.op.local_attrs(attrs, Local(_types(inputs), _types(outputs), _types(node.inputs), _types(node.outputs)))
+            where = Local(_types(inputs), _types(outputs), _types(node.inputs), _types(node.outputs))
+            attrs = node.op.local_attrs(attrs, where)
         self.nodes.append(replace(node, inputs=inputs, outputs=outputs, attrs=attrs))
         self.now.update(zip(node.outputs, outputs, strict=True))
 
@@ -84,9 +85,8 @@ class _Localizer:
             return value
         # Still placed as before: only what follows moves it.
         out = Value(_resized(value.type, dim, size), value.hint)
-        self.nodes.append(
-            Node(collective.pad_end, (value,), (out,), (("dim", dim), ("size", size)), like.loc, like.signal, why=like.why)
-        )
+        attrs: Attrs = (("dim", dim), ("size", size))
+        self.nodes.append(Node(collective.pad_end, (value,), (out,), attrs, like.loc, like.signal, why=like.why))
         return out
 
     def unpad(self, value: Value, dim: int, size: int, like: Node) -> Value:

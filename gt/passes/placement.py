@@ -1,8 +1,8 @@
 """Where one op computes: which factors of its rule are split on which mesh axes, chosen by cost.
 
-Owns: ``choose``, for one node whose operands are placed. It sees a sharding rule, never an op. "Where the data is" comes
-first: a split that an operand already has and that costs no communication on the others is taken, though its result may be
-pending; else the cheapest way by predicted seconds.
+Owns: ``choose``, for one node whose operands are placed. It sees a sharding rule, never an op. "Where the data is"
+comes first: a split that an operand already has and that costs no communication on the others is taken, though its
+result may be pending; else the cheapest way by predicted seconds.
 Must not know: graphs, signals. Next: ``propagate_sharding`` (asks for every node), ``reshard`` (what a change costs).
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -31,7 +31,7 @@ class Problem:
     """One node to place on ``home``.
 
     ``current``: where the operands are. ``wanted``: where results should be, if anyone said. ``only_use``: whether this
-    node alone reads the operand. ``done``: whether operand i is needed elsewhere in a placement already, so free here.
+    node alone reads the operand. ``done``: for each operand the placements it is brought to anyway, so free here.
     """
 
     home: Mesh
@@ -42,10 +42,12 @@ class Problem:
     wanted: tuple[Sharding | None, ...]
     linear: Linear
     only_use: tuple[bool, ...]
-    done: Callable[[int, Sharding], bool]
+    done: tuple[frozenset[Sharding], ...]
 
     def move_s(self, operand: int, target: Sharding) -> float:
-        return 0.0 if self.done(operand, target) else cost_s(self.current[operand], target, self.operands[operand])
+        if target in self.done[operand]:
+            return 0.0
+        return cost_s(self.current[operand], target, self.operands[operand])
 
     def result_s(self, result: int, made: Sharding) -> float:
         """Seconds to bring a result where it is wanted; a pending reduction nobody asked for is paid for at once."""
@@ -163,7 +165,7 @@ def _best_split(problem: Problem, part: Component, modes: Modes) -> Assignment:
 
 
 def _rank(problem: Problem, part: Component, assignment: Assignment, modes: Modes) -> tuple[bool, float]:
-    """Order the splits: first those that some operand already has and the others are cut to for free, then by seconds."""
+    """Order the splits: first those that an operand has and the others are cut to for free, then by seconds."""
     natural, there = True, False
     seconds, nbytes = 0.0, 0
     for i in part.operands:

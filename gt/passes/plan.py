@@ -33,8 +33,8 @@ class Plan:
 
 
 def plan_graph(graph: Graph, cluster: Cluster, pipeline: Pipeline = DEFAULT) -> Plan:
-    """Lower a captured graph whose inputs are placed. Raises VerifyError with the pass named if a pass is at fault."""
+    """Lower a captured graph whose inputs are placed. Errors: PassError naming the pass at fault."""
     context = Context(cluster.mesh)
-    lowered = pipeline.run(graph, context)
+    pipeline.run(graph, context)
     assert context.programs is not None
     return Plan(context.programs, tuple(context.output_shardings))

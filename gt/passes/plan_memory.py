@@ -7,6 +7,7 @@ Must not know: buffers, workers' stores. Next: ``lower_programs``.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, TypeAlias
@@ -47,7 +48,9 @@ class _Storage:
         self.last: dict[Value, int] = {}  # by root: the last node that reads the storage
         self.made: dict[Value, int] = {}
         for i, node in enumerate(graph.nodes):
-            shares = node.op.view or node.op.name == "transfer"  # a worker on both meshes keeps its value
+            types = [v.type for v in node.inputs], [v.type for v in node.outputs]
+            # A worker on both meshes of a transfer keeps its value.
+            shares = node.op.may_share(*types) or node.op.name == "transfer"
             for value in node.inputs:
                 self.last[self.root[value]] = i
             for out in node.outputs:
@@ -109,7 +112,8 @@ def _plan_inplace(graph: Graph, context: Context) -> tuple[Graph, InPlace]:
         pairs = node.op.inplace_pairs(len(node.inputs), node.attrs) if node.op.torch_inplace is not None else ()
         if not pairs:
             continue
-        faults = {operand: _why_not(graph, node, i, result, operand, storage) for result, operand in pairs}
+        reads = Counter(storage.root[v] for v in node.inputs)
+        faults = {o: _why_not(node.inputs[o], node.outputs[r], i, reads, storage) for r, o in pairs}
         bad = {operand: fault for operand, fault in faults.items() if fault}
         for operand, fault in bad.items():
             context.note(node.inputs[operand], f"not updated in place by {node.op.name}: {fault}")
@@ -134,9 +138,8 @@ def _copy(value: Value, why: str, like: Node | None = None) -> Node:
     return Node(OPS["copy"], (value,), (Value(value.type, value.hint),), loc=loc, why=why)
 
 
-def _why_not(graph: Graph, node: Node, at: int, result: int, operand: int, storage: _Storage) -> str:
-    """Give why an operand's memory cannot hold a result, or nothing if it can."""
-    value, made = node.inputs[operand], node.outputs[result]
+def _why_not(value: Value, made: Value, at: int, reads: Counter[Value], storage: _Storage) -> str:
+    """Give why an operand's memory cannot hold a result, or nothing if it can. ``reads``: operands by storage."""
     if (value.type.shape, value.type.dtype) != (made.type.shape, made.type.dtype) or (
         value.type.sharding and made.type.sharding and value.type.sharding != made.type.sharding
     ):
@@ -148,7 +151,7 @@ def _why_not(graph: Graph, node: Node, at: int, result: int, operand: int, stora
         return "a run-time scalar is never overwritten"
     if value in storage.undonated:
         return "the caller still holds it"
-    if sum(storage.root[v] is root for v in node.inputs) != 1:
+    if reads[root] != 1:
         return "the same memory is read by another operand"
     if storage.last[root] != at:
         return "it is read again later"

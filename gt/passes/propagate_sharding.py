@@ -1,9 +1,9 @@
 """Gives every value a placement: GLOBAL -> SHARDED.
 
 Signals and the placements of inputs are given; everything else is derived over the factors of the ops' rules. Forward,
-each node computes where its operands are (``placement``). Backward, a value that every reader cuts in the same way is made
-so at once, if its node can without communication. The two alternate until nothing changes. A node gets a home mesh: its
-signal's, else that of its largest split operand, else the one its operands reach with the fewest bytes.
+each node computes where its operands are (``placement``). Backward, a value that every reader cuts in the same way is
+made so at once, if its node can without communication. The two alternate until nothing changes. A node's home mesh is
+its signal's, else that of its largest split operand, else the one its operands reach with the fewest bytes.
 
 A placement that differs from where a value is made becomes a ``reshard`` node, one for all its readers.
 Must not know: any op, how a reshard is done. Next: ``insert_collectives``.
@@ -134,7 +134,8 @@ class _Placer:
         self.wishes: dict[Value, Sharding] = {}
         self.placed: dict[Value, Sharding] = {v: _sharding(v) for v in (*graph.inputs, *graph.scalars)}
         self.choices: dict[Node, Choice] = {}
-        self.needed: set[tuple[Value, Sharding]] = set()
+        self.needed: dict[Value, set[Sharding]] = {}  # where values are brought for some reader
+        self.memo: dict[tuple[object, ...], Choice] = {}  # nodes alike, such as those of equal layers, choose alike
         self.is_output = set(graph.outputs)
         self.num_uses = {v: len(uses) for v, uses in graph.uses.items()}
         for value in graph.inputs:
@@ -168,7 +169,9 @@ class _Placer:
         for node in self.graph.nodes:
             for result, operand in node.op.inplace_pairs(len(node.inputs), node.attrs):
                 new, old = node.outputs[result], node.inputs[operand]
-                if old in inputs and new in self.is_output and new.type.shape == old.type.shape and new not in self.fixed:
+                if old not in inputs or new not in self.is_output or new in self.fixed:
+                    continue
+                if new.type.shape == old.type.shape:
                     self.fixed[new] = _sharding(old)
                     self.origin[new] = "updated in place"
 
@@ -180,7 +183,7 @@ class _Placer:
             self.choices[node] = choice = self._choose(node)
             for value, need in zip(node.inputs, choice.requires, strict=True):
                 if not usable_as(self.placed[value], need):
-                    self.needed.add((value, need))
+                    self.needed.setdefault(value, set()).add(need)
             for value, made in zip(node.outputs, choice.produces, strict=True):
                 want = self._target(node, value, made)
                 self.placed[value] = made if usable_as(made, want) else want
@@ -206,9 +209,12 @@ class _Placer:
             return Choice(requires, tuple(Sharding.replicated(home, t.ndim) for t in results), (), 0.0)
         wanted = tuple(self._asked(node, v) or self.wishes.get(v) for v in node.outputs)
         uses = tuple(self.num_uses[v] + (v in self.is_output) == 1 for v in node.inputs)
-        done = lambda i, target: (node.inputs[i], target) in self.needed  # noqa: E731
-        linear = node.op.linear_groups(len(node.inputs), node.attrs)
-        return choose(Problem(home, rule, types, results, current, wanted, linear, uses, done))
+        done = tuple(frozenset(self.needed.get(v, ())) for v in node.inputs)
+        key = (node.op, node.attrs, home, types, results, current, wanted, uses, done)
+        if key not in self.memo:
+            linear = node.op.linear_groups(len(node.inputs), node.attrs)
+            self.memo[key] = choose(Problem(home, rule, types, results, current, wanted, linear, uses, done))
+        return self.memo[key]
 
     def _asked(self, node: Node, value: Value) -> Sharding | None:
         """Give the placement a result must end in, if any."""

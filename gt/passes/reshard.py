@@ -1,8 +1,8 @@
 """From one placement of a value to another: the cheapest sequence of steps.
 
 Owns: ``plan_reshard``, the one place that knows the transitions. On one mesh it is a shortest path over placements:
-R->S slice, S->R all_gather, S->S all_to_all, P->R all_reduce, P->S reduce_scatter, R->P. Between meshes the value is made
-whole, sent to the workers that lack it, and cut again.
+R->S slice, S->R all_gather, S->S all_to_all, P->R all_reduce, P->S reduce_scatter, R->P. Between meshes the value is
+made whole, sent to the workers that lack it, and cut again.
 Must not know: graphs, why a placement is wanted. Next: ``cost`` (what a step costs), ``insert_collectives``.
 """
 
@@ -145,8 +145,7 @@ def _exchanges(at: Sharding, want: Sharding, type_: TensorType) -> Iterator[Step
     for src, axes in enumerate(at.dims):
         if not axes or (len(axes) > 1 and not _aligned(at, src, axes, type_)):
             continue
-        axis = axes[-1]
-        without = _with(at, src, axes[:-1])
+        without, axis = _with(at, src, axes[:-1]), axes[len(axes) - 1]
         for dst, wanted in enumerate(want.dims):
             if dst != src and axis in wanted and _appendable(without, dst, axis, type_):
                 target = _with(without, dst, (*without.dims[dst], axis))

@@ -1,7 +1,7 @@
 """Where a signal asks a value to be: the one reading of ``shard``, for results of a graph and for uploads.
 
-A signal never changes a value and may always be ignored, so what cannot be followed (a dim the tensor lacks, workers that
-are not there) falls back to whole copies, and says why. Owns: ``signal_mesh``, ``cut``, ``signal_sharding``.
+A signal never changes a value and may always be ignored, so what cannot be followed (a dim the tensor lacks, workers
+that are not there) falls back to whole copies, and says why. Owns: ``signal_mesh``, ``cut``, ``signal_sharding``.
 Must not know: graphs. Next: ``propagate_sharding`` (everything else).
 """
 

@@ -1,16 +1,14 @@
 """The compiled tier: pieces compiled by Inductor in another process, to artefacts without guards, kept on disk.
 
-Compiling in this process would take the interpreter lock from the runs. A child renders the same source from the op
-table, traces it on fake tensors of the given layouts, compiles and saves; a thread here loads what it saved. Artefacts
-hold pickles, so their folder is this user's alone. File names carry no rank, device index or process.
-Owns: ``Compiler``, the child's loop ``serve``, artefact keys. Must not know: programs, when to compile.
-Next: ``executor`` (who asks), ``render`` (what is compiled).
+Compiling in this process would take the interpreter lock from the runs. A child compiles and saves; a thread here loads
+what it saved. Artefacts hold pickles, so their folder is this user's alone. Their names carry no rank, device index or
+process. Owns: ``Compiler``, artefact keys and their folder. Must not know: programs, when to compile.
+Next: ``compile_process`` (the child), ``executor`` (who asks).
 """
 
 from __future__ import annotations
 
 import atexit
-import fcntl
 import functools
 import hashlib
 import importlib
@@ -24,38 +22,25 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
-import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
 
 import msgspec
 import torch
 
-from gt.runtime import kernels
+from gt.runtime.compile_process import InputSpec, Reply, Request, receive, send, use_inductor_cache
 from gt.runtime.layout import Piece
-from gt.runtime.render import build, render_piece, vector_sizes
 
 DEADLINE_S = 1800.0  # a compile that takes longer is given up and its process killed
 DEFAULT_FOLDER = Path("~/.cache/gt/compiled")
 _CLOSED = "the engine is closed"
-_CHILD = "import sys; sys.path[:] = sys.argv[1:]; from gt.runtime.compiler import serve; serve()"
+_CHILD = "import sys; sys.path[:] = sys.argv[1:]; from gt.runtime.compile_process import serve; serve()"
 
 
 class CompileError(RuntimeError):
     """A piece could not be compiled; it stays eager."""
-
-
-class InputSpec(msgspec.Struct, frozen=True, array_like=True):
-    """The layout an artefact is made for."""
-
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    dtype: str
 
 
 def spec_of(t: torch.Tensor) -> InputSpec:
@@ -75,23 +60,6 @@ class Compiled:
     seconds: float
 
 
-class Request(msgspec.Struct, frozen=True):
-    """What the child is asked: compile ``piece`` for inputs of these layouts and save it at ``path``."""
-
-    piece: Piece
-    specs: tuple[InputSpec, ...]
-    device: str
-    threads: int
-    path: str
-
-
-class Reply(msgspec.Struct, frozen=True):
-    """Empty ``error``: the artefact is at the request's path."""
-
-    error: str
-    seconds: float
-
-
 # -- keys and folder
 
 
@@ -100,7 +68,7 @@ def _code_version() -> bytes:
     """Hash what decides the source of a piece: the op table, its kernels and the renderer."""
     root = Path(__file__).resolve().parent
     files = [*(root.parent / "ir" / "ops").glob("*.py"), *root.glob("*kernels*.py")]
-    files += [root / "layout.py", root / "render.py", root / "compiler.py"]
+    files += [root / "layout.py", root / "render.py", root / "compile_process.py"]
     digest = hashlib.sha256()
     for path in sorted(files):
         digest.update(path.read_bytes())
@@ -228,9 +196,9 @@ class Compiler:
         child = self._start()
         assert child.stdin is not None and child.stdout is not None
         try:
-            _send(child.stdin, msgspec.msgpack.encode(request))
+            send(child.stdin, msgspec.msgpack.encode(request))
             ready, _, _ = select.select([child.stdout], [], [], DEADLINE_S)
-            body = _receive(child.stdout) if ready else None
+            body = receive(child.stdout) if ready else None
         except (OSError, ValueError):  # the child died, or close() took the pipes away
             body = None
         if body is None:
@@ -268,13 +236,8 @@ def _kill_group(pid: int) -> None:
         return
 
 
-def _use_inductor_cache(folder: Path) -> None:
-    """Keep Inductor's own files, which an artefact refers to on CPU, beside the artefacts."""
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder / "inductor"))
-
-
 def _load(path: str, folder: Path) -> Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]:
-    _use_inductor_cache(folder)
+    use_inductor_cache(folder)
     inductor = importlib.import_module("torch._inductor")  # seconds, so only once something is compiled
     artefact = inductor.CompiledArtifact.load(path=path, format="binary")
 
@@ -285,124 +248,4 @@ def _load(path: str, folder: Path) -> Callable[[list[torch.Tensor]], Sequence[to
     return call
 
 
-def _send(pipe: BinaryIO | Any, body: bytes) -> None:
-    pipe.write(len(body).to_bytes(8, "little") + body)
-    pipe.flush()
-
-
-def _receive(pipe: BinaryIO | Any) -> bytes | None:
-    """Read one message; None at the end."""
-    head = _read_exactly(pipe, 8)
-    return None if head is None else _read_exactly(pipe, int.from_bytes(head, "little"))
-
-
-def _read_exactly(pipe: BinaryIO | Any, size: int) -> bytes | None:
-    body = bytearray()
-    while len(body) < size:
-        part = pipe.read(size - len(body))
-        if not part:
-            return None
-        body += part
-    return bytes(body)
-
-
-# -- the child
-
-
-def serve() -> None:
-    """Compile what comes on stdin until it ends, or the parent does; then end at once with everything started here."""
-    replies = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # a compiler's chatter must not mix with replies
-    os.nice(10)
-    requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    threading.Thread(target=_read_requests, args=(requests, os.getppid()), daemon=True).start()
-    torch.set_grad_enabled(False)
-    while True:
-        request = msgspec.msgpack.decode(requests.get(), type=Request)
-        start, error = time.perf_counter(), ""
-        try:
-            compile_piece(request)
-        except Exception as e:
-            last = traceback.extract_tb(e.__traceback__)[-1]
-            error = f"{type(e).__name__}: {str(e)[:2000]} ({Path(last.filename).name}:{last.lineno})"
-        _send(replies, msgspec.msgpack.encode(Reply(error, time.perf_counter() - start)))
-
-
-def _read_requests(requests: queue.SimpleQueue[bytes], parent: int) -> None:
-    pipe = os.fdopen(0, "rb", buffering=0, closefd=False)  # unbuffered: select must see what is left
-    while os.getppid() == parent:  # a fork of the parent may hold the pipe open after the parent's end
-        if select.select([pipe], [], [], 1.0)[0]:
-            body = _receive(pipe)
-            if body is None:
-                break
-            requests.put(body)
-    os.killpg(os.getpgrp(), signal.SIGKILL)
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Let one process at a time compile an artefact: workers of one host share the folder."""
-    with path.with_suffix(".lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def compile_piece(request: Request) -> None:
-    """Compile one piece and save it, unless another process has meanwhile."""
-    path = Path(request.path)
-    _use_inductor_cache(path.parent)
-    inductor = importlib.import_module("torch._inductor")
-    proxy = importlib.import_module("torch.fx.experimental.proxy_tensor")
-    symbolic = importlib.import_module("torch.fx.experimental.symbolic_shapes")
-    fake = importlib.import_module("torch._subclasses.fake_tensor")
-    torch.set_num_threads(request.threads)
-    if request.device == "cpu":
-        importlib.import_module("torch._inductor.config").compile_threads = 1  # its pool costs seconds to start
-    with _locked(path):
-        if path.exists():
-            return
-        device = torch.device(request.device)
-        function = build(render_piece(request.piece, "compiled"), torch=torch, kernels=kernels, device=device)
-        mode = fake.FakeTensorMode(shape_env=symbolic.ShapeEnv())
-        with mode, _compiling():  # fake also while tracing: what the piece creates itself must be too
-            examples = _examples(request, device)
-            graph = proxy.make_fx(_flat(function, request.piece))(*examples)
-        with torch._guards.tracing(torch._guards.TracingContext(mode)):
-            artefact = inductor.standalone_compile(graph, examples, dynamic_shapes="from_tracing_context")
-        artefact.save(path=str(path), format="binary")
-
-
-@contextmanager
-def _compiling() -> Iterator[None]:
-    """Make ``torch.compiler.is_compiling()`` true, by which kernels keep from reading a value of a traced tensor."""
-    before = torch.compiler._is_compiling_flag
-    torch.compiler._is_compiling_flag = True
-    try:
-        yield
-    finally:
-        torch.compiler._is_compiling_flag = before
-
-
-def _examples(request: Request, device: torch.device) -> list[torch.Tensor]:
-    out = [
-        torch.empty_strided(s.shape, s.stride, dtype=getattr(torch, s.dtype), device=device) for s in request.specs
-    ]
-    floats, ints = vector_sizes(request.piece.scalars)
-    out += [torch.empty(floats, dtype=torch.float64, device=device)] if floats else []
-    out += [torch.empty(ints, dtype=torch.int64, device=device)] if ints else []
-    return out
-
-
-def _flat(function: Callable[..., list[torch.Tensor]], piece: Piece) -> Callable[..., tuple[torch.Tensor, ...]]:
-    """Take inputs and scalar vectors as one list of arguments."""
-    floats, _ = vector_sizes(piece.scalars)
-
-    def flat(*args: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        rest = iter(args[piece.inputs :])
-        vectors = (next(rest) if floats else None), next(rest, None)
-        return tuple(function(list(args[: piece.inputs]), *vectors))
-
-    return flat
-
-
-__all__ = ["CompileError", "Compiled", "Compiler", "InputSpec", "artefact_key", "private_folder", "serve", "spec_of"]
+__all__ = ["CompileError", "Compiled", "Compiler", "InputSpec", "artefact_key", "private_folder", "spec_of"]

@@ -1,7 +1,7 @@
 """Torch functions that op lowerings call as ``kernels.<name>(...)`` where torch has no single function.
 
-Each equals its op's ``numpy`` meaning, works under ``torch.compile`` and takes 0-d operands as tensors or Python numbers.
-Must not know: programs, workers. Next: ``gt.ir.ops`` (who calls these), ``optim_kernels`` (optimizer steps), ``layer_kernels`` (heavy layers).
+Each equals its op's ``numpy`` meaning and works under ``torch.compile``. Must not know: programs, workers.
+Next: ``gt.ir.ops`` (who calls these), ``optim_kernels`` (optimizer steps), ``layer_kernels`` (heavy layers).
 """
 
 from __future__ import annotations
@@ -14,15 +14,31 @@ from torch import Tensor
 
 from gt.ir.ops.philox import M0, M1, MASK, ROUNDS, W0, W1
 from gt.runtime.layer_kernels import (
-    attention, attention_backward, avg_pool_backward, convolution_input_grad, convolution_weight_grad,
-    layer_norm, layer_norm_backward,
+    attention,
+    attention_backward,
+    avg_pool_backward,
+    convolution_input_grad,
+    convolution_weight_grad,
+    layer_norm,
+    layer_norm_backward,
 )  # fmt: skip
 from gt.runtime.optim_kernels import (
-    adagrad_step, adagrad_step_, adam_step, adam_step_, adamw_step, adamw_step_, lion_step, lion_step_, rmsprop_step,
-    rmsprop_step_, sgd_step, sgd_step_,
+    adagrad_step,
+    adagrad_step_,
+    adam_step,
+    adam_step_,
+    adamw_step,
+    adamw_step_,
+    lion_step,
+    lion_step_,
+    rmsprop_step,
+    rmsprop_step_,
+    sgd_step,
+    sgd_step_,
 )  # fmt: skip
 
 Scalar: TypeAlias = Tensor | float | int | bool
+Key: TypeAlias = Tensor | int  # a seed, a stream: a 0-d int64
 Shape: TypeAlias = tuple[int, ...]
 Words: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor]
 
@@ -52,8 +68,17 @@ def nll_loss_backward(g: Scalar, target: Tensor, shape: Shape, ignore_index: int
     g = g if isinstance(g, Tensor) else torch.full((), g, device=target.device)
     index = target.unsqueeze(dim)
     counted = index != ignore_index
-    source = torch.where(counted, -(g.unsqueeze(dim) if g.dim() else g), torch.zeros((), dtype=g.dtype, device=g.device))
+    source = torch.where(
+        counted, -(g.unsqueeze(dim) if g.dim() else g), torch.zeros((), dtype=g.dtype, device=g.device)
+    )
     return torch.zeros(shape, dtype=g.dtype, device=target.device).scatter(dim, torch.where(counted, index, 0), source)
+
+
+def matmul(a: Tensor, b: Tensor) -> Tensor:
+    """Multiply integer matrices, for which CUDA has no kernel."""
+    if not a.is_cuda:
+        return torch.matmul(a, b)
+    return (a.unsqueeze(-1) * b.unsqueeze(-3)).sum(-2, dtype=a.dtype)
 
 
 def slice_scatter(x: Tensor, source: Tensor, starts: Shape, stops: Shape, steps: Shape) -> Tensor:
@@ -98,7 +123,7 @@ def one_hot(index: Tensor, classes: int, dtype: torch.dtype, offset: int) -> Ten
 # -- random values: philox.py's arithmetic in int64, whose products wrap to the same bits
 
 
-def philox(counter: Words, k0: Scalar, k1: Scalar) -> Words:
+def philox(counter: Words, k0: Key, k1: Key) -> Words:
     c0, c1, c2, c3 = counter
     for _ in range(ROUNDS):
         p0, p1 = c0 * M0, c2 * M1
@@ -117,7 +142,9 @@ def _element_index(shape: Shape, global_shape: Shape, offset: Shape, device: tor
     return index
 
 
-def _words(seed: Scalar, stream: Scalar, shape: Shape, global_shape: Shape, offset: Shape, device: torch.device) -> Words:
+def _words(
+    seed: Key, stream: Key, shape: Shape, global_shape: Shape, offset: Shape, device: torch.device
+) -> Words:
     i = _element_index(shape, global_shape, offset, device)
     zero = torch.zeros_like(i)
     if isinstance(seed, Tensor):
@@ -144,13 +171,25 @@ def _bits63(words: Words) -> Tensor:
 
 
 def random_uniform(
-    seed: Scalar, stream: Scalar, shape: Shape, dtype: torch.dtype, global_shape: Shape, offset: Shape, device: torch.device
+    seed: Key,
+    stream: Key,
+    shape: Shape,
+    dtype: torch.dtype,
+    global_shape: Shape,
+    offset: Shape,
+    device: torch.device,
 ) -> Tensor:
     return _uniform(_words(seed, stream, shape, global_shape, offset, device), _BITS[dtype]).to(dtype)
 
 
 def random_normal(
-    seed: Scalar, stream: Scalar, shape: Shape, dtype: torch.dtype, global_shape: Shape, offset: Shape, device: torch.device
+    seed: Key,
+    stream: Key,
+    shape: Shape,
+    dtype: torch.dtype,
+    global_shape: Shape,
+    offset: Shape,
+    device: torch.device,
 ) -> Tensor:
     words = _words(seed, stream, shape, global_shape, offset, device)
     radius = torch.sqrt(-2.0 * torch.log(1.0 - _unit53(words[0], words[1])))
@@ -158,13 +197,19 @@ def random_normal(
 
 
 def random_bits(
-    seed: Scalar, stream: Scalar, shape: Shape, dtype: torch.dtype, global_shape: Shape, offset: Shape, device: torch.device
+    seed: Key,
+    stream: Key,
+    shape: Shape,
+    dtype: torch.dtype,
+    global_shape: Shape,
+    offset: Shape,
+    device: torch.device,
 ) -> Tensor:
     return _bits63(_words(seed, stream, shape, global_shape, offset, device)).to(dtype)
 
 
 def random_int(
-    seed: Scalar, stream: Scalar, low: Scalar, high: Scalar, shape: Shape, dtype: torch.dtype, global_shape: Shape,
+    seed: Key, stream: Key, low: Key, high: Key, shape: Shape, dtype: torch.dtype, global_shape: Shape,
     offset: Shape, device: torch.device,
 ) -> Tensor:  # fmt: skip
     span = high - low
@@ -173,15 +218,45 @@ def random_int(
     return (low + _bits63(_words(seed, stream, shape, global_shape, offset, device)) % span).to(dtype)
 
 
-def dropout(x: Tensor, seed: Scalar, stream: Scalar, p: float, global_shape: Shape, offset: Shape) -> Tensor:
+def dropout(x: Tensor, seed: Key, stream: Key, p: float, global_shape: Shape, offset: Shape) -> Tensor:
     keep = _uniform(_words(seed, stream, tuple(x.shape), global_shape, offset, x.device), 53) >= p
     return torch.where(keep, x * (1 / (1 - p) if p < 1 else 0.0), 0.0)
 
 
 __all__ = [
-    "adagrad_step", "adagrad_step_", "adam_step", "adam_step_", "adamw_step", "adamw_step_", "argmax", "argmin",
-    "attention", "attention_backward", "avg_pool_backward", "convolution_input_grad", "convolution_weight_grad",
-    "cumprod_backward", "dropout", "iota", "layer_norm", "layer_norm_backward", "lion_step", "lion_step_", "nll_loss_backward", "one_hot", "pad", "philox", "prod",
-    "random_bits", "random_int", "random_normal", "random_uniform", "rmsprop_step", "rmsprop_step_", "sgd_step",
-    "sgd_step_", "slice_scatter",
-]  # fmt: skip
+    "adagrad_step",
+    "adagrad_step_",
+    "adam_step",
+    "adam_step_",
+    "adamw_step",
+    "adamw_step_",
+    "argmax",
+    "argmin",
+    "attention",
+    "attention_backward",
+    "avg_pool_backward",
+    "convolution_input_grad",
+    "convolution_weight_grad",
+    "cumprod_backward",
+    "dropout",
+    "iota",
+    "layer_norm",
+    "layer_norm_backward",
+    "lion_step",
+    "lion_step_",
+    "matmul",
+    "nll_loss_backward",
+    "one_hot",
+    "pad",
+    "philox",
+    "prod",
+    "random_bits",
+    "random_int",
+    "random_normal",
+    "random_uniform",
+    "rmsprop_step",
+    "rmsprop_step_",
+    "sgd_step",
+    "sgd_step_",
+    "slice_scatter",
+]

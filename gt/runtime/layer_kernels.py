@@ -1,4 +1,4 @@
-"""Torch functions of the heavy layers: attention, layer norm and convolution, forward and backward, on torch's fused kernels.
+"""Torch functions of the heavy layers, forward and backward: attention, layer norm, convolution, on fused kernels.
 
 Next: ``kernels`` (hands them to op lowerings).
 """
@@ -49,7 +49,15 @@ def attention(
 
 
 def attention_backward(
-    g: Tensor, q: Tensor, k: Tensor, v: Tensor, y: Tensor, lse: Tensor, mask: Tensor | None, is_causal: bool, scale: float
+    g: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    y: Tensor,
+    lse: Tensor,
+    mask: Tensor | None,
+    is_causal: bool,
+    scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Give the gradients of q, k and v."""
     if _is_flash(q, v, mask):
@@ -71,7 +79,9 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Ten
     return y, _wide(mean), _wide(rstd)
 
 
-def layer_norm_backward(g: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def layer_norm_backward(
+    g: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     if not x.is_cuda:  # the CPU kernel wants the statistics in the dtype of x
         mean, rstd = mean.to(x.dtype), rstd.to(x.dtype)
     bias = weight  # only whether there is one is read

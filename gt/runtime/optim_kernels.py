@@ -1,8 +1,10 @@
-"""Optimizer steps over lists of tensors with torch._foreach_*. ``name_`` overwrites parameters and states, ``name`` copies.
+"""Optimizer steps over lists of tensors with torch._foreach_*.
 
-Order of operations as torch.optim's foreach implementations. Next: ``gt.ir.ops.optim``.
+``name_`` overwrites parameters and states, ``name`` copies them first. Order of operations as torch.optim's foreach
+implementations. Next: ``gt.ir.ops.optim``.
 """
 
+# pyright: reportPrivateImportUsage=false
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -84,7 +86,11 @@ def _adam_(
         torch._foreach_maximum_(states[2], squares)
     roots = list(torch._foreach_sqrt(states[2] if amsgrad else squares))
     correction = (1 - beta2**step) ** 0.5
-    roots = [r / correction for r in roots] if isinstance(correction, Tensor) else list(torch._foreach_div(roots, correction))
+    roots = (
+        [r / correction for r in roots]
+        if isinstance(correction, Tensor)
+        else list(torch._foreach_div(roots, correction))
+    )
     torch._foreach_add_(roots, eps)
     _step(params, averages, lr / (1 - beta1**step), roots)
     return (*params, *(s for run in states for s in run))
@@ -99,9 +105,18 @@ def adamw_step_(*args: Any, **attrs: Any) -> Result:
 
 
 def rmsprop_step_(
-    params: Tensors, grads: Tensors, states: list[Tensors], lr: Scalar, *, alpha: float, eps: float, weight_decay: float,
-    momentum: float, centered: bool, maximize: bool,
-) -> Result:  # fmt: skip
+    params: Tensors,
+    grads: Tensors,
+    states: list[Tensors],
+    lr: Scalar,
+    *,
+    alpha: float,
+    eps: float,
+    weight_decay: float,
+    momentum: float,
+    centered: bool,
+    maximize: bool,
+) -> Result:
     lr = _scalar(lr)
     grads = _decayed(params, grads, weight_decay, maximize)
     squares = states[0]

@@ -1,6 +1,6 @@
 """Makes plans, off the dispatcher's message loop.
 
-Owns: ``make_plan`` (a graph and placed input types to programs), the planner process (``python -m gt.runtime.planner``,
+Owns: ``make_plan`` (a graph and placed input types to programs), the planner process (``main``,
 length-prefixed MessagePack on stdin and stdout) and ``PlannerProcess``, its handle. Must not know: clients, epochs, sockets.
 Next: ``gt.passes.plan`` (the passes), ``dispatcher`` (who asks).
 """
@@ -114,7 +114,7 @@ class PlannerProcess:
 
     def _start(self) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "gt.runtime.planner"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+            [sys.executable, "-c", "from gt.runtime.planner import main; main()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
         )
         assert self.process.stdin is not None and self.process.stdout is not None
         self._stdin, self._stdout = self.process.stdin, self.process.stdout
@@ -214,7 +214,3 @@ def main() -> None:
         reply = msgspec.msgpack.encode(answer(REQUESTS.decode(body)))
         stdout.write(_LENGTH.pack(len(reply)) + reply)
         stdout.flush()
-
-
-if __name__ == "__main__":
-    main()

@@ -159,11 +159,11 @@ class TorchGroup:
         if not work.is_completed():
             self.wake.clear()
             work.get_future().add_done_callback(lambda _: self.wake.set())
-            while not work.is_completed():
-                if self.aborted:
-                    raise CollectiveFailed("a member is lost")
-                self.wake.wait(1.0)
-                self.wake.clear()
+            # Gloo runs the callback just before is_completed() turns true: the event, not the work, says that it is over.
+            while not self.aborted and not self.wake.wait(1.0):
+                continue
+            if self.aborted and not work.is_completed():
+                raise CollectiveFailed("a member is lost")
         work.wait()
 
     def abort(self) -> None:

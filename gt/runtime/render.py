@@ -24,6 +24,9 @@ Form: TypeAlias = Literal["eager", "compiled"]
 _SAFE_TEXT = re.compile(r"[\w ,.>-]*")  # what a text attribute may hold: nothing that ends a string or calls anything
 
 
+_HALVES = ("float16", "bfloat16")
+
+
 class RenderError(ValueError):
     """A program that is not made of the op table's ops and plain attributes."""
 
@@ -57,6 +60,7 @@ class _PieceWriter:
         self.owners: list[int] = []
         self.numbers: dict[int, tuple[str, str]] = {}  # slot -> source of the number, dtype
         self.tensors: set[int] = set()  # numbers that have been made tensors
+        self.inexact: set[int] = set()  # numbers that their dtype rounds, and torch would not
         self.last_use: dict[int, int] = {}
         for i, node in enumerate(piece.nodes):
             self.last_use.update(dict.fromkeys((*node.inputs, *node.outputs), i))
@@ -89,6 +93,7 @@ class _PieceWriter:
         slots = range(first, first + len(self.piece.scalars))
         if self.form == "eager":
             self.numbers.update({s: (f"v{s}", d) for s, d in zip(slots, self.piece.scalars, strict=True)})
+            self.inexact.update(s for s in slots if self.numbers[s][1] in _HALVES)
             if slots:
                 self.line(f"    {_targets(slots)} = s")
             return
@@ -103,6 +108,8 @@ class _PieceWriter:
         literal = self.literal(op, attrs, types)
         if literal is not None:
             self.numbers[node.outputs[0]] = (literal, types[0].dtype.name)
+            if types[0].dtype.name in _HALVES and not _is_short(attrs[op.literal]):
+                self.inexact.add(node.outputs[0])
             return
         operands = self.operands(op, node, index)
         dead = {s for s in (*node.inputs, *node.outputs) if self.last_use[s] == index and s not in self.numbers}
@@ -123,13 +130,16 @@ class _PieceWriter:
         return number(value)
 
     def operands(self, op: OpDef, node: WireNode, index: int) -> tuple[str, ...]:
-        """Name the operands. A number stays one where the op takes it, else it is made a 0-d tensor."""
+        """Name the operands. A number stays one where the op takes it, else it is made a 0-d tensor.
+
+        torch computes a half times a number with the number unrounded; the IR's value is rounded to its dtype first.
+        """
         overwritten = {operand for _, operand in self.inplace.get(index, ())}
         alone = op.numbers is None and all(slot in self.numbers for slot in node.inputs)  # no tensor sets the dtype
         as_number = set() if alone else {i % len(node.inputs) for i in op.number_operands} - overwritten
         out = []
         for i, slot in enumerate(node.inputs):
-            if slot not in self.numbers or i not in as_number:
+            if slot not in self.numbers or slot in self.inexact or i not in as_number:
                 self.tensor(slot, index)
                 out.append(self.text(slot))
             else:
@@ -236,6 +246,11 @@ def source_of(value: AttrValue) -> str:
     if isinstance(value, tuple):
         return "(" + "".join(f"{source_of(v)}, " for v in value).rstrip(" ") + ")"
     return number(value) if isinstance(value, bool | int | float) else repr(value)
+
+
+def _is_short(value: float) -> bool:
+    """Tell whether a number has few enough bits to be exact in every float dtype."""
+    return value in (float("inf"), float("-inf")) or (abs(value) <= 128 and float(value * 4).is_integer())
 
 
 def _targets(slots: Iterable[int], bare: bool = False) -> str:

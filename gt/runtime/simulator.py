@@ -1,9 +1,9 @@
 """All workers in one process: programs run in lockstep on NumPy, with exact collectives.
 
-Owns: ``simulate`` (programs), ``simulate_local`` (a LOCAL graph, before it is cut into programs), ``simulate_graph`` (the
-whole way from a captured graph and back to global values), and how global arrays are cut into parts and put together.
-Padding is filled with junk, so whatever reads it shows. A group whose members meet at different collectives, and workers
-that wait for each other, are errors that say who waits where.
+Owns: ``simulate`` (programs), ``simulate_local`` (a LOCAL graph, before it is cut into programs), ``simulate_graph``
+(the whole way from a captured graph and back to global values), and how global arrays are cut into parts and put
+together. Padding is filled with junk, so whatever reads it shows. A group whose members meet at different collectives,
+and workers that wait for each other, are errors that say who waits where.
 Must not know: torch, sockets. Next: ``gt.runtime.executor``, which does the same on one real worker.
 """
 

@@ -1,4 +1,4 @@
-"""The compiled tier for real: a child process compiles, this one loads, checks and swaps. Cold it takes half a minute."""
+"""The compiled tier for real: a child compiles, this process loads, checks and swaps. Cold it takes half a minute."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ import pytest
 import torch
 
 from gt.ir.types import float32, int64
-from gt.runtime.compiler import Compiler
 from gt.runtime.executor import TorchEngine, TorchLoaded
 from tests.unit.runtime.program_builder import ProgramBuilder
 
@@ -140,7 +139,8 @@ def test_compile_true_compiles_before_the_second_run(folder: Path) -> None:
 
 def test_wrong_compiled_code_is_never_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = TorchEngine(compile_after=0, cache_dir=folder)
-    monkeypatch.setattr("gt.runtime.compiler._load", lambda path, folder: lambda args: [torch.zeros(()), torch.zeros(16, 4)])
+    wrong = [torch.zeros(()), torch.zeros(16, 4)]
+    monkeypatch.setattr("gt.runtime.compiler._load", lambda path, folder: lambda args: wrong)
     try:
         loaded = engine.load(step_program(compile=True))
         check_against_eager(loaded)

@@ -13,6 +13,7 @@ import numpy as np
 import psutil
 import pytest
 import zmq
+from gt.ir.types import float32
 from gt.runtime.errors import ConnectionFailed, LaunchError, ProtocolError, RunError, SessionClosed
 from gt.runtime.launch import LocalCluster, start_local
 from gt.runtime.remote import RemoteSession
@@ -20,6 +21,7 @@ from gt.runtime.transport import make_socket
 from tests.integration.cluster import Desk, cols, rows
 
 pytestmark = pytest.mark.timeout(120)
+SUM_ROWS = (("dims", (0,)), ("keepdim", False), ("dtype", float32))
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -73,7 +75,7 @@ def test_matmul_under_every_placement(desk, left, right):
 
 def test_a_sum_over_a_sharded_dim_is_reduced_between_workers(desk):
     a = numbers(1001, 40)
-    out = desk.run("sum", (desk.put(a, rows()), a.shape), attrs=(("dims", (0,)), ("keepdim", False)))
+    out = desk.run("sum", (desk.put(a, rows()), a.shape), attrs=SUM_ROWS)
     np.testing.assert_allclose(desk.get(out), a.sum(0), rtol=1e-3, atol=1e-3)
 
 
@@ -274,7 +276,7 @@ def test_the_server_and_worker_commands():
         assert wait_for(lambda: session.num_workers() == 2, 60)
         desk = Desk(session)
         a = numbers(300, 100)
-        out = desk.run("sum", (desk.put(a, rows()), a.shape), attrs=(("dims", (0,)), ("keepdim", False)))
+        out = desk.run("sum", (desk.put(a, rows()), a.shape), attrs=SUM_ROWS)
         np.testing.assert_allclose(desk.get(out), a.sum(0), rtol=1e-3, atol=1e-3)
         listening = [c for p in (server, *workers) for c in psutil.Process(p.pid).net_connections() if c.status == "LISTEN"]
         assert {c.laddr.ip for c in listening} == {"127.0.0.1"}

@@ -46,15 +46,24 @@ class Eager:
         return Array(as_dtype(np.asarray(value), dtype), TensorType((), dtype))
 
 
-def call(op: OpDef, arrays: Sequence[np.ndarray], types: Sequence[TensorType], attrs: dict[str, Any], decompose: bool = False) -> list[np.ndarray]:
+def call(
+    op: OpDef, arrays: Sequence[np.ndarray], types: Sequence[TensorType], attrs: dict[str, Any], decompose: bool = False
+) -> list[np.ndarray]:
     """Run one op."""
     emitter = Eager(decompose)
     with emitting(emitter):
-        return [o.data for o in emitter.emit(op, [Array(a, t) for a, t in zip(arrays, types, strict=True)], tuple(attrs.items()))]
+        return [
+            o.data
+            for o in emitter.emit(op, [Array(a, t) for a, t in zip(arrays, types, strict=True)], tuple(attrs.items()))
+        ]
 
 
 def gradients(
-    op: OpDef, arrays: Sequence[np.ndarray], types: Sequence[TensorType], attrs: dict[str, Any], weights: Sequence[np.ndarray | None]
+    op: OpDef,
+    arrays: Sequence[np.ndarray],
+    types: Sequence[TensorType],
+    attrs: dict[str, Any],
+    weights: Sequence[np.ndarray | None],
 ) -> list[np.ndarray | None]:
     """Give the gradient of sum(weight * result) for each operand (None where there is none) through the op's vjp."""
     emitter = Eager()

@@ -1,7 +1,7 @@
 """Sample operands for every op of the table: the one registry all generated op tests draw from.
 
-Each entry is a generator ``(rng) -> Sample...`` that covers 0-d, size 0, size 1 and general shapes and the op's dtypes. An op
-without an entry fails ``test_every_op_has_samples``.
+Each entry is a generator ``(rng) -> Sample...`` that covers 0-d, size 0, size 1 and general shapes and the op's
+dtypes. An op without an entry fails ``test_every_op_has_samples``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,19 @@ import numpy as np
 from gt.ir.evaluate import as_dtype, evaluate_node
 from gt.ir.opdef import OPS, OpDef
 from gt.ir.types import (
-    DType, TensorType, bfloat16, bool_, complex64, float16, float32, float64, int8, int16, int32, int64, uint8,
+    DType,
+    TensorType,
+    bfloat16,
+    bool_,
+    complex64,
+    float16,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
 )  # fmt: skip
 
 Rng = np.random.Generator
@@ -47,18 +59,31 @@ class Sample:
 SAMPLES: dict[str, Callable[[Rng], Iterator[Sample]]] = {}
 SHAPES: tuple[Shape, ...] = ((), (0,), (1,), (5,), (2, 3), (3, 0, 2), (4, 1, 3))
 PAIRS: tuple[tuple[Shape, Shape], ...] = (
-    ((), ()), ((3,), ()), ((), (2, 3)), ((2, 3), (3,)), ((4, 1), (1, 5)), ((0, 3), (1, 3)), ((2, 3, 4), (2, 3, 4)), ((1,), (6,)),
-)  # fmt: skip
+    ((), ()),
+    ((3,), ()),
+    ((), (2, 3)),
+    ((2, 3), (3,)),
+    ((4, 1), (1, 5)),
+    ((0, 3), (1, 3)),
+    ((2, 3, 4), (2, 3, 4)),
+    ((1,), (6,)),
+)
 DTYPES = {
-    "b": (bool_,), "u": (uint8,), "i": (int8, int16, int32, int64), "f": (float16, bfloat16, float32, float64), "c": (complex64,),
-}  # fmt: skip
+    "b": (bool_,),
+    "u": (uint8,),
+    "i": (int8, int16, int32, int64),
+    "f": (float16, bfloat16, float32, float64),
+    "c": (complex64,),
+}
 
 
 def values(rng: Rng, shape: Shape, dtype: DType, low: float = -2.0, high: float = 2.0) -> np.ndarray:
     if dtype.kind == "b":
         return np.asarray(rng.integers(0, 2, shape), bool)
     if dtype.kind in "ui":
-        return np.asarray(rng.integers(max(0 if dtype.kind == "u" else -5, int(low) if low > 0 else -5), 6, shape), dtype.numpy)
+        return np.asarray(
+            rng.integers(max(0 if dtype.kind == "u" else -5, int(low) if low > 0 else -5), 6, shape), dtype.numpy
+        )
     if dtype.kind == "c":
         return np.asarray(rng.uniform(low, high, shape) + 1j * rng.uniform(low, high, shape), np.complex64)
     return as_dtype(np.asarray(rng.uniform(low, high, shape)), dtype)
@@ -85,9 +110,13 @@ def samples(*names: str) -> Callable[[Callable[..., Iterator[Sample]]], Callable
 
 
 def unary(
-    kinds: str, low: float = -2.0, high: float = 2.0, points: tuple[float, ...] = (), attrs: dict[str, Any] | None = None,
+    kinds: str,
+    low: float = -2.0,
+    high: float = 2.0,
+    points: tuple[float, ...] = (),
+    attrs: dict[str, Any] | None = None,
     special: tuple[float, ...] = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0),
-) -> Any:  # fmt: skip
+) -> Any:
     """Samples of an elementwise op of one operand. ``points``: where gradients are exact but not smooth."""
 
     attrs = attrs or {}
@@ -120,24 +149,42 @@ def binary(kinds: str, low: float = -2.0, high: float = 2.0, points: Any = (), *
 
 
 for _names, _make in (
-    ("neg", unary("uifc")), ("copy", unary("buifc")), ("conj", unary("buifc")), ("square", unary("uifc")),
+    ("neg", unary("uifc")),
+    ("copy", unary("buifc")),
+    ("conj", unary("buifc")),
+    ("square", unary("uifc")),
     ("exp log sqrt rsqrt reciprocal sin cos tan sinh cosh tanh sigmoid", unary("f", 0.1, 1.4)),
     ("exp2 expm1 erf erfc atan asinh silu logsigmoid mish sinc", unary("f", -2.0, 2.0, (-30.0, -1.0, 0.0, 1.0, 30.0))),
-    ("log1p log2 log10 lgamma digamma", unary("f", 0.1, 4.0)), ("asin acos atanh erfinv", unary("f", -0.9, 0.9)),
-    ("acosh", unary("f", 1.1, 4.0)), ("selu hardswish hardsigmoid", unary("f", -5.0, 5.0, (-3.0, 0.0, 3.0))),
-    ("relu", unary("uif", points=(-1.0, 0.0, 1.0))), ("abs sign", unary("uif", points=(-1.0, 0.0, 2.0))),
-    ("floor ceil trunc round", unary("uif", -3.4, 3.4, (0.5, 1.5, 2.5, -0.5))), ("sgn real imag", unary("c")),
-    ("isnan isinf isfinite logical_not", unary("buif")), ("signbit", unary("uif", special=(np.inf, -np.inf, 0.0, -0.0))), ("bitwise_not", unary("bui")),
-    ("angle", unary("f")), ("add mul", binary("buifc")), ("sub", binary("uifc")), ("div", binary("f", 0.5, 2.0)),
-    ("eq ne", binary("buifc", points=((1.0, 2.0), (1.0, 3.0)))), ("lt le gt ge", binary("buif")),
+    ("log1p log2 log10 lgamma digamma", unary("f", 0.1, 4.0)),
+    ("asin acos atanh erfinv", unary("f", -0.9, 0.9)),
+    ("acosh", unary("f", 1.1, 4.0)),
+    ("selu hardswish hardsigmoid", unary("f", -5.0, 5.0, (-3.0, 0.0, 3.0))),
+    ("relu", unary("uif", points=(-1.0, 0.0, 1.0))),
+    ("abs sign", unary("uif", points=(-1.0, 0.0, 2.0))),
+    ("floor ceil trunc round", unary("uif", -3.4, 3.4, (0.5, 1.5, 2.5, -0.5))),
+    ("sgn real imag", unary("c")),
+    ("isnan isinf isfinite logical_not", unary("buif")),
+    ("signbit", unary("uif", special=(np.inf, -np.inf, 0.0, -0.0))),
+    ("bitwise_not", unary("bui")),
+    ("angle", unary("f")),
+    ("add mul", binary("buifc")),
+    ("sub", binary("uifc")),
+    ("div", binary("f", 0.5, 2.0)),
+    ("eq ne", binary("buifc", points=((1.0, 2.0), (1.0, 3.0)))),
+    ("lt le gt ge", binary("buif")),
     ("maximum minimum", binary("buif", points=((1.0, 2.0, 0.0, 3.0), (1.0, 1.0, 0.0, 4.0)))),
     ("fmax fmin", binary("buif", points=((1.0, 2.0, 0.0, np.nan), (1.0, 1.0, np.nan, 4.0)))),
-    ("logical_and logical_or logical_xor", binary("buif")), ("bitwise_and bitwise_or bitwise_xor", binary("bui")),
-    ("floor_divide trunc_divide remainder fmod", binary("uif", 1.1, 5.0)), ("left_shift right_shift", binary("i", 1)),
-    ("atan2 hypot", binary("f", 0.2, 2.0)), ("copysign logaddexp", binary("f")), ("nextafter", binary("f")),
-    ("complex", binary("f")), ("xlogy", binary("f", 0.2, 2.0, ((0.0, 0.0, 1.0), (0.0, 2.0, 1.0)))),
+    ("logical_and logical_or logical_xor", binary("buif")),
+    ("bitwise_and bitwise_or bitwise_xor", binary("bui")),
+    ("floor_divide trunc_divide remainder fmod", binary("uif", 1.1, 5.0)),
+    ("left_shift right_shift", binary("i", 1)),
+    ("atan2 hypot", binary("f", 0.2, 2.0)),
+    ("copysign logaddexp", binary("f")),
+    ("nextafter", binary("f")),
+    ("complex", binary("f")),
+    ("xlogy", binary("f", 0.2, 2.0, ((0.0, 0.0, 1.0), (0.0, 2.0, 1.0)))),
     ("pow", binary("f", 0.3, 2.0, ((0.0, 0.0, 2.0, -2.0), (0.0, 2.0, 0.0, 2.0)))),
-):  # fmt: skip
+):
     for _name in _names.split():
         SAMPLES[_name] = _make
 SAMPLES["nextafter"] = lambda rng: (s for s in binary("f")(rng) if s.dtypes[0] in (float32, float64))
@@ -148,9 +195,9 @@ for _name, _attrs in (
     ("nan_to_num", ({"nan": 0.5, "posinf": 3.0, "neginf": -4.0},)),
     ("integer_pow", tuple({"exponent": n} for n in (0, 1, 2, 3, 5))),
 ):  # fmt: skip
-    SAMPLES[_name] = lambda rng, a=_attrs, low=0.3 if _name == "integer_pow" else -3.0: (
-        s for one in a for s in unary("f", low, 3.0, attrs=one, special=(0.0, -0.0, 1.0))(rng)
-    )
+    _low = 0.3 if _name == "integer_pow" else -3.0
+    _makes = [unary("f", _low, 3.0, attrs=a, special=(0.0, -0.0, 1.0)) for a in _attrs]
+    SAMPLES[_name] = lambda rng, makes=_makes: (s for make in makes for s in make(rng))
 
 
 def attr_cases(kinds: str, cases: tuple[tuple[Shape, dict[str, Any]], ...], **options: Any) -> Any:
@@ -168,9 +215,17 @@ def attr_cases(kinds: str, cases: tuple[tuple[Shape, dict[str, Any]], ...], **op
 
 REDUCTIONS: tuple[tuple[Shape, dict[str, Any]], ...] = tuple(
     (s, {"dims": dims, "keepdim": keepdim})
-    for s, dims in (((), ()), ((5,), (0,)), ((1, 4), (0,)), ((3, 0, 2), (0,)), ((2, 3, 4), (0, 2)), ((2, 3, 4), (1,)), ((3, 4), (0, 1)))
+    for s, dims in (
+        ((), ()),
+        ((5,), (0,)),
+        ((1, 4), (0,)),
+        ((3, 0, 2), (0,)),
+        ((2, 3, 4), (0, 2)),
+        ((2, 3, 4), (1,)),
+        ((3, 4), (0, 1)),
+    )
     for keepdim in (False, True)
-)  # fmt: skip
+)
 EMPTY: tuple[tuple[Shape, dict[str, Any]], ...] = (((3, 0), {"dims": (1,), "keepdim": False}),)
 
 
@@ -184,15 +239,34 @@ def _sum(rng: Rng) -> Iterator[Sample]:
 
 
 for _names, _make in (
-    ("amax amin", attr_cases("buif", REDUCTIONS)), ("any all", attr_cases("b", (*EMPTY, *REDUCTIONS))),
-    ("mean logsumexp norm", attr_cases("f", REDUCTIONS)), ("prod", attr_cases("uif", (*EMPTY, *REDUCTIONS))),
-    ("var", attr_cases("f", tuple((s, a | {"correction": c}) for s, a in REDUCTIONS[2:] for c in (0, 1) if s != (1, 4)))),
-    ("argmax argmin", attr_cases("buif", tuple(
-        (s, {"dim": d, "keepdim": k}) for s, d in (((), 0), ((5,), 0), ((1, 3), 0), ((2, 3, 4), 1)) for k in (False, True)))),
-    ("cumsum cumprod cummax cummin", attr_cases("uif", tuple(
-        (s, {"dim": d}) for s, d in (((), 0), ((5,), 0), ((3, 0), 0), ((2, 3, 4), 1))))),
-    ("softmax log_softmax", attr_cases("f", tuple((s, {"dim": d}) for s, d in (((), 0), ((5,), 0), ((3, 0), 0), ((2, 3, 4), 1))))),
-):  # fmt: skip
+    ("amax amin", attr_cases("buif", REDUCTIONS)),
+    ("any all", attr_cases("b", (*EMPTY, *REDUCTIONS))),
+    ("mean logsumexp norm", attr_cases("f", REDUCTIONS)),
+    ("prod", attr_cases("uif", (*EMPTY, *REDUCTIONS))),
+    (
+        "var",
+        attr_cases("f", tuple((s, a | {"correction": c}) for s, a in REDUCTIONS[2:] for c in (0, 1) if s != (1, 4))),
+    ),
+    (
+        "argmax argmin",
+        attr_cases(
+            "buif",
+            tuple(
+                (s, {"dim": d, "keepdim": k})
+                for s, d in (((), 0), ((5,), 0), ((1, 3), 0), ((2, 3, 4), 1))
+                for k in (False, True)
+            ),
+        ),
+    ),
+    (
+        "cumsum cumprod cummax cummin",
+        attr_cases("uif", tuple((s, {"dim": d}) for s, d in (((), 0), ((5,), 0), ((3, 0), 0), ((2, 3, 4), 1)))),
+    ),
+    (
+        "softmax log_softmax",
+        attr_cases("f", tuple((s, {"dim": d}) for s, d in (((), 0), ((5,), 0), ((3, 0), 0), ((2, 3, 4), 1)))),
+    ),
+):
     for _name in _names.split():
         SAMPLES[_name] = _make
 
@@ -218,7 +292,9 @@ SAMPLES["prod"] = (lambda make: lambda rng: (
 def _clamp(rng: Rng) -> Iterator[Sample]:
     for dtype in dtypes_of("uif"):
         for s in ((), (2, 3), (0,)):
-            yield Sample((values(rng, s, dtype), values(rng, (), dtype, 0, 1), values(rng, (), dtype, 1, 2)), (dtype,) * 3)
+            yield Sample(
+                (values(rng, s, dtype), values(rng, (), dtype, 0, 1), values(rng, (), dtype, 1, 2)), (dtype,) * 3
+            )
     yield Sample((np.array([0.0, 1.0, 2.0, 0.5]), np.array(0.0), np.array(1.0)), (float64,) * 3, smooth=False)
 
 
@@ -247,23 +323,41 @@ def _alias(rng: Rng) -> Iterator[Sample]:
 RESHAPES = (((), (1, 1)), ((6,), (2, 3)), ((4, 6), (24,)), ((4, 6), (2, 2, 6)), ((2, 3, 4), (6, 4)), ((0, 3), (3, 0)),
             ((12, 2), (4, 6)), ((1, 4), (4,)), ((4, 3, 2), (2, 2, 3, 2)))  # fmt: skip
 SLICES = (
-    ((), {"starts": (), "stops": (), "steps": ()}), ((5,), {"starts": (1,), "stops": (4,), "steps": (1,)}),
-    ((7, 4), {"starts": (1, 0), "stops": (7, 4), "steps": (2, 1)}), ((3, 2), {"starts": (0, 0), "stops": (3, 2), "steps": (1, 1)}),
-    ((4, 3), {"starts": (4, 0), "stops": (4, 3), "steps": (2, 1)}), ((0, 2), {"starts": (0, 1), "stops": (0, 2), "steps": (1, 1)}),
+    ((), {"starts": (), "stops": (), "steps": ()}),
+    ((5,), {"starts": (1,), "stops": (4,), "steps": (1,)}),
+    ((7, 4), {"starts": (1, 0), "stops": (7, 4), "steps": (2, 1)}),
+    ((3, 2), {"starts": (0, 0), "stops": (3, 2), "steps": (1, 1)}),
+    ((4, 3), {"starts": (4, 0), "stops": (4, 3), "steps": (2, 1)}),
+    ((0, 2), {"starts": (0, 1), "stops": (0, 2), "steps": (1, 1)}),
     ((6, 5), {"starts": (0, 1), "stops": (6, 5), "steps": (1, 3)}),
-)  # fmt: skip
+)
 SAMPLES["reshape"] = attr_cases("buifc", tuple((s, {"shape": t}) for s, t in RESHAPES))
-SAMPLES["expand"] = attr_cases("buifc", tuple((s, {"shape": t}) for s, t in (
-    ((), ()), ((), (3,)), ((1,), (4,)), ((3, 1), (2, 3, 4)), ((0,), (2, 0)), ((1, 3), (5, 3)))))  # fmt: skip
+SAMPLES["expand"] = attr_cases(
+    "buifc",
+    tuple(
+        (s, {"shape": t})
+        for s, t in (((), ()), ((), (3,)), ((1,), (4,)), ((3, 1), (2, 3, 4)), ((0,), (2, 0)), ((1, 3), (5, 3)))
+    ),
+)
 SAMPLES["permute"] = attr_cases("buifc", tuple((s, {"dims": d}) for s, d in (
     ((), ()), ((3,), (0,)), ((2, 3), (1, 0)), ((0, 2), (1, 0)), ((2, 3, 4), (2, 0, 1)))))  # fmt: skip
 SAMPLES["slice"] = attr_cases("buifc", SLICES)
 SAMPLES["flip"] = attr_cases("buifc", (((3,), {"dims": (0,)}), ((0, 2), {"dims": (0,)}), ((2, 3, 4), {"dims": (0, 2)})))
 SAMPLES["roll"] = attr_cases("buifc", (((3,), {"shifts": (1,), "dims": (0,)}), ((0, 2), {"shifts": (1,), "dims": (0,)}),
                                        ((2, 3, 4), {"shifts": (-1, 5), "dims": (0, 2)})))  # fmt: skip
-SAMPLES["pad"] = attr_cases("uif", tuple((s, {"low": lo, "high": hi, "interior": i, "value": v}) for s, lo, hi, i, v in (
-    ((), (), (), (), 0), ((3,), (1,), (2,), (0,), 0), ((0,), (2,), (1,), (1,), 1), ((2, 3), (0, 1), (0, 2), (0, 0), 2),
-    ((2, 3, 4), (1, 0, 2), (0, 0, 1), (1, 0, 2), 0))))  # fmt: skip
+SAMPLES["pad"] = attr_cases(
+    "uif",
+    tuple(
+        (s, {"low": lo, "high": hi, "interior": i, "value": v})
+        for s, lo, hi, i, v in (
+            ((), (), (), (), 0),
+            ((3,), (1,), (2,), (0,), 0),
+            ((0,), (2,), (1,), (1,), 1),
+            ((2, 3), (0, 1), (0, 2), (0, 0), 2),
+            ((2, 3, 4), (1, 0, 2), (0, 0, 1), (1, 0, 2), 0),
+        )
+    ),
+)
 
 
 @samples("slice_scatter")
@@ -304,7 +398,13 @@ def _key(rng: Rng) -> tuple[np.ndarray, np.ndarray]:
 def _random(rng: Rng, name: str) -> Iterator[Sample]:
     for dtype in DTYPES["f"]:
         for s in ((), (0,), (7,), (3, 4)):
-            yield Sample(_key(rng), (int64, int64), {"shape": s, "dtype": dtype}, gradient=False, tolerance=0.0 if name == "random_uniform" or dtype is not float64 else 1e-14)
+            yield Sample(
+                _key(rng),
+                (int64, int64),
+                {"shape": s, "dtype": dtype},
+                gradient=False,
+                tolerance=0.0 if name == "random_uniform" or dtype is not float64 else 1e-14,
+            )
 
 
 @samples("random_bits")
@@ -317,7 +417,13 @@ def _random_bits(rng: Rng) -> Iterator[Sample]:
 def _random_int(rng: Rng) -> Iterator[Sample]:
     for s in ((), (0,), (7,), (3, 4)):
         for dtype in (int64, int32, uint8):
-            yield Sample((*_key(rng), np.asarray(2), np.asarray(9)), (int64,) * 4, {"shape": s, "dtype": dtype}, gradient=False, tolerance=0.0)
+            yield Sample(
+                (*_key(rng), np.asarray(2), np.asarray(9)),
+                (int64,) * 4,
+                {"shape": s, "dtype": dtype},
+                gradient=False,
+                tolerance=0.0,
+            )
 
 
 @samples("dropout")
@@ -331,7 +437,13 @@ def _dropout(rng: Rng) -> Iterator[Sample]:
 @samples("matmul")
 def _matmul(rng: Rng) -> Iterator[Sample]:
     for dtype in dtypes_of("uifc"):
-        for a, b in (((2, 3), (3, 4)), ((5, 2, 3), (3, 1)), ((2, 1, 3, 4), (5, 4, 2)), ((0, 3), (3, 2)), ((2, 0), (0, 3))):
+        for a, b in (
+            ((2, 3), (3, 4)),
+            ((5, 2, 3), (3, 1)),
+            ((2, 1, 3, 4), (5, 4, 2)),
+            ((0, 3), (3, 2)),
+            ((2, 0), (0, 3)),
+        ):
             if dtype is float64 or a == (5, 2, 3):
                 yield Sample((values(rng, a, dtype), values(rng, b, dtype)), (dtype,) * 2)
 
@@ -360,7 +472,11 @@ def _nll(rng: Rng) -> Iterator[Sample]:
     for dtype in DTYPES["f"]:
         for s, dim in LOSSES:
             for reduction in ("sum", "none"):
-                yield Sample((values(rng, s, dtype), _targets(rng, s, dim)), (dtype, int64), {"reduction": reduction, "ignore_index": -100})
+                yield Sample(
+                    (values(rng, s, dtype), _targets(rng, s, dim)),
+                    (dtype, int64),
+                    {"reduction": reduction, "ignore_index": -100},
+                )
 
 
 @samples("nll_loss_backward")
@@ -381,7 +497,9 @@ def _cross_entropy(rng: Rng) -> Iterator[Sample]:
                     attrs = {"reduction": reduction, "ignore_index": -100, "label_smoothing": smoothing}
                     yield Sample((values(rng, s, dtype), _targets(rng, s, dim)), (dtype, int64), attrs)
                     soft = rng.dirichlet(np.ones(s[dim]), (*s[:dim], *s[dim + 1 :]))
-                    yield Sample((values(rng, s, dtype), as_dtype(np.moveaxis(soft, -1, dim), dtype)), (dtype,) * 2, attrs)
+                    yield Sample(
+                        (values(rng, s, dtype), as_dtype(np.moveaxis(soft, -1, dim), dtype)), (dtype,) * 2, attrs
+                    )
 
 
 @samples("embedding")
@@ -436,13 +554,21 @@ def _index_add(rng: Rng) -> Iterator[Sample]:
     for dtype in dtypes_of("uifc"):
         for s, n, dim in (((5,), 3, 0), ((3, 4), 6, 1), ((3, 4), 0, 0)):
             source = values(rng, (*s[:dim], n, *s[dim + 1 :]), dtype)
-            yield Sample((values(rng, s, dtype), np.asarray(rng.integers(0, s[dim], n)), source), (dtype, int64, dtype), {"dim": dim})
+            yield Sample(
+                (values(rng, s, dtype), np.asarray(rng.integers(0, s[dim], n)), source),
+                (dtype, int64, dtype),
+                {"dim": dim},
+            )
 
 
 INDEXED: tuple[tuple[Shape, tuple[Shape, ...], tuple[int, ...]], ...] = (
-    ((5,), ((3,),), (0,)), ((3, 4), ((2, 3),), (1,)), ((3, 4, 2), ((4,), (4,)), (0, 1)), ((3, 4, 2), ((2, 1), (3,)), (0, 2)),
-    ((3, 4), ((), ()), (0, 1)), ((3, 4), ((0,),), (0,)),
-)  # fmt: skip
+    ((5,), ((3,),), (0,)),
+    ((3, 4), ((2, 3),), (1,)),
+    ((3, 4, 2), ((4,), (4,)), (0, 1)),
+    ((3, 4, 2), ((2, 1), (3,)), (0, 2)),
+    ((3, 4), ((), ()), (0, 1)),
+    ((3, 4), ((0,),), (0,)),
+)
 
 
 @samples("index")
@@ -470,7 +596,9 @@ def _index_put(rng: Rng) -> Iterator[Sample]:
                 )[0].shape  # fmt: skip
                 for source in (taken, ()):
                     arrays = (values(rng, s, dtype), *indices, values(rng, source, dtype))
-                    yield Sample(arrays, (dtype, *(int64 for _ in indices), dtype), {"dims": dims, "accumulate": accumulate})
+                    yield Sample(
+                        arrays, (dtype, *(int64 for _ in indices), dtype), {"dims": dims, "accumulate": accumulate}
+                    )
 
 
 @samples("sort")
@@ -479,7 +607,9 @@ def _sort(rng: Rng) -> Iterator[Sample]:
         for s, dim in (((), 0), ((0,), 0), ((6,), 0), ((3, 5), 1), ((3, 5), 0)):
             for descending in (False, True):
                 yield Sample((values(rng, s, dtype),), (dtype,), {"dim": dim, "descending": descending})
-    yield Sample((np.array([np.nan, 1.0, np.inf, -np.inf, np.nan]),), (float64,), {"dim": 0, "descending": True}, gradient=False)
+    yield Sample(
+        (np.array([np.nan, 1.0, np.inf, -np.inf, np.nan]),), (float64,), {"dim": 0, "descending": True}, gradient=False
+    )
 
 
 @samples("topk")
@@ -487,7 +617,9 @@ def _topk(rng: Rng) -> Iterator[Sample]:
     for dtype in dtypes_of("uif"):
         for s, dim, k in (((), 0, 1), ((6,), 0, 2), ((3, 5), 1, 5), ((3, 5), 0, 0)):
             for largest in (False, True):
-                x = np.asarray(rng.permutation(int(np.prod(s, initial=1))).reshape(s), dtype.numpy)  # no ties: torch breaks them anyhow
+                x = np.asarray(
+                    rng.permutation(int(np.prod(s, initial=1))).reshape(s), dtype.numpy
+                )  # no ties: torch breaks them anyhow
                 yield Sample((x,), (dtype,), {"k": k, "dim": dim, "largest": largest})
 
 
@@ -496,7 +628,12 @@ def _searchsorted(rng: Rng) -> Iterator[Sample]:
     for dtype in (float32, float64, int64):
         for s in ((), (0,), (4,), (2, 3)):
             for right in (False, True):
-                yield Sample((np.sort(values(rng, (7,), dtype)), values(rng, s, dtype)), (dtype,) * 2, {"right": right}, gradient=False)
+                yield Sample(
+                    (np.sort(values(rng, (7,), dtype)), values(rng, s, dtype)),
+                    (dtype,) * 2,
+                    {"right": right},
+                    gradient=False,
+                )
 
 
 SAMPLES["tril"] = SAMPLES["triu"] = attr_cases("buifc", tuple(
@@ -525,7 +662,9 @@ NORMED: tuple[tuple[Shape, Shape], ...] = (((5,), (5,)), ((4, 6), (6,)), ((2, 3,
 def _layer_norm(rng: Rng) -> Iterator[Sample]:
     for dtype in DTYPES["f"]:
         for s, w in NORMED:
-            yield Sample((values(rng, s, dtype), values(rng, w, dtype), values(rng, w, dtype)), (dtype,) * 3, {"eps": 1e-5})
+            yield Sample(
+                (values(rng, s, dtype), values(rng, w, dtype), values(rng, w, dtype)), (dtype,) * 3, {"eps": 1e-5}
+            )
 
 
 @samples("layer_norm_backward")
@@ -576,16 +715,25 @@ def _attention(rng: Rng, name: str) -> Iterator[Sample]:
 
 
 def _conv_attrs(n: int, **over: Any) -> dict[str, Any]:
-    base = {"stride": (1,) * n, "padding": (0,) * n, "dilation": (1,) * n, "transposed": False, "output_padding": (0,) * n, "groups": 1}
+    base = {
+        "stride": (1,) * n,
+        "padding": (0,) * n,
+        "dilation": (1,) * n,
+        "transposed": False,
+        "output_padding": (0,) * n,
+        "groups": 1,
+    }
     return base | over
 
 
 CONVOLUTIONS: tuple[tuple[Shape, Shape, dict[str, Any]], ...] = (
-    ((2, 3, 6), (4, 3, 2), _conv_attrs(1)), ((2, 3, 6, 5), (4, 3, 3, 2), _conv_attrs(2, stride=(2, 1), padding=(1, 1))),
-    ((3, 4, 7, 6), (6, 2, 2, 3), _conv_attrs(2, groups=2, dilation=(2, 1))), ((2, 2, 4, 3, 3), (3, 2, 2, 2, 1), _conv_attrs(3)),
+    ((2, 3, 6), (4, 3, 2), _conv_attrs(1)),
+    ((2, 3, 6, 5), (4, 3, 3, 2), _conv_attrs(2, stride=(2, 1), padding=(1, 1))),
+    ((3, 4, 7, 6), (6, 2, 2, 3), _conv_attrs(2, groups=2, dilation=(2, 1))),
+    ((2, 2, 4, 3, 3), (3, 2, 2, 2, 1), _conv_attrs(3)),
     ((2, 3, 4), (3, 2, 3), _conv_attrs(1, transposed=True, stride=(2,), padding=(1,), output_padding=(1,))),
     ((2, 4, 3, 4), (4, 3, 2, 2), _conv_attrs(2, transposed=True, groups=2, stride=(2, 1))),
-)  # fmt: skip
+)
 
 
 @samples("convolution", "convolution_input_grad", "convolution_weight_grad")
@@ -596,7 +744,9 @@ def _convolution(rng: Rng, name: str) -> Iterator[Sample]:
             y = OPS["convolution"].infer_types(types, tuple(attrs.items()))[0].shape
             if name == "convolution":
                 yield Sample((values(rng, x, dtype), values(rng, w, dtype)), (dtype,) * 2, attrs)
-                yield Sample((values(rng, x, dtype), values(rng, w, dtype), values(rng, y[1:2], dtype)), (dtype,) * 3, attrs)
+                yield Sample(
+                    (values(rng, x, dtype), values(rng, w, dtype), values(rng, y[1:2], dtype)), (dtype,) * 3, attrs
+                )
             elif name == "convolution_input_grad":
                 yield Sample((values(rng, y, dtype), values(rng, w, dtype)), (dtype,) * 2, {"shape": x} | attrs)
             else:
@@ -607,10 +757,16 @@ def _convolution(rng: Rng, name: str) -> Iterator[Sample]:
 def _pool(rng: Rng, name: str) -> Iterator[Sample]:
     for dtype in (float64, float32, bfloat16):
         for s in ((2, 3, 6, 5), (1, 4, 4, 7)):
-            for kernel, stride, padding, ceil_mode in (((2, 2), (2, 2), (0, 0), False), ((3, 2), (2, 1), (1, 1), False), ((2, 3), (2, 2), (0, 1), True)):
+            for kernel, stride, padding, ceil_mode in (
+                ((2, 2), (2, 2), (0, 0), False),
+                ((3, 2), (2, 1), (1, 1), False),
+                ((2, 3), (2, 2), (0, 1), True),
+            ):
                 attrs: dict[str, Any] = {"kernel": kernel, "stride": stride, "padding": padding}
                 if name == "max_pool":
-                    yield Sample((values(rng, s, dtype),), (dtype,), attrs | {"dilation": (1, 1), "ceil_mode": ceil_mode})
+                    yield Sample(
+                        (values(rng, s, dtype),), (dtype,), attrs | {"dilation": (1, 1), "ceil_mode": ceil_mode}
+                    )
                     continue
                 attrs |= {"ceil_mode": ceil_mode, "count_include_pad": padding == (1, 1)}
                 if name == "avg_pool":
@@ -620,15 +776,33 @@ def _pool(rng: Rng, name: str) -> Iterator[Sample]:
                     yield Sample((values(rng, out, dtype),), (dtype,), {"shape": s} | attrs)
 
 
+@samples("inverse", "det", "cholesky", "solve")
+def _linalg(rng: Rng, name: str) -> Iterator[Sample]:
+    for dtype in (float64, float32):
+        for s in ((3, 3), (2, 4, 4), (1, 1), (0, 2, 2)):
+            a = rng.normal(size=s) * 0.3 + 2 * np.eye(s[-1])
+            if name == "cholesky":
+                a = a @ np.swapaxes(a, -1, -2)
+            arrays = (as_dtype(a, dtype), *((values(rng, (*s[:-1], 2), dtype),) if name == "solve" else ()))
+            yield Sample(arrays, (dtype,) * len(arrays), smooth=name != "cholesky")
+
+
 # -- optimizers: attributes, number of states, whether there is a step count
 
 STEPS: dict[str, tuple[tuple[dict[str, Any], int], ...]] = {
     "sgd_step": tuple(
         ({"momentum": m, "nesterov": n, "weight_decay": w, "dampening": d, "maximize": x, "first": f}, int(m != 0))
-        for m, n, w, d, x, f in ((0, False, 0, 0, False, False), (0.9, False, 0.1, 0.2, True, False), (0.9, True, 0, 0, False, True))
+        for m, n, w, d, x, f in (
+            (0, False, 0, 0, False, False),
+            (0.9, False, 0.1, 0.2, True, False),
+            (0.9, True, 0, 0, False, True),
+        )
     ),
     "rmsprop_step": tuple(
-        ({"alpha": 0.99, "eps": 1e-8, "weight_decay": w, "momentum": m, "centered": c, "maximize": False}, 1 + c + (m != 0))
+        (
+            {"alpha": 0.99, "eps": 1e-8, "weight_decay": w, "momentum": m, "centered": c, "maximize": False},
+            1 + c + (m != 0),
+        )
         for w, m, c in ((0, 0, False), (0.1, 0.9, True))
     ),
     "adagrad_step": (({"lr_decay": 0.1, "weight_decay": 0.1, "eps": 1e-10, "maximize": False}, 1),),
@@ -637,7 +811,7 @@ STEPS: dict[str, tuple[tuple[dict[str, Any], int], ...]] = {
         ({"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": w, "amsgrad": a, "maximize": x}, 2 + a)
         for w, a, x in ((0, False, False), (0.1, True, True))
     ),
-}  # fmt: skip
+}
 STEPS["adamw_step"] = STEPS["adam_step"]
 
 

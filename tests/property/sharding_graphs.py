@@ -166,7 +166,8 @@ class Maker:
             b, s = self.rng.randint(a + 1, x.type.shape[d]), self.rng.randint(1, 2)
             starts = tuple(a if i == d else 0 for i in range(n))
             stops = tuple(b if i == d else size for i, size in enumerate(x.type.shape))
-            self.keep(OPS["slice"](x, starts=starts, stops=stops, steps=tuple(s if i == d else 1 for i in range(n))), self.bound[x])
+            steps = tuple(s if i == d else 1 for i in range(n))
+            self.keep(OPS["slice"](x, starts=starts, stops=stops, steps=steps), self.bound[x])
 
     def pad(self) -> None:
         if (x := self.pick(ndim=1)) is not None and x.type.numel < 200:
@@ -229,7 +230,7 @@ class Maker:
         self.keep(OPS["index_add"](x, index, source, dim=0), self.bound[x] + self.bound[source] * 8)
 
     def accumulate(self) -> None:
-        """Sums that may stay pending through what follows: two of one shape added up, then an op that is linear or not."""
+        """Sums that may stay pending through what follows: two added up, then an op that is linear or not."""
         x = self.pick(ndim=1)
         if x is None or self.bound[x] > 2.0**30:
             return
@@ -261,9 +262,9 @@ class Maker:
 
 
 STEPS = [
-    "unary", "binary", "binary", "binary", "matmul", "matmul", "matmul", "reduce", "reduce", "reshape", "permute", "expand",
-    "slice", "pad", "cat", "move", "triangle", "create", "lookup", "scatter", "sort", "logic", "accumulate",
-    "accumulate", "accumulate",
+    "unary", "binary", "binary", "binary", "matmul", "matmul", "matmul", "reduce", "reduce", "reshape", "permute",
+    "expand", "slice", "pad", "cat", "move", "triangle", "create", "lookup", "scatter", "sort", "logic",
+    "accumulate", "accumulate", "accumulate",
 ]  # fmt: skip
 
 
@@ -355,7 +356,8 @@ def make_case(seed: int, count: int) -> Case:
 
 def cases(max_nodes: int = 30) -> st.SearchStrategy[Case]:
     """Any case, named by its seed and size."""
-    return st.builds(make_case, st.integers(0, 2**32), st.integers(1, max_nodes) | st.integers(max_nodes // 2, max_nodes))
+    count = st.integers(1, max_nodes) | st.integers(max_nodes // 2, max_nodes)
+    return st.builds(make_case, st.integers(0, 2**32), count)
 
 
 __all__ = ["Case", "Recorder", "cases", "everyone", "make_case", "placement", "record"]

@@ -20,7 +20,8 @@ from tests.property.samples import SAMPLES, Sample, cases
 
 seeds = st.integers(0, 2**20)
 # lowerings torch can't differentiate, or differentiates wrongly; finite differences cover them
-NOT_BY_TORCH = frozenset({"embedding_backward", "dropout"})
+NOT_BY_TORCH = frozenset({"embedding_backward", "dropout", "layer_norm_backward"})
+FIRST_RESULT_ONLY = frozenset({"layer_norm"})  # torch passes no gradient through its other results
 NAMES = sorted(n for n in SAMPLES if OPS[n].vjp is not None or OPS[n].decompose is not None)
 
 
@@ -62,6 +63,8 @@ def test_vjp_equals_torch(name: str, seed: int) -> None:
         if not sample.gradient or not floats or not set(floats) <= {float64, complex64}:
             continue
         weights = weights_for(op, sample, rng)
+        if name in FIRST_RESULT_ONLY:
+            weights[1:] = [None] * (len(weights) - 1)
         if all(w is None for w in weights):
             continue
         got = gradients(op, sample.operands(), sample.types, sample.attrs, weights)
@@ -69,7 +72,9 @@ def test_vjp_equals_torch(name: str, seed: int) -> None:
         for i, (a, b) in enumerate(zip(got, by_torch(op, sample, weights), strict=True)):
             what = f"{name} {sample.types} {sample.attrs} operand {i}: {sample.operands()}"
             if a is None or b is None:
-                assert not np.any(a if b is None and a is not None else b if b is not None else 0), f"{what}: {a} against {b}"
+                assert not np.any(a if b is None and a is not None else b if b is not None else 0), (
+                    f"{what}: {a} against {b}"
+                )
             else:
                 np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance, err_msg=what)
 
@@ -99,6 +104,10 @@ def test_vjp_equals_finite_differences(name: str, seed: int) -> None:
                 continue
             way = rng.normal(size=base[i].shape)
             moved = [[*base[:i], np.asarray(base[i] + sign * step * way), *base[i + 1 :]] for sign in (1, -1)]
-            want = (directional(op, sample, moved[0], weights) - directional(op, sample, moved[1], weights)) / (2 * step)
+            want = (directional(op, sample, moved[0], weights) - directional(op, sample, moved[1], weights)) / (
+                2 * step
+            )
             have = 0.0 if g is None else float(np.sum(g * way))
-            assert have == pytest.approx(want, rel=2e-5, abs=2e-5), f"{name} {sample.types} {sample.attrs} operand {i}: {base}"
+            assert have == pytest.approx(want, rel=2e-5, abs=2e-5), (
+                f"{name} {sample.types} {sample.attrs} operand {i}: {base}"
+            )

@@ -1,4 +1,4 @@
-"""Every op's sharding rule by brute force: each factor cut over 2 and 3 workers, and each linear group split into parts."""
+"""Every op's sharding rule by brute force: each factor cut over 2 and 3 workers, each linear group split into parts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def local_type(type_: TensorType) -> TensorType:
 
 
 def part(array: np.ndarray, type_: TensorType, worker: int, fill: str) -> np.ndarray:
-    """A worker's part, padded: with what a masked reduction reads, or with repeats of real rows where anything may stand."""
+    """A worker's part, padded: with what a masked reduction reads, or with a real row where anything may stand."""
     assert type_.sharding is not None
     bounds = type_.sharding.bounds(type_.shape, worker)
     own = array[tuple(slice(a, b) for a, b in bounds)]
@@ -44,7 +44,9 @@ def part(array: np.ndarray, type_: TensorType, worker: int, fill: str) -> np.nda
             continue
         widths = [(0, missing if i == d else 0) for i in range(own.ndim)]
         if fill == "pass":
-            row = np.take(array, [0], axis=d)[tuple(slice(a, b) if i != d else slice(None) for i, (a, b) in enumerate(bounds))]
+            row = np.take(array, [0], axis=d)[
+                tuple(slice(a, b) if i != d else slice(None) for i, (a, b) in enumerate(bounds))
+            ]
             own = np.concatenate([own, np.repeat(row, missing, axis=d)], axis=d)
         else:
             info = np.iinfo(own.dtype) if own.dtype.kind in "ui" else None
@@ -64,7 +66,7 @@ def resolved(attrs: Attrs, worker: int) -> Attrs:
 
 
 def can_cut(rule: Rule, factor: str, k: int) -> bool:
-    """A factor is cut where it is the major part of each dim it stands in; a dim of several factors needs even parts."""
+    """A factor is cut where it is the major part of each dim it stands in; compound dims need even parts."""
     for dims in (*rule.operands, *rule.results):
         for d in dims:
             if factor in d and (d[0] != factor or (len(d) > 1 and rule.size[factor] % k)):
@@ -143,7 +145,8 @@ def test_linear_groups(name: str, seed: int) -> None:
             split = {i: sign_mixed(sample.operands()[i], rng) for i in group}
             whole = sample.operands()
             made = [
-                evaluate_node(op, [split[i][w] if i in split else a for i, a in enumerate(whole)], attrs, types) for w in range(3)
+                evaluate_node(op, [split[i][w] if i in split else a for i, a in enumerate(whole)], attrs, types)
+                for w in range(3)
             ]
             for value, type_, *pieces in zip(want, types, *made, strict=True):
                 what = f"{name} {sample.types} {sample.attrs}: group {group}"

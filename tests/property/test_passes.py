@@ -19,13 +19,16 @@ from gt.ir.mesh import Mesh
 from gt.ir.opdef import emitting
 from gt.ir.ops import OPS
 from gt.ir.program import Compute, Free, Program, unpack_attrs
+from gt.ir.text import parse_graph, print_graph
 from gt.ir.types import DType, float64
 from gt.ir.verify import verify
 from gt.passes.context import Context
 from gt.passes.emit import NodeEmitter
 from gt.passes.pipeline import DEFAULT, Pipeline
+from gt.passes.plan import Cluster
 from gt.passes.plan_memory import _Storage
 from tests.property.random_graphs import arrays, graphs, same_bits
+from tests.property.sharding_graphs import Case, cases
 
 CLEANING = [
     "decompose",
@@ -168,3 +171,22 @@ def with_gradient(graph: Graph) -> Graph:
     (loss,) = graph.outputs
     node = Node(OPS["grad"], (loss, *graph.inputs), tuple(Value(v.type) for v in graph.inputs), (("has_seed", False),))
     return graph.with_nodes((*graph.nodes, node), (loss, *node.outputs))
+
+
+@given(cases(max_nodes=15))
+def test_every_stage_of_a_sharded_graph_is_valid_and_prints(case: Case) -> None:
+    def look(name: str, before: Graph, after: Graph, seconds: float) -> None:
+        assert parse_graph(print_graph(after)) == after, name
+
+    context = Context(Cluster(tuple(range(case.num_workers))).mesh)
+    DEFAULT.run(case.graph, context, verify="each", on_pass=look)
+    assert context.programs is not None
+    members: dict[int, set[object]] = {}
+    for program in context.programs.values():
+        numbers = [c.number for c in program.collectives]
+        assert numbers == sorted(set(numbers)), "collectives are issued in plan order"
+        for c in program.collectives:
+            assert program.worker in c.group
+            members.setdefault(c.number, set()).add((c.kind, c.group, c.attrs))
+            assert all(c.number in [o.number for o in context.programs[w].collectives] for w in c.group)
+    assert all(len({kind for kind, _, _ in seen}) == 1 for seen in members.values())  # type: ignore[misc]

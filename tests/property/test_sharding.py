@@ -10,11 +10,10 @@ from hypothesis import given, settings
 
 from gt.ir.evaluate import evaluate
 from gt.runtime.simulator import simulate_graph
-
 from tests.property.sharding_graphs import Case, cases
 
 
-@settings(max_examples=300)
+@settings(max_examples=1500)
 @given(cases())
 def test_sharded_equals_unsharded(case: Case) -> None:
     want = evaluate(case.graph, case.inputs)

@@ -1,4 +1,4 @@
-"""Every op of the table through the passes: operands split, whole on some workers or pending, on 2 and 3 simulated workers."""
+"""Every op of the table through the passes: operands split, whole on some workers or pending, on simulated workers."""
 
 from __future__ import annotations
 

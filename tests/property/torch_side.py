@@ -19,19 +19,31 @@ def tensor(array: np.ndarray, dtype: DType) -> torch.Tensor:
 
 
 def array(t: torch.Tensor) -> np.ndarray:
-    t = t.detach().resolve_conj()
+    t = t.detach().resolve_conj().cpu()
     return (t.to(torch.float32) if t.dtype is torch.bfloat16 else t).numpy()
 
 
+def function(
+    op: OpDef, count: int, attrs: dict[str, Any], types: Sequence[TensorType], overwrites: bool = False
+) -> Any:
+    """Make a Python function of the rendered expression. The global ``device`` is the CPU."""
+    names = tuple(f"v{i}" for i in range(count))
+    source = f"def region({', '.join(names)}):\n    return {expression(op, names, attrs, tuple(types), overwrites)}\n"
+    scope: dict[str, Any] = {"torch": torch, "kernels": kernels, "device": torch.device("cpu")}
+    exec(source, scope)  # noqa: S102 - the source is the op table's own
+    return scope["region"]
+
+
 def run(
-    op: OpDef, tensors: Sequence[torch.Tensor], attrs: dict[str, Any], types: Sequence[TensorType], overwrites: bool = False
+    op: OpDef,
+    tensors: Sequence[torch.Tensor],
+    attrs: dict[str, Any],
+    types: Sequence[TensorType],
+    overwrites: bool = False,
 ) -> list[torch.Tensor]:
     """Evaluate the expression; one result or several as a list."""
-    names = tuple(f"v{i}" for i in range(len(tensors)))
-    source = expression(op, names, attrs, tuple(types), overwrites)
-    scope = {"torch": torch, "kernels": kernels, "device": torch.device("cpu"), **dict(zip(names, tensors, strict=True))}
-    out = eval(source, scope)  # noqa: S307 - the source is the op table's own
+    out = function(op, len(tensors), attrs, types, overwrites)(*tensors)
     if len(types) > 1 or isinstance(out, tuple):
-        assert isinstance(out, tuple), f"{op.name}: {source} gave no tuple"
+        assert isinstance(out, tuple), f"{op.name} gave no tuple"
         return list(out)
     return [out]

@@ -5,6 +5,7 @@ One file per family; an op's declaration is its only home.
 
 from gt.ir.opdef import OPS
 from gt.ir.ops import (
+    activation,
     attention,
     broadcast,
     collective,
@@ -14,17 +15,40 @@ from gt.ir.ops import (
     elementwise,
     grad,
     index,
+    linalg,
     matmul,
     movement,
     nn,
     normalization,
     optim,
+    order,
+    position,
     random,
     reduce,
     special,
 )
 
 __all__ = [
-    "OPS", "attention", "broadcast", "collective", "compare", "convolution", "creation", "elementwise", "grad", "index",
-    "matmul", "movement", "nn", "normalization", "optim", "random", "reduce", "special",
-]  # fmt: skip
+    "OPS",
+    "activation",
+    "attention",
+    "broadcast",
+    "collective",
+    "compare",
+    "convolution",
+    "creation",
+    "elementwise",
+    "grad",
+    "index",
+    "linalg",
+    "matmul",
+    "movement",
+    "nn",
+    "normalization",
+    "optim",
+    "order",
+    "position",
+    "random",
+    "reduce",
+    "special",
+]

@@ -24,13 +24,16 @@ from gt.ir.types import Shape, ShapeError, TensorType, broadcast_shapes, int64
 Array = np.ndarray[Any, Any]
 
 
-def _infer(q: TensorType, k: TensorType, v: TensorType, *mask: TensorType, is_causal: bool, scale: float) -> tuple[TensorType, ...]:
+def _infer(
+    q: TensorType, k: TensorType, v: TensorType, *mask: TensorType, is_causal: bool, scale: float
+) -> tuple[TensorType, ...]:
     check_kind("scaled_dot_product_attention", "f", q)
     check_same("scaled_dot_product_attention", (q, k, v, *mask))
     fits = q.ndim == k.ndim == v.ndim == 4 and q.shape[:2] == k.shape[:2] == v.shape[:2]
     if not fits or q.shape[3] != k.shape[3] or k.shape[2] != v.shape[2]:
         raise ShapeError(
-            f"scaled_dot_product_attention: expected [b, h, s, d], [b, h, t, d], [b, h, t, e], got {q!r}, {k!r} and {v!r}"
+            f"scaled_dot_product_attention: expected [b, h, s, d], [b, h, t, d], [b, h, t, e], "
+            f"got {q!r}, {k!r} and {v!r}"
         )
     scores = (*q.shape[:3], k.shape[2])
     for m in mask:
@@ -81,18 +84,23 @@ def _torch(names: tuple[str, ...], attrs: dict[str, Any], types: tuple[TensorTyp
     return f"kernels.attention({', '.join(names[:3])}, {mask}, {attrs['is_causal']}, {attrs['scale']!r})"
 
 
-def _vjp(gs: tuple[Any, Any], ys: tuple[Any, Any], q: Var, k: Var, v: Var, *mask: Var, is_causal: bool, scale: float) -> tuple[Any, ...]:
+def _vjp(
+    gs: tuple[Any, Any], ys: tuple[Any, Any], q: Var, k: Var, v: Var, *mask: Var, is_causal: bool, scale: float
+) -> tuple[Any, ...]:
     g, g_lse = gs
     out: list[Any] = [None] * (3 + len(mask))
     if g is not None:
         out[:3] = attention_backward(g, q, k, v, ys[0], ys[1], *mask, is_causal=is_causal, scale=scale)
     if g is not None and mask:
-        out[3] = like(unbroadcast(_score_gradient(g, q, k, v, ys[0], ys[1], mask, is_causal, scale)[1], mask[0].type), mask[0])
+        out[3] = like(
+            unbroadcast(_score_gradient(g, q, k, v, ys[0], ys[1], mask, is_causal, scale)[1], mask[0].type), mask[0]
+        )
     if g_lse is not None:  # only a second derivative has one
         p = mul(_weights(q, k, ys[1], mask, is_causal, scale), _column(g_lse))
         extra = (
-            like(mul(matmul(p, up(k)), constant(scale, p)), q), like(mul(matmul(swap_last(p), up(q)), constant(scale, p)), k),
-        )  # fmt: skip
+            like(mul(matmul(p, up(k)), constant(scale, p)), q),
+            like(mul(matmul(swap_last(p), up(q)), constant(scale, p)), k),
+        )
         for i, e in enumerate(extra):
             out[i] = e if out[i] is None else add(out[i], e)
         if mask:
@@ -102,10 +110,15 @@ def _vjp(gs: tuple[Any, Any], ys: tuple[Any, Any], q: Var, k: Var, v: Var, *mask
 
 
 scaled_dot_product_attention = op(
-    "scaled_dot_product_attention", "q k v *mask",
-    doc="softmax(q k^T * scale + mask) v: [b, h, s, d], [b, h, t, d], [b, h, t, e] -> [b, h, s, e]; also the log of the sums.",
-    infer=_infer, numpy=_numpy, torch=_torch, vjp=_vjp, factors=_rule,
-)  # fmt: skip
+    "scaled_dot_product_attention",
+    "q k v *mask",
+    doc="softmax(q k^T * scale + mask) v: [b, h, s, d], [b, h, t, d], [b, h, t, e] -> [b, h, s, e]; also log-sums.",
+    infer=_infer,
+    numpy=_numpy,
+    torch=_torch,
+    vjp=_vjp,
+    factors=_rule,
+)
 
 # -- backward
 

@@ -13,7 +13,7 @@ import numpy as np
 from gt.ir import factors as fx
 from gt.ir.graph import AttrValue
 from gt.ir.opdef import Linear, Var, emitter, op
-from gt.ir.ops.families import local_shape, reduced, rule_of, unary
+from gt.ir.ops.families import local_shape, reduced, rule_of, unary, unchanged
 from gt.ir.types import DType, Shape, ShapeError, TensorType, complex64, float32, int64
 
 
@@ -40,7 +40,7 @@ cast = op(
     numpy=_cast_numpy,
     torch="{x}.to({dtype})",
     vjp=_cast_vjp,
-    factors=fx.elementwise, linear=_cast_linear,
+    factors=fx.elementwise, linear=_cast_linear, shares=unchanged,
 )  # fmt: skip
 
 alias = op(

@@ -9,19 +9,19 @@ executor issues them) and the local ops (ordinary compute). Every collective has
 is added before and cut off after by ``pad_end`` and ``unpad``.
 Must not know: how a change of placement is planned. Next: ``gt.passes.reshard`` (plans), ``gt.passes.localize``.
 
-=================== ==================== =================================================================================
+=================== ==================== ===========================================================================
 op                  attributes           meaning on one worker (n = parts, group = the workers along axes)
-=================== ==================== =================================================================================
+=================== ==================== ===========================================================================
 all_reduce          axes, reduce         the sum/max/min over the group, everywhere
 all_gather          axes, dim            the group's parts joined along dim: size p -> n*p
-reduce_scatter      axes, dim, reduce    the sum/max/min over the group, of which each keeps its part of dim: n*p -> p
-all_to_all          axes, src, dst       each keeps its part of dst and gets the whole of src: src p -> n*p, dst n*q -> q
-transfer            group                group[0] sends its whole value to the rest of the group; workers outside keep theirs
+reduce_scatter      axes, dim, reduce    the sum/max/min over the group; each keeps its part of dim: n*p -> p
+all_to_all          axes, src, dst       each keeps its part of dst, gets all of src: src p -> n*p, dst n*q -> q
+transfer            group                group[0] sends its whole value to the group; workers outside keep theirs
 shard_slice         dim, start, size     the worker's own part of a whole value; no communication
 partial_from_whole  index                the value where index is 0, zeros elsewhere: a pending sum; no communication
 mask_pad            dim, reduce, ...     rows from global row ``size`` on become the identity of ``reduce``
 pad_end, unpad      dim, size            zeros appended to dim up to size; dim cut to size
-=================== ==================== =================================================================================
+=================== ==================== ===========================================================================
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ import numpy as np
 from gt.ir.graph import Node
 from gt.ir.mesh import Reduction
 from gt.ir.opdef import op
-from gt.ir.ops.families import number
+from gt.ir.ops.families import number, unchanged
 from gt.ir.types import DType, TensorType
 
 Axes = tuple[str, ...]
@@ -83,7 +83,7 @@ def identity_of(reduce: Reduction, dtype: DType) -> bool | int | float:
         return not lowest
     if dtype.kind == "f":
         return -float("inf") if lowest else float("inf")
-    info = np.iinfo(dtype.numpy)
+    info = np.iinfo(dtype.numpy.name)
     return int(info.min if lowest else info.max)
 
 
@@ -136,7 +136,7 @@ shard_slice = op(
     doc="The size rows of dim from start on: a worker's own part of a value it holds whole.",
     infer=lambda x, axes, dim, start, size: _resized(x, dim, size),
     numpy=lambda x, axes, dim, start, size: _take(x, dim, start, size),
-    torch="torch.narrow({x}, {dim}, {start}, {size})",
+    torch="torch.narrow({x}, {dim}, {start}, {size})", view=True,
 )  # fmt: skip
 
 partial_from_whole = op(
@@ -144,7 +144,7 @@ partial_from_whole = op(
     doc="The value on the worker whose index is 0 and zeros elsewhere: a whole value as a pending sum.",
     infer=lambda x, axes, index=0: x,
     numpy=lambda x, axes, index=0: x if index == 0 else np.zeros_like(x),
-    torch="({x} if {index} == 0 else torch.zeros_like({x}))",
+    torch="({x} if {index} == 0 else torch.zeros_like({x}))", shares=unchanged,
 )  # fmt: skip
 
 
@@ -180,8 +180,8 @@ def _pad_numpy(x: np.ndarray, dim: int, size: int) -> np.ndarray:
 
 def _pad_torch(names: tuple[str, ...], attrs: dict[str, Any], types: tuple[TensorType, ...]) -> str:
     (x,), dim, size = names, attrs["dim"], attrs["size"]
-    before = (0, 0) * (types[0].ndim - dim - 1)
-    return f"torch.nn.functional.pad({x}, ({', '.join(map(str, before))}{', ' if before else ''}0, {size} - {x}.shape[{dim}]))"
+    before = "0, 0, " * (types[0].ndim - dim - 1)
+    return f"torch.nn.functional.pad({x}, ({before}0, {size} - {x}.shape[{dim}]))"
 
 
 pad_end = op(
@@ -194,7 +194,7 @@ unpad = op(
     "unpad", "x",
     doc="The first size rows of dim.",
     infer=lambda x, dim, size: _resized(x, dim, size), numpy=lambda x, dim, size: _take(x, dim, 0, size),
-    torch="torch.narrow({x}, {dim}, 0, {size})",
+    torch="torch.narrow({x}, {dim}, 0, {size})", view=True,
 )  # fmt: skip
 
 __all__ = [

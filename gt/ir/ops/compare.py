@@ -27,7 +27,9 @@ logical_not = unary("logical_not", np.logical_not, "torch.logical_not({x})", kin
 
 isnan = unary("isnan", np.isnan, "torch.isnan({x})", kinds=ALL, out=bool_, doc="x is NaN.")
 isinf = unary("isinf", np.isinf, "torch.isinf({x})", kinds=ALL, out=bool_, doc="x is plus or minus infinity.")
-isfinite = unary("isfinite", np.isfinite, "torch.isfinite({x})", kinds=ALL, out=bool_, doc="x is neither infinite nor NaN.")
+isfinite = unary(
+    "isfinite", np.isfinite, "torch.isfinite({x})", kinds=ALL, out=bool_, doc="x is neither infinite nor NaN."
+)
 signbit = unary(
     "signbit", lambda x: np.signbit(x) if x.dtype.kind == "f" else x < 0, "torch.signbit({x})",
     kinds=REAL, out=bool_, doc="The sign bit: true for negative numbers and -0.0.",
@@ -43,7 +45,9 @@ def _shift(a: np.ndarray, b: np.ndarray, left: bool) -> np.ndarray:
     bits = a.dtype.itemsize * 8
     far = (b < 0) | (b >= bits)  # torch defines these: all bits are shifted out
     safe = np.where(far, 0, b).astype(a.dtype)
-    return np.where(far, 0 if left else np.where(a < 0, -1, 0), np.left_shift(a, safe) if left else np.right_shift(a, safe))
+    return np.where(
+        far, 0 if left else np.where(a < 0, -1, 0), np.left_shift(a, safe) if left else np.right_shift(a, safe)
+    )
 
 
 left_shift = binary(

@@ -1,7 +1,7 @@
 """Convolution over any number of spatial dims, its two gradients, and pooling.
 
-x is [n, c, *spatial], a weight [out, in / groups, *kernel] ([in, out / groups, *kernel] if transposed). The gradients are
-linear ops of their own, whose vjps are each other, so every order of derivative exists. Next: ``optim``.
+x is [n, c, *spatial], a weight [out, in / groups, *kernel], [in, out / groups, *kernel] if transposed. The gradients
+are linear ops of their own, whose vjps are each other, so every order of derivative exists. Next: ``optim``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,11 @@ def _infer(x: TensorType, weight: TensorType, *bias: TensorType, **attrs: Any) -
     check_kind("convolution", "f", x)
     dtype = check_same("convolution", (x, weight, *bias))
     groups, transposed = attrs["groups"], attrs["transposed"]
-    if x.ndim != weight.ndim or x.ndim < 3 or any(len(attrs[a]) != x.ndim - 2 for a in ("stride", "padding", "dilation")):
+    if (
+        x.ndim != weight.ndim
+        or x.ndim < 3
+        or any(len(attrs[a]) != x.ndim - 2 for a in ("stride", "padding", "dilation"))
+    ):
         raise ShapeError(f"convolution: expected [n, c, *spatial] and [out, in, *kernel], got {x!r} and {weight!r}")
     channels = weight.shape[0] if transposed else weight.shape[1] * groups
     if x.shape[1] != channels or weight.shape[0] % groups:
@@ -51,7 +55,9 @@ def _infer(x: TensorType, weight: TensorType, *bias: TensorType, **attrs: Any) -
     if bias and bias[0].shape != shape[1:2]:
         raise ShapeError(f"convolution: expected a bias of [{shape[1]}], got {bias[0]!r}")
     if min(shape[2:]) < 0 or (not transposed and min(shape[2:]) < 1):
-        raise ShapeError(f"Calculated output size: {list(shape)}. Output size is too small (kernel {list(weight.shape[2:])})")
+        raise ShapeError(
+            f"Calculated output size: {list(shape)}. Output size is too small (kernel {list(weight.shape[2:])})"
+        )
     return TensorType(shape, dtype)
 
 
@@ -61,8 +67,12 @@ def _infer(x: TensorType, weight: TensorType, *bias: TensorType, **attrs: Any) -
 def _taps(out: Ints, kernel: Ints, stride: Ints, dilation: Ints) -> Iterator[tuple[Ints, tuple[slice, ...]]]:
     """Give for each kernel position the part of the padded input that it meets."""
     for at in itertools.product(*map(range, kernel)):
-        yield at, tuple(
-            slice(a * d, a * d + (o - 1) * s + 1 if o else a * d, s) for a, d, o, s in zip(at, dilation, out, stride, strict=True)
+        yield (
+            at,
+            tuple(
+                slice(a * d, a * d + (o - 1) * s + 1 if o else a * d, s)
+                for a, d, o, s in zip(at, dilation, out, stride, strict=True)
+            ),
         )
 
 
@@ -180,25 +190,39 @@ def _grad_local(attrs: dict[str, Any], where: Any) -> dict[str, Any]:
 
 
 convolution_input_grad = op(
-    "convolution_input_grad", "g weight",
+    "convolution_input_grad",
+    "g weight",
     doc="Gradient of convolution for x, of `shape`.",
-    infer=lambda g, weight, shape, **attrs: TensorType(shape, g.dtype), numpy=_input_numpy,
-    torch=lambda names, attrs, types: f"kernels.convolution_input_grad({names[0]}, {names[1]}, {attrs['shape']}, {_geometry(attrs)})",
+    infer=lambda g, weight, shape, **attrs: TensorType(shape, g.dtype),
+    numpy=_input_numpy,
+    torch=lambda names, attrs, types: (
+        f"kernels.convolution_input_grad({names[0]}, {names[1]}, {attrs['shape']}, {_geometry(attrs)})"
+    ),
     vjp=lambda gg, y, g, weight, shape, **attrs: (
-        convolution(gg, weight, **attrs), convolution_weight_grad(g, gg, shape=weight.type.shape, **attrs),
+        convolution(gg, weight, **attrs),
+        convolution_weight_grad(g, gg, shape=weight.type.shape, **attrs),
     ),
-    factors=lambda operands, results, attrs: _rule(operands, results, attrs, "ywx"), linear=((0,), (1,)), local=_grad_local,
-)  # fmt: skip
+    factors=lambda operands, results, attrs: _rule(operands, results, attrs, "ywx"),
+    linear=((0,), (1,)),
+    local=_grad_local,
+)
 convolution_weight_grad = op(
-    "convolution_weight_grad", "g x",
+    "convolution_weight_grad",
+    "g x",
     doc="Gradient of convolution for the weight, of `shape`.",
-    infer=lambda g, x, shape, **attrs: TensorType(shape, g.dtype), numpy=_weight_numpy,
-    torch=lambda names, attrs, types: f"kernels.convolution_weight_grad({names[0]}, {names[1]}, {attrs['shape']}, {_geometry(attrs)})",
-    vjp=lambda gg, y, g, x, shape, **attrs: (
-        convolution(x, gg, **attrs), convolution_input_grad(g, gg, shape=x.type.shape, **attrs),
+    infer=lambda g, x, shape, **attrs: TensorType(shape, g.dtype),
+    numpy=_weight_numpy,
+    torch=lambda names, attrs, types: (
+        f"kernels.convolution_weight_grad({names[0]}, {names[1]}, {attrs['shape']}, {_geometry(attrs)})"
     ),
-    factors=lambda operands, results, attrs: _rule(operands, results, attrs, "yxw"), linear=((0,), (1,)), local=_grad_local,
-)  # fmt: skip
+    vjp=lambda gg, y, g, x, shape, **attrs: (
+        convolution(x, gg, **attrs),
+        convolution_input_grad(g, gg, shape=x.type.shape, **attrs),
+    ),
+    factors=lambda operands, results, attrs: _rule(operands, results, attrs, "yxw"),
+    linear=((0,), (1,)),
+    local=_grad_local,
+)
 
 # -- pooling over the last two dims
 
@@ -214,7 +238,9 @@ def _pool_shape(x: Shape, attrs: dict[str, Any]) -> Shape:
     each = zip(x[2:], attrs["kernel"], attrs["stride"], attrs["padding"], dilation, strict=True)
     shape = tuple(_pool_size(n, k, s, p, d, attrs["ceil_mode"]) for n, k, s, p, d in each)
     if min(shape) < 1:
-        raise ShapeError(f"pooling: the output {list(shape)} of {list(x)} is too small for kernel {list(attrs['kernel'])}")
+        raise ShapeError(
+            f"pooling: the output {list(shape)} of {list(x)} is too small for kernel {list(attrs['kernel'])}"
+        )
     return (*x[:2], *shape)
 
 
@@ -228,7 +254,10 @@ def _pool_infer(x: TensorType, **attrs: Any) -> TensorType:
 def _windows(x: Array, out: Shape, attrs: dict[str, Any], fill: float) -> Array:
     """Give [n, c, *out, taps]: what each window sees, padding as ``fill``."""
     dilation = attrs.get("dilation", (1, 1))
-    need = [(o - 1) * s + d * (k - 1) + 1 for o, s, d, k in zip(out[2:], attrs["stride"], dilation, attrs["kernel"], strict=True)]
+    need = [
+        (o - 1) * s + d * (k - 1) + 1
+        for o, s, d, k in zip(out[2:], attrs["stride"], dilation, attrs["kernel"], strict=True)
+    ]
     sides = [(p, max(m - n - p, 0)) for n, p, m in zip(x.shape[2:], attrs["padding"], need, strict=True)]
     padded = np.pad(x, [(0, 0), (0, 0), *sides], constant_values=fill)
     return np.stack([padded[(..., *w)] for _, w in _taps(out[2:], attrs["kernel"], attrs["stride"], dilation)], -1)

@@ -33,9 +33,7 @@ full = op(
 )  # fmt: skip
 
 
-def _iota_numpy(
-    shape: Shape, dim: int, dtype: DType, start: float = 0, step: float = 1, offset: int = 0
-) -> np.ndarray:
+def _iota_numpy(shape: Shape, dim: int, dtype: DType, start: float = 0, step: float = 1, offset: int = 0) -> np.ndarray:
     line = start + step * (np.arange(shape[dim]) + offset)
     tail = (1,) * (len(shape) - dim - 1)
     return np.broadcast_to(line.reshape(-1, *tail), shape).astype(dtype.numpy)

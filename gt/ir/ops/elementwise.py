@@ -14,12 +14,13 @@ from gt.ir.graph import AttrValue
 from gt.ir.opdef import Var, op
 from gt.ir.ops.broadcast import cast, constant, unbroadcast
 from gt.ir.ops.compare import eq, ge, gt, le, logical_and, lt, where
-from gt.ir.ops.families import ALL, FLOAT, FLOATING, NUMERIC, REAL, binary, check_kind, same, together, unary
+from gt.ir.ops.families import ALL, FLOAT, FLOATING, NUMERIC, REAL, binary, check_kind, same, together, unary, unchanged
 from gt.ir.types import TensorType, TypeMismatch, complex64, float32
 
 conj_ = unary(
-    "conj", np.conj, "torch.conj({x}).resolve_conj()", lambda g, y, x: cj(g), kinds=ALL, doc="The complex conjugate."
-)
+    "conj", np.conj, "torch.conj({x}).resolve_conj()", lambda g, y, x: cj(g), kinds=ALL, shares=unchanged,
+    doc="The complex conjugate.",
+)  # fmt: skip
 
 
 def cj(x: Var) -> Any:
@@ -56,20 +57,26 @@ def _floor_divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(exact), np.floor_divide(a, b), exact)  # torch gives inf, not NaN, for x // 0
 
 
-floor_divide = binary("floor_divide", _floor_divide, "({a} // {b})", kinds="uif", doc="a / b rounded down.")
+floor_divide = binary(
+    "floor_divide", _floor_divide, "({a} // {b})", kinds="uif", nonzero=(1,), doc="a / b rounded down."
+)
 trunc_divide = binary(
-    "trunc_divide", lambda a, b: np.trunc(a / b) if a.dtype.kind == "f" else (np.abs(a) // np.abs(b)) * np.sign(a) * np.sign(b),
-    'torch.div({a}, {b}, rounding_mode="trunc")', kinds="uif", doc="a / b rounded towards zero.",
-)  # fmt: skip
+    "trunc_divide",
+    lambda a, b: np.trunc(a / b) if a.dtype.kind == "f" else (np.abs(a) // np.abs(b)) * np.sign(a) * np.sign(b),
+    'torch.div({a}, {b}, rounding_mode="trunc")',
+    kinds="uif",
+    nonzero=(1,),
+    doc="a / b rounded towards zero.",
+)
 remainder = binary(
     "remainder", np.remainder, "({a} % {b})",
     lambda g, y, a, b: (unbroadcast(g, a.type), unbroadcast(neg(mul(g, floor_divide(a, b))), b.type)),
-    kinds="uif", doc="The rest of a // b, with the sign of b.",
+    kinds="uif", nonzero=(1,), doc="The rest of a // b, with the sign of b.",
 )  # fmt: skip
 fmod = binary(
     "fmod", np.fmod, "torch.fmod({a}, {b})",
     lambda g, y, a, b: (unbroadcast(g, a.type), unbroadcast(neg(mul(g, trunc_divide(a, b))), b.type)),
-    kinds="uif", doc="The rest of a / b rounded towards zero, with the sign of a.",
+    kinds="uif", nonzero=(1,), doc="The rest of a / b rounded towards zero, with the sign of a.",
 )  # fmt: skip
 
 
@@ -116,7 +123,9 @@ def _extremum_vjp(less: Any) -> Any:
     def vjp(g: Var, y: Var, a: Var, b: Var) -> tuple[Var, Var]:
         zero = constant(0, g)
         shared = where(eq(a, b), mul(g, constant(0.5, g)), g)
-        return unbroadcast(where(less(a, b), zero, shared), a.type), unbroadcast(where(less(b, a), zero, shared), b.type)
+        return unbroadcast(where(less(a, b), zero, shared), a.type), unbroadcast(
+            where(less(b, a), zero, shared), b.type
+        )
 
     return vjp
 
@@ -125,7 +134,12 @@ maximum = binary(
     "maximum", np.maximum, "torch.maximum({a}, {b})", _extremum_vjp(lt), kinds=REAL, doc="The larger; NaN if either is."
 )
 minimum = binary(
-    "minimum", np.minimum, "torch.minimum({a}, {b})", _extremum_vjp(gt), kinds=REAL, doc="The smaller; NaN if either is."
+    "minimum",
+    np.minimum,
+    "torch.minimum({a}, {b})",
+    _extremum_vjp(gt),
+    kinds=REAL,
+    doc="The smaller; NaN if either is.",
 )
 fmax = binary("fmax", np.fmax, "torch.fmax({a}, {b})", kinds=REAL, doc="The larger, ignoring NaN.",
     vjp=lambda g, y, a, b: _choose(g, logical_or_nan(ge(a, b), b), a, b))  # fmt: skip
@@ -178,7 +192,9 @@ def _sign_numpy(x: np.ndarray) -> np.ndarray:
 sign = unary(
     "sign", _sign_numpy, "torch.sign({x})", lambda g, y, x: mul(g, constant(0, g)), kinds=REAL, doc="-1, 0 or 1."
 )
-sgn = unary("sgn", lambda x: np.where(x == 0, 0, x / np.where(x == 0, 1, np.abs(x))), "torch.sgn({x})", kinds="c", doc="x / |x|")
+sgn = unary(
+    "sgn", lambda x: np.where(x == 0, 0, x / np.where(x == 0, 1, np.abs(x))), "torch.sgn({x})", kinds="c", doc="x / |x|"
+)
 
 
 def _abs_infer(x: TensorType) -> TensorType:
@@ -210,9 +226,7 @@ for _name, _numpy, _doc in (
 # -- exponentials
 exp = unary("exp", np.exp, "torch.exp({x})", lambda g, y, x: mul(g, cj(y)), doc="e to the x.")
 log = unary("log", np.log, "torch.log({x})", lambda g, y, x: div(g, cj(x)), doc="Natural logarithm.")
-sqrt = unary(
-    "sqrt", np.sqrt, "torch.sqrt({x})", lambda g, y, x: div(g, mul(constant(2, g), cj(y))), doc="Square root."
-)
+sqrt = unary("sqrt", np.sqrt, "torch.sqrt({x})", lambda g, y, x: div(g, mul(constant(2, g), cj(y))), doc="Square root.")
 rsqrt = unary(
     "rsqrt", lambda x: (1 / np.sqrt(x)).astype(x.dtype), "torch.rsqrt({x})",
     lambda g, y, x: mul(mul(constant(-0.5, g), g), cj(integer_pow(y, exponent=3))), doc="1 / sqrt(x)",
@@ -221,7 +235,12 @@ reciprocal = unary(
     "reciprocal", np.reciprocal, "torch.reciprocal({x})", lambda g, y, x: mul(neg(g), cj(mul(y, y))), doc="1 / x"
 )
 square = unary(
-    "square", np.square, "torch.square({x})", lambda g, y, x: mul(g, cj(mul(constant(2, g), x))), kinds=NUMERIC, doc="x * x"
+    "square",
+    np.square,
+    "torch.square({x})",
+    lambda g, y, x: mul(g, cj(mul(constant(2, g), x))),
+    kinds=NUMERIC,
+    doc="x * x",
 )
 tanh = unary(
     "tanh", np.tanh, "torch.tanh({x})", lambda g, y, x: mul(g, cj(sub(constant(1, y), mul(y, y)))),
@@ -243,9 +262,16 @@ sigmoid = unary(
 
 # -- complex parts
 real = op(
-    "real", "x", doc="The real part.", infer=lambda x: _part("real", x), numpy=lambda x: np.real(x).copy(),
-    torch="torch.real({x}).clone()", factors=fx.elementwise, linear=((0,),), vjp=lambda g, y, x: (cast(g, dtype=complex64),),
-)  # fmt: skip
+    "real",
+    "x",
+    doc="The real part.",
+    infer=lambda x: _part("real", x),
+    numpy=lambda x: np.real(x).copy(),
+    torch="torch.real({x}).clone()",
+    factors=fx.elementwise,
+    linear=((0,),),
+    vjp=lambda g, y, x: (cast(g, dtype=complex64),),
+)
 imag = op(
     "imag", "x", doc="The imaginary part.", infer=lambda x: _part("imag", x), numpy=lambda x: np.imag(x).copy(),
     torch="torch.imag({x}).clone()", factors=fx.elementwise, linear=((0,),),

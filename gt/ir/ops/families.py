@@ -64,9 +64,17 @@ def unary(
 ) -> OpDef:  # fmt: skip
     """Declare an elementwise op of one operand ``x``. ``vjp`` gives the bare gradient: ``(g, y, x) -> gx``."""
     return op(
-        name, "x", infer=same(name, kinds, out), numpy=numpy, torch=torch, factors=fx.elementwise, linear=linear, doc=doc,
-        vjp=None if vjp is None else lambda g, y, x, **attrs: (vjp(g, y, x, **attrs),), **fields,
-    )  # fmt: skip
+        name,
+        "x",
+        infer=same(name, kinds, out),
+        numpy=numpy,
+        torch=torch,
+        factors=fx.elementwise,
+        linear=linear,
+        doc=doc,
+        vjp=None if vjp is None else lambda g, y, x, **attrs: (vjp(g, y, x, **attrs),),
+        **fields,
+    )
 
 
 def binary(
@@ -85,6 +93,11 @@ def compare(name: str, numpy: Callable[..., Any], torch: str, *, kinds: str = AL
     return binary(name, numpy, torch, kinds=kinds, doc=doc, out=bool_)
 
 
+def unchanged(operands: Sequence[TensorType], results: Sequence[TensorType]) -> bool:
+    """``shares`` of an op that gives its operand back where it has nothing to do: when the type stays."""
+    return operands[0].shape == results[0].shape and operands[0].dtype is results[0].dtype
+
+
 # -- sharding rules shared by ops whose attributes name dims
 
 
@@ -96,7 +109,7 @@ def rule_of(
     operands: Sequence[Sequence[str]], results: Sequence[Sequence[str]], shapes: Sequence[Shape],
     kinds: dict[str, fx.FactorKind] | None = None,
 ) -> fx.Rule:  # fmt: skip
-    """Build a rule from one factor name for each dim ("" for a dim that broadcasts). ``shapes``: operands', then results'."""
+    """Build a rule from one factor name for each dim ("" for one that broadcasts). ``shapes``: operands', results'."""
     sizes: dict[str, int] = {}
     for names, shape in zip((*operands, *results), shapes, strict=True):
         for factor, size in zip(names, shape, strict=True):

@@ -1,6 +1,7 @@
-"""Ops that move elements where data says: gather and its opposites, sort, and writes into a part.
+"""Ops that move elements where data says: gather and its opposites, and writes into a part.
 
-Indices are int64 and count from 0: the API has wrapped negative ones. Next: ``nn``.
+Indices are int64 and count from 0: the API has wrapped negative ones. Next: ``order``,
+``position``.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from gt.ir import factors as fx
-from gt.ir.opdef import Local, Var, op
+from gt.ir.opdef import Var, op
 from gt.ir.ops.broadcast import constant, expand, unbroadcast
-from gt.ir.ops.families import REAL, along, check_kind, check_same, dim_names, rule_of, whole
+from gt.ir.ops.families import along, check_same, dim_names, rule_of
 from gt.ir.ops.movement import Ints, cut_dims, slice, slice_local, slices
 from gt.ir.types import Shape, ShapeError, TensorType, TypeMismatch, broadcast_shapes, int64
 
@@ -115,12 +116,16 @@ scatter = op(
     factors=_scatter_rule, linear=((0, 2),),
 )  # fmt: skip
 scatter_add = op(
-    "scatter_add", "x index source",
+    "scatter_add",
+    "x index source",
     doc="x with source added at index along dim; repeated indices add up.",
-    infer=_scatter_infer("scatter_add"), numpy=_scatter_add_numpy, torch="torch.scatter_add({x}, {dim}, {index}, {source})",
+    infer=_scatter_infer("scatter_add"),
+    numpy=_scatter_add_numpy,
+    torch="torch.scatter_add({x}, {dim}, {index}, {source})",
     vjp=lambda g, y, x, index, source, dim: (g, None, gather(g, index, dim=dim)),
-    factors=_scatter_rule, linear=((0, 2),),
-)  # fmt: skip
+    factors=_scatter_rule,
+    linear=((0, 2),),
+)
 
 
 def _select_infer(x: TensorType, index: TensorType, dim: int) -> TensorType:
@@ -142,12 +147,16 @@ def _rows_rule(operands: tuple[Shape, ...], results: tuple[Shape, ...], attrs: d
 
 
 index_select = op(
-    "index_select", "x index",
+    "index_select",
+    "x index",
     doc="The rows of dim that a 1-d index names.",
-    infer=_select_infer, numpy=lambda x, index, dim: np.take(x, index, axis=dim), torch="torch.index_select({x}, {dim}, {index})",
+    infer=_select_infer,
+    numpy=lambda x, index, dim: np.take(x, index, axis=dim),
+    torch="torch.index_select({x}, {dim}, {index})",
     vjp=lambda g, y, x, index, dim: (index_add(zeros_like(x), index, g, dim=dim), None),
-    factors=_rows_rule, linear=((0,),),
-)  # fmt: skip
+    factors=_rows_rule,
+    linear=((0,),),
+)
 
 
 def _index_add_numpy(x: np.ndarray, index: np.ndarray, source: np.ndarray, dim: int) -> np.ndarray:
@@ -176,7 +185,7 @@ index_add = op(
 
 
 def _index_shape(x: Shape, indices: Sequence[Shape], dims: Ints) -> Shape:
-    """Give the shape of x[...]: index dims stand where the first indexed dim was, or lead if the dims are not adjacent."""
+    """Give the shape of x[...]: index dims stand where the first indexed dim was, or lead if those are not adjacent."""
     block = broadcast_shapes(*indices)
     rest = [s for d, s in enumerate(x) if d not in dims]
     at = dims[0] if dims[-1] - dims[0] == len(dims) - 1 else 0
@@ -218,7 +227,10 @@ def _index_rule(operands: tuple[Shape, ...], results: tuple[Shape, ...], attrs: 
     if not reading:
         kinds |= {n: "whole" for n in block_names}
     index_names = [
-        [n if size == block[k] else "" for k, (n, size) in enumerate(zip(block_names[len(block) - len(s) :], s, strict=True), len(block) - len(s))]
+        [
+            n if size == block[k] else ""
+            for k, (n, size) in enumerate(zip(block_names[len(block) - len(s) :], s, strict=True), len(block) - len(s))
+        ]
         for s in indices
     ]
     if reading:
@@ -238,6 +250,7 @@ index = op(
         index_put(zeros_like(x), *indices, g, dims=dims, accumulate=True), *(None for _ in indices),
     ),
     factors=_index_rule, linear=((0,),),
+    shares=lambda operands, results: all(not t.shape for t in operands[1:]),  # torch then selects
 )  # fmt: skip
 
 
@@ -246,7 +259,10 @@ def _put_infer(x: TensorType, *rest: TensorType, dims: Ints, accumulate: bool) -
     check_same("index_put", (x, source))
     taken = _index_infer(x, *indices, dims=dims).shape
     if broadcast_shapes(taken, source.shape) != taken:
-        raise ShapeError(f"shape mismatch: value tensor of shape {list(source.shape)} cannot be broadcast to indexing result of shape {list(taken)}")
+        raise ShapeError(
+            f"shape mismatch: value tensor of shape {list(source.shape)} cannot be broadcast to indexing result "
+            f"of shape {list(taken)}"
+        )
     return x
 
 
@@ -311,138 +327,4 @@ slice_scatter = op(
     vjp=_slice_scatter_vjp,
     factors=lambda operands, results, attrs: along(operands, results, cut_dims(operands[0], attrs)),
     linear=((0, 1),), local=slice_local,
-)  # fmt: skip
-
-# -- order
-
-
-def _sort_infer(x: TensorType, dim: int, descending: bool) -> tuple[TensorType, TensorType]:
-    check_kind("sort", REAL, x)
-    return x, TensorType(x.shape, int64)
-
-
-def _sort_numpy(x: np.ndarray, dim: int, descending: bool) -> tuple[np.ndarray, np.ndarray]:
-    if not x.ndim:
-        return x, np.zeros((), np.int64)
-    order = np.argsort(x, axis=dim, kind="stable")
-    if descending:  # stable too: equal elements keep their order; NaN, the largest, comes first
-        back = np.argsort(np.flip(x, dim), axis=dim, kind="stable")
-        order = x.shape[dim] - 1 - np.flip(back, dim)
-    return np.take_along_axis(x, order, dim), order
-
-
-def _sorted_vjp(gs: tuple[Any, Any], ys: tuple[Var, Var], x: Var, **attrs: Any) -> tuple[Any]:
-    return (None if gs[0] is None or not x.type.dtype.is_differentiable else scatter_add(zeros_like(x), ys[1], gs[0], dim=attrs["dim"]),)
-
-
-sort = op(
-    "sort", "x",
-    doc="Values in order along dim, stable, NaN as the largest; and where each came from.",
-    infer=_sort_infer, numpy=_sort_numpy,
-    torch="tuple(torch.sort({x}, dim={dim}, descending={descending}, stable=True))",
-    vjp=_sorted_vjp, factors=whole("dim"),
-)  # fmt: skip
-
-
-def _topk_infer(x: TensorType, k: int, dim: int, largest: bool) -> tuple[TensorType, TensorType]:
-    check_kind("topk", REAL, x)
-    if x.ndim and not 0 <= k <= x.shape[dim]:
-        raise ShapeError("selected index k out of range")
-    shape = (*x.shape[:dim], k, *x.shape[dim + 1 :]) if x.ndim else ()
-    return TensorType(shape, x.dtype), TensorType(shape, int64)
-
-
-def _topk_numpy(x: np.ndarray, k: int, dim: int, largest: bool) -> tuple[np.ndarray, np.ndarray]:
-    values, order = _sort_numpy(x, dim, largest)
-    head = (*(slice_(None),) * dim, slice_(0, k)) if x.ndim else ()
-    return values[head], order[head]
-
-
-topk = op(
-    "topk", "x",
-    doc="The k largest (or smallest) along dim in order, and where each came from.",
-    infer=_topk_infer, numpy=_topk_numpy,
-    torch="tuple(torch.topk({x}, {k}, dim={dim}, largest={largest}, sorted=True))",
-    vjp=_sorted_vjp, factors=whole("dim"),
-)  # fmt: skip
-
-searchsorted = op(
-    "searchsorted", "edges x",
-    doc="Where each x would stand in sorted 1-d edges; right: after equal ones.",
-    infer=lambda edges, x, right: TensorType(x.shape, int64),
-    numpy=lambda edges, x, right: np.searchsorted(edges, x, side="right" if right else "left"),
-    torch="torch.searchsorted({edges}, {x}, right={right})",
-    vjp=lambda g, y, edges, x, right: (None, None),
-    factors="e,...->... | !e",
-)  # fmt: skip
-
-# -- masks by position
-
-
-def _band(shape: Shape, diagonal: int, offset: Ints) -> np.ndarray:
-    rows = np.arange(shape[-2])[:, None] + offset[0]
-    columns = np.arange(shape[-1])[None, :] + offset[1]
-    return columns - rows - diagonal
-
-
-def _tri_local(attrs: dict[str, Any], where_: Local) -> dict[str, Any]:
-    n = where_.outputs[0].ndim
-    return attrs | {"offset": (where_.offset(0, n - 2), where_.offset(0, n - 1))}
-
-
-def _tri_infer(name: str) -> Any:
-    def infer(x: TensorType, diagonal: int, offset: Ints = (0, 0)) -> TensorType:
-        if x.ndim < 2:
-            raise ShapeError(f"{name}: input tensor must have at least 2 dimensions, got {x!r}")
-        return x
-
-    return infer
-
-
-def _tri_torch(name: str) -> Any:
-    """Shards start at an offset: the diagonal moves with them."""
-
-    def torch(names: tuple[str, ...], attrs: dict[str, Any], types: tuple[TensorType, ...]) -> str:
-        row, column = attrs.get("offset", (0, 0))
-        return f"torch.{name}({names[0]}, {attrs['diagonal'] + row - column})"
-
-    return torch
-
-
-tril = op(
-    "tril", "x", doc="Zero above the diagonal of the last two dims.",
-    infer=_tri_infer("tril"),
-    numpy=lambda x, diagonal, offset=(0, 0): np.where(_band(x.shape, diagonal, offset) <= 0, x, np.zeros((), x.dtype)),
-    torch=_tri_torch("tril"), vjp=lambda g, y, x, diagonal, offset=(0, 0): (tril(g, diagonal=diagonal),),
-    factors=fx.elementwise, linear=((0,),), local=_tri_local,
-)  # fmt: skip
-triu = op(
-    "triu", "x", doc="Zero below the diagonal of the last two dims.",
-    infer=_tri_infer("triu"),
-    numpy=lambda x, diagonal, offset=(0, 0): np.where(_band(x.shape, diagonal, offset) >= 0, x, np.zeros((), x.dtype)),
-    torch=_tri_torch("triu"), vjp=lambda g, y, x, diagonal, offset=(0, 0): (triu(g, diagonal=diagonal),),
-    factors=fx.elementwise, linear=((0,),), local=_tri_local,
-)  # fmt: skip
-
-
-def _one_hot_rule(operands: tuple[Shape, ...], results: tuple[Shape, ...], attrs: dict[str, Any]) -> fx.Rule:
-    names = dim_names(len(operands[0]))
-    return rule_of([names], [[*names, "c"]], (*operands, *results))
-
-
-def _one_hot_local(attrs: dict[str, Any], where_: Local) -> dict[str, Any]:
-    n = where_.outputs[0].ndim - 1
-    return attrs | {"classes": where_.outputs[0].shape[n], "offset": where_.offset(0, n)}
-
-
-one_hot = op(
-    "one_hot", "index",
-    doc="1 at the index, 0 elsewhere, on a new last dim of `classes`.",
-    infer=lambda index, classes, dtype, offset=0: TensorType((*index.shape, classes), dtype),
-    numpy=lambda index, classes, dtype, offset=0: (index[..., None] == np.arange(classes) + offset).astype(dtype.numpy),
-    torch=lambda names, attrs, types: (
-        f"kernels.one_hot({names[0]}, {attrs['classes']}, torch.{attrs['dtype'].name}, {attrs.get('offset', 0)})"
-    ),
-    vjp=lambda g, y, index, **attrs: (None,),
-    factors=_one_hot_rule, local=_one_hot_local,
 )  # fmt: skip

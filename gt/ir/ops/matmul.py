@@ -34,12 +34,17 @@ def wide(x: np.ndarray) -> np.ndarray:
     return x.astype(np.float32) if x.dtype == np.float16 else x
 
 
+def _matmul_torch(names: tuple[str, ...], attrs: dict[str, Any], types: tuple[TensorType, ...]) -> str:
+    where = "torch" if types[0].dtype.is_differentiable else "kernels"  # CUDA has no integer matmul
+    return f"{where}.matmul({', '.join(names)})"
+
+
 matmul = op(
     "matmul", "a b",
     doc="Batched matrix product: [..., m, k] x [..., k, n] -> [..., m, n].",
     infer=contract,
     numpy=lambda a, b: np.matmul(wide(a), wide(b)),
-    torch="torch.matmul({a}, {b})",
+    torch=_matmul_torch,
     vjp=lambda g, y, a, b: (
         unbroadcast(matmul(g, swap_last(cj(b))), a.type), unbroadcast(matmul(swap_last(cj(a)), g), b.type),
     ),
@@ -67,7 +72,9 @@ def _linear_vjp(g: Var, y: Var, x: Var, weight: Var, *bias: Var) -> tuple[Any, .
         g2, x2 = reshape(g, shape=(1, n)), reshape(x, shape=(1, k))
         gx = reshape(matmul(g2, cj(weight)), shape=(k,))
     else:
-        rows = x.type.numel // max(x.type.shape[-1], 1) if x.type.shape[-1] else g.type.numel // max(g.type.shape[-1], 1)
+        rows = (
+            x.type.numel // max(x.type.shape[-1], 1) if x.type.shape[-1] else g.type.numel // max(g.type.shape[-1], 1)
+        )
         flat = x.type.ndim == 2
         g2 = g if flat else reshape(g, shape=(rows, g.type.shape[-1]))
         x2 = x if flat else reshape(x, shape=(rows, x.type.shape[-1]))
@@ -82,7 +89,9 @@ def _linear_groups(num_operands: int, attrs: dict[str, Any]) -> Linear:
 
 
 def _linear_rule(operands: Any, results: Any, attrs: dict[str, Any]) -> Any:
-    from_text = "...k,nk,n->...n | !k" if len(operands) == 3 else "...k,nk->...n | +k"  # a split k would add the bias twice
+    from_text = (
+        "...k,nk,n->...n | !k" if len(operands) == 3 else "...k,nk->...n | +k"
+    )  # a split k would add the bias twice
     return fx.rule(from_text, operands, results)
 
 

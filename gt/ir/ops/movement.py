@@ -108,7 +108,9 @@ def _pad_numpy(x: np.ndarray, low: Ints, high: Ints, interior: Ints, value: floa
 
 def _pad_torch(names: tuple[str, ...], attrs: dict[str, Any], types: tuple[TensorType, ...]) -> str:
     if any(attrs["interior"]):
-        return f"kernels.pad({names[0]}, {attrs['low']}, {attrs['high']}, {attrs['interior']}, {number(attrs['value'])})"
+        return (
+            f"kernels.pad({names[0]}, {attrs['low']}, {attrs['high']}, {attrs['interior']}, {number(attrs['value'])})"
+        )
     pairs = tuple(n for pair in zip(reversed(attrs["low"]), reversed(attrs["high"]), strict=True) for n in pair)
     return f"torch.nn.functional.pad({names[0]}, {pairs}, value={number(attrs['value'])})"
 
@@ -120,14 +122,20 @@ def _pad_vjp(g: Var, y: Var, x: Var, low: Ints, high: Ints, interior: Ints, valu
 
 
 pad = op(
-    "pad", "x",
+    "pad",
+    "x",
     doc="Rows of `value` around each dim (low, high) and between its elements (interior).",
-    infer=_pad_infer, numpy=_pad_numpy, torch=_pad_torch, vjp=_pad_vjp,
+    infer=_pad_infer,
+    numpy=_pad_numpy,
+    torch=_pad_torch,
+    vjp=_pad_vjp,
     factors=lambda operands, results, attrs: along(
-        operands, results, {d for d, r in enumerate(zip(attrs["low"], attrs["high"], attrs["interior"], strict=True)) if any(r)}
+        operands,
+        results,
+        {d for d, r in enumerate(zip(attrs["low"], attrs["high"], attrs["interior"], strict=True)) if any(r)},
     ),
     linear=lambda num_operands, attrs: ((0,),) if attrs["value"] == 0 else (),
-)  # fmt: skip
+)
 
 
 def spread(g: Var, shape: Shape, starts: Ints, steps: Ints) -> Any:

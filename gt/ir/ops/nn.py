@@ -95,7 +95,9 @@ def _nll_numpy(logp: np.ndarray, target: np.ndarray, reduction: str, ignore_inde
     axis = class_dim(logp.ndim)
     valid = target != ignore_index
     index = np.expand_dims(np.where(valid, target, 0), axis)
-    picked = np.squeeze(np.take_along_axis(wide(logp), index, axis), axis) if logp.shape[axis] else np.zeros(target.shape)
+    picked = (
+        np.squeeze(np.take_along_axis(wide(logp), index, axis), axis) if logp.shape[axis] else np.zeros(target.shape)
+    )
     loss = np.where(valid, -picked, 0)
     return loss.sum() if reduction == "sum" else loss
 
@@ -165,9 +167,17 @@ def _cross_entropy_infer(
         out = _nll_infer(logits, target, reduction, ignore_index)
     else:
         if logits.ndim < 1 or target.shape != logits.shape or target.dtype is not logits.dtype:
-            raise TypeMismatch(f"cross_entropy: expected int64 classes or probabilities like the logits, got {logits!r} and {target!r}")
+            raise TypeMismatch(
+                f"cross_entropy: expected int64 classes or probabilities like the logits, got {logits!r} and {target!r}"
+            )
         out = TensorType(_without_class(logits.shape), logits.dtype)
-    return TensorType((), logits.dtype) if reduction == "mean" else out if reduction == "none" else TensorType((), out.dtype)
+    return (
+        TensorType((), logits.dtype)
+        if reduction == "mean"
+        else out
+        if reduction == "none"
+        else TensorType((), out.dtype)
+    )
 
 
 def _cross_entropy_numpy(
@@ -204,7 +214,9 @@ def _cross_entropy_parts(inputs: tuple[Any, ...], attrs: dict[str, Any]) -> tupl
     loss = nll_loss(logp, target, reduction=inner, ignore_index=ignore)
     valid = ne(target, _index(ignore, target))
     if smoothing:
-        spread = neg(total(mul(logp, cast(_unsqueeze(valid, c), dtype=logp.type.dtype)), (c,) if inner == "none" else None))
+        spread = neg(
+            total(mul(logp, cast(_unsqueeze(valid, c), dtype=logp.type.dtype)), (c,) if inner == "none" else None)
+        )
         loss = add(mul(loss, constant(1 - smoothing, loss)), mul(spread, constant(smoothing / classes, loss)))
     if reduction == "mean":
         count = sum(valid, dims=tuple(range(valid.type.ndim)), keepdim=False, dtype=int64)

@@ -1,7 +1,7 @@
 """Normalization layers with torch's kernels: layer, rms, group and batch norm.
 
-Forward ops also give what their backward needs (mean, reciprocal deviation). Backward ops have torch kernels of their own and
-decompose, through which they are differentiated again. Next: ``attention``.
+Forward ops also give what their backward needs (mean, reciprocal deviation). Backward ops have their own torch
+kernels and decompose, through which they are differentiated again. Next: ``attention``.
 """
 
 from __future__ import annotations
@@ -193,7 +193,9 @@ def _group_infer(x: TensorType, weight: TensorType, bias: TensorType, groups: in
     check_kind("group_norm", "f", x)
     check_same("group_norm", (x, weight, bias))
     if x.ndim < 2 or x.shape[1] % groups or weight.shape != (x.shape[1],) or bias.shape != weight.shape:
-        raise ShapeError(f"Expected number of channels in input to be divisible by num_groups, got {x!r} and {groups} groups")
+        raise ShapeError(
+            f"Expected number of channels in input to be divisible by num_groups, got {x!r} and {groups} groups"
+        )
     return x
 
 
@@ -260,7 +262,10 @@ def _batch_numpy(x: Array, weight: Array, bias: Array, eps: float) -> tuple[Arra
 
 
 batch_norm = op(
-    "batch_norm", "x weight bias",
-    doc="Normalize each channel (dim 1) over the whole batch, all shards included; also the mean and the biased variance.",
-    infer=_batch_infer, numpy=_batch_numpy, decompose=_batch_parts,
-)  # fmt: skip
+    "batch_norm",
+    "x weight bias",
+    doc="Normalize each channel (dim 1) over the whole batch, all shards included; also mean and biased variance.",
+    infer=_batch_infer,
+    numpy=_batch_numpy,
+    decompose=_batch_parts,
+)

@@ -1,8 +1,8 @@
 """Optimizer steps: one node over all parameters. Order of operations as torch.optim's foreach implementations.
 
-Operands come in groups of ``num``: parameters, gradients, each kind of state; then 0-d run-time scalars, lr first. Results
-are the new parameters, then the new states. Scalars are best given as float64, which is what torch.optim computes in.
-Next: ``gt.optim``, ``gt.runtime.optim_kernels`` (the same in torch).
+Operands come in groups of ``num``: parameters, gradients, each kind of state; then 0-d run-time scalars, lr first.
+Results are the new parameters, then the new states. Scalars are best float64, which torch.optim
+computes in. Next: ``gt.optim``, ``gt.runtime.optim_kernels`` (the same in torch).
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ def optimizer(name: str, states: Callable[..., int], scalars: int, update: Updat
         runs, rest = split(types, num, attrs)
         for parts in zip(*runs, strict=True):
             if any(t.shape != parts[0].shape for t in parts):
-                raise ShapeError(f"{name}: parameter, gradient and state differ in shape: {', '.join(map(repr, parts))}")
+                raise ShapeError(
+                    f"{name}: parameter, gradient and state differ in shape: {', '.join(map(repr, parts))}"
+                )
         if any(t.shape for t in rest):
             raise ShapeError(f"{name}: run-time scalars must be 0-d, got {', '.join(map(repr, rest))}")
         return (*runs[0], *(t for run in runs[2:] for t in run))
@@ -46,14 +48,18 @@ def optimizer(name: str, states: Callable[..., int], scalars: int, update: Updat
     def numpy(*arrays: Array, num: int, **attrs: Any) -> tuple[Array, ...]:
         runs, rest = split(arrays, num, attrs)
         values = [float(r) for r in rest]
-        made = [update(wide(p), wide(g), [wide(s) for s in own], values, **attrs) for p, g, *own in zip(*runs, strict=True)]
+        made = [
+            update(wide(p), wide(g), [wide(s) for s in own], values, **attrs) for p, g, *own in zip(*runs, strict=True)
+        ]
         return tuple(m[i] for i in range(1 + states(**attrs)) for m in made)
 
     def torch(names: Sequence[str], attrs: dict[str, Any], types: Sequence[TensorType], kernel: str = name) -> str:
         own = {k: v for k, v in attrs.items() if k != "num"}
         runs, rest = split(names, attrs["num"], own)
         listed = [f"[{', '.join(run)}]" for run in runs]
-        text = ", ".join((*listed[:2], f"[{', '.join(listed[2:])}]", *rest, *(f"{k}={number(v)}" for k, v in own.items())))
+        text = ", ".join(
+            (*listed[:2], f"[{', '.join(listed[2:])}]", *rest, *(f"{k}={number(v)}" for k, v in own.items()))
+        )
         return f"kernels.{kernel}({text})" + ("[0]" if len(types) == 1 else "")
 
     def inplace(num_operands: int, attrs: dict[str, Any]) -> tuple[tuple[int, int], ...]:
@@ -170,9 +176,12 @@ sgd_step = optimizer(
     "Gradient descent: params, grads[, momentum buffers], lr. first: buffers start from this step's gradients.",
 )  # fmt: skip
 adam_step = optimizer(
-    "adam_step", lambda amsgrad, **_: 2 + amsgrad, 2, _adam_coupled,
-    "Adam, weight decay added to the gradient: params, grads, exp_avgs, exp_avg_sqs[, max_exp_avg_sqs], lr, step from 1.",
-)  # fmt: skip
+    "adam_step",
+    lambda amsgrad, **_: 2 + amsgrad,
+    2,
+    _adam_coupled,
+    "Adam, weight decay in the gradient: params, grads, exp_avgs, exp_avg_sqs[, max_exp_avg_sqs], lr, step from 1.",
+)
 adamw_step = optimizer(
     "adamw_step", lambda amsgrad, **_: 2 + amsgrad, 2, _adamw,
     "Adam, weight decay apart: params, grads, exp_avgs, exp_avg_sqs[, max_exp_avg_sqs], lr, step from 1.",
@@ -184,4 +193,6 @@ rmsprop_step = optimizer(
 adagrad_step = optimizer(
     "adagrad_step", lambda **_: 1, 2, _adagrad, "Adagrad: params, grads, sums of squares, lr, step from 1."
 )
-lion_step = optimizer("lion_step", lambda **_: 1, 1, _lion, "Lion: params, grads, exp_avgs, lr. Source: Chen et al. 2023.")
+lion_step = optimizer(
+    "lion_step", lambda **_: 1, 1, _lion, "Lion: params, grads, exp_avgs, lr. Source: Chen et al. 2023."
+)

@@ -62,14 +62,20 @@ def _torch(kernel: str) -> Any:
 
 
 random_uniform = op(
-    "random_uniform", "seed stream",
+    "random_uniform",
+    "seed stream",
     doc="Uniform in [0, 1).",
     infer=_infer("random_uniform", FLOAT),
-    numpy=lambda seed, stream, shape, dtype, **attrs: philox.uniform(_words(seed, stream, shape, attrs), BITS[dtype.name]),
+    numpy=lambda seed, stream, shape, dtype, **attrs: philox.uniform(
+        _words(seed, stream, shape, attrs), BITS[dtype.name]
+    ),
     torch=_torch("random_uniform"),
     vjp=lambda g, y, *keys, **attrs: (None, None),
-    factors=made, local=_local, random=True, numbers=(0, 1),
-)  # fmt: skip
+    factors=made,
+    local=_local,
+    random=True,
+    numbers=(0, 1),
+)
 
 random_normal = op(
     "random_normal", "seed stream",

@@ -1,6 +1,7 @@
 """Reductions and scans.
 
-``mean`` and ``var`` are decomposed, so that over shards they divide by the whole tensor's count. Next: ``movement``, ``index``.
+``mean`` and ``var`` are decomposed, so that over shards they divide by the whole tensor's count.
+Next: ``movement``, ``index``.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from gt.ir.opdef import Linear, Var, op
 from gt.ir.ops.broadcast import cast, constant, expand, keep, reduced_shape, reshape, sum, total
 from gt.ir.ops.compare import eq, isfinite, where
 from gt.ir.ops.elementwise import add, cj, div, exp, log, mul, sqrt, sub
-from gt.ir.ops.families import FLOATING, REAL, check_kind, reduced, whole
+from gt.ir.ops.families import FLOATING, REAL, check_kind, reduced, unchanged, whole
 from gt.ir.ops.index import scatter_add, zeros_like
 from gt.ir.ops.matmul import wide
 from gt.ir.ops.movement import flip, pad, permute, slice
@@ -130,11 +131,16 @@ def _mean_vjp(g: Var, y: Var, x: Var, dims: Dims, keepdim: bool) -> tuple[Var]:
 
 
 mean = op(
-    "mean", "x", doc="Average over dims.",
+    "mean",
+    "x",
+    doc="Average over dims.",
     infer=_reduce_infer("mean", FLOATING),
-    numpy=lambda x, dims, keepdim: np.sum(wide(x), axis=dims, keepdims=keepdim) / np.asarray(count(x.shape, dims), wide(x).dtype),
-    vjp=_mean_vjp, decompose=_mean_parts,
-)  # fmt: skip
+    numpy=lambda x, dims, keepdim: (
+        np.sum(wide(x), axis=dims, keepdims=keepdim) / np.asarray(count(x.shape, dims), wide(x).dtype)
+    ),
+    vjp=_mean_vjp,
+    decompose=_mean_parts,
+)
 
 
 def _var_parts(inputs: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Any, ...]:
@@ -252,7 +258,7 @@ prod = op(
     infer=_reduce_infer("prod", "buifc"),
     numpy=lambda x, dims, keepdim: np.prod(wide(x), axis=dims, keepdims=keepdim, dtype=wide(x).dtype),
     torch="kernels.prod({x}, {dims}, {keepdim})",
-    vjp=_prod_vjp, factors=reduced("whole"),
+    vjp=_prod_vjp, factors=reduced("whole"), shares=unchanged,
 )  # fmt: skip
 
 # -- scans

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 
 from gt.ir.graph import Graph, Value
 from gt.ir.mesh import Mesh
-from gt.ir.text import parse_graph
+from gt.ir.text import parse_graph, print_graph
 from gt.ir.types import TensorType, float32
 from gt.passes.context import Context
 from gt.passes.pipeline import DEFAULT, PASSES, Pass, PassError, Pipeline, PipelineError
@@ -105,3 +106,21 @@ def test_plan_graph_gives_a_program_for_each_worker() -> None:
     assert set(plan.programs) == {2, 5} and plan.programs[5].worker == 5
     assert len(plan.outputs) == 1 and plan.outputs[0].mesh.workers == (2, 5)
     assert plan.programs[2].steps == plan.programs[5].steps
+
+
+def test_a_dumped_graph_gives_the_same_programs() -> None:
+    path = next(Path(__file__).resolve().parents[2].glob("golden/lower_programs/data_parallel.gtir"))
+    graph = parse_graph(path.read_text().split("; expected")[0])
+    again = parse_graph(print_graph(graph, locations=True))
+    cluster = Cluster((0, 1, 2, 3))
+    assert plan_graph(again, cluster).programs == plan_graph(graph, cluster).programs
+    front = Pipeline.parse("autodiff,decompose,simplify,cse,dce,propagate_sharding,insert_collectives")
+    middle = front.run(graph, Context(cluster.mesh))
+    rest = Pipeline.parse("localize,fuse_hot_path,plan_memory,lower_programs")
+    whole, half = Context(cluster.mesh), Context(cluster.mesh)
+    rest.run(middle, whole)
+    rest.run(parse_graph(print_graph(middle, locations=True)), half)
+    assert whole.programs is not None and half.programs is not None
+    for worker, program in whole.programs.items():
+        assert half.programs[worker].outputs == program.outputs
+        assert [type(s) for s in half.programs[worker].steps] == [type(s) for s in program.steps]

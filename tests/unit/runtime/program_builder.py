@@ -67,7 +67,8 @@ class ProgramBuilder:
         output = self.slot(self.types[slot])
         type_ = self.types[slot]
         number = sum(isinstance(s, Collective) for s in self.steps)
-        step = Collective(kind, number, slot, output, WireType.of(type_), (0, 1), (("op", "sum"),), type_.nbytes, self.lines)
+        wire, attrs = WireType.of(type_), (("op", "sum"),)
+        step = Collective(kind, number, slot, output, wire, (0, 1), attrs, type_.nbytes, self.lines)
         self.lines += 1
         self.steps.append(step)
         return output
@@ -92,10 +93,11 @@ class Doubling:
         return tensor + tensor
 
 
-def run_on(engine: Any, program: Program, inputs: Sequence[np.ndarray], scalars: Sequence[Any] = ()) -> list[np.ndarray]:
+def run_on(
+    engine: Any, program: Program, inputs: Sequence[np.ndarray], scalars: Sequence[Any] = ()
+) -> list[np.ndarray]:
     """Load and run once; inputs and outputs in wire form."""
-    types = [t for _, t in zip(program.inputs, inputs, strict=True)]
-    assert len(types) == len(inputs)
+    assert len(program.inputs) == len(inputs)
     loaded = engine.load(program)
     held = [engine.from_host(np.array(a), dtype_of_wire(a)) for a in inputs]
     outputs = loaded.run(held, scalars, Doubling())

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from gt.runtime.compiler import CompileError, Compiler, InputSpec, artefact_key, private_folder, spec_of
+from gt.ir.types import complex64, int64
+from gt.runtime import kernels
+from gt.runtime.compile_process import InputSpec, Request, flat
+from gt.runtime.compiler import Compiled, CompileError, Compiler, artefact_key, private_folder, spec_of
 from gt.runtime.executor import TorchEngine
 from gt.runtime.layout import Piece, lay_out
-from tests.unit.runtime.program_builder import ProgramBuilder
+from gt.runtime.render import build, render_piece
+from tests.unit.runtime.program_builder import Doubling, ProgramBuilder
 
 
 def piece(op: str = "exp", shift: int = 0) -> Piece:
@@ -34,13 +39,12 @@ def test_equal_pieces_have_equal_keys_wherever_they_stand() -> None:
     assert key(piece(), SPEC) == key(piece(shift=3), SPEC)
 
 
-@pytest.mark.parametrize(
-    "other",
-    [spec_of(torch.zeros(4, 4).t()), spec_of(torch.zeros(4, 4, dtype=torch.float64)), spec_of(torch.zeros(4, 8)[:, ::2])],
-)
-def test_a_key_holds_dtype_and_layout(other: InputSpec) -> None:
-    same = other == SPEC
-    assert (key(piece(), other) == key(piece(), SPEC)) == same
+OTHERS = [torch.zeros(4, 4).t(), torch.zeros(4, 4, dtype=torch.float64), torch.zeros(4, 8)[:, ::2], torch.zeros(4, 5)]
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_a_key_holds_dtype_and_layout(other: torch.Tensor) -> None:
+    assert key(piece(), spec_of(other)) != key(piece(), SPEC)
 
 
 def test_a_key_holds_the_ops_and_the_threads() -> None:
@@ -104,3 +108,101 @@ def test_inputs_that_share_memory_with_an_overwritten_one_forbid_compiling(tmp_p
     for _ in range(4):
         loaded.run([shared, shared], [0.5])
     assert "shares memory" in loaded.stats.notes[0] and not (tmp_path / "c").exists()
+
+
+# -- climbing, with the compiled form run uncompiled in place of Inductor
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Piece]:
+    """The pieces that were asked for."""
+    pieces: list[Piece] = []
+
+    def obtain(self: Compiler, request: Request) -> Compiled:
+        pieces.append(request.piece)
+        source = render_piece(request.piece, "compiled")
+        function = flat(build(source, torch=torch, kernels=kernels, device=torch.device("cpu")), request.piece)
+        strides = tuple(s.stride for s in request.specs)
+        return Compiled(lambda args: function(*args), request.piece.kept(), strides, 0.25)
+
+    monkeypatch.setattr(Compiler, "_obtain", obtain)
+    return pieces
+
+
+def layers(compile: bool = False) -> Any:
+    """Two equal pieces and a last one, each with scalars, between collectives."""
+    b = ProgramBuilder()
+    v, z, n = b.input(4), b.input(4, dtype=complex64), b.scalar(int64)
+    for scalar in (b.scalar(), b.scalar()):
+        v = b.collective("all_reduce", b("add", b("mul", v, scalar), scalar))
+    last = b("add", v, b("cast", b("abs", b("mul", z, b.scalar(complex64))), dtype=b.types[v].dtype))
+    return b.program(last, b("cast", b("add", n, n), dtype=b.types[v].dtype), compile=compile)
+
+
+def run_layers(loaded: Any, step: int) -> list[list[float]]:
+    out = loaded.run([torch.arange(4.0), torch.ones(4, dtype=torch.complex64)], [step, 2.0, 0.5 * step, 1j], Doubling())
+    return [t.tolist() for t in out]
+
+
+def climb(loaded: Any) -> None:
+    for _ in range(2000):
+        run_layers(loaded, 1)
+        if loaded.stats.compiled_pieces == loaded.stats.pieces:
+            return
+        futures = [p.future for p in loaded.pieces if p.future is not None and p.compiled is None]
+        for future in futures:
+            future.result(timeout=30)
+    raise AssertionError(loaded.stats)
+
+
+def test_a_program_with_collectives_climbs_piece_by_piece(tmp_path: Path, made: list[Piece]) -> None:
+    engine = TorchEngine(compile_after=3, compile_after_s=0.0, cache_dir=tmp_path / "c")
+    try:
+        loaded, eager = engine.load(layers()), TorchEngine(compile_after=0).load(layers())
+        climb(loaded)
+        assert loaded.tier == "compiled" and loaded.stats.pieces == 3
+        assert len(made) == 2  # the two layers share one
+        for step in range(5):
+            assert run_layers(loaded, step) == run_layers(eager, step)
+    finally:
+        engine.close()
+
+
+def test_a_hot_program_waits_for_its_runs_and_its_time(tmp_path: Path, made: list[Piece]) -> None:
+    engine = TorchEngine(compile_after=5, compile_after_s=3600.0, cache_dir=tmp_path / "c")
+    try:
+        loaded = engine.load(layers())
+        for _ in range(50):
+            run_layers(loaded, 1)
+        assert made == [] and loaded.tier == "eager"
+    finally:
+        engine.close()
+
+
+def test_a_marked_piece_is_compiled_in_the_first_run(tmp_path: Path, made: list[Piece]) -> None:
+    engine = TorchEngine(compile_after=0, cache_dir=tmp_path / "c")
+    try:
+        loaded = engine.load(layers(compile=True))
+        first = run_layers(loaded, 1)
+        assert loaded.stats.compiled_pieces == 1 and len(made) == 1  # only the last piece is marked
+        assert run_layers(loaded, 1) == first
+    finally:
+        engine.close()
+
+
+def test_a_failing_compile_is_noted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: Compiler, request: Request) -> Compiled:
+        raise ValueError("no such lowering")
+
+    monkeypatch.setattr(Compiler, "_obtain", fail)
+    engine = TorchEngine(compile_after=1, compile_after_s=0.0, cache_dir=tmp_path / "c")
+    try:
+        b = ProgramBuilder()
+        loaded = engine.load(b.program(b("exp", b.input(3))))
+        for _ in range(50):
+            loaded.run([torch.zeros(3)], [])
+            if (future := loaded.pieces[0].future) is not None:
+                future.exception(timeout=30)
+        assert loaded.stats.notes == ["piece of 1 ops stays eager: ValueError: no such lowering"]
+    finally:
+        engine.close()

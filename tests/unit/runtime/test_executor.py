@@ -15,7 +15,7 @@ from gt.runtime.engine import ExecutionError
 from gt.runtime.executor import TorchEngine, disagreement
 from gt.runtime.layout import lay_out
 from gt.runtime.numpy_engine import NumpyEngine
-from gt.runtime.render import build, pack, render_piece
+from gt.runtime.render import build, pack, render_piece, render_program
 from tests.unit.runtime.program_builder import Doubling, ProgramBuilder, run_on
 
 SGD: dict[str, Any] = {"nesterov": False, "weight_decay": 0.0, "dampening": 0.0, "maximize": False}
@@ -156,6 +156,18 @@ def test_scalar_operands_give_the_declared_dtype(op: str, dtype: Any, engine: To
     for mine, theirs, slot in zip(got, expected, outputs, strict=True):
         assert mine.shape == theirs.shape == b.types[slot].shape
         np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize("dtype", [float16, bfloat16], ids=str)
+def test_a_half_is_multiplied_by_the_rounded_number(dtype: Any, engine: TorchEngine) -> None:
+    b = ProgramBuilder()
+    x, s = b.input(64, dtype=dtype), b.scalar(dtype)
+    constant, exact = (b("full", shape=(), value=value, dtype=dtype) for value in (0.1, 0.5))
+    program = b.program(b("mul", x, s), b("mul", x, constant), b("mul", x, exact))
+    arrays = [draw((64,), dtype)]
+    for got, expected in zip(*(run_on(e, program, arrays, [0.1]) for e in (engine, NumpyEngine())), strict=True):
+        np.testing.assert_array_equal(got, expected)
+    assert "0.5)" in render_program(program) and "0.1)" not in render_program(program)
 
 
 def test_both_forms_of_a_piece_give_the_same() -> None:

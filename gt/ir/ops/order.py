@@ -1,0 +1,80 @@
+"""Ops that order elements along a dim: sort, topk, searchsorted.
+
+Next: ``position``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gt.ir.opdef import Var, op
+from gt.ir.ops.families import REAL, check_kind, whole
+from gt.ir.ops.index import scatter_add, zeros_like
+from gt.ir.types import ShapeError, TensorType, int64
+
+
+def _sort_infer(x: TensorType, dim: int, descending: bool) -> tuple[TensorType, TensorType]:
+    check_kind("sort", REAL, x)
+    return x, TensorType(x.shape, int64)
+
+
+def _sort_numpy(x: np.ndarray, dim: int, descending: bool) -> tuple[np.ndarray, np.ndarray]:
+    if not x.ndim:
+        return x, np.zeros((), np.int64)
+    order = np.argsort(x, axis=dim, kind="stable")
+    if descending:  # stable too: equal elements keep their order; NaN, the largest, comes first
+        back = np.argsort(np.flip(x, dim), axis=dim, kind="stable")
+        order = x.shape[dim] - 1 - np.flip(back, dim)
+    return np.take_along_axis(x, order, dim), order
+
+
+def _sorted_vjp(gs: tuple[Any, Any], ys: tuple[Var, Var], x: Var, **attrs: Any) -> tuple[Any]:
+    return (
+        None
+        if gs[0] is None or not x.type.dtype.is_differentiable
+        else scatter_add(zeros_like(x), ys[1], gs[0], dim=attrs["dim"]),
+    )
+
+
+sort = op(
+    "sort", "x",
+    doc="Values in order along dim, stable, NaN as the largest; and where each came from.",
+    infer=_sort_infer, numpy=_sort_numpy,
+    torch="tuple(torch.sort({x}, dim={dim}, descending={descending}, stable=True))",
+    vjp=_sorted_vjp, factors=whole("dim"),
+)  # fmt: skip
+
+
+def _topk_infer(x: TensorType, k: int, dim: int, largest: bool) -> tuple[TensorType, TensorType]:
+    check_kind("topk", REAL, x)
+    if x.ndim and not 0 <= k <= x.shape[dim]:
+        raise ShapeError("selected index k out of range")
+    shape = (*x.shape[:dim], k, *x.shape[dim + 1 :]) if x.ndim else ()
+    return TensorType(shape, x.dtype), TensorType(shape, int64)
+
+
+def _topk_numpy(x: np.ndarray, k: int, dim: int, largest: bool) -> tuple[np.ndarray, np.ndarray]:
+    values, order = _sort_numpy(x, dim, largest)
+    head = (*(slice(None),) * dim, slice(0, k)) if x.ndim else ()
+    return values[head], order[head]
+
+
+topk = op(
+    "topk", "x",
+    doc="The k largest (or smallest) along dim in order, and where each came from.",
+    infer=_topk_infer, numpy=_topk_numpy,
+    torch="tuple(torch.topk({x}, {k}, dim={dim}, largest={largest}, sorted=True))",
+    vjp=_sorted_vjp, factors=whole("dim"),
+)  # fmt: skip
+
+searchsorted = op(
+    "searchsorted", "edges x",
+    doc="Where each x would stand in sorted 1-d edges; right: after equal ones.",
+    infer=lambda edges, x, right: TensorType(x.shape, int64),
+    numpy=lambda edges, x, right: np.searchsorted(edges, x, side="right" if right else "left"),
+    torch="torch.searchsorted({edges}, {x}, right={right})",
+    vjp=lambda g, y, edges, x, right: (None, None),
+    factors="e,...->... | !e",
+)  # fmt: skip

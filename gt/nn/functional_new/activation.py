@@ -1,0 +1,241 @@
+"""Activation functions with torch's names, arguments and gradients.
+
+Next: ``gt.ir.ops.special`` (meaning).
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from gt.functions import create, pointwise, reduce
+from gt.functions.promote import float_unary
+from gt.handle import Handle
+from gt.ir.graph import Attrs
+from gt.ir.ops import OPS
+from gt.ir.types import DType, ShapeError, normalize_dim
+from gt.trace import record
+
+if TYPE_CHECKING:
+    from gt.random import Generator
+    from gt.tensor import Tensor
+
+
+def written(input: Tensor, out: Tensor, inplace: bool) -> Tensor:
+    """Give ``out``; with ``inplace``, as the new value of ``input``."""
+    return input._assign(out) if inplace else out
+
+
+def _activation(name: str, input: Tensor, attrs: Attrs = (), inplace: bool = False) -> Tensor:
+    if not isinstance(input, Handle):
+        raise TypeError(f"{name}(): argument 'input' must be Tensor, not {type(input).__name__}")
+    if input._type.dtype.kind != "f":
+        raise RuntimeError(f'"{name}" not implemented for {input._type.dtype.name!r}: use a floating-point tensor')
+    return written(input, record(OPS[name], (input,), attrs), inplace)
+
+
+def relu(input: Tensor, inplace: bool = False) -> Tensor:
+    """Give x where positive, else 0."""
+    return written(input, pointwise.relu(input), inplace)
+
+
+def relu6(input: Tensor, inplace: bool = False) -> Tensor:
+    """Give x limited to [0, 6]."""
+    return hardtanh(input, 0.0, 6.0, inplace)
+
+
+def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
+    """Give x limited to [min_val, max_val]."""
+    if min_val > max_val:
+        raise ValueError("min_val cannot be greater than max_val")
+    return _activation("hardtanh", input, (("low", float(min_val)), ("high", float(max_val))), inplace)
+
+
+def gelu(input: Tensor, approximate: str = "none") -> Tensor:
+    """Give x times the normal distribution function of x; ``approximate``: "none" or "tanh"."""
+    if approximate not in ("none", "tanh"):
+        raise RuntimeError("approximate argument must be either none or tanh.")
+    return _activation("gelu", input, (("approximate", approximate),))
+
+
+def silu(input: Tensor, inplace: bool = False) -> Tensor:
+    """Give x * sigmoid(x)."""
+    return written(input, float_unary(OPS["silu"], input), inplace)
+
+
+def mish(input: Tensor, inplace: bool = False) -> Tensor:
+    """Give x * tanh(softplus(x))."""
+    return _activation("mish", input, (), inplace)
+
+
+def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
+    """Give x where positive, else alpha * (exp(x) - 1)."""
+    return _activation("elu", input, (("alpha", float(alpha)),), inplace)
+
+
+def selu(input: Tensor, inplace: bool = False) -> Tensor:
+    """Give the self-normalising elu."""
+    return _activation("selu", input, (), inplace)
+
+
+def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
+    """Give x where positive, else alpha * (exp(x / alpha) - 1)."""
+    if alpha == 0:
+        raise RuntimeError("ZeroDivisionError: alpha cannot be 0 for CELU")
+    return written(input, elu(input / alpha) * alpha, inplace)
+
+
+def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
+    """Give x where positive, else ``negative_slope * x``."""
+    return _activation("leaky_relu", input, (("slope", float(negative_slope)),), inplace)
+
+
+def prelu(input: Tensor, weight: Tensor) -> Tensor:
+    """Give x where positive, else x times a learned slope, one or one for each channel (dim 1)."""
+    if weight.numel() != 1:
+        if not input.ndim:
+            raise RuntimeError("Not allow zero-dim input tensor.")
+        channels = input._type.shape[1] if input.ndim > 1 else 1
+        if channels != weight.numel():
+            raise RuntimeError(
+                f"Mismatch of parameter numbers and input channel size. Found parameter numbers = {weight.numel()} and channel size = {channels}."
+            )
+    if input.ndim > 1 or weight.ndim:
+        weight = weight.reshape((-1, *(1,) * (input.ndim - 2)) if input.ndim > 1 else input._type.shape and (1,))
+    return pointwise.where(input > 0, input, weight * input)
+
+
+def rrelu(
+    input: Tensor, lower: float = 1.0 / 8, upper: float = 1.0 / 3, training: bool = False, inplace: bool = False
+) -> Tensor:
+    """Give a leaky relu whose slopes are drawn from [lower, upper) while training, else their middle."""
+    if not training:
+        return leaky_relu(input, (lower + upper) / 2, inplace)
+    slope = create.rand(input._type.shape, dtype=input.dtype) * (upper - lower) + lower
+    return written(input, pointwise.where(input > 0, input, input * slope), inplace)
+
+
+def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
+    """Give min(max(x + 3, 0), 6) / 6."""
+    return _activation("hardsigmoid", input, (), inplace)
+
+
+def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
+    """Give x * hardsigmoid(x)."""
+    return _activation("hardswish", input, (), inplace)
+
+
+def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
+    """Give x, or 0 where |x| <= lambd."""
+    return pointwise.where(pointwise.logical_or(input > lambd, input < -lambd), input, 0)
+
+
+def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
+    """Give x moved by lambd towards 0, or 0 where |x| <= lambd."""
+    if lambd < 0:
+        raise RuntimeError(f"lambda must be greater or equal to 0, but found to be {lambd}.")
+    return pointwise.where(input > lambd, input - lambd, pointwise.where(input < -lambd, input + lambd, 0 * input))
+
+
+def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
+    """Give log(1 + exp(beta * x)) / beta; x itself where beta * x is above the threshold."""
+    return _activation("softplus", input, (("beta", float(beta)), ("threshold", float(threshold))))
+
+
+def logsigmoid(input: Tensor) -> Tensor:
+    """Give log(sigmoid(x))."""
+    return _activation("logsigmoid", input)
+
+
+def softsign(input: Tensor) -> Tensor:
+    """Give x / (1 + |x|)."""
+    return input / (pointwise.abs(input) + 1)
+
+
+def tanhshrink(input: Tensor) -> Tensor:
+    """Give x - tanh(x)."""
+    return input - pointwise.tanh(input)
+
+
+def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
+    """Give x where it is above the threshold, else ``value``."""
+    return written(input, pointwise.where(input > threshold, input, value), inplace)
+
+
+def glu(input: Tensor, dim: int = -1) -> Tensor:
+    """Give the first half of a dim times the sigmoid of the second."""
+    if not input.ndim:
+        raise RuntimeError("glu does not support 0-dimensional tensors")
+    d = normalize_dim(dim, input.ndim)
+    size = input._type.shape[d]
+    if size % 2:
+        raise ShapeError(f"Halving dimension must be even, but dimension {d} is size {size}")
+    return input.narrow(d, 0, size // 2) * pointwise.sigmoid(input.narrow(d, size // 2, size // 2))
+
+
+def default_dim(name: str, ndim: int) -> int:
+    """Give the dim torch assumes where none is given: 1, or 0 for 0, 1 or 3 dims."""
+    warnings.warn(
+        f"Implicit dimension choice for {name} has been deprecated. Change the call to include dim=X as an argument.",
+        stacklevel=4,
+    )
+    return 0 if ndim in (0, 1, 3) else 1
+
+
+def softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: DType | None = None) -> Tensor:
+    """Give exp(x) / sum(exp(x)) along ``dim``."""
+    return reduce.softmax(input, default_dim("softmax", input.ndim) if dim is None else dim, dtype=dtype)
+
+
+def softmin(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: DType | None = None) -> Tensor:
+    """Give the softmax of -x."""
+    return reduce.softmax(-input, default_dim("softmin", input.ndim) if dim is None else dim, dtype=dtype)
+
+
+def log_softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: DType | None = None) -> Tensor:
+    """Give log(softmax(x)) along ``dim``."""
+    return reduce.log_softmax(input, default_dim("log_softmax", input.ndim) if dim is None else dim, dtype=dtype)
+
+
+def gumbel_softmax(
+    logits: Tensor, tau: float = 1, hard: bool = False, eps: float = 1e-10, dim: int = -1, *, generator: Generator | None = None
+) -> Tensor:
+    """Draw from the Gumbel-softmax distribution; ``hard``: one-hot values with the soft gradient."""
+    uniform = create.rand(logits._type.shape, dtype=logits.dtype, generator=generator).clamp(min=1e-38)
+    soft = reduce.softmax((logits - (-uniform.log()).log()) / tau, dim)
+    if not hard:
+        return soft
+    index = reduce.argmax(soft, dim, keepdim=True)
+    once = create.zeros_like(logits).scatter(dim, index, 1.0)
+    return once - soft.detach() + soft
+
+
+def sigmoid(input: Tensor) -> Tensor:
+    """Give 1 / (1 + exp(-x))."""
+    return pointwise.sigmoid(input)
+
+
+def tanh(input: Tensor) -> Tensor:
+    """Give the hyperbolic tangent."""
+    return pointwise.tanh(input)
+
+
+def _in_place(function: Any) -> Any:
+    def apply(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        return function(input, *args, **kwargs, inplace=True)
+
+    apply.__name__ = apply.__qualname__ = f"{function.__name__}_"
+    apply.__doc__ = f"Do ``{function.__name__}`` in place."
+    return apply
+
+
+relu_, elu_, selu_, celu_, leaky_relu_, hardtanh_, threshold_, rrelu_ = map(
+    _in_place, (relu, elu, selu, celu, leaky_relu, hardtanh, threshold, rrelu)
+)
+
+__all__ = [
+    "celu", "celu_", "elu", "elu_", "gelu", "glu", "gumbel_softmax", "hardshrink", "hardsigmoid", "hardswish", "hardtanh",
+    "hardtanh_", "leaky_relu", "leaky_relu_", "log_softmax", "logsigmoid", "mish", "prelu", "relu", "relu6", "relu_", "rrelu",
+    "rrelu_", "selu", "selu_", "sigmoid", "silu", "softmax", "softmin", "softplus", "softshrink", "softsign", "tanh",
+    "tanhshrink", "threshold", "threshold_",
+]  # fmt: skip

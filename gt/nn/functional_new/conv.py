@@ -1,0 +1,184 @@
+"""Convolutions of one to three spatial dims and their transposes. Next: ``gt.ir.ops.convolution`` (meaning)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gt.functions.shape import stack
+from gt.ir.ops import OPS
+from gt.ir.types import ShapeError
+from gt.nn.functional.padding import pad
+from gt.trace import record
+
+if TYPE_CHECKING:
+    from gt.tensor import Tensor
+
+CONVOLUTION = OPS["convolution"]
+Ints = int | Sequence[int]
+
+
+def each(value: Ints, dims: int, name: str = "argument") -> tuple[int, ...]:
+    """Give one number for each spatial dim."""
+    if isinstance(value, int):
+        return (value,) * dims
+    out = tuple(int(v) for v in value)
+    if len(out) == 1:
+        return out * dims
+    if len(out) != dims:
+        raise RuntimeError(f"expected {name} to be a single integer value or a list of {dims} values to match the convolution dimensions, but got {name}={list(out)}")
+    return out
+
+
+def _batched(input: Tensor, dims: int, name: str) -> tuple[Tensor, bool]:
+    if input.ndim not in (dims + 1, dims + 2):
+        raise RuntimeError(
+            f"Expected {dims + 1}D (unbatched) or {dims + 2}D (batched) input to {name}, but got input of size: {list(input._type.shape)}"
+        )
+    return (input, True) if input.ndim == dims + 2 else (input.unsqueeze(0), False)
+
+
+def _check(x: Tensor, weight: Tensor, geometry: dict[str, tuple[int, ...]], groups: int) -> None:
+    if groups <= 0:
+        raise RuntimeError("non-positive groups is not supported")
+    if any(s <= 0 for s in geometry["stride"]):
+        raise RuntimeError("non-positive stride is not supported")
+    if any(p < 0 for p in geometry["padding"]):
+        raise RuntimeError("negative padding is not supported")
+    if any(d <= 0 for d in geometry["dilation"]):
+        raise RuntimeError("dilation should be greater than zero")
+    if weight.ndim != x.ndim:
+        raise ShapeError(
+            f"Expected {x.ndim}-dimensional input for {x.ndim}-dimensional weight {list(weight._type.shape)}, but got "
+            f"{weight.ndim}-dimensional weight instead"
+        )
+    if x.dtype is not weight.dtype:
+        raise RuntimeError(f"Input type ({x.dtype.name}) and bias type ({weight.dtype.name}) should be the same")
+
+
+def _conv(
+    dims: int, input: Tensor, weight: Tensor, bias: Tensor | None, stride: Ints, padding: str | Ints, dilation: Ints, groups: int
+) -> Tensor:
+    name = f"conv{dims}d"
+    x, batched = _batched(input, dims, name)
+    steps, dilations = each(stride, dims, "stride"), each(dilation, dims, "dilation")
+    if isinstance(padding, str):
+        if padding not in ("same", "valid"):
+            raise RuntimeError(f"Invalid padding string: '{padding}': use 'same', 'valid' or numbers")
+        if padding == "same" and any(s != 1 for s in steps):
+            raise RuntimeError("padding='same' is not supported for strided convolutions")
+        x, pads = _same(x, weight, dilations) if padding == "same" else (x, (0,) * dims)
+    else:
+        pads = each(padding, dims, "padding")
+    _check(x, weight, {"stride": steps, "padding": pads, "dilation": dilations}, groups)
+    effective = [d * (k - 1) + 1 for d, k in zip(dilations, weight._type.shape[2:], strict=True)]
+    padded = [n + 2 * p for n, p in zip(x._type.shape[2:], pads, strict=True)]
+    if any(n < k for n, k in zip(padded, effective, strict=True)):
+        sizes = lambda v: "(" + " x ".join(map(str, v)) + ")"  # noqa: E731
+        raise ShapeError(
+            f"Calculated padded input size per channel: {sizes(padded)}. Kernel size: {sizes(effective)}. Kernel size can't be "
+            "greater than actual input size"
+        )
+    return _run(x, weight, bias, batched, steps, pads, dilations, (0,) * dims, groups, False)
+
+
+def _same(x: Tensor, weight: Tensor, dilations: tuple[int, ...]) -> tuple[Tensor, tuple[int, ...]]:
+    """Give the padding on both sides that keeps the size; an odd rest is added to the high side at once."""
+    total = [d * (k - 1) for d, k in zip(dilations, weight._type.shape[2:], strict=True)]
+    rest = [t % 2 for t in total]
+    if any(rest):
+        x = pad(x, [v for r in reversed(rest) for v in (0, r)])
+    return x, tuple(t // 2 for t in total)
+
+
+def _run(
+    x: Tensor, weight: Tensor, bias: Tensor | None, batched: bool, stride: tuple[int, ...], padding: tuple[int, ...],
+    dilation: tuple[int, ...], output_padding: tuple[int, ...], groups: int, transposed: bool,
+) -> Tensor:  # fmt: skip
+    attrs = (
+        ("stride", stride), ("padding", padding), ("dilation", dilation), ("transposed", transposed),
+        ("output_padding", output_padding), ("groups", groups),
+    )  # fmt: skip
+    out = record(CONVOLUTION, (x, weight) if bias is None else (x, weight, bias), attrs)
+    return out if batched else out.squeeze(0)
+
+
+def conv1d(
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Ints = 1, padding: str | Ints = 0, dilation: Ints = 1, groups: int = 1
+) -> Tensor:
+    """Correlate: [n, i, l] x [o, i / groups, k] -> [n, o, l']."""
+    return _conv(1, input, weight, bias, stride, padding, dilation, groups)
+
+
+def conv2d(
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Ints = 1, padding: str | Ints = 0, dilation: Ints = 1, groups: int = 1
+) -> Tensor:
+    """Correlate: [n, i, h, w] x [o, i / groups, k, k] -> [n, o, h', w']."""
+    return _conv(2, input, weight, bias, stride, padding, dilation, groups)
+
+
+def conv3d(
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Ints = 1, padding: str | Ints = 0, dilation: Ints = 1, groups: int = 1
+) -> Tensor:
+    """Correlate: [n, i, d, h, w] x [o, i / groups, k, k, k] -> [n, o, d', h', w']."""
+    return _conv(3, input, weight, bias, stride, padding, dilation, groups)
+
+
+def _transposed(
+    dims: int, input: Tensor, weight: Tensor, bias: Tensor | None, stride: Ints, padding: Ints, output_padding: Ints, groups: int, dilation: Ints
+) -> Tensor:
+    x, batched = _batched(input, dims, f"conv_transpose{dims}d")
+    steps, pads, dilations = each(stride, dims, "stride"), each(padding, dims, "padding"), each(dilation, dims, "dilation")
+    extra = each(output_padding, dims, "output_padding")
+    _check(x, weight, {"stride": steps, "padding": pads, "dilation": dilations}, groups)
+    if any(o >= s and o >= d for o, s, d in zip(extra, steps, dilations, strict=True)):
+        raise RuntimeError(
+            f"output padding must be smaller than either stride or dilation, but got output_padding: {list(extra)}, stride: {list(steps)}, "
+            f"dilation: {list(dilations)}"
+        )
+    return _run(x, weight, bias, batched, steps, pads, dilations, extra, groups, True)
+
+
+def conv_transpose1d(
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Ints = 1, padding: Ints = 0, output_padding: Ints = 0,
+    groups: int = 1, dilation: Ints = 1,
+) -> Tensor:  # fmt: skip
+    """Give the transpose of conv1d: [n, i, l] x [i, o / groups, k] -> [n, o, l']."""
+    return _transposed(1, input, weight, bias, stride, padding, output_padding, groups, dilation)
+
+
+def conv_transpose2d(
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Ints = 1, padding: Ints = 0, output_padding: Ints = 0,
+    groups: int = 1, dilation: Ints = 1,
+) -> Tensor:  # fmt: skip
+    """Give the transpose of conv2d: [n, i, h, w] x [i, o / groups, k, k] -> [n, o, h', w']."""
+    return _transposed(2, input, weight, bias, stride, padding, output_padding, groups, dilation)
+
+
+def conv_transpose3d(
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Ints = 1, padding: Ints = 0, output_padding: Ints = 0,
+    groups: int = 1, dilation: Ints = 1,
+) -> Tensor:  # fmt: skip
+    """Give the transpose of conv3d."""
+    return _transposed(3, input, weight, bias, stride, padding, output_padding, groups, dilation)
+
+
+def unfold(input: Tensor, kernel_size: Ints, dilation: Ints = 1, padding: Ints = 0, stride: Ints = 1) -> Tensor:
+    """Give every window of [n, c, h, w] as a column: [n, c * kh * kw, windows]."""
+    x, batched = (input, True) if input.ndim == 4 else (input.unsqueeze(0), False)
+    if x.ndim != 4:
+        raise RuntimeError(f"Expected 3D or 4D (batch mode) tensor for input with possibly 0 batch size, but got: {list(input._type.shape)}")
+    k, d, p, s = each(kernel_size, 2), each(dilation, 2), each(padding, 2), each(stride, 2)
+    x = pad(x, (p[1], p[1], p[0], p[0])) if any(p) else x
+    sizes = [(n - d[i] * (k[i] - 1) - 1) // s[i] + 1 for i, n in enumerate(x._type.shape[2:])]
+    if min(sizes) < 1:
+        raise RuntimeError(f"Given input with spatial size {list(input._type.shape[-2:])}, the windows {list(k)} do not fit: output is too small")
+    rows, columns = (
+        [slice(at * d[i], at * d[i] + (sizes[i] - 1) * s[i] + 1, s[i]) for at in range(k[i])] for i in (0, 1)
+    )
+    windows = [x[:, :, r, c].flatten(2) for r in rows for c in columns]
+    out = stack(windows, 2).flatten(1, 2)
+    return out if batched else out.squeeze(0)
+
+
+__all__ = ["conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "unfold"]

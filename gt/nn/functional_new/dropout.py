@@ -1,0 +1,89 @@
+"""Dropout of elements and of channels. Next: ``gt.ir.ops.random`` (meaning)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gt.functions import create
+from gt.functions.promote import operand
+from gt.ir.ops import OPS
+from gt.ir.types import int64
+from gt.nn.functional.activation import written
+from gt.random import draw
+from gt.trace import record
+
+if TYPE_CHECKING:
+    from gt.tensor import Tensor
+
+DROPOUT = OPS["dropout"]
+
+
+def _check(p: float) -> None:
+    if not 0.0 <= p <= 1.0:
+        raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
+
+
+def _drop(input: Tensor, p: float) -> Tensor:
+    seed, stream = draw(None)
+    return record(DROPOUT, (input, operand(seed, int64), operand(stream, int64)), (("p", float(p)),))
+
+
+def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    """Zero each element with probability ``p`` and scale the rest by 1 / (1 - p)."""
+    _check(p)
+    return written(input, _drop(input, p), inplace) if training and p else input
+
+
+def _channels(input: Tensor, p: float, training: bool, inplace: bool, name: str, ranks: tuple[int, ...]) -> Tensor:
+    """Drop whole channels: dim 1, or dim 0 of an input without a batch."""
+    _check(p)
+    if input.ndim not in ranks:
+        raise RuntimeError(f"{name}: Expected {' or '.join(f'{r}D' for r in ranks)} input, but received a {input.ndim}D input.")
+    if not training or not p:
+        return input
+    lead = 2 if input.ndim == ranks[-1] else 1
+    shape = (*input._type.shape[:lead], *(1,) * (input.ndim - lead))
+    return written(input, input * _drop(create.ones(shape, dtype=input.dtype), p), inplace)
+
+
+def dropout1d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    """Zero whole channels of [n, c, l] or [c, l]."""
+    return _channels(input, p, training, inplace, "dropout1d", (2, 3))
+
+
+def dropout2d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    """Zero whole channels of [n, c, h, w] or [c, h, w]."""
+    return _channels(input, p, training, inplace, "dropout2d", (3, 4))
+
+
+def dropout3d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    """Zero whole channels of [n, c, d, h, w] or [c, d, h, w]."""
+    return _channels(input, p, training, inplace, "dropout3d", (4, 5))
+
+
+def _alpha(input: Tensor, p: float, training: bool, inplace: bool, shape: tuple[int, ...]) -> Tensor:
+    _check(p)
+    if not training or not p:
+        return input
+    if p == 1:
+        return written(input, input * 0, inplace)
+    floor = -1.7580993408473766  # what selu tends to; dropped elements take it, and the result keeps mean and variance
+    scale = 1 / ((floor * floor * p + 1) * (1 - p)) ** 0.5
+    keep = _drop(create.ones(shape, dtype=input.dtype), p) * (1 - p)
+    return written(input, input * (keep * scale) + ((1 - keep) * floor - p * floor) * scale, inplace)
+
+
+def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
+    """Set elements to selu's lower limit, keeping mean 0 and variance 1."""
+    return _alpha(input, p, training, inplace, input._type.shape)
+
+
+def feature_alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
+    """Set whole channels (dim 1) to selu's lower limit, keeping mean 0 and variance 1."""
+    if input.ndim < 2:
+        raise RuntimeError("Feature dropout requires at least 2 dimensions in the input")
+    shape = (*input._type.shape[:2], *(1,) * (input.ndim - 2))
+    return _alpha(input, p, training, inplace, shape)
+
+
+__all__ = ["alpha_dropout", "dropout", "dropout1d", "dropout2d", "dropout3d", "feature_alpha_dropout"]

@@ -1,0 +1,241 @@
+"""Pooling over windows of the last one or two dims. Next: ``gt.ir.ops.convolution`` (meaning)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from gt.functions import create, linalg, pointwise, reduce
+from gt.functions.promote import cast
+from gt.ir.ops import OPS
+from gt.ir.types import int64
+from gt.trace import record
+
+if TYPE_CHECKING:
+    from gt.tensor import Tensor
+
+MAX_POOL, AVG_POOL = OPS["max_pool"], OPS["avg_pool"]
+Ints = int | Sequence[int]
+
+
+def _each(value: Any, dims: int, name: str) -> tuple[int, ...]:
+    if isinstance(value, int):
+        return (value,) * dims
+    out = tuple(int(v) for v in value)
+    if len(out) == 1:
+        return out * dims
+    if len(out) != dims:
+        raise RuntimeError(f"{name} must either be a single int, or a tuple of {dims} ints")
+    return out
+
+
+def _shaped(input: Tensor, dims: int, name: str) -> Tensor:
+    """Give the input as [n, c, h, w]."""
+    if input.ndim not in (dims + 1, dims + 2):
+        raise RuntimeError(f"{name}: Expected {dims + 1}D or {dims + 2}D input, but got input of size {list(input._type.shape)}")
+    x = input if input.ndim == dims + 2 else input.unsqueeze(0)
+    return x.unsqueeze(2) if dims == 1 else x
+
+
+def _unshaped(out: Tensor, input: Tensor, dims: int) -> Tensor:
+    out = out.squeeze(2) if dims == 1 else out
+    return out if input.ndim == dims + 2 else out.squeeze(0)
+
+
+def _windows(dims: int, kernel: Any, stride: Any, padding: Any, ceil_mode: bool, name: str) -> dict[str, Any]:
+    """Give the window geometry over two dims; for one, a row of height 1."""
+    lead = (1,) * (2 - dims)
+    k = _each(kernel, dims, "kernel_size")
+    s = k if stride is None or (not isinstance(stride, int) and not len(stride)) else _each(stride, dims, "stride")
+    p = _each(padding, dims, "padding")
+    if min(k) <= 0:
+        raise RuntimeError(f"{name}: kernel size should be greater than zero, but got {list(k)}")
+    if min(s) <= 0:
+        raise RuntimeError("stride should not be zero" if 0 in s else "stride must be greater than zero")
+    return {"kernel": lead + k, "stride": lead + s, "padding": (0,) * (2 - dims) + p, "ceil_mode": bool(ceil_mode)}
+
+
+def _max_pool(dims: int, input: Tensor, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool, indices: bool) -> Any:
+    name = f"max_pool{dims}d"
+    x = _shaped(input, dims, name)
+    attrs = _windows(dims, kernel, stride, padding, ceil_mode, name)
+    d = (1,) * (2 - dims) + _each(dilation, dims, "dilation")
+    if min(d) <= 0:
+        raise RuntimeError(f"dilation should be greater than zero, but got {list(d)}")
+    for p, k in zip(attrs["padding"], attrs["kernel"], strict=True):
+        if p < 0:
+            raise RuntimeError(f"pad must be non-negative, but got pad: {p}")
+    for p, k, s in zip(attrs["padding"], attrs["kernel"], d, strict=True):
+        if p > ((k - 1) * s + 1) // 2:
+            raise RuntimeError(
+                f"pad should be at most half of effective kernel size, but got pad={p}, kernel_size={k} and dilation={s}"
+            )
+    ordered = ("kernel", "stride", "padding")
+    values, at = record(MAX_POOL, (x,), (*((n, attrs[n]) for n in ordered), ("dilation", d), ("ceil_mode", attrs["ceil_mode"])))
+    values = _unshaped(values, input, dims)
+    return (values, _unshaped(at, input, dims)) if indices else values
+
+
+def max_pool1d(
+    input: Tensor, kernel_size: Ints, stride: Ints | None = None, padding: Ints = 0, dilation: Ints = 1, ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Any:  # fmt: skip
+    """Give the largest of each window: [n, c, l] -> [n, c, l']."""
+    return _max_pool(1, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
+
+
+def max_pool2d(
+    input: Tensor, kernel_size: Ints, stride: Ints | None = None, padding: Ints = 0, dilation: Ints = 1, ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Any:  # fmt: skip
+    """Give the largest of each window: [n, c, h, w] -> [n, c, h', w']."""
+    return _max_pool(2, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
+
+
+def _avg_pool(dims: int, input: Tensor, kernel: Any, stride: Any, padding: Any, ceil_mode: bool, count_include_pad: bool, divisor: int | None) -> Tensor:
+    name = f"avg_pool{dims}d"
+    x = _shaped(input, dims, name)
+    attrs = _windows(dims, kernel, stride, padding, ceil_mode, name)
+    for p, k in zip(attrs["padding"], attrs["kernel"], strict=True):
+        if p > k // 2 or p < 0:
+            raise RuntimeError(f"pad should be at most half of effective kernel size, but got pad={p}, kernel_size={k} and dilation=1")
+    if divisor == 0:
+        raise RuntimeError("divisor must be not zero")
+    if divisor is None:
+        out = record(AVG_POOL, (x,), (*attrs.items(), ("count_include_pad", bool(count_include_pad))))
+    else:  # the sum of a window is its average times what it was divided by
+        inside = record(AVG_POOL, (x,), (*attrs.items(), ("count_include_pad", False)))
+        out = inside * (_inside_counts(x._type.shape[2:], attrs, x.dtype) / divisor)
+    return _unshaped(out, input, dims)
+
+
+def _inside_counts(shape: tuple[int, ...], attrs: dict[str, Any], dtype: Any) -> Tensor:
+    """Give how many elements of the input each window sees: [h', w']."""
+    each = []
+    for n, k, s, p in zip(shape, attrs["kernel"], attrs["stride"], attrs["padding"], strict=True):
+        rest = n + 2 * p - k
+        out = (-(-rest // s) if attrs["ceil_mode"] else rest // s) + 1
+        if attrs["ceil_mode"] and (out - 1) * s >= n + p:
+            out -= 1
+        start = create.arange(out) * s - p
+        each.append((start + k).clamp(max=n) - start.clamp(min=0))
+    return cast(each[0].unsqueeze(1) * each[1], dtype)
+
+
+def avg_pool1d(
+    input: Tensor, kernel_size: Ints, stride: Ints | None = None, padding: Ints = 0, ceil_mode: bool = False, count_include_pad: bool = True
+) -> Tensor:
+    """Give the average of each window: [n, c, l] -> [n, c, l']."""
+    return _avg_pool(1, input, kernel_size, stride, padding, ceil_mode, count_include_pad, None)
+
+
+def avg_pool2d(
+    input: Tensor, kernel_size: Ints, stride: Ints | None = None, padding: Ints = 0, ceil_mode: bool = False,
+    count_include_pad: bool = True, divisor_override: int | None = None,
+) -> Tensor:  # fmt: skip
+    """Give the average of each window: [n, c, h, w] -> [n, c, h', w']."""
+    return _avg_pool(2, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
+
+
+def lp_pool1d(input: Tensor, norm_type: float, kernel_size: int, stride: int | None = None, ceil_mode: bool = False) -> Tensor:
+    """Give the p-norm of each window."""
+    out = avg_pool1d(input.pow(norm_type), kernel_size, stride, 0, ceil_mode)
+    return (pointwise.sign(out) * pointwise.relu(pointwise.abs(out)) * kernel_size).pow(1.0 / norm_type)
+
+
+def lp_pool2d(input: Tensor, norm_type: float, kernel_size: Ints, stride: Ints | None = None, ceil_mode: bool = False) -> Tensor:
+    """Give the p-norm of each window."""
+    kh, kw = _each(kernel_size, 2, "kernel_size")
+    out = avg_pool2d(input.pow(norm_type), kernel_size, stride, 0, ceil_mode)
+    return (pointwise.sign(out) * pointwise.relu(pointwise.abs(out)) * (kh * kw)).pow(1.0 / norm_type)
+
+
+# -- adaptive: windows differ in size, so that a fixed number of them covers the input
+
+
+def _targets(input: Tensor, output_size: Any, dims: int, name: str) -> tuple[int, ...]:
+    if input.ndim not in (dims + 1, dims + 2):
+        raise RuntimeError(f"{name}: Expected {dims + 1}D or {dims + 2}D tensor, but got {list(input._type.shape)}")
+    wanted = (output_size,) * dims if output_size is None or isinstance(output_size, int) else tuple(output_size)
+    if len(wanted) == 1:
+        wanted *= dims
+    if len(wanted) != dims:
+        raise RuntimeError(f"{name}: output_size must be {dims}")
+    sizes = input._type.shape[-dims:]
+    return tuple(n if w is None else int(w) for n, w in zip(sizes, wanted, strict=True))
+
+
+def _adaptive_avg(dims: int, input: Tensor, output_size: Any) -> Tensor:
+    name = f"adaptive_avg_pool{dims}d"
+    outs = _targets(input, output_size, dims, name)
+    sizes = input._type.shape[-dims:]
+    if all(o and n % o == 0 for n, o in zip(sizes, outs, strict=True)):
+        kernel = tuple(n // o for n, o in zip(sizes, outs, strict=True))
+        if outs == (1,) * dims:
+            return reduce.mean(input, tuple(range(-dims, 0)), keepdim=True)
+        return _avg_pool(dims, input, kernel, kernel, 0, False, True, None)
+    out = linalg.matmul(input, _averages(sizes[-1], outs[-1], input.dtype).mT)
+    return linalg.matmul(_averages(sizes[0], outs[0], input.dtype), out) if dims == 2 else out
+
+
+def _bounds(size: int, out: int) -> tuple[Tensor, Tensor]:
+    """Give where each of ``out`` windows over ``size`` elements starts and ends."""
+    at = create.arange(out)
+    return (at * size) // out, -((-(at + 1) * size) // out)
+
+
+def _averages(size: int, out: int, dtype: Any) -> Tensor:
+    """Give the matrix [out, size] that averages each window."""
+    start, end = _bounds(size, out)
+    place = create.arange(size)
+    inside = pointwise.logical_and(place >= start.unsqueeze(1), place < end.unsqueeze(1))
+    return cast(inside, dtype) / cast(end - start, dtype).unsqueeze(1)
+
+
+def adaptive_avg_pool1d(input: Tensor, output_size: Any) -> Tensor:
+    """Give ``output_size`` averages that cover the last dim."""
+    return _adaptive_avg(1, input, output_size)
+
+
+def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:
+    """Give ``output_size`` averages that cover the last two dims."""
+    return _adaptive_avg(2, input, output_size)
+
+
+def _taps(size: int, out: int) -> Tensor:
+    """Give [out, widest] positions: each window's elements, its last repeated."""
+    start, end = _bounds(size, out)
+    widest = max((-(-(i + 1) * size // out) - i * size // out for i in range(out)), default=1)
+    return pointwise.minimum(start.unsqueeze(1) + create.arange(widest), end.unsqueeze(1) - 1)
+
+
+def _adaptive_max(dims: int, input: Tensor, output_size: Any, indices: bool) -> Any:
+    outs = _targets(input, output_size, dims, f"adaptive_max_pool{dims}d")
+    x = _shaped(input, dims, f"adaptive_max_pool{dims}d")
+    sizes = x._type.shape[2:]
+    rows = _taps(sizes[0], ((1,) * (2 - dims) + outs)[0])
+    columns = _taps(sizes[1], outs[-1])
+    place = (rows.unsqueeze(1).unsqueeze(-1) * sizes[1] + columns.unsqueeze(0).unsqueeze(2)).flatten(2)  # [h', w', taps]
+    seen = record(OPS["index"], (x.flatten(2), cast(place, int64)), (("dims", (2,)),))
+    values, tap = reduce.max(seen, -1)
+    values = _unshaped(values, input, dims)
+    if not indices:
+        return values
+    where = place.expand((*seen._type.shape[:2], *place._type.shape)).gather(-1, tap.unsqueeze(-1)).squeeze(-1)
+    return values, _unshaped(where, input, dims)
+
+
+def adaptive_max_pool1d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
+    """Give ``output_size`` maxima that cover the last dim."""
+    return _adaptive_max(1, input, output_size, return_indices)
+
+
+def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
+    """Give ``output_size`` maxima that cover the last two dims."""
+    return _adaptive_max(2, input, output_size, return_indices)
+
+
+__all__ = [
+    "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_max_pool1d", "adaptive_max_pool2d", "avg_pool1d", "avg_pool2d",
+    "lp_pool1d", "lp_pool2d", "max_pool1d", "max_pool2d",
+]  # fmt: skip

@@ -1,0 +1,85 @@
+"""What communication becomes explicit: shared steps, masks before reductions, reasons."""
+
+from __future__ import annotations
+
+from gt.ir.graph import Graph, Value
+from gt.ir.mesh import Sharding
+from gt.ir.opdef import OPS
+from gt.ir.ops.collective import node_bytes
+from gt.ir.types import TensorType, float64, int64
+from gt.passes.context import Context
+from gt.passes.insert_collectives import InsertCollectives
+from gt.passes.propagate_sharding import PropagateSharding
+from tests.property.sharding_graphs import Recorder, everyone, record
+
+FOUR = everyone(4)
+ROWS = Sharding(FOUR, (("w",), ()))
+
+
+def explicit(graph: Graph) -> Graph:
+    context = Context(FOUR)
+    return InsertCollectives().run(PropagateSharding().run(graph, context), context)
+
+
+def total(x: Value, *dims: int) -> Value:
+    return OPS["sum"](x, dims=dims, keepdim=False, dtype=float64)
+
+
+def masks(graph: Graph) -> list[tuple[object, object]]:
+    return [(n.attr["dim"], n.attr["reduce"]) for n in explicit(graph).nodes if n.op.name == "mask_pad"]
+
+
+def one(shape: tuple[int, ...], body: object, dtype: object = float64) -> Graph:
+    type_ = TensorType(shape, dtype, Sharding(FOUR, (("w",), *((),) * (len(shape) - 1))))  # type: ignore[arg-type]
+    return record([type_], lambda _, x: [body(x)])  # type: ignore[operator]
+
+
+def test_padding_is_masked_only_where_a_reduction_reads_it() -> None:
+    assert masks(one((10, 6), lambda x: total(x, 0))) == [(0, "sum")]
+    assert masks(one((8, 6), lambda x: total(x, 0))) == []  # divides: no padding
+    assert masks(one((10, 6), lambda x: total(x, 1))) == []  # another dim
+    assert masks(one((10, 6), lambda x: OPS["exp"](x))) == []
+    assert masks(one((10, 6), lambda x: OPS["amax"](x, dims=(0,), keepdim=False))) == [(0, "max")]
+    assert masks(one((10, 6), lambda x: OPS["amin"](x, dims=(0,), keepdim=True))) == [(0, "min")]
+
+
+def test_a_contraction_masks_both_operands() -> None:
+    types = [
+        TensorType((6, 10), float64, Sharding(FOUR, ((), ("w",)))), TensorType((10, 5), float64, ROWS),
+    ]  # fmt: skip
+    assert masks(record(types, lambda _, a, b: [OPS["matmul"](a, b)])) == [(1, "sum"), (0, "sum")]
+
+
+def test_indices_in_padding_become_0() -> None:
+    types = [TensorType((7, 3), float64), TensorType((10,), int64, Sharding(FOUR, (("w",),)))]
+    assert masks(record(types, lambda _, table, index: [OPS["embedding"](table, index)])) == [(0, "sum")]
+    types = [TensorType((7,), int64), TensorType((10,), int64, Sharding(FOUR, (("w",),)))]
+    assert masks(record(types, lambda _, table, index: [OPS["index_select"](table, index, dim=0)])) == [(0, "sum")]
+
+
+def test_divisors_in_padding_are_not_0() -> None:
+    """torch raises for an integer divided by zero, in padding too."""
+    types = [TensorType((10,), int64, Sharding(FOUR, (("w",),)))] * 2
+    for name in ("floor_divide", "trunc_divide", "remainder", "fmod"):
+        assert masks(record(types, lambda _, a, b, name=name: [OPS[name](a, b)])) == [(0, "min")]
+
+
+def test_a_mask_serves_all_readers() -> None:
+    graph = record([TensorType((10, 6), float64, ROWS)], lambda _, x: [total(x, 0), total(x, 0, 1)])
+    assert masks(graph) == [(0, "sum")]
+
+
+def test_one_reshard_serves_all_readers_and_says_why() -> None:
+    def body(_: Recorder, x: Value) -> list[Value]:
+        return [OPS["cumsum"](x, dim=0), OPS["flip"](x, dims=(0,))]
+
+    graph = explicit(record([TensorType((8, 6), float64, ROWS)], body))
+    (gather,) = [n for n in graph.nodes if n.op.effect]
+    assert gather.op.name == "all_gather" and "cumsum" in gather.why
+    assert node_bytes(gather) == 8 * 6 * 8 * 3 // 4
+
+
+def test_outputs_are_never_pending() -> None:
+    graph = explicit(record([TensorType((8, 6), float64, ROWS)], lambda _, x: [total(x, 0)]))
+    assert [n.op.name for n in graph.nodes] == ["sum", "all_reduce"]
+    assert graph.outputs[0].type.sharding == Sharding.replicated(FOUR, 1)

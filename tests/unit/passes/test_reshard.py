@@ -1,0 +1,87 @@
+"""The steps planned between two placements."""
+
+from __future__ import annotations
+
+import pytest
+
+from gt.ir.mesh import Mesh, Sharding
+from gt.ir.ops.collective import sent_bytes
+from gt.ir.types import TensorType, float32
+from gt.passes.cost import H100, step_s
+from gt.passes.reshard import cost_s, is_local, plan_reshard, usable_as
+
+LINE = Mesh("all", (("w", 4),), (0, 1, 2, 3))
+GRID = Mesh("grid", (("dp", 2), ("tp", 2)), (0, 1, 2, 3))
+TYPE = TensorType((8, 8), float32)
+
+
+def line(rows: str = "", columns: str = "", partial: str = "") -> Sharding:
+    return Sharding(
+        LINE, (("w",) if rows else (), ("w",) if columns else ()), (("w", partial),) if partial else ()  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def names(have: Sharding, want: Sharding, type_: TensorType = TYPE) -> list[str]:
+    return [s.op.name for s in plan_reshard(have, want, type_)]
+
+
+@pytest.mark.parametrize(
+    ("have", "want", "steps"),
+    [
+        (line(), line(rows="w"), ["shard_slice"]),
+        (line(rows="w"), line(), ["all_gather"]),
+        (line(rows="w"), line(columns="w"), ["all_to_all"]),
+        (line(partial="sum"), line(), ["all_reduce"]),
+        (line(partial="max"), line(), ["all_reduce"]),
+        (line(partial="sum"), line(columns="w"), ["reduce_scatter"]),
+        (line(), line(partial="sum"), ["partial_from_whole"]),
+        (line(rows="w"), line(partial="sum"), ["all_gather", "partial_from_whole"]),
+        (line(rows="w"), line(rows="w"), []),
+    ],
+)
+def test_one_axis(have: Sharding, want: Sharding, steps: list[str]) -> None:
+    assert names(have, want) == steps
+
+
+def test_two_axes_take_the_cheapest_way() -> None:
+    both = Sharding(GRID, (("dp", "tp"), ()))
+    assert names(both, Sharding(GRID, (("dp",), ()))) == ["all_gather"]
+    assert names(both, Sharding(GRID, ((), ()))) == ["all_gather"]  # both axes at once
+    assert names(Sharding(GRID, (("dp",), ())), both) == ["shard_slice"]
+    assert names(Sharding(GRID, (("dp",), ()), (("tp", "sum"),)), both) == ["reduce_scatter"]
+    assert names(Sharding(GRID, (("dp",), ("tp",))), both) == ["all_to_all"]
+
+
+def test_cuts_that_do_not_nest_are_not_undone_one_by_one() -> None:
+    """Ten rows over 2 x 2 are cut at 3, 6 and 9, over 2 at 5: the inner axis alone cannot be gathered."""
+    ten = TensorType((10, 8), float32)
+    steps = plan_reshard(Sharding(GRID, (("dp", "tp"), ())), Sharding(GRID, (("dp",), ())), ten)
+    assert [s.op.name for s in steps] == ["all_gather", "shard_slice"]
+    assert dict(steps[0].attrs)["axes"] == ("dp", "tp")
+
+
+def test_a_whole_value_serves_fewer_workers() -> None:
+    two = Mesh.line((2, 1))
+    assert usable_as(Sharding.replicated(LINE, 2), Sharding.replicated(two, 2))
+    assert not usable_as(Sharding.replicated(two, 2), Sharding.replicated(LINE, 2))
+    assert names(Sharding.replicated(LINE, 2), Sharding(two, ((two.axes[0][0],), ()))) == ["shard_slice"]
+    assert is_local(Sharding.replicated(LINE, 2), Sharding(two, ((two.axes[0][0],), ())), TYPE)
+
+
+def test_workers_that_lack_a_value_get_it_from_one_that_has_it() -> None:
+    some, others = Mesh.line((1, 0)), Mesh.line((2, 0, 3))
+    steps = plan_reshard(Sharding(some, (("w1_0",), ())), Sharding(others, ((), ("w2_0_3",))), TYPE)
+    assert [s.op.name for s in steps] == ["all_gather", "transfer", "shard_slice"]
+    assert dict(steps[1].attrs)["group"] == (0, 2, 3)
+
+
+def test_costs_are_latency_plus_bytes() -> None:
+    assert sent_bytes("all_reduce", 4, 1000) == 1500
+    assert sent_bytes("all_gather", 4, 1000) == 750
+    assert sent_bytes("all_to_all", 4, 1600) == 300
+    assert sent_bytes("shard_slice", 4, 1000) == 0
+    big = 1 << 30
+    assert step_s("all_gather", 8, big) == pytest.approx(big * 7 / 8 / H100.link_bandwidth, rel=0.02)
+    assert step_s("all_gather", 8, 8) > H100.launch_s
+    assert step_s("all_reduce", 1, big) == 0
+    assert cost_s(line(rows="w"), line(), TYPE) == pytest.approx(step_s("all_gather", 4, 256))
