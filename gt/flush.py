@@ -18,12 +18,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gt import session as sessions
+from gt.handle import Handle
 from gt.ir.graph import Graph, Location, Node, Value
 from gt.ir.signals import SignalConfig
 from gt.passes.autodiff import saved_values
 from gt.runtime.session import Session
-from gt.handle import Handle
-from gt.trace import RULES, Buffer, Rule, Trace, install_flush, new_buffer, state, take_dead
+from gt.trace import RULES, Rule, Trace, install_flush, new_buffer, state, take_dead
 
 log = logging.getLogger("gt.flush")
 
@@ -92,7 +92,10 @@ def requires(trace: Trace, ids: tuple[int, ...]) -> tuple[bool, ...]:
             if rule.op is None:
                 tracked.append(first in trace.leaves or first in trace.links)
             else:
-                tracked.extend(bool(code & 1 and t.dtype.kind in "fc") or first + i in trace.leaves for i, t in enumerate(rule.outputs))
+                tracked.extend(
+                    bool(code & 1 and t.dtype.kind in "fc") or first + i in trace.leaves
+                    for i, t in enumerate(rule.outputs)
+                )
         trace.tracked = tracked
     return tuple([bool(trace.tracked[id]) for id in ids])
 
@@ -208,8 +211,13 @@ def build_graph(trace: Trace, outputs: tuple[int, ...], donated: frozenset[int],
         results = tuple(Value(t, hint) for t in rule.outputs)
         nodes.append(
             Node(
-                rule.op, tuple(values[i] for i in operands), results, rule.attrs,
-                location(*where) if where else None, signal, bool(id & 1),
+                rule.op,
+                tuple(values[i] for i in operands),
+                results,
+                rule.attrs,
+                location(*where) if where else None,
+                signal,
+                bool(id & 1),
             )  # fmt: skip
         )
         values.extend(results)

@@ -22,7 +22,7 @@ from gt.ir.evaluate import from_wire
 from gt.ir.graph import Attrs
 from gt.ir.opdef import OpDef
 from gt.ir.ops import OPS
-from gt.ir.types import DType, ShapeError, TensorType
+from gt.ir.types import DType, TensorType
 from gt.shape import Size
 from gt.trace import Buffer, Trace, producer_name, record, state
 from gt.views import VIEWS, view_strides
@@ -36,7 +36,7 @@ COPY, ALIAS = OPS["copy"], OPS["alias"]
 class Handle:
     """A multi-dimensional array, lazily computed. Made by ``gt.tensor``, ``gt.randn`` and other functions, not directly."""
 
-    _type: HandleType
+    _type: TensorType
     _trace: Trace | None = None
     _index: int = -1
     _buffer: Buffer | None = None
@@ -57,7 +57,7 @@ class Handle:
     __array_ufunc__ = None  # NumPy hands operators over to us instead of looping over elements
     __array_priority__ = 1000
 
-    def __init__(self, trace: Trace | None = None, index: int = -1, type: HandleType | None = None) -> None:
+    def __init__(self, trace: Trace | None = None, index: int = -1, type: TensorType | None = None) -> None:
         if type is None:
             raise TypeError("gt.Tensor is not made directly: use gt.tensor(data), gt.empty(shape) or another function")
         self._trace, self._index, self._type = trace, index, type
@@ -65,7 +65,7 @@ class Handle:
     # -- what it is: never flushes
 
     @property
-    def type(self) -> SelfType:
+    def type(self) -> TensorType:
         return self._type
 
     @property
@@ -169,8 +169,10 @@ class Handle:
     @grad.setter
     def grad(self, value: Handle | None) -> None:
         if value is not None:
-            if not isinstance(value, Tensor):
-                raise TypeError(f"assigned grad expected to be a Tensor or None but got grad of type {type(value).__name__}")
+            if not isinstance(value, Handle):
+                raise TypeError(
+                    f"assigned grad expected to be a Tensor or None but got grad of type {type(value).__name__}"
+                )
             if value._type is not self._type:
                 raise RuntimeError(
                     f"assigned grad has data of a different type or size: expected {self._type!r}, got {value._type!r}"
@@ -229,7 +231,9 @@ class Handle:
             if self._rg and self._leaf:
                 raise RuntimeError("a leaf Variable that requires grad is being used in an in-place operation.")
             if root is not self and root._rg and root._leaf:
-                raise RuntimeError("a view of a leaf Variable that requires grad is being used in an in-place operation.")
+                raise RuntimeError(
+                    "a view of a leaf Variable that requires grad is being used in an in-place operation."
+                )
         assert value._type is self._type, f"{value._type!r} assigned to {self._type!r}"
         if value is self:
             return self

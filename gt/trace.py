@@ -1,8 +1,8 @@
 """Recording: ops append to a flat trace, and reading a value flushes it.
 
-Owns: ``Trace`` (one per thread), ``record`` (the path every op takes), the structural key, and ``flush``. Nothing here runs
-an op. Must not know: what ops mean, how tensors are used, where graphs run. Next: ``tensor`` (the handles), ``lower``
-(trace to Graph), ``session`` (where flushes go).
+Owns: ``Trace`` (one per thread), ``record`` (the path every op takes) and the structural key. Nothing here runs an op. Must
+not know: what ops mean, how tensors are used, where graphs run. Next: ``handle`` (what names a value), ``flush`` (from a
+trace to a run).
 
 A trace entry is ``(rule id, operand value ids)``. A *rule* is an op with its attributes, operand types and result types,
 interned, so one dictionary lookup is shape inference, and the tuple of entries is the structural key. Value ids count
@@ -146,7 +146,8 @@ class Trace:
 
     __slots__ = (
         "code", "where", "handles", "size", "inputs", "input_ids", "scalars", "scalar_ids", "leaves", "links", "marks",
-        "freed", "overwritten", "edge", "sealed", "lock", "number", "saved", "names", "hooks", "hooked", "limit", "session", "tracked",
+        "freed", "overwritten", "edge", "sealed", "lock", "number", "saved", "names", "hooks", "hooked",
+        "limit", "session", "tracked",
         "__weakref__",
     )  # fmt: skip
     _numbers = itertools.count()
@@ -161,7 +162,9 @@ class Trace:
         self.input_ids: dict[int, int] = {}  # buffer id -> value id
         self.scalars: list[Scalar] = []
         self.scalar_ids: list[int] = []
-        self.leaves: dict[int, tuple[weakref.ref[Any], int]] = {}  # value id -> who accumulates its gradient, its version
+        self.leaves: dict[
+            int, tuple[weakref.ref[Any], int]
+        ] = {}  # value id -> who accumulates its gradient, its version
         self.links: dict[int, tuple[Trace, int]] = {}  # input value id -> where an earlier trace taped it
         self.marks: list[tuple[int, tuple[str, SignalConfig] | None]] = [(0, signal)] if signal else []
         self.freed: set[int] = set()  # entries whose saved values a backward() has let go
@@ -188,7 +191,9 @@ class Trace:
         if self.session is None:
             self.session = buffer.session
         elif self.session is not buffer.session:
-            raise RuntimeError("this tensor belongs to a session that was closed or to another one: values do not move between sessions")
+            raise RuntimeError(
+                "this tensor belongs to a session that was closed or to another one: values do not move between sessions"
+            )
         index = self.input_ids.get(buffer.id)
         if index is None:
             self.input_ids[buffer.id] = index = self.append_leaf(_leaf_rule("input", buffer.type))
@@ -227,7 +232,6 @@ class Trace:
                 self.marks.pop()
             if (self.marks[-1][1] if self.marks else None) is not signal:
                 self.marks.append((at, signal))
-
 
     def signal_at(self, entry: int) -> tuple[str, SignalConfig] | None:
         """Give the signal under which an entry was recorded."""
@@ -309,11 +313,14 @@ def producer_name(trace: Trace, index: int) -> str:
         rule = RULES[id >> 1]
         first += len(rule.outputs)
         if index < first:
-            return "".join(w.capitalize() for w in rule.op.name.split("_")) + "Backward0" if rule.op else "AccumulateGrad"
+            return (
+                "".join(w.capitalize() for w in rule.op.name.split("_")) + "Backward0" if rule.op else "AccumulateGrad"
+            )
     return "Backward0"
 
 
 # -- recording
+
 
 def record(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs = ()) -> Any:
     """Append ``op`` to this thread's trace and give its result, or a tuple of results.

@@ -142,9 +142,7 @@ def _element_index(shape: Shape, global_shape: Shape, offset: Shape, device: tor
     return index
 
 
-def _words(
-    seed: Key, stream: Key, shape: Shape, global_shape: Shape, offset: Shape, device: torch.device
-) -> Words:
+def _words(seed: Key, stream: Key, shape: Shape, global_shape: Shape, offset: Shape, device: torch.device) -> Words:
     i = _element_index(shape, global_shape, offset, device)
     zero = torch.zeros_like(i)
     if isinstance(seed, Tensor):

@@ -235,7 +235,8 @@ class RemoteSession:
             case wire.Failed(request, fault) | wire.PartFailed(request, fault):
                 reading = self._readings.pop(request, None)
                 if reading is not None:
-                    reading.future.set_exception((reading.retried or fault).exception())
+                    told = reading.retried if reading.retried is not None and fault.kind == "protocol" else fault
+                    reading.future.set_exception(told.exception())
             case wire.Placed(buffer, tiles):
                 self._upload(buffer, tiles)
             case wire.Workers(workers):

@@ -31,6 +31,7 @@ def busy(desk: Desk, runs: int = 6) -> int:
     """Put so much work in flight that a kill falls into the middle of it; give the last buffer."""
     x = desk.put(np.ones((N, N)) / N, rows())
     w = desk.put(np.ones((N, N)) / N, rows())
+    desk.get(x, 60), desk.get(w, 60)  # the uploads are over
     for _ in range(runs):
         x = desk.run("matmul", (x, (N, N)), (w, (N, N)))
     return x

@@ -78,7 +78,7 @@ def _scatter_infer(name: str) -> Any:
 
 
 def _places(index: np.ndarray, dim: int) -> tuple[np.ndarray, ...]:
-    grid = list(np.indices(index.shape, sparse=True))
+    grid: list[Any] = list(np.indices(index.shape, sparse=True))
     grid[dim] = index
     return tuple(grid)
 
@@ -161,7 +161,8 @@ index_select = op(
 
 def _index_add_numpy(x: np.ndarray, index: np.ndarray, source: np.ndarray, dim: int) -> np.ndarray:
     out = x.astype(np.float32) if x.dtype == np.float16 else x.copy()
-    np.add.at(out, (*(slice_(None),) * dim, index), source)
+    place: Any = (*(slice_(None),) * dim, index)
+    np.add.at(out, place, source)
     return out
 
 

@@ -279,7 +279,8 @@ def _embedding_backward_numpy(g: np.ndarray, index: np.ndarray, rows: int, paddi
 
 def _embedding_backward_rule(operands: tuple[Shape, ...], results: tuple[Shape, ...], attrs: dict[str, Any]) -> fx.Rule:
     batch = [f"b{i}" for i in range(len(operands[1]))]
-    kinds: dict[str, fx.FactorKind] = {n: "sum" for n in batch} | {"v": "whole"}
+    kinds: dict[str, fx.FactorKind] = dict.fromkeys(batch, "sum")
+    kinds["v"] = "whole"
     return rule_of([[*batch, "d"], batch], [["v", "d"]], (*operands, *results), kinds)
 
 

@@ -128,7 +128,7 @@ def _layer_backward_rule(operands: tuple[Shape, ...], results: tuple[Shape, ...]
     names = dim_names(len(operands[0]))
     lead = len(names) - len(operands[4])
     stat = names[:lead] + [""] * len(operands[4])
-    kinds: dict[str, fx.FactorKind] = {n: "sum" for n in names[:lead]} | {n: "whole" for n in names[lead:]}
+    kinds: dict[str, fx.FactorKind] = {n: "sum" if d < lead else "whole" for d, n in enumerate(names)}
     tail = names[lead:]
     return rule_of([names, names, stat, stat, tail], [names, tail, tail], (*operands, *results), kinds)
 

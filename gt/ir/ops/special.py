@@ -267,6 +267,6 @@ nan_to_num = unary(
 )  # fmt: skip
 angle = unary(
     "angle", lambda x: np.where(np.isnan(x), np.nan, np.where(x < 0, math.pi, 0)),
-    "torch.where(torch.isnan({x}), {x}, ({x} < 0) * 3.141592653589793).to({out})",
+    "torch.where(torch.isnan({x}), {x}, ({x} < 0).to({out}) * 3.141592653589793)",
     lambda g, y, x: mul(g, constant(0, g)), kinds=FLOAT, doc="0 or pi.",
 )  # fmt: skip

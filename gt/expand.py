@@ -1,0 +1,230 @@
+"""Gradients expanded on the client: for a tape that spans a flush, has hooks, or must itself be differentiated.
+
+Owns: running ``backpropagate`` over tape entries, recording only what the wanted gradients need.
+Next: ``gt.passes.autodiff`` (the same core, as a pass), ``autograd``.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from gt.flush import requires
+from gt.handle import from_buffer, no_tape
+from gt.ir.graph import Attrs
+from gt.ir.opdef import OpDef, emitting
+from gt.ir.ops import OPS
+from gt.ir.types import DType, TensorType
+from gt.passes.autodiff import backpropagate
+from gt.signal import for_backward
+from gt.tape import Key, Tape
+from gt.trace import RULES, Buffer, Number, Trace, ValueRef, record, rule_of, state
+
+if TYPE_CHECKING:
+    from gt.tensor import Tensor
+
+ADD, FULL = OPS["add"], OPS["full"]
+Hook = Callable[["Tensor"], "Tensor | None"]
+
+
+def ones(type: TensorType) -> Any:
+    """Record ones of a type: the gradient a backward starts from."""
+    return record(FULL, (), (("shape", type.shape), ("value", 1.0), ("dtype", type.dtype)))
+
+
+def call_hook(hook: Hook, g: Any) -> Any:
+    out = hook(g)
+    if out is None:
+        return g
+    if out._type is not g._type:
+        raise RuntimeError(f"hook must return a gradient of type {g._type!r}, got {out._type!r}")
+    return out
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A tape entry as ``backpropagate`` wants it; values are keyed by where they were first recorded."""
+
+    op: OpDef
+    attrs: Attrs
+    inputs: tuple[Key, ...]
+    outputs: tuple[Key, ...]
+    trace: Trace
+    entry: int
+
+
+class _Lazy:
+    """A result of an op that a vjp called: recorded once it turns out to be part of a gradient somebody wants."""
+
+    __slots__ = ("type", "step", "index")
+
+    def __init__(self, type: TensorType, step: _Step, index: int) -> None:
+        self.type, self.step, self.index = type, step, index
+
+
+@dataclass(eq=False)
+class _Step:
+    op: OpDef
+    attrs: Attrs
+    inputs: tuple[Any, ...]
+    signal: Any
+    number: int
+    results: tuple[Any, ...] | None = None
+
+
+class _Recording:
+    """An emitter that notes ops and records, into this thread's trace, those that ``force`` needs."""
+
+    def __init__(self) -> None:
+        self.signal: Any = None
+        self.numbers = itertools.count()
+
+    def emit(self, op: OpDef, inputs: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+        step = _Step(op, attrs, tuple(inputs), self.signal, next(self.numbers))
+        outputs = rule_of(op, attrs, tuple(v.type for v in inputs)).outputs
+        return tuple(_Lazy(type, step, i) for i, type in enumerate(outputs))
+
+    def constant(self, value: bool | int | float, dtype: DType) -> Any:
+        return self.emit(FULL, (), (("shape", ()), ("value", value), ("dtype", dtype)))[0]
+
+    def force(self, value: Any) -> Any:
+        """Record what ``value`` needs, in the order its vjps called it, and give the tensor."""
+        if not isinstance(value, _Lazy):
+            return value
+        todo, steps = [value.step], {value.step.number: value.step}
+        while todo:
+            for operand in todo.pop().inputs:
+                if isinstance(operand, _Lazy) and operand.step.results is None and operand.step.number not in steps:
+                    steps[operand.step.number] = operand.step
+                    todo.append(operand.step)
+        for _, step in sorted(steps.items()):
+            if step.results is None:
+                state.trace.mark(step.signal)
+                out = record(
+                    step.op,
+                    tuple(v.step.results[v.index] if isinstance(v, _Lazy) else v for v in step.inputs),
+                    step.attrs,
+                )
+                step.results = out if isinstance(out, tuple) else (out,)
+        assert value.step.results is not None
+        return value.step.results[value.index]
+
+
+def _canonical(trace: Trace, id: int) -> Key:
+    while id in trace.links:
+        trace, id = trace.links[id]
+    return trace, id
+
+
+@contextmanager
+def _whole(trace: Trace) -> Iterator[None]:
+    """Keep the pending trace from being flushed meanwhile."""
+    with trace.lock:
+        limit, trace.limit = trace.limit, 1 << 62
+        try:
+            yield
+        finally:
+            trace.limit = limit
+
+
+def expand(
+    roots: list[Key], seeds: Sequence[Any], tape: Tape, leaves: list[tuple[Key, Tensor]], create_graph: bool
+) -> list[tuple[Tensor, Tensor]]:
+    nodes = [
+        _Entry(
+            rule.op,
+            rule.attrs,
+            tuple(_canonical(trace, i) for i in operands),
+            tuple((trace, first + i) for i in range(len(rule.outputs))),
+            trace,
+            entry,
+        )  # fmt: skip
+        for trace, visited in sorted(tape.entries.items(), key=lambda item: item[0].number)
+        for entry, rule, operands, first in reversed(visited)
+        if rule.op is not None
+    ]
+    start: dict[Key, Any] = {}
+    trace = state.trace
+    signal = trace.marks[-1][1] if trace.marks else None
+    recording = _Recording()
+
+    def on_node(node: Any) -> None:
+        recording.signal = _backward_signal(node)
+
+    with _whole(trace), no_tape(not create_graph), emitting(recording):
+        for root, seed in zip(roots, seeds, strict=True):
+            seed = seed if seed is not None else ones(_type_at(root))
+            root = _canonical(*root)
+            start[root] = ADD(start[root], seed) if root in start else seed
+        if tape.hooked:
+            nodes = _with_hooks(nodes, recording)
+        lazy = backpropagate(nodes, start, {key for key, _ in leaves}, _lookup, on_node)
+        found = {key: recording.force(g) for key, g in lazy.items()}
+        trace.mark(signal)
+    return [(t, found[key]) for key, t in leaves if key in found]
+
+
+def _backward_signal(node: Any) -> Any:
+    """Give the signal that a forward entry's gradients follow."""
+    return for_backward(node.trace.signal_at(node.entry))
+
+
+def _type_at(key: Key) -> TensorType:
+    trace, id = key
+    first = 0
+    for code, _ in trace.code:
+        outputs = RULES[code >> 1].outputs
+        if id < first + len(outputs):
+            return outputs[id - first]
+        first += len(outputs)
+    raise AssertionError(f"value {id} is not in the trace")
+
+
+def _lookup(key: Key) -> Any:
+    """Give the value of a key as an operand; one that no vjp should read is only a type."""
+    trace, id = key
+    type = _type_at(key)
+    if not trace.sealed:
+        ref = ValueRef(trace, id, type)
+        ref._rg = id in trace.leaves or id in trace.links or requires(trace, (id,))[0]
+        return ref
+    saved = trace.saved.get(id)
+    if isinstance(saved, Buffer):
+        leaf = trace.leaves.get(id)
+        tensor = leaf[0]() if leaf is not None else None
+        if tensor is not None and tensor._buffer is saved:
+            return tensor
+        out = from_buffer(saved)
+        if requires(trace, (id,))[0]:
+            out._rg, out._leaf, out._tape = True, False, key
+        return out
+    return Number(saved, type.dtype) if saved is not None else ValueRef(trace, -1, type)
+
+
+def _with_hooks(nodes: list[_Entry], recording: _Recording) -> list[Any]:
+    """Make the gradient of each hooked value pass through its hooks."""
+    out: list[Any] = []
+    for node in nodes:
+        for key in node.outputs:
+            ref = key[0].hooked.get(key[1])
+            tensor = ref() if ref is not None else None
+            if tensor is not None and tensor._hooks:
+                node = _hooked_entry(node, tensor, recording)
+        out.append(node)
+    return out
+
+
+def _hooked_entry(node: _Entry, tensor: Tensor, recording: _Recording) -> Any:
+    """Give the entry with a vjp that passes the gradient of ``tensor`` through its hooks first."""
+    op = node.op
+
+    def vjp(g: Any, y: Any, *inputs: Any, **attrs: Any) -> Any:
+        for hook in list((tensor._hooks or {}).values()):
+            g = call_hook(hook, recording.force(g))
+        assert op.vjp is not None
+        return op.vjp(g, y, *inputs, **attrs)
+
+    return replace(node, op=replace(op, vjp=vjp))

@@ -1,0 +1,427 @@
+"""The less everyday elementwise functions: fused forms, remainders, parts of numbers, complex numbers, closeness.
+
+Owns: their signatures and compositions. Next: ``pointwise`` (the everyday ones), ``special``.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gt.functions.pointwise import abs as abs_
+from gt.functions.pointwise import add, div, eq, isfinite, isinf, isnan, le, logical_and, mul, sub, where
+from gt.functions.promote import (
+    binary, broadcast, cast, floated, get_default_dtype, need_tensor, promoted, unary,
+)  # fmt: skip
+from gt.handle import Handle
+from gt.ir.ops import OPS
+from gt.ir.types import DType, Scalar, bool_, broadcast_shapes, float32, float64
+from gt.trace import record
+
+if TYPE_CHECKING:
+    from gt.tensor import Tensor
+
+
+def both(name: str, op: str, input: Tensor, other: Tensor, floating: bool = False) -> Tensor:
+    """Record an op whose operands must both be tensors."""
+    need_tensor(name, input=input, other=other)
+    return binary(OPS[op], input, other, floating)
+
+
+def real_only(name: str, *tensors: Any) -> None:
+    """Raise RuntimeError for complex operands."""
+    for t in tensors:
+        if isinstance(t, Handle) and t._type.dtype.kind == "c":
+            raise RuntimeError(f"{name} is not implemented for complex tensors")
+
+
+# -- two operands
+
+
+def fmax(input: Tensor, other: Tensor) -> Tensor:
+    """Give the larger, elementwise; a number wins over NaN."""
+    return both("fmax", "fmax", input, other)
+
+
+def fmin(input: Tensor, other: Tensor) -> Tensor:
+    """Give the smaller, elementwise; a number wins over NaN."""
+    return both("fmin", "fmin", input, other)
+
+
+def hypot(input: Tensor, other: Tensor) -> Tensor:
+    """Give sqrt(input² + other²) without overflow."""
+    return both("hypot", "hypot", input, other)
+
+
+def copysign(input: Tensor, other: Tensor | Scalar) -> Tensor:
+    """Give |input| with the sign of ``other``."""
+    need_tensor("copysign", input=input)
+    return binary(OPS["copysign"], input, other, floating=True)
+
+
+def nextafter(input: Tensor, other: Tensor) -> Tensor:
+    """Give the next representable number after ``input`` towards ``other``."""
+    return both("nextafter", "nextafter", input, other)
+
+
+def logaddexp(input: Tensor, other: Tensor) -> Tensor:
+    """Give log(exp(input) + exp(other)) without overflow."""
+    return both("logaddexp", "logaddexp", input, other)
+
+
+def logaddexp2(input: Tensor, other: Tensor) -> Tensor:
+    """Give log2(2**input + 2**other) without overflow."""
+    need_tensor("logaddexp2", input=input, other=other)
+    ln2 = math.log(2)
+    return logaddexp(input * ln2, other * ln2) / ln2
+
+
+def gcd(input: Tensor, other: Tensor) -> Tensor:
+    """Give the greatest common divisor of integers."""
+    return both("gcd", "gcd", input, other)
+
+
+def lcm(input: Tensor, other: Tensor) -> Tensor:
+    """Give the least common multiple of integers."""
+    need_tensor("lcm", input=input, other=other)
+    a, b = promoted(input, other)
+    divisor = gcd(a, b)
+    return where(divisor == 0, divisor, abs_(a // where(divisor == 0, 1, divisor) * b))
+
+
+def heaviside(input: Tensor, values: Tensor) -> Tensor:
+    """Give 0 where negative, 1 where positive, ``values`` where zero."""
+    need_tensor("heaviside", input=input, values=values)
+    real_only("heaviside", input, values)
+    if input._type.dtype is not values._type.dtype:
+        raise RuntimeError("heaviside is not yet implemented for tensors with different dtypes.")
+    a, b = broadcast(input, values)
+    return where(a == 0, b, cast(a > 0, a._type.dtype))
+
+
+def float_power(input: Tensor | Scalar, exponent: Tensor | Scalar) -> Tensor:
+    """Raise to a power in float64 (complex64 for complex)."""
+    both_ = [v for v in (input, exponent)]
+    is_complex = any(v._type.dtype.kind == "c" if isinstance(v, Handle) else isinstance(v, complex) for v in both_)
+    if is_complex:
+        raise NotImplementedError("float_power of complex tensors needs complex128, which gt does not have: use pow")
+    a, b = (cast(v, float64) if isinstance(v, Handle) else v for v in both_)
+    return binary(OPS["pow"], a, b)
+
+
+def ldexp(input: Tensor, other: Tensor) -> Tensor:
+    """Give input * 2**other."""
+    need_tensor("ldexp", input=input, other=other)
+    kind = other._type.dtype
+    return mul(input, binary(OPS["pow"], 2.0, cast(other, get_default_dtype()) if kind.kind in "bui" else other))
+
+
+def frexp(input: Tensor) -> tuple[Tensor, Tensor]:
+    """Split into mantissa in [0.5, 1) and int32 exponent."""
+    if input._type.dtype.kind != "f":
+        raise RuntimeError("torch.frexp() only supports floating-point dtypes")
+    return record(OPS["frexp"], (input,))
+
+
+def bitwise_left_shift(input: Tensor | Scalar, other: Tensor | Scalar) -> Tensor:
+    """Give ``input << other``, elementwise."""
+    return _shift("left_shift", input, other)
+
+
+def bitwise_right_shift(input: Tensor | Scalar, other: Tensor | Scalar) -> Tensor:
+    """Give ``input >> other``, elementwise, keeping the sign."""
+    return _shift("right_shift", input, other)
+
+
+def _shift(name: str, a: Any, b: Any) -> Tensor:
+    for t in (a, b):
+        if isinstance(t, Handle) and t._type.dtype.kind not in "ui":
+            raise NotImplementedError(f'"bitwise_{name}_cpu" not implemented for {t._type.dtype.name}: use integers')
+    return binary(OPS[name], a, b)
+
+
+def rsub(input: Tensor, other: Tensor | Scalar, *, alpha: Scalar = 1) -> Tensor:
+    """Give ``other - alpha * input``."""
+    return sub(other, input, alpha=alpha)  # type: ignore[arg-type]
+
+
+# -- three operands
+
+
+def lerp(input: Tensor, end: Tensor, weight: Tensor | Scalar) -> Tensor:
+    """Give ``input + weight * (end - input)``, exact at both ends."""
+    need_tensor("lerp", input=input, end=end)
+    if input._type.dtype is not end._type.dtype:
+        raise RuntimeError(f"expected dtype {input._type.dtype.name} for `end` but got dtype {end._type.dtype.name}")
+    near = abs_(weight) < 0.5
+    apart = sub(end, input)
+    if not isinstance(weight, Handle):
+        return add(input, mul(apart, weight)) if near else sub(end, mul(apart, 1 - weight))
+    return where(near, input + weight * apart, end - apart * (1 - weight))
+
+
+def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 1) -> Tensor:
+    """Give ``input + value * tensor1 * tensor2``."""
+    need_tensor("addcmul", input=input, tensor1=tensor1, tensor2=tensor2)
+    product = mul(tensor1, tensor2)
+    return add(input, product if value == 1 else mul(product, value))
+
+
+def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 1) -> Tensor:
+    """Give ``input + value * tensor1 / tensor2``. Errors: RuntimeError for integers."""
+    need_tensor("addcdiv", input=input, tensor1=tensor1, tensor2=tensor2)
+    if tensor1._type.dtype.kind in "bui" and tensor2._type.dtype.kind in "bui":
+        raise RuntimeError(
+            "Integer division with addcdiv is no longer supported, and in a future  release addcdiv will perform a true division "
+            "of tensor1 and tensor2."
+        )
+    return add(input, div(tensor1 if value == 1 else mul(tensor1, value), tensor2))
+
+
+# -- one operand
+
+
+def frac(input: Tensor) -> Tensor:
+    """Give the part after the point, with the sign of ``input``."""
+    if input._type.dtype.kind != "f":
+        raise RuntimeError(f'"frac" not implemented for {input._type.dtype.name}: use a floating point tensor')
+    return sub(input, unary(OPS["trunc"], input))
+
+
+def deg2rad(input: Tensor) -> Tensor:
+    """Turn degrees into radians."""
+    real_only("deg2rad", input)
+    return mul(floated(input), math.pi / 180)
+
+
+def rad2deg(input: Tensor) -> Tensor:
+    """Turn radians into degrees."""
+    real_only("rad2deg", input)
+    return mul(floated(input), 180 / math.pi)
+
+
+def positive(input: Tensor) -> Tensor:
+    """Give the tensor itself."""
+    if input._type.dtype is bool_:
+        raise RuntimeError("The `+` operator, on a bool tensor is not supported.")
+    return input
+
+
+def sgn(input: Tensor) -> Tensor:
+    """Give x / |x|, 0 at 0; the sign of real numbers."""
+    return unary(OPS["sgn" if input._type.dtype.kind == "c" else "sign"], input)
+
+
+def signbit(input: Tensor) -> Tensor:
+    """Say where the sign bit is set: negative numbers and -0.0."""
+    real_only("signbit", input)
+    return unary(OPS["signbit"], input) if input._type.dtype is not bool_ else input & False
+
+
+def nan_to_num(
+    input: Tensor, nan: float | None = 0.0, posinf: float | None = None, neginf: float | None = None
+) -> Tensor:
+    """Replace NaN and infinities; by default with 0 and the largest finite numbers of the dtype."""
+    dtype = input._type.dtype
+    if dtype.kind in "bui":
+        return record(OPS["copy"], (input,))
+    if dtype.kind == "c":
+        return complex(*(nan_to_num(part, nan, posinf, neginf) for part in (real(input), imag(input))))
+    top = largest(dtype)
+    attrs = (
+        ("nan", float(0.0 if nan is None else nan)), ("posinf", float(top if posinf is None else posinf)),
+        ("neginf", float(-top if neginf is None else neginf)),
+    )  # fmt: skip
+    return record(OPS["nan_to_num"], (input,), attrs)
+
+
+def largest(dtype: DType) -> float:
+    """Give the largest finite number of a floating point dtype."""
+    return 3.3895313892515355e38 if dtype.name == "bfloat16" else float(np.finfo(dtype.numpy).max)
+
+
+def isposinf(input: Tensor) -> Tensor:
+    """Say where ``input`` is plus infinity."""
+    if input._type.dtype.kind == "c":
+        raise RuntimeError("isposinf does not support complex inputs.")
+    return logical_and(isinf(input), input > 0)
+
+
+def isneginf(input: Tensor) -> Tensor:
+    """Say where ``input`` is minus infinity."""
+    if input._type.dtype.kind == "c":
+        raise RuntimeError("isneginf does not support complex inputs.")
+    return logical_and(isinf(input), input < 0)
+
+
+def isreal(input: Tensor) -> Tensor:
+    """Say where the imaginary part is 0."""
+    return eq(imag(input), 0) if input._type.dtype.kind == "c" else eq(input, input) | True
+
+
+# -- complex numbers
+
+
+def conj(input: Tensor) -> Tensor:
+    """Give the complex conjugate; a real tensor itself."""
+    return unary(OPS["conj"], input) if input._type.dtype.kind == "c" else input
+
+
+def conj_physical(input: Tensor) -> Tensor:
+    """Give the complex conjugate in memory of its own."""
+    return unary(OPS["conj"], input) if input._type.dtype.kind == "c" else record(OPS["copy"], (input,))
+
+
+def resolve_conj(input: Tensor) -> Tensor:
+    """Give the tensor itself: gt conjugates at once."""
+    return input
+
+
+def resolve_neg(input: Tensor) -> Tensor:
+    """Give the tensor itself: gt negates at once."""
+    return input
+
+
+def real(input: Tensor) -> Tensor:
+    """Give the real part; a copy for complex tensors."""
+    return unary(OPS["real"], input) if input._type.dtype.kind == "c" else input
+
+
+def imag(input: Tensor) -> Tensor:
+    """Give the imaginary part. Errors: RuntimeError for real tensors."""
+    if input._type.dtype.kind != "c":
+        raise RuntimeError("imag is not implemented for tensors with non-complex dtypes.")
+    return unary(OPS["imag"], input)
+
+
+def complex(real: Tensor, imag: Tensor) -> Tensor:
+    """Give ``real + 1j * imag``. Dtypes: float32 gives complex64."""
+    need_tensor("complex", real=real, imag=imag)
+    for t in (real, imag):
+        if t._type.dtype.kind != "f":
+            raise RuntimeError(f"Expected both inputs to be Half, Float or Double tensors but got {_pair(real, imag)}")
+    if real._type.dtype is not imag._type.dtype:
+        raise RuntimeError(
+            f"Expected object of scalar type {_scalar(real)} but got scalar type {_scalar(imag)} for second argument"
+        )
+    if real._type.dtype is float64:
+        raise NotImplementedError("complex of float64 needs complex128, which gt does not have: use float32")
+    return binary(OPS["complex"], real, imag)
+
+
+def _scalar(t: Handle) -> str:
+    names = {"float32": "Float", "float64": "Double", "float16": "Half", "bfloat16": "BFloat16", "int64": "Long", "int32": "Int"}
+    return names.get(t._type.dtype.name, t._type.dtype.name.capitalize())
+
+
+def _pair(a: Handle, b: Handle) -> str:
+    return f"{_scalar(a)} and {_scalar(b)}"
+
+
+def polar(abs: Tensor, angle: Tensor) -> Tensor:
+    """Give the complex number of an absolute value and an angle."""
+    need_tensor("polar", abs=abs, angle=angle)
+    a, b = broadcast(abs, angle)
+    return complex(a * unary(OPS["cos"], b), a * unary(OPS["sin"], b))
+
+
+def angle(input: Tensor) -> Tensor:
+    """Give the angle of complex numbers; 0 or pi for real ones."""
+    if input._type.dtype.kind == "c":
+        return binary(OPS["atan2"], imag(input), real(input))
+    return unary(OPS["angle"], floated(input))
+
+
+def view_as_real(input: Tensor) -> Tensor:
+    """Give [..., 2] of real and imaginary parts; a copy."""
+    if input._type.dtype.kind != "c":
+        raise RuntimeError("view_as_real is only supported for complex tensors")
+    shape = (*input._type.shape, 1)
+    parts = tuple(record(OPS["reshape"], (p,), (("shape", shape),)) for p in (real(input), imag(input)))
+    return record(OPS["cat"], parts, (("dim", len(shape) - 1),))
+
+
+def view_as_complex(input: Tensor) -> Tensor:
+    """Give complex numbers of [..., 2]; a copy."""
+    s = input._type.shape
+    if input._type.dtype is not float32 or not s or s[-1] != 2:
+        raise RuntimeError("Tensor must have a last dimension of size 2 and be a floating point tensor")
+    return complex(input[..., 0], input[..., 1])
+
+
+# -- closeness
+
+
+def isclose(input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Tensor:
+    """Say where |input - other| <= atol + rtol * |other|."""
+    need_tensor("isclose", input=input, other=other)
+    if input._type.dtype is not other._type.dtype:
+        raise RuntimeError(f"{_scalar(input)} did not match {_scalar(other)}")
+    if rtol < 0 or atol < 0:
+        name, value = ("rtol", rtol) if rtol < 0 else ("atol", atol)
+        raise RuntimeError(f"{name} must be greater than or equal to zero, but got {value}")
+    close = eq(input, other)
+    if equal_nan and input._type.dtype.kind in "fc":
+        close = close | (isnan(input) & isnan(other))
+    if rtol == 0 and atol == 0:
+        return close
+    if input._type.dtype.kind in "bui":
+        input, other = cast(input, get_default_dtype()), cast(other, get_default_dtype())
+    error, allowed = abs_(sub(input, other)), add(mul(abs_(other), rtol), atol)
+    return close | (isfinite(error) & le(error, allowed))
+
+
+def allclose(input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> bool:
+    """Say whether all elements are close. Flushes."""
+    close = isclose(input, other, rtol, atol, equal_nan)
+    return bool(record(OPS["all"], (close,), (("dims", tuple(range(close.ndim))), ("keepdim", False))))
+
+
+def equal(input: Tensor, other: Tensor) -> bool:
+    """Say whether shapes and all elements are equal. Flushes."""
+    need_tensor("equal", input=input, other=other)
+    if input._type.dtype is not other._type.dtype:
+        raise RuntimeError(f"Expected object of data type {input._type.dtype!r} but got data type {other._type.dtype!r}")
+    if input._type.shape != other._type.shape:
+        return False
+    same = eq(input, other)
+    return bool(record(OPS["all"], (same,), (("dims", tuple(range(same.ndim))), ("keepdim", False))))
+
+
+# -- questions about dtypes and sizes
+
+
+def is_tensor(obj: object) -> bool:
+    """Say whether this is a gt tensor."""
+    return isinstance(obj, Handle)
+
+
+def is_floating_point(input: Tensor) -> bool:
+    """Say whether the elements are floating point numbers."""
+    return input.is_floating_point()
+
+
+def is_complex(input: Tensor) -> bool:
+    """Say whether the elements are complex numbers."""
+    return input.is_complex()
+
+
+def is_nonzero(input: Tensor) -> bool:
+    """Say whether the only element is not zero. Flushes."""
+    return bool(input)
+
+
+def numel(input: Tensor) -> int:
+    """Give the number of elements."""
+    return input.numel()
+
+
+def broadcast_tensors(*tensors: Any) -> tuple[Tensor, ...]:
+    """Expand all to the shape they broadcast to. Views."""
+    given = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], list | tuple) else tensors
+    shape = broadcast_shapes(*(t._type.shape for t in given))
+    return tuple(t.expand(shape) for t in given)
+
+

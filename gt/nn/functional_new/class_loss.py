@@ -1,0 +1,172 @@
+"""Losses over classes: cross entropy, negative log likelihood, margins. Next: ``gt.ir.ops.nn`` (meaning)."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from gt.functions import pointwise, reduce
+from gt.functions.promote import cast
+from gt.ir.ops import OPS
+from gt.ir.types import ShapeError, int64
+from gt.nn.functional.activation import logsigmoid
+from gt.nn.functional.loss import legacy, reduced
+from gt.trace import record
+
+if TYPE_CHECKING:
+    from gt.tensor import Tensor
+
+CROSS_ENTROPY, NLL_LOSS = OPS["cross_entropy"], OPS["nll_loss"]
+sum, log_softmax = reduce.sum, reduce.log_softmax  # the argument `reduce` hides the module
+
+
+def _check(reduction: str) -> None:
+    if reduction not in ("mean", "sum", "none"):
+        raise ValueError(f"{reduction} is not a valid value for reduction")
+
+
+def _check_classes(input: Tensor, target: Tensor, weight: Tensor | None) -> None:
+    """Check class indices against scores: [c], [n, c] or [n, c, d...]."""
+    s, t = input._type.shape, target._type.shape
+    if not s:
+        raise ValueError("Expected an input of at least one dim: the classes")
+    if len(s) > 1 and (not t or s[0] != t[0]):
+        raise ShapeError(f"Expected input batch_size ({s[0]}) to match target batch_size ({t[0] if t else 1}).")
+    wanted = (s[0], *s[2:]) if len(s) > 1 else ()
+    if t != wanted:
+        if len(s) > 2:
+            raise RuntimeError(f"Expected target size {list(wanted)}, got {list(t)}")
+        raise RuntimeError("0D or 1D target tensor expected, multi-target not supported")
+    classes = s[1] if len(s) > 1 else s[0]
+    if weight is not None and weight._type.shape != (classes,):
+        raise RuntimeError(
+            f"weight tensor should be defined either for all {classes} classes or no classes but got weight tensor of shape: "
+            f"{list(weight._type.shape)}"
+        )
+
+
+def _class_weights(target: Tensor, weight: Tensor, ignore_index: int) -> Tensor:
+    """Give each target's class weight, 0 where it is ignored."""
+    valid = target != ignore_index
+    picked = weight[target.masked_fill(target == ignore_index, 0)]
+    return picked * cast(valid, weight.dtype)
+
+
+def cross_entropy(
+    input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: bool | None = None, ignore_index: int = -100,
+    reduce: bool | None = None, reduction: str = "mean", label_smoothing: float = 0.0,
+) -> Tensor:  # fmt: skip
+    """Give the negative log likelihood of ``target`` (class indices, or probabilities) under softmax(input)."""
+    reduction = legacy(size_average, reduce, reduction)
+    _check(reduction)
+    if not 0.0 <= label_smoothing <= 1.0:
+        raise RuntimeError(f"label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing}")
+    if target.dtype.kind == "f":
+        _check_probabilities(input, target, weight, ignore_index)
+        if weight is None:
+            return _fused(input, cast(target, input.dtype), reduction, ignore_index, label_smoothing)
+        return _weighted_probabilities(input, target, weight, reduction, label_smoothing)
+    if input._type.shape == target._type.shape and input.ndim:
+        raise RuntimeError(f"Expected floating point type for target with class probabilities, got {target.dtype.name}")
+    _check_classes(input, target, weight)
+    target = cast(target, int64)
+    if weight is None:
+        return _fused(input, target, reduction, ignore_index, label_smoothing)
+    return _weighted_classes(input, target, weight, reduction, ignore_index, label_smoothing)
+
+
+def _fused(input: Tensor, target: Tensor, reduction: str, ignore_index: int, label_smoothing: float) -> Tensor:
+    attrs = (("reduction", reduction), ("ignore_index", ignore_index), ("label_smoothing", float(label_smoothing)))
+    return record(CROSS_ENTROPY, (input, target), attrs)
+
+
+def _check_probabilities(input: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int) -> None:
+    if input._type.shape != target._type.shape:
+        if input.ndim and target._type.shape == (*input._type.shape[:1], *input._type.shape[2:])[: input.ndim]:
+            raise RuntimeError("expected scalar type Long but found Float: class indices must be integers")
+        raise RuntimeError(f"input and target shapes do not match: {list(input._type.shape)} and {list(target._type.shape)}")
+    if ignore_index >= 0:
+        raise RuntimeError("ignore_index is not supported for floating point target")
+    classes = input._type.shape[1 if input.ndim > 1 else 0]
+    if weight is not None and weight._type.shape != (classes,):
+        raise RuntimeError(
+            f"cross_entropy: weight tensor should be defined either for all {classes} classes or no classes but got weight tensor of "
+            f"shape: {list(weight._type.shape)}"
+        )
+
+
+def _by_class(weight: Tensor, ndim: int) -> Tensor:
+    return weight.reshape(-1, *(1,) * (ndim - 2)) if ndim > 1 else weight
+
+
+def _weighted_probabilities(input: Tensor, target: Tensor, weight: Tensor, reduction: str, smoothing: float) -> Tensor:
+    c = 1 if input.ndim > 1 else 0
+    classes = input._type.shape[c]
+    if smoothing:
+        target = target * (1 - smoothing) + smoothing / classes
+    loss = -sum(log_softmax(input, c) * target * _by_class(weight, input.ndim), c)
+    return sum(loss) / max(input.numel() // classes, 1) if reduction == "mean" else reduced(loss, reduction)
+
+
+def _weighted_classes(input: Tensor, target: Tensor, weight: Tensor, reduction: str, ignore_index: int, smoothing: float) -> Tensor:
+    c = 1 if input.ndim > 1 else 0
+    logp = log_softmax(input, c)
+    each = _class_weights(target, weight, ignore_index)
+    loss = record(NLL_LOSS, (logp, target), (("reduction", "none"), ("ignore_index", ignore_index))) * each
+    if smoothing:
+        spread = -sum(logp * _by_class(weight, input.ndim), c)
+        spread = spread.masked_fill(target == ignore_index, 0)
+        loss = loss * (1 - smoothing) + spread * (smoothing / input._type.shape[c])
+    return sum(loss) / sum(each) if reduction == "mean" else reduced(loss, reduction)
+
+
+def nll_loss(
+    input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: bool | None = None, ignore_index: int = -100,
+    reduce: bool | None = None, reduction: str = "mean",
+) -> Tensor:  # fmt: skip
+    """Give minus the log probability of the target classes."""
+    reduction = legacy(size_average, reduce, reduction)
+    _check(reduction)
+    _check_classes(input, target, weight)
+    target = cast(target, int64)
+    if weight is not None:
+        each = _class_weights(target, weight, ignore_index)
+        loss = record(NLL_LOSS, (input, target), (("reduction", "none"), ("ignore_index", ignore_index))) * each
+        return sum(loss) / sum(each) if reduction == "mean" else reduced(loss, reduction)
+    inner = "none" if reduction == "none" else "sum"
+    loss = record(NLL_LOSS, (input, target), (("reduction", inner), ("ignore_index", ignore_index)))
+    return loss / sum(target != ignore_index) if reduction == "mean" else loss
+
+
+def multi_margin_loss(
+    input: Tensor, target: Tensor, p: int = 1, margin: float = 1.0, weight: Tensor | None = None, size_average: bool | None = None,
+    reduce: bool | None = None, reduction: str = "mean",
+) -> Tensor:  # fmt: skip
+    """Give the sum over wrong classes of max(0, margin - x[target] + x[class]) ** p, divided by the number of classes."""
+    if p not in (1, 2):
+        raise ValueError("only p == 1 and p == 2 supported")
+    if weight is not None and weight.ndim != 1:
+        raise ValueError("weight must be one-dimensional")
+    batched = input.ndim > 1
+    x, t = (input, target) if batched else (input.unsqueeze(0), target.reshape(1))
+    classes = x._type.shape[1]
+    own = x.gather(1, cast(t, int64).unsqueeze(1))
+    each = (x - own + margin).clamp(0, math.inf)
+    each = pointwise.square(each) if p == 2 else each
+    each = each if weight is None else each * weight[cast(t, int64)].unsqueeze(1)
+    other = record(OPS["one_hot"], (cast(t, int64),), (("classes", classes), ("dtype", x.dtype)))
+    loss = sum(each * (1 - other), 1) / classes
+    return reduced(loss if batched else loss.squeeze(0), legacy(size_average, reduce, reduction))
+
+
+def multilabel_soft_margin_loss(
+    input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: bool | None = None, reduce: bool | None = None,
+    reduction: str = "mean",
+) -> Tensor:  # fmt: skip
+    """Give the binary cross entropy of logits, averaged over the classes (last dim)."""
+    loss = -(target * logsigmoid(input) + (1 - target) * logsigmoid(-input))
+    loss = loss if weight is None else loss * weight
+    return reduced(sum(loss, -1) / input._type.shape[-1], legacy(size_average, reduce, reduction))
+
+
+__all__ = ["cross_entropy", "multi_margin_loss", "multilabel_soft_margin_loss", "nll_loss"]

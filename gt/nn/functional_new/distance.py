@@ -1,0 +1,46 @@
+"""Norms, similarities and distances of vectors."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from gt.functions import pointwise, reduce
+
+if TYPE_CHECKING:
+    from gt.tensor import Tensor
+
+
+def vector_norm(x: Tensor, p: float, dim: int, keepdim: bool = False) -> Tensor:
+    """Give the p-norm along ``dim``; its gradient at 0 is 0, as torch's."""
+    if p == math.inf:
+        return reduce.amax(pointwise.abs(x), dim, keepdim)
+    if p == -math.inf:
+        return reduce.amin(pointwise.abs(x), dim, keepdim)
+    if p == 0:
+        return reduce.sum(x != 0, dim, keepdim).to(x.dtype)
+    if p == 1:
+        return reduce.sum(pointwise.abs(x), dim, keepdim)
+    total = reduce.sum(pointwise.square(x) if p == 2 else pointwise.abs(x).pow(p), dim, keepdim)
+    flat = total == 0
+    safe = total.masked_fill(flat, 1)
+    root = pointwise.sqrt(safe) if p == 2 else safe.pow(1 / p)
+    return root.masked_fill(flat, 0)
+
+
+def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
+    """Divide by the p-norm along ``dim``, at least ``eps``."""
+    return input / vector_norm(input, p, dim, keepdim=True).clamp(eps, math.inf)
+
+
+def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
+    """Give the cosine of the angle between vectors along ``dim``; inputs broadcast."""
+    return reduce.sum(normalize(x1, 2, dim, eps) * normalize(x2, 2, dim, eps), dim)
+
+
+def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Tensor:
+    """Give the p-norm of x1 - x2 + eps along the last dim."""
+    return vector_norm(x1 - x2 + eps, p, -1, keepdim)
+
+
+__all__ = ["cosine_similarity", "normalize", "pairwise_distance"]

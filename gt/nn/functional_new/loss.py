@@ -1,0 +1,194 @@
+"""Losses of regression and of probabilities. Next: ``class_loss`` (losses over classes), ``margin_loss``."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from gt.functions import pointwise, reduce
+from gt.functions.promote import binary
+from gt.handle import Handle
+from gt.ir.ops import OPS
+from gt.ir.types import ShapeError, broadcast_shapes
+from gt.nn.functional.activation import logsigmoid
+
+if TYPE_CHECKING:
+    from gt.tensor import Tensor
+
+XLOGY = OPS["xlogy"]
+
+
+def legacy(size_average: bool | None, reduce: bool | None, reduction: str) -> str:
+    """Give the reduction that torch's two old arguments mean, if either is given."""
+    if size_average is None and reduce is None:
+        return reduction
+    found = "none" if reduce is False else "sum" if size_average is False else "mean"
+    warnings.warn(f"size_average and reduce args will be deprecated, please use reduction='{found}' instead.", stacklevel=3)
+    return found
+
+
+def reduced(loss: Tensor, reduction: str) -> Tensor:
+    """Average, add up or keep the elements of a loss."""
+    if reduction == "mean":
+        return reduce.mean(loss)
+    if reduction == "sum":
+        return reduce.sum(loss)
+    if reduction == "none":
+        return loss
+    raise ValueError(f"{reduction} is not a valid value for reduction")
+
+
+def _pair(name: str, input: Tensor, target: Tensor) -> None:
+    if not isinstance(input, Handle) or not isinstance(target, Handle):
+        raise TypeError(f"{name}(): expected two tensors, got {type(input).__name__} and {type(target).__name__}")
+    if input._type.shape != target._type.shape:
+        warnings.warn(
+            f"Using a target size ({target.shape}) that is different to the input size ({input.shape}). "
+            "This will likely lead to incorrect results due to broadcasting. Please ensure they have the same size.",
+            stacklevel=3,
+        )
+        broadcast_shapes(input._type.shape, target._type.shape)
+
+
+def _weighted(loss: Tensor, weight: Tensor | None, reduction: str) -> Tensor:
+    """Reduce with weights; their mean divides by the sum of weights, as torch."""
+    if weight is None:
+        return reduced(loss, reduction)
+    if weight._type.shape != loss._type.shape:
+        raise ValueError("Inputs and weight must have the same size.")
+    scaled = loss * weight
+    return reduce.sum(scaled) / reduce.sum(weight) if reduction == "mean" else reduced(scaled, reduction)
+
+
+def mse_loss(
+    input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean",
+    weight: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """Give the squared difference."""
+    _pair("mse_loss", input, target)
+    return _weighted(pointwise.square(input - target), weight, legacy(size_average, reduce, reduction))
+
+
+def l1_loss(
+    input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean",
+    weight: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """Give the absolute difference."""
+    _pair("l1_loss", input, target)
+    return _weighted(pointwise.abs(input - target), weight, legacy(size_average, reduce, reduction))
+
+
+def smooth_l1_loss(
+    input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean", beta: float = 1.0
+) -> Tensor:
+    """Give the squared difference / (2 beta) below ``beta``, the absolute one - beta / 2 above."""
+    _pair("smooth_l1_loss", input, target)
+    if beta < 0:
+        raise RuntimeError("smooth_l1_loss does not support negative values for beta.")
+    d = pointwise.abs(input - target)
+    loss = d if beta == 0 else pointwise.where(d < beta, pointwise.square(d) * (0.5 / beta), d - 0.5 * beta)
+    return reduced(loss, legacy(size_average, reduce, reduction))
+
+
+def huber_loss(input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0, weight: Tensor | None = None) -> Tensor:
+    """Give half the squared difference below ``delta``, delta * (difference - delta / 2) above."""
+    _pair("huber_loss", input, target)
+    if delta <= 0:
+        raise RuntimeError("huber_loss does not support non-positive values for delta.")
+    d = pointwise.abs(input - target)
+    return _weighted(pointwise.where(d <= delta, pointwise.square(d) * 0.5, (d - 0.5 * delta) * delta), weight, reduction)
+
+
+def binary_cross_entropy(
+    input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: bool | None = None, reduce: bool | None = None,
+    reduction: str = "mean",
+) -> Tensor:  # fmt: skip
+    """Give the binary cross entropy of probabilities; logarithms are kept above -100."""
+    if target._type.shape != input._type.shape:
+        raise ValueError(
+            f"Using a target size ({target.shape}) that is different to the input size ({input.shape}) is deprecated. "
+            "Please ensure they have the same size."
+        )
+    if input.dtype is not target.dtype:
+        raise RuntimeError(f"Found dtype {target.dtype.name} but expected {input.dtype.name}")
+    log = lambda p: p.clamp(1e-43, math.inf).log().clamp(-100.0, math.inf)  # noqa: E731
+    loss = (target - 1) * log(1 - input) - target * log(input)
+    return reduced(loss if weight is None else loss * weight, legacy(size_average, reduce, reduction))
+
+
+def binary_cross_entropy_with_logits(
+    input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: bool | None = None, reduce: bool | None = None,
+    reduction: str = "mean", pos_weight: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """Give the binary cross entropy of logits, without overflow. ``pos_weight`` scales what positive examples count."""
+    if target._type.shape != input._type.shape:
+        raise ValueError(f"Target size ({target.shape}) must be the same as input size ({input.shape})")
+    log = logsigmoid(input)
+    loss = (1 - target) * input - (log if pos_weight is None else ((pos_weight - 1) * target + 1) * log)
+    return reduced(loss if weight is None else loss * weight, legacy(size_average, reduce, reduction))
+
+
+def kl_div(
+    input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean", log_target: bool = False
+) -> Tensor:
+    """Give target * (log(target) - input), ``input`` being log probabilities."""
+    kind = legacy(size_average, reduce, reduction)
+    if log_target:
+        loss = pointwise.exp(target) * (target - input)
+    else:
+        loss = binary(XLOGY, target, target) - target * input
+    if kind == "batchmean":
+        out = reduced(loss, "sum")
+        return out / input._type.shape[0] if input.ndim else out
+    if kind == "mean":
+        warnings.warn(
+            "reduction: 'mean' divides the total loss by both the batch size and the support size.'batchmean' divides only by the batch "
+            "size, and aligns with the KL div math definition.'mean' will be changed to behave the same as 'batchmean' in the next major "
+            "release.",
+            stacklevel=3,
+        )
+    return reduced(loss, kind)
+
+
+def poisson_nll_loss(
+    input: Tensor, target: Tensor, log_input: bool = True, full: bool = False, size_average: bool | None = None, eps: float = 1e-8,
+    reduce: bool | None = None, reduction: str = "mean",
+) -> Tensor:  # fmt: skip
+    """Give the negative log likelihood of counts; ``full`` adds Stirling's term for targets above 1."""
+    if reduction not in ("none", "mean", "sum"):
+        raise ValueError(f"{reduction} is not a valid value for reduction")
+    loss = pointwise.exp(input) - target * input if log_input else input - target * (input + eps).log()
+    if full:
+        stirling = target * target.log() - target + 0.5 * (2 * math.pi * target).log()
+        loss = loss + stirling.masked_fill(target <= 1, 0)
+    return reduced(loss, legacy(size_average, reduce, reduction))
+
+
+def gaussian_nll_loss(input: Tensor, target: Tensor, var: Any, full: bool = False, eps: float = 1e-6, reduction: str = "mean") -> Tensor:
+    """Give the negative log likelihood under normal distributions of mean ``input`` and variance ``var``, at least ``eps``.
+
+    A negative variance in a tensor is not looked for: that would read it.
+    """
+    if not isinstance(var, Handle):
+        if var < 0:
+            raise ValueError("var has negative entry/entries")
+        var = input.new_full(input._type.shape, float(var))
+    shape = input._type.shape
+    if var._type.shape != shape:
+        if shape[:-1] == var._type.shape:
+            var = var.unsqueeze(-1)
+        elif not (shape[:-1] == var._type.shape[:-1] and var._type.shape[-1] == 1) and broadcast_shapes(shape, var._type.shape) != shape:
+            raise ShapeError("var is of incorrect size")
+    if reduction not in ("none", "mean", "sum"):
+        raise ValueError(f"{reduction} is not valid")
+    floor = var.detach().clamp(min=eps) - var.detach()
+    var = var + floor  # limited without changing the gradient
+    loss = 0.5 * (var.log() + pointwise.square(input - target) / var)
+    return reduced(loss + 0.5 * math.log(2 * math.pi) if full else loss, reduction)
+
+
+__all__ = [
+    "binary_cross_entropy", "binary_cross_entropy_with_logits", "gaussian_nll_loss", "huber_loss", "kl_div", "l1_loss", "mse_loss",
+    "poisson_nll_loss", "smooth_l1_loss",
+]  # fmt: skip

@@ -1,0 +1,166 @@
+"""Normalization over batches, layers, groups and instances. Next: ``gt.ir.ops.normalization`` (meaning)."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from gt.autograd import no_grad
+from gt.functions import create, reduce
+from gt.functions.promote import cast
+from gt.ir.ops import OPS
+from gt.ir.types import ShapeError, float32
+from gt.nn.functional.padding import pad
+from gt.trace import record
+
+if TYPE_CHECKING:
+    from gt.tensor import Tensor
+
+LAYER_NORM, RMS_NORM, GROUP_NORM, BATCH_NORM = OPS["layer_norm"], OPS["rms_norm"], OPS["group_norm"], OPS["batch_norm"]
+EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
+
+
+def _affine(x: Tensor, shape: tuple[int, ...], weight: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Give scale and shift in the dtype of ``x``; ones and zeros where there are none."""
+    w = create.ones(shape, dtype=x.dtype) if weight is None else cast(weight, x.dtype)
+    b = create.zeros(shape, dtype=x.dtype) if bias is None else cast(bias, x.dtype)
+    return w, b
+
+
+def _common(input: Tensor, *params: Tensor | None) -> Tensor:
+    """Give the input in float32 where parameters are wider than a half input."""
+    wide = any(p is not None and p.dtype.itemsize > input.dtype.itemsize for p in params)
+    return cast(input, float32) if wide and input.dtype.itemsize == 2 else input
+
+
+def _shape(input: Tensor, normalized_shape: Any) -> tuple[int, ...]:
+    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(int(n) for n in normalized_shape)
+    if not shape:
+        raise RuntimeError("Expected normalized_shape to be at least 1-dimensional, i.e., containing at least one element, but got normalized_shape = []")
+    if input.ndim < len(shape) or input._type.shape[input.ndim - len(shape) :] != shape:
+        raise ShapeError(
+            f"Given normalized_shape={list(shape)}, expected input with shape [{', '.join(['*', *map(str, shape)])}], "
+            f"but got input of size{list(input._type.shape)}"
+        )
+    return shape
+
+
+def layer_norm(input: Tensor, normalized_shape: Any, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
+    """Normalise over the last dims to mean 0 and variance 1, then scale and shift."""
+    shape = _shape(input, normalized_shape)
+    for name, p in (("weight", weight), ("bias", bias)):
+        if p is not None and p._type.shape != shape:
+            raise ShapeError(
+                f"Expected {name} to be of same shape as normalized_shape, but got {name} of shape {list(p._type.shape)} and "
+                f"normalized_shape = {list(shape)}"
+            )
+    x = _common(input, weight, bias)
+    return cast(record(LAYER_NORM, (x, *_affine(x, shape, weight, bias)), (("eps", float(eps)),))[0], input.dtype)
+
+
+def rms_norm(input: Tensor, normalized_shape: Any, weight: Tensor | None = None, eps: float | None = None) -> Tensor:
+    """Divide by the root mean square over the last dims, then scale. ``eps`` None: the dtype's."""
+    shape = _shape(input, normalized_shape)
+    x = _common(input, weight)
+    w = create.ones(shape, dtype=x.dtype) if weight is None else cast(weight, x.dtype)
+    return cast(record(RMS_NORM, (x, w), (("eps", EPS[input.dtype.name] if eps is None else float(eps)),)), input.dtype)
+
+
+def group_norm(input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
+    """Normalise each group of channels (dim 1) of each example, then scale and shift by channel."""
+    if input.ndim < 2:
+        raise RuntimeError(f"Expected at least 2 dimensions for input tensor but received {input.ndim}")
+    channels = input._type.shape[1]
+    if channels % num_groups:
+        raise ShapeError(
+            f"Expected number of channels in input to be divisible by num_groups, but got input of shape {list(input._type.shape)} and "
+            f"num_groups={num_groups}"
+        )
+    _one_value(input, math.prod((input._type.shape[0], num_groups)), input.numel())
+    x = _common(input, weight, bias)
+    attrs = (("groups", num_groups), ("eps", float(eps)))
+    return cast(record(GROUP_NORM, (x, *_affine(x, (channels,), weight, bias)), attrs), input.dtype)
+
+
+def _one_value(input: Tensor, groups: int, numel: int) -> None:
+    if numel and numel == groups:
+        raise ValueError(f"Expected more than 1 value per channel when training, got input size {input.shape}".replace("gt.", "torch."))
+
+
+def _channels(input: Tensor, p: Tensor) -> Tensor:
+    return p.reshape(-1, *(1,) * (input.ndim - 2))
+
+
+def batch_norm(
+    input: Tensor, running_mean: Tensor | None, running_var: Tensor | None, weight: Tensor | None = None, bias: Tensor | None = None,
+    training: bool = False, momentum: Any = 0.1, eps: float = 1e-5,
+) -> Tensor:  # fmt: skip
+    """Normalise each channel (dim 1) by the batch's statistics while training, else by the running ones.
+
+    Training updates ``running_mean`` and ``running_var`` in place; they are not part of the gradient.
+    """
+    if input.ndim < 2:
+        raise RuntimeError(f"batch_norm: expected at least 2 dimensions, got {list(input._type.shape)}")
+    channels = input._type.shape[1]
+    for name, p in (("running_mean", running_mean), ("running_var", running_var), ("weight", weight), ("bias", bias)):
+        if p is not None and p.numel() != channels:
+            raise RuntimeError(f"{name} should contain {channels} elements not {p.numel()}")
+    if training:
+        _one_value(input, channels, input.numel())
+    x = _common(input, weight, bias, running_mean)
+    w, b = _affine(x, (channels,), weight, bias)
+    if not training:
+        if running_mean is None or running_var is None:
+            raise RuntimeError("Expected running_mean and running_var to be defined when training=False")
+        scale = (cast(running_var, x.dtype) + eps).rsqrt() * w
+        return cast((x - _channels(x, cast(running_mean, x.dtype))) * _channels(x, scale) + _channels(x, b), input.dtype)
+    out, mean, variance = record(BATCH_NORM, (x, w, b), (("eps", float(eps)),))
+    count = input.numel() // channels if channels else 0
+    _update(running_mean, mean, momentum)
+    _update(running_var, variance, momentum, count / max(count - 1, 1))
+    return cast(out, input.dtype)
+
+
+def _update(running: Tensor | None, value: Tensor, momentum: Any, unbias: float = 1.0) -> None:
+    """Move a running statistic towards the batch's."""
+    if running is not None:
+        with no_grad():
+            new = value.detach() if unbias == 1.0 else value.detach() * unbias
+            running.copy_(running * (1 - momentum) + new * momentum)
+
+
+def instance_norm(
+    input: Tensor, running_mean: Tensor | None = None, running_var: Tensor | None = None, weight: Tensor | None = None,
+    bias: Tensor | None = None, use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
+) -> Tensor:  # fmt: skip
+    """Normalise each channel of each example over its spatial dims."""
+    if not use_input_stats:
+        if running_mean is None or running_var is None:
+            raise RuntimeError("Expected running_mean and running_var to be defined when use_input_stats=False")
+        return batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
+    channels, spatial = input._type.shape[1], tuple(range(2, input.ndim))
+    count = math.prod(input._type.shape[2:])
+    if count == 1:
+        raise ValueError(f"Expected more than 1 spatial element when training, got input size {input.shape}".replace("gt.", "torch."))
+    x = _common(input, weight, bias)
+    out = record(GROUP_NORM, (x, *_affine(x, (channels,), weight, bias)), (("groups", channels), ("eps", float(eps))))
+    if running_mean is not None:
+        with no_grad():
+            _update(running_mean, reduce.mean(reduce.mean(x.detach(), spatial), 0), momentum)
+            _update(running_var, reduce.mean(reduce.var(x.detach(), spatial), 0), momentum)
+    return cast(out, input.dtype)
+
+
+def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Tensor:
+    """Divide by (k + alpha * mean of squares over ``size`` neighbouring channels) ** beta."""
+    if input.ndim < 3:
+        raise ValueError(f"Expected 3D or higher dimensionality                          input (got {input.ndim} dimensions)")
+    channels = input._type.shape[1]
+    squares = pad(input * input, [0, 0] * (input.ndim - 2) + [size // 2, (size - 1) // 2])
+    total = squares.narrow(1, 0, channels)
+    for i in range(1, size):
+        total = total + squares.narrow(1, i, channels)
+    return input / (total * (alpha / size) + k).pow(beta)
+
+
+__all__ = ["batch_norm", "group_norm", "instance_norm", "layer_norm", "local_response_norm", "rms_norm"]

@@ -1,0 +1,107 @@
+"""The tape: which recorded entries a backward reaches, over one trace or several, and what may still be read of them.
+
+Owns: walking, version checks, freeing. Must not know: how gradients are computed. Next: ``autograd``, ``expand``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from gt.flush import entries_backwards, requires, saved_by
+from gt.handle import Handle
+from gt.trace import Rule, Trace
+
+if TYPE_CHECKING:
+    from gt.tensor import Tensor
+
+Key = tuple[Trace, int]
+
+
+@dataclass
+class Tape:
+    """What a backward reaches: entries newest first by trace, and the leaves whose gradients they make."""
+
+    entries: dict[Trace, list[tuple[int, Rule, tuple[int, ...], int]]] = field(default_factory=dict)
+    leaves: list[tuple[Key, Tensor]] = field(default_factory=list)
+    hooked: bool = False
+
+
+def key_of(t: Handle) -> Key | None:
+    """Give where a tensor's value was recorded, if its tape still exists."""
+    if t._base is not None and t._seen != t._root._version:
+        t._refresh()
+    if t._trace is not None:
+        return t._trace, t._index
+    return t._tape
+
+
+def walk(roots: Sequence[Key], extra: Sequence[Key] = ()) -> Tape:
+    tape = Tape()
+    needed: dict[Trace, set[int]] = {}
+    for trace, id in roots:
+        needed.setdefault(trace, set()).add(id)
+    wanted = set(extra)
+    while needed:
+        trace = max(needed, key=lambda t: t.number)
+        ids = needed.pop(trace)
+        tape.entries[trace] = visited = []
+        tape.hooked = tape.hooked or trace.hooks
+        for entry, rule, taped, operands, first in entries_backwards(trace):
+            if not taped or not any(first + i in ids for i in range(len(rule.outputs))):
+                continue
+            if entry in trace.freed and any(saved_by(rule, requires(trace, operands))):
+                raise RuntimeError(
+                    "Trying to backward through the graph a second time (or directly access saved tensors after they have already "
+                    "been freed). Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). "
+                    "Specify retain_graph=True if you need to backward through the graph a second time or if you need to access "
+                    "saved tensors after calling backward."
+                )
+            visited.append((entry, rule, operands, first))
+            ids.update(operands)
+        if trace.overwritten or trace.sealed:
+            _check_versions(trace, visited)
+        for id in ids:
+            link = trace.links.get(id)
+            if link is not None:
+                needed.setdefault(link[0], set()).add(link[1])
+            leaf = trace.leaves.get(id)
+            tensor = leaf[0]() if leaf is not None else None
+            if tensor is not None and (tensor._leaf or tensor._retains or (trace, id) in wanted):
+                tape.leaves.append(((trace, id), tensor))
+    return tape
+
+
+def _check_versions(trace: Trace, visited: list[tuple[int, Rule, tuple[int, ...], int]]) -> None:
+    """Raise if a value that a vjp reads was changed in place after it was recorded."""
+    stale = set(trace.overwritten)
+    for id, (ref, version) in trace.leaves.items():
+        tensor = ref()
+        if tensor is not None and tensor._version != version:
+            stale.add(id)
+    if not stale:
+        return
+    for _, rule, operands, first in visited:
+        ins, outs = saved_by(rule, requires(trace, operands))
+        if any(operands[i] in stale for i in ins) or any(first + i in stale for i in outs):
+            assert rule.op is not None
+            raise RuntimeError(
+                "one of the variables needed for gradient computation has been modified by an inplace operation: "
+                f"{rule.op.name} needs a value that was overwritten since"
+            )
+
+
+def free(tape: Tape) -> None:
+    """Let go of what the visited entries saved; walking them again is an error."""
+    for trace, visited in tape.entries.items():
+        trace.freed.update(entry for entry, _, _, _ in visited)
+        if trace.sealed and trace.saved:
+            kept: set[int] = set()
+            for entry, rule, taped, operands, first in entries_backwards(trace):
+                if taped and entry not in trace.freed:
+                    ins, outs = saved_by(rule, requires(trace, operands))
+                    kept.update(operands[i] for i in ins)
+                    kept.update(first + i for i in outs)
+            for id in trace.saved.keys() - kept:
+                del trace.saved[id]
