@@ -192,6 +192,19 @@ class Handle:
         """Give the same values without gradient history; writes to it do not count as changes of this tensor."""
         return self.detach()
 
+    @data.setter
+    def data(self, value: Handle) -> None:
+        """Take other values, of any shape and dtype, and stay the same tensor; gradients of earlier uses are unaffected."""
+        if not isinstance(value, Tensor):
+            raise TypeError(f"Variable data has to be a tensor, but got {type(value).__name__}")
+        if self._base is not None:
+            raise RuntimeError("cannot assign .data of a view: assign to its base, or write view[...] = values")
+        with no_tape():
+            self._adopt(record(ALIAS, (value,)))
+        self._type = value._type
+        if self._rg and self._leaf and self._trace is not None:
+            self._trace.leaves[self._index] = (weakref.ref(self), self._version)
+
     def detach(self) -> Self:
         """Give a view of the same values that passes no gradient."""
         out = take_view(self, ALIAS, ())
@@ -267,6 +280,8 @@ class Handle:
         op, attrs = self._view
         with no_tape(not self._rg):
             fresh = record(op, (self._base,), attrs)
+        if fresh._type is not self._type:
+            raise RuntimeError("the tensor this is a view of was given values of another type through .data: take the view again")
         self._trace, self._index, self._buffer, self._tape = fresh._trace, fresh._index, None, None
         self._seen = self._root._version
         assert self._trace is not None

@@ -19,7 +19,9 @@ from gt.runtime.transport import is_loopback
 @click.command()
 @click.option("-p", "--port", type=click.IntRange(0, 65535), required=True, help="Port to listen on.")
 @click.option("-H", "--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--trust-network", is_flag=True, help="Listen beyond this host without keys: whoever reaches the port may use it.")
+@click.option(
+    "--trust-network", is_flag=True, help="Listen beyond this host without keys: whoever reaches the port may use it."
+)
 def main(port: int, host: str, trust_network: bool) -> None:
     """Run a gt server. Start workers with `python -m gt.worker --host HOST -p PORT`."""
     endpoint = f"tcp://{'127.0.0.1' if host == 'localhost' else host}:{port or '*'}"
@@ -34,7 +36,9 @@ def main(port: int, host: str, trust_network: bool) -> None:
     except zmq.ZMQError as e:
         if e.errno != zmq.EADDRINUSE:
             raise
-        click.echo(f"gt server: port {port} on {host} is in use: choose another with -p, or stop what uses it.", err=True)
+        click.echo(
+            f"gt server: port {port} on {host} is in use: choose another with -p, or stop what uses it.", err=True
+        )
         sys.exit(2)
 
 

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 from gt.ir.graph import Graph
 from gt.runtime.embedded import EmbeddedSession
 from gt.runtime.env import BACKEND
-from gt.runtime.launch import LocalCluster, start_local
+from gt.runtime.launch import LocalCluster, start_local, visible_gpus
 from gt.runtime.remote import RemoteSession
 from gt.runtime.session import Session
 
@@ -34,7 +34,9 @@ def current() -> Session:
     if _session is None:
         with _lock:
             if _session is None:
-                _session = EmbeddedSession(backend=BACKEND.get())
+                backend = BACKEND.get()
+                on_gpu = backend == "torch" and visible_gpus()
+                _session = EmbeddedSession(backend, "cuda:0" if on_gpu else "cpu")
     return _session
 
 

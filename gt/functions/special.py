@@ -9,9 +9,8 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from gt.functions.numeric import real_only
-from gt.functions.pointwise import exp, isnan, log, log1p, where
+from gt.functions.pointwise import isnan, log, log1p, where
 from gt.functions.promote import binary, cast, float_unary, floated, get_default_dtype, need_tensor, refuse
-from gt.functions.reduce import log_softmax, logsumexp, softmax
 from gt.handle import Handle
 from gt.ir.ops import OPS
 from gt.ir.types import Scalar
@@ -153,5 +152,3 @@ shifted_chebyshev_polynomial_w = _polynomial("shifted_chebyshev_polynomial_w")
 hermite_polynomial_h, hermite_polynomial_he = _polynomial("hermite_polynomial_h"), _polynomial("hermite_polynomial_he")
 laguerre_polynomial_l, legendre_polynomial_p = _polynomial("laguerre_polynomial_l"), _polynomial("legendre_polynomial_p")
 
-__all__ = [name for name in dir() if not name.startswith("_")]
-_ = (exp, log_softmax, logsumexp, softmax)

@@ -1,7 +1,7 @@
 """Collectives between workers: which groups exist here, and how an engine's value goes through one.
 
-Owns: ``Groups`` (the engine's ``Comm``) and the sizes of what a collective takes. Torch is imported by the first group only,
-so a NumPy worker that never talks to another never loads it. Must not know: epochs, the dispatcher.
+Owns: ``Groups`` (the engine's ``Comm``) and the sizes of what a collective takes. Torch is imported by the first
+group only, so a NumPy worker that never talks to another never loads it. Must not know: epochs, the dispatcher.
 Next: ``process_group`` (torch.distributed), ``gt.ir.ops.collective`` (what the kinds mean).
 """
 
@@ -26,9 +26,14 @@ class CollectiveFailed(GtError, RuntimeError):
 
 
 class Rendezvous(Protocol):
-    """The key-value store in which members of a group find each other. A call waits; it raises CollectiveFailed when told to."""
+    """The key-value store in which members of a group find each other.
 
-    def call(self, kind: str, keys: tuple[str, ...], value: bytes = b"", expected: bytes = b"", amount: int = 0) -> tuple[bytes, int]: ...
+    A call waits; it raises CollectiveFailed when told to.
+    """
+
+    def call(
+        self, kind: str, keys: tuple[str, ...], value: bytes = b"", expected: bytes = b"", amount: int = 0
+    ) -> tuple[bytes, int]: ...
 
 
 class Group(Protocol):
@@ -44,7 +49,9 @@ class Group(Protocol):
 class Groups:
     """The groups this worker is in, by their members. ``issued`` counts collectives since the caller last reset it."""
 
-    def __init__(self, worker: int, rendezvous: Callable[[], Rendezvous], host: str, timeout_s: float, numpy: bool) -> None:
+    def __init__(
+        self, worker: int, rendezvous: Callable[[], Rendezvous], host: str, timeout_s: float, numpy: bool
+    ) -> None:
         self.worker, self.rendezvous, self.host, self.timeout_s = worker, rendezvous, host, timeout_s
         self.numpy = numpy  # values are NumPy arrays
         self.groups: dict[tuple[int, ...], Group] = {}
@@ -83,7 +90,9 @@ class Groups:
     def _run_numpy(self, group: Group, step: Collective, array: np.ndarray | None) -> np.ndarray | None:
         """NumPy values go through torch tensors that share their memory."""
         torch = importlib.import_module("torch")
-        tensor = None if array is None else torch.from_numpy(np.asarray(array, order="C"))  # ascontiguousarray would make 0-d 1-d
+        tensor = (
+            None if array is None else torch.from_numpy(np.asarray(array, order="C"))
+        )  # ascontiguousarray would make 0-d 1-d
         result = group.run(step, tensor)
         return None if result is None else as_dtype(result.numpy(), DType.by_name[step.type.dtype])
 

@@ -1,7 +1,7 @@
 """The dispatcher process: one socket, one loop, around ``DispatcherState``.
 
-Owns: the ROUTER socket, the clock, the planner process, dropping of malformed frames. Must not know: how decisions are made.
-Next: ``dispatcher_state`` (decisions), ``planner`` (plans), ``launch`` (who starts this).
+Owns: the ROUTER socket, the clock, the planner process, dropping of malformed frames. Must not know: how decisions
+are made. Next: ``dispatcher_state`` (decisions), ``planner`` (plans), ``launch`` (who starts this).
 """
 
 from __future__ import annotations
@@ -18,7 +18,18 @@ import click
 import zmq
 
 from gt.runtime import env, wire
-from gt.runtime.dispatcher_state import DispatcherState, Event, Kill, MakePlan, Options, PeerGone, Planned, Received, Send, Tick
+from gt.runtime.dispatcher_state import (
+    DispatcherState,
+    Event,
+    Kill,
+    MakePlan,
+    Options,
+    PeerGone,
+    Planned,
+    Received,
+    Send,
+    Tick,
+)
 from gt.runtime.errors import ProtocolError
 from gt.runtime.log import open_log, setup_logging
 from gt.runtime.planner import PlannerProcess, outputs_of, request_of
@@ -32,7 +43,9 @@ BURST = 256  # messages between two looks at the clock
 class Dispatcher:
     """Runs the loop until told to stop. ``malformed`` counts what was dropped."""
 
-    def __init__(self, endpoint: str, options: Options, parent_fd: int | None = None, report_fd: int | None = None) -> None:
+    def __init__(
+        self, endpoint: str, options: Options, parent_fd: int | None = None, report_fd: int | None = None
+    ) -> None:
         self.logger = setup_logging("dispatcher")
         self.log = open_log("dispatcher")
         self.context: zmq.Context[Socket] = zmq.Context()
@@ -111,7 +124,12 @@ class Dispatcher:
                 return
             peer, message, data = got
             if self.log is not None:
-                self.log.write("recv", type(message).__name__, 0 if data is None else data.nbytes, f"from={self._name(peer)} {_brief(message)}")
+                self.log.write(
+                    "recv",
+                    type(message).__name__,
+                    0 if data is None else data.nbytes,
+                    f"from={self._name(peer)} {_brief(message)}",
+                )
             self._handle(Received(self._now(), peer, message, data))
 
     def _handle(self, event: Event) -> None:

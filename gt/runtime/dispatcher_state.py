@@ -1,8 +1,8 @@
 """The dispatcher as a pure state machine: events in, commands out. No sockets, no clock, no planning of its own.
 
-Owns: who is there (peers), plans by structure, the order of epochs, placement of uploads, poisoning and loss. Time comes in
-events; peers are opaque bytes. Must not know: ZMQ, torch, how plans are made. Next: ``schedule`` (what a client holds),
-``dispatcher`` (the process around this), ``worker_state`` (the other end).
+Owns: who is there (peers), plans by structure, the order of epochs, placement of uploads, poisoning and loss. Time
+comes in events; peers are opaque bytes. Must not know: ZMQ, torch, how plans are made. Next: ``schedule`` (what a
+client holds), ``dispatcher`` (the process around this), ``worker_state`` (the other end).
 """
 
 from __future__ import annotations
@@ -272,7 +272,9 @@ class DispatcherState:
                 self._no_workers(client)
         if self.now - self.last_ping >= 0.5:
             self.last_ping = self.now
-            for peer in [c.down for c in self.clients.values()] + [p for w in self.workers.values() for p in (w.work, w.link) if p]:
+            for peer in [c.down for c in self.clients.values()] + [
+                p for w in self.workers.values() for p in (w.work, w.link) if p
+            ]:
                 self._send(peer, wire.Ping())
 
     def _client_gone(self, client: Client) -> None:
@@ -290,8 +292,8 @@ class DispatcherState:
 
     def _no_workers(self, client: Client) -> None:
         client.blocked_since = None
-        fault = Fault("no_workers", f"no worker joined the server within {self.options.no_workers_s:g} s: start one with "
-                      "`python -m gt.worker --host HOST -p PORT`")  # fmt: skip
+        waited = f"no worker joined the server within {self.options.no_workers_s:g} s"
+        fault = Fault("no_workers", f"{waited}: start one with `python -m gt.worker --host HOST -p PORT`")
         for message, _ in client.homeless:
             client.buffers[message.buffer] = Buffer(0, None, fault=fault)
         client.homeless.clear()
@@ -308,7 +310,11 @@ class DispatcherState:
     def _from_client(self, client: Client, message: Message, data: Any) -> None:
         match message:
             case wire.Define(key):
-                digest = hashlib.blake2b(data, digest_size=16).digest() if isinstance(data, bytes | memoryview) else (client.id, key)
+                digest = (
+                    hashlib.blake2b(data, digest_size=16).digest()
+                    if isinstance(data, bytes | memoryview)
+                    else (client.id, key)
+                )
                 client.graphs[key] = (digest, bytes(data) if isinstance(data, memoryview) else data)
             case wire.Run() | wire.Fetch() | wire.Free():
                 if len(client.queue) >= MAX_QUEUE:
@@ -380,7 +386,9 @@ class DispatcherState:
     def _fetch(self, client: Client, fetch: wire.Fetch) -> bool:
         buffer = client.buffers.get(fetch.buffer)
         if buffer is None:
-            self._send(client.down, wire.Failed(fetch.request, Fault("protocol", f"buffer {fetch.buffer} is not there")))
+            self._send(
+                client.down, wire.Failed(fetch.request, Fault("protocol", f"buffer {fetch.buffer} is not there"))
+            )
             return True
         if buffer.fault is not None:
             self._send(client.down, wire.Failed(fetch.request, buffer.fault))
@@ -396,9 +404,14 @@ class DispatcherState:
         if flight is not None and not final:
             flight.fetches.append(fetch.request)
         tiles = [(w, sharding.bounds(buffer.type.shape, w)) for w in workers]
-        tiles = list({bounds: (w, bounds) for w, bounds in reversed(tiles) if all(a < b for a, b in bounds)}.values()) or tiles[:1]
+        tiles = (
+            list({bounds: (w, bounds) for w, bounds in reversed(tiles) if all(a < b for a, b in bounds)}.values())
+            or tiles[:1]
+        )
         for w, bounds in tiles:
-            ship = wire.Ship(buffer.uid, client.token, fetch.request, WireType.of(buffer.type), bounds, len(tiles), final)
+            ship = wire.Ship(
+                buffer.uid, client.token, fetch.request, WireType.of(buffer.type), bounds, len(tiles), final
+            )
             self._send(self.workers[w].work, ship)
         return True
 
@@ -451,7 +464,11 @@ class DispatcherState:
         elif not plan.ready:
             return False
         elif len(plan.outputs) != len(run.outputs):
-            self._skip(client, run, Fault("protocol", f"the graph has {len(plan.outputs)} outputs, the run names {len(run.outputs)}"))
+            self._skip(
+                client,
+                run,
+                Fault("protocol", f"the graph has {len(plan.outputs)} outputs, the run names {len(run.outputs)}"),
+            )
         else:
             self._dispatch(client, run, plan, known)
         return True
@@ -524,7 +541,9 @@ class DispatcherState:
                 worker.loaded.add(plan.id)
                 self._send(worker.work, wire.Load(plan.id, plan.programs[w]))
             self._send(worker.work, message)
-        elsewhere = [b for b in freed if b.type and b.type.sharding and set(b.type.sharding.mesh.workers) - set(workers)]
+        elsewhere = [
+            b for b in freed if b.type and b.type.sharding and set(b.type.sharding.mesh.workers) - set(workers)
+        ]
         self._drop(elsewhere)
 
     def _skip(self, client: Client, run: wire.Run, fault: Fault) -> None:
@@ -687,5 +706,6 @@ class DispatcherState:
 
 
 __all__ = [
-    "Command", "DispatcherState", "Event", "Kill", "MakePlan", "Options", "PeerGone", "Planned", "Received", "Send", "Tick",
+    "Command", "DispatcherState", "Event", "Kill", "MakePlan", "Options", "PeerGone", "Planned", "Received", "Send", 
+    "Tick",
 ]  # fmt: skip

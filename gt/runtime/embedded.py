@@ -1,7 +1,7 @@
 """The session without a server: everything in this process, nothing copied between its parts.
 
-Owns: ``EmbeddedSession``. The caller's thread steps the dispatcher's state machine under a lock; one worker thread performs
-what it says. The engine (and torch) is made in that thread, so the client records meanwhile.
+Owns: ``EmbeddedSession``. The caller's thread steps the dispatcher's state machine under a lock; one worker thread
+performs what it says. The engine (and torch) is made in that thread, so the client records meanwhile.
 Must not know: sockets. Next: ``dispatcher_state``, ``runner``; ``remote`` is the same interface over ZMQ.
 """
 
@@ -57,7 +57,9 @@ class EmbeddedSession:
         self._feed(WORKER, hello)
         self._state.workers[0].link = WORKER
         engine = make or (lambda: make_engine(backend, device))
-        self._thread = threading.Thread(target=_work, args=(weakref.ref(self), self._inbox, engine), name="gt-worker", daemon=True)
+        self._thread = threading.Thread(
+            target=_work, args=(weakref.ref(self), self._inbox, engine), name="gt-worker", daemon=True
+        )
         self._thread.start()
         self._exit = _close_at_exit(weakref.ref(self))
 
@@ -70,7 +72,9 @@ class EmbeddedSession:
         self, key: int, inputs: Sequence[int], outputs: Sequence[int], scalars: Sequence[Scalar], frees: Sequence[int]
     ) -> None:
         self._window.acquire()
-        self._feed(CLIENT, wire.Run(key, tuple(inputs), tuple(outputs), tuple(map(wire.pack_scalar, scalars)), tuple(frees)))
+        self._feed(
+            CLIENT, wire.Run(key, tuple(inputs), tuple(outputs), tuple(map(wire.pack_scalar, scalars)), tuple(frees))
+        )
 
     def put(self, buffer: int, type: TensorType, data: np.ndarray, signal: SignalConfig | None) -> None:
         self._feed(CLIENT, wire.Put(buffer, WireType.of(type), signal, True), data)
@@ -108,7 +112,9 @@ class EmbeddedSession:
         if self._closed is not None:
             raise self._closed.exception()
         if self._pid != os.getpid():
-            raise SessionClosed("gt cannot be used in a forked child: start the child with spawn, or use gt only in the parent")
+            raise SessionClosed(
+                "gt cannot be used in a forked child: start the child with spawn, or use gt only in the parent"
+            )
         to_client: list[Message] = []
         with self._lock:
             events: list[Event] = [Received(time.monotonic(), peer, message, data)]

@@ -1,7 +1,8 @@
 """The only module that reads the environment.
 
 Owns: the table of gt's environment variables, from which the docs page is made. Each is read once, at first use.
-Choices that change results are arguments, never variables here. Next: ``log`` (what GT_DEBUG and GT_INSTRUCTION_LOG do).
+Choices that change results are arguments, never variables here. Next: ``log`` (what GT_DEBUG and GT_INSTRUCTION_LOG
+do).
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ ADDRESS = Variable("GT_ADDR", str, "", "host:port of a gt server that a script j
 DEBUG = Variable("GT_DEBUG", at_least(0), 0, "Log level: 1 warnings, 2 plans and flushes, 3 every message, 4 all.")
 INSTRUCTION_LOG = Variable("GT_INSTRUCTION_LOG", str, "", "File that gets one line per event of every gt process.")
 AUTO_SHARD = Variable("GT_AUTO_SHARD", flag, True, "Split created tensors over the workers when no signal says how.")
-COMPILE_AFTER = Variable("GT_COMPILE_AFTER", at_least(0), 8, "Runs of a program before it is compiled; 0: never.")
+COMPILE_AFTER = Variable("GT_COMPILE_AFTER", at_least(0), 200, "Runs of a program before it is compiled; 0: never.")
 STRICT = Variable("GT_STRICT", flag, False, "Make signals that cannot be followed errors instead of warnings.")
 WINDOW = Variable("GT_WINDOW", at_least(1), 8, "Runs a client may have in flight before a flush waits.")
 GROUP_TIMEOUT_S = Variable("GT_GROUP_TIMEOUT", float, 60.0, "Seconds a collective may wait for another worker.")

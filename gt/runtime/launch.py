@@ -1,8 +1,8 @@
 """Starts a dispatcher and workers on this machine, and ends them.
 
-Owns: ``start_local`` and ``LocalCluster``. All sockets are files in a private directory, so there are no ports to clash.
-Children end when this process does: each holds the read end of a pipe whose write end is here. Must not know: sessions.
-Next: ``dispatcher``, ``worker`` (the children), ``remote`` (who connects).
+Owns: ``start_local`` and ``LocalCluster``. All sockets are files in a private directory, so there are no ports to
+clash. Children end when this process does: each holds the read end of a pipe whose write end is here. Must not know:
+sessions. Next: ``dispatcher``, ``worker`` (the children), ``remote`` (who connects).
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ class LocalCluster:
 
 
 def start_local(num_workers: int, backend: str = "torch", timeout: float = 120.0) -> LocalCluster:
-    """Start a dispatcher and ``num_workers`` workers, one for each GPU while there are any; give them when all have joined.
+    """Start a dispatcher and ``num_workers`` workers, one for each GPU while there are any; give them when all have
+    joined.
 
     Errors: LaunchError with the end of a child's stderr when one does not come up.
     """
@@ -149,7 +150,9 @@ def _await_workers(cluster: LocalCluster, report: int, num_workers: int, timeout
             raise LaunchError(f"the {name} process ended with code {dead.returncode} at start.{_tail(cluster, name)}")
         if time.monotonic() > deadline:
             joined = text.count(b"workers")
-            raise LaunchError(f"{joined} of {num_workers} workers joined within {timeout:g} s{_tail(cluster, 'worker0')}")
+            raise LaunchError(
+                f"{joined} of {num_workers} workers joined within {timeout:g} s{_tail(cluster, 'worker0')}"
+            )
         ready, _, _ = select.select([report], [], [], 0.05)
         if ready:
             text += os.read(report, 65536)
@@ -171,4 +174,5 @@ def visible_gpus() -> list[str]:
     if listed is not None:
         return [v.strip() for v in listed.split(",") if v.strip() not in ("", "-1")]
     folder = Path("/proc/driver/nvidia/gpus")
-    return [str(i) for i in range(len(list(folder.iterdir())))] if folder.is_dir() else []
+    found = list(folder.iterdir()) if folder.is_dir() else list(Path("/dev").glob("nvidia[0-9]*"))
+    return [str(i) for i in range(len(found))]

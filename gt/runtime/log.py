@@ -32,7 +32,10 @@ class InstructionLog:
         if head.startswith(HEADER):
             self.start = float(head.rsplit("=", 1)[1])
         else:
-            os.write(self.file, f"{HEADER}: elapsed_s sequence event who operation nbytes details; start={self.start!r}\n".encode())
+            os.write(
+                self.file,
+                f"{HEADER}: elapsed_s sequence event who operation nbytes details; start={self.start!r}\n".encode(),
+            )
 
     def write(self, event: str, operation: str = "-", nbytes: int = 0, details: str = "") -> None:
         """Append one line."""

@@ -1,8 +1,8 @@
 """Makes plans, off the dispatcher's message loop.
 
 Owns: ``make_plan`` (a graph and placed input types to programs), the planner process (``main``,
-length-prefixed MessagePack on stdin and stdout) and ``PlannerProcess``, its handle. Must not know: clients, epochs, sockets.
-Next: ``gt.passes.plan`` (the passes), ``dispatcher`` (who asks).
+length-prefixed MessagePack on stdin and stdout) and ``PlannerProcess``, its handle. Must not know: clients, epochs,
+sockets. Next: ``gt.passes.plan`` (the passes), ``dispatcher`` (who asks).
 """
 
 from __future__ import annotations
@@ -56,7 +56,10 @@ REPLIES = msgspec.msgpack.Decoder(PlanReply)
 def make_plan(
     graph: Graph, inputs: Sequence[TensorType], workers: tuple[int, ...], num_scalars: int
 ) -> tuple[dict[int, Program], tuple[TensorType, ...]]:
-    """Give programs by worker and the outputs' placed types. Errors: ProtocolError where the call does not fit the graph."""
+    """Give programs by worker and the outputs' placed types.
+
+    Errors: ProtocolError where the call does not fit the graph.
+    """
     if len(inputs) != len(graph.inputs) or num_scalars != len(graph.scalars):
         raise ProtocolError(
             f"graph {graph.name!r} takes {len(graph.inputs)} inputs and {len(graph.scalars)} scalars, "
@@ -95,7 +98,9 @@ def answer(request: PlanRequest) -> PlanReply:
     return PlanReply(request.plan, programs, placed)
 
 
-def request_of(plan: int, graph: bytes, inputs: Sequence[TensorType], workers: tuple[int, ...], scalars: int) -> PlanRequest:
+def request_of(
+    plan: int, graph: bytes, inputs: Sequence[TensorType], workers: tuple[int, ...], scalars: int
+) -> PlanRequest:
     placed = tuple((WireType.of(t), WireSharding.of(t.sharding)) for t in inputs if t.sharding is not None)
     return PlanRequest(plan, graph, placed, workers, scalars)
 
@@ -114,7 +119,10 @@ class PlannerProcess:
 
     def _start(self) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", "from gt.runtime.planner import main; main()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+            [sys.executable, "-c", "from gt.runtime.planner import main; main()"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
         )
         assert self.process.stdin is not None and self.process.stdout is not None
         self._stdin, self._stdout = self.process.stdin, self.process.stdout

@@ -1,8 +1,8 @@
 """torch.distributed process groups, met through gt's own store.
 
-Owns: ``TorchGroup`` (Gloo or NCCL) and ``LinkStore``. TCPStore is not used: it listens on every interface. Gloo is bound to
-one address. Waiting for a collective ends at once when the group is aborted. Must not know: who is in the group and why.
-Next: ``collective`` (who calls this), ``rendezvous`` (the store's other end).
+Owns: ``TorchGroup`` (Gloo or NCCL) and ``LinkStore``. TCPStore is not used: it listens on every interface. Gloo is
+bound to one address. Waiting for a collective ends at once when the group is aborted. Must not know: who is in the
+group and why. Next: ``collective`` (who calls this), ``rendezvous`` (the store's other end).
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ class TorchGroup:
         self.store = store
 
     def run(self, step: Collective, tensor: torch.Tensor | None) -> torch.Tensor | None:
-        """Give this member's result. A member that only receives passes None; the only sender of a broadcast gets its own."""
+        """Give this member's result. A member that only receives passes None; the only sender of a broadcast gets its
+        own."""
         attrs = dict(step.attrs)
         if tensor is not None and tensor.is_cuda and self.backend == "gloo":
             result = self.run(step, tensor.cpu())
@@ -121,7 +122,11 @@ class TorchGroup:
 
     def _exchange(self, tensor: torch.Tensor, dim: int) -> list[torch.Tensor]:
         """Send part i of ``dim`` to member i; give what each member sent here, in order."""
-        sent = torch.stack(tensor.chunk(self.size, dim)) if tensor.shape[dim] else tensor.new_empty((self.size, *tensor.shape))
+        sent = (
+            torch.stack(tensor.chunk(self.size, dim))
+            if tensor.shape[dim]
+            else tensor.new_empty((self.size, *tensor.shape))
+        )
         got = torch.empty_like(sent)
         if sent.numel():
             self._wait(self.group.alltoall_base(_bytes(got), _bytes(sent), [], []))
@@ -141,7 +146,9 @@ class TorchGroup:
     def _broadcast(self, step: Collective, tensor: torch.Tensor | None) -> torch.Tensor | None:
         if tensor is None:
             dtype = getattr(torch, step.type.dtype)
-            device = torch.device("cuda", torch.cuda.current_device()) if self.backend == "nccl" else torch.device("cpu")
+            device = (
+                torch.device("cuda", torch.cuda.current_device()) if self.backend == "nccl" else torch.device("cpu")
+            )
             out = torch.empty(step.type.shape, dtype=dtype, device=device)
         else:
             out = tensor.contiguous()
@@ -159,7 +166,8 @@ class TorchGroup:
         if not work.is_completed():
             self.wake.clear()
             work.get_future().add_done_callback(lambda _: self.wake.set())
-            # Gloo runs the callback just before is_completed() turns true: the event, not the work, says that it is over.
+            # Gloo runs the callback just before is_completed() turns true: the event, not the work, says that it is
+            # over.
             while not self.aborted and not self.wake.wait(1.0):
                 continue
             if self.aborted and not work.is_completed():

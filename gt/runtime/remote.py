@@ -1,7 +1,8 @@
 """The session on a server: calls go out on the caller's thread, everything that comes back on one io thread.
 
 Owns: ``RemoteSession``. Control goes to the dispatcher; uploads and results go between this process and the workers.
-Calls never wait, but for ``run`` when the window is full. Must not know: plans, epochs. Next: ``wire``, ``dispatcher_state``.
+Calls never wait, but for ``run`` when the window is full. Must not know: plans, epochs. Next: ``wire``,
+``dispatcher_state``.
 """
 
 from __future__ import annotations
@@ -90,7 +91,8 @@ class RemoteSession:
 
     def _join(self, timeout: float) -> wire.ClientWelcome:
         hint = (
-            f"no gt server answers at {self.address} within {timeout:g} s: start one with `python -m gt.server -p PORT`, "
+            f"no gt server answers at {self.address} within {timeout:g} s: "
+            "start one with `python -m gt.server -p PORT`, "
             "check host and port, or leave out gt.connect to run in this process"
         )
         deadline = time.monotonic() + timeout
@@ -167,7 +169,9 @@ class RemoteSession:
         if self._closed is not None:
             raise self._closed.exception()
         if self._pid != os.getpid():
-            raise SessionClosed("gt cannot be used in a forked child: start the child with spawn, or use gt only in the parent")
+            raise SessionClosed(
+                "gt cannot be used in a forked child: start the child with spawn, or use gt only in the parent"
+            )
         with self._lock:
             send(self._up, message, data)
         if self._log is not None:
@@ -197,7 +201,11 @@ class RemoteSession:
                 if self._results in ready:
                     self._receive(self._results, copy=False)
                 if now - seen > DISPATCHER_TIMEOUT_S:
-                    self._die(Fault("dispatcher_lost", f"the gt server at {self.address} stopped answering; its values are lost"))
+                    self._die(
+                        Fault(
+                            "dispatcher_lost", f"the gt server at {self.address} stopped answering; its values are lost"
+                        )
+                    )
                 if now - beat >= BEAT_S:
                     beat = now
                     send(self._down, wire.Beat())

@@ -1,7 +1,8 @@
 """The key-value store in which workers meet to form process groups.
 
-Owns: ``KeyStore``, pure: an operation in, replies out; gets and waits of absent keys are parked until the keys come or the
-group they belong to loses a member. Must not know: sockets, torch. Next: ``collective`` (the torch Store in front of it).
+Owns: ``KeyStore``, pure: an operation in, replies out; gets and waits of absent keys are parked until the keys come
+or the group they belong to loses a member. Must not know: sockets, torch. Next: ``collective`` (the torch Store in
+front of it).
 """
 
 from __future__ import annotations

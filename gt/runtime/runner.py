@@ -7,6 +7,7 @@ messages come and go is theirs. Must not know: sockets. Next: ``worker_state`` (
 from __future__ import annotations
 
 import importlib
+import logging
 import time
 from collections.abc import MutableMapping
 from typing import Any, Protocol
@@ -15,7 +16,7 @@ import numpy as np
 
 from gt.ir.program import Program
 from gt.ir.types import DType
-from gt.runtime import wire
+from gt.runtime import env, wire
 from gt.runtime.collective import Groups
 from gt.runtime.engine import Engine, Loaded
 from gt.runtime.errors import Fault, GtError, fault_of
@@ -23,9 +24,25 @@ from gt.runtime.log import InstructionLog
 from gt.runtime.store import ValueStore
 from gt.runtime.wire import Message, padded, rows, wire_dtype
 from gt.runtime.worker_state import (
-    Arrived, DropValues, FormGroup, Got, Grouped, KeepValue, LoadProgram, Quit, Ran, Reply, RunProgram, ShipFault,
-    ShipValue, SkipProgram, UnloadPrograms, WorkerState,
+    Arrived,
+    DropValues,
+    FormGroup,
+    Got,
+    Grouped,
+    KeepValue,
+    LoadProgram,
+    Quit,
+    Ran,
+    Reply,
+    RunProgram,
+    ShipFault,
+    ShipValue,
+    SkipProgram,
+    UnloadPrograms,
+    WorkerState,
 )  # fmt: skip
+
+log = logging.getLogger("gt.worker")
 
 
 class Outlet(Protocol):
@@ -46,12 +63,18 @@ def make_engine(backend: str, device: str = "cpu") -> Engine:
         engine: Engine = importlib.import_module("gt.runtime.numpy_engine").NumpyEngine()
         return engine
     assert backend == "torch", backend
-    made: Engine = importlib.import_module("gt.runtime.executor").TorchEngine(device)
+    if device.startswith("cuda") and not importlib.import_module("torch").cuda.is_available():
+        log.warning("there is a GPU, but this torch cannot use it: running on the CPU")
+        device = "cpu"
+    made: Engine = importlib.import_module("gt.runtime.executor").TorchEngine(
+        device, compile_after=env.COMPILE_AFTER.get()
+    )
     return made
 
 
 class Runner:
-    """One worker's values and programs. ``uploads``: host arrays that came on the data socket, by uid, with their dtype."""
+    """One worker's values and programs. ``uploads``: host arrays that came on the data socket, by uid, with their
+    dtype."""
 
     def __init__(
         self,
@@ -69,6 +92,7 @@ class Runner:
         self.loaded: dict[int, Loaded] = {}
         self.unloadable: dict[int, Fault] = {}
         self.epoch = -1
+        engine.start_thread()
 
     def handle(self, message: Message, data: Any = None) -> bool:
         """Do what a message asks; give False when the worker should end."""
@@ -184,7 +208,12 @@ class Runner:
         seconds = time.perf_counter() - start
         if self.log is not None:
             name = self.state.programs[command.plan].name
-            self.log.write("run", name, 0, f"epoch={command.epoch} plan={command.plan} seconds={seconds:.6f} fault={fault.kind if fault else '-'}")
+            self.log.write(
+                "run",
+                name,
+                0,
+                f"epoch={command.epoch} plan={command.plan} seconds={seconds:.6f} fault={fault.kind if fault else '-'}",
+            )
         return Ran(command.epoch, seconds, fault)
 
     def _fault(self, error: BaseException, epoch: int) -> Fault:

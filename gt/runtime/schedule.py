@@ -1,7 +1,7 @@
 """What a client holds at the dispatcher and in which order its calls are served.
 
-Owns: ``Buffer``, ``Flight``, ``Client`` and its queue. A client's calls are served strictly in order; one that has to wait
-(for a plan, an upload, a worker) holds up only the calls behind it. Must not know: sockets, how plans are made.
+Owns: ``Buffer``, ``Flight``, ``Client`` and its queue. A client's calls are served strictly in order; one that has to
+wait (for a plan, an upload, a worker) holds up only the calls behind it. Must not know: sockets, how plans are made.
 Next: ``dispatcher_state``, which serves the queues.
 """
 

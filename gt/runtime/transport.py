@@ -27,8 +27,11 @@ class PeerUnreachable(Exception):
     """The peer's connection is gone."""
 
 
-def make_socket(context: zmq.Context[Socket], kind: int, *, data: bool = False, identity: bytes | None = None) -> Socket:
-    """Make a socket. Messages over the limits end the connection; a peer that is gone raises PeerUnreachable at a ROUTER."""
+def make_socket(
+    context: zmq.Context[Socket], kind: int, *, data: bool = False, identity: bytes | None = None
+) -> Socket:
+    """Make a socket. Messages over the limits end the connection; a peer that is gone raises PeerUnreachable at a
+    ROUTER."""
     s = context.socket(kind)
     s.setsockopt(zmq.LINGER, 500)
     s.setsockopt(zmq.SNDHWM, 0)
@@ -46,7 +49,9 @@ def make_socket(context: zmq.Context[Socket], kind: int, *, data: bool = False, 
     return s
 
 
-def send(socket: Socket, message: Message, data: Any = None, peer: bytes | None = None, header: bytes | None = None) -> None:
+def send(
+    socket: Socket, message: Message, data: Any = None, peer: bytes | None = None, header: bytes | None = None
+) -> None:
     """Send a message. Errors: PeerUnreachable; ProtocolError above the size limits."""
     frames: list[Any] = [] if peer is None else [peer]
     frames.append(encode(message) if header is None else header)
@@ -61,7 +66,9 @@ def send(socket: Socket, message: Message, data: Any = None, peer: bytes | None 
         raise
 
 
-def receive(socket: Socket, codec: Codec[Any], *, routed: bool = False, copy: bool = True) -> tuple[bytes, Any, Any] | None:
+def receive(
+    socket: Socket, codec: Codec[Any], *, routed: bool = False, copy: bool = True
+) -> tuple[bytes, Any, Any] | None:
     """Give (peer, message, data) if something is there, else None. Errors: ProtocolError for a malformed message."""
     try:
         frames = socket.recv_multipart(zmq.NOBLOCK, copy=copy)
@@ -108,7 +115,8 @@ def own_address(towards: str) -> str:
 
 
 def bind_beside(socket: Socket, dispatcher: str, name: str) -> str:
-    """Bind a data socket where peers of ``dispatcher`` reach it: in its private directory, or on a port of our choice."""
+    """Bind a data socket where peers of ``dispatcher`` reach it: in its private directory, or on a port of our
+    choice."""
     if dispatcher.startswith("ipc://"):
         endpoint = f"ipc://{Path(dispatcher.removeprefix('ipc://')).parent}/{name}-{os.getpid()}"
         socket.bind(endpoint)

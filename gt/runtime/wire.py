@@ -1,15 +1,15 @@
 """Every message between processes, typed, versioned and bounded. There is no pickle here or behind it.
 
 Owns: the message structs, ``encode``/``decode`` and the size limits. A message is one header frame (a version byte and
-MessagePack) and at most one raw data frame. ``decode`` raises ProtocolError for anything else; receivers count it and go
-on. Must not know: sockets, states. Next: ``transport`` (sockets), ``dispatcher_state`` (who answers).
+MessagePack) and at most one raw data frame. ``decode`` raises ProtocolError for anything else; receivers count it and
+go on. Must not know: sockets, states. Next: ``transport`` (sockets), ``dispatcher_state`` (who answers).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Generic, TypeAlias, TypeVar, Union
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -26,7 +26,7 @@ INLINE = 64 << 10  # uploads up to here ride in the control message
 
 Buffers: TypeAlias = tuple[int, ...]
 Bounds: TypeAlias = tuple[tuple[int, int], ...]
-WireScalar: TypeAlias = Union[bool, int, float, tuple[float, float]]  # a pair is a complex number
+WireScalar: TypeAlias = bool | int | float | tuple[float, float]  # a pair is a complex number
 Frames: TypeAlias = Sequence[Any]
 
 

@@ -1,8 +1,9 @@
 """The worker process: programs on the main thread, connections and signs of life on another.
 
 Owns: the four sockets of a worker. ``work`` (main thread) carries ordered work from the dispatcher and its outcomes;
-``results`` (main thread) sends values to clients; ``link`` and ``intake`` (the io thread) carry heartbeats, loss notices and
-uploads, so both go on while a program runs. Must not know: what messages lead to. Next: ``runner``, ``worker_state``.
+``results`` (main thread) sends values to clients; ``link`` and ``intake`` (the io thread) carry heartbeats, loss
+notices and uploads, so both go on while a program runs. Must not know: what messages lead to. Next: ``runner``,
+``worker_state``.
 """
 
 from __future__ import annotations
@@ -26,7 +27,17 @@ from gt.runtime.collective import CollectiveFailed, Groups
 from gt.runtime.errors import ConnectionFailed, ProtocolError
 from gt.runtime.log import InstructionLog, open_log, setup_logging
 from gt.runtime.runner import Runner, make_engine
-from gt.runtime.transport import BEAT_S, PeerUnreachable, Socket, bind_beside, endpoint_of, make_socket, own_address, receive, send
+from gt.runtime.transport import (
+    BEAT_S,
+    PeerUnreachable,
+    Socket,
+    bind_beside,
+    endpoint_of,
+    make_socket,
+    own_address,
+    receive,
+    send,
+)
 from gt.runtime.wire import TO_WORKER, UPLOADS, Message
 
 DISPATCHER_TIMEOUT_S = 10.0
@@ -161,7 +172,9 @@ class WorkerProcess:
         self.engine = make_engine(backend, device)
         self.work = make_socket(self.context, zmq.DEALER)
         self.work.connect(endpoint)
-        hello = wire.WorkerHello(self.bound[0], self.bound[1], sockets.gethostname(), os.getpid(), device_name(device), backend)
+        hello = wire.WorkerHello(
+            self.bound[0], self.bound[1], sockets.gethostname(), os.getpid(), device_name(device), backend
+        )
         self.welcome = self._join(hello)
         self.log: InstructionLog | None = open_log(f"worker{self.welcome.worker}")
         self.uploads: dict[int, tuple[np.ndarray, str]] = {}

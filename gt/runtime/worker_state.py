@@ -1,7 +1,7 @@
 """A worker as a pure state machine: messages in, commands out. It knows which values are here and which are poisoned.
 
-Owns: the ids of loaded programs and present values, poison, broken groups. Holds no tensor and reads no clock. Everything
-that came before a message has happened when it is handled: the worker does one thing at a time, in order.
+Owns: the ids of loaded programs and present values, poison, broken groups. Holds no tensor and reads no clock.
+Everything that came before a message has happened when it is handled: the worker does one thing at a time, in order.
 Next: ``runner`` (performs the commands on an engine), ``dispatcher_state`` (the other end).
 """
 
@@ -193,7 +193,11 @@ class WorkerState:
             case wire.Ship():
                 if message.uid in self.values:
                     return [ShipValue(message)]
-                fault = self.poison.get(message.uid) or Fault("protocol", f"value {message.uid} is not on this worker", self.worker)
+                if not message.final:
+                    return []  # the dispatcher hears of it by Done, and knows the cause when another worker is at fault
+                fault = self.poison.get(message.uid) or Fault(
+                    "protocol", f"value {message.uid} is not on this worker", self.worker
+                )
                 return [ShipFault(message.token, wire.PartFailed(message.request, fault))]
             case wire.Free(uids):
                 return self._drop(uids)
@@ -241,7 +245,9 @@ class WorkerState:
     def _why_not(self, inputs: tuple[int, ...], program: Program) -> Fault | None:
         for uid in inputs:
             if uid not in self.values:
-                return self.poison.get(uid) or Fault("protocol", f"value {uid} is not on worker {self.worker}", self.worker)
+                return self.poison.get(uid) or Fault(
+                    "protocol", f"value {uid} is not on worker {self.worker}", self.worker
+                )
         if self.broken:
             for step in program.collectives:
                 if step.group in self.broken:

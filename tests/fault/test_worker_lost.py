@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 import psutil
 import pytest
+
 from gt.runtime.errors import DispatcherLost, WorkerLost
 from gt.runtime.launch import LocalCluster, start_local
 from gt.runtime.remote import RemoteSession

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+
 from gt.ir import ops  # noqa: F401  the op table
 from gt.ir.graph import Attrs, Graph, Location, Node, Value
 from gt.ir.opdef import OPS
@@ -46,7 +47,9 @@ class Desk:
         self.session.put(buffer, TensorType(array.shape, float32), np.array(array, np.float32), signal)
         return buffer
 
-    def run(self, op: str, *operands: tuple[int, tuple[int, ...]], attrs: Attrs = (), frees: tuple[int, ...] = ()) -> int:
+    def run(
+        self, op: str, *operands: tuple[int, tuple[int, ...]], attrs: Attrs = (), frees: tuple[int, ...] = ()
+    ) -> int:
         """Run one op on (buffer, shape) operands."""
         types = tuple(TensorType(shape, float32) for _, shape in operands)
         key = self.keys.get((op, types, attrs))

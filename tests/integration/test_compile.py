@@ -56,7 +56,7 @@ def values(seed: int = 0) -> list[torch.Tensor]:
     return [torch.randn(16, 8), torch.randn(4, 8), torch.zeros(4, 8), torch.zeros(4, 8)]
 
 
-def run_until(loaded: TorchLoaded, done: Callable[[], bool], limit_s: float = 300.0) -> None:
+def run_until(loaded: TorchLoaded, done: Callable[[], bool], limit_s: float = 240.0) -> None:
     until = time.monotonic() + limit_s
     while not done():
         assert time.monotonic() < until, loaded.stats
@@ -109,7 +109,7 @@ def refuse(self):
 Compiler._start = refuse
 engine = TorchEngine(compile_after=10**9, cache_dir=Path(sys.argv[1]))
 loaded = engine.load(step_program())
-run_until(loaded, lambda: loaded.tier == "compiled" or bool(loaded.stats.notes))
+run_until(loaded, lambda: loaded.tier == "compiled" or bool(loaded.stats.notes), limit_s=90)
 assert loaded.stats.notes == [] and loaded.stats.compile_s == 0, loaded.stats
 check_against_eager(loaded)
 engine.close()

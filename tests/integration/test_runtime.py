@@ -13,6 +13,7 @@ import numpy as np
 import psutil
 import pytest
 import zmq
+
 from gt.ir.types import float32
 from gt.runtime.errors import ConnectionFailed, LaunchError, ProtocolError, RunError, SessionClosed
 from gt.runtime.launch import LocalCluster, start_local
@@ -233,14 +234,19 @@ def test_stopping_leaves_no_process_file_or_descriptor():
 
 
 def test_children_end_with_a_killed_parent():
-    code = "import time\nfrom gt.runtime.launch import start_local\nc = start_local(2, backend='numpy')\nprint(*[p.pid for p in c.processes], flush=True)\ntime.sleep(60)\n"
+    code = (
+        "import time\nfrom gt.runtime.launch import start_local\nc = start_local(2, backend='numpy')\n"
+        "print(*[p.pid for p in c.processes], flush=True)\ntime.sleep(60)\n"
+    )
     parent = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE)
     pids = [int(p) for p in parent.stdout.readline().split()]
     assert len(pids) == 3
     parent.kill()
     parent.wait()
     parent.stdout.close()
-    assert wait_for(lambda: not any(psutil.pid_exists(p) and psutil.Process(p).status() != psutil.STATUS_ZOMBIE for p in pids))
+    assert wait_for(
+        lambda: not any(psutil.pid_exists(p) and psutil.Process(p).status() != psutil.STATUS_ZOMBIE for p in pids)
+    )
 
 
 def test_a_worker_that_dies_at_start_is_reported_with_its_stderr(monkeypatch):
@@ -267,10 +273,26 @@ def test_torch_workers_agree_with_numpy(num_workers):
 def test_the_server_and_worker_commands():
     server = subprocess.Popen([sys.executable, "-m", "gt.server", "-p", "0"], cwd=ROOT, stdout=subprocess.PIPE)
     address = server.stdout.readline().decode().split()[1].removeprefix("tcp://")
-    command = [sys.executable, "-m", "gt.worker", "--host", "localhost", "-p", address.split(":")[1], "--backend", "numpy"]
+    command = [
+        sys.executable,
+        "-m",
+        "gt.worker",
+        "--host",
+        "localhost",
+        "-p",
+        address.split(":")[1],
+        "--backend",
+        "numpy",
+    ]
     workers = [subprocess.Popen(command, cwd=ROOT) for _ in range(2)]
     try:
-        taken = subprocess.run([sys.executable, "-m", "gt.server", "-p", address.split(":")[1]], cwd=ROOT, capture_output=True, text=True, timeout=60)
+        taken = subprocess.run(
+            [sys.executable, "-m", "gt.server", "-p", address.split(":")[1]],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
         assert taken.returncode == 2 and "is in use" in taken.stderr
         session = RemoteSession(address)
         assert wait_for(lambda: session.num_workers() == 2, 60)
@@ -278,7 +300,9 @@ def test_the_server_and_worker_commands():
         a = numbers(300, 100)
         out = desk.run("sum", (desk.put(a, rows()), a.shape), attrs=SUM_ROWS)
         np.testing.assert_allclose(desk.get(out), a.sum(0), rtol=1e-3, atol=1e-3)
-        listening = [c for p in (server, *workers) for c in psutil.Process(p.pid).net_connections() if c.status == "LISTEN"]
+        listening = [
+            c for p in (server, *workers) for c in psutil.Process(p.pid).net_connections() if c.status == "LISTEN"
+        ]
         assert {c.laddr.ip for c in listening} == {"127.0.0.1"}
         session.close()
     finally:
@@ -289,5 +313,11 @@ def test_the_server_and_worker_commands():
 
 
 def test_a_server_for_other_machines_wants_to_be_asked_twice():
-    open_host = subprocess.run([sys.executable, "-m", "gt.server", "--host", "0.0.0.0", "-p", "0"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    open_host = subprocess.run(
+        [sys.executable, "-m", "gt.server", "--host", "0.0.0.0", "-p", "0"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert open_host.returncode == 2 and "--trust-network" in open_host.stderr

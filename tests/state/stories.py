@@ -12,7 +12,17 @@ from gt.ir.program import Collective, Program, WireType
 from gt.ir.types import TensorType, float32
 from gt.passes.signal_placement import cluster_mesh
 from gt.runtime import wire
-from gt.runtime.dispatcher_state import DispatcherState, Event, MakePlan, Options, PeerGone, Planned, Received, Send, Tick
+from gt.runtime.dispatcher_state import (
+    DispatcherState,
+    Event,
+    MakePlan,
+    Options,
+    PeerGone,
+    Planned,
+    Received,
+    Send,
+    Tick,
+)
 from gt.runtime.wire import Message
 
 T = TensorType((4, 4), float32)
@@ -67,7 +77,9 @@ class Story:
     def define(self, key: int, client: int = 0, graph: bytes = b"graph") -> None:
         self.say(f"c{client}up", wire.Define(key), memoryview(graph))
 
-    def run(self, key: int, inputs: tuple[int, ...], outputs: tuple[int, ...], frees: tuple[int, ...] = (), client: int = 0) -> list[Any]:
+    def run(
+        self, key: int, inputs: tuple[int, ...], outputs: tuple[int, ...], frees: tuple[int, ...] = (), client: int = 0
+    ) -> list[Any]:
         return self.say(f"c{client}up", wire.Run(key, inputs, outputs, (), frees))
 
     def fetch(self, buffer: int, request: int, client: int = 0) -> list[Any]:
@@ -76,13 +88,22 @@ class Story:
     def plan(self, make: MakePlan, outputs: int = 1, groups: tuple[tuple[int, ...], ...] = ()) -> list[Any]:
         """Answer a request for a plan: every worker runs it, outputs are whole everywhere."""
         placed = T.placed(Sharding.replicated(cluster_mesh(make.workers, make.workers), T.ndim))
-        return self.tell(Planned(self.now, make.plan, {w: program(w, len(make.inputs), outputs, groups) for w in make.workers}, (placed,) * outputs))
+        return self.tell(
+            Planned(
+                self.now,
+                make.plan,
+                {w: program(w, len(make.inputs), outputs, groups) for w in make.workers},
+                (placed,) * outputs,
+            )
+        )
 
     def done(self, worker: int, epoch: int, fault: Any = None) -> list[Any]:
         return self.say(f"w{worker}", wire.Done(epoch, 0.01, fault))
 
 
-def program(worker: int, inputs: int, outputs: int, groups: tuple[tuple[int, ...], ...] = (), donated: tuple[int, ...] = ()) -> Program:
+def program(
+    worker: int, inputs: int, outputs: int, groups: tuple[tuple[int, ...], ...] = (), donated: tuple[int, ...] = ()
+) -> Program:
     """A program whose inputs are slots 0.. and whose outputs follow them."""
     steps = tuple(
         Collective("all_reduce", i, 0, 0, WireType((4, 4), "float32"), group, (("reduce", "sum"),))

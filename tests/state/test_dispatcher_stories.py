@@ -210,7 +210,11 @@ def test_a_broken_collective_with_everybody_alive_fails_and_the_group_is_made_an
 def test_a_shard_on_a_lost_worker_is_lost_and_copies_are_not():
     s = Story(workers=2)
     s.put(1)
-    s.say("c0up", wire.Put(2, WireType((4, 4), "float32"), SignalConfig(shard=ShardConfig(axis=0)), True), memoryview(bytes(64)))
+    s.say(
+        "c0up",
+        wire.Put(2, WireType((4, 4), "float32"), SignalConfig(shard=ShardConfig(axis=0)), True),
+        memoryview(bytes(64)),
+    )
     s.gone("l0")
     assert sent(s.fetch(1, 1), wire.Ship, "w1")
     (failed,) = sent(s.fetch(2, 2), wire.Failed)

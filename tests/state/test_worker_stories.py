@@ -5,7 +5,18 @@ from __future__ import annotations
 from gt.runtime import wire
 from gt.runtime.errors import Fault
 from gt.runtime.worker_state import (
-    Arrived, DropValues, Got, Grouped, LoadProgram, Quit, Ran, Reply, RunProgram, ShipFault, ShipValue, SkipProgram,
+    Arrived,
+    DropValues,
+    Got,
+    Grouped,
+    LoadProgram,
+    Quit,
+    Ran,
+    Reply,
+    RunProgram,
+    ShipFault,
+    ShipValue,
+    SkipProgram,
     WorkerState,
 )  # fmt: skip
 from tests.state.stories import program
@@ -21,13 +32,15 @@ def worker(*values: int, groups: tuple[tuple[int, ...], ...] = (), donated: tupl
     return w
 
 
-def execute(w: WorkerState, epoch: int, inputs: tuple[int, ...], outputs: tuple[int, ...], frees: tuple[int, ...] = ()) -> object:
+def execute(
+    w: WorkerState, epoch: int, inputs: tuple[int, ...], outputs: tuple[int, ...], frees: tuple[int, ...] = ()
+) -> object:
     (command,) = w.handle(Got(wire.Execute(epoch, 1, inputs, outputs, (), frees)))
     return command
 
 
-def ship(uid: int) -> Got:
-    return Got(wire.Ship(uid, b"t", 5, wire.WireType((4, 4), "float32"), ((0, 4), (0, 4)), 1, True))
+def ship(uid: int, final: bool = True) -> Got:
+    return Got(wire.Ship(uid, b"t", 5, wire.WireType((4, 4), "float32"), ((0, 4), (0, 4)), 1, final))
 
 
 def test_a_run_makes_its_outputs_and_reports():
@@ -44,6 +57,7 @@ def test_a_failed_run_poisons_its_outputs_and_those_after_it():
     assert execute(w, 2, (11,), (12,)) == SkipProgram(2, 1, BROKE)
     assert w.handle(Ran(2, 0.0)) == [Reply(wire.Done(2, 0.0, BROKE))]
     assert w.handle(ship(12)) == [ShipFault(b"t", wire.PartFailed(5, BROKE))]
+    assert w.handle(ship(12, final=False)) == []  # the dispatcher tells, once it knows the cause
 
 
 def test_freed_inputs_leave_before_the_run_and_freed_others_after():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from gt.runtime import env
 from gt.runtime.log import InstructionLog
 from gt.runtime.rendezvous import KeyStore

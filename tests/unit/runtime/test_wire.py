@@ -7,12 +7,13 @@ import typing
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from gt.ir.program import WireType
 from gt.ir.types import bfloat16
 from gt.runtime import wire
 from gt.runtime.errors import Fault, GtError, ProtocolError, WorkerLost, fault_of
-from hypothesis import given
-from hypothesis import strategies as st
 
 CODECS = [wire.FROM_PEERS, wire.TO_CLIENT, wire.TO_WORKER, wire.UPLOADS]
 SAMPLES: list[tuple[wire.Message, bytes | None]] = [
@@ -35,7 +36,9 @@ def test_messages_round_trip(message, data):
 
 
 def test_every_message_has_a_receiver():
-    known = {m for union in (wire.Incoming, wire.ToClient, wire.ToWorker) for m in typing.get_args(union)} | {wire.Upload}
+    known = {m for union in (wire.Incoming, wire.ToClient, wire.ToWorker) for m in typing.get_args(union)} | {
+        wire.Upload
+    }
     declared = set(wire.Message.__subclasses__())
     assert declared == known
 
