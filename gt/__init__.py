@@ -9,7 +9,9 @@ from __future__ import annotations
 from gt import tensor as _tensor  # noqa: I001 - installs the tensor class
 from gt import autograd, nn, optim, signal
 from gt.autograd import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
-from gt.config import get_config, get_signal_config, load_config, register_config
+from gt.config import (
+    ConfigError, SignalWarning, UnknownSignal, get_config, get_signal_config, load_config, register_config,
+)  # fmt: skip
 from gt.functions.create import (
     arange, as_tensor, asarray, bernoulli, empty, empty_like, eye, from_numpy, full, full_like, linspace, normal, ones, ones_like,
     rand, rand_like, randint, randn, randn_like, randperm, tensor, zeros, zeros_like,
@@ -39,6 +41,7 @@ from gt.ir.types import (
 from gt.ir.types import bool_ as bool
 from gt.printing import set_printoptions
 from gt.random import Generator, get_rng_state, initial_seed, manual_seed, set_rng_state
+from gt.runtime.errors import DispatcherLost, GtError, NoWorkers, RunError, WorkerLost
 from gt.session import connect, disconnect, gpu_workers, num_workers
 from gt.shape import Size
 from gt.tensor import Tensor

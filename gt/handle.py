@@ -195,7 +195,7 @@ class Handle:
     @data.setter
     def data(self, value: Handle) -> None:
         """Take other values, of any shape and dtype, and stay the same tensor; gradients of earlier uses are unaffected."""
-        if not isinstance(value, Tensor):
+        if not isinstance(value, Handle):
             raise TypeError(f"Variable data has to be a tensor, but got {type(value).__name__}")
         if self._base is not None:
             raise RuntimeError("cannot assign .data of a view: assign to its base, or write view[...] = values")

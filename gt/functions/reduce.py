@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gt.functions.pointwise import sqrt, to_bool
-from gt.functions.promote import binary, cast
+from gt.functions.promote import binary, cast, floated, need_tensor
 from gt.functions.shape import narrow, squeeze
 from gt.handle import Handle
 from gt.ir.ops import OPS
@@ -171,7 +171,7 @@ def std(
 
 def logsumexp(input: Tensor, dim: Dims, keepdim: bool = False) -> Tensor:
     """Give log(sum(exp(x))) over dims without overflow."""
-    return record(OPS["logsumexp"], (input,), _attrs(_dims(input, dim, None), keepdim, None))
+    return record(OPS["logsumexp"], (floated(input),), _attrs(_dims(input, dim, None), keepdim, None))
 
 
 def cumsum(input: Tensor, dim: int, *, dtype: DType | str | None = None) -> Tensor:

@@ -118,7 +118,8 @@ class OpDef:
     decompose: ``(inputs, attrs) -> outputs`` in other ops. ``torch`` may then be None.
     inplace:  ``{result index: operand index}`` the torch lowering ``torch_inplace`` overwrites when donated.
     numbers:  operands that the torch lowering takes as Python numbers, giving the declared dtype (negative: from the
-              end); the others are handed 0-d tensors. None: both sides of a lowering that is one infix operator, beside a tensor; else none.
+              end); the others are handed 0-d tensors. None: both sides of a lowering that is one infix operator, beside
+              a tensor; else none.
     literal:  name of the attribute that is the value of a constant, for ops that make one.
     nonzero:  operands that must not hold integer zeros, padding included: divisors.
     effect:   "comm" for collectives, which keep their order; "grad" for the gradient node.

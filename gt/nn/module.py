@@ -1,72 +1,56 @@
 """``Module``: parameters, buffers and submodules under torch's names.
 
-Owns: registration by assignment, traversal, state dicts, train/eval, hooks. Next: ``layers``.
+Owns: registration by assignment, traversal, conversion, train/eval. Next: ``hooks`` (calling), ``state`` (state dicts),
+``containers``, then one file for each kind of layer.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, Self
+from collections.abc import Callable, Iterator
+from typing import Any, Self
 
 from gt.autograd import no_grad
-from gt.functions.create import as_tensor
 from gt.handle import Handle
 from gt.ir import types
-from gt.ir.types import DType
-from gt.nn.parameter import Parameter
+from gt.ir.types import DType, dtype_of
+from gt.nn import hooks
+from gt.nn.hooks import HookHandle
+from gt.nn.parameter import Buffer, Parameter
+from gt.nn.state import StateMixin
 from gt.tensor import Tensor
 
-
-class IncompatibleKeys(NamedTuple):
-    """What ``load_state_dict`` did not find a place or a value for."""
-
-    missing_keys: list[str]
-    unexpected_keys: list[str]
-
-    def __repr__(self) -> str:
-        if not self.missing_keys and not self.unexpected_keys:
-            return "<All keys matched successfully>"
-        return f"IncompatibleKeys(missing_keys={self.missing_keys}, unexpected_keys={self.unexpected_keys})"
+TABLES = ("_parameters", "_buffers", "_modules")
+HOOKS = (
+    "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_state_dict_hooks", "_state_dict_pre_hooks",
+    "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks",
+)  # fmt: skip
 
 
-class _HookHandle:
-    def __init__(self, hooks: dict[int, Any], number: int) -> None:
-        self._hooks, self._number = hooks, number
-
-    def remove(self) -> None:
-        self._hooks.pop(self._number, None)
-
-
-class Module:
-    """A part of a model. Assigning a Parameter, a Module or a buffer to an attribute registers it."""
+class Module(StateMixin):
+    """A part of a model. Assigning a Parameter, a Module or a Buffer to an attribute registers it."""
 
     training: bool
     _parameters: dict[str, Parameter | None]
     _buffers: dict[str, Tensor | None]
     _modules: dict[str, Module | None]
-    _hook_numbers = itertools.count()
 
     def __init__(self) -> None:
-        self.__dict__.update(
-            training=True, _parameters={}, _buffers={}, _modules={}, _non_persistent=set(), _forward_hooks={}, _forward_pre_hooks={}
-        )
+        self.__dict__.update({"training": True, "_non_persistent": set(), **{name: {} for name in (*TABLES, *HOOKS)}})
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError(f'Module [{type(self).__name__}] is missing the required "forward" function')
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        for hook in self._forward_pre_hooks.values():
-            changed = hook(self, args)
-            if changed is not None:
-                args = changed if isinstance(changed, tuple) else (changed,)
-        out = self.forward(*args, **kwargs)
-        for hook in self._forward_hooks.values():
-            changed = hook(self, args, out)
-            if changed is not None:
-                out = changed
-        return out
+        own = self.__dict__
+        if (
+            own["_forward_hooks"] or own["_forward_pre_hooks"] or own["_backward_hooks"] or own["_backward_pre_hooks"]
+            or hooks.everywhere_before or hooks.everywhere_after
+        ):  # fmt: skip
+            return hooks.call(self, args, kwargs)
+        return self.forward(*args, **kwargs)
 
     # -- registration
 
@@ -74,173 +58,229 @@ class Module:
         tables = self.__dict__
         if "_parameters" not in tables:
             if isinstance(value, Parameter | Module):
-                raise AttributeError(f"cannot assign {type(value).__name__.lower()}s before Module.__init__() call")
+                raise AttributeError(f"cannot assign {'parameters' if isinstance(value, Parameter) else 'module'} before Module.__init__() call")
             object.__setattr__(self, name, value)
-            return
-        if isinstance(value, Parameter):
-            self._forget(name)
-            self._parameters[name] = value
-            value._name = value._name or name
+        elif isinstance(value, Parameter):
+            self._forget(name, "_parameters")
+            self.register_parameter(name, value)
         elif isinstance(value, Module):
-            self._forget(name)
+            self._forget(name, "_modules")
             self._modules[name] = value
-        elif name in self._parameters:
-            if value is not None:
-                raise TypeError(f"cannot assign '{type(value).__name__}' as parameter '{name}' (gt.nn.Parameter or None expected)")
-            self._parameters[name] = None
-        elif name in self._modules and value is None:
-            self._modules[name] = None
-        elif name in self._buffers and (value is None or isinstance(value, Handle)):
-            self._buffers[name] = value  # type: ignore[assignment]
+        elif isinstance(value, Buffer):
+            persistent = value.persistent and name not in self._non_persistent
+            self._forget(name, "_buffers")
+            self.register_buffer(name, value, persistent)
         else:
-            object.__setattr__(self, name, value)
+            self._set_plain(name, value)
 
-    def _forget(self, name: str) -> None:
-        for table in (self.__dict__, self._parameters, self._buffers, self._modules):
-            table.pop(name, None)
+    def _set_plain(self, name: str, value: Any) -> None:
+        for table, kind in (("_parameters", "parameter"), ("_modules", "child module"), ("_buffers", "buffer")):
+            if name in self.__dict__[table]:
+                wanted = "torch.nn.Module" if kind == "child module" else "torch.nn.Parameter" if kind == "parameter" else "torch.Tensor"
+                if value is not None and not (kind == "buffer" and isinstance(value, Handle)):
+                    raise TypeError(f"cannot assign '{type(value).__name__}' as {kind} '{name}' ({wanted} or None expected)")
+                self.__dict__[table][name] = value
+                return
+        object.__setattr__(self, name, value)
+
+    def _forget(self, name: str, keep: str) -> None:
+        self.__dict__.pop(name, None)
+        for table in TABLES:
+            if table != keep:
+                self.__dict__[table].pop(name, None)
+        self._non_persistent.discard(name)
 
     def __getattr__(self, name: str) -> Any:
-        for table in ("_parameters", "_buffers", "_modules"):
-            found = self.__dict__.get(table)
-            if found is not None and name in found:
-                return found[name]
+        own = self.__dict__
+        for table in TABLES:
+            if table in own and name in own[table]:
+                return own[table][name]
         raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
 
     def __delattr__(self, name: str) -> None:
-        for table in (self._parameters, self._buffers, self._modules):
-            if name in table:
-                del table[name]  # type: ignore[attr-defined]
+        for table in TABLES:
+            if name in self.__dict__[table]:
+                del self.__dict__[table][name]
+                self._non_persistent.discard(name)
                 return
         object.__delattr__(self, name)
 
     def __dir__(self) -> list[str]:
         return sorted({*object.__dir__(self), *self._parameters, *self._buffers, *self._modules})
 
+    def _check_name(self, kind: str, name: Any, table: str) -> None:
+        if table not in self.__dict__:
+            raise AttributeError(f"cannot assign {kind} before Module.__init__() call")
+        if not isinstance(name, str):
+            raise TypeError(f"{kind} name should be a string. Got {type(name).__name__}")
+        if "." in name:
+            raise KeyError(f'{kind} name can\'t contain "."' + (f", got: {name}" if kind == "module" else ""))
+        if not name:
+            raise KeyError(f'{kind} name can\'t be empty string ""')
+        if hasattr(self, name) and name not in self.__dict__[table]:
+            raise KeyError(f"attribute '{name}' already exists")
+
     def register_parameter(self, name: str, param: Parameter | None) -> None:
+        """Add a parameter by name; None keeps the name without a value."""
+        self._check_name("parameter", name, "_parameters")
+        if param is not None and not isinstance(param, Parameter):
+            raise TypeError(f"cannot assign '{type(param).__name__}' object to parameter '{name}' (torch.nn.Parameter or None required)")
+        if param is not None:
+            if not param._leaf:
+                raise ValueError(
+                    f"Cannot assign non-leaf Tensor to parameter '{name}'. Model parameters must be created explicitly. To express '{name}' "
+                    "as a function of another Tensor, compute the value in the forward() method."
+                )
+            param._name = param._name or name
         self._parameters[name] = param
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
         """Add a tensor that is state but not trained; ``persistent``: part of the state dict."""
+        self._check_name("buffer", name, "_buffers")
+        if tensor is not None and not isinstance(tensor, Handle):
+            raise TypeError(f"cannot assign '{type(tensor).__name__}' object to buffer '{name}' (torch Tensor or None required)")
         self._buffers[name] = tensor
         (self._non_persistent.discard if persistent else self._non_persistent.add)(name)
 
-    def register_module(self, name: str, module: Module | None) -> None:
+    def add_module(self, name: str, module: Module | None) -> None:
+        """Add a submodule by name; None keeps the name without a value."""
+        if module is not None and not isinstance(module, Module):
+            raise TypeError(f"{type(module).__name__} is not a Module subclass")
+        self._check_name("module", name, "_modules")
         self._modules[name] = module
 
-    add_module = register_module
+    def register_module(self, name: str, module: Module | None) -> None:
+        """Do ``add_module``."""
+        self.add_module(name, module)
 
-    def register_forward_hook(self, hook: Callable[..., Any]) -> _HookHandle:
-        """Call ``hook(module, args, output)`` after ``forward``; what it returns, if not None, replaces the output."""
-        return self._hook(self._forward_hooks, hook)
+    # -- hooks
 
-    def register_forward_pre_hook(self, hook: Callable[..., Any]) -> _HookHandle:
-        """Call ``hook(module, args)`` before ``forward``; what it returns, if not None, replaces the arguments."""
-        return self._hook(self._forward_pre_hooks, hook)
+    def register_forward_hook(
+        self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False, always_call: bool = False
+    ) -> HookHandle:
+        """Call ``hook(module, args[, kwargs], output)`` after ``forward``; what it returns, if not None, replaces the output."""
+        return hooks.add(self._forward_hooks, (hook, with_kwargs, always_call), prepend)
 
-    def _hook(self, table: dict[int, Any], hook: Callable[..., Any]) -> _HookHandle:
-        number = next(Module._hook_numbers)
-        table[number] = hook
-        return _HookHandle(table, number)
+    def register_forward_pre_hook(self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False) -> HookHandle:
+        """Call ``hook(module, args[, kwargs])`` before ``forward``; what it returns, if not None, replaces the arguments."""
+        return hooks.add(self._forward_pre_hooks, (hook, with_kwargs), prepend)
+
+    def register_full_backward_hook(self, hook: Callable[..., Any], prepend: bool = False) -> HookHandle:
+        """Call ``hook(module, grad_input, grad_output)`` in a backward; what it returns replaces the input's gradient."""
+        return hooks.add(self._backward_hooks, hook, prepend)
+
+    def register_full_backward_pre_hook(self, hook: Callable[..., Any], prepend: bool = False) -> HookHandle:
+        """Call ``hook(module, grad_output)`` in a backward before the module's; what it returns replaces it."""
+        return hooks.add(self._backward_pre_hooks, hook, prepend)
+
+    def register_state_dict_post_hook(self, hook: Callable[..., Any]) -> HookHandle:
+        """Call ``hook(module, state_dict, prefix, local_metadata)`` when the module's part is in the state dict."""
+        return hooks.add(self._state_dict_hooks, hook)
+
+    def register_state_dict_pre_hook(self, hook: Callable[..., Any]) -> HookHandle:
+        """Call ``hook(module, prefix, keep_vars)`` before the module's part is taken."""
+        return hooks.add(self._state_dict_pre_hooks, hook)
+
+    def register_load_state_dict_pre_hook(self, hook: Callable[..., Any]) -> HookHandle:
+        """Call ``hook(module, state_dict, prefix, ...)`` before the module's part is loaded."""
+        return hooks.add(self._load_state_dict_pre_hooks, hook)
+
+    def register_load_state_dict_post_hook(self, hook: Callable[..., Any]) -> HookHandle:
+        """Call ``hook(module, incompatible_keys)`` when the module's part is loaded."""
+        return hooks.add(self._load_state_dict_post_hooks, hook)
 
     # -- traversal
 
-    def named_modules(self, memo: set[int] | None = None, prefix: str = "") -> Iterator[tuple[str, Module]]:
+    def named_modules(self, memo: set[Any] | None = None, prefix: str = "", remove_duplicate: bool = True) -> Iterator[tuple[str, Module]]:
+        """Give this module and all below, by dotted name."""
         memo = set() if memo is None else memo
-        if id(self) not in memo:
-            memo.add(id(self))
+        if self not in memo:
+            if remove_duplicate:
+                memo.add(self)
             yield prefix, self
             for name, child in self._modules.items():
                 if child is not None:
-                    yield from child.named_modules(memo, f"{prefix}.{name}" if prefix else name)
+                    yield from child.named_modules(memo, f"{prefix}.{name}" if prefix else name, remove_duplicate)
 
-    def modules(self) -> Iterator[Module]:
-        return (module for _, module in self.named_modules())
+    def modules(self, remove_duplicate: bool = True) -> Iterator[Module]:
+        """Give this module and all below."""
+        return (module for _, module in self.named_modules(remove_duplicate=remove_duplicate))
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
-        return ((name, child) for name, child in self._modules.items() if child is not None)
+        """Give the modules directly below, by name."""
+        memo: set[int] = set()
+        for name, child in self._modules.items():
+            if child is not None and id(child) not in memo:
+                memo.add(id(child))
+                yield name, child
 
     def children(self) -> Iterator[Module]:
+        """Give the modules directly below."""
         return (child for _, child in self.named_children())
 
-    def _named(self, table: str, prefix: str, recurse: bool, keep_duplicates: bool = False) -> Iterator[tuple[str, Any]]:
+    def _named(self, table: str, prefix: str, recurse: bool, remove_duplicate: bool) -> Iterator[tuple[str, Any]]:
         seen: set[int] = set()
-        modules = self.named_modules(prefix=prefix) if recurse else [(prefix, self)]
+        modules = self.named_modules(prefix=prefix, remove_duplicate=remove_duplicate) if recurse else [(prefix, self)]
         for path, module in modules:
             for name, value in module.__dict__[table].items():
-                if value is not None and (keep_duplicates or id(value) not in seen):
-                    seen.add(id(value))
+                if value is not None and id(value) not in seen:
+                    if remove_duplicate:
+                        seen.add(id(value))
                     yield (f"{path}.{name}" if path else name), value
 
-    def named_parameters(self, prefix: str = "", recurse: bool = True) -> Iterator[tuple[str, Parameter]]:
-        return self._named("_parameters", prefix, recurse)
+    def named_parameters(self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True) -> Iterator[tuple[str, Parameter]]:
+        """Give parameters by dotted name; one shared by several modules comes once."""
+        return self._named("_parameters", prefix, recurse, remove_duplicate)
 
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
+        """Give the parameters, here and (``recurse``) below."""
         return (p for _, p in self.named_parameters(recurse=recurse))
 
-    def named_buffers(self, prefix: str = "", recurse: bool = True) -> Iterator[tuple[str, Tensor]]:
-        return self._named("_buffers", prefix, recurse)
+    def named_buffers(self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True) -> Iterator[tuple[str, Tensor]]:
+        """Give buffers by dotted name."""
+        return self._named("_buffers", prefix, recurse, remove_duplicate)
 
     def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
+        """Give the buffers, here and (``recurse``) below."""
         return (b for _, b in self.named_buffers(recurse=recurse))
 
     def get_submodule(self, target: str) -> Module:
+        """Give the module of a dotted name. Errors: AttributeError."""
         found: Any = self
         for part in target.split(".") if target else ():
+            if not hasattr(found, part):
+                raise AttributeError(f"{type(found).__name__} has no attribute `{part}`")
             found = getattr(found, part)
+            if not isinstance(found, Module):
+                raise AttributeError(f"`{part}` is not an nn.Module")
         return found
 
     def get_parameter(self, target: str) -> Parameter:
+        """Give the parameter of a dotted name. Errors: AttributeError."""
+        return self._get(target, "_parameters", "an nn.Parameter")
+
+    def get_buffer(self, target: str) -> Tensor:
+        """Give the buffer of a dotted name. Errors: AttributeError."""
+        return self._get(target, "_buffers", "a buffer")
+
+    def _get(self, target: str, table: str, kind: str) -> Any:
         path, _, name = target.rpartition(".")
-        return getattr(self.get_submodule(path), name)
+        module = self.get_submodule(path)
+        if not hasattr(module, name):
+            raise AttributeError(f"{type(module).__name__} has no attribute `{name}`")
+        if name not in module.__dict__[table]:
+            raise AttributeError(f"`{name}` is not {kind}")
+        return module.__dict__[table][name]
 
-    # -- state
-
-    def state_dict(self, prefix: str = "") -> OrderedDict[str, Tensor]:
-        """Give parameters and persistent buffers by dotted name, detached and sharing memory."""
-        out: OrderedDict[str, Tensor] = OrderedDict()
-        for path, module in self.named_modules(prefix=prefix.rstrip(".")):
-            lead = f"{path}." if path else ""
-            for name, value in module._parameters.items():
-                if value is not None:
-                    out[lead + name] = value.detach()
-            for name, buffer in module._buffers.items():
-                if buffer is not None and name not in module._non_persistent:
-                    out[lead + name] = buffer.detach()
-        return out
-
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> IncompatibleKeys:
-        """Copy values in by dotted name; arrays and torch tensors are taken too.
-
-        Errors: RuntimeError listing missing and unexpected keys (if ``strict``) and size mismatches.
-        """
-        own = self.state_dict()
-        missing = [k for k in own if k not in state_dict]
-        unexpected = [k for k in state_dict if k not in own]
-        problems = []
-        if strict and unexpected:
-            problems.append("Unexpected key(s) in state_dict: {}. ".format(", ".join(f'"{k}"' for k in unexpected)))
-        if strict and missing:
-            problems.append("Missing key(s) in state_dict: {}. ".format(", ".join(f'"{k}"' for k in missing)))
-        values = {k: _as_tensor(state_dict[k]) for k in own if k in state_dict}
-        for key, value in values.items():
-            if value.shape != own[key].shape:
-                problems.append(
-                    f"size mismatch for {key}: copying a param with shape {_size(value)} from checkpoint, "
-                    f"the shape in current model is {_size(own[key])}."
-                )
-        if problems:
-            raise RuntimeError(
-                "Error(s) in loading state_dict for {}:\n\t{}".format(type(self).__name__, "\n\t".join(problems))
-            )
-        with no_grad():
-            for key, value in values.items():
-                self.get_parameter(key).copy_(value)
-        return IncompatibleKeys(missing, unexpected)
+    # -- modes and conversion
 
     def train(self, mode: bool = True) -> Self:
         """Set training mode, here and below."""
-        for module in self.modules():
-            module.training = mode
+        if not isinstance(mode, bool):
+            raise ValueError("training mode is expected to be boolean")
+        self.training = mode
+        for child in self.children():
+            child.train(mode)
         return self
 
     def eval(self) -> Self:
@@ -248,6 +288,7 @@ class Module:
         return self.train(False)
 
     def requires_grad_(self, requires_grad: bool = True) -> Self:
+        """Say whether the parameters are trained."""
         for p in self.parameters():
             p.requires_grad_(requires_grad)
         return self
@@ -259,7 +300,8 @@ class Module:
                 if set_to_none:
                     p._grad = None
                 else:
-                    p._grad.zero_()
+                    with no_grad():
+                        p._grad.zero_()
 
     def apply(self, fn: Callable[[Module], Any]) -> Self:
         """Call ``fn`` on every module, children first."""
@@ -268,21 +310,38 @@ class Module:
         fn(self)
         return self
 
-    def to(self, *args: Any, dtype: DType | None = None, device: Any = None, **_: Any) -> Self:
+    def _apply(self, fn: Callable[[Any], Any], recurse: bool = True) -> Self:
+        """Replace every parameter's, gradient's and buffer's values by ``fn`` of them; parameters stay the same objects."""
+        for child in self.children() if recurse else ():
+            child._apply(fn)
+        with no_grad():
+            for p in self._parameters.values():
+                if p is not None:
+                    p.data = fn(p.detach())
+                    if p._grad is not None:
+                        p._grad = fn(p._grad)
+            for name, b in self._buffers.items():
+                if b is not None:
+                    self._buffers[name] = fn(b)
+        return self
+
+    def to(self, *args: Any, dtype: Any = None, device: Any = None, non_blocking: bool = False, memory_format: Any = None) -> Self:
         """Convert floating-point parameters and buffers to ``dtype``; a device is accepted and ignored."""
         for a in args:
-            if isinstance(a, DType):
+            if isinstance(a, Handle):
+                dtype = a.dtype
+            elif isinstance(a, DType):
                 dtype = a
-        if dtype is not None:
-            with no_grad():
-                for module in self.modules():
-                    for name, p in module._parameters.items():
-                        if p is not None and p.is_floating_point():
-                            module._parameters[name] = Parameter(p.detach().to(dtype), p.requires_grad)
-                    for name, b in module._buffers.items():
-                        if b is not None and b.is_floating_point():
-                            module._buffers[name] = b.to(dtype)
-        return self
+        if dtype is None:
+            return self
+        wanted = dtype_of(dtype)
+        if wanted.kind not in "fc":
+            raise TypeError(f"nn.Module.to only accepts floating point or complex dtypes, but got desired dtype={wanted.name}")
+        return self._apply(lambda t: t.to(wanted) if t.is_floating_point() or t.is_complex() else t)
+
+    def type(self, dst_type: Any) -> Self:
+        """Convert all parameters and buffers to a dtype."""
+        return self._apply(lambda t: t.to(dtype_of(dst_type)))
 
     def float(self) -> Self:
         return self.to(dtype=types.float32)
@@ -297,30 +356,32 @@ class Module:
         return self.to(dtype=types.bfloat16)
 
     def cpu(self) -> Self:
+        """Give the module: where values lie is the signals' matter."""
         return self
 
     def cuda(self, device: Any = None) -> Self:
+        """Give the module: where values lie is the signals' matter."""
+        return self
+
+    def share_memory(self) -> Self:
+        """Give the module: values live on the workers, which all clients' threads share."""
         return self
 
     # -- printing
 
     def extra_repr(self) -> str:
+        """Give what ``repr`` shows in the parentheses. To be overridden."""
         return ""
+
+    def _get_name(self) -> str:
+        return type(self).__name__
 
     def __repr__(self) -> str:
         extra = self.extra_repr()
+        extra_lines = extra.split("\n") if extra else []
         lines = [f"({name}): " + repr(child).replace("\n", "\n  ") for name, child in self._modules.items()]
-        head = type(self).__name__ + "("
-        if not lines:
+        head = self._get_name() + "("
+        if len(extra_lines) == 1 and not lines:
             return head + extra + ")"
-        return head + "\n  " + "\n  ".join(([extra] if extra else []) + lines) + "\n)"
-
-
-def _as_tensor(value: Any) -> Tensor:
-    if isinstance(value, Handle):
-        return value  # type: ignore[return-value]
-    return as_tensor(value.detach().cpu().numpy() if hasattr(value, "detach") else value)
-
-
-def _size(t: Tensor) -> str:
-    return f"torch.Size({list(t.shape)})"
+        every = [line for line in extra_lines] + lines
+        return head + ("\n  " + "\n  ".join(every) + "\n" if every else "") + ")"

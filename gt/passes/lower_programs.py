@@ -17,9 +17,9 @@ import msgspec
 
 from gt.ir.graph import Attrs, AttrValue, Coord, Graph, Node, Value
 from gt.ir.mesh import Mesh, Sharding
+from gt.ir.ops.collective import sent_bytes
 from gt.ir.program import Collective, Compute, Free, Program, Step, WireNode, WireType, pack_attrs
 from gt.passes.context import Context, Region
-from gt.passes.cost import sent_bytes
 
 Part: TypeAlias = Region | Node  # a region of compute, or one collective
 Coords: TypeAlias = dict[Mesh, dict[str, int]]  # a worker's coordinates on each mesh it is of

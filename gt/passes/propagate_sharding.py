@@ -114,8 +114,8 @@ def _everything_whole(graph: Graph, mesh: Mesh) -> Graph:
             mapping[value] = fresh = Value(whole[value.type], value.hint)
             outputs.append(fresh)
         nodes.append(replace(node, inputs=tuple(mapping.get(v, v) for v in node.inputs), outputs=tuple(outputs)))
-    outputs = tuple(mapping.get(v, v) for v in graph.outputs)
-    return replace(graph, nodes=tuple(nodes), outputs=outputs, stage=Stage.SHARDED)
+    results = tuple(mapping.get(v, v) for v in graph.outputs)
+    return replace(graph, nodes=tuple(nodes), outputs=results, stage=Stage.SHARDED)
 
 
 class _Placer:

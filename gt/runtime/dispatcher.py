@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -71,7 +72,7 @@ class Dispatcher:
         poller.register(planner_fd, zmq.POLLIN)
         self._report(f"address {self.endpoint}")
         while not self.stopping:
-            ready = dict(poller.poll(5 if self.planner.has_unsent else TICK_S * 1000))
+            ready = dict(poller.poll(5 if self.planner.has_unsent else int(TICK_S * 1000)))
             if self.parent_fd in ready:
                 break  # the parent is gone
             if self.router in ready:
@@ -194,8 +195,8 @@ def serve(endpoint: str, options: Options, parent_fd: int | None = None, report_
     signal.signal(signal.SIGTERM, dispatcher.stop)
     signal.signal(signal.SIGINT, dispatcher.stop)
     dispatcher.run()
-    if endpoint.startswith("ipc://") and parent_fd is not None:
-        Path(endpoint.removeprefix("ipc://")).unlink(missing_ok=True)
+    if endpoint.startswith("ipc://") and options.owns_workers:  # the parent may have been killed: leave nothing behind
+        shutil.rmtree(Path(endpoint.removeprefix("ipc://")).parent, ignore_errors=True)
 
 
 @click.command()

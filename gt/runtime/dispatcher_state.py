@@ -222,7 +222,8 @@ class DispatcherState:
         self._send(peer, wire.WorkerWelcome(worker.id, worker.token))
 
     def _attach(self, peer: bytes, message: wire.Attach) -> None:
-        for owner in (*self.clients.values(), *self.workers.values()):
+        owners: list[Client | Worker] = [*self.clients.values(), *self.workers.values()]
+        for owner in owners:
             if owner.token == message.token:
                 break
         else:
@@ -706,6 +707,6 @@ class DispatcherState:
 
 
 __all__ = [
-    "Command", "DispatcherState", "Event", "Kill", "MakePlan", "Options", "PeerGone", "Planned", "Received", "Send", 
+    "Command", "DispatcherState", "Event", "Kill", "MakePlan", "Options", "PeerGone", "Planned", "Received", "Send",
     "Tick",
 ]  # fmt: skip

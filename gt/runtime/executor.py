@@ -235,7 +235,7 @@ class TorchLoaded:
             self.runner = self._single()
         else:
             self.driver_source = render_driver(layout)
-            names = {f"region{i}": p.run for i, p in enumerate(self.parts) if isinstance(p, TorchPiece)}
+            names: dict[str, Any] = {f"region{i}": p.run for i, p in enumerate(self.parts) if isinstance(p, TorchPiece)}
             names |= {f"step{i}": p for i, p in enumerate(self.parts) if isinstance(p, Collective)}
             self.runner = self.driver = build(self.driver_source, **names)
         self._seconds = 0.0

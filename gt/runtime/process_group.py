@@ -21,7 +21,7 @@ _REDUCE = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.Reduc
 _WIDER = {torch.bool: torch.uint8, torch.int16: torch.int32}  # what Gloo cannot reduce
 
 
-class LinkStore(dist.Store):
+class LinkStore(dist.Store):  # type: ignore[name-defined,misc]
     """A torch Store whose operations travel over a rendezvous link. Keys are scoped by the group's name."""
 
     def __init__(self, name: str, link: Rendezvous, timeout_s: float) -> None:
@@ -72,7 +72,7 @@ class TorchGroup:
             nccl._timeout = timeout
             self.group: Any = dist.ProcessGroupNCCL(store, rank, size, nccl)
         else:
-            gloo = dist.ProcessGroupGloo._Options()
+            gloo = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
             gloo._timeout = timeout
             gloo._devices = [dist.ProcessGroupGloo.create_device(hostname=host)]
             self.group = dist.ProcessGroupGloo(store, rank, size, gloo)
@@ -110,7 +110,7 @@ class TorchGroup:
         out = tensor.to(wide) if wide is not None else tensor.clone(memory_format=torch.contiguous_format)
         if out.numel():
             options = dist.AllreduceOptions()
-            options.reduceOp = _REDUCE["max" if tensor.dtype is torch.bool and reduce == "sum" else reduce]
+            options.reduceOp = _REDUCE["max" if tensor.dtype is torch.bool and reduce == "sum" else reduce]  # type: ignore[assignment]
             self._wait(self.group.allreduce([out], options))
         return out.to(tensor.dtype) if wide is not None else out
 

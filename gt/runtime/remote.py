@@ -105,7 +105,7 @@ class RemoteSession:
         return welcome
 
     def _answer_to(self, socket: Socket, kind: type[Any], deadline: float, hint: str) -> Any:
-        if not socket.poll(max(0.0, deadline - time.monotonic()) * 1000):
+        if not socket.poll(int(max(0.0, deadline - time.monotonic()) * 1000)):
             raise ConnectionFailed(hint)
         try:
             got = receive(socket, TO_CLIENT)
@@ -193,7 +193,7 @@ class RemoteSession:
         seen = beat = time.monotonic()
         try:
             while self._closed is None:
-                ready = dict(poller.poll(BEAT_S * 500))
+                ready = dict(poller.poll(int(BEAT_S * 500)))
                 now = time.monotonic()
                 if self._down in ready:
                     seen = now

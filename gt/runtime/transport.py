@@ -71,7 +71,7 @@ def receive(
 ) -> tuple[bytes, Any, Any] | None:
     """Give (peer, message, data) if something is there, else None. Errors: ProtocolError for a malformed message."""
     try:
-        frames = socket.recv_multipart(zmq.NOBLOCK, copy=copy)
+        frames: list[Any] = socket.recv_multipart(zmq.NOBLOCK, copy=copy)
     except zmq.Again:
         return None
     if not copy:

@@ -422,7 +422,7 @@ def data_of(array: np.ndarray) -> memoryview:
     """Give an array's bytes as a data frame, copied only when it is not contiguous."""
     flat = np.ascontiguousarray(array)
     check_data(flat.nbytes)
-    return memoryview(flat.reshape(-1).view(np.uint8)) if flat.size else memoryview(b"")
+    return flat.reshape(-1).view(np.uint8).data if flat.size else memoryview(b"")
 
 
 def rows(bounds: Bounds) -> tuple[slice, ...]:

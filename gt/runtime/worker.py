@@ -64,7 +64,7 @@ class StoreLink:
             send(self.socket, wire.StoreOp(self.requests, kind, keys, value, expected, amount))
             deadline = time.monotonic() + self.timeout_s
             while (left := deadline - time.monotonic()) > 0:
-                if not self.socket.poll(left * 1000):
+                if not self.socket.poll(int(left * 1000) + 1):
                     break
                 got = receive(self.socket, TO_WORKER)
                 if got is None or not isinstance(got[1], wire.StoreReply) or got[1].request != self.requests:
@@ -201,7 +201,7 @@ class WorkerProcess:
 
     def _join(self, hello: wire.WorkerHello) -> wire.WorkerWelcome:
         send(self.work, hello)
-        if not self.work.poll(DISPATCHER_TIMEOUT_S * 1000):
+        if not self.work.poll(int(DISPATCHER_TIMEOUT_S * 1000)):
             raise ConnectionFailed(
                 f"no gt server answers at {self.endpoint} within {DISPATCHER_TIMEOUT_S:g} s: start one with "
                 "`python -m gt.server -p PORT` and check host and port"
@@ -264,7 +264,7 @@ class WorkerProcess:
             poller.register(source, zmq.POLLIN)
         seen = beat = time.monotonic()
         while not self.stopping:
-            ready = dict(poller.poll(BEAT_S * 1000))
+            ready = dict(poller.poll(int(BEAT_S * 1000)))
             now = time.monotonic()
             if link in ready:
                 seen = now

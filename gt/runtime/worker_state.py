@@ -227,9 +227,9 @@ class WorkerState:
         mine = tuple(message.inputs[position] for position, _ in program.inputs)
         self.outputs = tuple(message.outputs[position] for position, _ in program.outputs)
         self.frees = message.frees
-        fault = self._why_not(mine, program)
-        if fault is not None:
-            self.running = SkipProgram(message.epoch, message.plan, fault)
+        obstacle = self._why_not(mine, program)
+        if obstacle is not None:
+            self.running = SkipProgram(message.epoch, message.plan, obstacle)
             return [self.running]
         donated = {slot for slot in program.donated}
         freed = set(message.frees)

@@ -236,10 +236,11 @@ def test_stopping_leaves_no_process_file_or_descriptor():
 def test_children_end_with_a_killed_parent():
     code = (
         "import time\nfrom gt.runtime.launch import start_local\nc = start_local(2, backend='numpy')\n"
-        "print(*[p.pid for p in c.processes], flush=True)\ntime.sleep(60)\n"
+        "print(c.folder, *[p.pid for p in c.processes], flush=True)\ntime.sleep(60)\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE)
-    pids = [int(p) for p in parent.stdout.readline().split()]
+    folder, *names = parent.stdout.readline().decode().split()
+    pids = [int(n) for n in names]
     assert len(pids) == 3
     parent.kill()
     parent.wait()
@@ -247,6 +248,7 @@ def test_children_end_with_a_killed_parent():
     assert wait_for(
         lambda: not any(psutil.pid_exists(p) and psutil.Process(p).status() != psutil.STATUS_ZOMBIE for p in pids)
     )
+    assert wait_for(lambda: not Path(folder).exists())
 
 
 def test_a_worker_that_dies_at_start_is_reported_with_its_stderr(monkeypatch):

@@ -123,11 +123,11 @@ def _adam(
 
 
 def _adamw(*args: Any, **attrs: Any) -> tuple[Array, ...]:
-    return _adam(*args, **attrs, decoupled=True)
+    return _adam(*args, decoupled=True, **attrs)  # type: ignore[misc]
 
 
 def _adam_coupled(*args: Any, **attrs: Any) -> tuple[Array, ...]:
-    return _adam(*args, **attrs, decoupled=False)
+    return _adam(*args, decoupled=False, **attrs)  # type: ignore[misc]
 
 
 def _rmsprop(

@@ -1,0 +1,144 @@
+"""Writes that combine (the largest, the smallest, the product of what lands on one place), running logsumexp, and mode.
+
+Next: ``index`` (scatter and scatter_add).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gt.ir import factors as fx
+from gt.ir.opdef import Var, op
+from gt.ir.ops.broadcast import cast, constant
+from gt.ir.ops.compare import eq, gt, logical_and, where
+from gt.ir.ops.elementwise import add, div, exp, log, mul, sub
+from gt.ir.ops.families import REAL, along, check_kind, check_same, whole
+from gt.ir.ops.index import gather, scatter_add, zeros_like
+from gt.ir.ops.movement import flip
+from gt.ir.types import Shape, ShapeError, TensorType, TypeMismatch, int64
+
+
+def _infer(x: TensorType, index: TensorType, source: TensorType, dim: int, reduce: str) -> TensorType:
+    check_same("scatter_reduce", (x, source))
+    if index.dtype is not int64:
+        raise TypeMismatch(f"scatter_reduce: expected an int64 index, got {index!r}")
+    if source.shape != index.shape or len(index.shape) != len(x.shape):
+        raise ShapeError(f"scatter_reduce: expected a source of the index's shape, got {index!r} and {source!r}")
+    return x
+
+
+def _numpy(x: np.ndarray, index: np.ndarray, source: np.ndarray, dim: int, reduce: str) -> np.ndarray:
+    out = x.astype(np.float32) if x.dtype == np.float16 else x.copy()
+    grid: list[Any] = list(np.indices(index.shape, sparse=True))
+    if x.ndim:
+        grid[dim] = index
+    ufunc = {"amax": np.maximum, "amin": np.minimum, "prod": np.multiply}[reduce]
+    ufunc.at(out, tuple(grid) if x.ndim else (), source)
+    return out
+
+
+def _vjp(g: Var, y: Var, x: Var, index: Var, source: Var, dim: int, reduce: str) -> tuple[Any, None, Any]:
+    if not x.type.dtype.is_differentiable:
+        return None, None, None
+    if reduce == "prod":
+        return _prod_vjp(g, y, x, index, source, dim)
+    mine = cast(eq(x, y), dtype=x.type.dtype)
+    theirs = cast(eq(source, gather(y, index, dim=dim)), dtype=x.type.dtype)
+    each = div(g, scatter_add(mine, index, theirs, dim=dim))  # ties share
+    return where(eq(x, y), each, constant(0, each)), None, mul(theirs, gather(each, index, dim=dim))
+
+
+def _prod_vjp(g: Var, y: Var, x: Var, index: Var, source: Var, dim: int) -> tuple[Any, None, Any]:
+    """Where a factor is 0, the product of the others."""
+    one, zero = constant(1, x), constant(0, x)
+    x_safe = where(eq(x, zero), one, x)
+    x_result = scatter_reduce(x_safe, index, source, dim=dim, reduce="prod")
+    gx = div(mul(g, x_result), x_safe)
+    is_zero = eq(source, zero)
+    zeros = gather(scatter_add(zeros_like(x), index, cast(is_zero, dtype=x.type.dtype), dim=dim), index, dim=dim)
+    alone = logical_and(is_zero, eq(zeros, constant(1, zeros)))
+    others = scatter_reduce(x, index, where(alone, one, source), dim=dim, reduce="prod")
+    plain = div(gather(mul(g, y), index, dim=dim), where(is_zero, one, source))
+    return gx, None, where(alone, gather(mul(g, others), index, dim=dim), plain)
+
+
+def _rule(operands: tuple[Shape, ...], results: tuple[Shape, ...], attrs: dict[str, Any]) -> fx.Rule:
+    fixed = {d for d in range(len(operands[0])) if d == attrs["dim"] or len({s[d] for s in operands}) > 1}
+    return along(operands, results, fixed)
+
+
+scatter_reduce = op(
+    "scatter_reduce", "x index source",
+    doc="x combined with source at index along dim; reduce: amax, amin or prod. Ties share the gradient.",
+    infer=_infer, numpy=_numpy, torch="torch.scatter_reduce({x}, {dim}, {index}, {source}, {reduce})", vjp=_vjp, factors=_rule,
+)  # fmt: skip
+
+
+# -- running logsumexp
+
+
+def _logcumsumexp_vjp(g: Var, y: Var, x: Var, dim: int) -> tuple[Any]:
+    """exp(x) times the reversed running sum of g exp(-y), signs apart so that logs exist."""
+    if not x.type.ndim:
+        return (g,)
+
+    def side(part: Var) -> Any:
+        summed = logcumsumexp(flip(sub(log(part), y), dims=(dim,)), dim=dim)
+        return exp(add(flip(summed, dims=(dim,)), x))
+
+    zero = constant(0, g)
+    up, down = where(gt(g, zero), g, zero), where(gt(g, zero), zero, sub(zero, g))
+    return (sub(side(up), side(down)),)
+
+
+def _logcumsumexp_infer(x: TensorType, dim: int) -> TensorType:
+    check_kind("logcumsumexp", "f", x)
+    return x
+
+
+def _logcumsumexp_numpy(x: np.ndarray, dim: int) -> np.ndarray:
+    if not x.ndim or not x.size:
+        return x
+    return np.logaddexp.accumulate(x.astype(np.float64), axis=dim)
+
+
+logcumsumexp = op(
+    "logcumsumexp", "x", doc="Log of the running sum of exp(x) along dim.",
+    infer=_logcumsumexp_infer, numpy=_logcumsumexp_numpy, torch="torch.logcumsumexp({x}, {dim})",
+    vjp=_logcumsumexp_vjp, factors=whole("dim"),
+)  # fmt: skip
+
+
+# -- mode
+
+
+def _mode_infer(x: TensorType, dim: int) -> tuple[TensorType, TensorType]:
+    check_kind("mode", REAL, x)
+    shape = (*x.shape[:dim], 1, *x.shape[dim + 1 :]) if x.ndim else ()
+    return TensorType(shape, x.dtype), TensorType(shape, int64)
+
+
+def _mode_numpy(x: np.ndarray, dim: int) -> tuple[np.ndarray, np.ndarray]:
+    if not x.ndim:
+        return x, np.zeros((), np.int64)
+    rows = np.moveaxis(x, dim, -1)
+    flat = rows.reshape(-1, rows.shape[-1])
+    values, places = np.empty(len(flat), x.dtype), np.empty(len(flat), np.int64)
+    for i, line in enumerate(flat):
+        found, counts = np.unique(line, return_counts=True)
+        values[i] = found[np.argmax(counts)]
+        places[i] = np.flatnonzero(line == values[i])[-1]
+    shape = (*rows.shape[:-1], 1)
+    return np.moveaxis(values.reshape(shape), -1, dim), np.moveaxis(places.reshape(shape), -1, dim)
+
+
+mode = op(
+    "mode", "x", doc="The most frequent value along dim (the smallest of equals), and where it last stands; dim becomes 1.",
+    infer=_mode_infer, numpy=_mode_numpy, torch="tuple(torch.mode({x}, {dim}, True))",
+    vjp=lambda gs, ys, x, dim: (
+        None if gs[0] is None or not x.type.dtype.is_differentiable else scatter_add(zeros_like(x), ys[1], gs[0], dim=dim),
+    ),
+    factors=whole("dim"),
+)  # fmt: skip
