@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gt.expand import FULL, Hook, call_hook, expand, ones
+from gt.function import Function, FunctionCtx
 from gt.grad_mode import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
 from gt.handle import Handle, no_tape
 from gt.ir.ops import OPS
@@ -109,7 +110,7 @@ def _gradients(
         leaves = [(key, t) for key, t in leaves if id(t) in chosen and t._leaf]
         leaves += [(key, t) for t in targets if not t._leaf and (key := asked[id(t)]) is not None]
     trace = state.trace
-    simple = len(roots) == 1 and set(tape.entries) == {trace} and not tape.hooked and not create_graph
+    simple = len(roots) == 1 and set(tape.entries) == {trace} and not tape.hooked and not create_graph and not state.anomaly
     if simple and leaves:
         found = _record_grad(roots[0], seeds[0], leaves)
     elif leaves:
@@ -201,7 +202,25 @@ def retain_grad(self: Tensor) -> None:
         key[0].leaves[key[1]] = (weakref.ref(self), self._version)
 
 
+class detect_anomaly:  # noqa: N801 - torch's name
+    """Raise, naming the forward line, when a backward makes a NaN. Slow: every gradient is read."""
+
+    def __init__(self, check_nan: bool = True) -> None:
+        self._before, state.anomaly = state.anomaly, check_nan
+        self._on = check_nan
+
+    def __enter__(self) -> None:
+        state.anomaly = self._on
+
+    def __exit__(self, *_: object) -> None:
+        state.anomaly = self._before
+
+
+set_detect_anomaly = detect_anomaly
+
+
 __all__ = [
+    "Function", "FunctionCtx", "detect_anomaly", "set_detect_anomaly",
     "Hook", "backward", "enable_grad", "grad", "inference_mode", "is_grad_enabled", "no_grad", "register_hook", "retain_grad",
     "set_grad_enabled",
 ]  # fmt: skip

@@ -12,7 +12,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from gt.flush import requires
+import numpy as np
+
+from gt.flush import location, requires
+from gt.function import BOUNDARY, call_backward
 from gt.handle import from_buffer, no_tape
 from gt.ir.graph import Attrs
 from gt.ir.opdef import OpDef, emitting
@@ -21,7 +24,7 @@ from gt.ir.types import DType, TensorType
 from gt.passes.autodiff import backpropagate
 from gt.signal import for_backward
 from gt.tape import Key, Tape
-from gt.trace import RULES, Buffer, Number, Trace, ValueRef, record, rule_of, state
+from gt.trace import RULES, Buffer, Number, Trace, ValueRef, producer_name, record, rule_of, state
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
@@ -33,6 +36,11 @@ Hook = Callable[["Tensor"], "Tensor | None"]
 def ones(type: TensorType) -> Any:
     """Record ones of a type: the gradient a backward starts from."""
     return record(FULL, (), (("shape", type.shape), ("value", 1.0), ("dtype", type.dtype)))
+
+
+def zeros(type: TensorType) -> Any:
+    """Record zeros of a type."""
+    return record(FULL, (), (("shape", type.shape), ("value", 0.0), ("dtype", type.dtype)))
 
 
 def call_hook(hook: Hook, g: Any) -> Any:
@@ -159,9 +167,8 @@ def expand(
             seed = seed if seed is not None else ones(_type_at(root))
             root = _canonical(*root)
             start[root] = ADD(start[root], seed) if root in start else seed
-        if tape.hooked:
-            nodes = _with_hooks(nodes, recording)
-        lazy = backpropagate(nodes, start, {key for key, _ in leaves}, _lookup, on_node)
+        watch = _gradient_watcher(tape, nodes, recording)
+        lazy = backpropagate(_with_functions(nodes, recording), start, {key for key, _ in leaves}, _lookup, on_node, watch)
         found = {key: recording.force(g) for key, g in lazy.items()}
         trace.mark(signal)
     return [(t, found[key]) for key, t in leaves if key in found]
@@ -204,27 +211,48 @@ def _lookup(key: Key) -> Any:
     return Number(saved, type.dtype) if saved is not None else ValueRef(trace, -1, type)
 
 
-def _with_hooks(nodes: list[_Entry], recording: _Recording) -> list[Any]:
-    """Make the gradient of each hooked value pass through its hooks."""
-    out: list[Any] = []
-    for node in nodes:
-        for key in node.outputs:
-            ref = key[0].hooked.get(key[1])
-            tensor = ref() if ref is not None else None
-            if tensor is not None and tensor._hooks:
-                node = _hooked_entry(node, tensor, recording)
-        out.append(node)
-    return out
+def _with_functions(nodes: list[_Entry], recording: _Recording) -> list[Any]:
+    """Give the entries of user functions a vjp that runs the function's backward."""
+    return [_function_entry(n, recording) if n.op is BOUNDARY else n for n in nodes]
 
 
-def _hooked_entry(node: _Entry, tensor: Tensor, recording: _Recording) -> Any:
-    """Give the entry with a vjp that passes the gradient of ``tensor`` through its hooks first."""
-    op = node.op
+def _function_entry(node: _Entry, recording: _Recording) -> Any:
+    entry = node.trace.custom[node.entry]
+    types = [_type_at(key) for key in node.outputs]
+    materialize = entry[1]._materialize
 
-    def vjp(g: Any, y: Any, *inputs: Any, **attrs: Any) -> Any:
-        for hook in list((tensor._hooks or {}).values()):
+    def vjp(gs: Any, ys: Any, *inputs: Any, num_inputs: int) -> Any:
+        given = gs if isinstance(gs, tuple) else (gs,)
+        forced = [recording.force(g) if g is not None else (zeros(t) if materialize else None) for g, t in zip(given, types, strict=True)]
+        return call_backward(entry, forced, len(types))
+
+    return replace(node, op=replace(node.op, vjp=vjp))
+
+
+def _gradient_watcher(tape: Tape, nodes: list[_Entry], recording: _Recording) -> Callable[[Key, Any], Any] | None:
+    """Give what each finished gradient passes through: the hooks of its tensor, and the check of anomaly mode."""
+    if not tape.hooked and not state.anomaly:
+        return None
+    readers = {key: node for node in reversed(nodes) for key in node.inputs} if state.anomaly else {}
+
+    def watch(key: Key, g: Any) -> Any:
+        ref = key[0].hooked.get(key[1])
+        tensor = ref() if ref is not None else None
+        for hook in list((tensor._hooks or {}).values()) if tensor is not None else ():
             g = call_hook(hook, recording.force(g))
-        assert op.vjp is not None
-        return op.vjp(g, y, *inputs, **attrs)
+        if key in readers:
+            _check_anomaly(readers[key], recording.force(g))
+        return g
 
-    return replace(node, op=replace(op, vjp=vjp))
+    return watch
+
+
+def _check_anomaly(node: _Entry, g: Any) -> None:
+    """Raise if the gradient that a node gave its operand holds NaN. Reads it, so anomaly mode is slow."""
+    if np.isnan(g._read()).any():
+        where = node.trace.where[node.entry]
+        at = f" (recorded at {location(*where)})" if where is not None else ""
+        raise RuntimeError(
+            f"Function '{producer_name(node.trace, node.outputs[0][1])}' returned nan values in its 0th output: the gradient of "
+            f"{node.op.name} is NaN{at}"
+        )

@@ -96,6 +96,8 @@ def free(tape: Tape) -> None:
     """Let go of what the visited entries saved; walking them again is an error."""
     for trace, visited in tape.entries.items():
         trace.freed.update(entry for entry, _, _, _ in visited)
+        for entry in trace.custom.keys() & trace.freed:
+            del trace.custom[entry]
         if trace.sealed and trace.saved:
             kept: set[int] = set()
             for entry, rule, taped, operands, first in entries_backwards(trace):

@@ -146,7 +146,7 @@ class Trace:
 
     __slots__ = (
         "code", "where", "handles", "size", "inputs", "input_ids", "scalars", "scalar_ids", "leaves", "links", "marks",
-        "freed", "overwritten", "edge", "sealed", "lock", "number", "saved", "names", "hooks", "hooked",
+        "freed", "overwritten", "edge", "sealed", "lock", "number", "saved", "names", "hooks", "hooked", "custom",
         "limit", "session", "tracked",
         "__weakref__",
     )  # fmt: skip
@@ -176,6 +176,7 @@ class Trace:
         self.names: dict[int, str] = {}
         self.hooks = False  # some value of this trace has a gradient hook
         self.hooked: dict[int, weakref.ref[Any]] = {}
+        self.custom: dict[int, Any] = {}  # entry -> the autograd.Function context whose backward it is
         self.limit = MAX_PENDING
         self.tracked: bytearray | None = None  # by value: whether gradients flow to it; computed when asked
         self.session: Session | None = None
@@ -249,7 +250,7 @@ class _State(threading.local):
     def __init__(self) -> None:
         self.trace = Trace()
         self.grad = True
-        self.inference = False
+        self.anomaly = False  # check every gradient for NaN
         self.signals: list[tuple[str, SignalConfig]] = []
 
 

@@ -104,10 +104,15 @@ def _expanded(shape: Shape, strides: Strides, attrs: dict[str, Any], new: Shape)
     )
 
 
+def _write_strided(base: Any, value: Any, attrs: dict[str, Any]) -> Any:
+    return record(OPS["as_strided_scatter"], (base, value), tuple(attrs.items()))
+
+
 VIEWS: dict[str, View] = {
     "alias": View(lambda base, value, attrs: value, lambda shape, strides, attrs, new: strides),
     "reshape": View(_write_reshape, _reshaped),
     "permute": View(_write_permute, lambda shape, strides, attrs, new: tuple(strides[d] for d in attrs["dims"])),
     "slice": View(_write_slice, _sliced),
     "expand": View(_refuse, _expanded),
+    "as_strided": View(_write_strided, lambda shape, strides, attrs, new: attrs["stride"]),
 }

@@ -42,27 +42,28 @@ def backpropagate(
     wrt: Iterable[Hashable],
     lookup: Callable[[Any], Any],
     on_node: Callable[[NodeLike], None] | None = None,
-    on_gradient: Callable[[Any, Any], None] | None = None,
+    on_gradient: Callable[[Any, Any], Any] | None = None,
 ) -> dict[Any, Any]:
     """Give the gradient of each key of ``wrt`` that has one; runs inside ``emitting(...)``.
 
     ``nodes``: in topological order, all differentiable through. ``seeds``: the gradients known at the start.
     ``lookup``: the value of a key, asked only for operands and results that vjps get. ``on_node`` is told whose vjp
-    runs next, ``on_gradient`` each finished gradient (key, value).
+    runs next, ``on_gradient`` each finished gradient (key, value) of a node's result, and may give another in its place.
     """
     targets = set(wrt)
     needed = _depends_on(nodes, targets)
     grads = {key: g for key, g in seeds.items() if key in needed or key in targets}
     found: dict[Any, Any] = {}
     for node in reversed(nodes):
-        gs = tuple(grads.get(out) for out in node.outputs)
+        gs = [grads.get(out) for out in node.outputs]
         if all(g is None for g in gs):
             continue
-        for out, g in zip(node.outputs, gs, strict=True):
-            if g is None:
+        for i, out in enumerate(node.outputs):
+            if (g := gs[i]) is None:
                 continue
             if on_gradient is not None:
-                on_gradient(out, g)
+                changed = on_gradient(out, g)
+                gs[i] = g = g if changed is None else changed
             if out in targets:
                 found[out] = g
             del grads[out]
@@ -72,7 +73,7 @@ def backpropagate(
         if on_node is not None:
             on_node(node)
         inputs = tuple(lookup(key) for key in node.inputs)
-        for key, g in zip(node.inputs, _pull(node, gs, inputs, lookup, needs), strict=True):
+        for key, g in zip(node.inputs, _pull(node, tuple(gs), inputs, lookup, needs), strict=True):
             if g is not None:
                 grads[key] = OPS["add"](grads[key], g) if key in grads else g
     for key, g in grads.items():  # those of no node here: the leaves

@@ -207,3 +207,61 @@ def test_optimizer_refuses_what_torch_refuses():
     w = gt.ones(1, requires_grad=True)
     with pytest.raises(ValueError, match="more than one"):
         gt.optim.SGD([{"params": [w]}, {"params": [w]}], lr=0.1)
+
+
+class _Cube:
+    @staticmethod
+    def forward(ctx, x, scale):
+        ctx.save_for_backward(x)
+        ctx.scale = scale
+        return x**3 * scale, x.sum()
+
+    @staticmethod
+    def backward(ctx, g, gsum):
+        (x,) = ctx.saved_tensors
+        return g * 3 * x**2 * ctx.scale + gsum, None
+
+
+@pytest.mark.parametrize("flush", [False, True])
+def test_custom_function_equals_torchs(flush):
+    (a,), (ta,) = pair(A)
+    for m, x in ((gt, a), (torch, ta)):
+        f = type("Cube", (m.autograd.Function,), {"forward": _Cube.forward, "backward": _Cube.backward})
+        y, s = f.apply(x * 2, 0.5)
+        loss = (y.tanh() + s).sum()
+        if flush:
+            loss.item()
+        loss.backward()
+    same(a.grad, ta.grad)
+
+
+def test_custom_function_with_wrong_number_of_gradients():
+    bad = type("Bad", (gt.autograd.Function,), {"forward": lambda ctx, x, y: x + y, "backward": lambda ctx, g: g})
+    a = gt.ones(2, requires_grad=True)
+    with pytest.raises(RuntimeError, match="incorrect number of gradients"):
+        bad.apply(a, a).sum().backward()
+
+
+def test_checkpoint_recomputes_with_the_same_random_values():
+    from gt.utils.checkpoint import checkpoint
+
+    (a, b), _ = pair(A, B)
+    drop = gt.nn.Dropout(0.5)
+
+    def run(x, w):
+        return drop((x @ w).exp())
+
+    grads = []
+    for f in (run, lambda x, w: checkpoint(run, x, w)):
+        gt.manual_seed(3)
+        f(a, b).sum().backward()
+        grads.append([a.grad.numpy(), b.grad.numpy()])
+        a.grad = b.grad = None
+    for one, two in zip(*grads, strict=True):
+        np.testing.assert_allclose(one, two, rtol=1e-6)
+
+
+def test_anomaly_mode_names_the_line():
+    a = gt.tensor([-1.0, 4.0], requires_grad=True)
+    with gt.autograd.detect_anomaly(), pytest.raises(RuntimeError, match=r"sqrt is NaN \(recorded at .*test_autograd.py"):
+        (a.sqrt() * 0).sum().backward()

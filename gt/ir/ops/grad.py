@@ -33,4 +33,19 @@ grad = op(
     effect="grad",
 )  # fmt: skip
 
-__all__ = ["grad"]
+
+
+def _boundary(*types: TensorType, num_inputs: int) -> tuple[TensorType, ...]:
+    return types[num_inputs:]
+
+
+boundary = op(
+    "boundary", "*operands",
+    doc="Where a user's autograd.Function stands on the tape: num_inputs operands, then its outputs, which it gives back. "
+        "Its gradient is the function's own backward, run by the client; in a graph it is nothing.",
+    infer=_boundary,
+    numpy=lambda *arrays, num_inputs: arrays[num_inputs:],
+    decompose=lambda inputs, attrs: tuple(inputs[attrs["num_inputs"] :]),
+)  # fmt: skip
+
+__all__ = ["boundary", "grad"]

@@ -5,31 +5,89 @@ One file per kind; each owns its functions' arguments and checks. Next: ``gt.ir.
 
 from gt.functions.index import one_hot
 from gt.nn.functional.activation import (
-    celu, celu_, elu, elu_, gelu, glu, gumbel_softmax, hardshrink, hardsigmoid, hardswish, hardtanh, hardtanh_, leaky_relu,
-    leaky_relu_, log_softmax, logsigmoid, mish, prelu, relu, relu6, relu_, rrelu, rrelu_, selu, selu_, sigmoid, silu, softmax,
-    softmin, softplus, softshrink, softsign, tanh, tanhshrink, threshold, threshold_,
+    celu,
+    celu_,
+    elu,
+    elu_,
+    gelu,
+    glu,
+    gumbel_softmax,
+    hardshrink,
+    hardsigmoid,
+    hardswish,
+    hardtanh,
+    hardtanh_,
+    leaky_relu,
+    leaky_relu_,
+    log_softmax,
+    logsigmoid,
+    mish,
+    prelu,
+    relu,
+    relu6,
+    relu_,
+    rrelu,
+    rrelu_,
+    selu,
+    selu_,
+    sigmoid,
+    silu,
+    softmax,
+    softmin,
+    softplus,
+    softshrink,
+    softsign,
+    tanh,
+    tanhshrink,
+    threshold,
+    threshold_,
 )  # fmt: skip
 from gt.nn.functional.attention import multi_head_attention_forward, scaled_dot_product_attention
 from gt.nn.functional.class_loss import cross_entropy, multi_margin_loss, multilabel_soft_margin_loss, nll_loss
 from gt.nn.functional.conv import (
-    conv1d, conv2d, conv3d, conv_transpose1d, conv_transpose2d, conv_transpose3d, unfold,
+    conv1d,
+    conv2d,
+    conv3d,
+    conv_transpose1d,
+    conv_transpose2d,
+    conv_transpose3d,
+    unfold,
 )  # fmt: skip
 from gt.nn.functional.distance import cosine_similarity, normalize, pairwise_distance
 from gt.nn.functional.dropout import alpha_dropout, dropout, dropout1d, dropout2d, dropout3d, feature_alpha_dropout
 from gt.nn.functional.linear import bilinear, embedding, linear
 from gt.nn.functional.loss import (
-    binary_cross_entropy, binary_cross_entropy_with_logits, gaussian_nll_loss, huber_loss, kl_div, l1_loss, mse_loss,
-    poisson_nll_loss, smooth_l1_loss,
+    binary_cross_entropy,
+    binary_cross_entropy_with_logits,
+    gaussian_nll_loss,
+    huber_loss,
+    kl_div,
+    l1_loss,
+    mse_loss,
+    poisson_nll_loss,
+    smooth_l1_loss,
 )  # fmt: skip
 from gt.nn.functional.margin_loss import (
-    cosine_embedding_loss, hinge_embedding_loss, margin_ranking_loss, soft_margin_loss, triplet_margin_loss,
+    cosine_embedding_loss,
+    hinge_embedding_loss,
+    margin_ranking_loss,
+    soft_margin_loss,
+    triplet_margin_loss,
     triplet_margin_with_distance_loss,
 )  # fmt: skip
 from gt.nn.functional.norm import batch_norm, group_norm, instance_norm, layer_norm, local_response_norm, rms_norm
 from gt.nn.functional.padding import pad
 from gt.nn.functional.pooling import (
-    adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_max_pool1d, adaptive_max_pool2d, avg_pool1d, avg_pool2d, lp_pool1d, lp_pool2d,
-    max_pool1d, max_pool2d,
+    adaptive_avg_pool1d,
+    adaptive_avg_pool2d,
+    adaptive_max_pool1d,
+    adaptive_max_pool2d,
+    avg_pool1d,
+    avg_pool2d,
+    lp_pool1d,
+    lp_pool2d,
+    max_pool1d,
+    max_pool2d,
 )  # fmt: skip
 from gt.nn.functional.vision import channel_shuffle, interpolate, pixel_shuffle, pixel_unshuffle, upsample
 

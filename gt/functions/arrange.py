@@ -1,0 +1,482 @@
+"""Arranging: stacking and splitting in NumPy's ways, diagonals, windows, grids, copies of views.
+
+Owns: which of them give views. Next: ``shape`` (the everyday shape functions), ``gt.ir.ops.strided`` (meaning).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from gt.functions import shape as shapes
+from gt.functions.create import arange, tensor, zeros
+from gt.functions.promote import cast, need_tensor, result_dtype
+from gt.functions.shape import cat, clone, flip, narrow, permute, reshape, slice_dim, split, stack, transpose, unsqueeze
+from gt.handle import Handle, take_view
+from gt.ir.ops import OPS
+from gt.ir.types import Shape, int64, normalize_dim
+from gt.ir.types import broadcast_shapes as fit_shapes
+from gt.shape import Size
+from gt.trace import record
+from gt.views import contiguous_strides, view_strides
+
+if TYPE_CHECKING:
+    from gt.tensor import Tensor
+
+# -- stacking
+
+
+def _tensors(tensors: Any) -> list[Any]:
+    return list(tensors[0]) if len(tensors) == 1 and isinstance(tensors[0], list | tuple) else list(tensors)
+
+
+def _at_least(tensors: tuple[Any, ...], make: Any) -> Any:
+    made = tuple(make(t) for t in _tensors(tensors))
+    return made[0] if len(tensors) == 1 and isinstance(tensors[0], Handle) else made
+
+
+def atleast_1d(*tensors: Any) -> Any:
+    """Give tensors of one dim or more."""
+    return _at_least(tensors, lambda t: reshape(t, 1) if not t.ndim else t)
+
+
+def atleast_2d(*tensors: Any) -> Any:
+    """Give tensors of two dims or more: a vector is a row."""
+    return _at_least(tensors, lambda t: reshape(t, 1, 1) if not t.ndim else unsqueeze(t, 0) if t.ndim == 1 else t)
+
+
+def atleast_3d(*tensors: Any) -> Any:
+    """Give tensors of three dims or more: [n] becomes [1, n, 1], [m, n] becomes [m, n, 1]."""
+
+    def make(t: Any) -> Any:
+        if not t.ndim:
+            return reshape(t, 1, 1, 1)
+        return reshape(t, 1, -1, 1) if t.ndim == 1 else unsqueeze(t, -1) if t.ndim == 2 else t
+
+    return _at_least(tensors, make)
+
+
+def _nonempty(name: str, tensors: Any) -> list[Any]:
+    given = list(tensors)
+    if not given:
+        raise RuntimeError(f"{name} expects a non-empty TensorList")
+    return given
+
+
+def hstack(tensors: Sequence[Tensor]) -> Tensor:
+    """Join side by side."""
+    parts = list(atleast_1d(_nonempty("hstack", tensors)))
+    return cat(parts, 0 if parts[0].ndim == 1 else 1)
+
+
+def vstack(tensors: Sequence[Tensor]) -> Tensor:
+    """Join one below the other."""
+    return cat(list(atleast_2d(_nonempty("vstack", tensors))), 0)
+
+
+row_stack = vstack
+
+
+def dstack(tensors: Sequence[Tensor]) -> Tensor:
+    """Join along the third dim."""
+    return cat(list(atleast_3d(_nonempty("dstack", tensors))), 2)
+
+
+def column_stack(tensors: Sequence[Tensor]) -> Tensor:
+    """Join as columns; a vector is one column."""
+    return hstack([reshape(t, (t.numel(), 1)) if t.ndim <= 1 else t for t in _nonempty("column_stack", tensors)])
+
+
+def block_diag(*tensors: Tensor) -> Tensor:
+    """Put matrices along the diagonal of zeros."""
+    blocks = [t if t.ndim == 2 else reshape(t, 1, -1) for t in _check_blocks(tensors)]
+    dtype = result_dtype([t._type for t in blocks])
+    width = sum(t._type.shape[1] for t in blocks)
+    rows, column = [], 0
+    for t in blocks:
+        w = t._type.shape[1]
+        low, high = (0, column), (0, width - column - w)
+        rows.append(record(OPS["pad"], (cast(t, dtype),), (("low", low), ("high", high), ("interior", (0, 0)), ("value", 0.0))))
+        column += w
+    return cat(rows, 0)
+
+
+def _check_blocks(tensors: tuple[Any, ...]) -> list[Any]:
+    for i, t in enumerate(tensors):
+        if t.ndim > 2:
+            raise RuntimeError(f"torch.block_diag: Input tensors must have 2 or fewer dimensions. Input {i} has {t.ndim} dimensions")
+    return list(tensors) or [zeros(1, 0)]
+
+
+# -- splitting
+
+
+def tensor_split(input: Tensor, indices_or_sections: Any, dim: int = 0) -> tuple[Tensor, ...]:
+    """Cut into n parts of nearly equal size, or at the given indices. Views."""
+    if not input.ndim:
+        raise RuntimeError("tensor_split expected at least a 1-dimensional tensor, but got a tensor with 0 dims")
+    d = normalize_dim(dim, input.ndim)
+    if isinstance(indices_or_sections, Handle):
+        if indices_or_sections.dtype is not int64 or indices_or_sections.ndim > 1:
+            raise RuntimeError("tensor_split expected tensor_indices_or_sections to be a zero-dimensional or one-dimensional tensor of long")
+        indices_or_sections = indices_or_sections.tolist()
+    size = input._type.shape[d]
+    if isinstance(indices_or_sections, int):
+        n = indices_or_sections
+        if n <= 0:
+            raise RuntimeError(f"number of sections must be larger than 0, got {n}")
+        base, extra = divmod(size, n)
+        return split(input, [base + (i < extra) for i in range(n)], d)
+    edges = [0, *(min(max(i + size if i < 0 else i, 0), size) for i in map(int, indices_or_sections)), size]
+    return tuple(slice_dim(input, d, a, max(a, b)) for a, b in itertools.pairwise(edges))
+
+
+def _numpy_split(name: str, least: int, dim: int) -> Any:
+    def function(input: Tensor, indices_or_sections: int | Sequence[int]) -> tuple[Tensor, ...]:
+        if input.ndim < least:
+            raise RuntimeError(f"torch.{name} requires a tensor with at least {least} dimension{'s' if least > 1 else ''}, but got a tensor with {input.ndim} dimensions!")
+        d = 0 if name == "hsplit" and input.ndim == 1 else dim
+        if isinstance(indices_or_sections, int) and (indices_or_sections <= 0 or input._type.shape[d] % indices_or_sections):
+            raise RuntimeError(
+                f"torch.{name} attempted to split along dimension {d}, but the size of the dimension {input._type.shape[d]} is not "
+                f"divisible by the split_size {indices_or_sections}!"
+            )
+        return tensor_split(input, indices_or_sections, d)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"Cut along dim {dim}. Views."
+    return function
+
+
+hsplit, vsplit, dsplit = _numpy_split("hsplit", 1, 1), _numpy_split("vsplit", 2, 0), _numpy_split("dsplit", 3, 2)
+
+
+def split_with_sizes(input: Tensor, split_sizes: Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
+    """Cut into pieces of the given sizes. Views."""
+    return split(input, list(split_sizes), dim)
+
+
+def unsafe_split(input: Tensor, split_size: int, dim: int = 0) -> tuple[Tensor, ...]:
+    """Cut into pieces that do not share memory."""
+    return tuple(clone(t) for t in split(input, split_size, dim))
+
+
+def unsafe_chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
+    """Cut into pieces that do not share memory."""
+    return tuple(clone(t) for t in shapes.chunk(input, chunks, dim))
+
+
+# -- turning
+
+
+def fliplr(input: Tensor) -> Tensor:
+    """Reverse the columns."""
+    if input.ndim < 2:
+        raise RuntimeError("Input must be >= 2-d.")
+    return flip(input, 1)
+
+
+def flipud(input: Tensor) -> Tensor:
+    """Reverse the rows."""
+    if input.ndim < 1:
+        raise RuntimeError("Input must be >= 1-d.")
+    return flip(input, 0)
+
+
+def rot90(input: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
+    """Turn by 90 degrees ``k`` times in the plane of two dims."""
+    if len(dims) != 2:
+        raise RuntimeError(f"expected total rotation dims == 2, but got dims = {len(dims)}")
+    if input.ndim < 2:
+        raise RuntimeError(f"expected total dims >= 2, but got total dims = {input.ndim}")
+    if dims[0] == dims[1] or abs(dims[0] - dims[1]) == input.ndim:
+        raise RuntimeError(f"expected rotation dims to be different, but got dim0 = {dims[0]} and dim1 = {dims[1]}")
+    for d in dims:
+        if not -input.ndim <= d < input.ndim:
+            raise RuntimeError(f"Rotation dim{list(dims).index(d)} out of range, dim{list(dims).index(d)} = {d}")
+    a, b = (normalize_dim(d, input.ndim) for d in dims)
+    turns = k % 4
+    if turns == 1:
+        return transpose(flip(input, b), a, b)
+    if turns == 2:
+        return flip(input, a, b)
+    return flip(transpose(input, a, b), b) if turns == 3 else clone(input)
+
+
+# -- strided views: the elements of the storage, in row-major order
+
+
+def as_strided(input: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None) -> Tensor:
+    """View the storage by sizes, strides and an offset, as torch does for the same views."""
+    if len(size) != len(stride):
+        raise RuntimeError("mismatch in length of strides and shape")
+    if any(s < 0 for s in stride):
+        raise RuntimeError("as_strided: Negative strides are not supported at the moment, got strides: " + str(list(stride)))
+    if storage_offset is not None and storage_offset < 0:
+        raise RuntimeError(f"Tensor: invalid storage offset {storage_offset}")
+    root = input._root if input._base is not None else input
+    offset = storage_offset if storage_offset is not None else _offset(input)
+    return take_view(root, OPS["as_strided"], (("size", tuple(size)), ("stride", tuple(stride)), ("offset", offset)))
+
+
+def _offset(t: Tensor) -> int:
+    """Give where the first element of a view stands in its storage."""
+    if t._base is None or t._view is None:
+        return 0
+    op, attrs = t._view
+    own = _offset(t._base)
+    if op.name == "slice":
+        starts = dict(attrs)["starts"]
+        return own + sum(a * s for a, s in zip(starts, view_strides(t._base), strict=True))
+    return dict(attrs)["offset"] if op.name == "as_strided" else own
+
+
+def as_strided_scatter(
+    input: Tensor, src: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
+) -> Tensor:
+    """Write ``src`` over the elements that as_strided names; a copy."""
+    attrs = (("size", tuple(size)), ("stride", tuple(stride)), ("offset", storage_offset or 0))
+    return record(OPS["as_strided_scatter"], (input, cast(src, input._type.dtype)), attrs)
+
+
+def _strided(input: Tensor, size: Shape, stride: tuple[int, ...], offset: int) -> Tensor:
+    """View a tensor by strides over its own row-major elements."""
+    return take_view(input, OPS["as_strided"], (("size", size), ("stride", stride), ("offset", offset)))
+
+
+def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    """Give a diagonal of two dims, as the last dim. A view."""
+    a, b = normalize_dim(dim1, input.ndim), normalize_dim(dim2, input.ndim)
+    if a == b:
+        raise RuntimeError(f"diagonal dimensions cannot be identical {dim1}, {dim2}")
+    s, steps = input._type.shape, contiguous_strides(input._type.shape)
+    n = max(min(s[a], s[b] - offset) if offset >= 0 else min(s[a] + offset, s[b]), 0)
+    start = (offset * steps[b] if offset >= 0 else -offset * steps[a]) if n else 0
+    rest = [d for d in range(input.ndim) if d not in (a, b)]
+    return _strided(input, (*(s[d] for d in rest), n), (*(steps[d] for d in rest), steps[a] + steps[b]), start)
+
+
+def diagonal_scatter(input: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    """Write ``src`` over a diagonal; a copy."""
+    place = diagonal(input.detach(), offset, dim1, dim2)
+    if src._type.shape != place._type.shape:
+        raise RuntimeError(
+            f"expected src to have a size equal to the slice of self. src size = {list(src._type.shape)}, slice size = {list(place._type.shape)}"
+        )
+    assert place._view is not None
+    return record(OPS["as_strided_scatter"], (input, cast(src, input._type.dtype)), place._view[1])
+
+
+_main_diagonal = diagonal
+
+
+def diag(input: Tensor, diagonal: int = 0) -> Tensor:
+    """Give the diagonal of a matrix, or a matrix of a diagonal."""
+    if input.ndim == 1:
+        return diag_embed(input, diagonal)
+    if input.ndim != 2:
+        raise RuntimeError(f"diag(): Supports 1D or 2D tensors. Got {input.ndim}D")
+    return clone(_main_diagonal(input, diagonal))
+
+
+def diag_embed(input: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
+    """Put the last dim on a diagonal of two new dims."""
+    n = input.ndim + 1
+    a, b = normalize_dim(dim1, n), normalize_dim(dim2, n)
+    if a == b:
+        raise RuntimeError(f"diagonal dimensions cannot be identical {dim1}, {dim2}")
+    k = input._type.shape[-1]
+    m = k + abs(offset)
+    rows = arange(m)
+    on = unsqueeze(rows, 1) + offset == unsqueeze(rows, 0)
+    lead = input._type.shape[:-1]
+    low = -offset if offset < 0 else 0
+    padded = record(
+        OPS["pad"], (input,),
+        (("low", (*(0,) * len(lead), low)), ("high", (*(0,) * len(lead), m - k - low)), ("interior", (0,) * input.ndim), ("value", 0.0)),
+    )  # fmt: skip
+    wide = unsqueeze(padded, -1)
+    out = record(OPS["where"], (on, wide.expand(*lead, m, m), zeros((), dtype=input.dtype)))
+    order = [d for d in range(n) if d not in (a, b)]
+    place = {a: n - 2, b: n - 1} | {d: i for i, d in enumerate(order)}
+    return permute(out, tuple(place[d] for d in range(n)))
+
+
+def diagflat(input: Tensor, offset: int = 0) -> Tensor:
+    """Put all elements on a diagonal."""
+    return diag_embed(reshape(input, -1), offset)
+
+
+def trace(input: Tensor) -> Tensor:
+    """Add up the diagonal of a matrix."""
+    if input.ndim != 2:
+        raise RuntimeError("trace: expected a matrix, but got tensor with dim " + str(input.ndim))
+    return diagonal(input).sum()
+
+
+def unfold(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
+    """Give windows of ``size``, ``step`` apart, as a new last dim. A view."""
+    if step <= 0:
+        raise RuntimeError(f"step is {step} but must be > 0")
+    if not input.ndim:
+        if size > 1:
+            raise RuntimeError(f"maximum size for tensor at dimension 0 is 1 but size is {size}")
+        return _strided(input, (size,), (1,), 0)
+    d = normalize_dim(dimension, input.ndim)
+    s, steps = input._type.shape, contiguous_strides(input._type.shape)
+    if size > s[d]:
+        raise RuntimeError(f"maximum size for tensor at dimension {d} is {s[d]} but size is {size}")
+    n = (s[d] - size) // step + 1
+    return _strided(input, (*s[:d], n, *s[d + 1 :], size), (*steps[:d], steps[d] * step, *steps[d + 1 :], steps[d]), 0)
+
+
+def select_scatter(input: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
+    """Write ``src`` over one index of ``dim``; a copy."""
+    d = normalize_dim(dim, input.ndim)
+    at = index % input._type.shape[d]
+    return slice_scatter(input, unsqueeze(src, d), d, at, at + 1)
+
+
+def slice_scatter(
+    input: Tensor, src: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> Tensor:
+    """Write ``src`` over a slice of ``dim``; a copy."""
+    d = normalize_dim(dim, input.ndim)
+    lo, hi, _ = slice(start, end).indices(input._type.shape[d])
+    s = input._type.shape
+    attrs = (
+        ("starts", tuple(lo if i == d else 0 for i in range(len(s)))),
+        ("stops", tuple(max(lo, hi) if i == d else n for i, n in enumerate(s))),
+        ("steps", tuple(step if i == d else 1 for i in range(len(s)))),
+    )
+    return record(OPS["slice_scatter"], (input, cast(src, input._type.dtype)), attrs)
+
+
+# -- copies of views
+
+
+def _copied(name: str, function: Any) -> Any:
+    def copied(*args: Any, **kwargs: Any) -> Any:
+        out = function(*args, **kwargs)
+        return tuple(clone(t) for t in out) if isinstance(out, tuple) else clone(out)
+
+    copied.__name__ = copied.__qualname__ = name
+    copied.__doc__ = f"Do ``{name.removesuffix('_copy')}`` into memory of its own."
+    return copied
+
+
+def alias(input: Tensor) -> Tensor:
+    """Give a view of the whole tensor."""
+    return reshape(input, input._type.shape)
+
+
+alias_copy, expand_copy = _copied("alias_copy", alias), _copied("expand_copy", shapes.expand)
+diagonal_copy, as_strided_copy = _copied("diagonal_copy", diagonal), _copied("as_strided_copy", as_strided)
+permute_copy, transpose_copy, t_copy = _copied("permute_copy", permute), _copied("transpose_copy", transpose), _copied("t_copy", shapes.t)
+squeeze_copy, unsqueeze_copy = _copied("squeeze_copy", shapes.squeeze), _copied("unsqueeze_copy", unsqueeze)
+view_copy, unfold_copy, unbind_copy = _copied("view_copy", shapes.view), _copied("unfold_copy", unfold), _copied("unbind_copy", shapes.unbind)
+split_with_sizes_copy, narrow_copy = _copied("split_with_sizes_copy", split_with_sizes), _copied("narrow_copy", narrow)
+
+
+# -- grids and products
+
+
+def meshgrid(*tensors: Any, indexing: str | None = None) -> tuple[Tensor, ...]:
+    """Give coordinates of a grid; indexing: "ij" (default) or "xy"."""
+    given = _tensors(tensors)
+    if indexing not in (None, "ij", "xy"):
+        raise RuntimeError(f'torch.meshgrid: indexing must be one of "xy" or "ij", but received: {indexing}')
+    if any(t.ndim > 1 for t in given):
+        raise RuntimeError("torch.meshgrid: Expected 0D or 1D tensor in the tensor list but got: " + str([t.ndim for t in given]))
+    swap = indexing == "xy" and len(given) >= 2
+    if swap:
+        given[0], given[1] = given[1], given[0]
+    sizes = tuple(t.numel() for t in given)
+    out = [reshape(t, tuple(-1 if i == d else 1 for i in range(len(given)))).expand(sizes) for d, t in enumerate(given)]
+    if swap:
+        out = [transpose(t, 0, 1) for t in out]
+        out[0], out[1] = out[1], out[0]
+    return tuple(out)
+
+
+def cartesian_prod(*tensors: Tensor) -> Tensor:
+    """Give all combinations of elements, one a row."""
+    given = _tensors(tensors)
+    if any(t.ndim != 1 for t in given):
+        raise RuntimeError("Expect a 1D vector, but got shape " + str(list(given[0]._type.shape)))
+    if len(given) == 1:
+        return given[0]
+    return stack([reshape(t, -1) for t in meshgrid(*given)], 1)
+
+
+def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> Tensor:
+    """Give the combinations of ``r`` elements, one a row."""
+    if input.ndim != 1:
+        raise RuntimeError("Expect a 1D vector, but got shape " + str(list(input._type.shape)))
+    if r < 0:
+        raise RuntimeError(f"Expect a non-negative number, but got {r}")
+    if r == 0:
+        return zeros(0, dtype=input.dtype)
+    pick = itertools.combinations_with_replacement if with_replacement else itertools.combinations
+    rows = list(pick(range(input.numel()), r))
+    if not rows:
+        return zeros((0, r), dtype=input.dtype)
+    return reshape(input[tensor(rows).reshape(-1)], (len(rows), r))
+
+
+def kron(input: Tensor, other: Tensor) -> Tensor:
+    """Give the Kronecker product."""
+    need_tensor("kron", input=input, other=other)
+    n = max(input.ndim, other.ndim)
+    a, b = ((1,) * (n - t.ndim) + t._type.shape for t in (input, other))
+    left = reshape(input, tuple(x for size in a for x in (size, 1)))
+    right = reshape(other, tuple(x for size in b for x in (1, size)))
+    return reshape(left * right, tuple(x * y for x, y in zip(a, b, strict=True)))
+
+
+def tril_indices(row: int, col: int, offset: int = 0, *, dtype: Any = int64, device: Any = None, layout: Any = None) -> Tensor:
+    """Give the positions of the lower triangle: [2, n]."""
+    return _triangle(row, col, lambda i, j: j - i <= offset, dtype)
+
+
+def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = int64, device: Any = None, layout: Any = None) -> Tensor:
+    """Give the positions of the upper triangle: [2, n]."""
+    return _triangle(row, col, lambda i, j: j - i >= offset, dtype)
+
+
+def _triangle(row: int, col: int, inside: Any, dtype: Any) -> Tensor:
+    pairs = [(i, j) for i in range(row) for j in range(col) if inside(i, j)]
+    return tensor([[i for i, _ in pairs], [j for _, j in pairs]], dtype=dtype) if pairs else zeros((2, 0), dtype=dtype)
+
+
+def unravel_index(indices: Tensor, shape: int | Sequence[int]) -> tuple[Tensor, ...]:
+    """Turn positions in the flattened tensor into one tensor for each dim."""
+    if indices.dtype.kind not in "ui":
+        raise RuntimeError(f"expected 'indices' to be integer dtype, but got {indices.dtype!r}")
+    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+    out, rest = [], indices
+    for step, size in zip(contiguous_strides(sizes), sizes, strict=True):
+        out.append(rest // step % size)
+    return tuple(out)
+
+
+def broadcast_shapes(*shapes: Any) -> Any:
+    """Give the shape that all broadcast to."""
+    from_sizes = [(s,) if isinstance(s, int) else tuple(s) for s in shapes]
+    try:
+        return Size(fit_shapes(*from_sizes))
+    except RuntimeError:
+        raise RuntimeError("Shape mismatch: objects cannot be broadcast to a single shape") from None
+
+
+def sum_to_size(input: Tensor, *size: Any) -> Tensor:
+    """Add up broadcast dims down to a size."""
+    target = shapes.ints(size)
+    s = input._type.shape
+    lead = len(s) - len(target)
+    if lead < 0 or any(t not in (1, n) for t, n in zip(target, s[lead:], strict=True)):
+        raise RuntimeError(f"size {{{list(target)}}} is not expandable to size {{{list(s)}}}.")
+    dims = tuple(d for d in range(len(s)) if d < lead or (target[d - lead] == 1 and s[d] != 1))
+    out = input.sum(dims, dtype=input.dtype) if dims else input
+    return reshape(out, target)
