@@ -7,7 +7,8 @@ torch. See README.md, and docs/architecture.md for how it is built.
 from __future__ import annotations
 
 from gt import tensor as _tensor  # noqa: I001 - installs the tensor class
-from gt import autograd, nn, optim, signal
+from gt import amp, autograd, nn, optim, signal, utils
+from gt.amp import autocast, is_autocast_enabled
 from gt.autograd import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
 from gt.config import (
     ConfigError, SignalWarning, UnknownSignal, get_config, get_signal_config, load_config, register_config,
@@ -42,6 +43,7 @@ from gt.ir.types import bool_ as bool
 from gt.printing import set_printoptions
 from gt.random import Generator, get_rng_state, initial_seed, manual_seed, set_rng_state
 from gt.runtime.errors import DispatcherLost, GtError, NoWorkers, RunError, WorkerLost
+from gt.serialization import load, save
 from gt.session import connect, disconnect, gpu_workers, num_workers
 from gt.shape import Size
 from gt.tensor import Tensor

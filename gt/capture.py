@@ -114,6 +114,13 @@ class CaptureSession:
     def num_workers(self) -> int:
         return len(self.cluster.workers)
 
+    def workers(self) -> tuple[int, ...]:
+        return self.cluster.workers
+
+    @property
+    def closed(self) -> bool:
+        return self.inner.closed
+
     def close(self) -> None:
         self.inner.close()
 

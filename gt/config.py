@@ -7,6 +7,7 @@ Next: ``gt.ir.signals`` (the schema), ``gt.signal`` (marking).
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import re
@@ -103,6 +104,12 @@ class Config:
             self._unknown(name)
         return found
 
+    def cannot_follow(self, text: str) -> None:
+        """Say that a signal is not followed as asked: a warning, or a ConfigError if strict."""
+        if self._strict:
+            raise ConfigError(text)
+        _warn(text)
+
     def clear(self) -> None:
         """Forget every signal, and strictness."""
         with self._lock:
@@ -128,7 +135,7 @@ class Config:
         if strict:
             raise UnknownSignal(text)
         if not silent:
-            warnings.warn(text + (": ignored" if known else ""), SignalWarning, stacklevel=_user_stacklevel())
+            _warn(text + (": ignored" if known else ""))
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -140,12 +147,12 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"; known: {', '.join(choices[:8])}{', ...' if len(choices) > 8 else ''}" if choices else ""
 
 
-def _user_stacklevel() -> int:
-    """Give the stacklevel, for a warning issued by the caller, of the nearest frame outside this package."""
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+def _warn(text: str) -> None:
+    """Warn at the nearest line outside this package, and outside the ``with`` that may have led here."""
+    frame, level = sys._getframe(0), 1
+    while frame.f_back is not None and frame.f_code.co_filename.startswith((_PACKAGE, contextlib.__file__)):
         frame, level = frame.f_back, level + 1
-    return level
+    warnings.warn(text, SignalWarning, stacklevel=level)
 
 
 # -- the process's configuration

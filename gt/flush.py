@@ -21,11 +21,13 @@ from gt import session as sessions
 from gt.handle import Handle
 from gt.ir.graph import Graph, Location, Node, Value
 from gt.ir.signals import SignalConfig
+from gt.ir.text import print_graph
 from gt.passes.autodiff import saved_values
 from gt.runtime.session import Session
 from gt.trace import RULES, Rule, Trace, install_flush, new_buffer, state, take_dead
 
 log = logging.getLogger("gt.flush")
+WHOLE_GRAPHS = 5  # the level of GT_DEBUG=4
 
 
 @dataclass
@@ -151,9 +153,13 @@ def _submit(trace: Trace, session: Session, live: list[Handle], saved: set[int],
         known = sessions.known(session)[structure] = len(sessions.known(session))
         graph = build_graph(trace, outputs, frozenset(donated), f"flush{known}")
         log.info("flush (%s): new graph %d, %d nodes", reason, known, len(graph.nodes))
+        if log.isEnabledFor(WHOLE_GRAPHS):
+            log.log(WHOLE_GRAPHS, "%s", print_graph(graph, locations=True))
         session.define(known, graph)
         for hook in sessions.on_define:
             hook(known, graph)
+    else:
+        log.info("flush (%s): graph %d", reason, known)
     types_ = {t._index: t._type for t in live}
     if computed:
         types_ = dict(enumerate(t for id, _ in trace.code for t in RULES[id >> 1].outputs))

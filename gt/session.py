@@ -14,12 +14,15 @@ from weakref import WeakKeyDictionary
 
 from gt.ir.graph import Graph
 from gt.runtime.embedded import EmbeddedSession
-from gt.runtime.env import BACKEND
+from gt.runtime.env import ADDRESS, BACKEND
 from gt.runtime.launch import LocalCluster, start_local, visible_gpus
 from gt.runtime.remote import RemoteSession
 from gt.runtime.session import Session
 
 on_define: list[Callable[[int, Graph], None]] = []  # called with every graph whose key is new
+on_start: list[Callable[[Session], None]] = []  # called with every session once it is in use
+
+CONNECT_S = 5.0
 
 _lock = threading.RLock()
 _session: Session | None = None
@@ -29,24 +32,42 @@ _keys: WeakKeyDictionary[Session, dict[Any, int]] = WeakKeyDictionary()
 
 
 def current() -> Session:
-    """Give the session, starting the embedded one if none was asked for."""
-    global _session
+    """Give the session. If none was asked for: the server that GT_ADDR names, else the embedded one."""
     if _session is None:
         with _lock:
             if _session is None:
-                backend = BACKEND.get()
-                on_gpu = backend == "torch" and visible_gpus()
-                _session = EmbeddedSession(backend, "cuda:0" if on_gpu else "cpu")
+                address = ADDRESS.get()
+                _use(RemoteSession(address, timeout=CONNECT_S) if address else _embedded())
+    assert _session is not None
     return _session
+
+
+def running() -> Session | None:
+    """Give the session if there is one already."""
+    return _session
+
+
+def _embedded() -> Session:
+    backend = BACKEND.get()
+    on_gpu = backend == "torch" and visible_gpus()
+    return EmbeddedSession(backend, "cuda:0" if on_gpu else "cpu")
+
+
+def _use(session: Session) -> None:
+    global _session
+    _session = session
+    for hook in on_start:
+        hook(session)
 
 
 @contextmanager
 def pinned(session: Session) -> Iterator[None]:
     """Use ``session`` throughout: connect, gpu_workers and disconnect do nothing meanwhile. It is closed at the end."""
-    global _session, _pinned
+    global _pinned
     with _lock:
         _refuse_second("gt.session.pinned")
-        _session, _pinned = session, True
+        _pinned = True
+        _use(session)
     try:
         yield
     finally:
@@ -62,17 +83,16 @@ def known(session: Session) -> dict[Any, int]:
     return found
 
 
-def connect(address: str, timeout_s: float = 5.0) -> None:
+def connect(address: str, timeout_s: float = CONNECT_S) -> None:
     """Use the server at ``"host:port"`` from here on.
 
     Errors: ConnectionError within ``timeout_s`` if there is none; RuntimeError if a session is in use already.
     """
-    global _session
     if _pinned:
         return
     with _lock:
         _refuse_second("gt.connect")
-        _session = RemoteSession(address, timeout=timeout_s)
+        _use(RemoteSession(address, timeout=timeout_s))
 
 
 def gpu_workers(n: int) -> None:
@@ -80,7 +100,7 @@ def gpu_workers(n: int) -> None:
 
     Call it before the first op. Errors: ValueError if ``n`` < 1; RuntimeError if a session is in use already.
     """
-    global _session, _cluster
+    global _cluster
     if n < 1:
         raise ValueError(f"gpu_workers needs at least one worker, got {n}")
     if _pinned:
@@ -89,10 +109,9 @@ def gpu_workers(n: int) -> None:
         _refuse_second("gt.gpu_workers")
         _cluster = start_local(n, backend=BACKEND.get())
         try:
-            _session = RemoteSession(_cluster.address, timeout=60.0)
+            _use(RemoteSession(_cluster.address, timeout=60.0))
         except BaseException:
-            _cluster.stop()
-            _cluster = None
+            disconnect()
             raise
 
 

@@ -12,8 +12,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gt import config
+from gt import session as sessions
+from gt.ir.mesh import Mesh
 from gt.ir.ops import OPS
-from gt.ir.signals import SignalConfig
+from gt.ir.signals import ShardConfig, SignalConfig
+from gt.passes.signal_placement import signal_mesh
+from gt.runtime.session import Session
 from gt.trace import record, state
 
 if TYPE_CHECKING:
@@ -21,16 +25,41 @@ if TYPE_CHECKING:
 
 Named = tuple[str, SignalConfig]
 
+_early: dict[str, ShardConfig] = {}  # signals used before there was a session
+_checked: dict[str, ShardConfig] = {}  # signals compared with the workers of the session in use
+
 
 def resolve(name: str, backward: str | None = None) -> Named:
     """Give a signal's name and what it asks for; nothing, with one warning, if no configuration names it."""
     if not isinstance(name, str):
         raise TypeError(f"a signal is named by a string, got {type(name).__name__}")
     found = config.get_signal_config(name) or SignalConfig()
+    if found.shard is not None and _checked.get(name) is not found.shard:
+        _check_workers(name, found.shard)
     if backward is not None and backward != found.backward_signal:
         found = msgspec.structs.replace(found, backward_signal=backward)
         return f"{name}>{backward}", found
     return name, found
+
+
+def _check_workers(name: str, shard: ShardConfig) -> None:
+    """Say, once in a session, that a signal asks for workers that are not there. Without any yet, runs wait for them."""
+    session = sessions.running()
+    if session is None:
+        _early[name] = shard
+    elif present := session.workers():
+        _checked[name] = shard
+        problem = signal_mesh(shard, Mesh.line(present))[1]
+        if problem:
+            config.get_config().cannot_follow(f"signal {name!r}: {problem}")
+
+
+def _session_started(session: Session) -> None:
+    _checked.clear()
+    early = dict(_early)
+    _early.clear()
+    for name, shard in early.items():
+        _check_workers(name, shard)
 
 
 def for_backward(signal: Named | None) -> Named | None:
@@ -94,3 +123,6 @@ def current_backward_signal() -> str | None:
 def get_signal_stack() -> list[str]:
     """Give the names of the active signals, outermost first."""
     return [name.partition(">")[0] for name, _ in state.signals]
+
+
+sessions.on_start.append(_session_started)

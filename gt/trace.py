@@ -250,6 +250,7 @@ class _State(threading.local):
     def __init__(self) -> None:
         self.trace = Trace()
         self.grad = True
+        self.autocast: DType | None = None
         self.anomaly = False  # check every gradient for NaN
         self.signals: list[tuple[str, SignalConfig]] = []
 
@@ -297,6 +298,14 @@ def install_flush(function: Callable[[Trace, str], None]) -> None:
     _flush = function
 
 
+_autocast: Callable[[OpDef, tuple[Any, ...]], tuple[Any, ...]]  # set by gt.amp
+
+
+def install_autocast(function: Callable[[OpDef, tuple[Any, ...]], tuple[Any, ...]]) -> None:
+    global _autocast
+    _autocast = function
+
+
 def install_tensor(make: Callable[[Trace | None, int, TensorType], Tensor]) -> None:
     global new_tensor
     new_tensor = make
@@ -329,6 +338,9 @@ def record(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs = ()) -> Any:
     Errors: TypeMismatch kin when shapes or dtypes do not fit, at the caller's line.
     """
     trace = current()
+    if state.autocast is not None and op.autocast:
+        inputs = _autocast(op, inputs)
+        trace = current()
     taped = False
     for t in inputs:
         if t._base is not None and t._seen != t._root._version:

@@ -14,12 +14,13 @@ import numpy as np
 
 from gt import session as sessions
 from gt import trace as tracing
-from gt.functions.promote import cast, is_number, operand
+from gt.devices import check_options
+from gt.functions.promote import cast, get_default_dtype, is_number, operand, scalar_dtype
 from gt.functions.shape import ints
 from gt.handle import Handle
 from gt.ir.evaluate import to_wire
 from gt.ir.ops import OPS
-from gt.ir.types import DType, Scalar, TensorType, bool_, dtype_of, float32, float64, int64, scalar_dtype
+from gt.ir.types import DType, Scalar, TensorType, bool_, broadcast_shapes, complex64, dtype_of, float32, float64, int64
 from gt.random import Generator, draw
 from gt.trace import new_buffer, record, state
 
@@ -53,9 +54,10 @@ def tensor(
         with_dtype = cast(data.detach(), dtype_of(dtype)) if dtype is not None else data.detach()
         out = record(OPS["copy"], (with_dtype,))
     else:
+        check_options("tensor", device)
         array, own = host_array(data)
         wanted = dtype_of(dtype) if dtype is not None else own
-        if array.ndim == 0 and is_number(data) and not isinstance(data, complex):
+        if array.ndim == 0 and is_number(data):
             out = record(OPS["copy"], (operand(data, wanted),))
         else:
             out = upload(_convert(array, wanted), wanted)
@@ -89,10 +91,10 @@ def host_array(data: Any) -> tuple[np.ndarray, DType]:
     if array.dtype == object or array.dtype.kind in "SU":
         raise TypeError(f"tensor(): expected numbers, got {type(np.ravel(array)[0]).__name__}" if array.size else "tensor(): expected numbers")
     if array.size == 0:
-        return array.astype(np.float32), float32
+        return array.astype(np.float32), get_default_dtype()
     if isinstance(_first(data), np.generic | np.ndarray):
         return array, dtype_of(array.dtype)
-    return array, {"b": bool_, "i": int64, "u": int64, "f": float32}.get(array.dtype.kind) or scalar_dtype(1j)
+    return array, {"b": bool_, "i": int64, "u": int64, "f": get_default_dtype()}.get(array.dtype.kind) or complex64
 
 
 def _first(data: Any) -> Any:
@@ -132,150 +134,333 @@ def from_numpy(array: np.ndarray, requires_grad: bool = False) -> Tensor:
 
 
 def full(
-    size: int | Sequence[int], fill_value: Scalar, *, dtype: DTypeLike = None, device: Any = None, requires_grad: bool = False
-) -> Tensor:
+    size: int | Sequence[int], fill_value: Any, *, dtype: DTypeLike = None, layout: Any = None, device: Any = None,
+    requires_grad: bool = False, pin_memory: bool = False, out: Any = None, memory_format: Any = None,
+) -> Tensor:  # fmt: skip
     """Make a tensor of one value everywhere."""
+    check_options("full", device, layout, memory_format, pin_memory, out)
+    if isinstance(fill_value, Handle):
+        fill_value = fill_value.item()
     own = dtype_of(dtype) if dtype is not None else scalar_dtype(fill_value)
     shape = ints((size,)) if not isinstance(size, int) else (size,)
+    if own.kind == "c":
+        _check_shape(shape)
+        made = record(OPS["expand"], (operand(fill_value, own),), (("shape", shape),)) if shape else operand(fill_value, own)
+        result = record(OPS["copy"], (made,))
+        return result.requires_grad_() if requires_grad else result
+    if isinstance(fill_value, complex):
+        raise RuntimeError("value cannot be converted to type float without overflow")
     return _made("full", shape, own, requires_grad, value=_plain_number(fill_value, own))
 
 
 def _plain_number(value: Scalar, dtype: DType) -> Scalar:
-    return bool(value) if dtype is bool_ else int(value) if dtype.kind in "ui" else float(value) if dtype.kind == "f" else value  # type: ignore[arg-type]
+    return bool(value) if dtype is bool_ else operand(value, dtype).value if dtype.kind in "ui" else float(value)  # type: ignore[arg-type]
+
+
+def _check_shape(shape: tuple[int, ...]) -> None:
+    if any(n < 0 for n in shape):
+        raise RuntimeError(f"Trying to create tensor with negative dimension {min(shape)}: {list(shape)}")
 
 
 def _made(op: str, shape: tuple[int, ...], dtype: DType, requires_grad: bool, **attrs: Any) -> Tensor:
-    if any(n < 0 for n in shape):
-        raise RuntimeError(f"Trying to create tensor with negative dimension {min(shape)}: {list(shape)}")
+    _check_shape(shape)
     out = record(OPS[op], (), (("shape", shape), *attrs.items(), ("dtype", dtype)))
     return out.requires_grad_() if requires_grad else out
 
 
-def zeros(*size: Any, dtype: DTypeLike = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+def _sized(size: tuple[Any, ...], options: dict[str, Any]) -> tuple[int, ...]:
+    return ints(size) if size or "size" not in options else ints((options.pop("size"),))
+
+
+def zeros(*size: Any, dtype: DTypeLike = None, **options: Any) -> Tensor:
     """Make a tensor of zeros."""
-    return full(ints(size), 0.0, dtype=dtype or float32, requires_grad=requires_grad)
+    return full(_sized(size, options), 0, dtype=dtype or get_default_dtype(), **options)
 
 
-def ones(*size: Any, dtype: DTypeLike = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+def ones(*size: Any, dtype: DTypeLike = None, **options: Any) -> Tensor:
     """Make a tensor of ones."""
-    return full(ints(size), 1.0, dtype=dtype or float32, requires_grad=requires_grad)
+    return full(_sized(size, options), 1, dtype=dtype or get_default_dtype(), **options)
 
 
-def empty(*size: Any, dtype: DTypeLike = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+def empty(*size: Any, dtype: DTypeLike = None, **options: Any) -> Tensor:
     """Make a tensor whose values are not promised: zeros, so that runs repeat."""
-    return zeros(*size, dtype=dtype, requires_grad=requires_grad)
+    return zeros(*size, dtype=dtype, **options)
 
 
-def zeros_like(input: Tensor, *, dtype: DTypeLike = None, requires_grad: bool = False, device: Any = None) -> Tensor:
+def empty_strided(size: Sequence[int], stride: Sequence[int], *, dtype: DTypeLike = None, **options: Any) -> Tensor:
+    """Make an empty tensor; strides have no meaning before it is viewed."""
+    if len(size) != len(stride):
+        raise RuntimeError("mismatch in length of strides and shape")
+    return zeros(tuple(size), dtype=dtype, **options)
+
+
+def empty_permuted(size: Sequence[int], physical_layout: Sequence[int], *, dtype: DTypeLike = None, **options: Any) -> Tensor:
+    """Make an empty tensor; the order in memory has no meaning here."""
+    n = len(size)
+    if len(physical_layout) != n:
+        raise RuntimeError(
+            f"Number of dimensions in size does not match the length of the physical_layout; i.e. len(size) = {n} is not equal to "
+            f"len(physical_layout) = {len(physical_layout)}"
+        )
+    for d in physical_layout:
+        if not 0 <= d < max(n, 1):
+            raise RuntimeError(f"Dimension out of range (expected to be between 0 and {n - 1}, but got {d} at index {list(physical_layout).index(d)}).  NB: negative dims not currently supported; file an issue if you want it.")
+    if len(set(physical_layout)) != n:
+        raise RuntimeError("Duplicate dim not allowed")
+    return zeros(tuple(size), dtype=dtype, **options)
+
+
+def scalar_tensor(s: Scalar, *, dtype: DTypeLike = None, **options: Any) -> Tensor:
+    """Make a 0-d tensor of a number."""
+    return full((), s, dtype=dtype or get_default_dtype(), **options)
+
+
+def zeros_like(input: Tensor, *, dtype: DTypeLike = None, **options: Any) -> Tensor:
     """Make zeros of the shape and dtype of ``input``."""
-    return zeros(input._type.shape, dtype=dtype or input.dtype, requires_grad=requires_grad)
+    return full(input._type.shape, 0, dtype=dtype or input.dtype, **options)
 
 
-def ones_like(input: Tensor, *, dtype: DTypeLike = None, requires_grad: bool = False, device: Any = None) -> Tensor:
+def ones_like(input: Tensor, *, dtype: DTypeLike = None, **options: Any) -> Tensor:
     """Make ones of the shape and dtype of ``input``."""
-    return ones(input._type.shape, dtype=dtype or input.dtype, requires_grad=requires_grad)
+    return full(input._type.shape, 1, dtype=dtype or input.dtype, **options)
 
 
-def empty_like(input: Tensor, *, dtype: DTypeLike = None, requires_grad: bool = False, device: Any = None) -> Tensor:
+def empty_like(input: Tensor, *, dtype: DTypeLike = None, **options: Any) -> Tensor:
     """Make a tensor of the shape and dtype of ``input``; its values are zeros."""
-    return zeros_like(input, dtype=dtype, requires_grad=requires_grad)
+    return zeros_like(input, dtype=dtype, **options)
 
 
-def full_like(input: Tensor, fill_value: Scalar, *, dtype: DTypeLike = None, requires_grad: bool = False, device: Any = None) -> Tensor:
+def full_like(input: Tensor, fill_value: Any, *, dtype: DTypeLike = None, **options: Any) -> Tensor:
     """Make a tensor of the shape and dtype of ``input`` filled with one value."""
-    return full(input._type.shape, fill_value, dtype=dtype or input.dtype, requires_grad=requires_grad)
+    return full(input._type.shape, fill_value, dtype=dtype or input.dtype, **options)
 
 
-def arange(*args: Scalar, dtype: DTypeLike = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+def arange(
+    *args: Scalar, dtype: DTypeLike = None, layout: Any = None, device: Any = None, requires_grad: bool = False,
+    pin_memory: bool = False, out: Any = None, start: Any = 0, end: Any = None, step: Any = 1,
+) -> Tensor:  # fmt: skip
     """Count: ``arange(end)``, ``arange(start, end)``, ``arange(start, end, step)``. Dtypes: int64 unless a float is given."""
-    start, end, step = (0, args[0], 1) if len(args) == 1 else (*args, 1) if len(args) == 2 else args
+    check_options("arange", device, layout, None, pin_memory, out)
+    if args:
+        start, end, step = (start, args[0], step) if len(args) == 1 and end is None else (args[0], end, step) if len(args) == 1 else (*args, step) if len(args) == 2 else args
+    start, end, step = (v.item() if isinstance(v, Handle) else v for v in (start, end, step))
     if step == 0:
         raise RuntimeError("step must be nonzero")
-    if (end - start) / step < 0:  # type: ignore[operator]
+    if not all(math.isfinite(v) for v in (start, end)):
+        raise RuntimeError(f"unsupported range: {start} -> {end}")
+    if (end - start) / step < 0:
         raise RuntimeError("upper bound and lower bound inconsistent with step sign")
-    own = dtype_of(dtype) if dtype is not None else (float32 if any(isinstance(a, float) for a in args) else int64)
-    n = math.ceil((end - start) / step)  # type: ignore[operator]
+    floats = any(isinstance(a, float) for a in (start, end, step))
+    own = dtype_of(dtype) if dtype is not None else (get_default_dtype() if floats else int64)
+    n = -((start - end) // step) if not floats else math.ceil((end - start) / step)
     if own.kind in "ui":
-        start, step = int(start), int(step)  # type: ignore[arg-type]
-    return _made("iota", (n,), own, requires_grad, dim=0, start=start, step=step)
+        start, step = int(start), int(step)
+        if step == 0:
+            raise RuntimeError("step must be nonzero")
+    return _made("iota", (int(n),), own, requires_grad, dim=0, start=start, step=step)
 
 
-def linspace(start: float, end: float, steps: int, *, dtype: DTypeLike = None, device: Any = None) -> Tensor:
+def linspace(
+    start: Any, end: Any, steps: int, *, dtype: DTypeLike = None, layout: Any = None, device: Any = None, requires_grad: bool = False,
+    pin_memory: bool = False, out: Any = None,
+) -> Tensor:  # fmt: skip
     """Give ``steps`` values evenly from ``start`` to ``end``, both included."""
-    own = dtype_of(dtype) if dtype is not None else float32
-    return upload(np.linspace(start, end, steps).astype(own.numpy), own)
+    check_options("linspace", device, layout, None, pin_memory, out)
+    start, end, own = _ends("linspace", start, end, steps, dtype)
+    values = _line(start, end, steps, own)
+    made = upload(values.astype(own.numpy), own)
+    return made.requires_grad_() if requires_grad else made
 
 
-def eye(n: int, m: int | None = None, *, dtype: DTypeLike = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+def logspace(
+    start: Any, end: Any, steps: int, base: float = 10.0, *, dtype: DTypeLike = None, layout: Any = None, device: Any = None,
+    requires_grad: bool = False, pin_memory: bool = False, out: Any = None,
+) -> Tensor:  # fmt: skip
+    """Give ``steps`` powers of ``base``, with exponents evenly from ``start`` to ``end``."""
+    check_options("logspace", device, layout, None, pin_memory, out)
+    start, end, own = _ends("logspace", start, end, steps, dtype)
+    wide = np.dtype(np.complex128) if own.kind == "c" else np.dtype(np.float64)
+    with np.errstate(all="ignore"):
+        values = np.power(np.asarray(base, wide), _line(start, end, steps, own, whole=False).astype(wide))
+        made = upload(values.astype(own.numpy), own)
+    return made.requires_grad_() if requires_grad else made
+
+
+def _ends(name: str, start: Any, end: Any, steps: int, dtype: DTypeLike) -> tuple[Any, Any, DType]:
+    for argument, v in (("start", start), ("end", end)):
+        if isinstance(v, Handle) and v.ndim:
+            raise RuntimeError(f"{name} only supports 0-dimensional start and end tensors, but got {argument} with {v.ndim} dimension(s).")
+    start, end = (v.item() if isinstance(v, Handle) else v for v in (start, end))
+    if steps is None or steps < 0:
+        raise RuntimeError("number of steps must be non-negative")
+    is_complex = isinstance(start, complex) or isinstance(end, complex)
+    own = dtype_of(dtype) if dtype is not None else (complex64 if is_complex else get_default_dtype())
+    if is_complex and own.kind != "c":
+        raise RuntimeError(f"torch.{name}(): inferred dtype ComplexFloat can't be safely cast to passed dtype {own.name.capitalize()}")
+    return start, end, own
+
+
+def _line(start: Any, end: Any, steps: int, own: DType, whole: bool = True) -> np.ndarray:
+    """Count from both ends, as torch does, so that both are met exactly."""
+    if own.kind in "ui" and whole:
+        start, end = int(start), int(end)
+    wide = np.complex128 if own.kind == "c" else np.float64
+    if own.name == "float32" and whole:
+        wide = np.float32  # torch computes the step in the result's dtype
+    if steps == 1:
+        return np.array([start], wide)
+    with np.errstate(all="ignore"):
+        first, last = wide(start), wide(end)
+        step = (last - first) / wide(max(steps - 1, 1)) if own.kind not in "ui" or not whole else np.float32((end - start) / max(steps - 1, 1))
+        k = np.arange(steps)
+        up, down = first + step * k.astype(wide), last - step * (steps - 1 - k).astype(wide)
+    return np.where(k < steps // 2, up, down)
+
+
+def eye(
+    n: int, m: int | None = None, *, dtype: DTypeLike = None, layout: Any = None, device: Any = None, requires_grad: bool = False,
+    pin_memory: bool = False, out: Any = None,
+) -> Tensor:  # fmt: skip
     """Make the identity matrix."""
+    check_options("eye", device, layout, None, pin_memory, out)
     m = n if m is None else m
-    own = dtype_of(dtype) if dtype is not None else float32
+    if n < 0 or m < 0:
+        raise RuntimeError(f"{'n' if n < 0 else 'm'} must be greater or equal to 0, got {n if n < 0 else m}")
+    own = dtype_of(dtype) if dtype is not None else get_default_dtype()
     rows = _made("iota", (n, m), int64, False, dim=0, start=0, step=1)
     columns = _made("iota", (n, m), int64, False, dim=1, start=0, step=1)
-    out = cast(record(OPS["eq"], (rows, columns)), own)
-    return out.requires_grad_() if requires_grad else out
+    made = cast(record(OPS["eq"], (rows, columns)), own)
+    return made.requires_grad_() if requires_grad else made
 
 
 # -- random
 
 
 def _random(op: str, shape: tuple[int, ...], dtype: DType, generator: Generator | None, *more: Any) -> Tensor:
-    if any(n < 0 for n in shape):
-        raise RuntimeError(f"Trying to create tensor with negative dimension {min(shape)}: {list(shape)}")
+    _check_shape(shape)
     seed, stream = draw(generator)
     keys = (operand(seed, int64), operand(stream, int64), *more)
     return record(OPS[op], keys, (("shape", shape), ("dtype", dtype)))
 
 
-def rand(
-    *size: Any, generator: Generator | None = None, dtype: DTypeLike = None, device: Any = None, requires_grad: bool = False
-) -> Tensor:
+def _drawn(op: str, shape: tuple[int, ...], dtype: DTypeLike, generator: Generator | None, options: dict[str, Any]) -> Tensor:
+    requires_grad = options.pop("requires_grad", False)
+    check_options(op, options.pop("device", None), **options)
+    own = dtype_of(dtype or get_default_dtype())
+    if own.kind == "c":
+        scale = math.sqrt(0.5) if op == "random_normal" else 1.0
+        parts = [_random(op, shape, float32, generator) * scale for _ in range(2)]
+        out = record(OPS["complex"], tuple(parts))
+    elif own.kind != "f":
+        raise RuntimeError(f'"{op.removeprefix("random_")}" not implemented for {own.name}: draw floats, or use randint')
+    else:
+        out = _random(op, shape, own, generator)
+    return out.requires_grad_() if requires_grad else out
+
+
+def rand(*size: Any, generator: Generator | None = None, dtype: DTypeLike = None, **options: Any) -> Tensor:
     """Draw uniformly from [0, 1)."""
-    out = _random("random_uniform", ints(size), dtype_of(dtype or float32), generator)
-    return out.requires_grad_() if requires_grad else out
+    return _drawn("random_uniform", _sized(size, options), dtype, generator, options)
 
 
-def randn(
-    *size: Any, generator: Generator | None = None, dtype: DTypeLike = None, device: Any = None, requires_grad: bool = False
-) -> Tensor:
+def randn(*size: Any, generator: Generator | None = None, dtype: DTypeLike = None, **options: Any) -> Tensor:
     """Draw from the standard normal distribution."""
-    out = _random("random_normal", ints(size), dtype_of(dtype or float32), generator)
-    return out.requires_grad_() if requires_grad else out
+    return _drawn("random_normal", _sized(size, options), dtype, generator, options)
 
 
-def randint(*args: Any, generator: Generator | None = None, dtype: DTypeLike = None, device: Any = None) -> Tensor:
+def randint(
+    *args: Any, generator: Generator | None = None, dtype: DTypeLike = None, low: int = 0, high: int | None = None, size: Any = None,
+    requires_grad: bool = False, device: Any = None, layout: Any = None, pin_memory: bool = False, out: Any = None,
+) -> Tensor:  # fmt: skip
     """Draw integers: ``randint(high, size)`` or ``randint(low, high, size)``. Dtypes: int64 by default."""
-    low, high, size = (0, *args) if len(args) == 2 else args
-    if low >= high:
+    check_options("randint", device, layout, None, pin_memory, out)
+    given = list(args)
+    if given and not isinstance(given[-1], int) and size is None:
+        size = given.pop()
+    if given:
+        low, high = (low, given[0]) if len(given) == 1 and high is None else (given[0], high) if len(given) == 1 else given
+    if high is None or low >= high:
         raise RuntimeError(f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}")
-    out = _random("random_int", tuple(size), int64, generator, operand(low, int64), operand(high, int64))
-    return cast(out, dtype_of(dtype or int64))
+    drawn = _random("random_int", tuple(size), int64, generator, operand(low, int64), operand(high, int64))
+    return cast(drawn, dtype_of(dtype or int64))
 
 
-def rand_like(input: Tensor, *, dtype: DTypeLike = None, device: Any = None) -> Tensor:
+def rand_like(input: Tensor, *, dtype: DTypeLike = None, generator: Generator | None = None, **options: Any) -> Tensor:
     """Draw from the uniform distribution, in the shape and dtype of ``input``."""
-    return rand(input._type.shape, dtype=dtype or input.dtype)
+    return rand(input._type.shape, dtype=dtype or input.dtype, generator=generator, **options)
 
 
-def randn_like(input: Tensor, *, dtype: DTypeLike = None, device: Any = None) -> Tensor:
+def randn_like(input: Tensor, *, dtype: DTypeLike = None, generator: Generator | None = None, **options: Any) -> Tensor:
     """Draw from the normal distribution, in the shape and dtype of ``input``."""
-    return randn(input._type.shape, dtype=dtype or input.dtype)
+    return randn(input._type.shape, dtype=dtype or input.dtype, generator=generator, **options)
 
 
-def randperm(n: int, *, generator: Generator | None = None, dtype: DTypeLike = None, device: Any = None) -> Tensor:
+def randint_like(
+    input: Tensor, *args: Any, dtype: DTypeLike = None, low: int = 0, high: int | None = None, memory_format: Any = None, **options: Any
+) -> Tensor:
+    """Draw integers, in the shape and dtype of ``input``: ``(high)`` or ``(low, high)``."""
+    if args:
+        low, high = (low, args[0]) if len(args) == 1 and high is None else (args[0], high) if len(args) == 1 else args
+    return randint(low, high, input._type.shape, dtype=dtype or input.dtype, **options)
+
+
+def randperm(n: int, *, generator: Generator | None = None, dtype: DTypeLike = None, device: Any = None, **options: Any) -> Tensor:
     """Give 0..n-1 in a random order."""
+    if n < 0:
+        raise RuntimeError(f"n must be non-negative, got {n}")
     keys = _random("random_bits", (n,), int64, generator)
     return cast(record(OPS["sort"], (keys,), (("dim", 0), ("descending", False)))[1], dtype_of(dtype or int64))
 
 
-def bernoulli(input: Tensor, *, generator: Generator | None = None) -> Tensor:
+def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | None = None, out: Any = None) -> Tensor:
     """Draw 1 with the probability given for each element, else 0."""
+    check_options("bernoulli", out=out)
+    if input.dtype.kind not in "f" and p is None:
+        raise RuntimeError(f"expected probabilities tensor to have floating type, got {input.dtype.name.capitalize()}")
     drawn = _random("random_uniform", input._type.shape, float64, generator)
-    return cast(record(OPS["lt"], (drawn, cast(input, float64))), input.dtype)
+    wanted = operand(p, float64) if p is not None else cast(input.detach(), float64)
+    return cast(record(OPS["lt"], (drawn, wanted)), input.dtype)
 
 
-def normal(mean: Any, std: Any, size: Any = None, *, generator: Generator | None = None) -> Tensor:
+def normal(
+    mean: Any, std: Any = 1.0, size: Any = None, *, generator: Generator | None = None, dtype: DTypeLike = None, **options: Any
+) -> Tensor:
     """Draw from normal distributions; ``mean`` and ``std`` are tensors, or numbers with a ``size``."""
-    shape = ints((size,)) if size is not None else next(t for t in (mean, std) if isinstance(t, Handle))._type.shape
-    return randn(shape, generator=generator) * std + mean
+    for argument, v in (("mean", mean), ("std", std)):
+        if isinstance(v, Handle) and v.dtype.kind not in "fc":
+            raise RuntimeError(f"normal expects standard deviation and mean to be floating point, got {argument} of {v.dtype.name}")
+    if isinstance(std, Handle) and std.dtype.kind == "c":
+        raise RuntimeError("normal expects standard deviation to be non-complex")
+    if not isinstance(std, Handle) and std < 0:
+        raise RuntimeError(f"normal expects std >= 0.0, but found std {std}")
+    tensors = [t for t in (mean, std) if isinstance(t, Handle)]
+    if size is not None:
+        shape = ints((size,))
+    elif not tensors:
+        raise TypeError("normal() of two numbers needs a size")
+    else:
+        shape = broadcast_shapes(*(t._type.shape for t in tensors))
+    own = dtype or (tensors[0].dtype if tensors else None)
+    return randn(shape, generator=generator, dtype=own, **options) * std + mean
 
+
+def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, generator: Generator | None = None) -> Tensor:
+    """Draw category indices, with the weights of the last dim. Dtypes: int64."""
+    if input.dtype.kind != "f":
+        raise RuntimeError(f"multinomial only supports floating-point dtypes for input, got: {input.dtype.name.capitalize()}")
+    if input.ndim not in (1, 2):
+        raise RuntimeError("prob_dist must be 1 or 2 dim")
+    if num_samples < 1:
+        raise RuntimeError("cannot sample n_sample <= 0 samples")
+    n = input._type.shape[-1]
+    if not replacement and num_samples > n:
+        raise RuntimeError("cannot sample n_sample > prob_dist.size(-1) samples without replacement")
+    weights = cast(input.detach(), float64)
+    if not replacement:  # the smallest of exponentials with these rates
+        u = _random("random_uniform", input._type.shape, float64, generator)
+        race = -((1 - u).log()) / weights
+        order = record(OPS["sort"], (race,), (("dim", input.ndim - 1), ("descending", False)))[1]
+        return order[..., :num_samples].clone()
+    u = _random("random_uniform", (*input._type.shape[:-1], num_samples), float64, generator)
+    edges = weights.cumsum(-1)
+    return (edges.unsqueeze(-2) <= (u * edges[..., -1:]).unsqueeze(-1)).sum(-1).clamp(max=n - 1)

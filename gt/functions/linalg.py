@@ -1,18 +1,24 @@
-"""Matrix products with torch's rank rules.
+"""Products of matrices and tensors with torch's rank rules; einsum.
 
 Next: ``gt.ir.ops.matmul`` (meaning).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from gt.functions.pointwise import add, mul
-from gt.functions.shape import reshape, squeeze, unsqueeze
+from gt.functions.arrange import diagonal
+from gt.functions.numeric import conj
+from gt.amp import low
+from gt.functions.pointwise import add, isnan, mul, where
+from gt.functions.reduce import sum
+from gt.functions.shape import permute, reshape, squeeze, unsqueeze
 from gt.handle import Handle
 from gt.ir.ops import OPS
-from gt.ir.types import ShapeError
-from gt.trace import record
+from gt.ir.types import ShapeError, broadcast_shapes, normalize_dim
+from gt.trace import record, state
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
@@ -24,6 +30,8 @@ def matmul(input: Tensor, other: Tensor) -> Tensor:
     """Multiply matrices: [..., m, k] x [..., k, n] -> [..., m, n]; a 1-d operand is a row (left) or column (right)."""
     if not isinstance(input, Handle) or not isinstance(other, Handle):
         raise TypeError(f"matmul(): expected two tensors, got {type(input).__name__} and {type(other).__name__}")
+    if state.autocast is not None:
+        input, other = low(input, other)
     a, b = input._type, other._type
     if a.dtype is not b.dtype:
         raise RuntimeError(f"expected m1 and m2 to have the same dtype, but got: {a.dtype.name} != {b.dtype.name}")
@@ -54,24 +62,261 @@ def bmm(input: Tensor, mat2: Tensor) -> Tensor:
     """Multiply two batches of matrices."""
     if input.ndim != 3 or mat2.ndim != 3:
         raise RuntimeError("batch1 must be a 3D tensor" if input.ndim != 3 else "batch2 must be a 3D tensor")
-    if input._type.shape[0] != mat2._type.shape[0]:
+    if input._type.shape[0] != mat2._type.shape[0] or input._type.shape[2] != mat2._type.shape[1]:
         raise ShapeError(f"Expected size for first two dimensions of batch2 tensor to be: [{input._type.shape[0]}, {input._type.shape[2]}] but got: {list(mat2._type.shape[:2])}.")
     return matmul(input, mat2)
 
 
+def mv(input: Tensor, vec: Tensor) -> Tensor:
+    """Multiply a matrix and a vector."""
+    if input.ndim != 2 or vec.ndim != 1:
+        raise RuntimeError(f"vector + matrix @ vector expected, got {vec.ndim}, {input.ndim}, {vec.ndim}")
+    return matmul(input, vec)
+
+
 def dot(input: Tensor, tensor: Tensor) -> Tensor:
     """Multiply two vectors elementwise and add up."""
-    if input.ndim != 1 or tensor.ndim != 1:
-        raise RuntimeError(f"1D tensors expected, but got {input.ndim}D and {tensor.ndim}D tensors")
+    _vectors(input, tensor)
     return matmul(input, tensor)
+
+
+def vdot(input: Tensor, other: Tensor) -> Tensor:
+    """Multiply the conjugate of a vector with another and add up."""
+    _vectors(input, other)
+    return matmul(conj(input), other)
+
+
+def _vectors(a: Tensor, b: Tensor) -> None:
+    if a.ndim != 1 or b.ndim != 1:
+        raise RuntimeError(f"1D tensors expected, but got {a.ndim}D and {b.ndim}D tensors")
+    if a.dtype is not b.dtype:
+        raise RuntimeError(f"dot : expected both vectors to have same dtype, but found {_name(a)} and {_name(b)}")
+    if a.numel() != b.numel():
+        raise RuntimeError(
+            f"inconsistent tensor size, expected tensor [{a.numel()}] and src [{b.numel()}] to have the same number of elements, "
+            f"but got {a.numel()} and {b.numel()} elements respectively"
+        )
+
+
+def _name(t: Tensor) -> str:
+    names = {"float32": "Float", "float64": "Double", "float16": "Half", "int64": "Long", "int32": "Int", "complex64": "ComplexFloat"}
+    return names.get(t.dtype.name, t.dtype.name.capitalize())
+
+
+def inner(input: Tensor, other: Tensor) -> Tensor:
+    """Multiply along the last dims and add up."""
+    if not input.ndim or not other.ndim:
+        return mul(input, other)
+    if input._type.shape[-1] != other._type.shape[-1]:
+        raise RuntimeError(
+            f"inner() the last dimension must match on both input tensors but got shapes {list(input._type.shape)} and {list(other._type.shape)}"
+        )
+    return tensordot(input, other, ([-1], [-1]))
 
 
 def outer(input: Tensor, vec2: Tensor) -> Tensor:
     """Give the products of every pair of elements."""
+    for argument, t in (("self", input), ("vec2", vec2)):
+        if t.ndim != 1:
+            raise RuntimeError(f"outer: Expected 1-D argument {argument}, but got {t.ndim}-D")
     return mul(unsqueeze(input, 1), unsqueeze(vec2, 0))
+
+
+ger = outer
+
+
+def _plus(name: str, input: Tensor, product: Tensor, beta: Any, alpha: Any) -> Tensor:
+    """beta * input + alpha * product; a beta of 0 ignores NaN in the input."""
+    if input.dtype.kind in "bui" and not (_whole(beta) and _whole(alpha)):
+        bad = "beta" if not _whole(beta) else "alpha"
+        raise RuntimeError(f"For integral input tensors, argument {bad} must not be a floating point number.")
+    if broadcast_shapes(input._type.shape, product._type.shape) != product._type.shape:
+        raise ShapeError(
+            f"The expanded size of the tensor ({product._type.shape[-1]}) must match the existing size ({input._type.shape[-1]}) at "
+            f"non-singleton dimension {product.ndim - 1}.  Target sizes: {list(product._type.shape)}.  Tensor sizes: {list(input._type.shape)}"
+        )
+    product = product if alpha == 1 else mul(product, alpha)
+    if beta == 0:
+        return add(product, mul(where(isnan(input), 0, input) if input.dtype.kind in "fc" else input, 0))
+    return add(input if beta == 1 else mul(input, beta), product)
+
+
+def _whole(value: Any) -> bool:
+    return not isinstance(value, float)
 
 
 def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """Give ``beta * input + alpha * (mat1 @ mat2)``."""
-    product = mm(mat1, mat2)
-    return add(input if beta == 1 else mul(input, beta), product if alpha == 1 else mul(product, alpha))
+    return _plus("addmm", input, mm(mat1, mat2), beta, alpha)
+
+
+def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """Give ``beta * input + alpha * (mat @ vec)``."""
+    return _plus("addmv", input, mv(mat, vec), beta, alpha)
+
+
+def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """Give ``beta * input + alpha * outer(vec1, vec2)``."""
+    return _plus("addr", input, outer(vec1, vec2), beta, alpha)
+
+
+def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """Give ``beta * input + alpha * (batch1 @ batch2)``."""
+    return _plus("baddbmm", input, bmm(batch1, batch2), beta, alpha)
+
+
+def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """Give ``beta * input + alpha * sum of batch1 @ batch2 over the batch``."""
+    return _plus("addbmm", input, sum(bmm(batch1, batch2), 0, dtype=batch1.dtype), beta, alpha)
+
+
+def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
+    """Multiply along dims of both and add up: the last n and first n, or two lists."""
+    if isinstance(dims, Handle):
+        dims = dims.tolist()
+    if isinstance(dims, int):
+        if dims < 0:
+            raise RuntimeError(f"tensordot expects dims >= 0, but got dims={dims}")
+        if dims > min(a.ndim, b.ndim):
+            raise RuntimeError(f"tensordot expects dims < ndim_a or ndim_b, but got dims={dims}")
+        left, right = list(range(a.ndim - dims, a.ndim)), list(range(dims))
+    else:
+        left, right = ([d] if isinstance(d, int) else list(d) for d in dims)
+    if len(left) != len(right):
+        raise RuntimeError("both dimension lists should have same length")
+    left, right = [normalize_dim(d, a.ndim) for d in left], [normalize_dim(d, b.ndim) for d in right]
+    for x, y in zip(left, right, strict=True):
+        if a._type.shape[x] != b._type.shape[y] and 1 not in (a._type.shape[x], b._type.shape[y]):
+            raise RuntimeError(f"contracted dimensions need to match, but first has size {a._type.shape[x]} in dim {x} and second has size {b._type.shape[y]} in dim {y}")
+    names_a, names_b = list(range(a.ndim)), list(range(100, 100 + b.ndim))
+    for x, y in zip(left, right, strict=True):
+        names_b[y] = names_a[x]
+    out = [n for n in names_a if n not in {names_a[d] for d in left}] + [n for d, n in enumerate(names_b) if d not in right]
+    return contract([a, b], [names_a, names_b], out)
+
+
+# -- einsum
+
+
+def einsum(equation: str, *operands: Any) -> Tensor:
+    """Sum products over named dims: ``einsum("bij,bjk->bik", a, b)``; ``...`` names the rest."""
+    given = list(operands[0]) if len(operands) == 1 and isinstance(operands[0], list | tuple) else list(operands)
+    if not given:
+        raise RuntimeError("einsum(): must provide at least one operand")
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    terms = left.split(",")
+    if len(terms) != len(given):
+        fewer = "more" if len(terms) > len(given) else "fewer"
+        raise RuntimeError(f"einsum(): {fewer} operands were provided than specified in the equation" if fewer == "more" else
+                           "einsum(): more operands were provided than specified in the equation")
+    rest = max((t.ndim - len(term.replace("...", "")) for t, term in zip(given, terms, strict=True) if "..." in term), default=0)
+    dots = [f".{i}" for i in range(rest)]
+    names = [_names(t, term, dots) for t, term in zip(given, terms, strict=True)]
+    if arrow:
+        out = _output(right, dots)
+        missing = [n for n in out if n not in {x for term in names for x in term} and n not in dots]
+        if missing:
+            raise RuntimeError(f"einsum(): output subscript {missing[0]} does not appear in the equation for any input operand")
+        if len(set(out)) != len(out):
+            raise RuntimeError("einsum(): output subscript appears more than once in the output")
+    else:
+        flat = [n for term in names for n in term]
+        out = dots + sorted({n for n in flat if flat.count(n) == 1 and n not in dots})
+    return contract(given, names, out)
+
+
+def _names(t: Tensor, term: str, dots: list[str]) -> list[str]:
+    head, ellipsis, tail = term.partition("...")
+    if any(not c.isalpha() for c in head + tail):
+        bad = next(c for c in head + tail if not c.isalpha())
+        raise RuntimeError(f"einsum(): invalid subscript given at index {term.index(bad)} in the equation string, subscripts must be in [a-zA-Z]")
+    middle = dots[len(dots) - (t.ndim - len(head) - len(tail)) :] if ellipsis and t.ndim > len(head) + len(tail) else []
+    out = [*head, *middle, *tail]
+    if len(out) != t.ndim:
+        raise RuntimeError(
+            f"einsum(): the number of subscripts in the equation ({len(head + tail)}) does not match the number of dimensions "
+            f"({t.ndim}) for operand 0 and no ellipsis was given"
+        )
+    return out
+
+
+def _output(term: str, dots: list[str]) -> list[str]:
+    head, ellipsis, tail = term.partition("...")
+    return [*head, *(dots if ellipsis else []), *tail]
+
+
+def contract(tensors: Sequence[Tensor], names: Sequence[list[Any]], out: list[Any]) -> Tensor:
+    """Multiply tensors whose dims have names and add up over names that are not in ``out``, two at a time."""
+    sizes: dict[Any, int] = {}
+    for t, term in zip(tensors, names, strict=True):
+        for n, size in zip(term, t._type.shape, strict=True):
+            if sizes.get(n, 1) != 1 and size not in (1, sizes[n]):
+                raise RuntimeError(
+                    f"einsum(): subscript {n} has size {size} for operand 1 which does not broadcast with previously seen size {sizes[n]}"
+                )
+            sizes[n] = max(sizes.get(n, 1), size) if size else 0
+    work = [_diagonals(t, list(term)) for t, term in zip(tensors, names, strict=True)]
+    while len(work) > 1:
+        (a, x), (b, y) = work[0], work[1]
+        later = {n for _, term in work[2:] for n in term} | set(out)
+        work[:2] = [_pair(a, x, b, y, later)]
+    t, term = work[0]
+    gone = tuple(d for d, n in enumerate(term) if n not in out)
+    if gone:
+        t, term = sum(t, gone, dtype=t.dtype), [n for n in term if n in out]
+    for n in out:  # a name of size 1 may have vanished
+        if n not in term:
+            t, term = unsqueeze(t, t.ndim), [*term, n]
+    order = tuple(term.index(n) for n in out)
+    t = permute(t, order) if order != tuple(range(len(order))) else t
+    want = tuple(sizes.get(n, 1) for n in out)
+    return t if t._type.shape == want else t.expand(want)
+
+
+def _diagonals(t: Tensor, term: list[Any]) -> tuple[Tensor, list[Any]]:
+    """Take the diagonal of a name that stands twice."""
+    while len(set(term)) != len(term):
+        n = next(n for n in term if term.count(n) > 1)
+        i = term.index(n)
+        j = term.index(n, i + 1)
+        t = diagonal(t, 0, i, j)
+        term = [m for d, m in enumerate(term) if d not in (i, j)] + [n]
+    return t, term
+
+
+def _pair(a: Tensor, x: list[Any], b: Tensor, y: list[Any], later: set[Any]) -> tuple[Tensor, list[Any]]:
+    """Contract two: names of both that are not needed later are summed by one batched product."""
+    both = [n for n in x if n in y]
+    one = {n for n in both if 1 in (a._type.shape[x.index(n)], b._type.shape[y.index(n)])}
+    summed = [n for n in both if n not in later and n not in one]
+    if not summed:
+        names = x + [n for n in y if n not in x]
+        wide = [_spread(t, term, names) for t, term in ((a, x), (b, y))]
+        out = mul(*wide)
+        gone = tuple(d for d, n in enumerate(names) if n not in later)
+        return (sum(out, gone, dtype=out.dtype), [n for n in names if n in later]) if gone else (out, names)
+    for t, term, other in ((a, x, y), (b, y, x)):
+        alone = tuple(d for d, n in enumerate(term) if n not in later and n not in other)
+        if alone:
+            t, term = sum(t, alone, dtype=t.dtype), [n for d, n in enumerate(term) if d not in alone]
+        if other is y:
+            a, x = t, term
+        else:
+            b, y = t, term
+    batch = [n for n in both if n not in summed]
+    left, right = [n for n in x if n not in both], [n for n in y if n not in both]
+    size = lambda t, term, ns: math.prod(t._type.shape[term.index(n)] for n in ns)  # noqa: E731
+    k = size(a, x, summed)
+    pa = permute(a, tuple(x.index(n) for n in [*batch, *left, *summed]))
+    pb = permute(b, tuple(y.index(n) for n in [*batch, *summed, *right]))
+    lead_a, lead_b = pa._type.shape[: len(batch)], pb._type.shape[: len(batch)]
+    ma, mb = reshape(pa, (*lead_a, size(a, x, left), k)), reshape(pb, (*lead_b, k, size(b, y, right)))
+    out = matmul(ma, mb)
+    shape = (*out._type.shape[: len(batch)], *(a._type.shape[x.index(n)] for n in left), *(b._type.shape[y.index(n)] for n in right))
+    return reshape(out, shape), [*batch, *left, *right]
+
+
+def _spread(t: Tensor, term: list[Any], names: list[Any]) -> Tensor:
+    order = [n for n in names if n in term]
+    moved = permute(t, tuple(term.index(n) for n in order))
+    return reshape(moved, tuple(t._type.shape[term.index(n)] if n in term else 1 for n in names))

@@ -122,6 +122,7 @@ class OpDef:
               a tensor; else none.
     literal:  name of the attribute that is the value of a constant, for ops that make one.
     nonzero:  operands that must not hold integer zeros, padding included: divisors.
+    autocast: what mixed precision makes of float operands: "low" precision, "float32", or the "widest" among them.
     effect:   "comm" for collectives, which keep their order; "grad" for the gradient node.
     """
 
@@ -141,6 +142,7 @@ class OpDef:
     decompose: Callable[..., Any] | None = None
     torch_inplace: Callable[..., str] | None = None
     inplace: tuple[tuple[int, int], ...] | Callable[..., tuple[tuple[int, int], ...]] = ()
+    autocast: str = ""
     effect: str = ""
     numbers: tuple[int, ...] | None = None
     literal: str = ""

@@ -135,6 +135,8 @@ class Dispatcher:
 
     def _handle(self, event: Event) -> None:
         events = [event]
+        if isinstance(event, Planned):
+            self._tell_plan(event)
         for now in events:  # sending may find peers gone
             for command in self.state.handle(now):
                 match command:
@@ -154,6 +156,9 @@ class Dispatcher:
         try:
             header = last[1] if last[0] is message else wire.encode(message)
             self._encoded = (message, header)
+            if self.log is not None:  # before it leaves: no receiver's line may come first
+                nbytes = len(header) + (0 if command.data is None else memoryview(command.data).nbytes)
+                self.log.write("send", type(message).__name__, nbytes, f"to={self._name(command.peer)} {_brief(message)}")
             send(self.router, message, command.data, command.peer, header)
         except PeerUnreachable:
             if not any(isinstance(e, PeerGone) and e.peer == command.peer for e in events):
@@ -161,10 +166,13 @@ class Dispatcher:
             return
         except ProtocolError as e:
             self.logger.error("could not send %s: %s", type(message).__name__, e)
-            return
-        if self.log is not None and not isinstance(message, wire.Ping):
-            nbytes = len(header) + (0 if command.data is None else memoryview(command.data).nbytes)
-            self.log.write("send", type(message).__name__, nbytes, f"to={self._name(command.peer)} {_brief(message)}")
+
+    def _tell_plan(self, event: Planned) -> None:
+        name = next((p.name for p in event.programs.values()), "-")
+        outcome = f"failed: {event.fault.message}" if event.fault else f"for {len(event.programs)} workers"
+        self.logger.info("plan %d (%s) %s", event.plan, name, outcome)
+        if self.log is not None:
+            self.log.write("plan", name, 0, f"plan={event.plan} {outcome}")
 
     def _name(self, peer: bytes) -> str:
         owner = self.state.peers.get(peer)

@@ -8,6 +8,7 @@ Must not know: sockets. Next: ``dispatcher_state``, ``runner``; ``remote`` is th
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import threading
 import time
@@ -27,11 +28,12 @@ from gt.runtime import wire
 from gt.runtime.dispatcher_state import Command, DispatcherState, Event, MakePlan, Options, Planned, Received, Send
 from gt.runtime.engine import Engine
 from gt.runtime.errors import Fault, SessionClosed, fault_of
-from gt.runtime.log import InstructionLog, open_log
+from gt.runtime.log import open_log, setup_logging
 from gt.runtime.planner import make_plan
 from gt.runtime.runner import Runner, make_engine
 from gt.runtime.wire import Message
 
+logger = logging.getLogger("gt.embedded")
 CLIENT, WORKER = b"client", b"worker"
 NEVER_S = 1e12
 
@@ -50,7 +52,8 @@ class EmbeddedSession:
         self._futures: dict[int, Future[np.ndarray]] = {}
         self._requests = 0
         self._closed: Fault | None = None
-        self._log: InstructionLog | None = open_log("embedded")
+        setup_logging("embedded")
+        self._log, self._dispatcher_log = open_log("client0"), open_log("dispatcher")
         self._state = DispatcherState(_Secrets(), Options(window, NEVER_S, NEVER_S, NEVER_S))
         hello = wire.WorkerHello("", "", "", self._pid, device, backend)
         self._feed(CLIENT, wire.ClientHello(self._pid))
@@ -94,6 +97,13 @@ class EmbeddedSession:
     def num_workers(self) -> int:
         return 1
 
+    def workers(self) -> tuple[int, ...]:
+        return (0,)
+
+    @property
+    def closed(self) -> bool:
+        return self._closed is not None
+
     def close(self) -> None:
         if self._closed is not None or self._pid != os.getpid():
             return
@@ -102,8 +112,9 @@ class EmbeddedSession:
         if threading.current_thread() is not self._thread:
             self._thread.join(10.0)
         atexit.unregister(self._exit)
-        if self._log is not None:
-            self._log.close()
+        for log in (self._log, self._dispatcher_log):
+            if log is not None:
+                log.close()
 
     # -- what holds it together
 
@@ -115,14 +126,17 @@ class EmbeddedSession:
             raise SessionClosed(
                 "gt cannot be used in a forked child: start the child with spawn, or use gt only in the parent"
             )
+        if self._log is not None and self._dispatcher_log is not None:
+            name, nbytes = type(message).__name__, getattr(data, "nbytes", 0)
+            if peer == CLIENT:
+                self._log.write("call", name, nbytes)
+            self._dispatcher_log.write("recv", name, nbytes, f"from={peer.decode()}0")
         to_client: list[Message] = []
         with self._lock:
             events: list[Event] = [Received(time.monotonic(), peer, message, data)]
             for event in events:
                 for command in self._state.handle(event):
                     self._perform(command, events, to_client)
-        if self._log is not None:
-            self._log.write("recv", type(message).__name__, getattr(data, "nbytes", 0), f"from={peer.decode()}")
         for reply in to_client:
             self._answer(reply)
 
@@ -144,8 +158,10 @@ class EmbeddedSession:
             programs, outputs = make_plan(command.graph, command.inputs, command.workers, command.num_scalars)
         except Exception as e:
             return Planned(now, command.plan, fault=fault_of(e, "plan"))
-        if self._log is not None:
-            self._log.write("plan", command.graph.name, 0, f"plan={command.plan} seconds={time.monotonic() - now:.6f}")
+        seconds = time.monotonic() - now
+        logger.info("plan %d (%s) for 1 worker in %.3f s", command.plan, command.graph.name, seconds)
+        if self._dispatcher_log is not None:
+            self._dispatcher_log.write("plan", command.graph.name, 0, f"plan={command.plan} seconds={seconds:.6f}")
         return Planned(now, command.plan, programs, outputs)
 
     def _answer(self, message: Message) -> None:
@@ -181,6 +197,8 @@ class EmbeddedSession:
             self._answer(message)
             return
         future = self._futures.pop(message.request, None)
+        if self._log is not None and array is not None:
+            self._log.write("part", "fetch", array.nbytes, f"request={message.request}")
         if future is not None and array is not None:
             future.set_result(array.reshape(message.type.shape))
 
@@ -218,7 +236,8 @@ def _work(
 ) -> None:
     """The worker thread: make the engine, then one message after the other."""
     try:
-        runner = Runner(0, make(), _Outlet(session))
+        log = open_log("worker0")
+        runner = Runner(0, make(), _Outlet(session), log=log)
     except Exception as e:
         fault = fault_of(e)
         alive = session()
@@ -238,6 +257,8 @@ def _work(
         raise
     finally:
         runner.close()
+        if log is not None:
+            log.close()
 
 
 def _close_at_exit(session: weakref.ref[EmbeddedSession]) -> Callable[[], None]:

@@ -1,7 +1,8 @@
 """What gt says while it runs: the instruction log and the debug levels.
 
-Owns: ``InstructionLog`` (``GT_INSTRUCTION_LOG``: one line per event) and ``setup_logging`` (``GT_DEBUG`` through stdlib
-logging). Must not know: states, sockets. Next: ``env`` (the variables).
+Owns: ``InstructionLog`` (``GT_INSTRUCTION_LOG``: one line per event), ``setup_logging`` (``GT_DEBUG`` through stdlib
+logging) and ``open_log``, which sends each event to whichever of the two is asked for. Must not know: states, sockets.
+Next: ``env`` (the variables).
 """
 
 from __future__ import annotations
@@ -15,20 +16,26 @@ from gt.runtime import env
 
 LEVELS = {0: logging.ERROR, 1: logging.WARNING, 2: logging.INFO, 3: logging.DEBUG, 4: 5}
 HEADER = "# gt instruction log"
+SIGNS_OF_LIFE = ("Beat", "Ping")  # told at GT_DEBUG=4 only: they would fill the file of an idle server
 
 
 class InstructionLog:
     """Appends ``elapsed sequence event who operation size details`` lines to a file that several processes share.
 
     Each line is one O_APPEND write, so lines of different processes never mix and a crash loses none already logged.
-    Elapsed seconds count from the file's first line, on the machine's wall clock.
+    Elapsed seconds count from the file's first line, on the machine's wall clock. With a ``logger``, each event is a
+    debug line too; without a ``path``, it is only that.
     """
 
-    def __init__(self, path: str, who: str) -> None:
-        self.who, self.sequence = who, 0
+    def __init__(self, path: str, who: str, logger: logging.Logger | None = None, signs_of_life: bool = False) -> None:
+        self.who, self.sequence, self.logger, self.signs_of_life = who, 0, logger, signs_of_life
+        self.file, self.start = -1, time.time()
+        if path:
+            self._open(path)
+
+    def _open(self, path: str) -> None:
         self.file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
         head = os.pread(self.file, 256, 0).decode(errors="replace").split("\n")[0]
-        self.start = time.time()
         if head.startswith(HEADER):
             self.start = float(head.rsplit("=", 1)[1])
         else:
@@ -39,7 +46,13 @@ class InstructionLog:
 
     def write(self, event: str, operation: str = "-", nbytes: int = 0, details: str = "") -> None:
         """Append one line."""
+        if operation in SIGNS_OF_LIFE and not self.signs_of_life:
+            return
         self.sequence += 1
+        if self.logger is not None:
+            self.logger.debug("%s %s %s %d %s", event, self.who, operation, nbytes, details)
+        if self.file < 0:
+            return
         elapsed = time.time() - self.start
         details = details.replace("\n", "\\n")
         line = f"{elapsed:.6f} {self.sequence} {event} {self.who} {operation or '-'} {nbytes} {details}".rstrip()
@@ -52,9 +65,11 @@ class InstructionLog:
 
 
 def open_log(who: str) -> InstructionLog | None:
-    """Open the file that GT_INSTRUCTION_LOG names, or give None."""
-    path = env.INSTRUCTION_LOG.get()
-    return InstructionLog(path, who) if path else None
+    """Give a log that writes to the file GT_INSTRUCTION_LOG names, and to the logger from GT_DEBUG=3 on; else None."""
+    path, level = env.INSTRUCTION_LOG.get(), env.DEBUG.get()
+    if not path and level < 3:
+        return None
+    return InstructionLog(path, who, setup_logging(who) if level >= 3 else None, signs_of_life=level >= 4)
 
 
 def setup_logging(who: str) -> logging.Logger:

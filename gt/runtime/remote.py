@@ -147,6 +147,13 @@ class RemoteSession:
     def num_workers(self) -> int:
         return len(self._workers)
 
+    def workers(self) -> tuple[int, ...]:
+        return tuple(self._workers)
+
+    @property
+    def closed(self) -> bool:
+        return self._closed is not None
+
     def close(self) -> None:
         if self._pid != os.getpid() or (self._closed is not None and not self._io_thread.is_alive()):
             return
@@ -172,16 +179,16 @@ class RemoteSession:
             raise SessionClosed(
                 "gt cannot be used in a forked child: start the child with spawn, or use gt only in the parent"
             )
-        with self._lock:
-            send(self._up, message, data)
         if self._log is not None:
             self._log.write("call", type(message).__name__, 0 if data is None else len(data))
+        with self._lock:
+            send(self._up, message, data)
 
     def _ask(self, reading: Reading) -> None:
         with self._lock:
             self._requests += 1
             request = self._requests
-        self._readings[request] = reading
+            self._readings[request] = reading
         self._call(wire.Fetch(reading.buffer, request))
 
     # -- the io thread
@@ -304,14 +311,16 @@ class RemoteSession:
     def _ask_again(self, worker: int) -> None:
         """A lost worker may have owed us parts: ask for what is still open once more, now that others may hold it."""
         fault = Fault("worker_lost", f"worker {worker} is lost, and with it the value being read", worker)
-        waiting, self._readings = self._readings, {}
+        with self._lock:
+            waiting, self._readings = self._readings, {}
         for reading in waiting.values():
             self._ask(Reading(reading.buffer, reading.future, retried=fault))
 
     def _die(self, fault: Fault) -> None:
         """End the session with a cause: what waits gets it, and so does every later call."""
         self._closed = self._closed or fault
-        readings, self._readings = self._readings, {}
+        with self._lock:
+            readings, self._readings = self._readings, {}
         for reading in readings.values():
             if not reading.future.done():
                 reading.future.set_exception(self._closed.exception())

@@ -96,6 +96,8 @@ class Runner:
 
     def handle(self, message: Message, data: Any = None) -> bool:
         """Do what a message asks; give False when the worker should end."""
+        if self.log is not None:
+            self.log.write("recv", type(message).__name__, getattr(data, "nbytes", 0))
         if self.uploads:
             self._take_uploads()
         work = self.state.handle(Got(message, data))
@@ -211,7 +213,7 @@ class Runner:
             self.log.write(
                 "run",
                 name,
-                0,
+                sum([values.sizes.get(uid, 0) for uid in command.outputs]),
                 f"epoch={command.epoch} plan={command.plan} seconds={seconds:.6f} fault={fault.kind if fault else '-'}",
             )
         return Ran(command.epoch, seconds, fault)

@@ -48,6 +48,15 @@ class Session(Protocol):
         """Give the number of workers present."""
         ...
 
+    def workers(self) -> tuple[int, ...]:
+        """Give the numbers of the workers present, as signals name them."""
+        ...
+
+    @property
+    def closed(self) -> bool:
+        """Whether the session is over; its buffers are gone."""
+        ...
+
     def close(self) -> None:
         """End the session and everything it started. Idempotent."""
         ...

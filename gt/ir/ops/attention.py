@@ -112,7 +112,7 @@ def _vjp(
 scaled_dot_product_attention = op(
     "scaled_dot_product_attention",
     "q k v *mask",
-    doc="softmax(q k^T * scale + mask) v: [b, h, s, d], [b, h, t, d], [b, h, t, e] -> [b, h, s, e]; also log-sums.",
+    autocast="low", doc="softmax(q k^T * scale + mask) v: [b, h, s, d], [b, h, t, d], [b, h, t, e] -> [b, h, s, e]; also log-sums.",
     infer=_infer,
     numpy=_numpy,
     torch=_torch,

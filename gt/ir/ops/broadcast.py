@@ -127,7 +127,7 @@ def _sum_vjp(g: Var, y: Var, x: Var, dims: tuple[int, ...], keepdim: bool, dtype
 
 sum = op(  # noqa: A001 - torch's name
     "sum", "x",
-    doc="Sum over dims, in `dtype`.",
+    autocast="float32", doc="Sum over dims, in `dtype`.",
     infer=lambda x, dims, keepdim, dtype: TensorType(reduced_shape(x.shape, dims, keepdim), dtype),
     numpy=lambda x, dims, keepdim, dtype: np.sum(
         _cast_numpy(x, dtype), axis=dims, keepdims=keepdim, dtype=accumulator(np.empty(0, dtype.numpy))

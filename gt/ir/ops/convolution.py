@@ -179,7 +179,7 @@ def _groups(num_operands: int, attrs: dict[str, Any]) -> Linear:
 
 convolution = op(
     "convolution", "x weight *bias",
-    doc="Cross-correlation with stride, padding, dilation and groups, or its transpose: [n, c, *] -> [n, out, *].",
+    autocast="low", doc="Cross-correlation with stride, padding, dilation and groups, or its transpose: [n, c, *] -> [n, out, *].",
     infer=_infer, numpy=_numpy, torch=_torch, vjp=_conv_vjp, linear=_groups,
     factors=lambda operands, results, attrs: _rule(operands, results, attrs, "xwby" if len(operands) == 3 else "xwy"),
 )  # fmt: skip

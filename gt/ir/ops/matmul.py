@@ -41,7 +41,7 @@ def _matmul_torch(names: tuple[str, ...], attrs: dict[str, Any], types: tuple[Te
 
 matmul = op(
     "matmul", "a b",
-    doc="Batched matrix product: [..., m, k] x [..., k, n] -> [..., m, n].",
+    autocast="low", doc="Batched matrix product: [..., m, k] x [..., k, n] -> [..., m, n].",
     infer=contract,
     numpy=lambda a, b: np.matmul(wide(a), wide(b)),
     torch=_matmul_torch,
@@ -97,7 +97,7 @@ def _linear_rule(operands: Any, results: Any, attrs: dict[str, Any]) -> Any:
 
 linear = op(
     "linear", "x weight *bias",
-    doc="x @ weight.T + bias: [..., k] x [n, k] (+ [n]) -> [..., n].",
+    autocast="low", doc="x @ weight.T + bias: [..., k] x [n, k] (+ [n]) -> [..., n].",
     infer=_linear_infer,
     numpy=_linear_numpy,
     torch=lambda names, attrs, types: f"torch.nn.functional.linear({', '.join(names)})",

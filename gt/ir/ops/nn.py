@@ -50,7 +50,7 @@ def _along_dim(operands: Any, results: Any, attrs: dict[str, Any]) -> fx.Rule:
 
 softmax = op(
     "softmax", "x",
-    doc="exp(x) / sum(exp(x)) along dim.",
+    autocast="float32", doc="exp(x) / sum(exp(x)) along dim.",
     infer=_softmax_infer, numpy=softmax_numpy, torch="torch.softmax({x}, {dim})",
     vjp=lambda g, y, x, dim: (_softmax_gradient(g, y, dim),),
     factors=_along_dim,
@@ -64,7 +64,7 @@ def _softmax_gradient(g: Var, y: Var, dim: int) -> Any:
 
 log_softmax = op(
     "log_softmax", "x",
-    doc="log(softmax(x)) along dim.",
+    autocast="float32", doc="log(softmax(x)) along dim.",
     infer=_softmax_infer, numpy=log_softmax_numpy, torch="torch.log_softmax({x}, {dim})",
     vjp=lambda g, y, x, dim: (sub(g, mul(exp(y), total(g, _dims(y, dim), keepdim=True))),),
     factors=_along_dim,
@@ -121,7 +121,7 @@ def _class_rule(full: list[Shape], batch: list[Shape], results: tuple[Shape, ...
 
 nll_loss = op(
     "nll_loss", "logp target",
-    doc="-logp at the target class; 0 where target is ignore_index. reduction: sum or none.",
+    autocast="float32", doc="-logp at the target class; 0 where target is ignore_index. reduction: sum or none.",
     infer=_nll_infer, numpy=_nll_numpy,
     torch='torch.nn.functional.nll_loss({logp}, {target}, ignore_index={ignore_index}, reduction={reduction})',
     vjp=lambda g, y, logp, target, reduction, ignore_index: (
@@ -234,7 +234,7 @@ def _unsqueeze(x: Var, dim: int) -> Any:
 
 cross_entropy = op(
     "cross_entropy", "logits target",
-    doc="Negative log likelihood of target (class indices or probabilities) under softmax(logits), as torch's.",
+    autocast="float32", doc="Negative log likelihood of target (class indices or probabilities) under softmax(logits), as torch's.",
     infer=_cross_entropy_infer, numpy=_cross_entropy_numpy,
     torch=(
         "torch.nn.functional.cross_entropy({logits}, {target}, ignore_index={ignore_index}, "

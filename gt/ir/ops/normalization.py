@@ -90,7 +90,7 @@ def _layer_vjp(gs: tuple[Any, ...], ys: tuple[Any, ...], x: Var, weight: Var, bi
 
 layer_norm = op(
     "layer_norm", "x weight bias",
-    doc="(x - mean) / sqrt(var + eps) * weight + bias over the weight's dims; also mean and 1 / sqrt(var + eps).",
+    autocast="float32", doc="(x - mean) / sqrt(var + eps) * weight + bias over the weight's dims; also mean and 1 / sqrt(var + eps).",
     infer=_layer_infer, numpy=_layer_numpy,
     torch="kernels.layer_norm({x}, {weight}, {bias}, {eps})",
     vjp=_layer_vjp, factors=_layer_rule,
@@ -179,7 +179,7 @@ def _rms_vjp(g: Var, y: Var, x: Var, weight: Var, eps: float) -> tuple[Any, Any]
 
 rms_norm = op(
     "rms_norm", "x weight",
-    doc="x / sqrt(mean(x * x) + eps) * weight over the weight's dims.",
+    autocast="float32", doc="x / sqrt(mean(x * x) + eps) * weight over the weight's dims.",
     infer=_rms_infer, numpy=_rms_numpy,
     torch="torch.nn.functional.rms_norm({x}, {weight}.shape, {weight}, {eps})",
     vjp=_rms_vjp, factors=_rms_rule,
@@ -226,7 +226,7 @@ def _group_numpy(x: Array, weight: Array, bias: Array, groups: int, eps: float) 
 
 group_norm = op(
     "group_norm", "x weight bias",
-    doc="Normalize each group of channels (dim 1) of each example, then scale and shift by channel.",
+    autocast="float32", doc="Normalize each group of channels (dim 1) of each example, then scale and shift by channel.",
     infer=_group_infer, numpy=_group_numpy, decompose=_group_parts,
 )  # fmt: skip
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from gt.amp import low
 from gt.functions import create, linalg, reduce
 from gt.functions.promote import cast
 from gt.functions.shape import cat, expand, reshape
@@ -13,7 +14,7 @@ from gt.ir.types import ShapeError, bool_, broadcast_shapes
 from gt.nn.functional.dropout import dropout
 from gt.nn.functional.linear import linear
 from gt.nn.functional.padding import pad
-from gt.trace import record
+from gt.trace import record, state
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
@@ -30,6 +31,9 @@ def scaled_dot_product_attention(
     A bool mask keeps where true. ``enable_gqa``: key and value may have fewer heads (dim -3), each serving several of the
     query's. Cost: torch's fused kernels, unless there is dropout.
     """
+    if state.autocast is not None:
+        query, key, value = low(query, key, value)
+        attn_mask = low(attn_mask)[0] if attn_mask is not None else None
     q, k, v = query._type, key._type, value._type
     if not q.dtype is k.dtype is v.dtype:
         raise RuntimeError(

@@ -38,6 +38,8 @@ def _check_classes(input: Tensor, target: Tensor, weight: Tensor | None) -> None
             raise RuntimeError(f"Expected target size {list(wanted)}, got {list(t)}")
         raise RuntimeError("0D or 1D target tensor expected, multi-target not supported")
     classes = s[1] if len(s) > 1 else s[0]
+    if weight is not None and weight.dtype is not input.dtype:
+        raise RuntimeError(f"expected scalar type {input.dtype.name} but found {weight.dtype.name}")
     if weight is not None and weight._type.shape != (classes,):
         raise RuntimeError(
             f"weight tensor should be defined either for all {classes} classes or no classes but got weight tensor of shape: "
@@ -82,8 +84,8 @@ def _fused(input: Tensor, target: Tensor, reduction: str, ignore_index: int, lab
 
 def _check_probabilities(input: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int) -> None:
     if input._type.shape != target._type.shape:
-        if input.ndim and target._type.shape == (*input._type.shape[:1], *input._type.shape[2:])[: input.ndim]:
-            raise RuntimeError("expected scalar type Long but found Float: class indices must be integers")
+        if target.ndim < input.ndim:
+            raise RuntimeError(f"expected target dtype to be Long or Byte, but got {target.dtype.name}: class indices must be integers")
         raise RuntimeError(f"input and target shapes do not match: {list(input._type.shape)} and {list(target._type.shape)}")
     if ignore_index >= 0:
         raise RuntimeError("ignore_index is not supported for floating point target")
@@ -148,6 +150,12 @@ def multi_margin_loss(
     if weight is not None and weight.ndim != 1:
         raise ValueError("weight must be one-dimensional")
     batched = input.ndim > 1
+    size = input._type.shape[0] if batched else 1
+    if target.ndim > 1 or target.numel() != size:
+        raise RuntimeError(
+            f"multi_margin_loss: The target tensor should be 1-D with size equal to the batch. Expected target size [{size}], but got "
+            f"{list(target._type.shape)}"
+        )
     x, t = (input, target) if batched else (input.unsqueeze(0), target.reshape(1))
     classes = x._type.shape[1]
     own = x.gather(1, cast(t, int64).unsqueeze(1))

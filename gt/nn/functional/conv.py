@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from gt.amp import low
 from gt.functions.shape import stack
 from gt.ir.ops import OPS
 from gt.ir.types import ShapeError
 from gt.nn.functional.padding import pad
-from gt.trace import record
+from gt.trace import record, state
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
@@ -59,6 +60,8 @@ def _check(x: Tensor, weight: Tensor, geometry: dict[str, tuple[int, ...]], grou
 def _conv(
     dims: int, input: Tensor, weight: Tensor, bias: Tensor | None, stride: Ints, padding: str | Ints, dilation: Ints, groups: int
 ) -> Tensor:
+    if state.autocast is not None:
+        input, weight, bias = low(input, weight, bias)
     name = f"conv{dims}d"
     x, batched = _batched(input, dims, name)
     steps, dilations = each(stride, dims, "stride"), each(dilation, dims, "dilation")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gt.amp import low
 from gt.functions import linalg
 from gt.functions.promote import cast
 from gt.ir.ops import OPS
 from gt.ir.types import ShapeError, int64
-from gt.trace import record
+from gt.trace import record, state
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
@@ -18,6 +19,8 @@ LINEAR, EMBEDDING = OPS["linear"], OPS["embedding"]
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Give ``input @ weight.T + bias``: [..., k] x [n, k] (+ [n]) -> [..., n]."""
+    if state.autocast is not None:
+        input, weight, bias = low(input, weight, bias)
     x, w = input._type, weight._type
     if len(w.shape) == 1:
         out = linalg.matmul(input, weight)

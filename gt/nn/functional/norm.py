@@ -101,6 +101,8 @@ def batch_norm(
     """
     if input.ndim < 2:
         raise RuntimeError(f"batch_norm: expected at least 2 dimensions, got {list(input._type.shape)}")
+    if eps <= 0:
+        raise ValueError(f"batch_norm eps must be positive, but got {eps}")
     channels = input._type.shape[1]
     for name, p in (("running_mean", running_mean), ("running_var", running_var), ("weight", weight), ("bias", bias)):
         if p is not None and p.numel() != channels:

@@ -32,7 +32,9 @@ def _each(value: Any, dims: int, name: str) -> tuple[int, ...]:
 def _shaped(input: Tensor, dims: int, name: str) -> Tensor:
     """Give the input as [n, c, h, w]."""
     if input.ndim not in (dims + 1, dims + 2):
-        raise RuntimeError(f"{name}: Expected {dims + 1}D or {dims + 2}D input, but got input of size {list(input._type.shape)}")
+        raise RuntimeError(
+            f"{name}: non-empty {dims + 1}D or {dims + 2}D (batch mode) tensor expected for input, but got {list(input._type.shape)}"
+        )
     x = input if input.ndim == dims + 2 else input.unsqueeze(0)
     return x.unsqueeze(2) if dims == 1 else x
 

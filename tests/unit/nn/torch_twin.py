@@ -47,6 +47,15 @@ def _to_gt(value: Any, seen: dict[int, Any]) -> Any:
     return out
 
 
+def fresh(value: Any) -> Any:
+    """Give copies of the tensors of a nest, as leaves; other values stay."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone().requires_grad_(value.requires_grad)
+    if isinstance(value, dict):
+        return {k: fresh(v) for k, v in value.items()}
+    return type(value)(fresh(v) for v in value) if isinstance(value, list | tuple) else value
+
+
 def twin(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Make gt's module of the same class and arguments, with the same values and mode."""
     made = getattr(gt.nn, type(module).__name__)(*to_gt(args), **to_gt(kwargs))

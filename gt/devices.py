@@ -1,0 +1,76 @@
+"""``gt.device``, memory formats and layouts: accepted so that torch code runs, and ignored for placement.
+
+Where values live is the sharding layer's matter. Next: ``signal`` (placement).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+TYPES = ("cpu", "cuda", "meta", "mps", "xpu")
+
+
+class device:  # noqa: N801 - torch's name
+    """A device type and index: ``device("cpu")``, ``device("cuda", 0)``, ``device("cuda:0")``."""
+
+    __slots__ = ("type", "index")
+    type: str
+    index: int | None
+
+    def __init__(self, type: str | int | device, index: int | None = None) -> None:
+        if isinstance(type, device):
+            self.type, self.index = type.type, type.index
+            return
+        if isinstance(type, int):
+            type, index = "cuda", type
+        name, colon, number = type.partition(":")
+        if name not in TYPES or (colon and not number.isdigit()):
+            if colon and name in TYPES:
+                raise RuntimeError(f"Invalid device string: '{type}'")
+            raise RuntimeError(f"Expected one of {', '.join(TYPES)} device type at start of device string: {name}")
+        if colon and index is not None:
+            raise RuntimeError(f"type (string) must not include an index because index was passed explicitly: {type}")
+        self.type, self.index = name, int(number) if colon else index
+
+    def __repr__(self) -> str:
+        at = f", index={self.index}" if self.index is not None else ""
+        return f"device(type='{self.type}'{at})"
+
+    def __str__(self) -> str:
+        return self.type if self.index is None else f"{self.type}:{self.index}"
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, str):
+            other = device(other)
+        return isinstance(other, device) and (self.type, self.index) == (other.type, other.index)
+
+    def __hash__(self) -> int:
+        return hash((self.type, self.index))
+
+
+class Marker:
+    """A memory format or layout."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"gt.{self.name}"
+
+
+contiguous_format, preserve_format, strided = Marker("contiguous_format"), Marker("preserve_format"), Marker("strided")
+channels_last, channels_last_3d = Marker("channels_last"), Marker("channels_last_3d")
+
+
+def check_options(
+    name: str, device_: Any = None, layout: Any = None, memory_format: Any = None, pin_memory: bool = False, out: Any = None
+) -> None:
+    """Refuse options that would change the result; the rest is accepted and has no effect."""
+    if out is not None:
+        raise TypeError(f"{name}(): out= is not offered, values are computed later: assign the result instead")
+    if layout is not None and layout is not strided:
+        raise RuntimeError(f"{name}(): layout {layout} is not offered: gt has dense tensors only")
+    if device_ is not None and not isinstance(device_, device):
+        device(device_)

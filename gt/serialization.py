@@ -1,0 +1,153 @@
+"""``gt.save`` and ``gt.load``: tensors in safetensors files, which torch and others read too.
+
+Owns: the file's layout: every tensor under its dotted path, the nesting as JSON in the header. Nothing read from a file is
+executed. Next: ``gt.nn.module`` (state dicts).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+
+
+from gt.functions.create import upload
+from gt.handle import Handle
+from gt.ir.types import DType, dtype_of
+from gt.nn.parameter import Parameter
+from gt.trace import settle, state
+
+Plain = bool | int | float | str | None
+_SHORT = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float64", "I64": "int64", "I32": "int32", "I16": "int16"}
+_SHORT |= {"I8": "int8", "U8": "uint8", "BOOL": "bool"}
+_LONG = {name: short for short, name in _SHORT.items()}
+
+
+def save(obj: Any, f: str | os.PathLike[str]) -> None:
+    """Write tensors in nested dicts, lists and tuples, with plain numbers and strings among them, to a safetensors file.
+
+    The file appears whole or not at all. Errors: TypeError for what is none of these; nothing is pickled.
+    """
+    tensors: dict[str, Handle] = {}
+    tree = _describe(obj, "", tensors)
+    if state.trace.code:
+        settle(state.trace, "gt.save")
+    data = _container({path: _wire(t) for path, t in tensors.items()}, {"gt": json.dumps(tree)})
+    _write_whole(Path(f), data)
+
+
+def _describe(obj: Any, path: str, tensors: dict[str, Handle]) -> Any:
+    """Give the JSON form of a tree, collecting its tensors by path."""
+    if isinstance(obj, Handle):
+        path = path or "tensor"
+        tensors[path] = obj
+        return {"tensor": path, "parameter": isinstance(obj, Parameter), "requires_grad": obj._rg and obj._leaf}
+    join = f"{path}." if path else ""
+    if isinstance(obj, dict):
+        return {"dict": [[_key(k), _describe(v, f"{join}{k}", tensors)] for k, v in obj.items()]}
+    if isinstance(obj, list | tuple):
+        kind = "tuple" if isinstance(obj, tuple) else "list"
+        return {kind: [_describe(v, f"{join}{i}", tensors) for i, v in enumerate(obj)]}
+    if obj is None or isinstance(obj, bool | int | float | str):
+        return {"value": obj}
+    if isinstance(obj, DType):
+        return {"dtype": obj.name}
+    raise TypeError(f"gt.save: cannot save {type(obj).__name__} at {path or 'the top'!r}: only tensors, numbers, strings and nests of them")
+
+
+def _key(key: Any) -> Plain:
+    if isinstance(key, bool | int | float | str):
+        return key
+    raise TypeError(f"gt.save: expected dict keys that are strings or numbers, got {type(key).__name__}")
+
+
+def _wire(t: Handle) -> tuple[str, tuple[int, ...], bytes]:
+    if t.dtype.name not in _LONG:
+        raise TypeError(f"gt.save: {t.dtype!r} has no safetensors form")
+    buffer = t._materialise()
+    array = np.asarray(buffer.session.fetch(buffer.id).result())
+    return t.dtype.name, tuple(t.shape), array.tobytes()
+
+
+def _container(arrays: dict[str, tuple[str, tuple[int, ...], bytes]], metadata: dict[str, str]) -> bytes:
+    """Lay out a safetensors file. Written here because the library's writers take no bfloat16 without torch."""
+    header: dict[str, Any] = {"__metadata__": metadata}
+    at = 0
+    for path, (dtype, shape, data) in arrays.items():
+        header[path] = {"dtype": _LONG[dtype], "shape": list(shape), "data_offsets": [at, at + len(data)]}
+        at += len(data)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + b"".join(data for _, _, data in arrays.values())
+
+
+def _write_whole(path: Path, data: bytes) -> None:
+    """Write beside the target, sync and rename, so that a crash leaves the old file or the new one."""
+    folder = path.parent
+    handle, name = tempfile.mkstemp(dir=folder, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as out:
+            out.write(data)
+            out.flush()
+            os.fsync(out.fileno())
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    directory = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def load(f: str | os.PathLike[str]) -> Any:
+    """Read what ``save`` wrote; of another safetensors file, a dict of its tensors.
+
+    Errors: FileNotFoundError; ValueError for what is not a safetensors file.
+    """
+    data = Path(f).read_bytes()
+    try:
+        entries = safetensors.deserialize(data)
+    except safetensors.SafetensorError as e:
+        raise ValueError(f"{os.fspath(f)}: not a safetensors file ({e})") from None
+    tensors = {name: _tensor(info) for name, info in entries}
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    tree = header.get("__metadata__", {}).get("gt")
+    return _rebuild(json.loads(tree), tensors) if tree is not None else tensors
+
+
+def _tensor(info: dict[str, Any]) -> Any:
+    name = _SHORT.get(info["dtype"])
+    if name is None:
+        raise ValueError(f"gt.load: dtype {info['dtype']} is not supported")
+    dtype = dtype_of(name)
+    if name == "bfloat16":
+        bits = np.frombuffer(info["data"], np.uint16).astype(np.uint32) << 16
+        array = bits.view(np.float32)
+    else:
+        array = np.frombuffer(info["data"], dtype.numpy)
+    return upload(array.reshape(info["shape"]), dtype)
+
+
+def _rebuild(tree: dict[str, Any], tensors: dict[str, Any]) -> Any:
+    ((kind, content),) = tree.items() if "tensor" not in tree else (("tensor", tree["tensor"]),)
+    if kind == "tensor":
+        value = tensors[content]
+        if tree.get("parameter"):
+            return Parameter(value, bool(tree.get("requires_grad")))
+        return value.requires_grad_() if tree.get("requires_grad") else value
+    if kind == "dict":
+        return {k: _rebuild(v, tensors) for k, v in content}
+    if kind in ("list", "tuple"):
+        items = [_rebuild(v, tensors) for v in content]
+        return tuple(items) if kind == "tuple" else items
+    return dtype_of(content) if kind == "dtype" else content
+
+
+__all__ = ["load", "save"]
