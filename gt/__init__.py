@@ -7,33 +7,74 @@ torch. See README.md, and docs/architecture.md for how it is built.
 from __future__ import annotations
 
 from gt import tensor as _tensor  # noqa: I001 - installs the tensor class
-from gt import amp, autograd, nn, optim, signal, utils
+from gt import amp, autograd, fft, linalg, masked, nn, optim, signal, special, utils
 from gt.amp import autocast, is_autocast_enabled
 from gt.autograd import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
 from gt.config import (
     ConfigError, SignalWarning, UnknownSignal, get_config, get_signal_config, load_config, register_config,
 )  # fmt: skip
+from gt.devices import channels_last, channels_last_3d, contiguous_format, device, preserve_format, strided
+from gt.functions.arrange import (
+    alias, alias_copy, as_strided, as_strided_copy, as_strided_scatter, atleast_1d, atleast_2d, atleast_3d, block_diag,
+    broadcast_shapes, cartesian_prod, column_stack, combinations, diag, diag_embed, diagflat, diagonal, diagonal_copy,
+    diagonal_scatter, dsplit, dstack, expand_copy, fliplr, flipud, hsplit, hstack, kron, meshgrid, narrow_copy,
+    permute_copy, rot90, row_stack, select_scatter, slice_scatter, split_with_sizes, split_with_sizes_copy,
+    squeeze_copy, t_copy, tensor_split, trace, transpose_copy, tril_indices, triu_indices, unbind_copy, unfold_copy,
+    unravel_index, unsafe_chunk, unsafe_split, unsqueeze_copy, view_copy, vsplit, vstack,
+)  # fmt: skip
 from gt.functions.create import (
-    arange, as_tensor, asarray, bernoulli, empty, empty_like, eye, from_numpy, full, full_like, linspace, normal, ones, ones_like,
-    rand, rand_like, randint, randn, randn_like, randperm, tensor, zeros, zeros_like,
+    arange, as_tensor, asarray, bernoulli, empty, empty_like, empty_permuted, empty_strided, eye, from_numpy, full,
+    full_like, linspace, logspace, multinomial, normal, ones, ones_like, rand, rand_like, randint, randint_like, randn,
+    randn_like, randperm, scalar_tensor, tensor, zeros, zeros_like,
 )  # fmt: skip
 from gt.functions.index import (
-    gather, index_select, masked_fill, masked_select, nonzero, scatter, scatter_add, take_along_dim, tril, triu,
+    argwhere, gather, index_add, index_copy, index_fill, index_put, index_reduce, index_select, masked_fill,
+    masked_scatter, masked_select, nonzero, nonzero_static, put, scatter, scatter_add, scatter_reduce, take,
+    take_along_dim, tril, triu,
 )  # fmt: skip
-from gt.functions.linalg import addmm, bmm, dot, matmul, mm, outer
+from gt.functions.linalg import (
+    addbmm, addmm, addmv, addr, baddbmm, bmm, dot, einsum, ger, inner, matmul, mm, mv, outer, tensordot, vdot,
+)  # fmt: skip
+from gt.functions.matrices import det, matrix_exp, matrix_power, slogdet
+from gt.functions.matrices import inv as inverse
+from gt.functions.matrices import old_cholesky as cholesky
+from gt.functions.matrices import old_norm as norm
+from gt.functions.matrices import pinv as pinverse
+from gt.functions.matrices import qr_ as qr
+from gt.functions.matrices import svd_ as svd
+from gt.functions.numeric import (
+    addcdiv, addcmul, allclose, angle, bitwise_left_shift, bitwise_right_shift, broadcast_tensors, complex, conj,
+    conj_physical, copysign, deg2rad, equal, float_power, fmax, fmin, frac, frexp, gcd, heaviside, hypot, imag,
+    is_complex, is_floating_point, is_nonzero, is_tensor, isclose, isneginf, isposinf, isreal, lcm, ldexp, lerp,
+    logaddexp, logaddexp2, nan_to_num, nextafter, numel, polar, positive, rad2deg, real, resolve_conj, resolve_neg,
+    rsub, sgn, signbit, view_as_complex, view_as_real,
+)  # fmt: skip
+from gt.functions.matrices import adjoint, cdist, cholesky_inverse, cholesky_solve, logdet, lu_unpack, triangular_solve
 from gt.functions.pointwise import (
-    abs, absolute, acos, acosh, add, asin, asinh, atan, atan2, atanh, bitwise_and, bitwise_not, bitwise_or, bitwise_xor, ceil,
-    clamp, clip, cos, cosh, div, eq, erf, erfc, exp, expm1, floor, floor_divide, fmod, ge, greater, gt, isfinite, isinf, isnan, le,
-    less, log, log1p, log2, log10, logical_and, logical_not, logical_or, logical_xor, lt, maximum, minimum, mul, ne, neg, negative,
-    pow, reciprocal, relu, remainder, round, rsqrt, sigmoid, sign, sin, sinh, sqrt, square, sub, tan, tanh, trunc, where,
+    abs, absolute, acos, acosh, add, arccos, arccosh, arcsin, arcsinh, arctan, arctan2, arctanh, asin, asinh, atan,
+    atan2, atanh, bitwise_and, bitwise_not, bitwise_or, bitwise_xor, ceil, clamp, clamp_max, clamp_min, clip, cos, cosh,
+    div, eq, erf, erfc, exp, expm1, fix, floor, floor_divide, fmod, ge, greater, greater_equal, gt, isfinite, isinf,
+    isnan, le, less, less_equal, log, log10, log1p, log2, logical_and, logical_not, logical_or, logical_xor, lt,
+    maximum, minimum, mul, ne, neg, negative, not_equal, pow, reciprocal, relu, remainder, round, rsqrt, sigmoid, sign,
+    sin, sinh, sqrt, square, sub, tan, tanh, trunc, where,
 )  # fmt: skip
+from gt.functions.promote import can_cast, get_default_dtype, result_type, set_default_dtype
 from gt.functions.reduce import (
     all, amax, amin, any, argmax, argmin, argsort, count_nonzero, cumprod, cumsum, log_softmax, logsumexp, max, mean, min, prod,
     softmax, sort, std, sum, topk, var,
 )  # fmt: skip
 from gt.functions.shape import (
-    broadcast_to, cat, chunk, clone, concat, flatten, flip, movedim, narrow, permute, ravel, repeat_interleave, reshape, roll,
-    select, split, squeeze, stack, swapaxes, t, tile, transpose, unbind, unsqueeze,
+    broadcast_to, cat, chunk, clone, concat, concatenate, flatten, flip, moveaxis, movedim, narrow, permute, ravel,
+    repeat_interleave, reshape, roll, select, split, squeeze, stack, swapaxes, swapdims, t, tile, transpose, unbind,
+    unflatten, unsqueeze,
+)  # fmt: skip
+from gt.functions.statistics import (
+    aminmax, bincount, bucketize, corrcoef, cov, cummax, cummin, cumulative_trapezoid, diff, dist, gradient, histc,
+    histogram, isin, kthvalue, logcumsumexp, median, mode, msort, nanmean, nanmedian, nanquantile, nansum, quantile,
+    renorm, searchsorted, std_mean, trapezoid, trapz, unique, unique_consecutive, var_mean,
+)  # fmt: skip
+from gt.functions.special import (
+    digamma, erfinv, exp2, i0, igamma, igammac, lgamma, logit, mvlgamma, polygamma, sinc, xlogy,
 )  # fmt: skip
 from gt.ir.signals import ShardConfig, SignalConfig
 from gt.ir.types import (

@@ -123,6 +123,10 @@ def _gradients(
     return found
 
 
+def _seed_of(root: Tensor, seed: Any) -> Any:
+    return seed if seed is not None else _ones(root._type)
+
+
 def _record_grad(root: Tensor, seed: Any, leaves: list[tuple[Key, Tensor]]) -> list[tuple[Tensor, Tensor]]:
     """Record one grad node: the whole tape is in the pending trace."""
     refs = [ValueRef(trace, id, t._type) for (trace, id), t in leaves]

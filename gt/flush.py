@@ -14,10 +14,11 @@ import linecache
 import logging
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from gt import session as sessions
+from gt.config import get_signal_config
 from gt.handle import Handle
 from gt.ir.graph import Graph, Location, Node, Value
 from gt.ir.signals import SignalConfig
@@ -26,6 +27,7 @@ from gt.passes.autodiff import saved_values
 from gt.runtime.session import Session
 from gt.trace import RULES, Rule, Trace, install_flush, new_buffer, state, take_dead
 
+Named = tuple[str, SignalConfig]
 log = logging.getLogger("gt.flush")
 WHOLE_GRAPHS = 5  # the level of GT_DEBUG=4
 
@@ -144,14 +146,15 @@ def _submit(trace: Trace, session: Session, live: list[Handle], saved: set[int],
     del inputs
     donated = tuple(i for i in range(len(trace.inputs)) if sys.getrefcount(trace.inputs[i]) <= 2)
     marks = tuple((at, signal) for at, signal in trace.marks if at < len(trace.code))
-    structure = (tuple(trace.code), outputs, donated, marks)
+    signals = named_signals(marks)
+    structure = (tuple(trace.code), outputs, donated, marks, signals)
     known = sessions.known(session).get(structure)
     counters.flushes += 1
     counters.reasons[reason] = counters.reasons.get(reason, 0) + 1
     if known is None:
         counters.graphs += 1
         known = sessions.known(session)[structure] = len(sessions.known(session))
-        graph = build_graph(trace, outputs, frozenset(donated), f"flush{known}")
+        graph = build_graph(trace, outputs, frozenset(donated), signals, f"flush{known}")
         log.info("flush (%s): new graph %d, %d nodes", reason, known, len(graph.nodes))
         if log.isEnabledFor(WHOLE_GRAPHS):
             log.log(WHOLE_GRAPHS, "%s", print_graph(graph, locations=True))
@@ -190,21 +193,33 @@ def _seal(trace: Trace, keep_tape: bool) -> None:
 # -- graphs
 
 
-def build_graph(trace: Trace, outputs: tuple[int, ...], donated: frozenset[int], name: str) -> Graph:
+def named_signals(marks: Iterable[tuple[int, Named | None]]) -> tuple[Named, ...]:
+    """Give what every signal means that work or its gradients follow: the gradients' signals have no scope of their own."""
+    signals: dict[str, SignalConfig] = {}
+    todo = [signal for _, signal in marks if signal is not None]
+    while todo:
+        name, found = todo.pop()
+        signals[name] = found
+        behind = found.backward_signal
+        if behind is not None and behind not in signals:
+            todo.append((behind, get_signal_config(behind) or SignalConfig()))
+    return tuple(sorted(signals.items()))
+
+
+def build_graph(
+    trace: Trace, outputs: tuple[int, ...], donated: frozenset[int], signals: tuple[Named, ...], name: str
+) -> Graph:
     """Make the graph of a trace. Runs once for each new key."""
     values: list[Value] = []
     inputs: list[Value] = []
     scalars: list[Value] = []
     nodes: list[Node] = []
-    signals: dict[str, SignalConfig] = {}
     marks = iter([*trace.marks, (len(trace.code) + 1, None)])
     signal: str | None = None
     next_at, next_signal = next(marks)
     for entry, ((id, operands), where) in enumerate(zip(trace.code, trace.where, strict=True)):
         while entry >= next_at:
             signal = next_signal[0] if next_signal else None
-            if next_signal:
-                signals[next_signal[0]] = next_signal[1]
             next_at, next_signal = next(marks)
         rule = RULES[id >> 1]
         if rule.op is None:
@@ -229,7 +244,7 @@ def build_graph(trace: Trace, outputs: tuple[int, ...], donated: frozenset[int],
         values.extend(results)
     return Graph(
         name, tuple(inputs), tuple(scalars), tuple(nodes), tuple(values[i] for i in outputs),
-        donated=donated, signals=tuple(sorted(signals.items())),
+        donated=donated, signals=signals,
     )  # fmt: skip
 
 

@@ -33,13 +33,21 @@ def resolve(name: str, backward: str | None = None) -> Named:
     """Give a signal's name and what it asks for; nothing, with one warning, if no configuration names it."""
     if not isinstance(name, str):
         raise TypeError(f"a signal is named by a string, got {type(name).__name__}")
+    found = _look_up(name)
+    shown = name
+    if backward is not None and backward != found.backward_signal:
+        found = msgspec.structs.replace(found, backward_signal=backward)
+        shown = f"{name}>{backward}"
+    if found.backward_signal is not None:
+        _look_up(found.backward_signal)  # whatever is wrong with it is said here, not at the flush
+    return shown, found
+
+
+def _look_up(name: str) -> SignalConfig:
     found = config.get_signal_config(name) or SignalConfig()
     if found.shard is not None and _checked.get(name) is not found.shard:
         _check_workers(name, found.shard)
-    if backward is not None and backward != found.backward_signal:
-        found = msgspec.structs.replace(found, backward_signal=backward)
-        return f"{name}>{backward}", found
-    return name, found
+    return found
 
 
 def _check_workers(name: str, shard: ShardConfig) -> None:

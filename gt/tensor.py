@@ -6,14 +6,19 @@ Owns: the list of methods; each is a function of ``gt.functions``. Next: ``handl
 
 from __future__ import annotations
 
+import builtins
 import copy
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 import numpy as np
 
 from gt.autograd import backward, register_hook, retain_grad
-from gt.functions import create, index, linalg, pointwise, promote, reduce, shape
+from gt.devices import check_options, device, strided
+from gt.functions import (
+    arrange, create, index, linalg, matrices, numeric, pointwise, promote, reduce, shape, special, statistics,
+)  # fmt: skip
 from gt.handle import Handle
 from gt.ir.types import DType, ShapeError, bfloat16, bool_, complex64, dtype_of, float16, float32, float64, int8, int16, int32, int64, uint8
 from gt.printing import format_tensor
@@ -50,6 +55,9 @@ def _torch_name(dtype: DType) -> str:
     names = {"bool": "Bool", "uint8": "Byte", "int8": "Char", "int16": "Short", "int32": "Int", "int64": "Long"}
     names |= {"float16": "Half", "bfloat16": "BFloat16", "float32": "Float", "float64": "Double", "complex64": "ComplexFloat"}
     return names[dtype.name]
+
+
+_HERE = device("cpu")
 
 
 class Tensor(Handle):
@@ -118,6 +126,95 @@ class Tensor(Handle):
     )  # fmt: skip
     # -- products
     matmul, mm, bmm, dot, outer, addmm = linalg.matmul, linalg.mm, linalg.bmm, linalg.dot, linalg.outer, linalg.addmm
+    # -- the rest of torch's elementwise functions
+    fmax, fmin, hypot, copysign, nextafter, logaddexp = (
+        numeric.fmax, numeric.fmin, numeric.hypot, numeric.copysign, numeric.nextafter, numeric.logaddexp,
+    )  # fmt: skip
+    logaddexp2, gcd, lcm, heaviside, float_power, ldexp = (
+        numeric.logaddexp2, numeric.gcd, numeric.lcm, numeric.heaviside, numeric.float_power, numeric.ldexp,
+    )  # fmt: skip
+    frexp, bitwise_left_shift, bitwise_right_shift, lerp = (
+        numeric.frexp, numeric.bitwise_left_shift, numeric.bitwise_right_shift, numeric.lerp,
+    )  # fmt: skip
+    addcmul, addcdiv, frac, deg2rad, rad2deg, positive = (
+        numeric.addcmul, numeric.addcdiv, numeric.frac, numeric.deg2rad, numeric.rad2deg, numeric.positive,
+    )  # fmt: skip
+    sgn, signbit, nan_to_num, isposinf, isneginf, isreal = (
+        numeric.sgn, numeric.signbit, numeric.nan_to_num, numeric.isposinf, numeric.isneginf, numeric.isreal,
+    )  # fmt: skip
+    conj, conj_physical, resolve_conj, resolve_neg, angle = (
+        numeric.conj, numeric.conj_physical, numeric.resolve_conj, numeric.resolve_neg, numeric.angle,
+    )  # fmt: skip
+    isclose, allclose, equal = numeric.isclose, numeric.allclose, numeric.equal
+    exp2, sinc, erfinv, lgamma, digamma, i0 = (
+        special.exp2, special.sinc, special.erfinv, special.lgamma, special.digamma, special.i0,
+    )  # fmt: skip
+    logit, xlogy, mvlgamma, igamma, igammac = (
+        special.logit, special.xlogy, special.mvlgamma, special.igamma, special.igammac,
+    )  # fmt: skip
+    arccos, arccosh, arcsin, arcsinh, arctan = (
+        pointwise.arccos, pointwise.arccosh, pointwise.arcsin, pointwise.arcsinh, pointwise.arctan,
+    )  # fmt: skip
+    arctanh, arctan2, greater, greater_equal, less = (
+        pointwise.arctanh, pointwise.arctan2, pointwise.greater, pointwise.greater_equal, pointwise.less,
+    )  # fmt: skip
+    less_equal, not_equal, fix = pointwise.less_equal, pointwise.not_equal, pointwise.fix
+    # -- statistics, arrangement, indexing, algebra
+    aminmax, kthvalue, median, nanmedian, mode = (
+        statistics.aminmax, statistics.kthvalue, statistics.median, statistics.nanmedian, statistics.mode,
+    )  # fmt: skip
+    msort, quantile, nanquantile, nansum, nanmean = (
+        statistics.msort, statistics.quantile, statistics.nanquantile, statistics.nansum, statistics.nanmean,
+    )  # fmt: skip
+    cummax, cummin, logcumsumexp, diff, cov = (
+        statistics.cummax, statistics.cummin, statistics.logcumsumexp, statistics.diff, statistics.cov,
+    )  # fmt: skip
+    corrcoef, bincount, histc, histogram, unique = (
+        statistics.corrcoef, statistics.bincount, statistics.histc, statistics.histogram, statistics.unique,
+    )  # fmt: skip
+    unique_consecutive, dist, renorm = statistics.unique_consecutive, statistics.dist, statistics.renorm
+    tensor_split, hsplit, vsplit, dsplit, split_with_sizes = (
+        arrange.tensor_split, arrange.hsplit, arrange.vsplit, arrange.dsplit, arrange.split_with_sizes,
+    )  # fmt: skip
+    unsafe_split, unsafe_chunk, fliplr, flipud, rot90 = (
+        arrange.unsafe_split, arrange.unsafe_chunk, arrange.fliplr, arrange.flipud, arrange.rot90,
+    )  # fmt: skip
+    as_strided, as_strided_scatter, diagonal, diagonal_scatter = (
+        arrange.as_strided, arrange.as_strided_scatter, arrange.diagonal, arrange.diagonal_scatter,
+    )  # fmt: skip
+    diag, diag_embed, diagflat, trace, unfold = (
+        arrange.diag, arrange.diag_embed, arrange.diagflat, arrange.trace, arrange.unfold,
+    )  # fmt: skip
+    select_scatter, slice_scatter, kron, sum_to_size = (
+        arrange.select_scatter, arrange.slice_scatter, arrange.kron, arrange.sum_to_size,
+    )  # fmt: skip
+    scatter_reduce, index_add, index_copy, index_fill, index_reduce = (
+        index.scatter_reduce, index.index_add, index.index_copy, index.index_fill, index.index_reduce,
+    )  # fmt: skip
+    index_put, take, put, masked_scatter, argwhere, nonzero_static = (
+        index.index_put, index.take, index.put, index.masked_scatter, index.argwhere, index.nonzero_static,
+    )  # fmt: skip
+    mv, vdot, inner, ger, addmv, addr, baddbmm = (
+        linalg.mv, linalg.vdot, linalg.inner, linalg.ger, linalg.addmv, linalg.addr, linalg.baddbmm,
+    )  # fmt: skip
+    addbmm = linalg.addbmm
+    det, slogdet, logdet, inverse, pinverse, matrix_exp, matrix_power, adjoint = (
+        matrices.det, matrices.slogdet, matrices.logdet, matrices.inv, matrices.pinv, matrices.matrix_exp, matrices.matrix_power,
+        matrices.adjoint,
+    )  # fmt: skip
+    cholesky_inverse, cholesky_solve, triangular_solve, norm, svd, qr = (
+        matrices.cholesky_inverse, matrices.cholesky_solve, matrices.triangular_solve, matrices.old_norm, matrices.svd_, matrices.qr_,
+    )  # fmt: skip
+    multinomial = create.multinomial
+
+    def cholesky(self, upper: bool = False) -> Tensor:
+        """Give the Cholesky factor."""
+        return matrices.cholesky(self, upper=upper)
+
+    def polygamma(self, n: int) -> Tensor:
+        """Give the n-th derivative of digamma."""
+        return special.polygamma(n, self)
+
     # -- gradients
     backward, register_hook, retain_grad = backward, register_hook, retain_grad
     bernoulli = create.bernoulli
@@ -139,11 +236,25 @@ class Tensor(Handle):
     def __ne__(self, other: object) -> Any:
         return pointwise.ne(self, other) if isinstance(other, Handle) or promote.is_number(other) else NotImplemented
 
+    def __lshift__(self, other: Any) -> Tensor:
+        return numeric.bitwise_left_shift(self, other)
+
+    def __rshift__(self, other: Any) -> Tensor:
+        return numeric.bitwise_right_shift(self, other)
+
+    def __pos__(self) -> Tensor:
+        return numeric.positive(self)
+
+    def __rmatmul__(self, other: Any) -> Tensor:
+        return linalg.matmul(other, self)
+
     def __rsub__(self, other: Any) -> Tensor:
         return pointwise.sub(other, self)
 
     def __rtruediv__(self, other: Any) -> Tensor:
         return pointwise.div(other, self)
+
+    __rdiv__ = __rtruediv__
 
     def __rfloordiv__(self, other: Any) -> Tensor:
         return pointwise.floor_divide(other, self)
@@ -167,6 +278,62 @@ class Tensor(Handle):
     floor_, ceil_, round_, trunc_ = map(_inplace, (pointwise.floor, pointwise.ceil, pointwise.round, pointwise.trunc))
     masked_fill_, scatter_, scatter_add_ = map(_inplace, (index.masked_fill, index.scatter, index.scatter_add))
     tril_, triu_ = map(_inplace, (index.tril, index.triu))
+    bitwise_and_, bitwise_or_, bitwise_xor_ = map(_inplace, (pointwise.bitwise_and, pointwise.bitwise_or, pointwise.bitwise_xor))
+    # -- in place, the rest
+    sin_, cos_, tan_, asin_, acos_, atan_, sinh_ = map(
+        _inplace, (pointwise.sin, pointwise.cos, pointwise.tan, pointwise.asin, pointwise.acos, pointwise.atan, pointwise.sinh,)
+    )
+    cosh_, asinh_, acosh_, atanh_, expm1_, log1p_, log2_ = map(
+        _inplace, (pointwise.cosh, pointwise.asinh, pointwise.acosh, pointwise.atanh, pointwise.expm1, pointwise.log1p, pointwise.log2,)
+    )
+    log10_, erf_, erfc_, sign_, eq_, ne_, lt_ = map(
+        _inplace, (pointwise.log10, pointwise.erf, pointwise.erfc, pointwise.sign, pointwise.eq, pointwise.ne, pointwise.lt,)
+    )
+    le_, gt_, ge_, fmod_, atan2_, logical_and_, logical_or_ = map(
+        _inplace, (pointwise.le, pointwise.gt, pointwise.ge, pointwise.fmod, pointwise.atan2, pointwise.logical_and, pointwise.logical_or,)
+    )
+    logical_xor_, logical_not_, bitwise_not_, arccos_, arccosh_, arcsin_, arcsinh_ = map(
+        _inplace, (pointwise.logical_xor, pointwise.logical_not, pointwise.bitwise_not, pointwise.arccos, pointwise.arccosh, pointwise.arcsin, pointwise.arcsinh,)
+    )
+    arctan_, arctanh_, arctan2_, greater_, greater_equal_, less_, less_equal_ = map(
+        _inplace, (pointwise.arctan, pointwise.arctanh, pointwise.arctan2, pointwise.greater, pointwise.greater_equal, pointwise.less, pointwise.less_equal,)
+    )
+    not_equal_, fix_, negative_, absolute_, subtract_, multiply_, divide_ = map(
+        _inplace, (pointwise.not_equal, pointwise.fix, pointwise.negative, pointwise.absolute, pointwise.sub, pointwise.mul, pointwise.div,)
+    )
+    true_divide_, clip_ = map(
+        _inplace, (pointwise.div, pointwise.clip,)
+    )
+    hypot_, copysign_, nextafter_, gcd_, lcm_, heaviside_, float_power_ = map(
+        _inplace, (numeric.hypot, numeric.copysign, numeric.nextafter, numeric.gcd, numeric.lcm, numeric.heaviside, numeric.float_power,)
+    )
+    ldexp_, bitwise_left_shift_, bitwise_right_shift_, lerp_, addcmul_, addcdiv_, frac_ = map(
+        _inplace, (numeric.ldexp, numeric.bitwise_left_shift, numeric.bitwise_right_shift, numeric.lerp, numeric.addcmul, numeric.addcdiv, numeric.frac,)
+    )
+    deg2rad_, rad2deg_, sgn_, nan_to_num_, conj_physical_ = map(
+        _inplace, (numeric.deg2rad, numeric.rad2deg, numeric.sgn, numeric.nan_to_num, numeric.conj_physical,)
+    )
+    exp2_, sinc_, erfinv_, lgamma_, digamma_, i0_, logit_ = map(
+        _inplace, (special.exp2, special.sinc, special.erfinv, special.lgamma, special.digamma, special.i0, special.logit,)
+    )
+    xlogy_, mvlgamma_, igamma_, igammac_ = map(
+        _inplace, (special.xlogy, special.mvlgamma, special.igamma, special.igammac,)
+    )
+    scatter_reduce_, index_add_, index_copy_, index_fill_, index_reduce_, index_put_, put_ = map(
+        _inplace, (index.scatter_reduce, index.index_add, index.index_copy, index.index_fill, index.index_reduce, index.index_put, index.put,)
+    )
+    masked_scatter_ = map(
+        _inplace, (index.masked_scatter,)
+    )
+    addmm_, addmv_, addr_, baddbmm_, addbmm_ = map(
+        _inplace, (linalg.addmm, linalg.addmv, linalg.addr, linalg.baddbmm, linalg.addbmm,)
+    )
+    cumsum_, cumprod_ = map(
+        _inplace, (reduce.cumsum, reduce.cumprod,)
+    )
+    renorm_ = map(
+        _inplace, (statistics.renorm,)
+    )
     __iadd__, __isub__, __imul__, __itruediv__ = add_, sub_, mul_, div_
     __ipow__, __imod__, __ifloordiv__ = pow_, remainder_, floor_divide_
     __iand__, __ior__, __ixor__ = map(_inplace, (pointwise.bitwise_and, pointwise.bitwise_or, pointwise.bitwise_xor))
@@ -185,6 +352,8 @@ class Tensor(Handle):
 
     def uniform_(self, low: float = 0.0, high: float = 1.0, *, generator: Any = None) -> Self:
         """Overwrite with draws from [low, high)."""
+        if low > high:
+            raise RuntimeError(f"uniform_ expects to return a [from, to) range, but found from={low} > to={high}")
         drawn = create.rand(self._type.shape, dtype=self.dtype, generator=generator)
         return self._assign(drawn * (high - low) + low)
 
@@ -193,17 +362,106 @@ class Tensor(Handle):
         drawn = create.randn(self._type.shape, dtype=self.dtype, generator=generator)
         return self._assign(drawn * std + mean)
 
+    def exponential_(self, lambd: float = 1.0, *, generator: Any = None) -> Self:
+        """Overwrite with draws from the exponential distribution."""
+        if lambd <= 0:
+            raise RuntimeError(f"exponential_ expects lambda > 0.0, but found lambda={lambd}")
+        return self._drawn("exponential_", lambda u: -(1 - u).log() / lambd, generator)
+
+    def geometric_(self, p: float, *, generator: Any = None) -> Self:
+        """Overwrite with the numbers of trials until a success of probability ``p``."""
+        if not 0 < p < 1:
+            raise RuntimeError(f"geometric_ expects p to be in (0, 1), but got p={p}")
+        return self._drawn("geometric_", lambda u: ((1 - u).log() / math.log1p(-p)).ceil().clamp(min=1), generator)
+
+    def cauchy_(self, median: float = 0.0, sigma: float = 1.0, *, generator: Any = None) -> Self:
+        """Overwrite with draws from the Cauchy distribution."""
+        if sigma <= 0:
+            raise RuntimeError(f"cauchy_ expects sigma > 0.0, but found sigma={sigma}")
+        if self.dtype.kind not in "f":
+            raise RuntimeError(f"Cauchy distribution is a continuous probability distribution. dtype must be a floating point but you specified {_torch_name(self.dtype)}")
+        return self._drawn("cauchy_", lambda u: ((u - 0.5) * math.pi).tan() * sigma + median, generator)
+
+    def log_normal_(self, mean: float = 1.0, std: float = 2.0, *, generator: Any = None) -> Self:
+        """Overwrite with exponentials of normal draws."""
+        if std <= 0:
+            raise RuntimeError(f"log_normal_ expects std > 0.0, but found std={std}")
+        if self.dtype.kind not in "f":
+            raise RuntimeError(f"log_normal_ not implemented for '{_torch_name(self.dtype)}'")
+        drawn = create.randn(self._type.shape, dtype=float64, generator=generator)
+        return self._assign(promote.cast((drawn * std + mean).exp(), self.dtype))
+
+    def random_(self, low: int = 0, high: int | None = None, *, generator: Any = None) -> Self:
+        """Overwrite with whole numbers: below ``low`` if it stands alone, else from ``low`` on."""
+        first, last = (0, low) if high is None and low else (low, high)
+        if last is None:
+            last = 2 if self.dtype is bool_ else 2 ** {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}[self.dtype.name] if self.dtype.kind == "f" else 2 ** (8 * self.dtype.itemsize - 1)
+        return self._assign(create.randint(first, last, self._type.shape, dtype=self.dtype, generator=generator))
+
+    def bernoulli_(self, p: Any = 0.5, *, generator: Any = None) -> Self:
+        """Overwrite with draws of 0 and 1."""
+        if isinstance(p, Handle):
+            return self._assign(promote.cast(create.bernoulli(p.expand(self._type.shape), generator=generator), self.dtype))
+        return self._assign(create.bernoulli(self.detach(), p, generator=generator))
+
+    def _drawn(self, name: str, transform: Callable[[Tensor], Tensor], generator: Any) -> Self:
+        """Overwrite with a function of uniform draws, computed in float64 and rounded once."""
+        if self.dtype.kind == "c":
+            raise RuntimeError(f"{name} is not implemented for complex tensors")
+        u = create.rand(self._type.shape, dtype=float64, generator=generator)
+        return self._assign(promote.cast(transform(u), self.dtype))
+
+    def fill_diagonal_(self, fill_value: Any, wrap: bool = False) -> Self:
+        """Overwrite the main diagonal."""
+        if self.ndim < 2:
+            raise RuntimeError("dimensions must larger than 1")
+        if wrap:
+            raise NotImplementedError("fill_diagonal_ with wrap=True is not offered")
+        self.diagonal().fill_(fill_value)
+        return self
+
+    def squeeze_(self, *args: Any) -> Self:
+        raise NotImplementedError("squeeze_ changes a shape in place, which gt does not offer: use squeeze")
+
+    def unsqueeze_(self, *args: Any) -> Self:
+        raise NotImplementedError("unsqueeze_ changes a shape in place, which gt does not offer: use unsqueeze")
+
+    def resize_(self, *args: Any, **kwargs: Any) -> Self:
+        raise NotImplementedError("resize_ changes a shape in place, which gt does not offer: make a new tensor")
+
+    resize_as_ = t_ = transpose_ = resize_
+
     # -- conversions
 
-    def to(self, *args: Any, dtype: Any = None, device: Any = None, copy: bool = False, non_blocking: bool = False) -> Tensor:
+    def to(
+        self, *args: Any, dtype: Any = None, device: Any = None, copy: bool = False, non_blocking: bool = False, memory_format: Any = None
+    ) -> Tensor:
         """Convert the dtype. A device is accepted and ignored: placement is the signals' matter."""
+        flags = [a for a in args if isinstance(a, builtins.bool)]
         for a in args:
             if isinstance(a, Handle):
                 dtype = a.dtype
-            elif isinstance(a, DType) or (isinstance(a, str) and a in DType.by_name) or a in (bool, int, float):
+            elif isinstance(a, DType) or (isinstance(a, str) and a in DType.by_name) or a in (builtins.bool, builtins.int, builtins.float):
                 dtype = a
+            elif isinstance(a, str):
+                check_options("to", a)
         out = promote.cast(self, dtype_of(dtype)) if dtype is not None else self
+        copy = copy or flags[1:2] == [True]
         return out.clone() if copy and out is self else out
+
+    @property
+    def device(self) -> device:
+        return _HERE
+
+    is_cuda, is_sparse, is_quantized, is_meta, is_cpu = False, False, False, False, True
+    layout = strided
+
+    def get_device(self) -> builtins.int:
+        """Give -1, as a CPU tensor does."""
+        return -1
+
+    def data_ptr(self) -> builtins.int:
+        raise RuntimeError("a gt tensor has no address here: its values live with the workers")
 
     def type_as(self, other: Tensor) -> Tensor:
         return promote.cast(self, other.dtype)
@@ -211,43 +469,49 @@ class Tensor(Handle):
     def astype(self, dtype: Any) -> Tensor:
         return promote.cast(self, dtype_of(dtype))
 
-    def float(self) -> Tensor:
+    def float(self, memory_format: Any = None) -> Tensor:
         return promote.cast(self, float32)
 
-    def double(self) -> Tensor:
+    def double(self, memory_format: Any = None) -> Tensor:
         return promote.cast(self, float64)
 
-    def half(self) -> Tensor:
+    def half(self, memory_format: Any = None) -> Tensor:
         return promote.cast(self, float16)
 
-    def bfloat16(self) -> Tensor:
+    def bfloat16(self, memory_format: Any = None) -> Tensor:
         return promote.cast(self, bfloat16)
 
-    def long(self) -> Tensor:
+    def long(self, memory_format: Any = None) -> Tensor:
         return promote.cast(self, int64)
 
-    def int(self) -> Tensor:
+    def int(self, memory_format: Any = None) -> Tensor:
         return promote.cast(self, int32)
 
-    def short(self) -> Tensor:
+    def short(self, memory_format: Any = None) -> Tensor:
         return promote.cast(self, int16)
 
-    def char(self) -> Tensor:
+    def char(self, memory_format: Any = None) -> Tensor:
         return promote.cast(self, int8)
 
-    def byte(self) -> Tensor:
+    def byte(self, memory_format: Any = None) -> Tensor:
         return promote.cast(self, uint8)
 
-    def bool(self) -> Tensor:
+    def bool(self, memory_format: Any = None) -> Tensor:
         return promote.cast(self, bool_)
 
-    def cfloat(self) -> Tensor:
+    def cfloat(self, memory_format: Any = None) -> Tensor:
         return promote.cast(self, complex64)
 
-    def cpu(self) -> Tensor:
+    def cpu(self, memory_format: Any = None) -> Tensor:
+        """Give the tensor itself: placement is the signals' matter."""
         return self
 
-    def cuda(self, device: Any = None) -> Tensor:
+    def cuda(self, device: Any = None, non_blocking: builtins.bool = False, memory_format: Any = None) -> Tensor:
+        """Give the tensor itself: placement is the signals' matter."""
+        return self
+
+    def pin_memory(self) -> Tensor:
+        """Give the tensor itself."""
         return self
 
     # -- the rest of a tensor's habits
@@ -262,17 +526,47 @@ class Tensor(Handle):
             raise RuntimeError(f"tensor.mT is only supported on matrices or batches of matrices. Got {self.ndim}-D tensor.")
         return shape.transpose(self, -2, -1)
 
-    def new_zeros(self, *size: Any, dtype: Any = None) -> Tensor:
-        return create.zeros(*size, dtype=dtype or self.dtype)
+    @property
+    def H(self) -> Tensor:  # noqa: N802 - torch's name
+        if self.ndim not in (0, 2):
+            raise RuntimeError(f"tensor.H is only supported on matrices (2-D tensors). Got {self.ndim}-D tensor.")
+        return numeric.conj(shape.permute(self, (1, 0))) if self.ndim else numeric.conj(self)
 
-    def new_ones(self, *size: Any, dtype: Any = None) -> Tensor:
-        return create.ones(*size, dtype=dtype or self.dtype)
+    @property
+    def mH(self) -> Tensor:  # noqa: N802 - torch's name
+        return matrices.adjoint(self)
 
-    def new_full(self, size: Any, fill_value: Any, dtype: Any = None) -> Tensor:
-        return create.full(size, fill_value, dtype=dtype or self.dtype)
+    @property
+    def real(self) -> Tensor:
+        return numeric.real(self)
 
-    def new_tensor(self, data: Any, dtype: Any = None) -> Tensor:
-        return create.tensor(data, dtype=dtype or self.dtype)
+    @property
+    def imag(self) -> Tensor:
+        return numeric.imag(self)
+
+    def new_zeros(self, *size: Any, dtype: Any = None, **options: Any) -> Tensor:
+        """Make zeros of this dtype."""
+        return create.zeros(*size, dtype=dtype or self.dtype, **options)
+
+    def new_ones(self, *size: Any, dtype: Any = None, **options: Any) -> Tensor:
+        """Make ones of this dtype."""
+        return create.ones(*size, dtype=dtype or self.dtype, **options)
+
+    def new_empty(self, *size: Any, dtype: Any = None, **options: Any) -> Tensor:
+        """Make a tensor of this dtype whose values are not promised."""
+        return create.zeros(*size, dtype=dtype or self.dtype, **options)
+
+    def new_empty_strided(self, size: Any, stride: Any, dtype: Any = None, **options: Any) -> Tensor:
+        """Make a tensor of this dtype whose values are not promised."""
+        return create.empty_strided(size, stride, dtype=dtype or self.dtype, **options)
+
+    def new_full(self, size: Any, fill_value: Any, dtype: Any = None, **options: Any) -> Tensor:
+        """Make a tensor of this dtype filled with one value."""
+        return create.full(size, fill_value, dtype=dtype or self.dtype, **options)
+
+    def new_tensor(self, data: Any, dtype: Any = None, **options: Any) -> Tensor:
+        """Make a tensor of this dtype from data."""
+        return create.tensor(data, dtype=dtype or self.dtype, **options)
 
     def __iter__(self) -> Iterator[Tensor]:
         if not self.ndim:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from gt.runtime.session import Session
     from gt.tensor import Tensor
 
+MAX_DEAD, LARGE = 256, 1 << 20  # when the memory of dropped tensors is given back before the next run
 MAX_PENDING = 4096  # entries; longer chains flush themselves in equal pieces, so that their keys recur
 
 
@@ -89,6 +90,9 @@ _ids = itertools.count()
 
 
 def new_buffer(type: TensorType, session: Session) -> Buffer:
+    """Name a value to be. Dead buffers go with the next run; where uploads alone make new ones, they go here."""
+    if _dead and (len(_dead) >= MAX_DEAD or type.nbytes >= LARGE):
+        session.free(take_dead(session))
     return Buffer(next(_ids), type, session)
 
 

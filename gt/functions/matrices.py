@@ -678,3 +678,8 @@ def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str = "use_mm_fo
 
 
 tensordot = tensordot_
+
+
+def old_cholesky(input: Tensor, upper: bool = False) -> Tensor:
+    """Give the Cholesky factor: torch's old form."""
+    return cholesky(input, upper=upper)

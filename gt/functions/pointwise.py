@@ -5,12 +5,15 @@ Owns: their signatures. Next: ``promote`` (operands), ``gt.ir.ops.elementwise`` 
 
 from __future__ import annotations
 
+import builtins
 from typing import TYPE_CHECKING, Any
 
-from gt.functions.promote import binary, cast, float_unary, is_number, number_dtype, operand, pair_dtype, refuse, unary
+from gt.functions.promote import (
+    binary, cast, float_unary, is_number, need_tensor, number_dtype, operand, pair_dtype, promoted, refuse, result_dtype, unary,
+)  # fmt: skip
 from gt.handle import Handle
 from gt.ir.ops import OPS
-from gt.ir.types import DType, Scalar, dtype_of, result_type
+from gt.ir.types import DType, Scalar, dtype_of, int64
 from gt.trace import record
 
 if TYPE_CHECKING:
@@ -71,6 +74,8 @@ def remainder(input: Tensor | Scalar, other: Tensor | Scalar) -> Tensor:
 
 def fmod(input: Tensor, other: Tensor | Scalar) -> Tensor:
     """Give C's modulus: the result has the dividend's sign."""
+    if not isinstance(input, Handle):
+        raise refuse("fmod", input, "'input' (position 1)")
     return binary(OPS["fmod"], input, other)
 
 
@@ -89,46 +94,61 @@ def pow(input: Tensor | Scalar, exponent: Tensor | Scalar) -> Tensor:
 
 def maximum(input: Tensor, other: Tensor) -> Tensor:
     """Give the larger, elementwise; NaN wins."""
+    need_tensor("maximum", input=input, other=other)
     return binary(MAXIMUM, input, other)
 
 
 def minimum(input: Tensor, other: Tensor) -> Tensor:
     """Give the smaller, elementwise; NaN wins."""
+    need_tensor("minimum", input=input, other=other)
     return binary(MINIMUM, input, other)
 
 
 def atan2(input: Tensor, other: Tensor) -> Tensor:
     """Give the angle of the point (other, input), elementwise."""
+    need_tensor("atan2", input=input, other=other)
     return binary(OPS["atan2"], input, other, floating=True)
 
 
 def eq(input: Tensor, other: Any) -> Tensor:
     """Compare, elementwise; the result is bool."""
+    if not isinstance(input, Handle):
+        raise refuse("eq", input, "\'input\' (position 1)")
     return binary(OPS["eq"], input, other)
 
 
 def ne(input: Tensor, other: Any) -> Tensor:
     """Say where ``input != other``."""
+    if not isinstance(input, Handle):
+        raise refuse("ne", input, "\'input\' (position 1)")
     return binary(OPS["ne"], input, other)
 
 
 def lt(input: Tensor, other: Tensor | Scalar) -> Tensor:
     """Say where ``input < other``."""
+    if not isinstance(input, Handle):
+        raise refuse("lt", input, "\'input\' (position 1)")
     return binary(OPS["lt"], input, other)
 
 
 def le(input: Tensor, other: Tensor | Scalar) -> Tensor:
     """Say where ``input <= other``."""
+    if not isinstance(input, Handle):
+        raise refuse("le", input, "\'input\' (position 1)")
     return binary(OPS["le"], input, other)
 
 
 def gt(input: Tensor, other: Tensor | Scalar) -> Tensor:
     """Say where ``input > other``."""
+    if not isinstance(input, Handle):
+        raise refuse("gt", input, "\'input\' (position 1)")
     return binary(OPS["gt"], input, other)
 
 
 def ge(input: Tensor, other: Tensor | Scalar) -> Tensor:
     """Say where ``input >= other``."""
+    if not isinstance(input, Handle):
+        raise refuse("ge", input, "\'input\' (position 1)")
     return binary(OPS["ge"], input, other)
 
 
@@ -137,16 +157,19 @@ greater, greater_equal, less, less_equal, not_equal = gt, ge, lt, le, ne
 
 def logical_and(input: Tensor, other: Tensor | Scalar) -> Tensor:
     """Say where both are nonzero."""
+    need_tensor("logical_and", input=input, other=other)
     return binary(OPS["logical_and"], to_bool(input), to_bool(other))
 
 
 def logical_or(input: Tensor, other: Tensor | Scalar) -> Tensor:
     """Say where either is nonzero."""
+    need_tensor("logical_or", input=input, other=other)
     return binary(OPS["logical_or"], to_bool(input), to_bool(other))
 
 
 def logical_xor(input: Tensor, other: Tensor | Scalar) -> Tensor:
     """Say where exactly one is nonzero."""
+    need_tensor("logical_xor", input=input, other=other)
     return binary(OPS["logical_xor"], to_bool(input), to_bool(other))
 
 
@@ -186,16 +209,20 @@ def bitwise_not(input: Tensor) -> Tensor:
     return unary(OPS["bitwise_not"], input)
 
 
-def where(condition: Tensor, input: Tensor | Scalar, other: Tensor | Scalar) -> Tensor:
-    """Choose ``input`` where ``condition`` holds, else ``other``; all broadcast."""
+def where(condition: Tensor, input: Tensor | Scalar | None = None, other: Tensor | Scalar | None = None) -> Tensor:
+    """Choose ``input`` where ``condition`` holds, else ``other``; all broadcast. Alone: the positions where it holds."""
     if not isinstance(condition, Handle):
-        raise refuse("where", condition)
+        raise refuse("where", condition, "'condition' (position 1)")
+    if input is None and other is None:
+        return condition.nonzero(as_tuple=True)
+    if condition.dtype.name not in ("bool", "uint8"):
+        raise RuntimeError(f"where expected condition to be a boolean tensor, but got a tensor with dtype {condition.dtype.name.capitalize()}")
     tensors = [t._type for t in (input, other) if isinstance(t, Handle)]
     numbers = [t for t in (input, other) if not isinstance(t, Handle)]
     if isinstance(input, Handle) and isinstance(other, Handle):
         dtype = pair_dtype(input, other)
     else:
-        dtype = result_type(tensors, numbers)
+        dtype = result_dtype(tensors, numbers)
     picked = [cast(t, dtype) if isinstance(t, Handle) else operand(t, dtype) for t in (input, other)]
     return record(WHERE, (to_bool(condition), *picked))
 
@@ -205,10 +232,7 @@ def clamp(input: Tensor, min: Tensor | Scalar | None = None, max: Tensor | Scala
     if min is None and max is None:
         raise RuntimeError("torch.clamp: At least one of 'min' or 'max' must not be None")
     if min is not None and max is not None:
-        tensors = [t._type for t in (input, min, max) if isinstance(t, Handle)]
-        dtype = result_type(tensors, [t for t in (min, max) if not isinstance(t, Handle)])
-        picked = [cast(t, dtype) if isinstance(t, Handle) else operand(t, dtype) for t in (input, min, max)]
-        return record(OPS["clamp"], tuple(picked))
+        return record(OPS["clamp"], tuple(promoted(input, min, max)))
     return binary(MAXIMUM, input, min) if max is None else binary(MINIMUM, input, max)
 
 
@@ -216,11 +240,13 @@ clip = clamp
 
 
 def clamp_min(input: Tensor, min: Tensor | Scalar) -> Tensor:
-    return clamp(input, min=min)
+    """Limit from below."""
+    return binary(MAXIMUM, input, min)
 
 
 def clamp_max(input: Tensor, max: Tensor | Scalar) -> Tensor:
-    return clamp(input, max=max)
+    """Limit from above."""
+    return binary(MINIMUM, input, max)
 
 
 def neg(input: Tensor) -> Tensor:
@@ -260,10 +286,29 @@ sqrt, rsqrt, reciprocal, sigmoid, tanh = map(_float, ("sqrt", "rsqrt", "reciproc
 sin, cos, tan, asin, acos, atan = map(_float, ("sin", "cos", "tan", "asin", "acos", "atan"))
 sinh, cosh, asinh, acosh, atanh = map(_float, ("sinh", "cosh", "asinh", "acosh", "atanh"))
 erf, erfc = map(_float, ("erf", "erfc"))
-abs, sign, square, relu = map(_unary, ("abs", "sign", "square", "relu"))
-floor, ceil, round, trunc = map(_unary, ("floor", "ceil", "round", "trunc"))
+abs, sign, relu = map(_unary, ("abs", "sign", "relu"))
+floor, ceil, trunc = map(_unary, ("floor", "ceil", "trunc"))
+fix = trunc
+
+
+def round(input: Tensor, *, decimals: int = 0) -> Tensor:
+    """Round to nearest, ties to even, at ``decimals`` digits after the point."""
+    if not decimals:
+        return unary(OPS["round"], input)
+    if input._type.dtype.kind != "f":
+        raise RuntimeError(f'"round_cpu" not implemented for {input._type.dtype.name} with decimals')
+    scale = 10.0 ** builtins.abs(decimals)
+    if decimals > 0:
+        return div(unary(OPS["round"], mul(input, scale)), scale)
+    return mul(unary(OPS["round"], div(input, scale)), scale)
+
+
+def square(input: Tensor) -> Tensor:
+    """Multiply with itself; bool becomes int64."""
+    return unary(OPS["square"], cast(input, int64) if input._type.dtype.kind == "b" else input)
 isnan, isinf, isfinite = map(_unary, ("isnan", "isinf", "isfinite"))
 absolute, negative = abs, neg
+arccos, arccosh, arcsin, arcsinh, arctan, arctanh, arctan2 = acos, acosh, asin, asinh, atan, atanh, atan2
 
 
 def to_dtype(input: Tensor, dtype: DType | str) -> Tensor:

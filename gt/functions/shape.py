@@ -51,9 +51,9 @@ def infer_shape(shape: Shape, numel: int) -> Shape:
     return tuple(numel // known if s == -1 else s for s in shape)
 
 
-def reshape(input: Tensor, *shape: Any) -> Tensor:
+def reshape(input: Tensor, *args: Any, shape: Any = None) -> Tensor:
     """Give the elements in another shape of the same size; a view where torch gives one."""
-    target = infer_shape(ints(shape), input.numel())
+    target = infer_shape(ints(args if shape is None else (shape,)), input._type.numel)
     attrs = (("shape", target),)
     if input._base is not None and reshape_strides(input._type.shape, view_strides(input), target) is None:
         return record(RESHAPE, (input,), attrs)
@@ -106,9 +106,9 @@ def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
     return reshape(input, (*s[:d], *infer_shape(tuple(sizes), s[d]), *s[d + 1 :]))
 
 
-def permute(input: Tensor, *dims: Any) -> Tensor:
+def permute(input: Tensor, *args: Any, dims: Any = None) -> Tensor:
     """Reorder the dims. A view."""
-    order = ints(dims)
+    order = ints(args if dims is None else (dims,))
     if len(order) != input.ndim:
         raise RuntimeError(
             f"permute(sparse_coo): number of dimensions in the tensor input does not match the length of the desired ordering of "
@@ -148,8 +148,18 @@ def t(input: Tensor) -> Tensor:
 
 def movedim(input: Tensor, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
     """Move dims to other places, keeping the order of the rest. A view."""
-    src = [normalize_dim(d, input.ndim) for d in ([source] if isinstance(source, int) else source)]
-    dst = [normalize_dim(d, input.ndim) for d in ([destination] if isinstance(destination, int) else destination)]
+    given = [[v] if isinstance(v, int) else list(v) for v in (source, destination)]
+    if len(given[0]) != len(given[1]):
+        raise RuntimeError(
+            f"movedim: Invalid source or destination dims: source ({given[0]} dims) should contain the same number of dims as "
+            f"destination ({given[1]} dims)"
+        )
+    src, dst = ([normalize_dim(d, input.ndim) for d in v] for v in given)
+    for name, raw, dims in (("source", given[0], src), ("destination", given[1], dst)):
+        if len(set(dims)) != len(dims):
+            raise RuntimeError(f"movedim: repeated dim in `{name}` ({raw})")
+    if not input.ndim:
+        return input
     order: list[int] = [-1] * input.ndim
     for s, d in zip(src, dst, strict=True):
         order[d] = s
@@ -177,7 +187,7 @@ def unsqueeze(input: Tensor, dim: int) -> Tensor:
     return take_view(input, RESHAPE, (("shape", (*s[:d], 1, *s[d:])),))
 
 
-def expand(input: Tensor, *sizes: Any) -> Tensor:
+def expand(input: Tensor, *sizes: Any, implicit: bool = False) -> Tensor:
     """Repeat size-1 dims without copying; -1 keeps a size. A view."""
     target, s = ints(sizes), input._type.shape
     if len(target) < len(s):
@@ -222,9 +232,9 @@ def repeat(input: Tensor, *sizes: Any) -> Tensor:
     return record(RESHAPE, (wide,), (("shape", tuple(n * k for n, k in zip(s, times, strict=True))),))
 
 
-def tile(input: Tensor, *dims: Any) -> Tensor:
+def tile(input: Tensor, *args: Any, dims: Any = None) -> Tensor:
     """Repeat as numpy.tile."""
-    times = ints(dims)
+    times = ints(args if dims is None else (dims,))
     return repeat(input, (1,) * (input.ndim - len(times)) + times)
 
 
@@ -355,9 +365,15 @@ def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
     return tuple(select(input, d, i) for i in range(input._type.shape[d]))
 
 
-def flip(input: Tensor, *dims: Any) -> Tensor:
+def flip(input: Tensor, *args: Any, dims: Any = None) -> Tensor:
     """Reverse the order along dims."""
-    return record(OPS["flip"], (input,), (("dims", tuple(sorted({normalize_dim(d, input.ndim) for d in ints(dims)}))),))
+    given = [normalize_dim(d, input.ndim) for d in ints(args if dims is None else (dims,))]
+    for d in given:
+        if given.count(d) > 1:
+            raise RuntimeError(f"dim {d} appears multiple times in the list of dims")
+    if not input.ndim:
+        return clone(input)
+    return record(OPS["flip"], (input,), (("dims", tuple(sorted(given))),))
 
 
 def roll(input: Tensor, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None) -> Tensor:

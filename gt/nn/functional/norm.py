@@ -117,9 +117,10 @@ def batch_norm(
         scale = (cast(running_var, x.dtype) + eps).rsqrt() * w
         return cast((x - _channels(x, cast(running_mean, x.dtype))) * _channels(x, scale) + _channels(x, b), input.dtype)
     out, mean, variance = record(BATCH_NORM, (x, w, b), (("eps", float(eps)),))
-    count = input.numel() // channels if channels else 0
-    _update(running_mean, mean, momentum)
-    _update(running_var, variance, momentum, count / max(count - 1, 1))
+    if input.numel():
+        count = input.numel() // channels
+        _update(running_mean, mean, momentum)
+        _update(running_var, variance, momentum, count / (count - 1))
     return cast(out, input.dtype)
 
 

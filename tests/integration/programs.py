@@ -1,0 +1,135 @@
+"""Scripts as a person runs them: each in a process of its own, against this checkout.
+
+Owns: running a script to its end, starting one beside, and a server with workers by their commands.
+Next: ``test_quickstart``, ``test_clients``, ``test_start_stop``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).resolve().parents[2]
+OWN = ("GT_CONFIG", "GT_STRICT", "GT_ADDR", "GT_DEBUG", "GT_INSTRUCTION_LOG", "GT_BACKEND", "GT_COMPILE_AFTER")
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """Give the environment of a child: this checkout, the NumPy backend unless said otherwise, one thread."""
+    clean = {k: v for k, v in os.environ.items() if k not in OWN}
+    return {**clean, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GT_BACKEND": "numpy", **variables}
+
+
+def start(code: str, folder: Path, *arguments: object, **variables: str) -> subprocess.Popen[str]:
+    """Start a script, saved to a file so that errors can quote its lines."""
+    script = folder / "script.py"
+    script.write_text(textwrap.dedent(code).lstrip("\n"))
+    return subprocess.Popen(
+        [sys.executable, str(script), *map(str, arguments)],
+        cwd=folder, env=environment(**variables), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Ended:
+    code: int
+    out: str
+    err: str
+
+
+def run(code: str, folder: Path, *arguments: object, timeout_s: float = 60, **variables: str) -> Ended:
+    """Run a script to its end."""
+    with start(code, folder, *arguments, **variables) as process:
+        try:
+            out, err = process.communicate(timeout=timeout_s)
+        except BaseException:
+            process.kill()
+            raise
+        return Ended(process.returncode, out, err)
+
+
+def output(code: str, folder: Path, *arguments: object, timeout_s: float = 60, **variables: str) -> str:
+    """Give what a script prints. It must end well."""
+    done = run(code, folder, *arguments, timeout_s=timeout_s, **variables)
+    assert done.code == 0, f"{done.out}\n{done.err}"
+    return done.out
+
+
+def wait_for(condition: Callable[[], object], timeout_s: float = 15.0) -> bool:
+    until = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+@dataclass
+class Server:
+    """``python -m gt.server`` and workers, each started by its command."""
+
+    process: subprocess.Popen[str]
+    port: int
+    workers: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    @property
+    def address(self) -> str:
+        return f"localhost:{self.port}"
+
+    def add_workers(self, count: int, *command: str, backend: str = "numpy", **variables: str) -> None:
+        words = command or ("gt.worker",)
+        for _ in range(count):
+            self.workers.append(
+                subprocess.Popen(
+                    [sys.executable, "-m", *words, "--host", "localhost", "-p", str(self.port)], cwd=ROOT, text=True,
+                    env=environment(GT_BACKEND=backend, **variables), stderr=subprocess.PIPE,
+                )  # fmt: skip
+            )
+
+    def memory(self) -> int:
+        """Give what the workers occupy together, in bytes."""
+        return sum(psutil.Process(p.pid).memory_info().rss for p in self.workers)
+
+
+@contextlib.contextmanager
+def server(workers: int = 0, *command: str, **variables: str) -> Iterator[Server]:
+    """Run a server on a free port, with NumPy workers; in the end it must stop well, and so must they."""
+    words = command or ("gt.server",)
+    process = subprocess.Popen(
+        [sys.executable, "-m", *words, "-p", "0"], cwd=ROOT, env=environment(**variables), stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    words_out = process.stdout.readline().split()
+    started = Server(process, int(words_out[1].rpartition(":")[2]))
+    try:
+        started.add_workers(workers, **variables)
+        yield started
+    finally:
+        process.terminate()
+        everything = [process, *started.workers]
+        for p in everything:
+            try:
+                p.wait(15)
+            except subprocess.TimeoutExpired:
+                p.kill()
+                raise
+            finally:
+                for stream in (p.stdout, p.stderr):
+                    if stream is not None:
+                        stream.close()
+    assert process.returncode == 0
+
+
+def log_lines(path: Path) -> list[list[str]]:
+    """Give the instruction log's lines as words: elapsed, sequence, event, who, operation, nbytes, details..."""
+    return [line.split() for line in path.read_text().splitlines() if not line.startswith("#")]
