@@ -1,35 +1,29 @@
 """Signal configuration: from YAML files and from Python, one table per process.
 
-Owns: ``load_config``, ``register_config``, ``get_config``, ``get_signal_config``, and how a fault in a file is
-reported (file, line, column, key). Must not know: tensors, sessions.
-Next: ``gt.ir.signals`` (the schema), ``gt.signal`` (marking).
+Owns: ``load_config``, ``register_config``, ``register_mesh``, ``register_params``, ``get_config``, ``get_signal_config``:
+what names mean, each signal with the mesh and the rules for parameters that it uses. Must not know: tensors, sessions.
+Next: ``gt.config_file`` (reading YAML), ``gt.ir.signals`` (the schema), ``gt.signal`` (marking).
 """
 
 from __future__ import annotations
 
 import contextlib
-import difflib
 import os
-import re
 import sys
 import threading
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import msgspec
-import yaml
 
-from gt.ir.signals import ShardConfig, SignalConfig
+from gt.config_file import ConfigError, did_you_mean, parse_config, read_config
+from gt.ir.signals import MeshAxes, ParamRules, ShardConfig, SignalConfig, mesh_axes, param_rules
 from gt.runtime import env
 
 _PACKAGE = str(Path(__file__).resolve().parent) + os.sep
-
-
-class ConfigError(ValueError):
-    """A configuration file or entry that cannot be used. Names file, line, column and key where there are any."""
 
 
 class UnknownSignal(ConfigError, LookupError):
@@ -49,6 +43,9 @@ class Config:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._signals: dict[str, SignalConfig] = {}
+        self._resolved: dict[str, SignalConfig] = {}  # each with the mesh and rules that it uses
+        self._mesh: MeshAxes = ()
+        self._params: ParamRules = ()
         self._warned: set[str] = set()
         self._strict = False
         self._version = 0
@@ -74,6 +71,21 @@ class Config:
         with self._lock:
             return MappingProxyType(dict(self._signals))
 
+    @property
+    def mesh(self) -> dict[str, int]:
+        """Give the mesh: sizes of its axes by name, row-major over the workers."""
+        return dict(self._mesh)
+
+    @property
+    def params(self) -> ParamRules:
+        """Give the rules for parameters, the first that matches a name counts."""
+        return self._params
+
+    @property
+    def base(self) -> tuple[str, SignalConfig] | None:
+        """Give the signal of work that no scope marks: the rules for parameters; None if there are none."""
+        return ("", SignalConfig(mesh=self._mesh, params=self._params)) if self._params else None
+
     def __repr__(self) -> str:
         return f"<Config {sorted(self.signals)}{' strict' if self.strict else ''}>"
 
@@ -81,12 +93,14 @@ class Config:
         return name in self._signals
 
     def load(self, path: str | os.PathLike[str]) -> None:
-        """Add the signals of a YAML file. Nothing is added if the file has a fault. Errors: ConfigError, OSError."""
-        signals, strict = read_config(path)
+        """Add what a YAML file says. Nothing is added if the file has a fault. Errors: ConfigError, OSError."""
+        found = read_config(path)
         with self._lock:
-            self._signals.update(signals)
-            if strict is not None:
-                self._strict = strict
+            self._signals.update(found.signals)
+            self._mesh = found.mesh or self._mesh
+            self._params = found.params or self._params
+            if found.strict is not None:
+                self._strict = found.strict
             self._changed()
 
     def register_signal(self, name: str, config: SignalConfig) -> None:
@@ -97,12 +111,44 @@ class Config:
             self._signals[name] = config
             self._changed()
 
+    def register_mesh(self, mesh: Mapping[str, int]) -> None:
+        """Name the axes of the workers, row-major. Errors: ConfigError."""
+        with self._lock, _as_config_errors("mesh"):
+            self._mesh = mesh_axes(mesh)
+            self._changed()
+
+    def register_params(self, rules: Mapping[str, Mapping[int, Any]]) -> None:
+        """Place parameters by the pattern of their name: ``{"*.weight": {1: "tp"}}``. Errors: ConfigError."""
+        with self._lock, _as_config_errors("params"):
+            self._params = param_rules(rules)
+            self._changed()
+
     def get_signal(self, name: str) -> SignalConfig | None:
         """Give what a signal asks for, or None if nothing names it: one warning each, an UnknownSignal if strict."""
         found = self._signals.get(name)
         if found is None:
             self._unknown(name)
         return found
+
+    def resolve(self, name: str) -> SignalConfig | None:
+        """As ``get_signal``, with all that the signal refers to: the mesh, rules for parameters, its backward signal."""
+        found = self._resolved.get(name)
+        if found is None and (given := self.get_signal(name)) is not None:
+            with self._lock:
+                found = self._resolved[name] = self._complete(given)
+        return found
+
+    def _complete(self, config: SignalConfig) -> SignalConfig:
+        gradients = self._signals.get(config.backward_signal) if config.backward_signal is not None else None
+        if gradients is not None:
+            gradients = self._with_mesh(msgspec.structs.replace(gradients, backward_signal=None))
+        return msgspec.structs.replace(self._with_mesh(config), backward_config=gradients)
+
+    def _with_mesh(self, config: SignalConfig) -> SignalConfig:
+        params = (*param_rules(config.params), *self._params)
+        uses = bool(config.axes or params)
+        mesh = config.mesh or (self._mesh if uses else ())
+        return msgspec.structs.replace(config, mesh=mesh, params=params)
 
     def cannot_follow(self, text: str) -> None:
         """Say that a signal is not followed as asked: a warning, or a ConfigError if strict."""
@@ -111,14 +157,16 @@ class Config:
         _warn(text)
 
     def clear(self) -> None:
-        """Forget every signal, and strictness."""
+        """Forget every signal, the mesh, the rules for parameters, and strictness."""
         with self._lock:
             self._signals.clear()
+            self._mesh, self._params = (), ()
             self._strict = False
             self._changed()
 
     def _changed(self) -> None:
         self._version += 1
+        self._resolved.clear()
         self._warned.clear()
 
     def _unknown(self, name: str) -> None:
@@ -138,13 +186,12 @@ class Config:
             _warn(text + (": ignored" if known else ""))
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Give ``"; did you mean 'x'?"`` for the nearest known word, or what is known if none is near."""
-    choices = sorted(known)
-    near = difflib.get_close_matches(word, choices, n=1, cutoff=0.6)
-    if near:
-        return f"; did you mean {near[0]!r}?"
-    return f"; known: {', '.join(choices[:8])}{', ...' if len(choices) > 8 else ''}" if choices else ""
+@contextlib.contextmanager
+def _as_config_errors(key: str) -> Iterator[None]:
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{key}: {error}") from error
 
 
 def _warn(text: str) -> None:
@@ -193,142 +240,23 @@ def register_config(name: str, config: SignalConfig) -> None:
     get_config().register_signal(name, config)
 
 
+def register_mesh(mesh: Mapping[str, int]) -> None:
+    """Name the axes of the workers, row-major: ``{"dp": 2, "tp": 4}``; -1 stands for what the others leave."""
+    get_config().register_mesh(mesh)
+
+
+def register_params(rules: Mapping[str, Mapping[int, Any]]) -> None:
+    """Place parameters by the pattern of their name: ``{"*.weight": {1: "tp"}, "*": {}}``; the first match counts."""
+    get_config().register_params(rules)
+
+
 def get_signal_config(name: str) -> SignalConfig | None:
     """Give what a signal asks for. Unknown names: None and one warning, or UnknownSignal in strict mode."""
     return get_config().get_signal(name)
 
 
-# -- reading a file
-
-
-def read_config(path: str | os.PathLike[str]) -> tuple[dict[str, SignalConfig], bool | None]:
-    """Read signals and strictness from a YAML file. Errors: ConfigError with file, line, column and key; OSError."""
-    name = os.fspath(path)
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{name}: not UTF-8 text at byte {error.start}") from error
-    return parse_config(text, name)
-
-
-def parse_config(text: str, name: str = "<string>") -> tuple[dict[str, SignalConfig], bool | None]:
-    """Read signals and strictness from YAML text; ``name`` stands for the file in errors."""
-    root, data = _read_yaml(text, name)
-    if root is None:
-        return {}, None
-    if not isinstance(root, yaml.MappingNode):
-        raise ConfigError(f"{_at(name, root.start_mark)}: expected a mapping of signal names, got {_kind(data)}")
-    signals: dict[str, SignalConfig] = {}
-    strict: bool | None = None
-    for key, value in data.items():
-        where = _child(root, key)
-        if not isinstance(key, str):
-            raise ConfigError(f"{_at(name, where[0].start_mark)}: a signal's name must be text, got {key!r}: quote it")
-        if key == "strict" and not isinstance(value, dict):
-            if not isinstance(value, bool):
-                raise ConfigError(f"{_at(name, where[1].start_mark)}: strict: expected true or false, got {value!r}")
-            strict = value
-        else:
-            signals[key] = _signal(key, value, where[1], name)
-    return signals, strict
-
-
-def _read_yaml(text: str, name: str) -> tuple[yaml.Node | None, Any]:
-    """Give the YAML nodes, which know their lines, and the plain values."""
-    try:
-        loader = yaml.SafeLoader(text)
-        try:
-            root = loader.get_single_node()
-            if root is not None:
-                _check_keys(root, name)
-            return root, None if root is None else loader.construct_document(root)
-        finally:
-            loader.dispose()
-    except ConfigError:
-        raise
-    except yaml.MarkedYAMLError as error:
-        what = ": ".join(part for part in (error.context, error.problem) if part)
-        raise ConfigError(f"{_at(name, error.problem_mark or error.context_mark)}: {what}") from error
-    except yaml.reader.ReaderError as error:
-        lines = text[: error.position].split("\n")
-        raise ConfigError(f"{name}:{len(lines)}:{len(lines[-1]) + 1}: unprintable character") from error
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date or number that does not exist
-        raise ConfigError(f"{name}: {error}") from error
-    except RecursionError as error:
-        raise ConfigError(f"{name}: nested too deep") from error
-
-
-def _signal(key: str, value: Any, node: yaml.Node, name: str) -> SignalConfig:
-    if value is None:
-        return SignalConfig()
-    try:
-        return msgspec.convert(value, SignalConfig)
-    except msgspec.ValidationError as error:
-        what, _, path = str(error).partition(" - at `$")
-        where, keys = _follow(node, path.rstrip("`"))
-        unknown = re.search(r"unknown field `(.*)`", what)
-        if unknown and isinstance(where, yaml.MappingNode):
-            known = [f.encode_name for f in msgspec.structs.fields(ShardConfig if keys else SignalConfig)]
-            what = f"unknown key {unknown[1]!r}{did_you_mean(unknown[1], known)}"
-            where = _child(where, unknown[1])[0]
-        raise ConfigError(f"{_at(name, where.start_mark)}: {'.'.join([key, *keys])}: {what}") from error
-    except RecursionError as error:
-        raise ConfigError(f"{_at(name, node.start_mark)}: {key}: nested too deep") from error
-
-
-def _check_keys(root: yaml.Node, name: str) -> None:
-    """Refuse a key given twice in one mapping; YAML itself would keep the last without a word."""
-    todo, seen = [root], {id(root)}
-    while todo:
-        node = todo.pop()
-        children: list[yaml.Node] = []
-        if isinstance(node, yaml.MappingNode):
-            first: dict[tuple[str, str], yaml.Node] = {}
-            for key, value in node.value:
-                children += (key, value)
-                if isinstance(key, yaml.ScalarNode):
-                    before = first.setdefault((key.tag, key.value), key)
-                    if before is not key:
-                        line = before.start_mark.line + 1
-                        raise ConfigError(f"{_at(name, key.start_mark)}: key {key.value!r} is already on line {line}")
-        elif isinstance(node, yaml.SequenceNode):
-            children = node.value
-        for child in children:
-            if id(child) not in seen:
-                seen.add(id(child))
-                todo.append(child)
-
-
-def _follow(node: yaml.Node, path: str) -> tuple[yaml.Node, list[str]]:
-    """Walk a msgspec error path such as ``.shard.workers[0]`` down the YAML nodes; give where it ends and the keys."""
-    keys: list[str] = []
-    for field, index in re.findall(r"\.([^.\[]+)|\[(\d+)\]", path):
-        if field and isinstance(node, yaml.MappingNode):
-            node = _child(node, field)[1]
-            keys.append(field)
-        elif index and isinstance(node, yaml.SequenceNode):
-            node = node.value[int(index)]
-            keys[-1] += f"[{index}]"
-    return node, keys
-
-
-def _child(node: yaml.MappingNode, key: object) -> tuple[yaml.Node, yaml.Node]:
-    """Give the key and value nodes of a mapping's entry; the mapping itself where a key is not a plain scalar."""
-    for key_node, value_node in reversed(node.value):
-        if isinstance(key_node, yaml.ScalarNode) and (key_node.value == key or str(key) == key_node.value):
-            return key_node, value_node
-    return node, node
-
-
-def _at(name: str, mark: yaml.Mark | None) -> str:
-    return f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
-
-
-def _kind(value: object) -> str:
-    return "nothing" if value is None else type(value).__name__
-
-
 __all__ = [
     "Config", "ConfigError", "ShardConfig", "SignalConfig", "SignalWarning", "UnknownSignal",
     "did_you_mean", "get_config", "get_signal_config", "load_config", "parse_config", "read_config", "register_config",
+    "register_mesh", "register_params",
 ]  # fmt: skip

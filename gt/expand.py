@@ -24,7 +24,7 @@ from gt.ir.types import DType, TensorType
 from gt.passes.autodiff import backpropagate
 from gt.signal import for_backward
 from gt.tape import Key, Tape
-from gt.trace import RULES, Buffer, Number, Trace, ValueRef, producer_name, record, rule_of, state
+from gt.trace import NEVER, RULES, Buffer, Number, Trace, ValueRef, producer_name, record, rule_of, state
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
@@ -131,11 +131,11 @@ def _canonical(trace: Trace, id: int) -> Key:
 def _whole(trace: Trace) -> Iterator[None]:
     """Keep the pending trace from being flushed meanwhile."""
     with trace.lock:
-        limit, trace.limit = trace.limit, 1 << 62
+        stop, trace.stop = trace.stop, NEVER
         try:
             yield
         finally:
-            trace.limit = limit
+            trace.stop = stop
 
 
 def expand(

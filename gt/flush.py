@@ -49,7 +49,7 @@ def flush(trace: Trace, reason: str) -> None:
     with trace.lock:
         if trace.sealed:
             return
-        trace.sealed = True
+        trace.sealed, trace.stop = True, -1
         if state.trace is trace:
             state.trace = Trace(state.signals[-1] if state.signals else None)
         if not trace.code:

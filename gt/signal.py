@@ -15,7 +15,7 @@ from gt import config
 from gt import session as sessions
 from gt.ir.mesh import Mesh
 from gt.ir.ops import OPS
-from gt.ir.signals import ShardConfig, SignalConfig
+from gt.ir.signals import SignalConfig
 from gt.passes.signal_placement import signal_mesh
 from gt.runtime.session import Session
 from gt.trace import record, state
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 Named = tuple[str, SignalConfig]
 
-_early: dict[str, ShardConfig] = {}  # signals used before there was a session
-_checked: dict[str, ShardConfig] = {}  # signals compared with the workers of the session in use
+_early: dict[str, SignalConfig] = {}  # signals used before there was a session
+_checked: dict[str, SignalConfig] = {}  # signals compared with the workers of the session in use
 
 
 def resolve(name: str, backward: str | None = None) -> Named:
@@ -36,28 +36,31 @@ def resolve(name: str, backward: str | None = None) -> Named:
     found = _look_up(name)
     shown = name
     if backward is not None and backward != found.backward_signal:
-        found = msgspec.structs.replace(found, backward_signal=backward)
+        found = msgspec.structs.replace(found, backward_signal=backward, backward_config=None)
         shown = f"{name}>{backward}"
     if found.backward_signal is not None:
-        _look_up(found.backward_signal)  # whatever is wrong with it is said here, not at the flush
+        asked = _look_up(found.backward_signal)  # whatever is wrong with it is said here, not at the flush
+        if found.backward_config is None:
+            asked = msgspec.structs.replace(asked, backward_signal=None, backward_config=None)
+            found = msgspec.structs.replace(found, backward_config=asked)
     return shown, found
 
 
 def _look_up(name: str) -> SignalConfig:
-    found = config.get_signal_config(name) or SignalConfig()
-    if found.shard is not None and _checked.get(name) is not found.shard:
-        _check_workers(name, found.shard)
+    found = config.get_config().resolve(name) or SignalConfig()
+    if found.places and _checked.get(name) is not found:
+        _check_workers(name, found)
     return found
 
 
-def _check_workers(name: str, shard: ShardConfig) -> None:
-    """Say, once in a session, that a signal asks for workers that are not there. Without any yet, runs wait for them."""
+def _check_workers(name: str, found: SignalConfig) -> None:
+    """Say, once in a session, that a signal asks for workers or axes that are not there. Without any yet, runs wait for them."""
     session = sessions.running()
     if session is None:
-        _early[name] = shard
+        _early[name] = found
     elif present := session.workers():
-        _checked[name] = shard
-        problem = signal_mesh(shard, Mesh.line(present))[1]
+        _checked[name] = found
+        problem = signal_mesh(found, Mesh.line(present))[1]
         if problem:
             config.get_config().cannot_follow(f"signal {name!r}: {problem}")
 
@@ -66,8 +69,8 @@ def _session_started(session: Session) -> None:
     _checked.clear()
     early = dict(_early)
     _early.clear()
-    for name, shard in early.items():
-        _check_workers(name, shard)
+    for name, found in early.items():
+        _check_workers(name, found)
 
 
 def for_backward(signal: Named | None) -> Named | None:

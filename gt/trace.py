@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from gt.tensor import Tensor
 
 MAX_DEAD, LARGE = 256, 1 << 20  # when the memory of dropped tensors is given back before the next run
+NEVER = 1 << 62
 MAX_PENDING = 4096  # entries; longer chains flush themselves in equal pieces, so that their keys recur
 
 
@@ -72,6 +73,9 @@ def _leaf_rule(kind: str, type: TensorType) -> Rule:
     return found
 
 
+_dead: deque[tuple[Session, int]] = deque()  # appended by finalizers, so nothing here may lock
+
+
 class Buffer:
     """A value that exists, or will once an earlier run has finished. Freed when no handle names it any more."""
 
@@ -80,12 +84,11 @@ class Buffer:
     def __init__(self, id: int, type: TensorType, session: Session) -> None:
         self.id, self.type, self.session = id, type, session
 
-    def __del__(self) -> None:
-        if self.id >= 0:
-            _dead.append((self.session, self.id))
+    def __del__(self, append: Callable[[tuple[Session, int]], None] = _dead.append) -> None:
+        if self.id >= 0:  # the default keeps what is needed when the interpreter ends
+            append((self.session, self.id))
 
 
-_dead: deque[tuple[Session, int]] = deque()  # appended by finalizers, so nothing here may lock
 _ids = itertools.count()
 
 
@@ -151,7 +154,7 @@ class Trace:
     __slots__ = (
         "code", "where", "handles", "size", "inputs", "input_ids", "scalars", "scalar_ids", "leaves", "links", "marks",
         "freed", "overwritten", "edge", "sealed", "lock", "number", "saved", "names", "hooks", "hooked", "custom",
-        "limit", "session", "tracked",
+        "stop", "session", "tracked",
         "__weakref__",
     )  # fmt: skip
     _numbers = itertools.count()
@@ -181,7 +184,7 @@ class Trace:
         self.hooks = False  # some value of this trace has a gradient hook
         self.hooked: dict[int, weakref.ref[Any]] = {}
         self.custom: dict[int, Any] = {}  # entry -> the autograd.Function context whose backward it is
-        self.limit = MAX_PENDING
+        self.stop = MAX_PENDING  # the size at which the next op flushes first; negative: at once
         self.tracked: bytearray | None = None  # by value: whether gradients flow to it; computed when asked
         self.session: Session | None = None
 
@@ -229,6 +232,10 @@ class Trace:
         self.scalar_ids.append(index)
         return index
 
+    def end_step(self) -> None:
+        """Say that an optimizer has stepped: the pending work is submitted before the next op."""
+        self.edge, self.stop = True, -1
+
     def mark(self, signal: tuple[str, SignalConfig] | None) -> None:
         """Entries from here on belong to ``signal``."""
         with self.lock:
@@ -266,6 +273,7 @@ _forked = False
 def _after_fork() -> None:
     global _forked
     _forked = True
+    state.trace.stop = -1  # the only thread that lives on
     _dead.clear()
 
 
@@ -283,7 +291,7 @@ def check_fork() -> None:
 def current() -> Trace:
     """Give this thread's trace, after flushing what must not grow any further."""
     trace = state.trace
-    if trace.edge or trace.sealed or trace.size > trace.limit or _forked:
+    if trace.size >= trace.stop:
         check_fork()
         if not trace.sealed:
             _flush(trace, "the edge after optimizer.step()" if trace.edge else f"more than {MAX_PENDING} pending ops")
@@ -295,6 +303,8 @@ def current() -> Trace:
 
 _flush: Callable[[Trace, str], None]  # set by gt.flush and gt.tensor, which import this module
 new_tensor: Callable[[Trace | None, int, TensorType], Tensor]
+_tensor_class: type[Any]
+_new, _ref, _getframe = object.__new__, weakref.ref, sys._getframe  # looked up once: recording is the hot path
 
 
 def install_flush(function: Callable[[Trace, str], None]) -> None:
@@ -310,9 +320,9 @@ def install_autocast(function: Callable[[OpDef, tuple[Any, ...]], tuple[Any, ...
     _autocast = function
 
 
-def install_tensor(make: Callable[[Trace | None, int, TensorType], Tensor]) -> None:
-    global new_tensor
-    new_tensor = make
+def install_tensor(make: type[Tensor]) -> None:
+    global new_tensor, _tensor_class
+    new_tensor = _tensor_class = make
 
 
 def settle(trace: Trace, reason: str) -> None:
@@ -336,13 +346,15 @@ def producer_name(trace: Trace, index: int) -> str:
 # -- recording
 
 
-def record(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs = ()) -> Any:
-    """Append ``op`` to this thread's trace and give its result, or a tuple of results.
+def record(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs = (), depth: int = 1) -> Any:
+    """Append ``op`` to this thread's trace and give its result, or a tuple of results. ``depth``: callers known to be gt's.
 
     Errors: TypeMismatch kin when shapes or dtypes do not fit, at the caller's line.
     """
-    trace = current()
-    if state.autocast is not None and op.autocast:
+    trace = state.trace
+    if trace.size >= trace.stop:
+        trace = current()
+    if op.autocast and state.autocast is not None:
         inputs = _autocast(op, inputs)
         trace = current()
     taped = False
@@ -360,39 +372,40 @@ def record(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs = ()) -> Any:
     if rule is None:
         rule = rule_of(op, attrs, key[2:])
     taped = taped and rule.differentiable and state.grad
-    frame = sys._getframe(1)
-    while frame.f_globals.get("__name__", "")[:3] == "gt." and frame.f_back is not None:
+    frame = _getframe(depth)
+    while frame.f_globals["__name__"][:3] == "gt.":
         frame = frame.f_back
     with trace.lock:
         if trace.sealed:  # another thread needed one of our values meanwhile
-            return record(op, inputs, attrs)
+            return record(op, inputs, attrs, depth + 1)
         ids = tuple([t._index if t._trace is trace else trace.enter(t) for t in inputs])
         trace.code.append((rule.id + taped, ids))
         trace.where.append((frame.f_code, frame.f_lasti))
         index = trace.size
-        single = rule.single
-        if single is not None:
+        type = rule.single
+        if type is not None:
             trace.size = index + 1
-            out = new_tensor(trace, index, single)
-            if taped and single.dtype.kind in "fc":
+            out = _new(_tensor_class)
+            out._trace, out._index, out._type = trace, index, type
+            if taped and type.dtype.kind in "fc":
                 out._rg, out._leaf = True, False
-            trace.handles.append(weakref.ref(out))
+            trace.handles.append(_ref(out))
             return out
         trace.size = index + len(rule.outputs)
         outs = tuple([new_tensor(trace, index + i, type) for i, type in enumerate(rule.outputs)])
         for out in outs:
             if taped and out._type.dtype.kind in "fc":
                 out._rg, out._leaf = True, False
-            trace.handles.append(weakref.ref(out))
+            trace.handles.append(_ref(out))
         return outs
 
 
 def _refresh(trace: Trace, inputs: tuple[Any, ...]) -> None:
     """Take stale views again from their bases, all into one trace."""
-    limit, trace.limit = trace.limit, 1 << 62
+    stop, trace.stop = trace.stop, NEVER
     try:
         for t in inputs:
             if t._base is not None and t._seen != t._root._version:
                 t._refresh()
     finally:
-        trace.limit = limit
+        trace.stop = stop

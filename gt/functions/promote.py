@@ -141,12 +141,14 @@ def binary(op: OpDef, a: Any, b: Any, floating: bool = False) -> Any:
             if a._type.dtype is b._type.dtype:
                 dtype = a._type.dtype
                 if not floating or dtype.kind in "fc":
-                    return record(op, (a, b))
+                    return record(op, (a, b), (), 3)
             else:
                 dtype = pair_dtype(a, b)
             if floating and dtype.kind not in "fc":
                 dtype = _Default.dtype
             return record(op, (cast(a, dtype), cast(b, dtype)))
+        if b.__class__ is float and a._type.dtype.kind == "f":
+            return record(op, (a, Number(b, a._type.dtype)), (), 3)
         if not is_number(b):
             raise refuse(op.name, b)
         dtype = number_dtype(a, b)

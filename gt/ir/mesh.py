@@ -61,6 +61,13 @@ class Mesh:
         return tuple(sorted(members, key=lambda w: [self._coords[w][a] for a in axes]))
 
     @classmethod
+    def grid(cls, axes: tuple[tuple[str, int], ...], workers: tuple[int, ...]) -> Mesh:
+        """Give the mesh of named axes over a list of workers, row-major."""
+        name = "_".join(f"{axis}{size}" for axis, size in axes)
+        start = "" if workers == tuple(range(len(workers))) else f"_{cls.line(workers).name}"
+        return cls(name + start, axes, workers)
+
+    @classmethod
     def line(cls, workers: tuple[int, ...]) -> Mesh:
         """Give the one-axis mesh over a list of workers.
 
@@ -132,6 +139,30 @@ class Sharding:
             start = min(size, self.shard_index(d, worker) * part)
             out.append((start, min(size, start + part)))
         return tuple(out)
+
+    def on(self, mesh: Mesh) -> Sharding | None:
+        """Give the same placement in the axes of a finer mesh over the same workers; None if there is none.
+
+        An axis of size 8 may have become two of 2 and 4: whatever it split, the two split now.
+        """
+        if mesh == self.mesh:
+            return self
+        if mesh.workers != self.mesh.workers:
+            return None
+        finer = list(mesh.axes)
+        now: dict[str, tuple[str, ...]] = {}
+        for axis, size in self.mesh.axes:
+            parts: list[str] = []
+            while size > 1 and finer and size % finer[0][1] == 0:
+                name, part = finer.pop(0)
+                parts.append(name)
+                size //= part
+            if size > 1:
+                return None
+            now[axis] = tuple(parts)
+        dims = tuple(tuple(a for axis in axes for a in now[axis]) for axes in self.dims)
+        partial = tuple((a, reduce) for axis, reduce in self.partial for a in now[axis])
+        return Sharding(mesh, dims, partial)
 
     def padding(self, shape: tuple[int, ...], dim: int) -> int:
         """Give how many rows of padding the shards of ``dim`` hold together."""

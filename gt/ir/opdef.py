@@ -123,6 +123,8 @@ class OpDef:
     literal:  name of the attribute that is the value of a constant, for ops that make one.
     nonzero:  operands that must not hold integer zeros, padding included: divisors.
     autocast: what mixed precision makes of float operands: "low" precision, "float32", or the "widest" among them.
+    follows:  ``(number of operands, attrs) -> results`` that belong to another result, as an optimizer's states to
+              the parameters: they are placed to suit it. None: no result leads another.
     effect:   "comm" for collectives, which keep their order; "grad" for the gradient node.
     """
 
@@ -142,6 +144,7 @@ class OpDef:
     decompose: Callable[..., Any] | None = None
     torch_inplace: Callable[..., str] | None = None
     inplace: tuple[tuple[int, int], ...] | Callable[..., tuple[tuple[int, int], ...]] = ()
+    follows: Callable[[int, dict[str, Any]], Sequence[int]] | None = None
     autocast: str = ""
     effect: str = ""
     numbers: tuple[int, ...] | None = None

@@ -1,6 +1,11 @@
-"""``gt.optim``: optimizers with torch's arguments; one step is one node over all parameters."""
+"""``gt.optim``: optimizers and schedules with torch's arguments; one step is one node over all parameters of a group."""
 
+from gt.optim import lr_scheduler
+from gt.optim.adagrad import Adagrad
+from gt.optim.adam import Adam, AdamW
+from gt.optim.lion import Lion
 from gt.optim.optimizer import Optimizer
+from gt.optim.rmsprop import RMSprop
 from gt.optim.sgd import SGD
 
-__all__ = ["SGD", "Optimizer"]
+__all__ = ["SGD", "Adagrad", "Adam", "AdamW", "Lion", "Optimizer", "RMSprop", "lr_scheduler"]

@@ -1,52 +1,108 @@
-"""``Optimizer``: parameter groups, state, and the edge after a step.
+"""``Optimizer``: parameter groups, state, hooks, and the edge after a step.
 
-Owns: what all optimizers share. A subclass says its defaults, its per-parameter state and how a group steps.
-Next: ``sgd``, ``gt.ir.ops.optim`` (meaning).
+Owns: what all optimizers share. A subclass says its defaults, its per-parameter state, and how a group steps.
+Next: ``sgd``, ``adam``, ``gt.ir.ops.optim`` (meaning).
+
+The step count of a parameter is a number here and a 0-d tensor in state dicts, which are torch's. Learning rates and step counts
+are run-time scalars: changing them makes no new graph.
 """
 
 from __future__ import annotations
 
+import copy
+import math
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Any
 
 from gt import trace as tracing
-from gt.autograd import no_grad
+from gt.autograd import enable_grad, no_grad
+from gt.functions import create
+from gt.functions.promote import cast, operand
 from gt.handle import Handle
-from gt.trace import state
+from gt.ir.graph import Attrs
+from gt.ir.ops import OPS
+from gt.ir.types import float32, float64
+from gt.trace import record, state
+
+Group = dict[str, Any]
+INF = math.inf
+
+
+class HookHandle:
+    """Removes a hook."""
+
+    def __init__(self, table: list[Any], hook: Any) -> None:
+        self._table, self._hook = table, hook
+
+    def remove(self) -> None:
+        if self._hook in self._table:
+            self._table.remove(self._hook)
 
 
 class Optimizer:
-    """Base of all optimizers. Reading the learning rate anew each step, it never makes a new graph."""
+    """Base of all optimizers."""
 
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
         self.defaults = defaults
         self.state: dict[Any, dict[str, Any]] = defaultdict(dict)
-        self.param_groups: list[dict[str, Any]] = []
+        self.param_groups: list[Group] = []
+        self._hooks: dict[str, list[Any]] = defaultdict(list)
         if isinstance(params, Handle):
-            raise TypeError("params argument given to the optimizer should be an iterable of Tensors or dicts, but got gt.Tensor")
+            raise TypeError(
+                "params argument given to the optimizer should be an iterable of Tensors or dicts, but got torch.FloatTensor"
+                if params.dtype is float32
+                else f"params argument given to the optimizer should be an iterable of Tensors or dicts, but got {type(params).__name__}"
+            )
+        if defaults.get("differentiable"):
+            raise NotImplementedError("differentiable=True is not supported: write the update with tensor operations to differentiate it")
         groups = list(params)
         if not groups:
             raise ValueError("optimizer got an empty parameter list")
         for group in groups if isinstance(groups[0], dict) else [{"params": groups}]:
             self.add_param_group(group)
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
+    # -- groups
+
+    def add_param_group(self, param_group: Group) -> None:
         """Add parameters with options of their own."""
-        group = dict(param_group)
-        params = group["params"]
-        group["params"] = [params] if isinstance(params, Handle) else list(params)
-        for p in group["params"]:
-            if isinstance(p, tuple):
-                raise TypeError("optimizer got named parameters: pass model.parameters()")
+        if not isinstance(param_group, dict):
+            raise TypeError(f"param_group must be a dict, but got {type(param_group)}")
+        given = param_group["params"]
+        if isinstance(given, set):
+            raise TypeError(
+                "optimizer parameters need to be organized in ordered collections, but the ordering of tensors in sets will change between "
+                "runs. Please use a list instead."
+            )
+        _name_apart(param_group, [given] if isinstance(given, Handle) else list(given))
+        params = param_group["params"]
+        for p in params:
             if not isinstance(p, Handle):
-                raise TypeError(f"optimizer can only optimize Tensors, but one of the params is {type(p).__name__}")
-            if not p._leaf:
+                raise TypeError(f"optimizer can only optimize Tensors, but one of the params is {type(p).__module__}.{type(p).__name__}")
+            if not (p._leaf or p._retains):
                 raise ValueError("can't optimize a non-leaf Tensor")
+            if p.is_complex():
+                raise NotImplementedError("complex parameters are not supported: optimize the real and imaginary parts")
+        for name, default in self.defaults.items():
+            param_group.setdefault(name, default)
+        if len(params) != len({id(p) for p in params}):
+            warnings.warn(
+                "optimizer contains a parameter group with duplicate parameters; in future, this will cause an error; see "
+                "github.com/pytorch/pytorch/issues/40967 for more information",
+                stacklevel=3,
+            )
+        for group in self.param_groups:
+            if ("param_names" in param_group) != ("param_names" in group):
+                word = "with names" if "param_names" in param_group else "without names"
+                raise ValueError(
+                    f"all optimizer param groups should be with/without names. cannot add param group {word} to the optimizer"
+                )
         known = {id(p) for g in self.param_groups for p in g["params"]}
-        if any(id(p) in known for p in group["params"]):
+        if any(id(p) in known for p in params):
             raise ValueError("some parameters appear in more than one parameter group")
-        self.param_groups.append({**group, **{k: v for k, v in self.defaults.items() if k not in group}})
+        self.param_groups.append(param_group)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients, or zero them. Work pending since a step is submitted, without the gradients."""
@@ -61,40 +117,183 @@ class Optimizer:
         if state.trace.edge:
             tracing.settle(state.trace, "zero_grad() after optimizer.step()")
 
+    # -- stepping
+
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update all parameters from their gradients. The pending work is submitted at the next read, zero_grad or op."""
-        loss = closure() if closure is not None else None
+        for hook in list(self._hooks["step_pre"]):
+            hook(self, (closure,) if closure is not None else (), {})
+        loss = None
+        if closure is not None:
+            with enable_grad():
+                loss = closure()
         with no_grad():
             for group in self.param_groups:
                 params = [p for p in group["params"] if p._grad is not None]
                 if params:
                     self._step(group, params)
-        state.trace.edge = True
+        state.trace.end_step()
+        self._opt_called = True
+        for hook in list(self._hooks["step_post"]):
+            hook(self, (closure,) if closure is not None else (), {})
         return loss
 
-    def _step(self, group: dict[str, Any], params: list[Any]) -> None:
+    def _step(self, group: Group, params: list[Any]) -> None:
         raise NotImplementedError(f"{type(self).__name__} does not say how it steps")
+
+    def _counted(self, params: list[Any], start: Callable[[Any], dict[str, Any]]) -> list[tuple[float, list[Any]]]:
+        """Count a step for each parameter, starting the state of new ones. Gives parameters by their count."""
+        by_count: dict[float, list[Any]] = {}
+        for p in params:
+            own = self.state[p]
+            if not own:
+                own["step"] = 0.0
+                own.update(start(p))
+            own["step"] = number(own["step"]) + 1
+            by_count.setdefault(own["step"], []).append(p)
+        return list(by_count.items())
+
+    def _record(self, op: str, params: list[Any], states: list[str], scalars: Iterable[Any], attrs: Attrs) -> None:
+        """Record one node over parameters of each dtype, and take its results for parameters and states."""
+        by_dtype: dict[Any, list[Any]] = {}
+        for p in params:
+            by_dtype.setdefault(p._type.dtype, []).append(p)
+        numbers = [scalar(s) for s in scalars]
+        for each in by_dtype.values():
+            held = [self.state[p][name] for name in states for p in each]
+            targets = [*each, *held]
+            out = record(OPS[op], (*each, *[p._grad for p in each], *held, *numbers), (("num", len(each)), *attrs))
+            for target, value in zip(targets, out if isinstance(out, tuple) else (out,), strict=True):
+                target._assign(value)
+
+    # -- hooks
+
+    def _hook(self, kind: str, hook: Any, prepend: bool = False) -> HookHandle:
+        self._hooks[kind].insert(0 if prepend else len(self._hooks[kind]), hook)
+        return HookHandle(self._hooks[kind], hook)
+
+    def register_step_pre_hook(self, hook: Any) -> HookHandle:
+        """Call ``hook(optimizer, args, kwargs)`` before each step."""
+        return self._hook("step_pre", hook)
+
+    def register_step_post_hook(self, hook: Any) -> HookHandle:
+        """Call ``hook(optimizer, args, kwargs)`` after each step."""
+        return self._hook("step_post", hook)
+
+    def register_state_dict_pre_hook(self, hook: Any, prepend: bool = False) -> HookHandle:
+        """Call ``hook(optimizer)`` before a state dict is made."""
+        return self._hook("state_dict_pre", hook, prepend)
+
+    def register_state_dict_post_hook(self, hook: Any, prepend: bool = False) -> HookHandle:
+        """Call ``hook(optimizer, state_dict)`` on a new state dict; what it returns, if not None, replaces it."""
+        return self._hook("state_dict_post", hook, prepend)
+
+    def register_load_state_dict_pre_hook(self, hook: Any, prepend: bool = False) -> HookHandle:
+        """Call ``hook(optimizer, state_dict)`` before it is loaded; what it returns, if not None, replaces it."""
+        return self._hook("load_pre", hook, prepend)
+
+    def register_load_state_dict_post_hook(self, hook: Any, prepend: bool = False) -> HookHandle:
+        """Call ``hook(optimizer)`` when a state dict is loaded."""
+        return self._hook("load_post", hook, prepend)
+
+    # -- state dicts
 
     def state_dict(self) -> dict[str, Any]:
         """Give state by parameter number, and the groups with numbers for parameters, as torch."""
-        numbers = {id(p): i for i, p in enumerate(p for g in self.param_groups for p in g["params"])}
+        for hook in list(self._hooks["state_dict_pre"]):
+            hook(self)
+        numbers = {id(p): i for i, p in enumerate(chain.from_iterable(g["params"] for g in self.param_groups))}
         groups = [{**g, "params": [numbers[id(p)] for p in g["params"]]} for g in self.param_groups]
-        return {"state": {numbers[id(p)]: dict(s) for p, s in self.state.items()}, "param_groups": groups}
+        out: dict[str, Any] = {"state": {numbers[id(p)]: _shown(s) for p, s in self.state.items()}, "param_groups": groups}
+        for hook in list(self._hooks["state_dict_post"]):
+            changed = hook(self, out)
+            out = out if changed is None else changed
+        return out
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take back what ``state_dict`` gave. Errors: ValueError if groups or their sizes differ."""
-        if len(state_dict["param_groups"]) != len(self.param_groups):
+        """Take back what ``state_dict`` gave, here or in torch. Errors: ValueError if groups or their sizes differ."""
+        state_dict = dict(state_dict)
+        for hook in list(self._hooks["load_pre"]):
+            changed = hook(self, state_dict)
+            state_dict = state_dict if changed is None else changed
+        saved = state_dict["param_groups"]
+        if len(saved) != len(self.param_groups):
             raise ValueError("loaded state dict has a different number of parameter groups")
-        params = [p for g in self.param_groups for p in g["params"]]
-        for own, given in zip(self.param_groups, state_dict["param_groups"], strict=True):
-            if len(own["params"]) != len(given["params"]):
-                raise ValueError("loaded state dict contains a parameter group that doesn't match the size of optimizer's group")
-            own.update({k: v for k, v in given.items() if k != "params"})
-        self.state = defaultdict(dict, {params[int(i)]: dict(s) for i, s in state_dict["state"].items()})
+        if any(len(a["params"]) != len(b["params"]) for a, b in zip(self.param_groups, saved, strict=True)):
+            raise ValueError("loaded state dict contains a parameter group that doesn't match the size of optimizer's group")
+        given = chain.from_iterable(g["params"] for g in saved)
+        by_number = dict(zip(given, chain.from_iterable(g["params"] for g in self.param_groups), strict=True))
+        self.state = defaultdict(dict, {by_number[i]: _taken(by_number[i], s) for i, s in state_dict["state"].items()})
+        groups = []
+        for own, new in zip(self.param_groups, saved, strict=True):
+            names = {"param_names": own["param_names"]} if "param_names" in own and "param_names" not in new else {}
+            rest = {k: copy.deepcopy(v) for k, v in new.items() if k != "params"}
+            groups.append({**self.defaults, **rest, **names, "params": own["params"]})
+        self.param_groups = groups
+        for hook in list(self._hooks["load_post"]):
+            hook(self)
 
     def __repr__(self) -> str:
-        groups = []
+        text = type(self).__name__ + " ("
         for i, g in enumerate(self.param_groups):
-            options = "\n".join(f"    {k}: {v}" for k, v in sorted(g.items()) if k != "params")
-            groups.append(f"Parameter Group {i}\n{options}")
-        return f"{type(self).__name__} (\n" + "\n".join(groups) + "\n)"
+            text += f"\nParameter Group {i}\n" + "".join(f"    {k}: {g[k]}\n" for k in sorted(g) if k != "params")
+        return text + ")"
+
+
+def _name_apart(group: Group, given: list[Any]) -> None:
+    """Take names off parameters given as (name, parameter)."""
+    names = [p[0] for p in given if isinstance(p, tuple)]
+    group["params"] = [p[1] if isinstance(p, tuple) else p for p in given]
+    if names and len(names) != len(given):
+        raise ValueError("all optimizer params should be with/without names. Some param names are missing")
+    if names:
+        group["param_names"] = names
+
+
+def number(value: Any) -> float:
+    """Give a number that a state dict holds as a number or a tensor."""
+    return float(value.item()) if hasattr(value, "item") else float(value)
+
+
+def scalar(value: Any) -> Any:
+    """Give a learning rate or step count as a run-time scalar, in the precision torch computes it in."""
+    return cast(value.reshape(()), float64) if isinstance(value, Handle) else operand(float(value), float64)
+
+
+def _shown(own: dict[str, Any]) -> dict[str, Any]:
+    return {k: create.tensor(float(v)) if k == "step" and not isinstance(v, Handle) else v for k, v in own.items()}
+
+
+def _taken(p: Any, given: dict[str, Any]) -> dict[str, Any]:
+    """Give a parameter's state in its dtype, as values of its own."""
+    out: dict[str, Any] = {}
+    for key, value in given.items():
+        if key == "step":
+            out[key] = number(value)
+        elif isinstance(value, Handle):
+            out[key] = cast(value.detach(), p.dtype if value.is_floating_point() else value.dtype).clone()
+        elif hasattr(value, "__array__"):
+            held = value.detach().cpu().float().numpy() if hasattr(value, "detach") else value
+            out[key] = create.tensor(held, dtype=p.dtype)
+        else:
+            out[key] = value
+    return out
+
+
+def check(lr: Any, **limits: tuple[Any, float]) -> None:
+    """Check a learning rate and other (value, upper limit) options; names and texts are torch's."""
+    if isinstance(lr, Handle):
+        if lr.numel() != 1:
+            raise ValueError("Tensor lr must be 1-element")
+    elif not lr >= 0.0:
+        raise ValueError(f"Invalid learning rate: {lr}")
+    for name, (value, limit) in limits.items():
+        if not 0.0 <= value < limit and not (value == limit == 1.0 and name == "rho"):
+            raise ValueError(f"Invalid {name.replace('__', ' ')} value: {value}")
+
+
+def check_betas(betas: tuple[float, float]) -> None:
+    """Check two decay rates."""
+    for i, beta in enumerate(betas):
+        if not 0.0 <= beta < 1.0:
+            raise ValueError(f"Invalid beta parameter at index {i}: {beta}")

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from gt.functions.promote import operand
 from gt.ir.ops import OPS
-from gt.optim.optimizer import Optimizer
+from gt.optim.optimizer import INF, Group, Optimizer, check, scalar
 from gt.trace import record
 
 
@@ -15,47 +14,41 @@ class SGD(Optimizer):
     """``p -= lr * g``, with momentum, Nesterov and weight decay. ``lr`` may change at every step."""
 
     def __init__(
-        self, params: Iterable[Any], lr: float = 1e-3, momentum: float = 0, dampening: float = 0, weight_decay: float = 0,
-        nesterov: bool = False, *, maximize: bool = False,
+        self, params: Iterable[Any], lr: Any = 1e-3, momentum: float = 0, dampening: float = 0, weight_decay: float = 0,
+        nesterov: bool = False, *, maximize: bool = False, foreach: bool | None = None, differentiable: bool = False,
+        fused: bool | None = None,
     ) -> None:  # fmt: skip
-        if lr < 0.0:
-            raise ValueError(f"Invalid learning rate: {lr}")
-        if momentum < 0.0:
-            raise ValueError(f"Invalid momentum value: {momentum}")
-        if weight_decay < 0.0:
-            raise ValueError(f"Invalid weight_decay value: {weight_decay}")
+        check(lr, momentum=(momentum, INF), weight_decay=(weight_decay, INF))
         if nesterov and (momentum <= 0 or dampening != 0):
             raise ValueError("Nesterov momentum requires a momentum and zero dampening")
-        super().__init__(
-            params,
-            {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay, "nesterov": nesterov, "maximize": maximize},
-        )
+        defaults = {
+            "lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay, "nesterov": nesterov,
+            "maximize": maximize, "foreach": foreach, "differentiable": differentiable, "fused": fused,
+        }  # fmt: skip
+        super().__init__(params, defaults)
 
-    def _step(self, group: dict[str, Any], params: list[Any]) -> None:
-        if not group["momentum"]:
-            self._update(group, params, [], first=False)
-            return
-        started = [p for p in params if self.state[p].get("momentum_buffer") is not None]
-        fresh = [p for p in params if self.state[p].get("momentum_buffer") is None]
-        if started:
-            self._update(group, started, [self.state[p]["momentum_buffer"] for p in started], first=False)
-        if fresh:
-            self._update(group, fresh, [p._grad for p in fresh], first=True)
-
-    def _update(self, group: dict[str, Any], params: list[Any], buffers: list[Any], first: bool) -> None:
-        n = len(params)
+    def _step(self, group: Group, params: list[Any]) -> None:
         attrs = (
-            ("num", n), ("momentum", float(group["momentum"])), ("nesterov", group["nesterov"]),
+            ("momentum", float(group["momentum"])), ("nesterov", bool(group["nesterov"])),
             ("weight_decay", float(group["weight_decay"])), ("dampening", float(group["dampening"])),
-            ("maximize", group["maximize"]), ("first", first),
+            ("maximize", bool(group["maximize"])),
         )  # fmt: skip
-        lr = operand(group["lr"], params[0]._type.dtype)
-        out = record(OPS["sgd_step"], (*params, *[p._grad for p in params], *buffers, lr), attrs)
-        outs = out if isinstance(out, tuple) else (out,)
-        for p, value in zip(params, outs, strict=False):
+        if not group["momentum"]:
+            self._record("sgd_step", params, [], [group["lr"]], (*attrs, ("first", False)))
+            return
+        fresh = [p for p in params if self.state[p].get("momentum_buffer") is None]
+        started = [p for p in params if self.state[p].get("momentum_buffer") is not None]
+        if started:
+            self._record("sgd_step", started, ["momentum_buffer"], [group["lr"]], (*attrs, ("first", False)))
+        if fresh:
+            self._start(group, fresh, attrs)
+
+    def _start(self, group: Group, params: list[Any], attrs: tuple[tuple[str, Any], ...]) -> None:
+        """Take the first step of parameters with momentum: their buffers start as this step's gradients."""
+        n, grads = len(params), [p._grad for p in params]
+        out = record(
+            OPS["sgd_step"], (*params, *grads, *grads, scalar(group["lr"])), (("num", n), *attrs, ("first", True))
+        )
+        for p, value, buffer in zip(params, out[:n], out[n:], strict=True):
             p._assign(value)
-        for p, value in zip(params, outs[n:], strict=True) if buffers else ():
-            if first:
-                self.state[p]["momentum_buffer"] = value
-            else:
-                self.state[p]["momentum_buffer"]._assign(value)
+            self.state[p]["momentum_buffer"] = buffer

@@ -272,9 +272,14 @@ class Autodiff:
                 decompose_node(node, rewriter)  # so that forward and backward share what both need
             else:
                 rewriter.copy(node)
+        # What gradients follow may be named nowhere else in the graph.
+        used = {n.signal for n in rewriter.nodes}
+        asked = {c.backward_signal: c.backward_config for c in signals.values() if c.backward_config is not None}
+        fresh = {n: c for n, c in asked.items() if n is not None and c is not None and n in used and n not in signals}
         # The tape has been read.
         rewriter.nodes = [replace(node, taped=False) if node.taped else node for node in rewriter.nodes]
-        return rewriter.finish()
+        more = {"signals": tuple(sorted((signals | fresh).items()))} if fresh else {}
+        return rewriter.finish(**more)
 
 
 def _expand(node: Node, rewriter: Rewriter, backward_signal: Callable[[str | None], str | None]) -> None:

@@ -21,7 +21,7 @@ from gt.ir.types import TensorType
 from gt.passes.context import Context
 from gt.passes.placement import Choice, Problem, choose
 from gt.passes.reshard import cost_s, is_local, usable_as
-from gt.passes.signal_placement import cut, signal_mesh
+from gt.passes.signal_placement import ParamPlacement, cut, declared_mesh, signal_mesh
 
 ROUNDS = 4  # forward and backward alternate at most so often; two suffice for all but contrived graphs
 
@@ -33,6 +33,7 @@ class PropagateSharding:
     name: ClassVar[str] = "propagate_sharding"
 
     def run(self, graph: Graph, context: Context) -> Graph:
+        context.mesh = _everything(graph, context.mesh)
         graph = _place_inputs(graph, context.mesh)
         if context.mesh.size == 1 or not _anything_placed(graph, context.mesh):
             placed = _everything_whole(graph, context.mesh)
@@ -53,6 +54,15 @@ class PropagateSharding:
 def _sharding(value: Value) -> Sharding:
     assert value.type.sharding is not None
     return value.type.sharding
+
+
+def _everything(graph: Graph, mesh: Mesh) -> Mesh:
+    """Give the mesh of all workers: with the axes that signals name, else those some input is split on."""
+    declared = declared_mesh((config for _, config in graph.signals), mesh)
+    if declared is not mesh:
+        return declared
+    inputs = (v.type.sharding.mesh for v in graph.inputs if v.type.sharding is not None and v.type.sharding.is_split)
+    return next((m for m in inputs if m.workers == mesh.workers), mesh)
 
 
 def _own_axes(sharding: Sharding, everything: Mesh) -> Sharding:
@@ -79,7 +89,7 @@ def _place_inputs(graph: Graph, mesh: Mesh) -> Graph:
     mapping: dict[Value, Value] = {}
     for value in (*graph.inputs, *graph.scalars):
         own = value.type.sharding
-        placed = Sharding.replicated(mesh, value.type.ndim) if own is None else _own_axes(own, mesh)
+        placed = Sharding.replicated(mesh, value.type.ndim) if own is None else own.on(mesh) or _own_axes(own, mesh)
         if placed != own:
             mapping[value] = Value(value.type.placed(placed), value.hint)
     return _renamed(graph, mapping) if mapping else graph
@@ -96,6 +106,8 @@ def _renamed(graph: Graph, mapping: dict[Value, Value]) -> Graph:
 def _anything_placed(graph: Graph, mesh: Mesh) -> bool:
     """Whether there is anything to derive from: a signal that shards, or an input not whole on all workers."""
     if any(_sharding(v).mesh != mesh or not _sharding(v).is_replicated for v in graph.inputs):
+        return True
+    if any(config.params for _, config in graph.signals):
         return True
     asked = {name for name, config in graph.signals if config.shard is not None}
     return any(node.signal in asked for node in graph.nodes)
@@ -141,6 +153,7 @@ class _Placer:
         for value in graph.inputs:
             self.origin[value] = "where its buffer lives" if not _sharding(value).is_replicated else ""
         self._read_signals()
+        self._place_parameters()
         self._keep_updates()
 
     # -- given placements
@@ -151,7 +164,7 @@ class _Placer:
             config = self.configs.get(node.signal) if node.signal else None
             if node.signal is None or config is None or config.shard is None:
                 continue
-            mesh, problem = signal_mesh(config.shard, self.mesh)
+            mesh, problem = signal_mesh(config, self.mesh)
             if problem and (node.signal, problem) not in noted:
                 noted.add((node.signal, problem))
                 self.context.note(node, f"signal {node.signal!r}: {problem}")
@@ -163,16 +176,41 @@ class _Placer:
                 if problem:
                     self.context.note(value, f"signal {node.signal!r}: {problem}")
 
+    def _place_parameters(self) -> None:
+        """Bring what a rule for parameters names, by its name, to where the rule says: inputs at once, results when made."""
+        rules = ParamPlacement.of((config for _, config in self.graph.signals), self.mesh)
+        if not rules.rules:
+            return
+        for value in (*self.graph.inputs, *dict.fromkeys(self.graph.outputs)):
+            found = rules.find(value.hint, value.type)
+            if found is None:
+                continue
+            placed, pattern, problem = found
+            (self.placed if value in self.placed else self.fixed)[value] = placed
+            self.origin[value] = f"parameters {pattern!r}"
+            if problem:
+                self.context.note(value, f"parameters {pattern!r}: {problem}")
+
     def _keep_updates(self) -> None:
-        """An output that overwrites an input stays where the input is, or the next step would be another plan."""
+        """An output that overwrites an input stays where the input is, or the next step would be another plan.
+
+        Only what belongs to a parameter (``OpDef.follows``), the state of an optimizer, may be split to suit the
+        parameter; and a signal over a step places the state, not the parameters.
+        """
         inputs = set(self.graph.inputs)
         for node in self.graph.nodes:
+            follows = node.op.follows(len(node.inputs), node.attr) if node.op.follows is not None else ()
             for result, operand in node.op.inplace_pairs(len(node.inputs), node.attrs):
                 new, old = node.outputs[result], node.inputs[operand]
+                leads = node.op.follows is not None and result not in follows
+                if leads and new in self.fixed and node.signal is not None:
+                    del self.fixed[new], self.origin[new]
                 if old not in inputs or new not in self.is_output or new in self.fixed:
                     continue
+                if result in follows and self.placed[old].is_replicated:
+                    continue
                 if new.type.shape == old.type.shape:
-                    self.fixed[new] = _sharding(old)
+                    self.fixed[new] = self.placed[old]
                     self.origin[new] = "updated in place"
 
     # -- forward
@@ -278,6 +316,8 @@ class _Placer:
 
     def emit(self) -> Graph:
         emitted = _Emitter(self)
+        for value in self.graph.inputs:
+            emitted.now[value] = emitted.move(value, self.placed[value], None, self.origin[value])
         for node in self.graph.nodes:
             emitted.add(node, self.choices[node])
         outputs = tuple(emitted.now[v] for v in self.graph.outputs)
@@ -315,13 +355,14 @@ class _Emitter:
         elif node.op.factors is None and any(not self.placer.placed[v].is_replicated for v in node.inputs):
             self.placer.context.note(value, f"whole: {node.op.name} has no sharding rule")
 
-    def move(self, value: Value, need: Sharding, node: Node, why: str) -> Value:
+    def move(self, value: Value, need: Sharding, node: Node | None, why: str) -> Value:
         if usable_as(_sharding(value), need):
             return value
         key = (value, need)
         if key not in self.moved:
             moved = Value(value.type.placed(need), value.hint)
-            self.nodes.append(Node(collective.reshard, (value,), (moved,), loc=node.loc, signal=node.signal, why=why))
+            loc, signal = (node.loc, node.signal) if node is not None else (None, None)
+            self.nodes.append(Node(collective.reshard, (value,), (moved,), loc=loc, signal=signal, why=why))
             self.moved[key] = moved
         return self.moved[key]
 

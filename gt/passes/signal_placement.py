@@ -1,14 +1,19 @@
-"""Where a signal asks a value to be: the one reading of ``shard``, for results of a graph and for uploads.
+"""Where a signal asks a value to be: the one reading of ``shard`` and ``mesh``, for results of a graph and for uploads.
 
 A signal never changes a value and may always be ignored, so what cannot be followed (a dim the tensor lacks, workers
-that are not there) falls back to whole copies, and says why. Owns: ``signal_mesh``, ``cut``, ``signal_sharding``.
-Must not know: graphs. Next: ``propagate_sharding`` (everything else).
+that are not there) falls back to whole copies, and says why. Owns: ``signal_mesh``, ``cut``, ``signal_sharding``,
+``ParamPlacement`` (parameters by name). Must not know: graphs. Next: ``propagate_sharding`` (everything else).
 """
 
 from __future__ import annotations
 
+import fnmatch
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
 from gt.ir.mesh import Mesh, Sharding
-from gt.ir.signals import ShardConfig, SignalConfig
+from gt.ir.signals import DimAxes, MeshAxes, ShardConfig, SignalConfig, dim_axes, mesh_axes, param_rules
 from gt.ir.types import TensorType
 
 
@@ -17,40 +22,117 @@ def cluster_mesh(workers: tuple[int, ...], everything: tuple[int, ...]) -> Mesh:
     return Mesh("all", (("w", len(workers)),), workers) if workers == everything else Mesh.line(workers)
 
 
-def signal_mesh(shard: ShardConfig, everything: Mesh) -> tuple[Mesh | None, str]:
+def signal_mesh(config: SignalConfig, everything: Mesh) -> tuple[Mesh | None, str]:
     """Give the mesh of a signal's workers that are present (None: no worker is), and what is wrong, if anything."""
-    if shard.workers is None:
-        return everything, ""
-    present = tuple(w for w in shard.workers if w in everything.workers)
-    if not present:
-        return None, f"ignored: none of the workers {list(shard.workers)} is present"
-    absent = [w for w in shard.workers if w not in present]
-    problem = f"workers {absent} are not present, using {list(present)}" if absent else ""
+    asked = config.shard.workers if config.shard is not None else None
+    present, problem = everything.workers, ""
+    if asked is not None:
+        present = tuple(w for w in asked if w in everything.workers)
+        absent = [w for w in asked if w not in present]
+        if not present:
+            return None, f"ignored: none of the workers {list(asked)} is present"
+        problem = f"workers {absent} are not present, using {list(present)}" if absent else ""
+    declared = mesh_axes(config.mesh)
+    unknown = [axis for axis in config.axes if axis not in dict(declared)]
+    if unknown:
+        problem = problem or f"mesh axis {unknown[0]!r} is not declared: add 'mesh: {{{unknown[0]}: SIZE}}'"
+    if declared and config.axes:
+        axes, fault = fitted(declared, len(present))
+        grid = Mesh.grid(axes, present[: math.prod(size for _, size in axes)])
+        return (everything if grid == everything else grid), problem or fault
     return everything if present == everything.workers else Mesh.line(present), problem
 
 
+def fitted(declared: MeshAxes, count: int) -> tuple[MeshAxes, str]:
+    """Give the axes for so many workers, and what is wrong. An axis of size -1 takes what the others leave.
+
+    With too few workers the inner axes keep their size as far as it goes: neighbours stay together.
+    """
+    fixed = math.prod(size for _, size in declared if size != -1)
+    axes = tuple((axis, max(count // fixed, 1) if size == -1 else size) for axis, size in declared)
+    if math.prod(size for _, size in axes) <= count:
+        return axes, ""
+    left, kept = count, []
+    for axis, size in reversed(axes):
+        kept.append((axis, min(size, left)))
+        left //= kept[-1][1]
+    asked = math.prod(size for _, size in axes)
+    text = ", ".join(f"{axis}: {size}" for axis, size in reversed(kept))
+    return tuple(reversed(kept)), f"the mesh asks for {asked} workers, {count} are present: using {{{text}}}"
+
+
 def cut(shard: ShardConfig, mesh: Mesh, type_: TensorType) -> tuple[Sharding, str]:
-    """Give the placement a signal asks for on its mesh; whole, with the reason, where the dim cannot be cut."""
-    whole = Sharding.replicated(mesh, type_.ndim)
+    """Give the placement a signal asks for on its mesh; whole, with the reason, where a dim cannot be cut."""
     if shard.replicated or mesh.size == 1:
-        return whole, ""
-    if not -type_.ndim <= shard.axis < type_.ndim:
-        return whole, f"kept whole: {type_.placed(None)!r} has no dim {shard.axis}"
-    dim = shard.axis % type_.ndim
-    if type_.shape[dim] < mesh.size:
-        return whole, f"kept whole: dim {dim} of {type_.placed(None)!r} is smaller than {mesh.size} workers"
-    axes = tuple(axis for axis, _ in mesh.axes)
-    return Sharding(mesh, tuple(axes if d == dim else () for d in range(type_.ndim))), ""
+        return Sharding.replicated(mesh, type_.ndim), ""
+    everywhere = ((shard.axis, tuple(axis for axis, _ in mesh.axes)),)
+    return cut_dims(dim_axes(shard.dims) or everywhere, mesh, type_)
+
+
+def cut_dims(asked: DimAxes, mesh: Mesh, type_: TensorType) -> tuple[Sharding, str]:
+    """Split dims over axes, each as far as it can be; give the placement and why some dim is whole."""
+    dims: list[tuple[str, ...]] = [() for _ in type_.shape]
+    sizes, problem = dict(mesh.axes), ""
+    for dim, axes in asked:
+        axes = tuple(axis for axis in axes if sizes.get(axis, 1) > 1)
+        shards = math.prod(sizes[axis] for axis in axes)
+        if shards == 1:
+            continue
+        at = dim % type_.ndim if type_.ndim else 0
+        if not -type_.ndim <= dim < type_.ndim:
+            problem = f"kept whole: {type_.placed(None)!r} has no dim {dim}"
+        elif dims[at]:
+            problem = f"dim {dim} of {type_.placed(None)!r} is split over {', '.join(dims[at])} already"
+        elif type_.shape[at] < shards:
+            problem = f"kept whole: dim {at} of {type_.placed(None)!r} is smaller than {shards} workers"
+        else:
+            dims[at] = axes
+    return Sharding(mesh, tuple(dims)), problem
 
 
 def signal_sharding(type_: TensorType, config: SignalConfig | None, workers: tuple[int, ...]) -> Sharding:
     """Give where an upload goes: as its signal asks as far as possible, else whole on all workers."""
     everything = cluster_mesh(workers, workers)
     shard = config.shard if config is not None else None
-    mesh = signal_mesh(shard, everything)[0] if shard is not None else None
+    mesh = signal_mesh(config, everything)[0] if config is not None and shard is not None else None
     if shard is None or mesh is None:
         return Sharding.replicated(everything, type_.ndim)
     return cut(shard, mesh, type_)[0]
 
 
-__all__ = ["cluster_mesh", "cut", "signal_mesh", "signal_sharding"]
+def declared_mesh(configs: Iterable[SignalConfig], everything: Mesh) -> Mesh:
+    """Give the mesh of named axes over all workers that signals use, if any; else ``everything``."""
+    for config in configs:
+        if config.places and config.mesh and (config.shard is None or config.shard.workers is None):
+            mesh = signal_mesh(config, everything)[0]
+            if mesh is not None and mesh.workers == everything.workers:
+                return mesh
+    return everything
+
+
+@dataclass(frozen=True)
+class ParamPlacement:
+    """Where parameters go by their name: for each rule its pattern, the dims it splits, and the mesh."""
+
+    rules: tuple[tuple[str, DimAxes, Mesh], ...]
+
+    @classmethod
+    def of(cls, configs: Iterable[SignalConfig], everything: Mesh) -> ParamPlacement:
+        rules: dict[tuple[str, DimAxes, Mesh], None] = {}
+        for config in configs:
+            if config.params and (mesh := signal_mesh(config, everything)[0]) is not None:
+                rules |= dict.fromkeys((pattern, dims, mesh) for pattern, dims in param_rules(config.params))
+        return cls(tuple(rules))
+
+    def find(self, name: str, type_: TensorType) -> tuple[Sharding, str, str] | None:
+        """Give the placement of a parameter, the pattern that says so, and what is wrong; None if no rule matches."""
+        if not name:
+            return None
+        for pattern, dims, mesh in self.rules:
+            if fnmatch.fnmatchcase(name, pattern):
+                placed, problem = cut_dims(dims, mesh, type_)
+                return placed, pattern, problem
+        return None
+
+
+__all__ = ["ParamPlacement", "cluster_mesh", "cut", "declared_mesh", "fitted", "signal_mesh", "signal_sharding"]

@@ -76,6 +76,8 @@ def setup_logging(who: str) -> logging.Logger:
     """Give the logger ``gt.<who>`` with the level that GT_DEBUG asks for; lines go to stderr."""
     root = logging.getLogger("gt")
     level = env.DEBUG.get()
+    if not level and root.level == logging.NOTSET:
+        root.setLevel(LEVELS[0])
     if level and not root.handlers:
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname).1s %(name)s: %(message)s"))

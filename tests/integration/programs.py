@@ -91,7 +91,7 @@ class Server:
             self.workers.append(
                 subprocess.Popen(
                     [sys.executable, "-m", *words, "--host", "localhost", "-p", str(self.port)], cwd=ROOT, text=True,
-                    env=environment(GT_BACKEND=backend, **variables), stderr=subprocess.PIPE,
+                    env=environment(GT_BACKEND=backend, **variables),
                 )  # fmt: skip
             )
 
@@ -106,7 +106,7 @@ def server(workers: int = 0, *command: str, **variables: str) -> Iterator[Server
     words = command or ("gt.server",)
     process = subprocess.Popen(
         [sys.executable, "-m", *words, "-p", "0"], cwd=ROOT, env=environment(**variables), stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True,
+        text=True,
     )  # fmt: skip
     assert process.stdout is not None
     words_out = process.stdout.readline().split()
@@ -124,9 +124,8 @@ def server(workers: int = 0, *command: str, **variables: str) -> Iterator[Server
                 p.kill()
                 raise
             finally:
-                for stream in (p.stdout, p.stderr):
-                    if stream is not None:
-                        stream.close()
+                if p.stdout is not None:
+                    p.stdout.close()
     assert process.returncode == 0
 
 

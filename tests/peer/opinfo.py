@@ -138,6 +138,8 @@ def to_numpy(t: torch.Tensor) -> np.ndarray:
     t = t.detach().resolve_conj().resolve_neg()
     if str(t.dtype)[6:] not in DType.by_name:
         raise NotOffered(f"dtype {str(t.dtype)[6:]}")
+    if t.device.type != "cpu":
+        raise NotOffered(f"{t.device.type} tensors")
     if t.ndim > 64:
         raise NotOffered("more than 64 dims")
     return np.array((t.float() if t.dtype is torch.bfloat16 else t).numpy())

@@ -67,11 +67,14 @@ def optimizer(name: str, states: Callable[..., int], scalars: int, update: Updat
         kept = [*range(num), *range(2 * num, (2 + states(**own)) * num)]  # all but the gradients
         return tuple(enumerate(kept))
 
+    def follows(num_operands: int, attrs: dict[str, Any]) -> range:
+        return range(attrs["num"], (1 + states(**{k: v for k, v in attrs.items() if k != "num"})) * attrs["num"])
+
     return op(
         name, "*operands", doc=doc, infer=infer, numpy=numpy, torch=torch,
         torch_inplace=lambda names, attrs, types: torch(names, attrs, types, name + "_"),
         numbers=tuple(range(-scalars, 0)),
-        inplace=inplace, factors=shared_dims,
+        inplace=inplace, factors=shared_dims, follows=follows,
     )  # fmt: skip
 
 
