@@ -12,13 +12,14 @@ from gt.amp import autocast, is_autocast_enabled
 from gt.autograd import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
 from gt.config import (
     ConfigError, SignalWarning, UnknownSignal, get_config, get_signal_config, load_config, register_config,
+    register_mesh, register_params,
 )  # fmt: skip
 from gt.devices import channels_last, channels_last_3d, contiguous_format, device, preserve_format, strided
 from gt.functions.arrange import (
     alias, alias_copy, as_strided, as_strided_copy, as_strided_scatter, atleast_1d, atleast_2d, atleast_3d, block_diag,
     broadcast_shapes, cartesian_prod, column_stack, combinations, diag, diag_embed, diagflat, diagonal, diagonal_copy,
     diagonal_scatter, dsplit, dstack, expand_copy, fliplr, flipud, hsplit, hstack, kron, meshgrid, narrow_copy,
-    permute_copy, rot90, row_stack, select_scatter, slice_scatter, split_with_sizes, split_with_sizes_copy,
+    permute_copy, repeat_interleave, rot90, row_stack, select_scatter, slice_scatter, split_with_sizes, split_with_sizes_copy,
     squeeze_copy, t_copy, tensor_split, trace, transpose_copy, tril_indices, triu_indices, unbind_copy, unfold_copy,
     unravel_index, unsafe_chunk, unsafe_split, unsqueeze_copy, view_copy, vsplit, vstack,
 )  # fmt: skip
@@ -35,7 +36,7 @@ from gt.functions.index import (
 from gt.functions.linalg import (
     addbmm, addmm, addmv, addr, baddbmm, bmm, dot, einsum, ger, inner, matmul, mm, mv, outer, tensordot, vdot,
 )  # fmt: skip
-from gt.functions.matrices import det, matrix_exp, matrix_power, slogdet
+from gt.functions.matrices import cross, det, matrix_exp, matrix_power, slogdet
 from gt.functions.matrices import inv as inverse
 from gt.functions.matrices import old_cholesky as cholesky
 from gt.functions.matrices import old_norm as norm
@@ -65,7 +66,7 @@ from gt.functions.reduce import (
 )  # fmt: skip
 from gt.functions.shape import (
     broadcast_to, cat, chunk, clone, concat, concatenate, flatten, flip, moveaxis, movedim, narrow, permute, ravel,
-    repeat_interleave, reshape, roll, select, split, squeeze, stack, swapaxes, swapdims, t, tile, transpose, unbind,
+    reshape, roll, select, split, squeeze, stack, swapaxes, swapdims, t, tile, transpose, unbind,
     unflatten, unsqueeze,
 )  # fmt: skip
 from gt.functions.statistics import (
@@ -93,3 +94,4 @@ __version__ = "0.1.0"
 dtype = DType
 float, double, half, long, int, short = float32, float64, float16, int64, int32, int16
 subtract, multiply, divide, true_divide = sub, mul, div, div
+zero_, fill, lu_solve, resize_as_ = Tensor.zero_, full_like, Tensor.lu_solve, Tensor.resize_as_

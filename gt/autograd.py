@@ -98,6 +98,14 @@ def _gradients(
     roots: Sequence[Tensor], seeds: Sequence[Any], targets: Sequence[Tensor] | None, retain: bool, create_graph: bool
 ) -> list[tuple[Tensor, Tensor]]:
     """Give (tensor, gradient) for each target that is reached, or for each leaf if no targets are named."""
+    direct = [(root, seed if seed is not None else _ones(root._type)) for root, seed in zip(roots, seeds, strict=True) if root._leaf]
+    if direct:  # a leaf as an output: its gradient is the seed
+        wanted = None if targets is None else {id(t) for t in targets}
+        found = [(t, g) for t, g in direct if wanted is None or id(t) in wanted]
+        rest = [(root, seed) for root, seed in zip(roots, seeds, strict=True) if not root._leaf]
+        if rest:
+            found += _gradients([r for r, _ in rest], [g for _, g in rest], targets, retain, create_graph)
+        return _merge([t for t, _ in found], [g for _, g in found])
     current()
     keys = [key_of(root) for root in roots]
     if any(key is None for key in keys):

@@ -243,7 +243,7 @@ class Handle:
                 root = root._base
             if self._rg and self._leaf:
                 raise RuntimeError("a leaf Variable that requires grad is being used in an in-place operation.")
-            if root is not self and root._rg and root._leaf:
+            if root is not self and self._rg and root._rg and root._leaf:
                 raise RuntimeError(
                     "a view of a leaf Variable that requires grad is being used in an in-place operation."
                 )

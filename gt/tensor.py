@@ -116,7 +116,7 @@ class Tensor(Handle):
         shape.squeeze, shape.unsqueeze, shape.expand, shape.expand_as, shape.broadcast_to,
     )  # fmt: skip
     repeat, tile, repeat_interleave, narrow, select, split, chunk, unbind = (
-        shape.repeat, shape.tile, shape.repeat_interleave, shape.narrow, shape.select, shape.split, shape.chunk, shape.unbind,
+        shape.repeat, shape.tile, arrange.repeat_interleave, shape.narrow, shape.select, shape.split, shape.chunk, shape.unbind,
     )  # fmt: skip
     flip, roll, clone, contiguous = shape.flip, shape.roll, shape.clone, shape.contiguous
     # -- indexing
@@ -206,6 +206,16 @@ class Tensor(Handle):
         matrices.cholesky_inverse, matrices.cholesky_solve, matrices.triangular_solve, matrices.old_norm, matrices.svd_, matrices.qr_,
     )  # fmt: skip
     multinomial = create.multinomial
+
+    def lu(self, pivot: bool = True, get_infos: bool = False) -> Any:
+        """Give L and U in one matrix, and pivots: torch's old form."""
+        found = matrices.lu_factor_ex(self, pivot=pivot)
+        return tuple(found) if get_infos else tuple(found)[:2]
+
+    def lu_solve(self, LU_data: Tensor, LU_pivots: Tensor) -> Tensor:  # noqa: N803
+        """Solve A X = self from LU factors."""
+        return matrices.lu_solve(LU_data, LU_pivots, self)
+
 
     def cholesky(self, upper: bool = False) -> Tensor:
         """Give the Cholesky factor."""
@@ -359,6 +369,8 @@ class Tensor(Handle):
 
     def normal_(self, mean: float = 0.0, std: float = 1.0, *, generator: Any = None) -> Self:
         """Overwrite with draws from a normal distribution."""
+        if std < 0:
+            raise RuntimeError(f"normal expects std >= 0.0, but found std {std}")
         drawn = create.randn(self._type.shape, dtype=self.dtype, generator=generator)
         return self._assign(drawn * std + mean)
 

@@ -167,6 +167,40 @@ def unsafe_chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]
     return tuple(clone(t) for t in shapes.chunk(input, chunks, dim))
 
 
+def repeat_interleave(input: Tensor, repeats: Any = None, dim: int | None = None, *, output_size: int | None = None) -> Tensor:
+    """Repeat each element along ``dim`` (of the flattened tensor if None). A tensor of counts is read: a flush."""
+    if repeats is None:
+        return repeat_interleave(arange(input.numel()), input)
+    if isinstance(repeats, Handle):
+        flat, d = (reshape(input, -1), 0) if dim is None else (input, normalize_dim(dim, input.ndim))
+        return _repeat_counts(flat, repeats, d)
+    if dim is None:
+        input, dim = reshape(input, -1), 0
+    d = normalize_dim(dim, input.ndim)
+    s = input._type.shape
+    wide = shapes.expand(unsqueeze(input, d + 1), (*s[: d + 1], repeats, *s[d + 1 :]))
+    return record(OPS["reshape"], (wide,), (("shape", (*s[:d], s[d] * repeats, *s[d + 1 :])),))
+
+
+def _repeat_counts(input: Tensor, repeats: Tensor, dim: int) -> Tensor:
+    """Repeat the i-th slice of ``dim`` as often as the i-th count says."""
+    size = input._type.shape[dim] if input.ndim else 1
+    if repeats.dtype.kind not in "ui":
+        raise RuntimeError("repeats has to be Long or Int tensor")
+    if repeats.ndim > 1:
+        raise RuntimeError("repeat_interleave only accept 1D vector as repeat")
+    counts = repeats.tolist()
+    if not isinstance(counts, list) or len(counts) == 1:
+        return repeat_interleave(input, counts if isinstance(counts, int) else counts[0], dim)
+    if len(counts) != size:
+        raise RuntimeError(f"repeats must have the same size as input along dim, but got repeats.size(0) = {len(counts)} and input.size({dim}) = {size}")
+    if any(n < 0 for n in counts):
+        raise RuntimeError("repeats can not be negative")
+    picked = [i for i, n in enumerate(counts) for _ in range(n)]
+    index = tensor(picked, dtype=int64)
+    return record(OPS["index_select"], (input, index), (("dim", dim),))
+
+
 # -- turning
 
 
@@ -395,7 +429,6 @@ def meshgrid(*tensors: Any, indexing: str | None = None) -> tuple[Tensor, ...]:
     sizes = tuple(t.numel() for t in given)
     out = [reshape(t, tuple(-1 if i == d else 1 for i in range(len(given)))).expand(sizes) for d, t in enumerate(given)]
     if swap:
-        out = [transpose(t, 0, 1) for t in out]
         out[0], out[1] = out[1], out[0]
     return tuple(out)
 
@@ -478,5 +511,5 @@ def sum_to_size(input: Tensor, *size: Any) -> Tensor:
     if lead < 0 or any(t not in (1, n) for t, n in zip(target, s[lead:], strict=True)):
         raise RuntimeError(f"size {{{list(target)}}} is not expandable to size {{{list(s)}}}.")
     dims = tuple(d for d in range(len(s)) if d < lead or (target[d - lead] == 1 and s[d] != 1))
-    out = input.sum(dims, dtype=input.dtype) if dims else input
+    out = input.sum(dims) if dims or input.dtype.kind == "b" else input
     return reshape(out, target)

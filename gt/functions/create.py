@@ -290,6 +290,8 @@ def _ends(name: str, start: Any, end: Any, steps: int, dtype: DTypeLike) -> tupl
     for argument, v in (("start", start), ("end", end)):
         if isinstance(v, Handle) and v.ndim:
             raise RuntimeError(f"{name} only supports 0-dimensional start and end tensors, but got {argument} with {v.ndim} dimension(s).")
+    if isinstance(steps, float):
+        raise TypeError(f"{name}() received an invalid combination of arguments - got (int, int, float, ...): steps must be int")
     start, end = (v.item() if isinstance(v, Handle) else v for v in (start, end))
     if steps is None or steps < 0:
         raise RuntimeError("number of steps must be non-negative")

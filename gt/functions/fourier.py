@@ -31,9 +31,9 @@ def _norm(norm: str | None) -> str:
 
 def _dims(input: Tensor, s: Sizes, dim: Any) -> tuple[list[int], list[int]]:
     """Give dims and sizes of a transform over several."""
-    sizes = None if s is None else list(s)
+    sizes = None if s is None else [s] if isinstance(s, int) else list(s)
     if dim is not None:
-        dims = [normalize_dim(d, input.ndim) for d in dim]
+        dims = [normalize_dim(d, input.ndim) for d in ([dim] if isinstance(dim, int) else dim)]
         if len(set(dims)) != len(dims):
             raise RuntimeError("FFT dims must be unique")
         if sizes is not None and len(sizes) != len(dims):
@@ -125,6 +125,10 @@ def _half(input: Tensor, dims: list[int], sizes: list[int], given: bool) -> list
     return [*sizes[:-1], n]
 
 
+def _given(s: Any) -> bool:
+    return s is not None and ([s] if isinstance(s, int) else list(s))[-1] != -1
+
+
 # -- one dim
 
 
@@ -181,13 +185,13 @@ def rfftn(input: Tensor, s: Sizes = None, dim: Any = None, norm: str | None = No
 def irfftn(input: Tensor, s: Sizes = None, dim: Any = None, norm: str | None = None) -> Tensor:
     """Invert ``rfftn``."""
     dims, sizes = _dims(input, s, dim)
-    return _c2r("irfftn", input, dims, _half(input, dims, sizes, s is not None and list(s)[-1] != -1), norm)
+    return _c2r("irfftn", input, dims, _half(input, dims, sizes, _given(s)), norm)
 
 
 def hfftn(input: Tensor, s: Sizes = None, dim: Any = None, norm: str | None = None) -> Tensor:
     """Transform data that is Hermitian in the last dim to real."""
     dims, sizes = _dims(input, s, dim)
-    sizes = _half(input, dims, sizes, s is not None and list(s)[-1] != -1)
+    sizes = _half(input, dims, sizes, _given(s))
     x, way = _fit(_complexed("hfftn", input), dims[:-1], sizes[:-1]), OTHER[_norm(norm)]
     if len(dims) > 1:
         attrs = (("dims", tuple(dims[:-1])), ("inverse", False), ("norm", _norm(norm)))

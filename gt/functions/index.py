@@ -206,7 +206,8 @@ def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False)
     d = normalize_dim(dim, input.ndim)
     index = _index("gather", index)
     if index.numel() == 0:
-        return zeros(index._type.shape, dtype=input.dtype) + (input.sum() * 0 if input._rg else 0)
+        empty = zeros(index._type.shape, dtype=input.dtype)
+        return empty + input.sum() * 0 if input._rg else empty
     if max(input.ndim, 1) != max(index.ndim, 1):
         raise RuntimeError("Index tensor must have the same number of dimensions as input tensor")
     if not input.ndim or not index.ndim:
@@ -447,7 +448,7 @@ def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
         )
     own = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3}
     given = value.dtype if isinstance(value, Handle) else scalar_dtype(value)
-    if own[given.kind] > own[input.dtype.kind] and not (given.kind == "f" and input.dtype.kind in "ui" and is_number(value) and float(value).is_integer()):
+    if own[given.kind] > max(own[input.dtype.kind], 1) and not (given.kind == "f" and is_number(value) and float(value).is_integer()):
         raise RuntimeError(f"value cannot be converted to type {_c_name(input.dtype)} without overflow")
     number = operand(value, input._type.dtype) if is_number(value) else cast(value, input._type.dtype)
     return record(OPS["where"], (mask, number, input))

@@ -127,6 +127,10 @@ ger = outer
 
 def _plus(name: str, input: Tensor, product: Tensor, beta: Any, alpha: Any) -> Tensor:
     """beta * input + alpha * product; a beta of 0 ignores NaN in the input."""
+    if input.dtype.kind == "b":
+        beta, alpha = bool(beta), bool(alpha)
+    if input.dtype.kind in "ui" and name not in ("addmm", "addr"):
+        beta, alpha = int(beta), int(alpha)
     if input.dtype.kind in "bui" and not (_whole(beta) and _whole(alpha)):
         bad = "beta" if not _whole(beta) else "alpha"
         raise RuntimeError(f"For integral input tensors, argument {bad} must not be a floating point number.")
@@ -135,7 +139,7 @@ def _plus(name: str, input: Tensor, product: Tensor, beta: Any, alpha: Any) -> T
             f"The expanded size of the tensor ({product._type.shape[-1]}) must match the existing size ({input._type.shape[-1]}) at "
             f"non-singleton dimension {product.ndim - 1}.  Target sizes: {list(product._type.shape)}.  Tensor sizes: {list(input._type.shape)}"
         )
-    product = product if alpha == 1 else mul(product, alpha)
+    product = product if alpha == 1 or alpha is True else mul(product, alpha)
     if beta == 0:
         return add(product, mul(where(isnan(input), 0, input) if input.dtype.kind in "fc" else input, 0))
     return add(input if beta == 1 else mul(input, beta), product)

@@ -95,12 +95,14 @@ def amin(input: Tensor, dim: Any = None, *, keepdim: bool = False, dtype: Any = 
 
 def argmax(input: Tensor, dim: int | None = None, *, keepdim: bool = False, dtype: Any = None, mask: Tensor | None = None) -> Tensor:
     """Give the index of the largest."""
-    return red.argmax(_filled(input, mask, _extreme(input.dtype, False)), dim, keepdim)
+    found = red.argmax(_filled(input, mask, _extreme(input.dtype, False)), dim, keepdim)
+    return cast(found, input.dtype if dtype is None else dtype_of(dtype))
 
 
 def argmin(input: Tensor, dim: int | None = None, *, keepdim: bool = False, dtype: Any = None, mask: Tensor | None = None) -> Tensor:
     """Give the index of the smallest."""
-    return red.argmin(_filled(input, mask, _extreme(input.dtype, True)), dim, keepdim)
+    found = red.argmin(_filled(input, mask, _extreme(input.dtype, True)), dim, keepdim)
+    return cast(found, input.dtype if dtype is None else dtype_of(dtype))
 
 
 def _count(input: Tensor, mask: Tensor | None, dims: tuple[int, ...], keepdim: bool) -> Any:
@@ -129,7 +131,7 @@ def median(input: Tensor, dim: int = -1, *, keepdim: bool = False, dtype: Any = 
     return statistics.nanmedian(_filled(x, mask, math.nan), dim, keepdim).values
 
 
-def logsumexp(input: Tensor, dim: Any, *, keepdim: bool = False, dtype: Any = None, mask: Tensor | None = None) -> Tensor:
+def logsumexp(input: Tensor, dim: Any = None, *, keepdim: bool = False, dtype: Any = None, mask: Tensor | None = None) -> Tensor:
     """Give log(sum(exp(x)))."""
     x = input if dtype is None else cast(input, dtype_of(dtype))
     return red.logsumexp(_filled(floated(x), mask, -math.inf), _dims(input, dim), keepdim)

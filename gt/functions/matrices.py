@@ -562,6 +562,7 @@ def _chain(given: list[Tensor]) -> Tensor:
 
 def vander(x: Tensor, *, N: int | None = None) -> Tensor:  # noqa: N803
     """Give the Vandermonde matrix: powers 0 to N - 1 of each element."""
+    x = reshape(x, 1) if not x.ndim else x
     n = x._type.shape[-1] if N is None else N
     if n <= 1:
         raise RuntimeError(f"N must be greater than 1, but got {n}")

@@ -5,6 +5,7 @@ Owns: their signatures and compositions. Next: ``pointwise`` (the everyday ones)
 
 from __future__ import annotations
 
+import builtins
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -155,11 +156,10 @@ def lerp(input: Tensor, end: Tensor, weight: Tensor | Scalar) -> Tensor:
     need_tensor("lerp", input=input, end=end)
     if input._type.dtype is not end._type.dtype:
         raise RuntimeError(f"expected dtype {input._type.dtype.name} for `end` but got dtype {end._type.dtype.name}")
-    near = abs_(weight) < 0.5
     apart = sub(end, input)
     if not isinstance(weight, Handle):
-        return add(input, mul(apart, weight)) if near else sub(end, mul(apart, 1 - weight))
-    return where(near, input + weight * apart, end - apart * (1 - weight))
+        return add(input, mul(apart, weight)) if builtins.abs(weight) < 0.5 else sub(end, mul(apart, 1 - weight))
+    return where(abs_(weight) < 0.5, input + weight * apart, end - apart * (1 - weight))
 
 
 def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 1) -> Tensor:

@@ -238,18 +238,6 @@ def tile(input: Tensor, *args: Any, dims: Any = None) -> Tensor:
     return repeat(input, (1,) * (input.ndim - len(times)) + times)
 
 
-def repeat_interleave(input: Tensor, repeats: int, dim: int | None = None) -> Tensor:
-    """Repeat each element ``repeats`` times along ``dim`` (of the flattened tensor if None)."""
-    if not isinstance(repeats, int):
-        raise NotImplementedError("repeat_interleave with a tensor of counts is not supported: its size depends on data")
-    if dim is None:
-        input, dim = reshape(input, -1), 0
-    d = normalize_dim(dim, input.ndim)
-    s = input._type.shape
-    wide = expand(unsqueeze(input, d + 1), (*s[: d + 1], repeats, *s[d + 1 :]))
-    return record(RESHAPE, (wide,), (("shape", (*s[:d], s[d] * repeats, *s[d + 1 :])),))
-
-
 # -- joining and splitting
 
 

@@ -205,7 +205,7 @@ def _quantile(name: str, input: Tensor, q: Any, dim: int | None, keepdim: bool, 
     if name == "quantile":
         out = where(bad, math.nan, out)
     out = out.movedim(-1, 0)
-    if keepdim:
+    if keepdim and input.ndim:
         out = out.unsqueeze(-1 if d is None else d + 1) if d is not None else reshape(out, (points.numel(), *(1,) * input.ndim))
     return out if points.ndim else squeeze(out, 0)
 
@@ -324,6 +324,7 @@ def gradient(
         dims = [normalize_dim(v, input.ndim) for v in dim]
     if edge_order not in (1, 2):
         raise RuntimeError("torch.gradient only supports edge_order=1 and edge_order=2.")
+    spacing = 1 if spacing is None else spacing
     spacings = list(spacing) if isinstance(spacing, list | tuple) else [spacing] * len(dims)
     if isinstance(spacing, list | tuple) and len(spacings) != len(dims):
         kind = "to be unspecified, a scalar, or a list" if not any(isinstance(s, Handle) for s in spacings) else "to be a list"

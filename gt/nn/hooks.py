@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from gt.handle import ALIAS, Handle
+from gt.handle import COPY, Handle
 from gt.trace import record
 
 Hook = Callable[..., Any]
@@ -119,7 +119,7 @@ class _Backward:
         if not tracked:
             return args
         self.input = tracked[0]
-        passed = record(ALIAS, (args[self.input],))
+        passed = record(COPY, (args[self.input],))
         passed.register_hook(self._input_gradient)
         return (*args[: self.input], passed, *args[self.input + 1 :])
 
@@ -130,7 +130,7 @@ class _Backward:
         self.grad_output = [None] * len(each)
         for i, value in enumerate(each):
             if isinstance(value, Handle) and value._rg:
-                each[i] = record(ALIAS, (value,))
+                each[i] = record(COPY, (value,))
                 each[i].register_hook(lambda g, i=i: self._output_gradient(i, g))
         return each[0] if isinstance(out, Handle) else tuple(each)
 

@@ -24,9 +24,6 @@ class Parameter(Tensor):
         rebuild, args = super().__reduce__()[:2]
         return _again, (rebuild, args, self._rg)
 
-    def __repr__(self) -> str:
-        return "Parameter containing:\n" + super().__repr__()
-
 
 class Buffer(Tensor):
     """A tensor that a Module keeps as state when assigned to it; ``persistent``: part of its state dict."""

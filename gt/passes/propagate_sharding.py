@@ -11,6 +11,7 @@ Must not know: any op, how a reshard is done. Next: ``insert_collectives``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -63,6 +64,11 @@ def _everything(graph: Graph, mesh: Mesh) -> Mesh:
         return declared
     inputs = (v.type.sharding.mesh for v in graph.inputs if v.type.sharding is not None and v.type.sharding.is_split)
     return next((m for m in inputs if m.workers == mesh.workers), mesh)
+
+
+def _following(node: Node) -> Sequence[int] | None:
+    """Give the results that belong to another result; None if the op knows no such."""
+    return None if node.op.follows is None else node.op.follows(len(node.inputs), node.attr)
 
 
 def _own_axes(sharding: Sharding, everything: Mesh) -> Sharding:
@@ -170,7 +176,8 @@ class _Placer:
                 self.context.note(node, f"signal {node.signal!r}: {problem}")
             if mesh is None:
                 continue
-            for value in node.outputs:
+            follows = _following(node)
+            for value in node.outputs if follows is None else [node.outputs[r] for r in follows]:
                 self.fixed[value], problem = cut(config.shard, mesh, value.type)
                 self.origin[value] = f"signal {node.signal!r}"
                 if problem:
@@ -199,12 +206,9 @@ class _Placer:
         """
         inputs = set(self.graph.inputs)
         for node in self.graph.nodes:
-            follows = node.op.follows(len(node.inputs), node.attr) if node.op.follows is not None else ()
+            follows = _following(node) or ()
             for result, operand in node.op.inplace_pairs(len(node.inputs), node.attrs):
                 new, old = node.outputs[result], node.inputs[operand]
-                leads = node.op.follows is not None and result not in follows
-                if leads and new in self.fixed and node.signal is not None:
-                    del self.fixed[new], self.origin[new]
                 if old not in inputs or new not in self.is_output or new in self.fixed:
                     continue
                 if result in follows and self.placed[old].is_replicated:
@@ -317,7 +321,9 @@ class _Placer:
     def emit(self) -> Graph:
         emitted = _Emitter(self)
         for value in self.graph.inputs:
-            emitted.now[value] = emitted.move(value, self.placed[value], None, self.origin[value])
+            emitted.now[value] = moved = emitted.move(value, self.placed[value], None, self.origin[value])
+            if moved is not value or _sharding(value).is_split:
+                self.context.note(moved, self.origin[value])
         for node in self.graph.nodes:
             emitted.add(node, self.choices[node])
         outputs = tuple(emitted.now[v] for v in self.graph.outputs)

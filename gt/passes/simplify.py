@@ -30,8 +30,11 @@ class Simplify:
             return graph
         rewriter = Rewriter(graph)
         where = _Where(rewriter)
+        placing = {name for name, config in graph.signals if config.shard is not None}
         for old in graph.nodes:
             rule = RULES.get(old.op.name)
+            if rule is _same and old.signal in placing:
+                rule = None  # the signal places this copy, not its source
             new = None
             if rule is not None:
                 operands = tuple(rewriter.get(v) for v in old.inputs)

@@ -209,6 +209,12 @@ class _Outlet:
     def __init__(self, session: weakref.ref[EmbeddedSession]) -> None:
         self.session = session
 
+    @property
+    def closed(self) -> bool:
+        """Whether nobody waits any more: what is queued need not run."""
+        session = self.session()
+        return session is None or session.closed
+
     def reply(self, message: Message) -> None:
         session = self.session()
         if session is not None:
@@ -237,7 +243,8 @@ def _work(
     """The worker thread: make the engine, then one message after the other."""
     try:
         log = open_log("worker0")
-        runner = Runner(0, make(), _Outlet(session), log=log)
+        outlet = _Outlet(session)
+        runner = Runner(0, make(), outlet, log=log)
     except Exception as e:
         fault = fault_of(e)
         alive = session()
@@ -247,7 +254,7 @@ def _work(
     get, handle = inbox.get, runner.handle
     try:
         while (item := get()) is not None:
-            if not handle(*item):
+            if outlet.closed or not handle(*item):
                 return
             del item
     except Exception as e:  # a fault of gt's own: nothing more can be trusted

@@ -49,7 +49,8 @@ class LocalCluster:
         self._stopped = True
         os.close(self._keep)  # the children see the pipe end
         for send in (None, signal.SIGTERM, signal.SIGKILL):
-            deadline = time.monotonic() + 3.0
+            patience = 3.0 if send is not None or self._reaper is not None else 0.1  # still importing, they see no pipe
+            deadline = time.monotonic() + patience
             for process in self.processes:
                 if send is not None and process.poll() is None:
                     process.send_signal(send)

@@ -6,7 +6,7 @@ included. Values are kept small by clamping. Next: ``test_sharding.py``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -47,7 +47,7 @@ class Recorder:
 def record(
     types: Sequence[TensorType],
     body: Callable[..., Sequence[Value]],
-    signals: dict[str, ShardConfig] | None = None,
+    signals: Mapping[str, ShardConfig | SignalConfig] | None = None,
     donated: Sequence[int] = (),
 ) -> Graph:
     """Give the graph of ``body(recorder, *inputs)``."""
@@ -55,7 +55,8 @@ def record(
     recorder = Recorder()
     with emitting(recorder):
         outputs = body(recorder, *inputs)
-    configs = tuple((name, SignalConfig(shard=shard)) for name, shard in (signals or {}).items())
+    given = (signals or {}).items()
+    configs = tuple((name, SignalConfig(shard=s) if isinstance(s, ShardConfig) else s) for name, s in given)
     return Graph(
         "g", inputs, (), tuple(recorder.nodes), tuple(outputs), donated=frozenset(donated), signals=configs
     )
@@ -293,6 +294,26 @@ def signal(rng: Random, num_workers: int) -> ShardConfig:
     )  # fmt: skip
 
 
+MESHES: dict[int, tuple[dict[str, int], ...]] = {
+    2: ({"dp": 2}, {"dp": 1, "tp": 2}), 3: ({"dp": -1},), 4: ({"dp": 2, "tp": 2}, {"dp": -1, "tp": 2}, {"dp": 3}, {"dp": 4, "tp": 2}),
+}  # fmt: skip
+
+
+def grid_signal(rng: Random, num_workers: int, mesh: dict[str, int]) -> SignalConfig:
+    """A signal over named axes: dims a tensor may lack or have twice, two axes on a dim, rules for inputs by name."""
+
+    def dims() -> dict[int, tuple[str, ...]]:
+        axes = rng.sample(list(mesh), rng.randint(1, len(mesh)))
+        if rng.random() < 0.3:
+            return {rng.choice((0, 1, -1)): tuple(axes)}
+        return dict(zip(rng.sample((0, 1, -1, 2), len(axes)), ((a,) for a in axes), strict=True))
+
+    workers = rng.sample(range(num_workers + 1), num_workers) if rng.random() < 0.3 else None
+    params = {rng.choice(("x0", "x[12]", "*", "y")): dims() if rng.random() < 0.8 else {}} if rng.random() < 0.5 else {}
+    shard = ShardConfig(dims=dims(), workers=None if workers is None else tuple(workers)) if rng.random() < 0.8 else None
+    return SignalConfig(shard=shard, mesh=mesh, params=params)
+
+
 def placement(rng: Random, shape: Shape, num_workers: int) -> Sharding | None:
     """Where an input's buffer lives: unplaced, whole on some workers, or split."""
     kind = rng.choice(("none", "none", "whole", "split", "split", "split"))
@@ -336,7 +357,11 @@ def make_case(seed: int, count: int) -> Case:
     sizes = (*rng.sample(SIZES, 3), 8, 1)
     shapes = [tuple(rng.choices(sizes[:4], k=rng.choice((0, 1, 2, 2, 2, 3)))) for _ in range(rng.randint(2, 4))]
     types = [TensorType(s, float64, placement(rng, s, num_workers)) for s in shapes]
-    configs = {name: signal(rng, num_workers) for name in SIGNALS[: rng.randint(0, 2)]}
+    grid = rng.choice(MESHES[num_workers])
+    configs = {
+        name: grid_signal(rng, num_workers, grid) if rng.random() < 0.5 else signal(rng, num_workers)
+        for name in SIGNALS[: rng.randint(0, 2)]
+    }
 
     def body(recorder: Recorder, *inputs: Value) -> list[Value]:
         maker = Maker(rng, inputs, sizes)

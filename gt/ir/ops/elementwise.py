@@ -165,7 +165,7 @@ def _clamp_vjp(g: Var, y: Var, x: Var, low: Var, high: Var) -> tuple[Var, Var, V
     return (
         unbroadcast(where(inside, g, zero), x.type),
         unbroadcast(where(logical_and(crossed, below), g, zero), low.type),
-        unbroadcast(where(logical_and(crossed, le(x, high)), zero, where(le(x, high), zero, g)), high.type),
+        unbroadcast(where(gt(x, high), g, where(lt(high, low), g, zero)), high.type),
     )
 
 

@@ -28,6 +28,7 @@ from gt.ir.ops.elementwise import (
     sigmoid,
     sub,
 )  # fmt: skip
+from gt.ir.ops.gamma import polygamma
 from gt.ir.ops.families import FLOAT, binary, unary
 
 LN2, LN10 = math.log(2), math.log(10)
@@ -240,7 +241,10 @@ lgamma = unary(
     kinds=FLOAT,
     doc="log |gamma(x)|",
 )
-digamma = unary("digamma", by_element(_digamma), "torch.digamma({x})", kinds=FLOAT, doc="Derivative of lgamma.")
+digamma = unary(
+    "digamma", by_element(_digamma), "torch.digamma({x})", lambda g, y, x: mul(g, polygamma(x, n=1)), kinds=FLOAT,
+    doc="Derivative of lgamma.",
+)  # fmt: skip
 
 
 def _sinc_vjp(g: Var, y: Var, x: Var) -> Any:

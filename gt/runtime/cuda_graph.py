@@ -1,0 +1,335 @@
+"""The third tier: a whole program recorded once as one CUDA graph, then replayed with one launch.
+
+A graph reads and writes fixed addresses. An input that comes with the same tensor run after run (parameters, optimizer
+state, a batch kept on the device) is read at its own; any other is copied into a static input before the replay.
+Run-time scalars sit in a device vector, filled in stream order from one pinned slot per run in flight, so a changed
+scalar changes no graph. Outputs that update an input are that input. Other outputs lie in the scratch that all graphs
+of a device share: runs are serial there, so the next replay of any graph may overwrite them, and just before it does,
+outputs whose handle is still alive are given memory of their own.
+
+Owns: ``GraphUnit`` (one program's, or one piece's, graph), ``Graphs`` (a device's), ``ScalarSlots``.
+Must not know: programs, pieces, sockets. Next: ``executor`` (who asks).
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import torch
+
+from gt.ir.types import Scalar
+from gt.runtime.render import pack, vector_sizes
+
+Tensor: TypeAlias = torch.Tensor
+Vectors: TypeAlias = tuple[Tensor | None, Tensor | None]  # a piece's floats and ints
+Body: TypeAlias = Callable[[list[Tensor], list[Vectors]], list[Tensor]]
+Sources: TypeAlias = Sequence[tuple[tuple[str, ...], tuple[int, ...]]]  # of each piece: scalars' dtypes, their places
+
+MAX_CAPTURES = 8  # of one unit; a unit whose inputs keep moving runs without a graph after that
+MAX_SHARE = 0.125  # of the device's memory that static inputs and outputs of all graphs may take
+MAX_GRAPHS = 512
+SLOTS = 32  # runs in flight whose scalars have a slot of their own
+
+_address, _stride = torch.Tensor.data_ptr, torch.Tensor.stride
+
+
+class Graph(Protocol):
+    """Recorded work."""
+
+    def replay(self) -> None: ...
+
+    def reset(self) -> None: ...
+
+
+class Capturer(Protocol):
+    """Records work instead of running it."""
+
+    def capture(self, body: Callable[[], list[Tensor]]) -> tuple[Graph, list[Tensor]]:
+        """Give the graph of what ``body`` does and the tensors its outputs will be in. Errors: RuntimeError kin."""
+        ...
+
+
+class CudaCapturer:
+    """Records on a stream of its own, in one pool of scratch for all graphs of the device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.stream = torch.cuda.Stream(device)
+        self.pool = torch.cuda.graph_pool_handle()
+
+    def capture(self, body: Callable[[], list[Tensor]]) -> tuple[Graph, list[Tensor]]:
+        graph: Any = torch.cuda.CUDAGraph()
+        current = torch.cuda.current_stream(self.device)
+        self.stream.wait_stream(current)
+        collecting = gc.isenabled()
+        gc.disable()  # a finalizer that calls CUDA would end the capture
+        try:
+            with torch.cuda.stream(self.stream):
+                graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
+                try:
+                    outputs = body()
+                except BaseException:
+                    with suppress(RuntimeError):
+                        graph.capture_end()
+                    self.pool = torch.cuda.graph_pool_handle()  # what the broken capture took stays with it
+                    raise
+                graph.capture_end()
+        finally:
+            if collecting:
+                gc.enable()
+        current.wait_stream(self.stream)
+        return graph, outputs
+
+
+class ScalarSlots:
+    """Run-time scalars of one unit on the device: floats in float64, then ints in int64, each piece's side by side."""
+
+    def __init__(self, sources: Sources, device: torch.device) -> None:
+        self.sources = sources
+        sizes = [vector_sizes(dtypes) for dtypes, _ in sources]
+        self.num_floats, self.num_ints = sum(f for f, _ in sizes), sum(i for _, i in sizes)
+        total = self.num_floats + self.num_ints
+        cuda = device.type == "cuda"
+        self.vector = torch.zeros(total, dtype=torch.int64, device=device)
+        slots = torch.zeros((SLOTS, total), dtype=torch.int64, pin_memory=cuda)
+        self.rows = list(slots)
+        words = slots.numpy()
+        self.floats, self.ints = words.view(np.float64)[:, : self.num_floats], words[:, self.num_floats :]
+        self.views = self._views(sizes)
+        self.events = [torch.cuda.Event(), torch.cuda.Event()] if cuda else []
+        self.at = 0
+        self.last: tuple[Scalar, ...] | None = None
+
+    def _views(self, sizes: Sequence[tuple[int, int]]) -> list[Vectors]:
+        f, i, out = 0, self.num_floats, []
+        floats = self.vector.view(torch.float64)
+        for nf, ni in sizes:
+            out.append((floats[f : f + nf] if nf else None, self.vector[i : i + ni] if ni else None))
+            f, i = f + nf, i + ni
+        return out
+
+    def fill(self, scalars: Sequence[Scalar]) -> None:
+        """Have the vector hold these values once the stream gets here."""
+        values = tuple(scalars)
+        if values == self.last or not self.rows[0].numel():
+            return
+        self.last = values
+        floats: list[float] = []
+        ints: list[int] = []
+        for dtypes, places in self.sources:
+            if places:
+                f, i = pack(dtypes, [values[at] for at in places])
+                floats += f
+                ints += i
+        at, half = self.at, SLOTS // 2
+        if self.events and at % half == 0:
+            self.events[at // half].synchronize()  # what this half was last used for has been copied
+        if floats:
+            self.floats[at] = floats
+        if ints:
+            self.ints[at] = ints
+        self.vector.copy_(self.rows[at], non_blocking=True)
+        if self.events and at % half == half - 1:
+            self.events[at // half].record()
+        self.at = (at + 1) % SLOTS
+
+
+@dataclass
+class GraphStats:
+    """What happened to the graphs of one loaded program."""
+
+    captures: int = 0
+    replays: int = 0
+    misses: int = 0  # runs without the graph because an input read at its own address had moved
+    copied_inputs: int = 0  # inputs that the present graph wants copied before each replay
+
+
+class Graphs:
+    """The graphs of one device: their scratch, the outputs lent from it, and how much memory they may take."""
+
+    def __init__(self, device: torch.device, capturer: Capturer | None = None, budget: int | None = None) -> None:
+        self.device = device
+        self.capturer = capturer or CudaCapturer(device)
+        if budget is None:
+            budget = int(torch.cuda.get_device_properties(device).total_memory * MAX_SHARE)
+        self.budget = budget
+        self.held: OrderedDict[GraphUnit, int] = OrderedDict()  # units with a graph, least recently replayed first
+        self.nbytes = 0
+        self.lent: list[weakref.ref[Tensor]] = []
+
+    def lend(self, static: Tensor) -> Tensor:
+        """Give a tensor on static memory, which ``settle`` moves out if it is still alive then."""
+        out = static.detach()
+        self.lent.append(weakref.ref(out))
+        return out
+
+    def settle(self) -> None:
+        """Give every lent output that somebody still holds memory of its own, before a replay overwrites it."""
+        for reference in self.lent:
+            tensor = reference()
+            if tensor is not None:
+                tensor.set_(tensor.clone())
+        self.lent.clear()
+
+    def admit(self, unit: GraphUnit, nbytes: int) -> None:
+        """Count a unit's new graph, and drop those not used for longest beyond the budget."""
+        self.held[unit] = nbytes
+        self.nbytes += nbytes
+        while len(self.held) > 1 and (self.nbytes > self.budget or len(self.held) > MAX_GRAPHS):
+            next(iter(self.held)).drop()
+
+    def forget(self, unit: GraphUnit) -> None:
+        self.nbytes -= self.held.pop(unit, 0)
+
+    def reset(self) -> None:
+        """Drop all graphs: something that was built into them has changed."""
+        for unit in list(self.held):
+            unit.drop()
+
+
+@dataclass(eq=False)
+class _Captured:
+    """A graph with what it takes and gives. ``kept[i]``: the input that output ``i`` is, -1 where it is ``outs[i]``."""
+
+    graph: Graph
+    strides: tuple[tuple[int, ...], ...]
+    fixed: tuple[int, ...]  # inputs read at their own address
+    addresses: list[int]
+    copied: tuple[tuple[int, Tensor], ...]  # inputs copied into static ones
+    kept: tuple[int, ...]
+    outs: tuple[Tensor | None, ...]
+
+    def fits(self, a: Sequence[Tensor]) -> bool:
+        addresses = [_address(a[i]) for i in self.fixed] if self.copied else [*map(_address, a)]
+        return addresses == self.addresses and tuple(map(_stride, a)) == self.strides
+
+    @property
+    def nbytes(self) -> int:
+        return sum(t.nbytes for _, t in self.copied) + sum(t.nbytes for t in self.outs if t is not None)
+
+
+@dataclass(eq=False)
+class GraphUnit:
+    """What is captured as one: a whole program, or one piece of it.
+
+    ``run`` gives None as long as there is no graph that fits: the caller then runs the unit as it would without.
+    """
+
+    graphs: Graphs
+    body: Body
+    sources: Sources
+    note: Callable[[str], None]
+    mutated: frozenset[int] = frozenset()  # inputs that the unit overwrites
+    after: int = 2  # runs before the first capture
+    stats: GraphStats = field(default_factory=GraphStats)
+    captured: _Captured | None = None
+    given_up: bool = False
+    _last: list[weakref.ref[Tensor]] = field(default_factory=list)
+    _runs: int = 0
+    _moves: list[int] = field(default_factory=list)  # how often each input came with another tensor
+    _slots: ScalarSlots | None = None
+
+    def run(self, a: list[Tensor], s: Sequence[Scalar]) -> list[Tensor] | None:
+        """Run with the graph, capturing it first if it is time; ``a`` is emptied. None: run without, on ``a``."""
+        captured = self.captured
+        if captured is None or not captured.fits(a):
+            captured = self._prepare(a)
+            if captured is None:
+                return None
+        return self._replay(captured, a, s)
+
+    def drop(self) -> None:
+        """Let the graph go; it may be captured anew."""
+        if self.captured is not None:
+            self.captured.graph.reset()
+            self.captured = None
+            self.graphs.forget(self)
+
+    # -- when and how to capture
+
+    def _prepare(self, a: list[Tensor]) -> _Captured | None:
+        """Learn from inputs that no graph fits; capture if they have settled."""
+        if self.given_up:
+            return None
+        same = self._observe(a)
+        if self.captured is not None:
+            self.stats.misses += 1
+        if self._runs <= self.after or not self._is_steady(same):
+            return None
+        if self.stats.captures >= MAX_CAPTURES:
+            self._give_up(f"its inputs have moved after {MAX_CAPTURES} captures")
+            return None
+        self.drop()
+        try:
+            self.captured = captured = self._capture(a, self._fixed(same))
+        except Exception as e:
+            self._give_up(f"{type(e).__name__}: {str(e).strip().splitlines()[0] if str(e).strip() else ''}")
+            return None
+        self.stats.captures += 1
+        self.graphs.admit(self, captured.nbytes)
+        return captured
+
+    def _observe(self, a: Sequence[Tensor]) -> list[bool]:
+        """Say which inputs are the tensors they were when last seen."""
+        self._runs += 1
+        same = [ref() is t for ref, t in zip(self._last, a, strict=True)] if self._last else [False] * len(a)
+        self._last = [weakref.ref(t) for t in a]
+        if self._runs > 1:
+            self._moves = [m + (not s) for m, s in zip(self._moves or [0] * len(a), same, strict=True)]
+        return same
+
+    def _is_steady(self, same: Sequence[bool]) -> bool:
+        """What is overwritten must have come twice the same to be captured at its address, or be known to move."""
+        return all(same[i] or self._moves[i] > 2 for i in self.mutated)
+
+    def _fixed(self, same: Sequence[bool]) -> list[bool]:
+        """An input that is only read is copied once it has been seen to move, the first run aside."""
+        return [s and (i in self.mutated or self._moves[i] == 0) for i, s in enumerate(same)]
+
+    def _capture(self, a: list[Tensor], fixed: list[bool]) -> _Captured:
+        if self._slots is None:
+            self._slots = ScalarSlots(self.sources, self.graphs.device)
+        inputs = [t if f else torch.empty_like(t) for t, f in zip(a, fixed, strict=True)]
+        views = self._slots.views
+        graph, outputs = self.graphs.capturer.capture(lambda: self.body(list(inputs), views))
+        where = {id(t): i for i, t in enumerate(inputs)}
+        kept = tuple(i if (i := where.get(id(t), -1)) >= 0 and fixed[i] else -1 for t in outputs)
+        at = tuple(i for i, f in enumerate(fixed) if f)
+        copied = tuple((i, t) for i, (t, f) in enumerate(zip(inputs, fixed, strict=True)) if not f)
+        self.stats.copied_inputs = len(copied)
+        outs = tuple(None if k >= 0 else t for k, t in zip(kept, outputs, strict=True))
+        return _Captured(graph, tuple(map(_stride, a)), at, [_address(a[i]) for i in at], copied, kept, outs)
+
+    def _give_up(self, why: str) -> None:
+        self.given_up = True
+        self.drop()
+        self.note(f"no CUDA graph: {why}")
+
+    # -- replaying
+
+    def _replay(self, captured: _Captured, a: list[Tensor], s: Sequence[Scalar]) -> list[Tensor]:
+        graphs = self.graphs
+        if graphs.lent:
+            graphs.settle()
+        for i, static in captured.copied:
+            static.copy_(a[i], non_blocking=True)
+        assert self._slots is not None
+        if s:
+            self._slots.fill(s)
+        captured.graph.replay()
+        self.stats.replays += 1
+        graphs.held.move_to_end(self)
+        lend = graphs.lend
+        outputs = [a[k] if out is None else lend(out) for k, out in zip(captured.kept, captured.outs, strict=True)]
+        a.clear()
+        return outputs
+
+
+__all__ = ["Body", "Capturer", "CudaCapturer", "Graph", "GraphStats", "GraphUnit", "Graphs", "ScalarSlots", "Sources"]

@@ -1,0 +1,275 @@
+"""Module: registration, traversal, conversion, hooks, containers, state dicts - each as torch's."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+import torch
+
+import gt
+from gt import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(3, 4)
+        self.rest = nn.ModuleList([nn.Linear(4, 4), nn.Sequential(nn.ReLU(), nn.Linear(4, 2))])
+        self.scale = nn.Parameter(gt.ones(2))
+        self.register_buffer("seen", gt.zeros(1))
+        self.register_buffer("scratch", gt.zeros(1), persistent=False)
+        self.missing = None
+
+    def forward(self, x):
+        x = self.first(x)
+        for part in self.rest:
+            x = part(x)
+        return x * self.scale
+
+
+def test_names_come_in_torchs_order():
+    net = Net()
+    assert [n for n, _ in net.named_parameters()] == [
+        "scale", "first.weight", "first.bias", "rest.0.weight", "rest.0.bias", "rest.1.1.weight", "rest.1.1.bias",
+    ]  # fmt: skip
+    assert [n for n, _ in net.named_buffers()] == ["seen", "scratch"]
+    assert "seen" in net.state_dict() and "scratch" not in net.state_dict()
+    assert [n for n, _ in net.named_children()] == ["first", "rest"]
+    assert [n for n, _ in net.named_modules()] == ["", "first", "rest", "rest.0", "rest.1", "rest.1.0", "rest.1.1"]
+    assert net.get_parameter("rest.0.bias") is net.rest[0].bias and net.get_submodule("rest.1")[0].__class__ is nn.ReLU
+    assert net.get_buffer("seen") is net.seen
+    with pytest.raises(AttributeError, match="`seen` is not an nn.Parameter"):
+        net.get_parameter("seen")
+
+
+def test_shared_parameters_come_once():
+    net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    net[1].weight = net[0].weight
+    assert [n for n, _ in net.named_parameters()] == ["0.weight", "0.bias", "1.bias"]
+    assert len(list(net.named_parameters(remove_duplicate=False))) == 4
+    assert len(net.state_dict()) == 4
+    net.double()
+    assert net[1].weight is net[0].weight and net[0].weight.dtype is gt.float64
+
+
+def test_registration_by_assignment():
+    net = nn.Module()
+    net.a = nn.Parameter(gt.ones(2))
+    net.b = nn.Buffer(gt.ones(3), persistent=False)
+    net.register_parameter("c", None)
+    assert dict(net.named_parameters()).keys() == {"a"} and net.c is None and not net.state_dict().keys() - {"a"}
+    with pytest.raises(TypeError, match=r"cannot assign 'Tensor' as parameter 'a' \(torch.nn.Parameter or None expected\)"):
+        net.a = gt.ones(2)
+    net.a = None
+    assert list(net.parameters()) == []
+    net.b = gt.zeros(3)
+    assert dict(net.named_buffers())["b"].sum().item() == 0
+    del net.b
+    assert not list(net.buffers())
+    with pytest.raises(AttributeError, match="'Module' object has no attribute 'b'"):
+        net.b  # noqa: B018
+    with pytest.raises(KeyError, match='can.*t contain "."'):
+        net.register_parameter("x.y", None)
+    with pytest.raises(KeyError, match="attribute 'forward' already exists"):
+        net.register_buffer("forward", None)
+
+    class Early(nn.Module):
+        def __init__(self):
+            self.w = nn.Parameter(gt.ones(1))
+
+    with pytest.raises(AttributeError, match=r"cannot assign parameters before Module.__init__\(\) call"):
+        Early()
+
+
+def test_conversion_keeps_parameters_and_gradients():
+    net, x = Net(), gt.ones(2, 3)
+    optimizer = gt.optim.SGD(net.parameters(), lr=0.1)
+    net(x).sum().backward()
+    weight = net.first.weight
+    net.double()
+    assert net.first.weight is weight and weight.dtype is gt.float64 and weight.grad.dtype is gt.float64 and weight.is_leaf
+    assert net.seen.dtype is gt.float64
+    before = weight.detach().numpy()
+    optimizer.zero_grad()
+    net(x.double()).sum().backward()
+    optimizer.step()
+    assert np.abs(weight.detach().numpy() - before).max() > 0
+    with pytest.raises(TypeError, match="only accepts floating point or complex dtypes"):
+        net.to(gt.int64)
+    assert net.half().to(gt.float32).bfloat16().first.weight.dtype is gt.bfloat16
+
+
+def test_modes_apply_and_requires_grad():
+    net = Net().eval()
+    assert not any(m.training for m in net.modules())
+    net.train()
+    assert all(m.training for m in net.modules())
+    with pytest.raises(ValueError, match="training mode is expected to be boolean"):
+        net.train(1)
+    seen = []
+    net.apply(lambda m: seen.append(type(m).__name__))
+    assert seen == ["Linear", "Linear", "ReLU", "Linear", "Sequential", "ModuleList", "Net"]
+    assert not any(p.requires_grad for p in net.requires_grad_(False).parameters())
+
+
+def test_forward_hooks():
+    layer, calls = nn.Linear(2, 2), []
+    layer.register_forward_pre_hook(lambda m, args: calls.append("pre") or (args[0] * 0,))
+    layer.register_forward_pre_hook(lambda m, args, kwargs: calls.append("first") or None, prepend=True, with_kwargs=True)
+    handle = layer.register_forward_hook(lambda m, args, out: calls.append("post") or out + 1)
+    out = layer(gt.ones(1, 2))
+    np.testing.assert_allclose(out.detach().numpy()[0], layer.bias.detach().numpy() + 1, rtol=1e-6)
+    assert calls == ["first", "pre", "post"]
+    handle.remove()
+    layer(gt.ones(1, 2))
+    assert calls == ["first", "pre", "post", "first", "pre"]
+    always = []
+    layer.register_forward_hook(lambda m, args, out: always.append(out), always_call=True)
+    with pytest.raises(RuntimeError):
+        layer(gt.ones(1, 3))
+    assert always == [None]
+
+
+@pytest.mark.parametrize("m", [gt, torch], ids=["gt", "torch"])
+def test_backward_hooks(m):
+    net, seen = m.nn.Linear(2, 1, bias=False), []
+    with m.no_grad():
+        net.weight.fill_(2.0)
+    net.register_full_backward_pre_hook(lambda mod, grads: (grads[0] * 3,))
+    net.register_full_backward_hook(lambda mod, gin, gout: seen.append((gin[0].tolist(), gout[0].tolist())) or (gin[0] + 1,))
+    x = m.ones(1, 2, requires_grad=True)
+    net(x).sum().backward()
+    assert seen == [([[6.0, 6.0]], [[3.0]])] and x.grad.tolist() == [[7.0, 7.0]] and net.weight.grad.tolist() == [[3.0, 3.0]]
+
+
+def test_state_dict_round_trip_and_torch():
+    net, other = Net(), Net()
+    found = other.load_state_dict(net.state_dict())
+    assert repr(found) == "<All keys matched successfully>"
+    np.testing.assert_array_equal(other.first.weight.detach().numpy(), net.first.weight.detach().numpy())
+    from_torch = torch.nn.Linear(3, 4)
+    net.first.load_state_dict(from_torch.state_dict())
+    np.testing.assert_array_equal(net.first.weight.detach().numpy(), from_torch.weight.detach().numpy())
+    net.first.load_state_dict(from_torch.bfloat16().state_dict())
+    np.testing.assert_allclose(net.first.weight.detach().numpy(), from_torch.weight.detach().float().numpy())
+
+
+def test_state_dict_shares_memory_and_keeps_its_prefix():
+    layer = nn.Linear(2, 1)
+    state = layer.state_dict(prefix="a.")
+    assert list(state) == ["a.weight", "a.bias"]
+    state["a.weight"].fill_(5.0)
+    assert layer.weight.tolist() == [[5.0, 5.0]]
+    assert layer.state_dict(keep_vars=True)["weight"] is layer.weight
+
+
+def test_load_errors_are_torchs():
+    got, want = nn.Linear(2, 3), torch.nn.Linear(2, 3)
+    bad = {"weight": np.zeros((3, 4), np.float32), "extra": np.zeros(1, np.float32)}
+    with pytest.raises(RuntimeError) as ours:
+        got.load_state_dict(bad)
+    with pytest.raises(RuntimeError) as theirs:
+        want.load_state_dict({k: torch.tensor(v) for k, v in bad.items()})
+    assert str(ours.value).split() == str(theirs.value).split()
+    found = got.load_state_dict({"bias": np.ones(3, np.float32), "extra": np.ones(1)}, strict=False)
+    assert found.missing_keys == ["weight"] and found.unexpected_keys == ["extra"] and got.bias.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_extra_state_and_state_hooks():
+    class Counting(nn.Module):
+        count = 0
+
+        def get_extra_state(self):
+            return {"count": self.count}
+
+        def set_extra_state(self, state):
+            self.count = state["count"]
+
+    a, b = nn.Sequential(Counting()), nn.Sequential(Counting())
+    a[0].count = 7
+    a.register_state_dict_post_hook(lambda m, state, prefix, meta: state.__setitem__("note", 1))
+    state = a.state_dict()
+    assert state["0._extra_state"] == {"count": 7} and state.pop("note") == 1
+    calls = []
+    b.register_load_state_dict_pre_hook(lambda m, state, *rest: calls.append(len(rest)))
+    b.register_load_state_dict_post_hook(lambda m, keys: calls.append(keys.missing_keys))
+    b.load_state_dict(state)
+    assert b[0].count == 7 and calls == [6, []]
+
+
+def test_copies_and_pickles():
+    net = Net()
+    twin = copy.deepcopy(net)
+    with gt.no_grad():
+        twin.scale.fill_(3.0)
+    assert net.scale.tolist() == [1.0, 1.0] and isinstance(twin.scale, nn.Parameter)
+    again = pickle.loads(pickle.dumps(net.rest[0]))
+    assert isinstance(again.weight, nn.Parameter) and again.weight.requires_grad
+    np.testing.assert_array_equal(again.weight.detach().numpy(), net.rest[0].weight.detach().numpy())
+
+
+@pytest.mark.parametrize("m", [gt, torch], ids=["gt", "torch"])
+def test_lists(m):
+    parts = m.nn.ModuleList([m.nn.ReLU()])
+    parts.append(m.nn.Tanh()).extend([m.nn.Sigmoid()])
+    parts.insert(1, m.nn.GELU())
+    parts += [m.nn.Tanh()]
+    names = lambda p: [type(x).__name__ for x in p]  # noqa: E731
+    assert names(parts) == ["ReLU", "GELU", "Tanh", "Sigmoid", "Tanh"] and len(parts) == 5
+    assert names(parts[1:3]) == ["GELU", "Tanh"] and type(parts[-1]).__name__ == "Tanh"
+    parts[0] = m.nn.SiLU()
+    del parts[3]
+    assert type(parts.pop(-1)).__name__ == "Tanh" and names(parts) == ["SiLU", "GELU", "Tanh"]
+    assert list(dict(parts.named_children())) == ["0", "1", "2"]
+    with pytest.raises(IndexError):
+        parts[5]
+    assert repr(m.nn.ModuleList([m.nn.ReLU(), m.nn.ReLU(), m.nn.Tanh()])) == "ModuleList(\n  (0-1): 2 x ReLU()\n  (2): Tanh()\n)"
+    both = m.nn.Sequential(m.nn.ReLU()) + m.nn.Sequential(m.nn.Tanh())
+    assert names(both) == ["ReLU", "Tanh"] and names(both * 2) == ["ReLU", "Tanh"] * 2 and names(both[:1]) == ["ReLU"]
+
+
+@pytest.mark.parametrize("m", [gt, torch], ids=["gt", "torch"])
+def test_dicts(m):
+    parts = m.nn.ModuleDict({"a": m.nn.ReLU()})
+    parts["b"] = m.nn.Tanh()
+    parts.update([("c", m.nn.GELU())])
+    assert list(parts) == ["a", "b", "c"] and "b" in parts and len(parts) == 3 and [k for k, _ in parts.items()] == list(parts.keys())
+    assert type(parts.pop("b")).__name__ == "Tanh" and list(parts.keys()) == ["a", "c"]
+    values = m.nn.ParameterDict({"w": m.ones(2)})
+    values["b"] = m.zeros(1)
+    assert [n for n, _ in values.named_parameters()] == ["w", "b"] and isinstance(values["w"], m.nn.Parameter)
+    assert values.get("z") is None and values.setdefault("n", 3) == 3 and list(values) == ["w", "b", "n"]
+    assert values.popitem() == ("n", 3) and len(values.copy()) == 2 and list(reversed(values)) == ["b", "w"]
+    row = m.nn.ParameterList([m.ones(1), m.zeros(2)])
+    row.append(m.ones(3))
+    assert [n for n, _ in row.named_parameters()] == ["0", "1", "2"] and row[-1].shape[0] == 3 and len(row[:2]) == 2
+
+
+def test_reprs_are_torchs():
+    make = lambda m: m.nn.Sequential(  # noqa: E731
+        m.nn.Conv2d(3, 4, 3, padding=1, bias=False), m.nn.BatchNorm2d(4), m.nn.ReLU(inplace=True), m.nn.MaxPool2d(2), m.nn.Flatten(),
+        m.nn.Dropout(0.1), m.nn.LSTM(4, 5, 2, batch_first=True), m.nn.Embedding(10, 3, padding_idx=0), m.nn.GRUCell(3, 4, bias=False),
+        m.nn.Upsample(scale_factor=2), m.nn.ParameterList(), m.nn.Bilinear(2, 3, 4), m.nn.CrossEntropyLoss(), m.nn.Softmax(1),
+    )  # fmt: skip
+    assert repr(make(gt)) == repr(make(torch))
+
+
+def test_parameter_shows_itself_and_refuses_what_is_no_tensor():
+    assert repr(nn.Parameter(gt.ones(2))) == "Parameter containing:\ntensor([1., 1.], requires_grad=True)"
+    assert nn.Parameter().numel() == 0
+    with pytest.raises(TypeError, match="expected a gt.Tensor, got list"):
+        nn.Parameter([1.0])
+
+
+def test_what_is_not_supported_says_what_to_use():
+    with pytest.raises(NotImplementedError, match="renormalise the weight"):
+        nn.Embedding(3, 2, max_norm=1.0)
+    with pytest.raises(NotImplementedError, match="pad the batch"):
+        nn.LSTM(2, 3)((1, 2))
+    with pytest.raises(NotImplementedError, match="use 'bilinear'"):
+        nn.functional.interpolate(gt.ones(1, 1, 2, 2), scale_factor=2, mode="bicubic")
+    with pytest.raises(NotImplementedError, match="one differentiable input"):
+        layer = nn.Bilinear(1, 1, 1)
+        layer.register_full_backward_hook(lambda *_: None)
+        layer(gt.ones(1, 1, requires_grad=True), gt.ones(1, 1, requires_grad=True))

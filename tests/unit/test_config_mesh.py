@@ -1,0 +1,112 @@
+"""Meshes and rules for parameters in configuration: what a file may say, how faults are reported, what a signal carries."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gt.config import Config, ConfigError
+from gt.config_file import parse_config
+from gt.ir.signals import ShardConfig, SignalConfig
+
+GRID = """
+mesh: {dp: 2, tp: 2}
+params:
+  "*.weight": {1: tp}
+  "*.bias": {}
+batch:
+  shard: {dims: {0: dp}}
+  backward: gradients
+gradients:
+  shard: {dims: {-1: [dp, tp]}, workers: [3, 1, 0, 2]}
+mlp:
+  mesh: {ep: 4}
+  shard: {dims: {0: ep}}
+"""
+
+
+def test_a_file_names_a_mesh_and_places_parameters() -> None:
+    found = parse_config(GRID)
+    assert found.mesh == (("dp", 2), ("tp", 2))
+    assert found.params == (("*.weight", ((1, ("tp",)),)), ("*.bias", ()))
+    assert found.signals["gradients"] == SignalConfig(
+        ShardConfig(dims={-1: ("dp", "tp")}, workers=(3, 1, 0, 2))
+    )
+
+
+def test_a_signal_carries_its_mesh_rules_and_backward_signal(tmp_path: Path) -> None:
+    (tmp_path / "grid.yaml").write_text(GRID)
+    config = Config()
+    config.load(tmp_path / "grid.yaml")
+    found = config.resolve("batch")
+    assert found is not None and found.mesh == (("dp", 2), ("tp", 2))
+    assert found.params == config.params
+    assert found.backward_config is not None and found.backward_config.mesh == found.mesh
+    own = config.resolve("mlp")
+    assert own is not None and own.mesh == (("ep", 4),)
+    assert config.base == ("", SignalConfig(mesh=found.mesh, params=config.params))
+    assert config.resolve("batch") is found, "looked up once"
+    config.register_mesh({"dp": 4})
+    again = config.resolve("batch")
+    assert again is not None and again.mesh == (("dp", 4),)
+    config.clear()
+    assert config.base is None and config.mesh == {}
+
+
+def test_a_signal_without_axes_carries_no_mesh() -> None:
+    config = Config()
+    config.register_mesh({"dp": 2})
+    config.register_signal("a", SignalConfig(ShardConfig(1)))
+    assert config.resolve("a") == SignalConfig(ShardConfig(1))
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "words"),
+    [
+        ("mesh: {dp: 2, tp: 2}\na:\n  shard: {dims: {0: pd}}\n", "3:21", ["a", "'pd'", "known: dp, tp"]),
+        ("mesh: {dp: 2}\nparams:\n  x: {0: tp}\n", "3:10", ["params", "'tp'"]),
+        ("mesh: {dp: two}\n", "1:7", ["mesh", "int", "str"]),
+        ("mesh: {dp: 0}\n", "1:7", ["mesh", "'dp'", "from 1 up"]),
+        ("mesh: {dp: -1, tp: -1}\n", "1:7", ["only one"]),
+        ("mesh: {d-p: 1}\n", "1:7", ["word"]),
+        ("a:\n  shard:\n    dims: {0: dp, 1: dp}\n", "3:5", ["a.shard", "'dp'", "dims 0 and 1"]),
+        ("a:\n  shard: {dims: {0: dp}, axis: 0}\n", "2:26", ["a.shard", "dims and axis contradict", "remove one"]),
+        ("a:\n  shard: {dims: {0: dp}, replicated: true}\n", "2:26", ["dims and replicated contradict"]),
+        ("a:\n  shard: {axis: 0, replicated: true}\n", "2:11", ["replicated and axis contradict"]),
+        ("params: {x: {0: dp, 1: dp}}\n", "1:9", ["params", "dims 0 and 1"]),
+        ("a: {backward_config: {}}\n", "1:5", ["unknown key"]),
+    ],
+)
+def test_faults_name_file_line_column_and_key(text: str, where: str, words: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(text, "gt.yaml")
+    message = str(caught.value)
+    assert message.startswith(f"gt.yaml:{where}: "), message
+    for word in words:
+        assert word in message
+
+
+def test_signals_may_be_named_mesh_or_params() -> None:
+    found = parse_config("mesh: {shard: {axis: 0}}\nparams: {compile: true}\n")
+    assert found.signals == {"mesh": SignalConfig(ShardConfig()), "params": SignalConfig(compile=True)}
+    assert found.mesh == () and found.params == ()
+
+
+def test_faults_from_python() -> None:
+    config = Config()
+    with pytest.raises(ConfigError, match="mesh: mesh axis 'dp': expected a size"):
+        config.register_mesh({"dp": 0})
+    with pytest.raises(ConfigError, match="splits dims 0 and 1"):
+        config.register_params({"*": {0: "dp", 1: "dp"}})
+    with pytest.raises(ValueError, match="contradict"):
+        ShardConfig(axis=1, dims={0: "dp"})
+
+
+def test_one_form_on_every_way() -> None:
+    config = SignalConfig(ShardConfig(dims={0: "dp", 1: ("tp",)}), mesh={"dp": 2, "tp": 2}, params={"*": {0: "dp"}})
+    assert msgspec.convert(msgspec.to_builtins(config), SignalConfig) == config
+    assert msgspec.json.decode(msgspec.json.encode(config), type=SignalConfig) == config
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(config), type=SignalConfig) == config
+    assert hash(config) == hash(msgspec.structs.replace(config))
