@@ -15,6 +15,8 @@ from gt.config import (
     register_mesh, register_params,
 )  # fmt: skip
 from gt.devices import channels_last, channels_last_3d, contiguous_format, device, preserve_format, strided
+from gt.finfo import finfo, iinfo
+from gt.flush import ReadRefused, flush_guard
 from gt.functions.arrange import (
     alias, alias_copy, as_strided, as_strided_copy, as_strided_scatter, atleast_1d, atleast_2d, atleast_3d, block_diag,
     broadcast_shapes, cartesian_prod, column_stack, combinations, diag, diag_embed, diagflat, diagonal, diagonal_copy,
@@ -24,7 +26,7 @@ from gt.functions.arrange import (
     unravel_index, unsafe_chunk, unsafe_split, unsqueeze_copy, view_copy, vsplit, vstack,
 )  # fmt: skip
 from gt.functions.create import (
-    arange, as_tensor, asarray, bernoulli, empty, empty_like, empty_permuted, empty_strided, eye, from_numpy, full,
+    arange, as_tensor, asarray, bernoulli, empty, empty_like, empty_permuted, empty_strided, eye, fill, from_dlpack, from_numpy, full,
     full_like, linspace, logspace, multinomial, normal, ones, ones_like, rand, rand_like, randint, randint_like, randn,
     randn_like, randperm, scalar_tensor, tensor, zeros, zeros_like,
 )  # fmt: skip
@@ -82,16 +84,20 @@ from gt.ir.types import (
     DType, bfloat16, complex64, float16, float32, float64, int8, int16, int32, int64, promote_types, uint8,
 )  # fmt: skip
 from gt.ir.types import bool_ as bool
-from gt.printing import set_printoptions
+from gt.printing import printoptions, set_printoptions
 from gt.random import Generator, get_rng_state, initial_seed, manual_seed, set_rng_state
 from gt.runtime.errors import DispatcherLost, GtError, NoWorkers, RunError, WorkerLost
 from gt.serialization import load, save
 from gt.session import connect, disconnect, gpu_workers, num_workers
 from gt.shape import Size
-from gt.tensor import Tensor
+from gt.tensor import Tensor, did_you_mean
 
 __version__ = "0.1.0"
 dtype = DType
 float, double, half, long, int, short = float32, float64, float16, int64, int32, int16
 subtract, multiply, divide, true_divide = sub, mul, div, div
-zero_, fill, lu_solve, resize_as_ = Tensor.zero_, full_like, Tensor.lu_solve, Tensor.resize_as_
+zero_, lu_solve = Tensor.zero_, Tensor.lu_solve
+
+
+def __getattr__(name: str) -> object:
+    raise AttributeError(f"module 'gt' has no attribute '{name}'{did_you_mean(name, globals())}")

@@ -177,13 +177,11 @@ _hook_ids = itertools.count()
 class RemovableHandle:
     """Removes a hook."""
 
-    def __init__(self, tensor: Tensor, number: int) -> None:
-        self._tensor, self._number = weakref.ref(tensor), number
+    def __init__(self, hooks: dict[int, Hook], number: int) -> None:
+        self._hooks, self._number = hooks, number
 
     def remove(self) -> None:
-        tensor = self._tensor()
-        if tensor is not None and tensor._hooks:
-            tensor._hooks.pop(self._number, None)
+        self._hooks.pop(self._number, None)
 
 
 def register_hook(self: Tensor, hook: Hook) -> RemovableHandle:
@@ -198,8 +196,8 @@ def register_hook(self: Tensor, hook: Hook) -> RemovableHandle:
         key = key_of(self)
         if key is not None:
             key[0].hooks = True
-            key[0].hooked[key[1]] = weakref.ref(self)
-    return RemovableHandle(self, number)
+            key[0].hooked[key[1]] = self._hooks  # the hooks outlive their tensor, as torch's
+    return RemovableHandle(self._hooks, number)
 
 
 def retain_grad(self: Tensor) -> None:

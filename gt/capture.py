@@ -19,9 +19,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from gt import session as sessions
+from gt.config import get_config
 from gt.ir.graph import Graph
 from gt.ir.mesh import Sharding
-from gt.ir.signals import SignalConfig
+from gt.ir.signals import PlanOptions, SignalConfig
 from gt.ir.types import Scalar, TensorType
 from gt.passes.plan import Cluster, Plan, plan_graph
 from gt.passes.signal_placement import signal_sharding
@@ -70,7 +71,7 @@ class CaptureSession:
     __hash__ = object.__hash__
 
     def define(self, key: int, graph: Graph) -> None:
-        self._graphs[key] = graph
+        self._graphs[key] = graph if graph.options != PlanOptions() else replace(graph, options=get_config().options)
         self.inner.define(key, graph)
 
     def run(

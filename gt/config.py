@@ -15,12 +15,12 @@ import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from gt.config_file import ConfigError, did_you_mean, parse_config, read_config
-from gt.ir.signals import MeshAxes, ParamRules, ShardConfig, SignalConfig, mesh_axes, param_rules
+from gt.ir.signals import MeshAxes, ParamRules, PlanOptions, ShardConfig, SignalConfig, mesh_axes, param_rules
 from gt.runtime import env
 
 _PACKAGE = str(Path(__file__).resolve().parent) + os.sep
@@ -46,6 +46,9 @@ class Config:
         self._resolved: dict[str, SignalConfig] = {}  # each with the mesh and rules that it uses
         self._mesh: MeshAxes = ()
         self._params: ParamRules = ()
+        self._auto: Literal["search"] | None = None
+        self._comm_bytes: int | None = None
+        self._memory_bytes: int | None = None
         self._warned: set[str] = set()
         self._strict = False
         self._version = 0
@@ -85,6 +88,30 @@ class Config:
     def base(self) -> tuple[str, SignalConfig] | None:
         """Give the signal of work that no scope marks: the rules for parameters; None if there are none."""
         return ("", SignalConfig(mesh=self._mesh, params=self._params)) if self._params else None
+
+    @property
+    def options(self) -> PlanOptions:
+        """Give what is asked of the planning of all work from here on. Where anything is configured, nothing is automatic."""
+        configured = bool(self._signals or self._mesh or self._params)
+        auto = self._auto or ("rows" if env.AUTO_SHARD.get() and not configured else "off")
+        return PlanOptions(auto, self._strict, self._comm_bytes, self._memory_bytes)
+
+    def search(self, on: bool = True, memory_bytes: int | None = None) -> None:
+        """Look for the fastest placement of what no signal places, within so much memory of each worker; or stop to."""
+        with self._lock:
+            self._auto, self._memory_bytes = ("search", memory_bytes) if on else (None, None)
+            self._changed()
+
+    @contextlib.contextmanager
+    def comm_budget(self, nbytes: int) -> Iterator[None]:
+        """Make it an error to flush work in which one worker sends more than ``nbytes``."""
+        if nbytes < 0:
+            raise ValueError(f"comm_budget takes a number of bytes from 0 up, got {nbytes}")
+        before, self._comm_bytes = self._comm_bytes, nbytes
+        try:
+            yield
+        finally:
+            self._comm_bytes = before
 
     def __repr__(self) -> str:
         return f"<Config {sorted(self.signals)}{' strict' if self.strict else ''}>"
@@ -161,6 +188,7 @@ class Config:
         with self._lock:
             self._signals.clear()
             self._mesh, self._params = (), ()
+            self._auto, self._comm_bytes, self._memory_bytes = None, None, None
             self._strict = False
             self._changed()
 

@@ -113,12 +113,19 @@ class _Recording:
                 state.trace.mark(step.signal)
                 out = record(
                     step.op,
-                    tuple(v.step.results[v.index] if isinstance(v, _Lazy) else v for v in step.inputs),
+                    tuple(v.step.results[v.index] if isinstance(v, _Lazy) else _current(v) for v in step.inputs),
                     step.attrs,
                 )
                 step.results = out if isinstance(out, tuple) else (out,)
         assert value.step.results is not None
         return value.step.results[value.index]
+
+
+def _current(value: Any) -> Any:
+    """Look a value up again if a hook has read something since, which flushed its trace."""
+    if value.__class__ is ValueRef and value._trace is not None and value._trace.sealed:
+        return _lookup((value._trace, value._index))
+    return value
 
 
 def _canonical(trace: Trace, id: int) -> Key:
@@ -236,9 +243,7 @@ def _gradient_watcher(tape: Tape, nodes: list[_Entry], recording: _Recording) ->
     readers = {key: node for node in reversed(nodes) for key in node.inputs} if state.anomaly else {}
 
     def watch(key: Key, g: Any) -> Any:
-        ref = key[0].hooked.get(key[1])
-        tensor = ref() if ref is not None else None
-        for hook in list((tensor._hooks or {}).values()) if tensor is not None else ():
+        for hook in list(key[0].hooked.get(key[1], {}).values()):
             g = call_hook(hook, recording.force(g))
         if key in readers:
             _check_anomaly(readers[key], recording.force(g))

@@ -291,6 +291,8 @@ class Handle:
 
     def _materialise(self) -> Buffer:
         """Flush if pending, and give the buffer."""
+        if tracing.read_guard is not None:
+            tracing.read_guard()
         source = self
         if self._base is not None:
             with no_tape():

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import builtins
 import copy
+import difflib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self
 
 import numpy as np
@@ -17,11 +18,37 @@ import numpy as np
 from gt.autograd import backward, register_hook, retain_grad
 from gt.devices import check_options, device, strided
 from gt.functions import (
-    arrange, create, index, linalg, matrices, numeric, pointwise, promote, reduce, shape, special, statistics,
+    arrange,
+    create,
+    index,
+    linalg,
+    matrices,
+    numeric,
+    pointwise,
+    promote,
+    reduce,
+    shape,
+    special,
+    statistics,
 )  # fmt: skip
 from gt.handle import Handle
-from gt.ir.types import DType, ShapeError, bfloat16, bool_, complex64, dtype_of, float16, float32, float64, int8, int16, int32, int64, uint8
-from gt.printing import format_tensor
+from gt.ir.types import (
+    DType,
+    ShapeError,
+    bfloat16,
+    bool_,
+    complex64,
+    dtype_of,
+    float16,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+)
+from gt.printing import format_tensor, html
 from gt.trace import install_tensor
 
 
@@ -590,8 +617,24 @@ class Tensor(Handle):
             raise RuntimeError(f"Tensor.__contains__ only supports Tensor or scalar, but you passed in a {type(value)}.")
         return bool(reduce.any(pointwise.eq(self, value)))
 
+    def __getattr__(self, name: str) -> Any:
+        """Refuse an unknown name, with the nearest known one."""
+        raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'{did_you_mean(name, dir(type(self)))}")
+
+    def __dlpack__(self, **options: Any) -> Any:
+        """Hand the values, copied to this process, to another library."""
+        if self._rg:
+            raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
+        return self.numpy().__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[builtins.int, builtins.int]:
+        return (1, 0)  # the CPU's memory
+
     def __repr__(self) -> str:
         return format_tensor(self)
+
+    def _repr_html_(self) -> str:
+        return html(self)
 
     def __format__(self, spec: str) -> str:
         if not self.ndim and spec:
@@ -623,6 +666,14 @@ def _rebuild(data: bytes, storage: str, size: tuple[int, ...], dtype: DType, req
     array = np.frombuffer(data, storage).reshape(size)
     out = create.upload(array, dtype)
     return out.requires_grad_(requires_grad)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Give ". Did you mean: 'x'?" for the nearest known name, or nothing."""
+    if name.startswith("_"):
+        return ""
+    near = difflib.get_close_matches(name, [k for k in known if not k.startswith("_")], 1)
+    return f". Did you mean: '{near[0]}'?" if near else ""
 
 
 install_tensor(Tensor)

@@ -182,7 +182,7 @@ class Trace:
         self.saved: dict[int, Buffer | Scalar] = {}  # after the flush: values a later backward() reads
         self.names: dict[int, str] = {}
         self.hooks = False  # some value of this trace has a gradient hook
-        self.hooked: dict[int, weakref.ref[Any]] = {}
+        self.hooked: dict[int, dict[int, Any]] = {}  # value id -> the gradient hooks of its tensor
         self.custom: dict[int, Any] = {}  # entry -> the autograd.Function context whose backward it is
         self.stop = MAX_PENDING  # the size at which the next op flushes first; negative: at once
         self.tracked: bytearray | None = None  # by value: whether gradients flow to it; computed when asked
@@ -301,6 +301,7 @@ def current() -> Trace:
     return trace
 
 
+read_guard: Callable[[], None] | None = None  # called before a value is read; set by gt.flush_guard
 _flush: Callable[[Trace, str], None]  # set by gt.flush and gt.tensor, which import this module
 new_tensor: Callable[[Trace | None, int, TensorType], Tensor]
 _tensor_class: type[Any]

@@ -130,6 +130,11 @@ def from_numpy(array: np.ndarray, requires_grad: bool = False) -> Tensor:
     return tensor(np.asarray(array), requires_grad=requires_grad)
 
 
+def from_dlpack(ext_tensor: Any) -> Tensor:
+    """Make a tensor of another library's array. The data is copied."""
+    return tensor(np.from_dlpack(ext_tensor))
+
+
 # -- constants
 
 
@@ -233,6 +238,15 @@ def empty_like(input: Tensor, *, dtype: DTypeLike = None, **options: Any) -> Ten
 def full_like(input: Tensor, fill_value: Any, *, dtype: DTypeLike = None, **options: Any) -> Tensor:
     """Make a tensor of the shape and dtype of ``input`` filled with one value."""
     return full(input._type.shape, fill_value, dtype=dtype or input.dtype, **options)
+
+
+def fill(input: Tensor, value: Any) -> Tensor:
+    """Make a tensor of the shape and dtype of ``input`` filled with one value, whose gradient it sums."""
+    if not isinstance(value, Handle):
+        return full_like(input, value)
+    if value.ndim:
+        raise RuntimeError(f"fill only supports 0-dimension value tensor but got tensor with {value.ndim} dimensions.")
+    return record(OPS["copy"], (record(OPS["expand"], (cast(value, input.dtype),), (("shape", input._type.shape),)),))
 
 
 def arange(
@@ -455,6 +469,8 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, g
     if num_samples < 1:
         raise RuntimeError("cannot sample n_sample <= 0 samples")
     n = input._type.shape[-1]
+    if n > 2**24:
+        raise RuntimeError("number of categories cannot exceed 2^24")
     if not replacement and num_samples > n:
         raise RuntimeError("cannot sample n_sample > prob_dist.size(-1) samples without replacement")
     weights = cast(input.detach(), float64)

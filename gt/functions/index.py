@@ -386,9 +386,11 @@ def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
     if isinstance(value, Handle) and value.ndim:
         raise RuntimeError(f"index_fill_ only supports a 0-dimensional value tensor, but got tensor with {value.ndim} dimension(s).")
     d, x, index, _ = _slices("index_fill", input, dim, index, None)
-    shape = (*x._type.shape[:d], index.numel(), *x._type.shape[d + 1 :])
-    wide = reshape(index, tuple(-1 if i == d else 1 for i in range(x.ndim))).expand(shape)
-    out = record(OPS["scatter"], (x, wide, fit(value, x, shape)), (("dim", d),))
+    rows = zeros(x._type.shape[d], dtype=bool_)
+    hit = record(OPS["scatter"], (rows, index, fit(True, rows, index._type.shape)), (("dim", 0),))
+    mask = reshape(hit, tuple(-1 if i == d else 1 for i in range(x.ndim)))
+    number = operand(value, x.dtype) if is_number(value) else cast(value, x.dtype)
+    out = record(OPS["where"], (mask, number, x))
     return out if input.ndim else reshape(out, ())
 
 

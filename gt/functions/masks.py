@@ -134,7 +134,8 @@ def median(input: Tensor, dim: int = -1, *, keepdim: bool = False, dtype: Any = 
 def logsumexp(input: Tensor, dim: Any = None, *, keepdim: bool = False, dtype: Any = None, mask: Tensor | None = None) -> Tensor:
     """Give log(sum(exp(x)))."""
     x = input if dtype is None else cast(input, dtype_of(dtype))
-    return red.logsumexp(_filled(floated(x), mask, -math.inf), _dims(input, dim), keepdim)
+    out = red.logsumexp(_filled(floated(x), mask, -math.inf), _dims(input, dim), keepdim)
+    return cast(out, x.dtype) if x.dtype.kind in "bui" else out
 
 
 def logaddexp(input: Tensor, other: Tensor, *, dtype: Any = None, input_mask: Tensor | None = None, other_mask: Tensor | None = None) -> Tensor:

@@ -616,7 +616,8 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
 
 def cholesky_inverse(L: Tensor, upper: bool = False) -> Tensor:  # noqa: N803
     """Give the inverse of a matrix from its Cholesky factor."""
-    factor = L.triu() if upper else L.tril()
+    unread = L.tril(-1) if upper else L.triu(1)
+    factor = L - unread.detach()  # the other triangle is not read, but torch gives it a gradient
     full = matmul(_adj(factor), factor) if upper else matmul(factor, _adj(factor))
     return inv(full)
 

@@ -145,6 +145,7 @@ def _shift(name: str, a: Any, b: Any) -> Tensor:
 
 def rsub(input: Tensor, other: Tensor | Scalar, *, alpha: Scalar = 1) -> Tensor:
     """Give ``other - alpha * input``."""
+    need_tensor("rsub", input=input)
     return sub(other, input, alpha=alpha)  # type: ignore[arg-type]
 
 

@@ -241,11 +241,13 @@ clip = clamp
 
 def clamp_min(input: Tensor, min: Tensor | Scalar) -> Tensor:
     """Limit from below."""
+    need_tensor("clamp_min", input=input)
     return binary(MAXIMUM, input, min)
 
 
 def clamp_max(input: Tensor, max: Tensor | Scalar) -> Tensor:
     """Limit from above."""
+    need_tensor("clamp_max", input=input)
     return binary(MINIMUM, input, max)
 
 

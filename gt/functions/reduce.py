@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gt.functions.pointwise import sqrt, to_bool
-from gt.functions.promote import binary, cast, floated, need_tensor
+from gt.functions.promote import binary, cast, floated
 from gt.functions.shape import narrow, squeeze
 from gt.handle import Handle
 from gt.ir.ops import OPS
@@ -97,6 +97,8 @@ def min(input: Tensor, dim: Any = None, keepdim: bool = False, *, axis: int | No
 
 
 def _extreme(name: str, input: Tensor, dim: Any, keepdim: bool, axis: int | None, keepdims: bool | None) -> Any:
+    if not isinstance(input, Handle):
+        raise TypeError(f"{name}(): argument 'input' (position 1) must be Tensor, not {type(input).__name__}")
     from_dim = dim if axis is None else axis
     if isinstance(from_dim, Handle):
         return binary(OPS[f"{name}imum"], input, from_dim)

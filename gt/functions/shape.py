@@ -283,6 +283,8 @@ def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
     """Give ``length`` elements of ``dim`` from ``start`` on. A view."""
     d = normalize_dim(dim, input.ndim)
     size = input._type.shape[d]
+    if isinstance(start, Handle) and (start.ndim or start.dtype.kind not in "ui"):
+        raise RuntimeError("start must be an 0-dim integral Tensor.")
     start = start.__index__()
     if start < 0:
         start += size

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias, Union
 
-from gt.ir.signals import SignalConfig
+from gt.ir.signals import PlanOptions, SignalConfig
 from gt.ir.types import DType, TensorType
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Graph:
     """Inputs (buffers), run-time scalars (0-d, given anew at each run), nodes in order, and outputs.
 
     ``donated``: indices of inputs nobody needs after the run. ``signals``: what each signal named in the graph asks for.
-    ``meshes``: workers present, as the mesh that unplaced values live on.
+    ``options``: what its client asks of planning.
     """
 
     name: str
@@ -113,6 +113,7 @@ class Graph:
     stage: Stage = Stage.GLOBAL
     donated: frozenset[int] = frozenset()
     signals: tuple[tuple[str, SignalConfig], ...] = ()
+    options: PlanOptions = PlanOptions()
 
     @cached_property
     def producer(self) -> dict[Value, Node]:
@@ -168,6 +169,7 @@ def _canonical(graph: Graph) -> tuple[object, ...]:
         ids(graph.outputs),
         graph.donated,
         graph.signals,
+        graph.options,
     )
 
 

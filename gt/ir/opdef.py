@@ -114,6 +114,7 @@ class OpDef:
     scalars:  names of attributes that are given as run-time scalars instead when recorded (documentation).
     view:     the result only rearranges operand 0, and may share memory with it.
     shares:   ``(operand types, result types) -> bool`` for other ops whose torch form may give operand 0's memory back.
+    creates:  makes a tensor out of nothing but attributes and numbers, as users do to begin with (randn, zeros).
     random:   result depends on the attributes seed/stream (never merged by cse, may be recomputed).
     decompose: ``(inputs, attrs) -> outputs`` in other ops. ``torch`` may then be None.
     inplace:  ``{result index: operand index}`` the torch lowering ``torch_inplace`` overwrites when donated.
@@ -140,6 +141,7 @@ class OpDef:
     doc: str = ""
     view: bool = False
     shares: Callable[[Sequence[TensorType], Sequence[TensorType]], bool] | None = None
+    creates: bool = False
     random: bool = False
     decompose: Callable[..., Any] | None = None
     torch_inplace: Callable[..., str] | None = None

@@ -15,11 +15,12 @@ import msgspec
 from gt.ir.graph import AttrValue, Coord, Graph, Location, Node, Stage, Value
 from gt.ir.mesh import Mesh, Sharding
 from gt.ir.ops import OPS
-from gt.ir.signals import SignalConfig
+from gt.ir.signals import PlanOptions, SignalConfig
 from gt.ir.types import LONG, TensorType
 
 VERSION = 1
 _T = TypeVar("_T")
+_Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 
 class ParseError(ValueError):
@@ -145,13 +146,16 @@ class _Parser:
             self.at -= 1
             self.fail(f"this is gtir {version}; this version of gt reads gtir {VERSION}")
         signals: list[tuple[str, SignalConfig]] = []
+        options = PlanOptions()
         while not self.accept("graph"):
             if self.accept("mesh"):
                 self.mesh()
             elif self.accept("signal"):
-                signals.append(self.signal())
+                signals.append((self.at_name(), self.struct(SignalConfig)))
+            elif self.accept("options"):
+                options = self.struct(PlanOptions)
             else:
-                self.fail(f"expected mesh, signal or graph, got {self.peek.text or 'the end'}")
+                self.fail(f"expected mesh, signal, options or graph, got {self.peek.text or 'the end'}")
         name, stage = self.at_name(), self.name()
         if stage not in {s.value for s in Stage}:
             self.at -= 1
@@ -162,7 +166,9 @@ class _Parser:
         inputs, scalars, nodes, donated = self.body()
         outputs = self.result()
         self.at = len(self.tokens) - 1
-        return Graph(name, tuple(inputs), tuple(scalars), tuple(nodes), outputs, self.stage, donated, tuple(signals))
+        return Graph(
+            name, tuple(inputs), tuple(scalars), tuple(nodes), outputs, self.stage, donated, tuple(signals), options
+        )
 
     def mesh(self) -> None:
         start = self.at
@@ -183,19 +189,20 @@ class _Parser:
         self.expect(":")
         return self.integer()
 
-    def signal(self) -> tuple[str, SignalConfig]:
-        name, first = self.at_name(), self.peek
+    def struct(self, kind: type[_Struct]) -> _Struct:
+        """Take a JSON object in braces as a struct."""
+        first = self.peek
         self.expect("{")
         depth = 1
         while depth:
             token = self.peek
             depth += {"{": 1, "}": -1}.get(token.text, 0) if token.kind == "punct" else 0
             if token.kind == "end":
-                self.fail("the signal's { is never closed", first.at)
+                self.fail("the { is never closed", first.at)
             self.at += 1
         stop = self.tokens[self.at - 1].at + 1
         try:
-            return name, msgspec.json.decode(self.text[first.at : stop], type=SignalConfig)
+            return msgspec.json.decode(self.text[first.at : stop], type=kind)
         except (msgspec.DecodeError, ValueError) as error:
             self.fail(str(error), first.at)
 

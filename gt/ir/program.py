@@ -15,7 +15,7 @@ import msgspec
 from gt.ir.graph import Attrs, AttrValue, Coord, Graph, Location, Node, Stage, Value
 from gt.ir.mesh import Mesh, Reduction, Sharding
 from gt.ir.ops import OPS
-from gt.ir.signals import SignalConfig
+from gt.ir.signals import PlanOptions, SignalConfig
 from gt.ir.types import DTYPES, DType, TensorType
 
 MAX_NODES = 200_000
@@ -173,6 +173,7 @@ class WireGraph(msgspec.Struct, frozen=True):
     configs: tuple[tuple[str, Any], ...] = ()
     locations: tuple[tuple[str, int, str, str], ...] = ()
     donated: tuple[int, ...] = ()
+    options: PlanOptions = PlanOptions()
 
 
 class WireSharding(msgspec.Struct, frozen=True, array_like=True):
@@ -219,6 +220,7 @@ def encode_graph(graph: Graph) -> WireGraph:
         configs=tuple((name, msgspec.to_builtins(config)) for name, config in graph.signals),
         locations=tuple((loc.file, loc.line, loc.function, loc.source) for loc in locs),
         donated=tuple(sorted(graph.donated)),
+        options=graph.options,
     )
 
 
@@ -256,7 +258,8 @@ class _Decoder:
         if not all(0 <= i < len(inputs) for i in wire.donated):
             _refuse("donated names an input that is not there")
         configs = tuple(self.config(name, config) for name, config in wire.configs)
-        return Graph(wire.name, inputs, scalars, nodes, outputs, Stage.GLOBAL, frozenset(wire.donated), configs)
+        donated = frozenset(wire.donated)
+        return Graph(wire.name, inputs, scalars, nodes, outputs, Stage.GLOBAL, donated, configs, wire.options)
 
     def value(self, type_: TensorType) -> Value:
         if len(self.values) >= MAX_VALUES:

@@ -8,7 +8,7 @@ Next: ``gt.config`` (loading), ``gt.passes.signal_placement`` (what it means for
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -83,6 +83,21 @@ class SignalConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.shard is not None or bool(self.params)
 
 
+class PlanOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a client asks of the planning of all its work, beside signals.
+
+    ``auto``: what is done with tensors that no signal places: "off" keeps them whole, "rows" splits created tensors of
+    two dims or more by rows where the workers divide them, "search" looks for the fastest placement of the whole graph
+    within ``memory_bytes`` of each worker. ``strict``: a value moved that nobody asked to move is an error.
+    ``comm_bytes``: more bytes than these sent by one worker in one run are an error.
+    """
+
+    auto: Literal["off", "rows", "search"] = "off"
+    strict: bool = False
+    comm_bytes: int | None = None
+    memory_bytes: int | None = None
+
+
 def mesh_axes(given: Mapping[str, int] | Iterable[Any]) -> MeshAxes:
     """Give a mesh's axes in one form. Errors: ValueError for a size below 1 (one -1 is allowed), TypeError."""
     pairs = tuple((name, size) for name, size in _items(given))
@@ -130,5 +145,6 @@ def _set(config: msgspec.Struct, name: str, value: object) -> None:
 
 
 __all__ = [
-    "Axes", "DimAxes", "MeshAxes", "ParamRules", "ShardConfig", "SignalConfig", "dim_axes", "mesh_axes", "param_rules",
+    "Axes", "DimAxes", "MeshAxes", "ParamRules", "PlanOptions", "ShardConfig", "SignalConfig", "dim_axes", "mesh_axes",
+    "param_rules",
 ]  # fmt: skip

@@ -28,7 +28,7 @@ from gt.ir.graph import AttrValue, Coord, Graph, Location, Node, Stage, Value
 from gt.ir.mesh import Mesh
 from gt.ir.parse import VERSION, ParseError, parse_graph
 from gt.ir.program import Collective, Compute, Free, Program, WireNode, WireType, unpack_attrs
-from gt.ir.signals import SignalConfig
+from gt.ir.signals import PlanOptions
 from gt.ir.types import SHORT, DType, TensorType
 
 _BARE = re.compile(r"[A-Za-z_][\w.]*\Z", re.ASCII)
@@ -44,7 +44,9 @@ def print_graph(graph: Graph, locations: bool = False) -> str:
     for mesh, name in meshes.items():
         axes = ", ".join(f"{_bare(a)}: {size}" for a, size in mesh.axes)
         lines.append(f"mesh @{name} {{{axes}}} workers {' '.join(map(str, mesh.workers))}")
-    lines += [f"signal @{_bare(name)} {_signal_text(config)}" for name, config in graph.signals]
+    lines += [f"signal @{_bare(name)} {_struct_text(config)}" for name, config in graph.signals]
+    if graph.options != PlanOptions():
+        lines.append(f"options {_struct_text(graph.options)}")
     lines.append(f"graph @{_bare(graph.name)} {graph.stage.value} {{")
     for i, value in enumerate(graph.inputs):
         donated = " donated" if i in graph.donated else ""
@@ -147,8 +149,8 @@ def _mesh_names(graph: Graph) -> dict[Mesh, str]:
     return meshes
 
 
-def _signal_text(config: SignalConfig) -> str:
-    return json.dumps(_given(config))
+def _struct_text(struct: msgspec.Struct) -> str:
+    return json.dumps(_given(struct))
 
 
 def _given(struct: msgspec.Struct) -> dict[str, Any]:

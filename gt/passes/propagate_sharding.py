@@ -18,12 +18,14 @@ from typing import ClassVar
 from gt.ir.graph import Graph, Node, Stage, Value
 from gt.ir.mesh import Mesh, Sharding
 from gt.ir.ops import collective
+from gt.ir.signals import SignalConfig
 from gt.ir.types import TensorType
 from gt.passes.context import Context
 from gt.passes.placement import Choice, Problem, choose
 from gt.passes.reshard import cost_s, is_local, usable_as
 from gt.passes.signal_placement import ParamPlacement, cut, declared_mesh, signal_mesh
 
+UNPLACED = SignalConfig()
 ROUNDS = 4  # forward and backward alternate at most so often; two suffice for all but contrived graphs
 
 
@@ -111,6 +113,8 @@ def _renamed(graph: Graph, mapping: dict[Value, Value]) -> Graph:
 
 def _anything_placed(graph: Graph, mesh: Mesh) -> bool:
     """Whether there is anything to derive from: a signal that shards, or an input not whole on all workers."""
+    if graph.options.auto == "rows" and any(node.op.creates for node in graph.nodes):
+        return True
     if any(_sharding(v).mesh != mesh or not _sharding(v).is_replicated for v in graph.inputs):
         return True
     if any(config.params for _, config in graph.signals):
@@ -160,6 +164,8 @@ class _Placer:
             self.origin[value] = "where its buffer lives" if not _sharding(value).is_replicated else ""
         self._read_signals()
         self._place_parameters()
+        if graph.options.auto == "rows":
+            self._split_created()
         self._keep_updates()
 
     # -- given placements
@@ -184,19 +190,39 @@ class _Placer:
                     self.context.note(value, f"signal {node.signal!r}: {problem}")
 
     def _place_parameters(self) -> None:
-        """Bring what a rule for parameters names, by its name, to where the rule says: inputs at once, results when made."""
+        """Bring what a rule for parameters names, by its name, to where the rule says: inputs at once, results when made.
+
+        A gradient that is kept is split as its parameter.
+        """
         rules = ParamPlacement.of((config for _, config in self.graph.signals), self.mesh)
         if not rules.rules:
             return
         for value in (*self.graph.inputs, *dict.fromkeys(self.graph.outputs)):
-            found = rules.find(value.hint, value.type)
-            if found is None:
+            gradient = value.hint.startswith("d_")
+            found = rules.find(value.hint.removeprefix("d_"), value.type)
+            if found is None or (gradient and found[0].is_replicated):
                 continue
             placed, pattern, problem = found
             (self.placed if value in self.placed else self.fixed)[value] = placed
             self.origin[value] = f"parameters {pattern!r}"
             if problem:
                 self.context.note(value, f"parameters {pattern!r}: {problem}")
+
+    def _split_created(self) -> None:
+        """The simple automatic rule: created tensors are split by rows where the workers divide them.
+
+        Constants that nobody keeps are made where they are read.
+        """
+        axes = tuple(axis for axis, _ in self.mesh.axes)
+        for node in self.graph.nodes:
+            if not node.op.creates or self.configs.get(node.signal or "", UNPLACED).shard is not None:
+                continue
+            for value in node.outputs:
+                fits = value.type.ndim > 1 and value.type.shape[0] and value.type.shape[0] % self.mesh.size == 0
+                if fits and value not in self.fixed and (node.op.random or value in self.is_output):
+                    rows = tuple(axes if d == 0 else () for d in range(value.type.ndim))
+                    self.fixed[value] = Sharding(self.mesh, rows)
+                    self.origin[value] = "created tensors are split by rows (GT_AUTO_SHARD=0 keeps them whole)"
 
     def _keep_updates(self) -> None:
         """An output that overwrites an input stays where the input is, or the next step would be another plan.

@@ -44,6 +44,7 @@ class Request(msgspec.Struct, frozen=True):
     specs: tuple[InputSpec, ...]
     device: str
     threads: int
+    precision: str  # of float32 matrix products, in torch's words
     path: str
 
 
@@ -91,6 +92,7 @@ def serve() -> None:
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # a compiler's chatter must not mix with replies
     os.nice(10)
+    importlib.import_module("torch._inductor")  # seconds, which pass before the first request if started early
     requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_read_requests, args=(requests, os.getppid()), daemon=True).start()
     torch.set_grad_enabled(False)
@@ -133,9 +135,10 @@ def compile_piece(request: Request) -> None:
     symbolic = importlib.import_module("torch.fx.experimental.symbolic_shapes")
     fake, guards = importlib.import_module("torch._subclasses.fake_tensor"), importlib.import_module("torch._guards")
     torch.set_num_threads(request.threads)
-    if request.device == "cpu":
-        config: Any = importlib.import_module("torch._inductor.config")
-        config.compile_threads = 1  # a pool costs seconds to start
+    torch.set_float32_matmul_precision(request.precision)
+    config: Any = importlib.import_module("torch._inductor.config")
+    # on CPU a pool costs seconds to start; on a GPU several of these processes compile at once
+    config.compile_threads = 1 if request.device == "cpu" else max(1, (os.cpu_count() or 1) // 4)
     with _locked(path):
         if path.exists():
             return

@@ -1,8 +1,8 @@
 """The compiled tier: pieces compiled by Inductor in another process, to artefacts without guards, kept on disk.
 
-Compiling in this process would take the interpreter lock from the runs. A child compiles and saves; a thread here loads
-what it saved. Artefacts hold pickles, so their folder is this user's alone. Their names carry no rank, device index or
-process. Owns: ``Compiler``, artefact keys and their folder. Must not know: programs, when to compile.
+Compiling in this process would take the interpreter lock from the runs. Children compile and save; threads here load
+what they saved. Artefacts hold pickles, so their folder is this user's alone. Their names carry no rank, device index
+or process. Owns: ``Compiler``, artefact keys and their folder. Must not know: programs, when to compile.
 Next: ``compile_process`` (the child), ``executor`` (who asks).
 """
 
@@ -36,6 +36,7 @@ from gt.runtime.layout import Piece
 DEADLINE_S = 1800.0  # a compile that takes longer is given up and its process killed
 DEFAULT_FOLDER = Path("~/.cache/gt/compiled")
 _CLOSED = "the engine is closed"
+MAX_CHILDREN = 4  # on a GPU, where distinct regions compile side by side
 _CHILD = "import sys; sys.path[:] = sys.argv[1:]; from gt.runtime.compile_process import serve; serve()"
 
 
@@ -84,8 +85,8 @@ def _hardware(device: str) -> str:
 
 
 def artefact_key(piece: Piece, specs: Sequence[InputSpec], device: str, threads: int) -> str:
-    """Give the name of an artefact: equal for equal pieces, layouts, code, torch and kinds of device."""
-    kind = _hardware(device) + (f" {threads} threads" if device == "cpu" else "")
+    """Give the name of an artefact: equal for equal pieces, layouts, code, torch, precision and kinds of device."""
+    kind = _hardware(device) + (f" {threads} threads" if device == "cpu" else torch.get_float32_matmul_precision())
     text = f"{torch.__version__} {sys.version_info[:2]} {kind}".encode()
     digest = hashlib.sha256(_code_version() + text)
     digest.update(msgspec.msgpack.encode((piece, tuple(specs))))
@@ -109,19 +110,19 @@ def private_folder(folder: Path) -> Path:
 
 
 class Compiler:
-    """Gives compiled pieces as futures. One thread asks the child and loads; the child starts at the first need."""
+    """Gives compiled pieces as futures. Threads ask a child each, and load; both start at the first need."""
 
     def __init__(self, device: torch.device, folder: Path | None = None) -> None:
         self.device = str(device)
         self.threads = torch.get_num_threads()
         self.folder = private_folder(folder or DEFAULT_FOLDER)
+        many = max(1, min(MAX_CHILDREN, (os.cpu_count() or 1) // 2))
+        self.children = [_Child(self.folder) for _ in range(1 if device.type == "cpu" else many)]
         self._known: dict[str, Future[Compiled]] = {}
-        self._todo: queue.SimpleQueue[tuple[str, Request, Future[Compiled]] | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self._child: subprocess.Popen[bytes] | None = None
-        self._chatter = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the compiler
-        self._lock = threading.Lock()
-        self._closed = False
+        self._todo: queue.SimpleQueue[tuple[Request, Future[Compiled]] | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._loading = threading.Lock()
+        self._closed = self._registered = False
 
     def path(self, piece: Piece, specs: Sequence[InputSpec]) -> Path:
         return self.folder / f"{artefact_key(piece, specs, self.device, self.threads)}.bin"
@@ -129,6 +130,12 @@ class Compiler:
     def is_cached(self, piece: Piece, specs: Sequence[InputSpec]) -> bool:
         """Tell whether an artefact is on disk, so that loading it needs no compile."""
         return self.path(piece, specs).exists()
+
+    def warm(self) -> None:
+        """Start the children, whose first seconds go into imports, before anything is asked of them."""
+        self._end_at_exit()
+        for child in self.children:
+            child.start()
 
     def submit(self, piece: Piece, specs: Sequence[InputSpec]) -> Future[Compiled]:
         """Compile or load in the background. The future raises CompileError."""
@@ -141,91 +148,128 @@ class Compiler:
         if self._closed:
             future.set_exception(CompileError(_CLOSED))
             return future
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="gt-compiler", daemon=True)
-            self._thread.start()
-            atexit.register(self._kill)
-        self._todo.put((path.name, Request(piece, tuple(specs), self.device, self.threads, str(path)), future))
+        self._end_at_exit()
+        if len(self._threads) < len(self.children):
+            child = self.children[len(self._threads)]
+            self._threads.append(threading.Thread(target=self._work, args=(child,), name="gt-compiler", daemon=True))
+            self._threads[-1].start()
+        precision = torch.get_float32_matmul_precision()
+        self._todo.put((Request(piece, tuple(specs), self.device, self.threads, precision, str(path)), future))
         return future
 
     def close(self) -> None:
-        """Kill the child and end the thread. Idempotent."""
+        """Kill the children and end the threads. Idempotent."""
         self._closed = True
         self._kill()
-        if self._thread is not None:
+        for _ in self._threads:
             self._todo.put(None)
-            self._thread.join(timeout=30)  # a load under way cannot be broken off
-            self._thread = None
-            atexit.unregister(self._kill)
-        self._chatter.close()
+        for thread in self._threads:
+            thread.join(timeout=30)  # a load under way cannot be broken off
+        self._threads.clear()
+        atexit.unregister(self._kill)
+        for child in self.children:
+            child.close()
+
+    def _end_at_exit(self) -> None:
+        if not self._registered:
+            self._registered = True
+            atexit.register(self._kill)
 
     def _kill(self) -> None:
-        with self._lock:
-            child, self._child = self._child, None
-        if child is None:
-            return
-        _kill_group(child.pid)
-        child.wait()
-        for pipe in (child.stdin, child.stdout):
-            if pipe is not None:
-                pipe.close()
+        for child in self.children:
+            child.end()
 
-    def _work(self) -> None:
+    def _work(self, child: _Child) -> None:
         torch.set_grad_enabled(False)
         while (job := self._todo.get()) is not None:
-            _, request, future = job
+            request, future = job
             try:
                 if self._closed:
                     raise CompileError(_CLOSED)
-                future.set_result(self._obtain(request))
+                future.set_result(self._obtain(request, child))
             except CompileError as e:
                 future.set_exception(e)
             except Exception as e:
                 future.set_exception(CompileError(f"{type(e).__name__}: {e}"))
 
-    def _obtain(self, request: Request) -> Compiled:
+    def _obtain(self, request: Request, child: _Child) -> Compiled:
         seconds = 0.0
         if not Path(request.path).exists():
-            seconds = self._ask(request)
+            seconds = child.ask(request)
         kept = request.piece.kept()
-        function = _load(request.path, self.folder)
+        with self._loading:
+            function = _load(request.path, self.folder)
         return Compiled(function, kept, tuple(s.stride for s in request.specs), seconds)
 
-    def _ask(self, request: Request) -> float:
-        """Have the child compile. Errors: CompileError with its report."""
-        child = self._start()
-        assert child.stdin is not None and child.stdout is not None
+
+class _Child:
+    """One compiling process, started again after it died. Asked by one thread; ended by any."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.process: subprocess.Popen[bytes] | None = None
+        self.chatter = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the child
+        self.lock = threading.Lock()
+        self.closed = False
+
+    def ask(self, request: Request) -> float:
+        """Compile; give the seconds. Errors: CompileError with the child's report."""
+        process = self.start()
+        assert process.stdin is not None and process.stdout is not None
         try:
-            send(child.stdin, msgspec.msgpack.encode(request))
-            ready, _, _ = select.select([child.stdout], [], [], DEADLINE_S)
-            body = receive(child.stdout) if ready else None
+            send(process.stdin, msgspec.msgpack.encode(request))
+            importlib.import_module("torch._inductor")  # needed for loading; meanwhile the child compiles
+            ready, _, _ = select.select([process.stdout], [], [], DEADLINE_S)
+            body = receive(process.stdout) if ready else None
         except (OSError, ValueError):  # the child died, or close() took the pipes away
             body = None
         if body is None:
-            self._kill()
-            raise CompileError(_CLOSED if self._closed else f"the compiling process ended: {self._last_words()}")
+            closed = self.closed
+            self._stop()
+            raise CompileError(_CLOSED if closed else f"the compiling process ended: {self._last_words()}")
         reply = msgspec.msgpack.decode(body, type=Reply)
         if reply.error:
             raise CompileError(reply.error)
         return reply.seconds
 
-    def _start(self) -> subprocess.Popen[bytes]:
-        with self._lock:
-            if self._closed:
+    def start(self) -> subprocess.Popen[bytes]:
+        """Give the running process. Errors: CompileError once it was ended."""
+        with self.lock:
+            if self.closed:
                 raise CompileError(_CLOSED)
-            if self._child is None or self._child.poll() is not None:
+            if self.process is None or self.process.poll() is not None:
                 path = [entry for entry in sys.path if entry]
-                self._chatter.truncate(0)
-                self._child = subprocess.Popen(
+                self.chatter.truncate(0)
+                self.process = subprocess.Popen(
                     [sys.executable, "-c", _CHILD, *path], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                    stderr=self._chatter, start_new_session=True, cwd=self.folder,
+                    stderr=self.chatter, start_new_session=True, cwd=self.folder,
                 )  # fmt: skip
-            return self._child
+            return self.process
+
+    def end(self) -> None:
+        """Kill the process for good."""
+        self.closed = True
+        self._stop()
+
+    def close(self) -> None:
+        self.end()
+        self.chatter.close()
+
+    def _stop(self) -> None:
+        with self.lock:
+            process, self.process = self.process, None
+        if process is None:
+            return
+        _kill_group(process.pid)
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
 
     def _last_words(self) -> str:
-        """Give the last line that the child wrote to stderr."""
-        size = os.fstat(self._chatter.fileno()).st_size
-        lines = os.pread(self._chatter.fileno(), 2000, max(0, size - 2000)).decode(errors="replace").split("\n")
+        """Give the last line that the process wrote to stderr."""
+        size = os.fstat(self.chatter.fileno()).st_size
+        lines = os.pread(self.chatter.fileno(), 2000, max(0, size - 2000)).decode(errors="replace").split("\n")
         return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
 
 

@@ -36,6 +36,8 @@ MAX_CAPTURES = 8  # of one unit; a unit whose inputs keep moving runs without a 
 MAX_SHARE = 0.125  # of the device's memory that static inputs and outputs of all graphs may take
 MAX_GRAPHS = 512
 SLOTS = 32  # runs in flight whose scalars have a slot of their own
+LARGE = 64 << 20  # an input this large is copied before each replay only if it keeps moving
+FEW, MANY = 1, 5  # moves after which a small, a large or overwritten input is taken to move always
 
 _address, _stride = torch.Tensor.data_ptr, torch.Tensor.stride
 
@@ -51,8 +53,10 @@ class Graph(Protocol):
 class Capturer(Protocol):
     """Records work instead of running it."""
 
-    def capture(self, body: Callable[[], list[Tensor]]) -> tuple[Graph, list[Tensor]]:
-        """Give the graph of what ``body`` does and the tensors its outputs will be in. Errors: RuntimeError kin."""
+    def capture(
+        self, body: Callable[[list[Tensor]], list[Tensor]], inputs: Sequence[Tensor]
+    ) -> tuple[Graph, list[Tensor]]:
+        """Give the graph of what ``body`` does to ``inputs`` and the tensors its outputs will be in."""
         ...
 
 
@@ -64,7 +68,9 @@ class CudaCapturer:
         self.stream = torch.cuda.Stream(device)
         self.pool = torch.cuda.graph_pool_handle()
 
-    def capture(self, body: Callable[[], list[Tensor]]) -> tuple[Graph, list[Tensor]]:
+    def capture(
+        self, body: Callable[[list[Tensor]], list[Tensor]], inputs: Sequence[Tensor]
+    ) -> tuple[Graph, list[Tensor]]:
         graph: Any = torch.cuda.CUDAGraph()
         current = torch.cuda.current_stream(self.device)
         self.stream.wait_stream(current)
@@ -74,7 +80,7 @@ class CudaCapturer:
             with torch.cuda.stream(self.stream):
                 graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
                 try:
-                    outputs = body()
+                    outputs = body(list(inputs))
                 except BaseException:
                     with suppress(RuntimeError):
                         graph.capture_end()
@@ -261,14 +267,20 @@ class GraphUnit:
         same = self._observe(a)
         if self.captured is not None:
             self.stats.misses += 1
-        if self._runs <= self.after or not self._is_steady(same):
+        stay = self._must_stay(a)
+        limits = [MANY if s else FEW for s in stay]
+        if self._runs <= self.after or any(
+            must and not s and m <= limit for must, s, m, limit in zip(stay, same, self._moves, limits, strict=True)
+        ):
             return None
         if self.stats.captures >= MAX_CAPTURES:
             self._give_up(f"its inputs have moved after {MAX_CAPTURES} captures")
             return None
         self.drop()
+        self.graphs.settle()  # an input still lying in scratch moves now, not after its address was captured
+        fixed = [s and m <= limit for s, m, limit in zip(same, self._moves, limits, strict=True)]
         try:
-            self.captured = captured = self._capture(a, self._fixed(same))
+            self.captured = captured = self._capture(a, fixed)
         except Exception as e:
             self._give_up(f"{type(e).__name__}: {str(e).strip().splitlines()[0] if str(e).strip() else ''}")
             return None
@@ -281,24 +293,20 @@ class GraphUnit:
         self._runs += 1
         same = [ref() is t for ref, t in zip(self._last, a, strict=True)] if self._last else [False] * len(a)
         self._last = [weakref.ref(t) for t in a]
-        if self._runs > 1:
-            self._moves = [m + (not s) for m, s in zip(self._moves or [0] * len(a), same, strict=True)]
+        before = self._moves or [-1] * len(a)  # that nothing was seen before is no move
+        self._moves = [m + (not s) for m, s in zip(before, same, strict=True)]
         return same
 
-    def _is_steady(self, same: Sequence[bool]) -> bool:
-        """What is overwritten must have come twice the same to be captured at its address, or be known to move."""
-        return all(same[i] or self._moves[i] > 2 for i in self.mutated)
-
-    def _fixed(self, same: Sequence[bool]) -> list[bool]:
-        """An input that is only read is copied once it has been seen to move, the first run aside."""
-        return [s and (i in self.mutated or self._moves[i] == 0) for i, s in enumerate(same)]
+    def _must_stay(self, a: Sequence[Tensor]) -> list[bool]:
+        """Say which inputs cost too much to copy before each replay: those overwritten, and large ones."""
+        return [i in self.mutated or t.nbytes >= LARGE for i, t in enumerate(a)]
 
     def _capture(self, a: list[Tensor], fixed: list[bool]) -> _Captured:
         if self._slots is None:
             self._slots = ScalarSlots(self.sources, self.graphs.device)
         inputs = [t if f else torch.empty_like(t) for t, f in zip(a, fixed, strict=True)]
         views = self._slots.views
-        graph, outputs = self.graphs.capturer.capture(lambda: self.body(list(inputs), views))
+        graph, outputs = self.graphs.capturer.capture(lambda x: self.body(x, views), inputs)
         where = {id(t): i for i, t in enumerate(inputs)}
         kept = tuple(i if (i := where.get(id(t), -1)) >= 0 and fixed[i] else -1 for t in outputs)
         at = tuple(i for i, f in enumerate(fixed) if f)

@@ -20,8 +20,10 @@ import zmq
 
 from gt.runtime import env, wire
 from gt.runtime.dispatcher_state import (
+    Command,
     DispatcherState,
     Event,
+    Expelled,
     Kill,
     MakePlan,
     Options,
@@ -138,7 +140,7 @@ class Dispatcher:
         if isinstance(event, Planned):
             self._tell_plan(event)
         for now in events:  # sending may find peers gone
-            for command in self.state.handle(now):
+            for command in self._decide(now):
                 match command:
                     case Send():
                         self._send(command, events)
@@ -150,6 +152,17 @@ class Dispatcher:
                             os.kill(pid, signal.SIGKILL)
         if self.report_fd is not None and isinstance(event, Received) and isinstance(event.message, wire.Attach):
             self._report_workers()
+
+    def _decide(self, event: Event) -> list[Command]:
+        """Step the state. A message that it fails on costs its sender the session, and nobody else."""
+        try:
+            return self.state.handle(event)
+        except Exception as e:
+            if not isinstance(event, Received):
+                raise
+            self.logger.exception("a fault in gt, at a message of %s: %r", self._name(event.peer), event.message)
+            reason = f"the server failed on a {type(event.message).__name__}: {type(e).__name__}: {e}"
+            return self.state.handle(Expelled(event.now, event.peer, reason))
 
     def _send(self, command: Send, events: list[Event]) -> None:
         message, last = command.message, self._encoded

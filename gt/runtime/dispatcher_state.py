@@ -44,6 +44,15 @@ class PeerGone:
 
 
 @dataclass(frozen=True, slots=True)
+class Expelled:
+    """A peer's message made this program fail: whatever the peer wants is not served, and nobody else should notice."""
+
+    now: float
+    peer: bytes
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Planned:
     """A plan was made: programs by worker and the placed types of the outputs; or why not."""
 
@@ -61,7 +70,7 @@ class Tick:
     now: float
 
 
-Event: TypeAlias = Received | PeerGone | Planned | Tick
+Event: TypeAlias = Received | PeerGone | Expelled | Planned | Tick
 
 # -- commands
 
@@ -173,6 +182,8 @@ class DispatcherState:
                 self._planned(event)
             case PeerGone(_, peer):
                 self._peer_gone(peer)
+            case Expelled(_, peer, reason):
+                self._expel(peer, reason)
             case Tick():
                 self._tick()
         out, self.out = self.out, []
@@ -258,6 +269,14 @@ class DispatcherState:
             else:
                 self.peers.pop(peer, None)
                 self.rendezvous.drop_peer(peer)
+
+    def _expel(self, peer: bytes, reason: str) -> None:
+        owner = self.peers.get(peer)
+        self._send(owner.down if isinstance(owner, Client) else peer, wire.Refused(reason))
+        if isinstance(owner, Client):
+            self._client_gone(owner)
+        elif isinstance(owner, Worker):
+            self._worker_lost(owner, f"worker {owner.id} sent what this server cannot handle")
 
     def _tick(self) -> None:
         for worker in list(self.workers.values()):
@@ -707,6 +726,6 @@ class DispatcherState:
 
 
 __all__ = [
-    "Command", "DispatcherState", "Event", "Kill", "MakePlan", "Options", "PeerGone", "Planned", "Received", "Send",
+    "Command", "DispatcherState", "Event", "Expelled", "Kill", "MakePlan", "Options", "PeerGone", "Planned", "Received", "Send",
     "Tick",
 ]  # fmt: skip

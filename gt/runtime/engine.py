@@ -17,7 +17,7 @@ from gt.ir.program import Collective, Program
 from gt.ir.types import DType, Scalar
 from gt.runtime.errors import RunError
 
-Tier: TypeAlias = Literal["eager", "compiled"]
+Tier: TypeAlias = Literal["eager", "compiled", "graph"]
 
 
 class ExecutionError(RunError):
@@ -40,7 +40,7 @@ class Comm(Protocol):
 
 @dataclass
 class LoadedStats:
-    """What happened to one loaded program. ``notes`` say why a piece stays at the eager tier."""
+    """What happened to one loaded program. ``notes`` say why a piece stays eager, or has no graph."""
 
     runs: int = 0
     compiled_runs: int = 0
@@ -48,6 +48,7 @@ class LoadedStats:
     compiled_pieces: int = 0
     strided_fallbacks: int = 0  # calls of a compiled piece that ran eagerly because an input's layout differed
     compile_s: float = 0.0
+    graph_runs: int = 0  # runs that were the replay of one CUDA graph
     notes: list[str] = field(default_factory=list)
 
 

@@ -6,6 +6,7 @@ Next: ``render`` (a piece's source).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -16,6 +17,7 @@ from gt.ir.program import Collective, Compute, Program, WireNode
 
 Inplace: TypeAlias = tuple[tuple[int, tuple[tuple[int, int], ...]], ...]
 
+MIN_REPEATS = 3  # a region that comes this often in a program is worth compiling once, as a piece of its own
 MAX_PIECE_NODES = 2000  # Inductor's time grows faster than the graph; past this a piece ends at the next region's edge
 
 
@@ -91,15 +93,21 @@ class Layout:
 # -- cutting a program into pieces
 
 
-def lay_out(program: Program) -> Layout:
-    """Cut a program at its collectives, and where ``compile`` changes."""
+def lay_out(program: Program, cut_repeats: bool = False) -> Layout:
+    """Cut a program at its collectives, and where ``compile`` changes.
+
+    ``cut_repeats``: regions that repeat (a model's layers) become equal pieces, each compiled once; calls cost more.
+    """
+    counts = Counter(step.key for step in program.steps if isinstance(step, Compute)) if cut_repeats else Counter[str]()
+    own = {key for key, count in counts.items() if count >= MIN_REPEATS}
     groups: list[list[Compute] | Collective] = []
     for step in program.steps:
         if isinstance(step, Collective):
             groups.append(step)
         elif isinstance(step, Compute):
             last = groups[-1] if groups else None
-            if isinstance(last, list) and last[0].compile == step.compile and _size(last) < MAX_PIECE_NODES:
+            joins = isinstance(last, list) and last[0].compile == step.compile and _size(last) < MAX_PIECE_NODES
+            if isinstance(last, list) and joins and step.key not in own and last[0].key not in own:
                 last.append(step)
             else:
                 groups.append([step])

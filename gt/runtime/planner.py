@@ -8,6 +8,7 @@ sockets. Next: ``gt.passes.plan`` (the passes), ``dispatcher`` (who asks).
 from __future__ import annotations
 
 import os
+import signal
 import struct
 import subprocess
 import sys
@@ -212,7 +213,8 @@ def _read_exactly(stream: BinaryIO, count: int) -> bytes | None:
 
 
 def main() -> None:
-    """Answer requests until stdin closes."""
+    """Answer requests until stdin closes. Ctrl-C in a terminal reaches this process too; the dispatcher's word counts."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     stdin, stdout = sys.stdin.buffer, sys.stdout.buffer
     sys.stdout = sys.stderr  # nothing but replies may go to the pipe
     while (head := _read_exactly(stdin, 4)) is not None:

@@ -24,6 +24,8 @@ class KeyStore:
 
     def apply(self, peer: bytes, op: StoreOp) -> Replies:
         """Do one operation; give the replies to send, to its peer and to those it woke."""
+        if not op.keys:
+            return [(peer, StoreReply(op.request, False))]
         if op.kind in ("get", "wait") and any(k not in self.values for k in op.keys):
             self.parked.append((peer, op))
             return []
@@ -36,7 +38,7 @@ class KeyStore:
         """Drop a group's keys and refuse whoever waits for them."""
         prefix = group + "/"
         self.values = {k: v for k, v in self.values.items() if not k.startswith(prefix)}
-        lost = [(p, o) for p, o in self.parked if o.keys and o.keys[0].startswith(prefix)]
+        lost = [(p, o) for p, o in self.parked if o.keys[0].startswith(prefix)]
         self.parked = [entry for entry in self.parked if entry not in lost]
         return [(peer, StoreReply(op.request, False)) for peer, op in lost]
 
@@ -44,14 +46,17 @@ class KeyStore:
         self.parked = [entry for entry in self.parked if entry[0] != peer]
 
     def _do(self, op: StoreOp) -> StoreReply:
-        key = op.keys[0] if op.keys else ""
+        key = op.keys[0]
         match op.kind:
             case "set":
                 self.values[key] = op.value
             case "get":
                 return StoreReply(op.request, True, self.values[key])
             case "add":
-                number = int(self.values.get(key, b"0")) + op.amount
+                text = self.values.get(key, b"0")
+                if not text.removeprefix(b"-").isdigit():
+                    return StoreReply(op.request, False)
+                number = int(text) + op.amount
                 self.values[key] = str(number).encode()
                 return StoreReply(op.request, True, number=number)
             case "check":

@@ -363,8 +363,10 @@ class Codec(Generic[T]):
         wants = isinstance(message, WITH_DATA) and not (isinstance(message, Put) and not message.inline)
         if wants != (data is not None):
             raise ProtocolError(f"{type(message).__name__} {'needs a' if wants else 'takes no'} data frame")
-        if isinstance(message, Put | Store | Upload) and data is not None:
-            check_nbytes(message.type, data.nbytes)
+        if isinstance(message, Put | Store | Upload):
+            check_type(message.type)
+            if data is not None:
+                check_nbytes(message.type, data.nbytes)
         if isinstance(message, Part) and data is not None:
             check_nbytes(WireType(tuple(b - a for a, b in message.bounds), message.type.dtype), data.nbytes)
         return message, data
@@ -401,13 +403,19 @@ def wire_dtype(dtype: DType) -> np.dtype[Any]:
     return np.dtype(np.uint16) if dtype is bfloat16 else dtype.numpy
 
 
-def check_nbytes(type_: WireType, nbytes: int) -> None:
-    """Check that a data frame has the bytes its type says, before anything is built on it."""
+def check_type(type_: WireType) -> DType:
+    """Give the dtype of a type that a peer sent, once it is known to be a type."""
     dtype = DType.by_name.get(type_.dtype)
     if dtype is None:
         raise ProtocolError(f"expected a dtype, got {type_.dtype!r}")
     if len(type_.shape) > 64 or any(s < 0 for s in type_.shape):
         raise ProtocolError(f"expected a shape of at most 64 sizes >= 0, got {type_.shape}")
+    return dtype
+
+
+def check_nbytes(type_: WireType, nbytes: int) -> None:
+    """Check that a data frame has the bytes its type says, before anything is built on it."""
+    dtype = check_type(type_)
     if math.prod(type_.shape) * dtype.itemsize != nbytes:
         raise ProtocolError(f"{type_.dtype}{list(type_.shape)} does not fill {nbytes} bytes")
 

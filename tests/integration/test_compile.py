@@ -101,12 +101,12 @@ def test_a_hot_program_is_compiled_elsewhere_and_swapped_in(folder: Path) -> Non
 RESTARTED = """
 import sys
 from pathlib import Path
-from gt.runtime.compiler import Compiler
+from gt.runtime.compiler import _Child
 from gt.runtime.executor import TorchEngine
 from tests.integration.test_compile import check_against_eager, run_until, step_program
 def refuse(self):
     raise AssertionError("a cached artefact needs no compile")
-Compiler._start = refuse
+_Child.start = refuse
 engine = TorchEngine(compile_after=10**9, cache_dir=Path(sys.argv[1]))
 loaded = engine.load(step_program())
 run_until(loaded, lambda: loaded.tier == "compiled" or bool(loaded.stats.notes), limit_s=90)
@@ -174,8 +174,8 @@ engine = TorchEngine(compile_after=1, compile_after_s=0.0, cache_dir=Path(sys.ar
 loaded = engine.load(b.program(b("exp", b("neg", b.input(int(sys.argv[3]))))))
 while True:
     loaded.run([torch.zeros(int(sys.argv[3]))], [])
-    if engine._compiler is not None and engine._compiler._child is not None:
-        print(engine._compiler._child.pid, flush=True)
+    if engine._compiler is not None and engine._compiler.children[0].process is not None:
+        print(engine._compiler.children[0].process.pid, flush=True)
         break
 if sys.argv[4] == "wait":
     sys.stdin.read()

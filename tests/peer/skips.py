@@ -80,11 +80,14 @@ SKIP_SAMPLES: tuple[tuple[str, str, str], ...] = (
     ("median", r"int64\] result 1", EQUALS),
     ("nanmedian", r"int64\] result 1", EQUALS),
     ("as_strided.partial_views", "result 0|setStorage", "the sample views a larger storage, which does not cross over"),
+    ("cholesky_solve", "gradient 1", "torch gives a gradient to the triangle it does not read"),
     ("as_strided_scatter", "gradient 0", "torch gives a gradient to elements that are overwritten"),
 )
 
 # (entry, pattern over "type: text", reason): error inputs that gt computes
-SKIP_ERRORS: tuple[tuple[str, str, str], ...] = tuple(
+SKIP_ERRORS: tuple[tuple[str, str, str], ...] = (
+    ("multinomial", "probability|invalid multinomial distribution", "depends on values, which are not read when recording"),
+) + tuple(
     (f"__{name}__", "", "an operator's method called by hand with a number as self") for name in (
         "radd", "rmul", "rdiv", "rsub", "rmod", "rpow", "rand", "ror", "rxor", "rmatmul")
 )  # fmt: skip

@@ -29,7 +29,7 @@ full = op(
         f"torch.full({attrs['shape']}, {number(attrs['value'])}, dtype=torch.{attrs['dtype'].name}, device=device)"
     ),
     vjp=lambda g, y, **attrs: (),
-    factors=made, local=local_shape, literal="value",
+    factors=made, local=local_shape, literal="value", creates=True,
 )  # fmt: skip
 
 
@@ -58,5 +58,5 @@ iota = op(
     numpy=_iota_numpy,
     torch=_iota_torch,
     vjp=lambda g, y, **attrs: (),
-    factors=made, local=_iota_local,
+    factors=made, local=_iota_local, creates=True,
 )  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gt.ir.opdef import Var, op
-from gt.ir.ops.broadcast import cast, expand, reshape, unbroadcast
+from gt.ir.ops.broadcast import cast, constant, expand, reshape, unbroadcast
 from gt.ir.ops.compare import eq
 from gt.ir.ops.creation import iota
 from gt.ir.ops.elementwise import add, div, mul, neg, sub
@@ -180,7 +180,8 @@ def _eigh_vjp(gs: tuple[Any, Any], ys: tuple[Var, Var], x: Var, upper: bool) -> 
         apart = sub(row(values), column(values))
         turned = div(matmul(adjoint(v), gs[1]), add(apart, diagonal_mask(apart)))
         inner = add(inner, sub(turned, mul(turned, diagonal_mask(turned))))
-    return (matmul(v, matmul(inner, adjoint(v))),)
+    half = mul(add(inner, adjoint(inner)), constant(0.5, inner))  # symmetric, as the operand is
+    return (matmul(v, matmul(half, adjoint(v))),)
 
 
 eigh = op(

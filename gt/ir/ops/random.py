@@ -73,6 +73,7 @@ random_uniform = op(
     vjp=lambda g, y, *keys, **attrs: (None, None),
     factors=made,
     local=_local,
+    creates=True,
     random=True,
     numbers=(0, 1),
 )
@@ -84,7 +85,7 @@ random_normal = op(
     numpy=lambda seed, stream, shape, dtype, **attrs: philox.normal(_words(seed, stream, shape, attrs)),
     torch=_torch("random_normal"),
     vjp=lambda g, y, *keys, **attrs: (None, None),
-    factors=made, local=_local, random=True, numbers=(0, 1),
+    factors=made, local=_local, creates=True, random=True, numbers=(0, 1),
 )  # fmt: skip
 
 random_bits = op(
@@ -94,7 +95,7 @@ random_bits = op(
     numpy=lambda seed, stream, shape, dtype, **attrs: philox.bits63(_words(seed, stream, shape, attrs)),
     torch=_torch("random_bits"),
     vjp=lambda g, y, *keys, **attrs: (None, None),
-    factors=made, local=_local, random=True, numbers=(0, 1),
+    factors=made, local=_local, creates=True, random=True, numbers=(0, 1),
 )  # fmt: skip
 
 random_int = op(
@@ -106,7 +107,7 @@ random_int = op(
     ),
     torch=_torch("random_int"),
     vjp=lambda g, y, *keys, **attrs: (None,) * 4,
-    factors=made, local=_local, random=True, numbers=(0, 1, 2, 3),
+    factors=made, local=_local, creates=True, random=True, numbers=(0, 1, 2, 3),
 )  # fmt: skip
 
 

@@ -137,7 +137,9 @@ copysign = binary(
     kinds=FLOAT, doc="|a| with the sign of b.",
 )  # fmt: skip
 nextafter = binary(
-    "nextafter", np.nextafter, "torch.nextafter({a}, {b})", kinds=FLOAT, doc="The next number after a towards b."
+    "nextafter", np.nextafter, "torch.nextafter({a}, {b})",
+    lambda g, y, a, b: (unbroadcast(g, a.type), unbroadcast(mul(g, constant(0, g)), b.type)), kinds=FLOAT,
+    doc="The next number after a towards b."
 )
 
 

@@ -11,6 +11,11 @@ import gt
 from gt import nn
 
 
+@pytest.fixture(autouse=True)
+def _seeded():
+    gt.manual_seed(1)
+
+
 class Net(nn.Module):
     def __init__(self):
         super().__init__()

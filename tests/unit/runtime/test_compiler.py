@@ -118,7 +118,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Piece]:
     """The pieces that were asked for."""
     pieces: list[Piece] = []
 
-    def obtain(self: Compiler, request: Request) -> Compiled:
+    def obtain(self: Compiler, request: Request, child: Any) -> Compiled:
         pieces.append(request.piece)
         source = render_piece(request.piece, "compiled")
         function = flat(build(source, torch=torch, kernels=kernels, device=torch.device("cpu")), request.piece)
@@ -191,7 +191,7 @@ def test_a_marked_piece_is_compiled_in_the_first_run(tmp_path: Path, made: list[
 
 
 def test_a_failing_compile_is_noted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(self: Compiler, request: Request) -> Compiled:
+    def fail(self: Compiler, request: Request, child: Any) -> Compiled:
         raise ValueError("no such lowering")
 
     monkeypatch.setattr(Compiler, "_obtain", fail)

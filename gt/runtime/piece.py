@@ -1,0 +1,235 @@
+"""One piece of a program in torch, at the tier it has reached: eager, or compiled elsewhere, checked and swapped in.
+
+Owns: ``TorchPiece`` and ``disagreement`` (when two tiers' results are the same). Must not know: programs, when a piece
+is hot. Next: ``executor`` (who decides that), ``compiler`` (where compiled code comes from).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+
+from gt.ir.graph import Location
+from gt.ir.types import Scalar
+from gt.runtime import kernels
+from gt.runtime.compiler import Compiled, CompileError, InputSpec, spec_of
+from gt.runtime.cuda_graph import GraphUnit, Vectors
+from gt.runtime.engine import ExecutionError, LoadedStats
+from gt.runtime.layout import Stretch
+from gt.runtime.render import build, pack, render_piece
+
+if TYPE_CHECKING:
+    from gt.runtime.executor import TorchEngine
+
+Tensor: TypeAlias = torch.Tensor
+PieceFn: TypeAlias = Callable[[list[Tensor], tuple[Scalar, ...]], list[Tensor]]
+
+
+def failed_line(function: Callable[..., Any], traceback: TracebackType | None) -> int:
+    """Give the line of ``function``'s source that the error passed through, from 1; 0 if none."""
+    line = 0
+    while traceback is not None:
+        if traceback.tb_frame.f_code is function.__code__:
+            line = traceback.tb_lineno
+        traceback = traceback.tb_next
+    return line
+
+
+class TorchPiece:
+    """One piece at the tier it has reached. ``call`` is what runs it; it changes only between runs of the program."""
+
+    def __init__(self, stretch: Stretch, engine: TorchEngine, stats: LoadedStats, table: Sequence[Location]) -> None:
+        self.stretch, self.engine, self.stats, self.table = stretch, engine, stats, table
+        self.piece = stretch.piece
+        self.source = render_piece(self.piece, "eager")
+        self.eager: PieceFn = build(self.source, torch=torch, kernels=kernels, device=engine.device)
+        self.call: PieceFn = self.compile_now if stretch.compile else self.eager
+        self.specs: tuple[InputSpec, ...] | None = None
+        self.future: Future[Compiled] | None = None
+        self.compiled: Compiled | None = None
+        self.settled = False  # compiled, or never to be
+        self.mutated, self.kept = self.piece.mutated(), self.piece.kept()
+        self.halves = any(t.dtype in ("float16", "bfloat16") for node in self.piece.nodes for t in node.types)
+        self.unit: GraphUnit | None = None  # where a program has collectives, each piece may have a graph
+        self._vector_form: Callable[..., list[Tensor]] | None = None
+
+    def run(self, a: list[Tensor], s: tuple[Scalar, ...]) -> list[Tensor]:
+        """Run at the tier reached; what a driver calls."""
+        if self.unit is not None and self.call in (self.eager, self._run_compiled):
+            outputs = self.unit.run(a, s)
+            if outputs is not None:
+                return outputs
+        return self.call(a, s)
+
+    def run_vectors(self, a: list[Tensor], vectors: Vectors) -> list[Tensor]:
+        """Run with scalars on the device, so that a CUDA graph can be made of it; compiled if it is."""
+        if self.call == self._run_compiled and self._fits(a):
+            return self._compiled_outputs(a, [v for v in vectors if v is not None])
+        if self._vector_form is None:
+            source = render_piece(self.piece, "compiled")
+            self._vector_form = build(source, torch=torch, kernels=kernels, device=self.engine.device)
+        updated = {i: a[k] for i, k in enumerate(self.kept) if k >= 0}
+        new = iter(self._vector_form(a, *vectors))
+        return [updated[i] if k >= 0 else next(new) for i, k in enumerate(self.kept)]
+
+    # -- climbing to the compiled tier, one step at a run's edge
+
+    def record(self) -> None:
+        """Note the inputs' layouts during the next run."""
+        if self.call == self.eager and not self.settled:
+            self.call = self._record
+
+    def _note(self, a: Sequence[Tensor]) -> None:
+        self.call = self.eager
+        self.specs = tuple(spec_of(t) for t in a)
+        if self._overlaps(a):
+            self.give_up("an input that is overwritten shares memory with another input")
+
+    def _record(self, a: list[Tensor], s: tuple[Scalar, ...]) -> list[Tensor]:
+        self._note(a)
+        return self.eager(a, s)
+
+    def _overlaps(self, a: Sequence[Tensor]) -> bool:
+        storage = [t.untyped_storage().data_ptr() for t in a]
+        return any(storage.count(storage[i]) > 1 for i in self.mutated)
+
+    def request(self, cached_only: bool, ready: Callable[[Any], object]) -> None:
+        """Ask for the compiled piece; ``ready`` is called from another thread once it is there or has failed."""
+        if self.settled or self.specs is None or self.future is not None:
+            return
+        try:
+            compiler = self.engine.compiler()
+        except CompileError as e:
+            self.give_up(str(e))
+            return
+        if cached_only and not compiler.is_cached(self.piece, self.specs):
+            return
+        self.future = compiler.submit(self.piece, self.specs)
+        self.future.add_done_callback(ready)
+
+    def receive(self) -> None:
+        """Take what ``request`` brought, to be checked by the next run."""
+        if self.future is None or not self.future.done() or self.settled or self.compiled is not None:
+            return
+        try:
+            self.compiled = self.future.result()
+        except CompileError as e:
+            self.give_up(str(e))
+        else:
+            self.stats.compile_s += self.compiled.seconds
+            self.call = self._check
+
+    def compile_now(self, a: list[Tensor], s: tuple[Scalar, ...]) -> list[Tensor]:
+        """Compile for these inputs, wait, check, run."""
+        self._note(a)
+        self.request(cached_only=False, ready=lambda _: None)
+        if self.future is not None:
+            wait((self.future,))
+            self.receive()
+        return self.call(a, s)
+
+    def restart(self) -> None:
+        """Be eager again, and open to being compiled."""
+        self.settled, self.compiled, self.future, self.specs = False, None, None, None
+        self.call = self.compile_now if self.stretch.compile else self.eager
+
+    def give_up(self, why: str) -> None:
+        self.settled, self.call, self.compiled = True, self.eager, None
+        self.stats.notes.append(f"piece of {len(self.piece.nodes)} ops stays eager: {why}")
+
+    def _check(self, a: list[Tensor], s: tuple[Scalar, ...]) -> list[Tensor]:
+        """Run both tiers once, the compiled one on copies of what it overwrites, and keep it if they agree."""
+        if not self._fits(a):
+            self.stats.strided_fallbacks += 1
+            return self.eager(a, s)
+        try:
+            copies = [_copy(t) if i in self.mutated else t for i, t in enumerate(a)]
+            got = self._compiled_outputs(copies, self._vectors(s))
+        except Exception as e:
+            self.give_up(f"the compiled code failed: {type(e).__name__}: {e}")
+            return self.eager(a, s)
+        expected = self.eager(a, s)
+        worst = next((w for e, g in zip(expected, got, strict=True) if (w := disagreement(e, g, self.halves))), None)
+        if worst:
+            self.give_up(f"compiled and eager results differ: {worst}")
+        else:
+            self.settled, self.call = True, self._run_compiled
+            self.stats.compiled_pieces += 1
+        return expected
+
+    def _fits(self, a: Sequence[Tensor]) -> bool:
+        assert self.compiled is not None
+        return tuple(map(torch.Tensor.stride, a)) == self.compiled.strides
+
+    def _run_compiled(self, a: list[Tensor], s: tuple[Scalar, ...]) -> list[Tensor]:
+        if not self._fits(a):
+            self.stats.strided_fallbacks += 1
+            return self.eager(a, s)
+        return self._compiled_outputs(a, self._vectors(s))
+
+    def _vectors(self, s: tuple[Scalar, ...]) -> list[Tensor]:
+        floats, ints = pack(self.piece.scalars, s) if s else ((), ())
+        out = [torch.tensor(floats, dtype=torch.float64, device=self.engine.device)] if floats else []
+        return out + ([torch.tensor(ints, dtype=torch.int64, device=self.engine.device)] if ints else [])
+
+    def _compiled_outputs(self, a: list[Tensor], vectors: list[Tensor]) -> list[Tensor]:
+        assert self.compiled is not None
+        args = a + vectors
+        updated = {i: a[k] for i, k in enumerate(self.kept) if k >= 0}
+        a.clear()
+        new = iter(self.compiled.function(args))
+        return [updated[i] if k >= 0 else next(new) for i, k in enumerate(self.kept)]
+
+    # -- errors
+
+    def explain(self, error: Exception) -> ExecutionError | None:
+        """Name the node an error passed through, or None if it was not in this piece."""
+        line = failed_line(self.eager, error.__traceback__)
+        index = self.source.nodes[line - 1] if line else -1
+        if index < 0:
+            return None
+        loc = self.stretch.locations[index]
+        return ExecutionError(self.piece.nodes[index].op, self.table[loc] if loc >= 0 else None, reason_of(error))
+
+
+def reason_of(error: Exception) -> str:
+    text = str(error).strip()
+    return text if isinstance(error, RuntimeError) and text else f"{type(error).__name__}: {text}"
+
+
+def _copy(t: Tensor) -> Tensor:
+    return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device).copy_(t)
+
+
+_TOLERANCE = {
+    torch.float64: 1e-9, torch.float32: 2e-4, torch.complex64: 2e-4, torch.float16: 2e-2, torch.bfloat16: 4e-2,
+}  # fmt: skip
+
+
+def disagreement(expected: Tensor, got: Tensor, halves: bool = False) -> str:
+    """Say how two tiers' results differ beyond rounding, or give "". Floats by the value's own scale; whole numbers may
+    differ in one element of a thousand, where a rounding decides a comparison or an argmax.
+
+    ``halves``: some value on the way is a half, which a compiler may round later than eager code does.
+    """
+    if expected.shape != got.shape or expected.dtype != got.dtype:
+        return f"{expected.dtype}{list(expected.shape)} and {got.dtype}{list(got.shape)}"
+    if not expected.numel():
+        return ""
+    if not (expected.is_floating_point() or expected.is_complex()):
+        wrong = int((expected != got).sum())
+        return f"{wrong} of {expected.numel()} elements" if wrong > expected.numel() / (50 if halves else 1000) else ""
+    tolerance = max(_TOLERANCE[expected.dtype], _TOLERANCE[torch.bfloat16] if halves else 0.0)
+    finite = torch.isfinite(expected)
+    scale = float(expected[finite].abs().max()) if bool(finite.any()) else 0.0
+    if torch.allclose(expected, got, rtol=tolerance, atol=tolerance * max(scale, 1e-6), equal_nan=True):
+        return ""
+    error = float((expected - got)[finite].abs().nan_to_num(float("inf")).max()) if scale else float("nan")
+    return f"{expected.dtype}{list(expected.shape)}, largest difference {error:.3g} at a scale of {scale:.3g}"
+
+
+__all__ = ["PieceFn", "TorchPiece", "disagreement", "failed_line", "reason_of"]

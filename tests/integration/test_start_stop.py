@@ -1,0 +1,244 @@
+"""Starting and stopping: whatever way a program ends, no process, socket or file of it stays."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.integration.programs import ROOT, environment, output, run, server, start, wait_for
+from tests.integration.start_together import start_pairs
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def gone(pids: list[int]) -> bool:
+    return not any(psutil.pid_exists(p) and psutil.Process(p).status() != psutil.STATUS_ZOMBIE for p in pids)
+
+
+def descendants(pid: int) -> list[int]:
+    return [c.pid for c in psutil.Process(pid).children(recursive=True)]
+
+
+WORKS = """
+import sys
+import gt
+if int(sys.argv[1]):
+    gt.gpu_workers(int(sys.argv[1]))
+a = gt.randn(200, 200)
+(a @ a).sum().item()
+print("ready", flush=True)
+if sys.argv[2] == "raise":
+    (a @ a).sum().item()
+    raise ValueError("the user's own")
+if sys.argv[2] == "exit":
+    a = a @ a  # pending when the program ends
+    sys.exit(7)
+while sys.argv[2] in ("flush", "twice"):
+    for _ in range(8):
+        a = (a @ a) / 20
+        a.sum()
+    a.sum().item()
+if sys.argv[2] == "wait":
+    sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    ("how", "stop", "code"),
+    [
+        ("return", None, 0),
+        ("raise", None, 1),
+        ("exit", None, 7),
+        ("flush", signal.SIGINT, -signal.SIGINT),
+        ("flush", signal.SIGTERM, -signal.SIGTERM),
+        ("wait", signal.SIGKILL, -signal.SIGKILL),
+    ],
+    ids=["return", "raise", "exit", "SIGINT", "SIGTERM", "SIGKILL"],
+)
+def test_nothing_stays_however_a_program_ends(
+    workers: int, how: str, stop: signal.Signals | None, code: int, tmp_path: Path
+) -> None:
+    with start(WORKS, tmp_path, workers, how, TMPDIR=str(tmp_path)) as process:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        try:
+            children = descendants(process.pid)
+        except psutil.NoSuchProcess:  # it has ended already
+            children = []
+        if stop is not None:
+            assert len(children) == (4 if workers else 0)  # dispatcher, planner, two workers
+            time.sleep(0.3)  # into the middle of flushes
+            process.send_signal(stop)
+        since = time.monotonic()
+        _, err = process.communicate(timeout=30)
+        assert time.monotonic() - since < 8
+    assert process.returncode == code, err
+    assert err.count("Traceback") == (1 if how == "raise" or stop is signal.SIGINT else 0), err
+    if stop is signal.SIGINT:
+        assert err.rstrip().endswith("KeyboardInterrupt")
+    assert wait_for(lambda: gone(children)), children
+    assert wait_for(lambda: sorted(p.name for p in tmp_path.iterdir()) == ["script.py"]), list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.5])
+def test_ctrl_c_while_workers_start(after_s: float, tmp_path: Path) -> None:
+    code = "import gt\nprint('ready', flush=True)\ngt.gpu_workers(2)\nimport time\ntime.sleep(60)"
+    with start(code, tmp_path, TMPDIR=str(tmp_path)) as process:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        assert wait_for(lambda: len(descendants(process.pid)) >= 1)
+        time.sleep(after_s)
+        children = descendants(process.pid)
+        process.send_signal(signal.SIGINT)
+        since = time.monotonic()
+        _, err = process.communicate(timeout=30)
+        assert time.monotonic() - since < 5
+    assert process.returncode == -signal.SIGINT and err.rstrip().endswith("KeyboardInterrupt"), err
+    assert wait_for(lambda: gone(children))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["script.py"]
+
+
+def test_after_ctrl_c_the_session_goes_on(tmp_path: Path) -> None:
+    """In a notebook Ctrl-C ends a cell, not the session: values made before and after are right."""
+    code = """
+        import sys, _thread, threading, time
+        import gt
+        if int(sys.argv[1]):
+            gt.gpu_workers(int(sys.argv[1]))
+        x = gt.arange(1000.0)
+        total, turns, interrupted = x.clone(), 1, 0
+        until = time.monotonic() + 6
+        while interrupted < 25 and time.monotonic() < until:
+            timer = threading.Timer(0.003 * (1 + interrupted % 7), _thread.interrupt_main)
+            timer.start()
+            try:
+                while True:
+                    y = (x * 2 + turns).sum() - x.sum()
+                    assert y.item() == x.sum().item() + 1000 * turns, turns
+            except KeyboardInterrupt:
+                interrupted += 1
+            timer.join()
+            turns += 1
+        assert (x * 3).sum().item() == 3 * 499500 and total.sum().item() == 499500
+        print("interrupted", interrupted)
+    """
+    for workers in (0, 1):
+        words = output(code, tmp_path, workers).split()
+        assert words[0] == "interrupted" and int(words[1]) >= 15
+
+
+BROKEN = """
+import os, sys
+if os.environ.get("BREAK") in sys.orig_argv[2:3]:
+    raise SystemExit("this machine cannot start it: the cause")
+"""
+
+
+@pytest.mark.parametrize("process", ["gt.runtime.worker", "gt.runtime.dispatcher"])
+def test_a_process_that_dies_at_start_is_told_with_its_stderr(process: str, tmp_path: Path) -> None:
+    """sitecustomize runs first in every process: an import that fails there is a worker that cannot start."""
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(BROKEN)
+    code = """
+        import os, time
+        import gt
+        os.environ["BREAK"] = os.environ["VICTIM"]
+        start = time.monotonic()
+        try:
+            gt.gpu_workers(2)
+        finally:
+            print(f"{time.monotonic() - start:.2f}", flush=True)
+    """
+    variables = {"PYTHONPATH": f"{ROOT}:{site}", "VICTIM": process, "TMPDIR": str(tmp_path)}
+    done = run(code, tmp_path, **variables)
+    name = "worker0" if process == "gt.runtime.worker" else "dispatcher"
+    assert done.code == 1
+    assert f"LaunchError: the {name} process ended with code 1 at start. Its stderr ends:" in done.err, done.err
+    assert "this machine cannot start it: the cause" in done.err
+    assert float(done.out) < 8
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["script.py", "site"]
+
+
+def test_after_a_failed_start_the_program_may_go_on(tmp_path: Path) -> None:
+    code = """
+        import os
+        import gt
+        os.environ["GT_GROUP_TIMEOUT"] = "soon"
+        try:
+            gt.gpu_workers(1)
+        except gt.GtError as e:
+            print("soon" in str(e))
+        del os.environ["GT_GROUP_TIMEOUT"]
+        print((gt.ones(2) + 1).tolist())
+    """
+    assert output(code, tmp_path) == "True\n[2.0, 2.0]\n"
+
+
+def test_a_worker_command_without_a_server_says_so(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    since = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "gt.worker", "-p", str(port)], env=environment(), capture_output=True, text=True, timeout=60
+    )
+    assert time.monotonic() - since < 13
+    assert done.returncode == 3 and "Traceback" not in done.stderr
+    assert f"gt worker: no gt server answers at tcp://127.0.0.1:{port}" in done.stderr
+
+
+@pytest.mark.parametrize("words", [["gt.server"], ["gt", "server"]], ids=["module", "command"])
+def test_a_port_in_use(words: list[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = subprocess.run(
+            [sys.executable, "-m", *words, "-p", str(port)], env=environment(), capture_output=True, text=True, timeout=60
+        )
+    assert done.returncode == 2
+    assert done.stderr == f"gt server: port {port} on 127.0.0.1 is in use: choose another with -p, or stop what uses it.\n"
+
+
+def test_ctrl_c_at_a_server_in_a_terminal_stops_it_quietly(tmp_path: Path) -> None:
+    """A terminal sends Ctrl-C to the whole foreground group: the server, and the planner it started."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gt.server", "-p", "0"], env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, start_new_session=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    port = int(process.stdout.readline().split()[1].rpartition(":")[2])
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "gt.worker", "-p", str(port)], env=environment(), stderr=subprocess.PIPE, text=True
+    )
+    code = "import gt, sys\ngt.connect(sys.argv[1])\nprint(gt.ones(2).tolist(), flush=True)\nsys.stdin.readline()\ngt.ones(2).tolist()"
+    with start(code, tmp_path, f"localhost:{port}") as client:
+        assert client.stdout is not None and client.stdout.readline() == "[1.0, 1.0]\n"
+        children = descendants(process.pid)
+        os.killpg(process.pid, signal.SIGINT)
+        _, err = process.communicate(timeout=20)
+        assert (process.returncode, err) == (0, "")
+        _, err = worker.communicate(timeout=20)
+        assert (worker.returncode, err) == (0, "")
+        assert gone(children)
+        _, err = client.communicate("\n", timeout=20)
+        assert client.returncode == 1 and "DispatcherLost" in err and "the server has stopped" in err, err
+
+
+def test_two_programs_that_start_workers_at_the_same_moment() -> None:
+    assert start_pairs(3, "numpy") == []
+
+
+def test_the_server_stops_its_workers(tmp_path: Path) -> None:
+    with server(2) as there:
+        assert output("import gt, sys\ngt.connect(sys.argv[1])\nprint(gt.ones(2).tolist())", tmp_path, there.address)
+        pids = [there.process.pid, *descendants(there.process.pid), *(w.pid for w in there.workers)]
+    assert wait_for(lambda: gone(pids))

@@ -1,0 +1,62 @@
+"""A CUDA graph on the CPU: recorded work that runs again on the same memory, outputs in scratch that all graphs share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from gt.runtime.cuda_graph import Graphs
+
+Body = Callable[[list[torch.Tensor]], list[torch.Tensor]]
+
+
+class FakeGraph:
+    def __init__(self, owner: FakeCapturer, body: Body, inputs: Sequence[torch.Tensor]) -> None:
+        self.owner, self.body, self.inputs = owner, body, list(inputs)
+        self.outputs: list[torch.Tensor] = []
+        self.is_reset = False
+
+    def replay(self) -> None:
+        """As on the device: whatever any graph left in the scratch is gone."""
+        assert not self.is_reset
+        made = self.body(list(self.inputs))
+        self.owner.scratch.fill_(0xA5)
+        for static, new in zip(self.outputs, made, strict=True):
+            if static is not new:
+                static.copy_(new)
+
+    def reset(self) -> None:
+        self.is_reset = True
+
+
+class FakeCapturer:
+    """Captures without effect on the inputs. ``fail``: what the next capture raises."""
+
+    def __init__(self, scratch_nbytes: int = 1 << 16) -> None:
+        self.scratch = torch.zeros(scratch_nbytes, dtype=torch.uint8)
+        self.made: list[FakeGraph] = []
+        self.fail: Exception | None = None
+
+    def capture(self, body: Body, inputs: Sequence[torch.Tensor]) -> tuple[FakeGraph, list[torch.Tensor]]:
+        if self.fail is not None:
+            raise self.fail
+        before = [t.clone() for t in inputs]
+        graph = FakeGraph(self, body, inputs)
+        outputs, at = body(list(inputs)), 0
+        for output in outputs:
+            if any(output is t for t in inputs):
+                graph.outputs.append(output)
+                continue
+            words = self.scratch[at : at + output.nbytes].view(output.dtype)
+            graph.outputs.append(words.as_strided(output.shape, output.stride()))
+            at += -(-output.nbytes // 64) * 64
+        for t, old in zip(inputs, before, strict=True):
+            t.copy_(old)
+        self.made.append(graph)
+        return graph, graph.outputs
+
+
+def fake_graphs(budget: int = 1 << 30) -> tuple[Graphs, FakeCapturer]:
+    capturer = FakeCapturer()
+    return Graphs(torch.device("cpu"), capturer, budget), capturer
