@@ -7,7 +7,7 @@ torch. See README.md, and docs/architecture.md for how it is built.
 from __future__ import annotations
 
 from gt import tensor as _tensor  # noqa: I001 - installs the tensor class
-from gt import amp, autograd, fft, linalg, masked, nn, optim, signal, special, utils
+from gt import amp, array_api, autograd, fft, linalg, masked, nn, optim, signal, special, utils
 from gt.amp import autocast, is_autocast_enabled
 from gt.autograd import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
 from gt.config import (
@@ -81,7 +81,7 @@ from gt.functions.special import (
 )  # fmt: skip
 from gt.ir.signals import ShardConfig, SignalConfig
 from gt.ir.types import (
-    DType, bfloat16, complex64, float16, float32, float64, int8, int16, int32, int64, promote_types, uint8,
+    DType, bfloat16, complex64, complex128, float16, float32, float64, int8, int16, int32, int64, promote_types, uint8,
 )  # fmt: skip
 from gt.ir.types import bool_ as bool
 from gt.printing import printoptions, set_printoptions
@@ -95,6 +95,7 @@ from gt.tensor import Tensor, did_you_mean
 __version__ = "0.1.0"
 dtype = DType
 float, double, half, long, int, short = float32, float64, float16, int64, int32, int16
+cfloat, cdouble = complex64, complex128
 subtract, multiply, divide, true_divide = sub, mul, div, div
 zero_, lu_solve = Tensor.zero_, Tensor.lu_solve
 

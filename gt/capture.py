@@ -28,6 +28,7 @@ from gt.passes.plan import Cluster, Plan, plan_graph
 from gt.passes.signal_placement import signal_sharding
 from gt.runtime import env
 from gt.runtime.embedded import EmbeddedSession
+from gt.runtime.errors import Fault
 from gt.runtime.planner import place_inputs
 from gt.runtime.session import Session
 
@@ -119,7 +120,7 @@ class CaptureSession:
         return self.cluster.workers
 
     @property
-    def closed(self) -> bool:
+    def closed(self) -> Fault | None:
         return self.inner.closed
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gt.ir.types import DType, complex64, dtype_of, float32
+from gt.ir.types import DType, dtype_of, float32, real_dtype
 
 
 class finfo:  # noqa: N801 - torch's name
@@ -24,8 +24,7 @@ class finfo:  # noqa: N801 - torch's name
 
     def __init__(self, type: DType | None = None) -> None:
         own = float32 if type is None else dtype_of(type)
-        if own is complex64:
-            own = float32
+        own = real_dtype(own)
         if own.kind != "f":
             raise TypeError(f"torch.finfo() requires a floating point input type. Use torch.iinfo to handle '{own.name}'")
         if own.name == "bfloat16":

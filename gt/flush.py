@@ -26,11 +26,14 @@ from gt.ir.graph import Graph, Location, Node, Value
 from gt.ir.signals import SignalConfig
 from gt.ir.text import print_graph
 from gt.passes.autodiff import saved_values
+from gt.runtime.errors import RunError
+from gt.runtime.interrupt import SHIELD
 from gt.runtime.session import Session
-from gt.trace import RULES, Rule, Trace, install_flush, new_buffer, state, take_dead
+from gt.trace import RULES, Rule, Trace, install_flush, new_buffer, put_back, state, take_dead
 
 Named = tuple[str, SignalConfig]
 log = logging.getLogger("gt.flush")
+_defining = threading.Lock()  # threads that flush at once number their graphs one after the other
 WHOLE_GRAPHS = 5  # the level of GT_DEBUG=4
 
 
@@ -47,19 +50,45 @@ counters = Counters()
 
 
 def flush(trace: Trace, reason: str) -> None:
-    """Run what is pending in ``trace``. Returns at once; errors of the run surface when a value is read."""
-    with trace.lock:
+    """Run what is pending in ``trace``. Returns at once; errors of the run surface when a value is read.
+
+    Errors: what kept the work from being handed over (a closed session, a lost server); values pending with it are lost.
+    After Ctrl-C in a wait they are pending as before.
+    """
+    with SHIELD, trace.lock:
         if trace.sealed:
+            if trace.failed is not None:
+                raise trace.failed.with_traceback(None)
             return
         trace.sealed, trace.stop = True, -1
         if state.trace is trace:
             state.trace = Trace(state.signals[-1] if state.signals else None)
         if not trace.code:
             return
-        session = trace.session or sessions.current()
-        live = _live_handles(trace)
-        saved = _residuals(trace, [t for t in live if t._rg and not t._leaf])
-        _submit(trace, session, live, saved, reason)
+        try:
+            session = trace.session or sessions.current()
+            if len(trace.code) != len(trace.where):
+                raise RunError("recording was interrupted in the middle of an op: what was pending is lost")
+            live = _live_handles(trace)
+            saved = _residuals(trace, [t for t in live if t._rg and not t._leaf])
+            _submit(trace, session, live, saved, reason)
+        except KeyboardInterrupt:
+            trace.sealed = False
+            if not state.trace.code:
+                state.trace = trace
+            raise
+        except Exception as error:
+            trace.failed = error
+            raise
+
+
+def abandon(session: Session) -> None:
+    """Let go of what this thread has pending on values of a session that is over."""
+    trace = state.trace
+    if trace.session is session and session.closed is not None:
+        with trace.lock:
+            trace.sealed, trace.stop, trace.failed = True, -1, session.closed.exception()
+        state.trace = Trace(state.signals[-1] if state.signals else None)
 
 
 def _live_handles(trace: Trace) -> list[Handle]:
@@ -141,7 +170,8 @@ def _submit(trace: Trace, session: Session, live: list[Handle], saved: set[int],
     outputs = tuple(sorted({t._index for t in live} | computed))
     trace.saved = {id: inputs[id] if id in inputs else scalars[id] for id in saved - computed}
     if not outputs:
-        session.free(take_dead(session))
+        if session.closed is None:
+            session.free(take_dead(session))
         _seal(trace, bool(saved))
         return
     # Two references, the trace's list and the call's argument, mean that no handle, tape or fetch names the buffer.
@@ -150,19 +180,15 @@ def _submit(trace: Trace, session: Session, live: list[Handle], saved: set[int],
     marks = tuple((at, signal) for at, signal in trace.marks if at < len(trace.code))
     signals = named_signals(marks)
     structure = (tuple(trace.code), outputs, donated, marks, signals)
-    known = sessions.known(session).get(structure)
     counters.flushes += 1
     counters.reasons[reason] = counters.reasons.get(reason, 0) + 1
+    known = sessions.known(session).get(structure)
     if known is None:
-        counters.graphs += 1
-        known = sessions.known(session)[structure] = len(sessions.known(session))
-        graph = build_graph(trace, outputs, frozenset(donated), signals, f"flush{known}")
-        log.info("flush (%s): new graph %d, %d nodes", reason, known, len(graph.nodes))
-        if log.isEnabledFor(WHOLE_GRAPHS):
-            log.log(WHOLE_GRAPHS, "%s", print_graph(graph, locations=True))
-        session.define(known, graph)
-        for hook in sessions.on_define:
-            hook(known, graph)
+        with _defining:
+            known = sessions.known(session).get(structure)
+            if known is None:
+                graph = build_graph(trace, outputs, frozenset(donated), signals, f"flush{len(sessions.known(session))}")
+                known = _define(session, structure, graph, reason)
     else:
         log.info("flush (%s): graph %d", reason, known)
     types_ = {t._index: t._type for t in live}
@@ -173,7 +199,14 @@ def _submit(trace: Trace, session: Session, live: list[Handle], saved: set[int],
     for i in donated:
         trace.inputs[i].id = -1 - trace.inputs[i].id  # the run frees it, not its finalizer
     names = [b.id if b.id >= 0 else -1 - b.id for b in trace.inputs]
-    session.run(known, names, [buffers[id].id for id in outputs], trace.scalars, frees + take_dead(session))
+    dead = take_dead(session)
+    try:
+        session.run(known, names, [buffers[id].id for id in outputs], trace.scalars, frees + dead)
+    except BaseException:
+        for i in donated:
+            trace.inputs[i].id = -1 - trace.inputs[i].id
+        put_back(session, dead)
+        raise
     for t in live:
         t._tape = (trace, t._index) if t._rg and not t._leaf else None
         t._buffer = buffers[t._index]
@@ -181,6 +214,20 @@ def _submit(trace: Trace, session: Session, live: list[Handle], saved: set[int],
     for id in computed:
         trace.saved[id] = buffers[id]
     _seal(trace, bool(saved) or any(t._tape is not None for t in live))
+
+
+def _define(session: Session, structure: object, graph: Graph, reason: str) -> int:
+    """Make a new graph known to the session; give its number."""
+    number = len(sessions.known(session))
+    counters.graphs += 1
+    log.info("flush (%s): new graph %d, %d nodes", reason, number, len(graph.nodes))
+    if log.isEnabledFor(WHOLE_GRAPHS):
+        log.log(WHOLE_GRAPHS, "%s", print_graph(graph, locations=True))
+    session.define(number, graph)
+    sessions.known(session)[structure] = number
+    for hook in sessions.on_define:
+        hook(number, graph)
+    return number
 
 
 def _seal(trace: Trace, keep_tape: bool) -> None:
@@ -316,3 +363,4 @@ def _check_read() -> None:
 
 
 install_flush(flush)
+sessions.on_end.append(abandon)

@@ -153,6 +153,7 @@ class Handle:
             trace = self._trace
             if self._index != trace.size - 1:
                 self._adopt(record(ALIAS, (self,)))
+            trace.tracked = None
             trace.leaves[self._index] = (weakref.ref(self), self._version)
         elif self._buffer is not None and self._buffer.id in state.trace.input_ids:
             self._adopt(record(ALIAS, (self,)))

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gt.functions.promote import get_default_dtype
+from gt.functions.promote import default_complex, get_default_dtype
 from gt.handle import no_tape
 from gt.ir.ops import OPS
-from gt.ir.types import bool_, complex64, int64
+from gt.ir.types import bool_, int64
 from gt.trace import record
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ def format_tensor(tensor: Tensor) -> str:
     """Give ``tensor([...], dtype=..., requires_grad=True)`` as torch would."""
     shape = tensor._type.shape
     notes = []
-    plain = tensor.dtype in (get_default_dtype(), complex64, int64, bool_)
+    plain = tensor.dtype in (get_default_dtype(), default_complex(), int64, bool_)
     if tensor.numel() == 0:
         body = "[]"
         if len(shape) != 1:

@@ -21,6 +21,7 @@ from gt.runtime.session import Session
 
 on_define: list[Callable[[int, Graph], None]] = []  # called with every graph whose key is new
 on_start: list[Callable[[Session], None]] = []  # called with every session once it is in use
+on_end: list[Callable[[Session], None]] = []  # called with every session once it is closed
 
 CONNECT_S = 5.0
 
@@ -134,6 +135,9 @@ def disconnect() -> None:
             session.close()
         if cluster is not None:
             cluster.stop()
+        if session is not None:
+            for hook in on_end:
+                hook(session)
 
 
 def num_workers() -> int:

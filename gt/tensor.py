@@ -10,7 +10,9 @@ import builtins
 import copy
 import difflib
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator
+from types import ModuleType
 from typing import Any, Self
 
 import numpy as np
@@ -38,6 +40,7 @@ from gt.ir.types import (
     bfloat16,
     bool_,
     complex64,
+    complex128,
     dtype_of,
     float16,
     float32,
@@ -80,7 +83,7 @@ def _as_written(target: Tensor, result: Tensor) -> Tensor:
 
 def _torch_name(dtype: DType) -> str:
     names = {"bool": "Bool", "uint8": "Byte", "int8": "Char", "int16": "Short", "int32": "Int", "int64": "Long"}
-    names |= {"float16": "Half", "bfloat16": "BFloat16", "float32": "Float", "float64": "Double", "complex64": "ComplexFloat"}
+    names |= {"float16": "Half", "bfloat16": "BFloat16", "float32": "Float", "float64": "Double", "complex64": "ComplexFloat", "complex128": "ComplexDouble"}
     return names[dtype.name]
 
 
@@ -279,6 +282,12 @@ class Tensor(Handle):
     def __rshift__(self, other: Any) -> Tensor:
         return numeric.bitwise_right_shift(self, other)
 
+    def __rlshift__(self, other: Any) -> Tensor:
+        return numeric.bitwise_left_shift(other, self)
+
+    def __rrshift__(self, other: Any) -> Tensor:
+        return numeric.bitwise_right_shift(other, self)
+
     def __pos__(self) -> Tensor:
         return numeric.positive(self)
 
@@ -374,6 +383,7 @@ class Tensor(Handle):
     __iadd__, __isub__, __imul__, __itruediv__ = add_, sub_, mul_, div_
     __ipow__, __imod__, __ifloordiv__ = pow_, remainder_, floor_divide_
     __iand__, __ior__, __ixor__ = map(_inplace, (pointwise.bitwise_and, pointwise.bitwise_or, pointwise.bitwise_xor))
+    __ilshift__, __irshift__ = bitwise_left_shift_, bitwise_right_shift_
 
     def copy_(self, src: Any, non_blocking: bool = False) -> Self:
         """Overwrite with ``src``, which broadcasts and is converted to this dtype."""
@@ -495,6 +505,11 @@ class Tensor(Handle):
     is_cuda, is_sparse, is_quantized, is_meta, is_cpu = False, False, False, False, True
     layout = strided
 
+    def to_device(self, device: Any, /, *, stream: Any = None) -> Tensor:
+        """Give the tensor itself: placement is the signals' matter."""
+        check_options("to_device", device)
+        return self
+
     def get_device(self) -> builtins.int:
         """Give -1, as a CPU tensor does."""
         return -1
@@ -540,6 +555,9 @@ class Tensor(Handle):
 
     def cfloat(self, memory_format: Any = None) -> Tensor:
         return promote.cast(self, complex64)
+
+    def cdouble(self, memory_format: Any = None) -> Tensor:
+        return promote.cast(self, complex128)
 
     def cpu(self, memory_format: Any = None) -> Tensor:
         """Give the tensor itself: placement is the signals' matter."""
@@ -621,14 +639,24 @@ class Tensor(Handle):
         """Refuse an unknown name, with the nearest known one."""
         raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'{did_you_mean(name, dir(type(self)))}")
 
-    def __dlpack__(self, **options: Any) -> Any:
-        """Hand the values, copied to this process, to another library."""
+    def __dlpack__(
+        self, *, stream: Any = None, max_version: tuple[builtins.int, builtins.int] | None = None, dl_device: Any = None,
+        copy: builtins.bool | None = None,
+    ) -> Any:  # fmt: skip
+        """Hand the values, copied to this process, to another library. The copy is its own, whatever ``copy`` says."""
         if self._rg:
             raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
-        return self.numpy().__dlpack__(**options)
+        return self.numpy().__dlpack__(max_version=max_version, dl_device=dl_device)
 
     def __dlpack_device__(self) -> tuple[builtins.int, builtins.int]:
         return (1, 0)  # the CPU's memory
+
+    def __array_namespace__(self, /, *, api_version: str | None = None) -> ModuleType:
+        """Give ``gt.array_api``. Errors: ValueError for a version of the standard other than its own or an earlier one."""
+        namespace = sys.modules["gt.array_api"]
+        if api_version is not None and api_version not in namespace.VERSIONS:
+            raise ValueError(f"array API version {api_version!r} is not offered: use one of {', '.join(namespace.VERSIONS)}")
+        return namespace
 
     def __repr__(self) -> str:
         return format_tensor(self)

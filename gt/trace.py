@@ -58,10 +58,22 @@ def rule_of(op: OpDef, attrs: Attrs, inputs: tuple[TensorType, ...]) -> Rule:
     key = (op, attrs, *inputs)
     found = _rules.get(key)
     if found is None:
-        outputs = op.infer_types(inputs, attrs)  # raises at the user's line
+        try:
+            outputs = op.infer_types(inputs, attrs)
+        except Exception as error:  # torch's words, and then what torch would leave out
+            error.add_note(f"in {op.name}({', '.join(map(repr, inputs))}) at {_users_line()}")
+            raise
         with _rules_lock:
             found = _rules.get(key) or _rules.setdefault(key, Rule(op, attrs, inputs, outputs))
     return found
+
+
+def _users_line() -> str:
+    """Give file and line of the nearest frame outside gt."""
+    frame = sys._getframe(1)
+    while frame.f_globals.get("__name__", "")[:3] == "gt." and frame.f_back is not None:
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def _leaf_rule(kind: str, type: TensorType) -> Rule:
@@ -112,6 +124,11 @@ def take_dead(session: Session) -> list[int]:
     return out
 
 
+def put_back(session: Session, dead: list[int]) -> None:
+    """Undo a ``take_dead`` whose buffers could not be freed after all."""
+    _dead.extend((session, id) for id in dead)
+
+
 _zero_d = {dtype: TensorType((), dtype) for dtype in DTYPES}
 _scalar_rules = {type: _leaf_rule("scalar", type) for type in _zero_d.values()}
 
@@ -154,7 +171,7 @@ class Trace:
     __slots__ = (
         "code", "where", "handles", "size", "inputs", "input_ids", "scalars", "scalar_ids", "leaves", "links", "marks",
         "freed", "overwritten", "edge", "sealed", "lock", "number", "saved", "names", "hooks", "hooked", "custom",
-        "stop", "session", "tracked",
+        "stop", "session", "tracked", "failed",
         "__weakref__",
     )  # fmt: skip
     _numbers = itertools.count()
@@ -187,6 +204,7 @@ class Trace:
         self.stop = MAX_PENDING  # the size at which the next op flushes first; negative: at once
         self.tracked: bytearray | None = None  # by value: whether gradients flow to it; computed when asked
         self.session: Session | None = None
+        self.failed: BaseException | None = None  # why its flush could not be: what is pending here is lost
 
     # -- entries
 

@@ -70,9 +70,7 @@ class Attention(nn.Module):
 
     def forward(self, x: gt.Tensor, at: gt.Tensor, cache: Cache | None) -> gt.Tensor:
         b, s, width = x.shape
-        q, k, v = (
-            t.reshape(b, s, self.heads, width // self.heads).transpose(1, 2) for t in self.c_attn(x).chunk(3, -1)
-        )
+        q, k, v = (t.reshape(b, s, self.heads, width // self.heads).transpose(1, 2) for t in self.c_attn(x).chunk(3, -1))
         if cache is None:
             out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         else:

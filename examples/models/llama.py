@@ -59,9 +59,7 @@ class Attention(nn.Module):
             self.q_norm = nn.RMSNorm(width, config.rms_norm_eps)
             self.k_norm = nn.RMSNorm(width, config.rms_norm_eps)
 
-    def forward(
-        self, x: gt.Tensor, turn: tuple[gt.Tensor, gt.Tensor], at: gt.Tensor, cache: Cache | None
-    ) -> gt.Tensor:
+    def forward(self, x: gt.Tensor, turn: tuple[gt.Tensor, gt.Tensor], at: gt.Tensor, cache: Cache | None) -> gt.Tensor:
         b, s, _ = x.shape
         q, k, v = (p(x).reshape(b, s, -1, self.config.head_dim) for p in (self.q_proj, self.k_proj, self.v_proj))
         if self.config.qk_norm:
@@ -95,9 +93,7 @@ class Block(nn.Module):
         self.input_layernorm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
 
-    def forward(
-        self, x: gt.Tensor, turn: tuple[gt.Tensor, gt.Tensor], at: gt.Tensor, cache: Cache | None
-    ) -> gt.Tensor:
+    def forward(self, x: gt.Tensor, turn: tuple[gt.Tensor, gt.Tensor], at: gt.Tensor, cache: Cache | None) -> gt.Tensor:
         x = x + self.self_attn(self.input_layernorm(x), turn, at, cache)
         return x + self.mlp(self.post_attention_layernorm(x))
 

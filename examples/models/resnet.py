@@ -29,9 +29,7 @@ class BasicBlock(nn.Module):
         self.bn2 = nn.BatchNorm2d(width)
         self.downsample = None
         if stride != 1 or channels != width:
-            self.downsample = nn.Sequential(
-                nn.Conv2d(channels, width, 1, stride, bias=False), nn.BatchNorm2d(width)
-            )
+            self.downsample = nn.Sequential(nn.Conv2d(channels, width, 1, stride, bias=False), nn.BatchNorm2d(width))
 
     def forward(self, x: gt.Tensor) -> gt.Tensor:
         beside = x if self.downsample is None else self.downsample(x)

@@ -15,12 +15,12 @@ import numpy as np
 from gt import session as sessions
 from gt import trace as tracing
 from gt.devices import check_options
-from gt.functions.promote import cast, get_default_dtype, is_number, operand, scalar_dtype
+from gt.functions.promote import cast, default_complex, get_default_dtype, is_number, operand, scalar_dtype
 from gt.functions.shape import ints
 from gt.handle import Handle
 from gt.ir.evaluate import to_wire
 from gt.ir.ops import OPS
-from gt.ir.types import DType, Scalar, TensorType, bool_, broadcast_shapes, complex64, dtype_of, float32, float64, int64
+from gt.ir.types import DType, Scalar, TensorType, bool_, broadcast_shapes, dtype_of, float64, int64, real_dtype
 from gt.random import Generator, draw
 from gt.trace import new_buffer, record, state
 
@@ -94,7 +94,7 @@ def host_array(data: Any) -> tuple[np.ndarray, DType]:
         return array.astype(np.float32), get_default_dtype()
     if isinstance(_first(data), np.generic | np.ndarray):
         return array, dtype_of(array.dtype)
-    return array, {"b": bool_, "i": int64, "u": int64, "f": get_default_dtype()}.get(array.dtype.kind) or complex64
+    return array, {"b": bool_, "i": int64, "u": int64, "f": get_default_dtype()}.get(array.dtype.kind) or default_complex()
 
 
 def _first(data: Any) -> Any:
@@ -310,7 +310,7 @@ def _ends(name: str, start: Any, end: Any, steps: int, dtype: DTypeLike) -> tupl
     if steps is None or steps < 0:
         raise RuntimeError("number of steps must be non-negative")
     is_complex = isinstance(start, complex) or isinstance(end, complex)
-    own = dtype_of(dtype) if dtype is not None else (complex64 if is_complex else get_default_dtype())
+    own = dtype_of(dtype) if dtype is not None else (default_complex() if is_complex else get_default_dtype())
     if is_complex and own.kind != "c":
         raise RuntimeError(f"torch.{name}(): inferred dtype ComplexFloat can't be safely cast to passed dtype {own.name.capitalize()}")
     return start, end, own
@@ -365,7 +365,7 @@ def _drawn(op: str, shape: tuple[int, ...], dtype: DTypeLike, generator: Generat
     own = dtype_of(dtype or get_default_dtype())
     if own.kind == "c":
         scale = math.sqrt(0.5) if op == "random_normal" else 1.0
-        parts = [_random(op, shape, float32, generator) * scale for _ in range(2)]
+        parts = [_random(op, shape, real_dtype(own), generator) * scale for _ in range(2)]
         out = record(OPS["complex"], tuple(parts))
     elif own.kind != "f":
         raise RuntimeError(f'"{op.removeprefix("random_")}" not implemented for {own.name}: draw floats, or use randint')

@@ -13,7 +13,7 @@ from gt.functions.numeric import conj
 from gt.functions.promote import cast, floated
 from gt.functions.shape import narrow, roll
 from gt.ir.ops import OPS
-from gt.ir.types import complex64, float32, normalize_dim
+from gt.ir.types import complex64, complex_dtype, float32, normalize_dim
 from gt.trace import record
 
 if TYPE_CHECKING:
@@ -74,11 +74,9 @@ def _fit(input: Tensor, dims: Sequence[int], sizes: Sequence[int]) -> Tensor:
 
 
 def _complexed(name: str, t: Tensor) -> Tensor:
-    if t.dtype.name == "float64":
-        raise NotImplementedError(f"{name} of float64 needs complex128, which gt does not have: use float32")
     if t.dtype.itemsize == 2 and t.dtype.kind == "f":
         raise RuntimeError(f"Unsupported dtype {t.dtype.name.capitalize()}")
-    return t if t.dtype is complex64 else cast(t, complex64)
+    return cast(t, complex_dtype(floated(t).dtype))
 
 
 def _c2c(name: str, t: Tensor, dims: Sequence[int], sizes: Sequence[int], inverse: bool, norm: str | None) -> Tensor:
@@ -98,14 +96,12 @@ def _r2c(name: str, t: Tensor, dims: Sequence[int], sizes: Sequence[int], norm: 
 
 
 def _real(name: str, t: Tensor) -> Tensor:
-    if t.dtype.name == "float64":
-        raise NotImplementedError(f"{name} of float64 needs complex128, which gt does not have: use float32")
     x = floated(t)
-    return x if x.dtype is float32 else cast(x, float32)
+    return cast(x, float32) if x.dtype.itemsize == 2 else x
 
 
 def _scalar(t: Tensor) -> str:
-    return "ComplexFloat" if t.dtype is complex64 else t.dtype.name.capitalize()
+    return {"complex64": "ComplexFloat", "complex128": "ComplexDouble"}.get(t.dtype.name) or t.dtype.name.capitalize()
 
 
 def _c2r(name: str, t: Tensor, dims: Sequence[int], sizes: Sequence[int], norm: str | None) -> Tensor:
@@ -133,7 +129,7 @@ def _given(s: Any) -> bool:
 
 
 def fft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
-    """Give the discrete Fourier transform. Dtypes: complex64."""
+    """Give the discrete Fourier transform. Dtypes: complex64, complex128 for float64."""
     return _c2c("fft", input, *_one(input, n, dim), False, norm)
 
 

@@ -99,7 +99,7 @@ def _vectors(a: Tensor, b: Tensor) -> None:
 
 
 def _name(t: Tensor) -> str:
-    names = {"float32": "Float", "float64": "Double", "float16": "Half", "int64": "Long", "int32": "Int", "complex64": "ComplexFloat"}
+    names = {"float32": "Float", "float64": "Double", "float16": "Half", "int64": "Long", "int32": "Int", "complex64": "ComplexFloat", "complex128": "ComplexDouble"}
     return names.get(t.dtype.name, t.dtype.name.capitalize())
 
 

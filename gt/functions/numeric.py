@@ -18,7 +18,7 @@ from gt.functions.promote import (
 )  # fmt: skip
 from gt.handle import Handle
 from gt.ir.ops import OPS
-from gt.ir.types import DType, Scalar, bool_, broadcast_shapes, float32, float64
+from gt.ir.types import DType, Scalar, bool_, broadcast_shapes, complex128, float32, float64
 from gt.trace import record
 
 if TYPE_CHECKING:
@@ -103,12 +103,11 @@ def heaviside(input: Tensor, values: Tensor) -> Tensor:
 
 
 def float_power(input: Tensor | Scalar, exponent: Tensor | Scalar) -> Tensor:
-    """Raise to a power in float64 (complex64 for complex)."""
+    """Raise to a power in float64 (complex128 for complex)."""
     both_ = [v for v in (input, exponent)]
     is_complex = any(v._type.dtype.kind == "c" if isinstance(v, Handle) else isinstance(v, complex) for v in both_)
-    if is_complex:
-        raise NotImplementedError("float_power of complex tensors needs complex128, which gt does not have: use pow")
-    a, b = (cast(v, float64) if isinstance(v, Handle) else v for v in both_)
+    wide = complex128 if is_complex else float64
+    a, b = (cast(v, wide) if isinstance(v, Handle) else v for v in both_)
     return binary(OPS["pow"], a, b)
 
 
@@ -298,7 +297,7 @@ def imag(input: Tensor) -> Tensor:
 
 
 def complex(real: Tensor, imag: Tensor) -> Tensor:
-    """Give ``real + 1j * imag``. Dtypes: float32 gives complex64."""
+    """Give ``real + 1j * imag``. Dtypes: float32 gives complex64, float64 complex128."""
     need_tensor("complex", real=real, imag=imag)
     for t in (real, imag):
         if t._type.dtype.kind != "f":
@@ -307,8 +306,6 @@ def complex(real: Tensor, imag: Tensor) -> Tensor:
         raise RuntimeError(
             f"Expected object of scalar type {_scalar(real)} but got scalar type {_scalar(imag)} for second argument"
         )
-    if real._type.dtype is float64:
-        raise NotImplementedError("complex of float64 needs complex128, which gt does not have: use float32")
     return binary(OPS["complex"], real, imag)
 
 

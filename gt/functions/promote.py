@@ -15,7 +15,7 @@ from gt.handle import Handle
 from gt.ir import types as _types
 from gt.ir.opdef import OpDef
 from gt.ir.ops import OPS
-from gt.ir.types import DType, Scalar, TensorType, broadcast_shapes, complex64, dtype_of, float32
+from gt.ir.types import DType, Scalar, TensorType, broadcast_shapes, complex64, complex_dtype, dtype_of, float32
 from gt.trace import Number, record
 
 if TYPE_CHECKING:
@@ -50,13 +50,20 @@ def get_default_dtype() -> DType:
 def scalar_dtype(value: Scalar) -> DType:
     """Give the dtype a Python number has by itself."""
     found = _types.scalar_dtype(value)
-    return _Default.dtype if found is float32 else found
+    return _Default.dtype if found is float32 else default_complex() if found is complex64 else found
+
+
+def default_complex() -> DType:
+    """Give the dtype of Python's complex numbers: the one whose parts have the default dtype."""
+    return complex_dtype(_Default.dtype)
 
 
 def result_dtype(tensors: Iterable[TensorType], numbers: Sequence[Scalar] = ()) -> DType:
     """Give the dtype of an elementwise op, where a number's float is the default dtype."""
     types = list(tensors)
     found = _types.result_type(types, numbers)
+    if found is complex64 and all(t.dtype.kind not in "fc" for t in types):
+        return default_complex()
     if found is float32 and _Default.dtype is not float32 and all(t.dtype.kind != "f" for t in types):
         return _Default.dtype
     return found
@@ -181,11 +188,6 @@ def broadcast(*tensors: Any) -> list[Any]:
 def floated(t: Any) -> Any:
     """Give a tensor of real or complex numbers; integers become the default float."""
     return t if t._type.dtype.kind in "fc" else cast(t, _Default.dtype)
-
-
-def real_dtype(dtype: DType) -> DType:
-    """Give the dtype of absolute values."""
-    return float32 if dtype is complex64 else dtype
 
 
 def float_unary(op: OpDef, t: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from gt.functions.index import gather
 from gt.functions.numeric import real_only
 from gt.functions.pointwise import abs as abs_
 from gt.functions.pointwise import isnan, logical_not, sqrt, where
-from gt.functions.promote import broadcast, cast, floated, real_dtype
+from gt.functions.promote import broadcast, cast, floated
 from gt.functions.reduce import (
     ValuesIndices, amax, amin, mean, std, sum, var,
 )  # fmt: skip
@@ -24,7 +24,7 @@ from gt.functions.reduce import sort as sort_
 from gt.functions.shape import narrow, reshape, squeeze, unsqueeze
 from gt.handle import Handle
 from gt.ir.ops import OPS
-from gt.ir.types import DType, Scalar, bool_, dtype_of, float64, int64, normalize_dim, normalize_dims
+from gt.ir.types import DType, Scalar, bool_, dtype_of, float64, int64, normalize_dim, normalize_dims, real_dtype
 from gt.trace import record
 
 if TYPE_CHECKING:
@@ -261,6 +261,8 @@ def diff(input: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None
     if n < 0:
         raise RuntimeError(f"order must be non-negative but got {n}")
     d = normalize_dim(dim, input.ndim)
+    if n == 0:
+        return input.clone()
     parts = [p for p in (prepend, input, append) if p is not None]
     for p in parts:
         if p.ndim != input.ndim:
@@ -278,7 +280,7 @@ def diff(input: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None
             return narrow(out, d, 0, 0)
         after, before = narrow(out, d, 1, size - 1), narrow(out, d, 0, size - 1)
         out = after ^ before if out.dtype is bool_ else after - before
-    return out.clone() if n == 0 and len(parts) == 1 else out
+    return out
 
 
 def _cat(parts: Sequence[Any], dim: int) -> Any:
@@ -487,7 +489,7 @@ def histogram(
             (float(amin(x)), float(amax(x))) if x.numel() else (0.0, 0.0)
         )
         if low == high:
-            low, high = (low - 0.5, high + 0.5) if range is None or low == high else (low, high)
+            low, high = (low - 0.5, high + 0.5) if x.numel() or range is not None else (0.0, 1.0)
         edges = linspace(low, high, int(bins) + 1, dtype=input.dtype)
     n = edges.numel() - 1
     place = record(OPS["searchsorted"], (edges, x), (("right", True),)) - 1
@@ -570,7 +572,7 @@ def unique_consecutive(
     """Give the elements (or slices along ``dim``) that differ from the one before. Flushes."""
     array = input._read()
     rows = array.reshape(-1, 1) if dim is None else np.moveaxis(array, normalize_dim(dim, input.ndim), 0)
-    flat = rows.reshape(len(rows), -1)
+    flat = rows.reshape(len(rows), rows.size // max(len(rows), 1))
     new = np.ones(len(flat), bool)
     new[1:] = (flat[1:] != flat[:-1]).any(1)
     inverse = np.cumsum(new) - 1

@@ -8,6 +8,7 @@ mark    meaning
 ======  =====================================================================================================
 (none)  pass-through: each worker computes its own part
 ``+k``  each worker's result is a partial sum;  ``>k`` ``<k`` a partial max / min
+``^k``  indexed: a worker gives zeros where an index is not of its part, so a partial sum; padding is never indexed
 ``!k``  must be whole: the operands are gathered first
 ======  =====================================================================================================
 
@@ -26,12 +27,14 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Literal, TypeAlias
 
+from gt.ir.mesh import Reduction
 from gt.ir.types import Shape
 
 Factor: TypeAlias = str
 DimFactors: TypeAlias = tuple[Factor, ...]  # major first; () for a dim of size 1
-FactorKind: TypeAlias = Literal["pass", "sum", "max", "min", "whole"]
-MARKS: dict[str, FactorKind] = {"+": "sum", ">": "max", "<": "min", "!": "whole"}
+FactorKind: TypeAlias = Literal["pass", "sum", "max", "min", "index", "whole"]
+MARKS: dict[str, FactorKind] = {"+": "sum", ">": "max", "<": "min", "^": "index", "!": "whole"}
+PENDING: dict[FactorKind, Reduction] = {"sum": "sum", "max": "max", "min": "min", "index": "sum"}
 
 
 @dataclass(frozen=True)

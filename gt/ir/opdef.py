@@ -110,6 +110,8 @@ class OpDef:
               None: the op is replicated.
     linear:   groups of operands; the op is linear in each group jointly with the others fixed, so a pending sum may pass
               through when all of one group's operands, and no others, carry it. matmul: ``((0,), (1,))``; add: ``((0, 1),)``.
+    when_split: ``(inputs, attrs, shards) -> outputs`` in other ops, in place of this one where a dim that must be whole
+              arrives in so many parts: softmax over split classes. None: the parts are joined or exchanged first.
     local:    ``(attrs, Local) -> attrs`` for one worker's part; default: the same attributes.
     scalars:  names of attributes that are given as run-time scalars instead when recorded (documentation).
     view:     the result only rearranges operand 0, and may share memory with it.
@@ -137,6 +139,7 @@ class OpDef:
     vjp: Callable[..., Any] | None = None
     factors: str | Callable[..., fx.Rule] | None = None
     linear: Linear | Callable[..., Linear] = ()
+    when_split: Callable[[tuple[Any, ...], dict[str, Any], int], Any] | None = None
     local: Callable[[dict[str, Any], Local], dict[str, Any]] | None = None
     doc: str = ""
     view: bool = False

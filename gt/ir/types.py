@@ -86,11 +86,13 @@ bfloat16 = DType("bfloat16", 2, "f", "float32")
 float32 = DType("float32", 4, "f", "float32")
 float64 = DType("float64", 8, "f", "float64")
 complex64 = DType("complex64", 8, "c", "complex64")
+complex128 = DType("complex128", 16, "c", "complex128")
 
 DTYPES: tuple[DType, ...] = tuple(DType.by_name.values())
 SHORT: dict[DType, str] = {
     bool_: "b8", uint8: "u8", int8: "i8", int16: "i16", int32: "i32", int64: "i64",
     float16: "f16", bfloat16: "bf16", float32: "f32", float64: "f64", complex64: "c64",
+    complex128: "c128",
 }  # fmt: skip
 LONG: dict[str, DType] = {short: dtype for dtype, short in SHORT.items()}
 _FROM_NUMPY = {d.numpy: d for d in reversed(DTYPES) if d is not bfloat16}
@@ -113,6 +115,16 @@ def dtype_of(value: DType | str | type | np.dtype[np.generic]) -> DType:
         raise TypeError(f"dtype {value!r} is not supported: use one of {', '.join(DType.by_name)}") from None
 
 
+def real_dtype(dtype: DType) -> DType:
+    """Give the dtype of a complex dtype's parts and absolute values; a real dtype itself."""
+    return {complex64: float32, complex128: float64}.get(dtype, dtype)
+
+
+def complex_dtype(dtype: DType) -> DType:
+    """Give the complex dtype whose parts are of a real dtype, complex64 for all but float64; a complex dtype itself."""
+    return dtype if dtype.kind == "c" else complex128 if dtype is float64 else complex64
+
+
 # -- promotion: torch.promote_types, by category and then by width
 _CATEGORY = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3}
 
@@ -124,7 +136,7 @@ def promote_types(a: DType, b: DType) -> DType:
     ca, cb = _CATEGORY[a.kind], _CATEGORY[b.kind]
     if ca != cb:
         low, high = (a, b) if ca < cb else (b, a)
-        return complex64 if high is complex64 and low.itemsize <= 8 else high
+        return complex128 if high is complex64 and low is float64 else high
     if ca == 2:
         if {a, b} == {float16, bfloat16}:
             return float32

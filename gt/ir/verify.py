@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gt.ir.factors import Factor, FactorKind, Rule
+from gt.ir.factors import PENDING, Factor, Rule
 from gt.ir.graph import Attrs, AttrValue, Coord, Graph, Node, Stage, Value
-from gt.ir.mesh import Sharding
+from gt.ir.mesh import Reduction, Sharding
 from gt.ir.ops import OPS, collective
 from gt.ir.text import node_text, value_names
 
@@ -156,15 +156,15 @@ def _pending_fault(
                 f"operands {sorted(pending)} are pending sums over {axis}, {node.op.name} is not linear in just these"
             )
     kept = {f for dims in rule.results for d in dims for f in d}
-    reduced = {f: axes for f, axes in split.items() if rule.kind[f] in ("sum", "max", "min")}
+    reduced = {f: axes for f, axes in split.items() if rule.kind[f] in PENDING}
     if lost := [f for f, axes in split.items() if axes and f not in kept and f not in reduced]:
         return f"factor {lost[0]} is split and lost: no result has it and nothing reduces it"
     for i, placed in enumerate(results):
         own = {f for d in rule.results[i] for f in d}
-        want: dict[str, FactorKind] = dict.fromkeys(passed, "sum")
+        want: dict[str, Reduction] = dict.fromkeys(passed, "sum")
         for factor, axes in reduced.items():
             if factor not in own:
-                want |= dict.fromkeys(axes, rule.kind[factor])
+                want |= dict.fromkeys(axes, PENDING[rule.kind[factor]])
         if want != dict(placed.partial):
             return (
                 f"result {i} should be pending over {want or 'nothing'}, it is declared so over {dict(placed.partial)}"

@@ -139,11 +139,20 @@ class Hardtanh(Module):
     """x limited to [min_val, max_val]."""
 
     def __init__(
-        self, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False, min_value: float | None = None, max_value: float | None = None
+        self,
+        min_val: float = -1.0,
+        max_val: float = 1.0,
+        inplace: bool = False,
+        min_value: float | None = None,
+        max_value: float | None = None,
     ) -> None:
         super().__init__()
         if min_value is not None or max_value is not None:
-            warnings.warn("keyword arguments `min_value` and `max_value` are deprecated: use `min_val` and `max_val`", FutureWarning, stacklevel=2)
+            warnings.warn(
+                "keyword arguments `min_value` and `max_value` are deprecated: use `min_val` and `max_val`",
+                FutureWarning,
+                stacklevel=2,
+            )
         self.min_val = min_val if min_value is None else min_value
         self.max_val = max_val if max_value is None else max_value
         self.inplace = inplace

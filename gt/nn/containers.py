@@ -11,6 +11,7 @@ from typing import Any, Self
 from gt.handle import Handle
 from gt.nn.module import Module
 from gt.nn.parameter import Parameter
+from gt.tensor import Tensor
 
 
 def _place(index: Any, size: int) -> int:
@@ -94,7 +95,9 @@ class Sequential(_Row):
 
     def __init__(self, *args: Any) -> None:
         super().__init__()
-        named = args[0].items() if len(args) == 1 and isinstance(args[0], OrderedDict) else ((str(i), m) for i, m in enumerate(args))
+        named = (
+            args[0].items() if len(args) == 1 and isinstance(args[0], OrderedDict) else ((str(i), m) for i, m in enumerate(args))
+        )
         for name, module in named:
             self.add_module(name, module)
 
@@ -218,7 +221,7 @@ class ModuleDict(Module):
 
 
 def _as_parameter(value: Any) -> Any:
-    return Parameter(value) if isinstance(value, Handle) and not isinstance(value, Parameter) else value
+    return Parameter(value) if isinstance(value, Tensor) and not isinstance(value, Parameter) else value
 
 
 class ParameterList(Module):
@@ -281,7 +284,9 @@ class ParameterDict(Module):
 
     def __setitem__(self, key: str, value: Any) -> None:
         if not isinstance(key, str):
-            raise TypeError(f"Index given to ParameterDict cannot be used as a key as it is not a string (type is '{type(key).__name__}').")
+            raise TypeError(
+                f"Index given to ParameterDict cannot be used as a key as it is not a string (type is '{type(key).__name__}')."
+            )
         self._keys[key] = None
         setattr(self, key, _as_parameter(value))
 
@@ -335,7 +340,7 @@ class ParameterDict(Module):
         return key, self.pop(key)
 
     def get(self, key: str, default: Any = None) -> Any:
-        return self[key] if key in self else default
+        return getattr(self, key) if key in self._keys else default
 
     def fromkeys(self, keys: Iterable[str], default: Any = None) -> ParameterDict:
         """Make a dict of the same value for each key."""

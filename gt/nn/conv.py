@@ -41,7 +41,11 @@ class _ConvNd(Module):
             raise ValueError("out_channels must be divisible by groups")
         n = self.dims
         self.in_channels, self.out_channels, self.kernel_size = in_channels, out_channels, _tuple(kernel_size, n)
-        self.stride, self.dilation, self.output_padding = _tuple(stride, n), _tuple(dilation, n), _tuple(output_padding, n)
+        self.stride, self.dilation, self.output_padding = (
+            _tuple(stride, n),
+            _tuple(dilation, n),
+            _tuple(output_padding, n),
+        )
         self.padding: Any = padding if isinstance(padding, str) else _tuple(padding, n)
         if isinstance(padding, str):
             if padding not in ("same", "valid"):
@@ -137,14 +141,22 @@ class _ConvTranspose(_ConvNd):
         if padding_mode != "zeros":
             raise ValueError(f'Only "zeros" padding mode is supported for {type(self).__name__}')
         self._setup(
-            in_channels, out_channels, kernel_size, stride, padding, dilation, output_padding, groups, bias, padding_mode, dtype
+            in_channels,
+            out_channels,
+            kernel_size,
+            stride,
+            padding,
+            dilation,
+            output_padding,
+            groups,
+            bias,
+            padding_mode,
+            dtype,
         )
 
     def forward(self, input: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
         extra = self.output_padding if output_size is None else self._extra(input, tuple(output_size))
-        return type(self).function(
-            input, self.weight, self.bias, self.stride, self.padding, extra, self.groups, self.dilation
-        )
+        return type(self).function(input, self.weight, self.bias, self.stride, self.padding, extra, self.groups, self.dilation)
 
     def _extra(self, input: Tensor, size: tuple[int, ...]) -> tuple[int, ...]:
         """Give the output padding that makes the output of ``size``."""

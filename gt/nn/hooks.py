@@ -76,7 +76,9 @@ def _call(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], called: se
             changed = hook(module, args, kwargs)
             if changed is not None:
                 if not isinstance(changed, tuple) or len(changed) != 2:
-                    raise RuntimeError(f"forward pre-hook must return None or a tuple of (new_args, new_kwargs), but got {changed}.")
+                    raise RuntimeError(
+                        f"forward pre-hook must return None or a tuple of (new_args, new_kwargs), but got {changed}."
+                    )
                 args, kwargs = changed
         else:
             changed = hook(module, args)

@@ -58,7 +58,9 @@ class Module(StateMixin):
         tables = self.__dict__
         if "_parameters" not in tables:
             if isinstance(value, Parameter | Module):
-                raise AttributeError(f"cannot assign {'parameters' if isinstance(value, Parameter) else 'module'} before Module.__init__() call")
+                raise AttributeError(
+                    f"cannot assign {'parameters' if isinstance(value, Parameter) else 'module'} before Module.__init__() call"
+                )
             object.__setattr__(self, name, value)
         elif isinstance(value, Parameter):
             self._forget(name, "_parameters")
@@ -76,7 +78,9 @@ class Module(StateMixin):
     def _set_plain(self, name: str, value: Any) -> None:
         for table, kind in (("_parameters", "parameter"), ("_modules", "child module"), ("_buffers", "buffer")):
             if name in self.__dict__[table]:
-                wanted = "torch.nn.Module" if kind == "child module" else "torch.nn.Parameter" if kind == "parameter" else "torch.Tensor"
+                wanted = (
+                    "torch.nn.Module" if kind == "child module" else "torch.nn.Parameter" if kind == "parameter" else "torch.Tensor"
+                )
                 if value is not None and not (kind == "buffer" and isinstance(value, Handle)):
                     raise TypeError(f"cannot assign '{type(value).__name__}' as {kind} '{name}' ({wanted} or None expected)")
                 self.__dict__[table][name] = value
@@ -124,7 +128,9 @@ class Module(StateMixin):
         """Add a parameter by name; None keeps the name without a value."""
         self._check_name("parameter", name, "_parameters")
         if param is not None and not isinstance(param, Parameter):
-            raise TypeError(f"cannot assign '{type(param).__name__}' object to parameter '{name}' (torch.nn.Parameter or None required)")
+            raise TypeError(
+                f"cannot assign '{type(param).__name__}' object to parameter '{name}' (torch.nn.Parameter or None required)"
+            )
         if param is not None:
             if not param._leaf:
                 raise ValueError(
@@ -161,7 +167,9 @@ class Module(StateMixin):
         """Call ``hook(module, args[, kwargs], output)`` after ``forward``; what it returns, if not None, replaces the output."""
         return hooks.add(self._forward_hooks, (hook, with_kwargs, always_call), prepend)
 
-    def register_forward_pre_hook(self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False) -> HookHandle:
+    def register_forward_pre_hook(
+        self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
+    ) -> HookHandle:
         """Call ``hook(module, args[, kwargs])`` before ``forward``; what it returns, if not None, replaces the arguments."""
         return hooks.add(self._forward_pre_hooks, (hook, with_kwargs), prepend)
 
@@ -191,7 +199,9 @@ class Module(StateMixin):
 
     # -- traversal
 
-    def named_modules(self, memo: set[Any] | None = None, prefix: str = "", remove_duplicate: bool = True) -> Iterator[tuple[str, Module]]:
+    def named_modules(
+        self, memo: set[Any] | None = None, prefix: str = "", remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Module]]:
         """Give this module and all below, by dotted name."""
         memo = set() if memo is None else memo
         if self not in memo:
@@ -228,7 +238,9 @@ class Module(StateMixin):
                         seen.add(id(value))
                     yield (f"{path}.{name}" if path else name), value
 
-    def named_parameters(self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True) -> Iterator[tuple[str, Parameter]]:
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Parameter]]:
         """Give parameters by dotted name; one shared by several modules comes once."""
         return self._named("_parameters", prefix, recurse, remove_duplicate)
 
@@ -301,7 +313,7 @@ class Module(StateMixin):
                     p._grad = None
                 else:
                     with no_grad():
-                        p._grad.zero_()
+                        p._grad.zero_()  # type: ignore[attr-defined]
 
     def apply(self, fn: Callable[[Module], Any]) -> Self:
         """Call ``fn`` on every module, children first."""

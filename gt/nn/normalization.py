@@ -76,9 +76,7 @@ class _NormBase(Module):
         old = local_metadata.get("version") is None or local_metadata["version"] < 2
         if old and self.track_running_stats and key not in state_dict:
             state_dict[key] = self.num_batches_tracked
-        super()._load_from_state_dict(
-            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
-        )
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
 
 
 def _dims_checked(*ranks: int) -> Any:
@@ -151,11 +149,11 @@ class _InstanceNorm(_NormBase):
         self._check_input_dim(input)
         batched = input.ndim == self.spatial + 2
         channels = input.shape[-self.spatial - 1]
-        if channels != self.num_features:
-            if self.affine:
-                raise ValueError(
-                    f"expected input's size at dim={-self.spatial - 1 + input.ndim} to match num_features ({self.num_features}), but got: {channels}."
-                )
+        if channels != self.num_features and self.affine:
+            raise ValueError(
+                f"expected input's size at dim={-self.spatial - 1 + input.ndim} to match num_features ({self.num_features}), "
+                f"but got: {channels}."
+            )
         x = input if batched else input.unsqueeze(0)
         out = F.instance_norm(
             x, self.running_mean, self.running_var, self.weight, self.bias, self.training or not self.track_running_stats,
@@ -232,7 +230,9 @@ class RMSNorm(Module):
         super().__init__()
         self.normalized_shape = _sizes(normalized_shape)
         self.eps, self.elementwise_affine = eps, elementwise_affine
-        self.register_parameter("weight", Parameter(create.empty(self.normalized_shape, dtype=dtype)) if elementwise_affine else None)
+        self.register_parameter(
+            "weight", Parameter(create.empty(self.normalized_shape, dtype=dtype)) if elementwise_affine else None
+        )
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -54,7 +54,13 @@ def _family(base: Any, stem: str, mode: str, doc: str) -> list[Any]:
     made = []
     for dims in (1, 2, 3):
         name = f"{stem}{dims}d"
-        made.append(type(name, (base,), {"dims": dims, "mode": mode, "__doc__": doc, "__module__": __name__, "__qualname__": name}))
+        made.append(
+            type(
+                name,
+                (base,),
+                {"dims": dims, "mode": mode, "__doc__": doc, "__module__": __name__, "__qualname__": name},
+            )
+        )
     return made
 
 
@@ -130,7 +136,9 @@ class Upsample(Module):
     ) -> None:  # fmt: skip
         super().__init__()
         self.size = size
-        self.scale_factor = tuple(map(float, scale_factor)) if isinstance(scale_factor, tuple) else float(scale_factor) if scale_factor else None
+        self.scale_factor = (
+            tuple(map(float, scale_factor)) if isinstance(scale_factor, tuple) else float(scale_factor) if scale_factor else None
+        )
         self.mode, self.align_corners, self.recompute_scale_factor = mode, align_corners, recompute_scale_factor
 
     def forward(self, input: Tensor) -> Tensor:

@@ -60,7 +60,10 @@ class RNNBase(Module):
             width = input_size if layer == 0 else out * self._directions
             for suffix in ("", "_reverse")[: self._directions]:
                 end = f"_l{layer}{suffix}"
-                shapes: dict[str, tuple[int, ...]] = {f"weight_ih{end}": (gates, width), f"weight_hh{end}": (gates, out)}
+                shapes: dict[str, tuple[int, ...]] = {
+                    f"weight_ih{end}": (gates, width),
+                    f"weight_hh{end}": (gates, out),
+                }
                 shapes |= {f"bias_ih{end}": (gates,), f"bias_hh{end}": (gates,)} if bias else {}
                 shapes |= {f"weight_hr{end}": (proj_size, hidden_size)} if proj_size else {}
                 for name, shape in shapes.items():
@@ -105,14 +108,14 @@ class RNNBase(Module):
                 f"convert model: model.to({x.dtype})"
             )
         if self.input_size != x.shape[-1]:
-            raise RuntimeError(
-                f"input.size(-1) must be equal to input_size. Expected {self.input_size}, got {x.shape[-1]}"
-            )
+            raise RuntimeError(f"input.size(-1) must be equal to input_size. Expected {self.input_size}, got {x.shape[-1]}")
 
     def _run(self, input: Tensor, states: State | None) -> tuple[Tensor, State]:
         """Run all layers; ``states``: [layers * directions, batch, size] each. Gives outputs and last states."""
         if not isinstance(input, Tensor):
-            raise NotImplementedError(f"{type(self).__name__}: packed sequences are not supported: pad the batch and mask the outputs")
+            raise NotImplementedError(
+                f"{type(self).__name__}: packed sequences are not supported: pad the batch and mask the outputs"
+            )
         if input.ndim not in (2, 3):
             raise ValueError(f"{type(self).__name__}: Expected input to be 2D or 3D, got {input.ndim}D tensor instead")
         batched = input.ndim == 3
@@ -207,7 +210,15 @@ class RNN(RNNBase):
         if nonlinearity not in ("tanh", "relu"):
             raise ValueError(f"Unknown nonlinearity '{nonlinearity}'. Select from 'tanh' or 'relu'.")
         super().__init__(
-            f"RNN_{nonlinearity.upper()}", input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, dtype=dtype
+            f"RNN_{nonlinearity.upper()}",
+            input_size,
+            hidden_size,
+            num_layers,
+            bias,
+            batch_first,
+            dropout,
+            bidirectional,
+            dtype=dtype,
         )
         self.nonlinearity = nonlinearity
 
@@ -242,7 +253,16 @@ class LSTM(RNNBase):
         bidirectional: bool = False, proj_size: int = 0, device: Any = None, dtype: Any = None,
     ) -> None:  # fmt: skip
         super().__init__(
-            "LSTM", input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size, dtype=dtype
+            "LSTM",
+            input_size,
+            hidden_size,
+            num_layers,
+            bias,
+            batch_first,
+            dropout,
+            bidirectional,
+            proj_size,
+            dtype=dtype,
         )
 
     def forward(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
@@ -259,7 +279,9 @@ class RNNCellBase(Module):
     bias_ih: Parameter | None
     bias_hh: Parameter | None
 
-    def __init__(self, input_size: int, hidden_size: int, bias: bool, num_chunks: int, device: Any = None, dtype: Any = None) -> None:
+    def __init__(
+        self, input_size: int, hidden_size: int, bias: bool, num_chunks: int, device: Any = None, dtype: Any = None
+    ) -> None:
         super().__init__()
         self.input_size, self.hidden_size, self.bias = input_size, hidden_size, bias
         rows = num_chunks * hidden_size
@@ -310,7 +332,13 @@ class RNNCell(RNNCellBase):
     """One step of an RNN."""
 
     def __init__(
-        self, input_size: int, hidden_size: int, bias: bool = True, nonlinearity: str = "tanh", device: Any = None, dtype: Any = None
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        nonlinearity: str = "tanh",
+        device: Any = None,
+        dtype: Any = None,
     ) -> None:
         super().__init__(input_size, hidden_size, bias, num_chunks=1, dtype=dtype)
         self.nonlinearity = nonlinearity

@@ -95,7 +95,15 @@ class StateMixin:
         return found
 
     def _load(
-        self, state: Any, prefix: str, meta: Any, strict: bool, missing: list[str], unexpected: list[str], problems: list[str], assign: bool
+        self,
+        state: Any,
+        prefix: str,
+        meta: Any,
+        strict: bool,
+        missing: list[str],
+        unexpected: list[str],
+        problems: list[str],
+        assign: bool,
     ) -> None:
         local = dict(meta.get(prefix[:-1], {})) | ({"assign_to_params_buffers": True} if assign else {})
         self._load_from_state_dict(state, prefix, local, True, missing, unexpected, problems)

@@ -25,10 +25,12 @@ from gt.handle import Handle
 from gt.ir.graph import Attrs
 from gt.ir.ops import OPS
 from gt.ir.types import float32, float64
+from gt.tensor import Tensor
 from gt.trace import record, state
 
 Group = dict[str, Any]
 INF = math.inf
+COUNTS = ("step", "mu_product")  # state that is a number here and a 0-d tensor in state dicts
 
 
 class HookHandle:
@@ -57,7 +59,9 @@ class Optimizer:
                 else f"params argument given to the optimizer should be an iterable of Tensors or dicts, but got {type(params).__name__}"
             )
         if defaults.get("differentiable"):
-            raise NotImplementedError("differentiable=True is not supported: write the update with tensor operations to differentiate it")
+            raise NotImplementedError(
+                "differentiable=True is not supported: write the update with tensor operations to differentiate it"
+            )
         groups = list(params)
         if not groups:
             raise ValueError("optimizer got an empty parameter list")
@@ -80,7 +84,9 @@ class Optimizer:
         params = param_group["params"]
         for p in params:
             if not isinstance(p, Handle):
-                raise TypeError(f"optimizer can only optimize Tensors, but one of the params is {type(p).__module__}.{type(p).__name__}")
+                raise TypeError(
+                    f"optimizer can only optimize Tensors, but one of the params is {type(p).__module__}.{type(p).__name__}"
+                )
             if not (p._leaf or p._retains):
                 raise ValueError("can't optimize a non-leaf Tensor")
             if p.is_complex():
@@ -204,7 +210,10 @@ class Optimizer:
             hook(self)
         numbers = {id(p): i for i, p in enumerate(chain.from_iterable(g["params"] for g in self.param_groups))}
         groups = [{**g, "params": [numbers[id(p)] for p in g["params"]]} for g in self.param_groups]
-        out: dict[str, Any] = {"state": {numbers[id(p)]: _shown(s) for p, s in self.state.items()}, "param_groups": groups}
+        out: dict[str, Any] = {
+            "state": {numbers[id(p)]: _shown(s) for p, s in self.state.items()},
+            "param_groups": groups,
+        }
         for hook in list(self._hooks["state_dict_post"]):
             changed = hook(self, out)
             out = out if changed is None else changed
@@ -257,18 +266,18 @@ def number(value: Any) -> float:
 
 def scalar(value: Any) -> Any:
     """Give a learning rate or step count as a run-time scalar, in the precision torch computes it in."""
-    return cast(value.reshape(()), float64) if isinstance(value, Handle) else operand(float(value), float64)
+    return cast(value.reshape(()), float64) if isinstance(value, Tensor) else operand(float(value), float64)
 
 
 def _shown(own: dict[str, Any]) -> dict[str, Any]:
-    return {k: create.tensor(float(v)) if k == "step" and not isinstance(v, Handle) else v for k, v in own.items()}
+    return {k: create.tensor(float(v)) if k in COUNTS and not isinstance(v, Handle) else v for k, v in own.items()}
 
 
 def _taken(p: Any, given: dict[str, Any]) -> dict[str, Any]:
     """Give a parameter's state in its dtype, as values of its own."""
     out: dict[str, Any] = {}
     for key, value in given.items():
-        if key == "step":
+        if key in COUNTS:
             out[key] = number(value)
         elif isinstance(value, Handle):
             out[key] = cast(value.detach(), p.dtype if value.is_floating_point() else value.dtype).clone()

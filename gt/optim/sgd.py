@@ -46,9 +46,7 @@ class SGD(Optimizer):
     def _start(self, group: Group, params: list[Any], attrs: tuple[tuple[str, Any], ...]) -> None:
         """Take the first step of parameters with momentum: their buffers start as this step's gradients."""
         n, grads = len(params), [p._grad for p in params]
-        out = record(
-            OPS["sgd_step"], (*params, *grads, *grads, scalar(group["lr"])), (("num", n), *attrs, ("first", True))
-        )
+        out = record(OPS["sgd_step"], (*params, *grads, *grads, scalar(group["lr"])), (("num", n), *attrs, ("first", True)))
         for p, value, buffer in zip(params, out[:n], out[n:], strict=True):
             p._assign(value)
             self.state[p]["momentum_buffer"] = buffer

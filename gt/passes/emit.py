@@ -5,8 +5,9 @@ Owns: ``NodeEmitter``, ``decompose_node``. Must not know: any one pass. Next: ``
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from gt.ir.graph import Attrs, Node, Rewriter, Value
 from gt.ir.opdef import OpDef, emitting
@@ -51,11 +52,20 @@ class NodeEmitter:
 def decompose_node(node: Node, rewriter: Rewriter) -> None:
     """Append a node's decomposition in its place."""
     assert node.op.decompose is not None
+    replace_node(node, rewriter, node.op.decompose, node.signal)
+
+
+def replace_node(
+    node: Node, rewriter: Rewriter, parts: Callable[[tuple[Value, ...], dict[str, Any]], Any], signal: str | None
+) -> bool:
+    """Append what ``parts`` makes of a node's operands and attributes in its place; whether it made anything."""
     emit = NodeEmitter(rewriter)
-    emit.like, emit.signal, emit.taped, emit.why = node, node.signal, node.taped, node.why
+    emit.like, emit.signal, emit.taped, emit.why = node, signal, node.taped, node.why
     operands = tuple(rewriter.get(v) for v in node.inputs)
     with emitting(emit):
-        results = node.op.decompose(operands, dict(node.attrs))
+        results = parts(operands, dict(node.attrs))
+    if results is None:
+        return False
     values: tuple[Value, ...] = tuple(results) if isinstance(results, tuple | list) else (results,)
     made = {out for n in rewriter.nodes[emit.first :] for out in n.outputs}
     names: dict[Value, Value] = {}
@@ -65,6 +75,7 @@ def decompose_node(node: Node, rewriter: Rewriter) -> None:
         else:
             rewriter.replace(old, names.get(new, new))
     emit.rename(names)
+    return True
 
 
-__all__ = ["NodeEmitter", "decompose_node"]
+__all__ = ["NodeEmitter", "decompose_node", "replace_node"]

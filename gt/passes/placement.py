@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gt.ir.factors import DimFactors, Factor, Rule
+from gt.ir.factors import PENDING, DimFactors, Factor, Rule
 from gt.ir.mesh import Mesh, Reduction, Sharding
 from gt.ir.opdef import Linear
 from gt.ir.types import TensorType
@@ -136,7 +136,7 @@ def _components(rule: Rule) -> tuple[Component, ...]:
             if found:
                 join(found, {i} if side == 0 else set(), {i} if side else set())
     # Results without factors are what a reduction leaves: they belong to whatever reduces into them.
-    reducing = {f for f, kind in rule.kinds if kind in ("sum", "max", "min")}
+    reducing = {f for f, kind in rule.kinds if kind in PENDING}
     bare = {r for r, dims in enumerate(rule.results) if not any(dims)}
     if bare and reducing:
         join(reducing, set(), bare)
@@ -188,16 +188,25 @@ def _local_bytes(type_: TensorType, placed: Sharding) -> int:
 
 
 def _options(problem: Problem, part: Component, axis: str) -> list[Factor | None]:
-    """Give the factors that ``axis`` splits already in an operand, or should split in a result; and none."""
+    """Give the factors that ``axis`` splits already in an operand, or should split in a result; and none.
+
+    Where an operand is split on what must be whole here, its other dims may be split instead: to exchange parts costs
+    less than to join them.
+    """
     found: dict[Factor, None] = {}
     terms = [(problem.current[i], problem.rule.operands[i]) for i in part.operands]
+    num_operands = len(terms)
     terms += [(w, problem.rule.results[r]) for r in part.results if (w := problem.wanted[r]) is not None]
-    for placed, dims in terms:
+    can = lambda factors: factors and splittable(problem.rule, factors[0], (axis,), problem.home)  # noqa: E731
+    for i, (placed, dims) in enumerate(terms):
         if placed.mesh != problem.home:
             continue
         for dim, factors in enumerate(dims):
-            if factors and axis in placed.dims[dim] and splittable(problem.rule, factors[0], (axis,), problem.home):
-                found[factors[0]] = None
+            if factors and axis in placed.dims[dim]:
+                if can(factors):
+                    found[factors[0]] = None
+                elif i < num_operands:
+                    found |= dict.fromkeys(other[0] for other in dims if can(other))
     return [*found, None]
 
 
@@ -249,8 +258,8 @@ def _produced(problem: Problem, result: int, assignment: Assignment, modes: Mode
     partial: dict[str, Reduction] = dict.fromkeys(modes, "sum")
     for factor, axes in assignment.items():
         kind = problem.rule.kind[factor]
-        if factor not in own and (kind == "sum" or kind == "max" or kind == "min"):
-            partial |= dict.fromkeys(axes, kind)
+        if factor not in own and kind in PENDING:
+            partial |= dict.fromkeys(axes, PENDING[kind])
     return _sharding(problem.home, dims, assignment, partial)
 
 

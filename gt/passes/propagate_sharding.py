@@ -5,7 +5,8 @@ each node computes where its operands are (``placement``). Backward, a value tha
 made so at once, if its node can without communication. The two alternate until nothing changes. A node's home mesh is
 its signal's, else that of its largest split operand, else the one its operands reach with the fewest bytes.
 
-A placement that differs from where a value is made becomes a ``reshard`` node, one for all its readers.
+An op that would need a dim whole that arrives split is written in ops that do not, where its declaration knows how
+(``split_ops``), and the graph is placed again. A placement that differs from where a value is made becomes a ``reshard`` node, one for all its readers.
 Must not know: any op, how a reshard is done. Next: ``insert_collectives``.
 """
 
@@ -24,6 +25,7 @@ from gt.passes.context import Context
 from gt.passes.placement import Choice, Problem, choose
 from gt.passes.reshard import cost_s, is_local, usable_as
 from gt.passes.signal_placement import ParamPlacement, cut, declared_mesh, signal_mesh
+from gt.passes.split_ops import split_ops
 
 UNPLACED = SignalConfig()
 ROUNDS = 4  # forward and backward alternate at most so often; two suffice for all but contrived graphs
@@ -42,12 +44,15 @@ class PropagateSharding:
             placed = _everything_whole(graph, context.mesh)
             context.output_shardings = [_sharding(v) for v in placed.outputs]
             return placed
-        placer = _Placer(graph, context)
-        placer.forward()
+        noted = len(context.notes)
         for _ in range(ROUNDS):
-            if not placer.backward():
+            del context.notes[noted:]
+            placer = _Placer(graph, context)
+            placer.settle()
+            kept_apart = split_ops(graph, placer.placed)
+            if kept_apart is graph:
                 break
-            placer.forward()
+            graph = kept_apart
         return placer.emit()
 
 
@@ -244,6 +249,14 @@ class _Placer:
                     self.origin[new] = "updated in place"
 
     # -- forward
+
+    def settle(self) -> None:
+        """Go forward and backward until nothing changes."""
+        self.forward()
+        for _ in range(ROUNDS):
+            if not self.backward():
+                break
+            self.forward()
 
     def forward(self) -> None:
         self.needed.clear()

@@ -32,10 +32,12 @@ Vectors: TypeAlias = tuple[Tensor | None, Tensor | None]  # a piece's floats and
 Body: TypeAlias = Callable[[list[Tensor], list[Vectors]], list[Tensor]]
 Sources: TypeAlias = Sequence[tuple[tuple[str, ...], tuple[int, ...]]]  # of each piece: scalars' dtypes, their places
 
-MAX_CAPTURES = 8  # of one unit; a unit whose inputs keep moving runs without a graph after that
+MAX_CAPTURES = 8  # in a row; a unit whose inputs keep moving runs without a graph after that
+PAID_OFF = 32  # replays after which a capture was worth it, and what moved before is forgotten
 MAX_SHARE = 0.125  # of the device's memory that static inputs and outputs of all graphs may take
 MAX_GRAPHS = 512
 SLOTS = 32  # runs in flight whose scalars have a slot of their own
+IDLE = 1 << 30  # bytes
 LARGE = 64 << 20  # an input this large is copied before each replay only if it keeps moving
 FEW, MANY = 1, 5  # moves after which a small, a large or overwritten input is taken to move always
 
@@ -74,6 +76,8 @@ class CudaCapturer:
         graph: Any = torch.cuda.CUDAGraph()
         current = torch.cuda.current_stream(self.device)
         self.stream.wait_stream(current)
+        if torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device) > IDLE:
+            torch.cuda.empty_cache()  # what plain runs leave idle cannot serve a capture
         collecting = gc.isenabled()
         gc.disable()  # a finalizer that calls CUDA would end the capture
         try:
@@ -239,6 +243,8 @@ class GraphUnit:
     given_up: bool = False
     _last: list[weakref.ref[Tensor]] = field(default_factory=list)
     _runs: int = 0
+    _replays: int = 0  # of the present graph
+    _in_row: int = 0  # captures that did not pay off
     _moves: list[int] = field(default_factory=list)  # how often each input came with another tensor
     _slots: ScalarSlots | None = None
 
@@ -264,17 +270,19 @@ class GraphUnit:
         """Learn from inputs that no graph fits; capture if they have settled."""
         if self.given_up:
             return None
-        same = self._observe(a)
         if self.captured is not None:
             self.stats.misses += 1
+            if self._replays >= PAID_OFF:
+                self._replays, self._in_row, self._moves = 0, 0, [0] * len(a)
+        same = self._observe(a)
         stay = self._must_stay(a)
         limits = [MANY if s else FEW for s in stay]
         if self._runs <= self.after or any(
             must and not s and m <= limit for must, s, m, limit in zip(stay, same, self._moves, limits, strict=True)
         ):
             return None
-        if self.stats.captures >= MAX_CAPTURES:
-            self._give_up(f"its inputs have moved after {MAX_CAPTURES} captures")
+        if self._in_row >= MAX_CAPTURES:
+            self._give_up(f"its inputs moved soon after each of {MAX_CAPTURES} captures")
             return None
         self.drop()
         self.graphs.settle()  # an input still lying in scratch moves now, not after its address was captured
@@ -285,6 +293,8 @@ class GraphUnit:
             self._give_up(f"{type(e).__name__}: {str(e).strip().splitlines()[0] if str(e).strip() else ''}")
             return None
         self.stats.captures += 1
+        self._in_row += 1
+        self._replays = 0
         self.graphs.admit(self, captured.nbytes)
         return captured
 
@@ -333,6 +343,7 @@ class GraphUnit:
             self._slots.fill(s)
         captured.graph.replay()
         self.stats.replays += 1
+        self._replays += 1
         graphs.held.move_to_end(self)
         lend = graphs.lend
         outputs = [a[k] if out is None else lend(out) for k, out in zip(captured.kept, captured.outs, strict=True)]

@@ -28,6 +28,7 @@ from gt.runtime import wire
 from gt.runtime.dispatcher_state import Command, DispatcherState, Event, MakePlan, Options, Planned, Received, Send
 from gt.runtime.engine import Engine
 from gt.runtime.errors import Fault, SessionClosed, fault_of
+from gt.runtime.interrupt import SHIELD
 from gt.runtime.log import open_log, setup_logging
 from gt.runtime.planner import make_plan
 from gt.runtime.runner import Runner, make_engine
@@ -74,7 +75,9 @@ class EmbeddedSession:
     def run(
         self, key: int, inputs: Sequence[int], outputs: Sequence[int], scalars: Sequence[Scalar], frees: Sequence[int]
     ) -> None:
-        self._window.acquire()
+        if not self._window.acquire(blocking=False):
+            with SHIELD.lifted():
+                self._window.acquire()
         self._feed(
             CLIENT, wire.Run(key, tuple(inputs), tuple(outputs), tuple(map(wire.pack_scalar, scalars)), tuple(frees))
         )
@@ -101,8 +104,8 @@ class EmbeddedSession:
         return (0,)
 
     @property
-    def closed(self) -> bool:
-        return self._closed is not None
+    def closed(self) -> Fault | None:
+        return self._closed
 
     def close(self) -> None:
         if self._closed is not None or self._pid != os.getpid():
@@ -132,7 +135,7 @@ class EmbeddedSession:
                 self._log.write("call", name, nbytes)
             self._dispatcher_log.write("recv", name, nbytes, f"from={peer.decode()}0")
         to_client: list[Message] = []
-        with self._lock:
+        with SHIELD, self._lock:
             events: list[Event] = [Received(time.monotonic(), peer, message, data)]
             for event in events:
                 for command in self._state.handle(event):
@@ -213,7 +216,7 @@ class _Outlet:
     def closed(self) -> bool:
         """Whether nobody waits any more: what is queued need not run."""
         session = self.session()
-        return session is None or session.closed
+        return session is None or session.closed is not None
 
     def reply(self, message: Message) -> None:
         session = self.session()

@@ -11,7 +11,15 @@ from gt.runtime.optim_kernels import Result, Scalar, Tensors, copied, decayed, m
 
 
 def adadelta_step_(
-    params: Tensors, grads: Tensors, states: list[Tensors], lr: Scalar, *, rho: float, eps: float, weight_decay: float, maximize: bool
+    params: Tensors,
+    grads: Tensors,
+    states: list[Tensors],
+    lr: Scalar,
+    *,
+    rho: float,
+    eps: float,
+    weight_decay: float,
+    maximize: bool,
 ) -> Result:
     grads = decayed(params, grads, weight_decay, maximize)
     squares, deltas = states

@@ -18,27 +18,27 @@ Tensors: TypeAlias = list[Tensor]
 Result: TypeAlias = tuple[Tensor, ...]
 
 
-def _scalar(value: Scalar) -> Scalar:
+def number(value: Scalar) -> Scalar:
     """Give a number where that costs no wait: foreach kernels are fastest with numbers."""
     if isinstance(value, Tensor) and value.device.type == "cpu" and not torch.compiler.is_compiling():
         return value.item()
     return value
 
 
-def _mul(tensors: Tensors, scalar: Scalar) -> Tensors:
+def multiplied(tensors: Tensors, scalar: Scalar) -> Tensors:
     return [t * scalar for t in tensors] if isinstance(scalar, Tensor) else list(torch._foreach_mul(tensors, scalar))
 
 
-def _step(params: Tensors, directions: Tensors, size: Scalar, denominators: Tensors | None = None) -> None:
+def stepped(params: Tensors, directions: Tensors, size: Scalar, denominators: Tensors | None = None) -> None:
     """params -= size * directions / denominators"""
     if denominators is not None and not isinstance(size, Tensor):
         torch._foreach_addcdiv_(params, directions, denominators, -size)
         return
-    change = _mul(directions, size)
+    change = multiplied(directions, size)
     torch._foreach_sub_(params, change if denominators is None else torch._foreach_div(change, denominators))
 
 
-def _decayed(params: Tensors, grads: Tensors, weight_decay: float, maximize: bool) -> Tensors:
+def decayed(params: Tensors, grads: Tensors, weight_decay: float, maximize: bool) -> Tensors:
     """Give the gradients to follow, weight decay added."""
     if maximize:
         grads = list(torch._foreach_neg(grads))
@@ -49,8 +49,8 @@ def sgd_step_(
     params: Tensors, grads: Tensors, states: list[Tensors], lr: Scalar, *, momentum: float, nesterov: bool,
     weight_decay: float, dampening: float, maximize: bool, first: bool = False,
 ) -> Result:  # fmt: skip
-    lr = _scalar(lr)
-    grads = _decayed(params, grads, weight_decay, maximize)
+    lr = number(lr)
+    grads = decayed(params, grads, weight_decay, maximize)
     if momentum:
         (buffers,) = states
         if first:
@@ -60,7 +60,7 @@ def sgd_step_(
             torch._foreach_add_(buffers, grads, alpha=1 - dampening)
         grads = list(torch._foreach_add(grads, buffers, alpha=momentum)) if nesterov else buffers
     if isinstance(lr, Tensor):
-        _step(params, grads, lr)
+        stepped(params, grads, lr)
     else:
         torch._foreach_add_(params, grads, alpha=-lr)
     return (*params, *(s for run in states for s in run))
@@ -70,12 +70,12 @@ def _adam_(
     params: Tensors, grads: Tensors, states: list[Tensors], lr: Scalar, step: Scalar, *, beta1: float, beta2: float,
     eps: float, weight_decay: float, amsgrad: bool, maximize: bool, decoupled: bool,
 ) -> Result:  # fmt: skip
-    lr, step = _scalar(lr), _scalar(step)
-    grads = _decayed(params, grads, 0.0 if decoupled else weight_decay, maximize)
+    lr, step = number(lr), number(step)
+    grads = decayed(params, grads, 0.0 if decoupled else weight_decay, maximize)
     if weight_decay and decoupled:
         shrink = 1 - lr * weight_decay
         if isinstance(shrink, Tensor):
-            torch._foreach_copy_(params, _mul(params, shrink))
+            torch._foreach_copy_(params, multiplied(params, shrink))
         else:
             torch._foreach_mul_(params, shrink)
     averages, squares = states[:2]
@@ -86,13 +86,9 @@ def _adam_(
         torch._foreach_maximum_(states[2], squares)
     roots = list(torch._foreach_sqrt(states[2] if amsgrad else squares))
     correction = (1 - beta2**step) ** 0.5
-    roots = (
-        [r / correction for r in roots]
-        if isinstance(correction, Tensor)
-        else list(torch._foreach_div(roots, correction))
-    )
+    roots = [r / correction for r in roots] if isinstance(correction, Tensor) else list(torch._foreach_div(roots, correction))
     torch._foreach_add_(roots, eps)
-    _step(params, averages, lr / (1 - beta1**step), roots)
+    stepped(params, averages, lr / (1 - beta1**step), roots)
     return (*params, *(s for run in states for s in run))
 
 
@@ -117,8 +113,8 @@ def rmsprop_step_(
     centered: bool,
     maximize: bool,
 ) -> Result:
-    lr = _scalar(lr)
-    grads = _decayed(params, grads, weight_decay, maximize)
+    lr = number(lr)
+    grads = decayed(params, grads, weight_decay, maximize)
     squares = states[0]
     torch._foreach_mul_(squares, alpha)
     torch._foreach_addcmul_(squares, grads, grads, 1 - alpha)
@@ -131,9 +127,9 @@ def rmsprop_step_(
     if momentum:
         torch._foreach_mul_(states[-1], momentum)
         torch._foreach_addcdiv_(states[-1], grads, averages)
-        _step(params, states[-1], lr)
+        stepped(params, states[-1], lr)
     else:
-        _step(params, grads, lr, averages)
+        stepped(params, grads, lr, averages)
     return (*params, *(s for run in states for s in run))
 
 
@@ -141,12 +137,12 @@ def adagrad_step_(
     params: Tensors, grads: Tensors, states: list[Tensors], lr: Scalar, step: Scalar, *, lr_decay: float,
     weight_decay: float, eps: float, maximize: bool,
 ) -> Result:  # fmt: skip
-    lr, step = _scalar(lr), _scalar(step)
-    grads = _decayed(params, grads, weight_decay, maximize)
+    lr, step = number(lr), number(step)
+    grads = decayed(params, grads, weight_decay, maximize)
     torch._foreach_addcmul_(states[0], grads, grads, 1.0)
     roots = list(torch._foreach_sqrt(states[0]))
     torch._foreach_add_(roots, eps)
-    _step(params, grads, lr / (1 + (step - 1) * lr_decay), roots)
+    stepped(params, grads, lr / (1 + (step - 1) * lr_decay), roots)
     return (*params, *states[0])
 
 
@@ -154,30 +150,30 @@ def lion_step_(
     params: Tensors, grads: Tensors, states: list[Tensors], lr: Scalar, *, beta1: float, beta2: float,
     weight_decay: float, maximize: bool,
 ) -> Result:  # fmt: skip
-    lr = _scalar(lr)
-    grads = _decayed(params, grads, 0.0, maximize)
+    lr = number(lr)
+    grads = decayed(params, grads, 0.0, maximize)
     if weight_decay:
-        torch._foreach_copy_(params, _mul(params, 1 - lr * weight_decay))
+        torch._foreach_copy_(params, multiplied(params, 1 - lr * weight_decay))
     blended = torch._foreach_add(torch._foreach_mul(states[0], beta1), grads, alpha=1 - beta1)
-    _step(params, list(torch._foreach_sign(blended)), lr)
+    stepped(params, list(torch._foreach_sign(blended)), lr)
     torch._foreach_mul_(states[0], beta2)
     torch._foreach_add_(states[0], grads, alpha=1 - beta2)
     return (*params, *states[0])
 
 
-def _copied(step: Callable[..., Result]) -> Callable[..., Result]:
+def copied(step: Callable[..., Result]) -> Callable[..., Result]:
     """Make the out-of-place form of a step: copy what it overwrites first."""
 
-    def copied(params: Tensors, grads: Tensors, states: list[Tensors], *scalars: Scalar, **attrs: Any) -> Result:
+    def fresh_step(params: Tensors, grads: Tensors, states: list[Tensors], *scalars: Scalar, **attrs: Any) -> Result:
         fresh = [[s.clone() for s in run] for run in states]
         return step([p.clone() for p in params], grads, fresh, *scalars, **attrs)
 
-    return copied
+    return fresh_step
 
 
-sgd_step = _copied(sgd_step_)
-adam_step = _copied(adam_step_)
-adamw_step = _copied(adamw_step_)
-rmsprop_step = _copied(rmsprop_step_)
-adagrad_step = _copied(adagrad_step_)
-lion_step = _copied(lion_step_)
+sgd_step = copied(sgd_step_)
+adam_step = copied(adam_step_)
+adamw_step = copied(adamw_step_)
+rmsprop_step = copied(rmsprop_step_)
+adagrad_step = copied(adagrad_step_)
+lion_step = copied(lion_step_)

@@ -206,7 +206,7 @@ def _copy(t: Tensor) -> Tensor:
 
 
 _TOLERANCE = {
-    torch.float64: 1e-9, torch.float32: 2e-4, torch.complex64: 2e-4, torch.float16: 2e-2, torch.bfloat16: 4e-2,
+    torch.float64: 1e-9, torch.float32: 2e-4, torch.complex64: 2e-4, torch.complex128: 1e-9, torch.float16: 2e-2, torch.bfloat16: 4e-2,
 }  # fmt: skip
 
 

@@ -25,6 +25,7 @@ from gt.ir.signals import SignalConfig
 from gt.ir.types import DType, Scalar, TensorType
 from gt.runtime import wire
 from gt.runtime.errors import ConnectionFailed, Fault, ProtocolError, SessionClosed
+from gt.runtime.interrupt import SHIELD
 from gt.runtime.log import open_log, setup_logging
 from gt.runtime.transport import Socket, endpoint_of, make_socket, receive, send
 from gt.runtime.wire import INLINE, TO_CLIENT, Message
@@ -123,7 +124,9 @@ class RemoteSession:
     def run(
         self, key: int, inputs: Sequence[int], outputs: Sequence[int], scalars: Sequence[Scalar], frees: Sequence[int]
     ) -> None:
-        self._window.acquire()
+        if not self._window.acquire(blocking=False):
+            with SHIELD.lifted():
+                self._window.acquire()
         self._call(wire.Run(key, tuple(inputs), tuple(outputs), tuple(map(wire.pack_scalar, scalars)), tuple(frees)))
 
     def put(self, buffer: int, type: TensorType, data: np.ndarray, signal: SignalConfig | None) -> None:
@@ -151,8 +154,8 @@ class RemoteSession:
         return tuple(self._workers)
 
     @property
-    def closed(self) -> bool:
-        return self._closed is not None
+    def closed(self) -> Fault | None:
+        return self._closed
 
     def close(self) -> None:
         if self._pid != os.getpid() or (self._closed is not None and not self._io_thread.is_alive()):
@@ -181,11 +184,11 @@ class RemoteSession:
             )
         if self._log is not None:
             self._log.write("call", type(message).__name__, 0 if data is None else len(data))
-        with self._lock:
+        with SHIELD, self._lock:
             send(self._up, message, data)
 
     def _ask(self, reading: Reading) -> None:
-        with self._lock:
+        with SHIELD, self._lock:
             self._requests += 1
             request = self._requests
             self._readings[request] = reading

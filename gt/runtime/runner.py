@@ -187,13 +187,12 @@ class Runner:
         if self.groups is not None:
             self.groups.issued = 0
         fault = self.unloadable.get(command.plan)
-        takes = set(command.takes)
-        values, inputs = self.values, []
-        for i, uid in enumerate(command.inputs):
-            last = uid in takes and uid not in command.inputs[i + 1 :] if takes else False
-            value = values.take(uid) if last else values[uid]
-            inputs.append(_copy(value) if i in command.copies else value)
-            del value
+        values = self.values
+        inputs = [values[uid] for uid in command.inputs]
+        for i in command.copies:
+            inputs[i] = _copy(inputs[i])
+        for uid in command.takes:
+            values.take(uid)
         if fault is None:
             try:
                 loaded = self.loaded[command.plan]

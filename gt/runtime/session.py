@@ -16,6 +16,7 @@ import numpy as np
 from gt.ir.graph import Graph
 from gt.ir.signals import SignalConfig
 from gt.ir.types import Scalar, TensorType
+from gt.runtime.errors import Fault
 
 
 class Session(Protocol):
@@ -53,8 +54,8 @@ class Session(Protocol):
         ...
 
     @property
-    def closed(self) -> bool:
-        """Whether the session is over; its buffers are gone."""
+    def closed(self) -> Fault | None:
+        """Why the session is over and its buffers are gone; None while it is not."""
         ...
 
     def close(self) -> None:

@@ -231,16 +231,22 @@ class WorkerState:
         if obstacle is not None:
             self.running = SkipProgram(message.epoch, message.plan, obstacle)
             return [self.running]
-        donated = {slot for slot in program.donated}
         freed = set(message.frees)
-        takes = tuple(dict.fromkeys(uid for uid in mine if uid in freed))
-        copies = tuple(
-            i for i, ((_, slot), uid) in enumerate(zip(program.inputs, mine, strict=True))
-            if slot in donated and (uid not in freed or mine.count(uid) > 1)
-        )  # fmt: skip
+        unique = set(mine)
+        takes = tuple([uid for uid in dict.fromkeys(mine) if uid in freed])
+        copies: tuple[int, ...] = ()
+        if program.donated and (len(unique) < len(mine) or len(takes) < len(mine)):
+            donated = set(program.donated)
+            copies = tuple([
+                i for i, ((_, slot), uid) in enumerate(zip(program.inputs, mine, strict=True))
+                if slot in donated and (uid not in freed or mine.count(uid) > 1)
+            ])  # fmt: skip
         self.values.difference_update(takes)
+        # What is freed and not read goes first: nothing is kept for it, and its memory serves the run.
+        dropped = self._drop(tuple(freed - unique)) if len(freed) > len(takes) else []
+        self.frees = takes
         self.running = RunProgram(message.epoch, message.plan, mine, self.outputs, message.scalars, takes, copies)
-        return [self.running]
+        return [*dropped, self.running]
 
     def _why_not(self, inputs: tuple[int, ...], program: Program) -> Fault | None:
         for uid in inputs:

@@ -26,7 +26,7 @@ def load(model: Any, reference: torch.nn.Module, folder: Path) -> None:
 
 
 def close(got: Any, want: torch.Tensor, what: str) -> None:
-    np.testing.assert_allclose(got.detach().numpy(), want.detach().numpy(), rtol=TOLERANCE, atol=TOLERANCE, err_msg=what)
+    np.testing.assert_allclose(got.numpy(force=True), want.detach().numpy(), rtol=TOLERANCE, atol=TOLERANCE, err_msg=what)
 
 
 def check_gradients(model: Any, reference: torch.nn.Module) -> None:

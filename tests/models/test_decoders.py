@@ -66,11 +66,15 @@ def tokens(batch=3, seed=0):
 def losses(ours, reference, data):
     """The next-token loss of both."""
     targets = data[:, 1:].reshape(-1)
-    a = lambda: gt.nn.functional.cross_entropy(ours(gt.tensor(data))[:, :-1].reshape(-1, VOCAB), gt.tensor(targets))  # noqa: E731
-    b = lambda: torch.nn.functional.cross_entropy(  # noqa: E731
-        reference(torch.tensor(data)).logits[:, :-1].reshape(-1, VOCAB), torch.tensor(targets)
-    )
-    return a, b
+
+    def ours_loss():
+        return gt.nn.functional.cross_entropy(ours(gt.tensor(data))[:, :-1].reshape(-1, VOCAB), gt.tensor(targets))
+
+    def reference_loss():
+        logits = reference(torch.tensor(data)).logits
+        return torch.nn.functional.cross_entropy(logits[:, :-1].reshape(-1, VOCAB), torch.tensor(targets))
+
+    return ours_loss, reference_loss
 
 
 def test_logits_and_gradients(models):

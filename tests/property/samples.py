@@ -20,6 +20,7 @@ from gt.ir.types import (
     bfloat16,
     bool_,
     complex64,
+    complex128,
     float16,
     float32,
     float64,
@@ -73,7 +74,7 @@ DTYPES = {
     "u": (uint8,),
     "i": (int8, int16, int32, int64),
     "f": (float16, bfloat16, float32, float64),
-    "c": (complex64,),
+    "c": (complex64, complex128),
 }
 
 
@@ -85,7 +86,7 @@ def values(rng: Rng, shape: Shape, dtype: DType, low: float = -2.0, high: float 
             rng.integers(max(0 if dtype.kind == "u" else -5, int(low) if low > 0 else -5), 6, shape), dtype.numpy
         )
     if dtype.kind == "c":
-        return np.asarray(rng.uniform(low, high, shape) + 1j * rng.uniform(low, high, shape), np.complex64)
+        return np.asarray(rng.uniform(low, high, shape) + 1j * rng.uniform(low, high, shape), dtype.numpy)
     return as_dtype(np.asarray(rng.uniform(low, high, shape)), dtype)
 
 
@@ -188,7 +189,7 @@ for _names, _make in (
     for _name in _names.split():
         SAMPLES[_name] = _make
 SAMPLES["nextafter"] = lambda rng: (s for s in binary("f")(rng) if s.dtypes[0] in (float32, float64))
-SAMPLES["complex"] = lambda rng: (s for s in binary("f")(rng) if s.dtypes[0] is float32)
+SAMPLES["complex"] = lambda rng: (s for s in binary("f")(rng) if s.dtypes[0] in (float32, float64))
 for _name, _attrs in (
     ("gelu", ({"approximate": "none"}, {"approximate": "tanh"})), ("softplus", ({"beta": 2.0, "threshold": 3.0},)),
     ("leaky_relu", ({"slope": 0.1},)), ("elu", ({"alpha": 0.7},)), ("hardtanh", ({"low": -1.0, "high": 1.5},)),
@@ -455,6 +456,14 @@ def _linear(rng: Rng) -> Iterator[Sample]:
             arrays = (values(rng, s, dtype), values(rng, (4, 3), dtype), values(rng, (4,), dtype))
             yield Sample(arrays, (dtype,) * 3)
             yield Sample(arrays[:2], (dtype,) * 2)
+
+
+@samples("linear_backward_weight")
+def _linear_backward_weight(rng: Rng) -> Iterator[Sample]:
+    for dtype in dtypes_of("f"):
+        for rows in ((), (5,), (2, 4), (0,)):
+            for n, k in ((4, 3), (1, 6)):
+                yield Sample((values(rng, (*rows, n), dtype), values(rng, (*rows, k), dtype)), (dtype,) * 2)
 
 
 LOSSES: tuple[tuple[Shape, int], ...] = (((4,), 0), ((5, 4), 1), ((3, 4, 2), 1))
@@ -813,6 +822,14 @@ STEPS: dict[str, tuple[tuple[dict[str, Any], int], ...]] = {
     ),
 }
 STEPS["adamw_step"] = STEPS["adam_step"]
+STEPS["adadelta_step"] = (({"rho": 0.9, "eps": 1e-6, "weight_decay": 0.1, "maximize": True}, 2),)
+STEPS["adamax_step"] = (({"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.1, "maximize": False}, 2),)
+STEPS["nadam_step"] = STEPS["radam_step"] = tuple(
+    ({"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.1, "maximize": d, "decoupled": d}, 2) for d in (False, True)
+)
+# numbers of a step after the learning rate
+SCALARS = {n: [3.0] for n in ("adam_step", "adamw_step", "adagrad_step", "adamax_step")}
+SCALARS |= {"nadam_step": [0.02, 0.05, 3.0], "radam_step": [0.1, 0.2]}
 
 
 @samples(*STEPS)
@@ -823,7 +840,7 @@ def _step(rng: Rng, name: str) -> Iterator[Sample]:
             runs = [[values(rng, s, dtype) for s in shapes] for _ in range(2)]
             runs += [[np.abs(values(rng, s, dtype)) + 0.5 for s in shapes] for _ in range(states)]
             runs[2:3] = [[a + 9 for a in run] for run in runs[2:3]]  # rmsprop: above the squares of the averages
-            scalars = [np.array(0.1)] + [np.array(3.0)] * (name in ("adam_step", "adamw_step", "adagrad_step"))
+            scalars = [np.array(x) for x in [0.1, *SCALARS.get(name, [])]]
             arrays = tuple(a for run in runs for a in run) + tuple(scalars)
             dtypes = (dtype,) * (3 * len(runs)) + (float64,) * len(scalars)
             yield Sample(arrays, dtypes, {"num": 3} | attrs, gradient=False)
@@ -834,7 +851,11 @@ def cases(op: OpDef, seed: int) -> list[Sample]:
     return list(SAMPLES[op.name](np.random.default_rng(seed)))
 
 
+from tests.property import sample_families  # noqa: E402, F401 - registers the rarer families
+
 # ops that run on no array: collectives, the gradient node
 UNSAMPLED = frozenset(name for name, o in OPS.items() if o.numpy is None)
 # placement ops: tests/unit/ir/test_collective.py
 COVERED_ELSEWHERE = frozenset({"reshard", "shard_slice", "partial_from_whole", "mask_pad", "pad_end", "unpad"})
+# their vectors are defined up to sign: tests/unit/test_linalg.py and tests/peer
+COVERED_ELSEWHERE |= {"svd", "eigh"}

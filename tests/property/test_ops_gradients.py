@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import gt.ir.ops  # noqa: F401 - fills the table
 from gt.ir.evaluate import as_dtype, evaluate_node
 from gt.ir.opdef import OPS, OpDef
-from gt.ir.types import complex64, float64
+from gt.ir.types import complex64, complex128, float64
 from tests.property import torch_side
 from tests.property.eager import gradients
 from tests.property.samples import SAMPLES, Sample, cases
@@ -29,7 +29,7 @@ def weights_for(op: OpDef, sample: Sample, rng: np.random.Generator) -> list[np.
     types = op.infer_types(sample.types, tuple(sample.attrs.items()))
     out: list[np.ndarray | None] = []
     for t in types:
-        w = rng.normal(size=t.shape) + (1j * rng.normal(size=t.shape) if t.dtype is complex64 else 0)
+        w = rng.normal(size=t.shape) + (1j * rng.normal(size=t.shape) if t.dtype.is_complex else 0)
         out.append(as_dtype(np.asarray(w), t.dtype) if t.dtype.is_differentiable else None)
     return out
 
@@ -60,7 +60,7 @@ def test_vjp_equals_torch(name: str, seed: int) -> None:
         return
     for sample in cases(op, seed):
         floats = [d for d in sample.dtypes if d.is_differentiable]
-        if not sample.gradient or not floats or not set(floats) <= {float64, complex64}:
+        if not sample.gradient or not floats or not set(floats) <= {float64, complex64, complex128}:
             continue
         weights = weights_for(op, sample, rng)
         if name in FIRST_RESULT_ONLY:

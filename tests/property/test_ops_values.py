@@ -17,7 +17,7 @@ from tests.property import torch_side
 from tests.property.eager import call
 from tests.property.samples import COVERED_ELSEWHERE, SAMPLES, UNSAMPLED, cases
 
-TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 2e-5, "float64": 1e-11, "complex64": 2e-5}
+TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 2e-5, "float64": 1e-11, "complex64": 2e-5, "complex128": 1e-11}
 seeds = st.integers(0, 2**20)
 
 

@@ -60,11 +60,11 @@ def test_a_failed_run_poisons_its_outputs_and_those_after_it():
     assert w.handle(ship(12, final=False)) == []  # the dispatcher tells, once it knows the cause
 
 
-def test_freed_inputs_leave_before_the_run_and_freed_others_after():
+def test_what_is_freed_leaves_before_the_run_and_its_inputs_with_it():
     w = worker(10, 20)
-    run = execute(w, 1, (10,), (11,), frees=(10, 20))
-    assert run == RunProgram(1, 1, (10,), (11,), (), takes=(10,))
-    assert w.handle(Ran(1, 0.1)) == [DropValues((20,)), Reply(wire.Done(1, 0.1))]
+    dropped, run = w.handle(Got(wire.Execute(1, 1, (10,), (11,), (), (10, 20))))
+    assert dropped == DropValues((20,)) and run == RunProgram(1, 1, (10,), (11,), (), takes=(10,))
+    assert w.handle(Ran(1, 0.1)) == [Reply(wire.Done(1, 0.1))]
     assert w.values == {11}
 
 

@@ -14,8 +14,8 @@ from gt.ir.graph import AttrValue
 from gt.ir.opdef import Var, op
 from gt.ir.ops.broadcast import cast, constant, unbroadcast
 from gt.ir.ops.compare import eq, ge, gt, le, logical_and, lt, where
-from gt.ir.ops.families import ALL, FLOAT, FLOATING, NUMERIC, REAL, binary, check_kind, same, together, unary, unchanged
-from gt.ir.types import TensorType, TypeMismatch, complex64, float32
+from gt.ir.ops.families import ALL, FLOAT, FLOATING, NUMERIC, REAL, binary, check_kind, check_same, same, together, unary, unchanged
+from gt.ir.types import TensorType, TypeMismatch, broadcast_shapes, complex_dtype, float32, float64, real_dtype
 
 conj_ = unary(
     "conj", np.conj, "torch.conj({x}).resolve_conj()", lambda g, y, x: cj(g), kinds=ALL, shares=unchanged,
@@ -200,11 +200,11 @@ sgn = unary(
 def _abs_infer(x: TensorType) -> TensorType:
     if x.dtype.kind == "b":
         raise TypeMismatch(f"abs: expected a number, got {x!r}")
-    return TensorType(x.shape, float32 if x.dtype is complex64 else x.dtype)
+    return TensorType(x.shape, real_dtype(x.dtype))
 
 
 def _abs_vjp(g: Var, y: Var, x: Var) -> tuple[Var]:
-    return (mul(cast(g, dtype=complex64), sgn(x)) if x.type.dtype.is_complex else mul(g, sign(x)),)
+    return (mul(cast(g, dtype=x.type.dtype), sgn(x)) if x.type.dtype.is_complex else mul(g, sign(x)),)
 
 
 abs = op(  # noqa: A001 - torch's name
@@ -270,15 +270,23 @@ real = op(
     torch="torch.real({x}).clone()",
     factors=fx.elementwise,
     linear=((0,),),
-    vjp=lambda g, y, x: (cast(g, dtype=complex64),),
+    vjp=lambda g, y, x: (cast(g, dtype=x.type.dtype),),
 )
 imag = op(
     "imag", "x", doc="The imaginary part.", infer=lambda x: _part("imag", x), numpy=lambda x: np.imag(x).copy(),
     torch="torch.imag({x}).clone()", factors=fx.elementwise, linear=((0,),),
     vjp=lambda g, y, x: (complex_(mul(g, constant(0, g)), g),),
 )  # fmt: skip
+
+
+def _complex_infer(a: TensorType, b: TensorType) -> TensorType:
+    if check_same("complex", (a, b)) not in (float32, float64):
+        raise TypeMismatch(f"complex: expected float32 or float64 parts, got {a!r}")
+    return TensorType(broadcast_shapes(a.shape, b.shape), complex_dtype(a.dtype))
+
+
 complex_ = op(
-    "complex", "a b", doc="a + bi", infer=together("complex", FLOAT, complex64), numpy=lambda a, b: a + 1j * b,
+    "complex", "a b", doc="a + bi", infer=_complex_infer, numpy=lambda a, b: a + 1j * b,
     torch="torch.complex({a}, {b})", factors=fx.elementwise, linear=((0, 1),),
     vjp=lambda g, y, a, b: (unbroadcast(real(g), a.type), unbroadcast(imag(g), b.type)),
 )  # fmt: skip
@@ -286,7 +294,7 @@ complex_ = op(
 
 def _part(name: str, x: TensorType, **_: AttrValue) -> TensorType:
     check_kind(name, "c", x)
-    return TensorType(x.shape, float32)
+    return TensorType(x.shape, real_dtype(x.dtype))
 
 
 __all__ = ["cj", "logistic", "same"]

@@ -17,7 +17,7 @@ from gt.ir.ops.elementwise import mul, real
 from gt.ir.ops.families import along, check_kind
 from gt.ir.ops.index import slice_scatter
 from gt.ir.ops.movement import pad, slice
-from gt.ir.types import Shape, TensorType, TypeMismatch, complex64, float32
+from gt.ir.types import Shape, TensorType, TypeMismatch, complex_dtype, float32, float64, real_dtype
 
 Ints = tuple[int, ...]
 OTHER = {"backward": "forward", "forward": "backward", "ortho": "ortho"}
@@ -45,10 +45,10 @@ fft_c2c = op(
 
 
 def _r2c_infer(x: TensorType, dims: Ints, norm: str) -> TensorType:
-    if x.dtype is not float32:
-        raise TypeMismatch(f"rfft: expected float32 (float64 would give complex128, which gt does not have), got {x!r}")
+    if x.dtype not in (float32, float64):
+        raise TypeMismatch(f"rfft: expected float32 or float64, got {x!r}")
     last = dims[-1]
-    return TensorType((*x.shape[:last], x.shape[last] // 2 + 1, *x.shape[last + 1 :]), complex64)
+    return TensorType((*x.shape[:last], x.shape[last] // 2 + 1, *x.shape[last + 1 :]), complex_dtype(x.dtype))
 
 
 def _r2c_vjp(g: Var, y: Var, x: Var, dims: Ints, norm: str) -> tuple[Any]:
@@ -71,7 +71,7 @@ fft_r2c = op(
 def _c2r_infer(x: TensorType, dims: Ints, size: int, norm: str) -> TensorType:
     check_kind("irfft", "c", x)
     last = dims[-1]
-    return TensorType((*x.shape[:last], size, *x.shape[last + 1 :]), float32)
+    return TensorType((*x.shape[:last], size, *x.shape[last + 1 :]), real_dtype(x.dtype))
 
 
 def _c2r_vjp(g: Var, y: Var, x: Var, dims: Ints, size: int, norm: str) -> tuple[Any]:

@@ -206,6 +206,6 @@ frexp = op(
 
 power_of_two = op(
     "power_of_two", "x exponent", doc="x divided by 2**exponent.",
-    infer=lambda x, exponent: x, numpy=lambda x, exponent: np.ldexp(x, -exponent), torch="torch.ldexp({x}, -{exponent})",
+    infer=lambda x, exponent: x, numpy=lambda x, exponent: np.ldexp(x, -exponent), torch="({x} * torch.exp2(-{exponent}.to({out})))",
     vjp=lambda g, y, x, exponent: (power_of_two(g, exponent), None), factors=fx.elementwise, linear=((0,),),
 )  # fmt: skip

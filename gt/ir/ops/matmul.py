@@ -12,8 +12,8 @@ import numpy as np
 from gt.ir import factors as fx
 from gt.ir.opdef import Linear, Var, op
 from gt.ir.ops.broadcast import reshape, total, unbroadcast
-from gt.ir.ops.elementwise import cj
-from gt.ir.ops.families import check_kind, check_same
+from gt.ir.ops.elementwise import add, cj
+from gt.ir.ops.families import check_kind, check_same, rule_of
 from gt.ir.ops.movement import swap_last
 from gt.ir.types import ShapeError, TensorType, broadcast_shapes
 
@@ -68,20 +68,12 @@ def _linear_numpy(x: np.ndarray, weight: np.ndarray, *bias: np.ndarray) -> np.nd
 
 def _linear_vjp(g: Var, y: Var, x: Var, weight: Var, *bias: Var) -> tuple[Any, ...]:
     if x.type.ndim == 1:
-        k, n = x.type.shape[0], g.type.shape[0]
-        g2, x2 = reshape(g, shape=(1, n)), reshape(x, shape=(1, k))
-        gx = reshape(matmul(g2, cj(weight)), shape=(k,))
+        gx = reshape(matmul(reshape(g, shape=(1, g.type.shape[0])), cj(weight)), shape=x.type.shape)
     else:
-        rows = (
-            x.type.numel // max(x.type.shape[-1], 1) if x.type.shape[-1] else g.type.numel // max(g.type.shape[-1], 1)
-        )
-        flat = x.type.ndim == 2
-        g2 = g if flat else reshape(g, shape=(rows, g.type.shape[-1]))
-        x2 = x if flat else reshape(x, shape=(rows, x.type.shape[-1]))
-        gx = matmul(g2, cj(weight))
-        gx = gx if flat else reshape(gx, shape=x.type.shape)
-    gw = matmul(swap_last(g2), cj(x2))
-    return (gx, gw, total(g2, (0,))) if bias else (gx, gw)
+        gx = matmul(g, cj(weight))
+    gw = matmul(swap_last(g), cj(x)) if x.type.ndim == 2 else linear_backward_weight(g, cj(x))
+    lead = tuple(range(g.type.ndim - 1))
+    return (gx, gw, total(g, lead) if lead else g) if bias else (gx, gw)
 
 
 def _linear_groups(num_operands: int, attrs: dict[str, Any]) -> Linear:
@@ -95,6 +87,53 @@ def _linear_rule(operands: Any, results: Any, attrs: dict[str, Any]) -> Any:
     return fx.rule(from_text, operands, results)
 
 
+def _backward_weight_infer(g: TensorType, x: TensorType) -> TensorType:
+    dtype = check_same("linear_backward_weight", (g, x))
+    if g.ndim < 1 or g.shape[:-1] != x.shape[:-1]:
+        raise ShapeError(f"linear_backward_weight: expected [..., n] and [..., k], got {g!r} and {x!r}")
+    return TensorType((g.shape[-1], x.shape[-1]), dtype)
+
+
+def _rows(x: np.ndarray) -> np.ndarray:
+    return wide(x).reshape(-1 if x.shape[-1] else int(np.prod(x.shape[:-1])), x.shape[-1])
+
+
+def _backward_weight_torch(names: tuple[str, ...], attrs: dict[str, Any], types: tuple[TensorType, ...]) -> str:
+    n, k = types[0].shape
+    if not n or not k:
+        return f"torch.zeros({(n, k)}, dtype={names[0]}.dtype, device={names[0]}.device)"
+    return f"torch.matmul({names[0]}.reshape(-1, {n}).t(), {names[1]}.reshape(-1, {k}))"
+
+
+def _backward_weight_rule(operands: Any, results: Any, attrs: dict[str, Any]) -> fx.Rule:
+    rows = [f"b{i}" for i in range(len(operands[0]) - 1)]
+    kinds: dict[str, fx.FactorKind] = dict.fromkeys(rows, "sum")
+    return rule_of([[*rows, "n"], [*rows, "k"]], [["n", "k"]], (*operands, *results), kinds)
+
+
+linear_backward_weight = op(
+    "linear_backward_weight", "g x",
+    autocast="low", doc="Sum over all rows of the outer products g x: [..., n] and [..., k] -> [n, k].",
+    infer=_backward_weight_infer,
+    numpy=lambda g, x: np.matmul(_rows(g).T, _rows(x)),
+    torch=_backward_weight_torch,
+    vjp=lambda gg, y, g, x: (linear(cj(x), gg), _backward_weight_x(gg, g)),
+    factors=_backward_weight_rule, linear=((0,), (1,)),
+)  # fmt: skip
+
+
+def _backward_weight_x(gg: Any, g: Any) -> Any:
+    if g.type.ndim > 1:
+        return matmul(cj(g), gg)
+    return reshape(matmul(reshape(cj(g), shape=(1, g.type.shape[0])), gg), shape=(gg.type.shape[1],))
+
+
+def _linear_when_split(inputs: tuple[Any, ...], attrs: dict[str, Any], shards: int) -> Any:
+    """The bias is added once, after the partial products."""
+    x, weight, *bias = inputs
+    return (add(linear(x, weight), bias[0]),) if bias else (linear(x, weight),)
+
+
 linear = op(
     "linear", "x weight *bias",
     autocast="low", doc="x @ weight.T + bias: [..., k] x [n, k] (+ [n]) -> [..., n].",
@@ -102,5 +141,5 @@ linear = op(
     numpy=_linear_numpy,
     torch=lambda names, attrs, types: f"torch.nn.functional.linear({', '.join(names)})",
     vjp=_linear_vjp,
-    factors=_linear_rule, linear=_linear_groups,
+    factors=_linear_rule, linear=_linear_groups, when_split=_linear_when_split,
 )  # fmt: skip

@@ -10,12 +10,15 @@ from typing import Any
 import numpy as np
 
 from gt.ir import factors as fx
-from gt.ir.opdef import Var, op
+from gt.ir.opdef import Local, Var, op
 from gt.ir.ops.broadcast import cast, constant, reshape, sum, total
-from gt.ir.ops.compare import ne
-from gt.ir.ops.elementwise import add, div, exp, mul, neg, sub
+from gt.ir.ops.compare import eq, logical_and, ne, where
+from gt.ir.ops.creation import iota
+from gt.ir.ops.elementwise import add, div, exp, log, mul, neg, sub
 from gt.ir.ops.families import FLOAT, along, check_kind, rule_of
 from gt.ir.ops.matmul import wide
+from gt.ir.ops.normalization import like, up
+from gt.ir.ops.reduce import amax
 from gt.ir.types import Shape, ShapeError, TensorType, TypeMismatch, int64, normalize_dim
 
 # -- softmax
@@ -48,12 +51,27 @@ def _along_dim(operands: Any, results: Any, attrs: dict[str, Any]) -> fx.Rule:
     return along(operands, results, {attrs["dim"]})
 
 
+def _split_softmax(inputs: tuple[Any, ...], attrs: dict[str, Any], shards: int) -> tuple[Any, ...]:
+    """Over parts of dim: the largest of all, then the sum of all."""
+    (x,), dim = inputs, attrs["dim"]
+    v = up(x)
+    e = exp(sub(v, amax(v, dims=(dim,), keepdim=True)))
+    return (like(div(e, total(e, (dim,), keepdim=True)), x),)
+
+
+def _split_log_softmax(inputs: tuple[Any, ...], attrs: dict[str, Any], shards: int) -> tuple[Any, ...]:
+    (x,), dim = inputs, attrs["dim"]
+    v = up(x)
+    shifted = sub(v, amax(v, dims=(dim,), keepdim=True))
+    return (like(sub(shifted, log(total(exp(shifted), (dim,), keepdim=True))), x),)
+
+
 softmax = op(
     "softmax", "x",
     autocast="float32", doc="exp(x) / sum(exp(x)) along dim.",
     infer=_softmax_infer, numpy=softmax_numpy, torch="torch.softmax({x}, {dim})",
     vjp=lambda g, y, x, dim: (_softmax_gradient(g, y, dim),),
-    factors=_along_dim,
+    factors=_along_dim, when_split=_split_softmax,
 )  # fmt: skip
 
 
@@ -67,7 +85,7 @@ log_softmax = op(
     autocast="float32", doc="log(softmax(x)) along dim.",
     infer=_softmax_infer, numpy=log_softmax_numpy, torch="torch.log_softmax({x}, {dim})",
     vjp=lambda g, y, x, dim: (sub(g, mul(exp(y), total(g, _dims(y, dim), keepdim=True))),),
-    factors=_along_dim,
+    factors=_along_dim, when_split=_split_log_softmax,
 )  # fmt: skip
 
 # -- losses over classes. The class dim is 1, or 0 for a single example.
@@ -119,6 +137,16 @@ def _class_rule(full: list[Shape], batch: list[Shape], results: tuple[Shape, ...
     return rule_of(terms, outs, (*full, *batch, *results), kinds)
 
 
+def _split_nll(inputs: tuple[Any, ...], attrs: dict[str, Any], shards: int) -> tuple[Any, ...]:
+    """Over parts of the classes: each worker adds what its own classes hold."""
+    logp, target = inputs
+    c = class_dim(logp.type.ndim)
+    hit = eq(iota(shape=logp.type.shape, dim=c, dtype=int64), _unsqueeze(target, c))
+    counts = ne(target, _index(attrs["ignore_index"], target))
+    picked = where(logical_and(hit, _unsqueeze(counts, c)), logp, constant(0, logp))
+    return (neg(total(picked, None if attrs["reduction"] == "sum" else (c,))),)
+
+
 nll_loss = op(
     "nll_loss", "logp target",
     autocast="float32", doc="-logp at the target class; 0 where target is ignore_index. reduction: sum or none.",
@@ -127,13 +155,15 @@ nll_loss = op(
     vjp=lambda g, y, logp, target, reduction, ignore_index: (
         nll_loss_backward(g, target, shape=logp.type.shape, ignore_index=ignore_index), None,
     ),
-    factors=_nll_rule, linear=((0,),),
+    factors=_nll_rule, linear=((0,),), when_split=_split_nll,
 )  # fmt: skip
 
 
-def _nll_backward_numpy(g: np.ndarray, target: np.ndarray, shape: Shape, ignore_index: int) -> np.ndarray:
+def _nll_backward_numpy(
+    g: np.ndarray, target: np.ndarray, shape: Shape, ignore_index: int, start: int = 0
+) -> np.ndarray:
     axis = class_dim(len(shape))
-    classes = np.arange(shape[axis]).reshape(-1, *(1,) * (len(shape) - axis - 1))
+    classes = (np.arange(shape[axis]) + start).reshape(-1, *(1,) * (len(shape) - axis - 1))
     hit = (np.expand_dims(target, axis) == classes) & (np.expand_dims(target, axis) != ignore_index)
     return np.where(hit, -(np.expand_dims(g, axis) if g.ndim else g), np.zeros((), g.dtype))
 
@@ -143,20 +173,35 @@ def _nll_backward_rule(operands: tuple[Shape, ...], results: tuple[Shape, ...], 
     c = class_dim(len(names))
     kept = [*names[:c], *names[c + 1 :]]
     terms = [kept if operands[0] else [], kept]
-    return rule_of(terms, [names], (*operands, *results), {names[c]: "whole"})
+    return rule_of(terms, [names], (*operands, *results))
+
+
+def _nll_backward_torch(names: tuple[str, ...], attrs: dict[str, Any], types: tuple[TensorType, ...]) -> str:
+    """Of a part of the classes, targets of other parts are ignored."""
+    g, target = names
+    if attrs.get("start") is None:
+        return f"kernels.nll_loss_backward({g}, {target}, {attrs['shape']}, {attrs['ignore_index']})"
+    first, count = attrs["start"], attrs["shape"][class_dim(len(attrs["shape"]))]
+    own = f"({target} >= {first}) & ({target} < {first + count}) & ({target} != {attrs['ignore_index']})"
+    return f"kernels.nll_loss_backward({g}, torch.where({own}, {target} - {first}, -1), {attrs['shape']}, -1)"
+
+
+def _nll_backward_local(attrs: dict[str, Any], where: Local) -> dict[str, Any]:
+    shape = where.outputs[0].shape
+    c = class_dim(len(shape))
+    own = {"start": where.offset(0, c)} if shape[c] != attrs["shape"][c] else {}
+    return attrs | {"shape": shape} | own
 
 
 nll_loss_backward = op(
     "nll_loss_backward", "g target",
     doc="-g at the target class of each example, 0 elsewhere; g is 0-d or of the target's shape.",
-    infer=lambda g, target, shape, ignore_index: TensorType(shape, g.dtype),
-    numpy=_nll_backward_numpy,
-    torch="kernels.nll_loss_backward({g}, {target}, {shape}, {ignore_index})",
+    infer=lambda g, target, shape, ignore_index, start=0: TensorType(shape, g.dtype),
+    numpy=_nll_backward_numpy, torch=_nll_backward_torch,
     vjp=lambda gg, y, g, target, shape, ignore_index: (
         nll_loss(gg, target, reduction="none" if g.type.ndim else "sum", ignore_index=ignore_index), None,
     ),
-    factors=_nll_backward_rule, linear=((0,),),
-    local=lambda attrs, where: attrs | {"shape": where.outputs[0].shape},
+    factors=_nll_backward_rule, linear=((0,),), local=_nll_backward_local,
 )  # fmt: skip
 
 
@@ -246,7 +291,9 @@ cross_entropy = op(
 # -- embedding
 
 
-def _embedding_infer(weight: TensorType, index: TensorType, padding_idx: int = -1) -> TensorType:
+def _embedding_infer(
+    weight: TensorType, index: TensorType, padding_idx: int = -1, start: int = 0, rows: int = 0
+) -> TensorType:
     if weight.ndim != 2 or index.dtype.kind not in "iu":
         raise TypeMismatch(f"embedding: expected [rows, width] and integer indices, got {weight!r} and {index!r}")
     return TensorType((*index.shape, weight.shape[1]), weight.dtype)
@@ -256,40 +303,78 @@ def _padding(attrs: dict[str, Any]) -> str:
     return f", {attrs['padding_idx']}" if attrs.get("padding_idx", -1) >= 0 else ""
 
 
+def _embedding_numpy(weight: np.ndarray, index: np.ndarray, padding_idx: int = -1, start: int = 0, rows: int = 0) -> Any:
+    if not rows:
+        return weight[index]
+    own = (index >= start) & (index < start + weight.shape[0])
+    return np.where(own[..., None], weight[np.where(own, index - start, 0)], np.zeros((), weight.dtype))
+
+
+def _embedding_torch(names: tuple[str, ...], attrs: dict[str, Any], types: tuple[TensorType, ...]) -> str:
+    """Of a part of the rows, indices of other parts give zeros."""
+    weight, index = names
+    if not attrs.get("rows"):
+        return f"torch.nn.functional.embedding({index}, {weight}{_padding(attrs)})"
+    own = f"({index} >= {attrs['start']}) & ({index} < {attrs['start']} + {weight}.shape[0])"
+    inside = f"({index} - {attrs['start']}).clamp(0, {weight}.shape[0] - 1)"
+    return f"torch.nn.functional.embedding({inside}, {weight}).masked_fill(~({own}).unsqueeze(-1), 0)"
+
+
+def _embedding_local(attrs: dict[str, Any], where: Local) -> dict[str, Any]:
+    """``rows``: how many the whole table has, where this worker's begin at ``start``."""
+    rows = where.global_inputs[0].shape[0]
+    if where.inputs[0].shape[0] == rows:
+        return attrs
+    return attrs | {"start": where.input_offset(0, 0), "rows": rows}
+
+
 embedding = op(
     "embedding", "weight index",
     doc="Rows of weight: [v, d] at [...] -> [..., d]. The row padding_idx (-1: none) gets no gradient.",
-    infer=_embedding_infer,
-    numpy=lambda weight, index, padding_idx=-1: weight[index],
-    torch=lambda names, attrs, types: f"torch.nn.functional.embedding({names[1]}, {names[0]}{_padding(attrs)})",
+    infer=_embedding_infer, numpy=_embedding_numpy, torch=_embedding_torch,
     vjp=lambda g, y, weight, index, padding_idx=-1: (
         embedding_backward(g, index, rows=weight.type.shape[0], padding_idx=padding_idx), None,
     ),
-    factors="vd,...->...d | !v", linear=((0,),),
+    factors="vd,...->...d | ^v", linear=((0,),), local=_embedding_local,
 )  # fmt: skip
 
 
-def _embedding_backward_numpy(g: np.ndarray, index: np.ndarray, rows: int, padding_idx: int) -> np.ndarray:
+def _embedding_backward_numpy(
+    g: np.ndarray, index: np.ndarray, rows: int, padding_idx: int, start: int = 0
+) -> np.ndarray:
     out = np.zeros((rows, g.shape[-1]), wide(g).dtype)
     flat = index.reshape(-1)
-    keep = flat != padding_idx
-    np.add.at(out, flat[keep], g.reshape(flat.size, g.shape[-1])[keep])
+    keep = (flat != padding_idx) & (flat >= start) & (flat < start + rows)
+    np.add.at(out, flat[keep] - start, g.reshape(flat.size, g.shape[-1])[keep])
     return out
+
+
+def _embedding_backward_torch(names: tuple[str, ...], attrs: dict[str, Any], types: tuple[TensorType, ...]) -> str:
+    """Of a part of the rows, indices of other parts go to one row more, which is cut off."""
+    (g, index), rows, start, padding = names, attrs["rows"], attrs.get("start"), attrs["padding_idx"]
+    call = "torch.ops.aten.embedding_dense_backward"
+    if start is None:
+        return f"{call}({g}, {index}, {rows}, {padding}, False)"
+    own = f"({index} >= {start}) & ({index} < {start + rows}) & ({index} != {padding})"
+    return f"{call}({g}, torch.where({own}, {index} - {start}, {rows}), {rows + 1}, {rows}, False)[:{rows}]"
+
+
+def _embedding_backward_local(attrs: dict[str, Any], where: Local) -> dict[str, Any]:
+    rows = where.outputs[0].shape[0]
+    return attrs if rows == attrs["rows"] else attrs | {"rows": rows, "start": where.offset(0, 0)}
 
 
 def _embedding_backward_rule(operands: tuple[Shape, ...], results: tuple[Shape, ...], attrs: dict[str, Any]) -> fx.Rule:
     batch = [f"b{i}" for i in range(len(operands[1]))]
     kinds: dict[str, fx.FactorKind] = dict.fromkeys(batch, "sum")
-    kinds["v"] = "whole"
     return rule_of([[*batch, "d"], batch], [["v", "d"]], (*operands, *results), kinds)
 
 
 embedding_backward = op(
     "embedding_backward", "g index",
     doc="Sum of the rows of g by index: [..., d] at [...] -> [rows, d].",
-    infer=lambda g, index, rows, padding_idx: TensorType((rows, g.shape[-1]), g.dtype),
-    numpy=_embedding_backward_numpy,
-    torch="torch.ops.aten.embedding_dense_backward({g}, {index}, {rows}, {padding_idx}, False)",
+    infer=lambda g, index, rows, padding_idx, start=0: TensorType((rows, g.shape[-1]), g.dtype),
+    numpy=_embedding_backward_numpy, torch=_embedding_backward_torch, local=_embedding_backward_local,
     vjp=lambda gg, y, g, index, rows, padding_idx: (embedding(gg, index, padding_idx=padding_idx), None),
     factors=_embedding_backward_rule, linear=((0,),),
 )  # fmt: skip

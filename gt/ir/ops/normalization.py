@@ -88,12 +88,22 @@ def _layer_vjp(gs: tuple[Any, ...], ys: tuple[Any, ...], x: Var, weight: Var, bi
     return gx, gw, gb
 
 
+def _split_layer(inputs: tuple[Any, ...], attrs: dict[str, Any], shards: int) -> tuple[Any, ...]:
+    """Over parts of the normalized dims: the statistics are sums over all of them."""
+    x, weight, bias = inputs
+    v, axes = up(x), tuple(range(x.type.ndim - weight.type.ndim, x.type.ndim))
+    m = mean(v, dims=axes, keepdim=True)
+    centred = sub(v, m)
+    r = rsqrt(add(mean(mul(centred, centred), dims=axes, keepdim=True), constant(attrs["eps"], v)))
+    return like(add(mul(mul(centred, r), up(weight)), up(bias)), x), m, r
+
+
 layer_norm = op(
     "layer_norm", "x weight bias",
     autocast="float32", doc="(x - mean) / sqrt(var + eps) * weight + bias over the weight's dims; also mean and 1 / sqrt(var + eps).",
     infer=_layer_infer, numpy=_layer_numpy,
     torch="kernels.layer_norm({x}, {weight}, {bias}, {eps})",
-    vjp=_layer_vjp, factors=_layer_rule,
+    vjp=_layer_vjp, factors=_layer_rule, when_split=_split_layer,
 )  # fmt: skip
 
 
@@ -141,6 +151,7 @@ layer_norm_backward = op(
     torch="kernels.layer_norm_backward({g}, {x}, {mean}, {rstd}, {weight})",
     decompose=_layer_backward_parts,
     factors=_layer_backward_rule, linear=((0,),),
+    when_split=lambda inputs, attrs, shards: _layer_backward_parts(inputs, attrs),
 )  # fmt: skip
 
 
@@ -177,12 +188,19 @@ def _rms_vjp(g: Var, y: Var, x: Var, weight: Var, eps: float) -> tuple[Any, Any]
     return like(gx, x), like(unbroadcast(mul(gu, normal), weight.type.placed(None)), weight)
 
 
+def _split_rms(inputs: tuple[Any, ...], attrs: dict[str, Any], shards: int) -> tuple[Any, ...]:
+    x, weight = inputs
+    v, axes = up(x), tuple(range(x.type.ndim - weight.type.ndim, x.type.ndim))
+    r = rsqrt(add(mean(mul(v, v), dims=axes, keepdim=True), constant(attrs["eps"], v)))
+    return (like(mul(mul(v, r), up(weight)), x),)
+
+
 rms_norm = op(
     "rms_norm", "x weight",
     autocast="float32", doc="x / sqrt(mean(x * x) + eps) * weight over the weight's dims.",
     infer=_rms_infer, numpy=_rms_numpy,
     torch="torch.nn.functional.rms_norm({x}, {weight}.shape, {weight}, {eps})",
-    vjp=_rms_vjp, factors=_rms_rule,
+    vjp=_rms_vjp, factors=_rms_rule, when_split=_split_rms,
 )  # fmt: skip
 
 

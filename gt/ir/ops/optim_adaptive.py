@@ -21,7 +21,14 @@ def _gradient(p: Array, g: Array, weight_decay: float, maximize: bool) -> Array:
 
 
 def _adadelta(
-    p: Array, g: Array, states: list[Array], scalars: list[float], rho: float, eps: float, weight_decay: float, maximize: bool
+    p: Array,
+    g: Array,
+    states: list[Array],
+    scalars: list[float],
+    rho: float,
+    eps: float,
+    weight_decay: float,
+    maximize: bool,
 ) -> tuple[Array, ...]:
     (lr,) = scalars
     g = _gradient(p, g, weight_decay, maximize)
@@ -42,7 +49,15 @@ def _adamax(
 
 
 def _moments(
-    p: Array, g: Array, states: list[Array], lr: float, beta1: float, beta2: float, weight_decay: float, maximize: bool, decoupled: bool
+    p: Array,
+    g: Array,
+    states: list[Array],
+    lr: float,
+    beta1: float,
+    beta2: float,
+    weight_decay: float,
+    maximize: bool,
+    decoupled: bool,
 ) -> tuple[Array, Array, Array, Array]:
     """Give the decayed parameter, the gradient, and the new means of gradients and of their squares."""
     g = _gradient(p, g, 0.0 if decoupled else weight_decay, maximize)
@@ -70,10 +85,18 @@ def _radam(
 
 
 adadelta_step = optimizer(
-    "adadelta_step", lambda **_: 2, 1, _adadelta, "Adadelta: params, grads, square_avgs, acc_deltas, lr. Source: Zeiler 2012."
+    "adadelta_step",
+    lambda **_: 2,
+    1,
+    _adadelta,
+    "Adadelta: params, grads, square_avgs, acc_deltas, lr. Source: Zeiler 2012.",
 )
 adamax_step = optimizer(
-    "adamax_step", lambda **_: 2, 2, _adamax, "Adamax: params, grads, exp_avgs, exp_infs, lr, step from 1. Source: Kingma and Ba 2015."
+    "adamax_step",
+    lambda **_: 2,
+    2,
+    _adamax,
+    "Adamax: params, grads, exp_avgs, exp_infs, lr, step from 1. Source: Kingma and Ba 2015.",
 )
 nadam_step = optimizer(
     "nadam_step", lambda **_: 2, 4, _nadam,

@@ -10,8 +10,11 @@ from typing import Any
 import numpy as np
 
 from gt.ir.opdef import Var, op
+from gt.ir.ops.broadcast import reshape
+from gt.ir.ops.creation import iota
+from gt.ir.ops.elementwise import add
 from gt.ir.ops.families import REAL, check_kind, whole
-from gt.ir.ops.index import scatter_add, zeros_like
+from gt.ir.ops.index import gather, scatter_add, zeros_like
 from gt.ir.types import ShapeError, TensorType, int64
 
 
@@ -61,12 +64,27 @@ def _topk_numpy(x: np.ndarray, k: int, dim: int, largest: bool) -> tuple[np.ndar
     return values[head], order[head]
 
 
+def _split_topk(inputs: tuple[Any, ...], attrs: dict[str, Any], shards: int) -> tuple[Any, Any] | None:
+    """The best of each part's best; only those travel."""
+    (x,), k, dim, largest = inputs, attrs["k"], attrs["dim"], attrs["largest"]
+    shape = x.type.shape
+    size = shape[dim] // shards
+    if shape[dim] % shards or size <= k or not k:
+        return None
+    parts = reshape(x, shape=(*shape[:dim], shards, size, *shape[dim + 1 :]))
+    values, where = topk(parts, k=k, dim=dim + 1, largest=largest)
+    where = add(where, iota(shape=where.type.shape, dim=dim, dtype=int64, step=size))
+    joined = (*shape[:dim], shards * k, *shape[dim + 1 :])
+    best, at = topk(reshape(values, shape=joined), k=k, dim=dim, largest=largest)
+    return best, gather(reshape(where, shape=joined), at, dim=dim)
+
+
 topk = op(
     "topk", "x",
     doc="The k largest (or smallest) along dim in order, and where each came from.",
     infer=_topk_infer, numpy=_topk_numpy,
     torch="tuple(torch.topk({x}, {k}, dim={dim}, largest={largest}, sorted=True))",
-    vjp=_sorted_vjp, factors=whole("dim"),
+    vjp=_sorted_vjp, factors=whole("dim"), when_split=_split_topk,
 )  # fmt: skip
 
 searchsorted = op(

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from gt.ir.opdef import Linear, Var, op
+from gt.ir.opdef import Linear, OpDef, Var, op
 from gt.ir.ops.broadcast import cast, constant, expand, keep, reduced_shape, reshape, sum, total
-from gt.ir.ops.compare import eq, isfinite, where
+from gt.ir.ops.compare import eq, isfinite, logical_or, ne, where
+from gt.ir.ops.creation import iota
 from gt.ir.ops.elementwise import add, cj, div, exp, log, mul, sqrt, sub
 from gt.ir.ops.families import FLOATING, REAL, check_kind, reduced, unchanged, whole
 from gt.ir.ops.index import scatter_add, zeros_like
@@ -75,6 +76,23 @@ def _arg_rule(operands: Any, results: Any, attrs: dict[str, Any]) -> Any:
     return reduced("whole")(operands, results, {"dims": dims, "keepdim": attrs["keepdim"]})
 
 
+def _split_arg(extreme: OpDef) -> Any:
+    """Over parts of dim: the extreme of all, then the first place that holds it (or a NaN)."""
+
+    def parts(inputs: tuple[Any, ...], attrs: dict[str, Any], shards: int) -> tuple[Any, ...]:
+        (x,), dim = inputs, attrs["dim"]
+        if x.type.dtype.kind == "b":
+            x = cast(x, dtype=int64)
+        hit = eq(x, extreme(x, dims=(dim,), keepdim=True))
+        if x.type.dtype.is_differentiable:
+            hit = logical_or(hit, ne(x, x))
+        places = iota(shape=x.type.shape, dim=dim, dtype=int64)
+        found = where(hit, places, constant(x.type.shape[dim], places))
+        return (amin(found, dims=(dim,), keepdim=attrs["keepdim"]),)
+
+    return parts
+
+
 for _name, _numpy, _doc in (("argmax", np.argmax, "largest"), ("argmin", np.argmin, "smallest")):
     op(
         _name, "x", doc=f"Index of the first {_doc} along dim; of the first NaN if there is one.",
@@ -84,6 +102,7 @@ for _name, _numpy, _doc in (("argmax", np.argmax, "largest"), ("argmin", np.argm
         )(_numpy),
         torch=f"kernels.{_name}({{x}}, {{dim}}, {{keepdim}})",
         vjp=lambda g, y, x, dim, keepdim: (None,), factors=_arg_rule,
+        when_split=_split_arg(amax if _name == "argmax" else amin),
     )  # fmt: skip
 
 # -- any, all: the largest and smallest of truth values
@@ -272,13 +291,28 @@ def _scan_infer(name: str, kinds: str) -> Any:
     return infer
 
 
+def _split_cumsum(inputs: tuple[Any, ...], attrs: dict[str, Any], shards: int) -> tuple[Any, ...] | None:
+    """Each part runs its own sum, from what all parts before it add up to."""
+    (x,), dim = inputs, attrs["dim"]
+    shape = x.type.shape
+    if shape[dim] % shards or shape[dim] == shards:
+        return None
+    parts = reshape(x, shape=(*shape[:dim], shards, shape[dim] // shards, *shape[dim + 1 :]))
+    sums = sum(parts, dims=(dim + 1,), keepdim=True, dtype=x.type.dtype)
+    none = (0,) * sums.type.ndim
+    low = tuple(int(d == dim) for d in range(sums.type.ndim))
+    longer = pad(sums, low=low, high=none, interior=none, value=0)
+    shifted = slice(longer, starts=none, stops=sums.type.shape, steps=(1,) * sums.type.ndim)
+    return (reshape(add(cumsum(parts, dim=dim + 1), cumsum(shifted, dim=dim)), shape=shape),)
+
+
 cumsum = op(
     "cumsum", "x", autocast="float32", doc="Running sum along dim.",
     infer=_scan_infer("cumsum", "uifc"),
     numpy=lambda x, dim: np.cumsum(wide(x), axis=dim, dtype=wide(x).dtype) if x.ndim else x,
     torch="torch.cumsum({x}, {dim}).to({out})",
     vjp=lambda g, y, x, dim: (flip(cumsum(flip(g, dims=(dim,)), dim=dim), dims=(dim,)) if x.type.ndim else g,),
-    factors=whole("dim"), linear=LINEAR,
+    factors=whole("dim"), linear=LINEAR, when_split=_split_cumsum,
 )  # fmt: skip
 cumprod = op(
     "cumprod", "x", autocast="float32", doc="Running product along dim.",

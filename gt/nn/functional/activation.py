@@ -105,9 +105,7 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
     return pointwise.where(input > 0, input, weight * input)
 
 
-def rrelu(
-    input: Tensor, lower: float = 1.0 / 8, upper: float = 1.0 / 3, training: bool = False, inplace: bool = False
-) -> Tensor:
+def rrelu(input: Tensor, lower: float = 1.0 / 8, upper: float = 1.0 / 3, training: bool = False, inplace: bool = False) -> Tensor:
     """Give a leaky relu whose slopes are drawn from [lower, upper) while training, else their middle."""
     if not training:
         return leaky_relu(input, (lower + upper) / 2, inplace)
@@ -198,7 +196,13 @@ def log_softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dty
 
 
 def gumbel_softmax(
-    logits: Tensor, tau: float = 1, hard: bool = False, eps: float = 1e-10, dim: int = -1, *, generator: Generator | None = None
+    logits: Tensor,
+    tau: float = 1,
+    hard: bool = False,
+    eps: float = 1e-10,
+    dim: int = -1,
+    *,
+    generator: Generator | None = None,
 ) -> Tensor:
     """Draw from the Gumbel-softmax distribution; ``hard``: one-hot values with the soft gradient."""
     uniform = create.rand(logits._type.shape, dtype=logits.dtype, generator=generator).clamp(min=1e-38)

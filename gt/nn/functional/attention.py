@@ -72,7 +72,9 @@ def _additive(mask: Tensor, dtype: Any) -> Tensor:
     if mask.dtype is bool_:
         return create.zeros(mask._type.shape, dtype=dtype).masked_fill(~mask, -math.inf)
     if mask.dtype.kind != "f":
-        raise RuntimeError(f"Expected attn_mask dtype to be bool or float or to match query dtype, but got attn_mask.dtype: {mask.dtype.name}")
+        raise RuntimeError(
+            f"Expected attn_mask dtype to be bool or float or to match query dtype, but got attn_mask.dtype: {mask.dtype.name}"
+        )
     return cast(mask, dtype)
 
 
@@ -98,7 +100,9 @@ def _fused(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_ca
     return out if lead is None else reshape(out, (*lead, *out._type.shape[-2:]))
 
 
-def _unfused(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float, is_causal: bool, scale: float) -> Tensor:
+def _unfused(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float, is_causal: bool, scale: float
+) -> Tensor:
     scores = linalg.matmul(query, key.mT) * scale
     if is_causal:
         s, t = scores._type.shape[-2:]
@@ -142,7 +146,9 @@ def _merged_mask(
         elif out.ndim == 3:
             if out._type.shape != (batch * heads, tgt, src):
                 raise RuntimeError(
-                    f"The shape of the 3D attn_mask is {attn_mask.shape}, but should be {(batch * heads, tgt, src)}.".replace("gt.", "torch.")
+                    f"The shape of the 3D attn_mask is {attn_mask.shape}, but should be {(batch * heads, tgt, src)}.".replace(
+                        "gt.", "torch."
+                    )
                 )
             out = out.reshape(batch, heads, tgt, src)
         else:
@@ -163,6 +169,32 @@ def _left_out(mask: Tensor, dtype: Any) -> Tensor:
     return cast(mask, dtype)
 
 
+def _check_heads(query: Tensor, embed_dim: int, num_heads: int, lacks_mask: bool) -> None:
+    if query.ndim not in (2, 3):
+        raise AssertionError(f"query should be unbatched 2D or batched 3D tensor but received {query.ndim}-D query tensor")
+    embed = query._type.shape[-1]
+    if embed != embed_dim:
+        raise AssertionError(f"was expecting embedding dimension of {embed_dim}, but got {embed}")
+    if embed % num_heads:
+        raise AssertionError(f"embed_dim {embed} not divisible by num_heads {num_heads}")
+    if lacks_mask:
+        raise RuntimeError(
+            "Need attn_mask if specifying the is_causal hint. You may use the Transformer module method "
+            "`generate_square_subsequent_mask` to create this mask."
+        )
+
+
+def _attended(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, p: float, need_weights: bool, is_causal: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Give the attended values, and the weights if needed."""
+    if not need_weights:
+        return scaled_dot_product_attention(q, k, v, mask, p, is_causal), None
+    scores = linalg.matmul(q * math.sqrt(1.0 / q._type.shape[-1]), k.mT)
+    weights = dropout(reduce.softmax(scores if mask is None else scores + mask, -1), p, p > 0)
+    return linalg.matmul(weights, v), weights
+
+
 def multi_head_attention_forward(
     query: Tensor, key: Tensor, value: Tensor, embed_dim_to_check: int, num_heads: int, in_proj_weight: Tensor | None,
     in_proj_bias: Tensor | None, bias_k: Tensor | None, bias_v: Tensor | None, add_zero_attn: bool, dropout_p: float,
@@ -172,10 +204,11 @@ def multi_head_attention_forward(
     static_k: Tensor | None = None, static_v: Tensor | None = None, average_attn_weights: bool = True, is_causal: bool = False,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """Attend with several heads: [tgt, batch, e], [src, batch, k], [src, batch, v] -> [tgt, batch, e] and the weights."""
-    if query.ndim not in (2, 3):
-        raise AssertionError(f"query should be unbatched 2D or batched 3D tensor but received {query.ndim}-D query tensor")
+    _check_heads(query, embed_dim_to_check, num_heads, is_causal and attn_mask is None)
     if static_k is not None or static_v is not None:
-        raise NotImplementedError("multi_head_attention_forward: static_k and static_v are not supported: call scaled_dot_product_attention")
+        raise NotImplementedError(
+            "multi_head_attention_forward: static_k and static_v are not supported: call scaled_dot_product_attention"
+        )
     batched = query.ndim == 3
     if not batched:
         one = query is key is value
@@ -183,15 +216,6 @@ def multi_head_attention_forward(
         key_padding_mask = None if key_padding_mask is None else key_padding_mask.unsqueeze(0)
     tgt, batch, embed = query._type.shape
     src = key._type.shape[0]
-    if embed != embed_dim_to_check:
-        raise AssertionError(f"was expecting embedding dimension of {embed_dim_to_check}, but got {embed}")
-    if embed % num_heads:
-        raise AssertionError(f"embed_dim {embed} not divisible by num_heads {num_heads}")
-    if is_causal and attn_mask is None:
-        raise RuntimeError(
-            "Need attn_mask if specifying the is_causal hint. You may use the Transformer module method `generate_square_subsequent_mask` "
-            "to create this mask."
-        )
     packed = None if use_separate_proj_weight else in_proj_weight
     q, k, v = _projected(query, key, value, (packed, q_proj_weight, k_proj_weight, v_proj_weight), in_proj_bias)
     causal_hint = is_causal and key_padding_mask is None and not need_weights
@@ -205,14 +229,7 @@ def multi_head_attention_forward(
         zeros = create.zeros((batch, num_heads, 1, embed // num_heads), dtype=k.dtype)
         k, v = cat([k, zeros], 2), cat([v, zeros], 2)
         mask = None if mask is None else pad(mask, (0, 1))
-    p = dropout_p if training else 0.0
-    weights = None
-    if need_weights:
-        scores = linalg.matmul(q * math.sqrt(1.0 / (embed // num_heads)), k.mT)
-        weights = dropout(reduce.softmax(scores if mask is None else scores + mask, -1), p, p > 0)
-        out = linalg.matmul(weights, v)
-    else:
-        out = scaled_dot_product_attention(q, k, v, mask, p, causal_hint)
+    out, weights = _attended(q, k, v, mask, dropout_p if training else 0.0, need_weights, causal_hint)
     out = linear(out.permute(2, 0, 1, 3).reshape(tgt, batch, embed), out_proj_weight, out_proj_bias)
     if weights is not None and average_attn_weights:
         weights = reduce.mean(weights, 1)

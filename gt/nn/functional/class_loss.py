@@ -85,7 +85,9 @@ def _fused(input: Tensor, target: Tensor, reduction: str, ignore_index: int, lab
 def _check_probabilities(input: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int) -> None:
     if input._type.shape != target._type.shape:
         if target.ndim < input.ndim:
-            raise RuntimeError(f"expected target dtype to be Long or Byte, but got {target.dtype.name}: class indices must be integers")
+            raise RuntimeError(
+                f"expected target dtype to be Long or Byte, but got {target.dtype.name}: class indices must be integers"
+            )
         raise RuntimeError(f"input and target shapes do not match: {list(input._type.shape)} and {list(target._type.shape)}")
     if ignore_index >= 0:
         raise RuntimeError("ignore_index is not supported for floating point target")

@@ -27,7 +27,9 @@ def each(value: Ints, dims: int, name: str = "argument") -> tuple[int, ...]:
     if len(out) == 1:
         return out * dims
     if len(out) != dims:
-        raise RuntimeError(f"expected {name} to be a single integer value or a list of {dims} values to match the convolution dimensions, but got {name}={list(out)}")
+        raise RuntimeError(
+            f"expected {name} to be a single integer value or a list of {dims} values to match the convolution dimensions, but got {name}={list(out)}"
+        )
     return out
 
 
@@ -58,7 +60,14 @@ def _check(x: Tensor, weight: Tensor, geometry: dict[str, tuple[int, ...]], grou
 
 
 def _conv(
-    dims: int, input: Tensor, weight: Tensor, bias: Tensor | None, stride: Ints, padding: str | Ints, dilation: Ints, groups: int
+    dims: int,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Ints,
+    padding: str | Ints,
+    dilation: Ints,
+    groups: int,
 ) -> Tensor:
     if state.autocast is not None:
         input, weight, bias = low(input, weight, bias)
@@ -107,31 +116,61 @@ def _run(
 
 
 def conv1d(
-    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Ints = 1, padding: str | Ints = 0, dilation: Ints = 1, groups: int = 1
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Ints = 1,
+    padding: str | Ints = 0,
+    dilation: Ints = 1,
+    groups: int = 1,
 ) -> Tensor:
     """Correlate: [n, i, l] x [o, i / groups, k] -> [n, o, l']."""
     return _conv(1, input, weight, bias, stride, padding, dilation, groups)
 
 
 def conv2d(
-    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Ints = 1, padding: str | Ints = 0, dilation: Ints = 1, groups: int = 1
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Ints = 1,
+    padding: str | Ints = 0,
+    dilation: Ints = 1,
+    groups: int = 1,
 ) -> Tensor:
     """Correlate: [n, i, h, w] x [o, i / groups, k, k] -> [n, o, h', w']."""
     return _conv(2, input, weight, bias, stride, padding, dilation, groups)
 
 
 def conv3d(
-    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Ints = 1, padding: str | Ints = 0, dilation: Ints = 1, groups: int = 1
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Ints = 1,
+    padding: str | Ints = 0,
+    dilation: Ints = 1,
+    groups: int = 1,
 ) -> Tensor:
     """Correlate: [n, i, d, h, w] x [o, i / groups, k, k, k] -> [n, o, d', h', w']."""
     return _conv(3, input, weight, bias, stride, padding, dilation, groups)
 
 
 def _transposed(
-    dims: int, input: Tensor, weight: Tensor, bias: Tensor | None, stride: Ints, padding: Ints, output_padding: Ints, groups: int, dilation: Ints
+    dims: int,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Ints,
+    padding: Ints,
+    output_padding: Ints,
+    groups: int,
+    dilation: Ints,
 ) -> Tensor:
     x, batched = _batched(input, dims, f"conv_transpose{dims}d")
-    steps, pads, dilations = each(stride, dims, "stride"), each(padding, dims, "padding"), each(dilation, dims, "dilation")
+    steps, pads, dilations = (
+        each(stride, dims, "stride"),
+        each(padding, dims, "padding"),
+        each(dilation, dims, "dilation"),
+    )
     extra = each(output_padding, dims, "output_padding")
     _check(x, weight, {"stride": steps, "padding": pads, "dilation": dilations}, groups)
     if any(o >= s and o >= d for o, s, d in zip(extra, steps, dilations, strict=True)):
@@ -170,15 +209,17 @@ def unfold(input: Tensor, kernel_size: Ints, dilation: Ints = 1, padding: Ints =
     """Give every window of [n, c, h, w] as a column: [n, c * kh * kw, windows]."""
     x, batched = (input, True) if input.ndim == 4 else (input.unsqueeze(0), False)
     if x.ndim != 4:
-        raise RuntimeError(f"Expected 3D or 4D (batch mode) tensor for input with possibly 0 batch size, but got: {list(input._type.shape)}")
+        raise RuntimeError(
+            f"Expected 3D or 4D (batch mode) tensor for input with possibly 0 batch size, but got: {list(input._type.shape)}"
+        )
     k, d, p, s = each(kernel_size, 2), each(dilation, 2), each(padding, 2), each(stride, 2)
     x = pad(x, (p[1], p[1], p[0], p[0])) if any(p) else x
     sizes = [(n - d[i] * (k[i] - 1) - 1) // s[i] + 1 for i, n in enumerate(x._type.shape[2:])]
     if min(sizes) < 1:
-        raise RuntimeError(f"Given input with spatial size {list(input._type.shape[-2:])}, the windows {list(k)} do not fit: output is too small")
-    rows, columns = (
-        [slice(at * d[i], at * d[i] + (sizes[i] - 1) * s[i] + 1, s[i]) for at in range(k[i])] for i in (0, 1)
-    )
+        raise RuntimeError(
+            f"Given input with spatial size {list(input._type.shape[-2:])}, the windows {list(k)} do not fit: output is too small"
+        )
+    rows, columns = ([slice(at * d[i], at * d[i] + (sizes[i] - 1) * s[i] + 1, s[i]) for at in range(k[i])] for i in (0, 1))
     windows = [x[:, :, r, c].flatten(2) for r in rows for c in columns]
     out = stack(windows, 2).flatten(1, 2)
     return out if batched else out.squeeze(0)

@@ -80,7 +80,12 @@ def l1_loss(
 
 
 def smooth_l1_loss(
-    input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean", beta: float = 1.0
+    input: Tensor,
+    target: Tensor,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    beta: float = 1.0,
 ) -> Tensor:
     """Give the squared difference / (2 beta) below ``beta``, the absolute one - beta / 2 above."""
     _pair("smooth_l1_loss", input, target)
@@ -130,7 +135,12 @@ def binary_cross_entropy_with_logits(
 
 
 def kl_div(
-    input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean", log_target: bool = False
+    input: Tensor,
+    target: Tensor,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    log_target: bool = False,
 ) -> Tensor:
     """Give target * (log(target) - input), ``input`` being log probabilities."""
     kind = legacy(size_average, reduce, reduction)
@@ -165,7 +175,9 @@ def poisson_nll_loss(
     return reduced(loss, legacy(size_average, reduce, reduction))
 
 
-def gaussian_nll_loss(input: Tensor, target: Tensor, var: Any, full: bool = False, eps: float = 1e-6, reduction: str = "mean") -> Tensor:
+def gaussian_nll_loss(
+    input: Tensor, target: Tensor, var: Any, full: bool = False, eps: float = 1e-6, reduction: str = "mean"
+) -> Tensor:
     """Give the negative log likelihood under normal distributions of mean ``input`` and variance ``var``, at least ``eps``.
 
     A negative variance in a tensor is not looked for: that would read it.
@@ -178,7 +190,10 @@ def gaussian_nll_loss(input: Tensor, target: Tensor, var: Any, full: bool = Fals
     if var._type.shape != shape:
         if shape[:-1] == var._type.shape:
             var = var.unsqueeze(-1)
-        elif not (shape[:-1] == var._type.shape[:-1] and var._type.shape[-1] == 1) and broadcast_shapes(shape, var._type.shape) != shape:
+        elif (
+            not (shape[:-1] == var._type.shape[:-1] and var._type.shape[-1] == 1)
+            and broadcast_shapes(shape, var._type.shape) != shape
+        ):
             raise ShapeError("var is of incorrect size")
     if reduction not in ("none", "mean", "sum"):
         raise ValueError(f"{reduction} is not valid")

@@ -35,7 +35,12 @@ def margin_ranking_loss(
 
 
 def hinge_embedding_loss(
-    input: Tensor, target: Tensor, margin: float = 1.0, size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean"
+    input: Tensor,
+    target: Tensor,
+    margin: float = 1.0,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
 ) -> Tensor:
     """Give the input where target is 1, and max(0, margin - input) where it is -1."""
     apart = pointwise.where(target != 1, _positive(margin - input), 0)
@@ -80,7 +85,13 @@ def triplet_margin_loss(
 
 
 def _triplet(
-    anchor: Tensor, positive: Tensor, negative: Tensor, distance: Callable[[Tensor, Tensor], Tensor], margin: float, swap: bool, reduction: str
+    anchor: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    distance: Callable[[Tensor, Tensor], Tensor],
+    margin: float,
+    swap: bool,
+    reduction: str,
 ) -> Tensor:
     if not anchor.ndim == positive.ndim == negative.ndim:
         raise RuntimeError(

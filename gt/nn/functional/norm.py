@@ -36,7 +36,9 @@ def _common(input: Tensor, *params: Tensor | None) -> Tensor:
 def _shape(input: Tensor, normalized_shape: Any) -> tuple[int, ...]:
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(int(n) for n in normalized_shape)
     if not shape:
-        raise RuntimeError("Expected normalized_shape to be at least 1-dimensional, i.e., containing at least one element, but got normalized_shape = []")
+        raise RuntimeError(
+            "Expected normalized_shape to be at least 1-dimensional, i.e., containing at least one element, but got normalized_shape = []"
+        )
     if input.ndim < len(shape) or input._type.shape[input.ndim - len(shape) :] != shape:
         raise ShapeError(
             f"Given normalized_shape={list(shape)}, expected input with shape [{', '.join(['*', *map(str, shape)])}], "
@@ -45,7 +47,9 @@ def _shape(input: Tensor, normalized_shape: Any) -> tuple[int, ...]:
     return shape
 
 
-def layer_norm(input: Tensor, normalized_shape: Any, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
+def layer_norm(
+    input: Tensor, normalized_shape: Any, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> Tensor:
     """Normalise over the last dims to mean 0 and variance 1, then scale and shift."""
     shape = _shape(input, normalized_shape)
     for name, p in (("weight", weight), ("bias", bias)):
@@ -66,7 +70,9 @@ def rms_norm(input: Tensor, normalized_shape: Any, weight: Tensor | None = None,
     return cast(record(RMS_NORM, (x, w), (("eps", EPS[input.dtype.name] if eps is None else float(eps)),)), input.dtype)
 
 
-def group_norm(input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
+def group_norm(
+    input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> Tensor:
     """Normalise each group of channels (dim 1) of each example, then scale and shift by channel."""
     if input.ndim < 2:
         raise RuntimeError(f"Expected at least 2 dimensions for input tensor but received {input.ndim}")
@@ -84,7 +90,9 @@ def group_norm(input: Tensor, num_groups: int, weight: Tensor | None = None, bia
 
 def _one_value(input: Tensor, groups: int, numel: int) -> None:
     if numel and numel == groups:
-        raise ValueError(f"Expected more than 1 value per channel when training, got input size {input.shape}".replace("gt.", "torch."))
+        raise ValueError(
+            f"Expected more than 1 value per channel when training, got input size {input.shape}".replace("gt.", "torch.")
+        )
 
 
 def _channels(input: Tensor, p: Tensor) -> Tensor:
@@ -144,7 +152,9 @@ def instance_norm(
     channels, spatial = input._type.shape[1], tuple(range(2, input.ndim))
     count = math.prod(input._type.shape[2:])
     if count == 1:
-        raise ValueError(f"Expected more than 1 spatial element when training, got input size {input.shape}".replace("gt.", "torch."))
+        raise ValueError(
+            f"Expected more than 1 spatial element when training, got input size {input.shape}".replace("gt.", "torch.")
+        )
     x = _common(input, weight, bias)
     out = record(GROUP_NORM, (x, *_affine(x, (channels,), weight, bias)), (("groups", channels), ("eps", float(eps))))
     if running_mean is not None:

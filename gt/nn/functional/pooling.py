@@ -57,14 +57,16 @@ def _windows(dims: int, kernel: Any, stride: Any, padding: Any, ceil_mode: bool,
     return {"kernel": lead + k, "stride": lead + s, "padding": (0,) * (2 - dims) + p, "ceil_mode": bool(ceil_mode)}
 
 
-def _max_pool(dims: int, input: Tensor, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool, indices: bool) -> Any:
+def _max_pool(
+    dims: int, input: Tensor, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool, indices: bool
+) -> Any:
     name = f"max_pool{dims}d"
     x = _shaped(input, dims, name)
     attrs = _windows(dims, kernel, stride, padding, ceil_mode, name)
     d = (1,) * (2 - dims) + _each(dilation, dims, "dilation")
     if min(d) <= 0:
         raise RuntimeError(f"dilation should be greater than zero, but got {list(d)}")
-    for p, k in zip(attrs["padding"], attrs["kernel"], strict=True):
+    for p in attrs["padding"]:
         if p < 0:
             raise RuntimeError(f"pad must be non-negative, but got pad: {p}")
     for p, k, s in zip(attrs["padding"], attrs["kernel"], d, strict=True):
@@ -94,13 +96,24 @@ def max_pool2d(
     return _max_pool(2, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
 
 
-def _avg_pool(dims: int, input: Tensor, kernel: Any, stride: Any, padding: Any, ceil_mode: bool, count_include_pad: bool, divisor: int | None) -> Tensor:
+def _avg_pool(
+    dims: int,
+    input: Tensor,
+    kernel: Any,
+    stride: Any,
+    padding: Any,
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor: int | None,
+) -> Tensor:
     name = f"avg_pool{dims}d"
     x = _shaped(input, dims, name)
     attrs = _windows(dims, kernel, stride, padding, ceil_mode, name)
     for p, k in zip(attrs["padding"], attrs["kernel"], strict=True):
         if p > k // 2 or p < 0:
-            raise RuntimeError(f"pad should be at most half of effective kernel size, but got pad={p}, kernel_size={k} and dilation=1")
+            raise RuntimeError(
+                f"pad should be at most half of effective kernel size, but got pad={p}, kernel_size={k} and dilation=1"
+            )
     if divisor == 0:
         raise RuntimeError("divisor must be not zero")
     if divisor is None:
@@ -125,7 +138,12 @@ def _inside_counts(shape: tuple[int, ...], attrs: dict[str, Any], dtype: Any) ->
 
 
 def avg_pool1d(
-    input: Tensor, kernel_size: Ints, stride: Ints | None = None, padding: Ints = 0, ceil_mode: bool = False, count_include_pad: bool = True
+    input: Tensor,
+    kernel_size: Ints,
+    stride: Ints | None = None,
+    padding: Ints = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
 ) -> Tensor:
     """Give the average of each window: [n, c, l] -> [n, c, l']."""
     return _avg_pool(1, input, kernel_size, stride, padding, ceil_mode, count_include_pad, None)

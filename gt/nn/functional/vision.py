@@ -55,23 +55,31 @@ def interpolate(
     dims = input.ndim - 2
     linear = {"linear": 1, "bilinear": 2, "trilinear": 3}
     if antialias or mode in ("bicubic", "area"):
-        raise NotImplementedError(f"interpolate: mode={mode!r}, antialias={antialias} is not supported: use 'bilinear', or adaptive_avg_pool for 'area'")
+        raise NotImplementedError(
+            f"interpolate: mode={mode!r}, antialias={antialias} is not supported: use 'bilinear', or adaptive_avg_pool for 'area'"
+        )
     if mode not in linear and mode not in ("nearest", "nearest-exact"):
         raise NotImplementedError(f"Input Error: unknown interpolation mode {mode!r}")
     if mode in linear and linear[mode] != dims:
         raise NotImplementedError(f"Got {input.ndim}D input, but {mode} mode needs {linear[mode] + 2}D input")
     if align_corners is not None and mode not in linear:
-        raise ValueError("align_corners option can only be set with the interpolating modes: linear | bilinear | bicubic | trilinear")
+        raise ValueError(
+            "align_corners option can only be set with the interpolating modes: linear | bilinear | bicubic | trilinear"
+        )
     if (size is None) == (scale_factor is None):
-        raise ValueError("either size or scale_factor should be defined" if size is None else "only one of size or scale_factor should be defined")
+        raise ValueError(
+            "either size or scale_factor should be defined"
+            if size is None
+            else "only one of size or scale_factor should be defined"
+        )
     shape = input._type.shape[2:]
     if size is not None:
         sizes = (size,) * dims if isinstance(size, int) else tuple(int(s) for s in size)
         factors: tuple[float | None, ...] = (None,) * dims
     else:
-        factors = (scale_factor,) * dims if isinstance(scale_factor, int | float) else tuple(scale_factor)
-        sizes = tuple(math.floor(n * f) for n, f in zip(shape, factors, strict=True))
-        factors = (None,) * dims if recompute_scale_factor else factors
+        given = (scale_factor,) * dims if isinstance(scale_factor, int | float) else tuple(scale_factor)
+        sizes = tuple(math.floor(n * f) for n, f in zip(shape, given, strict=True))
+        factors = (None,) * dims if recompute_scale_factor else given
     if len(sizes) != dims:
         raise ValueError(f"Input and output must have the same number of spatial dimensions, but got {dims} and {len(sizes)}")
     out = input
@@ -105,7 +113,9 @@ def _linear_weights(size: int, out: int, step: float, align_corners: bool, dtype
     return cast(left * (1 - share) + right * share, dtype)
 
 
-def upsample(input: Tensor, size: Any = None, scale_factor: Any = None, mode: str = "nearest", align_corners: bool | None = None) -> Tensor:
+def upsample(
+    input: Tensor, size: Any = None, scale_factor: Any = None, mode: str = "nearest", align_corners: bool | None = None
+) -> Tensor:
     """Do ``interpolate``; torch's old name."""
     warnings.warn("`nn.functional.upsample` is deprecated. Use `nn.functional.interpolate` instead.", stacklevel=2)
     return interpolate(input, size, scale_factor, mode, align_corners)

@@ -29,7 +29,9 @@ def _norm(x: Tensor, norm_type: float) -> Tensor:
     return reduce.sum(pointwise.abs(wide).pow(norm_type)).pow(1 / norm_type)
 
 
-def get_total_norm(tensors: Tensors, norm_type: float = 2.0, error_if_nonfinite: bool = False, foreach: bool | None = None) -> Tensor:
+def get_total_norm(
+    tensors: Tensors, norm_type: float = 2.0, error_if_nonfinite: bool = False, foreach: bool | None = None
+) -> Tensor:
     """Give the norm of all tensors seen as one vector."""
     values = _each(tensors)
     if not values:
@@ -56,7 +58,11 @@ def clip_grads_with_norm_(parameters: Tensors, max_norm: float, total_norm: Tens
 
 
 def clip_grad_norm_(
-    parameters: Tensors, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False, foreach: bool | None = None
+    parameters: Tensors,
+    max_norm: float,
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+    foreach: bool | None = None,
 ) -> Tensor:
     """Scale the gradients of all parameters so that their norm is at most ``max_norm``. Gives the norm they had."""
     params = _each(parameters)

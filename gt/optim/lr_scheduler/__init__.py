@@ -3,7 +3,15 @@
 from gt.optim.lr_scheduler.composed import ChainedScheduler, SequentialLR
 from gt.optim.lr_scheduler.cyclic import CosineAnnealingWarmRestarts, CyclicLR, OneCycleLR
 from gt.optim.lr_scheduler.decay import (
-    ConstantLR, CosineAnnealingLR, ExponentialLR, LambdaLR, LinearLR, MultiplicativeLR, MultiStepLR, PolynomialLR, StepLR,
+    ConstantLR,
+    CosineAnnealingLR,
+    ExponentialLR,
+    LambdaLR,
+    LinearLR,
+    MultiplicativeLR,
+    MultiStepLR,
+    PolynomialLR,
+    StepLR,
 )  # fmt: skip
 from gt.optim.lr_scheduler.plateau import ReduceLROnPlateau
 from gt.optim.lr_scheduler.scheduler import LRScheduler

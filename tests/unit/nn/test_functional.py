@@ -202,3 +202,27 @@ def test_gumbel_softmax_draws_classes():
     hard = F.gumbel_softmax(logits, hard=True).numpy()
     assert set(np.unique(hard.round(5))) == {0.0, 1.0}
     np.testing.assert_allclose(hard.mean(0), [0.2, 0.3, 0.5], atol=0.03)
+
+
+@pytest.mark.parametrize("kwargs", [{"momentum": None}, {"momentum": 0.3, "affine": False}, {"track_running_stats": False}], ids=str)
+def test_running_statistics_over_batches(kwargs):
+    ours, theirs = gt.nn.BatchNorm1d(3, **kwargs), torch.nn.BatchNorm1d(3, **kwargs)
+    data = RNG.standard_normal((4, 5, 3)).astype(np.float32)
+    for x in data[:3]:
+        close(ours(gt.tensor(x)), theirs(torch.tensor(x)), "output in training")
+    for name, value in theirs.state_dict().items():
+        close(ours.state_dict()[name], value, name)
+    ours.eval(), theirs.eval()
+    close(ours(gt.tensor(data[3])), theirs(torch.tensor(data[3])), "output in evaluation")
+
+
+@pytest.mark.parametrize("name", ["RNN", "GRU", "LSTM"])
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_dropout_between_recurrent_layers(name, dropout):
+    gt.manual_seed(0)
+    layer = getattr(gt.nn, name)(4, 6, 2, dropout=dropout)
+    x = gt.randn(5, 3, 4)
+    different = np.abs(layer(x)[0].detach().numpy() - layer(x)[0].detach().numpy()).max() > 1e-3
+    assert different == (dropout > 0)
+    layer.eval()
+    np.testing.assert_array_equal(layer(x)[0].detach().numpy(), layer(x)[0].detach().numpy())

@@ -32,7 +32,10 @@ def test_draws_have_torchs_distribution(name, args, kwargs):
     assert abs(got.mean() - want.mean()) < 0.03 * spread and abs(got.std() / spread - 1) < 0.03
     quantiles = np.linspace(0.01, 0.99, 25)
     np.testing.assert_allclose(np.quantile(got, quantiles), np.quantile(want, quantiles), atol=0.09 * spread)
-    assert got.min() >= want.min() - 0.35 * spread * (name in ("normal_", "xavier_normal_", "kaiming_normal_", "sparse_")) - 0.01 * spread * 3
+    assert (
+        got.min()
+        >= want.min() - 0.35 * spread * (name in ("normal_", "xavier_normal_", "kaiming_normal_", "sparse_")) - 0.01 * spread * 3
+    )
 
 
 def test_exact_initialisations():

@@ -239,7 +239,9 @@ def test_dicts(m):
     parts = m.nn.ModuleDict({"a": m.nn.ReLU()})
     parts["b"] = m.nn.Tanh()
     parts.update([("c", m.nn.GELU())])
-    assert list(parts) == ["a", "b", "c"] and "b" in parts and len(parts) == 3 and [k for k, _ in parts.items()] == list(parts.keys())
+    assert (
+        list(parts) == ["a", "b", "c"] and "b" in parts and len(parts) == 3 and [k for k, _ in parts.items()] == list(parts.keys())
+    )
     assert type(parts.pop("b")).__name__ == "Tanh" and list(parts.keys()) == ["a", "c"]
     values = m.nn.ParameterDict({"w": m.ones(2)})
     values["b"] = m.zeros(1)

@@ -12,7 +12,10 @@ import torch
 
 import gt
 
-DTYPES = {getattr(torch, n): getattr(gt, n) for n in ("float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "complex64")}
+DTYPES = {
+    getattr(torch, n): getattr(gt, n)
+    for n in ("float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "complex64")
+}
 DTYPES[torch.bool] = gt.bool
 NAMED = {getattr(torch.nn.functional, n): getattr(gt.nn.functional, n) for n in ("relu", "gelu", "pairwise_distance")}
 
@@ -26,7 +29,11 @@ def _to_gt(value: Any, seen: dict[int, Any]) -> Any:
     if id(value) in seen:
         return seen[id(value)]
     if isinstance(value, torch.Tensor):
-        out: Any = gt.tensor(value.detach().float().numpy()).bfloat16() if value.dtype is torch.bfloat16 else gt.tensor(value.detach().numpy())
+        out: Any = (
+            gt.tensor(value.detach().float().numpy()).bfloat16()
+            if value.dtype is torch.bfloat16
+            else gt.tensor(value.detach().numpy())
+        )
         if isinstance(value, torch.nn.Parameter):
             out = gt.nn.Parameter(out, value.requires_grad)
         elif value.requires_grad:
@@ -88,7 +95,7 @@ def close(got: Any, want: torch.Tensor, what: str, rtol: float = 1e-4, atol: flo
     assert tuple(got.shape) == tuple(want.shape), f"{what}: shape {tuple(got.shape)}, torch {tuple(want.shape)}"
     assert got.dtype is DTYPES[want.dtype], f"{what}: dtype {got.dtype}, torch {want.dtype}"
     atol = atol * max(1.0, float(want.detach().abs().max()) if want.numel() and want.dtype.is_floating_point else 1.0)
-    np.testing.assert_allclose(got.detach().numpy(), want.detach().numpy(), rtol=rtol, atol=atol, err_msg=what)
+    np.testing.assert_allclose(got.numpy(force=True), want.detach().numpy(), rtol=rtol, atol=atol, err_msg=what)
 
 
 def backward_both(got: list[Any], want: list[torch.Tensor]) -> None:

@@ -88,7 +88,9 @@ def test_goes_on_from_a_state_dict(name, kwargs):
     assert run(first, a, 6) == run(second, b, 6)
 
 
-@pytest.mark.parametrize("name", ["StepLR", "MultiStepLR", "ExponentialLR", "CosineAnnealingLR", "LinearLR", "ConstantLR", "PolynomialLR"])
+@pytest.mark.parametrize(
+    "name", ["StepLR", "MultiStepLR", "ExponentialLR", "CosineAnnealingLR", "LinearLR", "ConstantLR", "PolynomialLR"]
+)
 def test_closed_forms_equal_torch(name):
     (a, b), kwargs = optimizers(), CASES[name][0]
     ours = getattr(gt.optim.lr_scheduler, name)(a, **kwargs)
@@ -117,7 +119,14 @@ def test_composed_schedules_equal_torch(kind):
     assert run(again, c, 5) == run(theirs, b, 5) == run(ours, a, 5)
 
 
-@pytest.mark.parametrize("kwargs", [{"patience": 1}, {"mode": "max", "patience": 0, "cooldown": 2}, {"threshold_mode": "abs", "patience": 1, "min_lr": [0.01, 0.02]}])
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {"patience": 1},
+        {"mode": "max", "patience": 0, "cooldown": 2},
+        {"threshold_mode": "abs", "patience": 1, "min_lr": [0.01, 0.02]},
+    ],
+)
 def test_plateau_equals_torch(kwargs):
     a, b = optimizers()
     ours = gt.optim.lr_scheduler.ReduceLROnPlateau(a, **kwargs)

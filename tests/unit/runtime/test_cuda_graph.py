@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gt.ir.types import complex64, float32, float64, int64
-from gt.runtime.cuda_graph import MAX_CAPTURES, SLOTS, Graphs, ScalarSlots
+from gt.runtime.cuda_graph import MAX_CAPTURES, PAID_OFF, SLOTS, Graphs, ScalarSlots
 from gt.runtime.executor import TorchEngine, TorchLoaded
 from tests.unit.runtime.fake_graph import FakeCapturer, fake_graphs
 from tests.unit.runtime.program_builder import Doubling, ProgramBuilder
@@ -65,7 +65,7 @@ class Steps:
         return self.loaded.unit
 
     def batch(self, value: float) -> torch.Tensor:
-        return torch.full((self.w.numel(),), value, device=self.engine.device)
+        return torch.full((self.w.numel(),), float(value), device=self.engine.device)
 
 
 def test_the_third_run_is_captured_and_scalars_never_recapture(engine: TorchEngine) -> None:
@@ -123,13 +123,26 @@ def test_a_parameter_that_moves_every_step_is_copied(engine: TorchEngine) -> Non
         torch.testing.assert_close(old, expected)
 
 
-def test_inputs_that_keep_moving_end_in_plain_runs(engine: TorchEngine) -> None:
-    steps = Steps(engine)
-    for i in range(6 * MAX_CAPTURES):
+def move_often(steps: Steps, every: int, runs: int) -> None:
+    for i in range(runs):
         steps(steps.batch(i % 3))
-        if i % 4 == 3:
+        if i % every == every - 1:
             steps.w = steps.w.clone()
-    assert steps.unit.stats.captures <= MAX_CAPTURES
+
+
+def test_a_parameter_that_moves_now_and_then_stays_where_it_is(engine: TorchEngine) -> None:
+    steps = Steps(engine)
+    move_often(steps, every=PAID_OFF + 4, runs=10 * (PAID_OFF + 4))
+    assert steps.unit.stats.captures == 10 and steps.unit.stats.copied_inputs == 1
+    assert steps.unit.stats.replays == 10 * (PAID_OFF + 4) - 11
+
+
+def test_captures_that_never_pay_off_end(engine: TorchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gt.runtime.cuda_graph.MANY", 100)
+    steps = Steps(engine)
+    move_often(steps, every=4, runs=6 * MAX_CAPTURES)
+    assert steps.unit.stats.captures == MAX_CAPTURES and steps.loaded.tier == "eager"
+    assert "inputs moved soon after" in steps.loaded.stats.notes[0]
 
 
 def test_outputs_that_live_on_keep_their_values(engine: TorchEngine) -> None:

@@ -1,0 +1,130 @@
+"""The models of ``gpu.py``, written once for torch and gt: a library's ``nn`` and functional namespace come in.
+
+Owns: models, their weights and batches, both made by NumPy so that every side starts from the same numbers.
+Next: ``gpu_sides`` (training steps), ``gpu`` (the tables).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Gpt:
+    vocab: int
+    length: int
+    layers: int
+    width: int
+    heads: int
+    batch: int
+
+
+GPTS = {"gpt-tiny": Gpt(65, 128, 4, 256, 4, 8), "gpt2-124m": Gpt(50304, 1024, 12, 768, 12, 16)}
+CASES = ("mlp", "gpt-tiny", "gpt2-124m", "resnet18")
+BATCHES = 4  # kept on the device, taken in turn
+
+
+def batches(case: str) -> list[tuple[Array, Array]]:
+    """Give inputs and targets."""
+    random = np.random.default_rng(1)
+    if case in GPTS:
+        c = GPTS[case]
+        return [tuple(random.integers(0, c.vocab, (2, c.batch, c.length))) for _ in range(BATCHES)]  # type: ignore[misc]
+    shape = (128, 784) if case == "mlp" else (128, 3, 32, 32)
+    return [(random.standard_normal(shape, np.float32), random.integers(0, 10, 128)) for _ in range(BATCHES)]
+
+
+def weights(named: Iterable[tuple[str, Any]]) -> dict[str, Array]:
+    """Give a start value for each parameter by name: norms as they are, the rest small and random."""
+    random = np.random.default_rng(0)
+    out = {}
+    for name, p in named:
+        shape = tuple(p.shape)
+        if len(shape) == 1:
+            out[name] = np.full(shape, 0.0 if name.endswith("bias") else 1.0, np.float32)
+        else:
+            scale = 0.02 if len(shape) == 2 else (2 / np.prod(shape[1:])) ** 0.5
+            out[name] = random.standard_normal(shape, np.float32) * np.float32(scale)
+    return out
+
+
+def make(case: str, lib: Any, nn: Any, F: Any) -> Any:  # noqa: N803 - as users import it
+    """Give the model of a case, of a library's modules."""
+    if case in GPTS:
+        return gpt(GPTS[case], lib, nn, F)
+    return mlp(nn) if case == "mlp" else resnet18(nn, F)
+
+
+def mlp(nn: Any) -> Any:
+    return nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 10))
+
+
+def gpt(c: Gpt, lib: Any, nn: Any, F: Any) -> Any:  # noqa: N803
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            d = c.width
+            self.ln1, self.ln2 = nn.LayerNorm(d), nn.LayerNorm(d)
+            self.qkv, self.proj = nn.Linear(d, 3 * d), nn.Linear(d, d)
+            self.fc, self.out = nn.Linear(d, 4 * d), nn.Linear(4 * d, d)
+
+        def forward(self, x: Any) -> Any:
+            B, T, D = x.shape
+            q, k, v = self.qkv(self.ln1(x)).split(D, dim=2)
+            q, k, v = (t.view(B, T, c.heads, D // c.heads).transpose(1, 2) for t in (q, k, v))
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            x = x + self.proj(y.transpose(1, 2).reshape(B, T, D))
+            return x + self.out(F.gelu(self.fc(self.ln2(x)), approximate="tanh"))
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.wte, self.wpe = nn.Embedding(c.vocab, c.width), nn.Embedding(c.length, c.width)
+            self.blocks = nn.ModuleList([Block() for _ in range(c.layers)])
+            self.lnf, self.head = nn.LayerNorm(c.width), nn.Linear(c.width, c.vocab, bias=False)
+
+        def forward(self, index: Any) -> Any:
+            x = self.wte(index) + self.wpe(lib.arange(index.shape[1], device=index.device))
+            for block in self.blocks:
+                x = block(x)
+            return self.head(self.lnf(x))
+
+    return Model()
+
+
+def resnet18(nn: Any, F: Any) -> Any:  # noqa: N803
+    class Block(nn.Module):
+        def __init__(self, inside: int, outside: int, stride: int) -> None:
+            super().__init__()
+            self.conv1 = nn.Conv2d(inside, outside, 3, stride, 1, bias=False)
+            self.bn1 = nn.BatchNorm2d(outside)
+            self.conv2 = nn.Conv2d(outside, outside, 3, 1, 1, bias=False)
+            self.bn2 = nn.BatchNorm2d(outside)
+            self.down = None
+            if stride != 1 or inside != outside:
+                self.down = nn.Sequential(nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside))
+
+        def forward(self, x: Any) -> Any:
+            y = F.relu(self.bn1(self.conv1(x)))
+            y = self.bn2(self.conv2(y))
+            return F.relu(y + (x if self.down is None else self.down(x)))
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem = nn.Sequential(nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU())
+            widths = [(64, 64, 1), (64, 64, 1), (64, 128, 2), (128, 128, 1), (128, 256, 2), (256, 256, 1)]
+            widths += [(256, 512, 2), (512, 512, 1)]
+            self.blocks = nn.Sequential(*[Block(*w) for w in widths])
+            self.fc = nn.Linear(512, 10)
+
+        def forward(self, x: Any) -> Any:
+            return self.fc(self.blocks(self.stem(x)).mean((2, 3)))
+
+    return Model()

@@ -1,0 +1,67 @@
+"""Rewrites ops whose operand arrives split along a dim that they need whole, in ops that work on the parts.
+
+softmax over split classes becomes a largest of all and a sum of all, instead of joining the parts first. Owns:
+``split_ops``. Must not know: any one op (``OpDef.when_split`` says how). Next: ``propagate_sharding``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from gt.ir.graph import Graph, Node, Rewriter, Value
+from gt.ir.mesh import Sharding
+from gt.passes.emit import decompose_node, replace_node
+
+
+def split_ops(graph: Graph, placed: Mapping[Value, Sharding]) -> Graph:
+    """Give the graph with such ops rewritten; the same object if there is none."""
+    apart = {node: shards for node in graph.nodes if (shards := _shards(node, placed)) > 1}
+    if not apart:
+        return graph
+    rewriter = Rewriter(graph)
+    changed = False
+    for node in graph.nodes:
+        if node not in apart or not _rewrite(node, rewriter, apart[node]):
+            rewriter.copy(node)
+        else:
+            changed = True
+    return rewriter.finish() if changed else graph
+
+
+def _shards(node: Node, placed: Mapping[Value, Sharding]) -> int:
+    """Give into how many parts a dim of operand 0 that must be whole arrives cut; 1 if the op has no way with it."""
+    if node.op.when_split is None:
+        return 1
+    rule = node.op.rule([v.type for v in node.inputs], [v.type for v in node.outputs], node.attrs)
+    where = placed[node.inputs[0]]
+    if rule is None or not where.is_split:
+        return 1
+    whole = [
+        where.shards(d)
+        for d, factors in enumerate(rule.operands[0])
+        if where.dims[d] and factors and rule.kind[factors[0]] == "whole"
+    ]
+    return max(whole, default=1)
+
+
+def _rewrite(node: Node, rewriter: Rewriter, shards: int) -> bool:
+    parts = node.op.when_split
+    assert parts is not None
+    first = len(rewriter.nodes)
+    why = f"{node.op.name} over {shards} parts of a dim"
+    if not replace_node(replace(node, why=why), rewriter, lambda xs, attrs: parts(xs, attrs, shards), None):
+        return False
+    made = rewriter.nodes[first:]
+    del rewriter.nodes[first:]
+    results = {rewriter.get(v) for v in node.outputs}
+    for part in made:
+        if part.op.torch is None and part.op.decompose is not None:
+            decompose_node(part, rewriter)
+        else:  # the scope's signal is about the result, not about what it is made of
+            asked = node.signal if results & set(part.outputs) else None
+            rewriter.nodes.append(replace(part, inputs=tuple(map(rewriter.get, part.inputs)), signal=asked))
+    return True
+
+
+__all__ = ["split_ops"]

@@ -1,0 +1,186 @@
+"""What a torch user expects: error classes and texts, conversions, protocols. One test for each line of the list."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import pickle
+
+import numpy as np
+import pytest
+import torch
+
+import gt
+
+
+def said(make: object) -> tuple[str, str]:
+    """Give class and text of what a function raises."""
+    with pytest.raises(Exception) as caught:  # noqa: B017, PT011 - the class is what is compared
+        make()  # type: ignore[operator]
+    return type(caught.value).__name__, str(caught.value)
+
+
+# -- errors when recording: torch's text at the user's line
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda m: m.ones(2, 3) + m.ones(2, 4),
+        lambda m: m.ones(2, 3) @ m.ones(4, 5),
+        lambda m: m.nn.functional.linear(m.ones(2, 3), m.ones(5, 4)),
+        lambda m: m.ones(6).reshape(4),
+        lambda m: m.ones(6).view(4),
+        lambda m: m.cat([m.ones(2, 3), m.ones(2, 4)]),
+        lambda m: m.ones(3).expand(4),
+        lambda m: m.ones(2, 2).sum(5),
+        lambda m: m.ones(3)[5],
+        lambda m: m.ones(3)[::-1],
+        lambda m: bool(m.ones(2)),
+        lambda m: m.ones(2).item(),
+        lambda m: len(m.tensor(1.0)),
+        lambda m: m.arange(3).add_(1.5),
+        lambda m: m.ones(2, requires_grad=True).add_(1),
+        lambda m: m.ones(2, requires_grad=True).numpy(),
+        lambda m: m.ones(2, dtype=m.bfloat16).numpy(),
+        lambda m: m.ones(2, requires_grad=True).mul(2).backward(),
+        lambda m: m.ones(2).sum().backward(),
+        lambda m: copy.deepcopy(m.ones(2, requires_grad=True) * 2),
+        lambda m: m.ones(2, 2).permute(0),
+        lambda m: m.stack([m.ones(2), m.ones(3)]),
+        lambda m: m.linalg.inv(m.ones(2, 3)),
+        lambda m: m.einsum("ij,jk", m.ones(2, 3), m.ones(3, 4), m.ones(1)),
+    ],
+)  # fmt: skip
+def test_error_text_starts_as_torch(call: object) -> None:
+    (_, mine), (_, theirs) = said(lambda: call(gt)), said(lambda: call(torch))  # type: ignore[operator]
+    head = theirs.split(". ")[0].split(" Got")[0].replace("torch.", "").splitlines()[0][:60]
+    assert head.split(" at ")[0][:40] in mine.replace("torch.", "").replace("gt.", ""), f"{mine!r} against {theirs!r}"
+
+
+def test_error_classes() -> None:
+    with pytest.raises(RuntimeError, match=r"The size of tensor a \(3\) must match the size of tensor b \(4\) at non-singleton dimension 1"):
+        gt.ones(2, 3) + gt.ones(2, 4)
+    with pytest.raises(IndexError, match=r"Dimension out of range \(expected to be in range of \[-2, 1\], but got 5\)"):
+        gt.ones(2, 2).sum(5)
+    with pytest.raises(IndexError, match="index 5 is out of bounds for dimension 0 with size 3"):
+        gt.ones(3)[5]
+    with pytest.raises(ValueError, match="step must be greater than zero"):
+        gt.ones(3)[::-1]
+    with pytest.raises(RuntimeError, match="result type Float can't be cast to the desired output type Long"):
+        gt.arange(3).add_(1.5)
+    with pytest.raises(TypeError, match="only integer tensors of a single element can be converted to an index"):
+        range(gt.tensor(1.5))  # type: ignore[arg-type]
+
+
+def test_unknown_names_get_a_hint() -> None:
+    with pytest.raises(AttributeError, match="Did you mean: 'shape'"):
+        _ = gt.ones(2).shpe
+    with pytest.raises(AttributeError, match="Did you mean: 'tensor'"):
+        _ = gt.tensorr
+
+
+def test_out_is_refused() -> None:
+    with pytest.raises(TypeError, match="out"):
+        gt.zeros(2, out=gt.ones(2))
+    with pytest.raises(TypeError, match="out"):
+        gt.add(gt.ones(2), 1, out=gt.ones(2))
+
+
+# -- conversions
+
+
+def test_equality_is_elementwise_and_hash_is_identity() -> None:
+    a, b = gt.ones(2), gt.ones(2)
+    assert (a == b).tolist() == [True, True]
+    assert hash(a) != hash(b)
+    assert len({a: 1, b: 2}) == 2
+
+
+def test_item_and_numbers() -> None:
+    assert int(gt.tensor(-1.7)) == -1
+    assert [10, 11, 12][gt.tensor(1)] == 11
+    assert isinstance(gt.tensor(1).item(), int)
+    assert isinstance(gt.tensor(1.0).item(), float)
+    assert gt.arange(4).reshape(2, 2).tolist() == [[0, 1], [2, 3]]
+    assert 3 in gt.arange(4)
+    assert [int(v) for v in gt.arange(3)] == [0, 1, 2]
+
+
+def test_reductions_of_integers() -> None:
+    assert gt.tensor([1, 2], dtype=gt.int32).sum().dtype is gt.int64
+    assert gt.tensor([True, False]).sum().dtype is gt.int64
+    with pytest.raises(RuntimeError, match="mean"):
+        gt.arange(3).mean()
+    assert gt.tensor([1.0, 2.0, 4.0]).std().item() == pytest.approx(torch.tensor([1.0, 2.0, 4.0]).std().item())
+
+
+def test_created_dtypes() -> None:
+    assert gt.tensor([1.0]).dtype is gt.float32
+    assert gt.tensor(np.array([1.0])).dtype is gt.float64
+    assert gt.tensor([1]).dtype is gt.int64
+    assert (gt.arange(2) / gt.arange(1, 3)).dtype is gt.float32
+
+
+def test_devices_are_accepted() -> None:
+    x = gt.ones(2, device="cuda:0").to("cpu").cuda()
+    assert x.device == gt.device("cpu")
+    assert repr(gt.device("cuda:0")) == repr(torch.device("cuda:0"))
+    assert str(gt.device("cuda", 1)) == "cuda:1"
+
+
+# -- protocols
+
+
+def test_arrays() -> None:
+    x = gt.arange(4.0)
+    assert np.asarray(x).tolist() == [0, 1, 2, 3]
+    assert np.concatenate([x, x]).shape == (8,)
+    for mixed in (lambda: np.ones(4) + x, lambda: np.sin(x)):  # no silent loop over elements
+        with pytest.raises(TypeError):
+            mixed()
+    with pytest.raises(ValueError, match="copy"):
+        np.array(x, copy=False)
+
+
+def test_dlpack_both_ways() -> None:
+    x = gt.arange(6.0).reshape(2, 3)
+    assert torch.from_dlpack(x).tolist() == x.tolist()
+    assert gt.from_dlpack(torch.arange(3)).tolist() == [0, 1, 2]
+    with pytest.raises(BufferError, match="detach"):
+        gt.ones(2, requires_grad=True).__dlpack__()
+
+
+def test_pickle_and_deepcopy() -> None:
+    x = gt.tensor([1.5, 2.5], dtype=gt.bfloat16).requires_grad_()
+    for y in (pickle.loads(pickle.dumps(x)), copy.deepcopy(x)):
+        assert y.requires_grad
+        assert y.dtype is gt.bfloat16
+        assert y.tolist() == [1.5, 2.5]
+
+
+# -- accidental reads
+
+
+def test_flush_guard_refuses() -> None:
+    x = gt.ones(2)
+    with gt.flush_guard("disallow"), pytest.raises(gt.ReadRefused, match="test_conventions.py"):
+        x.sum().item()
+    with gt.flush_guard("disallow"), gt.flush_guard("allow"):
+        assert x.sum().item() == 2
+
+
+def test_flush_guard_logs(caplog: pytest.LogCaptureFixture) -> None:
+    logger = logging.getLogger("gt.flush")
+    logger.addHandler(caplog.handler)  # gt's loggers may be configured not to propagate
+    try:
+        with gt.flush_guard("log"):
+            gt.ones(2).tolist()
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert "test_conventions.py" in caplog.text
+
+
+def test_flush_guard_mode_is_checked() -> None:
+    with pytest.raises(ValueError, match="expected 'log', 'disallow' or 'allow'"):
+        gt.flush_guard("never")

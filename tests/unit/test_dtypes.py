@@ -1,0 +1,97 @@
+"""Dtypes: promotion on the whole grid against torch, casting rules, limits, the default dtype."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+import gt
+from gt.ir.types import DTYPES, DType
+
+NAMES = [d.name for d in DTYPES]
+SCALARS = (True, 3, 1.5, 2j)
+
+
+def theirs(d: DType) -> torch.dtype:
+    return getattr(torch, d.name)
+
+
+@pytest.mark.parametrize("a", DTYPES, ids=NAMES)
+def test_promotion_of_tensors_equals_torch(a: DType) -> None:
+    for b, na, nb in itertools.product(DTYPES, (0, 1), (0, 1)):
+        want = torch.result_type(torch.empty((2,) * na, dtype=theirs(a)), torch.empty((2,) * nb, dtype=theirs(b)))
+        if want is torch.complex32:
+            continue
+        x, y = gt.zeros((2,) * na, dtype=a), gt.zeros((2,) * nb, dtype=b)
+        assert gt.result_type(x, y).name == str(want)[6:], (a, na, b, nb)
+        assert (x * y).dtype.name == str(want)[6:]
+
+
+@pytest.mark.parametrize("a", DTYPES, ids=NAMES)
+@pytest.mark.parametrize("scalar", SCALARS)
+def test_promotion_with_numbers_equals_torch(a: DType, scalar: complex) -> None:
+    for n in (0, 1):
+        x, y = gt.zeros((2,) * n, dtype=a), torch.zeros((2,) * n, dtype=theirs(a))
+        want = torch.result_type(y, scalar)
+        if want is torch.complex32:
+            continue
+        assert gt.result_type(x, scalar).name == str(want)[6:]
+        assert (x + scalar).dtype.name == str((y + scalar).dtype)[6:]
+
+
+def test_promote_types_and_can_cast_equal_torch() -> None:
+    for a, b in itertools.product(DTYPES, DTYPES):
+        want = torch.promote_types(theirs(a), theirs(b))
+        if want is not torch.complex32:
+            assert gt.promote_types(a, b).name == str(want)[6:]
+        assert gt.can_cast(a, b) == torch.can_cast(theirs(a), theirs(b)), (a, b)
+
+
+@pytest.mark.parametrize("d", [d for d in DTYPES if d.kind == "f"], ids=str)
+def test_finfo_equals_torch(d: DType) -> None:
+    got, want = gt.finfo(d), torch.finfo(theirs(d))
+    for name in ("bits", "eps", "max", "min", "tiny", "smallest_normal"):
+        assert getattr(got, name) == getattr(want, name), name
+    assert got.dtype == want.dtype
+
+
+@pytest.mark.parametrize("d", [d for d in DTYPES if d.kind in "ui"], ids=str)
+def test_iinfo_equals_torch(d: DType) -> None:
+    got, want = gt.iinfo(d), torch.iinfo(theirs(d))
+    assert (got.bits, got.max, got.min, got.dtype) == (want.bits, want.max, want.min, want.dtype)
+
+
+def test_limits_refuse_the_other_kind() -> None:
+    with pytest.raises(TypeError, match="requires a floating point input type"):
+        gt.finfo(gt.int32)
+    with pytest.raises(TypeError, match="requires an integer input type"):
+        gt.iinfo(gt.float32)
+
+
+@pytest.fixture
+def default_float64() -> Iterator[None]:
+    gt.set_default_dtype(gt.float64)
+    yield
+    gt.set_default_dtype(gt.float32)
+
+
+@pytest.mark.usefixtures("default_float64")
+def test_default_dtype_is_what_floats_get() -> None:
+    assert gt.get_default_dtype() is gt.float64
+    assert gt.tensor(1.5).dtype is gt.tensor([1.5]).dtype is gt.zeros(2).dtype is gt.rand(2).dtype is gt.float64
+    assert (gt.tensor([1, 2]) * 1.5).dtype is (gt.tensor([1, 2]) / 2).dtype is gt.tensor([1]).exp().dtype is gt.float64
+    assert (gt.ones(2, dtype=gt.float32) * 1.5).dtype is gt.float32
+
+
+def test_default_dtype_must_be_floating() -> None:
+    with pytest.raises(TypeError, match="only floating-point types are supported as the default type"):
+        gt.set_default_dtype(gt.int64)
+
+
+def test_wrapping_and_truncation_as_torch() -> None:
+    assert (gt.tensor([1], dtype=gt.uint8) + 300).tolist() == [45]
+    assert gt.tensor([1.9, -1.9]).to(gt.int64).tolist() == [1, -1]
+    assert gt.tensor([0.0, 0.5, -2.0]).bool().tolist() == [False, True, True]
