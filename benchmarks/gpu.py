@@ -94,8 +94,10 @@ def show(results: list[dict[str, Any]]) -> None:
         if g:
             print(
                 f"  gt: {g['tier']} tier, {g['compiled_pieces']} of {g['pieces']} pieces compiled "
-                f"in {g['compile_s']:.0f} s, uncompiled {g['early_ms']:.3f} ms, full speed after {g['full_s']:.1f} s {'; '.join(g['notes'])}"
+                f"in {g['compile_s']:.0f} s, uncompiled {g['early_ms']:.3f} ms, full speed after {g['full_s']:.1f} s"
             )
+            for note in g["notes"]:
+                print(f"  note: {note}")
         c = _dict(r.get("compile")).get("ms")
         if ours and c:
             met = "reached" if c / ours >= REACH[r["case"]] else "NOT reached"

@@ -17,6 +17,7 @@ import threading
 import types
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from gt import session as sessions
 from gt import trace as tracing
@@ -297,12 +298,14 @@ def build_graph(
     )  # fmt: skip
 
 
+@lru_cache(maxsize=1 << 16)
 def location(code: types.CodeType, lasti: int) -> Location:
     """Give the line of a raw source position."""
     line = next((line for start, stop, line in code.co_lines() if start <= lasti < stop), None) or code.co_firstlineno
     return Location(code.co_filename, line, code.co_qualname, linecache.getline(code.co_filename, line).strip())
 
 
+@lru_cache(maxsize=1 << 16)
 def assigned_name(code: types.CodeType, lasti: int) -> str:
     """Give the variable that the instruction after a call stores into, or "" (``h = relu(x)`` gives "h")."""
     following = False

@@ -171,7 +171,7 @@ def result_type(tensors: Iterable[TensorType], scalars: Iterable[Scalar] = ()) -
         if result is None:
             result = lower
         elif _CATEGORY[lower.kind] > _CATEGORY[result.kind]:
-            result = promote_types(result, lower)
+            result = complex_dtype(result) if lower.kind == "c" and result.kind == "f" else promote_types(result, lower)
     assert result is not None, "result_type of nothing"
     return result
 

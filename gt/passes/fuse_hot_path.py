@@ -1,7 +1,7 @@
 """Cuts the schedule into regions worth compiling: compute between collectives, repeated structure (a model's layers).
 
 Collectives stay outside regions and keep one order for all workers. Equal regions are compiled once: ``lower_programs``
-gives them equal keys. Owns: the schedule and the cuts. Must not know: any one op. Next: ``plan_memory``.
+gives them equal keys. Owns: the cuts. Must not know: any one op. Next: ``plan_memory``.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from gt.ir.graph import Graph, Node, Value, attrs_key
+from gt.ir.graph import Graph, Node, attrs_key
 from gt.passes.context import Context, Region
+from gt.passes.schedule import schedule
 
 
 @dataclass(frozen=True)
@@ -51,24 +52,6 @@ class FuseHotPath:
             at = start + count * period
         if at < len(run):
             yield run[at:]
-
-
-def schedule(graph: Graph) -> list[Node]:
-    """Give the nodes so that compute which waits for no collective comes first; their order is otherwise kept."""
-    if not any(node.op.effect == "comm" for node in graph.nodes):
-        return list(graph.nodes)
-    level: dict[Value, int] = {}  # how many collectives deep a value is
-    rank: dict[Node, int] = {}
-    for node in graph.nodes:
-        comm = node.op.effect == "comm"
-        depth = max((level.get(v, 0) for v in node.inputs), default=0)
-        rank[node] = 2 * depth + comm
-        level.update(dict.fromkeys(node.outputs, depth + comm))
-    for node in graph.nodes:
-        readers = [rank[user] for out in node.outputs for user, _ in graph.uses.get(out, ())]
-        if not node.inputs and readers:  # a constant is made in the region that reads it
-            rank[node] = min(readers) // 2 * 2
-    return sorted(graph.nodes, key=rank.__getitem__)
 
 
 def _runs(nodes: Sequence[Node], compiled: set[str]) -> Iterable[list[Node]]:
@@ -118,4 +101,4 @@ def _label(node: Node) -> object:
     return node.op.name, attrs_key(node.attrs), types
 
 
-__all__ = ["FuseHotPath", "repeats", "schedule"]
+__all__ = ["FuseHotPath", "repeats"]

@@ -135,11 +135,12 @@ def _components(rule: Rule) -> tuple[Component, ...]:
             found = {f for d in dims for f in d}
             if found:
                 join(found, {i} if side == 0 else set(), {i} if side else set())
-    # Results without factors are what a reduction leaves: they belong to whatever reduces into them.
+    # A result belongs to whatever reduces into it: an axis that it is pending on cannot split it too.
     reducing = {f for f, kind in rule.kinds if kind in PENDING}
-    bare = {r for r, dims in enumerate(rule.results) if not any(dims)}
-    if bare and reducing:
-        join(reducing, set(), bare)
+    for r, dims in enumerate(rule.results):
+        own = {f for d in dims for f in d}
+        if reducing - own:
+            join((reducing - own) | own, set(), {r})
     return tuple(
         Component(tuple(f for f, _ in rule.sizes if f in fs), tuple(sorted(ops)), tuple(sorted(rs)))
         for fs, ops, rs in groups

@@ -206,7 +206,7 @@ class Dispatcher:
 
 def _brief(message: Any) -> str:
     """Give the small fields of a message, for the log."""
-    shown = ("key", "buffer", "request", "epoch", "plan", "uid", "worker", "runs", "inline", "kind")
+    shown = ("key", "buffer", "request", "epoch", "plan", "uid", "worker", "runs", "inline", "kind", "device", "backend")
     return " ".join(f"{name}={getattr(message, name)}" for name in shown if hasattr(message, name))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from sklearn.datasets import load_digits
 import gt
 import gt.nn.functional as F
 from gt import ShardConfig, SignalConfig
+from tests.integration.programs import log_lines
 
 STEPS, BATCH = 50, 64
 
@@ -75,11 +77,25 @@ def rows_split() -> Iterator[None]:
     ids=["sgd", "momentum"],
 )
 @pytest.mark.parametrize("workers", [0, 4])
-def test_losses_agree_with_torch_at_every_step(name: str, options: dict[str, float], workers: int) -> None:
+def test_losses_agree_with_torch_at_every_step(
+    name: str, options: dict[str, float], workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     want = torch_losses(name, **options)
     if workers:
+        monkeypatch.setenv("GT_INSTRUCTION_LOG", str(tmp_path / "log"))
         gt.gpu_workers(workers)
         assert gt.num_workers() == workers
     got = gt_losses(name, **options)
     assert len(got) == STEPS and got[-1] < 0.5 * got[0]
     np.testing.assert_allclose(got, want, rtol=0, atol=1e-5)
+    if workers:
+        check_who_worked(log_lines(tmp_path / "log"))
+
+
+def check_who_worked(lines: list[list[str]]) -> None:
+    """Four torch processes took part in every step, joined by one group."""
+    everyone = {f"worker{i}" for i in range(4)}
+    assert {line[3] for line in lines if line[2:5:2] == ["recv", "MakeGroup"]} == everyone
+    runs = [line[3] for line in lines if line[2] == "run" and "fault=-" in line]
+    assert set(runs) == everyone and min(map(runs.count, everyone)) >= STEPS
+    assert [line for line in lines if line[2:5:2] == ["recv", "WorkerHello"] and "backend=torch" in line]

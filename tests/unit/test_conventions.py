@@ -173,11 +173,13 @@ def test_flush_guard_refuses() -> None:
 def test_flush_guard_logs(caplog: pytest.LogCaptureFixture) -> None:
     logger = logging.getLogger("gt.flush")
     logger.addHandler(caplog.handler)  # gt's loggers may be configured not to propagate
+    logger.setLevel(logging.WARNING)
     try:
         with gt.flush_guard("log"):
             gt.ones(2).tolist()
     finally:
         logger.removeHandler(caplog.handler)
+        logger.setLevel(logging.NOTSET)
     assert "test_conventions.py" in caplog.text
 
 

@@ -204,7 +204,9 @@ def test_gumbel_softmax_draws_classes():
     np.testing.assert_allclose(hard.mean(0), [0.2, 0.3, 0.5], atol=0.03)
 
 
-@pytest.mark.parametrize("kwargs", [{"momentum": None}, {"momentum": 0.3, "affine": False}, {"track_running_stats": False}], ids=str)
+@pytest.mark.parametrize(
+    "kwargs", [{"momentum": None}, {"momentum": 0.3, "affine": False}, {"track_running_stats": False}], ids=str
+)
 def test_running_statistics_over_batches(kwargs):
     ours, theirs = gt.nn.BatchNorm1d(3, **kwargs), torch.nn.BatchNorm1d(3, **kwargs)
     data = RNG.standard_normal((4, 5, 3)).astype(np.float32)

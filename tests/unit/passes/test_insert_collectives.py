@@ -71,12 +71,12 @@ def test_a_mask_serves_all_readers() -> None:
 
 def test_one_reshard_serves_all_readers_and_says_why() -> None:
     def body(_: Recorder, x: Value) -> list[Value]:
-        return [OPS["cumsum"](x, dim=0), OPS["flip"](x, dims=(0,))]
+        return [*OPS["sort"](x, dim=0, descending=False), OPS["flip"](x, dims=(0,))]
 
     graph = explicit(record([TensorType((8, 6), float64, ROWS)], body))
-    (gather,) = [n for n in graph.nodes if n.op.effect]
-    assert gather.op.name == "all_gather" and "cumsum" in gather.why
-    assert node_bytes(gather) == 8 * 6 * 8 * 3 // 4
+    (moved,) = [n for n in graph.nodes if n.op.effect]
+    assert moved.op.name == "all_to_all" and "sort" in moved.why, "rows are exchanged for columns, not joined"
+    assert node_bytes(moved) == 8 * 6 * 8 * 3 // 16
 
 
 def test_outputs_are_never_pending() -> None:

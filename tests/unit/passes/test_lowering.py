@@ -7,8 +7,9 @@ from gt.ir.program import Collective, Compute, Free, Program
 from gt.ir.text import parse_graph
 from gt.ir.types import float32
 from gt.passes.context import Context
-from gt.passes.fuse_hot_path import repeats, schedule
+from gt.passes.fuse_hot_path import repeats
 from gt.passes.pipeline import Pipeline
+from gt.passes.schedule import schedule
 
 
 def lower(text: str, workers: int = 1, pipeline: str = "fuse_hot_path,plan_memory,lower_programs") -> Context:

@@ -1,0 +1,67 @@
+"""What gt says when asked: GT_INSTRUCTION_LOG and GT_DEBUG, embedded and with processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.integration.programs import log_lines, run
+
+pytestmark = pytest.mark.timeout(120)
+
+STEP = """
+import sys
+import numpy as np
+import gt
+if int(sys.argv[1]):
+    gt.gpu_workers(int(sys.argv[1]))
+x = gt.from_numpy(np.ones((30, 1000), np.float32))
+for step in range(3):
+    (x * step).sum(dim=1).numpy()
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_instruction_log_has_a_line_for_every_event(workers: int, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    done = run(STEP, tmp_path, workers, GT_INSTRUCTION_LOG=str(log))
+    assert (done.code, done.err) == (0, "")
+    header = log.read_text().splitlines()[0]
+    assert header.startswith("# gt instruction log: elapsed_s sequence event who operation nbytes details; start=")
+    lines = log_lines(log)
+    last: dict[str, tuple[float, int]] = {}
+    for elapsed, sequence, _, who, _, nbytes, *_ in lines:
+        before = last.get(who, (-1.0, 0))
+        assert float(elapsed) >= before[0] and int(sequence) == before[1] + 1 and int(nbytes) >= 0
+        last[who] = (float(elapsed), int(sequence))
+    assert set(last) == {"client0", "dispatcher", *(f"worker{i}" for i in range(max(workers, 1)))}
+    count = [line[2:5] for line in lines].count
+    assert count(["call", "client0", "Run"]) == 3 and count(["recv", "dispatcher", "Run"]) == 3
+    assert count(["call", "client0", "Put"]) == 1 and count(["part", "client0", "fetch"]) == 3
+    runs = [line for line in lines if line[2:4] == ["run", "worker0"]]
+    assert len(runs) == 3 and {line[5] for line in runs} == {"120"}  # 30 floats each
+    assert not {"Beat", "Ping"} & {line[4] for line in lines}
+    # The order of one run: called, received, run.
+    first = {key: next(float(line[0]) for line in lines if line[2:5] == key.split()) for key in
+             ("call client0 Run", "recv dispatcher Run", "recv worker0 Execute")}  # fmt: skip
+    assert list(first.values()) == sorted(first.values())
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("level", [0, 1, 2, 3, 4])
+def test_debug_levels(level: int, workers: int, tmp_path: Path) -> None:
+    if workers and level not in (2, 3):
+        pytest.skip("the levels are the same everywhere: two are enough with processes")
+    done = run(STEP, tmp_path, workers, GT_DEBUG=str(level))
+    assert done.code == 0, done.err
+    said = {
+        2: ["flush (a value was read): new graph 0", "flush (a value was read): graph 0", "plan 1 (flush0)"],
+        3: ["call client0 Run", "recv dispatcher Run", "run worker0 flush0"],
+        4: ["graph @flush0 global {", "sum("],
+    }
+    for at, words in said.items():
+        for word in words:
+            assert (word in done.err) == (level >= at), (word, done.err)
+    if level < 2:
+        assert done.err == ""

@@ -1,0 +1,90 @@
+"""Square brackets against torch: reads, writes and gradients of many index expressions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import gt
+
+KEYS: tuple[Any, ...] = (
+    0, -1, slice(1, None), slice(None, None, 2), (..., 0), (None, 1), (slice(None), None, 2), (0, slice(1, 3)), ..., (),
+    [0, 2], ([0, 1], [1, 2]), (slice(None), [0, 2]), ([0, 2], slice(None), 1), (0, [1, 2]), ([[0, 1], [2, 0]],),
+    (slice(None), [2, 0], slice(1, 3)), ([-1, 0],), (None, [0, 1]), (..., [0, 3]),
+)  # fmt: skip
+
+
+def data() -> np.ndarray:
+    return np.arange(60, dtype=np.float32).reshape(3, 5, 4)
+
+
+@pytest.mark.parametrize("key", KEYS, ids=str)
+def test_read_write_and_gradient_equal_torch(key: Any) -> None:
+    x, y = torch.tensor(data(), requires_grad=True), gt.tensor(data(), requires_grad=True)
+    a, b = x[key], y[key]
+    assert tuple(a.shape) == tuple(b.shape)
+    assert a.tolist() == b.tolist()
+    (a * a).sum().backward()
+    (b * b).sum().backward()
+    assert x.grad.tolist() == y.grad.tolist()
+    u, v = torch.tensor(data()), gt.tensor(data())
+    u[key] = 7.0
+    v[key] = 7.0
+    assert u.tolist() == v.tolist()
+    u[key] *= 2
+    v[key] *= 2
+    assert u.tolist() == v.tolist()
+
+
+def test_masks() -> None:
+    u, v = torch.tensor(data()), gt.tensor(data())
+    assert u[u > 30].tolist() == v[v > 30].tolist()
+    rows = [True, False, True]
+    assert u[torch.tensor(rows)].tolist() == v[gt.tensor(rows)].tolist()
+    u[u > 30] = -1.0
+    v[v > 30] = -1.0
+    assert u.tolist() == v.tolist()
+
+
+def test_index_tensors_may_be_negative() -> None:
+    v = gt.tensor(data())
+    assert v[gt.tensor([-1, 0])].tolist() == data()[[-1, 0]].tolist()
+
+
+@pytest.mark.parametrize(
+    ("key", "error", "text"),
+    [
+        (5, IndexError, "index 5 is out of bounds for dimension 0 with size 3"),
+        ((0, 0, 0, 0), IndexError, "too many indices for tensor of dimension 3"),
+        (slice(None, None, -1), ValueError, "step must be greater than zero"),
+        ((..., ...), IndexError, "single ellipsis"),
+        ("a", IndexError, "only integers, slices"),
+        (1.5, IndexError, "only integers, slices"),
+    ],
+)
+def test_refused(key: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        _ = gt.tensor(data())[key]
+
+
+def test_writes_through_strided_views() -> None:
+    u, v = torch.zeros(4, 4), gt.zeros(4, 4)
+    for t in (u, v):
+        t.diagonal().fill_(3)
+        t.diagonal(1)[0] = 5
+        t.unfold(0, 2, 2)[0, :, 1].add_(1)
+    assert u.tolist() == v.tolist()
+
+
+def test_scatter_family_equals_torch() -> None:
+    index = [[0, 2, 1, 0], [2, 2, 0, 1]]
+    for reduce in ("sum", "prod", "mean", "amax", "amin"):
+        for include in (True, False):
+            out = []
+            for m in (torch, gt):
+                x, src = m.tensor(data()[:, :4, 0]), m.tensor(data()[0, :4].T[:2].copy())
+                out.append(x.scatter_reduce(0, m.tensor(index), src[:, :4], reduce, include_self=include).tolist())
+            np.testing.assert_allclose(out[0], out[1], rtol=1e-6)

@@ -1,0 +1,54 @@
+"""Factorizations whose vectors are defined up to sign: products and orthogonality instead of values."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import gt
+from gt.ir.evaluate import evaluate_node
+from gt.ir.ops import OPS
+from gt.ir.types import TensorType, float64
+
+
+def run(name: str, x: np.ndarray, **attrs: object) -> tuple[np.ndarray, ...]:
+    op = OPS[name]
+    types = op.infer_types((TensorType(x.shape, float64),), tuple(attrs.items()))
+    return evaluate_node(op, [x], attrs, types)
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (5, 3), (2, 3, 5)])
+@pytest.mark.parametrize("full", [False, True])
+def test_svd_on_both_engines(shape: tuple[int, ...], full: bool) -> None:
+    x = np.random.default_rng(0).normal(size=shape)
+    k = min(shape[-2:])
+    by_torch = [t.numpy() for t in gt.linalg.svd(gt.tensor(x), full_matrices=full)]
+    for u, s, vh in (run("svd", x, full=full), by_torch):
+        np.testing.assert_allclose(u[..., :k] * s[..., None, :] @ vh[..., :k, :], x, atol=1e-10)
+        np.testing.assert_allclose(np.swapaxes(u, -1, -2) @ u, np.broadcast_to(np.eye(u.shape[-1]), (*shape[:-2], *[u.shape[-1]] * 2)), atol=1e-10)
+
+
+@pytest.mark.parametrize("upper", [False, True])
+def test_eigh_on_both_engines(upper: bool) -> None:
+    x = np.random.default_rng(1).normal(size=(2, 4, 4))
+    whole = np.triu(x) + np.swapaxes(np.triu(x, 1), -1, -2) if upper else np.tril(x) + np.swapaxes(np.tril(x, -1), -1, -2)
+    by_torch = [t.numpy() for t in gt.linalg.eigh(gt.tensor(x), "U" if upper else "L")]
+    for values, vectors in (run("eigh", x, upper=upper), by_torch):
+        np.testing.assert_allclose(vectors * values[..., None, :] @ np.swapaxes(vectors, -1, -2), whole, atol=1e-10)
+        assert (np.diff(values) >= 0).all()
+
+
+@pytest.mark.parametrize("equation", ["ij,jk->ik", "bij,bjk->bik", "ii->i", "ii", "ij->ji", "i,j->ij", "...ij,...jk->...ik", "abc,cd,de->abe", "ij,ij->"])
+def test_einsum_equals_numpy(equation: str) -> None:
+    rng, sizes = np.random.default_rng(2), {"i": 3, "j": 4, "k": 2, "b": 2, "a": 2, "c": 3, "d": 4, "e": 2}
+    terms = equation.split("->")[0].replace("...", "").split(",")
+    arrays = [rng.normal(size=[sizes[c] if term != "ii" else 3 for c in term]) for term in terms]
+    got = gt.einsum(equation, *map(gt.tensor, arrays))
+    np.testing.assert_allclose(got.numpy(), np.einsum(equation, *arrays), atol=1e-12)
+
+
+def test_einsum_refuses_what_does_not_fit() -> None:
+    with pytest.raises(RuntimeError, match="fewer operands were provided|more operands were provided"):
+        gt.einsum("ij,jk", gt.ones(2, 3))
+    with pytest.raises(RuntimeError, match="does not broadcast with previously seen size"):
+        gt.einsum("ij,jk", gt.ones(2, 3), gt.ones(4, 5))
