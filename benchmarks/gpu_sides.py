@@ -142,9 +142,9 @@ def gt_side(case: str, device: str, warm_s: float) -> dict[str, Any]:
 
 def hottest() -> Any:
     """Give the loaded program that ran most; its stats say which tier it has reached."""
-    from gt.runtime.executor import TorchLoaded
+    from gt.runtime.executor import engines
 
-    return max((o for o in gc.get_objects() if isinstance(o, TorchLoaded)), key=lambda p: p.stats.runs)
+    return max((p for engine in engines for p in engine.programs), key=lambda p: p.stats.runs)
 
 
 def settle(step: Step, started: float, limit_s: float) -> float:

@@ -65,7 +65,12 @@ channels_last, channels_last_3d = Marker("channels_last"), Marker("channels_last
 
 
 def check_options(
-    name: str, device_: Any = None, layout: Any = None, memory_format: Any = None, pin_memory: bool = False, out: Any = None
+    name: str,
+    device_: Any = None,
+    layout: Any = None,
+    memory_format: Any = None,
+    pin_memory: bool = False,
+    out: Any = None,
 ) -> None:
     """Refuse options that would change the result; the rest is accepted and has no effect."""
     if out is not None:

@@ -148,11 +148,22 @@ def _whole(trace: Trace) -> Iterator[None]:
 def expand(
     roots: list[Key], seeds: Sequence[Any], tape: Tape, leaves: list[tuple[Key, Tensor]], create_graph: bool
 ) -> list[tuple[Tensor, Tensor]]:
+    aliases: dict[Key, list[Key]] = {}  # where else a value of an earlier tape is at hand
+
+    def canonical(trace: Trace, id: int) -> Key:
+        key = _canonical(trace, id)
+        if key[0] is not trace and (trace, id) not in aliases.setdefault(key, []):
+            aliases[key].append((trace, id))
+        return key
+
+    def lookup(key: Key) -> Any:
+        return _lookup(next((k for k in (key, *aliases.get(key, ())) if _at_hand(k)), key))
+
     nodes = [
         _Entry(
             rule.op,
             rule.attrs,
-            tuple(_canonical(trace, i) for i in operands),
+            tuple(canonical(trace, i) for i in operands),
             tuple((trace, first + i) for i in range(len(rule.outputs))),
             trace,
             entry,
@@ -175,7 +186,7 @@ def expand(
             root = _canonical(*root)
             start[root] = ADD(start[root], seed) if root in start else seed
         watch = _gradient_watcher(tape, nodes, recording)
-        lazy = backpropagate(_with_functions(nodes, recording), start, {key for key, _ in leaves}, _lookup, on_node, watch)
+        lazy = backpropagate(_with_functions(nodes, recording), start, {key for key, _ in leaves}, lookup, on_node, watch)
         found = {key: recording.force(g) for key, g in lazy.items()}
         trace.mark(signal)
     return [(t, found[key]) for key, t in leaves if key in found]
@@ -188,13 +199,15 @@ def _backward_signal(node: Any) -> Any:
 
 def _type_at(key: Key) -> TensorType:
     trace, id = key
-    first = 0
-    for code, _ in trace.code:
-        outputs = RULES[code >> 1].outputs
-        if id < first + len(outputs):
-            return outputs[id - first]
-        first += len(outputs)
-    raise AssertionError(f"value {id} is not in the trace")
+    if trace.types is None or len(trace.types) <= id:
+        trace.types = [t for code, _ in trace.code for t in RULES[code >> 1].outputs]
+    return trace.types[id]
+
+
+def _at_hand(key: Key) -> bool:
+    """Say whether a value can be read: pending, or kept for a later backward."""
+    trace, id = key
+    return not trace.sealed or id in trace.saved
 
 
 def _lookup(key: Key) -> Any:

@@ -26,7 +26,9 @@ class finfo:  # noqa: N801 - torch's name
         own = float32 if type is None else dtype_of(type)
         own = real_dtype(own)
         if own.kind != "f":
-            raise TypeError(f"torch.finfo() requires a floating point input type. Use torch.iinfo to handle '{own.name}'")
+            raise TypeError(
+                f"torch.finfo() requires a floating point input type. Use torch.iinfo to handle '{own.name}'"
+            )
         if own.name == "bfloat16":
             values = (16, 2.0**-7, 3.3895313892515355e38, 2.0**-126, 0.01)
         else:

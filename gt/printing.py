@@ -44,7 +44,11 @@ def set_printoptions(
     profile: str | None = None, sci_mode: bool | None = None,
 ) -> None:  # fmt: skip
     """Set how tensors print. ``profile``: "default", "short" or "full"."""
-    presets: dict[str, tuple[int, float, int]] = {"default": (4, 1000, 3), "short": (2, 1000, 2), "full": (4, math.inf, 3)}
+    presets: dict[str, tuple[int, float, int]] = {
+        "default": (4, 1000, 3),
+        "short": (2, 1000, 2),
+        "full": (4, math.inf, 3),
+    }
     if profile is not None:
         options.precision, options.threshold, options.edgeitems = presets[profile]
         options.linewidth = 80
@@ -84,7 +88,9 @@ class _Format:
         size = np.abs(finite).astype(np.float64)
         low, high = float(size.min()), float(size.max())
         self.integral = bool((finite == np.ceil(finite)).all())
-        self.sci = options.sci_mode if options.sci_mode is not None else high / low > 1000.0 or high > 1.0e8 or low < 1.0e-4
+        self.sci = (
+            options.sci_mode if options.sci_mode is not None else high / low > 1000.0 or high > 1.0e8 or low < 1.0e-4
+        )
         self.width = max(len(self.plain(v)) for v in finite.tolist())
 
     def plain(self, value: Any) -> str:

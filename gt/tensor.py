@@ -83,7 +83,14 @@ def _as_written(target: Tensor, result: Tensor) -> Tensor:
 
 def _torch_name(dtype: DType) -> str:
     names = {"bool": "Bool", "uint8": "Byte", "int8": "Char", "int16": "Short", "int32": "Int", "int64": "Long"}
-    names |= {"float16": "Half", "bfloat16": "BFloat16", "float32": "Float", "float64": "Double", "complex64": "ComplexFloat", "complex128": "ComplexDouble"}
+    names |= {
+        "float16": "Half",
+        "bfloat16": "BFloat16",
+        "float32": "Float",
+        "float64": "Double",
+        "complex64": "ComplexFloat",
+        "complex128": "ComplexDouble",
+    }
     return names[dtype.name]
 
 
@@ -100,7 +107,13 @@ class Tensor(Handle):
     true_divide, floor_divide, remainder, fmod, pow = (
         pointwise.div, pointwise.floor_divide, pointwise.remainder, pointwise.fmod, pointwise.pow,
     )  # fmt: skip
-    maximum, minimum, atan2, clamp, clip = pointwise.maximum, pointwise.minimum, pointwise.atan2, pointwise.clamp, pointwise.clamp
+    maximum, minimum, atan2, clamp, clip = (
+        pointwise.maximum,
+        pointwise.minimum,
+        pointwise.atan2,
+        pointwise.clamp,
+        pointwise.clamp,
+    )
     clamp_min, clamp_max = pointwise.clamp_min, pointwise.clamp_max
 
     def where(self, condition: Tensor, other: Any) -> Tensor:
@@ -246,7 +259,6 @@ class Tensor(Handle):
         """Solve A X = self from LU factors."""
         return matrices.lu_solve(LU_data, LU_pivots, self)
 
-
     def cholesky(self, upper: bool = False) -> Tensor:
         """Give the Cholesky factor."""
         return matrices.cholesky(self, upper=upper)
@@ -324,62 +336,187 @@ class Tensor(Handle):
     floor_, ceil_, round_, trunc_ = map(_inplace, (pointwise.floor, pointwise.ceil, pointwise.round, pointwise.trunc))
     masked_fill_, scatter_, scatter_add_ = map(_inplace, (index.masked_fill, index.scatter, index.scatter_add))
     tril_, triu_ = map(_inplace, (index.tril, index.triu))
-    bitwise_and_, bitwise_or_, bitwise_xor_ = map(_inplace, (pointwise.bitwise_and, pointwise.bitwise_or, pointwise.bitwise_xor))
+    bitwise_and_, bitwise_or_, bitwise_xor_ = map(
+        _inplace, (pointwise.bitwise_and, pointwise.bitwise_or, pointwise.bitwise_xor)
+    )
     # -- in place, the rest
     sin_, cos_, tan_, asin_, acos_, atan_, sinh_ = map(
-        _inplace, (pointwise.sin, pointwise.cos, pointwise.tan, pointwise.asin, pointwise.acos, pointwise.atan, pointwise.sinh,)
+        _inplace,
+        (
+            pointwise.sin,
+            pointwise.cos,
+            pointwise.tan,
+            pointwise.asin,
+            pointwise.acos,
+            pointwise.atan,
+            pointwise.sinh,
+        ),
     )
     cosh_, asinh_, acosh_, atanh_, expm1_, log1p_, log2_ = map(
-        _inplace, (pointwise.cosh, pointwise.asinh, pointwise.acosh, pointwise.atanh, pointwise.expm1, pointwise.log1p, pointwise.log2,)
+        _inplace,
+        (
+            pointwise.cosh,
+            pointwise.asinh,
+            pointwise.acosh,
+            pointwise.atanh,
+            pointwise.expm1,
+            pointwise.log1p,
+            pointwise.log2,
+        ),
     )
     log10_, erf_, erfc_, sign_, eq_, ne_, lt_ = map(
-        _inplace, (pointwise.log10, pointwise.erf, pointwise.erfc, pointwise.sign, pointwise.eq, pointwise.ne, pointwise.lt,)
+        _inplace,
+        (
+            pointwise.log10,
+            pointwise.erf,
+            pointwise.erfc,
+            pointwise.sign,
+            pointwise.eq,
+            pointwise.ne,
+            pointwise.lt,
+        ),
     )
     le_, gt_, ge_, fmod_, atan2_, logical_and_, logical_or_ = map(
-        _inplace, (pointwise.le, pointwise.gt, pointwise.ge, pointwise.fmod, pointwise.atan2, pointwise.logical_and, pointwise.logical_or,)
+        _inplace,
+        (
+            pointwise.le,
+            pointwise.gt,
+            pointwise.ge,
+            pointwise.fmod,
+            pointwise.atan2,
+            pointwise.logical_and,
+            pointwise.logical_or,
+        ),
     )
     logical_xor_, logical_not_, bitwise_not_, arccos_, arccosh_, arcsin_, arcsinh_ = map(
-        _inplace, (pointwise.logical_xor, pointwise.logical_not, pointwise.bitwise_not, pointwise.arccos, pointwise.arccosh, pointwise.arcsin, pointwise.arcsinh,)
+        _inplace,
+        (
+            pointwise.logical_xor,
+            pointwise.logical_not,
+            pointwise.bitwise_not,
+            pointwise.arccos,
+            pointwise.arccosh,
+            pointwise.arcsin,
+            pointwise.arcsinh,
+        ),
     )
     arctan_, arctanh_, arctan2_, greater_, greater_equal_, less_, less_equal_ = map(
-        _inplace, (pointwise.arctan, pointwise.arctanh, pointwise.arctan2, pointwise.greater, pointwise.greater_equal, pointwise.less, pointwise.less_equal,)
+        _inplace,
+        (
+            pointwise.arctan,
+            pointwise.arctanh,
+            pointwise.arctan2,
+            pointwise.greater,
+            pointwise.greater_equal,
+            pointwise.less,
+            pointwise.less_equal,
+        ),
     )
     not_equal_, fix_, negative_, absolute_, subtract_, multiply_, divide_ = map(
-        _inplace, (pointwise.not_equal, pointwise.fix, pointwise.negative, pointwise.absolute, pointwise.sub, pointwise.mul, pointwise.div,)
+        _inplace,
+        (
+            pointwise.not_equal,
+            pointwise.fix,
+            pointwise.negative,
+            pointwise.absolute,
+            pointwise.sub,
+            pointwise.mul,
+            pointwise.div,
+        ),
     )
     true_divide_, clip_ = map(
-        _inplace, (pointwise.div, pointwise.clip,)
+        _inplace,
+        (
+            pointwise.div,
+            pointwise.clip,
+        ),
     )
     hypot_, copysign_, nextafter_, gcd_, lcm_, heaviside_, float_power_ = map(
-        _inplace, (numeric.hypot, numeric.copysign, numeric.nextafter, numeric.gcd, numeric.lcm, numeric.heaviside, numeric.float_power,)
+        _inplace,
+        (
+            numeric.hypot,
+            numeric.copysign,
+            numeric.nextafter,
+            numeric.gcd,
+            numeric.lcm,
+            numeric.heaviside,
+            numeric.float_power,
+        ),
     )
     ldexp_, bitwise_left_shift_, bitwise_right_shift_, lerp_, addcmul_, addcdiv_, frac_ = map(
-        _inplace, (numeric.ldexp, numeric.bitwise_left_shift, numeric.bitwise_right_shift, numeric.lerp, numeric.addcmul, numeric.addcdiv, numeric.frac,)
+        _inplace,
+        (
+            numeric.ldexp,
+            numeric.bitwise_left_shift,
+            numeric.bitwise_right_shift,
+            numeric.lerp,
+            numeric.addcmul,
+            numeric.addcdiv,
+            numeric.frac,
+        ),
     )
     deg2rad_, rad2deg_, sgn_, nan_to_num_, conj_physical_ = map(
-        _inplace, (numeric.deg2rad, numeric.rad2deg, numeric.sgn, numeric.nan_to_num, numeric.conj_physical,)
+        _inplace,
+        (
+            numeric.deg2rad,
+            numeric.rad2deg,
+            numeric.sgn,
+            numeric.nan_to_num,
+            numeric.conj_physical,
+        ),
     )
     exp2_, sinc_, erfinv_, lgamma_, digamma_, i0_, logit_ = map(
-        _inplace, (special.exp2, special.sinc, special.erfinv, special.lgamma, special.digamma, special.i0, special.logit,)
+        _inplace,
+        (
+            special.exp2,
+            special.sinc,
+            special.erfinv,
+            special.lgamma,
+            special.digamma,
+            special.i0,
+            special.logit,
+        ),
     )
     xlogy_, mvlgamma_, igamma_, igammac_ = map(
-        _inplace, (special.xlogy, special.mvlgamma, special.igamma, special.igammac,)
+        _inplace,
+        (
+            special.xlogy,
+            special.mvlgamma,
+            special.igamma,
+            special.igammac,
+        ),
     )
     scatter_reduce_, index_add_, index_copy_, index_fill_, index_reduce_, index_put_, put_ = map(
-        _inplace, (index.scatter_reduce, index.index_add, index.index_copy, index.index_fill, index.index_reduce, index.index_put, index.put,)
+        _inplace,
+        (
+            index.scatter_reduce,
+            index.index_add,
+            index.index_copy,
+            index.index_fill,
+            index.index_reduce,
+            index.index_put,
+            index.put,
+        ),
     )
-    masked_scatter_ = map(
-        _inplace, (index.masked_scatter,)
-    )
+    masked_scatter_ = map(_inplace, (index.masked_scatter,))
     addmm_, addmv_, addr_, baddbmm_, addbmm_ = map(
-        _inplace, (linalg.addmm, linalg.addmv, linalg.addr, linalg.baddbmm, linalg.addbmm,)
+        _inplace,
+        (
+            linalg.addmm,
+            linalg.addmv,
+            linalg.addr,
+            linalg.baddbmm,
+            linalg.addbmm,
+        ),
     )
     cumsum_, cumprod_ = map(
-        _inplace, (reduce.cumsum, reduce.cumprod,)
+        _inplace,
+        (
+            reduce.cumsum,
+            reduce.cumprod,
+        ),
     )
-    renorm_ = map(
-        _inplace, (statistics.renorm,)
-    )
+    renorm_ = map(_inplace, (statistics.renorm,))
     __iadd__, __isub__, __imul__, __itruediv__ = add_, sub_, mul_, div_
     __ipow__, __imod__, __ifloordiv__ = pow_, remainder_, floor_divide_
     __iand__, __ior__, __ixor__ = map(_inplace, (pointwise.bitwise_and, pointwise.bitwise_or, pointwise.bitwise_xor))
@@ -428,7 +565,9 @@ class Tensor(Handle):
         if sigma <= 0:
             raise RuntimeError(f"cauchy_ expects sigma > 0.0, but found sigma={sigma}")
         if self.dtype.kind not in "f":
-            raise RuntimeError(f"Cauchy distribution is a continuous probability distribution. dtype must be a floating point but you specified {_torch_name(self.dtype)}")
+            raise RuntimeError(
+                f"Cauchy distribution is a continuous probability distribution. dtype must be a floating point but you specified {_torch_name(self.dtype)}"
+            )
         return self._drawn("cauchy_", lambda u: ((u - 0.5) * math.pi).tan() * sigma + median, generator)
 
     def log_normal_(self, mean: float = 1.0, std: float = 2.0, *, generator: Any = None) -> Self:
@@ -444,13 +583,21 @@ class Tensor(Handle):
         """Overwrite with whole numbers: below ``low`` if it stands alone, else from ``low`` on."""
         first, last = (0, low) if high is None and low else (low, high)
         if last is None:
-            last = 2 if self.dtype is bool_ else 2 ** {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}[self.dtype.name] if self.dtype.kind == "f" else 2 ** (8 * self.dtype.itemsize - 1)
+            last = (
+                2
+                if self.dtype is bool_
+                else 2 ** {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}[self.dtype.name]
+                if self.dtype.kind == "f"
+                else 2 ** (8 * self.dtype.itemsize - 1)
+            )
         return self._assign(create.randint(first, last, self._type.shape, dtype=self.dtype, generator=generator))
 
     def bernoulli_(self, p: Any = 0.5, *, generator: Any = None) -> Self:
         """Overwrite with draws of 0 and 1."""
         if isinstance(p, Handle):
-            return self._assign(promote.cast(create.bernoulli(p.expand(self._type.shape), generator=generator), self.dtype))
+            return self._assign(
+                promote.cast(create.bernoulli(p.expand(self._type.shape), generator=generator), self.dtype)
+            )
         return self._assign(create.bernoulli(self.detach(), p, generator=generator))
 
     def _drawn(self, name: str, transform: Callable[[Tensor], Tensor], generator: Any) -> Self:
@@ -483,14 +630,24 @@ class Tensor(Handle):
     # -- conversions
 
     def to(
-        self, *args: Any, dtype: Any = None, device: Any = None, copy: bool = False, non_blocking: bool = False, memory_format: Any = None
+        self,
+        *args: Any,
+        dtype: Any = None,
+        device: Any = None,
+        copy: bool = False,
+        non_blocking: bool = False,
+        memory_format: Any = None,
     ) -> Tensor:
         """Convert the dtype. A device is accepted and ignored: placement is the signals' matter."""
         flags = [a for a in args if isinstance(a, builtins.bool)]
         for a in args:
             if isinstance(a, Handle):
                 dtype = a.dtype
-            elif isinstance(a, DType) or (isinstance(a, str) and a in DType.by_name) or a in (builtins.bool, builtins.int, builtins.float):
+            elif (
+                isinstance(a, DType)
+                or (isinstance(a, str) and a in DType.by_name)
+                or a in (builtins.bool, builtins.int, builtins.float)
+            ):
                 dtype = a
             elif isinstance(a, str):
                 check_options("to", a)
@@ -580,7 +737,9 @@ class Tensor(Handle):
     @property
     def mT(self) -> Tensor:  # noqa: N802 - torch's name
         if self.ndim < 2:
-            raise RuntimeError(f"tensor.mT is only supported on matrices or batches of matrices. Got {self.ndim}-D tensor.")
+            raise RuntimeError(
+                f"tensor.mT is only supported on matrices or batches of matrices. Got {self.ndim}-D tensor."
+            )
         return shape.transpose(self, -2, -1)
 
     @property
@@ -632,12 +791,16 @@ class Tensor(Handle):
 
     def __contains__(self, value: object) -> Any:
         if not isinstance(value, Handle) and not promote.is_number(value):
-            raise RuntimeError(f"Tensor.__contains__ only supports Tensor or scalar, but you passed in a {type(value)}.")
+            raise RuntimeError(
+                f"Tensor.__contains__ only supports Tensor or scalar, but you passed in a {type(value)}."
+            )
         return bool(reduce.any(pointwise.eq(self, value)))
 
     def __getattr__(self, name: str) -> Any:
         """Refuse an unknown name, with the nearest known one."""
-        raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'{did_you_mean(name, dir(type(self)))}")
+        raise AttributeError(
+            f"'{type(self).__name__}' object has no attribute '{name}'{did_you_mean(name, dir(type(self)))}"
+        )
 
     def __dlpack__(
         self, *, stream: Any = None, max_version: tuple[builtins.int, builtins.int] | None = None, dl_device: Any = None,
@@ -655,7 +818,9 @@ class Tensor(Handle):
         """Give ``gt.array_api``. Errors: ValueError for a version of the standard other than its own or an earlier one."""
         namespace = sys.modules["gt.array_api"]
         if api_version is not None and api_version not in namespace.VERSIONS:
-            raise ValueError(f"array API version {api_version!r} is not offered: use one of {', '.join(namespace.VERSIONS)}")
+            raise ValueError(
+                f"array API version {api_version!r} is not offered: use one of {', '.join(namespace.VERSIONS)}"
+            )
         return namespace
 
     def __repr__(self) -> str:

@@ -171,7 +171,7 @@ class Trace:
     __slots__ = (
         "code", "where", "handles", "size", "inputs", "input_ids", "scalars", "scalar_ids", "leaves", "links", "marks",
         "freed", "overwritten", "edge", "sealed", "lock", "number", "saved", "names", "hooks", "hooked", "custom",
-        "stop", "session", "tracked", "failed",
+        "stop", "session", "tracked", "types", "failed",
         "__weakref__",
     )  # fmt: skip
     _numbers = itertools.count()
@@ -202,6 +202,7 @@ class Trace:
         self.hooked: dict[int, dict[int, Any]] = {}  # value id -> the gradient hooks of its tensor
         self.custom: dict[int, Any] = {}  # entry -> the autograd.Function context whose backward it is
         self.stop = MAX_PENDING  # the size at which the next op flushes first; negative: at once
+        self.types: list[TensorType] | None = None  # by value; made when asked
         self.tracked: bytearray | None = None  # by value: whether gradients flow to it; computed when asked
         self.session: Session | None = None
         self.failed: BaseException | None = None  # why its flush could not be: what is pending here is lost
@@ -392,7 +393,7 @@ def record(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs = (), depth: int = 1
         rule = rule_of(op, attrs, key[2:])
     taped = taped and rule.differentiable and state.grad
     frame = _getframe(depth)
-    while frame.f_globals["__name__"][:3] == "gt.":
+    while frame.f_globals.get("__name__", "")[:3] == "gt.":
         frame = frame.f_back
     with trace.lock:
         if trace.sealed:  # another thread needed one of our values meanwhile

@@ -97,7 +97,9 @@ def block_diag(*tensors: Tensor) -> Tensor:
     for t in blocks:
         w = t._type.shape[1]
         low, high = (0, column), (0, width - column - w)
-        rows.append(record(OPS["pad"], (cast(t, dtype),), (("low", low), ("high", high), ("interior", (0, 0)), ("value", 0.0))))
+        rows.append(
+            record(OPS["pad"], (cast(t, dtype),), (("low", low), ("high", high), ("interior", (0, 0)), ("value", 0.0)))
+        )
         column += w
     return cat(rows, 0)
 
@@ -105,7 +107,9 @@ def block_diag(*tensors: Tensor) -> Tensor:
 def _check_blocks(tensors: tuple[Any, ...]) -> list[Any]:
     for i, t in enumerate(tensors):
         if t.ndim > 2:
-            raise RuntimeError(f"torch.block_diag: Input tensors must have 2 or fewer dimensions. Input {i} has {t.ndim} dimensions")
+            raise RuntimeError(
+                f"torch.block_diag: Input tensors must have 2 or fewer dimensions. Input {i} has {t.ndim} dimensions"
+            )
     return list(tensors) or [zeros(1, 0)]
 
 
@@ -119,7 +123,9 @@ def tensor_split(input: Tensor, indices_or_sections: Any, dim: int = 0) -> tuple
     d = normalize_dim(dim, input.ndim)
     if isinstance(indices_or_sections, Handle):
         if indices_or_sections.dtype is not int64 or indices_or_sections.ndim > 1:
-            raise RuntimeError("tensor_split expected tensor_indices_or_sections to be a zero-dimensional or one-dimensional tensor of long")
+            raise RuntimeError(
+                "tensor_split expected tensor_indices_or_sections to be a zero-dimensional or one-dimensional tensor of long"
+            )
         indices_or_sections = indices_or_sections.tolist()
     size = input._type.shape[d]
     if isinstance(indices_or_sections, int):
@@ -135,9 +141,13 @@ def tensor_split(input: Tensor, indices_or_sections: Any, dim: int = 0) -> tuple
 def _numpy_split(name: str, least: int, dim: int) -> Any:
     def function(input: Tensor, indices_or_sections: int | Sequence[int]) -> tuple[Tensor, ...]:
         if input.ndim < least:
-            raise RuntimeError(f"torch.{name} requires a tensor with at least {least} dimension{'s' if least > 1 else ''}, but got a tensor with {input.ndim} dimensions!")
+            raise RuntimeError(
+                f"torch.{name} requires a tensor with at least {least} dimension{'s' if least > 1 else ''}, but got a tensor with {input.ndim} dimensions!"
+            )
         d = 0 if name == "hsplit" and input.ndim == 1 else dim
-        if isinstance(indices_or_sections, int) and (indices_or_sections <= 0 or input._type.shape[d] % indices_or_sections):
+        if isinstance(indices_or_sections, int) and (
+            indices_or_sections <= 0 or input._type.shape[d] % indices_or_sections
+        ):
             raise RuntimeError(
                 f"torch.{name} attempted to split along dimension {d}, but the size of the dimension {input._type.shape[d]} is not "
                 f"divisible by the split_size {indices_or_sections}!"
@@ -167,7 +177,9 @@ def unsafe_chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]
     return tuple(clone(t) for t in shapes.chunk(input, chunks, dim))
 
 
-def repeat_interleave(input: Tensor, repeats: Any = None, dim: int | None = None, *, output_size: int | None = None) -> Tensor:
+def repeat_interleave(
+    input: Tensor, repeats: Any = None, dim: int | None = None, *, output_size: int | None = None
+) -> Tensor:
     """Repeat each element along ``dim`` (of the flattened tensor if None). A tensor of counts is read: a flush."""
     if repeats is None:
         return repeat_interleave(arange(input.numel()), input)
@@ -193,7 +205,9 @@ def _repeat_counts(input: Tensor, repeats: Tensor, dim: int) -> Tensor:
     if not isinstance(counts, list) or len(counts) == 1:
         return repeat_interleave(input, counts if isinstance(counts, int) else counts[0], dim)
     if len(counts) != size:
-        raise RuntimeError(f"repeats must have the same size as input along dim, but got repeats.size(0) = {len(counts)} and input.size({dim}) = {size}")
+        raise RuntimeError(
+            f"repeats must have the same size as input along dim, but got repeats.size(0) = {len(counts)} and input.size({dim}) = {size}"
+        )
     if any(n < 0 for n in counts):
         raise RuntimeError("repeats can not be negative")
     picked = [i for i, n in enumerate(counts) for _ in range(n)]
@@ -246,7 +260,9 @@ def as_strided(input: Tensor, size: Sequence[int], stride: Sequence[int], storag
     if len(size) != len(stride):
         raise RuntimeError("mismatch in length of strides and shape")
     if any(s < 0 for s in stride):
-        raise RuntimeError("as_strided: Negative strides are not supported at the moment, got strides: " + str(list(stride)))
+        raise RuntimeError(
+            "as_strided: Negative strides are not supported at the moment, got strides: " + str(list(stride))
+        )
     if storage_offset is not None and storage_offset < 0:
         raise RuntimeError(f"Tensor: invalid storage offset {storage_offset}")
     root = input._root if input._base is not None else input
@@ -407,9 +423,17 @@ def alias(input: Tensor) -> Tensor:
 
 alias_copy, expand_copy = _copied("alias_copy", alias), _copied("expand_copy", shapes.expand)
 diagonal_copy, as_strided_copy = _copied("diagonal_copy", diagonal), _copied("as_strided_copy", as_strided)
-permute_copy, transpose_copy, t_copy = _copied("permute_copy", permute), _copied("transpose_copy", transpose), _copied("t_copy", shapes.t)
+permute_copy, transpose_copy, t_copy = (
+    _copied("permute_copy", permute),
+    _copied("transpose_copy", transpose),
+    _copied("t_copy", shapes.t),
+)
 squeeze_copy, unsqueeze_copy = _copied("squeeze_copy", shapes.squeeze), _copied("unsqueeze_copy", unsqueeze)
-view_copy, unfold_copy, unbind_copy = _copied("view_copy", shapes.view), _copied("unfold_copy", unfold), _copied("unbind_copy", shapes.unbind)
+view_copy, unfold_copy, unbind_copy = (
+    _copied("view_copy", shapes.view),
+    _copied("unfold_copy", unfold),
+    _copied("unbind_copy", shapes.unbind),
+)
 split_with_sizes_copy, narrow_copy = _copied("split_with_sizes_copy", split_with_sizes), _copied("narrow_copy", narrow)
 
 
@@ -422,7 +446,9 @@ def meshgrid(*tensors: Any, indexing: str | None = None) -> tuple[Tensor, ...]:
     if indexing not in (None, "ij", "xy"):
         raise RuntimeError(f'torch.meshgrid: indexing must be one of "xy" or "ij", but received: {indexing}')
     if any(t.ndim > 1 for t in given):
-        raise RuntimeError("torch.meshgrid: Expected 0D or 1D tensor in the tensor list but got: " + str([t.ndim for t in given]))
+        raise RuntimeError(
+            "torch.meshgrid: Expected 0D or 1D tensor in the tensor list but got: " + str([t.ndim for t in given])
+        )
     swap = indexing == "xy" and len(given) >= 2
     if swap:
         given[0], given[1] = given[1], given[0]
@@ -468,12 +494,16 @@ def kron(input: Tensor, other: Tensor) -> Tensor:
     return reshape(left * right, tuple(x * y for x, y in zip(a, b, strict=True)))
 
 
-def tril_indices(row: int, col: int, offset: int = 0, *, dtype: Any = int64, device: Any = None, layout: Any = None) -> Tensor:
+def tril_indices(
+    row: int, col: int, offset: int = 0, *, dtype: Any = int64, device: Any = None, layout: Any = None
+) -> Tensor:
     """Give the positions of the lower triangle: [2, n]."""
     return _triangle(row, col, lambda i, j: j - i <= offset, dtype)
 
 
-def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = int64, device: Any = None, layout: Any = None) -> Tensor:
+def triu_indices(
+    row: int, col: int, offset: int = 0, *, dtype: Any = int64, device: Any = None, layout: Any = None
+) -> Tensor:
     """Give the positions of the upper triangle: [2, n]."""
     return _triangle(row, col, lambda i, j: j - i >= offset, dtype)
 

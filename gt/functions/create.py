@@ -89,12 +89,18 @@ def host_array(data: Any) -> tuple[np.ndarray, DType]:
     except ValueError as e:
         raise ValueError(f"tensor(): expected sequences of equal length at every level ({e})") from None
     if array.dtype == object or array.dtype.kind in "SU":
-        raise TypeError(f"tensor(): expected numbers, got {type(np.ravel(array)[0]).__name__}" if array.size else "tensor(): expected numbers")
+        raise TypeError(
+            f"tensor(): expected numbers, got {type(np.ravel(array)[0]).__name__}"
+            if array.size
+            else "tensor(): expected numbers"
+        )
     if array.size == 0:
         return array.astype(np.float32), get_default_dtype()
     if isinstance(_first(data), np.generic | np.ndarray):
         return array, dtype_of(array.dtype)
-    return array, {"b": bool_, "i": int64, "u": int64, "f": get_default_dtype()}.get(array.dtype.kind) or default_complex()
+    return array, {"b": bool_, "i": int64, "u": int64, "f": get_default_dtype()}.get(
+        array.dtype.kind
+    ) or default_complex()
 
 
 def _first(data: Any) -> Any:
@@ -150,7 +156,11 @@ def full(
     shape = ints((size,)) if not isinstance(size, int) else (size,)
     if own.kind == "c":
         _check_shape(shape)
-        made = record(OPS["expand"], (operand(fill_value, own),), (("shape", shape),)) if shape else operand(fill_value, own)
+        made = (
+            record(OPS["expand"], (operand(fill_value, own),), (("shape", shape),))
+            if shape
+            else operand(fill_value, own)
+        )
         result = record(OPS["copy"], (made,))
         return result.requires_grad_() if requires_grad else result
     if isinstance(fill_value, complex):
@@ -199,7 +209,9 @@ def empty_strided(size: Sequence[int], stride: Sequence[int], *, dtype: DTypeLik
     return zeros(tuple(size), dtype=dtype, **options)
 
 
-def empty_permuted(size: Sequence[int], physical_layout: Sequence[int], *, dtype: DTypeLike = None, **options: Any) -> Tensor:
+def empty_permuted(
+    size: Sequence[int], physical_layout: Sequence[int], *, dtype: DTypeLike = None, **options: Any
+) -> Tensor:
     """Make an empty tensor; the order in memory has no meaning here."""
     n = len(size)
     if len(physical_layout) != n:
@@ -209,7 +221,9 @@ def empty_permuted(size: Sequence[int], physical_layout: Sequence[int], *, dtype
         )
     for d in physical_layout:
         if not 0 <= d < max(n, 1):
-            raise RuntimeError(f"Dimension out of range (expected to be between 0 and {n - 1}, but got {d} at index {list(physical_layout).index(d)}).  NB: negative dims not currently supported; file an issue if you want it.")
+            raise RuntimeError(
+                f"Dimension out of range (expected to be between 0 and {n - 1}, but got {d} at index {list(physical_layout).index(d)}).  NB: negative dims not currently supported; file an issue if you want it."
+            )
     if len(set(physical_layout)) != n:
         raise RuntimeError("Duplicate dim not allowed")
     return zeros(tuple(size), dtype=dtype, **options)
@@ -256,7 +270,15 @@ def arange(
     """Count: ``arange(end)``, ``arange(start, end)``, ``arange(start, end, step)``. Dtypes: int64 unless a float is given."""
     check_options("arange", device, layout, None, pin_memory, out)
     if args:
-        start, end, step = (start, args[0], step) if len(args) == 1 and end is None else (args[0], end, step) if len(args) == 1 else (*args, step) if len(args) == 2 else args
+        start, end, step = (
+            (start, args[0], step)
+            if len(args) == 1 and end is None
+            else (args[0], end, step)
+            if len(args) == 1
+            else (*args, step)
+            if len(args) == 2
+            else args
+        )
     start, end, step = (v.item() if isinstance(v, Handle) else v for v in (start, end, step))
     if step == 0:
         raise RuntimeError("step must be nonzero")
@@ -303,16 +325,22 @@ def logspace(
 def _ends(name: str, start: Any, end: Any, steps: int, dtype: DTypeLike) -> tuple[Any, Any, DType]:
     for argument, v in (("start", start), ("end", end)):
         if isinstance(v, Handle) and v.ndim:
-            raise RuntimeError(f"{name} only supports 0-dimensional start and end tensors, but got {argument} with {v.ndim} dimension(s).")
+            raise RuntimeError(
+                f"{name} only supports 0-dimensional start and end tensors, but got {argument} with {v.ndim} dimension(s)."
+            )
     if isinstance(steps, float):
-        raise TypeError(f"{name}() received an invalid combination of arguments - got (int, int, float, ...): steps must be int")
+        raise TypeError(
+            f"{name}() received an invalid combination of arguments - got (int, int, float, ...): steps must be int"
+        )
     start, end = (v.item() if isinstance(v, Handle) else v for v in (start, end))
     if steps is None or steps < 0:
         raise RuntimeError("number of steps must be non-negative")
     is_complex = isinstance(start, complex) or isinstance(end, complex)
     own = dtype_of(dtype) if dtype is not None else (default_complex() if is_complex else get_default_dtype())
     if is_complex and own.kind != "c":
-        raise RuntimeError(f"torch.{name}(): inferred dtype ComplexFloat can't be safely cast to passed dtype {own.name.capitalize()}")
+        raise RuntimeError(
+            f"torch.{name}(): inferred dtype ComplexFloat can't be safely cast to passed dtype {own.name.capitalize()}"
+        )
     return start, end, own
 
 
@@ -327,7 +355,11 @@ def _line(start: Any, end: Any, steps: int, own: DType, whole: bool = True) -> n
         return np.array([start], wide)
     with np.errstate(all="ignore"):
         first, last = wide(start), wide(end)
-        step = (last - first) / wide(max(steps - 1, 1)) if own.kind not in "ui" or not whole else np.float32((end - start) / max(steps - 1, 1))
+        step = (
+            (last - first) / wide(max(steps - 1, 1))
+            if own.kind not in "ui" or not whole
+            else np.float32((end - start) / max(steps - 1, 1))
+        )
         k = np.arange(steps)
         up, down = first + step * k.astype(wide), last - step * (steps - 1 - k).astype(wide)
     return np.where(k < steps // 2, up, down)
@@ -359,7 +391,9 @@ def _random(op: str, shape: tuple[int, ...], dtype: DType, generator: Generator 
     return record(OPS[op], keys, (("shape", shape), ("dtype", dtype)))
 
 
-def _drawn(op: str, shape: tuple[int, ...], dtype: DTypeLike, generator: Generator | None, options: dict[str, Any]) -> Tensor:
+def _drawn(
+    op: str, shape: tuple[int, ...], dtype: DTypeLike, generator: Generator | None, options: dict[str, Any]
+) -> Tensor:
     requires_grad = options.pop("requires_grad", False)
     check_options(op, options.pop("device", None), **options)
     own = dtype_of(dtype or get_default_dtype())
@@ -368,7 +402,9 @@ def _drawn(op: str, shape: tuple[int, ...], dtype: DTypeLike, generator: Generat
         parts = [_random(op, shape, real_dtype(own), generator) * scale for _ in range(2)]
         out = record(OPS["complex"], tuple(parts))
     elif own.kind != "f":
-        raise RuntimeError(f'"{op.removeprefix("random_")}" not implemented for {own.name}: draw floats, or use randint')
+        raise RuntimeError(
+            f'"{op.removeprefix("random_")}" not implemented for {own.name}: draw floats, or use randint'
+        )
     else:
         out = _random(op, shape, own, generator)
     return out.requires_grad_() if requires_grad else out
@@ -394,7 +430,9 @@ def randint(
     if given and not isinstance(given[-1], int) and size is None:
         size = given.pop()
     if given:
-        low, high = (low, given[0]) if len(given) == 1 and high is None else (given[0], high) if len(given) == 1 else given
+        low, high = (
+            (low, given[0]) if len(given) == 1 and high is None else (given[0], high) if len(given) == 1 else given
+        )
     if high is None or low >= high:
         raise RuntimeError(f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}")
     drawn = _random("random_int", tuple(size), int64, generator, operand(low, int64), operand(high, int64))
@@ -412,7 +450,13 @@ def randn_like(input: Tensor, *, dtype: DTypeLike = None, generator: Generator |
 
 
 def randint_like(
-    input: Tensor, *args: Any, dtype: DTypeLike = None, low: int = 0, high: int | None = None, memory_format: Any = None, **options: Any
+    input: Tensor,
+    *args: Any,
+    dtype: DTypeLike = None,
+    low: int = 0,
+    high: int | None = None,
+    memory_format: Any = None,
+    **options: Any,
 ) -> Tensor:
     """Draw integers, in the shape and dtype of ``input``: ``(high)`` or ``(low, high)``."""
     if args:
@@ -420,7 +464,9 @@ def randint_like(
     return randint(low, high, input._type.shape, dtype=dtype or input.dtype, **options)
 
 
-def randperm(n: int, *, generator: Generator | None = None, dtype: DTypeLike = None, device: Any = None, **options: Any) -> Tensor:
+def randperm(
+    n: int, *, generator: Generator | None = None, dtype: DTypeLike = None, device: Any = None, **options: Any
+) -> Tensor:
     """Give 0..n-1 in a random order."""
     if n < 0:
         raise RuntimeError(f"n must be non-negative, got {n}")
@@ -439,12 +485,20 @@ def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | N
 
 
 def normal(
-    mean: Any, std: Any = 1.0, size: Any = None, *, generator: Generator | None = None, dtype: DTypeLike = None, **options: Any
+    mean: Any,
+    std: Any = 1.0,
+    size: Any = None,
+    *,
+    generator: Generator | None = None,
+    dtype: DTypeLike = None,
+    **options: Any,
 ) -> Tensor:
     """Draw from normal distributions; ``mean`` and ``std`` are tensors, or numbers with a ``size``."""
     for argument, v in (("mean", mean), ("std", std)):
         if isinstance(v, Handle) and v.dtype.kind not in "fc":
-            raise RuntimeError(f"normal expects standard deviation and mean to be floating point, got {argument} of {v.dtype.name}")
+            raise RuntimeError(
+                f"normal expects standard deviation and mean to be floating point, got {argument} of {v.dtype.name}"
+            )
     if isinstance(std, Handle) and std.dtype.kind == "c":
         raise RuntimeError("normal expects standard deviation to be non-complex")
     if not isinstance(std, Handle) and std < 0:
@@ -460,10 +514,14 @@ def normal(
     return randn(shape, generator=generator, dtype=own, **options) * std + mean
 
 
-def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, generator: Generator | None = None) -> Tensor:
+def multinomial(
+    input: Tensor, num_samples: int, replacement: bool = False, *, generator: Generator | None = None
+) -> Tensor:
     """Draw category indices, with the weights of the last dim. Dtypes: int64."""
     if input.dtype.kind != "f":
-        raise RuntimeError(f"multinomial only supports floating-point dtypes for input, got: {input.dtype.name.capitalize()}")
+        raise RuntimeError(
+            f"multinomial only supports floating-point dtypes for input, got: {input.dtype.name.capitalize()}"
+        )
     if input.ndim not in (1, 2):
         raise RuntimeError("prob_dist must be 1 or 2 dim")
     if num_samples < 1:

@@ -13,7 +13,7 @@ from gt.functions.numeric import conj
 from gt.functions.promote import cast, floated
 from gt.functions.shape import narrow, roll
 from gt.ir.ops import OPS
-from gt.ir.types import complex64, complex_dtype, float32, normalize_dim
+from gt.ir.types import complex_dtype, float32, normalize_dim
 from gt.trace import record
 
 if TYPE_CHECKING:
@@ -152,7 +152,9 @@ def irfft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None =
 def hfft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
     """Transform Hermitian data to real."""
     dims, sizes = _one(input, n, dim)
-    return _c2r("hfft", conj(_complexed("hfft", input)), dims, _half(input, dims, sizes, n is not None), OTHER[_norm(norm)])
+    return _c2r(
+        "hfft", conj(_complexed("hfft", input)), dims, _half(input, dims, sizes, n is not None), OTHER[_norm(norm)]
+    )
 
 
 def ihfft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:

@@ -58,7 +58,9 @@ def fit(value: Any, like: Tensor, shape: tuple[int, ...] | None = None) -> Any:
     while len(own) > len(target) and own[0] == 1:
         own = own[1:]
     if broadcast_shapes(own, target) != target:
-        raise ShapeError(f"shape mismatch: value tensor of shape {list(source._type.shape)} cannot be broadcast to indexing result of shape {list(target)}")
+        raise ShapeError(
+            f"shape mismatch: value tensor of shape {list(source._type.shape)} cannot be broadcast to indexing result of shape {list(target)}"
+        )
     if own != source._type.shape:
         source = record(RESHAPE, (source,), (("shape", own),))
     return record(EXPAND, (source,), (("shape", target),)) if own != target else source
@@ -120,7 +122,11 @@ def _items(input: Tensor, key: Any) -> list[Any]:
                 f"(got {type(item).__name__})"
             )
         items.append(item)
-    used = sum(i.ndim if isinstance(i, Handle) and i.dtype is bool_ else 1 for i in items if i is not None and i is not Ellipsis)
+    used = sum(
+        i.ndim if isinstance(i, Handle) and i.dtype is bool_ else 1
+        for i in items
+        if i is not None and i is not Ellipsis
+    )
     if used > input.ndim:
         raise IndexError(f"too many indices for tensor of dimension {input.ndim}")
     rest = [slice(None)] * (input.ndim - used)
@@ -225,7 +231,9 @@ def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False)
 def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
     """Take the values at ``indices`` along ``dim``; the other dims broadcast."""
     if indices.dtype is not int64:
-        raise RuntimeError("torch.take_along_dim(): dtype of indices should be Long but got " + indices.dtype.name.capitalize())
+        raise RuntimeError(
+            "torch.take_along_dim(): dtype of indices should be Long but got " + indices.dtype.name.capitalize()
+        )
     if dim is None:
         return gather(reshape(input, -1), 0, _wrapped(reshape(indices, -1), input.numel()))
     if input.ndim != indices.ndim:
@@ -234,7 +242,9 @@ def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Te
             f"for input, and {indices.ndim} dimensions for indices"
         )
     d = normalize_dim(dim, input.ndim)
-    shape = list(broadcast_shapes(*(tuple(1 if i == d else n for i, n in enumerate(t._type.shape)) for t in (input, indices))))
+    shape = list(
+        broadcast_shapes(*(tuple(1 if i == d else n for i, n in enumerate(t._type.shape)) for t in (input, indices)))
+    )
     a, b = ([*shape[:d], t._type.shape[d], *shape[d + 1 :]] for t in (input, indices))
     return gather(input.expand(a), d, _wrapped(indices.expand(b), input._type.shape[d]))
 
@@ -257,7 +267,9 @@ def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
     return record(OPS["index_select"], (input, reshape(index, -1) if not index.ndim else index), (("dim", d),))
 
 
-def scatter(input: Tensor, dim: int, index: Tensor, src: Any = None, *, value: Any = None, reduce: str | None = None) -> Tensor:
+def scatter(
+    input: Tensor, dim: int, index: Tensor, src: Any = None, *, value: Any = None, reduce: str | None = None
+) -> Tensor:
     """Write ``src`` (or one value) at the positions ``index`` names along ``dim``; reduce: "add" or "multiply"."""
     source = value if src is None else src
     d, x, index, source = _scattering("scatter", input, dim, index, source)
@@ -352,16 +364,20 @@ def _slices(name: str, input: Tensor, dim: int, index: Tensor, source: Any) -> t
     x = input if input.ndim else reshape(input, 1)
     if isinstance(source, Handle):
         if source.dtype is not input.dtype:
-            raise RuntimeError(f"{name}(): self ({input.dtype.name}) and source ({source.dtype.name}) must have the same scalar type")
+            raise RuntimeError(
+                f"{name}(): self ({input.dtype.name}) and source ({source.dtype.name}) must have the same scalar type"
+            )
         want = (*x._type.shape[:d], index.numel(), *x._type.shape[d + 1 :])
         if source.ndim == 0 or (input.ndim == 0 and source.numel() == 1):
             source = source.expand(want) if not source.ndim else reshape(source, want)
         if source._type.shape != want:
             if source.ndim == len(want) and source._type.shape[d] != want[d]:
-                raise RuntimeError(f"{name}(): Number of indices ({index.numel()}) should be equal to source.size(dim): ({source._type.shape[d]}), for dim: {d}")
+                raise RuntimeError(
+                    f"{name}(): Number of indices ({index.numel()}) should be equal to source.size(dim): ({source._type.shape[d]}), for dim: {d}"
+                )
             raise RuntimeError(
                 f"{name}(): Source/destination tensor must have same slice shapes. Destination slice shape: "
-                f"{list(x._type.shape[:d] + x._type.shape[d + 1:])} at dimension {d} and source slice shape: {list(source._type.shape)} at dimension 0."
+                f"{list(x._type.shape[:d] + x._type.shape[d + 1 :])} at dimension {d} and source slice shape: {list(source._type.shape)} at dimension 0."
             )
     return d, x, _wrapped(index, x._type.shape[d]), source
 
@@ -384,7 +400,9 @@ def index_copy(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor
 def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
     """Write one value over the slices of ``dim`` that a 1-d index names."""
     if isinstance(value, Handle) and value.ndim:
-        raise RuntimeError(f"index_fill_ only supports a 0-dimensional value tensor, but got tensor with {value.ndim} dimension(s).")
+        raise RuntimeError(
+            f"index_fill_ only supports a 0-dimensional value tensor, but got tensor with {value.ndim} dimension(s)."
+        )
     d, x, index, _ = _slices("index_fill", input, dim, index, None)
     rows = zeros(x._type.shape[d], dtype=bool_)
     hit = record(OPS["scatter"], (rows, index, fit(True, rows, index._type.shape)), (("dim", 0),))
@@ -430,8 +448,10 @@ def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) 
     if index.dtype is not int64:
         raise RuntimeError(f"put_(): Expected a long tensor for index, but got {index.dtype.name.capitalize()}")
     if source.numel() != index.numel():
-        raise RuntimeError("put_(): Expected source and index to have the same number of elements, but got "
-                           f"source.numel() = {source.numel()}, index.numel() = {index.numel()}")
+        raise RuntimeError(
+            "put_(): Expected source and index to have the same number of elements, but got "
+            f"source.numel() = {source.numel()}, index.numel() = {index.numel()}"
+        )
     flat, at = reshape(input, -1), _wrapped(reshape(index, -1), input.numel())
     out = record(OPS["scatter_add" if accumulate else "scatter"], (flat, at, reshape(source, -1)), (("dim", 0),))
     return reshape(out, input._type.shape)
@@ -450,14 +470,24 @@ def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
         )
     own = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3}
     given = value.dtype if isinstance(value, Handle) else scalar_dtype(value)
-    if own[given.kind] > max(own[input.dtype.kind], 1) and not (given.kind == "f" and is_number(value) and float(value).is_integer()):
+    if own[given.kind] > max(own[input.dtype.kind], 1) and not (
+        given.kind == "f" and is_number(value) and float(value).is_integer()
+    ):
         raise RuntimeError(f"value cannot be converted to type {_c_name(input.dtype)} without overflow")
     number = operand(value, input._type.dtype) if is_number(value) else cast(value, input._type.dtype)
     return record(OPS["where"], (mask, number, input))
 
 
 def _c_name(dtype: Any) -> str:
-    names = {"int64": "int64_t", "int32": "int", "int16": "short", "int8": "int8_t", "uint8": "uint8_t", "float32": "float", "float64": "double"}
+    names = {
+        "int64": "int64_t",
+        "int32": "int",
+        "int16": "short",
+        "int8": "int8_t",
+        "uint8": "uint8_t",
+        "float32": "float",
+        "float64": "double",
+    }
     return names.get(dtype.name, dtype.name)
 
 
@@ -476,7 +506,9 @@ def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     if mask.dtype is not bool_:
         raise RuntimeError("masked_scatter_ only supports boolean masks, but got mask with dtype " + mask.dtype.name)
     if source.dtype is not input.dtype:
-        raise RuntimeError(f"masked_scatter: expected self and source to have same dtypes but got {input.dtype.name} and {source.dtype.name}")
+        raise RuntimeError(
+            f"masked_scatter: expected self and source to have same dtypes but got {input.dtype.name} and {source.dtype.name}"
+        )
     shape = broadcast_shapes(input._type.shape, mask._type.shape)
     x, m = input.expand(shape), mask.expand(shape)
     if not x.numel():

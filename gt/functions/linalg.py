@@ -9,9 +9,9 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from gt.amp import low
 from gt.functions.arrange import diagonal
 from gt.functions.numeric import conj
-from gt.amp import low
 from gt.functions.pointwise import add, isnan, mul, where
 from gt.functions.reduce import sum
 from gt.functions.shape import permute, reshape, squeeze, unsqueeze
@@ -42,11 +42,15 @@ def matmul(input: Tensor, other: Tensor) -> Tensor:
         raise RuntimeError(f"both arguments to matmul need to be at least 1D, but they are {na}D and {nb}D")
     if na == 1 and nb == 1:
         if a.shape != b.shape:
-            raise ShapeError(f"inconsistent tensor size, expected tensor [{a.shape[0]}] and src [{b.shape[0]}] to have the same number of elements, but got {a.shape[0]} and {b.shape[0]} elements respectively")
+            raise ShapeError(
+                f"inconsistent tensor size, expected tensor [{a.shape[0]}] and src [{b.shape[0]}] to have the same number of elements, but got {a.shape[0]} and {b.shape[0]} elements respectively"
+            )
         return reshape(record(MATMUL, (unsqueeze(input, 0), unsqueeze(other, 1))), ())
     if nb == 1:
         if a.shape[-1] != b.shape[0]:
-            raise ShapeError(f"size mismatch, got input ({a.shape[-2]}), mat ({a.shape[-2]}x{a.shape[-1]}), vec ({b.shape[0]})")
+            raise ShapeError(
+                f"size mismatch, got input ({a.shape[-2]}), mat ({a.shape[-2]}x{a.shape[-1]}), vec ({b.shape[0]})"
+            )
         return squeeze(record(MATMUL, (input, unsqueeze(other, 1))), -1)
     return squeeze(record(MATMUL, (unsqueeze(input, 0), other)), -2)
 
@@ -63,7 +67,9 @@ def bmm(input: Tensor, mat2: Tensor) -> Tensor:
     if input.ndim != 3 or mat2.ndim != 3:
         raise RuntimeError("batch1 must be a 3D tensor" if input.ndim != 3 else "batch2 must be a 3D tensor")
     if input._type.shape[0] != mat2._type.shape[0] or input._type.shape[2] != mat2._type.shape[1]:
-        raise ShapeError(f"Expected size for first two dimensions of batch2 tensor to be: [{input._type.shape[0]}, {input._type.shape[2]}] but got: {list(mat2._type.shape[:2])}.")
+        raise ShapeError(
+            f"Expected size for first two dimensions of batch2 tensor to be: [{input._type.shape[0]}, {input._type.shape[2]}] but got: {list(mat2._type.shape[:2])}."
+        )
     return matmul(input, mat2)
 
 
@@ -99,7 +105,15 @@ def _vectors(a: Tensor, b: Tensor) -> None:
 
 
 def _name(t: Tensor) -> str:
-    names = {"float32": "Float", "float64": "Double", "float16": "Half", "int64": "Long", "int32": "Int", "complex64": "ComplexFloat", "complex128": "ComplexDouble"}
+    names = {
+        "float32": "Float",
+        "float64": "Double",
+        "float16": "Half",
+        "int64": "Long",
+        "int32": "Int",
+        "complex64": "ComplexFloat",
+        "complex128": "ComplexDouble",
+    }
     return names.get(t.dtype.name, t.dtype.name.capitalize())
 
 
@@ -191,11 +205,15 @@ def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
     left, right = [normalize_dim(d, a.ndim) for d in left], [normalize_dim(d, b.ndim) for d in right]
     for x, y in zip(left, right, strict=True):
         if a._type.shape[x] != b._type.shape[y] and 1 not in (a._type.shape[x], b._type.shape[y]):
-            raise RuntimeError(f"contracted dimensions need to match, but first has size {a._type.shape[x]} in dim {x} and second has size {b._type.shape[y]} in dim {y}")
+            raise RuntimeError(
+                f"contracted dimensions need to match, but first has size {a._type.shape[x]} in dim {x} and second has size {b._type.shape[y]} in dim {y}"
+            )
     names_a, names_b = list(range(a.ndim)), list(range(100, 100 + b.ndim))
     for x, y in zip(left, right, strict=True):
         names_b[y] = names_a[x]
-    out = [n for n in names_a if n not in {names_a[d] for d in left}] + [n for d, n in enumerate(names_b) if d not in right]
+    out = [n for n in names_a if n not in {names_a[d] for d in left}] + [
+        n for d, n in enumerate(names_b) if d not in right
+    ]
     return contract([a, b], [names_a, names_b], out)
 
 
@@ -211,16 +229,24 @@ def einsum(equation: str, *operands: Any) -> Tensor:
     terms = left.split(",")
     if len(terms) != len(given):
         fewer = "more" if len(terms) > len(given) else "fewer"
-        raise RuntimeError(f"einsum(): {fewer} operands were provided than specified in the equation" if fewer == "more" else
-                           "einsum(): more operands were provided than specified in the equation")
-    rest = max((t.ndim - len(term.replace("...", "")) for t, term in zip(given, terms, strict=True) if "..." in term), default=0)
+        raise RuntimeError(
+            f"einsum(): {fewer} operands were provided than specified in the equation"
+            if fewer == "more"
+            else "einsum(): more operands were provided than specified in the equation"
+        )
+    rest = max(
+        (t.ndim - len(term.replace("...", "")) for t, term in zip(given, terms, strict=True) if "..." in term),
+        default=0,
+    )
     dots = [f".{i}" for i in range(rest)]
     names = [_names(t, term, dots) for t, term in zip(given, terms, strict=True)]
     if arrow:
         out = _output(right, dots)
         missing = [n for n in out if n not in {x for term in names for x in term} and n not in dots]
         if missing:
-            raise RuntimeError(f"einsum(): output subscript {missing[0]} does not appear in the equation for any input operand")
+            raise RuntimeError(
+                f"einsum(): output subscript {missing[0]} does not appear in the equation for any input operand"
+            )
         if len(set(out)) != len(out):
             raise RuntimeError("einsum(): output subscript appears more than once in the output")
     else:
@@ -233,7 +259,9 @@ def _names(t: Tensor, term: str, dots: list[str]) -> list[str]:
     head, ellipsis, tail = term.partition("...")
     if any(not c.isalpha() for c in head + tail):
         bad = next(c for c in head + tail if not c.isalpha())
-        raise RuntimeError(f"einsum(): invalid subscript given at index {term.index(bad)} in the equation string, subscripts must be in [a-zA-Z]")
+        raise RuntimeError(
+            f"einsum(): invalid subscript given at index {term.index(bad)} in the equation string, subscripts must be in [a-zA-Z]"
+        )
     middle = dots[len(dots) - (t.ndim - len(head) - len(tail)) :] if ellipsis and t.ndim > len(head) + len(tail) else []
     out = [*head, *middle, *tail]
     if len(out) != t.ndim:
@@ -316,7 +344,11 @@ def _pair(a: Tensor, x: list[Any], b: Tensor, y: list[Any], later: set[Any]) -> 
     lead_a, lead_b = pa._type.shape[: len(batch)], pb._type.shape[: len(batch)]
     ma, mb = reshape(pa, (*lead_a, size(a, x, left), k)), reshape(pb, (*lead_b, k, size(b, y, right)))
     out = matmul(ma, mb)
-    shape = (*out._type.shape[: len(batch)], *(a._type.shape[x.index(n)] for n in left), *(b._type.shape[y.index(n)] for n in right))
+    shape = (
+        *out._type.shape[: len(batch)],
+        *(a._type.shape[x.index(n)] for n in left),
+        *(b._type.shape[y.index(n)] for n in right),
+    )
     return reshape(out, shape), [*batch, *left, *right]
 
 

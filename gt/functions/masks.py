@@ -49,12 +49,20 @@ def _out(input: Tensor, dtype: DType | str | None) -> DType:
     return int64 if input.dtype.kind in "bui" else input.dtype
 
 
-def sum(input: Tensor, dim: Any = None, *, keepdim: bool = False, dtype: Any = None, mask: Tensor | None = None) -> Tensor:
+def sum(
+    input: Tensor, dim: Any = None, *, keepdim: bool = False, dtype: Any = None, mask: Tensor | None = None
+) -> Tensor:
     """Add up."""
-    return red.sum(_filled(input, mask, 0), _dims(input, dim), keepdim, dtype=_out(input, dtype)) if input.ndim else cast(_filled(input, mask, 0), _out(input, dtype))
+    return (
+        red.sum(_filled(input, mask, 0), _dims(input, dim), keepdim, dtype=_out(input, dtype))
+        if input.ndim
+        else cast(_filled(input, mask, 0), _out(input, dtype))
+    )
 
 
-def prod(input: Tensor, dim: Any = None, *, keepdim: bool = False, dtype: Any = None, mask: Tensor | None = None) -> Tensor:
+def prod(
+    input: Tensor, dim: Any = None, *, keepdim: bool = False, dtype: Any = None, mask: Tensor | None = None
+) -> Tensor:
     """Multiply."""
     out = cast(_filled(input, mask, 1), _out(input, dtype))
     for d in reversed(_dims(input, dim)):
@@ -81,25 +89,41 @@ def _extreme(dtype: DType, high: bool) -> Any:
     return int(info.max if high else info.min)
 
 
-def amax(input: Tensor, dim: Any = None, *, keepdim: bool = False, dtype: Any = None, mask: Tensor | None = None) -> Tensor:
+def amax(
+    input: Tensor, dim: Any = None, *, keepdim: bool = False, dtype: Any = None, mask: Tensor | None = None
+) -> Tensor:
     """Give the largest."""
     x = input if dtype is None else cast(input, dtype_of(dtype))
-    return red.amax(_filled(x, mask, _extreme(x.dtype, False)), _dims(input, dim), keepdim) if input.ndim else _filled(x, mask, _extreme(x.dtype, False))
+    return (
+        red.amax(_filled(x, mask, _extreme(x.dtype, False)), _dims(input, dim), keepdim)
+        if input.ndim
+        else _filled(x, mask, _extreme(x.dtype, False))
+    )
 
 
-def amin(input: Tensor, dim: Any = None, *, keepdim: bool = False, dtype: Any = None, mask: Tensor | None = None) -> Tensor:
+def amin(
+    input: Tensor, dim: Any = None, *, keepdim: bool = False, dtype: Any = None, mask: Tensor | None = None
+) -> Tensor:
     """Give the smallest."""
     x = input if dtype is None else cast(input, dtype_of(dtype))
-    return red.amin(_filled(x, mask, _extreme(x.dtype, True)), _dims(input, dim), keepdim) if input.ndim else _filled(x, mask, _extreme(x.dtype, True))
+    return (
+        red.amin(_filled(x, mask, _extreme(x.dtype, True)), _dims(input, dim), keepdim)
+        if input.ndim
+        else _filled(x, mask, _extreme(x.dtype, True))
+    )
 
 
-def argmax(input: Tensor, dim: int | None = None, *, keepdim: bool = False, dtype: Any = None, mask: Tensor | None = None) -> Tensor:
+def argmax(
+    input: Tensor, dim: int | None = None, *, keepdim: bool = False, dtype: Any = None, mask: Tensor | None = None
+) -> Tensor:
     """Give the index of the largest."""
     found = red.argmax(_filled(input, mask, _extreme(input.dtype, False)), dim, keepdim)
     return cast(found, input.dtype if dtype is None else dtype_of(dtype))
 
 
-def argmin(input: Tensor, dim: int | None = None, *, keepdim: bool = False, dtype: Any = None, mask: Tensor | None = None) -> Tensor:
+def argmin(
+    input: Tensor, dim: int | None = None, *, keepdim: bool = False, dtype: Any = None, mask: Tensor | None = None
+) -> Tensor:
     """Give the index of the smallest."""
     found = red.argmin(_filled(input, mask, _extreme(input.dtype, True)), dim, keepdim)
     return cast(found, input.dtype if dtype is None else dtype_of(dtype))
@@ -113,7 +137,9 @@ def _count(input: Tensor, mask: Tensor | None, dims: tuple[int, ...], keepdim: b
     return red.sum(wide, dims, keepdim) if input.ndim else cast(wide, int64)
 
 
-def mean(input: Tensor, dim: Any = None, *, keepdim: bool = False, dtype: Any = None, mask: Tensor | None = None) -> Tensor:
+def mean(
+    input: Tensor, dim: Any = None, *, keepdim: bool = False, dtype: Any = None, mask: Tensor | None = None
+) -> Tensor:
     """Average."""
     x = input if dtype is None else cast(input, dtype_of(dtype))
     dims = _dims(input, dim)
@@ -123,7 +149,9 @@ def mean(input: Tensor, dim: Any = None, *, keepdim: bool = False, dtype: Any = 
     return total / _count(input, mask, dims, keepdim)
 
 
-def median(input: Tensor, dim: int = -1, *, keepdim: bool = False, dtype: Any = None, mask: Tensor | None = None) -> Tensor:
+def median(
+    input: Tensor, dim: int = -1, *, keepdim: bool = False, dtype: Any = None, mask: Tensor | None = None
+) -> Tensor:
     """Give the median along ``dim``; NaN where nothing is kept."""
     x = input if dtype is None else cast(input, dtype_of(dtype))
     if x.dtype.kind != "f":
@@ -131,21 +159,36 @@ def median(input: Tensor, dim: int = -1, *, keepdim: bool = False, dtype: Any = 
     return statistics.nanmedian(_filled(x, mask, math.nan), dim, keepdim).values
 
 
-def logsumexp(input: Tensor, dim: Any = None, *, keepdim: bool = False, dtype: Any = None, mask: Tensor | None = None) -> Tensor:
+def logsumexp(
+    input: Tensor, dim: Any = None, *, keepdim: bool = False, dtype: Any = None, mask: Tensor | None = None
+) -> Tensor:
     """Give log(sum(exp(x)))."""
     x = input if dtype is None else cast(input, dtype_of(dtype))
     out = red.logsumexp(_filled(floated(x), mask, -math.inf), _dims(input, dim), keepdim)
     return cast(out, x.dtype) if x.dtype.kind in "bui" else out
 
 
-def logaddexp(input: Tensor, other: Tensor, *, dtype: Any = None, input_mask: Tensor | None = None, other_mask: Tensor | None = None) -> Tensor:
+def logaddexp(
+    input: Tensor,
+    other: Tensor,
+    *,
+    dtype: Any = None,
+    input_mask: Tensor | None = None,
+    other_mask: Tensor | None = None,
+) -> Tensor:
     """Give log(exp(input) + exp(other)) of what the masks keep."""
     a, b = (x if dtype is None else cast(x, dtype_of(dtype)) for x in (input, other))
     return plain_logaddexp(_filled(a, input_mask, -math.inf), _filled(b, other_mask, -math.inf))
 
 
 def norm(
-    input: Tensor, ord: float | None = 2.0, dim: Any = None, *, keepdim: bool = False, dtype: Any = None, mask: Tensor | None = None
+    input: Tensor,
+    ord: float | None = 2.0,
+    dim: Any = None,
+    *,
+    keepdim: bool = False,
+    dtype: Any = None,
+    mask: Tensor | None = None,
 ) -> Tensor:
     """Give the p-norm."""
     x = input if dtype is None else cast(input, dtype_of(dtype))

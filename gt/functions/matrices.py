@@ -91,7 +91,9 @@ class LstSq(NamedTuple):
 
 def _float(name: str, A: Tensor) -> Tensor:  # noqa: N803 - torch's name
     if A.dtype.kind not in "fc":
-        raise RuntimeError(f"linalg.{name}: Expected a floating point or complex tensor as input. Got {A.dtype.name.capitalize()}")
+        raise RuntimeError(
+            f"linalg.{name}: Expected a floating point or complex tensor as input. Got {A.dtype.name.capitalize()}"
+        )
     if A.dtype.itemsize == 2:
         raise RuntimeError(f"linalg.{name}: Low precision dtypes not supported. Got {A.dtype.name.capitalize()}")
     return A
@@ -153,10 +155,14 @@ def _dims(dim: Any, ndim: int) -> tuple[int, ...]:
     return tuple(sorted(out)) if ndim else ()
 
 
-def matrix_norm(A: Tensor, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False, *, dtype: Any = None) -> Tensor:  # noqa: N803
+def matrix_norm(
+    A: Tensor, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False, *, dtype: Any = None
+) -> Tensor:  # noqa: N803
     """Give a matrix norm: "fro", "nuc", or inf, -inf, 1, -1, 2, -2."""
     if A.dtype.kind not in "fc":
-        raise RuntimeError(f"linalg.matrix_norm: Expected a floating point or complex tensor as input. Got {A.dtype.name.capitalize()}")
+        raise RuntimeError(
+            f"linalg.matrix_norm: Expected a floating point or complex tensor as input. Got {A.dtype.name.capitalize()}"
+        )
     if A.ndim < 2:
         raise RuntimeError("linalg.matrix_norm: The input tensor A must have at least 2 dimensions.")
     if dtype is not None:
@@ -209,7 +215,9 @@ def norm(A: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, 
 def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
     """Give the dot products of vectors along ``dim``."""
     if x.dtype.kind not in "fc":
-        raise RuntimeError(f"linalg.vecdot: Expected a floating point or complex tensor as input. Got {x.dtype.name.capitalize()}")
+        raise RuntimeError(
+            f"linalg.vecdot: Expected a floating point or complex tensor as input. Got {x.dtype.name.capitalize()}"
+        )
     a, b = broadcast(x, y)
     return sum(conj(a) * b, dim)
 
@@ -239,7 +247,9 @@ def diagonal(A: Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> T
 def qr(A: Tensor, mode: str = "reduced") -> QR:  # noqa: N803
     """Factor into orthonormal and upper triangular; mode: reduced, complete or r."""
     if mode not in ("reduced", "complete", "r"):
-        raise RuntimeError(f"qr received unrecognized mode '{mode}' but expected one of 'reduced' (default), 'r', or 'complete'")
+        raise RuntimeError(
+            f"qr received unrecognized mode '{mode}' but expected one of 'reduced' (default), 'r', or 'complete'"
+        )
     _matrix("qr", A)
     q, r = record(OPS["qr"], (A,), (("complete", mode == "complete"),))
     return QR(zeros(0, dtype=A.dtype), r) if mode == "r" else QR(q, r)
@@ -281,7 +291,9 @@ def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -
 def adjoint(A: Tensor) -> Tensor:  # noqa: N803
     """Transpose the last two dims and conjugate."""
     if A.ndim < 2:
-        raise RuntimeError(f"tensor.adjoint() is only supported on matrices or batches of matrices. Got {A.ndim}-D tensor.")
+        raise RuntimeError(
+            f"tensor.adjoint() is only supported on matrices or batches of matrices. Got {A.ndim}-D tensor."
+        )
     return conj(transpose(A, -2, -1))
 
 
@@ -366,7 +378,10 @@ def _count(n: int) -> Tensor:
 
 
 def lu_unpack(
-    LU_data: Tensor, LU_pivots: Tensor, unpack_data: bool = True, unpack_pivots: bool = True  # noqa: N803
+    LU_data: Tensor,
+    LU_pivots: Tensor,
+    unpack_data: bool = True,
+    unpack_pivots: bool = True,  # noqa: N803
 ) -> LU:
     """Give P, L and U from ``lu_factor``'s result."""
     m, n = LU_data._type.shape[-2:]
@@ -390,7 +405,9 @@ def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:  # noqa: N803
     """Solve A X = B (or X A = B)."""
     _matrix("solve", A, True)
     if A.dtype is not B.dtype:
-        raise RuntimeError(f"linalg.solve: Expected A and B to have the same dtype, but found A of type {A.dtype!r} and B of type {B.dtype!r} instead")
+        raise RuntimeError(
+            f"linalg.solve: Expected A and B to have the same dtype, but found A of type {A.dtype!r} and B of type {B.dtype!r} instead"
+        )
     vector = _is_vector(A, B)
     if vector and not left:
         raise RuntimeError(
@@ -418,7 +435,12 @@ def solve_ex(A: Tensor, B: Tensor, *, left: bool = True, check_errors: bool = Fa
 
 
 def solve_triangular(
-    A: Tensor, B: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False  # noqa: N803
+    A: Tensor,
+    B: Tensor,
+    *,
+    upper: bool,
+    left: bool = True,
+    unitriangular: bool = False,  # noqa: N803
 ) -> Tensor:
     """Solve with a triangular matrix; unitriangular: its diagonal counts as 1."""
     _matrix("solve_triangular", A, True)
@@ -578,7 +600,9 @@ def tensorinv(A: Tensor, ind: int = 2) -> Tensor:  # noqa: N803
     if ind <= 0:
         raise RuntimeError("Expected a strictly positive integer for 'ind'")
     if rows != columns:
-        raise RuntimeError(f"Expected self to satisfy the requirement prod(self.shape[ind:]) == prod(self.shape[:ind]), but got {columns} != {rows}")
+        raise RuntimeError(
+            f"Expected self to satisfy the requirement prod(self.shape[ind:]) == prod(self.shape[:ind]), but got {columns} != {rows}"
+        )
     return reshape(inv(reshape(A, (rows, columns))), (*s[ind:], *s[:ind]))
 
 
@@ -591,7 +615,9 @@ def tensorsolve(A: Tensor, B: Tensor, dims: Sequence[int] | None = None) -> Tens
     result = a._type.shape[B.ndim :]
     n = math.prod(result)
     if n != math.prod(a._type.shape[: B.ndim]):
-        raise RuntimeError("Expected self to satisfy the requirement prod(self.shape[other.ndim:]) == prod(self.shape[:other.ndim])")
+        raise RuntimeError(
+            "Expected self to satisfy the requirement prod(self.shape[other.ndim:]) == prod(self.shape[:other.ndim])"
+        )
     return reshape(solve(reshape(a, (n, n)), reshape(B, -1)), result)
 
 
@@ -631,7 +657,11 @@ def cholesky_solve(B: Tensor, L: Tensor, upper: bool = False) -> Tensor:  # noqa
 
 
 def triangular_solve(
-    b: Tensor, A: Tensor, upper: bool = True, transpose: bool = False, unitriangular: bool = False  # noqa: N803
+    b: Tensor,
+    A: Tensor,
+    upper: bool = True,
+    transpose: bool = False,
+    unitriangular: bool = False,  # noqa: N803
 ) -> tuple[Tensor, Tensor]:
     """Solve with a triangular matrix; gives the solution and the matrix (torch's old form)."""
     a = A.mT if transpose else A
@@ -657,7 +687,9 @@ def qr_(input: Tensor, some: bool = True) -> QR:
 def old_norm(input: Tensor, p: Any = "fro", dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
     """Give a norm: torch.norm's form."""
     if input.dtype.kind not in "fc":
-        raise RuntimeError(f"norm(): expected a floating point or complex tensor as input. Got {input.dtype.name.capitalize()}")
+        raise RuntimeError(
+            f"norm(): expected a floating point or complex tensor as input. Got {input.dtype.name.capitalize()}"
+        )
     if p == "nuc":
         dims = (-2, -1) if dim is None else dim
         if dim is None and input.ndim != 2:
@@ -672,7 +704,9 @@ def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str = "use_mm_fo
     if x1.ndim < 2 or x2.ndim < 2:
         raise RuntimeError(f"cdist only supports at least 2D tensors, X1 got: {x1.ndim}D")
     if x1._type.shape[-1] != x2._type.shape[-1]:
-        raise RuntimeError(f"X1 and X2 must have the same number of columns. X1: {x1._type.shape[-1]} X2: {x2._type.shape[-1]}")
+        raise RuntimeError(
+            f"X1 and X2 must have the same number of columns. X1: {x1._type.shape[-1]} X2: {x2._type.shape[-1]}"
+        )
     apart = unsqueeze(x1, -2) - unsqueeze(x2, -3)
     if apart._type.shape[-1] == 0:
         return sum(apart, -1)

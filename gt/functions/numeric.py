@@ -14,7 +14,14 @@ import numpy as np
 from gt.functions.pointwise import abs as abs_
 from gt.functions.pointwise import add, div, eq, isfinite, isinf, isnan, le, logical_and, mul, sub, where
 from gt.functions.promote import (
-    binary, broadcast, cast, floated, get_default_dtype, need_tensor, promoted, unary,
+    binary,
+    broadcast,
+    cast,
+    floated,
+    get_default_dtype,
+    need_tensor,
+    promoted,
+    unary,
 )  # fmt: skip
 from gt.handle import Handle
 from gt.ir.ops import OPS
@@ -310,7 +317,14 @@ def complex(real: Tensor, imag: Tensor) -> Tensor:
 
 
 def _scalar(t: Handle) -> str:
-    names = {"float32": "Float", "float64": "Double", "float16": "Half", "bfloat16": "BFloat16", "int64": "Long", "int32": "Int"}
+    names = {
+        "float32": "Float",
+        "float64": "Double",
+        "float16": "Half",
+        "bfloat16": "BFloat16",
+        "int64": "Long",
+        "int32": "Int",
+    }
     return names.get(t._type.dtype.name, t._type.dtype.name.capitalize())
 
 
@@ -381,7 +395,9 @@ def equal(input: Tensor, other: Tensor) -> bool:
     """Say whether shapes and all elements are equal. Flushes."""
     need_tensor("equal", input=input, other=other)
     if input._type.dtype is not other._type.dtype:
-        raise RuntimeError(f"Expected object of data type {input._type.dtype!r} but got data type {other._type.dtype!r}")
+        raise RuntimeError(
+            f"Expected object of data type {input._type.dtype!r} but got data type {other._type.dtype!r}"
+        )
     if input._type.shape != other._type.shape:
         return False
     same = eq(input, other)
@@ -421,5 +437,3 @@ def broadcast_tensors(*tensors: Any) -> tuple[Tensor, ...]:
     given = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], list | tuple) else tensors
     shape = broadcast_shapes(*(t._type.shape for t in given))
     return tuple(t.expand(shape) for t in given)
-
-

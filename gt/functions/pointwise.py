@@ -9,7 +9,18 @@ import builtins
 from typing import TYPE_CHECKING, Any
 
 from gt.functions.promote import (
-    binary, cast, float_unary, is_number, need_tensor, number_dtype, operand, pair_dtype, promoted, refuse, result_dtype, unary,
+    binary,
+    cast,
+    float_unary,
+    is_number,
+    need_tensor,
+    number_dtype,
+    operand,
+    pair_dtype,
+    promoted,
+    refuse,
+    result_dtype,
+    unary,
 )  # fmt: skip
 from gt.handle import Handle
 from gt.ir.ops import OPS
@@ -113,42 +124,42 @@ def atan2(input: Tensor, other: Tensor) -> Tensor:
 def eq(input: Tensor, other: Any) -> Tensor:
     """Compare, elementwise; the result is bool."""
     if not isinstance(input, Handle):
-        raise refuse("eq", input, "\'input\' (position 1)")
+        raise refuse("eq", input, "'input' (position 1)")
     return binary(OPS["eq"], input, other)
 
 
 def ne(input: Tensor, other: Any) -> Tensor:
     """Say where ``input != other``."""
     if not isinstance(input, Handle):
-        raise refuse("ne", input, "\'input\' (position 1)")
+        raise refuse("ne", input, "'input' (position 1)")
     return binary(OPS["ne"], input, other)
 
 
 def lt(input: Tensor, other: Tensor | Scalar) -> Tensor:
     """Say where ``input < other``."""
     if not isinstance(input, Handle):
-        raise refuse("lt", input, "\'input\' (position 1)")
+        raise refuse("lt", input, "'input' (position 1)")
     return binary(OPS["lt"], input, other)
 
 
 def le(input: Tensor, other: Tensor | Scalar) -> Tensor:
     """Say where ``input <= other``."""
     if not isinstance(input, Handle):
-        raise refuse("le", input, "\'input\' (position 1)")
+        raise refuse("le", input, "'input' (position 1)")
     return binary(OPS["le"], input, other)
 
 
 def gt(input: Tensor, other: Tensor | Scalar) -> Tensor:
     """Say where ``input > other``."""
     if not isinstance(input, Handle):
-        raise refuse("gt", input, "\'input\' (position 1)")
+        raise refuse("gt", input, "'input' (position 1)")
     return binary(OPS["gt"], input, other)
 
 
 def ge(input: Tensor, other: Tensor | Scalar) -> Tensor:
     """Say where ``input >= other``."""
     if not isinstance(input, Handle):
-        raise refuse("ge", input, "\'input\' (position 1)")
+        raise refuse("ge", input, "'input' (position 1)")
     return binary(OPS["ge"], input, other)
 
 
@@ -200,7 +211,9 @@ def bitwise_xor(input: Tensor, other: Tensor | Scalar) -> Tensor:
 def _bitwise(name: str, a: Any, b: Any) -> Tensor:
     for t in (a, b):
         if isinstance(t, Handle) and t._type.dtype.kind in "fc":
-            raise NotImplementedError(f"bitwise_{name} is not implemented for {t._type.dtype}: use an integer or bool tensor")
+            raise NotImplementedError(
+                f"bitwise_{name} is not implemented for {t._type.dtype}: use an integer or bool tensor"
+            )
     return binary(OPS[f"bitwise_{name}"], a, b)
 
 
@@ -216,7 +229,9 @@ def where(condition: Tensor, input: Tensor | Scalar | None = None, other: Tensor
     if input is None and other is None:
         return condition.nonzero(as_tuple=True)
     if condition.dtype.name not in ("bool", "uint8"):
-        raise RuntimeError(f"where expected condition to be a boolean tensor, but got a tensor with dtype {condition.dtype.name.capitalize()}")
+        raise RuntimeError(
+            f"where expected condition to be a boolean tensor, but got a tensor with dtype {condition.dtype.name.capitalize()}"
+        )
     tensors = [t._type for t in (input, other) if isinstance(t, Handle)]
     numbers = [t for t in (input, other) if not isinstance(t, Handle)]
     if isinstance(input, Handle) and isinstance(other, Handle):
@@ -308,6 +323,8 @@ def round(input: Tensor, *, decimals: int = 0) -> Tensor:
 def square(input: Tensor) -> Tensor:
     """Multiply with itself; bool becomes int64."""
     return unary(OPS["square"], cast(input, int64) if input._type.dtype.kind == "b" else input)
+
+
 isnan, isinf, isfinite = map(_unary, ("isnan", "isinf", "isfinite"))
 absolute, negative = abs, neg
 arccos, arccosh, arcsin, arcsinh, arctan, arctanh, arctan2 = acos, acosh, asin, asinh, atan, atanh, atan2

@@ -72,7 +72,9 @@ def result_dtype(tensors: Iterable[TensorType], numbers: Sequence[Scalar] = ()) 
 def result_type(tensor1: Tensor | Scalar, tensor2: Tensor | Scalar) -> DType:
     """Give the dtype of an arithmetic op on these two."""
     both = (tensor1, tensor2)
-    return result_dtype([t._type for t in both if isinstance(t, Handle)], [t for t in both if not isinstance(t, Handle)])
+    return result_dtype(
+        [t._type for t in both if isinstance(t, Handle)], [t for t in both if not isinstance(t, Handle)]
+    )
 
 
 def can_cast(from_: DType, to: DType) -> bool:
@@ -125,8 +127,10 @@ def is_number(value: object) -> bool:
 
 
 def refuse(name: str, value: object, argument: str = "") -> TypeError:
-    where = f"argument {argument} must be Tensor, not {type(value).__name__}" if argument else (
-        f"expected a gt.Tensor or a number, got {type(value).__name__}"
+    where = (
+        f"argument {argument} must be Tensor, not {type(value).__name__}"
+        if argument
+        else (f"expected a gt.Tensor or a number, got {type(value).__name__}")
     )
     return TypeError(
         f"{name}(): {where}"

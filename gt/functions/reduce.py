@@ -76,22 +76,30 @@ def prod(
     return record(OPS["prod"], (cast(input, out),), _attrs(dims, keepdim, keepdims))
 
 
-def amax(input: Tensor, dim: Dims = None, keepdim: bool = False, *, axis: Dims = None, keepdims: bool | None = None) -> Tensor:
+def amax(
+    input: Tensor, dim: Dims = None, keepdim: bool = False, *, axis: Dims = None, keepdims: bool | None = None
+) -> Tensor:
     """Give the largest over dims; ties share the gradient."""
     return record(OPS["amax"], (input,), _attrs(_dims(input, dim, axis), keepdim, keepdims))
 
 
-def amin(input: Tensor, dim: Dims = None, keepdim: bool = False, *, axis: Dims = None, keepdims: bool | None = None) -> Tensor:
+def amin(
+    input: Tensor, dim: Dims = None, keepdim: bool = False, *, axis: Dims = None, keepdims: bool | None = None
+) -> Tensor:
     """Give the smallest over dims; ties share the gradient."""
     return record(OPS["amin"], (input,), _attrs(_dims(input, dim, axis), keepdim, keepdims))
 
 
-def max(input: Tensor, dim: Any = None, keepdim: bool = False, *, axis: int | None = None, keepdims: bool | None = None) -> Any:
+def max(
+    input: Tensor, dim: Any = None, keepdim: bool = False, *, axis: int | None = None, keepdims: bool | None = None
+) -> Any:
     """Give the largest of all elements; with ``dim``, (values, indices); with a tensor, ``maximum``."""
     return _extreme("max", input, dim, keepdim, axis, keepdims)
 
 
-def min(input: Tensor, dim: Any = None, keepdim: bool = False, *, axis: int | None = None, keepdims: bool | None = None) -> Any:
+def min(
+    input: Tensor, dim: Any = None, keepdim: bool = False, *, axis: int | None = None, keepdims: bool | None = None
+) -> Any:
     """Give the smallest of all elements; with ``dim``, (values, indices); with a tensor, ``minimum``."""
     return _extreme("min", input, dim, keepdim, axis, keepdims)
 
@@ -107,7 +115,9 @@ def _extreme(name: str, input: Tensor, dim: Any, keepdim: bool, axis: int | None
         return record(OPS[f"a{name}"], (input,), _attrs(tuple(range(input.ndim)), keepdim, keepdims))
     keep = bool(keepdim if keepdims is None else keepdims)
     index = _arg(f"arg{name}", input, from_dim, True)
-    values = record(OPS["gather"], (input, index), (("dim", normalize_dim(from_dim, input.ndim)),)) if input.ndim else input
+    values = (
+        record(OPS["gather"], (input, index), (("dim", normalize_dim(from_dim, input.ndim)),)) if input.ndim else input
+    )
     if not keep and input.ndim:
         values, index = squeeze(values, from_dim), squeeze(index, from_dim)
     return ValuesIndices(values, index)
@@ -140,12 +150,16 @@ def _arg(name: str, input: Tensor, dim: int | None, keepdim: bool) -> Tensor:
     return record(OPS[name], (input,), (("dim", normalize_dim(dim, input.ndim)), ("keepdim", bool(keepdim))))
 
 
-def any(input: Tensor, dim: Dims = None, keepdim: bool = False, *, axis: Dims = None, keepdims: bool | None = None) -> Tensor:
+def any(
+    input: Tensor, dim: Dims = None, keepdim: bool = False, *, axis: Dims = None, keepdims: bool | None = None
+) -> Tensor:
     """Say whether any element is true over dims (all if None)."""
     return record(OPS["any"], (to_bool(input),), _attrs(_dims(input, dim, axis), keepdim, keepdims))
 
 
-def all(input: Tensor, dim: Dims = None, keepdim: bool = False, *, axis: Dims = None, keepdims: bool | None = None) -> Tensor:
+def all(
+    input: Tensor, dim: Dims = None, keepdim: bool = False, *, axis: Dims = None, keepdims: bool | None = None
+) -> Tensor:
     """Say whether all elements are true over dims (all if None)."""
     return record(OPS["all"], (to_bool(input),), _attrs(_dims(input, dim, axis), keepdim, keepdims))
 

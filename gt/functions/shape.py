@@ -24,9 +24,13 @@ RESHAPE, PERMUTE, EXPAND, SLICE = OPS["reshape"], OPS["permute"], OPS["expand"],
 
 def ints(args: tuple[Any, ...]) -> tuple[int, ...]:
     """Take ``f(2, 3)`` and ``f((2, 3))`` alike."""
-    if len(args) == 1 and not isinstance(args[0], int) and not hasattr(args[0], "__index__"):
-        args = tuple(args[0])
-    elif len(args) == 1 and isinstance(args[0], tuple | list):
+    if (
+        len(args) == 1
+        and not isinstance(args[0], int)
+        and not hasattr(args[0], "__index__")
+        or len(args) == 1
+        and isinstance(args[0], tuple | list)
+    ):
         args = tuple(args[0])
     return tuple([a if a.__class__ is int else a.__index__() for a in args])
 
@@ -45,7 +49,9 @@ def infer_shape(shape: Shape, numel: int) -> Shape:
     if known == 0:
         if numel:
             raise ShapeError(f"shape '{list(shape)}' is invalid for input of size {numel}")
-        raise RuntimeError(f"cannot reshape tensor of 0 elements into shape {list(shape)} because the unspecified dimension size -1 can be any value and is ambiguous")
+        raise RuntimeError(
+            f"cannot reshape tensor of 0 elements into shape {list(shape)} because the unspecified dimension size -1 can be any value and is ambiguous"
+        )
     if numel % known:
         raise ShapeError(f"shape '{list(shape)}' is invalid for input of size {numel}")
     return tuple(numel // known if s == -1 else s for s in shape)
@@ -201,7 +207,9 @@ def expand(input: Tensor, *sizes: Any, implicit: bool = False) -> Tensor:
         own = s[d - lead] if d >= lead else None
         if size == -1:
             if own is None:
-                raise RuntimeError(f"The expanded size of the tensor (-1) isn't allowed in a leading, non-existing dimension {d}")
+                raise RuntimeError(
+                    f"The expanded size of the tensor (-1) isn't allowed in a leading, non-existing dimension {d}"
+                )
             size = own
         elif own is not None and own not in (1, size):
             raise ShapeError(
@@ -274,7 +282,9 @@ def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     first = tensors[0]._type.shape
     for i, other in enumerate(tensors):
         if other._type.shape != first:
-            raise ShapeError(f"stack expects each tensor to be equal size, but got {list(first)} at entry 0 and {list(other._type.shape)} at entry {i}")
+            raise ShapeError(
+                f"stack expects each tensor to be equal size, but got {list(first)} at entry 0 and {list(other._type.shape)} at entry {i}"
+            )
     d = normalize_dim(dim, len(first) + 1)
     return cat([unsqueeze(x, d) for x in tensors], d)
 
@@ -309,7 +319,9 @@ def select(input: Tensor, dim: int, index: int) -> Tensor:
     d = normalize_dim(dim, input.ndim)
     size = input._type.shape[d]
     if not -size <= index < size:
-        raise DimError(f"select(): index {index} out of range for tensor of size {list(input._type.shape)} at dimension {d}")
+        raise DimError(
+            f"select(): index {index} out of range for tensor of size {list(input._type.shape)} at dimension {d}"
+        )
     index %= size
     return squeeze(slice_dim(input, d, index, index + 1), d)
 

@@ -39,7 +39,10 @@ i0, i0e, i1, i1e = map(_real, ("i0", "i0e", "i1", "i1e"))
 ndtri, log_ndtr, erfcx = map(_real, ("ndtri", "log_ndtr", "erfcx"))
 bessel_j0, bessel_j1, bessel_y0, bessel_y1 = map(_real, ("bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1"))
 modified_bessel_k0, modified_bessel_k1 = _real("modified_bessel_k0"), _real("modified_bessel_k1")
-scaled_modified_bessel_k0, scaled_modified_bessel_k1 = _real("scaled_modified_bessel_k0"), _real("scaled_modified_bessel_k1")
+scaled_modified_bessel_k0, scaled_modified_bessel_k1 = (
+    _real("scaled_modified_bessel_k0"),
+    _real("scaled_modified_bessel_k1"),
+)
 modified_bessel_i0, modified_bessel_i1 = _real("modified_bessel_i0", "i0"), _real("modified_bessel_i1", "i1")
 spherical_bessel_j0, airy_ai = _real("spherical_bessel_j0"), _real("airy_ai")
 gammaln, psi = lgamma, digamma
@@ -135,7 +138,9 @@ igamma, igammac = gammainc, gammaincc
 def _polynomial(name: str) -> Any:
     def function(input: Tensor | Scalar, n: Tensor | Scalar) -> Tensor:
         x = floated(input) if isinstance(input, Handle) else input
-        degree = cast(n, x._type.dtype if isinstance(x, Handle) else get_default_dtype()) if isinstance(n, Handle) else n
+        degree = (
+            cast(n, x._type.dtype if isinstance(x, Handle) else get_default_dtype()) if isinstance(n, Handle) else n
+        )
         return binary(OPS[name], x, degree, floating=True)
 
     function.__name__ = function.__qualname__ = name
@@ -143,12 +148,20 @@ def _polynomial(name: str) -> Any:
     return function
 
 
-chebyshev_polynomial_t, chebyshev_polynomial_u = _polynomial("chebyshev_polynomial_t"), _polynomial("chebyshev_polynomial_u")
-chebyshev_polynomial_v, chebyshev_polynomial_w = _polynomial("chebyshev_polynomial_v"), _polynomial("chebyshev_polynomial_w")
+chebyshev_polynomial_t, chebyshev_polynomial_u = (
+    _polynomial("chebyshev_polynomial_t"),
+    _polynomial("chebyshev_polynomial_u"),
+)
+chebyshev_polynomial_v, chebyshev_polynomial_w = (
+    _polynomial("chebyshev_polynomial_v"),
+    _polynomial("chebyshev_polynomial_w"),
+)
 shifted_chebyshev_polynomial_t = _polynomial("shifted_chebyshev_polynomial_t")
 shifted_chebyshev_polynomial_u = _polynomial("shifted_chebyshev_polynomial_u")
 shifted_chebyshev_polynomial_v = _polynomial("shifted_chebyshev_polynomial_v")
 shifted_chebyshev_polynomial_w = _polynomial("shifted_chebyshev_polynomial_w")
 hermite_polynomial_h, hermite_polynomial_he = _polynomial("hermite_polynomial_h"), _polynomial("hermite_polynomial_he")
-laguerre_polynomial_l, legendre_polynomial_p = _polynomial("laguerre_polynomial_l"), _polynomial("legendre_polynomial_p")
-
+laguerre_polynomial_l, legendre_polynomial_p = (
+    _polynomial("laguerre_polynomial_l"),
+    _polynomial("legendre_polynomial_p"),
+)

@@ -18,7 +18,13 @@ from gt.functions.pointwise import abs as abs_
 from gt.functions.pointwise import isnan, logical_not, sqrt, where
 from gt.functions.promote import broadcast, cast, floated
 from gt.functions.reduce import (
-    ValuesIndices, amax, amin, mean, std, sum, var,
+    ValuesIndices,
+    amax,
+    amin,
+    mean,
+    std,
+    sum,
+    var,
 )  # fmt: skip
 from gt.functions.reduce import sort as sort_
 from gt.functions.shape import narrow, reshape, squeeze, unsqueeze
@@ -51,7 +57,12 @@ class Histogram(NamedTuple):
 
 
 def var_mean(
-    input: Tensor, dim: Dims = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = None
+    input: Tensor,
+    dim: Dims = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Give variance and mean over dims."""
     real_dims = None if isinstance(dim, bool) else dim
@@ -59,7 +70,12 @@ def var_mean(
 
 
 def std_mean(
-    input: Tensor, dim: Dims = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = None
+    input: Tensor,
+    dim: Dims = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Give standard deviation and mean over dims."""
     real_dims = None if isinstance(dim, bool) else dim
@@ -112,7 +128,9 @@ def _median(name: str, input: Tensor, dim: int | None, keepdim: bool) -> Any:
     real_only(name, input)
     if dim is None:
         if input.numel() == 0:
-            return tensor(math.nan, dtype=input.dtype) if input.dtype.kind == "f" else tensor(-(2**63), dtype=input.dtype)
+            return (
+                tensor(math.nan, dtype=input.dtype) if input.dtype.kind == "f" else tensor(-(2**63), dtype=input.dtype)
+            )
         return _median(name, reshape(input, -1), 0, False).values
     d = normalize_dim(dim, input.ndim)
     if not input.ndim:
@@ -188,7 +206,11 @@ def _quantile(name: str, input: Tensor, q: Any, dim: int | None, keepdim: bool, 
     top = cast(count - 1, input.dtype).clamp(min=0) if count is not None else float(n - 1)
     line = reshape(points, (*(1,) * (values.ndim - 1), points.numel()))
     rank = line * top
-    rank = rank.expand(*values._type.shape[:-1], points.numel()) if rank._type.shape[:-1] != values._type.shape[:-1] else rank
+    rank = (
+        rank.expand(*values._type.shape[:-1], points.numel())
+        if rank._type.shape[:-1] != values._type.shape[:-1]
+        else rank
+    )
     if interpolation == "lower":
         rank = rank.floor()
     elif interpolation == "higher":
@@ -206,7 +228,11 @@ def _quantile(name: str, input: Tensor, q: Any, dim: int | None, keepdim: bool, 
         out = where(bad, math.nan, out)
     out = out.movedim(-1, 0)
     if keepdim and input.ndim:
-        out = out.unsqueeze(-1 if d is None else d + 1) if d is not None else reshape(out, (points.numel(), *(1,) * input.ndim))
+        out = (
+            out.unsqueeze(-1 if d is None else d + 1)
+            if d is not None
+            else reshape(out, (points.numel(), *(1,) * input.ndim))
+        )
     return out if points.ndim else squeeze(out, 0)
 
 
@@ -227,7 +253,9 @@ def nansum(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: DTy
 def nanmean(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: DType | str | None = None) -> Tensor:
     """Average what is not NaN."""
     if input.dtype.kind != "f":
-        raise RuntimeError(f"nanmean(): expected input to have floating point or complex dtype but got {input.dtype.name}")
+        raise RuntimeError(
+            f"nanmean(): expected input to have floating point or complex dtype but got {input.dtype.name}"
+        )
     return nansum(input, dim, keepdim, dtype=dtype) / sum(logical_not(isnan(input)), dim, keepdim)
 
 
@@ -254,7 +282,9 @@ def logcumsumexp(input: Tensor, dim: int) -> Tensor:
     return record(OPS["logcumsumexp"], (floated(input),), (("dim", d),))
 
 
-def diff(input: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None, append: Tensor | None = None) -> Tensor:
+def diff(
+    input: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None, append: Tensor | None = None
+) -> Tensor:
     """Give the n-th differences of neighbours along ``dim``."""
     if not input.ndim:
         raise RuntimeError("diff expects input to be at least one-dimensional")
@@ -268,7 +298,9 @@ def diff(input: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None
         if p.ndim != input.ndim:
             raise RuntimeError("diff expects prepend or append to be the same dimension as input")
         if any(a != b for i, (a, b) in enumerate(zip(p._type.shape, input._type.shape, strict=True)) if i != d):
-            bad = next(i for i, (a, b) in enumerate(zip(p._type.shape, input._type.shape, strict=True)) if i != d and a != b)
+            bad = next(
+                i for i, (a, b) in enumerate(zip(p._type.shape, input._type.shape, strict=True)) if i != d and a != b
+            )
             raise RuntimeError(
                 "diff expects the shape of tensor to prepend or append to match that of input except along the differencing "
                 f"dimension; input.size({bad}) = {input._type.shape[bad]}, but got tensor.size({bad}) = {p._type.shape[bad]}"
@@ -317,9 +349,7 @@ def _trapezoids(y: Tensor, x: Tensor | None, dx: Scalar, dim: int) -> Tensor:
     return halves * widths
 
 
-def gradient(
-    input: Tensor, *, spacing: Any = 1, dim: Dims = None, edge_order: int = 1
-) -> tuple[Tensor, ...]:
+def gradient(input: Tensor, *, spacing: Any = 1, dim: Dims = None, edge_order: int = 1) -> tuple[Tensor, ...]:
     """Estimate derivatives along dims by central differences; one-sided of ``edge_order`` at the ends."""
     dims = list(normalize_dims(dim, input.ndim))
     if dim is not None and not isinstance(dim, int):
@@ -329,7 +359,11 @@ def gradient(
     spacing = 1 if spacing is None else spacing
     spacings = list(spacing) if isinstance(spacing, list | tuple) else [spacing] * len(dims)
     if isinstance(spacing, list | tuple) and len(spacings) != len(dims):
-        kind = "to be unspecified, a scalar, or a list" if not any(isinstance(s, Handle) for s in spacings) else "to be a list"
+        kind = (
+            "to be unspecified, a scalar, or a list"
+            if not any(isinstance(s, Handle) for s in spacings)
+            else "to be a list"
+        )
         raise RuntimeError(
             f"torch.gradient expected spacing {kind} of length equal to 'self.dim() - 1' or the number of dims, got {len(spacings)}"
         )
@@ -347,12 +381,16 @@ def _along(t: Tensor, d: int, step: Any, edge_order: int) -> Tensor:
     at = lambda start, count: narrow(t, d, start, count)  # noqa: E731
     if isinstance(step, Handle):
         if step.ndim != 1 or step.numel() != n:
-            raise RuntimeError("torch.gradient expected each element of `spacing` to have one dimension of the dim's size")
+            raise RuntimeError(
+                "torch.gradient expected each element of `spacing` to have one dimension of the dim's size"
+            )
         h = diff(step)
         shape = lambda v: reshape(v, (-1, *(1,) * (t.ndim - d - 1)))  # noqa: E731
         a, b = shape(narrow(h, 0, 0, n - 2)), shape(narrow(h, 0, 1, n - 2))
         inner = (
-            at(0, n - 2) * (-b / (a * (a + b))) + at(1, n - 2) * ((b - a) / (a * b)) + at(2, n - 2) * (a / (b * (a + b)))
+            at(0, n - 2) * (-b / (a * (a + b)))
+            + at(1, n - 2) * ((b - a) / (a * b))
+            + at(2, n - 2) * (a / (b * (a + b)))
         )
         first, last = shape(narrow(h, 0, 0, 1)), shape(narrow(h, 0, n - 2, 1))
         if edge_order == 1:
@@ -378,10 +416,14 @@ def _edge(a: Any, b: Any, c: Any, h1: Any, h2: Any) -> Any:
 # -- covariance
 
 
-def cov(input: Tensor, *, correction: int = 1, fweights: Tensor | None = None, aweights: Tensor | None = None) -> Tensor:
+def cov(
+    input: Tensor, *, correction: int = 1, fweights: Tensor | None = None, aweights: Tensor | None = None
+) -> Tensor:
     """Give the covariance matrix of rows; columns are observations, with whole-number and real weights."""
     if input.ndim > 2:
-        raise RuntimeError(f"cov(): expected input to have two or fewer dimensions but got an input with {input.ndim} dimensions")
+        raise RuntimeError(
+            f"cov(): expected input to have two or fewer dimensions but got an input with {input.ndim} dimensions"
+        )
     if input.dtype is bool_:
         raise RuntimeError("cov(): bool dtype is not supported for input")
     x = floated(reshape(input, (1, -1)) if input.ndim < 2 else input)
@@ -391,12 +433,16 @@ def cov(input: Tensor, *, correction: int = 1, fweights: Tensor | None = None, a
         if w is None:
             continue
         if w.ndim > 1:
-            raise RuntimeError(f"cov(): expected {name} to have one or fewer dimensions but got {name} with {w.ndim} dimensions")
+            raise RuntimeError(
+                f"cov(): expected {name} to have one or fewer dimensions but got {name} with {w.ndim} dimensions"
+            )
         if (w.dtype.kind in "ui") != (name == "fweights"):
             kinds = "integral" if name == "fweights" else "floating point"
             raise RuntimeError(f"cov(): expected {name} to have {kinds} dtype but got {name} with {w.dtype.name} dtype")
         if w.numel() != n:
-            raise RuntimeError(f"cov(): expected {name} to have the same numel as there are observations in the input but got {w.numel()} != {n}")
+            raise RuntimeError(
+                f"cov(): expected {name} to have the same numel as there are observations in the input but got {w.numel()} != {n}"
+            )
         if w.numel() and bool((w < 0).any()):
             raise RuntimeError(f"cov(): {name} cannot be negative")
         weights = w if weights is None else weights * w
@@ -424,7 +470,9 @@ def cov(input: Tensor, *, correction: int = 1, fweights: Tensor | None = None, a
 def corrcoef(input: Tensor) -> Tensor:
     """Give the correlation coefficients of rows."""
     if input.ndim > 2:
-        raise RuntimeError(f"corrcoef(): expected input to have two or fewer dimensions but got an input with {input.ndim} dimensions")
+        raise RuntimeError(
+            f"corrcoef(): expected input to have two or fewer dimensions but got an input with {input.ndim} dimensions"
+        )
     c = cov(input)
     if not c.ndim:
         return c / c
@@ -485,9 +533,7 @@ def histogram(
     if isinstance(bins, Handle):
         edges = bins
     else:
-        low, high = range if range is not None else (
-            (float(amin(x)), float(amax(x))) if x.numel() else (0.0, 0.0)
-        )
+        low, high = range if range is not None else ((float(amin(x)), float(amax(x))) if x.numel() else (0.0, 0.0))
         if low == high:
             low, high = (low - 0.5, high + 0.5) if x.numel() or range is not None else (0.0, 1.0)
         edges = linspace(low, high, int(bins) + 1, dtype=input.dtype)
@@ -552,7 +598,11 @@ def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, inve
 
 
 def unique(
-    input: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
+    input: Tensor,
+    sorted: bool = True,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    dim: int | None = None,
 ) -> Any:
     """Give the distinct elements (or slices along ``dim``) in order. Flushes."""
     array = input._read()
@@ -580,7 +630,9 @@ def unique_consecutive(
     values = rows[new]
     if dim is None:
         return _uniques(input, values.reshape(-1), inverse.reshape(array.shape), counts, return_inverse, return_counts)
-    return _uniques(input, np.moveaxis(values, 0, normalize_dim(dim, input.ndim)), inverse, counts, return_inverse, return_counts)
+    return _uniques(
+        input, np.moveaxis(values, 0, normalize_dim(dim, input.ndim)), inverse, counts, return_inverse, return_counts
+    )
 
 
 def _uniques(input: Tensor, values: Any, inverse: Any, counts: Any, with_inverse: bool, with_counts: bool) -> Any:
@@ -644,5 +696,3 @@ def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
     d = normalize_dim(dim, input.ndim)
     size = power_norm(input, p, tuple(i for i in range(input.ndim) if i != d), True)
     return input * where(size > maxnorm, maxnorm / (size + 1e-7), 1.0)
-
-

@@ -20,7 +20,13 @@ if TYPE_CHECKING:
 
 
 def _make(
-    name: str, M: int, dtype: Any, requires_grad: bool, window: Callable[[np.ndarray], np.ndarray], sym: bool, layout: Any = None  # noqa: N803
+    name: str,
+    M: int,
+    dtype: Any,
+    requires_grad: bool,
+    window: Callable[[np.ndarray], np.ndarray],
+    sym: bool,
+    layout: Any = None,  # noqa: N803
 ) -> Tensor:
     if not isinstance(M, int):
         raise TypeError(f"{name}(): argument 'M' must be int, not {type(M).__name__}")
@@ -42,7 +48,16 @@ def _cosines(weights: Iterable[float], k: np.ndarray) -> np.ndarray:
     return np.sum([(-1) ** i * a * np.cos(i * angle) for i, a in enumerate(weights)], axis=0)
 
 
-def general_cosine(M: int, *, a: Iterable[float], sym: bool = True, dtype: Any = None, layout: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:  # noqa: N803
+def general_cosine(
+    M: int,
+    *,
+    a: Iterable[float],
+    sym: bool = True,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:  # noqa: N803
     """Give a weighted sum of cosines."""
     if not isinstance(a, Iterable):
         raise TypeError("Coefficients must be a list/tuple")
@@ -53,7 +68,15 @@ def general_cosine(M: int, *, a: Iterable[float], sym: bool = True, dtype: Any =
 
 
 def _fixed(name: str, weights: tuple[float, ...]) -> Any:
-    def window(M: int, *, sym: bool = True, dtype: Any = None, layout: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:  # noqa: N803
+    def window(
+        M: int,
+        *,
+        sym: bool = True,
+        dtype: Any = None,
+        layout: Any = None,
+        device: Any = None,
+        requires_grad: bool = False,
+    ) -> Tensor:  # noqa: N803
         return _make(name, M, dtype, requires_grad, lambda k: _cosines(weights, k), sym, layout)
 
     window.__name__ = window.__qualname__ = name
@@ -66,22 +89,45 @@ blackman = _fixed("blackman", (0.42, 0.5, 0.08))
 nuttall = _fixed("nuttall", (0.3635819, 0.4891775, 0.1365995, 0.0106411))
 
 
-def general_hamming(M: int, *, alpha: float = 0.54, sym: bool = True, dtype: Any = None, layout: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:  # noqa: N803
+def general_hamming(
+    M: int,
+    *,
+    alpha: float = 0.54,
+    sym: bool = True,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:  # noqa: N803
     """Give alpha - (1 - alpha) cos."""
     return _make("general_hamming", M, dtype, requires_grad, lambda k: _cosines((alpha, 1 - alpha), k), sym, layout)
 
 
-def bartlett(M: int, *, sym: bool = True, dtype: Any = None, layout: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:  # noqa: N803
+def bartlett(
+    M: int, *, sym: bool = True, dtype: Any = None, layout: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:  # noqa: N803
     """Give the triangular window."""
     return _make("bartlett", M, dtype, requires_grad, lambda k: 1 - np.abs(2 * k / max(len(k) - 1, 1) - 1), sym, layout)
 
 
-def cosine(M: int, *, sym: bool = True, dtype: Any = None, layout: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:  # noqa: N803
+def cosine(
+    M: int, *, sym: bool = True, dtype: Any = None, layout: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:  # noqa: N803
     """Give half a sine."""
     return _make("cosine", M, dtype, requires_grad, lambda k: np.sin(math.pi * (k + 0.5) / len(k)), sym, layout)
 
 
-def exponential(M: int, *, center: float | None = None, tau: float = 1.0, sym: bool = True, dtype: Any = None, layout: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:  # noqa: N803
+def exponential(
+    M: int,
+    *,
+    center: float | None = None,
+    tau: float = 1.0,
+    sym: bool = True,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:  # noqa: N803
     """Give exp(-|k - center| / tau)."""
     if tau <= 0:
         raise ValueError(f"Tau must be positive, got: {tau} instead.")
@@ -95,14 +141,34 @@ def exponential(M: int, *, center: float | None = None, tau: float = 1.0, sym: b
     return _make("exponential", M, dtype, requires_grad, window, sym, layout)
 
 
-def gaussian(M: int, *, std: float = 1.0, sym: bool = True, dtype: Any = None, layout: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:  # noqa: N803
+def gaussian(
+    M: int,
+    *,
+    std: float = 1.0,
+    sym: bool = True,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:  # noqa: N803
     """Give the bell of standard deviation ``std``."""
     if std <= 0:
         raise ValueError(f"Standard deviation must be positive, got: {std} instead.")
-    return _make("gaussian", M, dtype, requires_grad, lambda k: np.exp(-(((k - (len(k) - 1) / 2) / std) ** 2) / 2), sym, layout)
+    return _make(
+        "gaussian", M, dtype, requires_grad, lambda k: np.exp(-(((k - (len(k) - 1) / 2) / std) ** 2) / 2), sym, layout
+    )
 
 
-def kaiser(M: int, *, beta: float = 12.0, sym: bool = True, dtype: Any = None, layout: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:  # noqa: N803
+def kaiser(
+    M: int,
+    *,
+    beta: float = 12.0,
+    sym: bool = True,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:  # noqa: N803
     """Give the Kaiser window."""
     if beta < 0:
         raise ValueError(f"beta must be non-negative, got: {beta} instead.")

@@ -19,7 +19,7 @@ from gt.ir.ops import collective
 from gt.ir.types import Shape, TensorType
 from gt.passes.context import Context
 from gt.passes.cost import H100
-from gt.passes.schedule import joins_early, schedule
+from gt.passes.schedule import joins_early, ranks, schedule
 
 Bucket: TypeAlias = list[Node]
 KINDS = (collective.all_reduce, collective.all_gather, collective.reduce_scatter)
@@ -42,25 +42,27 @@ class BucketCollectives:
 
     def _buckets(self, graph: Graph, nodes: list[Node]) -> Iterator[Bucket]:
         """Give what travels together: gathers in the order of need, other collectives that stand side by side."""
-        early = joins_early(graph)
+        early, rank = joins_early(graph), ranks(graph)
         open_: dict[object, Bucket] = {}
         for node in nodes:
             if node in early:
-                yield from self._add(open_, ("early", _key(node)), node)
+                yield from self._add(graph, open_, ("early", _key(node)), node)
             elif node.op.effect != "comm":
                 for key in [k for k in open_ if k[0] == "run"]:  # type: ignore[index]
                     yield from _done(open_.pop(key))
             else:
-                yield from self._add(open_, ("run", _key(node)), node)
+                yield from self._add(graph, open_, ("run", rank[node], _key(node)), node)
         for bucket in open_.values():
             yield from _done(bucket)
 
-    def _add(self, open_: dict[object, Bucket], key: object, node: Node) -> Iterator[Bucket]:
+    def _add(self, graph: Graph, open_: dict[object, Bucket], key: object, node: Node) -> Iterator[Bucket]:
         size = _nbytes(node)
         if node.op not in KINDS or size > H100.launch_s * H100.memory_bandwidth / COPIES:
             return
         bucket = open_.setdefault(key, [])
-        if bucket and size + sum(map(_nbytes, bucket)) > self.nbytes:
+        source = _root(graph, node)
+        repeated = any(_root(graph, member) is source for member in bucket)  # gathered again, which is for later
+        if bucket and (repeated or size + sum(map(_nbytes, bucket)) > self.nbytes):
             yield from _done(bucket)
             open_[key] = bucket = []
         bucket.append(node)
@@ -69,6 +71,14 @@ class BucketCollectives:
 def _done(bucket: Bucket) -> Iterator[Bucket]:
     if len(bucket) > 1:
         yield bucket
+
+
+def _root(graph: Graph, node: Node) -> Value:
+    """Give the value that a collective's operand is a view of."""
+    value = node.inputs[0]
+    while (producer := graph.producer.get(value)) is not None and producer.op.view:
+        value = producer.inputs[0]
+    return value
 
 
 def _key(node: Node) -> object:

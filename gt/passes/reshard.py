@@ -120,6 +120,11 @@ def _moves(at: Sharding, want: Sharding, type_: TensorType) -> Iterator[Step]:
 
 
 def _reductions(at: Sharding, want: Sharding, type_: TensorType) -> Iterator[Step]:
+    for reduce in dict.fromkeys(at.partial_axes.values()):  # all at once, where several are pending
+        axes = tuple(a for a, r in at.partial if r == reduce and want.partial_axes.get(a) != reduce)
+        if len(axes) > 1:
+            rest = replace(at, partial=tuple(p for p in at.partial if p[0] not in axes))
+            yield _step(collective.all_reduce, (("axes", axes), ("reduce", reduce)), rest, axes, at, type_)
     for axis, reduce in at.partial:
         if want.partial_axes.get(axis) == reduce:
             continue

@@ -61,6 +61,10 @@ class Capturer(Protocol):
         """Give the graph of what ``body`` does to ``inputs`` and the tensors its outputs will be in."""
         ...
 
+    def renew(self) -> None:
+        """Take new scratch for what is captured from here on; no graph is left in the old one."""
+        ...
+
 
 class CudaCapturer:
     """Records on a stream of its own, in one pool of scratch for all graphs of the device."""
@@ -88,7 +92,7 @@ class CudaCapturer:
                 except BaseException:
                     with suppress(RuntimeError):
                         graph.capture_end()
-                    self.pool = torch.cuda.graph_pool_handle()  # what the broken capture took stays with it
+                    self.renew()  # what the broken capture took stays with it
                     raise
                 graph.capture_end()
         finally:
@@ -96,6 +100,10 @@ class CudaCapturer:
                 gc.enable()
         current.wait_stream(self.stream)
         return graph, outputs
+
+
+    def renew(self) -> None:
+        self.pool = torch.cuda.graph_pool_handle()
 
 
 class ScalarSlots:
@@ -197,6 +205,8 @@ class Graphs:
 
     def forget(self, unit: GraphUnit) -> None:
         self.nbytes -= self.held.pop(unit, 0)
+        if not self.held:  # torch gives a pool that no graph uses back, and refuses it from then on
+            self.capturer.renew()
 
     def reset(self) -> None:
         """Drop all graphs: something that was built into them has changed."""

@@ -257,8 +257,8 @@ class DispatcherState:
         for client in self.clients.values():
             self._send(client.down, self._workers_message())
             homeless, client.homeless = client.homeless, []
-            for message, data in homeless:
-                self._put(client, message, data)
+            for message, data in homeless:  # all of them before any call that may read them
+                self._place(client, message, data)
             self._serve(client)
 
     def _peer_gone(self, peer: bytes) -> None:
@@ -344,7 +344,8 @@ class DispatcherState:
                 client.queue.append(message)
                 self._serve(client)
             case wire.Put():
-                self._put(client, message, data)
+                self._place(client, message, data)
+                self._serve(client)
             case wire.Bye():
                 self._client_gone(client)
             case _:
@@ -356,7 +357,7 @@ class DispatcherState:
             client.workers = self.worker_ids
         return client.workers
 
-    def _put(self, client: Client, message: wire.Put, data: Any) -> None:
+    def _place(self, client: Client, message: wire.Put, data: Any) -> None:
         if message.buffer in client.buffers:
             return  # a buffer is made once; its owner alone would be confused
         workers = self._workers_of(client)
@@ -384,7 +385,6 @@ class DispatcherState:
         if not message.inline:
             self.uploads[buffer.uid] = (client, buffer)
             self._send(client.down, wire.Placed(message.buffer, tuple(tiles)))
-        self._serve(client)
 
     def _serve(self, client: Client) -> None:
         """Serve the client's calls in order until one has to wait."""

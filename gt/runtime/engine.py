@@ -47,7 +47,7 @@ class LoadedStats:
     pieces: int = 0
     compiled_pieces: int = 0
     strided_fallbacks: int = 0  # calls of a compiled piece that ran eagerly because an input's layout differed
-    compile_s: float = 0.0
+    compile_s: float = 0.0  # of the piece that took longest
     graph_runs: int = 0  # runs that were the replay of one CUDA graph
     notes: list[str] = field(default_factory=list)
 

@@ -17,6 +17,10 @@ class RunError(GtError, RuntimeError):
     """A run, or the planning of it, failed. Whatever depends on its outputs fails with the same cause."""
 
 
+class RunIndexError(RunError, IndexError):
+    """A run read an index out of range."""
+
+
 class WorkerLost(GtError, RuntimeError):
     """A worker died or stopped answering while values or runs needed it."""
 
@@ -68,6 +72,7 @@ class Fault(msgspec.Struct, frozen=True):
 
 KINDS: dict[str, type[GtError]] = {
     "run": RunError,
+    "index": RunIndexError,
     "plan": RunError,
     "collective": RunError,
     "no_workers": NoWorkers,
@@ -79,6 +84,8 @@ KINDS: dict[str, type[GtError]] = {
 
 def fault_of(error: BaseException, kind: str = "run", worker: int = -1, epoch: int = -1, where: str = "") -> Fault:
     """Describe an exception as data. An error that knows the user's line (``where``) keeps it."""
+    if kind == "run" and isinstance(error.__cause__ or error, IndexError):
+        kind = "index"
     own = getattr(error, "where", "")
     text = str(error) or type(error).__name__
     if not isinstance(error, GtError) and type(error).__name__ not in text:
@@ -88,5 +95,5 @@ def fault_of(error: BaseException, kind: str = "run", worker: int = -1, epoch: i
 
 __all__ = [
     "KINDS", "ConnectionFailed", "DispatcherLost", "Fault", "GtError", "LaunchError", "NoWorkers", "ProtocolError",
-    "RunError", "SessionClosed", "WorkerLost", "fault_of",
+    "RunError", "RunIndexError", "SessionClosed", "WorkerLost", "fault_of",
 ]  # fmt: skip

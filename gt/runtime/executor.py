@@ -34,8 +34,10 @@ Tensor: TypeAlias = torch.Tensor
 
 MIN_GRAPH_NODES = 5  # a shorter program is launched as fast as a graph
 GPU_COMPILE_AFTER = 10  # runs; a child compiles and replays need no CPU, so there is no reason to wait for more
+MUCH = 1 << 30  # bytes
 STAGED = 1 << 16  # bytes that the driver copies aside at once, whatever memory they are in
 
+engines: weakref.WeakSet[TorchEngine] = weakref.WeakSet()  # of this process
 _thread = threading.local()  # holds the mode a thread was put in, for as long as the thread lives
 
 
@@ -178,6 +180,8 @@ class TorchLoaded:
             if any(p.future is not None and not p.future.done() for p in self.pieces):
                 return  # the last of them calls again
             self._plain_until = self.stats.runs + 1
+            if self.program.peak_nbytes > MUCH:
+                self.unit.graphs.reset()  # all of them, so that the scratch can shrink to what compiled code needs
             self.unit.drop()
         for piece in self.pieces:
             piece.receive()
@@ -262,6 +266,12 @@ class TorchEngine:
         self.compile_after, self.compile_after_s, self.cache_dir = compile_after, compile_after_s, cache_dir
         self._compiler: Compiler | None = None
         self._loaded: weakref.WeakSet[TorchLoaded] = weakref.WeakSet()
+        engines.add(self)
+
+    @property
+    def programs(self) -> tuple[TorchLoaded, ...]:
+        """Give what is loaded, for statistics."""
+        return tuple(self._loaded)
 
     def compiler(self) -> Compiler:
         if self._compiler is None:

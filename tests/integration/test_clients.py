@@ -119,16 +119,16 @@ def test_a_server_without_workers_says_so_at_the_clients(tmp_path: Path) -> None
         import gt, sys
         gt.connect(sys.argv[1])
         print(gt.num_workers())
-        x = gt.ones(2) + 1
+        a, b = gt.tensor([1.0, 2.0]), gt.tensor([3.0, 4.0])
         if sys.argv[2] == "later":
-            print(x.tolist())
+            print((a + b).tolist())
     """
     with server() as there:
         assert output(code, tmp_path, there.address, "never") == "0\n"
         client = start(code, tmp_path, there.address, "later")
         assert client.stdout is not None and client.stdout.readline() == "0\n"
         there.add_workers(1)
-        assert client.communicate(timeout=60)[0] == "[2.0, 2.0]\n"
+        assert client.communicate(timeout=60)[0] == "[4.0, 6.0]\n"
 
 
 def test_no_server_at_the_address_is_told_within_five_seconds(tmp_path: Path) -> None:

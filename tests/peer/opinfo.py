@@ -32,7 +32,16 @@ from torch.utils._pytree import tree_flatten, tree_map
 import gt
 from gt.handle import Handle
 from gt.ir.types import DType
-from tests.peer.skips import DTYPE_SAMPLES, FEWER_WITH_GRADIENT, GRADIENT_ONLY, METHODS, RANDOM, SKIP_ERRORS, SKIP_OPS, SKIP_SAMPLES
+from tests.peer.skips import (
+    DTYPE_SAMPLES,
+    FEWER_WITH_GRADIENT,
+    GRADIENT_ONLY,
+    METHODS,
+    RANDOM,
+    SKIP_ERRORS,
+    SKIP_OPS,
+    SKIP_SAMPLES,
+)
 
 LEDGER = Path(__file__).resolve().parents[2] / "docs" / "opinfo.md"
 VALUE_TOLERANCE = {torch.float32: (2e-4, 2e-5), torch.complex64: (2e-4, 2e-5), torch.float64: (1e-7, 1e-7)}
@@ -214,7 +223,9 @@ def run_sample(op: Any, function: Callable[..., Any], sample: Any, gradient: boo
     name = full_name(op)
     arguments = (sample.input, *sample.args)
     mine = tuple(crossed(a) for a in arguments)
-    kwargs = {k: crossed(v) for k, v in sample.kwargs.items() if not (k == "memory_format" and v is torch.preserve_format)}
+    kwargs = {
+        k: crossed(v) for k, v in sample.kwargs.items() if not (k == "memory_format" and v is torch.preserve_format)
+    }
     theirs = arguments
     want = op.op(*theirs, **sample.kwargs)
     got = function(*mine, **kwargs)
@@ -227,7 +238,18 @@ def run_sample(op: Any, function: Callable[..., Any], sample: Any, gradient: boo
     a = [v for v in a if v is not None]
     if len(a) != len(b):
         return f"{len(a)} results, want {len(b)}"
-    gradients = _gradients(arguments, sample.kwargs, mine, kwargs, want if ungauged else process(want), got if ungauged else _processed(process, got)) if gradient else []
+    gradients = (
+        _gradients(
+            arguments,
+            sample.kwargs,
+            mine,
+            kwargs,
+            want if ungauged else process(want),
+            got if ungauged else _processed(process, got),
+        )
+        if gradient
+        else []
+    )
     for i, (x, y) in enumerate(zip(a, b, strict=True)):
         said = difference(x, y, None, values=op.name not in RANDOM)
         if said:
@@ -253,7 +275,9 @@ def _processed(process: Any, got: Any) -> Any:
 def _gradients(args: Any, kwargs: Any, mine: Any, my_kwargs: Any, want: Any, got: Any) -> list[tuple[Any, Any]]:
     """Give pairs of gradients (gt's, torch's) of a weighted sum of the results with respect to what requires one."""
     ins = [t for t in leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
-    my_ins = [t for t in (*gt_leaves(list(mine)), *gt_leaves([my_kwargs[k] for k in my_kwargs])) if isinstance(t, Handle)]
+    my_ins = [
+        t for t in (*gt_leaves(list(mine)), *gt_leaves([my_kwargs[k] for k in my_kwargs])) if isinstance(t, Handle)
+    ]
     wanting = [i for i, t in enumerate(ins) if t.requires_grad]
     outs = [t for t in leaves(want) if isinstance(t, torch.Tensor) and t.requires_grad and t.numel()]
     my_outs = [t for t in gt_leaves(got) if isinstance(t, Handle) and t.requires_grad and t.numel()]
@@ -381,7 +405,9 @@ def ledger(results: list[Result]) -> str:
     for op, r in zip(entries(None), results, strict=True):
         by_name.setdefault(op.name, []).append(r)
     done = [n for n, rs in by_name.items() if all(r.offered and not r.failures and r.passed for r in rs)]
-    part = [n for n, rs in by_name.items() if n not in done and any(r.offered and not r.failures and r.passed for r in rs)]
+    part = [
+        n for n, rs in by_name.items() if n not in done and any(r.offered and not r.failures and r.passed for r in rs)
+    ]
     failed = [n for n, rs in by_name.items() if any(r.failures for r in rs)]
     run = [r for r in results if r.offered]
     lines = [

@@ -22,7 +22,14 @@ def wide(make: Any, **options: Any) -> Any:
     def generate(rng: Rng) -> Iterator[Sample]:
         for s in make(rng):
             if all(d in WIDE for d in s.dtypes):
-                yield Sample(s.arrays, s.dtypes, s.attrs, s.gradient, s.smooth and options.get("smooth", True), options.get("tolerance", {}).get(s.dtypes[0]))
+                yield Sample(
+                    s.arrays,
+                    s.dtypes,
+                    s.attrs,
+                    s.gradient,
+                    s.smooth and options.get("smooth", True),
+                    options.get("tolerance", {}).get(s.dtypes[0]),
+                )
 
     return generate
 
@@ -33,7 +40,14 @@ for _name in ("i0", "i0e", "i1", "i1e"):
 SAMPLES["airy_ai"] = wide(unary("f", -4.0, 4.0, special=(0.0, 1.0)), tolerance={float32: 1e-3, float64: 1e-4})
 for _name in ("bessel_j0", "bessel_j1", "spherical_bessel_j0"):
     SAMPLES[_name] = wide(unary("f", -4.0, 4.0, special=(0.0, 1.0)), tolerance=LOOSE)
-for _name in ("bessel_y0", "bessel_y1", "modified_bessel_k0", "modified_bessel_k1", "scaled_modified_bessel_k0", "scaled_modified_bessel_k1"):
+for _name in (
+    "bessel_y0",
+    "bessel_y1",
+    "modified_bessel_k0",
+    "modified_bessel_k1",
+    "scaled_modified_bessel_k0",
+    "scaled_modified_bessel_k1",
+):
     SAMPLES[_name] = wide(unary("f", 0.2, 6.0, special=(1.0, 2.0)), tolerance=LOOSE)
 SAMPLES["erfcx"] = wide(unary("f", -2.0, 4.0, special=(0.0, 1.0, 30.0)), tolerance={float32: 1e-4, float64: 1e-10})
 SAMPLES["ndtri"] = wide(unary("f", 0.05, 0.95, special=(0.0, 1.0, 0.5)), tolerance={float32: 1e-4, float64: 1e-8})
@@ -70,7 +84,12 @@ def _polynomials(rng: Rng, name: str) -> Iterator[Sample]:
     for dtype in WIDE:
         for s in ((), (0,), (5,), (2, 3)):
             x, n = rng.uniform(0.1, 0.9, s), rng.integers(-1, 6, s)
-            yield Sample((np.asarray(x, dtype.numpy), np.asarray(n, dtype.numpy)), (dtype,) * 2, gradient=False, tolerance=LOOSE[dtype])
+            yield Sample(
+                (np.asarray(x, dtype.numpy), np.asarray(n, dtype.numpy)),
+                (dtype,) * 2,
+                gradient=False,
+                tolerance=LOOSE[dtype],
+            )
 
 
 # -- strided
@@ -105,13 +124,20 @@ def _fourier(rng: Rng, name: str) -> Iterator[Sample]:
         for norm in ("backward", "ortho", "forward"):
             if name == "fft_c2c":
                 for inverse in (False, True):
-                    yield Sample((values(rng, s, complex64),), (complex64,), {"dims": dims, "inverse": inverse, "norm": norm}, smooth=False)
+                    yield Sample(
+                        (values(rng, s, complex64),),
+                        (complex64,),
+                        {"dims": dims, "inverse": inverse, "norm": norm},
+                        smooth=False,
+                    )
             elif name == "fft_r2c":
                 yield Sample((values(rng, s, float32),), (float32,), {"dims": dims, "norm": norm}, smooth=False)
             else:
                 size = 2 * (s[dims[-1]] - 1)
                 x = np.fft.rfftn(rng.normal(size=(*s[: dims[-1]], size, *s[dims[-1] + 1 :])), axes=dims)
-                yield Sample((x.astype(np.complex64),), (complex64,), {"dims": dims, "size": size, "norm": norm}, gradient=False)
+                yield Sample(
+                    (x.astype(np.complex64),), (complex64,), {"dims": dims, "size": size, "norm": norm}, gradient=False
+                )
 
 
 # -- factorization
@@ -156,7 +182,11 @@ def _scatter_reduce(rng: Rng) -> Iterator[Sample]:
         for s, i, dim in (((5,), (4,), 0), ((3, 4), (2, 4), 0), ((3, 4), (3, 6), 1)):
             for reduce in ("amax", "amin", "prod"):
                 index = np.asarray(rng.integers(0, s[dim], i))
-                yield Sample((values(rng, s, dtype, 0.5), index, values(rng, i, dtype, 0.5)), (dtype, int64, dtype), {"dim": dim, "reduce": reduce})
+                yield Sample(
+                    (values(rng, s, dtype, 0.5), index, values(rng, i, dtype, 0.5)),
+                    (dtype, int64, dtype),
+                    {"dim": dim, "reduce": reduce},
+                )
 
 
 @samples("logcumsumexp")
@@ -170,6 +200,16 @@ def _logcumsumexp(rng: Rng) -> Iterator[Sample]:
 def _mode(rng: Rng) -> Iterator[Sample]:
     for dtype in (float64, int64):
         for s, dim in (((), 0), ((5,), 0), ((2, 6), 1), ((6, 2), 0)):
-            x = np.stack([rng.permutation([0, 1, 2, 2, 3, 4][: s[dim]]) for _ in range(max(int(np.prod(s, initial=1)) // max(s[dim], 1), 1))], -1) if s else np.zeros(1)
+            x = (
+                np.stack(
+                    [
+                        rng.permutation([0, 1, 2, 2, 3, 4][: s[dim]])
+                        for _ in range(max(int(np.prod(s, initial=1)) // max(s[dim], 1), 1))
+                    ],
+                    -1,
+                )
+                if s
+                else np.zeros(1)
+            )
             array = x.reshape(s[dim], -1).T.reshape(s) if len(s) == 2 and dim == 1 else x.reshape(s)
             yield Sample((np.asarray(array, dtype.numpy),), (dtype,), {"dim": dim}, smooth=False)

@@ -307,3 +307,16 @@ def test_the_state_reads_well():
         "  client 0 {1: ready, 2: epoch 1, 3: ready} 0 queued\n"
         "  plan 1 ready"
     )
+
+
+def test_all_uploads_that_waited_for_a_worker_are_placed_before_any_run_that_reads_them():
+    s = Story(workers=0)
+    s.put(1)
+    s.put(2)
+    s.define(1)
+    assert s.run(1, (1, 2), (3,)) == [] and s.fetch(3, 7) == []
+    s.join_worker(0)
+    assert s.state.clients[0].buffers[2].fault is None and sent(s.log, wire.Failed) == []
+    (make,) = plans(s.log)
+    out = s.plan(make)
+    assert len(sent(out, wire.Execute)) == 1 and len(sent(out, wire.Ship)) == 1

@@ -59,7 +59,10 @@ def test_error_text_starts_as_torch(call: object) -> None:
 
 
 def test_error_classes() -> None:
-    with pytest.raises(RuntimeError, match=r"The size of tensor a \(3\) must match the size of tensor b \(4\) at non-singleton dimension 1"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"The size of tensor a \(3\) must match the size of tensor b \(4\) at non-singleton dimension 1",
+    ):
         gt.ones(2, 3) + gt.ones(2, 4)
     with pytest.raises(IndexError, match=r"Dimension out of range \(expected to be in range of \[-2, 1\], but got 5\)"):
         gt.ones(2, 2).sum(5)

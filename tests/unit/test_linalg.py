@@ -25,20 +25,39 @@ def test_svd_on_both_engines(shape: tuple[int, ...], full: bool) -> None:
     by_torch = [t.numpy() for t in gt.linalg.svd(gt.tensor(x), full_matrices=full)]
     for u, s, vh in (run("svd", x, full=full), by_torch):
         np.testing.assert_allclose(u[..., :k] * s[..., None, :] @ vh[..., :k, :], x, atol=1e-10)
-        np.testing.assert_allclose(np.swapaxes(u, -1, -2) @ u, np.broadcast_to(np.eye(u.shape[-1]), (*shape[:-2], *[u.shape[-1]] * 2)), atol=1e-10)
+        np.testing.assert_allclose(
+            np.swapaxes(u, -1, -2) @ u,
+            np.broadcast_to(np.eye(u.shape[-1]), (*shape[:-2], *[u.shape[-1]] * 2)),
+            atol=1e-10,
+        )
 
 
 @pytest.mark.parametrize("upper", [False, True])
 def test_eigh_on_both_engines(upper: bool) -> None:
     x = np.random.default_rng(1).normal(size=(2, 4, 4))
-    whole = np.triu(x) + np.swapaxes(np.triu(x, 1), -1, -2) if upper else np.tril(x) + np.swapaxes(np.tril(x, -1), -1, -2)
+    whole = (
+        np.triu(x) + np.swapaxes(np.triu(x, 1), -1, -2) if upper else np.tril(x) + np.swapaxes(np.tril(x, -1), -1, -2)
+    )
     by_torch = [t.numpy() for t in gt.linalg.eigh(gt.tensor(x), "U" if upper else "L")]
     for values, vectors in (run("eigh", x, upper=upper), by_torch):
         np.testing.assert_allclose(vectors * values[..., None, :] @ np.swapaxes(vectors, -1, -2), whole, atol=1e-10)
         assert (np.diff(values) >= 0).all()
 
 
-@pytest.mark.parametrize("equation", ["ij,jk->ik", "bij,bjk->bik", "ii->i", "ii", "ij->ji", "i,j->ij", "...ij,...jk->...ik", "abc,cd,de->abe", "ij,ij->"])
+@pytest.mark.parametrize(
+    "equation",
+    [
+        "ij,jk->ik",
+        "bij,bjk->bik",
+        "ii->i",
+        "ii",
+        "ij->ji",
+        "i,j->ij",
+        "...ij,...jk->...ik",
+        "abc,cd,de->abe",
+        "ij,ij->",
+    ],
+)
 def test_einsum_equals_numpy(equation: str) -> None:
     rng, sizes = np.random.default_rng(2), {"i": 3, "j": 4, "k": 2, "b": 2, "a": 2, "c": 3, "d": 4, "e": 2}
     terms = equation.split("->")[0].replace("...", "").split(",")

@@ -10,7 +10,21 @@ import torch
 
 import gt
 
-SHAPES = ((), (1,), (5,), (0,), (0, 3), (2, 3), (2, 0, 3), (3, 2, 2), (30,), (1001,), (40, 40), (3, 400, 2), (1, 1, 1, 1))
+SHAPES = (
+    (),
+    (1,),
+    (5,),
+    (0,),
+    (0, 3),
+    (2, 3),
+    (2, 0, 3),
+    (3, 2, 2),
+    (30,),
+    (1001,),
+    (40, 40),
+    (3, 400, 2),
+    (1, 1, 1, 1),
+)
 VALUES = (
     [1.0, 2.0, 3.0], [1.0, float("nan"), 2.5], [float("inf"), 1.0, 2.0], [float("inf"), float("-inf")], [float("nan")],
     [1e-5, 1.0], [1e5, 1.0, 0.1], [0.0, 0.0], [-0.0], [1e9, 2e9], [1e-8, 1e-9], [100000.0, 200000.5], [1.0, float("inf"), 1e-5],
@@ -38,7 +52,9 @@ def assert_prints_alike(x: torch.Tensor) -> None:
 def test_repr_equals_torch(name: str, scale: float) -> None:
     rng = np.random.default_rng(0)
     for shape in SHAPES:
-        x = torch.tensor(rng.normal(size=shape) * (scale if name[0] in "bfc" and name != "bool" else 50)).to(getattr(torch, name))
+        x = torch.tensor(rng.normal(size=shape) * (scale if name[0] in "bfc" and name != "bool" else 50)).to(
+            getattr(torch, name)
+        )
         assert_prints_alike(x)
 
 

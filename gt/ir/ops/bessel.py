@@ -138,7 +138,9 @@ for _name, _function, _doc in (
 Step = Callable[[int, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 
-def _polynomial(first: Callable[[np.ndarray], np.ndarray], step: Step) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+def _polynomial(
+    first: Callable[[np.ndarray], np.ndarray], step: Step
+) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
     """Give p(x, n) from p1 and p(k + 1) = step(k, x, p(k), p(k - 1))."""
 
     def polynomial(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -178,4 +180,3 @@ for _name, (_first, _step) in _POLYNOMIALS.items():
             f"shifted_{_name}", _shifted, f"torch.special.shifted_{_name}({{a}}, {{b}})", kinds=FLOAT,
             doc=f"{_name} at 2a - 1.",
         )  # fmt: skip
-

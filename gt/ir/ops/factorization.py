@@ -222,7 +222,11 @@ def _lu_numpy(x: np.ndarray) -> tuple[np.ndarray, ...]:
     m, n = x.shape[-2:]
     k = min(m, n)
     flat = x.reshape(-1, m, n)
-    p, low, up = np.zeros((len(flat), m, m), x.dtype), np.zeros((len(flat), m, k), x.dtype), np.zeros((len(flat), k, n), x.dtype)
+    p, low, up = (
+        np.zeros((len(flat), m, m), x.dtype),
+        np.zeros((len(flat), m, k), x.dtype),
+        np.zeros((len(flat), k, n), x.dtype),
+    )
     pivots = np.zeros((len(flat), k), np.int32)
     for b, a in enumerate(flat):
         a, order = a.astype(np.float64), np.arange(m)
@@ -371,4 +375,3 @@ matrix_exp = op(
     infer=lambda x: _with(x, *_matrix("matrix_exp", x, square=True)),
     numpy=_matrix_exp_numpy, torch="torch.linalg.matrix_exp({x})", vjp=_matrix_exp_vjp, factors="...ij->...ij | !i !j",
 )  # fmt: skip
-

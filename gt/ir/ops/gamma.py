@@ -131,10 +131,18 @@ def _igammac(a: float, x: float) -> float:
 
 
 igamma = binary(
-    "igamma", by_element(_igamma), "torch.igamma({a}, {b})", kinds=FLOAT, doc="Regularised lower incomplete gamma of (a, b)."
+    "igamma",
+    by_element(_igamma),
+    "torch.igamma({a}, {b})",
+    kinds=FLOAT,
+    doc="Regularised lower incomplete gamma of (a, b).",
 )
 igammac = binary(
-    "igammac", by_element(_igammac), "torch.igammac({a}, {b})", kinds=FLOAT, doc="Regularised upper incomplete gamma of (a, b)."
+    "igammac",
+    by_element(_igammac),
+    "torch.igammac({a}, {b})",
+    kinds=FLOAT,
+    doc="Regularised upper incomplete gamma of (a, b).",
 )
 
 
@@ -170,7 +178,12 @@ def _erfcx_vjp(g: Var, y: Var, x: Var) -> Any:
 
 
 erfcx = unary(
-    "erfcx", by_element(_erfcx), "torch.special.erfcx({x})", _erfcx_vjp, kinds=FLOAT, doc="exp(x * x) erfc(x) without overflow."
+    "erfcx",
+    by_element(_erfcx),
+    "torch.special.erfcx({x})",
+    _erfcx_vjp,
+    kinds=FLOAT,
+    doc="exp(x * x) erfc(x) without overflow.",
 )
 ndtri = unary(
     "ndtri", by_element(_ndtri), "torch.special.ndtri({x})",

@@ -43,7 +43,9 @@ def _scatter_infer(x: TensorType, source: TensorType, size: Ints, stride: Ints, 
     check_same("as_strided_scatter", (x, source))
     _check(x.numel, size, stride, offset)
     if source.shape != size:
-        raise ShapeError(f"expected src to have a size equal to the slice of self. src size = {list(source.shape)}, slice size = {list(size)}")
+        raise ShapeError(
+            f"expected src to have a size equal to the slice of self. src size = {list(source.shape)}, slice size = {list(size)}"
+        )
     return x
 
 
@@ -54,9 +56,7 @@ def _scatter_numpy(x: np.ndarray, source: np.ndarray, **where: Any) -> np.ndarra
 
 
 def _places(attrs: dict[str, Any], numel: int) -> str:
-    return (
-        f"torch.arange({numel}, device=device).as_strided({attrs['size']}, {attrs['stride']}, {attrs['offset']}).reshape(-1)"
-    )
+    return f"torch.arange({numel}, device=device).as_strided({attrs['size']}, {attrs['stride']}, {attrs['offset']}).reshape(-1)"
 
 
 def _scatter_torch(names: tuple[str, ...], attrs: dict[str, Any], types: tuple[TensorType, ...]) -> str:
