@@ -257,6 +257,8 @@ class Handle:
         return self
 
     def _write(self, value: Handle) -> None:
+        if value._base is not None or (value._leaf and value._rg):
+            value = record(COPY, (value,))  # a value of its own: a view's may be out of date, a leaf's is the leaf's
         if self._base is not None:
             assert self._view is not None
             op, attrs = self._view

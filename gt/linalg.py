@@ -11,7 +11,9 @@ from gt.functions.matrices import (
     cross,
     det,
     diagonal,
+    eig,
     eigh,
+    eigvals,
     eigvalsh,
     inv,
     inv_ex,
@@ -42,7 +44,7 @@ from gt.functions.matrices import (
 )  # fmt: skip
 
 __all__ = [
-    "cholesky", "cholesky_ex", "cond", "cross", "det", "diagonal", "eigh", "eigvalsh", "inv", "inv_ex", "lstsq", "lu", "lu_factor",
+    "cholesky", "cholesky_ex", "cond", "cross", "det", "diagonal", "eig", "eigh", "eigvals", "eigvalsh", "inv", "inv_ex", "lstsq", "lu", "lu_factor",
     "lu_factor_ex", "lu_solve", "matmul", "matrix_exp", "matrix_norm", "matrix_power", "matrix_rank", "multi_dot", "norm", "pinv", "qr",
     "slogdet", "solve", "solve_ex", "solve_triangular", "svd", "svdvals", "tensorinv", "tensorsolve", "vander", "vecdot", "vector_norm",
 ]  # fmt: skip

@@ -277,6 +277,16 @@ def eigvalsh(A: Tensor, UPLO: str = "L") -> Tensor:  # noqa: N803
     return eigh(A, UPLO).eigenvalues
 
 
+def eig(A: Tensor) -> Eigen:  # noqa: N803
+    """Give eigenvalues and eigenvectors of any square matrix. Dtypes: complex."""
+    return Eigen(*record(OPS["eig"], (_matrix("eig", A, True),)))
+
+
+def eigvals(A: Tensor) -> Tensor:  # noqa: N803
+    """Give the eigenvalues of any square matrix. Dtypes: complex."""
+    return record(OPS["eigvals"], (_matrix("eigvals", A, True),))
+
+
 def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:  # noqa: N803
     """Give lower triangular L with L Lᴴ = A (upper: its adjoint), of positive definite matrices."""
     out = record(OPS["cholesky"], (_matrix("cholesky", A, True),))
@@ -463,24 +473,30 @@ def pinv(A: Tensor, rcond: Any = None, hermitian: bool = False, *, atol: Any = N
     _matrix("pinv", A, hermitian)
     relative = rtol if rcond is None else rcond
     absolute = 0.0 if atol is None else atol
-    if isinstance(relative, Handle):
-        relative = relative.item() if relative.numel() == 1 else _refuse_tolerance()
-    if isinstance(absolute, Handle):
-        absolute = absolute.item() if absolute.numel() == 1 else _refuse_tolerance()
-    if relative is None:
-        relative = _default_tolerance(A) if atol is None or absolute <= 0 else 0.0
+    if A.numel() and (isinstance(relative, Handle) or isinstance(absolute, Handle)):
+        return _pinv_above(A, relative, absolute)
     if A.numel() == 0:
         return zeros((*A._type.shape[:-2], A._type.shape[-1], A._type.shape[-2]), dtype=A.dtype) + sum(A) * 0
+    if relative is None:
+        relative = _default_tolerance(A) if absolute <= 0 else 0.0
     attrs = (("rtol", float(relative)), ("atol", float(absolute)), ("hermitian", bool(hermitian)))
     return record(OPS["pinv"], (A,), attrs)
 
 
-def _refuse_tolerance() -> float:
-    raise NotImplementedError("a tolerance for each matrix is not offered: give one number")
+def _pinv_above(A: Tensor, relative: Any, absolute: Any) -> Tensor:  # noqa: N803
+    """Give the pseudo-inverse for tolerances that are tensors: one for each matrix, or one for all."""
+    u, s, vh = svd(A, False)
+    if relative is None:
+        relative = where(absolute > 0, 0.0, _default_tolerance(A))
+    bounds = [t if isinstance(t, Handle) else full((), t, dtype=s.dtype) for t in (relative, absolute)]
+    low = maximum(unsqueeze(cast(bounds[0], s.dtype), -1) * s[..., :1], unsqueeze(cast(bounds[1], s.dtype), -1))
+    kept = s > low
+    inverse = where(kept, 1 / where(kept, s, 1.0), 0.0)
+    return matmul(adjoint(vh) * unsqueeze(inverse, -2), adjoint(u))
 
 
 def _default_tolerance(A: Tensor) -> float:  # noqa: N803
-    eps = 2.220446049250313e-16 if A.dtype.name == "float64" else 1.1920928955078125e-07
+    eps = 2.220446049250313e-16 if A.dtype.name in ("float64", "complex128") else 1.1920928955078125e-07
     return eps * max(A._type.shape[-2:])
 
 
@@ -539,7 +555,7 @@ def matrix_power(A: Tensor, n: int) -> Tensor:  # noqa: N803
     if A.ndim < 2 or A._type.shape[-1] != A._type.shape[-2]:
         _matrix("matrix_power", A, True)
     if n == 0:
-        return eye(A._type.shape[-1], dtype=A.dtype).expand(A._type.shape).clone() + A * 0
+        return eye(A._type.shape[-1], dtype=A.dtype).expand(A._type.shape).clone()
     base = inv(A) if n < 0 else A
     out, n = None, abs(n)
     while n:

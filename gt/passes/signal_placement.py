@@ -36,7 +36,7 @@ def signal_mesh(config: SignalConfig, everything: Mesh) -> tuple[Mesh | None, st
     unknown = [axis for axis in config.axes if axis not in dict(declared)]
     if unknown:
         problem = problem or f"mesh axis {unknown[0]!r} is not declared: add 'mesh: {{{unknown[0]}: SIZE}}'"
-    if declared and config.axes:
+    if declared and (config.axes or config.shard is None):
         axes, fault = fitted(declared, len(present))
         grid = Mesh.grid(axes, present[: math.prod(size for _, size in axes)])
         return (everything if grid == everything else grid), problem or fault

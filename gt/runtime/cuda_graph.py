@@ -262,7 +262,7 @@ class GraphUnit:
         """Run with the graph, capturing it first if it is time; ``a`` is emptied. None: run without, on ``a``."""
         captured = self.captured
         if captured is None or not captured.fits(a):
-            captured = self._prepare(a)
+            captured = self._prepare(a, s)
             if captured is None:
                 return None
         return self._replay(captured, a, s)
@@ -276,7 +276,7 @@ class GraphUnit:
 
     # -- when and how to capture
 
-    def _prepare(self, a: list[Tensor]) -> _Captured | None:
+    def _prepare(self, a: list[Tensor], s: Sequence[Scalar]) -> _Captured | None:
         """Learn from inputs that no graph fits; capture if they have settled."""
         if self.given_up:
             return None
@@ -286,9 +286,10 @@ class GraphUnit:
                 self._replays, self._in_row, self._moves = 0, 0, [0] * len(a)
         same = self._observe(a)
         stay = self._must_stay(a)
-        limits = [MANY if s else FEW for s in stay]
+        limits = [MANY if must else FEW for must in stay]
         if self._runs <= self.after or any(
-            must and not s and m <= limit for must, s, m, limit in zip(stay, same, self._moves, limits, strict=True)
+            must and not still and m <= limit
+            for must, still, m, limit in zip(stay, same, self._moves, limits, strict=True)
         ):
             return None
         if self._in_row >= MAX_CAPTURES:
@@ -296,9 +297,9 @@ class GraphUnit:
             return None
         self.drop()
         self.graphs.settle()  # an input still lying in scratch moves now, not after its address was captured
-        fixed = [s and m <= limit for s, m, limit in zip(same, self._moves, limits, strict=True)]
+        fixed = [still and m <= limit for still, m, limit in zip(same, self._moves, limits, strict=True)]
         try:
-            self.captured = captured = self._capture(a, fixed)
+            self.captured = captured = self._capture(a, s, fixed)
         except Exception as e:
             self._give_up(f"{type(e).__name__}: {str(e).strip().splitlines()[0] if str(e).strip() else ''}")
             return None
@@ -321,9 +322,10 @@ class GraphUnit:
         """Say which inputs cost too much to copy before each replay: those overwritten, and large ones."""
         return [i in self.mutated or t.nbytes >= LARGE for i, t in enumerate(a)]
 
-    def _capture(self, a: list[Tensor], fixed: list[bool]) -> _Captured:
+    def _capture(self, a: list[Tensor], s: Sequence[Scalar], fixed: list[bool]) -> _Captured:
         if self._slots is None:
             self._slots = ScalarSlots(self.sources, self.graphs.device)
+        self._slots.fill(s)
         inputs = [t if f else torch.empty_like(t) for t, f in zip(a, fixed, strict=True)]
         views = self._slots.views
         graph, outputs = self.graphs.capturer.capture(lambda x: self.body(x, views), inputs)

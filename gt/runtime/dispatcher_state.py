@@ -696,10 +696,11 @@ class DispatcherState:
             self._fail(flight, Fault("worker_lost", text, worker.id, flight.epoch, flight.where))
             if flight.client is None:
                 self._forget_rendezvous(flight)
-        where = lost[0].where if lost else ""
-        fault = Fault("worker_lost", f"{reason}; its values are lost, run again what made them", worker.id,
-                      lost[0].epoch if lost else self.epoch, where)  # fmt: skip
+        text = f"{reason}; its values are lost, run again what made them"
         for client in self.clients.values():
+            own = next((f for f in lost if f.client is client), None)  # no client hears of another's lines
+            epoch, where = (own.epoch, own.where) if own is not None else (self.epoch, "")
+            fault = Fault("worker_lost", text, worker.id, epoch, where)
             client.workers = tuple(w for w in client.workers if w != worker.id)
             for buffer in client.buffers.values():
                 self._shrink(buffer, worker.id, client.workers, fault)

@@ -21,7 +21,7 @@ from gt.runtime.collective import Groups
 from gt.runtime.engine import Engine, Loaded
 from gt.runtime.errors import Fault, GtError, fault_of
 from gt.runtime.log import InstructionLog
-from gt.runtime.store import ValueStore
+from gt.runtime.store import LARGE, ValueStore, give_memory_back
 from gt.runtime.wire import Message, padded, rows, wire_dtype
 from gt.runtime.worker_state import (
     Arrived,
@@ -110,7 +110,10 @@ class Runner:
                     case Reply(reply):
                         self.outlet.reply(reply)
                     case DropValues(uids):
+                        before = self.values.nbytes
                         self.values.drop(uids)
+                        if isinstance(message, wire.Free) and before - self.values.nbytes >= LARGE:
+                            give_memory_back()
                     case ShipValue(ship):
                         self._ship(ship)
                     case ShipFault(token, failed):

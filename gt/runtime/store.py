@@ -1,13 +1,18 @@
 """The values on one worker.
 
-Owns: ``ValueStore``: engine values by uid, with their sizes. Must not know: clients, epochs, engines.
+Owns: ``ValueStore``: engine values by uid, with their sizes; ``give_memory_back``. Must not know: clients, epochs,
+engines.
 Next: ``runner`` (puts values in and takes them out).
 """
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from dataclasses import dataclass, field
 from typing import Any
+
+LARGE = 32 << 20  # so much dropped at once, outside a run, goes back to the system
 
 
 @dataclass
@@ -43,3 +48,11 @@ class ValueStore:
         for uid in uids:
             if uid in self.values:
                 self.take(uid)
+
+
+def give_memory_back() -> None:
+    """Hand freed memory to the system: glibc keeps blocks of up to 32 MB for itself once such blocks have been freed."""
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # musl has none, and keeps nothing
+        if trim is not None:
+            trim(0)

@@ -18,6 +18,8 @@ from pathlib import Path
 
 import psutil
 
+from gt.runtime.remote import RemoteSession
+
 ROOT = Path(__file__).resolve().parents[2]
 OWN = ("GT_CONFIG", "GT_STRICT", "GT_ADDR", "GT_DEBUG", "GT_INSTRUCTION_LOG", "GT_BACKEND", "GT_COMPILE_AFTER")
 
@@ -95,6 +97,13 @@ class Server:
                 )  # fmt: skip
             )
 
+    def await_workers(self, count: int) -> None:
+        session = RemoteSession(self.address, timeout=20)
+        try:
+            assert wait_for(lambda: session.num_workers() == count, 60)
+        finally:
+            session.close()
+
     def memory(self) -> int:
         """Give what the workers occupy together, in bytes."""
         return sum(psutil.Process(p.pid).memory_info().rss for p in self.workers)
@@ -113,6 +122,8 @@ def server(workers: int = 0, *command: str, **variables: str) -> Iterator[Server
     started = Server(process, int(words_out[1].rpartition(":")[2]))
     try:
         started.add_workers(workers, **variables)
+        if workers:
+            started.await_workers(workers)
         yield started
     finally:
         process.terminate()

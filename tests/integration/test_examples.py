@@ -44,7 +44,23 @@ def test_examples_are_short_and_open_with_their_commands(path: Path) -> None:
 
 
 def test_every_example_is_run_here() -> None:
-    assert [p.name for p in EXAMPLES] == ["digits.py"]
+    assert [p.name for p in EXAMPLES] == ["char_gpt.py", "digits.py", "digits_cnn.py", "tabular.py"]
+
+
+def test_char_gpt_learns_and_plots(tmp_path: Path) -> None:
+    out = run(ROOT / "examples" / "char_gpt.py", "--steps", 40, "--width", 32, "--plot", tmp_path / "p.png")
+    held_out, uniform = map(float, re.search(r"held-out loss (\S+) \(a uniform guess: (\S+)\)", out).groups())  # type: ignore[union-attr]
+    assert held_out < 0.85 * uniform
+    assert "The " in out
+
+
+def test_digits_cnn_learns(tmp_path: Path) -> None:
+    assert final_accuracy(run(ROOT / "examples" / "digits_cnn.py", "--epochs", 4, "--plot", tmp_path / "p.png")) > 85
+
+
+def test_tabular_fits(tmp_path: Path) -> None:
+    out = run(ROOT / "examples" / "tabular.py", "--steps", 200, "--plot", tmp_path / "p.png")
+    assert float(re.search(r"network (\S+),", out)[1]) > 0.3  # type: ignore[index]
 
 
 def test_digits_in_this_process() -> None:

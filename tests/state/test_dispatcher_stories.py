@@ -5,10 +5,18 @@ from __future__ import annotations
 from gt.ir.program import WireType
 from gt.ir.signals import ShardConfig, SignalConfig
 from gt.ir.types import TensorType, float32
+from gt.passes.signal_placement import signal_sharding
 from gt.runtime import wire
 from gt.runtime.dispatcher_state import Kill, Planned
 from gt.runtime.errors import Fault
 from tests.state.stories import Story, plans, sent
+
+
+def split(workers: int) -> TensorType:
+    """Give the story's type cut over workers 0, 1, ..."""
+    type_ = TensorType((4, 4), float32)
+    rows = SignalConfig(shard=ShardConfig(axis=0))
+    return type_.placed(signal_sharding(type_, rows, tuple(range(workers))))
 
 
 def started(workers: int = 1, clients: int = 1, groups: tuple[tuple[int, ...], ...] = ()) -> Story:
@@ -320,3 +328,13 @@ def test_all_uploads_that_waited_for_a_worker_are_placed_before_any_run_that_rea
     (make,) = plans(s.log)
     out = s.plan(make)
     assert len(sent(out, wire.Execute)) == 1 and len(sent(out, wire.Ship)) == 1
+
+
+def test_a_loss_tells_each_client_its_own_line_only():
+    s = started(workers=2, clients=2)
+    s.put(1, client=1)
+    s.state.clients[1].buffers[1].type = split(2)
+    s.gone("w1")
+    mine, theirs = s.state.clients[0].buffers[2].fault, s.state.clients[1].buffers[1].fault
+    assert mine is not None and mine.where == "train.py:12" and mine.epoch == 1
+    assert theirs is not None and theirs.kind == "worker_lost" and theirs.where == ""

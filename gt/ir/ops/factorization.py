@@ -21,7 +21,7 @@ from gt.ir.ops.linalg import adjoint, inverse, solve
 from gt.ir.ops.matmul import matmul
 from gt.ir.ops.movement import cat, slice
 from gt.ir.ops.position import tril, triu
-from gt.ir.types import ShapeError, TensorType, broadcast_shapes, int32, int64
+from gt.ir.types import ShapeError, TensorType, broadcast_shapes, complex_dtype, int32, int64, real_dtype
 
 
 def _matrix(name: str, x: TensorType, square: bool = False, kinds: str = "f") -> tuple[int, int]:
@@ -33,6 +33,12 @@ def _matrix(name: str, x: TensorType, square: bool = False, kinds: str = "f") ->
             f"linalg.{name}: A must be batches of square matrices, but they are {x.shape[-2]} by {x.shape[-1]} matrices"
         )
     return x.shape[-2], x.shape[-1]
+
+
+def real_only(name: str, x: Var) -> None:
+    """Refuse the gradient of what is declared for complex matrices too, but differentiated for real ones alone."""
+    if x.type.dtype.is_complex:
+        raise NotImplementedError(f"the gradient of linalg.{name} of complex matrices is not offered")
 
 
 def _with(x: TensorType, *tail: int, dtype: Any = None) -> TensorType:
@@ -73,12 +79,13 @@ def right_solve(x: Var, a: Var) -> Any:
 
 
 def _qr_infer(x: TensorType, complete: bool) -> tuple[TensorType, TensorType]:
-    m, n = _matrix("qr", x)
+    m, n = _matrix("qr", x, kinds="fc")
     k = m if complete else min(m, n)
     return _with(x, m, k), _with(x, k, n)
 
 
 def _qr_vjp(gs: tuple[Any, Any], ys: tuple[Var, Var], x: Var, complete: bool) -> tuple[Any]:
+    real_only("qr", x)
     q, r = ys
     m, n = x.type.shape[-2:]
     if complete and m > n:
@@ -110,9 +117,9 @@ qr = op(
 
 
 def _svd_infer(x: TensorType, full: bool) -> tuple[TensorType, TensorType, TensorType]:
-    m, n = _matrix("svd", x)
+    m, n = _matrix("svd", x, kinds="fc")
     k = min(m, n)
-    return _with(x, m, m if full else k), TensorType((*x.shape[:-2], k), x.dtype), _with(x, n if full else k, n)
+    return _with(x, m, m if full else k), TensorType((*x.shape[:-2], k), real_dtype(x.dtype)), _with(x, n if full else k, n)
 
 
 def _gaps(s: Var) -> Any:
@@ -123,6 +130,7 @@ def _gaps(s: Var) -> Any:
 
 
 def _svd_vjp(gs: tuple[Any, Any, Any], ys: tuple[Var, Var, Var], x: Var, full: bool) -> tuple[Any]:
+    real_only("svd", x)
     m, n = x.type.shape[-2:]
     k = min(m, n)
     s = ys[1]
@@ -161,6 +169,7 @@ svdvals = op(
 
 
 def _svdvals_vjp(g: Var, x: Var) -> Any:
+    real_only("svdvals", x)
     u, _, vh = svd(x, full=False)
     return matmul(mul(u, row(g)), vh)
 
@@ -169,11 +178,12 @@ def _svdvals_vjp(g: Var, x: Var) -> Any:
 
 
 def _eigh_infer(x: TensorType, upper: bool) -> tuple[TensorType, TensorType]:
-    n, _ = _matrix("eigh", x, square=True)
-    return TensorType((*x.shape[:-2], n), x.dtype), x
+    n, _ = _matrix("eigh", x, square=True, kinds="fc")
+    return TensorType((*x.shape[:-2], n), real_dtype(x.dtype)), x
 
 
 def _eigh_vjp(gs: tuple[Any, Any], ys: tuple[Var, Var], x: Var, upper: bool) -> tuple[Any]:
+    real_only("eigh", x)
     values, v = ys
     inner = mul(diagonal_mask(v), row(gs[0] if gs[0] is not None else zeros_like(values)))
     if gs[1] is not None:
@@ -191,22 +201,63 @@ eigh = op(
     vjp=_eigh_vjp, factors="...ij->...i,...ij | !i !j",
 )  # fmt: skip
 
+# -- eigenvalues of any square matrix
+
+
+def _eig_infer(x: TensorType) -> tuple[TensorType, TensorType]:
+    n, _ = _matrix("eig", x, square=True, kinds="fc")
+    dtype = complex_dtype(x.dtype)
+    return TensorType((*x.shape[:-2], n), dtype), TensorType(x.shape, dtype)
+
+
+def _eig_numpy(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    values, vectors = np.linalg.eig(x)
+    dtype = np.result_type(x.dtype, np.complex64)
+    return values.astype(dtype), vectors.astype(dtype)
+
+
+def _eig_vjp(gs: tuple[Any, Any], ys: tuple[Var, Var], x: Var) -> tuple[Any]:
+    """Source: Boeddeker et al. 2017, equations 4.60 and 4.77, as torch; vectors have norm 1, so their scale has no gradient."""
+    values, v = ys
+    vh, on = adjoint(v), diagonal_mask(v)
+    inner = mul(on, row(gs[0] if gs[0] is not None else zeros_like(values)))
+    if gs[1] is not None:
+        turned = matmul(vh, gs[1])
+        scale = cast(real(sum(mul(on, turned), dims=(x.type.ndim - 2,), keepdim=True, dtype=v.type.dtype)), dtype=v.type.dtype)
+        turned = sub(turned, matmul(vh, mul(v, expand(scale, shape=v.type.shape))))
+        apart = add(cj(sub(row(values), column(values))), on)
+        inner = add(inner, mul(div(turned, apart), sub(constant(1, on), on)))
+    found = solve(vh, matmul(inner, vh))
+    return (found if x.type.dtype.is_complex else real(found),)
+
+
+eig = op(
+    "eig", "x", doc="Complex eigenvalues, in no order, and eigenvectors of norm 1 of square matrices.",
+    infer=_eig_infer, numpy=_eig_numpy, torch="tuple(torch.linalg.eig({x}))", vjp=_eig_vjp, factors="...ij->...i,...ij | !i !j",
+)  # fmt: skip
+eigvals = op(
+    "eigvals", "x", doc="Complex eigenvalues, in no order.", infer=lambda x: _eig_infer(x)[0],
+    numpy=lambda x: np.asarray(np.linalg.eigvals(x), np.result_type(x.dtype, np.complex64)), torch="torch.linalg.eigvals({x})",
+    vjp=lambda g, y, x: _eig_vjp((g, None), eig(x), x), factors="...ij->...i | !i !j",
+)  # fmt: skip
+
 # -- determinants
 
 
 def _slogdet_infer(x: TensorType) -> tuple[TensorType, TensorType]:
-    _matrix("slogdet", x, square=True)
-    out = TensorType(x.shape[:-2], x.dtype)
-    return out, out
+    _matrix("slogdet", x, square=True, kinds="fc")
+    return TensorType(x.shape[:-2], x.dtype), TensorType(x.shape[:-2], real_dtype(x.dtype))
+
+
+def _slogdet_vjp(gs: tuple[Any, Any], ys: tuple[Var, Var], x: Var) -> tuple[Any]:
+    real_only("slogdet", x)
+    return (None if gs[1] is None else mul(column(column(gs[1])), adjoint(inverse(x))),)
 
 
 slogdet = op(
     "slogdet", "x", doc="Sign and log of the absolute value of the determinant.",
     infer=_slogdet_infer, numpy=lambda x: tuple(np.linalg.slogdet(x)), torch="tuple(torch.linalg.slogdet({x}))",
-    vjp=lambda gs, ys, x: (
-        None if gs[1] is None else mul(column(column(gs[1])), adjoint(inverse(x))),
-    ),
-    factors="...ij->...,... | !i !j",
+    vjp=_slogdet_vjp, factors="...ij->...,... | !i !j",
 )  # fmt: skip
 
 # -- LU with row pivoting
@@ -337,12 +388,12 @@ def _pinv_numpy(x: np.ndarray, rtol: float, atol: float, hermitian: bool) -> np.
     u, s, vh = np.linalg.svd(x, full_matrices=False)
     keep = s > np.maximum(atol, rtol * s.max(-1, keepdims=True))
     inv = np.where(keep, 1 / np.where(keep, s, 1), 0)
-    return np.swapaxes(vh, -1, -2) @ (inv[..., None] * np.swapaxes(u, -1, -2))
+    return np.conj(np.swapaxes(vh, -1, -2)) @ (inv[..., None] * np.conj(np.swapaxes(u, -1, -2)))
 
 
 pinv = op(
     "pinv", "x", doc="Pseudo-inverse: singular values not above max(atol, rtol * largest) count as 0.",
-    infer=lambda x, rtol, atol, hermitian: _with(x, *reversed(_matrix("pinv", x, square=hermitian))),
+    infer=lambda x, rtol, atol, hermitian: _with(x, *reversed(_matrix("pinv", x, hermitian, "fc"))),
     numpy=_pinv_numpy, torch="torch.linalg.pinv({x}, rtol={rtol}, atol={atol}, hermitian={hermitian})",
     vjp=_pinv_vjp, factors="...mn->...nm | !m !n",
 )  # fmt: skip

@@ -57,20 +57,19 @@ exp2 = unary(
     doc="2 to the x.",
 )
 expm1 = unary(
-    "expm1", np.expm1, "torch.expm1({x})", lambda g, y, x: mul(g, cj(add(y, one(y)))), kinds=FLOAT, autocast="float32", doc="exp(x) - 1"
+    "expm1", np.expm1, "torch.expm1({x})", lambda g, y, x: mul(g, cj(add(y, one(y)))), autocast="float32", doc="exp(x) - 1"
 )
 log1p = unary(
-    "log1p", np.log1p, "torch.log1p({x})", lambda g, y, x: div(g, cj(add(x, one(x)))), kinds=FLOAT, autocast="float32", doc="log(1 + x)"
+    "log1p", np.log1p, "torch.log1p({x})", lambda g, y, x: div(g, cj(add(x, one(x)))), autocast="float32", doc="log(1 + x)"
 )
 log2 = unary(
-    "log2", np.log2, "torch.log2({x})", lambda g, y, x: div(g, cj(mul(x, constant(LN2, x)))), kinds=FLOAT, autocast="float32", doc="Base 2."
+    "log2", np.log2, "torch.log2({x})", lambda g, y, x: div(g, cj(mul(x, constant(LN2, x)))), autocast="float32", doc="Base 2."
 )
 log10 = unary(
     "log10",
     np.log10,
     "torch.log10({x})",
     lambda g, y, x: div(g, cj(mul(x, constant(LN10, x)))),
-    kinds=FLOAT,
     autocast="float32", doc="Base 10.",
 )
 
@@ -81,35 +80,33 @@ tan = unary("tan", np.tan, "torch.tan({x})", lambda g, y, x: mul(g, cj(add(one(y
 sinh = unary("sinh", np.sinh, "torch.sinh({x})", lambda g, y, x: mul(g, cj(cosh(x))), autocast="float32", doc="Hyperbolic sine.")
 cosh = unary("cosh", np.cosh, "torch.cosh({x})", lambda g, y, x: mul(g, cj(sinh(x))), autocast="float32", doc="Hyperbolic cosine.")
 asin = unary(
-    "asin", np.arcsin, "torch.asin({x})", lambda g, y, x: mul(g, rsqrt(sub(one(x), mul(x, x)))), kinds=FLOAT,
+    "asin", np.arcsin, "torch.asin({x})", lambda g, y, x: mul(g, cj(rsqrt(sub(one(x), mul(x, x))))),
     autocast="float32", doc="Inverse sine.",
 )  # fmt: skip
 acos = unary(
-    "acos", np.arccos, "torch.acos({x})", lambda g, y, x: neg(mul(g, rsqrt(sub(one(x), mul(x, x))))), kinds=FLOAT,
+    "acos", np.arccos, "torch.acos({x})", lambda g, y, x: neg(mul(g, cj(rsqrt(sub(one(x), mul(x, x)))))),
     autocast="float32", doc="Inverse cosine.",
 )  # fmt: skip
 atan = unary(
     "atan",
     np.arctan,
     "torch.atan({x})",
-    lambda g, y, x: div(g, add(mul(x, x), one(x))),
-    kinds=FLOAT,
+    lambda g, y, x: div(g, cj(add(mul(x, x), one(x)))),
     doc="Inverse tangent.",
 )
 asinh = unary(
-    "asinh", np.arcsinh, "torch.asinh({x})", lambda g, y, x: mul(g, rsqrt(add(mul(x, x), one(x)))), kinds=FLOAT,
+    "asinh", np.arcsinh, "torch.asinh({x})", lambda g, y, x: mul(g, cj(rsqrt(add(mul(x, x), one(x))))),
     doc="Inverse hyperbolic sine.",
 )  # fmt: skip
 acosh = unary(
     "acosh",
     np.arccosh,
     "torch.acosh({x})",
-    lambda g, y, x: mul(g, mul(rsqrt(sub(x, one(x))), rsqrt(add(x, one(x))))),
-    kinds=FLOAT,
+    lambda g, y, x: mul(g, cj(mul(rsqrt(sub(x, one(x))), rsqrt(add(x, one(x)))))),
     doc="Inverse hyperbolic cosine.",
 )
 atanh = unary(
-    "atanh", np.arctanh, "torch.atanh({x})", lambda g, y, x: div(g, sub(one(x), mul(x, x))), kinds=FLOAT,
+    "atanh", np.arctanh, "torch.atanh({x})", lambda g, y, x: div(g, cj(sub(one(x), mul(x, x)))),
     doc="Inverse hyperbolic tangent.",
 )  # fmt: skip
 

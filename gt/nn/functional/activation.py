@@ -92,6 +92,8 @@ def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = Fals
 
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
     """Give x where positive, else x times a learned slope, one or one for each channel (dim 1)."""
+    if weight.ndim > 1:
+        raise RuntimeError(f"prelu: Expected `weight` to be a scalar or 1D tensor, but got: ndim = {weight.ndim}")
     if weight.numel() != 1:
         if not input.ndim:
             raise RuntimeError("Not allow zero-dim input tensor.")
@@ -107,6 +109,8 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
 
 def rrelu(input: Tensor, lower: float = 1.0 / 8, upper: float = 1.0 / 3, training: bool = False, inplace: bool = False) -> Tensor:
     """Give a leaky relu whose slopes are drawn from [lower, upper) while training, else their middle."""
+    if lower > upper:
+        raise RuntimeError("Lower bound should be less than or equal to the upper bound")
     if not training:
         return leaky_relu(input, (lower + upper) / 2, inplace)
     slope = create.rand(input._type.shape, dtype=input.dtype) * (upper - lower) + lower

@@ -158,7 +158,7 @@ def multi_margin_loss(
             f"multi_margin_loss: The target tensor should be 1-D with size equal to the batch. Expected target size [{size}], but got "
             f"{list(target._type.shape)}"
         )
-    x, t = (input, target) if batched else (input.unsqueeze(0), target.reshape(1))
+    x, t = (input, target) if batched else (input.reshape(1, -1), target.reshape(1))
     classes = x._type.shape[1]
     own = x.gather(1, cast(t, int64).unsqueeze(1))
     each = (x - own + margin).clamp(0, math.inf)

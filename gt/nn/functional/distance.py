@@ -35,7 +35,8 @@ def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -
 
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """Give the cosine of the angle between vectors along ``dim``; inputs broadcast."""
-    return reduce.sum(normalize(x1, 2, dim, eps) * normalize(x2, 2, dim, eps), dim)
+    a, b = broadcast(x1, x2)  # ``dim`` counts in the shape they broadcast to
+    return reduce.sum(normalize(a, 2, dim, eps) * normalize(b, 2, dim, eps), dim)
 
 
 def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Tensor:

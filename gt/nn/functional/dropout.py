@@ -80,7 +80,7 @@ def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace
 
 def feature_alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
     """Set whole channels (dim 1) to selu's lower limit, keeping mean 0 and variance 1."""
-    if input.ndim < 2:
+    if input.ndim < 2 and training and 0 < p < 1:
         raise RuntimeError("Feature dropout requires at least 2 dimensions in the input")
     shape = (*input._type.shape[:2], *(1,) * (input.ndim - 2))
     return _alpha(input, p, training, inplace, shape)
