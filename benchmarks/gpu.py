@@ -28,12 +28,12 @@ REACH = {"mlp": 6.0, "gpt-tiny": 9.0, "gpt2-124m": 1.30, "resnet18": 1.3}
 RTOL = 2e-2  # of a loss after up to 20 steps in bfloat16
 
 
-def side(name: str, case: str, device: str, warm_s: float) -> dict[str, Any]:
+def side(name: str, case: str, device: str, warm_s: float, profiles: str) -> dict[str, Any]:
     """Run one side; give its results, or the error it ended with."""
     here = Path(__file__).resolve().parent
     env = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     env["PYTHONPATH"] = os.pathsep.join([str(here.parent), *env.get("PYTHONPATH", "").split(os.pathsep)])
-    command = [sys.executable, str(here / "gpu_sides.py"), name, case, device, str(warm_s)]
+    command = [sys.executable, str(here / "gpu_sides.py"), name, case, device, str(warm_s), profiles]
     done = subprocess.run(command, capture_output=True, text=True, env=env)
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     if not lines:
@@ -42,11 +42,11 @@ def side(name: str, case: str, device: str, warm_s: float) -> dict[str, Any]:
     return result
 
 
-def run(case: str, device: str, sides: list[str], warm_s: float | None) -> dict[str, Any]:
+def run(case: str, device: str, sides: list[str], warm_s: float | None, profiles: str) -> dict[str, Any]:
     out: dict[str, Any] = {"case": case, "date": datetime.date.today().isoformat(), "card": card(device)}
     for name in sides:
         if name != "jax" or (case in GPTS and importlib.util.find_spec("jax") and device == "cuda"):
-            found = side(name, case, device, WARM_S[case] if warm_s is None else warm_s)
+            found = side(name, case, device, WARM_S[case] if warm_s is None else warm_s, profiles)
             out.update({k: v for k, v in found.items() if isinstance(v, dict)})
             out[f"{'torch' if '+' in name or name == 'eager' else name} version"] = found.get("version", "")
             if "error" in found:
@@ -111,6 +111,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--warm", type=float, help="seconds gt may take to full speed")
     parser.add_argument("--json", type=Path, default=Path("gpu_results.json"))
+    parser.add_argument("--profile", default="", help="folder for tables of where the device's time goes")
     parser.add_argument("--join", type=Path, nargs="+", help="show results saved earlier")
     args = parser.parse_args()
     if args.join:
@@ -118,7 +119,7 @@ def main() -> None:
         return
     results = []
     for case in args.case or CASES:
-        results.append(run(case, args.device, args.sides.split(","), args.warm))
+        results.append(run(case, args.device, args.sides.split(","), args.warm, args.profile))
         args.json.write_text(json.dumps(results))
         show(results[-1:])
 

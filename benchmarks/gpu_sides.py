@@ -45,7 +45,28 @@ def speed(step: Step, seconds: float = 4.0, at_least: int = 30, rounds: int = 7)
     return statistics.median(times) * 1e3
 
 
-def torch_side(case: str, device: str, modes: list[str]) -> dict[str, Any]:
+def profile(step: Step, path: str) -> None:
+    """Write where the device's time goes in five steps, if a path is given."""
+    if not path:
+        return
+    import torch
+
+    kinds = [torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=kinds) as found:
+        start = time.perf_counter()
+        for i in range(5):
+            loss = step(i)
+        float(loss)
+        torch.cuda.synchronize()
+        wall = time.perf_counter() - start
+    events = found.key_averages()
+    busy = sum(e.self_device_time_total for e in events) / 5e3
+    with open(path, "w") as file:
+        print(f"ms per step: {wall / 5e-3:.3f}, device busy {busy:.3f}", file=file)
+        print(events.table(sort_by="self_device_time_total", row_limit=40, max_name_column_width=90), file=file)
+
+
+def torch_side(case: str, device: str, modes: list[str], profiles: str) -> dict[str, Any]:
     import torch
 
     torch.set_float32_matmul_precision("high")
@@ -59,6 +80,7 @@ def torch_side(case: str, device: str, modes: list[str]) -> dict[str, Any]:
         step = torch_step(case, device, mode)
         losses, first = curve(step)
         out[mode] = {"losses": losses, "first_s": first, "ms": speed(step), **memory(device == "cuda")}
+        profile(step, profiles and f"{profiles}/{case}-{mode}.txt")
         del step
     return out
 
@@ -103,7 +125,7 @@ def memory(cuda: bool) -> dict[str, float]:
     return {"peak_gib": peak, "reserved_gib": torch.cuda.memory_reserved() / 2**30}
 
 
-def gt_side(case: str, device: str, warm_s: float) -> dict[str, Any]:
+def gt_side(case: str, device: str, warm_s: float, profiles: str) -> dict[str, Any]:
     import gt
     import gt.nn.functional as F
 
@@ -135,6 +157,7 @@ def gt_side(case: str, device: str, warm_s: float) -> dict[str, Any]:
         "compiled_pieces": program.stats.compiled_pieces, "notes": program.stats.notes,
         "compile_s": program.stats.compile_s, **memory(device == "cuda"),
     }  # fmt: skip
+    profile(step, profiles and f"{profiles}/{case}-gt.txt")
     late = [float(step(i)) for i in range(3)]
     assert all(np.isfinite(late)), late
     return {"gt": out}
@@ -218,13 +241,13 @@ def jax_side(case: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    side, case, device, warm_s = sys.argv[1], sys.argv[2], sys.argv[3], float(sys.argv[4])
+    side, case, device, warm_s, profiles = sys.argv[1], sys.argv[2], sys.argv[3], float(sys.argv[4]), sys.argv[5]
     if side == "gt":
-        out = gt_side(case, device, warm_s)
+        out = gt_side(case, device, warm_s, profiles)
     elif side == "jax":
         out = jax_side(case)
     else:
-        out = torch_side(case, device, side.split("+"))
+        out = torch_side(case, device, side.split("+"), profiles)
     print("RESULT " + json.dumps(out), flush=True)
 
 

@@ -5,7 +5,9 @@ Owns: options and exit codes. Must not know: how anything is done. Next: ``gt.se
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,7 +55,10 @@ def worker(arguments: tuple[str, ...]) -> None:
 @click.argument("source", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.option("--workers", type=click.IntRange(1), help="Plan for so many workers. [default: 1, or a .gtir file's own]")
+@click.option("--mesh", metavar="AXIS=SIZE,...", help="Name the axes of the workers, as in dp=4,tp=2. Sets --workers too.")
 @click.option("--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="YAML file of signals.")
+@click.option("--estimate", is_flag=True, help="Show flops, bytes sent by cause, predicted time, memory by line.")
+@click.option("--diff", metavar="PASS..PASS|FILE", help="Show what changes between two passes, or under another --config.")
 @click.option("--dump-ir", is_flag=True, help="Show the graphs and programs, not only the summary.")
 @click.option("--stage", type=click.Choice(STAGES), help="Only the graphs of this stage.")
 @click.option("--pass", "passes", multiple=True, metavar="NAME", help="Only the graph after this pass. Repeatable.")
@@ -68,7 +73,10 @@ def compile_(
     source: Path,
     arguments: tuple[str, ...],
     workers: int | None,
+    mesh: str | None,
     config: Path | None,
+    estimate: bool,
+    diff: str | None,
     dump_ir: bool,
     stage: str | None,
     passes: tuple[str, ...],
@@ -84,24 +92,57 @@ def compile_(
     A script runs in this process until it makes no new graph; it needs no server and no GPU. Its own ARGUMENTS follow
     a "--". Output of the script goes to stderr.
     """
-    from gt import compiling
-    from gt.passes.pipeline import PassError
+    from gt import compiling, estimating
+    from gt.passes.pipeline import PassError, PlanRefused
 
     _check_names(passes, workers_shown, workers)
+    axes = _parse_mesh(mesh)
+    workers = workers or (math.prod(axes.values()) if axes else None)
+    lower = partial(_lower, source, arguments, workers, axes)
     try:
-        lowered, fault = _lower(source, arguments, workers, config, pipeline, flushes, seconds)
+        lowered, fault = lower(config, pipeline, flushes, seconds)
+        other = lower(Path(diff), pipeline, flushes, seconds)[0] if diff and ".." not in diff else []
     except PassError as error:
         raise click.ClickException(_reproducer(error, folder or Path(), workers)) from error
+    except PlanRefused as error:
+        raise click.ClickException(str(error)) from error
     selection = compiling.Selection(stage, passes, workers_shown)
     if folder is not None:
         for path in compiling.write(lowered, selection, form, folder):
             click.echo(path)
     elif dump_ir or stage or passes or workers_shown or form != "text":
         click.echo(compiling.render(lowered, selection, form), nl=False)
+    if estimate:
+        click.echo(estimating.estimate_text(lowered))
+    if diff:
+        click.echo(_diff_text(lowered, other, diff, config), nl=False)
     if form == "text":
         click.echo(("\n" if dump_ir and folder is None else "") + compiling.summary(lowered), nl=False)
     if fault is not None:
         raise click.ClickException(f"{source} ended early with {type(fault).__name__}: {fault}")
+
+
+def _parse_mesh(text: str | None) -> dict[str, int]:
+    """Read ``dp=4,tp=2``."""
+    axes: dict[str, int] = {}
+    for item in text.split(",") if text else []:
+        name, _, size = item.partition("=")
+        if not name.strip().isidentifier() or not size.strip().isdigit() or int(size) < 1 or name.strip() in axes:
+            raise click.BadParameter(f"expected AXIS=SIZE, as in dp=4,tp=2, got {item!r}", param_hint="--mesh")
+        axes[name.strip()] = int(size)
+    return axes
+
+
+def _diff_text(lowered: list[Lowered], other: list[Lowered], diff: str, config: Path | None) -> str:
+    from gt.estimating import config_diff, step_diff
+
+    if ".." not in diff:
+        return config_diff(lowered, other, (config.name if config else "no config", Path(diff).name))
+    before, _, after = diff.partition("..")
+    try:
+        return step_diff(lowered, before, after)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--diff") from error
 
 
 def _check_names(passes: Sequence[str], shown: Sequence[int], workers: int | None) -> None:
@@ -120,6 +161,7 @@ def _lower(
     source: Path,
     arguments: tuple[str, ...],
     workers: int | None,
+    mesh: dict[str, int],
     config: Path | None,
     pipeline: str | None,
     flushes: int,
@@ -127,7 +169,7 @@ def _lower(
 ) -> tuple[list[Lowered], BaseException | None]:
     """Give every distinct graph of the source, lowered, and the error the script ended with, if it did."""
     from gt.compiling import lower, read_gtir, workers_of
-    from gt.config import ConfigError, load_config
+    from gt.config import ConfigError, get_config, load_config
     from gt.ir.text import ParseError
     from gt.ir.verify import VerifyError
     from gt.passes.pipeline import DEFAULT, Pipeline, PipelineError
@@ -136,7 +178,10 @@ def _lower(
     try:
         steps = Pipeline.parse(pipeline) if pipeline else DEFAULT
         if config is not None:
+            get_config().clear()
             load_config(config)
+        if mesh:
+            get_config().register_mesh(mesh)
         if source.suffix == ".gtir":
             if arguments:
                 raise click.UsageError("a .gtir file takes no arguments")
@@ -154,6 +199,42 @@ def _lower(
     if not capture.graphs and capture.error is None:
         raise click.ClickException(f"{source} ran no gt op whose value was needed")
     return [lower(c.graph, cluster, steps, c.runs) for c in capture.graphs], capture.error
+
+
+@main.command()
+@click.argument("source", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.option("--workers", type=click.IntRange(1), help="Plan for so many workers. [default: 1]")
+@click.option("--mesh", metavar="AXIS=SIZE,...", help="Name the axes of the workers, as in dp=4,tp=2. Sets --workers too.")
+@click.option("--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="YAML file of signals.")
+@click.option("--why", is_flag=True, help="Show where each output is and why.")
+@click.option("--flushes", default=20, show_default=True, type=click.IntRange(1), help="Stop a script after so many "
+              "flushes that bring no new graph.")  # fmt: skip
+@click.option("--seconds", default=120.0, show_default=True, help="Stop a script after so long.")
+def plan(
+    source: Path, arguments: tuple[str, ...], workers: int | None, mesh: str | None, config: Path | None, why: bool,
+    flushes: int, seconds: float,
+) -> None:  # fmt: skip
+    """Show what a whole script costs on --workers workers, graph by graph, without running it there.
+
+    It needs no server and no GPU: the script runs in this process, its placements are followed beside it.
+    """
+    from gt.estimating import estimate_text, placement_text
+    from gt.passes.pipeline import PassError, PlanRefused
+
+    axes = _parse_mesh(mesh)
+    workers = workers or (math.prod(axes.values()) if axes else None)
+    try:
+        lowered, fault = _lower(source, arguments, workers, axes, config, None, flushes, seconds)
+    except PassError as error:
+        raise click.ClickException(_reproducer(error, Path(), workers)) from error
+    except PlanRefused as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(estimate_text(lowered), nl=False)
+    if why:
+        click.echo("\n" + placement_text(lowered), nl=False)
+    if fault is not None:
+        raise click.ClickException(f"{source} ended early with {type(fault).__name__}: {fault}")
 
 
 def _reproducer(error: PassError, folder: Path, workers: int | None) -> str:

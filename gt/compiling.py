@@ -19,9 +19,12 @@ from gt.ir.graph import Graph
 from gt.ir.program import Collective, Compute, Program, unpack_attrs
 from gt.ir.text import attr_text, parse_graph, print_graph, print_program
 from gt.ir.verify import verify
+from gt.passes.estimate import Estimate, estimate
+from gt.passes.lower_programs import Programs
 from gt.passes.pipeline import DEFAULT, Context, Pipeline
 from gt.passes.plan import Cluster
 
+MANY = 64  # workers: beyond, one program for each role is shown, and graphs are verified at both ends only
 FORMATS = {"text": "gtir", "json": "json", "dot": "dot"}
 
 
@@ -35,11 +38,19 @@ class Step:
 
 @dataclass(frozen=True)
 class Lowered:
-    """A graph on its way down: every step that changed it, and the programs."""
+    """A graph on its way down: every step that changed it, the programs, and what a run is estimated to cost.
+
+    ``programs``: of all workers, or of one for each role where there are many. ``reasons``: why each output is where it
+    is. ``order``: all passes, those that changed nothing too.
+    """
 
     steps: tuple[Step, ...]
     programs: tuple[Program, ...]
+    estimate: Estimate
+    num_workers: int = 1
     runs: int = 0
+    reasons: tuple[tuple[str, ...], ...] = ()
+    order: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -80,9 +91,14 @@ def lower(graph: Graph, cluster: Cluster, pipeline: Pipeline = DEFAULT, runs: in
             steps.append(Step(name, after))
 
     context = Context(cluster.mesh)
-    pipeline.run(graph, context, "each", observe)
-    assert context.programs is not None
-    return Lowered(tuple(steps), tuple(context.programs[w] for w in sorted(context.programs)), runs)
+    many = len(cluster.workers) > MANY
+    final = pipeline.run(graph, context, "ends" if many else "each", observe)
+    assert isinstance(context.programs, Programs)
+    shown = sorted(context.programs.roles() if many else context.programs)
+    return Lowered(
+        tuple(steps), tuple(context.programs[w] for w in shown), estimate(final, context), len(cluster.workers), runs,
+        tuple(context.output_reasons), ("captured", *(p.name for p in pipeline.passes)),
+    )  # fmt: skip
 
 
 def read_gtir(path: Path) -> Graph:

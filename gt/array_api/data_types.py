@@ -8,14 +8,29 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gt import finfo as limits
 from gt.devices import check_options
+from gt.finfo import finfo as float_limits
+from gt.finfo import iinfo as integer_limits
 from gt.functions.create import tensor
 from gt.functions.promote import cast, is_number, number_dtype
 from gt.handle import Handle
 from gt.ir import types
 from gt.ir.types import (
-    DType, Scalar, Shape, TensorType, bool_, complex64, complex128, float32, float64, int8, int16, int32, int64, promote_types, uint8,
+    DType,
+    Scalar,
+    Shape,
+    TensorType,
+    bool_,
+    complex64,
+    complex128,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    promote_types,
+    uint8,
 )  # fmt: skip
 
 if TYPE_CHECKING:
@@ -57,14 +72,14 @@ def _dtype(of: DType | Tensor) -> DType:
 def finfo(type: DType | Tensor, /) -> FInfo:
     """Give the limits of a floating point dtype, or of an array's."""
     own = types.real_dtype(_dtype(type))
-    found = limits.finfo(own)
+    found = float_limits(own)
     return FInfo(found.bits, found.eps, found.max, found.min, found.smallest_normal, own)
 
 
 def iinfo(type: DType | Tensor, /) -> IInfo:
     """Give the limits of an integer dtype, or of an array's."""
     own = _dtype(type)
-    found = limits.iinfo(own)
+    found = integer_limits(own)
     return IInfo(found.bits, found.max, found.min, own)
 
 

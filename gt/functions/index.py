@@ -77,6 +77,9 @@ def _basic(input: Tensor, key: Any) -> tuple[Tensor, list[tuple[int, Tensor]]]:
     for item in items:
         if item is None:
             result.append(1)
+        elif isinstance(item, Handle) and item.dtype is bool_ and not item.ndim:
+            indices.append((len(result), reshape(item, 1)))  # a mask over a new dim of size 1
+            result.append(1)
         elif isinstance(item, Handle):
             indices.append((len(result), item))
             width = item.ndim if item.dtype is bool_ else 1

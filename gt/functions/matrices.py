@@ -10,19 +10,19 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gt.functions.arrange import diagonal as diagonal_
-from gt.functions.create import eye, zeros
+from gt.functions.create import eye, full, zeros
 from gt.functions.linalg import matmul
 from gt.functions.linalg import tensordot as tensordot_
 from gt.functions.numeric import conj
 from gt.functions.pointwise import abs as abs_
-from gt.functions.pointwise import where
+from gt.functions.pointwise import maximum, where
 from gt.functions.promote import broadcast, cast
 from gt.functions.reduce import amax, amin, sum
 from gt.functions.shape import movedim, reshape, stack, transpose, unsqueeze
 from gt.functions.statistics import power_norm
 from gt.handle import Handle
 from gt.ir.ops import OPS
-from gt.ir.types import ShapeError, broadcast_shapes, dtype_of, int32, int64, normalize_dim
+from gt.ir.types import ShapeError, broadcast_shapes, dtype_of, int32, int64, normalize_dim, real_dtype
 from gt.trace import record
 
 if TYPE_CHECKING:
@@ -555,7 +555,8 @@ def matrix_power(A: Tensor, n: int) -> Tensor:  # noqa: N803
     if A.ndim < 2 or A._type.shape[-1] != A._type.shape[-2]:
         _matrix("matrix_power", A, True)
     if n == 0:
-        return eye(A._type.shape[-1], dtype=A.dtype).expand(A._type.shape).clone()
+        unit = eye(A._type.shape[-1], dtype=A.dtype).expand(A._type.shape)
+        return where(full(A._type.shape, True), unit, A) if A.requires_grad else unit.clone()
     base = inv(A) if n < 0 else A
     out, n = None, abs(n)
     while n:
@@ -648,7 +649,7 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
         raise RuntimeError("torch.linalg.lstsq: input.size(-2) should match other.size(-2)")
     x = matmul(pinv(A, rcond), b)
     m, n = A._type.shape[-2:]
-    empty = zeros(0, dtype=A.dtype)
+    empty = zeros(0, dtype=real_dtype(A.dtype))
     rest = matmul(A, x) - b
     residuals = sum(abs_(rest) ** 2, -2) if m > n and driver != "gelsy" else empty
     rank = matrix_rank(A.detach()) if driver != "gels" else zeros(0, dtype=int64)

@@ -5,12 +5,15 @@ Owns: ``Context`` and the annotations it carries. Must not know: any one pass. N
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from gt.ir.graph import Graph, Node, Value
 from gt.ir.mesh import Mesh, Sharding
 from gt.ir.program import Program
+
+MAX_STEPS_BACK = 12  # of an explanation
 
 
 @dataclass(frozen=True)
@@ -36,11 +39,24 @@ class MemoryPlan:
     peak: tuple[Value, ...]
 
 
+class PlanRefused(ValueError):
+    """The client asked, by its options, not to run what this plan would do."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Why a value is where it is: a reason, and the value that it follows, if it follows one."""
+
+    reason: str
+    follows: Value | None = None
+
+
 @dataclass
 class Context:
     """The mesh of all workers, and what passes hand on.
 
-    ``notes``: one (value or node, reason) for each decision a user may ask about. ``regions``: the schedule,
+    ``origins``: why each value is where it is, by the values of the SHARDED graph; ``output_reasons`` the same for each
+    output, from the value back to what the user said. ``notes``: one (value or node, reason) for each decision a user may ask about. ``regions``: the schedule,
     collectives excluded; set by ``fuse_hot_path``. ``output_shardings``: where each output lands.
     """
 
@@ -48,8 +64,22 @@ class Context:
     notes: list[tuple[Value | Node, str]] = field(default_factory=list)
     regions: tuple[Region, ...] | None = None
     memory: MemoryPlan | None = None
-    programs: dict[int, Program] | None = None
+    programs: Mapping[int, Program] | None = None
     output_shardings: list[Sharding] = field(default_factory=list)
+    origins: dict[Value, Origin] = field(default_factory=dict)
+    output_reasons: list[tuple[str, ...]] = field(default_factory=list)
+
+    def explain(self, value: Value) -> tuple[str, ...]:
+        """Give why a value is where it is: one line for each step back to what was said or given."""
+        lines: list[str] = []
+        seen: set[Value] = set()
+        at: Value | None = value
+        while at is not None and at not in seen and len(lines) < MAX_STEPS_BACK:
+            seen.add(at)
+            origin = self.origins.get(at)
+            lines.append(f"{at!r}: {origin.reason if origin is not None else 'whole on all workers'}")
+            at = origin.follows if origin is not None else None
+        return tuple(lines)
 
     def note(self, about: Value | Node, reason: str) -> None:
         self.notes.append((about, reason))
@@ -67,4 +97,4 @@ class Pass(Protocol):
     def run(self, graph: Graph, context: Context) -> Graph: ...
 
 
-__all__ = ["Context", "MemoryPlan", "Pass", "Region"]
+__all__ = ["Context", "MemoryPlan", "Origin", "Pass", "PlanRefused", "Region"]

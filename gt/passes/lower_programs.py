@@ -9,7 +9,7 @@ Next: ``gt.ir.program`` (the form), ``gt.runtime.executor`` (runs it).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias, cast
 
@@ -19,7 +19,7 @@ from gt.ir.graph import Attrs, AttrValue, Coord, Graph, Node, Value
 from gt.ir.mesh import Mesh, Sharding
 from gt.ir.ops.collective import sent_bytes
 from gt.ir.program import Collective, Compute, Free, Program, Step, WireNode, WireType, pack_attrs
-from gt.passes.context import Context, Region
+from gt.passes.context import Context, PlanRefused, Region
 
 Part: TypeAlias = Region | Node  # a region of compute, or one collective
 Coords: TypeAlias = dict[Mesh, dict[str, int]]  # a worker's coordinates on each mesh it is of
@@ -34,9 +34,52 @@ class LowerPrograms:
 
     def run(self, graph: Graph, context: Context) -> Graph:
         plan = _Plan(graph, context)
-        context.programs = {worker: plan.program(worker) for worker in context.mesh.workers}
+        context.programs = Programs(plan, context.mesh.workers)
         context.output_shardings = [plan.sharding(v) for v in graph.outputs]
+        if graph.options.comm_bytes is not None:
+            _check_budget(context.programs, graph.options.comm_bytes)
         return graph
+
+
+def _check_budget(programs: Programs, budget: int) -> None:
+    """Refuse to send more than the client allows, and name what sends most."""
+    for worker in programs.roles():
+        program = programs[worker]
+        sent = sum(c.nbytes for c in program.collectives)
+        if sent > budget:
+            lines = [f"comm_budget: worker {worker} would send {sent} bytes, {budget} are allowed. Most are sent by:"]
+            for c in sorted(program.collectives, key=lambda c: -c.nbytes)[:5]:
+                file, line, _ = program.locations[c.loc] if c.loc >= 0 else ("?", 0, "")
+                lines.append(f"  {c.nbytes} B {c.kind} for {c.why or 'its readers'}, {file}:{line}")
+            raise PlanRefused("\n".join(lines))
+
+
+class Programs(Mapping[int, Program]):
+    """Each worker's program, made when asked for: planning for many workers costs no more than for the ones looked at."""
+
+    def __init__(self, plan: _Plan, workers: tuple[int, ...]) -> None:
+        self._plan, self._workers = plan, dict.fromkeys(workers)
+        self._made: dict[int, Program] = {}
+
+    def __getitem__(self, worker: int) -> Program:
+        if worker not in self._workers:
+            raise KeyError(worker)
+        if worker not in self._made:
+            self._made[worker] = self._plan.program(worker)
+        return self._made[worker]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._workers)
+
+    def __len__(self) -> int:
+        return len(self._workers)
+
+    def roles(self) -> dict[int, tuple[int, ...]]:
+        """Give one worker for each program that differs in more than numbers, with all workers that run it."""
+        alike: dict[tuple[bool, ...], list[int]] = {}
+        for worker in self._workers:
+            alike.setdefault(self._plan.kind(worker), []).append(worker)
+        return {workers[0]: tuple(workers) for workers in alike.values()}
 
 
 class _Plan:
@@ -49,7 +92,7 @@ class _Plan:
         self.number = {node: i for i, node in enumerate(comms)}
         self.meshes = tuple(dict.fromkeys(self.mesh(v) for v in graph.values))
         groups = {cast("tuple[int, ...]", n.attr["group"]) for n in comms if n.op.name == "transfer"}
-        self.sets = [*(m.workers for m in self.meshes), *groups]
+        self.sets = [frozenset(workers) for workers in (*(m.workers for m in self.meshes), *groups)]
         self.alike: dict[tuple[bool, ...], _Layout] = {}
         self.groups: dict[tuple[Mesh, tuple[str, ...]], dict[int, tuple[int, ...]]] = {}
 
@@ -66,8 +109,12 @@ class _Plan:
             self.groups[key] = _groups(*key)
         return self.groups[key][worker]
 
+    def kind(self, worker: int) -> tuple[bool, ...]:
+        """Give which values and transfers the worker takes part in."""
+        return tuple(worker in workers for workers in self.sets)
+
     def program(self, worker: int) -> Program:
-        kind = tuple(worker in workers for workers in self.sets)
+        kind = self.kind(worker)
         layout = self.alike.get(kind)
         if layout is None:
             layout = self.alike[kind] = _Layout(self, worker)
@@ -105,6 +152,8 @@ class _Layout:
         self.plan, self.member = plan, member
         self.slots: dict[Value, int] = {}
         self.types: dict[int, WireType] = {}
+        self.resolved: dict[tuple[int, tuple[Attrs, ...]], Compute] = {}  # regions by what the coordinates make of them
+        self.wire: dict[Node, WireNode] = {}  # nodes that are the same on all workers
         graph = plan.graph
         for value in (*(v for v in graph.inputs if self.holds(v)), *graph.scalars):
             self.define(value)
@@ -175,7 +224,7 @@ class _Layout:
             if isinstance(part, Node):
                 steps += self.collective(worker, part)
             else:
-                steps.append(step if isinstance(step, Compute) else self.compute(i, part, nodes, coords))
+                steps.append(step if isinstance(step, Compute) else self.differing(i, part, nodes, coords))
             if self.dying[i + 1]:
                 steps.append(Free(self.dying[i + 1]))
         overwritten = memory.overwritten if memory is not None else frozenset()
@@ -192,6 +241,16 @@ class _Layout:
             peak_nbytes=memory.peak_nbytes.get(worker, 0) if memory is not None else 0,
         )
 
+    def differing(self, at: int, region: Region, nodes: list[Node], coords: Coords) -> Compute:
+        """Give a region whose attributes differ by worker; workers of equal attributes share it."""
+        own = tuple(self.attrs(node, coords) for node in nodes if _differs(node.attrs))
+        if (at, own) not in self.resolved:
+            self.resolved[at, own] = self.compute(at, region, nodes, coords)
+        return self.resolved[at, own]
+
+    def attrs(self, node: Node, coords: Coords) -> Attrs:
+        return cast(Attrs, _resolved(node.attrs, coords[self.plan.mesh(node.outputs[0])]))
+
     def compute(self, at: int, region: Region, nodes: list[Node], coords: Coords) -> Compute:
         wire = tuple(self.node(node, coords) for node in nodes)
         made = [slot for node in wire for slot in node.outputs]
@@ -204,12 +263,16 @@ class _Layout:
         return Compute(wire, inputs, outputs, key, region.compile, inplace)
 
     def node(self, node: Node, coords: Coords) -> WireNode:
-        attrs = node.attrs
-        if _differs(attrs):
-            attrs = cast(Attrs, _resolved(attrs, coords[self.plan.mesh(node.outputs[0])]))
+        differs = _differs(node.attrs)
+        if not differs and node in self.wire:
+            return self.wire[node]
+        attrs = self.attrs(node, coords) if differs else node.attrs
         inputs, outputs = (tuple(self.slots[v] for v in values) for values in (node.inputs, node.outputs))
         types = tuple(self.types[slot] for slot in outputs)
-        return WireNode(node.op.name, inputs, outputs, types, pack_attrs(attrs), self.location(node))
+        made = WireNode(node.op.name, inputs, outputs, types, pack_attrs(attrs), self.location(node))
+        if not differs:
+            self.wire[node] = made
+        return made
 
     def location(self, node: Node) -> int:
         return -1 if node.loc is None else self.locations[node.loc]
@@ -283,4 +346,4 @@ def region_key(
     return hashlib.blake2b(text, digest_size=16).hexdigest()
 
 
-__all__ = ["LowerPrograms", "region_key"]
+__all__ = ["LowerPrograms", "Programs", "region_key"]

@@ -20,7 +20,7 @@ from gt.ir.text import attr_text, print_graph
 from gt.ir.verify import VerifyError, verify
 from gt.passes.autodiff import Autodiff
 from gt.passes.bucket_collectives import BucketCollectives
-from gt.passes.context import Context, MemoryPlan, Pass, Region
+from gt.passes.context import Context, MemoryPlan, Pass, PlanRefused, Region
 from gt.passes.cse import Cse
 from gt.passes.dce import Dce
 from gt.passes.decompose import Decompose
@@ -81,6 +81,8 @@ class Pipeline:
             rest = Pipeline(self.passes[i:])
             try:
                 after = step.run(graph, context)
+            except PlanRefused:
+                raise  # as the client asked: no fault of the pass
             except Exception as error:
                 raise _failed(step.name, graph, rest, f"{type(error).__name__}: {error}") from error
             seconds = time.perf_counter() - start
@@ -159,5 +161,6 @@ def _print_pass(step: Pass) -> str:
 DEFAULT = Pipeline.parse(",".join(PASSES))
 
 __all__ = [
-    "DEFAULT", "PASSES", "Context", "MemoryPlan", "Pass", "PassError", "Pipeline", "PipelineError", "Region", "Verify",
+    "DEFAULT", "PASSES", "Context", "MemoryPlan", "Pass", "PassError", "Pipeline", "PipelineError", "PlanRefused",
+    "Region", "Verify",
 ]  # fmt: skip

@@ -5,6 +5,7 @@ Owns: ``Cluster``, ``Plan``, ``plan_graph``. Next: ``pipeline`` (the passes in o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gt.ir.graph import Graph
@@ -26,10 +27,14 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Plan:
-    """Programs by worker, and where each output lands. Input placements are those of the graph's inputs."""
+    """Programs by worker, and where each output lands. Input placements are those of the graph's inputs.
 
-    programs: dict[int, Program]
+    ``reasons``: for each output why it is there, from its own reason back to what the user said.
+    """
+
+    programs: Mapping[int, Program]
     outputs: tuple[Sharding, ...]
+    reasons: tuple[tuple[str, ...], ...] = ()
 
 
 def plan_graph(graph: Graph, cluster: Cluster, pipeline: Pipeline = DEFAULT) -> Plan:
@@ -37,4 +42,4 @@ def plan_graph(graph: Graph, cluster: Cluster, pipeline: Pipeline = DEFAULT) -> 
     context = Context(cluster.mesh)
     pipeline.run(graph, context)
     assert context.programs is not None
-    return Plan(context.programs, tuple(context.output_shardings))
+    return Plan(context.programs, tuple(context.output_shardings), tuple(context.output_reasons))

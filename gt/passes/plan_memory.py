@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, TypeAlias
 
 from gt.ir.graph import Graph, Node, Value
+from gt.ir.mesh import Mesh
 from gt.ir.ops import OPS
 from gt.passes.context import Context, MemoryPlan, Region
 
@@ -164,18 +165,19 @@ def _peak(graph: Graph, inplace: InPlace, context: Context) -> tuple[dict[int, i
     A donated input dies with its last use; other inputs and the outputs live through the run.
     """
     storage = _Storage(graph)
-    everyone = context.mesh.workers
-    where = {v: v.type.sharding.mesh.workers if v.type.sharding else everyone for v in graph.values}
+    meshes: dict[Mesh, int] = {}  # by number: the workers of a mesh may be many
+    where = {v: meshes.setdefault(v.type.sharding.mesh if v.type.sharding else context.mesh, len(meshes)) for v in graph.values}
     held = storage.undonated | storage.scalars | storage.kept
     takes = {node.outputs[r]: node.inputs[o] for node, pairs in inplace.items() for r, o in pairs}
     dies: dict[int, list[Value]] = {}
     for root in storage.roots:
         if root not in held:
             dies.setdefault(storage.last.get(root, storage.made.get(root, -1)), []).append(root)
-    alike: dict[frozenset[tuple[int, ...]], list[int]] = {}  # workers that hold the same values
-    for worker in everyone:
-        alike.setdefault(frozenset(w for w in set(where.values()) if worker in w), []).append(worker)
-    now = dict.fromkeys(where.values(), 0)
+    members = [(number, frozenset(mesh.workers)) for mesh, number in meshes.items()]
+    alike: dict[frozenset[int], list[int]] = {}  # workers that hold the same values
+    for worker in context.mesh.workers:
+        alike.setdefault(frozenset(number for number, on in members if worker in on), []).append(worker)
+    now = [0] * len(meshes)
     for value in (*graph.inputs, *graph.scalars):
         now[where[value]] += value.type.nbytes
     most = {group: (sum(now[w] for w in group), -1) for group in alike}

@@ -21,13 +21,15 @@ from gt.ir.mesh import Mesh, Sharding
 from gt.ir.ops import collective
 from gt.ir.signals import SignalConfig
 from gt.ir.types import TensorType
-from gt.passes.context import Context
+from gt.passes.context import Context, Origin, PlanRefused
 from gt.passes.placement import Choice, Problem, choose
-from gt.passes.reshard import cost_s, is_local, usable_as
+from gt.passes.reshard import cost_s, is_local, plan_reshard, usable_as
 from gt.passes.signal_placement import ParamPlacement, cut, declared_mesh, signal_mesh
 from gt.passes.split_ops import split_ops
 
 UNPLACED = SignalConfig()
+ASKED = ("signal ", "parameters ", "updated in place")  # how reasons start that a user gave
+REDUCTIONS = (collective.all_reduce, collective.reduce_scatter)
 ROUNDS = 4  # forward and backward alternate at most so often; two suffice for all but contrived graphs
 
 
@@ -363,10 +365,12 @@ class _Placer:
             emitted.now[value] = moved = emitted.move(value, self.placed[value], None, self.origin[value])
             if moved is not value or _sharding(value).is_split:
                 self.context.note(moved, self.origin[value])
+                self.context.origins[moved] = Origin(self.origin[value])
         for node in self.graph.nodes:
             emitted.add(node, self.choices[node])
         outputs = tuple(emitted.now[v] for v in self.graph.outputs)
         self.context.output_shardings = [_sharding(v) for v in outputs]
+        self.context.output_reasons = [self.context.explain(v) for v in outputs]
         return replace(self.graph, nodes=tuple(emitted.nodes), outputs=outputs, stage=Stage.SHARDED)
 
 
@@ -397,14 +401,45 @@ class _Emitter:
     def _note(self, node: Node, value: Value, origin: str, choice: Choice) -> None:
         if not _sharding(value).is_replicated:
             self.placer.context.note(value, origin or f"as its operands{_split_text(choice)}")
+            at = f" at {node.loc}" if node.loc is not None else ""
+            source = None if origin else self._followed(node, value)
+            reason = origin or f"{node.op.name} computes it there{_split_text(choice)}"
+            self.placer.context.origins[value] = Origin(reason + at, source)
         elif node.op.factors is None and any(not self.placer.placed[v].is_replicated for v in node.inputs):
             self.placer.context.note(value, f"whole: {node.op.name} has no sharding rule")
+
+    def _refuse(self, value: Value, need: Sharding, node: Node | None, why: str) -> None:
+        """In strict mode: refuse to join or exchange parts of what only follows, where no signal asks for it.
+
+        Adding up pending sums is part of the op; parameters split by a rule are joined for use.
+        """
+        origin = self.placer.context.origins.get(value)
+        asked = why.startswith(ASKED) or (origin is not None and origin.reason.startswith(ASKED))
+        if asked or is_local(_sharding(value), need, value.type):
+            return
+        if all(s.op in REDUCTIONS or not s.op.effect for s in plan_reshard(_sharding(value), need, value.type.placed(None))):
+            return
+        wanted = value.type.placed(need)
+        where = f" at {node.loc}: {node.loc.source}" if node is not None and node.loc is not None else ""
+        raise PlanRefused(
+            f"strict: {value!r} would be moved to {wanted!r} ({why}){where}\nNo signal asks for it: mark the value with a "
+            f"signal that places it so, or split it another way. It is there because:\n  "
+            + "\n  ".join(self.placer.context.explain(value))
+        )
+
+    def _followed(self, node: Node, value: Value) -> Value | None:
+        """Give the operand that a result is placed as: one with an axis of its own, the largest first."""
+        axes = _sharding(value).used_axes
+        found = [self.now[v] for v in node.inputs if _sharding(self.now[v]).used_axes & axes]
+        return max(found, key=lambda v: v.type.nbytes, default=None)
 
     def move(self, value: Value, need: Sharding, node: Node | None, why: str) -> Value:
         if usable_as(_sharding(value), need):
             return value
         key = (value, need)
         if key not in self.moved:
+            if self.placer.graph.options.strict:
+                self._refuse(value, need, node, why)
             moved = Value(value.type.placed(need), value.hint)
             loc, signal = (node.loc, node.signal) if node is not None else (None, None)
             self.nodes.append(Node(collective.reshard, (value,), (moved,), loc=loc, signal=signal, why=why))

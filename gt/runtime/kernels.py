@@ -78,6 +78,10 @@ def nll_loss_backward(g: Scalar, target: Tensor, shape: Shape, ignore_index: int
     g = g if isinstance(g, Tensor) else torch.full((), g, device=target.device)
     index = target.unsqueeze(dim)
     counted = index != ignore_index
+    if torch.compiler.is_compiling():  # a comparison fuses with what reads it; a scatter would be written out in full
+        classes = torch.arange(shape[dim], device=target.device).view(-1, *(1,) * (len(shape) - dim - 1))
+        hit = (index == classes) & counted
+        return torch.where(hit, -(g.unsqueeze(dim) if g.dim() else g), torch.zeros((), dtype=g.dtype, device=g.device))
     source = torch.where(
         counted, -(g.unsqueeze(dim) if g.dim() else g), torch.zeros((), dtype=g.dtype, device=g.device)
     )

@@ -120,7 +120,7 @@ class TorchPiece:
         except CompileError as e:
             self.give_up(str(e))
         else:
-            self.stats.compile_s = max(self.stats.compile_s, self.compiled.seconds)  # distinct pieces compile side by side
+            self.stats.compile_s = max(self.stats.compile_s, self.compiled.seconds)  # pieces compile side by side
             self.call = self._check
 
     def compile_now(self, a: list[Tensor], s: tuple[Scalar, ...]) -> list[Tensor]:

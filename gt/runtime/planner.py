@@ -71,7 +71,7 @@ def make_plan(
             raise ProtocolError(f"input {i} of graph {graph.name!r} is {value.type!r}, the run gives {given!r}")
     plan = plan_graph(place_inputs(graph, inputs), Cluster(workers))
     outputs = tuple(v.type.placed(s) for v, s in zip(graph.outputs, plan.outputs, strict=True))
-    return plan.programs, outputs
+    return dict(plan.programs), outputs
 
 
 def place_inputs(graph: Graph, types: Sequence[TensorType]) -> Graph:

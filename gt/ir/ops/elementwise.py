@@ -14,7 +14,7 @@ from gt.ir.graph import AttrValue
 from gt.ir.opdef import Var, op
 from gt.ir.ops.broadcast import cast, constant, unbroadcast
 from gt.ir.ops.compare import eq, ge, gt, le, logical_and, lt, where
-from gt.ir.ops.families import ALL, FLOAT, FLOATING, NUMERIC, REAL, binary, check_kind, check_same, same, together, unary, unchanged
+from gt.ir.ops.families import ALL, FLOATING, NUMERIC, REAL, binary, check_kind, check_same, same, together, unary, unchanged
 from gt.ir.types import TensorType, TypeMismatch, broadcast_shapes, complex_dtype, float32, float64, real_dtype
 
 conj_ = unary(

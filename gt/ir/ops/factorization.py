@@ -1,4 +1,4 @@
-"""Matrix factorizations of the last two dims and what is made of them: QR, SVD, eigh, LU, triangular solves, pinv, exp.
+"""Matrix factorizations of the last two dims and what is made of them: QR, SVD, eig, eigh, LU, triangular solves, pinv, exp.
 
 Leading dims are a batch, which may be split; the matrices are whole. Gradients are those of the reduced forms.
 Sources: Walter and Lehmann 2018 (QR), Townsend 2016 (SVD), Golub and Pereyra 1973 (pinv). Next: ``linalg``.
@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from gt.ir.opdef import Var, op
-from gt.ir.ops.broadcast import cast, constant, expand, reshape, unbroadcast
+from gt.ir.ops.broadcast import cast, constant, expand, reshape, sum, unbroadcast
 from gt.ir.ops.compare import eq
 from gt.ir.ops.creation import iota
-from gt.ir.ops.elementwise import add, div, mul, neg, sub
+from gt.ir.ops.elementwise import add, cj, complex_, div, imag, mul, neg, real, sub
 from gt.ir.ops.families import check_kind, check_same
 from gt.ir.ops.index import zeros_like
 from gt.ir.ops.linalg import adjoint, inverse, solve
@@ -33,12 +33,6 @@ def _matrix(name: str, x: TensorType, square: bool = False, kinds: str = "f") ->
             f"linalg.{name}: A must be batches of square matrices, but they are {x.shape[-2]} by {x.shape[-1]} matrices"
         )
     return x.shape[-2], x.shape[-1]
-
-
-def real_only(name: str, x: Var) -> None:
-    """Refuse the gradient of what is declared for complex matrices too, but differentiated for real ones alone."""
-    if x.type.dtype.is_complex:
-        raise NotImplementedError(f"the gradient of linalg.{name} of complex matrices is not offered")
 
 
 def _with(x: TensorType, *tail: int, dtype: Any = None) -> TensorType:
@@ -60,6 +54,16 @@ def diagonal_mask(x: Var) -> Any:
     shape = x.type.shape[-2:]
     on = eq(iota(shape=shape, dim=0, dtype=int64), iota(shape=shape, dim=1, dtype=int64))
     return expand(cast(on, dtype=x.type.dtype), shape=x.type.shape)
+
+
+def real_part(x: Var) -> Any:
+    """Drop the imaginary part; the dtype stays."""
+    return as_dtype(real(x), x) if x.type.dtype.is_complex else x
+
+
+def as_dtype(x: Var, like: Var) -> Any:
+    """Convert real values to the dtype of the matrices they go with, which may be complex."""
+    return x if x.type.dtype is like.type.dtype else cast(x, dtype=like.type.dtype)
 
 
 def column(x: Var) -> Any:
@@ -85,7 +89,6 @@ def _qr_infer(x: TensorType, complete: bool) -> tuple[TensorType, TensorType]:
 
 
 def _qr_vjp(gs: tuple[Any, Any], ys: tuple[Var, Var], x: Var, complete: bool) -> tuple[Any]:
-    real_only("qr", x)
     q, r = ys
     m, n = x.type.shape[-2:]
     if complete and m > n:
@@ -102,7 +105,7 @@ def _qr_vjp(gs: tuple[Any, Any], ys: tuple[Var, Var], x: Var, complete: bool) ->
 
 def _qr_square(gq: Var, gr: Var, q: Var, r: Var) -> Any:
     inner = triu(sub(matmul(gr, adjoint(r)), matmul(adjoint(q), gq)), diagonal=0)
-    both = sub(add(inner, adjoint(inner)), mul(inner, diagonal_mask(inner)))
+    both = sub(add(inner, adjoint(inner)), real_part(mul(inner, diagonal_mask(inner))))
     return right_solve(add(gq, matmul(q, both)), r)
 
 
@@ -130,17 +133,19 @@ def _gaps(s: Var) -> Any:
 
 
 def _svd_vjp(gs: tuple[Any, Any, Any], ys: tuple[Var, Var, Var], x: Var, full: bool) -> tuple[Any]:
-    real_only("svd", x)
     m, n = x.type.shape[-2:]
     k = min(m, n)
-    s = ys[1]
+    s = as_dtype(ys[1], x)
     u, vh = part(ys[0], (0, m), (0, k)), part(ys[2], (0, k), (0, n))
     gu = None if gs[0] is None else part(gs[0], (0, m), (0, k))
     gv = None if gs[2] is None else part(gs[2], (0, k), (0, n))
-    inner = mul(diagonal_mask(matmul(adjoint(u), u)), row(gs[1] if gs[1] is not None else zeros_like(s)))
+    inner = mul(diagonal_mask(matmul(adjoint(u), u)), row(as_dtype(gs[1], x) if gs[1] is not None else zeros_like(s)))
     if gu is not None:
         turn = matmul(adjoint(u), gu)
-        inner = add(inner, mul(div(sub(turn, adjoint(turn)), _gaps(s)), row(s)))
+        turn = sub(turn, adjoint(turn))
+        inner = add(inner, mul(div(turn, _gaps(s)), row(s)))
+        if gv is not None and x.type.dtype.is_complex:  # u and v turn together by a phase
+            inner = add(inner, mul(div(turn, row(mul(s, constant(2, s)))), diagonal_mask(turn)))
     if gv is not None:
         turn = matmul(vh, adjoint(gv))
         inner = add(inner, mul(column(s), div(sub(turn, adjoint(turn)), _gaps(s))))
@@ -169,9 +174,8 @@ svdvals = op(
 
 
 def _svdvals_vjp(g: Var, x: Var) -> Any:
-    real_only("svdvals", x)
     u, _, vh = svd(x, full=False)
-    return matmul(mul(u, row(g)), vh)
+    return matmul(mul(u, row(as_dtype(g, x))), vh)
 
 
 # -- symmetric eigenvalues
@@ -183,9 +187,8 @@ def _eigh_infer(x: TensorType, upper: bool) -> tuple[TensorType, TensorType]:
 
 
 def _eigh_vjp(gs: tuple[Any, Any], ys: tuple[Var, Var], x: Var, upper: bool) -> tuple[Any]:
-    real_only("eigh", x)
-    values, v = ys
-    inner = mul(diagonal_mask(v), row(gs[0] if gs[0] is not None else zeros_like(values)))
+    values, v = as_dtype(ys[0], x), ys[1]
+    inner = mul(diagonal_mask(v), row(as_dtype(gs[0], x) if gs[0] is not None else zeros_like(values)))
     if gs[1] is not None:
         apart = sub(row(values), column(values))
         turned = div(matmul(adjoint(v), gs[1]), add(apart, diagonal_mask(apart)))
@@ -223,7 +226,7 @@ def _eig_vjp(gs: tuple[Any, Any], ys: tuple[Var, Var], x: Var) -> tuple[Any]:
     inner = mul(on, row(gs[0] if gs[0] is not None else zeros_like(values)))
     if gs[1] is not None:
         turned = matmul(vh, gs[1])
-        scale = cast(real(sum(mul(on, turned), dims=(x.type.ndim - 2,), keepdim=True, dtype=v.type.dtype)), dtype=v.type.dtype)
+        scale = real_part(sum(mul(on, turned), dims=(x.type.ndim - 2,), keepdim=True, dtype=v.type.dtype))
         turned = sub(turned, matmul(vh, mul(v, expand(scale, shape=v.type.shape))))
         apart = add(cj(sub(row(values), column(values))), on)
         inner = add(inner, mul(div(turned, apart), sub(constant(1, on), on)))
@@ -250,8 +253,12 @@ def _slogdet_infer(x: TensorType) -> tuple[TensorType, TensorType]:
 
 
 def _slogdet_vjp(gs: tuple[Any, Any], ys: tuple[Var, Var], x: Var) -> tuple[Any]:
-    real_only("slogdet", x)
-    return (None if gs[1] is None else mul(column(column(gs[1])), adjoint(inverse(x))),)
+    scale = None if gs[1] is None else as_dtype(gs[1], x)
+    if gs[0] is not None and x.type.dtype.is_complex:
+        turned = imag(mul(gs[0], cj(ys[0])))
+        phase = complex_(mul(turned, constant(0, turned)), turned)
+        scale = phase if scale is None else add(scale, phase)
+    return (None if scale is None else mul(column(column(scale)), adjoint(inverse(x))),)
 
 
 slogdet = op(

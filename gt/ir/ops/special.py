@@ -28,8 +28,8 @@ from gt.ir.ops.elementwise import (
     sigmoid,
     sub,
 )  # fmt: skip
-from gt.ir.ops.gamma import polygamma
 from gt.ir.ops.families import FLOAT, binary, unary
+from gt.ir.ops.gamma import polygamma
 
 LN2, LN10 = math.log(2), math.log(10)
 

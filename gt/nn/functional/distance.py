@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from gt.functions import pointwise, reduce
+from gt.functions.promote import broadcast
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor

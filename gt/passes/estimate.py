@@ -1,0 +1,148 @@
+"""What a plan will cost on each worker, by the planner's constants: flops, bytes, seconds, and memory by user line.
+
+Owns: ``estimate`` and its result. Reads a LOCAL graph and what the passes handed on; runs nothing. Must not know: any one
+op. Next: ``cost`` (the constants), ``plan_memory`` (the peak).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gt.ir.factors import PENDING
+from gt.ir.graph import Graph, Location, Node, Value
+from gt.ir.mesh import Mesh
+from gt.ir.ops.collective import sent_bytes
+from gt.passes.context import Context
+from gt.passes.cost import H100, Machine, step_s
+
+
+@dataclass(frozen=True)
+class CollectiveCost:
+    """Collectives of one kind, cause and line: how many, what one worker sends in all, and how long they take."""
+
+    kind: str
+    why: str
+    loc: Location | None
+    count: int
+    nbytes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """What values made at one line hold at the peak; ``loc`` None: inputs of the run."""
+
+    loc: Location | None
+    nbytes: int
+    values: tuple[Value, ...]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """One worker's run. Computing and communicating are not assumed to overlap."""
+
+    flops: int
+    nbytes: int
+    compute_s: float
+    collectives: tuple[CollectiveCost, ...]
+    peak_nbytes: int
+    memory: tuple[MemoryUse, ...]
+
+    @property
+    def comm_s(self) -> float:
+        return sum(c.seconds for c in self.collectives)
+
+    @property
+    def comm_nbytes(self) -> int:
+        return sum(c.nbytes for c in self.collectives)
+
+    @property
+    def seconds(self) -> float:
+        return self.compute_s + self.comm_s
+
+
+def estimate(graph: Graph, context: Context, machine: Machine = H100) -> Estimate:
+    """Estimate the run of a graph that all passes have seen."""
+    flops = nbytes = 0
+    compute_s = 0.0
+    for region in context.regions or ():
+        macs, moved = sum(map(work, region.nodes)), _traffic(graph, region.nodes)
+        flops, nbytes = flops + 2 * macs, nbytes + moved
+        compute_s += max(2 * macs / machine.flops, moved / machine.memory_bandwidth)
+    memory = context.memory
+    peak = max(memory.peak_nbytes.values(), default=0) if memory is not None else 0
+    return Estimate(flops, nbytes, compute_s, tuple(_collectives(graph, machine)), peak, tuple(_memory(graph, context)))
+
+
+def work(node: Node) -> int:
+    """Give the multiply-adds of a node that contracts operands; 0 for one that only moves or maps elements."""
+    types = [v.type for v in node.inputs], [v.type for v in node.outputs]
+    rule = node.op.rule(*types, node.attrs) if len(node.inputs) > 1 else None
+    if rule is None or not node.op.linear:
+        return 0
+    contracted = {
+        f for f, kind in rule.kind.items()
+        if kind in PENDING and sum(any(f in d for d in term) for term in rule.operands) > 1
+    }  # fmt: skip
+    return math.prod(rule.size.values()) if contracted else 0
+
+
+def _traffic(graph: Graph, nodes: tuple[Node, ...]) -> int:
+    """Give the bytes a region moves if all but its contractions is fused: what it reads and writes outside, and theirs."""
+    inside = {out for node in nodes for out in node.outputs}
+    own, outputs = set(nodes), set(graph.outputs)
+    kept = {
+        out for out in inside
+        if out in outputs or any(user not in own for user, _ in graph.uses.get(out, ()))
+    }  # fmt: skip
+    outside = {v for node in nodes for v in node.inputs if v not in inside}
+    total = sum(v.type.nbytes for v in outside | kept)
+    for node in nodes:
+        if work(node):
+            total += sum(v.type.nbytes for v in (*node.inputs, *node.outputs) if v in inside)
+    return total
+
+
+def _collectives(graph: Graph, machine: Machine) -> Iterator[CollectiveCost]:
+    count: Counter[tuple[str, str, Location | None]] = Counter()
+    sent: Counter[tuple[str, str, Location | None]] = Counter()
+    seconds: Counter[tuple[str, str, Location | None]] = Counter()
+    for node in graph.nodes:
+        if node.op.effect != "comm":
+            continue
+        key = node.op.name, node.why, node.loc
+        parts, whole = _group(node)
+        count[key] += 1
+        sent[key] += sent_bytes(node.op.name, parts, whole)
+        seconds[key] += step_s(node.op.name, parts, whole, machine)  # type: ignore[assignment]
+    for key in sorted(count, key=lambda k: (-sent[k], k[0], k[1], str(k[2]))):
+        kind, why, loc = key
+        yield CollectiveCost(kind, why, loc, count[key], sent[key], float(seconds[key]))
+
+
+def _group(node: Node) -> tuple[int, int]:
+    """Give how many workers a collective joins and the bytes of its value as if whole along them."""
+    source, target = node.inputs[0], node.output
+    if "group" in node.attr:
+        return len(node.attr["group"]), source.type.nbytes  # type: ignore[arg-type]
+    assert source.type.sharding is not None
+    mesh: Mesh = source.type.sharding.mesh
+    parts = math.prod(mesh.axis_size(str(a)) for a in node.attr["axes"])  # type: ignore[union-attr]
+    whole = max(source.type.nbytes, target.type.nbytes)
+    return parts, whole * (parts if node.op.name == "all_to_all" else 1)
+
+
+def _memory(graph: Graph, context: Context) -> Iterator[MemoryUse]:
+    by_line: dict[Location | None, list[Value]] = {}
+    for value in context.memory.peak if context.memory is not None else ():
+        producer = graph.producer.get(value)
+        by_line.setdefault(producer.loc if producer is not None else None, []).append(value)
+    held = {loc: sum(v.type.nbytes for v in values) for loc, values in by_line.items()}
+    for loc in sorted(held, key=lambda at: -held[at]):
+        yield MemoryUse(loc, held[loc], tuple(by_line[loc]))
+
+
+__all__ = ["CollectiveCost", "Estimate", "MemoryUse", "estimate", "work"]
