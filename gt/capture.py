@@ -22,7 +22,7 @@ from gt import session as sessions
 from gt.config import get_config
 from gt.ir.graph import Graph
 from gt.ir.mesh import Sharding
-from gt.ir.signals import PlanOptions, SignalConfig
+from gt.ir.signals import SignalConfig
 from gt.ir.types import Scalar, TensorType
 from gt.passes.plan import Cluster, Plan, plan_graph
 from gt.passes.signal_placement import signal_sharding
@@ -72,7 +72,9 @@ class CaptureSession:
     __hash__ = object.__hash__
 
     def define(self, key: int, graph: Graph) -> None:
-        self._graphs[key] = graph if graph.options != PlanOptions() else replace(graph, options=get_config().options)
+        config = get_config()
+        base = () if config.base is None or config.base[0] in dict(graph.signals) else (config.base,)
+        self._graphs[key] = replace(graph, signals=tuple(sorted((*graph.signals, *base))), options=config.options)
         self.inner.define(key, graph)
 
     def run(

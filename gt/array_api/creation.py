@@ -44,8 +44,7 @@ def asarray(obj: Any, /, *, dtype: DType | None = None, device: Any = None, copy
     if dtype is not None and obj.dtype is not dtype:
         if copy is False:
             raise ValueError(f"asarray: copy=False, but converting {obj.dtype.name} to {dtype.name} needs a copy")
-        found: Tensor = cast(obj, dtype)
-        return found
+        return cast(obj, dtype)
     same: Any = obj
     return same.clone() if copy else same
 
@@ -133,10 +132,9 @@ def eye(
     """Make a matrix of ones on the ``k``-th diagonal, zeros elsewhere."""
     check_options("eye", device)
     columns = n_rows if n_cols is None else n_cols
-    found: Tensor = cast(
+    return cast(
         create.arange(n_rows).unsqueeze(1) + k == create.arange(columns), dtype if dtype is not None else get_default_dtype()
     )
-    return found
 
 
 def meshgrid(*arrays: Tensor, indexing: Literal["xy", "ij"] = "xy") -> tuple[Tensor, ...]:

@@ -96,7 +96,7 @@ def isdtype(dtype: DType, kind: DType | str | tuple[DType | str, ...]) -> bool:
 
 def result_type(*arrays_and_dtypes: Tensor | Scalar | DType) -> DType:
     """Give the dtype that arrays, dtypes and Python numbers promote to; a number only counts by its kind."""
-    dtypes = [_dtype(a) for a in arrays_and_dtypes if not is_number(a)]
+    dtypes = [_dtype(a) for a in arrays_and_dtypes if isinstance(a, Handle | DType)]
     if not dtypes:
         raise ValueError("result_type() needs at least one array or dtype")
     found = dtypes[0]
@@ -118,8 +118,7 @@ def astype(x: Tensor, dtype: DType, /, *, copy: bool = True, device: Any = None)
         raise TypeError(f"astype: cannot convert {x.dtype.name} to {dtype.name}: take real(x), imag(x) or abs(x) first")
     if x.dtype is dtype:
         return x.clone() if copy else x
-    found: Tensor = cast(x, dtype)
-    return found
+    return cast(x, dtype)
 
 
 def broadcast_shapes(*shapes: Shape) -> Shape:

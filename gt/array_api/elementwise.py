@@ -60,8 +60,7 @@ def _two(function: Callable[[Any, Any], Any], name: str = "") -> Any:
     """Give the function on operands promoted by dtype alone."""
 
     def both(x1: Operand, x2: Operand, /) -> Tensor:
-        found: Tensor = function(*together(x1, x2))
-        return found
+        return function(*together(x1, x2))
 
     both.__name__ = both.__qualname__ = name or function.__name__
     both.__doc__ = function.__doc__
@@ -89,8 +88,7 @@ copysign, hypot, logaddexp, nextafter = (
 def pow(x1: Operand, x2: Operand, /) -> Tensor:
     """Raise to a power. A whole number stays one, which is exact and cheaper."""
     if isinstance(x1, Handle) and isinstance(x2, int):
-        power: Any = pointwise.pow(x1, x2)  # type: ignore[arg-type]
-        return power  # type: ignore[no-any-return]
+        return pointwise.pow(x1, x2)  # type: ignore[arg-type]
     return pointwise.pow(*together(x1, x2))
 
 

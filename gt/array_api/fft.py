@@ -24,8 +24,7 @@ def _one(function: Callable[..., Any]) -> Any:
     """Give a transform along one axis."""
 
     def transform(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: Norm = "backward") -> Tensor:
-        found: Tensor = function(x, n, axis, norm)
-        return found
+        return function(x, n, axis, norm)
 
     transform.__name__ = transform.__qualname__ = function.__name__
     transform.__doc__ = function.__doc__
@@ -38,8 +37,7 @@ def _many(function: Callable[..., Any]) -> Any:
     def transform(
         x: Tensor, /, *, s: Sequence[int] | None = None, axes: Sequence[int] | None = None, norm: Norm = "backward"
     ) -> Tensor:
-        found: Tensor = function(x, s, axes, norm)
-        return found
+        return function(x, s, axes, norm)
 
     transform.__name__ = transform.__qualname__ = function.__name__
     transform.__doc__ = function.__doc__

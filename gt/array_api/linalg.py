@@ -141,8 +141,7 @@ def solve(x1: Tensor, x2: Tensor, /) -> Tensor:
     """Solve x1 @ x = x2, where ``x2`` is one vector if it has one dim, else matrices."""
     a, b = together(x1, x2)
     if b.ndim == 1:
-        found: Tensor = shape.squeeze(matrices.solve(a, shape.unsqueeze(b, -1)), -1)
-        return found
+        return shape.squeeze(matrices.solve(a, shape.unsqueeze(b, -1)), -1)
     batch = broadcast_arrays(a[..., 0, 0], b[..., 0, 0])[0].shape if a.numel() and b.numel() else None
     if batch is not None:
         a, b = a.expand((*batch, *a.shape[-2:])), b.expand((*batch, *b.shape[-2:]))

@@ -46,8 +46,7 @@ def broadcast_arrays(*arrays: Tensor) -> tuple[Tensor, ...]:
 
 def broadcast_to(x: Tensor, /, shape: tuple[int, ...]) -> Tensor:
     """Repeat dims of size 1, and add leading ones, up to a shape."""
-    found: Tensor = x.expand(tuple(shape))
-    return found
+    return x.expand(tuple(shape))
 
 
 def concat(arrays: Sequence[Tensor], /, *, axis: int | None = 0) -> Tensor:
@@ -92,8 +91,7 @@ def permute_dims(x: Tensor, /, axes: tuple[int, ...]) -> Tensor:
 
 def moveaxis(x: Tensor, source: Axes, destination: Axes, /) -> Tensor:
     """Move dims to other places; the rest keep their order."""
-    found: Tensor = shape.movedim(x, source, destination)
-    return found
+    return shape.movedim(x, source, destination)
 
 
 def reshape(x: Tensor, /, shape: tuple[int, ...], *, copy: bool | None = None) -> Tensor:

@@ -71,8 +71,7 @@ def searchsorted(
     edges, values = together(x1, x2)
     if sorter is not None:
         edges = take(edges, sorter)
-    found: Tensor = cast(statistics.searchsorted(edges, values, side=side), int64)
-    return found
+    return cast(statistics.searchsorted(edges, values, side=side), int64)
 
 
 def isin(x1: Any, x2: Any, /, *, invert: bool = False) -> Tensor:

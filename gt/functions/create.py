@@ -15,7 +15,7 @@ import numpy as np
 from gt import session as sessions
 from gt import trace as tracing
 from gt.devices import check_options
-from gt.functions.promote import cast, default_complex, get_default_dtype, is_number, operand, scalar_dtype
+from gt.functions.promote import cast, check_fits, default_complex, get_default_dtype, is_number, operand, scalar_dtype
 from gt.functions.shape import ints
 from gt.handle import Handle
 from gt.ir.evaluate import to_wire
@@ -57,8 +57,12 @@ def tensor(
         check_options("tensor", device)
         array, own = host_array(data)
         wanted = dtype_of(dtype) if dtype is not None else own
+        if wanted.kind in "ui" and array.dtype.kind in "uif" and array.size and not isinstance(data, np.ndarray | np.generic):
+            check_fits(array.min(), wanted, wanted.name)
+            check_fits(array.max(), wanted, wanted.name)
         if array.ndim == 0 and is_number(data):
-            out = record(OPS["copy"], (operand(data, wanted),))
+            number: Any = data if wanted.kind in "bui" else _convert(array, wanted).item()  # too large a float is inf
+            out = record(OPS["copy"], (operand(number, wanted),))
         else:
             out = upload(_convert(array, wanted), wanted)
     return out.requires_grad_() if requires_grad else out
@@ -156,6 +160,7 @@ def full(
     shape = ints((size,)) if not isinstance(size, int) else (size,)
     if own.kind == "c":
         _check_shape(shape)
+        check_fits(fill_value, own)
         made = (
             record(OPS["expand"], (operand(fill_value, own),), (("shape", shape),))
             if shape
@@ -165,6 +170,7 @@ def full(
         return result.requires_grad_() if requires_grad else result
     if isinstance(fill_value, complex):
         raise RuntimeError("value cannot be converted to type float without overflow")
+    check_fits(fill_value, own)
     return _made("full", shape, own, requires_grad, value=_plain_number(fill_value, own))
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gt.functions.create import from_numpy, full, tensor, zeros
-from gt.functions.promote import cast, is_number, operand, refuse, scalar_dtype
+from gt.functions.promote import cast, check_fits, is_number, operand, refuse, scalar_dtype
 from gt.functions.shape import EXPAND, RESHAPE, SLICE, reshape, stack
 from gt.handle import Handle, take_view
 from gt.ir.ops import OPS
@@ -49,6 +49,7 @@ def fit(value: Any, like: Tensor, shape: tuple[int, ...] | None = None) -> Any:
     """Broadcast and convert a value to be written over ``like`` (or over ``shape`` of its dtype)."""
     target = like._type.shape if shape is None else shape
     if is_number(value):
+        check_fits(value, like._type.dtype)
         source = record(OPS["copy"], (operand(value, like._type.dtype),))
     else:
         source = cast(value if isinstance(value, Handle) else tensor(value), like._type.dtype)

@@ -13,7 +13,8 @@ from gt.functions.arrange import diagonal as diagonal_
 from gt.functions.create import eye, full, zeros
 from gt.functions.linalg import matmul
 from gt.functions.linalg import tensordot as tensordot_
-from gt.functions.numeric import conj
+from gt.functions.numeric import angle, conj
+from gt.functions.numeric import complex as complex_
 from gt.functions.pointwise import abs as abs_
 from gt.functions.pointwise import maximum, where
 from gt.functions.promote import broadcast, cast
@@ -542,6 +543,8 @@ def slogdet(A: Tensor) -> SlogDet:  # noqa: N803
 def logdet(input: Tensor) -> Tensor:
     """Give the log of the determinant; NaN if it is negative."""
     sign, size = slogdet(input)
+    if sign.dtype.kind == "c":
+        return complex_(size, angle(sign))
     return where(sign == -1, math.nan, size)
 
 

@@ -9,8 +9,6 @@ import builtins
 import math
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from gt.functions.pointwise import abs as abs_
 from gt.functions.pointwise import add, div, eq, isfinite, isinf, isnan, le, logical_and, mul, sub, where
 from gt.functions.promote import (
@@ -19,13 +17,14 @@ from gt.functions.promote import (
     cast,
     floated,
     get_default_dtype,
+    largest,
     need_tensor,
     promoted,
     unary,
 )  # fmt: skip
 from gt.handle import Handle
 from gt.ir.ops import OPS
-from gt.ir.types import DType, Scalar, bool_, broadcast_shapes, complex128, float32, float64
+from gt.ir.types import Scalar, bool_, broadcast_shapes, complex128, float32, float64
 from gt.trace import record
 
 if TYPE_CHECKING:
@@ -242,11 +241,6 @@ def nan_to_num(
         ("neginf", float(-top if neginf is None else neginf)),
     )  # fmt: skip
     return record(OPS["nan_to_num"], (input,), attrs)
-
-
-def largest(dtype: DType) -> float:
-    """Give the largest finite number of a floating point dtype."""
-    return 3.3895313892515355e38 if dtype.name == "bfloat16" else float(np.finfo(dtype.numpy).max)
 
 
 def isposinf(input: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ Next: ``pointwise`` (the functions), ``gt.trace.record``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from gt.handle import Handle
 from gt.ir import types as _types
 from gt.ir.opdef import OpDef
 from gt.ir.ops import OPS
-from gt.ir.types import DType, Scalar, TensorType, broadcast_shapes, complex64, complex_dtype, dtype_of, float32
+from gt.ir.types import DType, Scalar, TensorType, broadcast_shapes, complex64, complex_dtype, dtype_of, float32, real_dtype
 from gt.trace import Number, record
 
 if TYPE_CHECKING:
@@ -120,6 +121,39 @@ def operand(value: Scalar, dtype: DType) -> Number:
     elif kind == "c":
         value = complex(value)
     return Number(value, dtype)
+
+
+C_NAMES = {
+    "uint8": "uint8_t", "int8": "int8_t", "int16": "int16_t", "int32": "int", "int64": "int64_t", "float32": "float",
+    "float64": "double", "float16": "c10::Half", "bfloat16": "c10::BFloat16", "complex64": "c10::complex<float>",
+    "complex128": "c10::complex<double>",
+}  # fmt: skip
+
+
+def check_fits(value: Any, dtype: DType, name: str = "") -> None:
+    """Refuse a finite number that a dtype cannot hold, as torch where a number becomes a tensor's element.
+
+    uint8 takes -255..255, and a float loses its fraction. ``name``: of the dtype in the message, torch's C type if not given.
+    """
+    kind = dtype.kind
+    if kind == "b":
+        return
+    if kind in "ui":
+        top = (1 << (8 * dtype.itemsize - (kind == "i"))) - 1
+        part = value.real if isinstance(value, complex) else value
+        low = -top - (kind == "i")
+        fits = math.isfinite(part) and low <= int(part) <= top
+    else:
+        top_ = largest(real_dtype(dtype))
+        parts = (value.real, value.imag) if isinstance(value, complex | np.complexfloating) else (value,)
+        fits = all(not math.isfinite(p) or -top_ <= p <= top_ for p in parts)
+    if not fits:
+        raise RuntimeError(f"value cannot be converted to type {name or C_NAMES[dtype.name]} without overflow")
+
+
+def largest(dtype: DType) -> float:
+    """Give the largest finite number of a floating point dtype."""
+    return 3.3895313892515355e38 if dtype.name == "bfloat16" else float(np.finfo(dtype.numpy).max)
 
 
 def is_number(value: object) -> bool:

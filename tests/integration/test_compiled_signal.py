@@ -1,0 +1,59 @@
+"""The compiled tier as a script asks for it: a ``compile: true`` signal at once, a hot program in time; equal values."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.integration.programs import output
+
+pytestmark = pytest.mark.timeout(400)
+
+SCRIPT = """
+import gc, json, sys, time
+import numpy as np
+import gt
+
+how = sys.argv[1]
+if how == "signal":
+    gt.register_config("hot", gt.SignalConfig(compile=True))
+
+def step(scale):
+    with gt.signal.context("hot"):
+        y = (x * scale).exp().sin() + x
+    return y.sum(dim=1).numpy()
+
+def tiers():
+    from gt.runtime.executor import TorchLoaded
+    return [o.tier for o in gc.get_objects() if isinstance(o, TorchLoaded) and o.stats.runs >= 2]
+
+x = gt.from_numpy(np.linspace(-1, 1, 64 * 32, dtype=np.float32).reshape(64, 32))
+values = [step(0.1 * (i + 1)).tolist() for i in range(3)]
+until = time.monotonic() + 240
+while how == "hot" and "compiled" not in tiers() and time.monotonic() < until:
+    step(0.5)
+    time.sleep(0.02)
+values += [step(0.1 * (i + 1)).tolist() for i in range(3)]
+print(json.dumps([tiers(), values]))
+"""
+
+
+def test_compiled_programs_give_the_values_of_eager_ones(tmp_path: Path) -> None:
+    """What is compiled differs from eager in the last bits at most."""
+    found = {}
+    for how, after in (("eager", "0"), ("signal", "0"), ("hot", "3")):
+        variables = {
+            "GT_BACKEND": "torch", "GT_COMPILE_AFTER": after, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"),
+            "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        }  # fmt: skip
+        found[how] = json.loads(
+            output(SCRIPT, tmp_path, how, timeout_s=350, PYTHONWARNINGS="ignore", **variables)
+        )
+    assert found["eager"][0] == ["eager"]
+    assert found["signal"][0] == ["compiled"]  # before its second run: after three steps it is
+    assert "compiled" in found["hot"][0]
+    for how in ("signal", "hot"):
+        for got, want in zip(found[how][1], found["eager"][1], strict=True):
+            assert got == pytest.approx(want, rel=1e-5, abs=1e-5)
