@@ -151,16 +151,27 @@ def gt_side(case: str, device: str, warm_s: float, profiles: str) -> dict[str, A
     early = speed(step, seconds=0.5, at_least=10, rounds=3)
     full = settle(step, started, warm_s)
     program = hottest()
+    cpu = cpu_times(step)
     out = {
         "version": gt.__version__, "losses": losses, "first_s": first, "early_ms": early, "full_s": full,
         "ms": speed(step), "tier": program.tier, "pieces": program.stats.pieces,
         "compiled_pieces": program.stats.compiled_pieces, "notes": program.stats.notes,
-        "compile_s": program.stats.compile_s, **memory(device == "cuda"),
+        "compile_s": program.stats.compile_s, **cpu, **memory(device == "cuda"),
     }  # fmt: skip
     profile(step, profiles and f"{profiles}/{case}-gt.txt")
     late = [float(step(i)) for i in range(3)]
     assert all(np.isfinite(late)), late
     return {"gt": out}
+
+
+def cpu_times(step: Step, count: int = 100) -> dict[str, float]:
+    """Give the CPU ms a step costs: in this thread, which records, and in the whole process."""
+    mine, all_ = time.thread_time(), time.process_time()
+    for i in range(count):
+        loss = step(i)
+    mine = time.thread_time() - mine
+    float(loss)
+    return {"recording_ms": mine / count * 1e3, "process_ms": (time.process_time() - all_) / count * 1e3}
 
 
 def hottest() -> Any:

@@ -52,10 +52,12 @@ class autocast:  # noqa: N801 - torch's name
 
 
 def is_autocast_enabled(device_type: str | None = None) -> bool:
+    """Say whether mixed precision is on in this thread."""
     return state.autocast is not None
 
 
 def get_autocast_dtype(device_type: str | None = None) -> DType:
+    """Give the low precision in use, bfloat16 if mixed precision is off."""
     return state.autocast or bfloat16
 
 

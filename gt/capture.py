@@ -20,6 +20,7 @@ import numpy as np
 
 from gt import session as sessions
 from gt.config import get_config
+from gt.ir.evaluate import to_wire
 from gt.ir.graph import Graph
 from gt.ir.mesh import Sharding
 from gt.ir.signals import SignalConfig
@@ -40,6 +41,46 @@ class Captured:
     graph: Graph
     plan: Plan
     runs: int = 0
+
+
+class ShapesOnly:
+    """A session that computes nothing: whatever is read is zero. For models too large for this machine."""
+
+    def __init__(self) -> None:
+        self._graphs: dict[int, Graph] = {}
+        self._types: dict[int, TensorType] = {}
+        self.closed = False
+
+    def define(self, key: int, graph: Graph) -> None:
+        self._graphs[key] = graph
+
+    def run(
+        self, key: int, inputs: Sequence[int], outputs: Sequence[int], scalars: Sequence[Scalar], frees: Sequence[int]
+    ) -> None:
+        self._types.update((b, v.type.placed(None)) for b, v in zip(outputs, self._graphs[key].outputs, strict=True))
+        self.free(frees)
+
+    def put(self, buffer: int, type: TensorType, data: np.ndarray, signal: SignalConfig | None) -> None:
+        self._types[buffer] = type
+
+    def fetch(self, buffer: int) -> Future[np.ndarray]:
+        future: Future[np.ndarray] = Future()
+        type_ = self._types[buffer]
+        future.set_result(to_wire(np.zeros(type_.shape, type_.dtype.numpy), type_.dtype))
+        return future
+
+    def free(self, buffers: Sequence[int]) -> None:
+        for buffer in buffers:
+            self._types.pop(buffer, None)
+
+    def num_workers(self) -> int:
+        return 1
+
+    def workers(self) -> tuple[int, ...]:
+        return (0,)
+
+    def close(self) -> None:
+        self.closed = True
 
 
 class CaptureDone(BaseException):
@@ -137,12 +178,15 @@ class Capture:
     error: BaseException | None = None
 
 
-def capture_script(path: str, arguments: Sequence[str], cluster: Cluster, limits: Limits) -> Capture:
+def capture_script(
+    path: str, arguments: Sequence[str], cluster: Cluster, limits: Limits, shapes_only: bool = False
+) -> Capture:
     """Run a script as ``python path arguments`` would, recording for ``cluster``; its output goes to stderr.
 
-    ``gt.connect`` and ``gt.gpu_workers`` start nothing meanwhile. Errors: RuntimeError if a session is in use.
+    ``shapes_only``: compute nothing, every value read is zero. ``gt.connect`` and ``gt.gpu_workers`` start nothing meanwhile. Errors: RuntimeError if a session is in use.
     """
-    session = CaptureSession(EmbeddedSession(backend=env.BACKEND.get()), cluster, limits)
+    inner = ShapesOnly() if shapes_only else EmbeddedSession(backend=env.BACKEND.get())
+    session = CaptureSession(inner, cluster, limits)
     error: BaseException | None = None
     with sessions.pinned(session), _as_main(path, arguments), contextlib.redirect_stdout(sys.stderr):
         try:
@@ -168,4 +212,4 @@ def _as_main(path: str, arguments: Sequence[str]) -> Iterator[None]:
         sys.argv, sys.path[:] = argv, path_before
 
 
-__all__ = ["Capture", "CaptureDone", "CaptureSession", "Captured", "Limits", "capture_script"]
+__all__ = ["Capture", "CaptureDone", "CaptureSession", "Captured", "Limits", "ShapesOnly", "capture_script"]

@@ -66,6 +66,7 @@ def worker(arguments: tuple[str, ...]) -> None:
 @click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True)
 @click.option("-o", "folder", type=click.Path(file_okay=False, path_type=Path), help="Write files to this folder.")
 @click.option("--pipeline", metavar="PASSES", help="Passes to run, in place of the usual ones.")
+@click.option("--shapes", is_flag=True, help="Compute nothing: every value read is zero. For models too large for here.")
 @click.option("--flushes", default=20, show_default=True, type=click.IntRange(1), help="Stop a script after so many "
               "flushes that bring no new graph.")  # fmt: skip
 @click.option("--seconds", default=120.0, show_default=True, help="Stop a script after so long.")
@@ -84,6 +85,7 @@ def compile_(
     form: str,
     folder: Path | None,
     pipeline: str | None,
+    shapes: bool,
     flushes: int,
     seconds: float,
 ) -> None:
@@ -100,8 +102,8 @@ def compile_(
     workers = workers or (math.prod(axes.values()) if axes else None)
     lower = partial(_lower, source, arguments, workers, axes)
     try:
-        lowered, fault = lower(config, pipeline, flushes, seconds)
-        other = lower(Path(diff), pipeline, flushes, seconds)[0] if diff and ".." not in diff else []
+        lowered, fault = lower(config, pipeline, shapes, flushes, seconds)
+        other = lower(Path(diff), pipeline, shapes, flushes, seconds)[0] if diff and ".." not in diff else []
     except PassError as error:
         raise click.ClickException(_reproducer(error, folder or Path(), workers)) from error
     except PlanRefused as error:
@@ -164,6 +166,7 @@ def _lower(
     mesh: dict[str, int],
     config: Path | None,
     pipeline: str | None,
+    shapes: bool,
     flushes: int,
     seconds: float,
 ) -> tuple[list[Lowered], BaseException | None]:
@@ -195,7 +198,7 @@ def _lower(
     from gt.capture import Limits, capture_script
 
     cluster = Cluster(tuple(range(workers or 1)))
-    capture = capture_script(str(source), arguments, cluster, Limits(flushes, seconds))
+    capture = capture_script(str(source), arguments, cluster, Limits(flushes, seconds), shapes)
     if not capture.graphs and capture.error is None:
         raise click.ClickException(f"{source} ran no gt op whose value was needed")
     return [lower(c.graph, cluster, steps, c.runs) for c in capture.graphs], capture.error
@@ -208,12 +211,13 @@ def _lower(
 @click.option("--mesh", metavar="AXIS=SIZE,...", help="Name the axes of the workers, as in dp=4,tp=2. Sets --workers too.")
 @click.option("--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="YAML file of signals.")
 @click.option("--why", is_flag=True, help="Show where each output is and why.")
+@click.option("--shapes", is_flag=True, help="Compute nothing: every value read is zero. For models too large for here.")
 @click.option("--flushes", default=20, show_default=True, type=click.IntRange(1), help="Stop a script after so many "
               "flushes that bring no new graph.")  # fmt: skip
 @click.option("--seconds", default=120.0, show_default=True, help="Stop a script after so long.")
 def plan(
     source: Path, arguments: tuple[str, ...], workers: int | None, mesh: str | None, config: Path | None, why: bool,
-    flushes: int, seconds: float,
+    shapes: bool, flushes: int, seconds: float,
 ) -> None:  # fmt: skip
     """Show what a whole script costs on --workers workers, graph by graph, without running it there.
 
@@ -225,7 +229,7 @@ def plan(
     axes = _parse_mesh(mesh)
     workers = workers or (math.prod(axes.values()) if axes else None)
     try:
-        lowered, fault = _lower(source, arguments, workers, axes, config, None, flushes, seconds)
+        lowered, fault = _lower(source, arguments, workers, axes, config, None, shapes, flushes, seconds)
     except PassError as error:
         raise click.ClickException(_reproducer(error, Path(), workers)) from error
     except PlanRefused as error:

@@ -382,6 +382,7 @@ class _Emitter:
         self.nodes: list[Node] = []
         self.now: dict[Value, Value] = {v: v for v in (*placer.graph.inputs, *placer.graph.scalars)}
         self.moved: dict[tuple[Value, Sharding], Value] = {}
+        self.copies: dict[Value, list[Value]] = {}
 
     def add(self, node: Node, choice: Choice) -> None:
         inputs = []
@@ -442,9 +443,19 @@ class _Emitter:
                 self._refuse(value, need, node, why)
             moved = Value(value.type.placed(need), value.hint)
             loc, signal = (node.loc, node.signal) if node is not None else (None, None)
-            self.nodes.append(Node(collective.reshard, (value,), (moved,), loc=loc, signal=signal, why=why))
+            source = self._nearest(value, need)
+            self.nodes.append(Node(collective.reshard, (source,), (moved,), loc=loc, signal=signal, why=why))
             self.moved[key] = moved
+            self.copies.setdefault(value, [value]).append(moved)
         return self.moved[key]
+
+    def _nearest(self, value: Value, need: Sharding) -> Value:
+        """Give the value or the copy of it made for another reader that is cheapest to bring there.
+
+        A sum that one reader wants whole and another in parts is added up once.
+        """
+        copies = self.copies.get(value, [value])
+        return min(copies, key=lambda copy: cost_s(_sharding(copy), need, value.type))
 
 
 def _split_text(choice: Choice) -> str:

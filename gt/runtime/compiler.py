@@ -36,7 +36,7 @@ from gt.runtime.layout import Piece
 DEADLINE_S = 1800.0  # a compile that takes longer is given up and its process killed
 DEFAULT_FOLDER = Path("~/.cache/gt/compiled")
 _CLOSED = "the engine is closed"
-MAX_CHILDREN = 4  # on a GPU, where distinct regions compile side by side
+MAX_CHILDREN = 8  # on a GPU, where distinct regions compile side by side
 _CHILD = "import sys; sys.path[:] = sys.argv[1:]; from gt.runtime.compile_process import serve; serve()"
 
 

@@ -7,6 +7,7 @@ Next: ``piece`` (one piece's tiers), ``render`` (the source), ``compiler``, ``cu
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 import weakref
@@ -35,6 +36,7 @@ Tensor: TypeAlias = torch.Tensor
 MIN_GRAPH_NODES = 5  # a shorter program is launched as fast as a graph
 GPU_COMPILE_AFTER = 10  # runs; a child compiles and replays need no CPU, so there is no reason to wait for more
 MUCH = 1 << 30  # bytes
+SWITCH_S = 2e-4
 STAGED = 1 << 16  # bytes that the driver copies aside at once, whatever memory they are in
 
 engines: weakref.WeakSet[TorchEngine] = weakref.WeakSet()  # of this process
@@ -206,7 +208,7 @@ class TorchLoaded:
         self._plain_until = self.stats.runs + 1
         yield self.stats.runs + 1
         arrived = partial(_arrive, weakref.ref(self))
-        for piece in self.pieces:
+        for piece in sorted(self.pieces, key=_size, reverse=True):  # the longest compile decides when all are there
             piece.request(cached_only, arrived)
 
     # -- errors
@@ -232,6 +234,10 @@ def _arrive(loaded: weakref.ref[TorchLoaded], _: object) -> None:
     program = loaded()
     if program is not None:
         program._arrived = True
+
+
+def _size(piece: TorchPiece) -> int:
+    return sum(len(node.inputs) + len(node.outputs) for node in piece.piece.nodes)
 
 
 def _piece_body(piece: TorchPiece) -> Body:
@@ -287,6 +293,8 @@ class TorchEngine:
 
     def start_thread(self) -> None:
         """Prepare the calling thread to run programs. Without it, each run enters inference mode anew."""
+        # Embedded, a recording thread shares the interpreter: coming back from a kernel must not cost 5 ms of waiting.
+        sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_S))
         if not torch.is_inference_mode_enabled():
             _thread.mode = torch.inference_mode()  # no autograd bookkeeping: a fifth off a small op's cost
             _thread.mode.__enter__()

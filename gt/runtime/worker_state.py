@@ -236,10 +236,10 @@ class WorkerState:
         takes = tuple([uid for uid in dict.fromkeys(mine) if uid in freed])
         copies: tuple[int, ...] = ()
         if program.donated and (len(unique) < len(mine) or len(takes) < len(mine)):
-            donated = set(program.donated)
+            donated, twice = set(program.donated), len(unique) < len(mine)
             copies = tuple([
                 i for i, ((_, slot), uid) in enumerate(zip(program.inputs, mine, strict=True))
-                if slot in donated and (uid not in freed or mine.count(uid) > 1)
+                if slot in donated and (uid not in freed or (twice and mine.count(uid) > 1))
             ])  # fmt: skip
         self.values.difference_update(takes)
         # What is freed and not read goes first: nothing is kept for it, and its memory serves the run.

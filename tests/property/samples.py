@@ -667,6 +667,16 @@ def _cumprod_backward(rng: Rng) -> Iterator[Sample]:
 NORMED: tuple[tuple[Shape, Shape], ...] = (((5,), (5,)), ((4, 6), (6,)), ((2, 3, 4), (3, 4)), ((0, 3), (3,)))
 
 
+@samples("gelu_backward", "log_softmax_backward")
+def _activation_backward(rng: Rng, name: str) -> Iterator[Sample]:
+    for dtype in DTYPES["f"]:
+        for s in ((), (0, 3), (1,), (4, 5)):
+            kinds = ("none", "tanh") if name == "gelu_backward" else range(max(len(s), 1))
+            for kind in kinds:
+                attrs = {"approximate" if isinstance(kind, str) else "dim": kind}
+                yield Sample((values(rng, s, dtype), values(rng, s, dtype)), (dtype,) * 2, attrs)
+
+
 @samples("layer_norm")
 def _layer_norm(rng: Rng) -> Iterator[Sample]:
     for dtype in DTYPES["f"]:
@@ -859,3 +869,4 @@ UNSAMPLED = frozenset(name for name, o in OPS.items() if o.numpy is None)
 COVERED_ELSEWHERE = frozenset({"reshard", "shard_slice", "partial_from_whole", "mask_pad", "pad_end", "unpad"})
 # their vectors are defined up to sign: tests/unit/test_linalg.py and tests/peer
 COVERED_ELSEWHERE |= {"svd", "eigh"}
+COVERED_ELSEWHERE |= {"boundary"}  # a user function on the tape: tests/unit/test_autograd.py

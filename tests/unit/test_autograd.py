@@ -265,3 +265,14 @@ def test_anomaly_mode_names_the_line():
     a = gt.tensor([-1.0, 4.0], requires_grad=True)
     with gt.autograd.detect_anomaly(), pytest.raises(RuntimeError, match=r"sqrt is NaN \(recorded at .*test_autograd.py"):
         (a.sqrt() * 0).sum().backward()
+
+
+def test_a_read_in_the_middle_of_a_forward_changes_no_gradient():
+    (a,), (ta,) = pair(A)
+    for x in (a, ta):
+        b = x * 2
+        b.tolist()
+        c = b * b + x
+        c[0].tolist()
+        (c * b).sum().backward()
+    same(a.grad, ta.grad)

@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from gt.ir.opdef import Var
+from gt.ir import factors as fx
+from gt.ir.opdef import Var, op
 from gt.ir.ops.broadcast import constant
 from gt.ir.ops.compare import ge, gt, le, logical_and, logical_or, lt, where
 from gt.ir.ops.elementwise import add, div, exp, logistic, mul, neg, sigmoid, sub, tanh
-from gt.ir.ops.families import FLOAT, unary
+from gt.ir.ops.families import FLOAT, check_same, unary
 from gt.ir.ops.special import by_element, erf, one
+from gt.ir.types import ShapeError, TensorType
 
 SIXTH = float(np.float32(1) / np.float32(6))  # torch's hardsigmoid takes it from float32, in every dtype
 
@@ -27,22 +29,47 @@ def _gelu_numpy(x: np.ndarray, approximate: str) -> np.ndarray:
     return wide * 0.5 * by_element(math.erfc)(-wide / math.sqrt(2))
 
 
-def _gelu_vjp(g: Var, y: Var, x: Var, approximate: str) -> Any:
-    half = constant(0.5, x)
+def _gelu_slope_numpy(x: np.ndarray, approximate: str) -> np.ndarray:
     if approximate == "tanh":
+        beta, kappa = math.sqrt(2 / math.pi), 0.044715
+        t = np.tanh(beta * (x + kappa * x**3))
+        return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * beta * (1 + 3 * kappa * x * x)
+    pdf = np.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
+    return 0.5 * by_element(math.erfc)(-x / math.sqrt(2)) + x * pdf
+
+
+def _gelu_backward_parts(inputs: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Any, ...]:
+    g, x = inputs
+    half = constant(0.5, x)
+    if attrs["approximate"] == "tanh":
         beta, kappa = math.sqrt(2 / math.pi), 0.044715
         square_ = mul(x, x)
         t = tanh(mul(constant(beta, x), add(x, mul(constant(kappa, x), mul(square_, x)))))
         slope = mul(constant(beta, x), add(one(x), mul(constant(3 * kappa, x), square_)))
         left = mul(half, add(one(x), t))
-        return mul(g, add(left, mul(mul(half, x), mul(sub(one(x), mul(t, t)), slope))))
+        return (mul(g, add(left, mul(mul(half, x), mul(sub(one(x), mul(t, t)), slope)))),)
     cdf = mul(half, add(one(x), erf(mul(x, constant(math.sqrt(0.5), x)))))
     pdf = mul(constant(1 / math.sqrt(2 * math.pi), x), exp(mul(constant(-0.5, x), mul(x, x))))
-    return mul(g, add(cdf, mul(x, pdf)))
+    return (mul(g, add(cdf, mul(x, pdf))),)
 
 
+def _alike(g: TensorType, x: TensorType, approximate: str) -> TensorType:
+    check_same("gelu_backward", (g, x))
+    if g.shape != x.shape:
+        raise ShapeError(f"gelu_backward: the gradient is {g!r}, the value {x!r}")
+    return x
+
+
+gelu_backward = op(
+    "gelu_backward", "g x",
+    doc="Gradient of gelu.",
+    infer=_alike, numpy=lambda g, x, approximate: g * _gelu_slope_numpy(x.astype(np.float64), approximate),
+    torch="torch.ops.aten.gelu_backward({g}, {x}, approximate={approximate})",
+    decompose=_gelu_backward_parts, factors=fx.elementwise, linear=((0,),),
+)  # fmt: skip
 gelu = unary(
-    "gelu", _gelu_numpy, "torch.nn.functional.gelu({x}, approximate={approximate})", _gelu_vjp, kinds=FLOAT,
+    "gelu", _gelu_numpy, "torch.nn.functional.gelu({x}, approximate={approximate})",
+    lambda g, y, x, approximate: gelu_backward(g, x, approximate=approximate), kinds=FLOAT,
     doc="x * P(N <= x); approximate: none or tanh.",
 )  # fmt: skip
 silu = unary(

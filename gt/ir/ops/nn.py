@@ -15,7 +15,7 @@ from gt.ir.ops.broadcast import cast, constant, reshape, sum, total
 from gt.ir.ops.compare import eq, logical_and, ne, where
 from gt.ir.ops.creation import iota
 from gt.ir.ops.elementwise import add, div, exp, log, mul, neg, sub
-from gt.ir.ops.families import FLOAT, along, check_kind, rule_of
+from gt.ir.ops.families import FLOAT, along, check_kind, check_same, rule_of
 from gt.ir.ops.matmul import wide
 from gt.ir.ops.normalization import like, up
 from gt.ir.ops.reduce import amax
@@ -80,11 +80,38 @@ def _softmax_gradient(g: Var, y: Var, dim: int) -> Any:
     return sub(weighted, mul(y, total(weighted, _dims(y, dim), keepdim=True)))
 
 
+def _log_softmax_backward_infer(g: TensorType, y: TensorType, dim: int) -> TensorType:
+    check_same("log_softmax_backward", (g, y))
+    if g.shape != y.shape:
+        raise ShapeError(f"log_softmax_backward: the gradient is {g!r}, the result {y!r}")
+    return y
+
+
+def _log_softmax_backward_numpy(g: np.ndarray, y: np.ndarray, dim: int) -> np.ndarray:
+    return wide(g) - np.exp(wide(y)) * np.sum(wide(g), axis=dim if y.ndim else None, keepdims=True)
+
+
+def _log_softmax_backward_parts(inputs: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Any, ...]:
+    g, y = inputs
+    v = up(g)
+    return (like(sub(v, mul(exp(up(y)), total(v, _dims(y, attrs["dim"]), keepdim=True))), y),)
+
+
+log_softmax_backward = op(
+    "log_softmax_backward", "g y",
+    doc="Gradient of log_softmax from its result.",
+    infer=_log_softmax_backward_infer, numpy=_log_softmax_backward_numpy,
+    torch="torch.ops.aten._log_softmax_backward_data({g}, {y}, {dim}, {y}.dtype)",
+    decompose=_log_softmax_backward_parts, factors=_along_dim, linear=((0,),),
+    when_split=lambda inputs, attrs, shards: _log_softmax_backward_parts(inputs, attrs),
+)  # fmt: skip
+
+
 log_softmax = op(
     "log_softmax", "x",
     autocast="float32", doc="log(softmax(x)) along dim.",
     infer=_softmax_infer, numpy=log_softmax_numpy, torch="torch.log_softmax({x}, {dim})",
-    vjp=lambda g, y, x, dim: (sub(g, mul(exp(y), total(g, _dims(y, dim), keepdim=True))),),
+    vjp=lambda g, y, x, dim: (log_softmax_backward(g, y, dim=dim),),
     factors=_along_dim, when_split=_split_log_softmax,
 )  # fmt: skip
 
