@@ -53,8 +53,9 @@ def main():
     losses = []
     for epoch in range(args.epochs):
         total, batches = gt.zeros(()), 0
+        shuffled = order.permutation(len(x))
         for at in range(0, len(x) - 63, 64):
-            pick = order.permutation(len(x))[:64]
+            pick = shuffled[at : at + 64]
             loss = nn.functional.cross_entropy(model(gt.from_numpy(x[pick])), gt.from_numpy(y[pick]))
             loss.backward()
             optimizer.step()

@@ -98,7 +98,7 @@ def _gradients(
     roots: Sequence[Tensor], seeds: Sequence[Any], targets: Sequence[Tensor] | None, retain: bool, create_graph: bool
 ) -> list[tuple[Tensor, Tensor]]:
     """Give (tensor, gradient) for each target that is reached, or for each leaf if no targets are named."""
-    direct = [(root, seed if seed is not None else _ones(root._type)) for root, seed in zip(roots, seeds, strict=True) if root._leaf]
+    direct = [(root, seed if seed is not None else ones(root._type)) for root, seed in zip(roots, seeds, strict=True) if root._leaf]
     if direct:  # a leaf as an output: its gradient is the seed
         wanted = None if targets is None else {id(t) for t in targets}
         found = [(t, g) for t, g in direct if wanted is None or id(t) in wanted]
@@ -132,7 +132,7 @@ def _gradients(
 
 
 def _seed_of(root: Tensor, seed: Any) -> Any:
-    return seed if seed is not None else _ones(root._type)
+    return seed if seed is not None else ones(root._type)
 
 
 def _record_grad(root: Tensor, seed: Any, leaves: list[tuple[Key, Tensor]]) -> list[tuple[Tensor, Tensor]]:

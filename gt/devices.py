@@ -22,7 +22,8 @@ class device:  # noqa: N801 - torch's name
             self.type, self.index = type.type, type.index
             return
         if isinstance(type, int):
-            type, index = "cuda", type
+            self.type, self.index = "cuda", type
+            return
         name, colon, number = type.partition(":")
         if name not in TYPES or (colon and not number.isdigit()):
             if colon and name in TYPES:

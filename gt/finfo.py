@@ -5,6 +5,8 @@ Next: ``gt.ir.types`` (the dtypes).
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from gt.ir.types import DType, dtype_of, float32, real_dtype
@@ -32,7 +34,7 @@ class finfo:  # noqa: N801 - torch's name
         if own.name == "bfloat16":
             values = (16, 2.0**-7, 3.3895313892515355e38, 2.0**-126, 0.01)
         else:
-            info = np.finfo(own.numpy)
+            info: Any = np.finfo(own.numpy)  # type: ignore[type-var]
             values = (info.bits, float(info.eps), float(info.max), float(info.tiny), float(info.resolution))
         self.bits, self.eps, self.max, self.tiny, self.resolution = values
         self.min, self.smallest_normal, self.dtype = -self.max, self.tiny, own.name
@@ -64,7 +66,7 @@ class iinfo:  # noqa: N801 - torch's name
             raise TypeError("torch.bool is not supported by torch.iinfo")
         if own.kind not in "ui":
             raise TypeError(f"torch.iinfo() requires an integer input type. Use torch.finfo to handle '{own.name}'")
-        info = np.iinfo(own.numpy)
+        info: Any = np.iinfo(own.numpy)  # type: ignore[type-var]
         self.bits, self.max, self.min, self.dtype = info.bits, int(info.max), int(info.min), own.name
 
     def __repr__(self) -> str:

@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from gt import session as sessions
-from gt import trace as tracing
 from gt.config import get_signal_config
 from gt.handle import Handle
 from gt.ir.graph import Graph, Location, Node, Value
@@ -30,7 +29,7 @@ from gt.passes.autodiff import saved_values
 from gt.runtime.errors import RunError
 from gt.runtime.interrupt import SHIELD
 from gt.runtime.session import Session
-from gt.trace import RULES, Rule, Trace, install_flush, new_buffer, put_back, state, take_dead
+from gt.trace import RULES, Rule, Trace, guard_reads, install_flush, new_buffer, put_back, state, take_dead
 
 Named = tuple[str, SignalConfig]
 log = logging.getLogger("gt.flush")
@@ -345,7 +344,7 @@ class flush_guard:  # noqa: N801 - reads as a function
         self.mode = mode
 
     def __enter__(self) -> None:
-        tracing.read_guard = _check_read
+        guard_reads(_check_read)
         _guards.modes.append(self.mode)
 
     def __exit__(self, *_: object) -> None:

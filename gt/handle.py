@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from gt import trace as tracing
 from gt.ir.evaluate import from_wire
 from gt.ir.graph import Attrs
 from gt.ir.opdef import OpDef
 from gt.ir.ops import OPS
 from gt.ir.types import DType, TensorType
 from gt.shape import Size
-from gt.trace import Buffer, Trace, producer_name, record, state
+from gt.trace import Buffer, Trace, check_read, producer_name, record, settle, state, tensor_of
 from gt.views import VIEWS, view_strides
 
 if TYPE_CHECKING:
@@ -294,14 +293,13 @@ class Handle:
 
     def _materialise(self) -> Buffer:
         """Flush if pending, and give the buffer."""
-        if tracing.read_guard is not None:
-            tracing.read_guard()
+        check_read()
         source = self
         if self._base is not None:
             with no_tape():
                 source = record(COPY, (self,))
         if source._trace is not None:
-            tracing.settle(source._trace, "a value was read")
+            settle(source._trace, "a value was read")
         assert source._buffer is not None
         return source._buffer
 
@@ -393,6 +391,4 @@ def take_view(base: Handle, op: OpDef, attrs: Attrs) -> Any:
 
 def from_buffer(buffer: Buffer) -> Any:
     """Give a tensor on an existing buffer."""
-    out = tracing.new_tensor(None, -1, buffer.type)
-    out._buffer = buffer
-    return out
+    return tensor_of(buffer)

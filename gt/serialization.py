@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import safetensors
 
-
 from gt.functions.create import upload
 from gt.handle import Handle
 from gt.ir.types import DType, dtype_of

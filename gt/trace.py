@@ -363,6 +363,25 @@ def producer_name(trace: Trace, index: int) -> str:
     return "Backward0"
 
 
+def tensor_of(buffer: Buffer) -> Any:
+    """Give a tensor on an existing buffer."""
+    out = new_tensor(None, -1, buffer.type)
+    out._buffer = buffer
+    return out
+
+
+def check_read() -> None:
+    """Tell the flush guard, if one is set, that a value is about to be read."""
+    if read_guard is not None:
+        read_guard()
+
+
+def guard_reads(guard: Callable[[], None] | None) -> None:
+    """Call ``guard`` before every read, until told otherwise."""
+    global read_guard
+    read_guard = guard
+
+
 # -- recording
 
 
@@ -394,7 +413,7 @@ def record(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs = (), depth: int = 1
     taped = taped and rule.differentiable and state.grad
     frame = _getframe(depth)
     while frame.f_globals.get("__name__", "")[:3] == "gt.":
-        frame = frame.f_back
+        frame = frame.f_back  # type: ignore[assignment]
     with trace.lock:
         if trace.sealed:  # another thread needed one of our values meanwhile
             return record(op, inputs, attrs, depth + 1)

@@ -277,7 +277,7 @@ def _offset(t: Tensor) -> int:
     op, attrs = t._view
     own = _offset(t._base)
     if op.name == "slice":
-        starts = dict(attrs)["starts"]
+        starts: Any = dict(attrs)["starts"]
         return own + sum(a * s for a, s in zip(starts, view_strides(t._base), strict=True))
     return dict(attrs)["offset"] if op.name == "as_strided" else own
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gt import session as sessions
-from gt import trace as tracing
 from gt.devices import check_options
 from gt.functions.promote import cast, check_fits, default_complex, get_default_dtype, is_number, operand, scalar_dtype
 from gt.functions.shape import ints
@@ -22,7 +21,7 @@ from gt.ir.evaluate import to_wire
 from gt.ir.ops import OPS
 from gt.ir.types import DType, Scalar, TensorType, bool_, broadcast_shapes, dtype_of, float64, int64, real_dtype
 from gt.random import Generator, draw
-from gt.trace import new_buffer, record, state
+from gt.trace import check_fork, new_buffer, record, state, tensor_of
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
@@ -32,14 +31,12 @@ DTypeLike = DType | str | type | None
 
 def upload(array: np.ndarray, dtype: DType) -> Tensor:
     """Make a tensor of host data, which is copied now: later writes to the array are not seen."""
-    tracing.check_fork()
+    check_fork()
     type = TensorType(array.shape, dtype)
     session = sessions.current()
     buffer = new_buffer(type, session)
     session.put(buffer.id, type, to_wire(array, dtype), state.signals[-1][1] if state.signals else None)
-    out = tracing.new_tensor(None, -1, type)
-    out._buffer = buffer
-    return out
+    return tensor_of(buffer)
 
 
 def tensor(
@@ -228,7 +225,8 @@ def empty_permuted(
     for d in physical_layout:
         if not 0 <= d < max(n, 1):
             raise RuntimeError(
-                f"Dimension out of range (expected to be between 0 and {n - 1}, but got {d} at index {list(physical_layout).index(d)}).  NB: negative dims not currently supported; file an issue if you want it."
+                f"Dimension out of range (expected to be between 0 and {n - 1}, but got {d} at index "
+                f"{list(physical_layout).index(d)}).  NB: negative dims not currently supported; file an issue if you want it."
             )
     if len(set(physical_layout)) != n:
         raise RuntimeError("Duplicate dim not allowed")
@@ -354,7 +352,7 @@ def _line(start: Any, end: Any, steps: int, own: DType, whole: bool = True) -> n
     """Count from both ends, as torch does, so that both are met exactly."""
     if own.kind in "ui" and whole:
         start, end = int(start), int(end)
-    wide = np.complex128 if own.kind == "c" else np.float64
+    wide: Any = np.complex128 if own.kind == "c" else np.float64
     if own.name == "float32" and whole:
         wide = np.float32  # torch computes the step in the result's dtype
     if steps == 1:

@@ -43,7 +43,8 @@ def matmul(input: Tensor, other: Tensor) -> Tensor:
     if na == 1 and nb == 1:
         if a.shape != b.shape:
             raise ShapeError(
-                f"inconsistent tensor size, expected tensor [{a.shape[0]}] and src [{b.shape[0]}] to have the same number of elements, but got {a.shape[0]} and {b.shape[0]} elements respectively"
+                f"inconsistent tensor size, expected tensor [{a.shape[0]}] and src [{b.shape[0]}] to have the same "
+                f"number of elements, but got {a.shape[0]} and {b.shape[0]} elements respectively"
             )
         return reshape(record(MATMUL, (unsqueeze(input, 0), unsqueeze(other, 1))), ())
     if nb == 1:

@@ -85,7 +85,7 @@ def _extreme(dtype: DType, high: bool) -> Any:
         return math.inf if high else -math.inf
     if dtype.kind == "b":
         return high
-    info = np.iinfo(dtype.numpy)
+    info = np.iinfo(dtype.numpy)  # type: ignore[type-var]
     return int(info.max if high else info.min)
 
 

@@ -153,7 +153,7 @@ def check_fits(value: Any, dtype: DType, name: str = "") -> None:
 
 def largest(dtype: DType) -> float:
     """Give the largest finite number of a floating point dtype."""
-    return 3.3895313892515355e38 if dtype.name == "bfloat16" else float(np.finfo(dtype.numpy).max)
+    return 3.3895313892515355e38 if dtype.name == "bfloat16" else float(np.finfo(dtype.numpy).max)  # type: ignore[type-var]
 
 
 def is_number(value: object) -> bool:

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import Any
 
-from gt import trace as tracing
 from gt.autograd import enable_grad, no_grad
 from gt.functions import create
 from gt.functions.promote import cast, operand
@@ -26,7 +25,7 @@ from gt.ir.graph import Attrs
 from gt.ir.ops import OPS
 from gt.ir.types import float32, float64
 from gt.tensor import Tensor
-from gt.trace import record, state
+from gt.trace import record, settle, state
 
 Group = dict[str, Any]
 INF = math.inf
@@ -121,7 +120,7 @@ class Optimizer:
                         with no_grad():
                             p._grad.zero_()
         if state.trace.edge:
-            tracing.settle(state.trace, "zero_grad() after optimizer.step()")
+            settle(state.trace, "zero_grad() after optimizer.step()")
 
     # -- stepping
 

@@ -30,19 +30,24 @@ def split_ops(graph: Graph, placed: Mapping[Value, Sharding]) -> Graph:
 
 
 def _shards(node: Node, placed: Mapping[Value, Sharding]) -> int:
-    """Give into how many parts a dim of operand 0 that must be whole arrives cut; 1 if the op has no way with it."""
+    """Give into how many parts a dim that must be whole arrives cut; 1 if the op has no way with it.
+
+    Only the largest operands count: to join a small one costs little.
+    """
     if node.op.when_split is None:
         return 1
     rule = node.op.rule([v.type for v in node.inputs], [v.type for v in node.outputs], node.attrs)
-    where = placed[node.inputs[0]]
-    if rule is None or not where.is_split:
+    if rule is None:
         return 1
-    whole = [
-        where.shards(d)
-        for d, factors in enumerate(rule.operands[0])
-        if where.dims[d] and factors and rule.kind[factors[0]] == "whole"
+    largest = max(v.type.nbytes for v in node.inputs)
+    cut = [
+        placed[value].shards(d)
+        for value, dims in zip(node.inputs, rule.operands, strict=True)
+        if value.type.nbytes == largest and placed[value].is_split
+        for d, factors in enumerate(dims)
+        if placed[value].dims[d] and factors and rule.kind[factors[0]] == "whole"
     ]
-    return max(whole, default=1)
+    return max(cut, default=1)
 
 
 def _rewrite(node: Node, rewriter: Rewriter, shards: int) -> bool:

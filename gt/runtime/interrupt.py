@@ -7,7 +7,7 @@ Next: ``embedded`` and ``remote`` (every call), ``gt.flush`` (from a trace to it
 
 from __future__ import annotations
 
-import _signal
+import _signal  # type: ignore[import-not-found]
 import signal
 import threading
 from collections.abc import Callable, Iterator

@@ -94,4 +94,6 @@ def radam_step_(
     return (*params, *states[0], *states[1])
 
 
-adadelta_step, adamax_step, nadam_step, radam_step = map(copied, (adadelta_step_, adamax_step_, nadam_step_, radam_step_))
+adadelta_step, adamax_step, nadam_step, radam_step = (
+    copied(adadelta_step_), copied(adamax_step_), copied(nadam_step_), copied(radam_step_),
+)  # fmt: skip

@@ -31,7 +31,7 @@ class _Checkpoint(autograd.Function):
             if ctx.rng is not None:
                 generator.set_state(now)
         outputs = out if isinstance(out, tuple) else (out,)
-        pairs = [(o, g) for o, g in zip(outputs, grads, strict=True) if isinstance(o, Handle) and o.requires_grad]
+        pairs: list[tuple[Any, Any]] = [(o, g) for o, g in zip(outputs, grads, strict=True) if isinstance(o, Handle) and o.requires_grad]
         for o, g in pairs:
             o.backward(g, retain_graph=True)
         return (None, None, *(a.grad if isinstance(a, Handle) and a.requires_grad else None for a in args))

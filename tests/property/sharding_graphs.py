@@ -255,6 +255,32 @@ class Maker:
             self.keep(values, self.bound[x])
             self.keep(OPS["cast"](where, dtype=float64), 8.0)
 
+    def extremes(self) -> None:
+        """Where the largest or smallest stands, and the k best: exact over parts of the dim too."""
+        if (x := self.pick(ndim=1)) is None:
+            return
+        d = self.dim(x)
+        if self.rng.choice((True, False)):
+            where = OPS[self.rng.choice(("argmax", "argmin"))](x, dim=d, keepdim=self.rng.choice((True, False)))
+            self.keep(OPS["cast"](where, dtype=float64), 16.0)
+        else:
+            k = self.rng.randint(1, x.type.shape[d])
+            values, where = OPS["topk"](x, k=k, dim=d, largest=self.rng.choice((True, False)))
+            self.keep(values, self.bound[x])
+            self.keep(OPS["cast"](where, dtype=float64), 16.0)
+
+    def classes(self) -> None:
+        """The log likelihood of targets, and its gradient."""
+        x = self.pick(ndim=2)
+        if x is None or x.type.ndim != 2:
+            return
+        rows, count = x.type.shape
+        ones = OPS["iota"](shape=(rows,), dim=0, dtype=float64)
+        target = OPS["cast"](clamped(ones, 0.0, count - 1.0), dtype=int64)
+        loss = OPS["nll_loss"](x, target, reduction=self.rng.choice(("sum", "none")), ignore_index=self.rng.choice((-100, 1)))
+        self.keep(loss, self.bound[x] * rows)
+        self.keep(OPS["nll_loss_backward"](loss, target, shape=(rows, count), ignore_index=-100), self.bound[x] * rows)
+
     def logic(self) -> None:
         if (x := self.pick(ndim=1)) is not None:
             mask = OPS["gt"](x, OPS["full"](shape=(), value=0.0, dtype=float64))
@@ -265,7 +291,7 @@ class Maker:
 STEPS = [
     "unary", "binary", "binary", "binary", "matmul", "matmul", "matmul", "reduce", "reduce", "reshape", "permute",
     "expand", "slice", "pad", "cat", "move", "triangle", "create", "lookup", "scatter", "sort", "logic",
-    "accumulate", "accumulate", "accumulate",
+    "accumulate", "accumulate", "accumulate", "extremes", "classes",
 ]  # fmt: skip
 
 
