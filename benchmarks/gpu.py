@@ -96,7 +96,8 @@ def show(results: list[dict[str, Any]]) -> None:
                 f"  gt: {g['tier']} tier, {g['compiled_pieces']} of {g['pieces']} pieces compiled "
                 f"in {g['compile_s']:.0f} s, uncompiled {g['early_ms']:.3f} ms, full speed after {g['full_s']:.1f} s"
             )
-            print(f"  gt: CPU per step {g['recording_ms']:.3f} ms recording, {g['process_ms']:.3f} ms in all")
+            if "recording_ms" in g:
+                print(f"  gt: CPU per step {g['recording_ms']:.3f} ms recording, {g['process_ms']:.3f} ms in all")
             for note in g["notes"]:
                 print(f"  note: {note}")
         c = _dict(r.get("compile")).get("ms")

@@ -30,6 +30,7 @@ from gt.passes.signal_placement import signal_sharding
 from gt.runtime import env
 from gt.runtime.embedded import EmbeddedSession
 from gt.runtime.errors import Fault
+from gt.runtime.errors import Fault
 from gt.runtime.planner import place_inputs
 from gt.runtime.session import Session
 
@@ -49,7 +50,7 @@ class ShapesOnly:
     def __init__(self) -> None:
         self._graphs: dict[int, Graph] = {}
         self._types: dict[int, TensorType] = {}
-        self.closed = False
+        self.closed: Fault | None = None
 
     def define(self, key: int, graph: Graph) -> None:
         self._graphs[key] = graph
@@ -80,7 +81,7 @@ class ShapesOnly:
         return (0,)
 
     def close(self) -> None:
-        self.closed = True
+        self.closed = Fault("closed", "the session is closed")
 
 
 class CaptureDone(BaseException):
@@ -183,9 +184,10 @@ def capture_script(
 ) -> Capture:
     """Run a script as ``python path arguments`` would, recording for ``cluster``; its output goes to stderr.
 
-    ``shapes_only``: compute nothing, every value read is zero. ``gt.connect`` and ``gt.gpu_workers`` start nothing meanwhile. Errors: RuntimeError if a session is in use.
+    ``shapes_only``: compute nothing, every value read is zero. ``gt.connect`` and ``gt.gpu_workers`` start nothing
+    meanwhile. Errors: RuntimeError if a session is in use.
     """
-    inner = ShapesOnly() if shapes_only else EmbeddedSession(backend=env.BACKEND.get())
+    inner: Session = ShapesOnly() if shapes_only else EmbeddedSession(backend=env.BACKEND.get())
     session = CaptureSession(inner, cluster, limits)
     error: BaseException | None = None
     with sessions.pinned(session), _as_main(path, arguments), contextlib.redirect_stdout(sys.stderr):

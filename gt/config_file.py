@@ -26,6 +26,9 @@ class ConfigError(ValueError):
     """A configuration file or entry that cannot be used. Names file, line, column and key where there are any."""
 
 
+ConfigError.__module__ = "gt.config"  # where users find it
+
+
 class ConfigFile(NamedTuple):
     """What a file says: signals by name, strictness, the mesh, and rules for parameters."""
 

@@ -30,6 +30,7 @@ def _one(one: Lowered) -> str:
         f"  peak memory  {quantity(e.peak_nbytes, 'B'):>10}",
     ]
     tables = ""
+    rows: list[Sequence[str]]
     if e.collectives:
         rows = [("collective", "count", "sent", "time", "cause", "line")]
         rows += [
@@ -75,7 +76,7 @@ def placement_text(lowered: Sequence[Lowered]) -> str:
 
 def step_diff(lowered: Sequence[Lowered], before: str, after: str) -> str:
     """Give what changed in each graph between two passes, as a unified diff. Errors: ValueError naming the passes."""
-    out = []
+    out: list[str] = []
     for one in lowered:
         out += difflib.unified_diff(
             _step(one, before).splitlines(), _step(one, after).splitlines(), f"{one.name} after {before}",

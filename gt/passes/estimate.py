@@ -130,7 +130,9 @@ def _group(node: Node) -> tuple[int, int]:
         return len(node.attr["group"]), source.type.nbytes  # type: ignore[arg-type]
     assert source.type.sharding is not None
     mesh: Mesh = source.type.sharding.mesh
-    parts = math.prod(mesh.axis_size(str(a)) for a in node.attr["axes"])  # type: ignore[union-attr]
+    axes = node.attr["axes"]
+    assert isinstance(axes, tuple)
+    parts = math.prod([mesh.axis_size(str(axis)) for axis in axes])
     whole = max(source.type.nbytes, target.type.nbytes)
     return parts, whole * (parts if node.op.name == "all_to_all" else 1)
 

@@ -18,18 +18,16 @@ from typing import ClassVar
 
 from gt.ir.graph import Graph, Node, Stage, Value
 from gt.ir.mesh import Mesh, Sharding
-from gt.ir.ops import collective
 from gt.ir.signals import SignalConfig
 from gt.ir.types import TensorType
-from gt.passes.context import Context, Origin, PlanRefused
+from gt.passes.context import Context, Origin
+from gt.passes.placed_graph import PlacedGraph, placement
 from gt.passes.placement import Choice, Problem, choose
-from gt.passes.reshard import cost_s, is_local, plan_reshard, usable_as
+from gt.passes.reshard import cost_s, is_local, usable_as
 from gt.passes.signal_placement import ParamPlacement, cut, declared_mesh, signal_mesh
 from gt.passes.split_ops import split_ops
 
 UNPLACED = SignalConfig()
-ASKED = ("signal ", "parameters ", "updated in place")  # how reasons start that a user gave
-REDUCTIONS = (collective.all_reduce, collective.reduce_scatter)
 ROUNDS = 4  # forward and backward alternate at most so often; two suffice for all but contrived graphs
 
 
@@ -44,7 +42,7 @@ class PropagateSharding:
         graph = _place_inputs(graph, context.mesh)
         if context.mesh.size == 1 or not _anything_placed(graph, context.mesh):
             placed = _everything_whole(graph, context.mesh)
-            context.output_shardings = [_sharding(v) for v in placed.outputs]
+            context.output_shardings = [placement(v) for v in placed.outputs]
             return placed
         noted = len(context.notes)
         for _ in range(ROUNDS):
@@ -59,11 +57,6 @@ class PropagateSharding:
 
 
 # -- what is given
-
-
-def _sharding(value: Value) -> Sharding:
-    assert value.type.sharding is not None
-    return value.type.sharding
 
 
 def _everything(graph: Graph, mesh: Mesh) -> Mesh:
@@ -122,7 +115,7 @@ def _anything_placed(graph: Graph, mesh: Mesh) -> bool:
     """Whether there is anything to derive from: a signal that shards, or an input not whole on all workers."""
     if graph.options.auto == "rows" and any(node.op.creates for node in graph.nodes):
         return True
-    if any(_sharding(v).mesh != mesh or not _sharding(v).is_replicated for v in graph.inputs):
+    if any(placement(v).mesh != mesh or not placement(v).is_replicated for v in graph.inputs):
         return True
     if any(config.params for _, config in graph.signals):
         return True
@@ -161,14 +154,14 @@ class _Placer:
         self.fixed: dict[Value, Sharding] = {}
         self.origin: dict[Value, str] = {}
         self.wishes: dict[Value, Sharding] = {}
-        self.placed: dict[Value, Sharding] = {v: _sharding(v) for v in (*graph.inputs, *graph.scalars)}
+        self.placed: dict[Value, Sharding] = {v: placement(v) for v in (*graph.inputs, *graph.scalars)}
         self.choices: dict[Node, Choice] = {}
         self.needed: dict[Value, set[Sharding]] = {}  # where values are brought for some reader
         self.memo: dict[tuple[object, ...], Choice] = {}  # nodes alike, such as those of equal layers, choose alike
         self.is_output = set(graph.outputs)
         self.num_uses = {v: len(uses) for v, uses in graph.uses.items()}
         for value in graph.inputs:
-            self.origin[value] = "where its buffer lives" if not _sharding(value).is_replicated else ""
+            self.origin[value] = "where its buffer lives" if not placement(value).is_replicated else ""
         self._read_signals()
         self._place_parameters()
         if graph.options.auto == "rows":
@@ -360,105 +353,15 @@ class _Placer:
     # -- the placed graph
 
     def emit(self) -> Graph:
-        emitted = _Emitter(self)
+        emitted = PlacedGraph(self.graph, self.context, self.placed, self.origin)
         for value in self.graph.inputs:
             emitted.now[value] = moved = emitted.move(value, self.placed[value], None, self.origin[value])
-            if moved is not value or _sharding(value).is_split:
+            if moved is not value or placement(value).is_split:
                 self.context.note(moved, self.origin[value])
                 self.context.origins[moved] = Origin(self.origin[value])
         for node in self.graph.nodes:
             emitted.add(node, self.choices[node])
         outputs = tuple(emitted.now[v] for v in self.graph.outputs)
-        self.context.output_shardings = [_sharding(v) for v in outputs]
+        self.context.output_shardings = [placement(v) for v in outputs]
         self.context.output_reasons = [self.context.explain(v) for v in outputs]
         return replace(self.graph, nodes=tuple(emitted.nodes), outputs=outputs, stage=Stage.SHARDED)
-
-
-class _Emitter:
-    """Writes the placed nodes, with one ``reshard`` for each value and placement."""
-
-    def __init__(self, placer: _Placer) -> None:
-        self.placer = placer
-        self.nodes: list[Node] = []
-        self.now: dict[Value, Value] = {v: v for v in (*placer.graph.inputs, *placer.graph.scalars)}
-        self.moved: dict[tuple[Value, Sharding], Value] = {}
-        self.copies: dict[Value, list[Value]] = {}
-
-    def add(self, node: Node, choice: Choice) -> None:
-        inputs = []
-        for i, (value, need) in enumerate(zip(node.inputs, choice.requires, strict=True)):
-            why = f"operand {i} of {node.op.name}{_split_text(choice)}"
-            inputs.append(self.move(self.now[value], need, node, why))
-        outputs = tuple(
-            Value(v.type.placed(made), v.hint) for v, made in zip(node.outputs, choice.produces, strict=True)
-        )
-        self.nodes.append(replace(node, inputs=tuple(inputs), outputs=outputs))
-        for value, made in zip(node.outputs, outputs, strict=True):
-            origin = self.placer.origin.get(value, "")
-            why = origin or "a result must not be pending"
-            self.now[value] = self.move(made, self.placer.placed[value], node, why)
-            self._note(node, self.now[value], origin, choice)
-
-    def _note(self, node: Node, value: Value, origin: str, choice: Choice) -> None:
-        if not _sharding(value).is_replicated:
-            self.placer.context.note(value, origin or f"as its operands{_split_text(choice)}")
-            at = f" at {node.loc}" if node.loc is not None else ""
-            source = None if origin else self._followed(node, value)
-            reason = origin or f"{node.op.name} computes it there{_split_text(choice)}"
-            self.placer.context.origins[value] = Origin(reason + at, source)
-        elif node.op.factors is None and any(not self.placer.placed[v].is_replicated for v in node.inputs):
-            self.placer.context.note(value, f"whole: {node.op.name} has no sharding rule")
-
-    def _refuse(self, value: Value, need: Sharding, node: Node | None, why: str) -> None:
-        """In strict mode: refuse to join or exchange parts of what only follows, where no signal asks for it.
-
-        Adding up pending sums is part of the op; parameters split by a rule are joined for use.
-        """
-        origin = self.placer.context.origins.get(value)
-        asked = why.startswith(ASKED) or (origin is not None and origin.reason.startswith(ASKED))
-        if asked or is_local(_sharding(value), need, value.type):
-            return
-        if all(s.op in REDUCTIONS or not s.op.effect for s in plan_reshard(_sharding(value), need, value.type.placed(None))):
-            return
-        wanted = value.type.placed(need)
-        where = f" at {node.loc}: {node.loc.source}" if node is not None and node.loc is not None else ""
-        raise PlanRefused(
-            f"strict: {value!r} would be moved to {wanted!r} ({why}){where}\nNo signal asks for it: mark the value with a "
-            f"signal that places it so, or split it another way. It is there because:\n  "
-            + "\n  ".join(self.placer.context.explain(value))
-        )
-
-    def _followed(self, node: Node, value: Value) -> Value | None:
-        """Give the operand that a result is placed as: one with an axis of its own, the largest first."""
-        axes = _sharding(value).used_axes
-        found = [self.now[v] for v in node.inputs if _sharding(self.now[v]).used_axes & axes]
-        return max(found, key=lambda v: v.type.nbytes, default=None)
-
-    def move(self, value: Value, need: Sharding, node: Node | None, why: str) -> Value:
-        if usable_as(_sharding(value), need):
-            return value
-        key = (value, need)
-        if key not in self.moved:
-            if self.placer.graph.options.strict:
-                self._refuse(value, need, node, why)
-            moved = Value(value.type.placed(need), value.hint)
-            loc, signal = (node.loc, node.signal) if node is not None else (None, None)
-            source = self._nearest(value, need)
-            self.nodes.append(Node(collective.reshard, (source,), (moved,), loc=loc, signal=signal, why=why))
-            self.moved[key] = moved
-            self.copies.setdefault(value, [value]).append(moved)
-        return self.moved[key]
-
-    def _nearest(self, value: Value, need: Sharding) -> Value:
-        """Give the value or the copy of it made for another reader that is cheapest to bring there.
-
-        A sum that one reader wants whole and another in parts is added up once.
-        """
-        copies = self.copies.get(value, [value])
-        return min(copies, key=lambda copy: cost_s(_sharding(copy), need, value.type))
-
-
-def _split_text(choice: Choice) -> str:
-    """Say which factors are split, for reasons shown to the user."""
-    parts = [f"factor {factor} over {', '.join(axes)}" for factor, axes in choice.factors]
-    return f", which splits {' and '.join(parts)}" if parts else ""

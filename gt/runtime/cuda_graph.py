@@ -193,7 +193,8 @@ class Graphs:
         for reference in self.lent:
             tensor = reference()
             if tensor is not None:
-                tensor.set_(tensor.clone())
+                own = tensor.clone()
+                tensor.set_(own.untyped_storage(), 0, own.shape, own.stride())
         self.lent.clear()
 
     def admit(self, unit: GraphUnit, nbytes: int) -> None:

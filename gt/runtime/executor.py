@@ -293,13 +293,13 @@ class TorchEngine:
 
     def start_thread(self) -> None:
         """Prepare the calling thread to run programs. Without it, each run enters inference mode anew."""
-        # Embedded, a recording thread shares the interpreter: coming back from a kernel must not cost 5 ms of waiting.
-        sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_S))
         if not torch.is_inference_mode_enabled():
             _thread.mode = torch.inference_mode()  # no autograd bookkeeping: a fifth off a small op's cost
             _thread.mode.__enter__()
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
+            # Embedded, a recording thread shares the interpreter: coming back from a launch must not cost 5 ms.
+            sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_S))
             self.graphs = self.graphs or Graphs(self.device)
 
     def load(self, program: Program) -> TorchLoaded:

@@ -21,6 +21,7 @@ from gt.ir.signals import SignalConfig
 from gt.ir.types import Scalar, TensorType
 from gt.passes.plan import Cluster, Plan, plan_graph
 from gt.passes.signal_placement import signal_sharding
+from gt.runtime.errors import Fault
 from gt.runtime.planner import place_inputs
 from gt.runtime.simulator import parts_of, simulate, whole_of
 
@@ -52,7 +53,7 @@ class SimulatedSession:
         self._plans: dict[tuple[int, tuple[Sharding, ...]], Planned] = {}
         self._types: dict[int, TensorType] = {}
         self._parts: dict[int, dict[int, Array]] = {}
-        self._closed = False
+        self._closed: Fault | None = None
 
     def define(self, key: int, graph: Graph) -> None:
         self._graphs[key] = self.prepare(graph)
@@ -106,11 +107,11 @@ class SimulatedSession:
         return self.cluster.workers
 
     @property
-    def closed(self) -> bool:
+    def closed(self) -> Fault | None:
         return self._closed
 
     def close(self) -> None:
-        self._closed = True
+        self._closed = Fault("closed", "the session is closed")
 
 
 __all__ = ["Planned", "SimulatedSession"]

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from gt.ir.types import float32, int64
+from gt.runtime.cuda_graph import Graphs
 from gt.runtime.executor import TorchEngine, TorchLoaded
 from tests.unit.runtime.program_builder import ProgramBuilder
 
@@ -94,6 +95,31 @@ def test_a_hot_program_is_compiled_elsewhere_and_swapped_in(folder: Path) -> Non
         assert loaded.stats.strided_fallbacks == 1
         check_against_eager(loaded)
         assert loaded.stats.compiled_runs > 10
+    finally:
+        engine.close()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_what_is_compiled_is_captured(folder: Path) -> None:
+    """The artefact loads, updates in place and becomes part of one CUDA graph; scalars and random keys stay run-time."""
+    engine = TorchEngine("cuda:0", compile_after=3, compile_after_s=0.0, cache_dir=folder)
+    engine.graphs = Graphs(engine.device)
+    try:
+        loaded, eager = engine.load(step_program()), TorchEngine("cuda:0", compile_after=0).load(step_program())
+        mine, theirs = ([t.cuda() for t in values(1)] for _ in range(2))
+        addresses = [t.data_ptr() for t in mine]
+        until, step = time.monotonic() + 240, 0
+        while not (loaded.tier == "graph" and loaded.stats.compiled_pieces) or step % 5:
+            assert time.monotonic() < until and not loaded.stats.notes, loaded.stats
+            step += 1
+            scalars = [0.01 / step, float(step), step, 2**40 + step]
+            got, expected = loaded.run(list(mine), scalars), eager.run(list(theirs), scalars)
+            for g, e in zip(got, expected, strict=True):
+                torch.testing.assert_close(g, e, rtol=1e-3, atol=1e-4)
+            assert [t.data_ptr() for t in got[2:]] == addresses[1:]
+            for t, other in zip(mine, theirs, strict=True):
+                t.copy_(other)  # rounding must not add up over so many steps
+        assert loaded.stats.graph_runs > 0
     finally:
         engine.close()
 

@@ -23,18 +23,17 @@ if how == "signal":
 def step(scale):
     with gt.signal.context("hot"):
         y = (x * scale).exp().sin() + x
-    return y.sum(dim=1).numpy()
+    return y.mean(dim=1).numpy()
 
 def tiers():
     from gt.runtime.executor import TorchLoaded
     return [o.tier for o in gc.get_objects() if isinstance(o, TorchLoaded) and o.stats.runs >= 2]
 
-x = gt.from_numpy(np.linspace(-1, 1, 64 * 32, dtype=np.float32).reshape(64, 32))
+x = gt.from_numpy(np.linspace(-1, 1, 64 * 20000, dtype=np.float32).reshape(64, 20000))
 values = [step(0.1 * (i + 1)).tolist() for i in range(3)]
 until = time.monotonic() + 240
 while how == "hot" and "compiled" not in tiers() and time.monotonic() < until:
-    step(0.5)
-    time.sleep(0.02)
+    step(0.5)  # a program is worth compiling once its runs have taken two seconds
 values += [step(0.1 * (i + 1)).tolist() for i in range(3)]
 print(json.dumps([tiers(), values]))
 """

@@ -190,7 +190,7 @@ def test_a_worker_command_without_a_server_says_so(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "gt.worker", "-p", str(port)], env=environment(), capture_output=True, text=True, timeout=60
     )
-    assert time.monotonic() - since < 13
+    assert time.monotonic() - since < 30  # 10 s of waiting, and the start
     assert done.returncode == 3 and "Traceback" not in done.stderr
     assert f"gt worker: no gt server answers at tcp://127.0.0.1:{port}" in done.stderr
 

@@ -188,6 +188,9 @@ for _names, _make in (
 ):
     for _name in _names.split():
         SAMPLES[_name] = _make
+_HOLOMORPHIC = "exp log sqrt reciprocal sin cos tan sinh cosh tanh expm1 log1p log2 log10 asin acos atan asinh acosh atanh"
+for _name in _HOLOMORPHIC.split():
+    SAMPLES[_name] = (lambda real, whole: lambda rng: (s for make in (real, whole) for s in make(rng)))(SAMPLES[_name], unary("c", 0.2, 0.9))
 SAMPLES["nextafter"] = lambda rng: (s for s in binary("f")(rng) if s.dtypes[0] in (float32, float64))
 SAMPLES["complex"] = lambda rng: (s for s in binary("f")(rng) if s.dtypes[0] in (float32, float64))
 for _name, _attrs in (

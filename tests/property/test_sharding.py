@@ -13,7 +13,7 @@ from gt.runtime.simulator import simulate_graph
 from tests.property.sharding_graphs import Case, cases
 
 
-@settings(max_examples=1500)
+@settings(max_examples=2000)
 @given(cases())
 def test_sharded_equals_unsharded(case: Case) -> None:
     want = evaluate(case.graph, case.inputs)

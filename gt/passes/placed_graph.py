@@ -1,0 +1,120 @@
+"""Writes a placed graph: each node where it computes, with one ``reshard`` for each value and placement it is read in.
+
+Owns: ``PlacedGraph``, the reasons shown to the user, and what strict mode refuses. Must not know: how placements are
+chosen. Next: ``insert_collectives``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from gt.ir.graph import Graph, Node, Value
+from gt.ir.mesh import Sharding
+from gt.ir.ops import collective
+from gt.passes.context import Context, Origin, PlanRefused
+from gt.passes.placement import Choice
+from gt.passes.reshard import cost_s, is_local, plan_reshard, usable_as
+
+ASKED = ("signal ", "parameters ", "updated in place")  # how reasons start that a user gave
+REDUCTIONS = (collective.all_reduce, collective.reduce_scatter)
+
+
+def placement(value: Value) -> Sharding:
+    assert value.type.sharding is not None
+    return value.type.sharding
+
+
+class PlacedGraph:
+    """Nodes as they are placed. ``placed``: where each value is for its readers; ``origin``: why, if someone said so."""
+
+    def __init__(
+        self, graph: Graph, context: Context, placed: Mapping[Value, Sharding], origin: Mapping[Value, str]
+    ) -> None:
+        self.context, self.placed, self.origin, self.strict = context, placed, origin, graph.options.strict
+        self.nodes: list[Node] = []
+        self.now: dict[Value, Value] = {v: v for v in (*graph.inputs, *graph.scalars)}
+        self.moved: dict[tuple[Value, Sharding], Value] = {}
+        self.copies: dict[Value, list[Value]] = {}
+
+    def add(self, node: Node, choice: Choice) -> None:
+        inputs = []
+        for i, (value, need) in enumerate(zip(node.inputs, choice.requires, strict=True)):
+            why = f"operand {i} of {node.op.name}{_split_text(choice)}"
+            inputs.append(self.move(self.now[value], need, node, why))
+        outputs = tuple(
+            Value(v.type.placed(made), v.hint) for v, made in zip(node.outputs, choice.produces, strict=True)
+        )
+        self.nodes.append(replace(node, inputs=tuple(inputs), outputs=outputs))
+        for value, made in zip(node.outputs, outputs, strict=True):
+            origin = self.origin.get(value, "")
+            why = origin or "a result must not be pending"
+            self.now[value] = self.move(made, self.placed[value], node, why)
+            self._note(node, self.now[value], origin, choice)
+
+    def _note(self, node: Node, value: Value, origin: str, choice: Choice) -> None:
+        if not placement(value).is_replicated:
+            self.context.note(value, origin or f"as its operands{_split_text(choice)}")
+            at = f" at {node.loc}" if node.loc is not None else ""
+            source = None if origin else self._followed(node, value)
+            reason = origin or f"{node.op.name} computes it there{_split_text(choice)}"
+            self.context.origins[value] = Origin(reason + at, source)
+        elif node.op.factors is None and any(not self.placed[v].is_replicated for v in node.inputs):
+            self.context.note(value, f"whole: {node.op.name} has no sharding rule")
+
+    def _refuse(self, value: Value, need: Sharding, node: Node | None, why: str) -> None:
+        """In strict mode: refuse to join or exchange parts of what only follows, where no signal asks for it.
+
+        Adding up pending sums is part of the op; parameters split by a rule are joined for use.
+        """
+        origin = self.context.origins.get(value)
+        asked = why.startswith(ASKED) or (origin is not None and origin.reason.startswith(ASKED))
+        if asked or is_local(placement(value), need, value.type):
+            return
+        if all(s.op in REDUCTIONS or not s.op.effect for s in plan_reshard(placement(value), need, value.type.placed(None))):
+            return
+        wanted = value.type.placed(need)
+        where = f" at {node.loc}: {node.loc.source}" if node is not None and node.loc is not None else ""
+        raise PlanRefused(
+            f"strict: {value!r} would be moved to {wanted!r} ({why}){where}\nNo signal asks for it: mark the value with a "
+            f"signal that places it so, or split it another way. It is there because:\n  "
+            + "\n  ".join(self.context.explain(value))
+        )
+
+    def _followed(self, node: Node, value: Value) -> Value | None:
+        """Give the operand that a result is placed as: one with an axis of its own, the largest first."""
+        axes = placement(value).used_axes
+        found = [self.now[v] for v in node.inputs if placement(self.now[v]).used_axes & axes]
+        return max(found, key=lambda v: v.type.nbytes, default=None)
+
+    def move(self, value: Value, need: Sharding, node: Node | None, why: str) -> Value:
+        if usable_as(placement(value), need):
+            return value
+        key = (value, need)
+        if key not in self.moved:
+            if self.strict:
+                self._refuse(value, need, node, why)
+            moved = Value(value.type.placed(need), value.hint)
+            loc, signal = (node.loc, node.signal) if node is not None else (None, None)
+            source = self._nearest(value, need)
+            self.nodes.append(Node(collective.reshard, (source,), (moved,), loc=loc, signal=signal, why=why))
+            self.moved[key] = moved
+            self.copies.setdefault(value, [value]).append(moved)
+        return self.moved[key]
+
+    def _nearest(self, value: Value, need: Sharding) -> Value:
+        """Give the value or the copy of it made for another reader that is cheapest to bring there.
+
+        A sum that one reader wants whole and another in parts is added up once.
+        """
+        copies = self.copies.get(value, [value])
+        return min(copies, key=lambda copy: cost_s(placement(copy), need, value.type))
+
+
+def _split_text(choice: Choice) -> str:
+    """Say which factors are split, for reasons shown to the user."""
+    parts = [f"factor {factor} over {', '.join(axes)}" for factor, axes in choice.factors]
+    return f", which splits {' and '.join(parts)}" if parts else ""
+
+
+__all__ = ["PlacedGraph", "placement"]

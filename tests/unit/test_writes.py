@@ -1,0 +1,73 @@
+"""What may be written into a tensor, and what it is afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import gt
+
+
+def test_a_view_of_a_value_computed_long_ago_can_be_written_elsewhere() -> None:
+    view = gt.tensor([1.0, 2.0, 3.0]).reshape(3)[1:]
+    assert view.tolist() == [2.0, 3.0]
+    gt.zeros(3).sum().item()
+    for write in (lambda x: x.copy_(view), lambda x: x.__setitem__(slice(None), view), lambda x: x.__setitem__((), view)):
+        x = gt.zeros(2)
+        write(x)
+        assert x.tolist() == [2.0, 3.0]
+
+
+def test_a_copy_of_a_leaf_is_no_leaf() -> None:
+    leaf = gt.ones(2, requires_grad=True)
+    x = gt.zeros(2)
+    x.copy_(leaf)
+    assert x.requires_grad and not x.is_leaf
+    x.mul_(3).sum().backward()
+    assert leaf.grad is not None and leaf.grad.tolist() == [3.0, 3.0] and x.grad is None
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (2, 3)])
+@pytest.mark.parametrize("value", [True, False])
+@pytest.mark.parametrize("key", [lambda m: m, lambda m: (m, ...), lambda m: (..., m)], ids=["alone", "first", "last"])
+def test_a_mask_without_dims_adds_one(shape: tuple[int, ...], value: bool, key: Callable[[Any], Any]) -> None:
+    for mask in (lambda lib: value, lambda lib: lib.tensor(value)):
+        ours, theirs = gt.ones(shape), torch.ones(shape)
+        assert tuple(ours[key(mask(gt))].shape) == tuple(theirs[key(mask(torch))].shape)
+        ours[key(mask(gt))] = 5.0
+        theirs[key(mask(torch))] = 5.0
+        assert ours.tolist() == theirs.tolist()
+
+
+NUMBERS = [
+    ("int8", 300), ("int16", 70_000), ("int32", 2**40), ("int64", 1e30), ("uint8", 300), ("uint8", -1), ("uint8", -300), ("bool", 5),
+    ("int32", 1.5), ("int32", float("nan")), ("float16", 1e9), ("float32", 1e300), ("float32", 3.4028235e38), ("float64", 1e300),
+    ("float32", float("inf")), ("complex64", 1e300j), ("complex64", 2), ("complex128", 1e300j),
+]  # fmt: skip
+MAKERS: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "full": lambda lib, v, dtype: lib.full((2,), v, dtype=dtype),
+    "tensor": lambda lib, v, dtype: lib.tensor(v, dtype=dtype),
+    "list": lambda lib, v, dtype: lib.tensor([v, 1], dtype=dtype),
+    "fill_": lambda lib, v, dtype: lib.zeros(2, dtype=dtype).fill_(v),
+}
+
+
+def result(make: Callable[[], Any]) -> str:
+    try:
+        return repr(make().tolist())
+    except RuntimeError as e:
+        return str(e)
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+@pytest.mark.parametrize(("dtype", "value"), NUMBERS)
+def test_a_number_that_does_not_fit_is_refused_at_once_where_torch_refuses_it(dtype: str, value: Any, maker: str) -> None:
+    make = MAKERS[maker]
+    want = result(lambda: make(torch, value, getattr(torch, dtype)))
+    assert result(lambda: make(gt, value, getattr(gt, dtype))) == want
+    if "without overflow" in want:
+        with pytest.raises(RuntimeError, match="without overflow"):
+            make(gt, value, getattr(gt, dtype))  # no read is needed
