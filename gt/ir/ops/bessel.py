@@ -147,7 +147,7 @@ def _polynomial(
         x, degree = np.broadcast_arrays(a.astype(np.float64), np.trunc(b))
         before, now = np.ones_like(x), first(x)
         out = np.where(degree < 0, 0.0, np.where(degree == 0, before, now))
-        for k in range(1, int(min(np.max(degree, initial=0), 512))):
+        for k in range(1, int(min(np.nanmax(degree, initial=0), 512))):  # padding of a split dim may be NaN
             before, now = now, step(k, x, now, before)
             out = np.where(degree == k + 1, now, out)
         return out
