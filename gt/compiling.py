@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from gt.ir.dot import to_dot, to_json
-from gt.ir.graph import Graph
+from gt.ir.graph import Graph, Stage
 from gt.ir.program import Collective, Compute, Program, unpack_attrs
 from gt.ir.text import attr_text, parse_graph, print_graph, print_program
 from gt.ir.verify import verify
@@ -82,6 +82,15 @@ class Selection:
         return [p for p in lowered.programs if not self.workers or p.worker in self.workers]
 
 
+_MAKES = {"propagate_sharding": Stage.SHARDED, "insert_collectives": Stage.EXPLICIT, "localize": Stage.LOCAL}
+
+
+def _rest(pipeline: Pipeline, graph: Graph) -> Pipeline:
+    """Give the passes that a graph of its stage has not been through."""
+    done = [i for i, p in enumerate(pipeline.passes) if _MAKES.get(p.name) is graph.stage]
+    return Pipeline(pipeline.passes[done[-1] + 1 :]) if done else pipeline
+
+
 def lower(graph: Graph, cluster: Cluster, pipeline: Pipeline = DEFAULT, runs: int = 0) -> Lowered:
     """Lower a captured graph, verifying after each pass and keeping each step that changed it. Errors: PassError."""
     steps = [Step("captured", graph)]
@@ -91,9 +100,13 @@ def lower(graph: Graph, cluster: Cluster, pipeline: Pipeline = DEFAULT, runs: in
             steps.append(Step(name, after))
 
     context = Context(cluster.mesh)
+    pipeline = _rest(pipeline, graph)
+    if graph.stage is not Stage.GLOBAL:
+        context.output_shardings = [v.type.sharding for v in graph.outputs if v.type.sharding is not None]
     many = len(cluster.workers) > MANY
     final = pipeline.run(graph, context, "ends" if many else "each", observe)
-    assert isinstance(context.programs, Programs)
+    if not isinstance(context.programs, Programs):
+        raise ValueError(f"the pipeline {pipeline} makes no programs: end it with lower_programs")
     shown = sorted(context.programs.roles() if many else context.programs)
     return Lowered(
         tuple(steps), tuple(context.programs[w] for w in shown), estimate(final, context), len(cluster.workers), runs,

@@ -14,6 +14,7 @@ import msgspec
 from gt import config
 from gt import session as sessions
 from gt.ir.mesh import Mesh
+from gt.handle import Handle
 from gt.ir.ops import OPS
 from gt.ir.signals import SignalConfig
 from gt.passes.signal_placement import signal_mesh
@@ -116,7 +117,9 @@ signal = context
 
 
 def tensor(t: Tensor, name: str, backward: str | None = None) -> Tensor:
-    """Give the same values, placed as signal ``name`` says."""
+    """Give the same values in a tensor of their own, placed as signal ``name`` says; gradients pass."""
+    if not isinstance(t, Handle):
+        raise TypeError(f"gt.signal.tensor: expected a gt.Tensor, got {type(t).__name__}")
     with context(name, backward):
         return record(OPS["copy"], (t,))
 

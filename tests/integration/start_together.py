@@ -74,8 +74,9 @@ def start_pairs(pairs: int, backend: str, limit_s: float = 90.0, tell: bool = Fa
         start = time.monotonic()
         wrong += one_pair(number, backend, limit_s)
         slowest = max(slowest, time.monotonic() - start)
-    if tell:
-        click.echo(f"{pairs - len({w.partition(':')[0] for w in wrong})} of {pairs} pairs on {backend} well, slowest {slowest:.1f} s")
+        if tell and (number + 1 == pairs or number % 10 == 9):
+            well = number + 1 - len({w.partition(":")[0] for w in wrong})
+            click.echo(f"{well} of {number + 1} pairs on {backend} well, slowest {slowest:.1f} s")
     return wrong
 
 

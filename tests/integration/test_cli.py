@@ -202,3 +202,19 @@ def test_faults_are_told_in_one_line(tmp_path: Path, row_sum: Path) -> None:
 def test_every_pass_can_be_asked_for(row_sum: Path, tmp_path: Path) -> None:
     out = ok("compile", row_sum, *(x for name in PASSES for x in ("--pass", name)))
     assert out.count("; ---- step: after ") >= 3
+
+
+def test_a_dump_of_any_stage_gives_the_same_programs(row_sum: Path, tmp_path: Path) -> None:
+    first = tmp_path / "first"
+    ok("compile", row_sum, "--workers", 4, "--dump-ir", "-o", first)
+    dumps = sorted(first.rglob("*.gtir"))
+    assert {p.stem.split("-")[1] for p in dumps} >= {"captured", "propagate_sharding", "insert_collectives", "localize"}
+
+    def programs(folder: Path) -> list[str]:
+        texts = [p.read_text() for p in sorted(folder.rglob("worker-*.txt"))]
+        return ["\n".join(line.partition(";")[0].rstrip() for line in text.splitlines()) for text in texts]
+
+    for dump in (p for p in dumps if p.stem.split("-")[1] in ("propagate_sharding", "insert_collectives", "localize")):
+        again = tmp_path / dump.stem
+        ok("compile", dump, "--workers", 4, "--dump-ir", "-o", again)
+        assert programs(again) == programs(first), dump.name
