@@ -30,7 +30,6 @@ from gt.passes.signal_placement import signal_sharding
 from gt.runtime import env
 from gt.runtime.embedded import EmbeddedSession
 from gt.runtime.errors import Fault
-from gt.runtime.errors import Fault
 from gt.runtime.planner import place_inputs
 from gt.runtime.session import Session
 

@@ -13,8 +13,8 @@ import msgspec
 
 from gt import config
 from gt import session as sessions
-from gt.ir.mesh import Mesh
 from gt.handle import Handle
+from gt.ir.mesh import Mesh
 from gt.ir.ops import OPS
 from gt.ir.signals import SignalConfig
 from gt.passes.signal_placement import signal_mesh
