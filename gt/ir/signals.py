@@ -32,6 +32,8 @@ class ShardConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dims: dict[int, Axes] | DimAxes = ()
 
     def __post_init__(self) -> None:
+        if not isinstance(self.axis, int) or isinstance(self.axis, bool):
+            raise TypeError(f"axis must be the number of a dim, got {self.axis!r}")
         _set(self, "dims", dim_axes(self.dims))
         if self.dims and (self.replicated or self.axis):
             other = "replicated" if self.replicated else "axis"
