@@ -51,12 +51,14 @@ print(json.dumps(rows))
 """
 
 
-@pytest.mark.parametrize(("workers", "backend"), [(0, "numpy"), (2, "numpy"), (0, "torch")], ids=str)
-def test_training_steps_leave_every_process_as_it_was(workers: int, backend: str, tmp_path: Path) -> None:
-    rows = json.loads(output(TRAIN, tmp_path, workers, 1500, 100, GT_BACKEND=backend, GT_COMPILE_AFTER="0", timeout_s=200))
+@pytest.mark.parametrize(("workers", "backend", "warm_up"), [(0, "numpy", 500), (2, "numpy", 1500), (0, "torch", 500)])
+def test_training_steps_leave_every_process_as_it_was(workers: int, backend: str, warm_up: int, tmp_path: Path) -> None:
+    """Allocators and Gloo settle within the warm-up; what the 1,000 steps after it add is a leak."""
+    out = output(TRAIN, tmp_path, workers, warm_up + 1000, 100, GT_BACKEND=backend, GT_COMPILE_AFTER="0", timeout_s=200)
+    rows = json.loads(out)
     memory = [row[0] for row in rows]
     assert {len(m) for m in memory} == {5 if workers else 1}  # this process; dispatcher, planner, two workers
-    warm, end = memory[4], memory[-1]  # 1,000 steps apart
+    warm, end = memory[warm_up // 100 - 1], memory[-1]
     grown = [(b - a) / MB for a, b in zip(warm, end, strict=True)]
     assert max(grown) < 1, f"MB grown in 1,000 steps, by process: {grown}"
     assert len({row[1] for row in rows[1:]}) == 1, f"buffers: {[row[1] for row in rows]}"
