@@ -871,5 +871,5 @@ UNSAMPLED = frozenset(name for name, o in OPS.items() if o.numpy is None)
 # placement ops: tests/unit/ir/test_collective.py
 COVERED_ELSEWHERE = frozenset({"reshard", "shard_slice", "partial_from_whole", "mask_pad", "pad_end", "unpad"})
 # their vectors are defined up to sign: tests/unit/test_linalg.py and tests/peer
-COVERED_ELSEWHERE |= {"svd", "eigh"}
+COVERED_ELSEWHERE |= {"svd", "eigh", "eig", "eigvals"}
 COVERED_ELSEWHERE |= {"boundary"}  # a user function on the tape: tests/unit/test_autograd.py

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 import gt
 from gt.ir.evaluate import evaluate_node
@@ -71,3 +72,14 @@ def test_einsum_refuses_what_does_not_fit() -> None:
         gt.einsum("ij,jk", gt.ones(2, 3))
     with pytest.raises(RuntimeError, match="does not broadcast with previously seen size"):
         gt.einsum("ij,jk", gt.ones(2, 3), gt.ones(4, 5))
+
+
+@pytest.mark.parametrize("n", [1, 4])
+def test_eig_rebuilds_its_matrix_and_eigvals_have_torchs_gradient(n):
+    a = np.random.default_rng(n).standard_normal((n, n))
+    values, vectors = gt.linalg.eig(gt.tensor(a))
+    np.testing.assert_allclose(a @ vectors.numpy(), vectors.numpy() * values.numpy(), atol=1e-10)
+    x, tx = gt.tensor(a, requires_grad=True), torch.tensor(a, requires_grad=True)
+    for m, t in ((gt, x), (torch, tx)):
+        (m.linalg.eigvals(t).abs() ** 2).sum().backward()  # does not depend on the order of the values
+    np.testing.assert_allclose(x.grad.numpy(), tx.grad.numpy(), rtol=1e-8, atol=1e-10)
