@@ -89,7 +89,7 @@ def main():
     context = 64
     model = GPT(len(letters), context, layers=2, width=args.width, heads=4)
     optimizer = gt.optim.AdamW(model.parameters(), lr=1e-3)
-    losses = []
+    losses, scores = [], []
     for step in range(args.steps):
         x, y = batch(train, 16, context, random)
         logits = model(x)
@@ -98,24 +98,29 @@ def main():
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        if step % 10 == 9:
+        if step % 10 == 9 or step == args.steps - 1:
             losses.append((step + 1, loss.item()))
-        if step % 100 == 99:
-            print(f"step {step + 1:4d}  loss {losses[-1][1]:.3f}  held out {held_out_loss(model, held_out, context, random):.3f}")
-    print(f"held-out loss {held_out_loss(model, held_out, context, random):.3f} (a uniform guess: {np.log(len(letters)):.3f})")
+        if step % 100 == 99 or step == args.steps - 1:
+            scores.append((step + 1, held_out_loss(model, held_out, context, random)))
+            print(f"step {step + 1:4d}  loss {losses[-1][1]:.3f}  held out {scores[-1][1]:.3f}")
+    uniform = np.log(len(letters))
+    print(f"held-out loss {scores[-1][1]:.3f} (a uniform guess: {uniform:.3f})")
     print(write(model, "The ", letters, 120, random))
-    plot(losses, args.plot)
+    plot(losses, scores, uniform, args.plot)
 
 
-def plot(losses, path):
+def plot(losses, scores, uniform, path):
     try:
         from matplotlib import pyplot
     except ImportError:
         print("no plot: matplotlib is not installed (pip install -e '.[viz]')")
         return
-    pyplot.plot(*zip(*losses, strict=True))
+    pyplot.plot(*zip(*losses, strict=True), label="training")
+    pyplot.plot(*zip(*scores, strict=True), "o-", label="held out")
+    pyplot.axhline(uniform, color="gray", linestyle=":", label="a uniform guess")
     pyplot.xlabel("step")
-    pyplot.ylabel("training loss")
+    pyplot.ylabel("loss per character")
+    pyplot.legend(loc="center right")
     pyplot.savefig(path, dpi=120)
     print(f"wrote {path}")
 

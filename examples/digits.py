@@ -1,4 +1,5 @@
 """Train a classifier of handwritten digits (scikit-learn's 1,797 real 8x8 images) to at least 95% test accuracy.
+With matplotlib (extra `viz`) it ends with a picture of the losses, digits.png.
 
     python examples/digits.py                                                   # in this process, no server
     python examples/digits.py --workers 4                                       # four local workers
@@ -68,6 +69,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--steps", type=int, help="stop after so many steps")
     parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--plot", default="digits.png", help="where the picture of the losses goes")
     args = parser.parse_args()
 
     if args.config:
@@ -87,21 +89,36 @@ def main() -> None:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns) as progress:
         bar = progress.add_task("training", total=steps)
-        total = 0.0
+        losses: list[float] = []
         for step, (epoch, x, y) in enumerate(batches(train_x, train_y, args.batch_size, args.epochs), 1):
             loss = F.cross_entropy(model(x), y)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            total += loss.item()
+            losses.append(loss.item())
             progress.update(bar, advance=1)
             if step % per_epoch == 0 or step == steps:
-                progress.console.print(f"epoch {epoch + 1:2d}  loss {total / (step - epoch * per_epoch):.4f}")
-                total = 0.0
+                progress.console.print(f"epoch {epoch + 1:2d}  loss {np.mean(losses[epoch * per_epoch :]):.4f}")
             if step == steps:
                 break
 
-    print(f"test accuracy {accuracy(model, test_x, test_y):.2%}")
+    score = f"test accuracy {accuracy(model, test_x, test_y):.2%}"
+    print(score)
+    plot(losses, score, args.plot)
+
+
+def plot(losses: list[float], score: str, path: str) -> None:
+    try:
+        from matplotlib import pyplot
+    except ImportError:
+        print("no plot: matplotlib is not installed (pip install -e '.[viz]')")
+        return
+    pyplot.semilogy(range(1, len(losses) + 1), losses)
+    pyplot.xlabel("step")
+    pyplot.ylabel("training loss")
+    pyplot.title(score)
+    pyplot.savefig(path, dpi=120)
+    print(f"wrote {path}")
 
 
 if __name__ == "__main__":

@@ -64,11 +64,12 @@ def main():
         schedule.step()
         losses.append(total.item() / batches)
         print(f"epoch {epoch + 1:2d}  loss {losses[-1]:.4f}")
-    print(f"test accuracy {100 * accuracy(model, x_test, y_test):.2f}%")
-    plot(losses, args.plot)
+    score = f"test accuracy {accuracy(model, x_test, y_test):.2%}"
+    print(score)
+    plot(losses, score, args.plot)
 
 
-def plot(losses, path):
+def plot(losses, score, path):
     try:
         from matplotlib import pyplot
     except ImportError:
@@ -77,6 +78,7 @@ def plot(losses, path):
     pyplot.plot(range(1, len(losses) + 1), losses, marker="o")
     pyplot.xlabel("epoch")
     pyplot.ylabel("training loss")
+    pyplot.title(score)
     pyplot.savefig(path, dpi=120)
     print(f"wrote {path}")
 

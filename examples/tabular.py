@@ -47,11 +47,12 @@ def main():
     fit, *_ = np.linalg.lstsq(np.hstack([x, ones]), y, rcond=None)
     linear = np.hstack([x_test, np.ones((len(x_test), 1), np.float32)]) @ fit
     print(f"training loss {losses[0][1]:.3f} -> {losses[-1][1]:.3f}")
-    print(f"held-out R^2: network {score(predicted, y_test):.3f}, linear fit {score(linear, y_test):.3f}")
-    plot(y_test, predicted, args.plot)
+    scores = f"held-out R^2: network {score(predicted, y_test):.3f}, linear fit {score(linear, y_test):.3f}"
+    print(scores)
+    plot(y_test, predicted, scores, args.plot)
 
 
-def plot(true, predicted, path):
+def plot(true, predicted, scores, path):
     try:
         from matplotlib import pyplot
     except ImportError:
@@ -61,6 +62,7 @@ def plot(true, predicted, path):
     pyplot.axline((150, 150), slope=1, color="gray")
     pyplot.xlabel("measured")
     pyplot.ylabel("predicted")
+    pyplot.title(scores)
     pyplot.savefig(path, dpi=120)
     print(f"wrote {path}")
 

@@ -14,6 +14,7 @@ import math
 from dataclasses import dataclass
 
 import gt
+from examples.models.cache import Cache
 from gt import nn
 from gt.nn import functional as F  # noqa: N812
 
@@ -27,24 +28,6 @@ class Config:
     n_head: int = 12
     dropout: float = 0.1
     layer_norm_epsilon: float = 1e-5
-
-
-class Cache:
-    """Keys and values of the tokens seen so far, written in place; `position` is how many. One graph serves every step."""
-
-    def __init__(self, layers: int, batch: int, heads: int, length: int, width: int) -> None:
-        self.keys = [gt.zeros(batch, heads, length, width) for _ in range(layers)]
-        self.values = [gt.zeros(batch, heads, length, width) for _ in range(layers)]
-        self.length, self.position = length, 0
-
-    def update(self, layer: int, k: gt.Tensor, v: gt.Tensor, at: gt.Tensor) -> tuple[gt.Tensor, gt.Tensor]:
-        self.keys[layer][:, :, at] = k
-        self.values[layer][:, :, at] = v
-        return self.keys[layer], self.values[layer]
-
-    def mask(self, at: gt.Tensor) -> gt.Tensor:
-        """What each new token sees: itself and all before it."""
-        return gt.arange(self.length) <= at.unsqueeze(1)
 
 
 class Conv1D(nn.Module):
@@ -68,14 +51,14 @@ class Attention(nn.Module):
         self.c_proj = Conv1D(config.n_embd, config.n_embd)
         self.resid_dropout = nn.Dropout(config.dropout)
 
-    def forward(self, x: gt.Tensor, at: gt.Tensor, cache: Cache | None) -> gt.Tensor:
+    def forward(self, x: gt.Tensor, cache: Cache | None) -> gt.Tensor:
         b, s, width = x.shape
         q, k, v = (t.reshape(b, s, self.heads, width // self.heads).transpose(1, 2) for t in self.c_attn(x).chunk(3, -1))
         if cache is None:
             out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         else:
-            k, v = cache.update(self.layer, k, v, at)
-            out = F.scaled_dot_product_attention(q, k, v, attn_mask=cache.mask(at))
+            k, v = cache.update(self.layer, k, v)
+            out = F.scaled_dot_product_attention(q, k, v, attn_mask=cache.mask)
         return self.resid_dropout(self.c_proj(out.transpose(1, 2).reshape(b, s, width)))
 
 
@@ -98,8 +81,8 @@ class Block(nn.Module):
         self.ln_2 = nn.LayerNorm(config.n_embd, config.layer_norm_epsilon)
         self.mlp = MLP(config)
 
-    def forward(self, x: gt.Tensor, at: gt.Tensor, cache: Cache | None) -> gt.Tensor:
-        x = x + self.attn(self.ln_1(x), at, cache)
+    def forward(self, x: gt.Tensor, cache: Cache | None) -> gt.Tensor:
+        x = x + self.attn(self.ln_1(x), cache)
         return x + self.mlp(self.ln_2(x))
 
 
@@ -126,12 +109,10 @@ class GPT2(nn.Module):
 
     def forward(self, tokens: gt.Tensor, cache: Cache | None = None) -> gt.Tensor:
         parts = self.transformer
-        at = gt.arange(tokens.shape[1]) + (cache.position if cache is not None else 0)
+        at = cache.begin(tokens.shape[1]) if cache is not None else gt.arange(tokens.shape[1])
         x = parts["drop"](parts["wte"](tokens) + parts["wpe"](at))
         for block in parts["h"]:
-            x = block(x, at, cache)
-        if cache is not None:
-            cache.position += tokens.shape[1]
+            x = block(x, cache)
         return self.lm_head(parts["ln_f"](x))
 
     @gt.no_grad()

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import gt
-from examples.models.gpt2 import Cache
+from examples.models.cache import Cache
 from gt import nn
 from gt.nn import functional as F  # noqa: N812
 
@@ -59,7 +59,7 @@ class Attention(nn.Module):
             self.q_norm = nn.RMSNorm(width, config.rms_norm_eps)
             self.k_norm = nn.RMSNorm(width, config.rms_norm_eps)
 
-    def forward(self, x: gt.Tensor, turn: tuple[gt.Tensor, gt.Tensor], at: gt.Tensor, cache: Cache | None) -> gt.Tensor:
+    def forward(self, x: gt.Tensor, turn: tuple[gt.Tensor, gt.Tensor], cache: Cache | None) -> gt.Tensor:
         b, s, _ = x.shape
         q, k, v = (p(x).reshape(b, s, -1, self.config.head_dim) for p in (self.q_proj, self.k_proj, self.v_proj))
         if self.config.qk_norm:
@@ -69,8 +69,10 @@ class Attention(nn.Module):
         if cache is None:
             out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
         else:
-            k, v = cache.update(self.layer, k, v, at)
-            out = F.scaled_dot_product_attention(q, k, v, attn_mask=cache.mask(at), enable_gqa=True)
+            k, v = cache.update(self.layer, k, v)
+            shared = q.reshape(b, k.shape[1], -1, q.shape[-1])  # heads that share a key are its rows: no key is repeated
+            mask = cache.mask.repeat(shared.shape[2] // s, 1)
+            out = F.scaled_dot_product_attention(shared, k, v, attn_mask=mask).reshape(q.shape)
         return self.o_proj(out.transpose(1, 2).reshape(b, s, -1))
 
 
@@ -93,8 +95,8 @@ class Block(nn.Module):
         self.input_layernorm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
 
-    def forward(self, x: gt.Tensor, turn: tuple[gt.Tensor, gt.Tensor], at: gt.Tensor, cache: Cache | None) -> gt.Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), turn, at, cache)
+    def forward(self, x: gt.Tensor, turn: tuple[gt.Tensor, gt.Tensor], cache: Cache | None) -> gt.Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), turn, cache)
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
@@ -113,21 +115,25 @@ class Llama(nn.Module):
         if config.tie_word_embeddings:
             self.lm_head.weight = self.model["embed_tokens"].weight
 
-    def forward(self, tokens: gt.Tensor, cache: Cache | None = None) -> gt.Tensor:
-        at = gt.arange(tokens.shape[1]) + (cache.position if cache is not None else 0)
+    def hidden(self, tokens: gt.Tensor, cache: Cache | None = None) -> gt.Tensor:
+        at = cache.begin(tokens.shape[1]) if cache is not None else gt.arange(tokens.shape[1])
         turn = rotary(at, self.config.head_dim, self.config.rope_theta)
         x = self.model["embed_tokens"](tokens)
         for block in self.model["layers"]:
-            x = block(x, turn, at, cache)
-        if cache is not None:
-            cache.position += tokens.shape[1]
-        return self.lm_head(self.model["norm"](x))
+            x = block(x, turn, cache)
+        return self.model["norm"](x)
+
+    def forward(self, tokens: gt.Tensor, cache: Cache | None = None) -> gt.Tensor:
+        return self.lm_head(self.hidden(tokens, cache))
+
+    def cache(self, length: int, batch: int = 1) -> Cache:
+        """Make room for the keys and values of `length` tokens."""
+        return Cache(self.config.num_hidden_layers, batch, self.config.num_key_value_heads, length, self.config.head_dim)
 
     @gt.no_grad()
     def generate(self, tokens: gt.Tensor, count: int) -> gt.Tensor:
         """Append the `count` likeliest tokens, one after the other."""
-        c, (batch, start) = self.config, tokens.shape
-        cache = Cache(c.num_hidden_layers, batch, c.num_key_value_heads, start + count, c.head_dim)
+        cache = self.cache(tokens.shape[1] + count, tokens.shape[0])
         new, out = tokens, [tokens]
         for _ in range(count):
             new = self(new, cache)[:, -1:].argmax(-1)

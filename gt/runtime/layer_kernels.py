@@ -43,9 +43,12 @@ def attention(
         return out[0], out[1]
     dtype, q, k, v = q.dtype, _wide(q), _wide(k), _wide(v)
     scores = _scores(q, k, None if mask is None else _wide(mask), is_causal, scale)
-    lse = torch.logsumexp(scores, -1)
-    weights = torch.exp(scores - torch.where(lse == float("-inf"), 0.0, lse).unsqueeze(-1))
-    return torch.matmul(weights, v).to(dtype), lse
+    top = scores.amax(-1, keepdim=True)
+    top = torch.where(top == float("-inf"), 0.0, top)
+    weights = torch.exp(scores - top)
+    total = weights.sum(-1, keepdim=True)
+    out = torch.matmul(weights, v) / torch.where(total == 0, 1.0, total)  # a row that sees nothing gives zeros
+    return out.to(dtype), (total.log() + top).squeeze(-1)
 
 
 def attention_backward(
@@ -67,7 +70,7 @@ def attention_backward(
         )
     dtype, g, q, k, v, y = q.dtype, _wide(g), _wide(q), _wide(k), _wide(v), _wide(y)
     scores = _scores(q, k, None if mask is None else _wide(mask), is_causal, scale)
-    weights = torch.exp(scores - torch.where(lse == float("-inf"), 0.0, lse).unsqueeze(-1))
+    weights = aten._safe_softmax(scores, -1)  # more exact than from ``lse``, whose rounding grows with the scores
     ds = weights * (torch.matmul(g, v.transpose(-1, -2)) - (g * y).sum(-1, keepdim=True)) * scale
     back = (torch.matmul(ds, k), torch.matmul(ds.transpose(-1, -2), q), torch.matmul(weights.transpose(-1, -2), g))
     return back[0].to(dtype), back[1].to(dtype), back[2].to(dtype)

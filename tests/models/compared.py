@@ -12,6 +12,8 @@ from safetensors.numpy import load_file
 from safetensors.torch import save_file
 
 import gt
+from gt import session as sessions
+from gt.runtime.simulated import SimulatedSession
 
 TOLERANCE = 1e-4
 
@@ -23,6 +25,12 @@ def load(model: Any, reference: torch.nn.Module, folder: Path) -> None:
     found = model.load_state_dict(load_file(folder / "model.safetensors"), strict=False)
     assert not found.unexpected_keys
     assert set(found.missing_keys) <= set(reference.state_dict()) - set(tied.values())
+
+
+def split(values: Any) -> gt.Tensor:
+    """Give values whose rows are split over the workers there are."""
+    with gt.signal.context("batch"):
+        return gt.tensor(values)
 
 
 def close(got: Any, want: torch.Tensor, what: str) -> None:
@@ -59,6 +67,9 @@ def check_training(
         want.append(b.item())
     np.testing.assert_allclose([a.item() for a in got], want, rtol=TOLERANCE, atol=TOLERANCE)
     assert want[-1] < want[0]
+    session = sessions.current()
+    if isinstance(session, SimulatedSession):
+        assert {c.kind for c in session.runs[-1].collectives} == {"all_reduce"}, "rows are split, gradients summed"
     for (name, p), q in zip(model.named_parameters(), reference.parameters(), strict=True):
         got_values, want_values = p.detach().numpy(), q.detach().numpy().copy()
         for end, part in (without or {}).items():

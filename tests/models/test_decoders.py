@@ -1,4 +1,7 @@
-"""GPT-2, Llama and Qwen3 on gt.nn beside `transformers`: logits, gradients, training, generation."""
+"""GPT-2, Llama and Qwen3 on gt.nn beside `transformers`: logits, gradients, training, generation; whole and data parallel.
+
+Next: ``conftest`` (where they run).
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ import transformers
 import gt
 from examples.models import gpt2, llama
 from gt.flush import counters
-from tests.models.compared import check_gradients, check_training, close, load
+from tests.models.compared import check_gradients, check_training, close, load, split
 
 VOCAB, LENGTH = 97, 12
 
@@ -43,13 +46,12 @@ def make_llama(kind, tied):
 
 
 MAKERS = {
-    "gpt2": make_gpt2, "llama": lambda: make_llama("llama", False), "llama tied": lambda: make_llama("llama", True),
-    "qwen3": lambda: make_llama("qwen3", True),
+    "gpt2": make_gpt2, "llama": lambda: make_llama("llama", tied=False), "qwen3": lambda: make_llama("qwen3", tied=True),
 }  # fmt: skip
 
 
 @pytest.fixture(params=MAKERS)
-def models(request, tmp_path):
+def models(request, place, tmp_path):
     torch.manual_seed(0)
     ours, reference = MAKERS[request.param]()
     with torch.no_grad():
@@ -59,28 +61,28 @@ def models(request, tmp_path):
     return ours, reference.eval()
 
 
-def tokens(batch=3, seed=0):
-    return np.random.default_rng(seed).integers(0, VOCAB, (batch, LENGTH))
+def tokens(batch, seed=0):
+    return np.random.default_rng(seed).integers(1, VOCAB, (batch, LENGTH))  # 0 pads: the reference leaves its gradient out
 
 
 def losses(ours, reference, data):
     """The next-token loss of both."""
-    targets = data[:, 1:].reshape(-1)
+    targets = data[:, 1:]
 
     def ours_loss():
-        return gt.nn.functional.cross_entropy(ours(gt.tensor(data))[:, :-1].reshape(-1, VOCAB), gt.tensor(targets))
+        return gt.nn.functional.cross_entropy(ours(split(data))[:, :-1].reshape(-1, VOCAB), split(targets).reshape(-1))
 
     def reference_loss():
         logits = reference(torch.tensor(data)).logits
-        return torch.nn.functional.cross_entropy(logits[:, :-1].reshape(-1, VOCAB), torch.tensor(targets))
+        return torch.nn.functional.cross_entropy(logits[:, :-1].reshape(-1, VOCAB), torch.tensor(targets).reshape(-1))
 
     return ours_loss, reference_loss
 
 
 def test_logits_and_gradients(models):
     ours, reference = models
-    data = tokens()
-    close(ours(gt.tensor(data)), reference(torch.tensor(data)).logits, "logits")
+    data = tokens(batch=7)
+    close(ours(split(data)), reference(torch.tensor(data)).logits, "logits")
     a, b = losses(ours, reference, data)
     a().backward()
     b().backward()
@@ -90,14 +92,14 @@ def test_logits_and_gradients(models):
 def test_twenty_adamw_steps(models):
     ours, reference = models
     # Softmax does not see a constant added to all scores, so the keys' bias has no gradient but rounding, which Adam makes large.
-    check_training(ours, reference, *losses(ours, reference, tokens()), without={"attn.c_attn.bias": slice(32, 64)})
+    check_training(ours, reference, *losses(ours, reference, tokens(batch=8)), without={"attn.c_attn.bias": slice(32, 64)})
 
 
 def test_greedy_generation_token_for_token(models):
     ours, reference = models
-    data = tokens(batch=2, seed=1)[:, :5]
-    want = reference.generate(torch.tensor(data), max_new_tokens=15, do_sample=False, attention_mask=torch.ones(2, 5))
-    assert ours.generate(gt.tensor(data), 15).tolist() == want.tolist()
+    data = tokens(batch=5, seed=1)[:, :5]
+    want = reference.generate(torch.tensor(data), max_new_tokens=15, do_sample=False, attention_mask=torch.ones(5, 5))
+    assert ours.generate(split(data), 15).tolist() == want.tolist()
 
 
 def test_a_decoding_step_is_one_graph(models):
