@@ -12,6 +12,7 @@ from typing import Protocol
 from gt.ir.graph import Graph, Node, Value
 from gt.ir.mesh import Mesh, Sharding
 from gt.ir.program import Program
+from gt.passes.cost import H100, Machine
 
 MAX_STEPS_BACK = 12  # of an explanation
 
@@ -58,6 +59,7 @@ class Context:
     ``origins``: why each value is where it is, by the values of the SHARDED graph; ``output_reasons`` the same for each
     output, from the value back to what the user said. ``notes``: one (value or node, reason) for each decision a user may ask about. ``regions``: the schedule,
     collectives excluded; set by ``fuse_hot_path``. ``output_shardings``: where each output lands.
+    ``machine``: what an automatic search reckons with.
     """
 
     mesh: Mesh
@@ -68,6 +70,7 @@ class Context:
     output_shardings: list[Sharding] = field(default_factory=list)
     origins: dict[Value, Origin] = field(default_factory=dict)
     output_reasons: list[tuple[str, ...]] = field(default_factory=list)
+    machine: Machine = H100
 
     def explain(self, value: Value) -> tuple[str, ...]:
         """Give why a value is where it is: one line for each step back to what was said or given."""

@@ -239,6 +239,7 @@ class _Layout:
             donated=tuple(slot for i, slot in held if i in overwritten),
             name=graph.name,
             peak_nbytes=memory.peak_nbytes.get(worker, 0) if memory is not None else 0,
+            float32_matmul=graph.options.float32_matmul,
         )
 
     def differing(self, at: int, region: Region, nodes: list[Node], coords: Coords) -> Compute:

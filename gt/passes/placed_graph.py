@@ -6,7 +6,7 @@ chosen. Next: ``insert_collectives``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import replace
 
 from gt.ir.graph import Graph, Node, Value
@@ -16,7 +16,7 @@ from gt.passes.context import Context, Origin, PlanRefused
 from gt.passes.placement import Choice
 from gt.passes.reshard import cost_s, is_local, plan_reshard, usable_as
 
-ASKED = ("signal ", "parameters ", "updated in place")  # how reasons start that a user gave
+ASKED = ("signal ", "parameters ", "updated in place", "auto: ")  # how reasons start that a user gave, or asked for
 REDUCTIONS = (collective.all_reduce, collective.reduce_scatter)
 
 
@@ -26,12 +26,17 @@ def placement(value: Value) -> Sharding:
 
 
 class PlacedGraph:
-    """Nodes as they are placed. ``placed``: where each value is for its readers; ``origin``: why, if someone said so."""
+    """Nodes as they are placed. ``placed``: where each value is for its readers; ``origin``: why, if someone said so.
+
+    ``needed``: where each value is brought for some reader.
+    """
 
     def __init__(
-        self, graph: Graph, context: Context, placed: Mapping[Value, Sharding], origin: Mapping[Value, str]
-    ) -> None:
+        self, graph: Graph, context: Context, placed: Mapping[Value, Sharding], origin: Mapping[Value, str],
+        needed: Mapping[Value, Set[Sharding]],
+    ) -> None:  # fmt: skip
         self.context, self.placed, self.origin, self.strict = context, placed, origin, graph.options.strict
+        self.needed = needed
         self.nodes: list[Node] = []
         self.now: dict[Value, Value] = {v: v for v in (*graph.inputs, *graph.scalars)}
         self.moved: dict[tuple[Value, Sharding], Value] = {}
@@ -41,6 +46,8 @@ class PlacedGraph:
         inputs = []
         for i, (value, need) in enumerate(zip(node.inputs, choice.requires, strict=True)):
             why = f"operand {i} of {node.op.name}{_split_text(choice)}"
+            for whole in self._whole_first(value, need):
+                self.move(self.now[value], whole, node, why)
             inputs.append(self.move(self.now[value], need, node, why))
         outputs = tuple(
             Value(v.type.placed(made), v.hint) for v, made in zip(node.outputs, choice.produces, strict=True)
@@ -53,7 +60,7 @@ class PlacedGraph:
             self._note(node, self.now[value], origin, choice)
 
     def _note(self, node: Node, value: Value, origin: str, choice: Choice) -> None:
-        if not placement(value).is_replicated:
+        if origin or not placement(value).is_replicated:
             self.context.note(value, origin or f"as its operands{_split_text(choice)}")
             at = f" at {node.loc}" if node.loc is not None else ""
             source = None if origin else self._followed(node, value)
@@ -101,6 +108,14 @@ class PlacedGraph:
             self.moved[key] = moved
             self.copies.setdefault(value, [value]).append(moved)
         return self.moved[key]
+
+    def _whole_first(self, value: Value, need: Sharding) -> list[Sharding]:
+        """Give the whole value if a later reader needs it and this one a cut of it: then one collective serves both."""
+        have = placement(self.now[value])
+        if usable_as(have, need) or is_local(have, need, value.type):
+            return []
+        later = self.needed.get(value, frozenset())
+        return [w for w in later if w != need and w.is_replicated and is_local(w, need, value.type)][:1]
 
     def _nearest(self, value: Value, need: Sharding) -> Value:
         """Give the value or the copy of it made for another reader that is cheapest to bring there.

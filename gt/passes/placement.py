@@ -70,7 +70,7 @@ def choose(problem: Problem) -> Choice:
     best: Choice | None = None
     for modes in _modes(problem):
         assignment: Assignment = {}
-        for part in _components(problem.rule):
+        for part in components(problem.rule):
             assignment |= _best_split(problem, part, modes)
         found = _choice(problem, assignment, modes)
         if best is None or found.seconds < best.seconds * CLEARLY:
@@ -121,7 +121,7 @@ class Component:
 
 
 @lru_cache(maxsize=4096)
-def _components(rule: Rule) -> tuple[Component, ...]:
+def components(rule: Rule) -> tuple[Component, ...]:
     groups: list[tuple[set[Factor], set[int], set[int]]] = []
 
     def join(factors: set[Factor], operands: set[int], results: set[int]) -> None:
@@ -174,17 +174,17 @@ def _rank(problem: Problem, part: Component, assignment: Assignment, modes: Mode
         natural = natural and is_local(problem.current[i], need, problem.operands[i])
         there = there or (need.is_split and problem.current[i] == need)
         seconds += problem.move_s(i, need)
-        nbytes += _local_bytes(problem.operands[i], need)
+        nbytes += local_bytes(problem.operands[i], need)
     for r in part.results:
-        made = _produced(problem, r, assignment, modes)
+        made = produced(problem.home, problem.rule, r, assignment, modes)
         seconds += problem.result_s(r, made)
-        nbytes += _local_bytes(problem.results[r], made)
+        nbytes += local_bytes(problem.results[r], made)
     shards = math.prod(problem.home.axis_size(a) for axes in assignment.values() for a in axes)
     work = math.prod(problem.rule.size[f] for f in part.factors) // shards
     return not (natural and there), seconds + compute_s(work, nbytes)
 
 
-def _local_bytes(type_: TensorType, placed: Sharding) -> int:
+def local_bytes(type_: TensorType, placed: Sharding) -> int:
     return math.prod(placed.local_shape(type_.shape)) * type_.dtype.itemsize
 
 
@@ -247,33 +247,34 @@ def _ordered(problem: Problem, factor: Factor, axes: tuple[str, ...]) -> tuple[s
 
 def _required(problem: Problem, operand: int, assignment: Assignment, modes: Modes) -> Sharding:
     partial: dict[str, Reduction] = {axis: "sum" for axis, group in modes.items() if operand in group}
-    need = _sharding(problem.home, problem.rule.operands[operand], assignment, partial)
+    need = split_as(problem.home, problem.rule.operands[operand], assignment, partial)
     have = problem.current[operand]
     return have if usable_as(have, need) else need
 
 
-def _produced(problem: Problem, result: int, assignment: Assignment, modes: Modes) -> Sharding:
+def produced(mesh: Mesh, rule: Rule, result: int, assignment: Assignment, modes: Modes) -> Sharding:
     """Give where the result is made: split, or pending where a factor it lacks was reduced."""
-    dims = problem.rule.results[result]
+    dims = rule.results[result]
     own = {f for d in dims for f in d}
     partial: dict[str, Reduction] = dict.fromkeys(modes, "sum")
     for factor, axes in assignment.items():
-        kind = problem.rule.kind[factor]
+        kind = rule.kind[factor]
         if factor not in own and kind in PENDING:
             partial |= dict.fromkeys(axes, PENDING[kind])
-    return _sharding(problem.home, dims, assignment, partial)
+    return split_as(mesh, dims, assignment, partial)
 
 
-def _sharding(
+def split_as(
     mesh: Mesh, dims: tuple[DimFactors, ...], assignment: Assignment, partial: dict[str, Reduction]
 ) -> Sharding:
+    """Give the placement of a value whose dims have these factors."""
     split = tuple(assignment.get(factors[0], ()) if factors else () for factors in dims)
     return Sharding(mesh, split, tuple((axis, partial[axis]) for axis, _ in mesh.axes if axis in partial))
 
 
 def _choice(problem: Problem, assignment: Assignment, modes: Modes) -> Choice:
     requires = tuple(_required(problem, i, assignment, modes) for i in range(len(problem.operands)))
-    produces = tuple(_produced(problem, r, assignment, modes) for r in range(len(problem.results)))
+    produces = tuple(produced(problem.home, problem.rule, r, assignment, modes) for r in range(len(problem.results)))
     seconds = sum(problem.move_s(i, need) for i, need in enumerate(requires))
     seconds += sum(problem.result_s(r, made) for r, made in enumerate(produces))
     for group in modes.values():  # a sum that passes through here and is read elsewhere too is added up twice
@@ -282,8 +283,8 @@ def _choice(problem: Problem, assignment: Assignment, modes: Modes) -> Choice:
             if have.partial and not problem.only_use[i]:
                 seconds += problem.move_s(i, Sharding(have.mesh, have.dims))
     work = 0
-    for part in _components(problem.rule):
+    for part in components(problem.rule):
         axes = [a for f in part.factors for a in assignment.get(f, ())]
         work += math.prod(problem.rule.size[f] for f in part.factors) // math.prod(map(problem.home.axis_size, axes))
-    nbytes = sum(map(_local_bytes, problem.operands, requires)) + sum(map(_local_bytes, problem.results, produces))
+    nbytes = sum(map(local_bytes, problem.operands, requires)) + sum(map(local_bytes, problem.results, produces))
     return Choice(requires, produces, tuple(sorted(assignment.items())), seconds + compute_s(work, nbytes))

@@ -6,7 +6,8 @@ made so at once, if its node can without communication. The two alternate until 
 its signal's, else that of its largest split operand, else the one its operands reach with the fewest bytes.
 
 An op that would need a dim whole that arrives split is written in ops that do not, where its declaration knows how
-(``split_ops``), and the graph is placed again. A placement that differs from where a value is made becomes a ``reshard`` node, one for all its readers.
+(``split_ops``), and the graph is placed again. With ``auto: search`` most of this is decided beforehand
+(``auto_shard``). A placement that differs from where a value is made becomes a ``reshard`` node, one for all its readers.
 Must not know: any op, how a reshard is done. Next: ``insert_collectives``.
 """
 
@@ -20,22 +21,25 @@ from gt.ir.graph import Graph, Node, Stage, Value
 from gt.ir.mesh import Mesh, Sharding
 from gt.ir.signals import SignalConfig
 from gt.ir.types import TensorType
+from gt.passes.auto_shard import NOTHING, Decided, Given, search
 from gt.passes.context import Context, Origin
 from gt.passes.placed_graph import PlacedGraph, placement
 from gt.passes.placement import Choice, Problem, choose
 from gt.passes.reshard import cost_s, is_local, usable_as
-from gt.passes.signal_placement import ParamPlacement, cut, declared_mesh, signal_mesh
+from gt.passes.signal_placement import ParamPlacement, cut, declared_mesh, involved, signal_mesh
 from gt.passes.split_ops import split_ops
 
 UNPLACED = SignalConfig()
+IN_PLACE = "updated in place"
 ROUNDS = 4  # forward and backward alternate at most so often; two suffice for all but contrived graphs
 
 
 @dataclass(frozen=True)
 class PropagateSharding:
-    """Place every value."""
+    """Place every value. ``search_s``: how long an automatic search may take."""
 
     name: ClassVar[str] = "propagate_sharding"
+    search_s: float = 20.0
 
     def run(self, graph: Graph, context: Context) -> Graph:
         context.mesh = _everything(graph, context.mesh)
@@ -44,12 +48,16 @@ class PropagateSharding:
             placed = _everything_whole(graph, context.mesh)
             context.output_shardings = [placement(v) for v in placed.outputs]
             return placed
+        decided = NOTHING
+        if graph.options.auto == "search":
+            given = _Placer(graph, Context(context.mesh)).given()
+            graph, decided = search(graph, context, given, self.search_s)
         noted = len(context.notes)
         for _ in range(ROUNDS):
             del context.notes[noted:]
-            placer = _Placer(graph, context)
+            placer = _Placer(graph, context, decided)
             placer.settle()
-            kept_apart = split_ops(graph, placer.placed)
+            kept_apart = split_ops(graph, placer.placed, decided.choices)
             if kept_apart is graph:
                 break
             graph = kept_apart
@@ -60,7 +68,10 @@ class PropagateSharding:
 
 
 def _everything(graph: Graph, mesh: Mesh) -> Mesh:
-    """Give the mesh of all workers: with the axes that signals name, else those some input is split on."""
+    """Give the mesh of all workers that take part: with the axes that signals name, else those some input is split on."""
+    if graph.options.auto == "off":  # a search, or splitting what is created, may use all
+        placed = [v.type.sharding for v in graph.inputs if v.type.sharding is not None]
+        mesh = involved((config for _, config in graph.signals), placed, mesh)
     declared = declared_mesh((config for _, config in graph.signals), mesh)
     if declared is not mesh:
         return declared
@@ -93,11 +104,11 @@ def _own_axes(sharding: Sharding, everything: Mesh) -> Sharding:
 
 
 def _place_inputs(graph: Graph, mesh: Mesh) -> Graph:
-    """Say where inputs and scalars live: as given, else whole on all workers."""
+    """Say where inputs and scalars live: as given, else whole on all workers that take part."""
     mapping: dict[Value, Value] = {}
     for value in (*graph.inputs, *graph.scalars):
-        own = value.type.sharding
-        placed = Sharding.replicated(mesh, value.type.ndim) if own is None else own.on(mesh) or _own_axes(own, mesh)
+        own, whole = value.type.sharding, Sharding.replicated(mesh, value.type.ndim)
+        placed = whole if own is None or usable_as(own, whole) else own.on(mesh) or _own_axes(own, mesh)
         if placed != own:
             mapping[value] = Value(value.type.placed(placed), value.hint)
     return _renamed(graph, mapping) if mapping else graph
@@ -113,6 +124,8 @@ def _renamed(graph: Graph, mapping: dict[Value, Value]) -> Graph:
 
 def _anything_placed(graph: Graph, mesh: Mesh) -> bool:
     """Whether there is anything to derive from: a signal that shards, or an input not whole on all workers."""
+    if graph.options.auto == "search":
+        return bool(graph.nodes)
     if graph.options.auto == "rows" and any(node.op.creates for node in graph.nodes):
         return True
     if any(placement(v).mesh != mesh or not placement(v).is_replicated for v in graph.inputs):
@@ -148,8 +161,8 @@ class _Placer:
     computes. ``origin``: why a value is where it is.
     """
 
-    def __init__(self, graph: Graph, context: Context) -> None:
-        self.graph, self.context, self.mesh = graph, context, context.mesh
+    def __init__(self, graph: Graph, context: Context, decided: Decided = NOTHING) -> None:
+        self.graph, self.context, self.mesh, self.decided = graph, context, context.mesh, decided
         self.configs = dict(graph.signals)
         self.fixed: dict[Value, Sharding] = {}
         self.origin: dict[Value, str] = {}
@@ -167,8 +180,17 @@ class _Placer:
         if graph.options.auto == "rows":
             self._split_created()
         self._keep_updates()
+        self.origin |= {v: why for v, why in decided.reasons.items() if v not in self.origin or v in decided.landed}
+        for value, placed in decided.landed.items():
+            (self.placed if value in self.placed else self.fixed)[value] = placed
 
     # -- given placements
+
+    def given(self) -> Given:
+        """Give what is said of a graph before anything is decided. That an update stays in place is no reason to stay."""
+        fixed = {v: placed for v, placed in self.fixed.items() if self.origin[v] != IN_PLACE}
+        settled = frozenset(v for v in self.graph.inputs if self.origin[v].startswith("parameters "))
+        return Given({v: self.placed[v] for v in (*self.graph.inputs, *self.graph.scalars)}, fixed, settled)
 
     def _read_signals(self) -> None:
         noted: set[tuple[str, str]] = set()
@@ -241,7 +263,7 @@ class _Placer:
                     continue
                 if new.type.shape == old.type.shape:
                     self.fixed[new] = self.placed[old]
-                    self.origin[new] = "updated in place"
+                    self.origin[new] = IN_PLACE
 
     # -- forward
 
@@ -274,6 +296,8 @@ class _Placer:
         return made
 
     def _choose(self, node: Node) -> Choice:
+        if node.outputs and (decided := self.decided.choices.get(node.outputs[0])) is not None:
+            return decided
         home = self._home(node)
         current = tuple(self.placed[v] for v in node.inputs)
         types = tuple(v.type.placed(None) for v in node.inputs)
@@ -295,6 +319,8 @@ class _Placer:
     def _asked(self, node: Node, value: Value) -> Sharding | None:
         """Give the placement a result must end in, if any."""
         asked = self.fixed.get(value)
+        if value in self.decided.landed:
+            return asked
         return None if asked is not None and node.op.view and self._only_moves_whole(node) else asked
 
     def _only_moves_whole(self, node: Node) -> bool:
@@ -353,7 +379,7 @@ class _Placer:
     # -- the placed graph
 
     def emit(self) -> Graph:
-        emitted = PlacedGraph(self.graph, self.context, self.placed, self.origin)
+        emitted = PlacedGraph(self.graph, self.context, self.placed, self.origin, self.needed)
         for value in self.graph.inputs:
             emitted.now[value] = moved = emitted.move(value, self.placed[value], None, self.origin[value])
             if moved is not value or placement(value).is_split:

@@ -1,8 +1,9 @@
 """Where a signal asks a value to be: the one reading of ``shard`` and ``mesh``, for results of a graph and for uploads.
 
 A signal never changes a value and may always be ignored, so what cannot be followed (a dim the tensor lacks, workers
-that are not there) falls back to whole copies, and says why. Owns: ``signal_mesh``, ``cut``, ``signal_sharding``,
-``ParamPlacement`` (parameters by name). Must not know: graphs. Next: ``propagate_sharding`` (everything else).
+that are not there) falls back to whole copies, and says why. Owns: ``signal_mesh``, ``involved``, ``cut``,
+``signal_sharding``, ``ParamPlacement`` (parameters by name). Must not know: graphs. Next: ``propagate_sharding``
+(everything else).
 """
 
 from __future__ import annotations
@@ -100,6 +101,29 @@ def signal_sharding(type_: TensorType, config: SignalConfig | None, workers: tup
     return cut(shard, mesh, type_)[0]
 
 
+def involved(configs: Iterable[SignalConfig], inputs: Iterable[Sharding], everything: Mesh) -> Mesh:
+    """Give the mesh of the workers that a graph needs, where what no signal places is whole: all unless something says.
+
+    Those are the workers that signals name and that hold what is not whole on these. Others have no part in the graph,
+    so that losing one of them is nothing to it.
+    """
+    named: dict[int, None] = {}
+    for config in configs:
+        mesh = signal_mesh(config, everything)[0] if config.places else None
+        named |= dict.fromkeys(mesh.workers if mesh is not None else ())
+    whole = []
+    for placed in inputs:
+        if placed.is_replicated:
+            whole.append(placed.mesh.workers)
+        else:
+            named |= dict.fromkeys(placed.mesh.workers)
+    for holders in sorted(set(whole), key=len):
+        if not named or not named.keys() <= set(holders):
+            named |= dict.fromkeys(holders)
+    workers = tuple(w for w in named if w in everything.workers)
+    return Mesh.line(workers) if 0 < len(workers) < everything.size else everything
+
+
 def declared_mesh(configs: Iterable[SignalConfig], everything: Mesh) -> Mesh:
     """Give the mesh of named axes over all workers that signals use, if any; else ``everything``."""
     for config in configs:
@@ -135,4 +159,4 @@ class ParamPlacement:
         return None
 
 
-__all__ = ["ParamPlacement", "cluster_mesh", "cut", "declared_mesh", "fitted", "signal_mesh", "signal_sharding"]
+__all__ = ["ParamPlacement", "cluster_mesh", "cut", "declared_mesh", "fitted", "involved", "signal_mesh", "signal_sharding"]

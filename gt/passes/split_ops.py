@@ -1,12 +1,12 @@
 """Rewrites ops whose operand arrives split along a dim that they need whole, in ops that work on the parts.
 
 softmax over split classes becomes a largest of all and a sum of all, instead of joining the parts first. Owns:
-``split_ops``. Must not know: any one op (``OpDef.when_split`` says how). Next: ``propagate_sharding``.
+``split_ops``, ``write_apart``. Must not know: any one op (``OpDef.when_split`` says how). Next: ``propagate_sharding``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import replace
 
 from gt.ir.graph import Graph, Node, Rewriter, Value
@@ -14,19 +14,25 @@ from gt.ir.mesh import Sharding
 from gt.passes.emit import decompose_node, replace_node
 
 
-def split_ops(graph: Graph, placed: Mapping[Value, Sharding]) -> Graph:
-    """Give the graph with such ops rewritten; the same object if there is none."""
-    apart = {node: shards for node in graph.nodes if (shards := _shards(node, placed)) > 1}
+def split_ops(graph: Graph, placed: Mapping[Value, Sharding], decided: Container[Value] = ()) -> Graph:
+    """Give the graph with such ops rewritten; the same object if there is none. ``decided``: results of ops to leave."""
+    undecided = (node for node in graph.nodes if not any(v in decided for v in node.outputs))
+    return write_apart(graph, {node: shards for node in undecided if (shards := _shards(node, placed)) > 1})[0]
+
+
+def write_apart(graph: Graph, apart: Mapping[Node, int]) -> tuple[Graph, dict[Node, tuple[Node, ...]]]:
+    """Rewrite ops for so many parts each; also give what each of them is written in. The same object if none can be."""
+    written: dict[Node, tuple[Node, ...]] = {}
     if not apart:
-        return graph
+        return graph, written
     rewriter = Rewriter(graph)
-    changed = False
     for node in graph.nodes:
-        if node not in apart or not _rewrite(node, rewriter, apart[node]):
-            rewriter.copy(node)
+        first = len(rewriter.nodes)
+        if node in apart and _rewrite(node, rewriter, apart[node]):
+            written[node] = tuple(rewriter.nodes[first:])
         else:
-            changed = True
-    return rewriter.finish() if changed else graph
+            rewriter.copy(node)
+    return (rewriter.finish(), written) if written else (graph, written)
 
 
 def _shards(node: Node, placed: Mapping[Value, Sharding]) -> int:
@@ -69,4 +75,4 @@ def _rewrite(node: Node, rewriter: Rewriter, shards: int) -> bool:
     return True
 
 
-__all__ = ["split_ops"]
+__all__ = ["split_ops", "write_apart"]

@@ -1,0 +1,230 @@
+"""The automatic search finds the layouts that people write by hand, keeps what they ask for, and says why."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gt.ir.evaluate import evaluate
+from gt.ir.graph import Graph, Value
+from gt.ir.mesh import Sharding
+from gt.ir.opdef import OPS
+from gt.ir.signals import PlanOptions, ShardConfig, SignalConfig
+from gt.ir.types import TensorType, float32, float64
+from gt.passes.autodiff import Autodiff
+from gt.passes.context import Context, PlanRefused
+from gt.passes.pipeline import DEFAULT, Pipeline
+from gt.passes.plan import Cluster, plan_graph
+from gt.runtime.simulator import simulate_graph
+from tests.property.sharding_graphs import Recorder, everyone, record
+from tests.property.training_steps import SEARCH, adamw, classifier, mean_square, mlp, next_step, residual
+
+EIGHT = Cluster(tuple(range(8)))
+EXPLICIT = Pipeline.parse("autodiff,decompose,simplify,cse,dce,propagate_sharding,insert_collectives")
+ROWS, COLUMNS, WHOLE = (("w",), ()), ((), ("w",)), ((), ())
+
+
+class Planned:
+    """A step as every run but the first finds it: parameters and moments are where the plan keeps them."""
+
+    def __init__(self, step: Graph, cluster: Cluster = EIGHT) -> None:
+        first = Context(cluster.mesh)
+        DEFAULT.run(step, first, verify="each")
+        self.step, self.context = next_step(step, first.output_shardings), Context(cluster.mesh)
+        DEFAULT.run(self.step, self.context, verify="each")
+        assert self.context.output_shardings == first.output_shardings, "the next search finds the same"
+        self.outputs = self.context.output_shardings
+        assert self.context.memory is not None
+        self.peak = max(self.context.memory.peak_nbytes.values())
+        self.explicit = EXPLICIT.run(self.step, Context(cluster.mesh))
+
+    def comms(self, of_matrices: bool = True) -> Counter[str]:
+        """Count the collectives, those on values of one dim or none left out."""
+        nodes = (n for n in self.explicit.nodes if n.op.effect == "comm")
+        return Counter(n.op.name for n in nodes if n.output.type.ndim > 1 or not of_matrices)
+
+    def splits(self, op: str) -> set[tuple[object, ...]]:
+        """Give how the first result of each node of an op is split."""
+        placed = [n.outputs[0].type.sharding for n in self.explicit.nodes if n.op.name == op]
+        return {p.dims for p in placed if p is not None}
+
+    @property
+    def notes(self) -> list[str]:
+        return [why for _, why in self.context.notes if why.startswith("auto: ")]
+
+
+# -- what people write by hand
+
+
+def test_a_batch_heavy_mlp_is_data_parallel() -> None:
+    found = Planned(mlp(65536, (512, 1024, 1024, 64)))
+    assert all(placed.is_replicated for placed in found.outputs), "every worker has the whole model"
+    assert found.splits("relu") == {ROWS}, "and a part of the batch"
+    assert found.comms() == {"all_reduce": 3}, "one for the gradient of each weight"
+
+
+def test_a_wide_mlp_is_split_by_columns_then_rows() -> None:
+    found = Planned(mlp(64, (4096, 16384, 4096)))
+    up, up_bias, down = found.outputs[1:4]
+    assert (up.dims, up_bias.dims, down.dims) == (ROWS, (("w",),), COLUMNS)
+    assert (found.outputs[5].dims, found.outputs[7].dims) == (ROWS, COLUMNS), "moments are with their parameter"
+    assert found.splits("relu") == {COLUMNS}
+    assert found.comms() == {"all_reduce": 1}, "one sum of the activations; the input needs no gradient"
+
+
+def test_wide_residual_blocks_take_two_sums_each() -> None:
+    found = Planned(residual(64, 4096, 16384, blocks=3))
+    assert found.comms() == {"all_reduce": 2 * 3 - 1}, "forward and backward of each block, but not to the input"
+
+
+@pytest.mark.parametrize("limit", [500_000_000, 380_000_000])
+def test_a_model_that_does_not_fit_is_fully_sharded(limit: int) -> None:
+    sizes = (256, *(2048,) * 6)
+    free = Planned(mlp(32768, sizes))
+    found = Planned(mlp(32768, sizes, options=PlanOptions("search", memory_bytes=limit)))
+    assert found.peak <= limit
+    weights = found.outputs[3:13:2]
+    if limit >= free.peak:
+        assert sum(p.is_split for p in weights) <= 1, "one that is joined once costs no more split"
+    else:
+        assert all(p.is_split for p in weights), "parameters"
+        assert all(p.is_split for p in found.outputs[13 + 2 : 37 : 2]), "moments"
+        comms = found.comms()
+        assert comms["all_gather"] >= 5 and comms["reduce_scatter"] == 6 and "all_reduce" not in comms
+        assert found.splits("relu") == {ROWS}, "each worker has a part of the batch"
+
+
+def test_what_fits_nowhere_takes_the_least_and_says_so() -> None:
+    found = Planned(mlp(64, (256, 256, 64), options=PlanOptions("search", memory_bytes=100_000)))
+    assert any("which is the least found, over" in note for note in found.notes)
+    assert found.peak < Planned(mlp(64, (256, 256, 64))).peak
+
+
+def test_classes_are_split_over_their_own_parts() -> None:
+    """With 64 rows of 131,072 classes the logits are split by class; softmax exchanges parts or is written in sums."""
+    found = Planned(classifier(64, 4096, 131072))
+    assert found.outputs[1].dims == ROWS and found.splits("linear") | found.splits("add") >= {COLUMNS}
+    assert "all_gather" not in found.comms()
+
+
+def test_ops_that_need_a_dim_whole_are_written_apart() -> None:
+    """Seven rows cannot be split over eight workers: the softmax over very many classes is."""
+    found = Planned(classifier(7, 1024, 1 << 20))
+    assert not found.splits("log_softmax") and found.comms(of_matrices=False)["all_reduce"] >= 2
+
+
+def test_on_two_axes_each_takes_what_suits_it() -> None:
+    mesh = {"dp": 4, "tp": 2}
+    use = SignalConfig(mesh=mesh, params={"nothing": {0: "dp", 1: "tp"}})
+    step = mlp(16384, (1024, 8192, 1024))
+    found = Planned(replace(step, signals=(("", use),)))
+    assert dict(found.context.mesh.axes) == mesh
+    (split,) = found.splits("relu")
+    assert split[0], "the batch at least is split"
+
+
+# -- what is asked for stays
+
+
+def test_what_a_signal_places_stays_there() -> None:
+    def loss(data: Sequence[Value], params: Sequence[Value]) -> Value:
+        return mean_square(OPS["linear"](data[0], params[0]))
+
+    step = adamw([TensorType((65536, 512), float32)], [(1024, 512)], loss)
+    linear = next(n for n in step.nodes if n.op.name == "linear")
+    nodes = tuple(replace(n, signal="s") if n is linear else n for n in step.nodes)
+    asked = (("s", SignalConfig(ShardConfig(axis=1))),)
+    found = Planned(replace(step, nodes=nodes, signals=asked))
+    assert COLUMNS in found.splits("linear"), "data parallel would split rows"
+    assert Planned(step).splits("linear") == {ROWS}
+
+
+def test_parameters_placed_by_name_stay_there() -> None:
+    asked = SignalConfig(mesh={"dp": 8}, params={"p0": {1: "dp"}})
+    found = Planned(replace(mlp(65536, (512, 1024, 64)), signals=(("", asked),)))
+    assert found.outputs[1].dims == ((), ("dp",)) and found.outputs[3].is_replicated
+
+
+def test_signals_with_workers_of_their_own_are_not_searched() -> None:
+    def body(recorder: Recorder, x: Value) -> list[Value]:
+        recorder.signal = "half"
+        (y,) = recorder.emit(OPS["copy"], (x,), ())
+        recorder.signal = None
+        return [OPS["neg"](y)]
+
+    graph = record([TensorType((8, 8), float64)], body, {"half": ShardConfig(0, (2, 3))})
+    graph, context = replace(graph, options=SEARCH), Context(EIGHT.mesh)
+    DEFAULT.run(graph, context)
+    assert any("not searched, as signals name workers of their own" in why for _, why in context.notes)
+    assert context.output_shardings[0].mesh.workers == (2, 3)
+
+
+def test_inputs_that_no_update_moves_stay_where_they_are() -> None:
+    split = Sharding(everyone(8), ROWS)
+
+    def body(recorder: Recorder, x: Value, w: Value) -> list[Value]:
+        return [OPS["matmul"](x, w)]
+
+    graph = record([TensorType((64, 256), float64, split), TensorType((256, 256), float64)], body)
+    plan = plan_graph(replace(graph, options=SEARCH), EIGHT)
+    assert plan.outputs[0].dims == ROWS and not plan.programs[0].collectives
+
+
+# -- why
+
+
+def test_every_decision_keeps_what_it_costs_beside_the_next_best() -> None:
+    found = Planned(mlp(64, (4096, 16384, 4096)))
+    reasons = [lines[0] for lines in found.context.output_reasons]
+    assert "auto: splits dim 0 over w, cost 0 vs " in reasons[1] and "splits dim 1 over w" in reasons[1]
+    assert all("auto: " in reason and " cost " in reason for reason in reasons[1:])
+    assert len(found.context.origins) > 10 and any("factor" in o.reason for o in found.context.origins.values())
+    (summary,) = (note for note in found.notes if " a run, " in note)
+    assert "whole on every worker" in summary and "decisions" in summary
+
+
+def test_a_choice_for_memory_says_so() -> None:
+    found = Planned(mlp(32768, (256, *(2048,) * 6), options=PlanOptions("search", memory_bytes=380_000_000)))
+    assert any("whole, which takes more memory" in lines[0] for lines in found.context.output_reasons)
+
+
+def test_strict_mode_allows_what_the_search_moves() -> None:
+    plan_graph(mlp(64, (4096, 16384, 4096), options=PlanOptions("search", strict=True)), EIGHT)
+
+
+def test_without_scipy_the_client_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scipy.optimize", None)
+    with pytest.raises(PlanRefused, match=r"needs SciPy: pip install 'gt-tensor\[solver\]'"):
+        plan_graph(mlp(40, (16, 24, 8)), EIGHT)  # sizes of no other test: a search is remembered
+
+
+def test_no_time_is_no_plan_and_the_rules_place() -> None:
+    context = Context(EIGHT.mesh)
+    Pipeline.parse(str(EXPLICIT).replace("propagate_sharding", "propagate_sharding{search_s=0}")).run(
+        residual(48, 640, 1280, blocks=12), context
+    )
+    assert any(why.startswith("auto: ") for _, why in context.notes)
+
+
+def test_one_worker_has_nothing_to_search() -> None:
+    context = Context(Cluster((0,)).mesh)
+    DEFAULT.run(mlp(64, (32, 32)), context)
+    assert not context.notes or not any("auto" in why for _, why in context.notes)
+
+
+# -- values
+
+
+@pytest.mark.parametrize("options", [SEARCH, PlanOptions("search", memory_bytes=9_000)], ids=["fast", "small"])
+def test_a_step_equals_the_unsharded_one(options: PlanOptions) -> None:
+    for step in (mlp(16, (8, 24, 9), float64, options), residual(6, 8, 16, 2, float64, options)):
+        rng = np.random.default_rng(0)
+        inputs = [np.abs(rng.standard_normal(v.type.shape)).astype(v.type.dtype.numpy) for v in step.inputs]
+        whole = Autodiff().run(step, Context(everyone(1)))
+        for a, b in zip(simulate_graph(step, inputs, (), 4), evaluate(whole, inputs), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
