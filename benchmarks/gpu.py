@@ -79,7 +79,7 @@ def show(results: list[dict[str, Any]]) -> None:
         versions = ", ".join(f"{k.removesuffix(' version')} {v}" for k, v in r.items() if k.endswith(" version") and v)
         print(f"\n{r['case']}   {r['card']}, {r['date']}, {versions}")
         ours = _dict(r.get("gt")).get("ms")
-        for name in ("compile", "eager", "reduce-overhead", "jax", "gt"):
+        for name in ("compile", "eager", "reduce-overhead", "jax", "gt", "gt.jit"):
             s = _dict(r.get(name))
             if not s:
                 continue
@@ -100,6 +100,9 @@ def show(results: list[dict[str, Any]]) -> None:
                 print(f"  gt: CPU per step {g['recording_ms']:.3f} ms recording, {g['process_ms']:.3f} ms in all")
             for note in g["notes"]:
                 print(f"  note: {note}")
+        j = _dict(r.get("gt.jit"))
+        if j:
+            print(f"  gt.jit: CPU per step {j['recording_ms']:.3f} ms replaying, {j['process_ms']:.3f} ms in all")
         c = _dict(r.get("compile")).get("ms")
         if ours and c:
             met = "reached" if c / ours >= REACH[r["case"]] else "NOT reached"

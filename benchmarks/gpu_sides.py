@@ -125,11 +125,10 @@ def memory(cuda: bool) -> dict[str, float]:
     return {"peak_gib": peak, "reserved_gib": torch.cuda.memory_reserved() / 2**30}
 
 
-def gt_side(case: str, device: str, warm_s: float, profiles: str) -> dict[str, Any]:
+def gt_step(case: str, device: str, jit: bool) -> Step:
     import gt
     import gt.nn.functional as F
 
-    started = time.perf_counter()
     model = make(case, gt, gt.nn, F)
     with gt.no_grad():
         for (_, p), w in zip(model.named_parameters(), weights(model.named_parameters()).values(), strict=True):
@@ -137,8 +136,7 @@ def gt_side(case: str, device: str, warm_s: float, profiles: str) -> dict[str, A
     data = [tuple(gt.from_numpy(a) for a in pair) for pair in batches(case)]
     optimizer = gt.optim.AdamW(model.parameters(), lr=LR)
 
-    def step(i: int) -> Any:
-        x, y = data[i % len(data)]
+    def train(x: Any, y: Any) -> Any:
         with gt.autocast(device, dtype=gt.bfloat16):
             logits = model(x)
             loss = F.cross_entropy(logits.view(-1, logits.shape[-1]).float(), y.view(-1))
@@ -147,6 +145,15 @@ def gt_side(case: str, device: str, warm_s: float, profiles: str) -> dict[str, A
         optimizer.zero_grad()
         return loss
 
+    call = gt.jit(train) if jit else train
+    return lambda i: call(*data[i % len(data)])
+
+
+def gt_side(case: str, device: str, warm_s: float, profiles: str) -> dict[str, Any]:
+    import gt
+
+    started = time.perf_counter()
+    step = gt_step(case, device, jit=False)
     losses, first = curve(step)
     early = speed(step, seconds=0.5, at_least=10, rounds=3)
     full = settle(step, started, warm_s)
@@ -161,7 +168,14 @@ def gt_side(case: str, device: str, warm_s: float, profiles: str) -> dict[str, A
     profile(step, profiles and f"{profiles}/{case}-gt.txt")
     late = [float(step(i)) for i in range(3)]
     assert all(np.isfinite(late)), late
-    return {"gt": out}
+    del step
+    gc.collect()
+    step = gt_step(case, device, jit=True)
+    losses, first = curve(step)
+    settle(step, time.perf_counter(), warm_s)
+    jitted = {"losses": losses, "first_s": first, "ms": speed(step), **cpu_times(step), **memory(device == "cuda")}
+    profile(step, profiles and f"{profiles}/{case}-jit.txt")
+    return {"gt": out, "gt.jit": jitted}
 
 
 def cpu_times(step: Step, count: int = 100) -> dict[str, float]:

@@ -7,6 +7,7 @@ Owns: the context and the casts. Which ops take the low precision and which need
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -30,7 +31,8 @@ class autocast:  # noqa: N801 - torch's name
     ) -> None:
         own = dtype_of(dtype) if dtype is not None else (float16 if device_type == "cuda" else bfloat16)
         if own not in (float16, bfloat16):
-            raise RuntimeError(f"autocast: expected float16 or bfloat16, got {own!r}")
+            warnings.warn(f"autocast takes float16 or bfloat16, not {own!r}: it is disabled here", stacklevel=2)
+            enabled = False
         self.dtype = own if enabled else None
         self._before: list[DType | None] = []
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from gt.expand import FULL, Hook, call_hook, expand, ones
 from gt.function import Function, FunctionCtx
-from gt.grad_mode import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
+from gt.grad_mode import enable_grad, inference_mode, is_grad_enabled, is_inference_mode_enabled, no_grad, set_grad_enabled
 from gt.handle import Handle, no_tape
 from gt.ir.ops import OPS
 from gt.tape import Key, free, key_of, walk
@@ -66,14 +66,14 @@ def grad(
             raise RuntimeError("One of the differentiated Tensors does not require grad")
     retain = create_graph if retain_graph is None else retain_graph
     found = {id(t): g for t, g in _gradients(roots, seeds, targets, retain, create_graph)}
-    out = []
+    out: list[Any] = []
     for t in targets:
         g = found.get(id(t))
         if g is None and materialize_grads:
             g = record(FULL, (), (("shape", t._type.shape), ("value", 0.0), ("dtype", t._type.dtype)))
         elif g is None and not allow_unused:
             raise RuntimeError(
-                "One of the differentiated Tensors appears to not have been used in the graph. "
+                f"The differentiated Tensor at index {len(out)} appears to not have been used in the graph. "
                 "Set allow_unused=True if this is the desired behavior."
             )
         out.append(g)
@@ -229,8 +229,13 @@ class detect_anomaly:  # noqa: N801 - torch's name
 set_detect_anomaly = detect_anomaly
 
 
+def is_anomaly_enabled() -> bool:
+    """Say whether backwards of this thread look for NaN."""
+    return state.anomaly
+
+
 __all__ = [
-    "Function", "FunctionCtx", "detect_anomaly", "set_detect_anomaly",
-    "Hook", "backward", "enable_grad", "grad", "inference_mode", "is_grad_enabled", "no_grad", "register_hook", "retain_grad",
+    "Function", "FunctionCtx", "detect_anomaly", "is_anomaly_enabled", "set_detect_anomaly",
+    "Hook", "backward", "enable_grad", "grad", "inference_mode", "is_grad_enabled", "is_inference_mode_enabled", "no_grad", "register_hook", "retain_grad",
     "set_grad_enabled",
 ]  # fmt: skip

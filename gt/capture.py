@@ -19,7 +19,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from gt import session as sessions
-from gt.config import get_config
 from gt.ir.evaluate import to_wire
 from gt.ir.graph import Graph
 from gt.ir.mesh import Sharding
@@ -113,9 +112,7 @@ class CaptureSession:
     __hash__ = object.__hash__
 
     def define(self, key: int, graph: Graph) -> None:
-        config = get_config()
-        base = () if config.base is None or config.base[0] in dict(graph.signals) else (config.base,)
-        self._graphs[key] = replace(graph, signals=tuple(sorted((*graph.signals, *base))), options=config.options)
+        self._graphs[key] = graph
         self.inner.define(key, graph)
 
     def run(

@@ -1,6 +1,6 @@
 """Signal configuration: from YAML files and from Python, one table per process.
 
-Owns: ``load_config``, ``register_config``, ``register_mesh``, ``register_params``, ``get_config``, ``get_signal_config``:
+Owns: ``load_config``, ``auto_shard``, ``register_config``, ``register_mesh``, ``register_params``, ``get_config``, ``get_signal_config``:
 what names mean, each signal with the mesh and the rules for parameters that it uses. Must not know: tensors, sessions.
 Next: ``gt.config_file`` (reading YAML), ``gt.ir.signals`` (the schema), ``gt.signal`` (marking).
 """
@@ -98,6 +98,8 @@ class Config:
 
     def search(self, on: bool = True, memory_bytes: int | None = None) -> None:
         """Look for the fastest placement of what no signal places, within so much memory of each worker; or stop to."""
+        if memory_bytes is not None and memory_bytes < 1:
+            raise ValueError(f"memory_bytes takes a number of bytes from 1 up, got {memory_bytes}")
         with self._lock:
             self._auto, self._memory_bytes = ("search", memory_bytes) if on else (None, None)
             self._changed()
@@ -128,6 +130,8 @@ class Config:
             self._params = found.params or self._params
             if found.strict is not None:
                 self._strict = found.strict
+            if found.search:
+                self.search(memory_bytes=found.memory_bytes)
             self._changed()
 
     def register_signal(self, name: str, config: SignalConfig) -> None:
@@ -278,6 +282,15 @@ def register_params(rules: Mapping[str, Mapping[int, Any]]) -> None:
     get_config().register_params(rules)
 
 
+def auto_shard(on: bool = True, memory_bytes: int | None = None) -> None:
+    """Search for the fastest placement of all that no signal places, within so much memory of each worker; or stop to.
+
+    As ``shard: auto`` in a file. From the next flush on, a graph as a whole is placed by an integer program over the ways
+    of every op, the time that moving values takes, and memory. Needs SciPy (``pip install 'gt-tensor[solver]'``).
+    """
+    get_config().search(on, memory_bytes)
+
+
 def get_signal_config(name: str) -> SignalConfig | None:
     """Give what a signal asks for. Unknown names: None and one warning, or UnknownSignal in strict mode."""
     return get_config().get_signal(name)
@@ -285,6 +298,6 @@ def get_signal_config(name: str) -> SignalConfig | None:
 
 __all__ = [
     "Config", "ConfigError", "ShardConfig", "SignalConfig", "SignalWarning", "UnknownSignal",
-    "did_you_mean", "get_config", "get_signal_config", "load_config", "parse_config", "read_config", "register_config",
+    "auto_shard", "did_you_mean", "get_config", "get_signal_config", "load_config", "parse_config", "read_config", "register_config",
     "register_mesh", "register_params",
 ]  # fmt: skip

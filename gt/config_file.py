@@ -19,6 +19,7 @@ import yaml
 from gt.ir.signals import MeshAxes, ParamRules, ShardConfig, SignalConfig, mesh_axes
 
 _SIGNAL_KEYS = ("shard", "backward", "compile", "mesh", "params")  # what a file may say of one signal
+AUTO = "auto"  # in place of a shard: search for it
 _CLASHES = (("dims", "axis"), ("dims", "replicated"), ("replicated", "axis"))  # of a shard: one or the other
 
 
@@ -30,12 +31,17 @@ ConfigError.__module__ = "gt.config"  # where users find it
 
 
 class ConfigFile(NamedTuple):
-    """What a file says: signals by name, strictness, the mesh, and rules for parameters."""
+    """What a file says: signals by name, strictness, the mesh, and rules for parameters.
+
+    ``search``: look for the best placement of what no signal places, within ``memory_bytes`` of each worker.
+    """
 
     signals: dict[str, SignalConfig]
     strict: bool | None = None
     mesh: MeshAxes = ()
     params: ParamRules = ()
+    search: bool = False
+    memory_bytes: int | None = None
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -67,6 +73,7 @@ def parse_config(text: str, name: str = "<string>") -> ConfigFile:
     signals: dict[str, SignalConfig] = {}
     strict: bool | None = None
     whole = SignalConfig()  # what the file says of every signal
+    search, memory_bytes = False, None
     for key, value in data.items():
         where = _child(root, key)
         if not isinstance(key, str):
@@ -75,14 +82,30 @@ def parse_config(text: str, name: str = "<string>") -> ConfigFile:
             if not isinstance(value, bool):
                 raise ConfigError(f"{_at(name, where[1].start_mark)}: strict: expected true or false, got {value!r}")
             strict = value
+        elif key == "shard" and value == AUTO:
+            search = True
+        elif key == "memory_bytes" and not isinstance(value, dict):
+            memory_bytes = _memory_bytes(value, where[1], name)
         elif key in ("mesh", "params") and not (isinstance(value, dict) and set(value) & set(_SIGNAL_KEYS)):
             found = _signal("", {key: value}, root, name)
             whole = msgspec.structs.replace(whole, **{key: getattr(found, key)})
         else:
+            if isinstance(value, dict) and value.get("shard") == AUTO:
+                search, value = True, {k: v for k, v in value.items() if k != "shard"}
             signals[key] = _signal(key, value, where[1], name)
+    if memory_bytes is not None and not search:
+        mark = _child(root, "memory_bytes")[0].start_mark
+        raise ConfigError(f"{_at(name, mark)}: memory_bytes is what a search keeps within: add 'shard: {AUTO}'")
     for key, config in (*signals.items(), ("", whole)):
         _check_axes(key, config, mesh_axes(config.mesh or whole.mesh), root, name)
-    return ConfigFile(signals, strict, mesh_axes(whole.mesh), tuple(whole.params))  # type: ignore[arg-type]
+    params: ParamRules = tuple(whole.params)  # type: ignore[arg-type]
+    return ConfigFile(signals, strict, mesh_axes(whole.mesh), params, search, memory_bytes)
+
+
+def _memory_bytes(value: Any, node: yaml.Node, name: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigError(f"{_at(name, node.start_mark)}: memory_bytes: expected a number of bytes from 1 up, got {value!r}")
+    return value
 
 
 def _read_yaml(text: str, name: str) -> tuple[yaml.Node | None, Any]:

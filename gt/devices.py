@@ -24,6 +24,8 @@ class device:  # noqa: N801 - torch's name
         if isinstance(type, int):
             self.type, self.index = "cuda", type
             return
+        if not isinstance(type, str):
+            raise TypeError(f"argument 'device' must be gt.device, a string or a number, not {type.__class__.__name__}")
         name, colon, number = type.partition(":")
         if name not in TYPES or (colon and not number.isdigit()):
             if colon and name in TYPES:
@@ -47,6 +49,17 @@ class device:  # noqa: N801 - torch's name
 
     def __hash__(self) -> int:
         return hash((self.type, self.index))
+
+
+def get_default_device() -> device:
+    """Give the CPU: placement is what signals say."""
+    return device("cpu")
+
+
+def set_default_device(device_: Any) -> None:
+    """Accept a device and change nothing: placement is what signals say. Errors: RuntimeError for none that torch knows."""
+    if device_ is not None:
+        device(device_)
 
 
 class Marker:

@@ -35,7 +35,7 @@ class finfo:  # noqa: N801 - torch's name
             values = (16, 2.0**-7, 3.3895313892515355e38, 2.0**-126, 0.01)
         else:
             info: Any = np.finfo(own.numpy)  # type: ignore[type-var]
-            values = (info.bits, float(info.eps), float(info.max), float(info.tiny), float(info.resolution))
+            values = (info.bits, float(info.eps), float(info.max), float(info.tiny), 10.0**-info.precision)
         self.bits, self.eps, self.max, self.tiny, self.resolution = values
         self.min, self.smallest_normal, self.dtype = -self.max, self.tiny, own.name
 
@@ -70,7 +70,7 @@ class iinfo:  # noqa: N801 - torch's name
         self.bits, self.max, self.min, self.dtype = info.bits, int(info.max), int(info.min), own.name
 
     def __repr__(self) -> str:
-        return f"iinfo(min={self.min}, max={self.max}, dtype={self.dtype})"
+        return f"iinfo(min={self.min:g}, max={self.max:g}, dtype={self.dtype})"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, iinfo) and self.dtype == other.dtype

@@ -14,26 +14,31 @@ import linecache
 import logging
 import sys
 import threading
+import time
 import types
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
+from sys import getrefcount
+from typing import Any
 
 from gt import session as sessions
-from gt.config import get_signal_config
+from gt.config import get_config, get_signal_config
 from gt.handle import Handle
 from gt.ir.graph import Graph, Location, Node, Value
-from gt.ir.signals import SignalConfig
+from gt.ir.signals import PlanOptions, SignalConfig
 from gt.ir.text import print_graph
+from gt.ir.types import Scalar, TensorType
 from gt.passes.autodiff import saved_values
-from gt.runtime.errors import RunError
+from gt.precision import with_precision
 from gt.runtime.interrupt import SHIELD
 from gt.runtime.session import Session
-from gt.trace import RULES, Rule, Trace, guard_reads, install_flush, new_buffer, put_back, state, take_dead
+from gt.trace import RULES, Rule, Trace, guard_reads, install_flush, new_buffer, new_trace, put_back, state, take_dead
 
 Named = tuple[str, SignalConfig]
 log = logging.getLogger("gt.flush")
 _defining = threading.Lock()  # threads that flush at once number their graphs one after the other
+UNHELD = 2  # references to an object that only a local variable and the call that counts them hold
 WHOLE_GRAPHS = 5  # the level of GT_DEBUG=4
 
 
@@ -49,6 +54,31 @@ class Counters:
 counters = Counters()
 
 
+@dataclass
+class Submitted:
+    """One run as a function under ``gt.jit`` made it, and what it left where.
+
+    ``structure``: the key of its graph. ``inputs`` and ``made`` are ids: a buffer held here would not be donated later.
+    """
+
+    trace: Trace | None
+    structure: tuple[Any, ...]
+    known: int
+    where: list[tuple[types.CodeType, int] | None]
+    scalars: list[Scalar]
+    input_types: list[TensorType]
+    donated: tuple[int, ...]
+    outputs: tuple[int, ...]
+    types: list[TensorType]
+    inputs: list[int]
+    made: list[int]
+    live: list[tuple[Handle, int]]
+
+    def forget(self) -> None:
+        """Let go of what only the recording needs."""
+        self.trace, self.inputs, self.made, self.live = None, [], [], []
+
+
 def flush(trace: Trace, reason: str) -> None:
     """Run what is pending in ``trace``. Returns at once; errors of the run surface when a value is read.
 
@@ -62,13 +92,14 @@ def flush(trace: Trace, reason: str) -> None:
             return
         trace.sealed, trace.stop = True, -1
         if state.trace is trace:
-            state.trace = Trace(state.signals[-1] if state.signals else None)
+            state.trace = new_trace()
+        else:
+            while trace.busy:  # its own thread is in the middle of recording an op
+                time.sleep(0)
         if not trace.code:
             return
         try:
             session = trace.session or sessions.current()
-            if len(trace.code) != len(trace.where):
-                raise RunError("recording was interrupted in the middle of an op: what was pending is lost")
             live = _live_handles(trace)
             saved = _residuals(trace, [t for t in live if t._rg and not t._leaf])
             _submit(trace, session, live, saved, reason)
@@ -78,7 +109,7 @@ def flush(trace: Trace, reason: str) -> None:
                 state.trace = trace
             raise
         except Exception as error:
-            trace.failed = error
+            trace.failed, trace.handles = error, []
             raise
 
 
@@ -88,15 +119,17 @@ def abandon(session: Session) -> None:
     if trace.session is session and session.closed is not None:
         with trace.lock:
             trace.sealed, trace.stop, trace.failed = True, -1, session.closed.exception()
-        state.trace = Trace(state.signals[-1] if state.signals else None)
+        state.trace = new_trace()
 
 
 def _live_handles(trace: Trace) -> list[Handle]:
     """Give the tensors that name a pending value of this trace; views forget theirs and are taken from their base again."""
-    live = []
-    for ref in trace.handles:
-        t = ref()
-        if t is None or t._trace is not trace:
+    live: list[Handle] = []
+    handles = trace.handles
+    t = None
+    while handles:  # backwards: views go before the bases they hold
+        t = handles.pop()
+        if getrefcount(t) <= UNHELD or t._trace is not trace:
             continue
         if t._base is not None:
             t._seen = -1
@@ -104,7 +137,10 @@ def _live_handles(trace: Trace) -> list[Handle]:
             t._trace = None
             continue
         live.append(t)
-    return live
+    del t
+    found = [t for t in reversed(live) if getrefcount(t) > UNHELD + 1]  # not held by what was found dead meanwhile
+    trace.handles = list(found)  # type: ignore[arg-type]
+    return found
 
 
 def entries_backwards(trace: Trace) -> Iterator[tuple[int, Rule, bool, tuple[int, ...], int]]:
@@ -176,10 +212,15 @@ def _submit(trace: Trace, session: Session, live: list[Handle], saved: set[int],
         return
     # Two references, the trace's list and the call's argument, mean that no handle, tape or fetch names the buffer.
     del inputs
-    donated = tuple(i for i in range(len(trace.inputs)) if sys.getrefcount(trace.inputs[i]) <= 2)
+    donated = tuple(i for i in range(len(trace.inputs)) if getrefcount(trace.inputs[i]) <= UNHELD)
     marks = tuple((at, signal) for at, signal in trace.marks if at < len(trace.code))
-    signals = named_signals(marks)
-    structure = (tuple(trace.code), outputs, donated, marks, signals)
+    config = get_config()
+    signals, options = named_signals(marks, config.base), with_precision(config.options)
+    hints: tuple[tuple[int, str], ...] = ()
+    if any(found.params for _, found in signals):  # names decide where parameters go
+        trace.names.update((t._index, t._name) for t in live if t._name)
+        hints = tuple(sorted(trace.names.items()))
+    structure = (tuple(trace.code), outputs, donated, marks, signals, options, hints)
     counters.flushes += 1
     counters.reasons[reason] = counters.reasons.get(reason, 0) + 1
     known = sessions.known(session).get(structure)
@@ -187,7 +228,8 @@ def _submit(trace: Trace, session: Session, live: list[Handle], saved: set[int],
         with _defining:
             known = sessions.known(session).get(structure)
             if known is None:
-                graph = build_graph(trace, outputs, frozenset(donated), signals, f"flush{len(sessions.known(session))}")
+                name = f"flush{len(sessions.known(session))}"
+                graph = build_graph(trace, name, outputs, frozenset(donated), signals, options)
                 known = _define(session, structure, graph, reason)
     else:
         log.info("flush (%s): graph %d", reason, known)
@@ -213,6 +255,15 @@ def _submit(trace: Trace, session: Session, live: list[Handle], saved: set[int],
         t._trace = None
     for id in computed:
         trace.saved[id] = buffers[id]
+    if trace.recorder is not None:
+        made, types_made = [buffers[id].id for id in outputs], [buffers[id].type for id in outputs]
+        trace.recorder.submitted(
+            Submitted(
+                trace, structure, known, list(trace.where), list(trace.scalars), [b.type for b in trace.inputs], donated, outputs,
+                types_made, names, made, [(t, t._index) for t in live],
+            )
+        )  # fmt: skip
+        trace.recorder = None
     _seal(trace, bool(saved) or any(t._tape is not None for t in live))
 
 
@@ -242,9 +293,12 @@ def _seal(trace: Trace, keep_tape: bool) -> None:
 # -- graphs
 
 
-def named_signals(marks: Iterable[tuple[int, Named | None]]) -> tuple[Named, ...]:
-    """Give what every signal means that work or its gradients follow: the gradients' signals have no scope of their own."""
-    signals: dict[str, SignalConfig] = {}
+def named_signals(marks: Iterable[tuple[int, Named | None]], base: Named | None) -> tuple[Named, ...]:
+    """Give what every signal means that work or its gradients follow: the gradients' signals have no scope of their own.
+
+    ``base``: what holds for work that no scope marks.
+    """
+    signals: dict[str, SignalConfig] = dict([base] if base is not None else [])
     todo = [signal for _, signal in marks if signal is not None]
     while todo:
         name, found = todo.pop()
@@ -256,7 +310,7 @@ def named_signals(marks: Iterable[tuple[int, Named | None]]) -> tuple[Named, ...
 
 
 def build_graph(
-    trace: Trace, outputs: tuple[int, ...], donated: frozenset[int], signals: tuple[Named, ...], name: str
+    trace: Trace, name: str, outputs: tuple[int, ...], donated: frozenset[int], signals: tuple[Named, ...], options: PlanOptions
 ) -> Graph:
     """Make the graph of a trace. Runs once for each new key."""
     values: list[Value] = []
@@ -278,7 +332,7 @@ def build_graph(
             values.append(value)
             continue
         hint = assigned_name(*where) if where and len(rule.outputs) == 1 else ""
-        results = tuple(Value(t, hint) for t in rule.outputs)
+        results = tuple(Value(t, trace.names.get(i, hint)) for i, t in enumerate(rule.outputs, len(values)))
         nodes.append(
             Node(
                 rule.op,
@@ -293,7 +347,7 @@ def build_graph(
         values.extend(results)
     return Graph(
         name, tuple(inputs), tuple(scalars), tuple(nodes), tuple(values[i] for i in outputs),
-        donated=donated, signals=signals,
+        donated=donated, signals=signals, options=options,
     )  # fmt: skip
 
 

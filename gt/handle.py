@@ -175,7 +175,8 @@ class Handle:
                 )
             if value._type is not self._type:
                 raise RuntimeError(
-                    f"assigned grad has data of a different type or size: expected {self._type!r}, got {value._type!r}"
+                    f"attempting to assign a gradient of size '{list(value._type.shape)}' to a tensor of size '{list(self._type.shape)}': "
+                    f"expected {self._type!r}, got {value._type!r}"
                 )
         self._grad = value
 
@@ -228,9 +229,10 @@ class Handle:
 
     def _adopt(self, other: Handle) -> None:
         """Name the value that ``other`` names."""
-        self._trace, self._index, self._buffer, self._tape = other._trace, other._index, other._buffer, other._tape
-        if self._trace is not None:
-            self._trace.handles.append(weakref.ref(self))
+        trace = other._trace
+        if trace is not None and trace is not self._trace:
+            trace.handles.append(self)  # type: ignore[arg-type]
+        self._trace, self._index, self._buffer, self._tape = trace, other._index, other._buffer, other._tape
 
     def _assign(self, value: Handle) -> Self:
         """Replace the values, and those of everything that shares memory with this tensor.
@@ -284,10 +286,10 @@ class Handle:
             fresh = record(op, (self._base,), attrs)
         if fresh._type is not self._type:
             raise RuntimeError("the tensor this is a view of was given values of another type through .data: take the view again")
+        if fresh._trace is not self._trace:
+            fresh._trace.handles.append(self)
         self._trace, self._index, self._buffer, self._tape = fresh._trace, fresh._index, None, None
         self._seen = self._root._version
-        assert self._trace is not None
-        self._trace.handles.append(weakref.ref(self))
 
     # -- reading: flushes
 
@@ -340,14 +342,19 @@ class Handle:
             raise RuntimeError("Boolean value of Tensor with no values is ambiguous")
         return bool(self.item())
 
+    def _number(self) -> Any:
+        if self._type.numel != 1:
+            raise ValueError(f"only one element tensors can be converted to Python scalars, got {self._type.numel} elements")
+        return self.item()
+
     def __int__(self) -> int:
-        return int(self.item())
+        return int(self._number())
 
     def __float__(self) -> float:
-        return float(self.item())
+        return float(self._number())
 
     def __complex__(self) -> complex:
-        return complex(self.item())
+        return complex(self._number())
 
     def __index__(self) -> int:
         if self._type.dtype.kind not in "bui":

@@ -8,6 +8,12 @@ from __future__ import annotations
 
 import secrets
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from gt.devices import device
+from gt.trace import state
 
 
 class Generator:
@@ -16,6 +22,11 @@ class Generator:
     def __init__(self, device: object = None) -> None:
         self._seed = 0
         self._stream = 0
+
+    @property
+    def device(self) -> device:
+        """The CPU: numbers do not depend on where they are drawn."""
+        return device("cpu")
 
     def manual_seed(self, seed: int) -> Generator:
         """Start again from ``seed``."""
@@ -61,12 +72,30 @@ def draw(generator: Generator | None) -> tuple[int, int]:
     g = generator if generator is not None else _default.generator
     stream = g._stream
     g._stream = stream + 1
+    if state.recorder is not None:
+        state.recorder.drawn(partial(draw, g))
     return g._seed, stream
 
 
 def manual_seed(seed: int) -> Generator:
     """Start this thread's random streams again from ``seed``."""
     return _default.generator.manual_seed(seed)
+
+
+def seed() -> int:
+    """Start this thread's random streams again from a seed the system draws, and give it."""
+    return _default.generator.seed()
+
+
+@contextmanager
+def fork_rng(devices: object = None, enabled: bool = True) -> Iterator[None]:
+    """Put the default generator's state back at the end of a block."""
+    before = get_rng_state()
+    try:
+        yield
+    finally:
+        if enabled:
+            set_rng_state(before)
 
 
 def initial_seed() -> int:

@@ -1,6 +1,7 @@
 """Signals: scopes that say how the work recorded inside them should be placed. A signal never changes a value.
 
-Owns: the stack of scopes of each thread. Next: ``config`` (what names mean), ``gt.ir.signals``, ``gt.passes.propagate_sharding``.
+Owns: the stack of scopes of each thread. ``windows`` is torch.signal's namespace of window functions, which has its home here, too.
+Next: ``config`` (what names mean), ``gt.ir.signals``, ``gt.passes.propagate_sharding``.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import msgspec
 
 from gt import config
 from gt import session as sessions
+from gt.functions import windows as windows
 from gt.handle import Handle
 from gt.ir.mesh import Mesh
 from gt.ir.ops import OPS

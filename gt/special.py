@@ -3,6 +3,7 @@
 Next: ``gt.functions.special`` (what they do).
 """
 
+from gt.arguments import guard
 from gt.functions.pointwise import erf, erfc, expm1, log1p, round
 from gt.functions.pointwise import sigmoid as expit
 from gt.functions.reduce import log_softmax, logsumexp, softmax
@@ -66,3 +67,5 @@ __all__ = [
     "shifted_chebyshev_polynomial_v", "shifted_chebyshev_polynomial_w", "sinc", "softmax", "spherical_bessel_j0", "xlog1py", "xlogy",
     "zeta",
 ]  # fmt: skip
+
+guard(globals())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import builtins
 import copy
 import difflib
-import math
+import importlib
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
@@ -18,20 +18,29 @@ from typing import Any, Self
 import numpy as np
 
 from gt.autograd import backward, register_hook, retain_grad
-from gt.devices import check_options, device, strided
+from gt.devices import check_options, device
+from gt.devices import strided as dense
 from gt.functions import (
     arrange,
+    counting,
     create,
+    draw,
+    factorization,
+    gathering,
     index,
     linalg,
     matrices,
+    norms,
     numeric,
     pointwise,
     promote,
     reduce,
+    running,
     shape,
+    solving,
     special,
     statistics,
+    strided,
 )  # fmt: skip
 from gt.handle import Handle
 from gt.ir.types import (
@@ -49,6 +58,7 @@ from gt.ir.types import (
     int16,
     int32,
     int64,
+    scalar_type,
     uint8,
 )
 from gt.printing import format_tensor, html
@@ -77,21 +87,20 @@ def _as_written(target: Tensor, result: Tensor) -> Tensor:
     a, b = result._type.dtype, target._type.dtype
     rank = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3}
     if rank[a.kind] > rank[b.kind]:
-        raise RuntimeError(f"result type {_torch_name(a)} can't be cast to the desired output type {_torch_name(b)}")
+        raise RuntimeError(f"result type {scalar_type(a)} can't be cast to the desired output type {scalar_type(b)}")
     return promote.cast(result, b)
 
 
-def _torch_name(dtype: DType) -> str:
-    names = {"bool": "Bool", "uint8": "Byte", "int8": "Char", "int16": "Short", "int32": "Int", "int64": "Long"}
-    names |= {
-        "float16": "Half",
-        "bfloat16": "BFloat16",
-        "float32": "Float",
-        "float64": "Double",
-        "complex64": "ComplexFloat",
-        "complex128": "ComplexDouble",
-    }
-    return names[dtype.name]
+def _refused(name: str) -> Callable[..., Any]:
+    """Give a method that says that shapes do not change in place."""
+    plain = "reshape or a new tensor" if name.startswith("resize") else name[:-1]
+
+    def method(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        raise NotImplementedError(f"{name} changes a shape in place, which gt does not offer: use {plain}")
+
+    method.__name__ = method.__qualname__ = name
+    method.__doc__ = f"Refuse: use {plain}."
+    return method
 
 
 _HERE = device("cpu")
@@ -161,11 +170,12 @@ class Tensor(Handle):
     repeat, tile, repeat_interleave, narrow, select, split, chunk, unbind = (
         shape.repeat, shape.tile, arrange.repeat_interleave, shape.narrow, shape.select, shape.split, shape.chunk, shape.unbind,
     )  # fmt: skip
+    moveaxis, ndimension, narrow_copy, cross = shape.moveaxis, Handle.dim, strided.narrow_copy, matrices.cross
     flip, roll, clone, contiguous = shape.flip, shape.roll, shape.clone, shape.contiguous
     # -- indexing
     gather, index_select, scatter, scatter_add, masked_fill, masked_select, nonzero, tril, triu, take_along_dim = (
-        index.gather, index.index_select, index.scatter, index.scatter_add, index.masked_fill, index.masked_select,
-        index.nonzero, index.tril, index.triu, index.take_along_dim,
+        gathering.gather, gathering.index_select, gathering.scatter, gathering.scatter_add, index.masked_fill, index.masked_select,
+        index.nonzero, index.tril, index.triu, gathering.take_along_dim,
     )  # fmt: skip
     # -- products
     matmul, mm, bmm, dot, outer, addmm = linalg.matmul, linalg.mm, linalg.bmm, linalg.dot, linalg.outer, linalg.addmm
@@ -210,12 +220,12 @@ class Tensor(Handle):
         statistics.msort, statistics.quantile, statistics.nanquantile, statistics.nansum, statistics.nanmean,
     )  # fmt: skip
     cummax, cummin, logcumsumexp, diff, cov = (
-        statistics.cummax, statistics.cummin, statistics.logcumsumexp, statistics.diff, statistics.cov,
+        running.cummax, running.cummin, running.logcumsumexp, running.diff, statistics.cov,
     )  # fmt: skip
     corrcoef, bincount, histc, histogram, unique = (
-        statistics.corrcoef, statistics.bincount, statistics.histc, statistics.histogram, statistics.unique,
+        statistics.corrcoef, counting.bincount, counting.histc, counting.histogram, counting.unique,
     )  # fmt: skip
-    unique_consecutive, dist, renorm = statistics.unique_consecutive, statistics.dist, statistics.renorm
+    unique_consecutive, dist, renorm = counting.unique_consecutive, norms.dist, norms.renorm
     tensor_split, hsplit, vsplit, dsplit, split_with_sizes = (
         arrange.tensor_split, arrange.hsplit, arrange.vsplit, arrange.dsplit, arrange.split_with_sizes,
     )  # fmt: skip
@@ -223,53 +233,55 @@ class Tensor(Handle):
         arrange.unsafe_split, arrange.unsafe_chunk, arrange.fliplr, arrange.flipud, arrange.rot90,
     )  # fmt: skip
     as_strided, as_strided_scatter, diagonal, diagonal_scatter = (
-        arrange.as_strided, arrange.as_strided_scatter, arrange.diagonal, arrange.diagonal_scatter,
+        strided.as_strided, strided.as_strided_scatter, strided.diagonal, strided.diagonal_scatter,
     )  # fmt: skip
     diag, diag_embed, diagflat, trace, unfold = (
-        arrange.diag, arrange.diag_embed, arrange.diagflat, arrange.trace, arrange.unfold,
+        strided.diag, strided.diag_embed, strided.diagflat, strided.trace, strided.unfold,
     )  # fmt: skip
     select_scatter, slice_scatter, kron, sum_to_size = (
-        arrange.select_scatter, arrange.slice_scatter, arrange.kron, arrange.sum_to_size,
+        strided.select_scatter, strided.slice_scatter, arrange.kron, arrange.sum_to_size,
     )  # fmt: skip
     scatter_reduce, index_add, index_copy, index_fill, index_reduce = (
-        index.scatter_reduce, index.index_add, index.index_copy, index.index_fill, index.index_reduce,
+        gathering.scatter_reduce, gathering.index_add, gathering.index_copy, gathering.index_fill, gathering.index_reduce,
     )  # fmt: skip
     index_put, take, put, masked_scatter, argwhere, nonzero_static = (
-        index.index_put, index.take, index.put, index.masked_scatter, index.argwhere, index.nonzero_static,
+        index.index_put, gathering.take, gathering.put, index.masked_scatter, index.argwhere, index.nonzero_static,
     )  # fmt: skip
     mv, vdot, inner, ger, addmv, addr, baddbmm = (
         linalg.mv, linalg.vdot, linalg.inner, linalg.ger, linalg.addmv, linalg.addr, linalg.baddbmm,
     )  # fmt: skip
     addbmm = linalg.addbmm
     det, slogdet, logdet, inverse, pinverse, matrix_exp, matrix_power, adjoint = (
-        matrices.det, matrices.slogdet, matrices.logdet, matrices.inv, matrices.pinv, matrices.matrix_exp, matrices.matrix_power,
-        matrices.adjoint,
+        matrices.det, matrices.slogdet, matrices.logdet, solving.inv, solving.pinv, matrices.matrix_exp, matrices.matrix_power,
+        factorization.adjoint,
     )  # fmt: skip
     cholesky_inverse, cholesky_solve, triangular_solve, norm, svd, qr = (
-        matrices.cholesky_inverse, matrices.cholesky_solve, matrices.triangular_solve, matrices.old_norm, matrices.svd_, matrices.qr_,
+        solving.cholesky_inverse, solving.cholesky_solve, solving.triangular_solve, norms.old_norm, factorization.svd_, factorization.qr_,
     )  # fmt: skip
-    multinomial = create.multinomial
+    multinomial = draw.multinomial
 
     def lu(self, pivot: bool = True, get_infos: bool = False) -> Any:
         """Give L and U in one matrix, and pivots: torch's old form."""
-        found = matrices.lu_factor_ex(self, pivot=pivot)
+        found = factorization.lu_factor_ex(self, pivot=pivot)
         return tuple(found) if get_infos else tuple(found)[:2]
 
     def lu_solve(self, LU_data: Tensor, LU_pivots: Tensor) -> Tensor:  # noqa: N803
         """Solve A X = self from LU factors."""
-        return matrices.lu_solve(LU_data, LU_pivots, self)
+        return solving.lu_solve(LU_data, LU_pivots, self)
 
     def cholesky(self, upper: bool = False) -> Tensor:
         """Give the Cholesky factor."""
-        return matrices.cholesky(self, upper=upper)
+        return factorization.cholesky(self, upper=upper)
 
     def polygamma(self, n: int) -> Tensor:
         """Give the n-th derivative of digamma."""
         return special.polygamma(n, self)
 
+    polygamma_ = _inplace(polygamma)
+
     # -- gradients
     backward, register_hook, retain_grad = backward, register_hook, retain_grad
-    bernoulli = create.bernoulli
+    bernoulli = draw.bernoulli
 
     # -- operators
     __add__, __sub__, __mul__, __truediv__ = pointwise.add, pointwise.sub, pointwise.mul, pointwise.div
@@ -334,7 +346,7 @@ class Tensor(Handle):
         _inplace, (pointwise.relu, pointwise.sigmoid, pointwise.tanh, pointwise.square, pointwise.reciprocal)
     )
     floor_, ceil_, round_, trunc_ = map(_inplace, (pointwise.floor, pointwise.ceil, pointwise.round, pointwise.trunc))
-    masked_fill_, scatter_, scatter_add_ = map(_inplace, (index.masked_fill, index.scatter, index.scatter_add))
+    masked_fill_, scatter_, scatter_add_ = map(_inplace, (index.masked_fill, gathering.scatter, gathering.scatter_add))
     tril_, triu_ = map(_inplace, (index.tril, index.triu))
     bitwise_and_, bitwise_or_, bitwise_xor_ = map(
         _inplace, (pointwise.bitwise_and, pointwise.bitwise_or, pointwise.bitwise_xor)
@@ -489,16 +501,16 @@ class Tensor(Handle):
     scatter_reduce_, index_add_, index_copy_, index_fill_, index_reduce_, index_put_, put_ = map(
         _inplace,
         (
-            index.scatter_reduce,
-            index.index_add,
-            index.index_copy,
-            index.index_fill,
-            index.index_reduce,
+            gathering.scatter_reduce,
+            gathering.index_add,
+            gathering.index_copy,
+            gathering.index_fill,
+            gathering.index_reduce,
             index.index_put,
-            index.put,
+            gathering.put,
         ),
     )
-    masked_scatter_ = map(_inplace, (index.masked_scatter,))
+    masked_scatter_ = _inplace(index.masked_scatter)
     addmm_, addmv_, addr_, baddbmm_, addbmm_ = map(
         _inplace,
         (
@@ -516,7 +528,7 @@ class Tensor(Handle):
             reduce.cumprod,
         ),
     )
-    renorm_ = map(_inplace, (statistics.renorm,))
+    renorm_ = _inplace(norms.renorm)
     __iadd__, __isub__, __imul__, __itruediv__ = add_, sub_, mul_, div_
     __ipow__, __imod__, __ifloordiv__ = pow_, remainder_, floor_divide_
     __iand__, __ior__, __ixor__ = map(_inplace, (pointwise.bitwise_and, pointwise.bitwise_or, pointwise.bitwise_xor))
@@ -524,88 +536,19 @@ class Tensor(Handle):
 
     def copy_(self, src: Any, non_blocking: bool = False) -> Self:
         """Overwrite with ``src``, which broadcasts and is converted to this dtype."""
-        return self._assign(index.fit(src, self))
+        return self._assign(gathering.fit(src, self))
 
     def fill_(self, value: Any) -> Self:
         """Overwrite every element with one value."""
-        return self._assign(index.fit(value, self))
+        return self._assign(gathering.fit(value, self))
 
     def zero_(self) -> Self:
         """Overwrite with zeros."""
         return self.fill_(0)
 
-    def uniform_(self, low: float = 0.0, high: float = 1.0, *, generator: Any = None) -> Self:
-        """Overwrite with draws from [low, high)."""
-        if low > high:
-            raise RuntimeError(f"uniform_ expects to return a [from, to) range, but found from={low} > to={high}")
-        drawn = create.rand(self._type.shape, dtype=self.dtype, generator=generator)
-        return self._assign(drawn * (high - low) + low)
-
-    def normal_(self, mean: float = 0.0, std: float = 1.0, *, generator: Any = None) -> Self:
-        """Overwrite with draws from a normal distribution."""
-        if std < 0:
-            raise RuntimeError(f"normal expects std >= 0.0, but found std {std}")
-        drawn = create.randn(self._type.shape, dtype=self.dtype, generator=generator)
-        return self._assign(drawn * std + mean)
-
-    def exponential_(self, lambd: float = 1.0, *, generator: Any = None) -> Self:
-        """Overwrite with draws from the exponential distribution."""
-        if lambd <= 0:
-            raise RuntimeError(f"exponential_ expects lambda > 0.0, but found lambda={lambd}")
-        return self._drawn("exponential_", lambda u: -(1 - u).log() / lambd, generator)
-
-    def geometric_(self, p: float, *, generator: Any = None) -> Self:
-        """Overwrite with the numbers of trials until a success of probability ``p``."""
-        if not 0 < p < 1:
-            raise RuntimeError(f"geometric_ expects p to be in (0, 1), but got p={p}")
-        return self._drawn("geometric_", lambda u: ((1 - u).log() / math.log1p(-p)).ceil().clamp(min=1), generator)
-
-    def cauchy_(self, median: float = 0.0, sigma: float = 1.0, *, generator: Any = None) -> Self:
-        """Overwrite with draws from the Cauchy distribution."""
-        if sigma <= 0:
-            raise RuntimeError(f"cauchy_ expects sigma > 0.0, but found sigma={sigma}")
-        if self.dtype.kind not in "f":
-            raise RuntimeError(
-                f"Cauchy distribution is a continuous probability distribution. dtype must be a floating point but you specified {_torch_name(self.dtype)}"
-            )
-        return self._drawn("cauchy_", lambda u: ((u - 0.5) * math.pi).tan() * sigma + median, generator)
-
-    def log_normal_(self, mean: float = 1.0, std: float = 2.0, *, generator: Any = None) -> Self:
-        """Overwrite with exponentials of normal draws."""
-        if std <= 0:
-            raise RuntimeError(f"log_normal_ expects std > 0.0, but found std={std}")
-        if self.dtype.kind not in "f":
-            raise RuntimeError(f"log_normal_ not implemented for '{_torch_name(self.dtype)}'")
-        drawn = create.randn(self._type.shape, dtype=float64, generator=generator)
-        return self._assign(promote.cast((drawn * std + mean).exp(), self.dtype))
-
-    def random_(self, low: int = 0, high: int | None = None, *, generator: Any = None) -> Self:
-        """Overwrite with whole numbers: below ``low`` if it stands alone, else from ``low`` on."""
-        first, last = (0, low) if high is None and low else (low, high)
-        if last is None:
-            last = (
-                2
-                if self.dtype is bool_
-                else 2 ** {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}[self.dtype.name]
-                if self.dtype.kind == "f"
-                else 2 ** (8 * self.dtype.itemsize - 1)
-            )
-        return self._assign(create.randint(first, last, self._type.shape, dtype=self.dtype, generator=generator))
-
-    def bernoulli_(self, p: Any = 0.5, *, generator: Any = None) -> Self:
-        """Overwrite with draws of 0 and 1."""
-        if isinstance(p, Handle):
-            return self._assign(
-                promote.cast(create.bernoulli(p.expand(self._type.shape), generator=generator), self.dtype)
-            )
-        return self._assign(create.bernoulli(self.detach(), p, generator=generator))
-
-    def _drawn(self, name: str, transform: Callable[[Tensor], Tensor], generator: Any) -> Self:
-        """Overwrite with a function of uniform draws, computed in float64 and rounded once."""
-        if self.dtype.kind == "c":
-            raise RuntimeError(f"{name} is not implemented for complex tensors")
-        u = create.rand(self._type.shape, dtype=float64, generator=generator)
-        return self._assign(promote.cast(transform(u), self.dtype))
+    # -- overwritten by draws
+    uniform_, normal_, exponential_, geometric_ = draw.uniform_, draw.normal_, draw.exponential_, draw.geometric_
+    cauchy_, log_normal_, random_, bernoulli_ = draw.cauchy_, draw.log_normal_, draw.random_, draw.bernoulli_
 
     def fill_diagonal_(self, fill_value: Any, wrap: bool = False) -> Self:
         """Overwrite the main diagonal."""
@@ -616,16 +559,9 @@ class Tensor(Handle):
         self.diagonal().fill_(fill_value)
         return self
 
-    def squeeze_(self, *args: Any) -> Self:
-        raise NotImplementedError("squeeze_ changes a shape in place, which gt does not offer: use squeeze")
-
-    def unsqueeze_(self, *args: Any) -> Self:
-        raise NotImplementedError("unsqueeze_ changes a shape in place, which gt does not offer: use unsqueeze")
-
-    def resize_(self, *args: Any, **kwargs: Any) -> Self:
-        raise NotImplementedError("resize_ changes a shape in place, which gt does not offer: make a new tensor")
-
-    resize_as_ = t_ = transpose_ = resize_
+    squeeze_, unsqueeze_, t_, transpose_ = map(_refused, ("squeeze_", "unsqueeze_", "t_", "transpose_"))
+    swapaxes_, swapdims_, as_strided_ = map(_refused, ("swapaxes_", "swapdims_", "as_strided_"))
+    resize_, resize_as_ = map(_refused, ("resize_", "resize_as_"))
 
     # -- conversions
 
@@ -660,7 +596,7 @@ class Tensor(Handle):
         return _HERE
 
     is_cuda, is_sparse, is_quantized, is_meta, is_cpu = False, False, False, False, True
-    layout = strided
+    layout = dense
 
     def to_device(self, device: Any, /, *, stream: Any = None) -> Tensor:
         """Give the tensor itself: placement is the signals' matter."""
@@ -671,8 +607,29 @@ class Tensor(Handle):
         """Give -1, as a CPU tensor does."""
         return -1
 
+    def storage_offset(self) -> builtins.int:
+        """Give where a view's first element stands in its storage, in elements."""
+        return strided.offset_of(self)
+
     def data_ptr(self) -> builtins.int:
         raise RuntimeError("a gt tensor has no address here: its values live with the workers")
+
+    def is_signed(self) -> builtins.bool:
+        """Say whether the dtype has negative numbers."""
+        return self.dtype.is_signed
+
+    def is_nonzero(self) -> builtins.bool:
+        """Say whether the only element is not zero. Flushes."""
+        return numeric.is_nonzero(self)
+
+    def is_same_size(self, other: Tensor) -> builtins.bool:
+        """Say whether another tensor has this shape."""
+        return self._type.shape == other._type.shape
+
+    @property
+    def retains_grad(self) -> builtins.bool:
+        """Whether ``retain_grad`` was called on this tensor, which is no leaf."""
+        return self._retains
 
     def type_as(self, other: Tensor) -> Tensor:
         return promote.cast(self, other.dtype)
@@ -750,7 +707,7 @@ class Tensor(Handle):
 
     @property
     def mH(self) -> Tensor:  # noqa: N802 - torch's name
-        return matrices.adjoint(self)
+        return factorization.adjoint(self)
 
     @property
     def real(self) -> Tensor:
@@ -809,6 +766,9 @@ class Tensor(Handle):
         """Hand the values, copied to this process, to another library. The copy is its own, whatever ``copy`` says."""
         if self._rg:
             raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
+        if self.dtype is bfloat16:  # NumPy has no such arrays; whoever reads one has torch
+            torch = importlib.import_module("torch")
+            return torch.from_numpy(self.detach().float().numpy().copy()).bfloat16().__dlpack__()
         return self.numpy().__dlpack__(max_version=max_version, dl_device=dl_device)
 
     def __dlpack_device__(self) -> tuple[builtins.int, builtins.int]:
@@ -830,9 +790,13 @@ class Tensor(Handle):
         return html(self)
 
     def __format__(self, spec: str) -> str:
-        if not self.ndim and spec:
+        if not self.ndim:
             return format(self.item(), spec)
         return object.__format__(self, spec) if spec else repr(self)
+
+    def __copy__(self) -> Tensor:
+        """Give another tensor of these values, which it shares (a parameter's copy has its own)."""
+        return self._twin(self.detach()) if self._leaf else self.detach()
 
     def __deepcopy__(self, memo: dict[Any, Any]) -> Tensor:
         if not self._leaf:

@@ -18,7 +18,7 @@ import threading
 import types
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gt.ir.graph import Attrs
@@ -27,6 +27,7 @@ from gt.ir.types import DTYPES, DType, Scalar, TensorType
 
 if TYPE_CHECKING:
     from gt.ir.signals import SignalConfig
+    from gt.replay import Recorder
     from gt.runtime.session import Session
     from gt.tensor import Tensor
 
@@ -111,6 +112,11 @@ def new_buffer(type: TensorType, session: Session) -> Buffer:
     return Buffer(next(_ids), type, session)
 
 
+def new_buffers(types: Iterable[TensorType], session: Session) -> list[Buffer]:
+    """Name the results of a run, which takes along what has died."""
+    return [Buffer(next(_ids), type, session) for type in types]
+
+
 def take_dead(session: Session) -> list[int]:
     """Give the buffers of ``session`` that died since the last call."""
     out, keep = [], []
@@ -171,7 +177,7 @@ class Trace:
     __slots__ = (
         "code", "where", "handles", "size", "inputs", "input_ids", "scalars", "scalar_ids", "leaves", "links", "marks",
         "freed", "overwritten", "edge", "sealed", "lock", "number", "saved", "names", "hooks", "hooked", "custom",
-        "stop", "session", "tracked", "types", "failed",
+        "stop", "session", "tracked", "types", "failed", "busy", "recorder",
         "__weakref__",
     )  # fmt: skip
     _numbers = itertools.count()
@@ -180,7 +186,7 @@ class Trace:
         self.number = next(Trace._numbers)
         self.code: list[tuple[int, tuple[int, ...]]] = []
         self.where: list[tuple[types.CodeType, int] | None] = []
-        self.handles: list[weakref.ref[Tensor]] = []
+        self.handles: list[Tensor] = []  # what named a value here, once each; those that nothing else holds are dead
         self.size = 0  # number of values
         self.inputs: list[Buffer] = []
         self.input_ids: dict[int, int] = {}  # buffer id -> value id
@@ -195,7 +201,9 @@ class Trace:
         self.overwritten: set[int] = set()  # values whose tensor was changed in place afterwards
         self.edge = False  # an optimizer has stepped: flush before the next op
         self.sealed = False
-        self.lock = threading.RLock()
+        self.lock = threading.RLock()  # held by whoever flushes; recording only says that it is ``busy``: a lock costs more
+        self.busy = False
+        self.recorder: Recorder | None = None  # of the function under gt.jit that is being recorded
         self.saved: dict[int, Buffer | Scalar] = {}  # after the flush: values a later backward() reads
         self.names: dict[int, str] = {}
         self.hooks = False  # some value of this trace has a gradient hook
@@ -215,6 +223,8 @@ class Trace:
             return self.enter_number(tensor)
         buffer = tensor._buffer
         assert buffer is not None, "a tensor is neither pending nor materialised"
+        if self.recorder is not None:
+            self.recorder.entered(tensor, buffer)
         if self.session is None:
             self.session = buffer.session
         elif self.session is not buffer.session:
@@ -223,8 +233,8 @@ class Trace:
             )
         index = self.input_ids.get(buffer.id)
         if index is None:
-            self.input_ids[buffer.id] = index = self.append_leaf(_leaf_rule("input", buffer.type))
             self.inputs.append(buffer)
+            self.input_ids[buffer.id] = index = self.append_leaf(_leaf_rule("input", buffer.type))
             if tensor._name:
                 self.names[index] = tensor._name
         if tensor._rg and index not in self.leaves and index not in self.links:
@@ -236,20 +246,36 @@ class Trace:
 
     def append_leaf(self, rule: Rule) -> int:
         index = self.size
-        self.code.append((rule.id, ()))
         self.where.append(None)
+        self.code.append((rule.id, ()))
         self.size = index + 1
         return index
 
     def enter_number(self, number: Number) -> int:
         """Give the value id of a run-time scalar."""
         index = self.size
-        self.code.append((_scalar_rules[number._type].id, ()))
-        self.where.append(None)
-        self.size = index + 1
         self.scalars.append(number.value)
         self.scalar_ids.append(index)
+        self.where.append(None)
+        self.code.append((_scalar_rules[number._type].id, ()))
+        self.size = index + 1
         return index
+
+    def mend(self) -> None:
+        """Forget what an interrupted recording left half done: what is in ``code`` counts, and everything else follows it."""
+        ids: dict[str, list[int]] = {"input": [], "scalar": []}
+        size = 0
+        for id, _ in self.code:
+            rule = RULES[id >> 1]
+            if rule.op is None:
+                ids[rule.attrs[0][0]].append(size)
+            size += len(rule.outputs)
+        del self.where[len(self.code) :], self.inputs[len(ids["input"]) :], self.scalars[len(ids["scalar"]) :]
+        self.size, self.scalar_ids = size, ids["scalar"]
+        self.input_ids = {buffer.id: id for buffer, id in zip(self.inputs, ids["input"], strict=True)}
+        for table in (self.leaves, self.links, self.names):
+            for id in [id for id in table if id >= size]:
+                del table[id]
 
     def end_step(self) -> None:
         """Say that an optimizer has stepped: the pending work is submitted before the next op."""
@@ -283,6 +309,7 @@ class _State(threading.local):
         self.autocast: DType | None = None
         self.anomaly = False  # check every gradient for NaN
         self.signals: list[tuple[str, SignalConfig]] = []
+        self.recorder: Recorder | None = None
 
 
 state = _State()
@@ -307,6 +334,13 @@ def check_fork() -> None:
         )
 
 
+def new_trace() -> Trace:
+    """Give a trace for this thread's next ops, under the signal it is in."""
+    trace = Trace(state.signals[-1] if state.signals else None)
+    trace.recorder = state.recorder
+    return trace
+
+
 def current() -> Trace:
     """Give this thread's trace, after flushing what must not grow any further."""
     trace = state.trace
@@ -315,7 +349,7 @@ def current() -> Trace:
         if not trace.sealed:
             _flush(trace, "the edge after optimizer.step()" if trace.edge else f"more than {MAX_PENDING} pending ops")
         elif state.trace is trace:
-            state.trace = Trace(state.signals[-1] if state.signals else None)
+            state.trace = new_trace()
         return state.trace
     return trace
 
@@ -324,7 +358,7 @@ read_guard: Callable[[], None] | None = None  # called before a value is read; s
 _flush: Callable[[Trace, str], None]  # set by gt.flush and gt.tensor, which import this module
 new_tensor: Callable[[Trace | None, int, TensorType], Tensor]
 _tensor_class: type[Any]
-_new, _ref, _getframe = object.__new__, weakref.ref, sys._getframe  # looked up once: recording is the hot path
+_new, _getframe = object.__new__, sys._getframe  # looked up once: recording is the hot path
 
 
 def install_flush(function: Callable[[Trace, str], None]) -> None:
@@ -372,6 +406,8 @@ def tensor_of(buffer: Buffer) -> Any:
 
 def check_read() -> None:
     """Tell the flush guard, if one is set, that a value is about to be read."""
+    if state.recorder is not None:
+        state.recorder.refuse_read()
     if read_guard is not None:
         read_guard()
 
@@ -393,7 +429,7 @@ def record(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs = (), depth: int = 1
     trace = state.trace
     if trace.size >= trace.stop:
         trace = current()
-    if op.autocast and state.autocast is not None:
+    if state.autocast is not None and op.autocast:
         inputs = _autocast(op, inputs)
         trace = current()
     taped = False
@@ -402,11 +438,18 @@ def record(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs = (), depth: int = 1
             _refresh(trace, inputs)
         if t._rg:
             taped = True
-        pending = t._trace
-        if pending is not trace and pending is not None:
-            _flush(pending, "a value crossed threads")
+        if t._trace is not trace and t._trace is not None:
+            _flush(t._trace, "a value crossed threads")
             trace = current()
-    key = (op, attrs, *[t._type for t in inputs])
+    n = len(inputs)
+    if n == 2:  # spelled out: a comprehension costs more than all the rest of the key
+        a, b = inputs
+        key: Any = (op, attrs, a._type, b._type)
+    elif n == 1:
+        a = inputs[0]
+        key = (op, attrs, a._type)
+    else:
+        key = (op, attrs, *[t._type for t in inputs])
     rule = _rules.get(key)
     if rule is None:
         rule = rule_of(op, attrs, key[2:])
@@ -414,29 +457,95 @@ def record(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs = (), depth: int = 1
     frame = _getframe(depth)
     while frame.f_globals.get("__name__", "")[:3] == "gt.":
         frame = frame.f_back  # type: ignore[assignment]
-    with trace.lock:
-        if trace.sealed:  # another thread needed one of our values meanwhile
-            return record(op, inputs, attrs, depth + 1)
-        ids = tuple([t._index if t._trace is trace else trace.enter(t) for t in inputs])
-        trace.code.append((rule.id + taped, ids))
+    trace.busy = True
+    if trace.sealed:  # another thread needed one of our values meanwhile
+        trace.busy = False
+        return record(op, inputs, attrs, depth + 1)
+    try:
+        if n == 2:
+            ids: tuple[int, ...] = (
+                a._index if a._trace is trace else trace.enter(a),
+                b._index if b._trace is trace else trace.enter(b),
+            )
+        elif n == 1:
+            ids = (a._index if a._trace is trace else trace.enter(a),)
+        else:
+            ids = tuple([t._index if t._trace is trace else trace.enter(t) for t in inputs])
         trace.where.append((frame.f_code, frame.f_lasti))
         index = trace.size
         type = rule.single
         if type is not None:
-            trace.size = index + 1
             out = _new(_tensor_class)
             out._trace, out._index, out._type = trace, index, type
             if taped and type.dtype.kind in "fc":
                 out._rg, out._leaf = True, False
-            trace.handles.append(_ref(out))
+            trace.handles.append(out)
+            trace.code.append((rule.id + taped, ids))
+            trace.size = index + 1
             return out
-        trace.size = index + len(rule.outputs)
         outs = tuple([new_tensor(trace, index + i, type) for i, type in enumerate(rule.outputs)])
         for out in outs:
             if taped and out._type.dtype.kind in "fc":
                 out._rg, out._leaf = True, False
-            trace.handles.append(_ref(out))
+        trace.handles.extend(outs)
+        trace.code.append((rule.id + taped, ids))
+        trace.size = index + len(outs)
         return outs
+    except BaseException:
+        trace.mend()
+        raise
+    finally:
+        trace.busy = False
+
+
+def record_into(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs, targets: Sequence[Any]) -> None:
+    """Append ``op`` and let ``targets``, tensors with memory of their own, name its results in place of what they named.
+
+    For updates of many tensors at once, off the tape: what ``record`` and assigning each result do, without the results' handles.
+    """
+    trace = state.trace
+    if trace.size >= trace.stop:
+        trace = current()
+    for t in inputs:
+        if t._base is not None and t._seen != t._root._version:
+            _refresh(trace, inputs)
+        if t._trace is not trace and t._trace is not None:
+            _flush(t._trace, "a value crossed threads")
+            trace = current()
+    types = tuple([t._type for t in inputs])
+    rule = _rules.get((op, attrs, *types)) or rule_of(op, attrs, types)
+    frame = _getframe(1)
+    while frame.f_globals.get("__name__", "")[:3] == "gt.":
+        frame = frame.f_back  # type: ignore[assignment]
+    trace.busy = True
+    if trace.sealed:
+        trace.busy = False
+        return record_into(op, inputs, attrs, targets)
+    try:
+        ids = tuple([t._index if t._trace is trace else trace.enter(t) for t in inputs])
+        trace.where.append((frame.f_code, frame.f_lasti))
+        trace.code.append((rule.id, ids))
+        index = trace.size
+        trace.size = index + len(rule.outputs)
+        for t, type in zip(targets, rule.outputs, strict=True):
+            assert type is t._type and t._base is None, f"{type!r} assigned to {t!r}"
+            t._version += 1
+            if t._trace is trace:
+                trace.overwritten.add(t._index)
+            else:
+                held = trace.input_ids.get(t._buffer.id)
+                if held is not None:
+                    trace.overwritten.add(held)
+                trace.handles.append(t)
+            t._trace, t._index, t._buffer, t._tape = trace, index, None, None
+            if t._rg and t._leaf:
+                trace.leaves[index] = (weakref.ref(t), t._version)
+            index += 1
+    except BaseException:
+        trace.mend()
+        raise
+    finally:
+        trace.busy = False
 
 
 def _refresh(trace: Trace, inputs: tuple[Any, ...]) -> None:

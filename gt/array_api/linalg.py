@@ -1,6 +1,6 @@
 """The array API's linear algebra: the main namespace's four functions and the ``linalg`` extension.
 
-Next: ``gt.functions.matrices``, ``gt.functions.linalg``.
+Next: ``gt.functions.linalg``, ``factorization``, ``norms``, ``solving``, ``matrices``.
 """
 
 from __future__ import annotations
@@ -11,8 +11,13 @@ from typing import TYPE_CHECKING, Any
 from gt.array_api.data_types import together
 from gt.array_api.manipulation import axes_of, broadcast_arrays
 from gt.array_api.reductions import sum
-from gt.functions import linalg, matrices, numeric, shape
-from gt.functions.matrices import QR, SVD, Eigen, SlogDet
+from gt.functions import factorization, linalg, matrices, norms, numeric, shape, solving
+from gt.functions.factorization import (
+    QR,
+    SVD,
+    Eigen,
+)
+from gt.functions.matrices import SlogDet
 from gt.functions.promote import cast
 from gt.ir.types import DType, real_dtype
 
@@ -64,7 +69,7 @@ def cross(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
 
 def cholesky(x: Tensor, /, *, upper: bool = False) -> Tensor:
     """Give the Cholesky factor."""
-    return matrices.cholesky(x, upper=upper)
+    return factorization.cholesky(x, upper=upper)
 
 
 def det(x: Tensor, /) -> Tensor:
@@ -84,32 +89,32 @@ def trace(x: Tensor, /, *, offset: int = 0, dtype: DType | None = None) -> Tenso
 
 def eig(x: Tensor, /) -> Eigen:
     """Give eigenvalues and eigenvectors, which are complex."""
-    return matrices.eig(x)
+    return factorization.eig(x)
 
 
 def eigvals(x: Tensor, /) -> Tensor:
     """Give the eigenvalues, which are complex."""
-    return matrices.eigvals(x)
+    return factorization.eigvals(x)
 
 
 def eigh(x: Tensor, /) -> Eigen:
     """Give eigenvalues and eigenvectors of a symmetric or Hermitian matrix, in rising order."""
-    return matrices.eigh(x)
+    return factorization.eigh(x)
 
 
 def eigvalsh(x: Tensor, /) -> Tensor:
     """Give the eigenvalues of a symmetric or Hermitian matrix, in rising order."""
-    return matrices.eigvalsh(x)
+    return factorization.eigvalsh(x)
 
 
 def inv(x: Tensor, /) -> Tensor:
     """Give the inverse."""
-    return matrices.inv(x)
+    return solving.inv(x)
 
 
 def matrix_norm(x: Tensor, /, *, keepdims: bool = False, ord: Any = "fro") -> Tensor:
     """Give a norm of matrices: "fro", "nuc", or 1, 2, inf and their negatives."""
-    return matrices.matrix_norm(x, ord, (-2, -1), keepdims)
+    return norms.matrix_norm(x, ord, (-2, -1), keepdims)
 
 
 def matrix_power(x: Tensor, n: int, /) -> Tensor:
@@ -119,17 +124,17 @@ def matrix_power(x: Tensor, n: int, /) -> Tensor:
 
 def matrix_rank(x: Tensor, /, *, rtol: float | Tensor | None = None) -> Tensor:
     """Count the singular values above ``rtol`` times the largest."""
-    return matrices.matrix_rank(x, rtol=rtol)
+    return solving.matrix_rank(x, rtol=rtol)
 
 
 def pinv(x: Tensor, /, *, rtol: float | Tensor | None = None) -> Tensor:
     """Give the pseudo-inverse; singular values not above ``rtol`` times the largest count as 0."""
-    return matrices.pinv(x, rtol=rtol)
+    return solving.pinv(x, rtol=rtol)
 
 
 def qr(x: Tensor, /, *, mode: str = "reduced") -> QR:
     """Factor into orthonormal and upper triangular; mode: reduced or complete."""
-    return matrices.qr(x, mode)
+    return factorization.qr(x, mode)
 
 
 def slogdet(x: Tensor, /) -> SlogDet:
@@ -141,21 +146,21 @@ def solve(x1: Tensor, x2: Tensor, /) -> Tensor:
     """Solve x1 @ x = x2, where ``x2`` is one vector if it has one dim, else matrices."""
     a, b = together(x1, x2)
     if b.ndim == 1:
-        return shape.squeeze(matrices.solve(a, shape.unsqueeze(b, -1)), -1)
+        return shape.squeeze(solving.solve(a, shape.unsqueeze(b, -1)), -1)
     batch = broadcast_arrays(a[..., 0, 0], b[..., 0, 0])[0].shape if a.numel() and b.numel() else None
     if batch is not None:
         a, b = a.expand((*batch, *a.shape[-2:])), b.expand((*batch, *b.shape[-2:]))
-    return matrices.solve(a, b)
+    return solving.solve(a, b)
 
 
 def svd(x: Tensor, /, *, full_matrices: bool = True) -> SVD:
     """Factor into U, singular values in falling order, and Vh."""
-    return matrices.svd(x, full_matrices)
+    return factorization.svd(x, full_matrices)
 
 
 def svdvals(x: Tensor, /) -> Tensor:
     """Give the singular values, in falling order."""
-    return matrices.svdvals(x)
+    return factorization.svdvals(x)
 
 
 def vector_norm(
@@ -168,7 +173,7 @@ def vector_norm(
         size = abs(x)
         return cast(size != 0, real_dtype(x.dtype)) if ord == 0 else size
     axes = None if axis is None else axes_of(axis, x.ndim)
-    return matrices.vector_norm(x, ord, axes, keepdims)
+    return norms.vector_norm(x, ord, axes, keepdims)
 
 
 __all__ = [

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gt.array_api.manipulation import axes_of
-from gt.functions import reduce, statistics
+from gt.functions import reduce, running
 from gt.functions.create import ones, zeros
 from gt.functions.pointwise import sqrt, to_bool
 from gt.functions.promote import cast
@@ -133,4 +133,4 @@ def diff(
     x: Tensor, /, *, axis: int = -1, n: int = 1, prepend: Tensor | None = None, append: Tensor | None = None
 ) -> Tensor:
     """Give the differences of neighbours along an axis, ``n`` times."""
-    return statistics.diff(x, n, axes_of(axis, x.ndim)[0], prepend, append)
+    return running.diff(x, n, axes_of(axis, x.ndim)[0], prepend, append)

@@ -1,6 +1,6 @@
 """The array API's functions that search, sort, pick and find distinct values.
 
-``nonzero`` and ``unique_*`` flush: how much they give depends on data. Next: ``gt.functions.index``, ``gt.functions.statistics``.
+``nonzero`` and ``unique_*`` flush: how much they give depends on data. Next: ``gt.functions.index``, ``gathering``, ``counting``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 
 from gt.array_api.data_types import together
 from gt.array_api.manipulation import axes_of
-from gt.functions import create, index, pointwise, reduce, statistics
+from gt.functions import counting, create, gathering, index, pointwise, reduce
 from gt.functions.promote import cast
 from gt.ir.types import int64
 
@@ -71,12 +71,12 @@ def searchsorted(
     edges, values = together(x1, x2)
     if sorter is not None:
         edges = take(edges, sorter)
-    return cast(statistics.searchsorted(edges, values, side=side), int64)
+    return cast(counting.searchsorted(edges, values, side=side), int64)
 
 
 def isin(x1: Any, x2: Any, /, *, invert: bool = False) -> Tensor:
     """Say which elements of ``x1`` are among those of ``x2``."""
-    return statistics.isin(*together(x1, x2), invert=invert)
+    return counting.isin(*together(x1, x2), invert=invert)
 
 
 def sort(x: Tensor, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
@@ -101,7 +101,7 @@ def take(x: Tensor, indices: Tensor, /, *, axis: int | None = None) -> Tensor:
 
 def take_along_axis(x: Tensor, indices: Tensor, /, *, axis: int = -1) -> Tensor:
     """Pick elements along an axis; the other axes broadcast; negative indices count from the end."""
-    return index.take_along_dim(x, cast(indices, int64), axes_of(axis, x.ndim)[0])
+    return gathering.take_along_dim(x, cast(indices, int64), axes_of(axis, x.ndim)[0])
 
 
 def _unique(x: Tensor) -> tuple[np.ndarray, ...]:

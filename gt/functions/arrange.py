@@ -1,6 +1,6 @@
-"""Arranging: stacking and splitting in NumPy's ways, diagonals, windows, grids, copies of views.
+"""Arranging: stacking and splitting in NumPy's ways, turning, grids.
 
-Owns: which of them give views. Next: ``shape`` (the everyday shape functions), ``gt.ir.ops.strided`` (meaning).
+Next: ``shape`` (the everyday shape functions), ``strided`` (diagonals, windows).
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 from gt.functions import shape as shapes
 from gt.functions.create import arange, tensor, zeros
 from gt.functions.promote import cast, need_tensor, result_dtype
-from gt.functions.shape import cat, clone, flip, narrow, permute, reshape, slice_dim, split, stack, transpose, unsqueeze
-from gt.handle import Handle, take_view
+from gt.functions.shape import cat, clone, flip, reshape, slice_dim, split, stack, transpose, unsqueeze
+from gt.handle import Handle
 from gt.ir.ops import OPS
-from gt.ir.types import Shape, int64, normalize_dim
 from gt.ir.types import broadcast_shapes as fit_shapes
+from gt.ir.types import int64, normalize_dim
 from gt.shape import Size
 from gt.trace import record
-from gt.views import contiguous_strides, view_strides
+from gt.views import contiguous_strides
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
@@ -36,17 +36,17 @@ def _at_least(tensors: tuple[Any, ...], make: Any) -> Any:
     return made[0] if len(tensors) == 1 and isinstance(tensors[0], Handle) else made
 
 
-def atleast_1d(*tensors: Any) -> Any:
+def atleast_1d(*tensors: Tensor) -> Any:
     """Give tensors of one dim or more."""
     return _at_least(tensors, lambda t: reshape(t, 1) if not t.ndim else t)
 
 
-def atleast_2d(*tensors: Any) -> Any:
+def atleast_2d(*tensors: Tensor) -> Any:
     """Give tensors of two dims or more: a vector is a row."""
     return _at_least(tensors, lambda t: reshape(t, 1, 1) if not t.ndim else unsqueeze(t, 0) if t.ndim == 1 else t)
 
 
-def atleast_3d(*tensors: Any) -> Any:
+def atleast_3d(*tensors: Tensor) -> Any:
     """Give tensors of three dims or more: [n] becomes [1, n, 1], [m, n] becomes [m, n, 1]."""
 
     def make(t: Any) -> Any:
@@ -134,6 +134,8 @@ def tensor_split(input: Tensor, indices_or_sections: Any, dim: int = 0) -> tuple
             raise RuntimeError(f"number of sections must be larger than 0, got {n}")
         base, extra = divmod(size, n)
         return split(input, [base + (i < extra) for i in range(n)], d)
+    if not all(hasattr(i, "__index__") for i in indices_or_sections):
+        raise TypeError(f"tensor_split() received an invalid combination of arguments. - expected indices, got {indices_or_sections!r}")
     edges = [0, *(min(max(i + size if i < 0 else i, 0), size) for i in map(int, indices_or_sections)), size]
     return tuple(slice_dim(input, d, a, max(a, b)) for a, b in itertools.pairwise(edges))
 
@@ -142,7 +144,7 @@ def _numpy_split(name: str, least: int, dim: int) -> Any:
     def function(input: Tensor, indices_or_sections: int | Sequence[int]) -> tuple[Tensor, ...]:
         if input.ndim < least:
             raise RuntimeError(
-                f"torch.{name} requires a tensor with at least {least} dimension{'s' if least > 1 else ''}, but got a tensor with {input.ndim} dimensions!"
+                f"torch.{name} requires a tensor with at least {least} dimension, but got a tensor with {input.ndim} dimensions!"
             )
         d = 0 if name == "hsplit" and input.ndim == 1 else dim
         if isinstance(indices_or_sections, int) and (
@@ -252,197 +254,14 @@ def rot90(input: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
     return flip(transpose(input, a, b), b) if turns == 3 else clone(input)
 
 
-# -- strided views: the elements of the storage, in row-major order
-
-
-def as_strided(input: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None) -> Tensor:
-    """View the storage by sizes, strides and an offset, as torch does for the same views."""
-    if len(size) != len(stride):
-        raise RuntimeError("mismatch in length of strides and shape")
-    if any(s < 0 for s in stride):
-        raise RuntimeError(
-            "as_strided: Negative strides are not supported at the moment, got strides: " + str(list(stride))
-        )
-    if storage_offset is not None and storage_offset < 0:
-        raise RuntimeError(f"Tensor: invalid storage offset {storage_offset}")
-    root = input._root if input._base is not None else input
-    offset = storage_offset if storage_offset is not None else _offset(input)
-    return take_view(root, OPS["as_strided"], (("size", tuple(size)), ("stride", tuple(stride)), ("offset", offset)))
-
-
-def _offset(t: Tensor) -> int:
-    """Give where the first element of a view stands in its storage."""
-    if t._base is None or t._view is None:
-        return 0
-    op, attrs = t._view
-    own = _offset(t._base)
-    if op.name == "slice":
-        starts: Any = dict(attrs)["starts"]
-        return own + sum(a * s for a, s in zip(starts, view_strides(t._base), strict=True))
-    return dict(attrs)["offset"] if op.name == "as_strided" else own
-
-
-def as_strided_scatter(
-    input: Tensor, src: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
-) -> Tensor:
-    """Write ``src`` over the elements that as_strided names; a copy."""
-    attrs = (("size", tuple(size)), ("stride", tuple(stride)), ("offset", storage_offset or 0))
-    return record(OPS["as_strided_scatter"], (input, cast(src, input._type.dtype)), attrs)
-
-
-def _strided(input: Tensor, size: Shape, stride: tuple[int, ...], offset: int) -> Tensor:
-    """View a tensor by strides over its own row-major elements."""
-    return take_view(input, OPS["as_strided"], (("size", size), ("stride", stride), ("offset", offset)))
-
-
-def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
-    """Give a diagonal of two dims, as the last dim. A view."""
-    a, b = normalize_dim(dim1, input.ndim), normalize_dim(dim2, input.ndim)
-    if a == b:
-        raise RuntimeError(f"diagonal dimensions cannot be identical {dim1}, {dim2}")
-    s, steps = input._type.shape, contiguous_strides(input._type.shape)
-    n = max(min(s[a], s[b] - offset) if offset >= 0 else min(s[a] + offset, s[b]), 0)
-    start = (offset * steps[b] if offset >= 0 else -offset * steps[a]) if n else 0
-    rest = [d for d in range(input.ndim) if d not in (a, b)]
-    return _strided(input, (*(s[d] for d in rest), n), (*(steps[d] for d in rest), steps[a] + steps[b]), start)
-
-
-def diagonal_scatter(input: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
-    """Write ``src`` over a diagonal; a copy."""
-    place = diagonal(input.detach(), offset, dim1, dim2)
-    if src._type.shape != place._type.shape:
-        raise RuntimeError(
-            f"expected src to have a size equal to the slice of self. src size = {list(src._type.shape)}, slice size = {list(place._type.shape)}"
-        )
-    assert place._view is not None
-    return record(OPS["as_strided_scatter"], (input, cast(src, input._type.dtype)), place._view[1])
-
-
-_main_diagonal = diagonal
-
-
-def diag(input: Tensor, diagonal: int = 0) -> Tensor:
-    """Give the diagonal of a matrix, or a matrix of a diagonal."""
-    if input.ndim == 1:
-        return diag_embed(input, diagonal)
-    if input.ndim != 2:
-        raise RuntimeError(f"diag(): Supports 1D or 2D tensors. Got {input.ndim}D")
-    return clone(_main_diagonal(input, diagonal))
-
-
-def diag_embed(input: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
-    """Put the last dim on a diagonal of two new dims."""
-    n = input.ndim + 1
-    a, b = normalize_dim(dim1, n), normalize_dim(dim2, n)
-    if a == b:
-        raise RuntimeError(f"diagonal dimensions cannot be identical {dim1}, {dim2}")
-    k = input._type.shape[-1]
-    m = k + abs(offset)
-    rows = arange(m)
-    on = unsqueeze(rows, 1) + offset == unsqueeze(rows, 0)
-    lead = input._type.shape[:-1]
-    low = -offset if offset < 0 else 0
-    padded = record(
-        OPS["pad"], (input,),
-        (("low", (*(0,) * len(lead), low)), ("high", (*(0,) * len(lead), m - k - low)), ("interior", (0,) * input.ndim), ("value", 0.0)),
-    )  # fmt: skip
-    wide = unsqueeze(padded, -1)
-    out = record(OPS["where"], (on, wide.expand(*lead, m, m), zeros((), dtype=input.dtype)))
-    order = [d for d in range(n) if d not in (a, b)]
-    place = {a: n - 2, b: n - 1} | {d: i for i, d in enumerate(order)}
-    return permute(out, tuple(place[d] for d in range(n)))
-
-
-def diagflat(input: Tensor, offset: int = 0) -> Tensor:
-    """Put all elements on a diagonal."""
-    return diag_embed(reshape(input, -1), offset)
-
-
-def trace(input: Tensor) -> Tensor:
-    """Add up the diagonal of a matrix."""
-    if input.ndim != 2:
-        raise RuntimeError("trace: expected a matrix, but got tensor with dim " + str(input.ndim))
-    return diagonal(input).sum()
-
-
-def unfold(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
-    """Give windows of ``size``, ``step`` apart, as a new last dim. A view."""
-    if step <= 0:
-        raise RuntimeError(f"step is {step} but must be > 0")
-    if not input.ndim:
-        if size > 1:
-            raise RuntimeError(f"maximum size for tensor at dimension 0 is 1 but size is {size}")
-        return _strided(input, (size,), (1,), 0)
-    d = normalize_dim(dimension, input.ndim)
-    s, steps = input._type.shape, contiguous_strides(input._type.shape)
-    if size > s[d]:
-        raise RuntimeError(f"maximum size for tensor at dimension {d} is {s[d]} but size is {size}")
-    n = (s[d] - size) // step + 1
-    return _strided(input, (*s[:d], n, *s[d + 1 :], size), (*steps[:d], steps[d] * step, *steps[d + 1 :], steps[d]), 0)
-
-
-def select_scatter(input: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
-    """Write ``src`` over one index of ``dim``; a copy."""
-    d = normalize_dim(dim, input.ndim)
-    at = index % input._type.shape[d]
-    return slice_scatter(input, unsqueeze(src, d), d, at, at + 1)
-
-
-def slice_scatter(
-    input: Tensor, src: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
-) -> Tensor:
-    """Write ``src`` over a slice of ``dim``; a copy."""
-    d = normalize_dim(dim, input.ndim)
-    lo, hi, _ = slice(start, end).indices(input._type.shape[d])
-    s = input._type.shape
-    attrs = (
-        ("starts", tuple(lo if i == d else 0 for i in range(len(s)))),
-        ("stops", tuple(max(lo, hi) if i == d else n for i, n in enumerate(s))),
-        ("steps", tuple(step if i == d else 1 for i in range(len(s)))),
-    )
-    return record(OPS["slice_scatter"], (input, cast(src, input._type.dtype)), attrs)
-
-
-# -- copies of views
-
-
-def _copied(name: str, function: Any) -> Any:
-    def copied(*args: Any, **kwargs: Any) -> Any:
-        out = function(*args, **kwargs)
-        return tuple(clone(t) for t in out) if isinstance(out, tuple) else clone(out)
-
-    copied.__name__ = copied.__qualname__ = name
-    copied.__doc__ = f"Do ``{name.removesuffix('_copy')}`` into memory of its own."
-    return copied
-
-
-def alias(input: Tensor) -> Tensor:
-    """Give a view of the whole tensor."""
-    return reshape(input, input._type.shape)
-
-
-alias_copy, expand_copy = _copied("alias_copy", alias), _copied("expand_copy", shapes.expand)
-diagonal_copy, as_strided_copy = _copied("diagonal_copy", diagonal), _copied("as_strided_copy", as_strided)
-permute_copy, transpose_copy, t_copy = (
-    _copied("permute_copy", permute),
-    _copied("transpose_copy", transpose),
-    _copied("t_copy", shapes.t),
-)
-squeeze_copy, unsqueeze_copy = _copied("squeeze_copy", shapes.squeeze), _copied("unsqueeze_copy", unsqueeze)
-view_copy, unfold_copy, unbind_copy = (
-    _copied("view_copy", shapes.view),
-    _copied("unfold_copy", unfold),
-    _copied("unbind_copy", shapes.unbind),
-)
-split_with_sizes_copy, narrow_copy = _copied("split_with_sizes_copy", split_with_sizes), _copied("narrow_copy", narrow)
-
-
 # -- grids and products
 
 
-def meshgrid(*tensors: Any, indexing: str | None = None) -> tuple[Tensor, ...]:
+def meshgrid(*tensors: Tensor, indexing: str | None = None) -> tuple[Tensor, ...]:
     """Give coordinates of a grid; indexing: "ij" (default) or "xy"."""
     given = _tensors(tensors)
+    if not given:
+        raise RuntimeError("meshgrid expects a non-empty TensorList")
     if indexing not in (None, "ij", "xy"):
         raise RuntimeError(f'torch.meshgrid: indexing must be one of "xy" or "ij", but received: {indexing}')
     if any(t.ndim > 1 for t in given):
@@ -526,7 +345,12 @@ def unravel_index(indices: Tensor, shape: int | Sequence[int]) -> tuple[Tensor, 
 
 def broadcast_shapes(*shapes: Any) -> Any:
     """Give the shape that all broadcast to."""
+    for s in shapes:
+        if not isinstance(s, int | tuple | list):
+            raise RuntimeError(f"Input shapes should be of type ints, a tuple of ints, or a list of ints, got {s}")
     from_sizes = [(s,) if isinstance(s, int) else tuple(s) for s in shapes]
+    if any(n < 0 for s in from_sizes for n in s):
+        raise ValueError("Attempting to broadcast a dimension with negative length!")
     try:
         return Size(fit_shapes(*from_sizes))
     except RuntimeError:

@@ -1,7 +1,6 @@
-"""Making tensors: from data, constants, ranges, and random numbers.
+"""Making tensors: from data, constants and ranges.
 
-Owns: what host data becomes. Random values depend on the seed, the stream number and the element's global index only.
-Next: ``gt.random`` (generators), ``gt.ir.ops.creation``, ``gt.ir.ops.random`` (meaning).
+Owns: what host data becomes. Next: ``draw`` (random numbers), ``gt.ir.ops.creation`` (meaning).
 """
 
 from __future__ import annotations
@@ -19,8 +18,7 @@ from gt.functions.shape import ints
 from gt.handle import Handle
 from gt.ir.evaluate import to_wire
 from gt.ir.ops import OPS
-from gt.ir.types import DType, Scalar, TensorType, bool_, broadcast_shapes, dtype_of, float64, int64, real_dtype
-from gt.random import Generator, draw
+from gt.ir.types import DType, Scalar, TensorType, bfloat16, bool_, dtype_of, int64, scalar_type
 from gt.trace import check_fork, new_buffer, record, state, tensor_of
 
 if TYPE_CHECKING:
@@ -76,25 +74,33 @@ def host_array(data: Any) -> tuple[np.ndarray, DType]:
     if isinstance(data, np.ndarray | np.generic):
         array = np.asarray(data)
         return array, dtype_of(array.dtype)
+    if type(data).__module__.partition(".")[0] == "torch" and hasattr(data, "detach"):
+        data, narrow = data.detach().cpu(), str(data.dtype) == "torch.bfloat16"  # which NumPy has not
+        array = np.asarray(data.float() if narrow else data.resolve_conj().resolve_neg())
+        return array, bfloat16 if narrow else dtype_of(array.dtype)
     if hasattr(data, "__array__") and not isinstance(data, list | tuple):
         array = np.asarray(data)
         return array, dtype_of(array.dtype)
     if is_number(data):
         return np.asarray(data), scalar_dtype(data)
     if not isinstance(data, list | tuple | range):
-        raise TypeError(f"tensor(): expected numbers, lists or arrays, got {type(data).__name__}")
+        if isinstance(data, str):
+            raise TypeError("new(): invalid data type 'str': expected numbers, lists or arrays")
+        raise RuntimeError(f"Could not infer dtype of {type(data).__name__}: expected numbers, lists or arrays")
     if _holds_tensors(data):
         data = _plain(data)
     try:
         array = np.array(data)
-    except ValueError as e:
-        raise ValueError(f"tensor(): expected sequences of equal length at every level ({e})") from None
-    if array.dtype == object or array.dtype.kind in "SU":
-        raise TypeError(
-            f"tensor(): expected numbers, got {type(np.ravel(array)[0]).__name__}"
-            if array.size
-            else "tensor(): expected numbers"
-        )
+    except ValueError:
+        _refuse_ragged(data)
+        raise
+    if array.dtype.kind in "SU":
+        raise ValueError("too many dimensions 'str': expected numbers")
+    if array.dtype == object:
+        bad = next((type(v).__name__ for v in np.ravel(array) if not is_number(v)), "int")
+        if bad == "int":
+            raise RuntimeError("Overflow when unpacking long long: an integer does not fit int64")
+        raise RuntimeError(f"Could not infer dtype of {bad}: expected numbers")
     if array.size == 0:
         return array.astype(np.float32), get_default_dtype()
     if isinstance(_first(data), np.generic | np.ndarray):
@@ -102,6 +108,28 @@ def host_array(data: Any) -> tuple[np.ndarray, DType]:
     return array, {"b": bool_, "i": int64, "u": int64, "f": get_default_dtype()}.get(
         array.dtype.kind
     ) or default_complex()
+
+
+def _refuse_ragged(data: Any) -> None:
+    """Raise what torch raises for the first list that does not fit the first ones of its level."""
+    sizes, first = [], data
+    while isinstance(first, list | tuple | range) and len(first):
+        sizes.append(len(first))
+        first = first[0]
+
+    def check(part: Any, dim: int) -> None:
+        if dim == len(sizes):
+            if isinstance(part, list | tuple):
+                raise TypeError(f"must be real number, not {type(part).__name__}")
+            return
+        if not isinstance(part, list | tuple | range | np.ndarray):
+            raise TypeError(f"not a sequence: expected {sizes[dim]} elements at dim {dim}, got {type(part).__name__}")
+        if len(part) != sizes[dim]:
+            raise ValueError(f"expected sequence of length {sizes[dim]} at dim {dim} (got {len(part)})")
+        for each in part:
+            check(each, dim + 1)
+
+    check(data, 0)
 
 
 def _first(data: Any) -> Any:
@@ -137,8 +165,21 @@ def from_numpy(array: np.ndarray, requires_grad: bool = False) -> Tensor:
     return tensor(np.asarray(array), requires_grad=requires_grad)
 
 
+def frombuffer(
+    buffer: Any, *, dtype: DTypeLike, count: int = -1, offset: int = 0, requires_grad: bool = False
+) -> Tensor:  # fmt: skip
+    """Make a 1-d tensor of the bytes of a buffer. They are copied."""
+    own = dtype_of(dtype)
+    if own.name == "bfloat16":
+        words = np.frombuffer(buffer, np.uint16, count, offset).astype(np.uint32)
+        return tensor((words << 16).view(np.float32), dtype=own, requires_grad=requires_grad)
+    return tensor(np.frombuffer(buffer, own.numpy, count, offset), requires_grad=requires_grad)
+
+
 def from_dlpack(ext_tensor: Any) -> Tensor:
     """Make a tensor of another library's array. The data is copied."""
+    if type(ext_tensor).__module__.partition(".")[0] == "torch":
+        return tensor(ext_tensor)
     return tensor(np.from_dlpack(ext_tensor))
 
 
@@ -156,7 +197,7 @@ def full(
     own = dtype_of(dtype) if dtype is not None else scalar_dtype(fill_value)
     shape = ints((size,)) if not isinstance(size, int) else (size,)
     if own.kind == "c":
-        _check_shape(shape)
+        check_shape(shape)
         check_fits(fill_value, own)
         made = (
             record(OPS["expand"], (operand(fill_value, own),), (("shape", shape),))
@@ -175,29 +216,29 @@ def _plain_number(value: Scalar, dtype: DType) -> Scalar:
     return bool(value) if dtype is bool_ else operand(value, dtype).value if dtype.kind in "ui" else float(value)  # type: ignore[arg-type]
 
 
-def _check_shape(shape: tuple[int, ...]) -> None:
+def check_shape(shape: tuple[int, ...]) -> None:
     if any(n < 0 for n in shape):
         raise RuntimeError(f"Trying to create tensor with negative dimension {min(shape)}: {list(shape)}")
 
 
 def _made(op: str, shape: tuple[int, ...], dtype: DType, requires_grad: bool, **attrs: Any) -> Tensor:
-    _check_shape(shape)
+    check_shape(shape)
     out = record(OPS[op], (), (("shape", shape), *attrs.items(), ("dtype", dtype)))
     return out.requires_grad_() if requires_grad else out
 
 
-def _sized(size: tuple[Any, ...], options: dict[str, Any]) -> tuple[int, ...]:
+def sized(size: tuple[Any, ...], options: dict[str, Any]) -> tuple[int, ...]:
     return ints(size) if size or "size" not in options else ints((options.pop("size"),))
 
 
 def zeros(*size: Any, dtype: DTypeLike = None, **options: Any) -> Tensor:
     """Make a tensor of zeros."""
-    return full(_sized(size, options), 0, dtype=dtype or get_default_dtype(), **options)
+    return full(sized(size, options), 0, dtype=dtype or get_default_dtype(), **options)
 
 
 def ones(*size: Any, dtype: DTypeLike = None, **options: Any) -> Tensor:
     """Make a tensor of ones."""
-    return full(_sized(size, options), 1, dtype=dtype or get_default_dtype(), **options)
+    return full(sized(size, options), 1, dtype=dtype or get_default_dtype(), **options)
 
 
 def empty(*size: Any, dtype: DTypeLike = None, **options: Any) -> Tensor:
@@ -343,7 +384,7 @@ def _ends(name: str, start: Any, end: Any, steps: int, dtype: DTypeLike) -> tupl
     own = dtype_of(dtype) if dtype is not None else (default_complex() if is_complex else get_default_dtype())
     if is_complex and own.kind != "c":
         raise RuntimeError(
-            f"torch.{name}(): inferred dtype ComplexFloat can't be safely cast to passed dtype {own.name.capitalize()}"
+            f"torch.{name}(): inferred dtype ComplexFloat can't be safely cast to passed dtype {scalar_type(own)}"
         )
     return start, end, own
 
@@ -383,164 +424,3 @@ def eye(
     columns = _made("iota", (n, m), int64, False, dim=1, start=0, step=1)
     made = cast(record(OPS["eq"], (rows, columns)), own)
     return made.requires_grad_() if requires_grad else made
-
-
-# -- random
-
-
-def _random(op: str, shape: tuple[int, ...], dtype: DType, generator: Generator | None, *more: Any) -> Tensor:
-    _check_shape(shape)
-    seed, stream = draw(generator)
-    keys = (operand(seed, int64), operand(stream, int64), *more)
-    return record(OPS[op], keys, (("shape", shape), ("dtype", dtype)))
-
-
-def _drawn(
-    op: str, shape: tuple[int, ...], dtype: DTypeLike, generator: Generator | None, options: dict[str, Any]
-) -> Tensor:
-    requires_grad = options.pop("requires_grad", False)
-    check_options(op, options.pop("device", None), **options)
-    own = dtype_of(dtype or get_default_dtype())
-    if own.kind == "c":
-        scale = math.sqrt(0.5) if op == "random_normal" else 1.0
-        parts = [_random(op, shape, real_dtype(own), generator) * scale for _ in range(2)]
-        out = record(OPS["complex"], tuple(parts))
-    elif own.kind != "f":
-        raise RuntimeError(
-            f'"{op.removeprefix("random_")}" not implemented for {own.name}: draw floats, or use randint'
-        )
-    else:
-        out = _random(op, shape, own, generator)
-    return out.requires_grad_() if requires_grad else out
-
-
-def rand(*size: Any, generator: Generator | None = None, dtype: DTypeLike = None, **options: Any) -> Tensor:
-    """Draw uniformly from [0, 1)."""
-    return _drawn("random_uniform", _sized(size, options), dtype, generator, options)
-
-
-def randn(*size: Any, generator: Generator | None = None, dtype: DTypeLike = None, **options: Any) -> Tensor:
-    """Draw from the standard normal distribution."""
-    return _drawn("random_normal", _sized(size, options), dtype, generator, options)
-
-
-def randint(
-    *args: Any, generator: Generator | None = None, dtype: DTypeLike = None, low: int = 0, high: int | None = None, size: Any = None,
-    requires_grad: bool = False, device: Any = None, layout: Any = None, pin_memory: bool = False, out: Any = None,
-) -> Tensor:  # fmt: skip
-    """Draw integers: ``randint(high, size)`` or ``randint(low, high, size)``. Dtypes: int64 by default."""
-    check_options("randint", device, layout, None, pin_memory, out)
-    given = list(args)
-    if given and not isinstance(given[-1], int) and size is None:
-        size = given.pop()
-    if given:
-        low, high = (
-            (low, given[0]) if len(given) == 1 and high is None else (given[0], high) if len(given) == 1 else given
-        )
-    if high is None or low >= high:
-        raise RuntimeError(f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}")
-    drawn = _random("random_int", tuple(size), int64, generator, operand(low, int64), operand(high, int64))
-    return cast(drawn, dtype_of(dtype or int64))
-
-
-def rand_like(input: Tensor, *, dtype: DTypeLike = None, generator: Generator | None = None, **options: Any) -> Tensor:
-    """Draw from the uniform distribution, in the shape and dtype of ``input``."""
-    return rand(input._type.shape, dtype=dtype or input.dtype, generator=generator, **options)
-
-
-def randn_like(input: Tensor, *, dtype: DTypeLike = None, generator: Generator | None = None, **options: Any) -> Tensor:
-    """Draw from the normal distribution, in the shape and dtype of ``input``."""
-    return randn(input._type.shape, dtype=dtype or input.dtype, generator=generator, **options)
-
-
-def randint_like(
-    input: Tensor,
-    *args: Any,
-    dtype: DTypeLike = None,
-    low: int = 0,
-    high: int | None = None,
-    memory_format: Any = None,
-    **options: Any,
-) -> Tensor:
-    """Draw integers, in the shape and dtype of ``input``: ``(high)`` or ``(low, high)``."""
-    if args:
-        low, high = (low, args[0]) if len(args) == 1 and high is None else (args[0], high) if len(args) == 1 else args
-    return randint(low, high, input._type.shape, dtype=dtype or input.dtype, **options)
-
-
-def randperm(
-    n: int, *, generator: Generator | None = None, dtype: DTypeLike = None, device: Any = None, **options: Any
-) -> Tensor:
-    """Give 0..n-1 in a random order."""
-    if n < 0:
-        raise RuntimeError(f"n must be non-negative, got {n}")
-    keys = _random("random_bits", (n,), int64, generator)
-    return cast(record(OPS["sort"], (keys,), (("dim", 0), ("descending", False)))[1], dtype_of(dtype or int64))
-
-
-def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | None = None, out: Any = None) -> Tensor:
-    """Draw 1 with the probability given for each element, else 0."""
-    check_options("bernoulli", out=out)
-    if input.dtype.kind not in "f" and p is None:
-        raise RuntimeError(f"expected probabilities tensor to have floating type, got {input.dtype.name.capitalize()}")
-    drawn = _random("random_uniform", input._type.shape, float64, generator)
-    wanted = operand(p, float64) if p is not None else cast(input.detach(), float64)
-    return cast(record(OPS["lt"], (drawn, wanted)), input.dtype)
-
-
-def normal(
-    mean: Any,
-    std: Any = 1.0,
-    size: Any = None,
-    *,
-    generator: Generator | None = None,
-    dtype: DTypeLike = None,
-    **options: Any,
-) -> Tensor:
-    """Draw from normal distributions; ``mean`` and ``std`` are tensors, or numbers with a ``size``."""
-    for argument, v in (("mean", mean), ("std", std)):
-        if isinstance(v, Handle) and v.dtype.kind not in "fc":
-            raise RuntimeError(
-                f"normal expects standard deviation and mean to be floating point, got {argument} of {v.dtype.name}"
-            )
-    if isinstance(std, Handle) and std.dtype.kind == "c":
-        raise RuntimeError("normal expects standard deviation to be non-complex")
-    if not isinstance(std, Handle) and std < 0:
-        raise RuntimeError(f"normal expects std >= 0.0, but found std {std}")
-    tensors = [t for t in (mean, std) if isinstance(t, Handle)]
-    if size is not None:
-        shape = ints((size,))
-    elif not tensors:
-        raise TypeError("normal() of two numbers needs a size")
-    else:
-        shape = broadcast_shapes(*(t._type.shape for t in tensors))
-    own = dtype or (tensors[0].dtype if tensors else None)
-    return randn(shape, generator=generator, dtype=own, **options) * std + mean
-
-
-def multinomial(
-    input: Tensor, num_samples: int, replacement: bool = False, *, generator: Generator | None = None
-) -> Tensor:
-    """Draw category indices, with the weights of the last dim. Dtypes: int64."""
-    if input.dtype.kind != "f":
-        raise RuntimeError(
-            f"multinomial only supports floating-point dtypes for input, got: {input.dtype.name.capitalize()}"
-        )
-    if input.ndim not in (1, 2):
-        raise RuntimeError("prob_dist must be 1 or 2 dim")
-    if num_samples < 1:
-        raise RuntimeError("cannot sample n_sample <= 0 samples")
-    n = input._type.shape[-1]
-    if n > 2**24:
-        raise RuntimeError("number of categories cannot exceed 2^24")
-    if not replacement and num_samples > n:
-        raise RuntimeError("cannot sample n_sample > prob_dist.size(-1) samples without replacement")
-    weights = cast(input.detach(), float64)
-    if not replacement:  # the smallest of exponentials with these rates
-        u = _random("random_uniform", input._type.shape, float64, generator)
-        race = -((1 - u).log()) / weights
-        order = record(OPS["sort"], (race,), (("dim", input.ndim - 1), ("descending", False)))[1]
-        return order[..., :num_samples].clone()
-    u = _random("random_uniform", (*input._type.shape[:-1], num_samples), float64, generator)
-    edges = weights.cumsum(-1)
-    return (edges.unsqueeze(-2) <= (u * edges[..., -1:]).unsqueeze(-1)).sum(-1).clamp(max=n - 1)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from gt.functions.create import arange
 from gt.functions.numeric import conj
 from gt.functions.promote import cast, floated
-from gt.functions.shape import narrow, roll
+from gt.functions.shape import has_dim, narrow, roll
 from gt.ir.ops import OPS
-from gt.ir.types import complex_dtype, float32, normalize_dim
+from gt.ir.types import complex_dtype, float32, scalar_type
 from gt.trace import record
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def _dims(input: Tensor, s: Sizes, dim: Any) -> tuple[list[int], list[int]]:
     """Give dims and sizes of a transform over several."""
     sizes = None if s is None else [s] if isinstance(s, int) else list(s)
     if dim is not None:
-        dims = [normalize_dim(d, input.ndim) for d in ([dim] if isinstance(dim, int) else dim)]
+        dims = [has_dim(d, input) for d in ([dim] if isinstance(dim, int) else dim)]
         if len(set(dims)) != len(dims):
             raise RuntimeError("FFT dims must be unique")
         if sizes is not None and len(sizes) != len(dims):
@@ -53,8 +53,8 @@ def _dims(input: Tensor, s: Sizes, dim: Any) -> tuple[list[int], list[int]]:
 
 
 def _one(input: Tensor, n: int | None, dim: int) -> tuple[list[int], list[int]]:
-    d = normalize_dim(dim, input.ndim)
-    size = n if n is not None else (input._type.shape[d] if input.ndim else 1)
+    d = has_dim(dim, input)
+    size = n if n is not None else input._type.shape[d]
     if size < 1:
         raise RuntimeError(f"Invalid number of data points ({size}) specified")
     return [d], [size]
@@ -75,7 +75,7 @@ def _fit(input: Tensor, dims: Sequence[int], sizes: Sequence[int]) -> Tensor:
 
 def _complexed(name: str, t: Tensor) -> Tensor:
     if t.dtype.itemsize == 2 and t.dtype.kind == "f":
-        raise RuntimeError(f"Unsupported dtype {t.dtype.name.capitalize()}")
+        raise RuntimeError(f"Unsupported dtype {scalar_type(t.dtype)}")
     return cast(t, complex_dtype(floated(t).dtype))
 
 
@@ -88,7 +88,7 @@ def _c2c(name: str, t: Tensor, dims: Sequence[int], sizes: Sequence[int], invers
 
 def _r2c(name: str, t: Tensor, dims: Sequence[int], sizes: Sequence[int], norm: str | None) -> Tensor:
     if t.dtype.kind == "c":
-        raise RuntimeError(f"{name} expects a real input tensor, but got {_scalar(t)}")
+        raise RuntimeError(f"{name} expects a real input tensor, but got {scalar_type(t.dtype)}")
     x = _real(name, t)
     if not dims:
         raise RuntimeError(f"{name} must transform at least one axis")
@@ -98,10 +98,6 @@ def _r2c(name: str, t: Tensor, dims: Sequence[int], sizes: Sequence[int], norm: 
 def _real(name: str, t: Tensor) -> Tensor:
     x = floated(t)
     return cast(x, float32) if x.dtype.itemsize == 2 else x
-
-
-def _scalar(t: Tensor) -> str:
-    return {"complex64": "ComplexFloat", "complex128": "ComplexDouble"}.get(t.dtype.name) or t.dtype.name.capitalize()
 
 
 def _c2r(name: str, t: Tensor, dims: Sequence[int], sizes: Sequence[int], norm: str | None) -> Tensor:
@@ -227,7 +223,7 @@ def _shift(input: Tensor, dim: Any, sign: int) -> Tensor:
     dims = list(range(input.ndim)) if dim is None else [dim] if isinstance(dim, int) else list(dim)
     if not dims:
         return input.clone()
-    sizes = [input._type.shape[d] for d in dims]
+    sizes = [input._type.shape[has_dim(d, input)] for d in dims]
     return roll(input, [n // 2 if sign > 0 else (n + 1) // 2 for n in sizes], dims)
 
 

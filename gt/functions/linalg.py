@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gt.amp import low
-from gt.functions.arrange import diagonal
 from gt.functions.numeric import conj
 from gt.functions.pointwise import add, isnan, mul, where
 from gt.functions.reduce import sum
 from gt.functions.shape import permute, reshape, squeeze, unsqueeze
+from gt.functions.strided import diagonal
 from gt.handle import Handle
 from gt.ir.ops import OPS
-from gt.ir.types import ShapeError, broadcast_shapes, normalize_dim
+from gt.ir.types import Shape, ShapeError, normalize_dim, scalar_type
 from gt.trace import record, state
 
 if TYPE_CHECKING:
@@ -34,9 +34,11 @@ def matmul(input: Tensor, other: Tensor) -> Tensor:
         input, other = low(input, other)
     a, b = input._type, other._type
     if a.dtype is not b.dtype:
-        raise RuntimeError(f"expected m1 and m2 to have the same dtype, but got: {a.dtype.name} != {b.dtype.name}")
+        raise RuntimeError(f"expected m1 and m2 to have the same dtype, but got: {scalar_type(a.dtype)} != {scalar_type(b.dtype)}")
     na, nb = len(a.shape), len(b.shape)
     if na >= 2 and nb >= 2:
+        if na == nb == 3 and a.shape[2] != b.shape[1] and a.shape[0] == b.shape[0]:
+            raise ShapeError(_batch_text(a.shape, b.shape))
         return record(MATMUL, (input, other))
     if not na or not nb:
         raise RuntimeError(f"both arguments to matmul need to be at least 1D, but they are {na}D and {nb}D")
@@ -68,10 +70,12 @@ def bmm(input: Tensor, mat2: Tensor) -> Tensor:
     if input.ndim != 3 or mat2.ndim != 3:
         raise RuntimeError("batch1 must be a 3D tensor" if input.ndim != 3 else "batch2 must be a 3D tensor")
     if input._type.shape[0] != mat2._type.shape[0] or input._type.shape[2] != mat2._type.shape[1]:
-        raise ShapeError(
-            f"Expected size for first two dimensions of batch2 tensor to be: [{input._type.shape[0]}, {input._type.shape[2]}] but got: {list(mat2._type.shape[:2])}."
-        )
+        raise ShapeError(_batch_text(input._type.shape, mat2._type.shape))
     return matmul(input, mat2)
+
+
+def _batch_text(a: Shape, b: Shape) -> str:
+    return f"Expected size for first two dimensions of batch2 tensor to be: [{a[0]}, {a[2]}] but got: {list(b[:2])}."
 
 
 def mv(input: Tensor, vec: Tensor) -> Tensor:
@@ -97,25 +101,12 @@ def _vectors(a: Tensor, b: Tensor) -> None:
     if a.ndim != 1 or b.ndim != 1:
         raise RuntimeError(f"1D tensors expected, but got {a.ndim}D and {b.ndim}D tensors")
     if a.dtype is not b.dtype:
-        raise RuntimeError(f"dot : expected both vectors to have same dtype, but found {_name(a)} and {_name(b)}")
+        raise RuntimeError(f"dot : expected both vectors to have same dtype, but found {scalar_type(a.dtype)} and {scalar_type(b.dtype)}")
     if a.numel() != b.numel():
         raise RuntimeError(
             f"inconsistent tensor size, expected tensor [{a.numel()}] and src [{b.numel()}] to have the same number of elements, "
             f"but got {a.numel()} and {b.numel()} elements respectively"
         )
-
-
-def _name(t: Tensor) -> str:
-    names = {
-        "float32": "Float",
-        "float64": "Double",
-        "float16": "Half",
-        "int64": "Long",
-        "int32": "Int",
-        "complex64": "ComplexFloat",
-        "complex128": "ComplexDouble",
-    }
-    return names.get(t.dtype.name, t.dtype.name.capitalize())
 
 
 def inner(input: Tensor, other: Tensor) -> Tensor:
@@ -149,15 +140,26 @@ def _plus(name: str, input: Tensor, product: Tensor, beta: Any, alpha: Any) -> T
     if input.dtype.kind in "bui" and not (_whole(beta) and _whole(alpha)):
         bad = "beta" if not _whole(beta) else "alpha"
         raise RuntimeError(f"For integral input tensors, argument {bad} must not be a floating point number.")
-    if broadcast_shapes(input._type.shape, product._type.shape) != product._type.shape:
-        raise ShapeError(
-            f"The expanded size of the tensor ({product._type.shape[-1]}) must match the existing size ({input._type.shape[-1]}) at "
-            f"non-singleton dimension {product.ndim - 1}.  Target sizes: {list(product._type.shape)}.  Tensor sizes: {list(input._type.shape)}"
-        )
+    _check_expands(input._type.shape, product._type.shape)
     product = product if alpha == 1 or alpha is True else mul(product, alpha)
     if beta == 0:
         return add(product, mul(where(isnan(input), 0, input) if input.dtype.kind in "fc" else input, 0))
     return add(input if beta == 1 else mul(input, beta), product)
+
+
+def _check_expands(own: Shape, target: Shape) -> None:
+    lead = len(target) - len(own)
+    for d, (n, size) in reversed(list(enumerate(zip(own, target[lead:], strict=True), lead)) if lead >= 0 else []):
+        if n not in (1, size):
+            raise ShapeError(
+                f"The expanded size of the tensor ({size}) must match the existing size ({n}) at non-singleton dimension {d}.  "
+                f"Target sizes: {list(target)}.  Tensor sizes: {list(own)}"
+            )
+    if lead < 0:
+        raise ShapeError(
+            f"expand(size={list(target)}): the number of sizes provided ({len(target)}) must be greater or equal to the number of "
+            f"dimensions in the tensor ({len(own)})"
+        )
 
 
 def _whole(value: Any) -> bool:
@@ -193,6 +195,7 @@ def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
     """Multiply along dims of both and add up: the last n and first n, or two lists."""
     if isinstance(dims, Handle):
         dims = dims.tolist()
+    counted = isinstance(dims, int)
     if isinstance(dims, int):
         if dims < 0:
             raise RuntimeError(f"tensordot expects dims >= 0, but got dims={dims}")
@@ -200,14 +203,21 @@ def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
             raise RuntimeError(f"tensordot expects dims < ndim_a or ndim_b, but got dims={dims}")
         left, right = list(range(a.ndim - dims, a.ndim)), list(range(dims))
     else:
+        if not isinstance(dims, list | tuple) or len(dims) != 2:
+            raise RuntimeError(
+                "tensordot expects dims to be int or tuple[list[int], list[int]] or list[list[int]] containing two lists, but got "
+                f"dims={dims}"
+            )
         left, right = ([d] if isinstance(d, int) else list(d) for d in dims)
     if len(left) != len(right):
         raise RuntimeError("both dimension lists should have same length")
     left, right = [normalize_dim(d, a.ndim) for d in left], [normalize_dim(d, b.ndim) for d in right]
     for x, y in zip(left, right, strict=True):
         if a._type.shape[x] != b._type.shape[y] and 1 not in (a._type.shape[x], b._type.shape[y]):
+            where = x - a.ndim if counted else x
             raise RuntimeError(
-                f"contracted dimensions need to match, but first has size {a._type.shape[x]} in dim {x} and second has size {b._type.shape[y]} in dim {y}"
+                f"contracted dimensions need to match, but first has size {a._type.shape[x]} in dim {where} and second has size "
+                f"{b._type.shape[y]} in dim {y}"
             )
     names_a, names_b = list(range(a.ndim)), list(range(100, 100 + b.ndim))
     for x, y in zip(left, right, strict=True):
@@ -221,26 +231,27 @@ def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
 # -- einsum
 
 
-def einsum(equation: str, *operands: Any) -> Tensor:
-    """Sum products over named dims: ``einsum("bij,bjk->bik", a, b)``; ``...`` names the rest."""
+def einsum(equation: Any, *operands: Any) -> Tensor:
+    """Sum products over named dims: ``einsum("bij,bjk->bik", a, b)``; ``...`` names the rest.
+
+    Names may be numbers, too: ``einsum(a, [0, 1, 2], b, [0, 2, 3], [0, 1, 3])``.
+    """
+    if isinstance(equation, Handle):
+        return _by_lists(equation, *operands)
     given = list(operands[0]) if len(operands) == 1 and isinstance(operands[0], list | tuple) else list(operands)
     if not given:
         raise RuntimeError("einsum(): must provide at least one operand")
     left, arrow, right = equation.replace(" ", "").partition("->")
     terms = left.split(",")
     if len(terms) != len(given):
-        fewer = "more" if len(terms) > len(given) else "fewer"
-        raise RuntimeError(
-            f"einsum(): {fewer} operands were provided than specified in the equation"
-            if fewer == "more"
-            else "einsum(): more operands were provided than specified in the equation"
-        )
+        which = "fewer" if len(terms) > len(given) else "more"
+        raise RuntimeError(f"einsum(): {which} operands were provided than specified in the equation")
     rest = max(
         (t.ndim - len(term.replace("...", "")) for t, term in zip(given, terms, strict=True) if "..." in term),
         default=0,
     )
     dots = [f".{i}" for i in range(rest)]
-    names = [_names(t, term, dots) for t, term in zip(given, terms, strict=True)]
+    names = [_names(i, t, term, dots) for i, (t, term) in enumerate(zip(given, terms, strict=True))]
     if arrow:
         out = _output(right, dots)
         missing = [n for n in out if n not in {x for term in names for x in term} and n not in dots]
@@ -248,15 +259,31 @@ def einsum(equation: str, *operands: Any) -> Tensor:
             raise RuntimeError(
                 f"einsum(): output subscript {missing[0]} does not appear in the equation for any input operand"
             )
-        if len(set(out)) != len(out):
-            raise RuntimeError("einsum(): output subscript appears more than once in the output")
+        twice = [n for n in out if out.count(n) > 1]
+        if twice:
+            raise RuntimeError(f"einsum(): output subscript {twice[0]} appears more than once in the output")
     else:
         flat = [n for term in names for n in term]
         out = dots + sorted({n for n in flat if flat.count(n) == 1 and n not in dots})
     return contract(given, names, out)
 
 
-def _names(t: Tensor, term: str, dots: list[str]) -> list[str]:
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+
+
+def _by_lists(*given: Any) -> Tensor:
+    """Read tensors and lists of numbers (or ``...``) in turn, and a last list for the result if there is one."""
+    tensors, lists = list(given[0 : len(given) // 2 * 2 : 2]), [*given[1::2], *(given[-1:] if len(given) % 2 else ())]
+    for names in lists:
+        for n in names:
+            if n is not Ellipsis and not 0 <= n < len(LETTERS):
+                raise RuntimeError(f"einsum(): invalid subscript given as number {n}, subscripts must be in the range [0, 52)")
+    terms = ["".join("..." if n is Ellipsis else LETTERS[n] for n in names) for names in lists]
+    equation = ",".join(terms[: len(tensors)])
+    return einsum(f"{equation}->{terms[-1]}" if len(given) % 2 else equation, *tensors)
+
+
+def _names(at: int, t: Tensor, term: str, dots: list[str]) -> list[str]:
     head, ellipsis, tail = term.partition("...")
     if any(not c.isalpha() for c in head + tail):
         bad = next(c for c in head + tail if not c.isalpha())
@@ -268,7 +295,7 @@ def _names(t: Tensor, term: str, dots: list[str]) -> list[str]:
     if len(out) != t.ndim:
         raise RuntimeError(
             f"einsum(): the number of subscripts in the equation ({len(head + tail)}) does not match the number of dimensions "
-            f"({t.ndim}) for operand 0 and no ellipsis was given"
+            f"({t.ndim}) for operand {at} and no ellipsis was given"
         )
     return out
 
@@ -281,11 +308,16 @@ def _output(term: str, dots: list[str]) -> list[str]:
 def contract(tensors: Sequence[Tensor], names: Sequence[list[Any]], out: list[Any]) -> Tensor:
     """Multiply tensors whose dims have names and add up over names that are not in ``out``, two at a time."""
     sizes: dict[Any, int] = {}
-    for t, term in zip(tensors, names, strict=True):
+    for i, (t, term) in enumerate(zip(tensors, names, strict=True)):
+        own: dict[Any, int] = {}
         for n, size in zip(term, t._type.shape, strict=True):
+            if own.setdefault(n, size) != size:
+                raise RuntimeError(
+                    f"einsum(): subscript {n} is repeated for operand {i} but the sizes don't match, {size} != {own[n]}"
+                )
             if sizes.get(n, 1) != 1 and size not in (1, sizes[n]):
                 raise RuntimeError(
-                    f"einsum(): subscript {n} has size {size} for operand 1 which does not broadcast with previously seen size {sizes[n]}"
+                    f"einsum(): subscript {n} has size {size} for operand {i} which does not broadcast with previously seen size {sizes[n]}"
                 )
             sizes[n] = max(sizes.get(n, 1), size) if size else 0
     work = [_diagonals(t, list(term)) for t, term in zip(tensors, names, strict=True)]

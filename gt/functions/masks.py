@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gt.functions import norms, statistics
 from gt.functions import reduce as red
-from gt.functions import statistics
 from gt.functions.numeric import logaddexp as plain_logaddexp
 from gt.functions.pointwise import abs as abs_
 from gt.functions.pointwise import where
@@ -26,7 +26,8 @@ def _dims(input: Tensor, dim: Any) -> tuple[int, ...]:
     if dim is None or (isinstance(dim, tuple | list) and not dim):
         return tuple(range(input.ndim))
     given = (dim,) if isinstance(dim, int) else tuple(dim)
-    return tuple(sorted({normalize_dim(d, input.ndim) for d in given})) if input.ndim else ()
+    dims = {normalize_dim(d, input.ndim) for d in given}
+    return tuple(sorted(dims)) if input.ndim else ()
 
 
 def _wide(input: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -194,7 +195,7 @@ def norm(
     x = input if dtype is None else cast(input, dtype_of(dtype))
     order = 2.0 if ord is None else ord
     fill = math.inf if order == -math.inf or order < 0 else 0.0
-    return statistics.power_norm(_filled(x, mask, fill), order, _dims(input, dim), keepdim)
+    return norms.power_norm(_filled(x, mask, fill), order, _dims(input, dim), keepdim)
 
 
 def var(

@@ -24,7 +24,7 @@ from gt.functions.promote import (
 )  # fmt: skip
 from gt.handle import Handle
 from gt.ir.ops import OPS
-from gt.ir.types import Scalar, bool_, broadcast_shapes, complex128, float32, float64
+from gt.ir.types import Scalar, bool_, broadcast_shapes, complex128, float32, float64, scalar_type
 from gt.trace import record
 
 if TYPE_CHECKING:
@@ -305,25 +305,13 @@ def complex(real: Tensor, imag: Tensor) -> Tensor:
             raise RuntimeError(f"Expected both inputs to be Half, Float or Double tensors but got {_pair(real, imag)}")
     if real._type.dtype is not imag._type.dtype:
         raise RuntimeError(
-            f"Expected object of scalar type {_scalar(real)} but got scalar type {_scalar(imag)} for second argument"
+            f"Expected object of scalar type {scalar_type(real.dtype)} but got scalar type {scalar_type(imag.dtype)} for second argument"
         )
     return binary(OPS["complex"], real, imag)
 
 
-def _scalar(t: Handle) -> str:
-    names = {
-        "float32": "Float",
-        "float64": "Double",
-        "float16": "Half",
-        "bfloat16": "BFloat16",
-        "int64": "Long",
-        "int32": "Int",
-    }
-    return names.get(t._type.dtype.name, t._type.dtype.name.capitalize())
-
-
 def _pair(a: Handle, b: Handle) -> str:
-    return f"{_scalar(a)} and {_scalar(b)}"
+    return f"{scalar_type(a.dtype)} and {scalar_type(b.dtype)}"
 
 
 def polar(abs: Tensor, angle: Tensor) -> Tensor:
@@ -364,7 +352,7 @@ def isclose(input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8
     """Say where |input - other| <= atol + rtol * |other|."""
     need_tensor("isclose", input=input, other=other)
     if input._type.dtype is not other._type.dtype:
-        raise RuntimeError(f"{_scalar(input)} did not match {_scalar(other)}")
+        raise RuntimeError(f"{scalar_type(input.dtype)} did not match {scalar_type(other.dtype)}")
     if rtol < 0 or atol < 0:
         name, value = ("rtol", rtol) if rtol < 0 else ("atol", atol)
         raise RuntimeError(f"{name} must be greater than or equal to zero, but got {value}")
@@ -426,7 +414,7 @@ def numel(input: Tensor) -> int:
     return input.numel()
 
 
-def broadcast_tensors(*tensors: Any) -> tuple[Tensor, ...]:
+def broadcast_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Expand all to the shape they broadcast to. Views."""
     given = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], list | tuple) else tensors
     shape = broadcast_shapes(*(t._type.shape for t in given))

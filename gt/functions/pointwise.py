@@ -24,7 +24,7 @@ from gt.functions.promote import (
 )  # fmt: skip
 from gt.handle import Handle
 from gt.ir.ops import OPS
-from gt.ir.types import DType, Scalar, dtype_of, int64
+from gt.ir.types import DType, Scalar, dtype_of, int64, scalar_type
 from gt.trace import record
 
 if TYPE_CHECKING:
@@ -44,11 +44,19 @@ def sub(input: Tensor, other: Tensor | Scalar, *, alpha: Scalar = 1) -> Tensor:
     """Subtract, elementwise with broadcasting: ``input - alpha * other``."""
     for t in (input, other):
         if isinstance(t, Handle) and t._type.dtype.kind == "b":
-            raise RuntimeError(
-                "Subtraction, the `-` operator, with a bool tensor is not supported. "
-                "If you are trying to invert a mask, use the `~` or `logical_not()` operator instead."
-            )
+            raise _no_difference(input, other)
     return binary(SUB, input, other if alpha == 1 else mul(other, alpha))  # type: ignore[arg-type]
+
+
+def _no_difference(*given: Any) -> RuntimeError:
+    if all(isinstance(t, Handle) and t._type.dtype.kind == "b" for t in given):
+        return RuntimeError(
+            "Subtraction, the `-` operator, with two bool tensors is not supported. Use the `^` or `logical_xor()` operator instead."
+        )
+    return RuntimeError(
+        "Subtraction, the `-` operator, with a bool tensor is not supported. If you are trying to invert a mask, use the `~` or "
+        "`logical_not()` operator instead."
+    )
 
 
 def rsub(input: Tensor, other: Tensor | Scalar) -> Tensor:
@@ -230,7 +238,7 @@ def where(condition: Tensor, input: Tensor | Scalar | None = None, other: Tensor
         return condition.nonzero(as_tuple=True)
     if condition.dtype.name not in ("bool", "uint8"):
         raise RuntimeError(
-            f"where expected condition to be a boolean tensor, but got a tensor with dtype {condition.dtype.name.capitalize()}"
+            f"where expected condition to be a boolean tensor, but got a tensor with dtype {scalar_type(condition.dtype)}"
         )
     tensors = [t._type for t in (input, other) if isinstance(t, Handle)]
     numbers = [t for t in (input, other) if not isinstance(t, Handle)]

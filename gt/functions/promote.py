@@ -130,6 +130,12 @@ C_NAMES = {
 }  # fmt: skip
 
 
+def c_name(dtype: DType) -> str:
+    """Give the name of the C type that some of torch's messages have for a dtype: long int for int64."""
+    named = {"int64": "long int", "int16": "short int", "int8": "signed char", "uint8": "unsigned char"}
+    return named.get(dtype.name) or C_NAMES.get(dtype.name, dtype.name)
+
+
 def check_fits(value: Any, dtype: DType, name: str = "") -> None:
     """Refuse a finite number that a dtype cannot hold, as torch where a number becomes a tensor's element.
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gt.functions.pointwise import sqrt, to_bool
-from gt.functions.promote import binary, cast, floated
+from gt.functions.promote import binary, cast, floated, operand
 from gt.functions.shape import narrow, squeeze
 from gt.handle import Handle
 from gt.ir.ops import OPS
-from gt.ir.types import DType, dtype_of, int64, normalize_dim, normalize_dims
+from gt.ir.types import DType, EmptyError, KindError, dtype_of, int64, normalize_dim, normalize_dims, scalar_type
 from gt.trace import record
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def mean(
     if input._type.dtype.kind not in "fc":
         raise RuntimeError(
             "mean(): could not infer output dtype. Input dtype must be either a floating point or complex dtype. "
-            f"Got: {input._type.dtype.name}"
+            f"Got: {scalar_type(input._type.dtype)}"
         )
     return record(OPS["mean"], (input,), _attrs(dims, keepdim, keepdims))
 
@@ -113,6 +113,8 @@ def _extreme(name: str, input: Tensor, dim: Any, keepdim: bool, axis: int | None
     if from_dim is None:
         _refuse_empty(name, input)
         return record(OPS[f"a{name}"], (input,), _attrs(tuple(range(input.ndim)), keepdim, keepdims))
+    if input.ndim and input._type.shape[normalize_dim(from_dim, input.ndim)] == 0:
+        raise EmptyError(f"{name}(): Expected reduction dim {normalize_dim(from_dim, input.ndim)} to have non-zero size.")
     keep = bool(keepdim if keepdims is None else keepdims)
     index = _arg(f"arg{name}", input, from_dim, True)
     values = (
@@ -125,7 +127,7 @@ def _extreme(name: str, input: Tensor, dim: Any, keepdim: bool, axis: int | None
 
 def _refuse_empty(name: str, input: Tensor) -> None:
     if input.numel() == 0:
-        raise RuntimeError(
+        raise EmptyError(
             f"{name}(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim with the 'dim' argument."
         )
 
@@ -144,6 +146,8 @@ def _arg(name: str, input: Tensor, dim: int | None, keepdim: bool) -> Tensor:
     if dim is None or not input.ndim:
         if dim is None:
             _refuse_empty(name, input)
+        else:
+            normalize_dim(dim, 0)
         flat = record(OPS["reshape"], (input,), (("shape", (input.numel(),)),))
         out = record(OPS[name], (flat,), (("dim", 0), ("keepdim", False)))
         return record(OPS["reshape"], (out,), (("shape", (1,) * input.ndim if keepdim else ()),)) if keepdim else out
@@ -168,7 +172,13 @@ def var(
     input: Tensor, dim: Dims = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = None,
     axis: Dims = None, keepdims: bool | None = None,
 ) -> Tensor:  # fmt: skip
-    """Give the variance over dims, divided by n - correction (1 unless ``unbiased`` is False)."""
+    """Give the variance over dims, divided by n - correction (1 unless ``unbiased`` is False). Dtypes: real for complex numbers."""
+    if isinstance(input, Handle) and input._type.dtype.kind not in "fc":
+        raise KindError(f"std and var only support floating point and complex dtypes, got {input._type!r}")
+    if isinstance(input, Handle) and input._type.dtype.kind == "c":
+        parts = (record(OPS[part], (input,)) for part in ("real", "imag"))
+        of_real, of_imag = (var(p, dim, unbiased, keepdim, correction=correction, axis=axis, keepdims=keepdims) for p in parts)
+        return binary(OPS["add"], of_real, of_imag)
     if isinstance(dim, bool):
         dim, unbiased = None, dim
     if correction is None:
@@ -181,8 +191,13 @@ def std(
     input: Tensor, dim: Dims = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = None,
     axis: Dims = None, keepdims: bool | None = None,
 ) -> Tensor:  # fmt: skip
-    """Give the standard deviation over dims; see ``var``."""
-    return sqrt(var(input, dim, unbiased, keepdim, correction=correction, axis=axis, keepdims=keepdims))
+    """Give the standard deviation over dims; see ``var``. Where it is 0, its gradient is 0."""
+    squared = var(input, dim, unbiased, keepdim, correction=correction, axis=axis, keepdims=keepdims)
+    if not squared._rg:
+        return sqrt(squared)
+    flat = record(OPS["eq"], (squared, operand(0.0, squared._type.dtype)))
+    safe = record(OPS["where"], (flat, operand(1.0, squared._type.dtype), squared))
+    return record(OPS["where"], (flat, operand(0.0, squared._type.dtype), sqrt(safe)))
 
 
 def logsumexp(input: Tensor, dim: Dims, keepdim: bool = False) -> Tensor:
@@ -194,18 +209,16 @@ def cumsum(input: Tensor, dim: int, *, dtype: DType | str | None = None) -> Tens
     """Add up along a dim, keeping every partial sum. Dtypes: integers and bool give int64."""
     kind = input._type.dtype
     out = dtype_of(dtype) if dtype is not None else (int64 if kind.kind in "bui" else kind)
-    if not input.ndim:
-        return cast(input, out)
-    return record(OPS["cumsum"], (cast(input, out),), (("dim", normalize_dim(dim, input.ndim)),))
+    d = normalize_dim(dim, input.ndim)
+    return record(OPS["cumsum"], (cast(input, out),), (("dim", d),)) if input.ndim else cast(input, out)
 
 
 def cumprod(input: Tensor, dim: int, *, dtype: DType | str | None = None) -> Tensor:
     """Multiply along a dim, keeping every partial product. Dtypes: integers and bool give int64."""
     kind = input._type.dtype
     out = dtype_of(dtype) if dtype is not None else (int64 if kind.kind in "bui" else kind)
-    if not input.ndim:
-        return cast(input, out)
-    return record(OPS["cumprod"], (cast(input, out),), (("dim", normalize_dim(dim, input.ndim)),))
+    d = normalize_dim(dim, input.ndim)
+    return record(OPS["cumprod"], (cast(input, out),), (("dim", d),)) if input.ndim else cast(input, out)
 
 
 def count_nonzero(input: Tensor, dim: Dims = None) -> Tensor:
@@ -228,18 +241,18 @@ def _softmax(name: str, input: Tensor, dim: int | None, dtype: DType | str | Non
         raise TypeError(f"{name}() missing required argument 'dim'")
     if dtype is not None:
         input = cast(input, dtype_of(dtype))
+    d = normalize_dim(dim, input.ndim)
     if not input.ndim:
         return record(OPS["reshape"], (_softmax(name, input.reshape(1), 0, None),), (("shape", ()),))
-    return record(OPS[name], (input,), (("dim", normalize_dim(dim, input.ndim)),))
+    return record(OPS[name], (input,), (("dim", d),))
 
 
 def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> ValuesIndices:
     """Sort along ``dim``; NaN counts as the largest; equal elements keep their order."""
+    d = normalize_dim(dim, input.ndim)
     if not input.ndim:
         return ValuesIndices(input.clone(), argmax(input))
-    return ValuesIndices(
-        *record(OPS["sort"], (input,), (("dim", normalize_dim(dim, input.ndim)), ("descending", bool(descending))))
-    )
+    return ValuesIndices(*record(OPS["sort"], (input,), (("dim", d), ("descending", bool(descending)))))
 
 
 def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Tensor:

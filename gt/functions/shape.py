@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gt.functions.promote import cast
 from gt.handle import Handle, take_view
 from gt.ir.ops import OPS
-from gt.ir.types import DimError, Shape, ShapeError, normalize_dim, result_type
+from gt.ir.types import DimError, Shape, ShapeError, normalize_dim, result_type, scalar_type
 from gt.trace import record
 from gt.views import reshape_strides, view_strides
 
@@ -31,8 +31,14 @@ def ints(args: tuple[Any, ...]) -> tuple[int, ...]:
         or len(args) == 1
         and isinstance(args[0], tuple | list)
     ):
+        if not hasattr(args[0], "__iter__"):
+            raise TypeError(f"expected sizes and dims to be ints, got {type(args[0]).__name__}")
         args = tuple(args[0])
-    return tuple([a if a.__class__ is int else a.__index__() for a in args])
+    try:
+        return tuple([a if a.__class__ is int else a.__index__() for a in args])
+    except AttributeError:
+        bad = next(a for a in args if not hasattr(a, "__index__"))
+        raise TypeError(f"expected sizes and dims to be ints, got {type(bad).__name__} in {args}") from None
 
 
 def infer_shape(shape: Shape, numel: int) -> Shape:
@@ -107,9 +113,15 @@ def ravel(input: Tensor) -> Tensor:
 
 def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
     """Split dim ``dim`` into several."""
-    d = normalize_dim(dim, input.ndim)
+    d = has_dim(dim, input)
     s = input._type.shape
-    return reshape(input, (*s[:d], *infer_shape(tuple(sizes), s[d]), *s[d + 1 :]))
+    try:
+        split = infer_shape(tuple(sizes), s[d])
+    except ShapeError:
+        raise ShapeError(
+            f"unflatten: Provided sizes {list(sizes)} don't multiply up to the size of dim {d} ({s[d]}) in the input tensor"
+        ) from None
+    return reshape(input, (*s[:d], *split, *s[d + 1 :]))
 
 
 def permute(input: Tensor, *args: Any, dims: Any = None) -> Tensor:
@@ -198,7 +210,7 @@ def expand(input: Tensor, *sizes: Any, implicit: bool = False) -> Tensor:
     target, s = ints(sizes), input._type.shape
     if len(target) < len(s):
         raise RuntimeError(
-            f"expand(gt.{input.dtype.name}{list(s)}, size={list(target)}): the number of sizes provided ({len(target)}) must be "
+            f"expand(gt.{scalar_type(input.dtype)}Tensor{{{list(s)}}}, size={list(target)}): the number of sizes provided ({len(target)}) must be "
             f"greater or equal to the number of dimensions in the tensor ({len(s)})"
         )
     lead = len(target) - len(s)
@@ -252,7 +264,7 @@ def tile(input: Tensor, *args: Any, dims: Any = None) -> Tensor:
 def cat(tensors: Sequence[Tensor], dim: int = 0, *, axis: int | None = None) -> Tensor:
     """Join along ``dim``; dtypes promote. Empty 1-d tensors are skipped, as torch does."""
     if isinstance(tensors, Handle) or not len(tensors):
-        raise RuntimeError("torch.cat(): expected a non-empty list of Tensors")
+        raise ValueError("torch.cat(): expected a non-empty list of Tensors")
     dtype = result_type([t._type for t in tensors])
     kept = [t for t in tensors if t._type.shape != (0,)] or [tensors[0]]
     first = kept[0]
@@ -291,14 +303,20 @@ def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
 
 def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
     """Give ``length`` elements of ``dim`` from ``start`` on. A view."""
+    if not input.ndim:
+        raise RuntimeError("narrow() cannot be applied to a 0-dim tensor.")
     d = normalize_dim(dim, input.ndim)
     size = input._type.shape[d]
     if isinstance(start, Handle) and (start.ndim or start.dtype.kind not in "ui"):
         raise RuntimeError("start must be an 0-dim integral Tensor.")
+    if not hasattr(start, "__index__"):
+        raise TypeError(f"narrow(): argument 'start' (position 3) must be int, not {type(start).__name__}")
     start = start.__index__()
     if start < 0:
         start += size
-    if length < 0 or start < 0 or start + length > size:
+    if length < 0:
+        raise RuntimeError("narrow(): length must be non-negative.")
+    if start < 0 or start + length > size:
         raise RuntimeError(f"start ({start}) + length ({length}) exceeds dimension size ({size}).")
     return slice_dim(input, d, start, start + length)
 
@@ -355,15 +373,25 @@ def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     """Cut into at most ``chunks`` pieces of equal size (the last may be smaller). Views."""
     if chunks < 1:
         raise RuntimeError(f"chunk expects `chunks` to be greater than 0, got: {chunks}")
+    if not input.ndim:
+        raise RuntimeError("chunk expects at least a 1-dimensional tensor")
     size = input._type.shape[normalize_dim(dim, input.ndim)]
     if not size:
         return tuple(split(input, [0] * chunks, dim))
     return split(input, -(-size // chunks), dim)
 
 
+def has_dim(dim: int, input: Tensor) -> int:
+    """Map a possibly negative dim to its number. Errors: DimError, also for a tensor without dims."""
+    d = normalize_dim(dim, input.ndim)
+    if not input.ndim:
+        raise DimError(f"Dimension specified as {dim} but tensor has no dimensions")
+    return d
+
+
 def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
     """Give each index of ``dim`` as a tensor. Views."""
-    d = normalize_dim(dim, input.ndim)
+    d = has_dim(dim, input)
     return tuple(select(input, d, i) for i in range(input._type.shape[d]))
 
 

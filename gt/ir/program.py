@@ -15,7 +15,7 @@ import msgspec
 from gt.ir.graph import Attrs, AttrValue, Coord, Graph, Location, Node, Stage, Value
 from gt.ir.mesh import Mesh, Reduction, Sharding
 from gt.ir.ops import OPS
-from gt.ir.signals import PlanOptions, SignalConfig
+from gt.ir.signals import PlanOptions, Precision, SignalConfig
 from gt.ir.types import DTYPES, DType, TensorType
 
 MAX_NODES = 200_000
@@ -107,6 +107,7 @@ class Program(msgspec.Struct, frozen=True):
     ``scalars``: slot and dtype of each run-time scalar, in the order of the graph.
     ``donated``: slots of inputs that this program overwrites. No Coord is left in the attributes: they hold this
     worker's own numbers. ``peak_nbytes``: the most memory alive at once, inputs included, by the planner's estimate.
+    ``float32_matmul``: how exactly float32 matrices are multiplied, see ``PlanOptions``.
     """
 
     worker: int
@@ -118,6 +119,7 @@ class Program(msgspec.Struct, frozen=True):
     donated: tuple[int, ...] = ()
     name: str = ""
     peak_nbytes: int = 0
+    float32_matmul: Precision = "highest"
 
     @property
     def collectives(self) -> tuple[Collective, ...]:

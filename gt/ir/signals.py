@@ -85,19 +85,24 @@ class SignalConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.shard is not None or bool(self.params)
 
 
+Precision = Literal["highest", "high", "medium"]
+
+
 class PlanOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a client asks of the planning of all its work, beside signals.
 
     ``auto``: what is done with tensors that no signal places: "off" keeps them whole, "rows" splits created tensors of
     two dims or more by rows where the workers divide them, "search" looks for the fastest placement of the whole graph
     within ``memory_bytes`` of each worker. ``strict``: a value moved that nobody asked to move is an error.
-    ``comm_bytes``: more bytes than these sent by one worker in one run are an error.
+    ``comm_bytes``: more bytes than these sent by one worker in one run are an error. ``float32_matmul``: how exactly products of
+    float32 matrices are computed, in the words of torch.set_float32_matmul_precision.
     """
 
     auto: Literal["off", "rows", "search"] = "off"
     strict: bool = False
     comm_bytes: int | None = None
     memory_bytes: int | None = None
+    float32_matmul: Precision = "highest"
 
 
 def mesh_axes(given: Mapping[str, int] | Iterable[Any]) -> MeshAxes:

@@ -27,6 +27,14 @@ class ShapeError(TypeMismatch, RuntimeError, ValueError):
     """Shapes that do not fit together; also a RuntimeError, which is what torch raises."""
 
 
+class KindError(TypeMismatch, NotImplementedError):
+    """A dtype that an op is not made for; also a NotImplementedError, which is what torch raises."""
+
+
+class EmptyError(ShapeError, IndexError):
+    """A reduction over no elements that has no value; also an IndexError, which is what torch raises."""
+
+
 class DimError(IndexError):
     """A dim or index outside the tensor's range."""
 
@@ -64,6 +72,18 @@ class DType:
         return self.kind == "c"
 
     @property
+    def is_signed(self) -> bool:
+        return self.kind in "ifc"
+
+    def to_complex(self) -> DType:
+        """Give the complex dtype whose parts have this dtype."""
+        return complex_dtype(self)
+
+    def to_real(self) -> DType:
+        """Give the dtype of a complex dtype's parts."""
+        return real_dtype(self)
+
+    @property
     def is_differentiable(self) -> bool:
         return self.kind in "fc"
 
@@ -94,8 +114,17 @@ SHORT: dict[DType, str] = {
     float16: "f16", bfloat16: "bf16", float32: "f32", float64: "f64", complex64: "c64",
     complex128: "c128",
 }  # fmt: skip
+SCALAR_TYPES = {
+    "bool": "Bool", "uint8": "Byte", "int8": "Char", "int16": "Short", "int32": "Int", "int64": "Long", "float16": "Half",
+    "bfloat16": "BFloat16", "float32": "Float", "float64": "Double", "complex64": "ComplexFloat", "complex128": "ComplexDouble",
+}  # fmt: skip
 LONG: dict[str, DType] = {short: dtype for dtype, short in SHORT.items()}
 _FROM_NUMPY = {d.numpy: d for d in reversed(DTYPES) if d is not bfloat16}
+
+
+def scalar_type(dtype: DType) -> str:
+    """Give the name that torch's messages have for a dtype: Long for int64."""
+    return SCALAR_TYPES[dtype.name]
 
 
 def dtype_of(value: DType | str | type | np.dtype[np.generic]) -> DType:
@@ -268,7 +297,8 @@ def broadcast_shapes(*shapes: Shape) -> Shape:
     ndim = max(map(len, shapes), default=0)
     out = [1] * ndim
     for shape in shapes:
-        for i, size in enumerate(shape, ndim - len(shape)):
+        for i in range(ndim - 1, ndim - 1 - len(shape), -1):
+            size = shape[i - ndim]
             if size != 1:
                 if out[i] not in (1, size):
                     raise ShapeError(

@@ -9,8 +9,8 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from gt.handle import COPY, Handle
-from gt.trace import record
+from gt.function import Function
+from gt.handle import Handle
 
 Hook = Callable[..., Any]
 Table = dict[int, Any]
@@ -99,59 +99,76 @@ def _after(module: Any, hook: Hook, with_kwargs: bool, args: tuple[Any, ...], kw
     return hook(module, args, kwargs, out) if with_kwargs else hook(module, args, out)
 
 
-class _Backward:
-    """Collects the gradients of a call's outputs and inputs for a module's backward hooks.
+class _Watched(Function):
+    """Hands tensors on, and all their gradients at once to a callback, whose answer replaces them."""
 
-    Gradients reach outputs first. One differentiable input is served: its gradient comes last, and may be replaced.
-    """
+    @staticmethod
+    def forward(ctx: Any, seen: Callable[[tuple[Any, ...]], tuple[Any, ...]], *tensors: Any) -> tuple[Any, ...]:
+        ctx.seen = seen
+        ctx.set_materialize_grads(False)
+        return tensors
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
+        return None, *ctx.seen(grads)
+
+
+def _watched(values: tuple[Any, ...], seen: Callable[[tuple[Any, ...]], tuple[Any, ...]]) -> tuple[Any, ...]:
+    """Pass those of ``values`` that want gradients through ``_Watched``; ``seen`` gets and gives one for each value."""
+    tracked = [i for i, v in enumerate(values) if isinstance(v, Handle) and v._rg]
+    if not tracked:
+        return values
+
+    def spread(grads: tuple[Any, ...]) -> tuple[Any, ...]:
+        each: list[Any] = [None] * len(values)
+        for i, g in zip(tracked, grads, strict=True):
+            each[i] = g
+        given = seen(tuple(each))
+        return tuple(given[i] for i in tracked)
+
+    out = list(values)
+    for i, passed in zip(tracked, _Watched.apply(spread, *(values[i] for i in tracked)), strict=True):
+        out[i] = passed
+    return tuple(out)
+
+
+class _Backward:
+    """Calls a module's backward hooks: gradients reach the call's outputs first, then its inputs."""
 
     def __init__(self, module: Any) -> None:
         self.module = module
-        self.grad_output: list[Any] = []
-        self.input: int | None = None
-        self.count = 0
+        self.grad_output: tuple[Any, ...] = ()
+        self.num_inputs = 0
+        self.reaches_inputs = False
 
     def inputs(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        self.count = len(args)
-        tracked = [i for i, a in enumerate(args) if isinstance(a, Handle) and a._rg]
-        if len(tracked) > 1:
-            raise NotImplementedError(
-                "full backward hooks are supported on modules with one differentiable input: use tensor.register_hook on each of several"
-            )
-        if not tracked:
-            return args
-        self.input = tracked[0]
-        passed = record(COPY, (args[self.input],))
-        passed.register_hook(self._input_gradient)
-        return (*args[: self.input], passed, *args[self.input + 1 :])
+        self.num_inputs = len(args)
+        self.reaches_inputs = any(isinstance(a, Handle) and a._rg for a in args)
+        return _watched(args, self._input_gradients)
 
     def outputs(self, out: Any) -> Any:
-        each = [out] if isinstance(out, Handle) else list(out) if isinstance(out, tuple) else None
-        if each is None:
-            raise NotImplementedError(f"full backward hooks need a tensor or a tuple as output, got {type(out).__name__}")
-        self.grad_output = [None] * len(each)
-        for i, value in enumerate(each):
-            if isinstance(value, Handle) and value._rg:
-                each[i] = record(COPY, (value,))
-                each[i].register_hook(lambda g, i=i: self._output_gradient(i, g))
-        return each[0] if isinstance(out, Handle) else tuple(each)
+        if isinstance(out, Handle):
+            return _watched((out,), self._output_gradients)[0]
+        return _watched(out, self._output_gradients) if isinstance(out, tuple) else out
 
-    def _output_gradient(self, i: int, g: Any) -> Any:
-        self.grad_output[i] = g
+    def _output_gradients(self, grads: tuple[Any, ...]) -> tuple[Any, ...]:
         for hook in list(self.module._backward_pre_hooks.values()):
-            changed = hook(self.module, tuple(self.grad_output))
-            if changed is not None:
-                self.grad_output = list(changed) if isinstance(changed, tuple) else [changed]
-        if self.input is None:
-            for hook in list(self.module._backward_hooks.values()):
-                hook(self.module, (None,) * self.count, tuple(self.grad_output))
-        return self.grad_output[i]
+            grads = _replaced(hook(self.module, grads), grads, "backward pre hook", "grad_output")
+        self.grad_output = grads
+        if not self.reaches_inputs:
+            self._input_gradients((None,) * self.num_inputs)
+        return grads
 
-    def _input_gradient(self, g: Any) -> Any:
-        assert self.input is not None
-        grads: tuple[Any, ...] = tuple(g if i == self.input else None for i in range(self.count))
+    def _input_gradients(self, grads: tuple[Any, ...]) -> tuple[Any, ...]:
         for hook in list(self.module._backward_hooks.values()):
-            changed = hook(self.module, grads, tuple(self.grad_output))
-            if changed is not None:
-                grads = changed if isinstance(changed, tuple) else (changed,)
-        return grads[self.input]
+            grads = _replaced(hook(self.module, grads, self.grad_output), grads, "Backward hook", "grad_input")
+        return grads
+
+
+def _replaced(given: Any, grads: tuple[Any, ...], what: str, name: str) -> tuple[Any, ...]:
+    if given is None:
+        return grads
+    new = given if isinstance(given, tuple) else (given,)
+    if len(new) != len(grads):
+        raise RuntimeError(f"{what} returned an invalid number of {name}, got {len(new)}, but expected {len(grads)}")
+    return new

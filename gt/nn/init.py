@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gt.autograd import no_grad
-from gt.functions.create import eye, from_numpy, rand
+from gt.functions.create import eye, from_numpy
+from gt.functions.draw import rand
 from gt.functions.reduce import argsort
 from gt.ir.ops import OPS
+from gt.ir.types import float64
 from gt.trace import record
 
 if TYPE_CHECKING:
@@ -77,9 +79,9 @@ def trunc_normal_(
     cdf = lambda x: (1.0 + math.erf(x / math.sqrt(2.0))) / 2.0  # noqa: E731
     low, high = cdf((a - mean) / std), cdf((b - mean) / std)
     with no_grad():
-        u = rand(tensor.shape, dtype=tensor.dtype, generator=generator) * (2 * high - 2 * low) + (2 * low - 1)
+        u = rand(tensor.shape, dtype=float64, generator=generator) * (2 * high - 2 * low) + (2 * low - 1)
         normal = record(OPS["erfinv"], (u,))
-        return tensor.copy_((normal * (std * math.sqrt(2.0)) + mean).clamp(a, b))
+        return tensor.copy_((normal * (std * math.sqrt(2.0)) + mean).clamp(a, b))  # in float64, rounded once
 
 
 def constant_(tensor: Tensor, val: float) -> Tensor:

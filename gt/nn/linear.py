@@ -101,11 +101,8 @@ class Embedding(Module):
         _freeze: bool = False, device: Any = None, dtype: Any = None,
     ) -> None:  # fmt: skip
         super().__init__()
-        if max_norm is not None or scale_grad_by_freq or sparse:
-            raise NotImplementedError(
-                "Embedding: max_norm, scale_grad_by_freq and sparse are not supported: renormalise the weight under no_grad(), and use dense "
-                "gradients"
-            )
+        if sparse:
+            raise NotImplementedError("Embedding: sparse=True is not supported: gradients are dense")
         if padding_idx is not None:
             if not -num_embeddings <= padding_idx < num_embeddings:
                 raise AssertionError("Padding_idx must be within num_embeddings")
@@ -140,12 +137,53 @@ class Embedding(Module):
         return cls(rows, columns, padding_idx, _weight=embeddings, _freeze=freeze, **options)
 
     def forward(self, input: Tensor) -> Tensor:
-        return F.embedding(input, self.weight, self.padding_idx)
+        return F.embedding(input, self.weight, self.padding_idx, self.max_norm, self.norm_type, self.scale_grad_by_freq)
 
     def extra_repr(self) -> str:
-        return f"{self.num_embeddings}, {self.embedding_dim}" + (
-            f", padding_idx={self.padding_idx}" if self.padding_idx is not None else ""
+        pad = f", padding_idx={self.padding_idx}" if self.padding_idx is not None else ""
+        return f"{self.num_embeddings}, {self.embedding_dim}{pad}{self._norms()}"
+
+    def _norms(self) -> str:
+        return (
+            (f", max_norm={self.max_norm!r}" if self.max_norm is not None else "")
+            + (f", norm_type={self.norm_type!r}" if self.norm_type != 2 else "")
+            + (f", scale_grad_by_freq={self.scale_grad_by_freq!r}" if self.scale_grad_by_freq else "")
         )
+
+
+class EmbeddingBag(Embedding):
+    """Sums, means or maxima of bags of rows of a table."""
+
+    def __init__(
+        self, num_embeddings: int, embedding_dim: int, max_norm: float | None = None, norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False, mode: str = "mean", sparse: bool = False, _weight: Tensor | None = None,
+        include_last_offset: bool = False, padding_idx: int | None = None, device: Any = None, dtype: Any = None, _freeze: bool = False,
+    ) -> None:  # fmt: skip
+        options = (padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
+        super().__init__(num_embeddings, embedding_dim, *options, _weight=_weight, _freeze=_freeze, dtype=dtype)
+        self.mode, self.include_last_offset = mode, include_last_offset
+
+    @classmethod
+    def from_pretrained(cls, embeddings: Tensor, freeze: bool = True, *args: Any, **options: Any) -> EmbeddingBag:
+        """Make a layer of a given table; ``args``: max_norm, norm_type and on, as torch orders them."""
+        if embeddings.ndim != 2:
+            raise AssertionError("Embeddings parameter is expected to be 2-dimensional")
+        named = ("max_norm", "norm_type", "scale_grad_by_freq", "mode", "sparse", "include_last_offset", "padding_idx")
+        given = dict(zip(named, args, strict=False)) | options
+        rows, columns = embeddings.shape
+        return cls(rows, columns, _weight=embeddings, _freeze=freeze, **given)
+
+    def forward(
+        self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None  # type: ignore[override]
+    ) -> Tensor:  # fmt: skip
+        return F.embedding_bag(
+            input, self.weight, offsets, self.max_norm, self.norm_type, self.scale_grad_by_freq, self.mode, self.sparse,
+            per_sample_weights, self.include_last_offset, self.padding_idx,
+        )  # fmt: skip
+
+    def extra_repr(self) -> str:
+        pad = f", padding_idx={self.padding_idx!r}" if self.padding_idx is not None else ""
+        return f"{self.num_embeddings}, {self.embedding_dim}{self._norms()}, mode={self.mode!r}{pad}"
 
 
 class Flatten(Module):

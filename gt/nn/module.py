@@ -33,9 +33,11 @@ class Module(StateMixin):
     _parameters: dict[str, Parameter | None]
     _buffers: dict[str, Tensor | None]
     _modules: dict[str, Module | None]
+    _path: str  # of the attributes that lead here from the root, each followed by a dot
 
     def __init__(self) -> None:
-        self.__dict__.update({"training": True, "_non_persistent": set(), **{name: {} for name in (*TABLES, *HOOKS)}})
+        tables: dict[str, Any] = {name: {} for name in (*TABLES, *HOOKS)}
+        self.__dict__.update({"training": True, "_non_persistent": set(), "_path": "", **tables})
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -67,7 +69,7 @@ class Module(StateMixin):
             self.register_parameter(name, value)
         elif isinstance(value, Module):
             self._forget(name, "_modules")
-            self._modules[name] = value
+            self._hold(name, value)
         elif isinstance(value, Buffer):
             persistent = value.persistent and name not in self._non_persistent
             self._forget(name, "_buffers")
@@ -137,7 +139,7 @@ class Module(StateMixin):
                     f"Cannot assign non-leaf Tensor to parameter '{name}'. Model parameters must be created explicitly. To express '{name}' "
                     "as a function of another Tensor, compute the value in the forward() method."
                 )
-            param._name = param._name or name
+            param._name = param._name or self._path + name
         self._parameters[name] = param
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
@@ -145,6 +147,8 @@ class Module(StateMixin):
         self._check_name("buffer", name, "_buffers")
         if tensor is not None and not isinstance(tensor, Handle):
             raise TypeError(f"cannot assign '{type(tensor).__name__}' object to buffer '{name}' (torch Tensor or None required)")
+        if tensor is not None:
+            tensor._name = tensor._name or self._path + name
         self._buffers[name] = tensor
         (self._non_persistent.discard if persistent else self._non_persistent.add)(name)
 
@@ -153,7 +157,23 @@ class Module(StateMixin):
         if module is not None and not isinstance(module, Module):
             raise TypeError(f"{type(module).__name__} is not a Module subclass")
         self._check_name("module", name, "_modules")
+        self._hold(name, module)
+
+    def _hold(self, name: str, module: Module | None) -> None:
         self._modules[name] = module
+        if module is not None and not module.__dict__.get("_path"):  # one that is shared keeps its first name
+            module._take_path(f"{self._path}{name}.")
+
+    def _take_path(self, path: str) -> None:
+        """Say what leads here from the root: rules for parameters know them by the dotted names of ``named_parameters``."""
+        before = self.__dict__.get("_path", "")
+        self.__dict__["_path"] = path
+        for name, t in (*self._parameters.items(), *self._buffers.items()):
+            if t is not None and t._name == before + name:
+                t._name = path + name
+        for name, module in self._modules.items():
+            if module is not None and module.__dict__.get("_path") == f"{before}{name}.":
+                module._take_path(f"{path}{name}.")
 
     def register_module(self, name: str, module: Module | None) -> None:
         """Do ``add_module``."""

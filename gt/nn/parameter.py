@@ -44,9 +44,9 @@ def _adopt(self: Tensor, data: Tensor) -> None:
         raise TypeError(f"{type(self).__name__}(): expected a gt.Tensor, got {type(data).__name__}")
     self._type = data._type
     source = data if data._base is None else data.clone()
-    self._trace, self._index, self._buffer = source._trace, source._index, source._buffer
-    self._tape = None
-    if self._trace is not None:
+    if source._trace is None:
+        self._buffer = source._buffer
+    else:
         with no_tape():
             self._adopt(record(ALIAS, (source,)))
 

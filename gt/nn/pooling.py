@@ -51,6 +51,12 @@ class MaxPool1d(MaxPool2d):
     function = staticmethod(F.max_pool1d)
 
 
+class MaxPool3d(MaxPool2d):
+    """The largest of each window of [n, c, d, h, w]."""
+
+    function = staticmethod(F.max_pool3d)
+
+
 class AvgPool1d(Module):
     """The average of each window of [n, c, l]."""
 
@@ -77,6 +83,8 @@ class AvgPool1d(Module):
 class AvgPool2d(Module):
     """The average of each window of [n, c, h, w]."""
 
+    function: Any = staticmethod(F.avg_pool2d)
+
     def __init__(
         self, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False, count_include_pad: bool = True,
         divisor_override: int | None = None,
@@ -87,7 +95,7 @@ class AvgPool2d(Module):
         self.count_include_pad, self.divisor_override = count_include_pad, divisor_override
 
     def forward(self, input: Tensor) -> Tensor:
-        return F.avg_pool2d(
+        return type(self).function(
             input,
             self.kernel_size,
             self.stride,
@@ -99,6 +107,12 @@ class AvgPool2d(Module):
 
     def extra_repr(self) -> str:
         return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
+
+
+class AvgPool3d(AvgPool2d):
+    """The average of each window of [n, c, d, h, w]."""
+
+    function = staticmethod(F.avg_pool3d)
 
 
 class LPPool2d(Module):
@@ -123,6 +137,12 @@ class LPPool1d(LPPool2d):
     function = staticmethod(F.lp_pool1d)
 
 
+class LPPool3d(LPPool2d):
+    """The p-norm of each window of [n, c, d, h, w]."""
+
+    function = staticmethod(F.lp_pool3d)
+
+
 class AdaptiveAvgPool2d(Module):
     """Averages of ``output_size`` that cover the last two dims."""
 
@@ -145,6 +165,12 @@ class AdaptiveAvgPool1d(AdaptiveAvgPool2d):
     function = staticmethod(F.adaptive_avg_pool1d)
 
 
+class AdaptiveAvgPool3d(AdaptiveAvgPool2d):
+    """Averages of ``output_size`` that cover the last three dims."""
+
+    function = staticmethod(F.adaptive_avg_pool3d)
+
+
 class AdaptiveMaxPool2d(Module):
     """Maxima of ``output_size`` that cover the last two dims."""
 
@@ -165,3 +191,42 @@ class AdaptiveMaxPool1d(AdaptiveMaxPool2d):
     """Maxima of ``output_size`` that cover the last dim."""
 
     function = staticmethod(F.adaptive_max_pool1d)
+
+
+class AdaptiveMaxPool3d(AdaptiveMaxPool2d):
+    """Maxima of ``output_size`` that cover the last three dims."""
+
+    function = staticmethod(F.adaptive_max_pool3d)
+
+
+class MaxUnpool2d(Module):
+    """Values at the places that ``MaxPool2d`` found them, zeros elsewhere."""
+
+    function: Any = staticmethod(F.max_unpool2d)
+    dims = 2
+
+    def __init__(self, kernel_size: Any, stride: Any = None, padding: Any = 0) -> None:
+        super().__init__()
+        each = lambda v: (v,) * self.dims if isinstance(v, int) else tuple(v)  # noqa: E731 - torch shows these as tuples
+        self.kernel_size, self.stride = each(kernel_size), each(kernel_size if stride is None else stride)
+        self.padding = each(padding)
+
+    def forward(self, input: Tensor, indices: Tensor, output_size: Any = None) -> Tensor:
+        return type(self).function(input, indices, self.kernel_size, self.stride, self.padding, output_size)
+
+    def extra_repr(self) -> str:
+        return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
+
+
+class MaxUnpool1d(MaxUnpool2d):
+    """Values at the places that ``MaxPool1d`` found them, zeros elsewhere."""
+
+    function = staticmethod(F.max_unpool1d)
+    dims = 1
+
+
+class MaxUnpool3d(MaxUnpool2d):
+    """Values at the places that ``MaxPool3d`` found them, zeros elsewhere."""
+
+    function = staticmethod(F.max_unpool3d)
+    dims = 3

@@ -14,6 +14,7 @@ import math
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -22,10 +23,11 @@ from gt.functions import create
 from gt.functions.promote import cast, operand
 from gt.handle import Handle
 from gt.ir.graph import Attrs
+from gt.ir.opdef import OpDef
 from gt.ir.ops import OPS
-from gt.ir.types import float32, float64
+from gt.ir.types import Scalar, float32, float64
 from gt.tensor import Tensor
-from gt.trace import record, settle, state
+from gt.trace import Number, record, record_into, settle, state
 
 Group = dict[str, Any]
 INF = math.inf
@@ -45,6 +47,8 @@ class HookHandle:
 
 class Optimizer:
     """Base of all optimizers."""
+
+    _numbers: list[Scalar] | None = None  # while a step is replayed: its learning rate, counts and what follows from them
 
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
         self.defaults = defaults
@@ -136,12 +140,28 @@ class Optimizer:
             for group in self.param_groups:
                 params = [p for p in group["params"] if p._grad is not None]
                 if params:
-                    self._step(group, params)
+                    self._step_recorded(group, params)
         state.trace.end_step()
         self._opt_called = True
         for hook in list(self._hooks["step_post"]):
             hook(self, (closure,) if closure is not None else (), {})
         return loss
+
+    def _step_recorded(self, group: Group, params: list[Any]) -> None:
+        if state.recorder is None:
+            self._step(group, params)
+        else:
+            with state.recorder.fresh(partial(self._numbers_of, group, params)):
+                self._step(group, params)
+
+    def _numbers_of(self, group: Group, params: list[Any]) -> list[Scalar]:
+        """Count a step and give its numbers as ``_step`` would record them, without recording anything."""
+        self._numbers = []
+        try:
+            self._step(group, params)
+            return self._numbers
+        finally:
+            self._numbers = None
 
     def _step(self, group: Group, params: list[Any]) -> None:
         raise NotImplementedError(f"{type(self).__name__} does not say how it steps")
@@ -164,12 +184,14 @@ class Optimizer:
         for p in params:
             by_dtype.setdefault(p._type.dtype, []).append(p)
         numbers = [scalar(s) for s in scalars]
+        if self._numbers is not None:
+            self._numbers += [n.value for n in numbers if isinstance(n, Number)] * len(by_dtype)
+            return
         for each in by_dtype.values():
             held = [self.state[p][name] for name in states for p in each]
             targets = [*each, *held]
-            out = record(OPS[op], (*each, *[p._grad for p in each], *held, *numbers), (("num", len(each)), *attrs))
-            for target, value in zip(targets, out if isinstance(out, tuple) else (out,), strict=True):
-                target._assign(value)
+            inputs = (*each, *[p._grad for p in each], *held, *numbers)
+            update(OPS[op], inputs, (("num", len(each)), *attrs), targets)
 
     # -- hooks
 
@@ -246,6 +268,16 @@ class Optimizer:
         for i, g in enumerate(self.param_groups):
             text += f"\nParameter Group {i}\n" + "".join(f"    {k}: {g[k]}\n" for k in sorted(g) if k != "params")
         return text + ")"
+
+
+def update(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs, targets: list[Any]) -> None:
+    """Record one node and let each target take its result."""
+    if all(t._base is None for t in targets):
+        record_into(op, inputs, attrs, targets)
+        return
+    out = record(op, inputs, attrs)  # a view writes its base too
+    for target, value in zip(targets, out if isinstance(out, tuple) else (out,), strict=True):
+        target._assign(value)
 
 
 def _name_apart(group: Group, given: list[Any]) -> None:

@@ -689,9 +689,11 @@ class DispatcherState:
         self.groups = {g for g in self.groups if worker.id not in g}
         for other in self.workers.values():
             self._send(other.link, wire.Abort(worker.id))
-        lost = [f for f in self.flights.values() if worker.id in f.waiting]
-        for flight in lost:
+        left = [f for f in self.flights.values() if worker.id in f.waiting]
+        lost = [f for f in left if _needs(f, worker.id)]
+        for flight in left:
             flight.waiting.discard(worker.id)
+        for flight in lost:
             text = f"{reason} during epoch {flight.epoch}; its values are lost, run again what made them"
             self._fail(flight, Fault("worker_lost", text, worker.id, flight.epoch, flight.where))
             if flight.client is None:
@@ -707,7 +709,7 @@ class DispatcherState:
         for key, plan in list(self.plans.items()):
             if worker.id in plan.programs:
                 del self.plans[key], self.plan_by_id[plan.id]
-        for flight in lost:
+        for flight in left:
             self._landed(flight)
         self._workers_changed()
 
@@ -724,6 +726,14 @@ class DispatcherState:
             buffer.waiting.clear()
         if not buffer.waiting:
             self.uploads.pop(buffer.uid, None)
+
+
+def _needs(flight: Flight, worker: int) -> bool:
+    """Whether an epoch cannot do without a worker: others meet it in a collective, or some result is nowhere else."""
+    if any(worker in group for group in flight.groups):
+        return True
+    placed = (b.type.sharding for b in flight.outputs if b.type is not None and b.type.sharding is not None)
+    return any(worker in p.mesh.workers and (p.is_split or p.mesh.workers == (worker,)) for p in placed)
 
 
 __all__ = [

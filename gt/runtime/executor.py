@@ -135,6 +135,8 @@ class TorchLoaded:
         if not torch.is_inference_mode_enabled():
             with torch.inference_mode():
                 return self.run(inputs, scalars, comm)
+        if torch.get_float32_matmul_precision() != self.program.float32_matmul:
+            torch.set_float32_matmul_precision(self.program.float32_matmul)
         stats = self.stats
         if self._arrived or stats.runs == self._edge_at:
             self._edge()
@@ -155,18 +157,6 @@ class TorchLoaded:
         return outputs
 
     # -- tiers
-
-    def restart(self) -> None:
-        """Go back to the eager tier and climb again: what compiled code was made for has changed."""
-        self._arrived = False
-        for unit in (self.unit, *(p.unit for p in self.pieces)):
-            if unit is not None:
-                unit.drop()
-        for piece in self.pieces:
-            piece.restart()
-        self.stats.compiled_pieces = 0
-        if self._climbs:
-            self._stages, self._edge_at = self._climb(), self.stats.runs
 
     def _edge(self) -> None:
         """Between two runs: take what has been compiled, and go on climbing."""
@@ -283,13 +273,6 @@ class TorchEngine:
         if self._compiler is None:
             self._compiler = Compiler(self.device, self.cache_dir)
         return self._compiler
-
-    def set_float32_matmul_precision(self, precision: str) -> None:
-        """Compute float32 matrix products as torch's function of this name says; what was compiled for another goes."""
-        if torch.get_float32_matmul_precision() != precision:
-            torch.set_float32_matmul_precision(precision)
-            for loaded in list(self._loaded):
-                loaded.restart()
 
     def start_thread(self) -> None:
         """Prepare the calling thread to run programs. Without it, each run enters inference mode anew."""

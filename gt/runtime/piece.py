@@ -132,11 +132,6 @@ class TorchPiece:
             self.receive()
         return self.call(a, s)
 
-    def restart(self) -> None:
-        """Be eager again, and open to being compiled."""
-        self.settled, self.compiled, self.future, self.specs = False, None, None, None
-        self.call = self.compile_now if self.stretch.compile else self.eager
-
     def give_up(self, why: str) -> None:
         self.settled, self.call, self.compiled = True, self.eager, None
         self.stats.notes.append(f"piece of {len(self.piece.nodes)} ops stays eager: {why}")

@@ -7,7 +7,7 @@ Must not know: sockets, torch. Next: ``simulator``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -40,14 +40,10 @@ class Planned:
 
 
 class SimulatedSession:
-    """A ``Session`` on ``num_workers`` simulated workers. ``prepare`` may change each graph as it is defined.
+    """A ``Session`` on ``num_workers`` simulated workers. ``runs``: what ran, in order."""
 
-    ``runs``: what ran, in order.
-    """
-
-    def __init__(self, num_workers: int, prepare: Callable[[Graph], Graph] = lambda graph: graph) -> None:
+    def __init__(self, num_workers: int) -> None:
         self.cluster = Cluster(tuple(range(num_workers)))
-        self.prepare = prepare
         self.runs: list[Planned] = []
         self._graphs: dict[int, Graph] = {}
         self._plans: dict[tuple[int, tuple[Sharding, ...]], Planned] = {}
@@ -56,7 +52,7 @@ class SimulatedSession:
         self._closed: Fault | None = None
 
     def define(self, key: int, graph: Graph) -> None:
-        self._graphs[key] = self.prepare(graph)
+        self._graphs[key] = graph
 
     def run(
         self, key: int, inputs: Sequence[int], outputs: Sequence[int], scalars: Sequence[Scalar], frees: Sequence[int]

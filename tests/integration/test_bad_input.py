@@ -72,7 +72,7 @@ def test_an_index_out_of_range_is_told_with_the_line_that_recorded_it() -> None:
 
 def test_data_that_is_no_tensor() -> None:
     for data in ([[1, 2], [3]], "text", [object()], {"a": 1}, [["x"]]):
-        with pytest.raises((ValueError, TypeError), match="tensor"):
+        with pytest.raises((ValueError, TypeError, RuntimeError), match="expected"):  # torch's kinds of error, and what was expected
             gt.tensor(data)
     with pytest.raises(TypeError, match="np.ndarray"):
         gt.from_numpy([1, 2])  # type: ignore[arg-type]

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from examples.models import llama
+import gt
 from examples.sharding import decoder
 from gt import config as configs
 from gt import session as sessions
-from gt.ir.graph import Graph
+from gt.runtime.launch import start_local
 from gt.runtime.simulated import SimulatedSession
 
 FOLDER = Path(decoder.__file__).parent
@@ -25,24 +24,9 @@ LAYOUTS = sorted(path.stem for path in FOLDER.glob("*.yaml"))
 STEPS = 5
 
 
-def as_configured(graph: Graph) -> Graph:
-    """What the client adds to each graph it sends."""
-    config = configs.get_config()
-    signals = dict(graph.signals) | ({config.base[0]: config.base[1]} if config.base else {})
-    return replace(graph, signals=tuple(sorted(signals.items())), options=config.options)
-
-
 @pytest.fixture(autouse=True)
-def _clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _clean() -> Iterator[None]:
     configs.get_config().clear()
-    made = llama.Llama.__init__
-
-    def named(self: llama.Llama, config: llama.Config) -> None:
-        made(self, config)
-        for name, p in self.named_parameters():
-            p._name = name
-
-    monkeypatch.setattr(llama.Llama, "__init__", named)
     yield
     configs.get_config().clear()
 
@@ -50,7 +34,7 @@ def _clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def train(layout: str | None, workers: int, steps: int = STEPS) -> tuple[list[float], SimulatedSession]:
     if layout is not None:
         configs.load_config(FOLDER / f"{layout}.yaml")
-    session = SimulatedSession(workers, as_configured)
+    session = SimulatedSession(workers)
     with sessions.pinned(session):
         return decoder.train(steps), session
 
@@ -134,3 +118,21 @@ def test_two_axes_are_both() -> None:
     split = 4 * c.num_hidden_layers * (4 * c.hidden_size**2 + 3 * c.hidden_size * c.intermediate_size)
     over_dp = sum(x.nbytes for x in session.runs[-1].collectives if x.group == (0, 2))
     assert abs(over_dp - (parameter_bytes() - split / 2)) < 64, "each worker reduces the part of a layer that it has"
+
+
+@pytest.mark.timeout(300)
+def test_twenty_steps_on_four_worker_processes_equal_one_worker() -> None:
+    with sessions.pinned(SimulatedSession(1)), pytest.warns(configs.SignalWarning):
+        expected = decoder.train(20)
+    cluster = start_local(4, backend="torch")
+    try:
+        for layout in (None, *LAYOUTS):  # None: rows, by themselves
+            configs.get_config().clear()
+            if layout is not None:
+                configs.load_config(FOLDER / f"{layout}.yaml")
+            gt.connect(cluster.address)
+            np.testing.assert_allclose(decoder.train(20), expected, rtol=1e-4, err_msg=str(layout))
+            gt.disconnect()
+    finally:
+        gt.disconnect()
+        cluster.stop()

@@ -26,7 +26,9 @@ os.environ.setdefault("GT_COMPILE_AFTER", "0")
 
 import numpy as np
 import torch
+from torch.testing._internal import common_utils
 from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.opinfo import core
 from torch.utils._pytree import tree_flatten, tree_map
 
 import gt
@@ -42,6 +44,9 @@ from tests.peer.skips import (
     SKIP_OPS,
     SKIP_SAMPLES,
 )
+
+# For each list of samples torch looks through the sources of all callers for a unittest: most of a short run's time.
+common_utils.extract_test_fn = core.extract_test_fn = lambda: None
 
 LEDGER = Path(__file__).resolve().parents[2] / "docs" / "opinfo.md"
 VALUE_TOLERANCE = {torch.float32: (2e-4, 2e-5), torch.complex64: (2e-4, 2e-5), torch.float64: (1e-7, 1e-7)}
@@ -380,7 +385,7 @@ def run_errors(op: Any, function: Callable[..., Any], result: Result, limit: int
                 if isinstance(leaf, Handle):
                     leaf._read()
         except Exception as e:
-            if isinstance(e, case.error_type) and re.search(case.error_regex, str(e)):
+            if isinstance(e, case.error_type) and re.search(case.error_regex, str(e).replace("gt.", "torch.")):
                 result.errors_same += 1
             else:
                 result.errors_other.append(f"[error {i}] {type(e).__name__}: {str(e)[:160]}  want {want[:200]}")

@@ -39,8 +39,6 @@ SKIP_OPS: dict[str, str] = {
     "sparse.mm.reduce": "sparse layouts",
     "sparse.sampled_addmm": "sparse layouts",
     "chalf": "complex32",
-    "linalg.eig": "complex results of real matrices",
-    "linalg.eigvals": "complex results of real matrices",
     "torch._scaled_mm": "float8",
     "torch._scaled_mm_v2": "float8",
     "torch.ops.aten._safe_softmax.default": "an internal of torch",

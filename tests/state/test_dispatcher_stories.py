@@ -333,7 +333,7 @@ def test_all_uploads_that_waited_for_a_worker_are_placed_before_any_run_that_rea
 def test_a_loss_tells_each_client_its_own_line_only():
     s = started(workers=2, clients=2)
     s.put(1, client=1)
-    s.state.clients[1].buffers[1].type = split(2)
+    s.state.clients[1].buffers[1].type = s.state.clients[0].buffers[2].type = split(2)
     s.gone("w1")
     mine, theirs = s.state.clients[0].buffers[2].fault, s.state.clients[1].buffers[1].fault
     assert mine is not None and mine.where == "train.py:12" and mine.epoch == 1

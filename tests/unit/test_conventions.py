@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 import pickle
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 
 import gt
+from gt import session as sessions
+from gt.ir.graph import Graph
 
 
 def said(make: object) -> tuple[str, str]:
@@ -50,11 +54,31 @@ def said(make: object) -> tuple[str, str]:
         lambda m: m.stack([m.ones(2), m.ones(3)]),
         lambda m: m.linalg.inv(m.ones(2, 3)),
         lambda m: m.einsum("ij,jk", m.ones(2, 3), m.ones(3, 4), m.ones(1)),
+        lambda m: m.einsum("ij,jk", m.ones(2, 3)),
+        lambda m: m.einsum("ii", m.ones(2, 3)),
+        lambda m: m.ones(2, 3) * m.ones(3, 2),
+        lambda m: m.ones(2, 2, 3) @ m.ones(2, 4, 5),
+        lambda m: m.nn.Linear(3, 5)(m.arange(3)),
+        lambda m: m.nn.functional.conv2d(m.ones(1, 3, 4, 4), m.ones(2, 3, 3, 3), m.ones(3)),
+        lambda m: m.nn.functional.max_pool2d(m.ones(1, 3, 4, 4), 5),
+        lambda m: m.nn.functional.nll_loss(m.ones(2, 3), m.tensor([0.0, 1.0])),
+        lambda m: m.nn.functional.cross_entropy(m.ones(2, 3), m.ones(2, 4)),
+        lambda m: m.tensor([[1, 2], [3]]),
+        lambda m: m.tensor(None),
+        lambda m: m.tensor([1, 2]).std(),
+        lambda m: m.tensor([1, 2]).softmax(0).unsqueeze(9),
+        lambda m: m.zeros(2, 0).amax(1),
+        lambda m: m.tensor([]).argmax(),
+        lambda m: m.cumsum(m.tensor(1.0), 3),
+        lambda m: int(m.ones(2)),
+        lambda m: m.ones(2, 6).unflatten(1, (4, -1)),
+        lambda m: m.ones(2, dtype=m.bool) - m.ones(2, dtype=m.bool),
+        lambda m: m.autograd.grad((m.ones(2, requires_grad=True) * 1).sum(), m.ones(2, requires_grad=True)),
     ],
 )  # fmt: skip
 def test_error_text_starts_as_torch(call: object) -> None:
     (_, mine), (_, theirs) = said(lambda: call(gt)), said(lambda: call(torch))  # type: ignore[operator]
-    head = theirs.split(". ")[0].split(" Got")[0].replace("torch.", "").splitlines()[0][:60]
+    head = theirs.split(". ")[0].split(" Got")[0].replace("torch.", "").replace("_lastdim_kernel_impl", "").splitlines()[0][:60]
     assert head.split(" at ")[0][:40] in mine.replace("torch.", "").replace("gt.", ""), f"{mine!r} against {theirs!r}"
 
 
@@ -74,6 +98,33 @@ def test_error_classes() -> None:
         gt.arange(3).add_(1.5)
     with pytest.raises(TypeError, match="only integer tensors of a single element can be converted to an index"):
         range(gt.tensor(1.5))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("call", "kind"),
+    [
+        (lambda: gt.cat([]), ValueError),
+        (lambda: gt.zeros(2, 0).amax(1), IndexError),
+        (lambda: gt.tensor([]).argmax(), IndexError),
+        (lambda: float(gt.ones(2)), ValueError),
+        (lambda: gt.arange(3).softmax(0), NotImplementedError),
+        (lambda: gt.tensor(["a"]), ValueError),
+        (lambda: gt.tensor([1, [2]]), TypeError),
+    ],
+)
+def test_error_classes_are_torchs(call: Callable[[], object], kind: type[Exception]) -> None:
+    with pytest.raises(kind):
+        call()
+
+
+def test_what_torch_refuses_for_its_values_is_refused_when_read() -> None:
+    short = gt.zeros(3).masked_scatter(gt.tensor([True, False, True]), gt.ones(1))
+    with pytest.raises(RuntimeError, match="out of range.*test_conventions.py"):
+        short.tolist()
+    with pytest.raises(RuntimeError, match="out of bounds.*test_conventions.py"):
+        gt.nn.functional.one_hot(gt.tensor([0, 2]), 2).tolist()
+    with pytest.raises(IndexError, match="out of range"):
+        gt.zeros(3).index_add(0, gt.tensor([-1]), gt.ones(1)).tolist()
 
 
 def test_unknown_names_get_a_hint() -> None:
@@ -160,6 +211,57 @@ def test_pickle_and_deepcopy() -> None:
         assert y.requires_grad
         assert y.dtype is gt.bfloat16
         assert y.tolist() == [1.5, 2.5]
+
+
+def test_constants_and_dtype_properties() -> None:
+    for name in ("inf", "pi", "e", "newaxis"):
+        assert getattr(gt, name) == getattr(torch, name)
+    assert math.isnan(gt.nan)
+    for name in ("float32", "int8", "uint8", "bool", "complex64"):
+        mine, theirs = getattr(gt, name), getattr(torch, name)
+        assert (mine.is_signed, mine.is_complex, mine.is_floating_point) == (theirs.is_signed, theirs.is_complex, theirs.is_floating_point)
+    assert gt.float64.to_complex() is gt.complex128 and gt.complex64.to_real() is gt.float32
+    for name in ("float16", "bfloat16", "float32", "float64"):
+        assert str(gt.finfo(getattr(gt, name))) == str(torch.finfo(getattr(torch, name)))
+    assert str(gt.iinfo(gt.int64)) == str(torch.iinfo(torch.int64))
+
+
+def test_scripts_that_ask_for_devices_go_on_without() -> None:
+    device = gt.device("cuda" if gt.cuda.is_available() else "cpu")
+    gt.cuda.manual_seed_all(3)
+    gt.set_default_device(device)
+    gt.backends.cudnn.benchmark = True
+    assert gt.ones(2, device=device).device == gt.get_default_device() and gt.cuda.device_count() == 0
+
+
+def test_einsum_by_lists() -> None:
+    a, b = np.arange(6.0).reshape(2, 3), np.arange(12.0).reshape(3, 4)
+    for lists in (([0, 1], [1, 2]), ([0, 1], [1, 2], [2, 0]), ([..., 1], [1, 0])):
+        mine = gt.einsum(gt.tensor(a), lists[0], gt.tensor(b), lists[1], *lists[2:])
+        theirs = torch.einsum(torch.tensor(a), lists[0], torch.tensor(b), lists[1], *lists[2:])
+        np.testing.assert_allclose(mine.numpy(), theirs.numpy())
+
+
+# -- float32 products
+
+
+def test_the_switch_for_tf32_travels_with_each_graph() -> None:
+    assert gt.get_float32_matmul_precision() == "highest" and not gt.backends.cuda.matmul.allow_tf32
+    defined: list[Graph] = []
+    before = gt.ones(2, 3) @ gt.ones(3, 2)  # recorded before the switch: computed as chosen then
+    sessions.on_define.append(lambda number, graph: defined.append(graph))
+    try:
+        gt.backends.cuda.matmul.allow_tf32 = True
+        assert gt.get_float32_matmul_precision() == "high"
+        (gt.ones(2, 5) @ gt.ones(5, 2)).tolist()
+        gt.set_float32_matmul_precision("highest")
+        (gt.ones(2, 5) @ gt.ones(5, 2)).tolist()
+    finally:
+        sessions.on_define.pop()
+        gt.set_float32_matmul_precision("highest")
+    assert [g.options.float32_matmul for g in defined] == ["highest", "high", "highest"] and before.tolist()
+    with pytest.raises(ValueError, match="expected one of highest, high, medium, got 'fast'"):
+        gt.set_float32_matmul_precision("fast")  # type: ignore[arg-type]
 
 
 # -- accidental reads

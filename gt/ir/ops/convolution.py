@@ -48,7 +48,7 @@ def _infer(x: TensorType, weight: TensorType, *bias: TensorType, **attrs: Any) -
     channels = weight.shape[0] if transposed else weight.shape[1] * groups
     if x.shape[1] != channels or weight.shape[0] % groups:
         raise ShapeError(
-            f"Given groups={groups}, weight of size {list(weight.shape)}, expected input{list(x.shape)} to have "
+            f"Given {f'transposed={int(transposed)}' if transposed else f'groups={groups}'}, weight of size {list(weight.shape)}, expected input{list(x.shape)} to have "
             f"{channels} channels, but got {x.shape[1]} channels instead"
         )
     shape = conv_shape(x.shape, weight.shape, attrs)
@@ -233,13 +233,18 @@ def _pool_size(n: int, k: int, s: int, p: int, d: int, ceil_mode: bool) -> int:
     return out - 1 if ceil_mode and (out - 1) * s >= n + p else out  # the last window must start inside
 
 
+def _times(sizes: Shape) -> str:
+    return "x".join(str(max(n, 0)) for n in sizes)
+
+
 def _pool_shape(x: Shape, attrs: dict[str, Any]) -> Shape:
     dilation = attrs.get("dilation", (1, 1))
     each = zip(x[2:], attrs["kernel"], attrs["stride"], attrs["padding"], dilation, strict=True)
     shape = tuple(_pool_size(n, k, s, p, d, attrs["ceil_mode"]) for n, k, s, p, d in each)
     if min(shape) < 1:
         raise ShapeError(
-            f"pooling: the output {list(shape)} of {list(x)} is too small for kernel {list(attrs['kernel'])}"
+            f"Given input size: ({_times(x[1:])}). Calculated output size: ({_times((x[1], *shape))}). Output size is too small for "
+            f"kernel {list(attrs['kernel'])}"
         )
     return (*x[:2], *shape)
 

@@ -12,7 +12,7 @@ from typing import Any
 from gt.ir import factors as fx
 from gt.ir.graph import AttrValue
 from gt.ir.opdef import Local, OpDef, op
-from gt.ir.types import DType, Shape, TensorType, TypeMismatch, bool_, broadcast_shapes
+from gt.ir.types import DType, KindError, Shape, TensorType, TypeMismatch, bool_, broadcast_shapes, scalar_type
 
 Infer = Callable[..., TensorType]
 Vjp = Callable[..., Any]
@@ -22,10 +22,11 @@ WORDS = {"b": "bool", "u": "uint8", "i": "signed integers", "f": "floating point
 
 
 def check_kind(name: str, kinds: str, type_: TensorType) -> None:
-    """Raise TypeMismatch unless the dtype is of one of ``kinds``."""
+    """Raise KindError unless the dtype is of one of ``kinds``."""
     if type_.dtype.kind not in kinds:
-        raise TypeMismatch(
-            f"{name}: expected {' or '.join(WORDS[k] for k in kinds)}, got {type_!r}: cast it first, e.g. x.float()"
+        raise KindError(
+            f"\"{name}\" not implemented for '{scalar_type(type_.dtype)}': expected {' or '.join(WORDS[k] for k in kinds)}, got "
+            f"{type_!r}: cast it first, e.g. x.float()"
         )
 
 

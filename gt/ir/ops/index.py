@@ -295,6 +295,7 @@ index_put = op(
     autocast="widest", doc="x with the last operand written (or added) at x[..., i, j, ...]; it broadcasts.",
     infer=_put_infer, numpy=_put_numpy, torch=_put_torch, vjp=_put_vjp, factors=_index_rule,
     linear=lambda num_operands, attrs: ((0, num_operands - 1),),
+    torch_inplace=lambda *how: _put_torch(*how).replace("index_put", "index_put_"), inplace=((0, 0),),
 )  # fmt: skip
 
 # -- writes into a slice

@@ -20,7 +20,7 @@ from gt.ir.ops.families import FLOATING, REAL, check_kind, reduced, unchanged, w
 from gt.ir.ops.index import scatter_add, zeros_like
 from gt.ir.ops.matmul import wide
 from gt.ir.ops.movement import flip, pad, permute, slice
-from gt.ir.types import ShapeError, TensorType, bool_, float32, int64
+from gt.ir.types import EmptyError, TensorType, bool_, float32, int64
 
 Dims = tuple[int, ...]
 LINEAR: Linear = ((0,),)
@@ -31,8 +31,9 @@ def _reduce_infer(name: str, kinds: str, identity: bool = True) -> Any:
 
     def infer(x: TensorType, dims: Dims, keepdim: bool, **_: Any) -> TensorType:
         check_kind(name, kinds, x)
-        if not identity and any(x.shape[d] == 0 for d in dims):
-            raise ShapeError(f"{name}(): Expected reduction dim to have non-zero size, got shape {list(x.shape)}")
+        empty = [d for d in dims if x.shape[d] == 0]
+        if not identity and empty:
+            raise EmptyError(f"{name}(): Expected reduction dim {empty[0]} to have non-zero size.")
         return TensorType(reduced_shape(x.shape, dims, keepdim), x.dtype)
 
     return infer
@@ -65,7 +66,7 @@ def _arg_infer(name: str) -> Any:
     def infer(x: TensorType, dim: int, keepdim: bool) -> TensorType:
         check_kind(name, REAL, x)
         if x.ndim and x.shape[dim] == 0:
-            raise ShapeError(f"{name}(): Expected reduction dim {dim} to have non-zero size.")
+            raise EmptyError(f"{name}(): Expected reduction dim {dim} to have non-zero size.")
         return TensorType(reduced_shape(x.shape, (dim,), keepdim), int64)
 
     return infer

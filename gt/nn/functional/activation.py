@@ -8,7 +8,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from gt.functions import create, pointwise, reduce
+from gt.functions import create, draw, pointwise, reduce
 from gt.functions.promote import float_unary
 from gt.handle import Handle
 from gt.ir.graph import Attrs
@@ -113,7 +113,7 @@ def rrelu(input: Tensor, lower: float = 1.0 / 8, upper: float = 1.0 / 3, trainin
         raise RuntimeError("Lower bound should be less than or equal to the upper bound")
     if not training:
         return leaky_relu(input, (lower + upper) / 2, inplace)
-    slope = create.rand(input._type.shape, dtype=input.dtype) * (upper - lower) + lower
+    slope = draw.rand(input._type.shape, dtype=input.dtype) * (upper - lower) + lower
     return written(input, pointwise.where(input > 0, input, input * slope), inplace)
 
 
@@ -209,7 +209,7 @@ def gumbel_softmax(
     generator: Generator | None = None,
 ) -> Tensor:
     """Draw from the Gumbel-softmax distribution; ``hard``: one-hot values with the soft gradient."""
-    uniform = create.rand(logits._type.shape, dtype=logits.dtype, generator=generator).clamp(min=1e-38)
+    uniform = draw.rand(logits._type.shape, dtype=logits.dtype, generator=generator).clamp(min=1e-38)
     soft = reduce.softmax((logits - (-uniform.log()).log()) / tau, dim)
     if not hard:
         return soft

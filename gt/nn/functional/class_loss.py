@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from gt.functions import pointwise, reduce
 from gt.functions.promote import cast
 from gt.ir.ops import OPS
-from gt.ir.types import ShapeError, int64
+from gt.ir.types import ShapeError, int64, scalar_type
 from gt.nn.functional.activation import logsigmoid
+from gt.nn.functional.linear import linear
 from gt.nn.functional.loss import legacy, reduced
 from gt.trace import record
 
@@ -37,9 +38,13 @@ def _check_classes(input: Tensor, target: Tensor, weight: Tensor | None) -> None
         if len(s) > 2:
             raise RuntimeError(f"Expected target size {list(wanted)}, got {list(t)}")
         raise RuntimeError("0D or 1D target tensor expected, multi-target not supported")
+    if target.dtype.kind not in "ui":
+        raise RuntimeError(
+            f"expected target dtype to be Long or Byte, but got {scalar_type(target.dtype)}: class indices must be integers"
+        )
     classes = s[1] if len(s) > 1 else s[0]
     if weight is not None and weight.dtype is not input.dtype:
-        raise RuntimeError(f"expected scalar type {input.dtype.name} but found {weight.dtype.name}")
+        raise RuntimeError(f"expected scalar type {scalar_type(input.dtype)} but found {scalar_type(weight.dtype)}")
     if weight is not None and weight._type.shape != (classes,):
         raise RuntimeError(
             f"weight tensor should be defined either for all {classes} classes or no classes but got weight tensor of shape: "
@@ -63,13 +68,13 @@ def cross_entropy(
     _check(reduction)
     if not 0.0 <= label_smoothing <= 1.0:
         raise RuntimeError(f"label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing}")
-    if target.dtype.kind == "f":
+    if target.dtype.kind == "f" and input._type.shape == target._type.shape:
         _check_probabilities(input, target, weight, ignore_index)
         if weight is None:
             return _fused(input, cast(target, input.dtype), reduction, ignore_index, label_smoothing)
         return _weighted_probabilities(input, target, weight, reduction, label_smoothing)
     if input._type.shape == target._type.shape and input.ndim:
-        raise RuntimeError(f"Expected floating point type for target with class probabilities, got {target.dtype.name}")
+        raise RuntimeError(f"Expected floating point type for target with class probabilities, got {scalar_type(target.dtype)}")
     _check_classes(input, target, weight)
     target = cast(target, int64)
     if weight is None:
@@ -83,12 +88,6 @@ def _fused(input: Tensor, target: Tensor, reduction: str, ignore_index: int, lab
 
 
 def _check_probabilities(input: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int) -> None:
-    if input._type.shape != target._type.shape:
-        if target.ndim < input.ndim:
-            raise RuntimeError(
-                f"expected target dtype to be Long or Byte, but got {target.dtype.name}: class indices must be integers"
-            )
-        raise RuntimeError(f"input and target shapes do not match: {list(input._type.shape)} and {list(target._type.shape)}")
     if ignore_index >= 0:
         raise RuntimeError("ignore_index is not supported for floating point target")
     classes = input._type.shape[1 if input.ndim > 1 else 0]
@@ -169,6 +168,57 @@ def multi_margin_loss(
     return reduced(loss if batched else loss.squeeze(0), legacy(size_average, reduce, reduction))
 
 
+def multilabel_margin_loss(
+    input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean"
+) -> Tensor:  # fmt: skip
+    """Give max(0, 1 - (x[target] - x[class])) over targets, which a -1 ends, and the other classes, divided by the number of classes."""
+    shape = input._type.shape
+    if len(shape) > 2 or 0 in shape[-1:]:
+        raise RuntimeError(f"Expected non-empty vector or matrix with optional 0-dim batch size, but got: {list(shape)}")
+    if target._type.shape != shape:
+        raise RuntimeError(f"inconsistent target size: {list(target._type.shape)} for input of size: {list(shape)}")
+    if not shape:
+        input, target = input.reshape(1), target.reshape(1)
+    classes = input._type.shape[-1]
+    named = cast(target >= 0, int64).cumprod(-1)  # 1 up to the first -1
+    place = cast(target, int64) * named
+    hits = record(OPS["one_hot"], (place,), (("classes", classes), ("dtype", input.dtype))) * cast(named, input.dtype).unsqueeze(-1)
+    others = 1 - hits.amax(-2).detach()
+    apart = (1 - input.gather(-1, place).unsqueeze(-1) + input.unsqueeze(-2)).clamp(0, math.inf)
+    counted = apart * cast(named, input.dtype).unsqueeze(-1) * others.unsqueeze(-2)
+    return reduced(sum(counted, (-2, -1)) / classes, legacy(size_average, reduce, reduction))
+
+
+def linear_cross_entropy(
+    input: Tensor, linear_weight: Tensor, target: Tensor, *, linear_bias: Tensor | None = None, weight: Tensor | None = None,
+    reduction: str = "mean", ignore_index: int | None = None, label_smoothing: float = 0.0, options: object = None,
+) -> Tensor:  # fmt: skip
+    """Give the cross entropy of ``input @ linear_weight.T + linear_bias``. ``options`` say how torch cuts the work: not needed here."""
+    if input.ndim not in (1, 2):
+        raise RuntimeError(f"expected input with dimensionality 1 or 2, got {input.ndim}")
+    if linear_weight.ndim < 2:
+        raise RuntimeError(f"expected linear_weight with dimensionality at least 2, got {linear_weight.ndim}")
+    if input._type.shape[-1] != linear_weight._type.shape[-1]:
+        raise RuntimeError(
+            "expected equal input and linear_weight last dimensions (in_features), got "
+            f"{input._type.shape[-1]} and {linear_weight._type.shape[-1]}, respectively"
+        )
+    outs = linear_weight._type.shape[:-1]
+    if linear_bias is not None and linear_bias._type.shape != outs:
+        raise RuntimeError(f"expected linear_bias shape {outs}, got {tuple(linear_bias._type.shape)}")
+    if len(outs) > 1 and input.ndim == 1:
+        raise RuntimeError(
+            f"K-dimensional loss defined by linear_weight shape {tuple(linear_weight._type.shape)} requires batched input, "
+            f"(N, {input._type.shape[-1]}), got unbatched input with shape {tuple(input._type.shape)}"
+        )
+    logits = linear(input, linear_weight.flatten(0, -2), None if linear_bias is None else linear_bias.flatten())
+    logits = logits.reshape(*input._type.shape[:-1], *outs)
+    if target._type.shape == logits._type.shape and ignore_index is not None:
+        raise RuntimeError("ignore_index cannot be specified when target contains probabilities")
+    ignored = -100 if ignore_index is None else ignore_index
+    return cross_entropy(logits, target, weight, ignore_index=ignored, reduction=reduction, label_smoothing=label_smoothing)
+
+
 def multilabel_soft_margin_loss(
     input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: bool | None = None, reduce: bool | None = None,
     reduction: str = "mean",
@@ -179,4 +229,6 @@ def multilabel_soft_margin_loss(
     return reduced(sum(loss, -1) / input._type.shape[-1], legacy(size_average, reduce, reduction))
 
 
-__all__ = ["cross_entropy", "multi_margin_loss", "multilabel_soft_margin_loss", "nll_loss"]
+__all__ = [
+    "cross_entropy", "linear_cross_entropy", "multi_margin_loss", "multilabel_margin_loss", "multilabel_soft_margin_loss", "nll_loss",
+]  # fmt: skip

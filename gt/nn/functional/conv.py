@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from gt.amp import low
+from gt.functions.create import from_numpy
+from gt.functions.promote import c_name
 from gt.functions.shape import stack
 from gt.ir.ops import OPS
 from gt.ir.types import ShapeError
@@ -56,7 +60,7 @@ def _check(x: Tensor, weight: Tensor, geometry: dict[str, tuple[int, ...]], grou
             f"{weight.ndim}-dimensional weight instead"
         )
     if x.dtype is not weight.dtype:
-        raise RuntimeError(f"Input type ({x.dtype.name}) and bias type ({weight.dtype.name}) should be the same")
+        raise RuntimeError(f"Input type ({c_name(x.dtype)}) and bias type ({c_name(weight.dtype)}) should be the same")
 
 
 def _conv(
@@ -111,6 +115,12 @@ def _run(
         ("stride", stride), ("padding", padding), ("dilation", dilation), ("transposed", transposed),
         ("output_padding", output_padding), ("groups", groups),
     )  # fmt: skip
+    channels = weight._type.shape[1] * groups if transposed else weight._type.shape[0]
+    if bias is not None and bias._type.shape != (channels,):
+        given = f"Given {f'transposed={int(transposed)}, ' if transposed else ''}weight of size {list(weight._type.shape)}"
+        raise ShapeError(
+            f"{given}, expected bias to be 1-dimensional with {channels} elements, but got bias of size {list(bias._type.shape)} instead"
+        )
     out = record(CONVOLUTION, (x, weight) if bias is None else (x, weight, bias), attrs)
     return out if batched else out.squeeze(0)
 
@@ -213,6 +223,11 @@ def unfold(input: Tensor, kernel_size: Ints, dilation: Ints = 1, padding: Ints =
             f"Expected 3D or 4D (batch mode) tensor for input with possibly 0 batch size, but got: {list(input._type.shape)}"
         )
     k, d, p, s = each(kernel_size, 2), each(dilation, 2), each(padding, 2), each(stride, 2)
+    for name, values, least in (("kernel", k, 1), ("dilation", d, 1), ("stride", s, 1), ("padding", p, 0)):
+        if min(values) < least:
+            bound = "non-negative" if name == "padding" else "greater than zero"
+            prefix = "pad" if name == "padding" else name
+            raise RuntimeError(f"{name} should be {bound}, but got {prefix}_height: {values[0]} {prefix}_width: {values[1]}")
     x = pad(x, (p[1], p[1], p[0], p[0])) if any(p) else x
     sizes = [(n - d[i] * (k[i] - 1) - 1) // s[i] + 1 for i, n in enumerate(x._type.shape[2:])]
     if min(sizes) < 1:
@@ -225,4 +240,30 @@ def unfold(input: Tensor, kernel_size: Ints, dilation: Ints = 1, padding: Ints =
     return out if batched else out.squeeze(0)
 
 
-__all__ = ["conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "unfold"]
+def fold(
+    input: Tensor, output_size: Ints, kernel_size: Ints, dilation: Ints = 1, padding: Ints = 0, stride: Ints = 1
+) -> Tensor:  # fmt: skip
+    """Add columns up where their windows were: [n, c * kh * kw, windows] -> [n, c, h, w]."""
+    if input.ndim not in (2, 3):
+        raise RuntimeError(f"Input Error: Only unbatched (2D) or batched (3D) input Tensors are supported (got {input.ndim}D)")
+    size, k, d, p, s = (each(v, 2) for v in (output_size, kernel_size, dilation, padding, stride))
+    counts = [(size[i] + 2 * p[i] - d[i] * (k[i] - 1) - 1) // s[i] + 1 for i in (0, 1)]
+    x = input if input.ndim == 3 else input.unsqueeze(0)
+    n, width, windows = x._type.shape
+    if width % (k[0] * k[1]) or windows != counts[0] * counts[1]:
+        raise RuntimeError(
+            f"Given output_size={size}, kernel_size={k}, dilation={d}, padding={p}, stride={s}, expected size of input's dimension 2 to "
+            f"match the calculated number of sliding blocks {counts[0]} * {counts[1]} = {counts[0] * counts[1]} and dimension 1 to be "
+            f"divisible by {k[0] * k[1]}, but got input of sizes {list(input._type.shape)}"
+        )
+    rows, columns = (d[i] * np.arange(k[i])[:, None] + s[i] * np.arange(counts[i]) for i in (0, 1))
+    high, wide = size[0] + 2 * p[0], size[1] + 2 * p[1]
+    at = rows[:, None, :, None] * wide + columns[None, :, None, :]  # tap, tap, window, window
+    channels = width // (k[0] * k[1])
+    flat = x.reshape(n, channels, at.size)
+    out = x.new_zeros((n, channels, high * wide)).index_add(2, from_numpy(at.reshape(-1)), flat).reshape(n, channels, high, wide)
+    out = out[:, :, p[0] : high - p[0], p[1] : wide - p[1]]
+    return out if input.ndim == 3 else out.squeeze(0)
+
+
+__all__ = ["conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "fold", "unfold"]

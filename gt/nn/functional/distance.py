@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from gt.functions import pointwise, reduce
+from gt.functions.create import from_numpy
 from gt.functions.promote import broadcast
 
 if TYPE_CHECKING:
@@ -14,6 +17,7 @@ if TYPE_CHECKING:
 
 def vector_norm(x: Tensor, p: float, dim: int, keepdim: bool = False) -> Tensor:
     """Give the p-norm along ``dim``; its gradient at 0 is 0, as torch's."""
+    x = pointwise.abs(x) if x.dtype.kind == "c" else x
     if p == math.inf:
         return reduce.amax(pointwise.abs(x), dim, keepdim)
     if p == -math.inf:
@@ -45,4 +49,14 @@ def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6,
     return vector_norm(x1 - x2 + eps, p, -1, keepdim)
 
 
-__all__ = ["cosine_similarity", "normalize", "pairwise_distance"]
+def pdist(input: Tensor, p: float = 2.0) -> Tensor:
+    """Give the p-norm distances between every two rows of a matrix, as a vector."""
+    if input.ndim != 2:
+        raise RuntimeError(f"pdist only supports 2D tensors, got: {input.ndim}D")
+    if p < 0:
+        raise RuntimeError("pdist only supports non-negative p values")
+    first, second = np.triu_indices(input._type.shape[0], 1)
+    return vector_norm(input.index_select(0, from_numpy(first)) - input.index_select(0, from_numpy(second)), p, 1)
+
+
+__all__ = ["cosine_similarity", "normalize", "pairwise_distance", "pdist"]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from gt.amp import low
-from gt.functions import linalg
+from gt.functions import create, linalg, norms, pointwise
+from gt.functions.counting import searchsorted
 from gt.functions.promote import cast
+from gt.grad_mode import no_grad
 from gt.ir.ops import OPS
-from gt.ir.types import ShapeError, int64
+from gt.ir.types import ShapeError, bool_, int64, scalar_type
 from gt.trace import record, state
 
 if TYPE_CHECKING:
@@ -22,22 +25,26 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if state.autocast is not None:
         input, weight, bias = low(input, weight, bias)
     x, w = input._type, weight._type
+    if not x.shape or not w.shape:
+        raise ShapeError(f"both arguments to linear need to be at least 1D, but they are {len(x.shape)}D and {len(w.shape)}D")
     if len(w.shape) == 1:
         out = linalg.matmul(input, weight)
         return out if bias is None else out + bias
-    if not x.shape or x.shape[-1] != w.shape[-1]:
-        rows = x.numel // x.shape[-1] if x.shape and x.shape[-1] else 1
+    if x.shape[-1] != w.shape[-1]:
+        rows = x.numel // x.shape[-1] if x.shape[-1] else 1
         raise ShapeError(
-            f"mat1 and mat2 shapes cannot be multiplied ({rows}x{x.shape[-1] if x.shape else 1} and {w.shape[-1]}x{w.shape[0]})"
+            f"mat1 and mat2 shapes cannot be multiplied ({rows}x{x.shape[-1]} and {w.shape[-1]}x{w.shape[0]})"
         )
     if x.dtype is not w.dtype:
-        raise RuntimeError(f"mat1 and mat2 must have the same dtype, but got {x.dtype.name} and {w.dtype.name}")
+        raise RuntimeError(f"mat1 and mat2 must have the same dtype, but got {scalar_type(x.dtype)} and {scalar_type(w.dtype)}")
     return record(LINEAR, (input, weight) if bias is None else (input, weight, bias))
 
 
 def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Give x1 A x2 + b: [..., i], [..., j], [n, i, j] -> [..., n]."""
     s1, s2, w = input1._type.shape, input2._type.shape, weight._type.shape
+    if len(s1) != len(s2) or not s1 or len(w) != 3:
+        raise ShapeError(f"bilinear(): input dimensions do not match: got {len(s1)} and {len(s2)}, and a weight of {len(w)} dims")
     if s1[:-1] != s2[:-1]:
         raise ShapeError(f"bilinear(): input batch dimensions do not match: got {list(s1)} and {list(s2)}")
     for i, (s, name) in enumerate(((s1, "input1"), (s2, "input2")), start=1):
@@ -55,17 +62,87 @@ def embedding(
     """Give rows of ``weight`` by index: [...] of [v, d] -> [..., d]. The row ``padding_idx`` gets no gradient."""
     if input.dtype.kind not in "iu":
         raise RuntimeError(
-            f"Expected tensor for argument #1 'indices' to have one of the following scalar types: Long, Int; but got {input.dtype.name} instead"
+            "Expected tensor for argument #1 'indices' to have one of the following scalar types: Long, Int; but got "
+            f"gt.{scalar_type(input.dtype)}Tensor instead (while checking arguments for embedding)"
         )
-    if max_norm is not None:
-        raise NotImplementedError("embedding: max_norm is not supported: renormalise the weight under no_grad() before the call")
-    if scale_grad_by_freq or sparse:
-        raise NotImplementedError("embedding: scale_grad_by_freq and sparse are not supported: gradients are dense sums")
+    if sparse:
+        raise NotImplementedError("embedding: sparse=True is not supported: gradients are dense")
+    if weight.ndim != 2:
+        raise ShapeError(f"'weight' must be 2-D, got {list(weight._type.shape)}")
     rows = weight._type.shape[0]
     if padding_idx is not None and not -rows <= padding_idx < rows:
         raise AssertionError("Padding_idx must be within num_embeddings")
     pad = -1 if padding_idx is None else padding_idx % rows
-    return record(EMBEDDING, (weight, cast(input, int64)), (("padding_idx", pad),))
+    index = cast(input, int64)
+    if max_norm is not None:
+        _renorm(weight, index, max_norm, norm_type)
+    out = record(EMBEDDING, (weight, index), (("padding_idx", pad),))
+    return _by_frequency(out, index, rows) if scale_grad_by_freq else out
 
 
-__all__ = ["bilinear", "embedding", "linear"]
+def _renorm(weight: Tensor, index: Tensor, max_norm: float, norm_type: float) -> None:
+    """Scale the rows of ``weight`` that are looked up down to a norm of ``max_norm``, in place."""
+    with no_grad():
+        seen = create.zeros(weight._type.shape[0], dtype=bool_).index_fill(0, index.flatten(), True)
+        size = norms.vector_norm(weight, norm_type, 1)
+        scale = (max_norm / (size + 1e-7)).masked_fill(pointwise.logical_or(size <= max_norm, pointwise.logical_not(seen)), 1)
+        weight.mul_(scale.unsqueeze(1))
+
+
+def _by_frequency(out: Tensor, index: Tensor, rows: int) -> Tensor:
+    """Give the same values, with gradients divided by how often each row was looked up."""
+    flat = index.flatten()
+    counts = create.zeros(rows, dtype=out.dtype).index_add(0, flat, create.ones(flat._type.shape, dtype=out.dtype))
+    same = out.detach()
+    return same + (out - same) / counts[index].unsqueeze(-1)
+
+
+def embedding_bag(
+    input: Tensor, weight: Tensor, offsets: Tensor | None = None, max_norm: float | None = None, norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False, mode: str = "mean", sparse: bool = False, per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False, padding_idx: int | None = None,
+) -> Tensor:  # fmt: skip
+    """Give the sums, means or maxima of bags of rows: one bag for each row of ``input``, or from each offset to the next."""
+    _check_bags(input, weight, offsets, per_sample_weights, mode)
+    rows, flat = weight._type.shape[0], input.flatten()
+    n, pad = flat._type.shape[0], None if padding_idx is None else padding_idx % rows
+    if offsets is None:
+        bags, bag = input._type.shape[0], create.arange(n) // max(input._type.shape[1], 1)
+    else:
+        bags = offsets._type.shape[0] - bool(include_last_offset)
+        bag = searchsorted(cast(offsets[:bags], int64), create.arange(n), right=True) - 1
+    found = embedding(flat, weight, pad, max_norm, norm_type, scale_grad_by_freq, sparse)
+    kept = create.ones(n, dtype=bool_) if pad is None else flat != pad
+    if per_sample_weights is not None:
+        found = found * per_sample_weights.flatten().unsqueeze(1)
+    empty = create.zeros((bags, weight._type.shape[1]), dtype=weight.dtype)
+    counts = create.zeros(bags, dtype=weight.dtype).index_add(0, bag, cast(kept, weight.dtype))
+    if mode == "max":
+        low = found.masked_fill(pointwise.logical_not(kept).unsqueeze(1), -math.inf)
+        top = empty.scatter_reduce(0, bag.unsqueeze(1).expand(found._type.shape), low, "amax", include_self=False)
+        return top.masked_fill((counts == 0).unsqueeze(1), 0)
+    total = empty.index_add(0, bag, found.masked_fill(pointwise.logical_not(kept).unsqueeze(1), 0))
+    return total / counts.clamp(min=1).unsqueeze(1) if mode == "mean" else total
+
+
+def _check_bags(input: Tensor, weight: Tensor, offsets: Tensor | None, weights: Tensor | None, mode: str) -> None:
+    if weights is not None and weights._type.shape != input._type.shape:
+        raise ValueError(
+            f"embedding_bag: If per_sample_weights ({list(weights._type.shape)}) is not None, then it must have the same shape as the "
+            f"input ({list(input._type.shape)})"
+        )
+    if weight.ndim != 2:
+        raise ValueError(f"weight has to be a 2D Tensor, but got Tensor of dimension {weight.ndim}")
+    if input.ndim not in (1, 2):
+        raise ValueError(f"input has to be 1D or 2D Tensor, but got Tensor of dimension {input.ndim}")
+    if input.ndim == 2 and offsets is not None:
+        raise ValueError("if input is 2D, then offsets has to be None, as input is treated is a mini-batch of fixed length sequences.")
+    if input.ndim == 1 and (offsets is None or offsets.ndim != 1):
+        raise ValueError("offsets has to be a 1D Tensor but got " + ("None" if offsets is None else f"{offsets._type!r}"))
+    if mode not in ("sum", "mean", "max"):
+        raise ValueError("mode has to be one of sum, mean or max")
+    if weights is not None and mode != "sum":
+        raise NotImplementedError(f"embedding_bag: per_sample_weights is only supported for mode='sum' (got mode='{mode}').")
+
+
+__all__ = ["bilinear", "embedding", "embedding_bag", "linear"]

@@ -9,7 +9,7 @@ from gt.autograd import no_grad
 from gt.functions import create, reduce
 from gt.functions.promote import cast
 from gt.ir.ops import OPS
-from gt.ir.types import ShapeError, float32
+from gt.ir.types import KindError, ShapeError, float32, scalar_type
 from gt.nn.functional.padding import pad
 from gt.trace import record
 
@@ -65,6 +65,13 @@ def layer_norm(
 def rms_norm(input: Tensor, normalized_shape: Any, weight: Tensor | None = None, eps: float | None = None) -> Tensor:
     """Divide by the root mean square over the last dims, then scale. ``eps`` None: the dtype's."""
     shape = _shape(input, normalized_shape)
+    if input.dtype.kind not in "fc":
+        raise KindError(f"\"rms_norm\" not implemented for '{scalar_type(input.dtype)}'")
+    if weight is not None and weight._type.shape != shape:
+        raise ShapeError(
+            f"Expected weight to be of same shape as normalized_shape, but got weight of shape {list(weight._type.shape)} and "
+            f"normalized_shape = {list(shape)}"
+        )
     x = _common(input, weight)
     w = create.ones(shape, dtype=x.dtype) if weight is None else cast(weight, x.dtype)
     return cast(record(RMS_NORM, (x, w), (("eps", EPS[input.dtype.name] if eps is None else float(eps)),)), input.dtype)
@@ -77,6 +84,8 @@ def group_norm(
     if input.ndim < 2:
         raise RuntimeError(f"Expected at least 2 dimensions for input tensor but received {input.ndim}")
     channels = input._type.shape[1]
+    if num_groups <= 0:
+        raise RuntimeError(f"Expected num groups to be greater than 0, got {num_groups}")
     if channels % num_groups:
         raise ShapeError(
             f"Expected number of channels in input to be divisible by num_groups, but got input of shape {list(input._type.shape)} and "
@@ -86,6 +95,11 @@ def group_norm(
     x = _common(input, weight, bias)
     attrs = (("groups", num_groups), ("eps", float(eps)))
     return cast(record(GROUP_NORM, (x, *_affine(x, (channels,), weight, bias)), attrs), input.dtype)
+
+
+def _both_or_neither(running_mean: Tensor | None, running_var: Tensor | None) -> None:
+    if (running_mean is None) != (running_var is None):
+        raise ValueError("running_mean and running_var must either both be None or neither be None")
 
 
 def _one_value(input: Tensor, groups: int, numel: int) -> None:
@@ -107,6 +121,7 @@ def batch_norm(
 
     Training updates ``running_mean`` and ``running_var`` in place; they are not part of the gradient.
     """
+    _both_or_neither(running_mean, running_var)
     if input.ndim < 2:
         raise RuntimeError(f"batch_norm: expected at least 2 dimensions, got {list(input._type.shape)}")
     if eps <= 0:
@@ -145,16 +160,17 @@ def instance_norm(
     bias: Tensor | None = None, use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
 ) -> Tensor:  # fmt: skip
     """Normalise each channel of each example over its spatial dims."""
+    _both_or_neither(running_mean, running_var)
     if not use_input_stats:
         if running_mean is None or running_var is None:
             raise RuntimeError("Expected running_mean and running_var to be defined when use_input_stats=False")
         return batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
-    channels, spatial = input._type.shape[1], tuple(range(2, input.ndim))
     count = math.prod(input._type.shape[2:])
     if count == 1:
         raise ValueError(
             f"Expected more than 1 spatial element when training, got input size {input.shape}".replace("gt.", "torch.")
         )
+    channels, spatial = input._type.shape[1], tuple(range(2, input.ndim))
     x = _common(input, weight, bias)
     out = record(GROUP_NORM, (x, *_affine(x, (channels,), weight, bias)), (("groups", channels), ("eps", float(eps))))
     if running_mean is not None:

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from gt.functions.numeric import complex as complex_
+from gt.functions.numeric import imag, real
 from gt.functions.shape import cat
 from gt.ir.ops import OPS
+from gt.ir.types import Scalar
 from gt.trace import record
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
+
+
+def constant_pad_nd(input: Tensor, pad: Sequence[int], value: Scalar = 0) -> Tensor:
+    """Pad with a constant: what torch calls ``pad`` by in its own namespace."""
+    return _constant(input, list(zip(pad[::2], pad[1::2], strict=True)), value)
 
 
 def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
@@ -43,7 +51,7 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
     return out
 
 
-def _constant(input: Tensor, pairs: list[tuple[int, int]], value: float) -> Tensor:
+def _constant(input: Tensor, pairs: list[tuple[int, int]], value: Any) -> Tensor:
     n = input.ndim
     each = [(0, 0)] * (n - len(pairs)) + pairs[::-1]
     shape = input._type.shape
@@ -58,6 +66,10 @@ def _constant(input: Tensor, pairs: list[tuple[int, int]], value: float) -> Tens
     if not any(lows) and not any(highs):
         return input.clone()
     kind = input.dtype.kind
+    if kind == "c" and isinstance(value, complex):
+        parts = ((real(input), value.real), (imag(input), value.imag))
+        highs_lows = [(lows[d], highs[d]) for d in range(n)][::-1]  # what was to be cropped is gone
+        return complex_(*(_constant(part, highs_lows, number) for part, number in parts))
     number = bool(value) if kind == "b" else int(value) if kind in "ui" else float(value)
     return record(OPS["pad"], (input,), (("low", lows), ("high", highs), ("interior", (0,) * n), ("value", number)))
 
@@ -89,4 +101,4 @@ def _edge(x: Tensor, dim: int, low: int, high: int, mode: str) -> Tensor:
     return cat(parts, dim) if len(parts) > 1 else x
 
 
-__all__ = ["pad"]
+__all__ = ["constant_pad_nd", "pad"]

@@ -18,7 +18,7 @@ MAX_POOL, AVG_POOL = OPS["max_pool"], OPS["avg_pool"]
 Ints = int | Sequence[int]
 
 
-def _each(value: Any, dims: int, name: str) -> tuple[int, ...]:
+def each(value: Any, dims: int, name: str) -> tuple[int, ...]:
     if isinstance(value, int):
         return (value,) * dims
     out = tuple(int(v) for v in value)
@@ -32,11 +32,15 @@ def _each(value: Any, dims: int, name: str) -> tuple[int, ...]:
 def _shaped(input: Tensor, dims: int, name: str) -> Tensor:
     """Give the input as [n, c, h, w]."""
     if input.ndim not in (dims + 1, dims + 2):
-        raise RuntimeError(
-            f"{name}: non-empty {dims + 1}D or {dims + 2}D (batch mode) tensor expected for input, but got {list(input._type.shape)}"
-        )
+        raise _refused(input, dims, name, "non-empty " if dims > 1 else "")
     x = input if input.ndim == dims + 2 else input.unsqueeze(0)
     return x.unsqueeze(2) if dims == 1 else x
+
+
+def _refused(input: Tensor, dims: int, name: str, kind: str = "") -> RuntimeError:
+    kinds = f"{kind}{dims + 1}D or {dims + 2}D (batch mode) tensor"
+    text = f"{kinds} expected for input" if kind else f"Expected {kinds} with optional 0 dim batch size for input"
+    return RuntimeError(f"{name}: {text}, but got {list(input._type.shape)}")
 
 
 def _unshaped(out: Tensor, input: Tensor, dims: int) -> Tensor:
@@ -47,14 +51,28 @@ def _unshaped(out: Tensor, input: Tensor, dims: int) -> Tensor:
 def _windows(dims: int, kernel: Any, stride: Any, padding: Any, ceil_mode: bool, name: str) -> dict[str, Any]:
     """Give the window geometry over two dims; for one, a row of height 1."""
     lead = (1,) * (2 - dims)
-    k = _each(kernel, dims, "kernel_size")
-    s = k if stride is None or (not isinstance(stride, int) and not len(stride)) else _each(stride, dims, "stride")
-    p = _each(padding, dims, "padding")
+    k = each(kernel, dims, "kernel_size")
+    s = k if stride is None or (not isinstance(stride, int) and not len(stride)) else each(stride, dims, "stride")
+    p = each(padding, dims, "padding")
     if min(k) <= 0:
-        raise RuntimeError(f"{name}: kernel size should be greater than zero, but got {list(k)}")
+        what = "kernel_size must be greater than zero" if dims == 1 else "kernel size should be greater than zero"
+        raise RuntimeError(f"{name}: {what}, but got {min(k)}")
     if min(s) <= 0:
-        raise RuntimeError("stride should not be zero" if 0 in s else "stride must be greater than zero")
+        what = "stride should not be zero" if 0 in s and dims > 1 else "stride must be greater than zero"
+        raise RuntimeError(f"{name}: {what}, but got {min(s)}")
     return {"kernel": lead + k, "stride": lead + s, "padding": (0,) * (2 - dims) + p, "ceil_mode": bool(ceil_mode)}
+
+
+def check_padding(kernel: Sequence[int], padding: Sequence[int], dilation: Sequence[int]) -> None:
+    """Raise if a window could lie in the padding alone."""
+    for p in padding:
+        if p < 0:
+            raise RuntimeError(f"pad must be non-negative, but got pad: {p}")
+    for p, k, d in zip(padding, kernel, dilation, strict=True):
+        if p > ((k - 1) * d + 1) // 2:
+            raise RuntimeError(
+                f"pad should be at most half of effective kernel size, but got pad={p}, kernel_size={k} and dilation={d}"
+            )
 
 
 def _max_pool(
@@ -63,17 +81,12 @@ def _max_pool(
     name = f"max_pool{dims}d"
     x = _shaped(input, dims, name)
     attrs = _windows(dims, kernel, stride, padding, ceil_mode, name)
-    d = (1,) * (2 - dims) + _each(dilation, dims, "dilation")
+    d = (1,) * (2 - dims) + each(dilation, dims, "dilation")
     if min(d) <= 0:
-        raise RuntimeError(f"dilation should be greater than zero, but got {list(d)}")
-    for p in attrs["padding"]:
-        if p < 0:
-            raise RuntimeError(f"pad must be non-negative, but got pad: {p}")
-    for p, k, s in zip(attrs["padding"], attrs["kernel"], d, strict=True):
-        if p > ((k - 1) * s + 1) // 2:
-            raise RuntimeError(
-                f"pad should be at most half of effective kernel size, but got pad={p}, kernel_size={k} and dilation={s}"
-            )
+        raise RuntimeError(f"dilation {'must' if dims == 1 else 'should'} be greater than zero, but got {min(d)}")
+    check_padding(attrs["kernel"], attrs["padding"], d)
+    if 0 in input._type.shape[-dims - 1 :]:
+        raise _refused(input, dims, name)
     ordered = ("kernel", "stride", "padding")
     values, at = record(MAX_POOL, (x,), (*((n, attrs[n]) for n in ordered), ("dilation", d), ("ceil_mode", attrs["ceil_mode"])))
     values = _unshaped(values, input, dims)
@@ -109,32 +122,35 @@ def _avg_pool(
     name = f"avg_pool{dims}d"
     x = _shaped(input, dims, name)
     attrs = _windows(dims, kernel, stride, padding, ceil_mode, name)
-    for p, k in zip(attrs["padding"], attrs["kernel"], strict=True):
-        if p > k // 2 or p < 0:
-            raise RuntimeError(
-                f"pad should be at most half of effective kernel size, but got pad={p}, kernel_size={k} and dilation=1"
-            )
+    check_padding(attrs["kernel"], attrs["padding"], (1,) * len(attrs["kernel"]))
+    if 0 in input._type.shape[-dims - 1 :]:
+        raise _refused(input, dims, name)
     if divisor == 0:
         raise RuntimeError("divisor must be not zero")
     if divisor is None:
         out = record(AVG_POOL, (x,), (*attrs.items(), ("count_include_pad", bool(count_include_pad))))
     else:  # the sum of a window is its average times what it was divided by
         inside = record(AVG_POOL, (x,), (*attrs.items(), ("count_include_pad", False)))
-        out = inside * (_inside_counts(x._type.shape[2:], attrs, x.dtype) / divisor)
+        geometry = (attrs["kernel"], attrs["stride"], attrs["padding"])
+        out = inside * (cast(window_counts(x._type.shape[2:], *geometry, ceil_mode, False), x.dtype) / divisor)
     return _unshaped(out, input, dims)
 
 
-def _inside_counts(shape: tuple[int, ...], attrs: dict[str, Any], dtype: Any) -> Tensor:
-    """Give how many elements of the input each window sees: [h', w']."""
-    each = []
-    for n, k, s, p in zip(shape, attrs["kernel"], attrs["stride"], attrs["padding"], strict=True):
+def window_counts(
+    shape: tuple[int, ...], kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], ceil_mode: bool, with_padding: bool
+) -> Tensor:
+    """Give how many elements each window sees, those of the padding among them or not: one dim for each of ``shape``."""
+    counts = None
+    for n, k, s, p in zip(shape, kernel, stride, padding, strict=True):
         rest = n + 2 * p - k
-        out = (-(-rest // s) if attrs["ceil_mode"] else rest // s) + 1
-        if attrs["ceil_mode"] and (out - 1) * s >= n + p:
+        out = (-(-rest // s) if ceil_mode else rest // s) + 1
+        if ceil_mode and (out - 1) * s >= n + p:
             out -= 1
         start = create.arange(out) * s - p
-        each.append((start + k).clamp(max=n) - start.clamp(min=0))
-    return cast(each[0].unsqueeze(1) * each[1], dtype)
+        seen = (start + k).clamp(max=n + p) - start if with_padding else (start + k).clamp(max=n) - start.clamp(min=0)
+        counts = seen if counts is None else counts.unsqueeze(-1) * seen
+    assert counts is not None
+    return counts
 
 
 def avg_pool1d(
@@ -165,7 +181,7 @@ def lp_pool1d(input: Tensor, norm_type: float, kernel_size: int, stride: int | N
 
 def lp_pool2d(input: Tensor, norm_type: float, kernel_size: Ints, stride: Ints | None = None, ceil_mode: bool = False) -> Tensor:
     """Give the p-norm of each window."""
-    kh, kw = _each(kernel_size, 2, "kernel_size")
+    kh, kw = each(kernel_size, 2, "kernel_size")
     out = avg_pool2d(input.pow(norm_type), kernel_size, stride, 0, ceil_mode)
     return (pointwise.sign(out) * pointwise.relu(pointwise.abs(out)) * (kh * kw)).pow(1.0 / norm_type)
 
@@ -175,17 +191,24 @@ def lp_pool2d(input: Tensor, norm_type: float, kernel_size: Ints, stride: Ints |
 
 def _targets(input: Tensor, output_size: Any, dims: int, name: str) -> tuple[int, ...]:
     if input.ndim not in (dims + 1, dims + 2):
-        raise RuntimeError(f"{name}: Expected {dims + 1}D or {dims + 2}D tensor, but got {list(input._type.shape)}")
+        kind = RuntimeError if dims == 1 else ValueError
+        raise kind(
+            f"Input dimension should be at least {dims + 1}: {name} expected a {dims + 1}D or {dims + 2}D tensor, but got "
+            f"{list(input._type.shape)}"
+        )
     wanted = (output_size,) * dims if output_size is None or isinstance(output_size, int) else tuple(output_size)
-    if len(wanted) == 1:
-        wanted *= dims
     if len(wanted) != dims:
-        raise RuntimeError(f"{name}: output_size must be {dims}")
+        raise RuntimeError(
+            f"{name}: " + ("'output_size' should contain one int" if dims == 1 else f"output_size must be {dims}") + f", got {len(wanted)}"
+        )
+    if any(w is not None and w < 0 for w in wanted):
+        raise RuntimeError(f"{name}: elements of output_size must be greater than or equal to 0, got {list(wanted)}")
     sizes = input._type.shape[-dims:]
     return tuple(n if w is None else int(w) for n, w in zip(sizes, wanted, strict=True))
 
 
-def _adaptive_avg(dims: int, input: Tensor, output_size: Any) -> Tensor:
+def adaptive_avg(dims: int, input: Tensor, output_size: Any) -> Tensor:
+    """Give averages that cover the last dims."""
     name = f"adaptive_avg_pool{dims}d"
     outs = _targets(input, output_size, dims, name)
     sizes = input._type.shape[-dims:]
@@ -193,9 +216,11 @@ def _adaptive_avg(dims: int, input: Tensor, output_size: Any) -> Tensor:
         kernel = tuple(n // o for n, o in zip(sizes, outs, strict=True))
         if outs == (1,) * dims:
             return reduce.mean(input, tuple(range(-dims, 0)), keepdim=True)
-        return _avg_pool(dims, input, kernel, kernel, 0, False, True, None)
-    out = linalg.matmul(input, _averages(sizes[-1], outs[-1], input.dtype).mT)
-    return linalg.matmul(_averages(sizes[0], outs[0], input.dtype), out) if dims == 2 else out
+        if dims < 3:
+            return _avg_pool(dims, input, kernel, kernel, 0, False, True, None)
+    for d, (n, o) in enumerate(zip(sizes, outs, strict=True), start=-dims):
+        input = linalg.matmul(input.movedim(d, -1), _averages(n, o, input.dtype).mT).movedim(-1, d)
+    return input
 
 
 def _bounds(size: int, out: int) -> tuple[Tensor, Tensor]:
@@ -214,12 +239,12 @@ def _averages(size: int, out: int, dtype: Any) -> Tensor:
 
 def adaptive_avg_pool1d(input: Tensor, output_size: Any) -> Tensor:
     """Give ``output_size`` averages that cover the last dim."""
-    return _adaptive_avg(1, input, output_size)
+    return adaptive_avg(1, input, output_size)
 
 
 def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:
     """Give ``output_size`` averages that cover the last two dims."""
-    return _adaptive_avg(2, input, output_size)
+    return adaptive_avg(2, input, output_size)
 
 
 def _taps(size: int, out: int) -> Tensor:
@@ -229,30 +254,34 @@ def _taps(size: int, out: int) -> Tensor:
     return pointwise.minimum(start.unsqueeze(1) + create.arange(widest), end.unsqueeze(1) - 1)
 
 
-def _adaptive_max(dims: int, input: Tensor, output_size: Any, indices: bool) -> Any:
+def adaptive_max(dims: int, input: Tensor, output_size: Any, indices: bool) -> Any:
+    """Give maxima that cover the last dims, and where they are in them flattened if asked."""
     outs = _targets(input, output_size, dims, f"adaptive_max_pool{dims}d")
-    x = _shaped(input, dims, f"adaptive_max_pool{dims}d")
-    sizes = x._type.shape[2:]
-    rows = _taps(sizes[0], ((1,) * (2 - dims) + outs)[0])
-    columns = _taps(sizes[1], outs[-1])
-    place = (rows.unsqueeze(1).unsqueeze(-1) * sizes[1] + columns.unsqueeze(0).unsqueeze(2)).flatten(2)  # [h', w', taps]
-    seen = record(OPS["index"], (x.flatten(2), cast(place, int64)), (("dims", (2,)),))
+    sizes = input._type.shape[-dims:]
+    place = None  # of each window's elements, which come last: [*outs, taps]
+    for n, o in zip(sizes, outs, strict=True):
+        taps = _taps(n, o)
+        if place is None:
+            place = taps
+        else:
+            before = place.reshape(*place._type.shape[:-1], 1, place._type.shape[-1], 1)
+            place = (before * n + taps.unsqueeze(1)).flatten(-2)
+    assert place is not None
+    seen = record(OPS["index"], (input.flatten(-dims), cast(place, int64)), (("dims", (input.ndim - dims,)),))
     values, tap = reduce.max(seen, -1)
-    values = _unshaped(values, input, dims)
     if not indices:
         return values
-    where = place.expand((*seen._type.shape[:2], *place._type.shape)).gather(-1, tap.unsqueeze(-1)).squeeze(-1)
-    return values, _unshaped(where, input, dims)
+    return values, place.expand(seen._type.shape).gather(-1, tap.unsqueeze(-1)).squeeze(-1)
 
 
 def adaptive_max_pool1d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
     """Give ``output_size`` maxima that cover the last dim."""
-    return _adaptive_max(1, input, output_size, return_indices)
+    return adaptive_max(1, input, output_size, return_indices)
 
 
 def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
     """Give ``output_size`` maxima that cover the last two dims."""
-    return _adaptive_max(2, input, output_size, return_indices)
+    return adaptive_max(2, input, output_size, return_indices)
 
 
 __all__ = [

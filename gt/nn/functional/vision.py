@@ -8,15 +8,24 @@ from typing import TYPE_CHECKING, Any
 
 from gt.functions import create, linalg
 from gt.functions.promote import cast
-from gt.ir.types import DType, float32, int64
+from gt.ir.types import DType, float32, float64, int64
+from gt.nn.functional.pooling import adaptive_avg
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
 
 
+def _check_shuffle(name: str, input: Tensor, least: int, argument: str, factor: int) -> None:
+    if input.ndim < least:
+        raise RuntimeError(f"{name} expects input to have at least {least} dimensions, but got input with {input.ndim} dimension(s)")
+    if factor <= 0:
+        raise RuntimeError(f"{name} expects a positive {argument}, but got {factor}")
+
+
 def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
     """Move channels into space: [..., c * r * r, h, w] -> [..., c, h * r, w * r]."""
     r = upscale_factor
+    _check_shuffle("pixel_shuffle", input, 3, "upscale_factor", r)
     *lead, channels, h, w = input._type.shape
     if channels % (r * r):
         raise RuntimeError(
@@ -31,6 +40,7 @@ def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
 def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
     """Move space into channels: [..., c, h * r, w * r] -> [..., c * r * r, h, w]."""
     r = downscale_factor
+    _check_shuffle("pixel_unshuffle", input, 3, "downscale_factor", r)
     *lead, c, h, w = input._type.shape
     if h % r or w % r:
         raise RuntimeError(f"pixel_unshuffle expects height and width to be divisible by downscale_factor, but got {h}x{w} and {r}")
@@ -41,6 +51,10 @@ def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
 
 def channel_shuffle(input: Tensor, groups: int) -> Tensor:
     """Interleave the channels (dim 1) of ``groups`` groups."""
+    if groups <= 0:
+        raise RuntimeError(f"Number of groups to divide channels in must be positive. Value of groups:{groups}")
+    if input.ndim < 3:
+        raise RuntimeError(f"channel_shuffle expects input with > 2 dims, but got input with sizes {list(input._type.shape)}")
     n, c, *rest = input._type.shape
     if c % groups:
         raise RuntimeError("Number of channels must be divisible by groups. Got " + f"{c} channels and {groups} groups.")
@@ -51,14 +65,12 @@ def interpolate(
     input: Tensor, size: Any = None, scale_factor: Any = None, mode: str = "nearest", align_corners: bool | None = None,
     recompute_scale_factor: bool | None = None, antialias: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Resize the spatial dims. ``mode``: "nearest", "nearest-exact", "linear", "bilinear" or "trilinear"."""
+    """Resize the spatial dims. ``mode``: "nearest", "nearest-exact", "linear", "bilinear", "trilinear", "bicubic" or "area"."""
     dims = input.ndim - 2
-    linear = {"linear": 1, "bilinear": 2, "trilinear": 3}
-    if antialias or mode in ("bicubic", "area"):
-        raise NotImplementedError(
-            f"interpolate: mode={mode!r}, antialias={antialias} is not supported: use 'bilinear', or adaptive_avg_pool for 'area'"
-        )
-    if mode not in linear and mode not in ("nearest", "nearest-exact"):
+    linear = {"linear": 1, "bilinear": 2, "trilinear": 3, "bicubic": 2}
+    if antialias:
+        raise NotImplementedError("interpolate: antialias=True is not supported: average windows first, for example with avg_pool2d")
+    if mode not in linear and mode not in ("nearest", "nearest-exact", "area"):
         raise NotImplementedError(f"Input Error: unknown interpolation mode {mode!r}")
     if mode in linear and linear[mode] != dims:
         raise NotImplementedError(f"Got {input.ndim}D input, but {mode} mode needs {linear[mode] + 2}D input")
@@ -82,11 +94,14 @@ def interpolate(
         factors = (None,) * dims if recompute_scale_factor else given
     if len(sizes) != dims:
         raise ValueError(f"Input and output must have the same number of spatial dimensions, but got {dims} and {len(sizes)}")
+    if mode == "area":
+        return adaptive_avg(dims, input, sizes)
+    weights = _cubic_weights if mode == "bicubic" else _linear_weights
     out = input
     for d, (n, o, f) in enumerate(zip(shape, sizes, factors, strict=True), start=2):
         step = n / o if f is None else 1 / f
         if mode in linear:
-            out = _along(out, d, _linear_weights(n, o, step, bool(align_corners), input.dtype))
+            out = _along(out, d, weights(n, o, step, bool(align_corners), input.dtype))
         else:
             at = (create.arange(o, dtype=float32) + (0.5 if mode == "nearest-exact" else 0.0)) * step
             out = out.index_select(d, cast(at.floor(), int64).clamp(max=n - 1))
@@ -100,17 +115,47 @@ def _along(x: Tensor, dim: int, weights: Tensor) -> Tensor:
 
 def _linear_weights(size: int, out: int, step: float, align_corners: bool, dtype: DType) -> Tensor:
     """Give the matrix [out, size] of linear interpolation."""
-    line = create.arange(out, dtype=float32)
-    if align_corners:
-        at = line * ((size - 1) / (out - 1) if out > 1 else 0.0)
-    else:
-        at = ((line + 0.5) * step - 0.5).clamp(min=0)
+    wide = float64 if dtype is float64 else float32
+    at = _sources(size, out, step, align_corners, wide).clamp(min=0)
     low = at.floor().clamp(max=size - 1)
     share = (at - low).clamp(0, 1).unsqueeze(1)
-    place = create.arange(size, dtype=float32)
-    left = cast(place == low.unsqueeze(1), float32)
-    right = cast(place == (low + 1).clamp(max=size - 1).unsqueeze(1), float32)
-    return cast(left * (1 - share) + right * share, dtype)
+    return cast(_hits(low, size, wide) * (1 - share) + _hits(low + 1, size, wide) * share, dtype)
+
+
+def _sources(size: int, out: int, step: float, align_corners: bool, dtype: DType) -> Tensor:
+    """Give where in the input each element of the result lies."""
+    line = create.arange(out, dtype=dtype)
+    return line * ((size - 1) / (out - 1) if out > 1 else 0.0) if align_corners else (line + 0.5) * step - 0.5
+
+
+def _hits(at: Tensor, size: int, dtype: DType) -> Tensor:
+    """Give the matrix [out, size] of ones at whole positions, those beyond the edges at the edges."""
+    return cast(create.arange(size, dtype=dtype) == at.clamp(0, size - 1).unsqueeze(1), dtype)
+
+
+def _cubic_weights(size: int, out: int, step: float, align_corners: bool, dtype: DType) -> Tensor:
+    """Give the matrix [out, size] of cubic convolution, a = -0.75. Source: Keys 1981."""
+    wide, a = (float64 if dtype is float64 else float32), -0.75
+    at = _sources(size, out, step, align_corners, wide)
+    low = at.floor()
+    t = at - low
+    far = lambda x: ((a * x - 5 * a) * x + 8 * a) * x - 4 * a  # noqa: E731 - between one and two elements away
+    near = lambda x: ((a + 2) * x - (a + 3)) * x * x + 1  # noqa: E731
+    shares = (far(t + 1), near(t), near(1 - t), far(2 - t))
+    parts = [_hits(low + k, size, wide) * share.unsqueeze(1) for k, share in enumerate(shares, start=-1)]
+    return cast(parts[0] + parts[1] + parts[2] + parts[3], dtype)
+
+
+def upsample_nearest(input: Tensor, size: Any = None, scale_factor: Any = None) -> Tensor:
+    """Do ``interpolate`` to the nearest element; torch's old name."""
+    warnings.warn("`nn.functional.upsample_nearest` is deprecated. Use `nn.functional.interpolate` instead.", stacklevel=2)
+    return interpolate(input, size, scale_factor, mode="nearest")
+
+
+def upsample_bilinear(input: Tensor, size: Any = None, scale_factor: Any = None) -> Tensor:
+    """Do ``interpolate`` bilinearly with corners aligned; torch's old name."""
+    warnings.warn("`nn.functional.upsample_bilinear` is deprecated. Use `nn.functional.interpolate` instead.", stacklevel=2)
+    return interpolate(input, size, scale_factor, mode="bilinear", align_corners=True)
 
 
 def upsample(
@@ -121,4 +166,4 @@ def upsample(
     return interpolate(input, size, scale_factor, mode, align_corners)
 
 
-__all__ = ["channel_shuffle", "interpolate", "pixel_shuffle", "pixel_unshuffle", "upsample"]
+__all__ = ["channel_shuffle", "interpolate", "pixel_shuffle", "pixel_unshuffle", "upsample", "upsample_bilinear", "upsample_nearest"]

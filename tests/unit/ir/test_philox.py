@@ -9,7 +9,7 @@ import torch
 from gt.ir.ops import philox
 from gt.runtime import kernels
 
-# Random123 1.14, tests/kat_vectors: counter, key, answer
+# The "philox4x32 10" lines of tests/kat_vectors in Random123 1.14.0 (github.com/DEShawResearch/random123): counter, key, answer
 KNOWN = (
     ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
     ((0xFFFFFFFF,) * 4, (0xFFFFFFFF,) * 2, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),

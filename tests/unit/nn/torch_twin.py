@@ -90,7 +90,7 @@ def leaves(value: Any) -> list[Any]:
     return [t for v in value for t in leaves(v)] if isinstance(value, list | tuple) else []
 
 
-def close(got: Any, want: torch.Tensor, what: str, rtol: float = 1e-4, atol: float = 3e-5) -> None:
+def close(got: Any, want: torch.Tensor, what: str, rtol: float = 1e-5, atol: float = 1e-5) -> None:
     """Check value, shape and dtype. ``atol`` is for values up to 1, and grows with the largest."""
     assert tuple(got.shape) == tuple(want.shape), f"{what}: shape {tuple(got.shape)}, torch {tuple(want.shape)}"
     assert got.dtype is DTYPES[want.dtype], f"{what}: dtype {got.dtype}, torch {want.dtype}"

@@ -325,23 +325,6 @@ def test_short_programs_get_no_graph() -> None:
     assert loaded.unit is None and loaded.tier == "eager"
 
 
-def test_a_changed_precision_drops_graphs() -> None:
-    engine = TorchEngine(compile_after=0, graphs=fake_graphs()[0])
-    before = torch.get_float32_matmul_precision()
-    steps = Steps(engine)
-    try:
-        for _ in range(4):
-            steps(steps.batch(1.0))
-        engine.set_float32_matmul_precision(before)
-        assert steps.loaded.tier == "graph"
-        engine.set_float32_matmul_precision("high" if before != "high" else "highest")
-        assert steps.loaded.tier == "eager"
-        steps(steps.batch(1.0))
-        assert steps.loaded.tier == "graph"
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
 def test_scalars_are_laid_out_piece_by_piece() -> None:
     sources = [(("float32", "int64"), (2, 0)), ((), ()), (("complex64", "bool", "float64"), (1, 3, 2))]
     slots = ScalarSlots(sources, torch.device("cpu"))

@@ -1,0 +1,134 @@
+"""What is said when a call is given arguments it cannot take: torch's text, with the function's and the argument's name.
+
+Functions do not look at their arguments' classes one by one, which would cost every call. A call that fails is looked at
+afterwards: an argument that its annotation does not allow is what the error is about, and an error that Python raised on the way
+is told by what was given. Next: ``gt.__init__`` (who guards).
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import types
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from gt.handle import Handle
+from gt.ir.types import ShapeError, TypeMismatch
+
+Allowed = Callable[[object], bool]
+
+
+def _is_int(value: object) -> bool:
+    return hasattr(value, "__index__") and not (isinstance(value, Handle) and value._type.shape)
+
+
+def _is_number(value: object) -> bool:
+    return hasattr(value, "__float__") and not (isinstance(value, Handle) and value._type.shape)
+
+
+def _are_ints(value: object) -> bool:
+    return isinstance(value, Iterable) and not isinstance(value, str | Handle) and all(map(_is_int, value))
+
+
+ALLOWED: dict[str, tuple[Allowed, str]] = {
+    "Tensor": (lambda v: isinstance(v, Handle), "Tensor"),
+    "int": (_is_int, "int"),
+    "float": (_is_number, "float"),
+    "Scalar": (lambda v: _is_number(v) or isinstance(v, complex), "Number"),
+    "bool": (_is_int, "bool"),
+    "str": (lambda v: isinstance(v, str), "str"),
+    "None": (lambda v: v is None, "None"),
+    "Sequence[int]": (_are_ints, "tuple of ints"),
+    "tuple[int, ...]": (_are_ints, "tuple of ints"),
+    "list[int]": (_are_ints, "tuple of ints"),
+    "Sequence[Tensor]": (lambda v: isinstance(v, Iterable) and all(isinstance(t, Handle) for t in v), "tuple of Tensors"),
+}
+ALIASES = {"Dims": "int | tuple[int, ...] | list[int] | None", "Ints": "int | Sequence[int]"}
+# What Python itself says of a dim that is not there, and of a value of another class.
+NO_SUCH_DIM = re.compile(r"(tuple|list) index out of range|values to unpack|by zero")
+WRONG_CLASS = re.compile(
+    r"object has no attribute|not supported between instances|unsupported operand type|bad operand type|object is not (iterable|subscriptable)|"
+    r"has no len\(\)|cannot be interpreted as|must be (a )?real number|invalid literal for|could not convert string|broadcast together|"
+    r"argument must be a string"
+)
+
+
+def _wanted(annotation: object) -> tuple[list[Allowed], str] | None:
+    """Give what an annotation allows and torch's word for it; None if it is not one of the plain ones."""
+    parts = " | ".join(ALIASES.get(part.strip(), part) for part in str(annotation).split("|")).split("|")
+    found = [ALLOWED.get(part.strip()) for part in parts]
+    return ([p[0] for p in found if p], next(p[1] for p in found if p)) if all(found) else None
+
+
+def _fault(name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    """Say which argument is not what its annotation allows."""
+    if kwargs.get("out") is not None:
+        return f"{name}(): out= is not offered, values are computed later: assign the result instead"
+    try:
+        bound = inspect.signature(function).bind(*args, **kwargs)
+    except TypeError as error:
+        return f"{name}(): {error}"
+    for at, parameter in enumerate(bound.signature.parameters.values(), 1):
+        wanted = _wanted(parameter.annotation)
+        if parameter.name not in bound.arguments or wanted is None:
+            continue
+        value = bound.arguments[parameter.name]
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            given = value[0] if len(value) == 1 and isinstance(value[0], list | tuple) else value
+            bad = next((i for i, v in enumerate(given) if not any(allows(v) for allows in wanted[0])), None)
+            if bad is not None:
+                return f"{name}(): expected {wanted[1]} as element {bad} in argument {at - 1}, but got {type(given[bad]).__name__}"
+        elif not any(allows(value) for allows in wanted[0]):
+            place = f" (position {at})" if at <= len(args) else ""
+            return f"{name}(): argument '{parameter.name}'{place} must be {wanted[1]}, not {type(value).__name__}"
+    return None
+
+
+def _shown(value: object) -> str:
+    return repr(value._type) if isinstance(value, Handle) else repr(value) if isinstance(value, int | float) else type(value).__name__
+
+
+def _given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    return ", ".join([*map(_shown, args), *(f"{k}={_shown(v)}" for k, v in kwargs.items())])
+
+
+def _explained(
+    error: Exception, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[type[Exception], str] | None:
+    """Give class and text of what to raise for an error that a call ended in; None if it says enough."""
+    if isinstance(error, TypeMismatch):
+        return None
+    fault = _fault(name, function, args, kwargs)
+    if fault is not None:
+        return TypeError, fault
+    if WRONG_CLASS.search(str(error)):
+        return TypeError, f"{name}() received an invalid combination of arguments - got ({_given(args, kwargs)}): {error}"
+    if NO_SUCH_DIM.search(str(error)):
+        return ShapeError, f"{name}(): these shapes and sizes cannot be taken: got ({_given(args, kwargs)})"
+    return None
+
+
+def guarded(function: Callable[..., Any], module: str, name: str) -> Callable[..., Any]:
+    """Give a function that says what is wrong with its arguments, and refuses ``out=``; pickled by its public name."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except (AttributeError, TypeError, ValueError, IndexError, ZeroDivisionError) as error:
+            explained = _explained(error, name, function, args, kwargs)
+            if explained is None:
+                raise
+            raise explained[0](explained[1]) from None
+
+    call.__module__, call.__qualname__ = module, name
+    return call
+
+
+def guard(namespace: dict[str, Any]) -> None:
+    """Guard every function of a public namespace that does something to tensors."""
+    for name, value in namespace.items():
+        if isinstance(value, types.FunctionType) and value.__module__.startswith(("gt.functions.", "gt.nn.functional.", "gt.tensor")):
+            namespace[name] = guarded(value, namespace["__name__"], name)

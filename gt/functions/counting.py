@@ -1,0 +1,227 @@
+"""Counting and searching: bins, histograms, places in sorted order, distinct values.
+
+``bincount`` and ``unique`` flush: how much they give depends on data. Next: ``reduce`` (sort, count_nonzero).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from gt.functions.create import from_numpy, linspace, tensor, zeros
+from gt.functions.gathering import gather
+from gt.functions.pointwise import logical_not, where
+from gt.functions.promote import cast
+from gt.functions.reduce import amax, amin, sum
+from gt.functions.running import diff
+from gt.functions.shape import reshape, unsqueeze
+from gt.handle import Handle
+from gt.ir.ops import OPS
+from gt.ir.types import Scalar, dtype_of, float64, int64, normalize_dim, scalar_type
+from gt.trace import record
+
+if TYPE_CHECKING:
+    from gt.tensor import Tensor
+
+
+class Histogram(NamedTuple):
+    """Counts and the edges between them."""
+
+    hist: Tensor
+    bin_edges: Tensor
+
+
+def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
+    """Count how often each non-negative integer stands. Flushes: the size depends on data."""
+    if input.ndim != 1 or input.dtype.kind not in "ui":
+        raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
+    if minlength < 0:
+        raise RuntimeError("minlength should be >= 0")
+    values = input._read()
+    if values.size and values.min() < 0:
+        raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
+    n = max(int(values.max(initial=-1)) + 1, minlength)
+    if weights is None:
+        return from_numpy(np.bincount(values, minlength=n).astype(np.int64))
+    if weights._type.shape != input._type.shape:
+        raise RuntimeError("weights should be 1-d and have the same length as input")
+    w = weights if weights.dtype.name in ("float32", "float64") else cast(weights, float64)
+    return zeros(n, dtype=w.dtype).scatter_add(0, cast(input, int64), w)
+
+
+def histc(input: Tensor, bins: int = 100, min: Scalar = 0, max: Scalar = 0) -> Tensor:
+    """Count elements in ``bins`` equal bins from ``min`` to ``max`` (of the data if equal)."""
+    if bins <= 0:
+        raise RuntimeError(f"bins must be > 0, but got {bins}")
+    x = reshape(input, -1)
+    low: Any = min
+    high: Any = max
+    if min == max and x.numel():
+        low, high = (float(v) for v in (amin(x), amax(x)))
+    if low == high:
+        low, high = low - 1, high + 1
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise RuntimeError(f"range of [{low}, {high}] is not finite")
+    if low > high:
+        raise RuntimeError("max must be larger than min")
+    inside = (x >= low) & (x <= high)
+    place = cast((x - low) * bins / (high - low), int64).clamp(0, bins - 1)
+    return zeros(bins, dtype=input.dtype).scatter_add(0, place, cast(inside, input.dtype))
+
+
+def histogram(input: Tensor, bins: Any, *, range: Any = None, weight: Tensor | None = None, density: bool = False) -> Histogram:
+    """Count elements between bin edges, or in equal bins of a range."""
+    x = reshape(input, -1)
+    edges = bins if isinstance(bins, Handle) else _edges(x, bins, range)
+    place, inside = _bins(x, edges)
+    w = reshape(weight, -1) if weight is not None else cast(inside, input.dtype)
+    counts = zeros(edges.numel() - 1, dtype=input.dtype).scatter_add(0, place, where(inside, w, 0.0))
+    if density:
+        counts = counts / (sum(counts) * diff(edges))
+    return Histogram(counts, edges)
+
+
+def histogramdd(
+    input: Tensor, bins: Any, *, range: Any = None, weight: Tensor | None = None, density: bool = False
+) -> tuple[Tensor, tuple[Tensor, ...]]:  # fmt: skip
+    """Count points, the rows of ``input``, in a grid of bins: numbers or edges for each column."""
+    columns = input._type.shape[-1]
+    each = [bins] * columns if isinstance(bins, int) else list(bins)
+    if input.ndim < 2 or len(each) != columns:
+        raise RuntimeError(f"torch.histogramdd: The size of bins must be equal to the innermost dimension of the input, {columns}, got {len(each)}")
+    x = reshape(input, (-1, columns))
+    edges, place, inside = [], None, None
+    for d, of_dim in enumerate(each):
+        column = x[:, d]
+        own = of_dim if isinstance(of_dim, Handle) else _edges(column, of_dim, None if range is None else range[2 * d : 2 * d + 2])
+        at, within = _bins(column, own)
+        n = max_(own.numel() - 1)
+        place = at if place is None else place * n + at
+        inside = within if inside is None else inside & within
+        edges.append(own)
+    shape = tuple(max_(e.numel() - 1) for e in edges)
+    w = reshape(weight, -1) if weight is not None else cast(inside, input.dtype)
+    counts = zeros(math.prod(shape), dtype=input.dtype).scatter_add(0, place, where(inside, w, 0.0))
+    counts = reshape(counts, shape)
+    if density:
+        counts = counts / sum(counts)
+        for d, own in enumerate(edges):
+            counts = counts / reshape(diff(own), tuple(-1 if i == d else 1 for i, _ in enumerate(shape)))
+    return counts, tuple(edges)
+
+
+def _edges(x: Tensor, bins: int, range: Any) -> Tensor:
+    """Give equal bins' edges, of the data's range if none is given (which flushes)."""
+    low, high = range if range is not None else ((float(amin(x)), float(amax(x))) if x.numel() else (0.0, 0.0))
+    if low == high:
+        low, high = (low - 0.5, high + 0.5) if x.numel() or range is not None else (0.0, 1.0)
+    return linspace(low, high, int(bins) + 1, dtype=x.dtype)
+
+
+def _bins(x: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:
+    """Give each value's bin, the last of them closed, and whether it has one."""
+    n = edges.numel() - 1
+    place = record(OPS["searchsorted"], (edges, x), (("right", True),)) - 1
+    place = where(x == edges[-1], n - 1, place)
+    return place.clamp(0, max_(n - 1)), (x >= edges[0]) & (x <= edges[-1])
+
+
+def max_(n: int) -> int:
+    return n if n > 0 else 0
+
+
+# -- searching
+
+
+def searchsorted(
+    sorted_sequence: Tensor, input: Any, *, out_int32: bool = False, right: bool = False, side: str | None = None,
+    sorter: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """Give where each value would stand in sorted order, along the last dim."""
+    if side not in (None, "left", "right"):
+        raise RuntimeError(f"side can only be 'left' or 'right' but got {side}")
+    if side == "left" and right:
+        raise RuntimeError("side and right can't be set to opposites, got side of left while right was True")
+    right = right or side == "right"
+    if sorter is not None and sorter._type.shape != sorted_sequence._type.shape:
+        raise RuntimeError(
+            f"torch.searchsorted(): boundary and sorter must have the same size, but got boundary tensor "
+            f"{list(sorted_sequence._type.shape)} and got sorter tensor {list(sorter._type.shape)}"
+        )
+    if sorter is not None and sorter.dtype is not int64:
+        raise RuntimeError(f"torch.searchsorted(): sorter must be a tensor of long dtype but got dtype {scalar_type(sorter.dtype)}")
+    edges = sorted_sequence if sorter is None else gather(sorted_sequence, -1, sorter)
+    values = input if isinstance(input, Handle) else tensor(input, dtype=edges.dtype)
+    if edges.ndim > 1 and edges._type.shape[:-1] != values._type.shape[:-1]:
+        raise RuntimeError(
+            "boundaries tensor should be 1 dimension or the first N-1 dimensions of boundaries tensor and input value tensor must match"
+        )
+    if edges.ndim == 1:
+        out = record(OPS["searchsorted"], (edges, cast(values, edges.dtype)), (("right", right),))
+    else:
+        below = unsqueeze(edges, -2) <= unsqueeze(values, -1) if right else unsqueeze(edges, -2) < unsqueeze(values, -1)
+        out = sum(below, -1)
+    return cast(out, dtype_of("int32")) if out_int32 else out
+
+
+def bucketize(input: Any, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
+    """Give the index of the bucket of each value."""
+    if boundaries.ndim != 1:
+        raise RuntimeError(f"boundaries tensor must be 1 dimension, but got dim({boundaries.ndim})")
+    return searchsorted(boundaries, input, out_int32=out_int32, right=right)
+
+
+def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
+    """Say which elements are among others."""
+    a = elements if isinstance(elements, Handle) else tensor(elements)
+    b = test_elements if isinstance(test_elements, Handle) else tensor(test_elements)
+    found = (unsqueeze(a, -1) == reshape(b, -1)).any(-1)
+    return logical_not(found) if invert else found
+
+
+# -- unique values: read on the client, since how many there are depends on data
+
+
+def unique(
+    input: Tensor,
+    sorted: bool = True,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    dim: int | None = None,
+) -> Any:
+    """Give the distinct elements (or slices along ``dim``) in order. Flushes."""
+    array = input._read()
+    if dim is None:
+        values, inverse, counts = np.unique(array.reshape(-1), return_inverse=True, return_counts=True, equal_nan=False)
+        inverse = inverse.reshape(array.shape)
+    else:
+        d = normalize_dim(dim, input.ndim)
+        values, inverse, counts = np.unique(array, return_inverse=True, return_counts=True, axis=d)
+        inverse = inverse.reshape(-1)
+    return _uniques(input, values, inverse, counts, return_inverse, return_counts)
+
+
+def unique_consecutive(input: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None) -> Any:
+    """Give the elements (or slices along ``dim``) that differ from the one before. Flushes."""
+    array = input._read()
+    rows = array.reshape(-1, 1) if dim is None else np.moveaxis(array, normalize_dim(dim, input.ndim), 0)
+    flat = rows.reshape(len(rows), rows.size // max(len(rows), 1))
+    new = np.ones(len(flat), bool)
+    new[1:] = (flat[1:] != flat[:-1]).any(1)
+    inverse = np.cumsum(new) - 1
+    counts = np.diff(np.append(np.flatnonzero(new), len(flat)))
+    values = rows[new]
+    if dim is None:
+        return _uniques(input, values.reshape(-1), inverse.reshape(array.shape), counts, return_inverse, return_counts)
+    return _uniques(input, np.moveaxis(values, 0, normalize_dim(dim, input.ndim)), inverse, counts, return_inverse, return_counts)
+
+
+def _uniques(input: Tensor, values: Any, inverse: Any, counts: Any, with_inverse: bool, with_counts: bool) -> Any:
+    out = [tensor(values, dtype=input.dtype)]
+    if with_inverse:
+        out.append(from_numpy(inverse.astype(np.int64)))
+    if with_counts:
+        out.append(from_numpy(counts.astype(np.int64)))
+    return out[0] if len(out) == 1 else tuple(out)

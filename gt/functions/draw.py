@@ -1,0 +1,271 @@
+"""Drawing random numbers. Values depend on the seed, the stream number and the element's global index only.
+
+Next: ``gt.random`` (generators), ``gt.ir.ops.random`` (meaning).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from gt.devices import check_options
+from gt.functions.create import DTypeLike, check_shape, sized
+from gt.functions.promote import cast, get_default_dtype, operand
+from gt.functions.shape import ints
+from gt.handle import Handle
+from gt.ir.ops import OPS
+from gt.ir.types import DType, KindError, broadcast_shapes, complex128, dtype_of, float64, int64, real_dtype, scalar_type
+from gt.random import Generator, draw
+from gt.trace import record
+
+if TYPE_CHECKING:
+    from gt.tensor import Tensor
+
+
+def _random(op: str, shape: tuple[int, ...], dtype: DType, generator: Generator | None, *more: Any) -> Tensor:
+    check_shape(shape)
+    seed, stream = draw(generator)
+    keys = (operand(seed, int64), operand(stream, int64), *more)
+    return record(OPS[op], keys, (("shape", shape), ("dtype", dtype)))
+
+
+def _drawn(op: str, shape: tuple[int, ...], dtype: DTypeLike, generator: Generator | None, options: dict[str, Any]) -> Tensor:
+    requires_grad = options.pop("requires_grad", False)
+    check_options(op, options.pop("device", None), **options)
+    own = dtype_of(dtype or get_default_dtype())
+    if own.kind == "c":
+        scale = math.sqrt(0.5) if op == "random_normal" else 1.0
+        parts = [_random(op, shape, real_dtype(own), generator) * scale for _ in range(2)]
+        out = record(OPS["complex"], tuple(parts))
+    elif own.kind != "f":
+        raise KindError(f"\"{op.removeprefix('random_')}\" not implemented for '{scalar_type(own)}': draw floats, or use randint")
+    else:
+        out = _random(op, shape, own, generator)
+    return out.requires_grad_() if requires_grad else out
+
+
+def rand(*size: Any, generator: Generator | None = None, dtype: DTypeLike = None, **options: Any) -> Tensor:
+    """Draw uniformly from [0, 1)."""
+    return _drawn("random_uniform", sized(size, options), dtype, generator, options)
+
+
+def randn(*size: Any, generator: Generator | None = None, dtype: DTypeLike = None, **options: Any) -> Tensor:
+    """Draw from the standard normal distribution."""
+    return _drawn("random_normal", sized(size, options), dtype, generator, options)
+
+
+def randint(
+    *args: Any, generator: Generator | None = None, dtype: DTypeLike = None, low: int = 0, high: int | None = None, size: Any = None,
+    requires_grad: bool = False, device: Any = None, layout: Any = None, pin_memory: bool = False, out: Any = None,
+) -> Tensor:  # fmt: skip
+    """Draw integers: ``randint(high, size)`` or ``randint(low, high, size)``. Dtypes: int64 by default."""
+    check_options("randint", device, layout, None, pin_memory, out)
+    given = list(args)
+    if given and not isinstance(given[-1], int) and size is None:
+        size = given.pop()
+    if given:
+        low, high = (low, given[0]) if len(given) == 1 and high is None else (given[0], high) if len(given) == 1 else given
+    if high is None or size is None:
+        raise TypeError("randint() needs an upper bound and a size: randint(high, size) or randint(low, high, size)")
+    if low >= high:
+        raise RuntimeError(f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}")
+    made = cast(_whole_numbers(low, high, tuple(size), generator), dtype_of(dtype or int64))
+    return made.requires_grad_() if requires_grad else made
+
+
+def _whole_numbers(low: int, high: int, shape: tuple[int, ...], generator: Generator | None) -> Tensor:
+    if (low, high) == (0, 2**63):  # a bound that int64 does not hold
+        return _random("random_bits", shape, int64, generator)
+    return _random("random_int", shape, int64, generator, operand(low, int64), operand(high, int64))
+
+
+def rand_like(input: Tensor, *, dtype: DTypeLike = None, generator: Generator | None = None, **options: Any) -> Tensor:
+    """Draw from the uniform distribution, in the shape and dtype of ``input``."""
+    return rand(input._type.shape, dtype=dtype or input.dtype, generator=generator, **options)
+
+
+def randn_like(input: Tensor, *, dtype: DTypeLike = None, generator: Generator | None = None, **options: Any) -> Tensor:
+    """Draw from the normal distribution, in the shape and dtype of ``input``."""
+    return randn(input._type.shape, dtype=dtype or input.dtype, generator=generator, **options)
+
+
+def randint_like(
+    input: Tensor,
+    *args: Any,
+    dtype: DTypeLike = None,
+    low: int = 0,
+    high: int | None = None,
+    memory_format: Any = None,
+    **options: Any,
+) -> Tensor:
+    """Draw integers, in the shape and dtype of ``input``: ``(high)`` or ``(low, high)``."""
+    if args:
+        low, high = (low, args[0]) if len(args) == 1 and high is None else (args[0], high) if len(args) == 1 else args
+    return randint(low, high, input._type.shape, dtype=dtype or input.dtype, **options)
+
+
+def randperm(n: int, *, generator: Generator | None = None, dtype: DTypeLike = None, device: Any = None, **options: Any) -> Tensor:
+    """Give 0..n-1 in a random order."""
+    if n < 0:
+        raise RuntimeError(f"Trying to create tensor with negative dimension {n}: [{n}]")
+    keys = _random("random_bits", (n,), int64, generator)
+    return cast(record(OPS["sort"], (keys,), (("dim", 0), ("descending", False)))[1], dtype_of(dtype or int64))
+
+
+def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | None = None, out: Any = None) -> Tensor:
+    """Draw 1 with the probability given for each element, else 0."""
+    check_options("bernoulli", out=out)
+    if input.dtype.kind not in "f" and p is None:
+        raise KindError(f"\"bernoulli\" not implemented for '{scalar_type(input.dtype)}': expected probabilities of floating type")
+    if p is not None and not 0 <= p <= 1:
+        raise RuntimeError(f"bernoulli_ expects p to be in [0, 1], but got p={p}")
+    drawn = _random("random_uniform", input._type.shape, float64, generator)
+    wanted = operand(p, float64) if p is not None else cast(input.detach(), float64)
+    return cast(record(OPS["lt"], (drawn, wanted)), input.dtype)
+
+
+def normal(
+    mean: Any,
+    std: Any = 1.0,
+    size: Any = None,
+    *,
+    generator: Generator | None = None,
+    dtype: DTypeLike = None,
+    **options: Any,
+) -> Tensor:
+    """Draw from normal distributions; ``mean`` and ``std`` are tensors, or numbers with a ``size``."""
+    for argument, v in (("mean", mean), ("std", std)):
+        if isinstance(v, Handle) and v.dtype.kind not in "fc":
+            raise RuntimeError(f"normal expects standard deviation and mean to be floating point, got {argument} of {v.dtype.name}")
+    if isinstance(std, Handle) and std.dtype.kind == "c":
+        raise RuntimeError("normal expects standard deviation to be non-complex")
+    if not isinstance(std, Handle) and std < 0:
+        raise RuntimeError(f"normal expects std >= 0.0, but found std {std}")
+    tensors = [t for t in (mean, std) if isinstance(t, Handle)]
+    if size is not None:
+        shape = ints((size,))
+    elif not tensors:
+        raise TypeError("normal() of two numbers needs a size")
+    else:
+        shape = broadcast_shapes(*(t._type.shape for t in tensors))
+    own = dtype_of(dtype) if dtype is not None else tensors[0].dtype if tensors else get_default_dtype()
+    return _line(randn(shape, generator=generator, dtype=_wide(own), **options), std, mean, own)
+
+
+def _wide(dtype: DType) -> DType:
+    """Give the dtype that draws are transformed in: the result is rounded once, so that every backend gives the same bits."""
+    return complex128 if dtype.kind == "c" else float64
+
+
+def _line(drawn: Tensor, scale: Any, shift: Any, dtype: DType) -> Tensor:
+    """Give ``drawn * scale + shift``, rounded once."""
+    scale, shift = (cast(v, _wide(v.dtype)) if isinstance(v, Handle) else v for v in (scale, shift))
+    return cast(drawn * scale + shift, dtype)
+
+
+def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, generator: Generator | None = None) -> Tensor:
+    """Draw category indices, with the weights of the last dim. Dtypes: int64."""
+    if input.dtype.kind != "f":
+        raise RuntimeError(f"multinomial only supports floating-point dtypes for input, got: {scalar_type(input.dtype)}")
+    if input.ndim not in (1, 2):
+        raise RuntimeError("prob_dist must be 1 or 2 dim")
+    if num_samples < 1:
+        raise RuntimeError("cannot sample n_sample <= 0 samples")
+    n = input._type.shape[-1]
+    if n > 2**24:
+        raise RuntimeError("number of categories cannot exceed 2^24")
+    if not replacement and num_samples > n:
+        raise RuntimeError("cannot sample n_sample > prob_dist.size(-1) samples without replacement")
+    weights = cast(input.detach(), float64)
+    if not replacement:  # the smallest of exponentials with these rates
+        u = _random("random_uniform", input._type.shape, float64, generator)
+        race = -((1 - u).log()) / weights
+        order = record(OPS["sort"], (race,), (("dim", input.ndim - 1), ("descending", False)))[1]
+        return order[..., :num_samples].clone()
+    u = _random("random_uniform", (*input._type.shape[:-1], num_samples), float64, generator)
+    edges = weights.cumsum(-1)
+    return (edges.unsqueeze(-2) <= (u * edges[..., -1:]).unsqueeze(-1)).sum(-1).clamp(max=n - 1)
+
+
+# -- methods that overwrite a tensor
+
+
+def uniform_(input: Tensor, low: float = 0.0, high: float = 1.0, *, generator: Generator | None = None) -> Tensor:
+    """Overwrite with draws from [low, high)."""
+    if low > high:
+        raise RuntimeError(f"uniform_ expects to return a [from, to) range, but found from={low} > to={high}")
+    drawn = rand(input._type.shape, dtype=input.dtype, generator=generator)  # as fine as the dtype: never rounded up to high
+    plain = (low, high) == (0, 1)
+    return input._assign(drawn if plain else _line(cast(drawn, _wide(input.dtype)), high - low, low, input.dtype))
+
+
+def normal_(input: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: Generator | None = None) -> Tensor:
+    """Overwrite with draws from a normal distribution."""
+    if std < 0:
+        raise RuntimeError(f"normal expects std >= 0.0, but found std {std}")
+    drawn = randn(input._type.shape, dtype=_wide(input.dtype), generator=generator)
+    return input._assign(_line(drawn, std, mean, input.dtype))
+
+
+def exponential_(input: Tensor, lambd: float = 1.0, *, generator: Generator | None = None) -> Tensor:
+    """Overwrite with draws from the exponential distribution."""
+    if lambd <= 0:
+        raise RuntimeError(f"exponential_ expects lambda > 0.0, but found lambda={lambd}")
+    return _overwritten("exponential_", input, lambda u: -(1 - u).log() / lambd, generator)
+
+
+def geometric_(input: Tensor, p: float, *, generator: Generator | None = None) -> Tensor:
+    """Overwrite with the numbers of trials until a success of probability ``p``."""
+    if not 0 < p < 1:
+        raise RuntimeError(f"geometric_ expects p to be in (0, 1), but got p={p}")
+    return _overwritten("geometric_", input, lambda u: ((1 - u).log() / math.log1p(-p)).ceil().clamp(min=1), generator)
+
+
+def cauchy_(input: Tensor, median: float = 0.0, sigma: float = 1.0, *, generator: Generator | None = None) -> Tensor:
+    """Overwrite with draws from the Cauchy distribution."""
+    if sigma <= 0:
+        raise RuntimeError(f"cauchy_ expects sigma > 0.0, but found sigma={sigma}")
+    if input.dtype.kind not in "f":
+        raise RuntimeError(
+            "Cauchy distribution is a continuous probability distribution. dtype must be a floating point but you specified "
+            f"{scalar_type(input.dtype)}"
+        )
+    return _overwritten("cauchy_", input, lambda u: ((u - 0.5) * math.pi).tan() * sigma + median, generator)
+
+
+def log_normal_(input: Tensor, mean: float = 1.0, std: float = 2.0, *, generator: Generator | None = None) -> Tensor:
+    """Overwrite with exponentials of normal draws."""
+    if std <= 0:
+        raise RuntimeError(f"log_normal_ expects std > 0.0, but found std={std}")
+    if input.dtype.kind not in "f":
+        raise RuntimeError(f"log_normal_ not implemented for '{scalar_type(input.dtype)}'")
+    drawn = randn(input._type.shape, dtype=float64, generator=generator)
+    return input._assign(cast((drawn * std + mean).exp(), input.dtype))
+
+
+def _overwritten(name: str, input: Tensor, transform: Callable[[Tensor], Tensor], generator: Generator | None) -> Tensor:
+    """Overwrite with a function of uniform draws, rounded once."""
+    if input.dtype.kind == "c":
+        raise RuntimeError(f"{name} is not implemented for complex tensors")
+    u = rand(input._type.shape, dtype=float64, generator=generator)
+    return input._assign(cast(transform(u), input.dtype))
+
+
+def random_(input: Tensor, low: int = 0, high: int | None = None, *, generator: Generator | None = None) -> Tensor:
+    """Overwrite with whole numbers: of all that the dtype tells apart, below ``low`` if it stands alone, else from ``low`` on."""
+    own = input.dtype
+    first, last = (0, low) if high is None and low else (low, high)
+    if last is None:
+        fine = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
+        last = 2 if own.kind == "b" else 2 ** fine[own.name] + 1 if own.kind == "f" else 2 ** (8 * own.itemsize - (own.kind == "i"))
+    if first >= last:
+        raise RuntimeError(f"random_ expects 'from' to be less than 'to', but got from={first} >= to={last}")
+    return input._assign(cast(_whole_numbers(first, last, input._type.shape, generator), own))
+
+
+def bernoulli_(input: Tensor, p: Any = 0.5, *, generator: Generator | None = None) -> Tensor:
+    """Overwrite with draws of 0 and 1."""
+    if isinstance(p, Handle):
+        return input._assign(cast(bernoulli(p.expand(input._type.shape), generator=generator), input.dtype))
+    return input._assign(bernoulli(input.detach(), p, generator=generator))

@@ -1,0 +1,188 @@
+"""Norms of vectors and matrices, distances, and what scales by them.
+
+Next: ``factorization`` (singular values), ``gt.ir.ops.reduction`` (meaning).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from gt.functions.factorization import svdvals
+from gt.functions.pointwise import abs as abs_
+from gt.functions.pointwise import where
+from gt.functions.promote import broadcast, cast
+from gt.functions.reduce import amax, amin, sum
+from gt.functions.shape import movedim, reshape, unsqueeze
+from gt.ir.ops import OPS
+from gt.ir.types import dtype_of, normalize_dim, scalar_type
+from gt.trace import record
+
+if TYPE_CHECKING:
+    from gt.tensor import Tensor
+
+
+def vector_norm(x: Tensor, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    """Give the p-norm over dims (all if None)."""
+    if x.dtype.kind not in "fc":
+        raise RuntimeError(
+            f"linalg.vector_norm: Expected a floating point or complex tensor as input. Got {scalar_type(x.dtype)}"
+        )
+    if dtype is not None:
+        x = cast(x, dtype_of(dtype))
+    dims = _dims(dim, x.ndim)
+    shape = x._type.shape
+    if (ord < 0 or ord == math.inf) and any(shape[d] == 0 for d in dims):
+        if dim is None or len(dims) == x.ndim:
+            raise RuntimeError(
+                f"linalg.vector_norm cannot compute the {_text(ord)} norm on an empty tensor because the operation does not have an identity"
+            )
+        bad = next(d for d in dims if shape[d] == 0)
+        raise RuntimeError(
+            f"linalg.vector_norm cannot compute the {_text(ord)} norm on the dimension {bad} because this dimension is empty and the "
+            "operation does not have an identity"
+        )
+    return power_norm(x, ord, dims, keepdim)
+
+
+def _text(ord: float) -> str:
+    return str(ord)
+
+
+def _dims(dim: Any, ndim: int) -> tuple[int, ...]:
+    if dim is None:
+        return tuple(range(ndim))
+    given = (dim,) if isinstance(dim, int) else tuple(dim)
+    if not given:
+        return tuple(range(ndim))
+    out = tuple(normalize_dim(d, ndim) for d in given)
+    if len(set(out)) != len(out):
+        raise RuntimeError(f"dim {out[0]} appears multiple times in the list of dims")
+    return tuple(sorted(out)) if ndim else ()
+
+
+def matrix_norm(A: Tensor, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False, *, dtype: Any = None) -> Tensor:  # noqa: N803
+    """Give a matrix norm: "fro", "nuc", or inf, -inf, 1, -1, 2, -2."""
+    if A.dtype.kind not in "fc":
+        raise RuntimeError(
+            f"linalg.matrix_norm: Expected a floating point or complex tensor as input. Got {scalar_type(A.dtype)}"
+        )
+    if A.ndim < 2:
+        raise RuntimeError("linalg.matrix_norm: The input tensor A must have at least 2 dimensions.")
+    if dtype is not None:
+        A = cast(A, dtype_of(dtype))  # noqa: N806
+    dims = (dim,) if isinstance(dim, int) else tuple(dim)
+    if len(dims) != 2:
+        raise RuntimeError(f"linalg.matrix_norm: dim must be a 2-tuple. Got {' '.join(map(str, dims))}")
+    a, b = (normalize_dim(d, A.ndim) for d in dims)
+    if a == b:
+        raise RuntimeError(f"linalg.matrix_norm: dims must be different. Got ({dims[0]}, {dims[1]})")
+    if ord == "fro":
+        return vector_norm(A, 2, (a, b), keepdim)
+    if ord in (2, -2, "nuc"):
+        s = svdvals(movedim(A, (a, b), (-2, -1)))
+        out = sum(s, -1) if ord == "nuc" else amax(s, -1) if ord == 2 else amin(s, -1)
+    elif ord in (1, -1, math.inf, -math.inf):
+        over, then = (a, b) if abs(ord) == 1 else (b, a)
+        size = sum(abs_(A), over, True)
+        out = (amax if ord > 0 else amin)(size, then, True)
+        return out if keepdim else reshape(out, tuple(n for d, n in enumerate(A._type.shape) if d not in (a, b)))
+    elif isinstance(ord, str):
+        raise RuntimeError(f"linalg.matrix_norm: Order {ord} not supported.")
+    else:
+        raise RuntimeError(f"linalg.matrix_norm: Order {ord} not supported.")
+    if keepdim:
+        out = reshape(out, tuple(1 if d in (a, b) else n for d, n in enumerate(A._type.shape)))
+    return out
+
+
+def norm(A: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:  # noqa: N803
+    """Give a vector norm, or with two dims (or a matrix and an ``ord``) a matrix norm."""
+    if ord is not None:
+        if isinstance(ord, str) and (dim is None and A.ndim != 2):
+            raise RuntimeError("linalg.norm: If dim is not specified but ord is, the input must be 1D or 2D. Got " + f"{A.ndim}D.")
+        dims = None if dim is None else ((dim,) if isinstance(dim, int) else tuple(dim))
+        if dims is not None and len(dims) not in (1, 2):
+            raise RuntimeError(f"linalg.norm: If dim is specified, it must be of length 1 or 2. Got {list(dims)}")
+        if dims is None and A.ndim not in (1, 2):
+            raise RuntimeError(f"linalg.norm: If dim is not specified but ord is, the input must be 1D or 2D. Got {A.ndim}D.")
+        if (dims is not None and len(dims) == 2) or (dims is None and A.ndim == 2):
+            return matrix_norm(A, ord, dims or (0, 1), keepdim, dtype=dtype)
+        return vector_norm(A, ord, dim, keepdim, dtype=dtype)
+    return vector_norm(A, 2, dim, keepdim, dtype=dtype)
+
+
+def old_norm(input: Tensor, p: Any = "fro", dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
+    """Give a norm: torch.norm's form."""
+    if input.dtype.kind not in "fc":
+        raise RuntimeError(f"linalg.vector_norm: Expected a floating point or complex tensor as input. Got {scalar_type(input.dtype)}")
+    if p == "nuc":
+        dims = (-2, -1) if dim is None else dim
+        if dim is None and input.ndim != 2:
+            raise RuntimeError("norm: expected a matrix for the nuclear norm")
+        return matrix_norm(input, "nuc", dims, keepdim, dtype=dtype)
+    order = 2 if p in ("fro", None) else p
+    return vector_norm(input, order, dim, keepdim, dtype=dtype)
+
+
+def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str = "use_mm_for_euclid_dist_if_necessary") -> Tensor:
+    """Give the p-norm distances between every row of one and every row of another."""
+    if x1.ndim < 2 or x2.ndim < 2:
+        raise RuntimeError(f"cdist only supports at least 2D tensors, X1 got: {x1.ndim}D")
+    if x1._type.shape[-1] != x2._type.shape[-1]:
+        raise RuntimeError(f"X1 and X2 must have the same number of columns. X1: {x1._type.shape[-1]} X2: {x2._type.shape[-1]}")
+    apart = unsqueeze(x1, -2) - unsqueeze(x2, -3)
+    if apart._type.shape[-1] == 0:
+        return sum(apart, -1)
+    return power_norm(apart, p, (apart.ndim - 1,), False)
+
+
+def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:
+    """Give the p-norm of the difference."""
+    from_pair = broadcast(input, other)
+    return power_norm(reshape(from_pair[0] - from_pair[1], -1), p, (0,), False)
+
+
+def power_norm(x: Tensor, p: float, dims: tuple[int, ...], keepdim: bool) -> Tensor:
+    """Give the p-norm of a real or complex tensor over dims."""
+    if p == 2 and x.dtype.kind == "f":
+        return record(OPS["norm"], (x,), (("dims", dims), ("keepdim", keepdim)))
+    size = abs_(x)
+    empty = any(x._type.shape[d] == 0 for d in dims)
+    if p == math.inf:
+        return zeros_over(size, dims, keepdim) if empty else amax(size, dims, keepdim) if dims else size
+    if p == -math.inf:
+        return amin(size, dims, keepdim) if dims else size
+    if p == 0:
+        return sum(cast(x != 0, size.dtype), dims, keepdim) if dims else cast(x != 0, size.dtype)
+    if p == 1:
+        return sum(size, dims, keepdim) if dims else size
+    if p == 2:
+        return record(OPS["norm"], (size,), (("dims", dims), ("keepdim", keepdim)))
+    total = sum(safe_power(size, p), dims, keepdim) if dims else safe_power(size, p)
+    return safe_power(total, 1 / p)
+
+
+def safe_power(x: Tensor, p: float) -> Tensor:
+    """Raise to a power; where x is 0 and the slope infinite, the gradient is 0."""
+    if p >= 1:
+        return x**p
+    zero = x == 0
+    return where(zero, 0.0 if p > 0 else math.inf, where(zero, 1.0, x) ** p)
+
+
+def zeros_over(x: Tensor, dims: tuple[int, ...], keepdim: bool) -> Tensor:
+    return sum(x, dims, keepdim)
+
+
+def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
+    """Scale slices along ``dim`` down to a p-norm of at most ``maxnorm``."""
+    if p <= 0:
+        raise RuntimeError("renorm: non-positive-norm not supported")
+    if maxnorm < 0:
+        raise RuntimeError("renorm: expected maxnorm to be >= 0 but got {maxnorm}")
+    if input.ndim < 2:
+        raise RuntimeError(f"renorm: input needs at least 2 dimensions, got {input.ndim} dimensions")
+    d = normalize_dim(dim, input.ndim)
+    size = power_norm(input, p, tuple(i for i in range(input.ndim) if i != d), True)
+    return input * where(size > maxnorm, maxnorm / (size + 1e-7), 1.0)
