@@ -52,7 +52,8 @@ from gt.functions.index import (
 from gt.functions.linalg import (
     addbmm, addmm, addmv, addr, baddbmm, bmm, dot, einsum, ger, inner, matmul, mm, mv, outer, tensordot, vdot,
 )  # fmt: skip
-from gt.functions.matrices import cross, det, logdet, matrix_exp, matrix_power, slogdet
+from gt.functions.matrices import chain_matmul, cross, det, logdet, matrix_exp, matrix_power, slogdet
+from gt.functions.matrices import old_vander as vander
 from gt.functions.norms import cdist, dist, renorm
 from gt.functions.norms import old_norm as norm
 from gt.functions.numeric import (
@@ -82,6 +83,7 @@ from gt.functions.solving import cholesky_inverse, cholesky_solve, triangular_so
 from gt.functions.solving import inv as inverse
 from gt.functions.solving import pinv as pinverse
 from gt.functions.special import digamma, erfinv, exp2, i0, igamma, igammac, lgamma, logit, mvlgamma, polygamma, sinc, xlogy
+from gt.functions.spectrogram import istft, stft
 from gt.functions.statistics import (
     aminmax, corrcoef, cov, kthvalue, median, mode, msort, nanmean, nanmedian, nanquantile, nansum, quantile, std_mean, var_mean,
 )  # fmt: skip
@@ -118,7 +120,8 @@ float, double, half, long, int, short = float32, float64, float16, int64, int32,
 cfloat, cdouble = complex64, complex128
 newaxis = None
 subtract, multiply, divide, true_divide = sub, mul, div, div
-zero_, lu_solve = Tensor.zero_, Tensor.lu_solve
+zero_, lu_solve, detach, is_same_size = Tensor.zero_, Tensor.lu_solve, Tensor.detach, Tensor.is_same_size
+is_conj, is_neg, is_inference, is_signed = Tensor.is_conj, Tensor.is_neg, Tensor.is_inference, Tensor.is_signed
 
 guard(globals())
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gt.expand import FULL, Hook, call_hook, expand, ones
@@ -166,6 +166,9 @@ def _accumulate(tensor: Tensor, g: Tensor, create_graph: bool) -> None:
     else:
         with no_tape():
             tensor._grad._assign(record(ADD, (tensor._grad, g)))
+    for after in list((tensor._after or {}).values()):
+        if after(tensor) is not None:
+            raise RuntimeError("Tensor post accumulate grad hooks should return None.")
 
 
 # -- hooks
@@ -177,7 +180,7 @@ _hook_ids = itertools.count()
 class RemovableHandle:
     """Removes a hook."""
 
-    def __init__(self, hooks: dict[int, Hook], number: int) -> None:
+    def __init__(self, hooks: dict[int, Any], number: int) -> None:
         self._hooks, self._number = hooks, number
 
     def remove(self) -> None:
@@ -198,6 +201,19 @@ def register_hook(self: Tensor, hook: Hook) -> RemovableHandle:
             key[0].hooks = True
             key[0].hooked[key[1]] = self._hooks  # the hooks outlive their tensor, as torch's
     return RemovableHandle(self._hooks, number)
+
+
+def register_post_accumulate_grad_hook(self: Tensor, hook: Callable[[Tensor], Any]) -> RemovableHandle:
+    """Call ``hook(tensor)`` each time ``backward`` has accumulated the gradient of this leaf."""
+    if not self._rg:
+        raise RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
+    if not self._leaf:
+        raise RuntimeError("post accumulate grad hooks cannot be registered on non-leaf tensors")
+    if self._after is None:
+        self._after = {}
+    number = next(_hook_ids)
+    self._after[number] = hook
+    return RemovableHandle(self._after, number)
 
 
 def retain_grad(self: Tensor) -> None:
@@ -236,6 +252,7 @@ def is_anomaly_enabled() -> bool:
 
 __all__ = [
     "Function", "FunctionCtx", "detect_anomaly", "is_anomaly_enabled", "set_detect_anomaly",
-    "Hook", "backward", "enable_grad", "grad", "inference_mode", "is_grad_enabled", "is_inference_mode_enabled", "no_grad", "register_hook", "retain_grad",
+    "Hook", "backward", "enable_grad", "grad", "inference_mode", "is_grad_enabled", "is_inference_mode_enabled", "no_grad", "register_hook",
+    "register_post_accumulate_grad_hook", "retain_grad",
     "set_grad_enabled",
 ]  # fmt: skip

@@ -6,7 +6,7 @@ Owns: options and exit codes. Must not know: how anything is done. Next: ``gt.se
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -95,11 +95,13 @@ def compile_(
     a "--". Output of the script goes to stderr.
     """
     from gt import compiling, estimating
-    from gt.passes.pipeline import PassError, PlanRefused
+    from gt.passes.pipeline import PASSES, PassError, PlanRefused
 
-    _check_names(passes, workers_shown, workers)
     axes = _parse_mesh(mesh)
     workers = workers or (math.prod(axes.values()) if axes else None)
+    _check_passes(passes, PASSES)
+    if workers is not None or source.suffix != ".gtir":
+        _check_workers(workers_shown, workers or 1)
     lower = partial(_lower, source, arguments, workers, axes)
     try:
         lowered, fault = lower(config, pipeline, shapes, flushes, seconds)
@@ -108,6 +110,9 @@ def compile_(
         raise click.ClickException(_reproducer(error, folder or Path(), workers)) from error
     except PlanRefused as error:
         raise click.ClickException(str(error)) from error
+    if lowered:
+        _check_passes(passes, lowered[0].order)
+        _check_workers(workers_shown, lowered[0].num_workers)
     selection = compiling.Selection(stage, passes, workers_shown)
     if folder is not None:
         for path in compiling.write(lowered, selection, form, folder):
@@ -147,16 +152,20 @@ def _diff_text(lowered: list[Lowered], other: list[Lowered], diff: str, config: 
         raise click.BadParameter(str(error), param_hint="--diff") from error
 
 
-def _check_names(passes: Sequence[str], shown: Sequence[int], workers: int | None) -> None:
+def _check_passes(passes: Sequence[str], known: Collection[str]) -> None:
+    """Refuse a pass that is not there, or that is left out here."""
     from gt.config import did_you_mean
-    from gt.passes.pipeline import PASSES
 
     for name in passes:
-        if name not in PASSES:
-            raise click.BadParameter(f"no pass {name!r}{did_you_mean(name, PASSES)}", param_hint="--pass")
+        if name not in known:
+            raise click.BadParameter(f"no pass {name!r}{did_you_mean(name, known)}", param_hint="--pass")
+
+
+def _check_workers(shown: Sequence[int], count: int) -> None:
     for number in shown:
-        if workers is not None and not 0 <= number < workers:
-            raise click.BadParameter(f"no worker {number} among {workers}", param_hint="--worker")
+        if not 0 <= number < count:
+            there = f"0 to {count - 1}" if count > 1 else "0 alone, more with --workers"
+            raise click.BadParameter(f"no worker {number}: the workers are {there}", param_hint="--worker")
 
 
 def _lower(

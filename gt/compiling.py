@@ -7,8 +7,8 @@ Must not know: the command line. Next: ``capture`` (runs a script), ``gt.ir.text
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +40,8 @@ class Step:
 class Lowered:
     """A graph on its way down: every step that changed it, the programs, and what a run is estimated to cost.
 
-    ``programs``: of all workers, or of one for each role where there are many. ``reasons``: why each output is where it
-    is. ``order``: all passes, those that changed nothing too.
+    ``programs``: of all workers that take part, or of one for each role where there are many; ``every`` has all.
+    ``reasons``: why each output is where it is. ``order``: all passes, those that changed nothing too.
     """
 
     steps: tuple[Step, ...]
@@ -51,6 +51,7 @@ class Lowered:
     runs: int = 0
     reasons: tuple[tuple[str, ...], ...] = ()
     order: tuple[str, ...] = ()
+    every: Mapping[int, Program] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -79,7 +80,16 @@ class Selection:
     def programs(self, lowered: Lowered) -> list[Program]:
         if self.passes and not self.workers or self.stage not in (None, "programs"):
             return []
-        return [p for p in lowered.programs if not self.workers or p.worker in self.workers]
+        if self.workers:
+            return [lowered.every[w] for w in sorted(set(self.workers)) if w in lowered.every]
+        return list(lowered.programs)
+
+    def nothing(self, lowered: Lowered) -> list[tuple[str, str]]:
+        """Give what is asked for by name and not there, and why."""
+        changed = {step.name for step in lowered.steps}
+        passes = [(f"after {name}", "it changed nothing") for name in self.passes if name not in changed]
+        shows = self.stage in (None, "programs")
+        return passes + [(f"worker {w}", "it takes no part") for w in self.workers if shows and w not in lowered.every]
 
 
 _MAKES = {"propagate_sharding": Stage.SHARDED, "insert_collectives": Stage.EXPLICIT, "localize": Stage.LOCAL}
@@ -110,7 +120,7 @@ def lower(graph: Graph, cluster: Cluster, pipeline: Pipeline = DEFAULT, runs: in
     shown = sorted(context.programs.roles() if many else context.programs)
     return Lowered(
         tuple(steps), tuple(context.programs[w] for w in shown), estimate(final, context), len(cluster.workers), runs,
-        tuple(context.output_reasons), ("captured", *(p.name for p in pipeline.passes)),
+        tuple(context.output_reasons), ("captured", *(p.name for p in pipeline.passes)), context.programs,
     )  # fmt: skip
 
 
@@ -150,10 +160,11 @@ def render(lowered: Sequence[Lowered], selection: Selection, form: str) -> str:
     """Give everything chosen as one text: readable text, one JSON object, or DOT drawings one after another."""
     if form == "json":
         return json.dumps({"graphs": [_json(one, selection) for one in lowered]}, indent=1) + "\n"
-    parts = []
+    mark, parts = "//" if form == "dot" else ";", []
     for one in lowered:
         for _, title, body in _pieces(one, selection, form):
-            parts.append(f"{'//' if form == 'dot' else ';'} ---- {title}\n{body}")
+            parts.append(f"{mark} ---- {title}\n{body}")
+        parts += [f"{mark} ---- {one.name}: {what}: {why}\n" for what, why in selection.nothing(one)]
     return "\n".join(parts)
 
 

@@ -86,8 +86,9 @@ class Config:
 
     @property
     def base(self) -> tuple[str, SignalConfig] | None:
-        """Give the signal of work that no scope marks: the rules for parameters; None if there are none."""
-        return ("", SignalConfig(mesh=self._mesh, params=self._params)) if self._params else None
+        """Give the signal of work that no scope marks: the rules for parameters, or the mesh to search; None if there are none."""
+        needed = self._params or (self._auto == "search" and self._mesh)
+        return ("", SignalConfig(mesh=self._mesh, params=self._params)) if needed else None
 
     @property
     def options(self) -> PlanOptions:
@@ -181,11 +182,14 @@ class Config:
         mesh = config.mesh or (self._mesh if uses else ())
         return msgspec.structs.replace(config, mesh=mesh, params=params)
 
-    def cannot_follow(self, text: str) -> None:
-        """Say that a signal is not followed as asked: a warning, or a ConfigError if strict."""
+    def cannot_follow(self, text: str, place: tuple[str, int] | None = None) -> None:
+        """Say that a signal is not followed as asked: a warning, at ``place`` if given, or a ConfigError if strict."""
         if self._strict:
-            raise ConfigError(text)
-        _warn(text)
+            raise ConfigError(text + (f" (at {place[0]}:{place[1]})" if place is not None else ""))
+        if place is None:
+            _warn(text)
+        else:
+            warnings.warn_explicit(text, SignalWarning, *place)
 
     def clear(self) -> None:
         """Forget every signal, the mesh, the rules for parameters, and strictness."""
@@ -227,11 +231,22 @@ def _as_config_errors(key: str) -> Iterator[None]:
 
 
 def _warn(text: str) -> None:
-    """Warn at the nearest line outside this package, and outside the ``with`` that may have led here."""
-    frame, level = sys._getframe(0), 1
+    """Warn at the nearest line outside this package."""
+    warnings.warn(text, SignalWarning, stacklevel=_depth())
+
+
+def user_place() -> tuple[str, int]:
+    """Give file and number of the nearest line outside this package."""
+    frame = sys._getframe(_depth() - 1)
+    return frame.f_code.co_filename, frame.f_lineno
+
+
+def _depth() -> int:
+    """Give how many frames down that line is, outside the ``with`` that may have led here, too."""
+    frame, depth = sys._getframe(0), 0
     while frame.f_back is not None and frame.f_code.co_filename.startswith((_PACKAGE, contextlib.__file__)):
-        frame, level = frame.f_back, level + 1
-    warnings.warn(text, SignalWarning, stacklevel=level)
+        frame, depth = frame.f_back, depth + 1
+    return depth
 
 
 # -- the process's configuration

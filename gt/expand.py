@@ -16,7 +16,7 @@ import numpy as np
 
 from gt.flush import location, requires
 from gt.function import BOUNDARY, call_backward
-from gt.handle import from_buffer, no_tape
+from gt.handle import Handle, from_buffer, no_tape
 from gt.ir.graph import Attrs
 from gt.ir.opdef import OpDef, emitting
 from gt.ir.ops import OPS
@@ -64,6 +64,19 @@ class _Entry:
     entry: int
 
 
+class _Held:
+    """A tensor as an operand of what a vjp calls: ``Tensor.type`` is torch's, a method."""
+
+    __slots__ = ("tensor", "type")
+
+    def __init__(self, tensor: Any) -> None:
+        self.tensor, self.type = tensor, tensor._type
+
+
+def _held(value: Any) -> Any:
+    return _Held(value) if isinstance(value, Handle) else value
+
+
 class _Lazy:
     """A result of an op that a vjp called: recorded once it turns out to be part of a gradient somebody wants."""
 
@@ -101,7 +114,7 @@ class _Recording:
     def force(self, value: Any) -> Any:
         """Record what ``value`` needs, in the order its vjps called it, and give the tensor."""
         if not isinstance(value, _Lazy):
-            return value
+            return value.tensor if value.__class__ is _Held else value
         todo, steps = [value.step], {value.step.number: value.step}
         while todo:
             for operand in todo.pop().inputs:
@@ -124,8 +137,8 @@ class _Recording:
 def _current(value: Any) -> Any:
     """Look a value up again if a hook has read something since, which flushed its trace."""
     if value.__class__ is ValueRef and value._trace is not None and value._trace.sealed:
-        return _lookup((value._trace, value._index))
-    return value
+        value = _lookup((value._trace, value._index))
+    return value.tensor if value.__class__ is _Held else value
 
 
 def _canonical(trace: Trace, id: int) -> Key:
@@ -182,7 +195,7 @@ def expand(
 
     with _whole(trace), no_tape(not create_graph), emitting(recording):
         for root, seed in zip(roots, seeds, strict=True):
-            seed = seed if seed is not None else ones(_type_at(root))
+            seed = _held(seed if seed is not None else ones(type_at(root)))
             root = _canonical(*root)
             start[root] = ADD(start[root], seed) if root in start else seed
         watch = _gradient_watcher(tape, nodes, recording)
@@ -197,7 +210,7 @@ def _backward_signal(node: Any) -> Any:
     return for_backward(node.trace.signal_at(node.entry))
 
 
-def _type_at(key: Key) -> TensorType:
+def type_at(key: Key) -> TensorType:
     trace, id = key
     if trace.types is None or len(trace.types) <= id:
         trace.types = [t for code, _ in trace.code for t in RULES[code >> 1].outputs]
@@ -213,7 +226,7 @@ def _at_hand(key: Key) -> bool:
 def _lookup(key: Key) -> Any:
     """Give the value of a key as an operand; one that no vjp should read is only a type."""
     trace, id = key
-    type = _type_at(key)
+    type = type_at(key)
     if not trace.sealed:
         ref = ValueRef(trace, id, type)
         ref._rg = id in trace.leaves or id in trace.links or requires(trace, (id,))[0]
@@ -223,11 +236,11 @@ def _lookup(key: Key) -> Any:
         leaf = trace.leaves.get(id)
         tensor = leaf[0]() if leaf is not None else None
         if tensor is not None and tensor._buffer is saved:
-            return tensor
+            return _Held(tensor)
         out = from_buffer(saved)
         if requires(trace, (id,))[0]:
             out._rg, out._leaf, out._tape = True, False, key
-        return out
+        return _Held(out)
     return Number(saved, type.dtype) if saved is not None else ValueRef(trace, -1, type)
 
 
@@ -237,14 +250,18 @@ def _with_functions(nodes: list[_Entry], recording: _Recording) -> list[Any]:
 
 
 def _function_entry(node: _Entry, recording: _Recording) -> Any:
-    entry = node.trace.custom[node.entry]
-    types = [_type_at(key) for key in node.outputs]
+    entry = node.trace.custom.get(node.entry)
+    if entry is None:
+        raise RuntimeError("a value computed inside a checkpoint has no graph of its own: let the checkpointed function return it")
+    types = [type_at(key) for key in node.outputs]
     materialize = entry[1]._materialize
 
     def vjp(gs: Any, ys: Any, *inputs: Any, num_inputs: int) -> Any:
         given = gs if isinstance(gs, tuple) else (gs,)
-        forced = [recording.force(g) if g is not None else (zeros(t) if materialize else None) for g, t in zip(given, types, strict=True)]
-        return call_backward(entry, forced, len(types))
+        forced = [
+            recording.force(g) if g is not None else (zeros(t) if materialize else None) for g, t in zip(given, types, strict=True)
+        ]
+        return tuple(map(_held, call_backward(entry, forced, len(types))))
 
     return replace(node, op=replace(node.op, vjp=vjp))
 
@@ -260,7 +277,7 @@ def _gradient_watcher(tape: Tape, nodes: list[_Entry], recording: _Recording) ->
             g = call_hook(hook, recording.force(g))
         if key in readers:
             _check_anomaly(readers[key], recording.force(g))
-        return g
+        return _held(g)
 
     return watch
 

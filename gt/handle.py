@@ -51,7 +51,7 @@ class Handle:
     _tape: tuple[Trace, int] | None = None
     _name: str = ""
     _hooks: dict[int, Hook] | None = None
-    _inference: bool = False
+    _after: dict[int, Hook] | None = None  # called with the tensor once its gradient is accumulated
 
     __array_ufunc__ = None  # NumPy hands operators over to us instead of looping over elements
     __array_priority__ = 1000
@@ -62,10 +62,6 @@ class Handle:
         self._trace, self._index, self._type = trace, index, type
 
     # -- what it is: never flushes
-
-    @property
-    def type(self) -> TensorType:
-        return self._type
 
     @property
     def shape(self) -> Size:

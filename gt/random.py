@@ -10,7 +10,6 @@ import secrets
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 
 from gt.devices import device
 from gt.trace import state
@@ -67,14 +66,30 @@ def default_generator() -> Generator:
     return _default.generator
 
 
+class Drawn:
+    """A (seed, stream) that a generator gave; called again, it is the next one."""
+
+    def __init__(self, generator: Generator) -> None:
+        self.generator = generator
+        self.last = self()
+
+    def __call__(self) -> tuple[int, int]:
+        g = self.generator
+        self.last = g._seed, g._stream
+        g._stream += 1
+        return self.last
+
+    def again(self, part: int) -> tuple[int]:
+        """Give the latest seed (0) or stream (1) once more."""
+        return (self.last[part],)
+
+
 def draw(generator: Generator | None) -> tuple[int, int]:
     """Take the next (seed, stream)."""
-    g = generator if generator is not None else _default.generator
-    stream = g._stream
-    g._stream = stream + 1
+    drawn = Drawn(generator if generator is not None else _default.generator)
     if state.recorder is not None:
-        state.recorder.drawn(partial(draw, g))
-    return g._seed, stream
+        state.recorder.drawn(drawn)
+    return drawn.last
 
 
 def manual_seed(seed: int) -> Generator:

@@ -22,6 +22,7 @@ from gt.config import get_config
 from gt.flush import Counters, Submitted, counters, location
 from gt.handle import COPY, Handle
 from gt.ir.types import Scalar
+from gt.precision import get_float32_matmul_precision
 from gt.runtime.session import Session
 from gt.trace import RULES, Buffer, Trace, new_buffers, put_back, record, settle, state, take_dead, tensor_of
 
@@ -183,7 +184,10 @@ class Jit:
         return self._record(known, frame, given, tensors)
 
     def _signature(self, frame: Any, given: list[Handle], tensors: list[Handle], session: Session) -> Signature:
-        modes = (state.grad, state.autocast, state.signals[-1] if state.signals else None, get_config().version, id(session))
+        modes = (
+            state.grad, state.autocast, state.signals[-1] if state.signals else None, get_config().version,
+            get_float32_matmul_precision(), id(session),
+        )  # fmt: skip
         ids = [id(t._buffer) for t in given]
         alias = tuple(map(ids.index, ids)) if len(set(ids)) < len(ids) else ()
         key = (frame, tuple([(t._type, t._rg) for t in tensors]), alias, modes)

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 from gt.ir.graph import Graph
 from gt.runtime.embedded import EmbeddedSession
-from gt.runtime.env import ADDRESS, BACKEND
+from gt.runtime.env import ADDRESS, BACKEND, WINDOW
 from gt.runtime.launch import LocalCluster, start_local, visible_gpus
 from gt.runtime.remote import RemoteSession
 from gt.runtime.session import Session
@@ -51,7 +51,7 @@ def running() -> Session | None:
 def _embedded() -> Session:
     backend = BACKEND.get()
     on_gpu = backend == "torch" and visible_gpus()
-    return EmbeddedSession(backend, "cuda:0" if on_gpu else "cpu")
+    return EmbeddedSession(backend, "cuda:0" if on_gpu else "cpu", WINDOW.get())
 
 
 def _use(session: Session) -> None:

@@ -13,23 +13,17 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gt import config
-from gt import session as sessions
+from gt.following import check_tensor, check_workers
 from gt.functions import windows as windows
 from gt.handle import Handle
-from gt.ir.mesh import Mesh
 from gt.ir.ops import OPS
 from gt.ir.signals import SignalConfig
-from gt.passes.signal_placement import signal_mesh
-from gt.runtime.session import Session
 from gt.trace import record, state
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
 
 Named = tuple[str, SignalConfig]
-
-_early: dict[str, SignalConfig] = {}  # signals used before there was a session
-_checked: dict[str, SignalConfig] = {}  # signals compared with the workers of the session in use
 
 
 def resolve(name: str, backward: str | None = None) -> Named:
@@ -51,29 +45,8 @@ def resolve(name: str, backward: str | None = None) -> Named:
 
 def _look_up(name: str) -> SignalConfig:
     found = config.get_config().resolve(name) or SignalConfig()
-    if found.places and _checked.get(name) is not found:
-        _check_workers(name, found)
+    check_workers(name, found)
     return found
-
-
-def _check_workers(name: str, found: SignalConfig) -> None:
-    """Say, once in a session, that a signal asks for workers or axes that are not there. Without any yet, runs wait for them."""
-    session = sessions.running()
-    if session is None:
-        _early[name] = found
-    elif present := session.workers():
-        _checked[name] = found
-        problem = signal_mesh(found, Mesh.line(present))[1]
-        if problem:
-            config.get_config().cannot_follow(f"signal {name!r}: {problem}")
-
-
-def _session_started(session: Session) -> None:
-    _checked.clear()
-    early = dict(_early)
-    _early.clear()
-    for name, found in early.items():
-        _check_workers(name, found)
 
 
 def for_backward(signal: Named | None) -> Named | None:
@@ -123,6 +96,7 @@ def tensor(t: Tensor, name: str, backward: str | None = None) -> Tensor:
     if not isinstance(t, Handle):
         raise TypeError(f"gt.signal.tensor: expected a gt.Tensor, got {type(t).__name__}")
     with context(name, backward):
+        check_tensor(*state.signals[-1], t._type)
         return record(OPS["copy"], (t,))
 
 
@@ -139,6 +113,3 @@ def current_backward_signal() -> str | None:
 def get_signal_stack() -> list[str]:
     """Give the names of the active signals, outermost first."""
     return [name.partition(">")[0] for name, _ in state.signals]
-
-
-sessions.on_start.append(_session_started)

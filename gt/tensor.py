@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from gt.autograd import backward, register_hook, retain_grad
+from gt.autograd import backward, register_hook, register_post_accumulate_grad_hook, retain_grad
 from gt.devices import check_options, device
 from gt.devices import strided as dense
 from gt.functions import (
@@ -39,11 +39,13 @@ from gt.functions import (
     shape,
     solving,
     special,
+    spectrogram,
     statistics,
     strided,
 )  # fmt: skip
 from gt.handle import Handle
 from gt.ir.types import (
+    DTYPES,
     DType,
     ShapeError,
     bfloat16,
@@ -100,6 +102,17 @@ def _refused(name: str) -> Callable[..., Any]:
 
     method.__name__ = method.__qualname__ = name
     method.__doc__ = f"Refuse: use {plain}."
+    return method
+
+
+def _never(name: str) -> Callable[..., builtins.bool]:
+    """Give a method that says that no tensor here is such a one."""
+
+    def method(self: Tensor) -> builtins.bool:
+        return False
+
+    method.__name__ = method.__qualname__ = name
+    method.__doc__ = "Say no: no tensor here is."
     return method
 
 
@@ -171,6 +184,7 @@ class Tensor(Handle):
         shape.repeat, shape.tile, arrange.repeat_interleave, shape.narrow, shape.select, shape.split, shape.chunk, shape.unbind,
     )  # fmt: skip
     moveaxis, ndimension, narrow_copy, cross = shape.moveaxis, Handle.dim, strided.narrow_copy, matrices.cross
+    stft, istft, ormqr = spectrogram.stft, spectrogram.istft, factorization.ormqr
     flip, roll, clone, contiguous = shape.flip, shape.roll, shape.clone, shape.contiguous
     # -- indexing
     gather, index_select, scatter, scatter_add, masked_fill, masked_select, nonzero, tril, triu, take_along_dim = (
@@ -281,6 +295,7 @@ class Tensor(Handle):
 
     # -- gradients
     backward, register_hook, retain_grad = backward, register_hook, retain_grad
+    register_post_accumulate_grad_hook = register_post_accumulate_grad_hook
     bernoulli = draw.bernoulli
 
     # -- operators
@@ -348,9 +363,7 @@ class Tensor(Handle):
     floor_, ceil_, round_, trunc_ = map(_inplace, (pointwise.floor, pointwise.ceil, pointwise.round, pointwise.trunc))
     masked_fill_, scatter_, scatter_add_ = map(_inplace, (index.masked_fill, gathering.scatter, gathering.scatter_add))
     tril_, triu_ = map(_inplace, (index.tril, index.triu))
-    bitwise_and_, bitwise_or_, bitwise_xor_ = map(
-        _inplace, (pointwise.bitwise_and, pointwise.bitwise_or, pointwise.bitwise_xor)
-    )
+    bitwise_and_, bitwise_or_, bitwise_xor_ = map(_inplace, (pointwise.bitwise_and, pointwise.bitwise_or, pointwise.bitwise_xor))
     # -- in place, the rest
     sin_, cos_, tan_, asin_, acos_, atan_, sinh_ = map(
         _inplace,
@@ -618,6 +631,12 @@ class Tensor(Handle):
         """Say whether the dtype has negative numbers."""
         return self.dtype.is_signed
 
+    is_conj, is_neg, is_inference, is_shared, is_pinned = map(_never, ("is_conj", "is_neg", "is_inference", "is_shared", "is_pinned"))
+
+    def share_memory_(self) -> Tensor:
+        """Give the tensor itself: its values live with the workers."""
+        return self
+
     def is_nonzero(self) -> builtins.bool:
         """Say whether the only element is not zero. Flushes."""
         return numeric.is_nonzero(self)
@@ -630,6 +649,13 @@ class Tensor(Handle):
     def retains_grad(self) -> builtins.bool:
         """Whether ``retain_grad`` was called on this tensor, which is no leaf."""
         return self._retains
+
+    def type(self, dtype: Any = None, non_blocking: builtins.bool = False) -> Any:
+        """Convert the dtype; without one, give torch's name of the tensor's type, as ``'torch.FloatTensor'``."""
+        if dtype is None:
+            return f"torch.{scalar_type(self._type.dtype)}Tensor"
+        named = next((d for d in DTYPES if dtype == f"torch.{scalar_type(d)}Tensor"), None)
+        return promote.cast(self, named if named is not None else dtype_of(dtype))
 
     def type_as(self, other: Tensor) -> Tensor:
         return promote.cast(self, other.dtype)
@@ -694,9 +720,7 @@ class Tensor(Handle):
     @property
     def mT(self) -> Tensor:  # noqa: N802 - torch's name
         if self.ndim < 2:
-            raise RuntimeError(
-                f"tensor.mT is only supported on matrices or batches of matrices. Got {self.ndim}-D tensor."
-            )
+            raise RuntimeError(f"tensor.mT is only supported on matrices or batches of matrices. Got {self.ndim}-D tensor.")
         return shape.transpose(self, -2, -1)
 
     @property
@@ -748,16 +772,12 @@ class Tensor(Handle):
 
     def __contains__(self, value: object) -> Any:
         if not isinstance(value, Handle) and not promote.is_number(value):
-            raise RuntimeError(
-                f"Tensor.__contains__ only supports Tensor or scalar, but you passed in a {type(value)}."
-            )
+            raise RuntimeError(f"Tensor.__contains__ only supports Tensor or scalar, but you passed in a {type(value)}.")
         return bool(reduce.any(pointwise.eq(self, value)))
 
     def __getattr__(self, name: str) -> Any:
         """Refuse an unknown name, with the nearest known one."""
-        raise AttributeError(
-            f"'{type(self).__name__}' object has no attribute '{name}'{did_you_mean(name, dir(type(self)))}"
-        )
+        raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'{did_you_mean(name, dir(type(self)))}")
 
     def __dlpack__(
         self, *, stream: Any = None, max_version: tuple[builtins.int, builtins.int] | None = None, dl_device: Any = None,
@@ -778,9 +798,7 @@ class Tensor(Handle):
         """Give ``gt.array_api``. Errors: ValueError for a version of the standard other than its own or an earlier one."""
         namespace = sys.modules["gt.array_api"]
         if api_version is not None and api_version not in namespace.VERSIONS:
-            raise ValueError(
-                f"array API version {api_version!r} is not offered: use one of {', '.join(namespace.VERSIONS)}"
-            )
+            raise ValueError(f"array API version {api_version!r} is not offered: use one of {', '.join(namespace.VERSIONS)}")
         return namespace
 
     def __repr__(self) -> str:
@@ -826,10 +844,11 @@ def _rebuild(data: bytes, storage: str, size: tuple[int, ...], dtype: DType, req
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Give ". Did you mean: 'x'?" for the nearest known name, or nothing."""
+    """Give ". Did you mean: 'x'?" for a known name that is nearly this one, or has its letters in another order."""
     if name.startswith("_"):
         return ""
-    near = difflib.get_close_matches(name, [k for k in known if not k.startswith("_")], 1)
+    words = [k for k in known if not k.startswith("_")]
+    near = difflib.get_close_matches(name, words, 1, 0.8) or [k for k in words if sorted(k) == sorted(name)]
     return f". Did you mean: '{near[0]}'?" if near else ""
 
 

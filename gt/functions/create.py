@@ -13,6 +13,7 @@ import numpy as np
 
 from gt import session as sessions
 from gt.devices import check_options
+from gt.following import check_tensor
 from gt.functions.promote import cast, check_fits, default_complex, get_default_dtype, is_number, operand, scalar_dtype
 from gt.functions.shape import ints
 from gt.handle import Handle
@@ -32,8 +33,11 @@ def upload(array: np.ndarray, dtype: DType) -> Tensor:
     check_fork()
     type = TensorType(array.shape, dtype)
     session = sessions.current()
+    signal = state.signals[-1] if state.signals else None
+    if signal is not None and array.ndim:
+        check_tensor(*signal, type)
     buffer = new_buffer(type, session)
-    session.put(buffer.id, type, to_wire(array, dtype), state.signals[-1][1] if state.signals else None)
+    session.put(buffer.id, type, to_wire(array, dtype), signal[1] if signal is not None else None)
     return tensor_of(buffer)
 
 

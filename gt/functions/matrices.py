@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gt.functions.create import eye, full
 from gt.functions.factorization import need_matrix
@@ -20,6 +20,7 @@ from gt.functions.reduce import sum
 from gt.functions.shape import reshape, stack, unsqueeze
 from gt.functions.solving import inv
 from gt.functions.strided import diagonal as diagonal_
+from gt.handle import Handle
 from gt.ir.ops import OPS
 from gt.ir.types import normalize_dim, scalar_type
 from gt.trace import record
@@ -140,6 +141,25 @@ def _chain(given: list[Tensor]) -> Tensor:
         return given[i] if i == j else matmul(product(i, cost[i, j][1]), product(cost[i, j][1] + 1, j))
 
     return product(0, n - 1)
+
+
+def chain_matmul(*matrices: Any) -> Tensor:
+    """Multiply a chain of matrices: ``linalg.multi_dot`` by its old name."""
+    given = list(matrices[0]) if len(matrices) == 1 and not isinstance(matrices[0], Handle) else list(matrices)
+    return given[0].clone() if len(given) == 1 else multi_dot(given)
+
+
+def old_vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:  # noqa: N803
+    """Give the Vandermonde matrix of a vector, its highest power first unless ``increasing``. Source: torch.vander."""
+    if x.ndim != 1:
+        raise RuntimeError("x must be a one-dimensional tensor.")
+    n = x._type.shape[0] if N is None else N
+    if n < 0:
+        raise RuntimeError("N must be non-negative.")
+    if n < 2:
+        return x.new_ones((x._type.shape[0], n))
+    rising = vander(x, N=n)
+    return rising if increasing else rising.flip(1)
 
 
 def vander(x: Tensor, *, N: int | None = None) -> Tensor:  # noqa: N803

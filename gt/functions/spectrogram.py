@@ -113,11 +113,10 @@ def istft(
     whole = _whole_window("istft", window, n_fft, width, real_dtype(input.dtype))
     spectra = transpose(input, -2, -1)
     norm = "ortho" if normalized else None
-    if one:
-        each = fourier.irfft(spectra, n_fft, norm=norm)
-    else:
+    if return_complex:
         each = fourier.ifft(spectra, n_fft, norm=norm)
-        each = each if return_complex else each.real
+    else:  # of a transform that is not one-sided, too, torch reads that half
+        each = fourier.irfft(narrow(spectra, -1, 0, n_fft // 2 + 1), n_fft, norm=norm)
     total = n_fft + hop * (frames - 1)
     signal = _overlapped(each * whole, hop, total)
     cover = _overlapped((whole * whole).expand(frames, n_fft), hop, total)

@@ -15,12 +15,28 @@ from gt.nn.parameter import Parameter
 from gt.tensor import Tensor
 
 
-class _NormBase(Module):
+class _Affine(Module):
+    """Scale and shift, each of which a layer may be without."""
+
+    weight: Parameter | None
+    bias: Parameter | None
+
+    def _register_affine(self, shape: int | tuple[int, ...], weight: bool, bias: bool, dtype: Any) -> None:
+        for name, on in (("weight", weight), ("bias", weight and bias)):
+            self.register_parameter(name, Parameter(create.empty(shape, dtype=dtype)) if on else None)
+
+    def reset_parameters(self) -> None:
+        """Set scale 1 and shift 0."""
+        if self.weight is not None:
+            init.ones_(self.weight)
+        if self.bias is not None:
+            init.zeros_(self.bias)
+
+
+class _NormBase(_Affine):
     """What batch and instance norm share: scale, shift, and running statistics."""
 
     _version = 2
-    weight: Parameter | None
-    bias: Parameter | None
     running_mean: Tensor | None
     running_var: Tensor | None
     num_batches_tracked: Tensor | None
@@ -32,9 +48,7 @@ class _NormBase(Module):
         super().__init__()
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.affine, self.track_running_stats = affine, track_running_stats
-        parameter = lambda on: Parameter(create.empty(num_features, dtype=dtype)) if on else None  # noqa: E731
-        self.register_parameter("weight", parameter(affine))
-        self.register_parameter("bias", parameter(affine and bias))
+        self._register_affine(num_features, affine, bias, dtype)
         track = track_running_stats
         self.register_buffer("running_mean", create.zeros(num_features, dtype=dtype) if track else None)
         self.register_buffer("running_var", create.ones(num_features, dtype=dtype) if track else None)
@@ -51,12 +65,9 @@ class _NormBase(Module):
                 self.num_batches_tracked.zero_()
 
     def reset_parameters(self) -> None:
-        """Set scale 1 and shift 0."""
+        """Set scale 1 and shift 0, and start the running statistics again."""
         self.reset_running_stats()
-        if self.weight is not None:
-            init.ones_(self.weight)
-        if self.bias is not None:
-            init.zeros_(self.bias)
+        super().reset_parameters()
 
     def _check_input_dim(self, input: Tensor) -> None:
         raise NotImplementedError
@@ -184,11 +195,8 @@ def _sizes(normalized_shape: int | Iterable[int]) -> tuple[int, ...]:
     return (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
 
 
-class LayerNorm(Module):
+class LayerNorm(_Affine):
     """Normalise over the last dims, then scale and shift."""
-
-    weight: Parameter | None
-    bias: Parameter | None
 
     def __init__(
         self, normalized_shape: int | Iterable[int], eps: float = 1e-5, elementwise_affine: bool = True, bias: bool = True,
@@ -197,17 +205,8 @@ class LayerNorm(Module):
         super().__init__()
         self.normalized_shape = _sizes(normalized_shape)
         self.eps, self.elementwise_affine = eps, elementwise_affine
-        parameter = lambda on: Parameter(create.empty(self.normalized_shape, dtype=dtype)) if on else None  # noqa: E731
-        self.register_parameter("weight", parameter(elementwise_affine))
-        self.register_parameter("bias", parameter(elementwise_affine and bias))
+        self._register_affine(self.normalized_shape, elementwise_affine, bias, dtype)
         self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Set scale 1 and shift 0."""
-        if self.weight is not None:
-            init.ones_(self.weight)
-        if self.bias is not None:
-            init.zeros_(self.bias)
 
     def forward(self, input: Tensor) -> Tensor:
         return F.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
@@ -247,11 +246,8 @@ class RMSNorm(Module):
         return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
 
 
-class GroupNorm(Module):
+class GroupNorm(_Affine):
     """Normalise each group of channels of each example."""
-
-    weight: Parameter | None
-    bias: Parameter | None
 
     def __init__(
         self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True, device: Any = None, dtype: Any = None, *,
@@ -261,17 +257,8 @@ class GroupNorm(Module):
         if num_channels % num_groups:
             raise ValueError(f"num_channels ({num_channels}) must be divisible by num_groups ({num_groups})")
         self.num_groups, self.num_channels, self.eps, self.affine = num_groups, num_channels, eps, affine
-        parameter = lambda on: Parameter(create.empty(num_channels, dtype=dtype)) if on else None  # noqa: E731
-        self.register_parameter("weight", parameter(affine))
-        self.register_parameter("bias", parameter(affine and bias))
+        self._register_affine(num_channels, affine, bias, dtype)
         self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Set scale 1 and shift 0."""
-        if self.weight is not None:
-            init.ones_(self.weight)
-        if self.bias is not None:
-            init.zeros_(self.bias)
 
     def forward(self, input: Tensor) -> Tensor:
         return F.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)

@@ -20,12 +20,13 @@ from gt.passes.integer_program import Effort, Solution, SolverMissing
 from gt.passes.merge_alike import merge_alike
 from gt.passes.placement import Choice
 from gt.passes.search_graph import Given, Home, Landing, NodePart, SearchGraph
-from gt.passes.search_problem import Problem, evaluate
+from gt.passes.search_problem import BUCKET, Problem, evaluate
 from gt.passes.split_ops import write_apart
 
 KINDS = 400  # of units: a graph of more has units that look alike decide as one
 LEAST_SHOWN = 1e-8  # seconds
-ROOM = 15 / 16  # of the memory limit: buffers that collectives share are not counted
+SPARE = 16  # the part of a memory limit kept free, for what is not counted
+SHARED = 8  # the most of it kept for the buffers in which values travel together
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ def search(graph: Graph, context: Context, given: Given, seconds: float) -> tupl
     merged = merge_alike(made.problem, KINDS)
     limit = graph.options.memory_bytes
     try:
-        found = _solve(merged.problem, context.mesh, None if limit is None else round(limit * ROOM), Effort(seconds=seconds))
+        found = _solve(merged.problem, context.mesh, _room(limit), Effort(seconds=seconds))
     except SolverMissing as error:
         raise PlanRefused(str(error)) from error
     if found is None:
@@ -70,6 +71,11 @@ def search(graph: Graph, context: Context, given: Given, seconds: float) -> tupl
     for node, steps in written.items():
         decided |= {step.outputs[0]: choice for step, choice in zip(steps, apart[node].steps, strict=True)}
     return graph, Decided(decided, landed, reasons)
+
+
+def _room(limit: int | None) -> int | None:
+    """Give how much of a memory limit the search may fill."""
+    return limit if limit is None else limit - max(limit // SPARE, min(2 * BUCKET, limit // SHARED))
 
 
 # The next run's graph differs in where its inputs are, and that does not count: it is the same problem.

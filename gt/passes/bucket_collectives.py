@@ -2,7 +2,7 @@
 
 A collective costs its start-up however little it carries, so neighbours of one kind, mesh, axes and dtype travel as one
 buffer: flattened, joined, sent, cut. Worth it while copying in and out takes less than starting up. Reductions wait for
-the last of their bucket, gathers go with the first. Next: ``fuse_hot_path``.
+the last of their bucket, but not beyond a reader; gathers go with the first. Next: ``fuse_hot_path``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gt.ir.ops import collective
 from gt.ir.types import Shape, TensorType
 from gt.passes.context import Context
 from gt.passes.cost import H100
-from gt.passes.schedule import joins_early, ranks, schedule
+from gt.passes.schedule import joins_early, ranks, scatters_soon, schedule
 
 Bucket: TypeAlias = list[Node]
 KINDS = (collective.all_reduce, collective.all_gather, collective.reduce_scatter)
@@ -42,11 +42,15 @@ class BucketCollectives:
 
     def _buckets(self, graph: Graph, nodes: list[Node]) -> Iterator[Bucket]:
         """Give what travels together: gathers in the order of need, other collectives that stand side by side."""
-        early, rank = joins_early(graph), ranks(graph)
+        early, rank, soon = joins_early(graph), ranks(graph), scatters_soon(graph)
         open_: dict[object, Bucket] = {}
         for node in nodes:
+            for key in [k for k, bucket in open_.items() if k[0] == "soon" and _reads(node, bucket)]:  # type: ignore[index]
+                yield from _done(open_.pop(key))
             if node in early:
                 yield from self._add(graph, open_, ("early", _key(node)), node)
+            elif node in soon:
+                yield from self._add(graph, open_, ("soon", _key(node)), node)
             elif node.op.effect != "comm":
                 for key in [k for k in open_ if k[0] == "run"]:  # type: ignore[index]
                     yield from _done(open_.pop(key))
@@ -66,6 +70,10 @@ class BucketCollectives:
             yield from _done(bucket)
             open_[key] = bucket = []
         bucket.append(node)
+
+
+def _reads(node: Node, bucket: Bucket) -> bool:
+    return any(member.output in node.inputs for member in bucket)
 
 
 def _done(bucket: Bucket) -> Iterator[Bucket]:

@@ -2,7 +2,8 @@
 
 Between a layer's forward and its backward all other layers run. A value joined from an input, which is there anyway, is
 dropped after its uses nearby and joined again, as fully sharded data parallelism does, when at least ``others`` other
-values are first joined in between. Must not know: forward, backward, any op but collectives. Next: ``localize``.
+values are first joined in between; an automatic search for placements reckons with inputs first read, joined or not.
+Must not know: forward, backward, any op but collectives. Next: ``localize``.
 """
 
 from __future__ import annotations
@@ -27,11 +28,14 @@ class GatherAgain:
     def run(self, graph: Graph, context: Context) -> Graph:
         early = joins_early(graph) if self.others else set()
         gathers = [n for n in graph.nodes if n in early and n.output not in graph.outputs]
-        if len(gathers) <= self.others:
+        if len(gathers) <= self.others and graph.options.auto != "search":
             return graph
         place = {node: i for i, node in enumerate(graph.nodes)}
         uses = {gather: sorted(_uses(graph, gather.output, place)) for gather in gathers}
         firsts = sorted(at[0] for at in uses.values() if at)
+        if graph.options.auto == "search":
+            inputs = (_uses(graph, v, place) for v in graph.inputs if v.type.ndim > 1)
+            firsts = sorted(min(at) for at in inputs if at)
         again: dict[int, list[Node]] = {}  # position of a use -> the gathers repeated before it
         for gather, at in uses.items():
             for before, after in zip(at, at[1:], strict=False):

@@ -1,8 +1,9 @@
 """Solves a search problem as an integer program, with SciPy's HiGHS.
 
 Each unit picks one of its ways: one binary for each, of which one is 1. A wire is moved from where it is made to where it
-is needed: for each such pair a variable that is 1 if both are so, a product that the program writes as flows, so that
-only the picks need be whole numbers. Memory is a row for each moment that might not fit, added when a solution breaks it.
+is needed: for each such pair, or for each combination of all its ends, a column that is 1 if they are so, tied to the picks
+by rows that let no fraction of picks cost much less than whole ones; so only the picks need be whole numbers. Memory
+that does not fit first gets a price, which always leads to some plan, then a row for each moment at which it is short.
 Owns: ``solve``. Must not know: graphs, ops. Next: ``search_problem`` (what a choice costs).
 """
 
@@ -12,14 +13,14 @@ import itertools
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from gt.ir.mesh import Sharding
 from gt.passes.reshard import usable_as
-from gt.passes.search_problem import Problem, Slot, Way, Wire, evaluate, free_beside, held_bytes, memory
+from gt.passes.search_problem import Problem, Slot, Way, Wire, evaluate, free_beside, held, held_bytes, memory
 
 Sum: TypeAlias = dict[int, float]  # column -> weight; CONSTANT for what is always 1
 CONSTANT = -1
@@ -27,8 +28,9 @@ ALWAYS: Sum = {CONSTANT: 1.0}
 JOINT = 200  # combinations of the places of a wire's ends: so many at most get a column each
 ROUNDS = 10  # of adding moments at which memory does not fit
 AT_ONCE = 4  # moments added in one round
-SHARE = 0.4  # of the time left: for one limit
-ENOUGH = 1.02  # times what no plan was found for: little more is near enough the least memory
+SHARE = 0.5  # of the time left: for each of the ways to keep within a limit
+ROUGH = 1e-2  # how near the best is near enough while prices are tried
+STEP, DEAREST, NEAR = 8.0, 1e5, 1.5  # of prices: the factor from one to the next, the last one over the first, the precision
 
 
 class SolverMissing(ImportError):
@@ -63,31 +65,61 @@ def solve(problem: Problem, limit: int | None = None, effort: Effort = Effort())
     Errors: SolverMissing.
     """
     until = time.monotonic() + effort.seconds
-    fastest = _minimum(problem, effort, {})
+    fastest = _minimum(problem, effort, {}, {})
     if limit is None or fastest is None or fastest.peak <= limit:
         return fastest
-    left = lambda: Effort(effort.gap, (until - time.monotonic()) * SHARE)  # noqa: E731
-    moments: list[int] = []
-    best, low = _within(problem, limit, fastest, moments, left()), limit
-    while best.peak > max(limit, low * ENOUGH) and time.monotonic() < until:  # what is the least there is a plan for?
-        middle = (low + best.peak) // 2
-        best = _within(problem, middle, best, moments, left())
-        low = low if best.peak <= middle else middle
+    left = lambda gap: Effort(gap, (until - time.monotonic()) * SHARE)  # noqa: E731
+    best = _priced(problem, limit, fastest, left(ROUGH))
+    exact = _within(problem, limit, best, left(effort.gap))
+    if exact is best and best.peak > limit:  # nothing fits: the fastest plan of the least memory that is known
+        limit = best.peak
+        exact = _within(problem, limit, best, left(effort.gap))
+    return replace(_better(best, exact, limit), bound=fastest.bound if exact is best else exact.bound)
+
+
+def _better(a: Solution, b: Solution, limit: int) -> Solution:
+    """Give the faster of those that fit, else the one that is less over."""
+    return min(a, b, key=lambda s: (max(s.peak - limit, 0), s.seconds))
+
+
+def _priced(problem: Problem, limit: int, fastest: Solution, effort: Effort) -> Solution:
+    """Give a fast choice within a limit, or one of about the least memory, by putting a price on memory.
+
+    At a price the program is as easy as without a limit. The price is raised until a choice fits, then lowered towards
+    the last one that was too low. It is asked at the moments at which some choice was over.
+    """
+    until = time.monotonic() + effort.seconds
+    unit = fastest.seconds / fastest.peak
+    price, low, high = unit, 0.0, math.inf
+    moments, best = _over(fastest, limit, ()), fastest
+    while time.monotonic() < until and price < unit * DEAREST and high > low * NEAR:
+        found = _minimum(problem, Effort(effort.gap, until - time.monotonic()), {}, dict.fromkeys(moments, price / len(moments)))
+        if found is None:
+            break
+        best = _better(best, found, limit)
+        if more := _over(found, limit, moments):
+            moments += more
+            continue
+        low, high = (low, price) if found.peak <= limit else (price, high)
+        price = math.sqrt(low * high) if low > 0.0 and high < math.inf else price / STEP if high < math.inf else price * STEP
     return best
 
 
-def _within(problem: Problem, limit: int, best: Solution, moments: list[int], effort: Effort) -> Solution:
-    """Give a fast choice within a limit; else ``best``, or one of a lower peak. Moments that break it are added to ``moments``."""
+def _over(found: Solution, limit: int, known: Sequence[int]) -> list[int]:
+    """Give moments at which a choice is over a limit, some at a time, if none of them is known."""
+    over = [at for at in _peaks(found.held) if found.held[at] > limit]
+    return [] if any(at in known for at in over) else over[:AT_ONCE]
+
+
+def _within(problem: Problem, limit: int, best: Solution, effort: Effort) -> Solution:
+    """Give the fastest choice within a limit, by forbidding at more and more moments what is over; else ``best``."""
     until = time.monotonic() + effort.seconds
-    last = best
+    rows: dict[int, int] = {}
     for _ in range(ROUNDS):
-        moments += [at for at in _peaks(last.held) if last.held[at] > limit and at not in moments][:AT_ONCE]
-        found = _minimum(problem, Effort(effort.gap, (until - time.monotonic()) / 2), dict.fromkeys(moments, limit))
-        if found is None or found.peak <= limit:
-            return found or best
-        last, best = found, min(best, found, key=lambda s: s.peak)
-        if time.monotonic() > until:
-            break
+        found = _minimum(problem, Effort(effort.gap, (until - time.monotonic()) / 2), rows, {})
+        if found is None or found.peak <= limit or time.monotonic() > until:
+            return best if found is None else found
+        rows |= {at: limit for at in _peaks(found.held) if found.held[at] > limit and at not in rows}
     return best
 
 
@@ -98,8 +130,10 @@ def _peaks(held: Sequence[int]) -> list[int]:
     return sorted(tops, key=lambda at: -held[at])
 
 
-def _minimum(problem: Problem, effort: Effort, rows: Mapping[int, int]) -> Solution | None:
-    """Give the fastest choice that holds no more at some moments than the rows say."""
+def _minimum(
+    problem: Problem, effort: Effort, rows: Mapping[int, int], prices: Mapping[int, float]
+) -> Solution | None:
+    """Give the fastest choice that holds no more at some moments than the rows say, where a byte held at others costs time."""
     try:
         from scipy.optimize import Bounds, LinearConstraint, milp
         from scipy.sparse import coo_array
@@ -108,6 +142,8 @@ def _minimum(problem: Problem, effort: Effort, rows: Mapping[int, int]) -> Solut
     program = _Program(problem)
     for moment, limit in rows.items():
         program.bound_memory(moment, limit)
+    for moment, price in prices.items():
+        program.price_memory(moment, price)
     picks: tuple[int, ...] = (0,) * len(problem.units)
     bound = program.constant
     if program.costs:
@@ -196,6 +232,7 @@ class _Program:
         readers = [self._places("requires", reader) for reader in wire.readers]
         wants = dict.fromkeys(want for places in readers for want in places)
         if all(usable_as(have, want) for have in made for want in wants):
+            self.moved[wire] = {(have, want): ALWAYS for have in made for want in wants if have.partial}
             return
         combined = len(made) * math.prod(map(len, readers))
         if len(readers) > 1 and combined <= JOINT:
@@ -269,16 +306,24 @@ class _Program:
         """Keep what is held at a moment within the limit."""
         self._row(self._held(moment, limit), -np.inf, 1.0)
 
+    def price_memory(self, moment: int, price: float) -> None:
+        """Charge for each byte held at a moment."""
+        for sum_, nbytes in self._held(moment, 1):
+            self._charge(sum_, nbytes * price)
+
     def _held(self, moment: int, unit: int) -> list[tuple[Sum, float]]:
         terms: list[tuple[Sum, float]] = []
         for wire in self.problem.wires:
-            held = sum(stay.held for stay in wire.stays if stay.born <= moment <= stay.dies)
-            kept = sum(first <= moment <= last for stay in wire.stays for first, last in stay.near)
-            for place, picked in self._places("produces", wire.maker).items() if held else ():
-                terms.append((picked, held * held_bytes(wire.type, place) / unit))
-            for (have, want), moved in self.moved.get(wire, {}).items() if kept else ():
-                if not usable_as(have, want):
-                    terms.append((moved, kept * held_bytes(wire.type, want) / unit))
+            for (have, want), moved in self.moved.get(wire, {}).items():
+                stretches = (s for stay in wire.stays for s in held(wire.type, have, want, stay))
+                nbytes = sum(n for first, last, n in stretches if first <= moment <= last)
+                if nbytes:
+                    terms.append((moved, nbytes / unit))
+            for place, picked in self._places("produces", wire.maker).items():
+                dies = [stay.born if place.partial else stay.dies for stay in wire.stays]
+                count = sum(s.held for s, end in zip(wire.stays, dies, strict=True) if s.born <= moment <= end)
+                if count:
+                    terms.append((picked, count * held_bytes(wire.type, place) / unit))
         return terms
 
     def picks(self, solution: Sequence[float]) -> tuple[int, ...]:

@@ -34,7 +34,7 @@ class LowerPrograms:
 
     def run(self, graph: Graph, context: Context) -> Graph:
         plan = _Plan(graph, context)
-        context.programs = Programs(plan, context.mesh.workers)
+        context.programs = Programs(plan, tuple(w for w in context.mesh.workers if any(plan.kind(w))))
         context.output_shardings = [plan.sharding(v) for v in graph.outputs]
         if graph.options.comm_bytes is not None:
             _check_budget(context.programs, graph.options.comm_bytes)

@@ -16,7 +16,7 @@ from gt.passes.pipeline import DEFAULT, Context, Pipeline
 
 @dataclass(frozen=True)
 class Cluster:
-    """The workers a plan may use, by index. Values that no signal places are replicated on all of them."""
+    """The workers a plan may use, by index. Values that no signal places are whole on all that take part."""
 
     workers: tuple[int, ...]
 

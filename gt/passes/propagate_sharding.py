@@ -72,7 +72,7 @@ def _everything(graph: Graph, mesh: Mesh) -> Mesh:
     if graph.options.auto == "off":  # a search, or splitting what is created, may use all
         placed = [v.type.sharding for v in graph.inputs if v.type.sharding is not None]
         mesh = involved((config for _, config in graph.signals), placed, mesh)
-    declared = declared_mesh((config for _, config in graph.signals), mesh)
+    declared = declared_mesh((config for _, config in graph.signals), mesh, graph.options.auto == "search")
     if declared is not mesh:
         return declared
     inputs = (v.type.sharding.mesh for v in graph.inputs if v.type.sharding is not None and v.type.sharding.is_split)

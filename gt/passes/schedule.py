@@ -1,7 +1,9 @@
 """The order in which a LOCAL graph's nodes run: compute that waits for nothing first, collectives late and together.
 
 Values that are only gathered, such as split parameters, are the exception: each is joined when it is first needed, so
-that all of them are never whole at once. Owns: ``schedule``, ``ranks``. Next: ``bucket_collectives``, ``fuse_hot_path``.
+that all of them are never whole at once. Where memory is limited, a sum that each worker keeps a part of is made as soon as
+its terms are, so that gradients are never whole at once either. Owns: ``schedule``, ``ranks``. Next:
+``bucket_collectives``, ``fuse_hot_path``.
 """
 
 from __future__ import annotations
@@ -14,7 +16,13 @@ def schedule(graph: Graph) -> list[Node]:
     """Give the nodes in the order to run them; without collectives, as they are."""
     if not any(node.op.effect == "comm" for node in graph.nodes):
         return list(graph.nodes)
-    return sorted(graph.nodes, key=ranks(graph).__getitem__)
+    rank, soon = ranks(graph), scatters_soon(graph)
+    place = {node: float(i) for i, node in enumerate(graph.nodes)}
+    for node in graph.nodes:
+        padded = node.op is collective.pad_end and any(user in soon for user, _ in graph.uses.get(node.output, ()))
+        if (node in soon or padded) and (maker := graph.producer.get(node.inputs[0])) is not None:
+            place[node] = place[maker] + 1 / 8  # before whatever follows what it reads
+    return sorted(graph.nodes, key=lambda node: (rank[node], place[node]))
 
 
 def ranks(graph: Graph) -> dict[Node, int]:
@@ -22,9 +30,10 @@ def ranks(graph: Graph) -> dict[Node, int]:
     depth: dict[Value, int] = {}  # how many collectives deep a value is
     rank: dict[Node, int] = {}
     late = {node for node in joins_early(graph) if graph.uses.get(node.output)}
+    soon = scatters_soon(graph)
     for node in graph.nodes:
         below = max((depth.get(v, 0) for v in node.inputs), default=0)
-        comm = node.op.effect == "comm" and node not in late
+        comm = node.op.effect == "comm" and node not in late and node not in soon
         rank[node] = 2 * below + comm
         depth.update(dict.fromkeys(node.outputs, below + comm))
     for node in reversed(graph.nodes):
@@ -32,6 +41,13 @@ def ranks(graph: Graph) -> dict[Node, int]:
         if readers and (not node.inputs or node in late):  # made in the region that reads it
             rank[node] = min(readers) // 2 * 2
     return rank
+
+
+def scatters_soon(graph: Graph) -> set[Node]:
+    """Give the sums of which each worker keeps a part, where memory is limited."""
+    if graph.options.memory_bytes is None:
+        return set()
+    return {node for node in graph.nodes if node.op is collective.reduce_scatter}
 
 
 def joins_early(graph: Graph) -> set[Node]:
@@ -47,4 +63,4 @@ def joins_early(graph: Graph) -> set[Node]:
     return found
 
 
-__all__ = ["joins_early", "ranks", "schedule"]
+__all__ = ["joins_early", "ranks", "scatters_soon", "schedule"]

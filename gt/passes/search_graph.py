@@ -70,13 +70,13 @@ class _Wire:
 
     type: TensorType
     stay: Stay
-    grouped: bool
+    mates: int
     times: int
     maker: Slot = (-1, -1)
     readers: list[Slot] = field(default_factory=list)
 
     def done(self) -> Wire:
-        return Wire(self.type, self.maker, tuple(self.readers), self.grouped, self.times, (self.stay,))
+        return Wire(self.type, self.maker, tuple(self.readers), self.mates, self.times, (self.stay,))
 
 
 Source: TypeAlias = NodePart | Home | Landing | None
@@ -97,6 +97,8 @@ class SearchGraph:
         self.ties = _ties(graph)
         self.lives = _lifetimes(graph)
         self.firsts = self._firsts()
+        made = (v for node in graph.nodes for v in node.outputs if v in graph.uses)
+        self.mates = max(sum(self._read_late(v) for v in made), 1)  # gradients, and parameters too: they are as many
         self._inputs()
         for node in graph.nodes:
             self._node(node)
@@ -129,8 +131,8 @@ class SearchGraph:
         self.units.append(Unit(tuple(ways)))
         self.sources.append(source)
 
-    def _new(self, value: Value, stay: Stay, grouped: bool, times: int = 1) -> _Wire:
-        self.wires.append(wire := _Wire(value.type.placed(None), stay, grouped, times))
+    def _new(self, value: Value, stay: Stay, mates: int, times: int = 1) -> _Wire:
+        self.wires.append(wire := _Wire(value.type.placed(None), stay, mates, times))
         return wire
 
     def _uses(self, value: Value) -> list[int]:
@@ -154,8 +156,11 @@ class SearchGraph:
                 stretches[-1][1] = after
         return tuple((first, last) for first, last in stretches)
 
+    def _mates(self, value: Value) -> int:
+        """Give how many can travel with a value: those that only updates read can wait for each other."""
+        return self.mates if self._read_late(value) else 1
+
     def _read_late(self, value: Value) -> bool:
-        """Whether only updates read a value: moves of such can wait for each other and travel together."""
         return all(node.op.follows is not None for node, _ in self.graph.uses.get(value, ()))
 
     # -- units
@@ -167,7 +172,7 @@ class SearchGraph:
             near = self._near(value, OTHERS)
             held = 2 if value in tied and value not in donated else 1
             dies = FOREVER if value in tied or value not in donated else self.lives[value][1]
-            wire = self._new(value, Stay(0, dies, near, held), True, max(len(near), 1))
+            wire = self._new(value, Stay(0, dies, near, held), self.mates, max(len(near), 1))
             self.wire[value] = self.made[value] = wire
             if value not in tied:
                 self._add(None, (), (wire,), [Way((), (self.given.inputs[value],), 0.0)])
@@ -189,22 +194,22 @@ class SearchGraph:
 
     def _value(self, node: Node, value: Value) -> None:
         """Make the wires of a result: one, or two where it is moved as soon as it is made."""
-        at, late, near = self.place[node], self._read_late(value), self._near(value)
+        at, mates, near = self.place[node], self._mates(value), self._near(value)
         born, dies = self.lives[value]
         if value not in self.is_output and value not in self.given.fixed:
-            self.made[value] = self.wire[value] = self._new(value, Stay(born, dies, near), late)
+            self.made[value] = self.wire[value] = self._new(value, Stay(born, dies, near), mates)
             return
-        self.made[value] = self._new(value, Stay(at, at), True)
+        self.made[value] = self._new(value, Stay(at, at), self.mates)
         held = 0 if value in self.ties else 1  # a tied input holds the memory of both
         stay = Stay(at + 1, FOREVER if value in self.is_output else dies, near, held)
-        self.wire[value] = self._new(value, stay, late)
+        self.wire[value] = self._new(value, stay, mates)
 
     def _landing(self, value: Value) -> None:
         fixed = self.given.fixed.get(value)
         ways = []
         for placed in [fixed] if fixed is not None else spread(self.mesh, value.type):
             whole = Sharding.replicated(placed.mesh, value.type.ndim)
-            charge = JOINED * move_s(placed, whole, value.type, True, self.machine) if fixed is None else 0.0
+            charge = JOINED * move_s(placed, whole, value.type, self.mates, self.machine) if fixed is None else 0.0
             ways.append(Way((placed,), (placed,), charge))
         self._add(Landing(value), [self.made[value]], [self.wire[value]], ways)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TypeAlias
@@ -61,21 +61,21 @@ class Stay:
 class Wire:
     """A value on its way from its maker to its readers, or several that go between the same units.
 
-    ``grouped``: it can travel with others like it, so it does not pay for starting a collective alone. ``times``: how
+    ``mates``: so many can travel as one, itself included, so it pays for its share of starting a collective. ``times``: how
     often it is moved, for uses so far apart that it is dropped between. ``stays``: one for each value.
     """
 
     type: TensorType
     maker: Slot
     readers: tuple[Slot, ...]
-    grouped: bool
+    mates: int
     times: int
     stays: tuple[Stay, ...]
 
     @property
     def like(self) -> tuple[object, ...]:
         """Give what makes the cost of moving it."""
-        return self.type, self.grouped, self.times
+        return self.type, self.mates, self.times
 
 
 @dataclass(frozen=True)
@@ -86,13 +86,13 @@ class Problem:
     wires: tuple[Wire, ...]
     machine: Machine
     num_moments: int = 0
-    _costs: dict[tuple[TensorType, bool, Sharding, Sharding], float] = field(default_factory=dict, compare=False)
+    _costs: dict[tuple[TensorType, int, Sharding, Sharding], float] = field(default_factory=dict, compare=False)
 
     def move_s(self, wire: Wire, have: Sharding, want: Sharding) -> float:
         """Give the seconds to bring a wire of one place to another, as often as that is done."""
-        key = wire.type, wire.grouped, have, want
+        key = wire.type, wire.mates, have, want
         if key not in self._costs:
-            self._costs[key] = move_s(have, want, wire.type, wire.grouped, self.machine)
+            self._costs[key] = move_s(have, want, wire.type, wire.mates, self.machine)
         return self._costs[key] * wire.times
 
     def made(self, wire: Wire, picks: Sequence[int]) -> Sharding:
@@ -128,12 +128,27 @@ def memory(problem: Problem, picks: Sequence[int]) -> list[int]:
 
     for wire in problem.wires:
         made = problem.made(wire, picks)
-        elsewhere = [held_bytes(wire.type, want) for want in problem.asked(wire, picks) if not usable_as(made, want)]
+        for want, stay in itertools.product(problem.asked(wire, picks), wire.stays):
+            for first, last, nbytes in held(wire.type, made, want, stay):
+                hold(first, last, nbytes)
         for stay in wire.stays:
-            hold(stay.born, stay.dies, stay.held * held_bytes(wire.type, made))
-            for first, last in stay.near:
-                hold(first, last, sum(elsewhere))
+            hold(stay.born, stay.born if made.partial else stay.dies, stay.held * held_bytes(wire.type, made))
     return list(itertools.accumulate(change[: problem.num_moments]))
+
+
+def held(type_: TensorType, made: Sharding, want: Sharding, stay: Stay) -> Iterator[tuple[int, int, int]]:
+    """Give over which moments so many bytes are held because a reader needs a value in some place.
+
+    A pending sum of which each worker keeps a part is added up as soon as it is made; other sums wait for their reader.
+    """
+    if made.partial and want.is_split and stay.born <= stay.dies:
+        yield stay.born, stay.dies, held_bytes(type_, want)
+        return
+    if made.partial:
+        yield stay.born + 1, stay.dies, stay.held * held_bytes(type_, made)
+    if not usable_as(made, want):
+        for first, last in stay.near:
+            yield first, last, held_bytes(type_, want)
 
 
 def free_beside(want: Sharding, asked: Collection[Sharding], type_: TensorType) -> bool:
@@ -146,18 +161,18 @@ def held_bytes(type_: TensorType, placed: Sharding) -> int:
     return local_bytes(type_, placed)
 
 
-def move_s(have: Sharding, want: Sharding, type_: TensorType, grouped: bool, machine: Machine) -> float:
-    """Give the seconds from one place to another; ``grouped``: together with others."""
+def move_s(have: Sharding, want: Sharding, type_: TensorType, mates: int, machine: Machine) -> float:
+    """Give the seconds from one place to another, for one of so many that can travel as one."""
     if usable_as(have, want):
         return 0.0
     total, at = 0.0, have
     for step in plan_reshard(have, want, type_.placed(None)):
-        total += LOCAL_STEP_S + (_step_s(step, at, type_, grouped, machine) if step.op.effect else 0.0)
+        total += LOCAL_STEP_S + (_step_s(step, at, type_, mates, machine) if step.op.effect else 0.0)
         at = step.target
     return total
 
 
-def _step_s(step: Step, at: Sharding, type_: TensorType, grouped: bool, machine: Machine) -> float:
+def _step_s(step: Step, at: Sharding, type_: TensorType, mates: int, machine: Machine) -> float:
     attrs = dict(step.attrs)
     if step.op.name == "transfer":
         group = attrs["group"]
@@ -169,9 +184,8 @@ def _step_s(step: Step, at: Sharding, type_: TensorType, grouped: bool, machine:
     parts = math.prod(at.mesh.axis_size(str(a)) for a in axes)
     nbytes = type_.nbytes // math.prod(at.mesh.axis_size(a) for a in others)
     alone, latency = step_s(step.op.name, parts, nbytes, machine), step_s(step.op.name, parts, 0, machine)
-    if not grouped:
-        return alone
-    return alone - latency + min(latency, latency * nbytes / BUCKET + COPIES * nbytes / machine.memory_bandwidth)
+    share = latency * max(nbytes / BUCKET, 1 / mates) + COPIES * nbytes / machine.memory_bandwidth
+    return alone - latency + min(latency, share) if mates > 1 else alone
 
 
-__all__ = ["FOREVER", "Problem", "Slot", "Stay", "Unit", "Way", "Wire", "evaluate", "free_beside", "held_bytes", "memory", "move_s"]
+__all__ = ["BUCKET", "FOREVER", "Problem", "Slot", "Stay", "Unit", "Way", "Wire", "evaluate", "free_beside", "held_bytes", "memory", "move_s"]

@@ -124,10 +124,10 @@ def involved(configs: Iterable[SignalConfig], inputs: Iterable[Sharding], everyt
     return Mesh.line(workers) if 0 < len(workers) < everything.size else everything
 
 
-def declared_mesh(configs: Iterable[SignalConfig], everything: Mesh) -> Mesh:
-    """Give the mesh of named axes over all workers that signals use, if any; else ``everything``."""
+def declared_mesh(configs: Iterable[SignalConfig], everything: Mesh, unused: bool = False) -> Mesh:
+    """Give the mesh of named axes over all workers that signals use, or with ``unused`` name; else ``everything``."""
     for config in configs:
-        if config.places and config.mesh and (config.shard is None or config.shard.workers is None):
+        if (config.places or unused) and config.mesh and (config.shard is None or config.shard.workers is None):
             mesh = signal_mesh(config, everything)[0]
             if mesh is not None and mesh.workers == everything.workers:
                 return mesh

@@ -82,14 +82,24 @@ def at_least(low: int) -> Callable[[str], int]:
 
 
 BACKEND = Variable("GT_BACKEND", one_of("torch", "numpy"), "torch", "Engine that runs programs: torch or numpy.")
-CONFIG = Variable("GT_CONFIG", str, "", "YAML file of signals, loaded at the first use of gt.")
+CONFIG = Variable("GT_CONFIG", str, "", "YAML file of signals, loaded when they are first needed.")
 ADDRESS = Variable("GT_ADDR", str, "", "host:port of a gt server that a script joins instead of starting its own.")
 DEBUG = Variable("GT_DEBUG", at_least(0), 0, "Log level: 1 warnings, 2 plans and flushes, 3 every message, 4 all.")
-INSTRUCTION_LOG = Variable("GT_INSTRUCTION_LOG", str, "", "File that gets one line per event of every gt process.")
-AUTO_SHARD = Variable("GT_AUTO_SHARD", flag, True, "Split created tensors over the workers when no signal says how.")
-COMPILE_AFTER = Variable("GT_COMPILE_AFTER", at_least(0), 200, "Runs of a program before it is compiled; 0: never.")
+INSTRUCTION_LOG = Variable(
+    "GT_INSTRUCTION_LOG", str, "", "File that gets one line per event of clients, dispatcher and workers."
+)
+AUTO_SHARD = Variable(
+    "GT_AUTO_SHARD", flag, True, "Split created tensors by rows over the workers where nothing is configured."
+)
+COMPILE_AFTER = Variable(
+    "GT_COMPILE_AFTER", at_least(0), 200,
+    "Runs of a program before it is compiled, once they took 2 s in all (on a GPU at most 10 runs, 0.5 s); 0: never.",
+)  # fmt: skip
 STRICT = Variable("GT_STRICT", flag, False, "Make signals that cannot be followed errors instead of warnings.")
-WINDOW = Variable("GT_WINDOW", at_least(1), 8, "Runs a client may have in flight before a flush waits.")
+WINDOW = Variable(
+    "GT_WINDOW", at_least(1), 8,
+    "Runs a client may have in flight before a flush waits. A server's own counts for its clients.",
+)  # fmt: skip
 GROUP_TIMEOUT_S = Variable("GT_GROUP_TIMEOUT", float, 60.0, "Seconds a collective may wait for another worker.")
 
 

@@ -253,6 +253,8 @@ class RemoteSession:
             case wire.Failed(request, fault) | wire.PartFailed(request, fault):
                 reading = self._readings.pop(request, None)
                 if reading is not None:
+                    if fault.kind == "worker_lost":  # who is told of it finds the worker gone
+                        self._set_workers(tuple((w, *at) for w, at in self._workers.items() if w != fault.worker))
                     told = reading.retried if reading.retried is not None and fault.kind == "protocol" else fault
                     reading.future.set_exception(told.exception())
             case wire.Placed(buffer, tiles):

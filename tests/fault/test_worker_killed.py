@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import signal
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from tests.integration.programs import server, start, wait_for
+from tests.integration.programs import log_lines, server, start, wait_for
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -49,16 +50,40 @@ sys.stdin.readline()
 print((a * 2).sum().item())
 """
 
+STEADY = """
+import contextlib, sys
+import numpy as np
+import gt
+gt.connect(sys.argv[1])
+gt.register_config("pair", gt.SignalConfig(shard=gt.ShardConfig(axis=0, workers=[0, 1])))
+scope = contextlib.nullcontext() if sys.argv[2] == "plain" else gt.signal.context("pair")
+turn = gt.from_numpy(np.roll(np.eye(300, dtype=np.float32), 1, 0))  # no signal: whole on all workers
+with scope:
+    x = gt.from_numpy(np.arange(90000, dtype=np.float32).reshape(300, 300) % 7)
+    expected, rounds, after = x.sum().item(), 0, 0
+    while after < 3:
+        after += gt.num_workers() == 2
+        for _ in range(10):
+            x = x @ turn
+            turn = turn * 1.0
+        assert x.sum().item() == expected
+        rounds += 1
+        if rounds == 2:
+            print("ready", flush=True)
+print(gt.num_workers(), turn.sum().item(), x[0, :3].tolist() == [float((k + 10 * rounds) % 300 % 7) for k in range(3)])
+"""
+
 
 def test_a_killed_worker_is_told_within_five_seconds_and_others_go_on(tmp_path: Path) -> None:
     folders = [tmp_path / "busy", tmp_path / "other"]
     for folder in folders:
         folder.mkdir()
-    with server(2) as there:
+    log = tmp_path / "log"
+    with server(2, GT_INSTRUCTION_LOG=str(log)) as there:
         with start(OTHER, folders[1], there.address) as other, start(BUSY, folders[0], there.address) as busy:
             assert other.stdout is not None and other.stdout.readline() == "21.0\n"
             assert busy.stdout is not None and busy.stdout.readline() == "ready\n"
-            time.sleep(0.5)  # into the middle of a run
+            assert wait_for(lambda: in_the_middle(log, "flush1"))
             killed = time.time()
             there.workers[1].send_signal(signal.SIGKILL)
             out, err = busy.communicate(timeout=30)
@@ -75,3 +100,33 @@ def test_a_killed_worker_is_told_within_five_seconds_and_others_go_on(tmp_path: 
             out, err = other.communicate("\n", timeout=30)
             assert (other.returncode, out) == (0, "30.0\n"), err
         assert wait_for(lambda: there.workers[1].poll() == -signal.SIGKILL)
+
+
+def in_the_middle(log: Path, graph: str) -> bool:
+    """Whether both workers have run a graph, and are running again."""
+    lines = log_lines(log)
+    for worker in ("worker0", "worker1"):
+        begun = sum(words[2:5] == ["recv", worker, "Execute"] for words in lines)
+        over = [words[4] for words in lines if words[2:4] == ["run", worker]]
+        if graph not in over or begun == len(over):
+            return False
+    return True
+
+
+def test_work_that_does_without_the_killed_worker_goes_on(tmp_path: Path) -> None:
+    """Under a signal that names other workers; and without one, as every worker then does the same on its own copies."""
+    with server() as there, ExitStack() as stack:
+        for count in (1, 2, 3):  # one after the other, so that each has the number it started with
+            there.add_workers(1)
+            there.await_workers(count)
+        running = []
+        for how in ("marked", "plain"):
+            (tmp_path / how).mkdir()
+            running.append(stack.enter_context(start(STEADY, tmp_path / how, there.address, how)))
+        for each in running:
+            assert each.stdout is not None and each.stdout.readline() == "ready\n"
+        there.workers[2].send_signal(signal.SIGKILL)
+        for each in running:
+            out, err = each.communicate(timeout=60)
+            assert (each.returncode, out) == (0, "2 300.0 True\n"), err
+        assert there.workers[2].wait(10) == -signal.SIGKILL

@@ -53,6 +53,7 @@ def test_a_worker_lost_in_the_middle_of_a_run(cluster, how):
     with pytest.raises(WorkerLost, match=r"worker \d+ .*(died|stopped answering)") as caught:
         future.result(30)
     assert time.monotonic() - start < WITHIN_S
+    assert session.workers() == tuple({0, 1} - {caught.value.worker})
     assert caught.value.worker in (0, 1) and caught.value.epoch > 0
     assert "train.py:12" in str(caught.value)
     assert neighbour.get(neighbour.run("add", (kept, (3, 3)), (kept, (3, 3))))[0, 0] == 14

@@ -105,8 +105,23 @@ def test_workers_override_and_selection(row_sum: Path) -> None:
     assert "graph @step local" in out and "graph @step global" not in out and "program" not in out
     out = ok("compile", row_sum, "--pass", "localize")
     assert out.count("; ----") == 1 and "after localize" in out
+    out = ok("compile", row_sum, "--pass", "autodiff")
+    assert "; ---- step: after autodiff: it changed nothing\n" in out and "graph @" not in out
     out = ok("compile", row_sum, "--stage", "programs")
     assert out.count("; ----") == 4 and "graph @" not in out
+
+
+def test_a_worker_asked_for_is_shown_whatever_the_number(row_sum: Path, tmp_path: Path) -> None:
+    """Of many workers one for each role is shown; a worker with no part in a graph has no program."""
+    row_sum.write_text(ROW_SUM.replace("{w: 4} workers 0 1 2 3", f"{{w: 100}} workers {' '.join(map(str, range(100)))}"))
+    row_sum.write_text(row_sum.read_text().replace("8@w", "800@w").replace("f32[8, 4]", "f32[800, 4]"))
+    out = ok("compile", row_sum, "--worker", 70)
+    assert out.count("; ----") == 1 and "; ---- step: worker 70\n" in out
+    few = tmp_path / "few.gtir"
+    few.write_text(ROW_SUM.replace("{w: 4} workers 0 1 2 3", "{w: 2} workers 1 2"))
+    out = ok("compile", few, "--workers", 4, "--worker", 2, "--worker", 3)
+    assert "; ---- step: worker 2\n" in out and "; ---- step: worker 3: it takes no part\n" in out
+    assert ok("compile", few, "--workers", 4, "--stage", "programs").count("; ----") == 2
 
 
 def test_json_and_dot(row_sum: Path) -> None:
@@ -183,7 +198,14 @@ def test_faults_are_told_in_one_line(tmp_path: Path, row_sum: Path) -> None:
         (["compile", row_sum, "--config", config], ["bad.yaml:1:5: a: unknown key 'shrad'; did you mean 'shard'?"]),
         (["compile", row_sum, "--pass", "localise"], ["no pass 'localise'; did you mean 'localize'?"]),
         (["compile", row_sum, "--pipeline", "autodif"], ["unknown pass 'autodif'"]),
-        (["compile", row_sum, "--workers", 4, "--worker", 4], ["no worker 4 among 4"]),
+        (["compile", row_sum, "--workers", 4, "--worker", 9], ["--worker: no worker 9: the workers are 0 to 3"]),
+        (["compile", row_sum, "--worker", 9], ["--worker: no worker 9: the workers are 0 to 3"]),
+        (["compile", row_sum, "--worker", -1], ["no worker -1: the workers are 0 to 3"]),
+        (["compile", silent, "--mesh", "dp=2,tp=2", "--worker", 4], ["no worker 4: the workers are 0 to 3"]),
+        (["compile", silent, "--worker", 1], ["no worker 1: the workers are 0 alone, more with --workers"]),
+        (["compile", row_sum, "--stage", "locale"], ["'--stage': 'locale' is not one of 'captured', 'global'"]),
+        (["compile", row_sum, "--pass", "cse", "--pipeline", "propagate_sharding,insert_collectives,localize,lower_programs"],
+         ["no pass 'cse'; known: captured, insert_collectives, localize"]),
         (["compile", row_sum, "x"], ["takes no arguments"]),
         (["compile", tmp_path / "absent.py"], ["does not exist"]),
         (["compile", faulty], ["faulty.py ended early with", "size of tensor a (2)"]),

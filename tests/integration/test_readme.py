@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gt.runtime.env import table
+from gt.runtime import env
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -69,4 +69,11 @@ def test_ci_reads_its_test_command_from_the_readme() -> None:
 
 def test_environment_table_is_the_codes_own() -> None:
     """To renew it: python -c "from gt.runtime.env import table; print(table())"."""
-    assert table() in (ROOT / "README.md").read_text()
+    assert env.table() in (ROOT / "README.md").read_text()
+
+
+def test_every_variable_of_the_table_is_read_somewhere() -> None:
+    sources = [p.read_text() for p in (ROOT / "gt").rglob("*.py") if p.name != "env.py"]
+    names = {name for name, value in vars(env).items() if isinstance(value, env.Variable)}
+    assert len(names) == len(env.VARIABLES)
+    assert {name for name in names if not any(re.search(rf"\b{name}\.get\(\)", source) for source in sources)} == set()

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.integration.programs import ROOT, environment, output, run, server, start, wait_for
+from tests.integration.programs import ROOT, environment, log_lines, output, run, server, start, wait_for
 from tests.integration.start_together import start_pairs
 
 pytestmark = pytest.mark.timeout(120)
@@ -65,9 +65,10 @@ if sys.argv[2] == "wait":
     ids=["return", "raise", "exit", "SIGINT", "SIGTERM", "SIGKILL"],
 )
 def test_nothing_stays_however_a_program_ends(
-    workers: int, how: str, stop: signal.Signals | None, code: int, tmp_path: Path
+    workers: int, how: str, stop: signal.Signals | None, code: int, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    with start(WORKS, tmp_path, workers, how, TMPDIR=str(tmp_path)) as process:
+    log = tmp_path_factory.mktemp("log") / "log"
+    with start(WORKS, tmp_path, workers, how, TMPDIR=str(tmp_path), GT_INSTRUCTION_LOG=str(log)) as process:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
         try:
             children = descendants(process.pid)
@@ -75,7 +76,7 @@ def test_nothing_stays_however_a_program_ends(
             children = []
         if stop is not None:
             assert len(children) == (4 if workers else 0)  # dispatcher, planner, two workers
-            time.sleep(0.3)  # into the middle of flushes
+            assert how == "wait" or wait_for(lambda: sum(words[2] == "run" for words in log_lines(log)) > 5)
             process.send_signal(stop)
         since = time.monotonic()
         _, err = process.communicate(timeout=30)
@@ -88,13 +89,12 @@ def test_nothing_stays_however_a_program_ends(
     assert wait_for(lambda: sorted(p.name for p in tmp_path.iterdir()) == ["script.py"]), list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("after_s", [0.0, 0.5])
-def test_ctrl_c_while_workers_start(after_s: float, tmp_path: Path) -> None:
+@pytest.mark.parametrize("started", [1, 4], ids=["the dispatcher has started", "all have started"])
+def test_ctrl_c_while_workers_start(started: int, tmp_path: Path) -> None:
     code = "import gt\nprint('ready', flush=True)\ngt.gpu_workers(2)\nimport time\ntime.sleep(60)"
     with start(code, tmp_path, TMPDIR=str(tmp_path)) as process:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
-        assert wait_for(lambda: len(descendants(process.pid)) >= 1)
-        time.sleep(after_s)
+        assert wait_for(lambda: len(descendants(process.pid)) >= started)
         children = descendants(process.pid)
         process.send_signal(signal.SIGINT)
         since = time.monotonic()

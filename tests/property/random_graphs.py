@@ -77,7 +77,7 @@ def _decorate(draw: st.DrawFn, node: Node, smooth: bool) -> Node:
 def _grow(draw: st.DrawFn, maker: Maker, values: list[Value], smooth: bool) -> Value | tuple[Value, ...]:
     x = draw(st.sampled_from(values))
     shape, ndim, dtype = x.type.shape, x.type.ndim, x.type.dtype
-    choices = ["binary", "reshape", "permute", "expand", "sum", "constant", "neg", "matmul", "cat"]
+    choices = ["binary", "reshape", "permute", "expand", "sum", "constant", "neg", "matmul", "cat", "fence"]
     choices += [] if smooth else ["slice", "cast", "copy", "alias", "compare", "amax"]
     choices += ["smooth"] if dtype.kind == "f" else []
     choices += ["step", "step"] if dtype.kind == "f" and not smooth else []
@@ -134,6 +134,8 @@ def _grow(draw: st.DrawFn, maker: Maker, values: list[Value], smooth: bool) -> V
         return maker.op("amax", x, dims=(0,), keepdim=False)
     if kind in ("copy", "alias"):
         return maker.op(kind, x)
+    if kind == "fence":
+        return maker.op("fence", x, draw(st.sampled_from(values)))
     return maker.op("neg", x) if dtype is not bool_ else maker.op("logical_not", x)
 
 

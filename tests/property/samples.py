@@ -324,6 +324,13 @@ def _alias(rng: Rng) -> Iterator[Sample]:
         yield Sample((values(rng, s, float64),), (float64,), gradient=False)
 
 
+@samples("fence")
+def _fence(rng: Rng) -> Iterator[Sample]:
+    for s, t in (((), ()), ((2, 3), (2, 3)), ((4, 2), (4, 5, 2)), ((6,), ()), ((), (4,)), ((1, 4), (2, 4)), ((0, 2), (3,))):
+        yield Sample((values(rng, s, float64), values(rng, t, float64)), (float64, float64))
+    yield Sample((values(rng, (4, 2), int64), values(rng, (4,), float32)), (int64, float32))
+
+
 RESHAPES = (((), (1, 1)), ((6,), (2, 3)), ((4, 6), (24,)), ((4, 6), (2, 2, 6)), ((2, 3, 4), (6, 4)), ((0, 3), (3, 0)),
             ((12, 2), (4, 6)), ((1, 4), (4,)), ((4, 3, 2), (2, 2, 3, 2)))  # fmt: skip
 SLICES = (

@@ -85,14 +85,17 @@ class Story:
     def fetch(self, buffer: int, request: int, client: int = 0) -> list[Any]:
         return self.say(f"c{client}up", wire.Fetch(buffer, request))
 
-    def plan(self, make: MakePlan, outputs: int = 1, groups: tuple[tuple[int, ...], ...] = ()) -> list[Any]:
-        """Answer a request for a plan: every worker runs it, outputs are whole everywhere."""
-        placed = T.placed(Sharding.replicated(cluster_mesh(make.workers, make.workers), T.ndim))
+    def plan(
+        self, make: MakePlan, outputs: int = 1, groups: tuple[tuple[int, ...], ...] = (), placed: TensorType | None = None
+    ) -> list[Any]:
+        """Answer a request for a plan: outputs are whole everywhere unless ``placed``, whose workers run it."""
+        placed = placed or T.placed(Sharding.replicated(cluster_mesh(make.workers, make.workers), T.ndim))
+        assert placed.sharding is not None
         return self.tell(
             Planned(
                 self.now,
                 make.plan,
-                {w: program(w, len(make.inputs), outputs, groups) for w in make.workers},
+                {w: program(w, len(make.inputs), outputs, groups) for w in placed.sharding.mesh.workers},
                 (placed,) * outputs,
             )
         )

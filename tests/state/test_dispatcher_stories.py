@@ -193,6 +193,53 @@ def test_a_lost_worker_ends_waits_poisons_what_only_it_held_and_the_rest_goes_on
     assert make.workers == (0,)
 
 
+def test_a_run_that_the_lost_worker_only_repeated_goes_on_with_the_copies():
+    s = started(workers=2)
+    s.fetch(2, 5)
+    out = s.gone("w1")
+    assert sent(out, wire.Failed) == [] and sent(out, wire.Progress) == []
+    out = s.done(0, 1)
+    assert sent(out, wire.Settled, "c0") == [wire.Settled(5)] and sent(out, wire.Progress) == [wire.Progress(1)]
+    (ship,) = sent(s.fetch(2, 6), wire.Ship, "w0")
+    assert ship.final and s.state.flights == {}
+
+
+def test_a_run_that_reads_what_was_lost_fails_though_its_own_results_are_elsewhere():
+    s = Story(workers=2)
+    s.put(1)
+    s.define(1)
+    (make,) = plans(s.run(1, (1,), (2,)))
+    s.plan(make, placed=split(2))  # epoch 1: half of its result is on worker 1
+    (make,) = plans(s.run(1, (2,), (3,)))
+    s.plan(make)  # epoch 2 is whole on both
+    s.fetch(3, 5)
+    (failed,) = sent(s.gone("w1"), wire.Failed)
+    assert failed.request == 5 and failed.fault.kind == "worker_lost" and failed.fault.epoch == 1
+
+
+def test_losing_a_worker_that_a_clients_runs_do_not_use_is_nothing_to_it():
+    s = Story(workers=3)
+    rows = SignalConfig(shard=ShardConfig(workers=(0, 1)))
+    s.say("c0up", wire.Put(1, WireType((4, 4), "float32"), rows, True), memoryview(bytes(64)))
+    s.put(7)  # no signal: whole on all three
+    s.define(1)
+    (make,) = plans(s.run(1, (1, 7), (2,)))
+    assert make.workers == (0, 1, 2)
+    out = s.plan(make, groups=((0, 1),), placed=split(2))
+    assert sent(out, wire.Execute, "w2") == [] and sent(out, wire.Load, "w2") == []
+    s.fetch(2, 5)
+    out = s.gone("w2")
+    assert sent(out, wire.Failed) == [] and (0, 1) in s.state.groups
+    assert sent(out, wire.Workers, "c0") == [wire.Workers(((0, "u0", "r0"), (1, "u1", "r1")))]
+    for epoch in (1, 2):
+        out = s.done(0, epoch) + s.done(1, epoch)
+    assert sent(out, wire.Settled) == [wire.Settled(5)]
+    (make,) = plans(s.run(1, (2, 7), (3,)))
+    assert make.workers == (0, 1)
+    assert sent(s.plan(make), wire.Execute, "w1")
+    assert all(b.fault is None for b in s.state.clients[0].buffers.values())
+
+
 def test_a_broken_collective_is_reported_as_the_loss_that_broke_it():
     s = started(workers=2, groups=((0, 1),))
     s.done(0, 1)

@@ -242,25 +242,6 @@ def test_custom_function_with_wrong_number_of_gradients():
         bad.apply(a, a).sum().backward()
 
 
-def test_checkpoint_recomputes_with_the_same_random_values():
-    from gt.utils.checkpoint import checkpoint
-
-    (a, b), _ = pair(A, B)
-    drop = gt.nn.Dropout(0.5)
-
-    def run(x, w):
-        return drop((x @ w).exp())
-
-    grads = []
-    for f in (run, lambda x, w: checkpoint(run, x, w)):
-        gt.manual_seed(3)
-        f(a, b).sum().backward()
-        grads.append([a.grad.numpy(), b.grad.numpy()])
-        a.grad = b.grad = None
-    for one, two in zip(*grads, strict=True):
-        np.testing.assert_allclose(one, two, rtol=1e-6)
-
-
 def test_anomaly_mode_names_the_line():
     a = gt.tensor([-1.0, 4.0], requires_grad=True)
     with gt.autograd.detect_anomaly(), pytest.raises(RuntimeError, match=r"sqrt is NaN \(recorded at .*test_autograd.py"):

@@ -127,11 +127,26 @@ def test_what_torch_refuses_for_its_values_is_refused_when_read() -> None:
         gt.zeros(3).index_add(0, gt.tensor([-1]), gt.ones(1)).tolist()
 
 
-def test_unknown_names_get_a_hint() -> None:
-    with pytest.raises(AttributeError, match="Did you mean: 'shape'"):
-        _ = gt.ones(2).shpe
-    with pytest.raises(AttributeError, match="Did you mean: 'tensor'"):
-        _ = gt.tensorr
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [("shpe", "shape"), ("matmull", "matmul"), ("backwards", "backward"), ("smu", "sum"), ("frobnicate", ""), ("foo", ""), ("_x", "")],
+)
+def test_an_unknown_name_of_a_tensor_gets_a_hint_if_one_is_near(wrong: str, right: str) -> None:
+    hint = f". Did you mean: '{right}'?" if right else ""
+    with pytest.raises(AttributeError) as caught:
+        getattr(gt.ones(2), wrong)
+    assert str(caught.value) == f"'Tensor' object has no attribute '{wrong}'{hint}"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"), [("tensorr", "tensor"), ("onse", "ones"), ("Tensr", "Tensor"), ("frobnicate", ""), ("foo", ""), ("x", "")]
+)
+def test_an_unknown_name_of_gt_gets_a_hint_if_one_is_near(wrong: str, right: str) -> None:
+    hint = f". Did you mean: '{right}'?" if right else ""
+    with pytest.raises(AttributeError) as caught:
+        getattr(gt, wrong)
+    assert str(caught.value) == f"module 'gt' has no attribute '{wrong}'{hint}"
+    assert not hasattr(gt, wrong)
 
 
 def test_out_is_refused() -> None:
@@ -195,6 +210,24 @@ def test_arrays() -> None:
             mixed()
     with pytest.raises(ValueError, match="copy"):
         np.array(x, copy=False)
+
+
+@pytest.mark.parametrize("name", ["bool", "uint8", "int64", "float16", "bfloat16", "float32", "float64", "complex64"])
+def test_values_cross_to_torch_and_back_in_every_dtype(name: str) -> None:
+    theirs = torch.tensor([0, 1, 1], dtype=getattr(torch, name))
+    for x in (gt.tensor(theirs), gt.as_tensor(theirs), gt.from_dlpack(theirs)):
+        assert x.dtype is getattr(gt, name)
+        back = torch.from_dlpack(x)
+        assert back.dtype is theirs.dtype and torch.equal(back, theirs)
+
+
+def test_copies_share_and_deep_copies_do_not() -> None:
+    x = gt.ones(2)
+    shares, own, sent = copy.copy(x), copy.deepcopy(x), pickle.loads(pickle.dumps(x))
+    x.add_(1)
+    assert (shares.tolist(), own.tolist(), sent.tolist()) == ([2, 2], [1, 1], [1, 1])
+    p = pickle.loads(pickle.dumps(gt.nn.Parameter(gt.ones(2, dtype=gt.bfloat16))))
+    assert isinstance(p, gt.nn.Parameter) and p.requires_grad and p.dtype is gt.bfloat16
 
 
 def test_dlpack_both_ways() -> None:

@@ -165,6 +165,6 @@ def run_python(code: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("module", ["gt", "gt.cli", "gt.passes.plan", "gt.config"])
-def test_importing_loads_no_torch(module: str) -> None:
-    run_python(f"import sys, {module}; assert 'torch' not in sys.modules, 'torch was imported'")
+def test_importing_loads_no_torch() -> None:
+    check = "assert 'torch' not in sys.modules, 'torch was imported'"
+    run_python("import sys\n" + "\n".join(f"import {m}; {check}" for m in ("gt.config", "gt.passes.plan", "gt.cli", "gt")))

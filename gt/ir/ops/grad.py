@@ -5,8 +5,11 @@ Owns: the op's declaration. Must not know: how gradients are found.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from gt.ir import factors as fx
 from gt.ir.opdef import op
-from gt.ir.types import ShapeError, TensorType, TypeMismatch
+from gt.ir.types import Shape, ShapeError, TensorType, TypeMismatch
 
 
 def _grad(loss: TensorType, *rest: TensorType, has_seed: bool = False) -> tuple[TensorType, ...]:
@@ -34,7 +37,6 @@ grad = op(
 )  # fmt: skip
 
 
-
 def _boundary(*types: TensorType, num_inputs: int) -> tuple[TensorType, ...]:
     return types[num_inputs:]
 
@@ -48,4 +50,25 @@ boundary = op(
     decompose=lambda inputs, attrs: tuple(inputs[attrs["num_inputs"] :]),
 )  # fmt: skip
 
-__all__ = ["boundary", "grad"]
+
+def _fence_factors(operands: Sequence[Shape], results: Sequence[Shape], attrs: object) -> fx.Rule:
+    """The dims of ``x`` pass; those of ``after`` are split as they are, with ``x``'s where the sizes are equal."""
+    x, after = operands
+    mine: list[fx.DimFactors] = [(f"x{d}",) for d in range(len(x))]
+    others: list[fx.DimFactors] = [(f"x{d}",) if x[d : d + 1] == (size,) else (f"g{d}",) for d, size in enumerate(after)]
+    sizes = {f: n for dims, shape in ((mine, x), (others, after)) for (f,), n in zip(dims, shape, strict=True)}
+    return fx.finish([mine, others], [mine], sizes, {})
+
+
+fence = op(
+    "fence", "x after",
+    doc="The value of x, once after is known: what is computed from it is computed again then, and merges with nothing.",
+    infer=lambda x, after: x,
+    numpy=lambda x, after: x,
+    torch="{x}.view_as({x})",
+    vjp=lambda g, y, x, after: (g, None),
+    factors=_fence_factors,
+    view=True,
+)  # fmt: skip
+
+__all__ = ["boundary", "fence", "grad"]

@@ -250,11 +250,16 @@ def fold(
     counts = [(size[i] + 2 * p[i] - d[i] * (k[i] - 1) - 1) // s[i] + 1 for i in (0, 1)]
     x = input if input.ndim == 3 else input.unsqueeze(0)
     n, width, windows = x._type.shape
-    if width % (k[0] * k[1]) or windows != counts[0] * counts[1]:
+    if width % (k[0] * k[1]):
+        raise RuntimeError(
+            "Expected size of input's dimension 1 to be divisible by the product of kernel_size, but got input.size(1)="
+            f"{width} and kernel_size={k}."
+        )
+    if windows != counts[0] * counts[1]:
         raise RuntimeError(
             f"Given output_size={size}, kernel_size={k}, dilation={d}, padding={p}, stride={s}, expected size of input's dimension 2 to "
-            f"match the calculated number of sliding blocks {counts[0]} * {counts[1]} = {counts[0] * counts[1]} and dimension 1 to be "
-            f"divisible by {k[0] * k[1]}, but got input of sizes {list(input._type.shape)}"
+            f"match the calculated number of sliding blocks {counts[0]} * {counts[1]} = {counts[0] * counts[1]}, but got "
+            f"input.size(2)={windows}."
         )
     rows, columns = (d[i] * np.arange(k[i])[:, None] + s[i] * np.arange(counts[i]) for i in (0, 1))
     high, wide = size[0] + 2 * p[0], size[1] + 2 * p[1]

@@ -1,0 +1,79 @@
+"""Which workers have a program of a graph: those that its signals and inputs name, all where nothing says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from gt.ir.evaluate import evaluate
+from gt.ir.graph import Graph, Value
+from gt.ir.mesh import Mesh, Sharding
+from gt.ir.opdef import OPS
+from gt.ir.signals import PlanOptions, ShardConfig
+from gt.ir.types import TensorType, float64
+from gt.passes.plan import Cluster, plan_graph
+from gt.runtime.simulator import simulate_graph
+from tests.property.sharding_graphs import Recorder, everyone, record
+
+FOUR, PAIR = everyone(4), Mesh.line((1, 3))
+T = TensorType((8, 8), float64)
+EVERYWHERE = T.placed(Sharding.replicated(FOUR, 2))
+ON_PAIR = T.placed(Sharding.replicated(PAIR, 2))
+SPLIT = T.placed(Sharding(PAIR, ((PAIR.axes[0][0],), ())))
+
+
+def graph_of(left: TensorType, right: TensorType, **signals: ShardConfig) -> Graph:
+    """``h = a @ b`` under the first signal, ``-h`` under the last, and a sum that no signal marks."""
+
+    def body(recorder: Recorder, x: Value, w: Value) -> Sequence[Value]:
+        names = list(signals)
+        recorder.signal = names[0] if names else None
+        h = OPS["matmul"](x, w)
+        recorder.signal = names[-1] if names else None
+        out = OPS["neg"](h)
+        recorder.signal = None
+        return [out, OPS["sum"](w, dims=(0, 1), keepdim=False, dtype=float64)]
+
+    return record([left, right], body, signals or None)
+
+
+def workers(graph: Graph) -> set[int]:
+    """Give who has a program, having checked that the values are right and live on no other worker."""
+    plan = plan_graph(graph, Cluster((0, 1, 2, 3)))
+    for placed in plan.outputs:
+        assert set(placed.mesh.workers) <= set(plan.programs)
+    arrays = [np.random.default_rng(i).integers(-3, 4, (8, 8)).astype(float) for i in range(2)]
+    for got, want in zip(simulate_graph(graph, arrays, (), 4), evaluate(graph, arrays), strict=True):
+        np.testing.assert_array_equal(got, want)
+    return set(plan.programs)
+
+
+def test_signals_that_name_workers_keep_the_rest_of_the_graph_there() -> None:
+    rows = ShardConfig(workers=(3, 1))
+    assert workers(graph_of(T, T, rows=rows)) == {1, 3}
+    assert workers(graph_of(EVERYWHERE, EVERYWHERE, rows=rows)) == {1, 3}
+    assert workers(graph_of(T, T, one=ShardConfig(workers=(2,)))) == {2}
+    assert workers(graph_of(T, T, a=ShardConfig(workers=(0, 1)), b=ShardConfig(workers=(2,)))) == {0, 1, 2}
+
+
+def test_all_workers_take_part_where_a_signal_names_none_or_nothing_says() -> None:
+    assert workers(graph_of(T, T)) == {0, 1, 2, 3}
+    assert workers(graph_of(EVERYWHERE, T)) == {0, 1, 2, 3}
+    assert workers(graph_of(T, T, rows=ShardConfig())) == {0, 1, 2, 3}
+    assert workers(graph_of(T, T, a=ShardConfig(workers=(0,)), b=ShardConfig())) == {0, 1, 2, 3}
+    assert workers(graph_of(T, T, gone=ShardConfig(workers=(7,)))) == {0, 1, 2, 3}  # ignored, as none is present
+
+
+def test_work_without_signals_stays_where_its_inputs_are() -> None:
+    assert workers(graph_of(SPLIT, EVERYWHERE)) == {1, 3}
+    assert workers(graph_of(ON_PAIR, EVERYWHERE)) == {1, 3}
+    assert workers(graph_of(ON_PAIR, SPLIT)) == {1, 3}
+    assert workers(graph_of(ON_PAIR, ON_PAIR, zero=ShardConfig(workers=(0,)))) == {0, 1, 3}  # it has to be sent there
+    assert workers(graph_of(ON_PAIR, ON_PAIR, one=ShardConfig(workers=(1,)))) == {1}  # worker 1 has it whole
+
+
+def test_automatic_placement_may_use_all_workers() -> None:
+    graph = replace(graph_of(SPLIT, EVERYWHERE), options=PlanOptions(auto="rows"))
+    assert workers(graph) == {0, 1, 2, 3}

@@ -1,0 +1,77 @@
+"""``shard: auto`` in files and ``gt.auto_shard`` in Python: what they make of the options that travel with every graph."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gt import config as config_module
+from gt.config import Config, ConfigError, auto_shard, get_config, parse_config
+from gt.ir.signals import PlanOptions, ShardConfig
+
+
+def loaded(text: str, tmp_path: Path) -> Config:
+    path = tmp_path / "auto.yaml"
+    path.write_text(text)
+    config = Config()
+    config.load(path)
+    return config
+
+
+@pytest.mark.parametrize(
+    ("text", "memory"),
+    [
+        ("shard: auto", None),
+        ("shard: auto\nmemory_bytes: 40_000_000_000", 40_000_000_000),
+        ("memory_bytes: 8\nlayer: {shard: auto}", 8),
+        ("mesh: {dp: 2, tp: 2}\nshard: auto\nbatch: {shard: {dims: {0: dp}}}", None),
+    ],
+)
+def test_a_file_asks_for_a_search(text: str, memory: int | None, tmp_path: Path) -> None:
+    options = loaded(text, tmp_path).options
+    assert (options.auto, options.memory_bytes) == ("search", memory)
+
+
+def test_a_signal_that_is_searched_keeps_what_else_it_says(tmp_path: Path) -> None:
+    config = loaded("layer: {shard: auto, compile: true, backward: other}", tmp_path)
+    signal = config.get_signal("layer")
+    assert signal is not None and signal.shard is None and signal.compile and signal.backward_signal == "other"
+
+
+def test_a_signal_may_be_called_shard_or_memory_bytes() -> None:
+    found = parse_config("shard: {shard: {axis: 1}}\nmemory_bytes: {compile: true}")
+    assert found.signals["shard"].shard == ShardConfig(axis=1) and found.signals["memory_bytes"].compile
+    assert not found.search and found.memory_bytes is None
+
+
+def test_without_a_word_there_is_no_search(tmp_path: Path) -> None:
+    assert loaded("layer: {shard: {axis: 0}}", tmp_path).options.auto == "off"
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("memory_bytes: 9", "1:1: memory_bytes is what a search keeps within: add 'shard: auto'"),
+        ("shard: auto\nmemory_bytes: 0", "2:15: memory_bytes: expected a number of bytes from 1 up, got 0"),
+        ("shard: auto\nmemory_bytes: 80GB", "2:15: memory_bytes: expected a number of bytes from 1 up, got '80GB'"),
+        ("layer: {shard: automatic}", "layer.shard: Expected `object | null`, got `str`"),
+    ],
+)
+def test_faults_name_the_place(text: str, fault: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(text, "f.yaml")
+    assert str(caught.value).startswith("f.yaml:") and fault in str(caught.value)
+
+
+def test_from_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config_module, "_config", Config())
+    auto_shard(memory_bytes=100)
+    assert get_config().options == PlanOptions("search", memory_bytes=100)
+    auto_shard(on=False)
+    assert get_config().options.auto != "search" and get_config().options.memory_bytes is None
+    with pytest.raises(ValueError, match="from 1 up, got 0"):
+        auto_shard(memory_bytes=0)
+    auto_shard()
+    get_config().clear()
+    assert get_config().options.auto != "search"
