@@ -58,10 +58,22 @@ def test_random_programs_of_views_writes_and_reads_equal_torch(program):
         a, b = ours[k], theirs[k]
         if kind == "view" and b.dim() == 2 and len(ours) < 8:
             f = VIEWS[j % len(VIEWS)]
-            ours.append(f(a)), theirs.append(f(b))
+            try:
+                theirs.append(f(b))
+            except IndexError:  # an index into a dim that an earlier view left empty
+                with pytest.raises(IndexError):
+                    f(a)
+            else:
+                ours.append(f(a))
         elif kind == "write":
             f = WRITES[j % len(WRITES)]
-            f(a, j), f(b, j)
+            try:
+                f(b, j)
+            except IndexError:
+                with pytest.raises(IndexError):
+                    f(a, j)
+            else:
+                f(a, j)
         elif kind == "op" and len(ours) < 8:
             ours.append(a * 2), theirs.append(b * 2)
         elif kind == "read":
