@@ -159,6 +159,8 @@ def _merge(tensors: Sequence[Tensor], grads: Sequence[Any]) -> list[tuple[Tensor
 def _accumulate(tensor: Tensor, g: Tensor, create_graph: bool) -> None:
     for hook in (tensor._hooks or {}).values() if tensor._leaf else ():
         g = call_hook(hook, g)
+    if state.recorder is not None:
+        state.recorder.grad_of(tensor)
     if tensor._grad is None:
         tensor._grad = g
     elif create_graph:

@@ -160,6 +160,8 @@ class Handle:
 
     @property
     def grad(self) -> Self | None:
+        if state.recorder is not None:
+            state.recorder.grad_of(self)
         return self._grad
 
     @grad.setter
@@ -174,6 +176,8 @@ class Handle:
                     f"attempting to assign a gradient of size '{list(value._type.shape)}' to a tensor of size '{list(self._type.shape)}': "
                     f"expected {self._type!r}, got {value._type!r}"
                 )
+        if state.recorder is not None:
+            state.recorder.grad_of(self)
         self._grad = value
 
     @property

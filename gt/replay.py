@@ -11,6 +11,8 @@ elsewhere, as parameters, their gradients and optimizer state.
 from __future__ import annotations
 
 import functools
+import math
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,11 +22,12 @@ from typing import Any, ParamSpec, TypeAlias, TypeVar
 from gt import session as sessions
 from gt.config import get_config
 from gt.flush import Counters, Submitted, counters, location
+from gt.functions.promote import get_default_dtype
 from gt.handle import COPY, Handle
 from gt.ir.types import Scalar
 from gt.precision import get_float32_matmul_precision
 from gt.runtime.session import Session
-from gt.trace import RULES, Buffer, Trace, new_buffers, put_back, record, settle, state, take_dead, tensor_of
+from gt.trace import RULES, Buffer, Trace, new_buffers, put_back, record, replacements, settle, state, take_dead, tensor_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -56,7 +59,17 @@ class Made:
     output: int
 
 
-Source: TypeAlias = "Arg | Made | Handle"  # a handle: whatever that tensor holds at the time
+@dataclass
+class GradOf:
+    """The gradient of a tensor, whichever tensor that is at the time."""
+
+    leaf: Arg | Handle
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, GradOf) and _same(self.leaf, other.leaf)
+
+
+Source: TypeAlias = "Arg | Made | GradOf | Handle"  # a handle: whatever that tensor holds at the time
 
 
 @dataclass
@@ -79,14 +92,20 @@ class Recorder:
         self.given = {t._buffer.id: t for t in arguments if t._buffer is not None}
         self.holders: dict[int, Handle] = {}  # by id of a buffer: the tensor through which the call reached it
         self.numbers: dict[Trace, list[tuple[int, int, Refresh]]] = {}
-        self.ambiguous = False  # a value was reached both as an argument and otherwise: which one a replay should take?
+        self.grads: dict[int, tuple[Handle, Handle | None]] = {}  # by id of a tensor: it, and its gradient before the call
+        self.ambiguous = False  # a value was reached through two tensors: which one should a replay take?
 
     # -- what recording tells
 
     def entered(self, tensor: Handle, buffer: Buffer) -> None:
-        self.holders.setdefault(buffer.id, tensor)
-        if self.given.get(buffer.id, tensor) is not tensor:
+        if self.holders.setdefault(buffer.id, tensor) is not tensor or self.given.get(buffer.id, tensor) is not tensor:
             self.ambiguous = True
+        if not isinstance(tensor, Handle):  # a value that an earlier, unfinished tape saved
+            self.ambiguous = True
+
+    def grad_of(self, tensor: Handle) -> None:
+        """The call is about to read or replace a tensor's gradient."""
+        self.grads.setdefault(id(tensor), (tensor, tensor._grad))
 
     def submitted(self, run: Submitted) -> None:
         self.runs.append(run)
@@ -116,7 +135,10 @@ class Recorder:
     # -- what comes of it
 
     def steps(self, arguments: list[Handle], results: list[Handle]) -> list[Step]:
-        at = {id(t): i for i, t in enumerate(arguments)}
+        at: dict[int, Source] = {id(t): Arg(i) for i, t in enumerate(arguments)}
+        for leaf, before in self.grads.values():
+            place = GradOf(self._leaf(leaf, arguments))
+            at |= {id(g): place for g in (before, leaf._grad) if g is not None and id(g) not in at}
         result_at = {id(t): i for i, t in enumerate(results)}
         made: dict[int, Made] = {}
         out = []
@@ -136,8 +158,34 @@ class Recorder:
             out.append(Step(run, sources, list(run.donated), targets, returned, numbers))
         return out
 
-    def _source(self, t: Handle, at: dict[int, int]) -> Source:
-        return Arg(at[id(t)]) if id(t) in at else t
+    def _source(self, t: Handle, at: dict[int, Source]) -> Source:
+        return at.get(id(t), t)
+
+    def _leaf(self, leaf: Handle, arguments: list[Handle]) -> Arg | Handle:
+        return next((Arg(i) for i, t in enumerate(arguments) if t is leaf), leaf)
+
+    def slots(self, arguments: list[Handle]) -> list[Slot]:
+        """Give whose gradients the call reads or replaces."""
+        return [
+            Slot(self._leaf(leaf, arguments), before is not None, leaf._grad is not None, leaf._grad is before)
+            for leaf, before in self.grads.values()
+        ]
+
+
+@dataclass
+class Slot:
+    """A tensor's gradient: whether there is one before the call and after it, and whether it is the same tensor."""
+
+    leaf: Arg | Handle
+    before: bool
+    after: bool
+    kept: bool
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Slot) and _same(self.leaf, other.leaf)
+            and (self.before, self.after, self.kept) == (other.before, other.after, other.kept)
+        )  # fmt: skip
 
 
 @dataclass
@@ -145,10 +193,13 @@ class Signature:
     """One way to call the function: the recording that the latest call made or was."""
 
     steps: list[Step] = field(default_factory=list)
+    slots: list[Slot] = field(default_factory=list)
+    arguments: list[Handle] = field(default_factory=list)  # of the latest recording
+    pinned: list[bool] = field(default_factory=list)  # arguments that were one tensor whenever recorded: maybe captured, too
     alike: int = 0  # recordings in a row that were equal
     calls: int = 0
     results: Any = None  # the structure of what the function returned, with numbers for tensors
-    passed: dict[int, Source] = field(default_factory=dict)  # results that the call did not make
+    passed: dict[int, Arg | Handle] = field(default_factory=dict)  # results that the call did not make
 
 
 class Jit:
@@ -161,6 +212,7 @@ class Jit:
         self.function, self.check_every = function, check_every
         self.signatures: dict[Any, Signature] = {}
         self.replays = 0
+        self.seen = replacements()
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
@@ -174,19 +226,25 @@ class Jit:
         if state.trace.code:
             settle(state.trace, "a call of a function under gt.jit")
         given = [t if t._buffer is not None else tensor_of(t._materialise()) for t in tensors]
+        if self.seen != replacements():  # a model or an optimizer has other parameters, or is in another mode
+            self.signatures.clear()
+            self.seen = replacements()
         known = self._signature(frame, given, tensors, session)
-        if known.alike >= ALIKE and (known.calls + 1) % self.check_every:
-            results = _replay(session, known, given)
-            if results is not None:
-                known.calls += 1
+        check = known.alike >= ALIKE and (known.calls + 1) % self.check_every == 0
+        results: list[Any] | None = None
+        with _stand_ins(given, tensors):
+            if known.alike >= ALIKE and not check:
+                results = _replay(session, known, given)
+            if results is None:
+                results = self._record(known, frame, given, tensors, check)
+            else:
                 self.replays += 1
-                return _unflatten(known.results, results)
-        return self._record(known, frame, given, tensors)
+        return _unflatten(known.results, results)
 
     def _signature(self, frame: Any, given: list[Handle], tensors: list[Handle], session: Session) -> Signature:
         modes = (
             state.grad, state.autocast, state.signals[-1] if state.signals else None, get_config().version,
-            get_float32_matmul_precision(), id(session),
+            get_float32_matmul_precision(), get_default_dtype(), weakref.ref(session),
         )  # fmt: skip
         ids = [id(t._buffer) for t in given]
         alias = tuple(map(ids.index, ids)) if len(set(ids)) < len(ids) else ()
@@ -203,11 +261,8 @@ class Jit:
             known = self.signatures[key] = Signature()
         return known
 
-    def _record(self, known: Signature, frame: Any, given: list[Handle], tensors: list[Handle]) -> Any:
+    def _record(self, known: Signature, frame: Any, given: list[Handle], tensors: list[Handle], check: bool) -> list[Any]:
         """Run the function as if it were not under ``jit``, and compare what it did with the call before."""
-        for mine, theirs in zip(given, tensors, strict=True):
-            if mine is not theirs:  # a view, or what was pending elsewhere
-                mine._rg = theirs._rg
         versions = [t._version for t in given]
         recorder = Recorder(given)
         state.recorder = state.trace.recorder = recorder
@@ -222,17 +277,21 @@ class Jit:
             state.recorder = state.trace.recorder = None
         if any(a is not b and a._version != v for a, b, v in zip(given, tensors, versions, strict=True)):
             raise JitError("gt.jit: an argument that is a view was written to: pass the tensor that it is a view of")
+        slots = recorder.slots(given)
         before, known.steps = known.steps, recorder.steps(given, results)
         known.results, known.calls = structure, known.calls + 1
         made = {result for step in known.steps for _, result in step.returned}
-        known.passed = {i: recorder._source(t, {id(g): k for k, g in enumerate(given)}) for i, t in enumerate(results) if i not in made}
-        alike, expected = _alike(before, known.steps), known.alike >= ALIKE
+        known.passed = {i: recorder._leaf(t, given) for i, t in enumerate(results) if i not in made}
+        alike = _alike(before, known.steps) and known.slots == slots
+        known.slots = slots
+        same = [a is b for a, b in zip(known.arguments, given, strict=False)]
+        known.pinned, known.arguments = same if known.alike else [False] * len(given), given
         for step in known.steps:
             step.submitted.forget()
         known.alike = 0 if recorder.ambiguous else known.alike + 1 if alike else 1
-        if expected and not alike:
+        if check and not alike and not recorder.ambiguous:
             raise JitMismatch(f"{self.function.__qualname__}: {_difference(before, known.steps)}")
-        return _unflatten(structure, [_result(t) if i in made else t for i, t in enumerate(results)])
+        return [_result(t) if i in made else t for i, t in enumerate(results)]
 
 
 def _result(t: Handle) -> Handle:
@@ -269,7 +328,13 @@ def jit(function: Callable[P, R] | None = None, *, check_every: int = 100) -> Ca
 
 def _replay(session: Session, known: Signature, arguments: list[Handle]) -> list[Handle] | None:
     """Run what was recorded on what its tensors hold now. None: something is not as it was, and nothing was done."""
+    if any(pin and a is not b for pin, a, b in zip(known.pinned, known.arguments, arguments, strict=True)):
+        return None
+    for slot in known.slots:
+        if (_at(slot.leaf, arguments)._grad is not None) is not slot.before:
+            return None
     made: list[list[Buffer]] = []
+    fresh: dict[int, Handle] = {}  # by id of a tensor: its new gradient
     results: dict[int, Handle] = {}
     first = True
     for step in known.steps:
@@ -279,12 +344,13 @@ def _replay(session: Session, known: Signature, arguments: list[Handle]) -> list
             if source.__class__ is Made:
                 inputs.append(made[source.run][source.output])  # type: ignore[union-attr]
             else:
-                t = arguments[source.index] if source.__class__ is Arg else source  # type: ignore[union-attr]
-                if t._buffer is None:  # type: ignore[union-attr]
+                t = _at(source, arguments)
+                if t._buffer is None:
                     return _nothing(first)
-                inputs.append(t._buffer)  # type: ignore[union-attr]
-        if [b.type for b in inputs] != run.input_types:
-            return _nothing(first)
+                inputs.append(t._buffer)
+        names = [b.id for b in inputs]
+        if [b.type for b in inputs] != run.input_types or len(set(names)) != len(names):
+            return _nothing(first)  # of other types, or two tensors have come to share a buffer
         for i in step.donated:  # held by the tensor, the list of inputs and the call that counts; else someone else has it too
             if getrefcount(inputs[i]) > 3 and step.sources[i].__class__ is not Made:
                 return _nothing(first)
@@ -293,7 +359,6 @@ def _replay(session: Session, known: Signature, arguments: list[Handle]) -> list
             scalars[start:stop] = refresh()
         outputs = new_buffers(run.types, session)
         frees = [inputs[i].id for i in step.donated]
-        names = [b.id for b in inputs]
         for i in step.donated:
             inputs[i].id = -1 - inputs[i].id  # the run frees it, not its finalizer
         dead = take_dead(session)
@@ -307,16 +372,52 @@ def _replay(session: Session, known: Signature, arguments: list[Handle]) -> list
         _count(counters)
         made.append(outputs)
         for place, source in step.targets:
-            t = arguments[source.index] if source.__class__ is Arg else source  # type: ignore[union-attr]
-            t._buffer, t._trace, t._tape = outputs[place], None, None  # type: ignore[union-attr]
-            t._version += 1  # type: ignore[union-attr]
+            if source.__class__ is GradOf:
+                leaf = _at(source.leaf, arguments)  # type: ignore[union-attr]
+                if not _keeps(known, source.leaf):  # type: ignore[union-attr]
+                    fresh[id(leaf)] = tensor_of(outputs[place])
+                    continue
+            t = _at(source, arguments)
+            t._buffer, t._trace, t._tape = outputs[place], None, None
+            t._version += 1
         for place, result in step.returned:
             results[result] = tensor_of(outputs[place])
         first = False
         del inputs
+    for slot in known.slots:
+        if not slot.kept:
+            leaf = _at(slot.leaf, arguments)
+            leaf._grad = fresh[id(leaf)] if slot.after else None
     for result, source in known.passed.items():
-        results[result] = arguments[source.index] if source.__class__ is Arg else source  # type: ignore[union-attr, assignment]
+        results[result] = _at(source, arguments)
+    known.calls += 1
     return [results[i] for i in range(len(results))]
+
+
+def _at(source: Source, arguments: list[Handle]) -> Any:
+    """Give the tensor that a source stands for."""
+    if source.__class__ is Arg:
+        return arguments[source.index]  # type: ignore[union-attr]
+    return _at(source.leaf, arguments)._grad if source.__class__ is GradOf else source  # type: ignore[union-attr]
+
+
+def _same(a: Source, b: Source) -> bool:
+    return a is b or (a.__class__ is b.__class__ and not isinstance(a, Handle) and a == b)
+
+
+def _keeps(known: Signature, leaf: Arg | Handle) -> bool:
+    return any(slot.kept and _same(slot.leaf, leaf) for slot in known.slots)
+
+
+@contextmanager
+def _stand_ins(given: list[Handle], tensors: list[Handle]) -> Iterator[None]:
+    """Let copies of arguments that are views have what gradients those have, and hand new ones back."""
+    pairs = [(mine, theirs) for mine, theirs in zip(given, tensors, strict=True) if mine is not theirs]
+    for mine, theirs in pairs:
+        mine._rg, mine._grad = theirs._rg, theirs._grad
+    yield
+    for mine, theirs in pairs:
+        theirs._grad = mine._grad
 
 
 def _nothing(first: bool) -> list[Handle] | None:
@@ -336,8 +437,15 @@ def _count(counters: Counters) -> None:
 def _alike(before: list[Step], now: list[Step]) -> bool:
     return len(before) == len(now) and all(
         a.submitted.structure == b.submitted.structure and _numbers(a) == _numbers(b) and a.donated == b.donated
+        and a.returned == b.returned and _all_same(a.sources, b.sources)
+        and [p for p, _ in a.targets] == [p for p, _ in b.targets]
+        and _all_same([t for _, t in a.targets], [t for _, t in b.targets])
         for a, b in zip(before, now, strict=True)
     )
+
+
+def _all_same(a: list[Source], b: list[Source]) -> bool:
+    return len(a) == len(b) and all(map(_same, a, b))
 
 
 def _numbers(step: Step) -> list[Scalar | None]:
@@ -376,7 +484,7 @@ def _op(code: Sequence[tuple[int, tuple[int, ...]]], i: int) -> str:
 
 
 @dataclass(frozen=True)
-class Slot:
+class Place:
     """Stands for a tensor."""
 
     index: int
@@ -386,16 +494,16 @@ def _flatten(value: Any, tensors: list[Handle]) -> Any:
     """Give the structure of a value, hashable if its leaves are; its tensors are appended to ``tensors``."""
     if isinstance(value, Handle):
         tensors.append(value)
-        return Slot(len(tensors) - 1)
+        return Place(len(tensors) - 1)
     if isinstance(value, tuple | list):
         return type(value), tuple([_flatten(v, tensors) for v in value])
     if isinstance(value, dict):
         return dict, tuple(value), tuple([_flatten(v, tensors) for v in value.values()])
-    return "value", type(value), value
+    return "value", type(value), value, math.copysign(1, value) if isinstance(value, float) else 0
 
 
 def _unflatten(frame: Any, tensors: Sequence[Any]) -> Any:
-    if isinstance(frame, Slot):
+    if isinstance(frame, Place):
         return tensors[frame.index]
     if frame[0] is dict:
         return dict(zip(frame[1], [_unflatten(f, tensors) for f in frame[2]], strict=True))

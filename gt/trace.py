@@ -334,6 +334,20 @@ def check_fork() -> None:
         )
 
 
+_replacements = 0
+
+
+def replacements() -> int:
+    """Give how often something that functions under ``gt.jit`` may have found has been replaced: parameters, modes, state."""
+    return _replacements
+
+
+def replaced() -> None:
+    """Say that a model or an optimizer holds other tensors now, or is in another mode."""
+    global _replacements
+    _replacements += 1
+
+
 def new_trace() -> Trace:
     """Give a trace for this thread's next ops, under the signal it is in."""
     trace = Trace(state.signals[-1] if state.signals else None)

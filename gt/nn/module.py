@@ -18,6 +18,7 @@ from gt.nn.hooks import HookHandle
 from gt.nn.parameter import Buffer, Parameter
 from gt.nn.state import StateMixin
 from gt.tensor import Tensor
+from gt.trace import replaced
 
 TABLES = ("_parameters", "_buffers", "_modules")
 HOOKS = (
@@ -85,6 +86,8 @@ class Module(StateMixin):
                 )
                 if value is not None and not (kind == "buffer" and isinstance(value, Handle)):
                     raise TypeError(f"cannot assign '{type(value).__name__}' as {kind} '{name}' ({wanted} or None expected)")
+                if self.__dict__[table][name] is not value:
+                    replaced()
                 self.__dict__[table][name] = value
                 return
         object.__setattr__(self, name, value)
@@ -107,6 +110,7 @@ class Module(StateMixin):
         for table in TABLES:
             if name in self.__dict__[table]:
                 del self.__dict__[table][name]
+                replaced()
                 self._non_persistent.discard(name)
                 return
         object.__delattr__(self, name)
@@ -141,6 +145,7 @@ class Module(StateMixin):
                 )
             param._name = param._name or self._path + name
         self._parameters[name] = param
+        replaced()
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
         """Add a tensor that is state but not trained; ``persistent``: part of the state dict."""
@@ -150,6 +155,7 @@ class Module(StateMixin):
         if tensor is not None:
             tensor._name = tensor._name or self._path + name
         self._buffers[name] = tensor
+        replaced()
         (self._non_persistent.discard if persistent else self._non_persistent.add)(name)
 
     def add_module(self, name: str, module: Module | None) -> None:
@@ -161,6 +167,7 @@ class Module(StateMixin):
 
     def _hold(self, name: str, module: Module | None) -> None:
         self._modules[name] = module
+        replaced()
         if module is not None and not module.__dict__.get("_path"):  # one that is shared keeps its first name
             module._take_path(f"{self._path}{name}.")
 
@@ -310,6 +317,8 @@ class Module(StateMixin):
         """Set training mode, here and below."""
         if not isinstance(mode, bool):
             raise ValueError("training mode is expected to be boolean")
+        if self.training != mode:
+            replaced()
         self.training = mode
         for child in self.children():
             child.train(mode)
@@ -328,12 +337,12 @@ class Module(StateMixin):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients of all parameters, or zero them."""
         for p in self.parameters():
-            if p._grad is not None:
+            if p.grad is not None:
                 if set_to_none:
-                    p._grad = None
+                    p.grad = None
                 else:
                     with no_grad():
-                        p._grad.zero_()  # type: ignore[attr-defined]
+                        p.grad.zero_()
 
     def apply(self, fn: Callable[[Module], Any]) -> Self:
         """Call ``fn`` on every module, children first."""

@@ -27,7 +27,7 @@ from gt.ir.opdef import OpDef
 from gt.ir.ops import OPS
 from gt.ir.types import Scalar, float32, float64
 from gt.tensor import Tensor
-from gt.trace import Number, record, record_into, settle, state
+from gt.trace import Number, record, record_into, replaced, settle, state
 
 Group = dict[str, Any]
 INF = math.inf
@@ -112,11 +112,14 @@ class Optimizer:
         if any(id(p) in known for p in params):
             raise ValueError("some parameters appear in more than one parameter group")
         self.param_groups.append(param_group)
+        replaced()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients, or zero them. Work pending since a step is submitted, without the gradients."""
         for group in self.param_groups:
             for p in group["params"]:
+                if state.recorder is not None:
+                    state.recorder.grad_of(p)
                 if p._grad is not None:
                     if set_to_none:
                         p._grad = None
@@ -138,6 +141,9 @@ class Optimizer:
                 loss = closure()
         with no_grad():
             for group in self.param_groups:
+                if state.recorder is not None:
+                    for p in group["params"]:
+                        state.recorder.grad_of(p)
                 params = [p for p in group["params"] if p._grad is not None]
                 if params:
                     self._step_recorded(group, params)
@@ -260,6 +266,7 @@ class Optimizer:
             rest = {k: copy.deepcopy(v) for k, v in new.items() if k != "params"}
             groups.append({**self.defaults, **rest, **names, "params": own["params"]})
         self.param_groups = groups
+        replaced()
         for hook in list(self._hooks["load_post"]):
             hook(self)
 

@@ -195,3 +195,96 @@ def test_unhashable_arguments_and_aliases():
         assert add(a, a).item() == 2.0
     for _ in range(4):
         assert add(a, b).item() == 6.0
+
+
+def test_gradients_made_inside_and_used_outside():
+    def train(jit):
+        gt.manual_seed(0)
+        model = gt.nn.Linear(4, 2)
+        optim = gt.optim.SGD(model.parameters(), lr=0.1)
+
+        def backward(x):
+            loss = model(x).square().mean()
+            loss.backward()
+            return loss
+
+        call = gt.jit(backward) if jit else backward
+        losses = []
+        for i in range(10):
+            if i % 2:
+                optim.zero_grad()  # every other time they accumulate
+            losses.append(call(gt.full((3, 4), 1.0 + i)).item())
+            optim.step()
+        for _ in range(6):
+            model.zero_grad()
+            losses.append(call(gt.ones(3, 4)).item())
+            gt.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            optim.step()
+        return losses
+
+    assert train(True) == train(False)
+
+
+def test_gradients_of_arguments_and_steps_alone():
+    w = gt.ones(2, requires_grad=True)
+    optim = gt.optim.SGD([w], lr=1.0)
+    step, double = gt.jit(optim.step), gt.jit(lambda x: (x * 2).sum().backward())
+    for i in range(6):
+        x = gt.full((2,), float(i), requires_grad=True)
+        double(x)
+        assert x.grad.tolist() == [2.0, 2.0]
+        w.grad = x.grad
+        step()
+    assert w.tolist() == [-11.0, -11.0]
+    assert double.replays >= 3
+
+
+def test_tensors_that_come_to_share_a_buffer_are_told_apart():
+    a, b = gt.ones(1), gt.zeros(1)
+    f = gt.jit(lambda: a + 10 * b)
+    b[:] = a
+    for _ in range(4):
+        assert f().item() == 11.0
+    a.add_(1)
+    assert f().item() == 12.0
+    p, q = gt.zeros(1), gt.zeros(1)
+
+    @gt.jit
+    def both(x):
+        p.add_(1)
+        return x + 0
+
+    for i in range(4):
+        assert both(p).item() == i + 1
+    assert both(q).item() == 0.0 and p.item() == 5.0
+
+
+def test_other_parameters_state_or_modes_are_recorded_anew():
+    model = gt.nn.Sequential(gt.nn.Linear(2, 2), gt.nn.BatchNorm1d(2), gt.nn.Dropout(0.5))
+    f = gt.jit(lambda x: model(x))
+    x = gt.randn(4, 2)
+    for _ in range(4):
+        f(x)
+    assert f.replays >= 1
+    model.eval()
+    assert gt.equal(f(x), model(x))
+    model[0].weight = gt.nn.Parameter(gt.zeros(2, 2))
+    assert gt.equal(f(x), model(x))
+    assert gt.jit(lambda x, y: x * y)(gt.ones(1), -0.0).signbit().item()
+
+    w = gt.ones(1, requires_grad=True)
+    optim = gt.optim.SGD([w], lr=1.0, momentum=0.5)
+
+    def plain():
+        optim.zero_grad()
+        w.sum().backward()
+        optim.step()
+
+    step = gt.jit(plain)
+    for _ in range(4):
+        step()
+    before, state = w.item(), optim.state_dict()
+    state["state"][0]["momentum_buffer"] = gt.zeros(1)
+    optim.load_state_dict(state)
+    step()
+    assert w.item() == before - 1.0

@@ -50,7 +50,7 @@ def get_total_norm(
 
 def clip_grads_with_norm_(parameters: Tensors, max_norm: float, total_norm: Tensor, foreach: bool | None = None) -> None:
     """Scale gradients by max_norm / total_norm where that is below 1."""
-    grads = [p._grad for p in _each(parameters) if p._grad is not None]
+    grads = [p.grad for p in _each(parameters) if p.grad is not None]
     with no_grad():
         share = (float(max_norm) / (total_norm + 1e-6)).clamp(max=1.0)
         for g in grads:
@@ -66,7 +66,7 @@ def clip_grad_norm_(
 ) -> Tensor:
     """Scale the gradients of all parameters so that their norm is at most ``max_norm``. Gives the norm they had."""
     params = _each(parameters)
-    grads = [p._grad for p in params if p._grad is not None]
+    grads = [p.grad for p in params if p.grad is not None]
     total = get_total_norm(grads, norm_type, error_if_nonfinite)  # type: ignore[arg-type]
     clip_grads_with_norm_(params, max_norm, total)
     return total
@@ -76,5 +76,5 @@ def clip_grad_value_(parameters: Tensors, clip_value: float, foreach: bool | Non
     """Limit every element of the gradients to [-clip_value, clip_value]."""
     with no_grad():
         for p in _each(parameters):
-            if p._grad is not None:
-                p._grad.clamp_(-float(clip_value), float(clip_value))  # type: ignore[attr-defined]
+            if p.grad is not None:
+                p.grad.clamp_(-float(clip_value), float(clip_value))  # type: ignore[attr-defined]
