@@ -7,8 +7,7 @@ Next: ``gt.passes.autodiff`` (the same core, as a pass), ``autograd``.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,7 @@ from gt.ir.types import DType, TensorType
 from gt.passes.autodiff import backpropagate
 from gt.signal import for_backward
 from gt.tape import Key, Tape
-from gt.trace import NEVER, RULES, Buffer, Number, Trace, ValueRef, producer_name, record, rule_of, state
+from gt.trace import RULES, Buffer, Number, Trace, ValueRef, producer_name, record, rule_of, state
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
@@ -147,17 +146,6 @@ def _canonical(trace: Trace, id: int) -> Key:
     return trace, id
 
 
-@contextmanager
-def _whole(trace: Trace) -> Iterator[None]:
-    """Keep the pending trace from being flushed meanwhile."""
-    with trace.lock:
-        stop, trace.stop = trace.stop, NEVER
-        try:
-            yield
-        finally:
-            trace.stop = stop
-
-
 def expand(
     roots: list[Key], seeds: Sequence[Any], tape: Tape, leaves: list[tuple[Key, Tensor]], create_graph: bool
 ) -> list[tuple[Tensor, Tensor]]:
@@ -193,7 +181,7 @@ def expand(
     def on_node(node: Any) -> None:
         recording.signal = _backward_signal(node)
 
-    with _whole(trace), no_tape(not create_graph), emitting(recording):
+    with no_tape(not create_graph), emitting(recording):
         for root, seed in zip(roots, seeds, strict=True):
             seed = _held(seed if seed is not None else ones(type_at(root)))
             root = _canonical(*root)

@@ -90,12 +90,15 @@ def flush(trace: Trace, reason: str) -> None:
             if trace.failed is not None:
                 raise trace.failed.with_traceback(None)
             return
-        trace.sealed, trace.stop = True, -1
-        if state.trace is trace:
+        mine = state.trace is trace
+        trace.sealed = True
+        while not mine and (trace.busy or trace.held):  # its own thread is in the middle of something
+            trace.sealed = False
+            time.sleep(0)
+            trace.sealed = True
+        trace.stop = -1
+        if mine:
             state.trace = new_trace()
-        else:
-            while trace.busy:  # its own thread is in the middle of recording an op
-                time.sleep(0)
         if not trace.code:
             return
         try:

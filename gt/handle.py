@@ -23,7 +23,7 @@ from gt.ir.opdef import OpDef
 from gt.ir.ops import OPS
 from gt.ir.types import DType, TensorType
 from gt.shape import Size
-from gt.trace import Buffer, Trace, check_read, producer_name, record, settle, state, tensor_of
+from gt.trace import Buffer, Trace, check_read, hold, producer_name, record, settle, state, tensor_of
 from gt.views import VIEWS, view_strides
 
 if TYPE_CHECKING:
@@ -230,6 +230,9 @@ class Handle:
     def _adopt(self, other: Handle) -> None:
         """Name the value that ``other`` names."""
         trace = other._trace
+        if self._trace is not None and self._trace.sealed:
+            with self._trace.lock:  # another thread is flushing it, and will say what this tensor names
+                pass
         if trace is not None and trace is not self._trace:
             trace.handles.append(self)  # type: ignore[arg-type]
         self._trace, self._index, self._buffer, self._tape = trace, other._index, other._buffer, other._tape
@@ -252,9 +255,13 @@ class Handle:
         assert value._type is self._type, f"{value._type!r} assigned to {self._type!r}"
         if value is self:
             return self
-        self._write(value)
-        if self._base is not None:
-            self._seen = self._root._version
+        trace = hold()
+        try:
+            self._write(value)
+            if self._base is not None:
+                self._seen = self._root._version
+        finally:
+            trace.held -= 1
         return self
 
     def _write(self, value: Handle) -> None:
@@ -282,14 +289,20 @@ class Handle:
         """Take a view again from its base, which has changed or was flushed."""
         assert self._base is not None and self._view is not None
         op, attrs = self._view
-        with no_tape(not self._rg):
-            fresh = record(op, (self._base,), attrs)
-        if fresh._type is not self._type:
-            raise RuntimeError("the tensor this is a view of was given values of another type through .data: take the view again")
-        if fresh._trace is not self._trace:
-            fresh._trace.handles.append(self)
-        self._trace, self._index, self._buffer, self._tape = fresh._trace, fresh._index, None, None
-        self._seen = self._root._version
+        trace = hold()
+        try:
+            with no_tape(not self._rg):
+                fresh = record(op, (self._base,), attrs)
+            if fresh._type is not self._type:
+                raise RuntimeError(
+                    "the tensor this is a view of was given values of another type through .data: take the view again"
+                )
+            if fresh._trace is not self._trace:
+                fresh._trace.handles.append(self)
+            self._trace, self._index, self._buffer, self._tape = fresh._trace, fresh._index, None, None
+            self._seen = self._root._version
+        finally:
+            trace.held -= 1
 
     # -- reading: flushes
 
@@ -389,11 +402,15 @@ def no_tape(off: bool = True) -> Iterator[None]:
 
 def take_view(base: Handle, op: OpDef, attrs: Attrs) -> Any:
     """Record a view op; the result shares memory with ``base``."""
-    out = record(op, (base,), attrs)
-    out._base, out._view = base, (op, attrs)
-    out._root = base._root if base._base is not None else base
-    out._seen = out._root._version
-    return out
+    trace = hold()
+    try:
+        out = record(op, (base,), attrs)
+        out._base, out._view = base, (op, attrs)
+        out._root = base._root if base._base is not None else base
+        out._seen = out._root._version
+        return out
+    finally:
+        trace.held -= 1
 
 
 def from_buffer(buffer: Buffer) -> Any:

@@ -15,6 +15,7 @@ import itertools
 import os
 import sys
 import threading
+import time
 import types
 import weakref
 from collections import deque
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from gt.tensor import Tensor
 
 MAX_DEAD, LARGE = 256, 1 << 20  # when the memory of dropped tensors is given back before the next run
-NEVER = 1 << 62
 MAX_PENDING = 4096  # entries; longer chains flush themselves in equal pieces, so that their keys recur
 
 
@@ -171,13 +171,17 @@ class ValueRef:
         return self._type
 
 
+class _Stale(Exception):
+    """An operand has to be looked at again."""
+
+
 class Trace:
     """Pending work of one thread; after its flush, the tape of what is still alive."""
 
     __slots__ = (
         "code", "where", "handles", "size", "inputs", "input_ids", "scalars", "scalar_ids", "leaves", "links", "marks",
         "freed", "overwritten", "edge", "sealed", "lock", "number", "saved", "names", "hooks", "hooked", "custom",
-        "stop", "session", "tracked", "types", "failed", "busy", "recorder",
+        "stop", "session", "tracked", "types", "failed", "busy", "held", "recorder",
         "__weakref__",
     )  # fmt: skip
     _numbers = itertools.count()
@@ -203,6 +207,7 @@ class Trace:
         self.sealed = False
         self.lock = threading.RLock()  # held by whoever flushes; recording only says that it is ``busy``: a lock costs more
         self.busy = False
+        self.held = 0  # changes under way that take more than one record: see ``hold``
         self.recorder: Recorder | None = None  # of the function under gt.jit that is being recorded
         self.saved: dict[int, Buffer | Scalar] = {}  # after the flush: values a later backward() reads
         self.names: dict[int, str] = {}
@@ -222,7 +227,8 @@ class Trace:
         if tensor.__class__ is Number:
             return self.enter_number(tensor)
         buffer = tensor._buffer
-        assert buffer is not None, "a tensor is neither pending nor materialised"
+        if buffer is None:
+            raise _Stale  # a view whose base another thread has flushed since it was looked at
         if self.recorder is not None:
             self.recorder.entered(tensor, buffer)
         if self.session is None:
@@ -360,12 +366,25 @@ def current() -> Trace:
     trace = state.trace
     if trace.size >= trace.stop:
         check_fork()
+        if trace.held and not trace.sealed:
+            return trace
         if not trace.sealed:
             _flush(trace, "the edge after optimizer.step()" if trace.edge else f"more than {MAX_PENDING} pending ops")
         elif state.trace is trace:
             state.trace = new_trace()
         return state.trace
     return trace
+
+
+def hold() -> Trace:
+    """Give this thread's trace, which nobody else flushes before ``held`` is counted down again."""
+    while True:
+        trace = current()
+        trace.held += 1
+        if not trace.sealed:
+            return trace
+        trace.held -= 1
+        time.sleep(0)
 
 
 read_guard: Callable[[], None] | None = None  # called before a value is read; set by gt.flush_guard
@@ -449,7 +468,8 @@ def record(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs = (), depth: int = 1
     taped = False
     for t in inputs:
         if t._base is not None and t._seen != t._root._version:
-            _refresh(trace, inputs)
+            _refresh(inputs)
+            trace = current()
         if t._rg:
             taped = True
         if t._trace is not trace and t._trace is not None:
@@ -474,6 +494,7 @@ def record(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs = (), depth: int = 1
     trace.busy = True
     if trace.sealed:  # another thread needed one of our values meanwhile
         trace.busy = False
+        time.sleep(0)
         return record(op, inputs, attrs, depth + 1)
     try:
         if n == 2:
@@ -505,6 +526,9 @@ def record(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs = (), depth: int = 1
         trace.code.append((rule.id + taped, ids))
         trace.size = index + len(outs)
         return outs
+    except _Stale:
+        trace.mend()
+        return record(op, inputs, attrs, depth + 1)
     except BaseException:
         trace.mend()
         raise
@@ -522,7 +546,8 @@ def record_into(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs, targets: Seque
         trace = current()
     for t in inputs:
         if t._base is not None and t._seen != t._root._version:
-            _refresh(trace, inputs)
+            _refresh(inputs)
+            trace = current()
         if t._trace is not trace and t._trace is not None:
             _flush(t._trace, "a value crossed threads")
             trace = current()
@@ -534,6 +559,7 @@ def record_into(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs, targets: Seque
     trace.busy = True
     if trace.sealed:
         trace.busy = False
+        time.sleep(0)
         return record_into(op, inputs, attrs, targets)
     try:
         ids = tuple([t._index if t._trace is trace else trace.enter(t) for t in inputs])
@@ -555,6 +581,9 @@ def record_into(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs, targets: Seque
             if t._rg and t._leaf:
                 trace.leaves[index] = (weakref.ref(t), t._version)
             index += 1
+    except _Stale:
+        trace.mend()
+        return record_into(op, inputs, attrs, targets)
     except BaseException:
         trace.mend()
         raise
@@ -562,12 +591,12 @@ def record_into(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs, targets: Seque
         trace.busy = False
 
 
-def _refresh(trace: Trace, inputs: tuple[Any, ...]) -> None:
+def _refresh(inputs: tuple[Any, ...]) -> None:
     """Take stale views again from their bases, all into one trace."""
-    stop, trace.stop = trace.stop, NEVER
+    trace = hold()
     try:
         for t in inputs:
             if t._base is not None and t._seen != t._root._version:
                 t._refresh()
     finally:
-        trace.stop = stop
+        trace.held -= 1

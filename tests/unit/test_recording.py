@@ -1,6 +1,8 @@
 """Recording and flushing: what is a new graph, what is not, and that nothing is lost. Rules of section 9 of the design."""
 
 import os
+import queue
+import sys
 import threading
 
 import numpy as np
@@ -243,3 +245,45 @@ def test_signals_nest_unwind_and_never_change_values():
     assert gt.signal.tensor(x, name="outer").tolist() == [2, 2, 2, 2]
     with pytest.raises(RuntimeError, match="no signal"):
         gt.signal.exit("outer")
+
+
+def test_a_thread_that_reads_does_not_disturb_one_that_records():
+    """Each read flushes the other thread's trace, at any point of what it is doing."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    waiting: queue.Queue[tuple[gt.Tensor, float] | None] = queue.Queue(maxsize=4)
+    wrong: list[object] = []
+
+    def read() -> None:
+        while (item := waiting.get()) is not None:
+            try:
+                if item[0].item() != item[1]:
+                    wrong.append(item)
+            except Exception as error:
+                wrong.append(error)
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    try:
+        total, base, w = gt.zeros(4), gt.zeros(4, 4), gt.ones(4, requires_grad=True)
+        row = base[1]
+        for i in range(1, 151):
+            total.add_(1)
+            row.add_(1)
+            base.t().mul_(1.0)
+            (w * w).sum().backward()
+            waiting.put(((gt.ones(4) * i).sum(), 4.0 * i))
+            total.mul_(1.0)
+            row[0] = row[1]
+            waiting.put((total.sum(), 4.0 * i))
+            if i % 10 == 0:
+                waiting.put((row.sum(), 4.0 * i))
+                assert w.grad.tolist() == [2.0 * i] * 4
+    finally:
+        for _ in readers:
+            waiting.put(None)
+        for reader in readers:
+            reader.join()
+        sys.setswitchinterval(before)
+    assert wrong == [] and base[1].tolist() == [150.0] * 4
