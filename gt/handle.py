@@ -29,7 +29,16 @@ from gt.views import VIEWS, view_strides
 if TYPE_CHECKING:
     from gt.autograd import Hook
 
-COPY, ALIAS = OPS["copy"], OPS["alias"]
+COPY, ALIAS, GRAFT = OPS["copy"], OPS["alias"], OPS["graft"]
+
+
+class Storage:
+    """What a tensor and its views share. ``moved``: the tensor that has the values now, once the first took others by .data."""
+
+    __slots__ = ("moved",)
+
+    def __init__(self) -> None:
+        self.moved: Handle | None = None
 
 
 class Handle:
@@ -42,6 +51,7 @@ class Handle:
     _base: Handle | None = None
     _root: Handle
     _view: tuple[OpDef, Attrs] | None = None
+    _storage: Storage | None = None  # made with the first view
     _seen: int = 0
     _version: int = 0
     _rg: bool = False
@@ -122,6 +132,8 @@ class Handle:
 
     @property
     def requires_grad(self) -> bool:
+        if self._base is not None and self._seen != self._root._version:
+            self._refresh()
         return self._rg
 
     @requires_grad.setter
@@ -200,11 +212,20 @@ class Handle:
             raise TypeError(f"Variable data has to be a tensor, but got {type(value).__name__}")
         if self._base is not None:
             raise RuntimeError("cannot assign .data of a view: assign to its base, or write view[...] = values")
-        with no_tape():
-            self._adopt(record(ALIAS, (value,)))
-        self._type = value._type
-        if self._rg and self._leaf and self._trace is not None:
-            self._trace.leaves[self._index] = (weakref.ref(self), self._version)
+        trace = hold()
+        try:
+            with no_tape():
+                new = record(ALIAS, (value,))
+                if self._storage is not None:  # its views keep the values it had
+                    self._storage.moved = record(ALIAS, (self,))
+                    self._storage = None
+                    self._version += 1
+            self._adopt(new)
+            self._type = value._type
+            if self._rg and self._leaf and self._trace is not None:
+                self._trace.leaves[self._index] = (weakref.ref(self), self._version)
+        finally:
+            trace.held -= 1
 
     def detach(self) -> Self:
         """Give a view of the same values that passes no gradient."""
@@ -258,24 +279,37 @@ class Handle:
         trace = hold()
         try:
             self._write(value)
-            if self._base is not None:
+            if self._base is not None and self._seen != -1:
                 self._seen = self._root._version
         finally:
             trace.held -= 1
         return self
 
-    def _write(self, value: Handle) -> None:
+    def _write(self, value: Handle, tracked: bool = True) -> None:
+        """``tracked``: gradients are to follow the new value, as in grad mode; else they follow the history there is."""
+        tracked = tracked and state.grad
         if value._base is not None or (value._leaf and value._rg):
             value = record(COPY, (value,))  # a value of its own: a view's may be out of date, a leaf's is the leaf's
         if self._base is not None:
             assert self._view is not None
             op, attrs = self._view
+            if self._storage is not None and self._storage.moved is not None:
+                self._rebase()
             base = self._base
             if base._base is not None and base._seen != base._root._version:
                 base._refresh()
-            base._write(VIEWS[op.name].write(base, value, dict(attrs)))
+            through = tracked and op is not ALIAS
+            with no_tape(not through):
+                base._write(VIEWS[op.name].write(base, value, dict(attrs)), through)
+            if not tracked and self._rg and not self._leaf:
+                self._seen = -1  # taken again from the base, whose history it has
+                return
         else:
             self._version += 1
+            if not tracked and self._rg and not self._leaf:
+                with no_tape(False):
+                    state.grad = True
+                    value = record(GRAFT, (self, value))
         leaf = self._leaf and self._rg and not value._rg
         self._take(value)
         if not leaf:
@@ -289,20 +323,36 @@ class Handle:
         """Take a view again from its base, which has changed or was flushed."""
         assert self._base is not None and self._view is not None
         op, attrs = self._view
+        if self._storage is not None and self._storage.moved is not None:
+            self._rebase()
         trace = hold()
         try:
+            base = self._base
+            if base._base is not None and base._seen != base._root._version:
+                base._refresh()
+            if base._rg and op is not ALIAS and not self._rg:  # the base has been given a history meanwhile
+                self._rg, self._leaf = True, False
             with no_tape(not self._rg):
-                fresh = record(op, (self._base,), attrs)
-            if fresh._type is not self._type:
-                raise RuntimeError(
-                    "the tensor this is a view of was given values of another type through .data: take the view again"
-                )
+                if self._rg:
+                    state.grad = True
+                fresh = record(op, (base,), attrs)
             if fresh._trace is not self._trace:
                 fresh._trace.handles.append(self)
             self._trace, self._index, self._buffer, self._tape = fresh._trace, fresh._index, None, None
             self._seen = self._root._version
         finally:
             trace.held -= 1
+
+    def _rebase(self) -> None:
+        """Be a view of the tensor that has the shared values now."""
+        assert self._storage is not None and self._storage.moved is not None
+        if self._base is self._root:
+            self._base = self._storage.moved
+        self._root = self._storage.moved
+        self._seen = -1
+        if self._root._storage is None:
+            self._root._storage = Storage()
+        self._storage = self._root._storage
 
     # -- reading: flushes
 
@@ -408,6 +458,9 @@ def take_view(base: Handle, op: OpDef, attrs: Attrs) -> Any:
         out._base, out._view = base, (op, attrs)
         out._root = base._root if base._base is not None else base
         out._seen = out._root._version
+        if out._root._storage is None:
+            out._root._storage = Storage()
+        out._storage = out._root._storage
         return out
     finally:
         trace.held -= 1

@@ -127,10 +127,10 @@ class Recorder:
         self.numbers.setdefault(state.trace, []).append((start, start + 2, refresh))
 
     def refuse_read(self) -> None:
-        raise JitError(
-            "a value is read inside a function under gt.jit: what follows could depend on it, and a replay would not. Return "
-            "the tensor and read it outside"
-        )
+        self.refuse("a value is read", "what follows could depend on it, and a replay would not. Return the tensor and read it outside")
+
+    def refuse(self, what: str, why: str) -> None:
+        raise JitError(f"{what} inside a function under gt.jit: {why}")
 
     # -- what comes of it
 

@@ -288,3 +288,18 @@ def test_other_parameters_state_or_modes_are_recorded_anew():
     optim.load_state_dict(state)
     step()
     assert w.item() == before - 1.0
+
+
+def test_a_schedule_inside_is_refused():
+    w = gt.ones(1, requires_grad=True)
+    optim = gt.optim.SGD([w], lr=1.0)
+    schedule = gt.optim.lr_scheduler.StepLR(optim, 5)
+    w.sum().backward()
+
+    @gt.jit
+    def step():
+        optim.step()
+        schedule.step()
+
+    with pytest.raises(gt.JitError, match="schedule steps inside"):
+        step()

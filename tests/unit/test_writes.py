@@ -71,3 +71,53 @@ def test_a_number_that_does_not_fit_is_refused_at_once_where_torch_refuses_it(dt
     if "without overflow" in want:
         with pytest.raises(RuntimeError, match="without overflow"):
             make(gt, value, getattr(gt, dtype))  # no read is needed
+
+
+@pytest.mark.parametrize("change", ["no_grad", "data", "detach", "no_grad item"])
+def test_a_change_off_the_tape_keeps_the_history(change):
+    """As torch: the values are new, gradients flow as before."""
+
+    def run(library):
+        w = library.ones(2, requires_grad=True)
+        y = w * 2
+        if change == "no_grad":
+            with library.no_grad():
+                y.mul_(0.5)
+        elif change == "no_grad item":
+            with library.no_grad():
+                y[0] = 7
+        else:
+            (y.data if change == "data" else y.detach()).mul_(0.5)
+        z = y + w
+        z.sum().backward()
+        return z.tolist(), w.grad.tolist()
+
+    assert run(gt) == run(torch)
+
+
+def test_a_view_learns_that_its_base_has_a_history():
+    def run(library):
+        w = library.ones(2, requires_grad=True)
+        x = library.zeros(2, 2)
+        v = x[0]
+        x.add_(w)
+        assert v.requires_grad and not x.detach().requires_grad
+        (v * v * 3 + w).sum().backward()
+        return w.grad.tolist()
+
+    assert run(gt) == run(torch)
+
+
+def test_data_can_be_swapped_and_swapped_back():
+    """As with averages of weights: what .data gave before stays what it was."""
+
+    def run(library):
+        p = library.nn.Parameter(library.ones(2))
+        row, backup, average = p.detach()[:1], p.data, library.zeros(2)
+        p.data = average
+        swapped = p.tolist()
+        row.add_(4)
+        p.data = backup
+        return swapped, p.tolist(), backup.tolist(), average.tolist(), row.tolist()
+
+    assert run(gt) == run(torch)

@@ -55,6 +55,20 @@ copy = unary(
 )  # fmt: skip
 
 
+def _graft_infer(x: TensorType, y: TensorType) -> TensorType:
+    if x is not y:
+        raise ShapeError(f"graft takes two values of one type, got {x!r} and {y!r}")
+    return y
+
+
+graft = op(
+    "graft", "x y",
+    doc="The value of y with the history of x: gradients pass to x alone. A tensor changed in place off the tape becomes this.",
+    infer=_graft_infer, numpy=lambda x, y: np.array(y, copy=True), torch="{y}.clone()",
+    vjp=lambda g, out, x, y: (g, None), factors=fx.elementwise, linear=((1,),),
+)  # fmt: skip
+
+
 def _reshape_infer(x: TensorType, shape: Shape) -> TensorType:
     if math.prod(shape) != x.numel:
         raise ShapeError(f"shape '{list(shape)}' is invalid for input of size {x.numel}")
@@ -166,6 +180,6 @@ def scalar_attr(value: AttrValue) -> float:
 
 
 __all__ = [
-    "alias", "cast", "complex64", "constant", "copy", "expand", "float32", "keep", "reduced_shape", "reshape", "sum",
+    "alias", "cast", "complex64", "constant", "copy", "expand", "float32", "graft", "keep", "reduced_shape", "reshape", "sum",
     "total", "unbroadcast",
 ]  # fmt: skip

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from gt.optim.lr_scheduler.scheduler import LRScheduler, each_group, kept_functions
+from gt.optim.lr_scheduler.scheduler import LRScheduler, each_group, kept_functions, refuse_in_jit
 from gt.optim.optimizer import Optimizer
 
 
@@ -119,6 +119,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
 
     def step(self, epoch: float | None = None) -> None:
         """Go on to the next epoch, or to any place in one."""
+        refuse_in_jit()
         if epoch is None and self.last_epoch < 0:
             epoch = 0
         if epoch is None:

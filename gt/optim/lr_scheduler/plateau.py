@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from gt.optim.lr_scheduler.scheduler import LRScheduler
+from gt.optim.lr_scheduler.scheduler import LRScheduler, refuse_in_jit
 from gt.optim.optimizer import Optimizer
 
 
@@ -46,6 +46,7 @@ class ReduceLROnPlateau(LRScheduler):
 
     def step(self, metrics: Any, epoch: int | None = None) -> None:  # type: ignore[override]
         """Take a new value of the metric (reading it, if it is a tensor)."""
+        refuse_in_jit()
         current = float(metrics)
         self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
         if self._is_better(current, self.best):

@@ -11,6 +11,13 @@ import warnings
 from typing import Any
 
 from gt.optim.optimizer import Optimizer
+from gt.trace import state
+
+
+def refuse_in_jit() -> None:
+    """A replay runs no Python, so a schedule would stand still."""
+    if state.recorder is not None:
+        state.recorder.refuse("a learning rate schedule steps", "step it outside: its rates are read at each call")
 
 
 class LRScheduler:
@@ -57,6 +64,7 @@ class LRScheduler:
 
     def step(self, epoch: int | None = None) -> None:
         """Go on to the next epoch (or to ``epoch``) and set the rates."""
+        refuse_in_jit()
         if self._step_count == 1 and not getattr(self.optimizer, "_opt_called", False):
             warnings.warn(
                 "Detected call of `lr_scheduler.step()` before `optimizer.step()`. You should call them in the opposite order: "
