@@ -117,8 +117,8 @@ def test_after_ctrl_c_the_session_goes_on(tmp_path: Path) -> None:
         until = time.monotonic() + 6
         while interrupted < 25 and time.monotonic() < until:
             timer = threading.Timer(0.003 * (1 + interrupted % 7), _thread.interrupt_main)
-            timer.start()
             try:
+                timer.start()
                 while True:
                     y = (x * 2 + turns).sum() - x.sum()
                     assert y.item() == x.sum().item() + 1000 * turns, turns
