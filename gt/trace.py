@@ -62,7 +62,7 @@ def rule_of(op: OpDef, attrs: Attrs, inputs: tuple[TensorType, ...]) -> Rule:
         try:
             outputs = op.infer_types(inputs, attrs)
         except Exception as error:  # torch's words, and then what torch would leave out
-            error.add_note(f"in {op.name}({', '.join(map(repr, inputs))}) at {_users_line()}")
+            error.__notes__ = [f"in {op.name}({', '.join(map(repr, inputs))}) at {_users_line()}"]
             raise
         with _rules_lock:
             found = _rules.get(key) or _rules.setdefault(key, Rule(op, attrs, inputs, outputs))

@@ -15,8 +15,8 @@ from gt.functions.promote import cast, need_tensor, result_dtype
 from gt.functions.shape import cat, clone, flip, reshape, slice_dim, split, stack, transpose, unsqueeze
 from gt.handle import Handle
 from gt.ir.ops import OPS
+from gt.ir.types import CallError, int64, normalize_dim
 from gt.ir.types import broadcast_shapes as fit_shapes
-from gt.ir.types import int64, normalize_dim
 from gt.shape import Size
 from gt.trace import record
 from gt.views import contiguous_strides
@@ -60,7 +60,7 @@ def atleast_3d(*tensors: Tensor) -> Any:
 def _nonempty(name: str, tensors: Any) -> list[Any]:
     given = list(tensors)
     if not given:
-        raise RuntimeError(f"{name} expects a non-empty TensorList")
+        raise CallError(f"{name} expects a non-empty TensorList")
     return given
 
 
@@ -107,7 +107,7 @@ def block_diag(*tensors: Tensor) -> Tensor:
 def _check_blocks(tensors: tuple[Any, ...]) -> list[Any]:
     for i, t in enumerate(tensors):
         if t.ndim > 2:
-            raise RuntimeError(
+            raise CallError(
                 f"torch.block_diag: Input tensors must have 2 or fewer dimensions. Input {i} has {t.ndim} dimensions"
             )
     return list(tensors) or [zeros(1, 0)]
@@ -119,11 +119,11 @@ def _check_blocks(tensors: tuple[Any, ...]) -> list[Any]:
 def tensor_split(input: Tensor, indices_or_sections: Any, dim: int = 0) -> tuple[Tensor, ...]:
     """Cut into n parts of nearly equal size, or at the given indices. Views."""
     if not input.ndim:
-        raise RuntimeError("tensor_split expected at least a 1-dimensional tensor, but got a tensor with 0 dims")
+        raise CallError("tensor_split expected at least a 1-dimensional tensor, but got a tensor with 0 dims")
     d = normalize_dim(dim, input.ndim)
     if isinstance(indices_or_sections, Handle):
         if indices_or_sections.dtype is not int64 or indices_or_sections.ndim > 1:
-            raise RuntimeError(
+            raise CallError(
                 "tensor_split expected tensor_indices_or_sections to be a zero-dimensional or one-dimensional tensor of long"
             )
         indices_or_sections = indices_or_sections.tolist()
@@ -131,7 +131,7 @@ def tensor_split(input: Tensor, indices_or_sections: Any, dim: int = 0) -> tuple
     if isinstance(indices_or_sections, int):
         n = indices_or_sections
         if n <= 0:
-            raise RuntimeError(f"number of sections must be larger than 0, got {n}")
+            raise CallError(f"number of sections must be larger than 0, got {n}")
         base, extra = divmod(size, n)
         return split(input, [base + (i < extra) for i in range(n)], d)
     if not all(hasattr(i, "__index__") for i in indices_or_sections):
@@ -143,14 +143,14 @@ def tensor_split(input: Tensor, indices_or_sections: Any, dim: int = 0) -> tuple
 def _numpy_split(name: str, least: int, dim: int) -> Any:
     def function(input: Tensor, indices_or_sections: int | Sequence[int]) -> tuple[Tensor, ...]:
         if input.ndim < least:
-            raise RuntimeError(
+            raise CallError(
                 f"torch.{name} requires a tensor with at least {least} dimension, but got a tensor with {input.ndim} dimensions!"
             )
         d = 0 if name == "hsplit" and input.ndim == 1 else dim
         if isinstance(indices_or_sections, int) and (
             indices_or_sections <= 0 or input._type.shape[d] % indices_or_sections
         ):
-            raise RuntimeError(
+            raise CallError(
                 f"torch.{name} attempted to split along dimension {d}, but the size of the dimension {input._type.shape[d]} is not "
                 f"divisible by the split_size {indices_or_sections}!"
             )
@@ -200,18 +200,18 @@ def _repeat_counts(input: Tensor, repeats: Tensor, dim: int) -> Tensor:
     """Repeat the i-th slice of ``dim`` as often as the i-th count says."""
     size = input._type.shape[dim] if input.ndim else 1
     if repeats.dtype.kind not in "ui":
-        raise RuntimeError("repeats has to be Long or Int tensor")
+        raise CallError("repeats has to be Long or Int tensor")
     if repeats.ndim > 1:
-        raise RuntimeError("repeat_interleave only accept 1D vector as repeat")
+        raise CallError("repeat_interleave only accept 1D vector as repeat")
     counts = repeats.tolist()
     if not isinstance(counts, list) or len(counts) == 1:
         return repeat_interleave(input, counts if isinstance(counts, int) else counts[0], dim)
     if len(counts) != size:
-        raise RuntimeError(
+        raise CallError(
             f"repeats must have the same size as input along dim, but got repeats.size(0) = {len(counts)} and input.size({dim}) = {size}"
         )
     if any(n < 0 for n in counts):
-        raise RuntimeError("repeats can not be negative")
+        raise CallError("repeats can not be negative")
     picked = [i for i, n in enumerate(counts) for _ in range(n)]
     index = tensor(picked, dtype=int64)
     return record(OPS["index_select"], (input, index), (("dim", dim),))
@@ -223,28 +223,28 @@ def _repeat_counts(input: Tensor, repeats: Tensor, dim: int) -> Tensor:
 def fliplr(input: Tensor) -> Tensor:
     """Reverse the columns."""
     if input.ndim < 2:
-        raise RuntimeError("Input must be >= 2-d.")
+        raise CallError("Input must be >= 2-d.")
     return flip(input, 1)
 
 
 def flipud(input: Tensor) -> Tensor:
     """Reverse the rows."""
     if input.ndim < 1:
-        raise RuntimeError("Input must be >= 1-d.")
+        raise CallError("Input must be >= 1-d.")
     return flip(input, 0)
 
 
 def rot90(input: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
     """Turn by 90 degrees ``k`` times in the plane of two dims."""
     if len(dims) != 2:
-        raise RuntimeError(f"expected total rotation dims == 2, but got dims = {len(dims)}")
+        raise CallError(f"expected total rotation dims == 2, but got dims = {len(dims)}")
     if input.ndim < 2:
-        raise RuntimeError(f"expected total dims >= 2, but got total dims = {input.ndim}")
+        raise CallError(f"expected total dims >= 2, but got total dims = {input.ndim}")
     if dims[0] == dims[1] or abs(dims[0] - dims[1]) == input.ndim:
-        raise RuntimeError(f"expected rotation dims to be different, but got dim0 = {dims[0]} and dim1 = {dims[1]}")
+        raise CallError(f"expected rotation dims to be different, but got dim0 = {dims[0]} and dim1 = {dims[1]}")
     for d in dims:
         if not -input.ndim <= d < input.ndim:
-            raise RuntimeError(f"Rotation dim{list(dims).index(d)} out of range, dim{list(dims).index(d)} = {d}")
+            raise CallError(f"Rotation dim{list(dims).index(d)} out of range, dim{list(dims).index(d)} = {d}")
     a, b = (normalize_dim(d, input.ndim) for d in dims)
     turns = k % 4
     if turns == 1:
@@ -261,11 +261,11 @@ def meshgrid(*tensors: Tensor, indexing: str | None = None) -> tuple[Tensor, ...
     """Give coordinates of a grid; indexing: "ij" (default) or "xy"."""
     given = _tensors(tensors)
     if not given:
-        raise RuntimeError("meshgrid expects a non-empty TensorList")
+        raise CallError("meshgrid expects a non-empty TensorList")
     if indexing not in (None, "ij", "xy"):
-        raise RuntimeError(f'torch.meshgrid: indexing must be one of "xy" or "ij", but received: {indexing}')
+        raise CallError(f'torch.meshgrid: indexing must be one of "xy" or "ij", but received: {indexing}')
     if any(t.ndim > 1 for t in given):
-        raise RuntimeError(
+        raise CallError(
             "torch.meshgrid: Expected 0D or 1D tensor in the tensor list but got: " + str([t.ndim for t in given])
         )
     swap = indexing == "xy" and len(given) >= 2
@@ -282,7 +282,7 @@ def cartesian_prod(*tensors: Tensor) -> Tensor:
     """Give all combinations of elements, one a row."""
     given = _tensors(tensors)
     if any(t.ndim != 1 for t in given):
-        raise RuntimeError("Expect a 1D vector, but got shape " + str(list(given[0]._type.shape)))
+        raise CallError("Expect a 1D vector, but got shape " + str(list(given[0]._type.shape)))
     if len(given) == 1:
         return given[0]
     return stack([reshape(t, -1) for t in meshgrid(*given)], 1)
@@ -291,9 +291,9 @@ def cartesian_prod(*tensors: Tensor) -> Tensor:
 def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> Tensor:
     """Give the combinations of ``r`` elements, one a row."""
     if input.ndim != 1:
-        raise RuntimeError("Expect a 1D vector, but got shape " + str(list(input._type.shape)))
+        raise CallError("Expect a 1D vector, but got shape " + str(list(input._type.shape)))
     if r < 0:
-        raise RuntimeError(f"Expect a non-negative number, but got {r}")
+        raise CallError(f"Expect a non-negative number, but got {r}")
     if r == 0:
         return zeros(0, dtype=input.dtype)
     pick = itertools.combinations_with_replacement if with_replacement else itertools.combinations
@@ -335,7 +335,7 @@ def _triangle(row: int, col: int, inside: Any, dtype: Any) -> Tensor:
 def unravel_index(indices: Tensor, shape: int | Sequence[int]) -> tuple[Tensor, ...]:
     """Turn positions in the flattened tensor into one tensor for each dim."""
     if indices.dtype.kind not in "ui":
-        raise RuntimeError(f"expected 'indices' to be integer dtype, but got {indices.dtype!r}")
+        raise CallError(f"expected 'indices' to be integer dtype, but got {indices.dtype!r}")
     sizes = (shape,) if isinstance(shape, int) else tuple(shape)
     out, rest = [], indices
     for step, size in zip(contiguous_strides(sizes), sizes, strict=True):
@@ -347,14 +347,14 @@ def broadcast_shapes(*shapes: Any) -> Any:
     """Give the shape that all broadcast to."""
     for s in shapes:
         if not isinstance(s, int | tuple | list):
-            raise RuntimeError(f"Input shapes should be of type ints, a tuple of ints, or a list of ints, got {s}")
+            raise CallError(f"Input shapes should be of type ints, a tuple of ints, or a list of ints, got {s}")
     from_sizes = [(s,) if isinstance(s, int) else tuple(s) for s in shapes]
     if any(n < 0 for s in from_sizes for n in s):
         raise ValueError("Attempting to broadcast a dimension with negative length!")
     try:
         return Size(fit_shapes(*from_sizes))
     except RuntimeError:
-        raise RuntimeError("Shape mismatch: objects cannot be broadcast to a single shape") from None
+        raise CallError("Shape mismatch: objects cannot be broadcast to a single shape") from None
 
 
 def sum_to_size(input: Tensor, *size: Any) -> Tensor:
@@ -363,7 +363,7 @@ def sum_to_size(input: Tensor, *size: Any) -> Tensor:
     s = input._type.shape
     lead = len(s) - len(target)
     if lead < 0 or any(t not in (1, n) for t, n in zip(target, s[lead:], strict=True)):
-        raise RuntimeError(f"size {{{list(target)}}} is not expandable to size {{{list(s)}}}.")
+        raise CallError(f"size {{{list(target)}}} is not expandable to size {{{list(s)}}}.")
     dims = tuple(d for d in range(len(s)) if d < lead or (target[d - lead] == 1 and s[d] != 1))
     out = input.sum(dims) if dims or input.dtype.kind == "b" else input
     return reshape(out, target)

@@ -19,7 +19,7 @@ from gt.functions.running import diff
 from gt.functions.shape import reshape, unsqueeze
 from gt.handle import Handle
 from gt.ir.ops import OPS
-from gt.ir.types import Scalar, dtype_of, float64, int64, normalize_dim, scalar_type
+from gt.ir.types import CallError, Scalar, dtype_of, float64, int64, normalize_dim, scalar_type
 from gt.trace import record
 
 if TYPE_CHECKING:
@@ -36,17 +36,17 @@ class Histogram(NamedTuple):
 def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
     """Count how often each non-negative integer stands. Flushes: the size depends on data."""
     if input.ndim != 1 or input.dtype.kind not in "ui":
-        raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
+        raise CallError("bincount only supports 1-d non-negative integral inputs.")
     if minlength < 0:
-        raise RuntimeError("minlength should be >= 0")
+        raise CallError("minlength should be >= 0")
     values = input._read()
     if values.size and values.min() < 0:
-        raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
+        raise CallError("bincount only supports 1-d non-negative integral inputs.")
     n = max(int(values.max(initial=-1)) + 1, minlength)
     if weights is None:
         return from_numpy(np.bincount(values, minlength=n).astype(np.int64))
     if weights._type.shape != input._type.shape:
-        raise RuntimeError("weights should be 1-d and have the same length as input")
+        raise CallError("weights should be 1-d and have the same length as input")
     w = weights if weights.dtype.name in ("float32", "float64") else cast(weights, float64)
     return zeros(n, dtype=w.dtype).scatter_add(0, cast(input, int64), w)
 
@@ -54,7 +54,7 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
 def histc(input: Tensor, bins: int = 100, min: Scalar = 0, max: Scalar = 0) -> Tensor:
     """Count elements in ``bins`` equal bins from ``min`` to ``max`` (of the data if equal)."""
     if bins <= 0:
-        raise RuntimeError(f"bins must be > 0, but got {bins}")
+        raise CallError(f"bins must be > 0, but got {bins}")
     x = reshape(input, -1)
     low: Any = min
     high: Any = max
@@ -63,9 +63,9 @@ def histc(input: Tensor, bins: int = 100, min: Scalar = 0, max: Scalar = 0) -> T
     if low == high:
         low, high = low - 1, high + 1
     if not (math.isfinite(low) and math.isfinite(high)):
-        raise RuntimeError(f"range of [{low}, {high}] is not finite")
+        raise CallError(f"range of [{low}, {high}] is not finite")
     if low > high:
-        raise RuntimeError("max must be larger than min")
+        raise CallError("max must be larger than min")
     inside = (x >= low) & (x <= high)
     place = cast((x - low) * bins / (high - low), int64).clamp(0, bins - 1)
     return zeros(bins, dtype=input.dtype).scatter_add(0, place, cast(inside, input.dtype))
@@ -90,7 +90,7 @@ def histogramdd(
     columns = input._type.shape[-1]
     each = [bins] * columns if isinstance(bins, int) else list(bins)
     if input.ndim < 2 or len(each) != columns:
-        raise RuntimeError(f"torch.histogramdd: The size of bins must be equal to the innermost dimension of the input, {columns}, got {len(each)}")
+        raise CallError(f"torch.histogramdd: The size of bins must be equal to the innermost dimension of the input, {columns}, got {len(each)}")
     x = reshape(input, (-1, columns))
     edges, place, inside = [], None, None
     for d, of_dim in enumerate(each):
@@ -141,21 +141,21 @@ def searchsorted(
 ) -> Tensor:  # fmt: skip
     """Give where each value would stand in sorted order, along the last dim."""
     if side not in (None, "left", "right"):
-        raise RuntimeError(f"side can only be 'left' or 'right' but got {side}")
+        raise CallError(f"side can only be 'left' or 'right' but got {side}")
     if side == "left" and right:
-        raise RuntimeError("side and right can't be set to opposites, got side of left while right was True")
+        raise CallError("side and right can't be set to opposites, got side of left while right was True")
     right = right or side == "right"
     if sorter is not None and sorter._type.shape != sorted_sequence._type.shape:
-        raise RuntimeError(
+        raise CallError(
             f"torch.searchsorted(): boundary and sorter must have the same size, but got boundary tensor "
             f"{list(sorted_sequence._type.shape)} and got sorter tensor {list(sorter._type.shape)}"
         )
     if sorter is not None and sorter.dtype is not int64:
-        raise RuntimeError(f"torch.searchsorted(): sorter must be a tensor of long dtype but got dtype {scalar_type(sorter.dtype)}")
+        raise CallError(f"torch.searchsorted(): sorter must be a tensor of long dtype but got dtype {scalar_type(sorter.dtype)}")
     edges = sorted_sequence if sorter is None else gather(sorted_sequence, -1, sorter)
     values = input if isinstance(input, Handle) else tensor(input, dtype=edges.dtype)
     if edges.ndim > 1 and edges._type.shape[:-1] != values._type.shape[:-1]:
-        raise RuntimeError(
+        raise CallError(
             "boundaries tensor should be 1 dimension or the first N-1 dimensions of boundaries tensor and input value tensor must match"
         )
     if edges.ndim == 1:
@@ -169,7 +169,7 @@ def searchsorted(
 def bucketize(input: Any, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
     """Give the index of the bucket of each value."""
     if boundaries.ndim != 1:
-        raise RuntimeError(f"boundaries tensor must be 1 dimension, but got dim({boundaries.ndim})")
+        raise CallError(f"boundaries tensor must be 1 dimension, but got dim({boundaries.ndim})")
     return searchsorted(boundaries, input, out_int32=out_int32, right=right)
 
 

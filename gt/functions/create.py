@@ -19,7 +19,7 @@ from gt.functions.shape import ints
 from gt.handle import Handle
 from gt.ir.evaluate import to_wire
 from gt.ir.ops import OPS
-from gt.ir.types import DType, Scalar, TensorType, bfloat16, bool_, dtype_of, int64, scalar_type
+from gt.ir.types import CallError, DType, Scalar, TensorType, bfloat16, bool_, dtype_of, int64, scalar_type
 from gt.trace import check_fork, new_buffer, record, state, tensor_of
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def host_array(data: Any) -> tuple[np.ndarray, DType]:
     if not isinstance(data, list | tuple | range):
         if isinstance(data, str):
             raise TypeError("new(): invalid data type 'str': expected numbers, lists or arrays")
-        raise RuntimeError(f"Could not infer dtype of {type(data).__name__}: expected numbers, lists or arrays")
+        raise CallError(f"Could not infer dtype of {type(data).__name__}: expected numbers, lists or arrays")
     if _holds_tensors(data):
         data = _plain(data)
     try:
@@ -103,8 +103,8 @@ def host_array(data: Any) -> tuple[np.ndarray, DType]:
     if array.dtype == object:
         bad = next((type(v).__name__ for v in np.ravel(array) if not is_number(v)), "int")
         if bad == "int":
-            raise RuntimeError("Overflow when unpacking long long: an integer does not fit int64")
-        raise RuntimeError(f"Could not infer dtype of {bad}: expected numbers")
+            raise CallError("Overflow when unpacking long long: an integer does not fit int64")
+        raise CallError(f"Could not infer dtype of {bad}: expected numbers")
     if array.size == 0:
         return array.astype(np.float32), get_default_dtype()
     if isinstance(_first(data), np.generic | np.ndarray):
@@ -211,7 +211,7 @@ def full(
         result = record(OPS["copy"], (made,))
         return result.requires_grad_() if requires_grad else result
     if isinstance(fill_value, complex):
-        raise RuntimeError("value cannot be converted to type float without overflow")
+        raise CallError("value cannot be converted to type float without overflow")
     check_fits(fill_value, own)
     return _made("full", shape, own, requires_grad, value=_plain_number(fill_value, own))
 
@@ -222,7 +222,7 @@ def _plain_number(value: Scalar, dtype: DType) -> Scalar:
 
 def check_shape(shape: tuple[int, ...]) -> None:
     if any(n < 0 for n in shape):
-        raise RuntimeError(f"Trying to create tensor with negative dimension {min(shape)}: {list(shape)}")
+        raise CallError(f"Trying to create tensor with negative dimension {min(shape)}: {list(shape)}")
 
 
 def _made(op: str, shape: tuple[int, ...], dtype: DType, requires_grad: bool, **attrs: Any) -> Tensor:
@@ -253,7 +253,7 @@ def empty(*size: Any, dtype: DTypeLike = None, **options: Any) -> Tensor:
 def empty_strided(size: Sequence[int], stride: Sequence[int], *, dtype: DTypeLike = None, **options: Any) -> Tensor:
     """Make an empty tensor; strides have no meaning before it is viewed."""
     if len(size) != len(stride):
-        raise RuntimeError("mismatch in length of strides and shape")
+        raise CallError("mismatch in length of strides and shape")
     return zeros(tuple(size), dtype=dtype, **options)
 
 
@@ -263,18 +263,18 @@ def empty_permuted(
     """Make an empty tensor; the order in memory has no meaning here."""
     n = len(size)
     if len(physical_layout) != n:
-        raise RuntimeError(
+        raise CallError(
             f"Number of dimensions in size does not match the length of the physical_layout; i.e. len(size) = {n} is not equal to "
             f"len(physical_layout) = {len(physical_layout)}"
         )
     for d in physical_layout:
         if not 0 <= d < max(n, 1):
-            raise RuntimeError(
+            raise CallError(
                 f"Dimension out of range (expected to be between 0 and {n - 1}, but got {d} at index "
                 f"{list(physical_layout).index(d)}).  NB: negative dims not currently supported; file an issue if you want it."
             )
     if len(set(physical_layout)) != n:
-        raise RuntimeError("Duplicate dim not allowed")
+        raise CallError("Duplicate dim not allowed")
     return zeros(tuple(size), dtype=dtype, **options)
 
 
@@ -308,7 +308,7 @@ def fill(input: Tensor, value: Any) -> Tensor:
     if not isinstance(value, Handle):
         return full_like(input, value)
     if value.ndim:
-        raise RuntimeError(f"fill only supports 0-dimension value tensor but got tensor with {value.ndim} dimensions.")
+        raise CallError(f"fill only supports 0-dimension value tensor but got tensor with {value.ndim} dimensions.")
     return record(OPS["copy"], (record(OPS["expand"], (cast(value, input.dtype),), (("shape", input._type.shape),)),))
 
 
@@ -330,18 +330,18 @@ def arange(
         )
     start, end, step = (v.item() if isinstance(v, Handle) else v for v in (start, end, step))
     if step == 0:
-        raise RuntimeError("step must be nonzero")
+        raise CallError("step must be nonzero")
     if not all(math.isfinite(v) for v in (start, end)):
-        raise RuntimeError(f"unsupported range: {start} -> {end}")
+        raise CallError(f"unsupported range: {start} -> {end}")
     if (end - start) / step < 0:
-        raise RuntimeError("upper bound and lower bound inconsistent with step sign")
+        raise CallError("upper bound and lower bound inconsistent with step sign")
     floats = any(isinstance(a, float) for a in (start, end, step))
     own = dtype_of(dtype) if dtype is not None else (get_default_dtype() if floats else int64)
     n = -((start - end) // step) if not floats else math.ceil((end - start) / step)
     if own.kind in "ui":
         start, step = int(start), int(step)
         if step == 0:
-            raise RuntimeError("step must be nonzero")
+            raise CallError("step must be nonzero")
     return _made("iota", (int(n),), own, requires_grad, dim=0, start=start, step=step)
 
 
@@ -374,7 +374,7 @@ def logspace(
 def _ends(name: str, start: Any, end: Any, steps: int, dtype: DTypeLike) -> tuple[Any, Any, DType]:
     for argument, v in (("start", start), ("end", end)):
         if isinstance(v, Handle) and v.ndim:
-            raise RuntimeError(
+            raise CallError(
                 f"{name} only supports 0-dimensional start and end tensors, but got {argument} with {v.ndim} dimension(s)."
             )
     if isinstance(steps, float):
@@ -383,11 +383,11 @@ def _ends(name: str, start: Any, end: Any, steps: int, dtype: DTypeLike) -> tupl
         )
     start, end = (v.item() if isinstance(v, Handle) else v for v in (start, end))
     if steps is None or steps < 0:
-        raise RuntimeError("number of steps must be non-negative")
+        raise CallError("number of steps must be non-negative")
     is_complex = isinstance(start, complex) or isinstance(end, complex)
     own = dtype_of(dtype) if dtype is not None else (default_complex() if is_complex else get_default_dtype())
     if is_complex and own.kind != "c":
-        raise RuntimeError(
+        raise CallError(
             f"torch.{name}(): inferred dtype ComplexFloat can't be safely cast to passed dtype {scalar_type(own)}"
         )
     return start, end, own
@@ -422,7 +422,7 @@ def eye(
     check_options("eye", device, layout, None, pin_memory, out)
     m = n if m is None else m
     if n < 0 or m < 0:
-        raise RuntimeError(f"{'n' if n < 0 else 'm'} must be greater or equal to 0, got {n if n < 0 else m}")
+        raise CallError(f"{'n' if n < 0 else 'm'} must be greater or equal to 0, got {n if n < 0 else m}")
     own = dtype_of(dtype) if dtype is not None else get_default_dtype()
     rows = _made("iota", (n, m), int64, False, dim=0, start=0, step=1)
     columns = _made("iota", (n, m), int64, False, dim=1, start=0, step=1)

@@ -15,7 +15,7 @@ from gt.functions.promote import cast, get_default_dtype, operand
 from gt.functions.shape import ints
 from gt.handle import Handle
 from gt.ir.ops import OPS
-from gt.ir.types import DType, KindError, broadcast_shapes, complex128, dtype_of, float64, int64, real_dtype, scalar_type
+from gt.ir.types import CallError, DType, KindError, broadcast_shapes, complex128, dtype_of, float64, int64, real_dtype, scalar_type
 from gt.random import Generator, draw
 from gt.trace import record
 
@@ -69,7 +69,7 @@ def randint(
     if high is None or size is None:
         raise TypeError("randint() needs an upper bound and a size: randint(high, size) or randint(low, high, size)")
     if low >= high:
-        raise RuntimeError(f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}")
+        raise CallError(f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}")
     made = cast(_whole_numbers(low, high, tuple(size), generator), dtype_of(dtype or int64))
     return made.requires_grad_() if requires_grad else made
 
@@ -108,7 +108,7 @@ def randint_like(
 def randperm(n: int, *, generator: Generator | None = None, dtype: DTypeLike = None, device: Any = None, **options: Any) -> Tensor:
     """Give 0..n-1 in a random order."""
     if n < 0:
-        raise RuntimeError(f"Trying to create tensor with negative dimension {n}: [{n}]")
+        raise CallError(f"Trying to create tensor with negative dimension {n}: [{n}]")
     keys = _random("random_bits", (n,), int64, generator)
     return cast(record(OPS["sort"], (keys,), (("dim", 0), ("descending", False)))[1], dtype_of(dtype or int64))
 
@@ -119,7 +119,7 @@ def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | N
     if input.dtype.kind not in "f" and p is None:
         raise KindError(f"\"bernoulli\" not implemented for '{scalar_type(input.dtype)}': expected probabilities of floating type")
     if p is not None and not 0 <= p <= 1:
-        raise RuntimeError(f"bernoulli_ expects p to be in [0, 1], but got p={p}")
+        raise CallError(f"bernoulli_ expects p to be in [0, 1], but got p={p}")
     drawn = _random("random_uniform", input._type.shape, float64, generator)
     wanted = operand(p, float64) if p is not None else cast(input.detach(), float64)
     return cast(record(OPS["lt"], (drawn, wanted)), input.dtype)
@@ -137,11 +137,11 @@ def normal(
     """Draw from normal distributions; ``mean`` and ``std`` are tensors, or numbers with a ``size``."""
     for argument, v in (("mean", mean), ("std", std)):
         if isinstance(v, Handle) and v.dtype.kind not in "fc":
-            raise RuntimeError(f"normal expects standard deviation and mean to be floating point, got {argument} of {v.dtype.name}")
+            raise CallError(f"normal expects standard deviation and mean to be floating point, got {argument} of {v.dtype.name}")
     if isinstance(std, Handle) and std.dtype.kind == "c":
-        raise RuntimeError("normal expects standard deviation to be non-complex")
+        raise CallError("normal expects standard deviation to be non-complex")
     if not isinstance(std, Handle) and std < 0:
-        raise RuntimeError(f"normal expects std >= 0.0, but found std {std}")
+        raise CallError(f"normal expects std >= 0.0, but found std {std}")
     tensors = [t for t in (mean, std) if isinstance(t, Handle)]
     if size is not None:
         shape = ints((size,))
@@ -167,16 +167,16 @@ def _line(drawn: Tensor, scale: Any, shift: Any, dtype: DType) -> Tensor:
 def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, generator: Generator | None = None) -> Tensor:
     """Draw category indices, with the weights of the last dim. Dtypes: int64."""
     if input.dtype.kind != "f":
-        raise RuntimeError(f"multinomial only supports floating-point dtypes for input, got: {scalar_type(input.dtype)}")
+        raise CallError(f"multinomial only supports floating-point dtypes for input, got: {scalar_type(input.dtype)}")
     if input.ndim not in (1, 2):
-        raise RuntimeError("prob_dist must be 1 or 2 dim")
+        raise CallError("prob_dist must be 1 or 2 dim")
     if num_samples < 1:
-        raise RuntimeError("cannot sample n_sample <= 0 samples")
+        raise CallError("cannot sample n_sample <= 0 samples")
     n = input._type.shape[-1]
     if n > 2**24:
-        raise RuntimeError("number of categories cannot exceed 2^24")
+        raise CallError("number of categories cannot exceed 2^24")
     if not replacement and num_samples > n:
-        raise RuntimeError("cannot sample n_sample > prob_dist.size(-1) samples without replacement")
+        raise CallError("cannot sample n_sample > prob_dist.size(-1) samples without replacement")
     weights = cast(input.detach(), float64)
     if not replacement:  # the smallest of exponentials with these rates
         u = _random("random_uniform", input._type.shape, float64, generator)
@@ -194,7 +194,7 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, g
 def uniform_(input: Tensor, low: float = 0.0, high: float = 1.0, *, generator: Generator | None = None) -> Tensor:
     """Overwrite with draws from [low, high)."""
     if low > high:
-        raise RuntimeError(f"uniform_ expects to return a [from, to) range, but found from={low} > to={high}")
+        raise CallError(f"uniform_ expects to return a [from, to) range, but found from={low} > to={high}")
     drawn = rand(input._type.shape, dtype=input.dtype, generator=generator)  # as fine as the dtype: never rounded up to high
     plain = (low, high) == (0, 1)
     return input._assign(drawn if plain else _line(cast(drawn, _wide(input.dtype)), high - low, low, input.dtype))
@@ -203,7 +203,7 @@ def uniform_(input: Tensor, low: float = 0.0, high: float = 1.0, *, generator: G
 def normal_(input: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: Generator | None = None) -> Tensor:
     """Overwrite with draws from a normal distribution."""
     if std < 0:
-        raise RuntimeError(f"normal expects std >= 0.0, but found std {std}")
+        raise CallError(f"normal expects std >= 0.0, but found std {std}")
     drawn = randn(input._type.shape, dtype=_wide(input.dtype), generator=generator)
     return input._assign(_line(drawn, std, mean, input.dtype))
 
@@ -211,23 +211,23 @@ def normal_(input: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: Ge
 def exponential_(input: Tensor, lambd: float = 1.0, *, generator: Generator | None = None) -> Tensor:
     """Overwrite with draws from the exponential distribution."""
     if lambd <= 0:
-        raise RuntimeError(f"exponential_ expects lambda > 0.0, but found lambda={lambd}")
+        raise CallError(f"exponential_ expects lambda > 0.0, but found lambda={lambd}")
     return _overwritten("exponential_", input, lambda u: -(1 - u).log() / lambd, generator)
 
 
 def geometric_(input: Tensor, p: float, *, generator: Generator | None = None) -> Tensor:
     """Overwrite with the numbers of trials until a success of probability ``p``."""
     if not 0 < p < 1:
-        raise RuntimeError(f"geometric_ expects p to be in (0, 1), but got p={p}")
+        raise CallError(f"geometric_ expects p to be in (0, 1), but got p={p}")
     return _overwritten("geometric_", input, lambda u: ((1 - u).log() / math.log1p(-p)).ceil().clamp(min=1), generator)
 
 
 def cauchy_(input: Tensor, median: float = 0.0, sigma: float = 1.0, *, generator: Generator | None = None) -> Tensor:
     """Overwrite with draws from the Cauchy distribution."""
     if sigma <= 0:
-        raise RuntimeError(f"cauchy_ expects sigma > 0.0, but found sigma={sigma}")
+        raise CallError(f"cauchy_ expects sigma > 0.0, but found sigma={sigma}")
     if input.dtype.kind not in "f":
-        raise RuntimeError(
+        raise CallError(
             "Cauchy distribution is a continuous probability distribution. dtype must be a floating point but you specified "
             f"{scalar_type(input.dtype)}"
         )
@@ -237,9 +237,9 @@ def cauchy_(input: Tensor, median: float = 0.0, sigma: float = 1.0, *, generator
 def log_normal_(input: Tensor, mean: float = 1.0, std: float = 2.0, *, generator: Generator | None = None) -> Tensor:
     """Overwrite with exponentials of normal draws."""
     if std <= 0:
-        raise RuntimeError(f"log_normal_ expects std > 0.0, but found std={std}")
+        raise CallError(f"log_normal_ expects std > 0.0, but found std={std}")
     if input.dtype.kind not in "f":
-        raise RuntimeError(f"log_normal_ not implemented for '{scalar_type(input.dtype)}'")
+        raise CallError(f"log_normal_ not implemented for '{scalar_type(input.dtype)}'")
     drawn = randn(input._type.shape, dtype=float64, generator=generator)
     return input._assign(cast((drawn * std + mean).exp(), input.dtype))
 
@@ -247,7 +247,7 @@ def log_normal_(input: Tensor, mean: float = 1.0, std: float = 2.0, *, generator
 def _overwritten(name: str, input: Tensor, transform: Callable[[Tensor], Tensor], generator: Generator | None) -> Tensor:
     """Overwrite with a function of uniform draws, rounded once."""
     if input.dtype.kind == "c":
-        raise RuntimeError(f"{name} is not implemented for complex tensors")
+        raise CallError(f"{name} is not implemented for complex tensors")
     u = rand(input._type.shape, dtype=float64, generator=generator)
     return input._assign(cast(transform(u), input.dtype))
 
@@ -260,7 +260,7 @@ def random_(input: Tensor, low: int = 0, high: int | None = None, *, generator: 
         fine = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
         last = 2 if own.kind == "b" else 2 ** fine[own.name] + 1 if own.kind == "f" else 2 ** (8 * own.itemsize - (own.kind == "i"))
     if first >= last:
-        raise RuntimeError(f"random_ expects 'from' to be less than 'to', but got from={first} >= to={last}")
+        raise CallError(f"random_ expects 'from' to be less than 'to', but got from={first} >= to={last}")
     return input._assign(cast(_whole_numbers(first, last, input._type.shape, generator), own))
 
 

@@ -13,7 +13,7 @@ from gt.functions.numeric import conj
 from gt.functions.promote import cast
 from gt.functions.shape import transpose, unsqueeze
 from gt.ir.ops import OPS
-from gt.ir.types import ShapeError, int32, int64, scalar_type
+from gt.ir.types import CallError, ShapeError, int32, int64, scalar_type
 from gt.trace import record
 
 if TYPE_CHECKING:
@@ -74,19 +74,19 @@ class WithInfo(NamedTuple):
 
 def _float(name: str, A: Tensor) -> Tensor:  # noqa: N803 - torch's name
     if A.dtype.kind not in "fc":
-        raise RuntimeError(f"linalg.{name}: Expected a floating point or complex tensor as input. Got {scalar_type(A.dtype)}")
+        raise CallError(f"linalg.{name}: Expected a floating point or complex tensor as input. Got {scalar_type(A.dtype)}")
     if A.dtype.itemsize == 2:
-        raise RuntimeError(f"linalg.{name}: Low precision dtypes not supported. Got {scalar_type(A.dtype)}")
+        raise CallError(f"linalg.{name}: Low precision dtypes not supported. Got {scalar_type(A.dtype)}")
     return A
 
 
 def need_matrix(name: str, A: Tensor, square: bool = False) -> Tensor:  # noqa: N803
     _float(name, A)
     if A.ndim < 2:
-        raise RuntimeError(f"linalg.{name}: The input tensor A must have at least 2 dimensions.")
+        raise CallError(f"linalg.{name}: The input tensor A must have at least 2 dimensions.")
     if square and A._type.shape[-1] != A._type.shape[-2]:
         m, n = A._type.shape[-2:]
-        raise RuntimeError(f"linalg.{name}: A must be batches of square matrices, but they are {m} by {n} matrices")
+        raise CallError(f"linalg.{name}: A must be batches of square matrices, but they are {m} by {n} matrices")
     return A
 
 
@@ -100,7 +100,7 @@ def zero_info(A: Tensor) -> Tensor:  # noqa: N803
 def qr(A: Tensor, mode: str = "reduced") -> QR:  # noqa: N803
     """Factor into orthonormal and upper triangular; mode: reduced, complete or r."""
     if mode not in ("reduced", "complete", "r"):
-        raise RuntimeError(f"qr received unrecognized mode '{mode}' but expected one of 'reduced' (default), 'r', or 'complete'")
+        raise CallError(f"qr received unrecognized mode '{mode}' but expected one of 'reduced' (default), 'r', or 'complete'")
     need_matrix("qr", A)
     q, r = record(OPS["qr"], (A,), (("complete", mode == "complete"),))
     return QR(zeros(0, dtype=A.dtype), r) if mode == "r" else QR(q, r)
@@ -119,7 +119,7 @@ def svdvals(A: Tensor, *, driver: Any = None) -> Tensor:  # noqa: N803
 def eigh(A: Tensor, UPLO: str = "L") -> Eigen:  # noqa: N803
     """Give eigenvalues, rising, and eigenvectors of symmetric matrices; reads the lower ("L") or upper triangle."""
     if UPLO.upper() not in ("L", "U"):
-        raise RuntimeError(f"Expected UPLO argument to be 'L' or 'U', but got {UPLO}")
+        raise CallError(f"Expected UPLO argument to be 'L' or 'U', but got {UPLO}")
     return Eigen(*record(OPS["eigh"], (need_matrix("eigh", A, True),), (("upper", UPLO.upper() == "U"),)))
 
 
@@ -155,7 +155,7 @@ def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -
 def adjoint(A: Tensor) -> Tensor:  # noqa: N803
     """Transpose the last two dims and conjugate."""
     if A.ndim < 2:
-        raise RuntimeError(f"tensor.adjoint() is only supported on matrices or batches of matrices. Got {A.ndim}-D tensor.")
+        raise CallError(f"tensor.adjoint() is only supported on matrices or batches of matrices. Got {A.ndim}-D tensor.")
     return conj(transpose(A, -2, -1))
 
 
@@ -167,7 +167,7 @@ def lu(A: Tensor, *, pivot: bool = True) -> LU:  # noqa: N803
 
 def _pivoting(name: str, pivot: bool) -> None:
     if not pivot:
-        raise RuntimeError(f"linalg.{name}: LU without pivoting is not implemented on the CPU")
+        raise CallError(f"linalg.{name}: LU without pivoting is not implemented on the CPU")
 
 
 def lu_factor(A: Tensor, *, pivot: bool = True) -> LUFactor:  # noqa: N803
@@ -218,7 +218,7 @@ def _count(n: int) -> Tensor:
 def check_pivots(name: str, LU: Tensor, pivots: Tensor) -> None:  # noqa: N803
     """Raise unless ``pivots`` are those of a factorization like this."""
     if pivots.dtype is not int32:
-        raise RuntimeError(f"{name}: LU_pivots is expected to be a contiguous tensor of torch.int32 dtype, got {pivots._type!r}")
+        raise CallError(f"{name}: LU_pivots is expected to be a contiguous tensor of torch.int32 dtype, got {pivots._type!r}")
     want = (*LU._type.shape[:-2], min(LU._type.shape[-2:]))
     if pivots._type.shape != want:
         raise ShapeError(f"{name}: expected pivots of shape {list(want)} for LU of shape {list(LU._type.shape)}, got {list(pivots._type.shape)}")
@@ -232,7 +232,7 @@ def lu_unpack(
 ) -> LU:
     """Give P, L and U from ``lu_factor``'s result."""
     if LU_data.ndim < 2:
-        raise RuntimeError(f"torch.lu_unpack: Expected tensor with 2 or more dimensions. Got size: {list(LU_data._type.shape)} instead")
+        raise CallError(f"torch.lu_unpack: Expected tensor with 2 or more dimensions. Got size: {list(LU_data._type.shape)} instead")
     check_pivots("torch.lu_unpack", LU_data, LU_pivots)
     m, n = LU_data._type.shape[-2:]
     k = min(m, n)
@@ -258,7 +258,7 @@ def householder_product(input: Tensor, tau: Tensor) -> Tensor:
             f"tau.shape[-1], got {list(input._type.shape)} and {list(tau._type.shape)}"
         )
     if input.dtype is not tau.dtype or tau._type.shape[:-1] != input._type.shape[:-2]:
-        raise RuntimeError(
+        raise CallError(
             f"torch.linalg.householder_product: Expected tau of dtype {input.dtype!r} and shape {[*input._type.shape[:-2], k]}, got "
             f"{tau._type!r}"
         )
@@ -279,7 +279,7 @@ def ormqr(input: Tensor, tau: Tensor, other: Tensor, left: bool = True, transpos
     """Multiply a matrix with the whole product of reflections, or its adjoint, from the left or the right."""
     for name, t in (("input", input), ("other", other)):
         if t.ndim < 2:
-            raise RuntimeError(f"torch.ormqr: {name} must have at least 2 dimensions.")
+            raise CallError(f"torch.ormqr: {name} must have at least 2 dimensions.")
     size = other._type.shape[-2 if left else -1]
     if input._type.shape[-2] != size or tau._type.shape[-1] > input._type.shape[-1]:
         raise ShapeError(

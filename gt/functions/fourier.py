@@ -13,7 +13,7 @@ from gt.functions.numeric import conj
 from gt.functions.promote import cast, floated
 from gt.functions.shape import has_dim, narrow, roll
 from gt.ir.ops import OPS
-from gt.ir.types import complex_dtype, float32, scalar_type
+from gt.ir.types import CallError, complex_dtype, float32, scalar_type
 from gt.trace import record
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ OTHER = {"backward": "forward", "forward": "backward", "ortho": "ortho"}
 
 def _norm(norm: str | None) -> str:
     if norm not in (None, "backward", "forward", "ortho"):
-        raise RuntimeError(f'Invalid normalization mode: "{norm}"')
+        raise CallError(f'Invalid normalization mode: "{norm}"')
     return norm or "backward"
 
 
@@ -35,12 +35,12 @@ def _dims(input: Tensor, s: Sizes, dim: Any) -> tuple[list[int], list[int]]:
     if dim is not None:
         dims = [has_dim(d, input) for d in ([dim] if isinstance(dim, int) else dim)]
         if len(set(dims)) != len(dims):
-            raise RuntimeError("FFT dims must be unique")
+            raise CallError("FFT dims must be unique")
         if sizes is not None and len(sizes) != len(dims):
-            raise RuntimeError("When given, dim and shape arguments must have the same length")
+            raise CallError("When given, dim and shape arguments must have the same length")
     elif sizes is not None:
         if len(sizes) > input.ndim:
-            raise RuntimeError(f"Got shape with {len(sizes)} values but input tensor only has {input.ndim} dimensions.")
+            raise CallError(f"Got shape with {len(sizes)} values but input tensor only has {input.ndim} dimensions.")
         dims = list(range(input.ndim - len(sizes), input.ndim))
     else:
         dims = list(range(input.ndim))
@@ -48,7 +48,7 @@ def _dims(input: Tensor, s: Sizes, dim: Any) -> tuple[list[int], list[int]]:
     chosen = own if sizes is None else [a if b == -1 else b for a, b in zip(own, sizes, strict=True)]
     for n in chosen:
         if n < 1:
-            raise RuntimeError(f"Invalid number of data points ({n}) specified")
+            raise CallError(f"Invalid number of data points ({n}) specified")
     return dims, chosen
 
 
@@ -56,7 +56,7 @@ def _one(input: Tensor, n: int | None, dim: int) -> tuple[list[int], list[int]]:
     d = has_dim(dim, input)
     size = n if n is not None else input._type.shape[d]
     if size < 1:
-        raise RuntimeError(f"Invalid number of data points ({size}) specified")
+        raise CallError(f"Invalid number of data points ({size}) specified")
     return [d], [size]
 
 
@@ -75,7 +75,7 @@ def _fit(input: Tensor, dims: Sequence[int], sizes: Sequence[int]) -> Tensor:
 
 def _complexed(name: str, t: Tensor) -> Tensor:
     if t.dtype.itemsize == 2 and t.dtype.kind == "f":
-        raise RuntimeError(f"Unsupported dtype {scalar_type(t.dtype)}")
+        raise CallError(f"Unsupported dtype {scalar_type(t.dtype)}")
     return cast(t, complex_dtype(floated(t).dtype))
 
 
@@ -88,10 +88,10 @@ def _c2c(name: str, t: Tensor, dims: Sequence[int], sizes: Sequence[int], invers
 
 def _r2c(name: str, t: Tensor, dims: Sequence[int], sizes: Sequence[int], norm: str | None) -> Tensor:
     if t.dtype.kind == "c":
-        raise RuntimeError(f"{name} expects a real input tensor, but got {scalar_type(t.dtype)}")
+        raise CallError(f"{name} expects a real input tensor, but got {scalar_type(t.dtype)}")
     x = _real(name, t)
     if not dims:
-        raise RuntimeError(f"{name} must transform at least one axis")
+        raise CallError(f"{name} must transform at least one axis")
     return record(OPS["fft_r2c"], (_fit(x, dims, sizes),), (("dims", tuple(dims)), ("norm", _norm(norm))))
 
 
@@ -102,7 +102,7 @@ def _real(name: str, t: Tensor) -> Tensor:
 
 def _c2r(name: str, t: Tensor, dims: Sequence[int], sizes: Sequence[int], norm: str | None) -> Tensor:
     if not dims:
-        raise RuntimeError(f"{name} must transform at least one axis")
+        raise CallError(f"{name} must transform at least one axis")
     x = _fit(_complexed(name, t), dims, [*sizes[:-1], sizes[-1] // 2 + 1])
     return record(OPS["fft_c2r"], (x,), (("dims", tuple(dims)), ("size", sizes[-1]), ("norm", _norm(norm))))
 
@@ -113,7 +113,7 @@ def _half(input: Tensor, dims: list[int], sizes: list[int], given: bool) -> list
         return sizes
     n = 2 * (input._type.shape[dims[-1]] - 1) if input.ndim else 0
     if n < 1:
-        raise RuntimeError(f"Invalid number of data points ({n}) specified")
+        raise CallError(f"Invalid number of data points ({n}) specified")
     return [*sizes[:-1], n]
 
 

@@ -14,7 +14,7 @@ from gt.functions.promote import cast, check_fits, is_number, operand, refuse
 from gt.functions.shape import EXPAND, RESHAPE, reshape
 from gt.handle import Handle
 from gt.ir.ops import OPS
-from gt.ir.types import ShapeError, bool_, broadcast_shapes, int64, normalize_dim, scalar_type
+from gt.ir.types import CallError, ShapeError, bool_, broadcast_shapes, int64, normalize_dim, scalar_type
 from gt.trace import record
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def _index(name: str, index: Any) -> Any:
     if not isinstance(index, Handle):
         raise refuse(name, index, "'index'")
     if index.dtype.kind not in "ui" and index.numel():
-        raise RuntimeError(f"{name}(): Expected dtype int32/int64 for index")
+        raise CallError(f"{name}(): Expected dtype int32/int64 for index")
     return cast(index, int64)
 
 
@@ -59,13 +59,13 @@ def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False)
         empty = zeros(index._type.shape, dtype=input.dtype)
         return empty + input.sum() * 0 if input._rg else empty
     if max(input.ndim, 1) != max(index.ndim, 1):
-        raise RuntimeError("Index tensor must have the same number of dimensions as input tensor")
+        raise CallError("Index tensor must have the same number of dimensions as input tensor")
     if not input.ndim or not index.ndim:
         shape, wide = index._type.shape, reshape(input, -1)
         return reshape(record(OPS["gather"], (wide, reshape(index, -1)), (("dim", 0),)), shape)
     for i, (a, b) in enumerate(zip(index._type.shape, input._type.shape, strict=True)):
         if i != d and a > b:
-            raise RuntimeError(
+            raise CallError(
                 f"Size does not match at dimension {i} expected index {list(index._type.shape)} to be no larger than self "
                 f"{list(input._type.shape)} apart from dimension {d}"
             )
@@ -75,11 +75,11 @@ def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False)
 def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
     """Take the values at ``indices`` along ``dim``; the other dims broadcast."""
     if indices.dtype is not int64:
-        raise RuntimeError("torch.take_along_dim(): dtype of indices should be Long but got " + scalar_type(indices.dtype))
+        raise CallError("torch.take_along_dim(): dtype of indices should be Long but got " + scalar_type(indices.dtype))
     if dim is None:
         return gather(reshape(input, -1), 0, wrapped(reshape(indices, -1), input.numel()))
     if input.ndim != indices.ndim:
-        raise RuntimeError(
+        raise CallError(
             f"torch.take_along_dim(): input and indices should have the same number of dimensions, but got {input.ndim} dimensions "
             f"for input, and {indices.ndim} dimensions for indices"
         )
@@ -102,7 +102,7 @@ def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
         raise IndexError("index_select(): Index is supposed to be a vector")
     if not input.ndim:
         if index.numel() != 1:
-            raise RuntimeError(f"index_select(): Index to scalar can have only 1 value, got {index.numel()} value(s)")
+            raise CallError(f"index_select(): Index to scalar can have only 1 value, got {index.numel()} value(s)")
         return reshape(record(OPS["index_select"], (reshape(input, 1), reshape(index, 1)), (("dim", 0),)), ())
     return record(OPS["index_select"], (input, reshape(index, -1) if not index.ndim else index), (("dim", d),))
 
@@ -121,7 +121,7 @@ def scatter(input: Tensor, dim: int, index: Tensor, src: Any = None, *, value: A
     elif reduce == "multiply":
         out = record(OPS["scatter_reduce"], (x, index, source), (("dim", d), ("reduce", "prod")))
     else:
-        raise RuntimeError("reduce argument must be either add or multiply.")
+        raise CallError("reduce argument must be either add or multiply.")
     return out if out._type.shape == input._type.shape else reshape(out, input._type.shape)
 
 
@@ -131,7 +131,7 @@ def _scattering(name: str, input: Tensor, dim: int, index: Tensor, source: Any) 
     index = _index(name, index)
     number = is_number(source)
     if not number and source.dtype is not input.dtype:
-        raise RuntimeError(f"{name}(): Expected self.dtype to be equal to src.dtype")
+        raise CallError(f"{name}(): Expected self.dtype to be equal to src.dtype")
     x = input if input.ndim else reshape(input, 1)
     index = index if index.ndim else reshape(index, 1)
     if not number and not source.ndim:
@@ -140,12 +140,12 @@ def _scattering(name: str, input: Tensor, dim: int, index: Tensor, source: Any) 
         return d, x, zeros((0,) * x.ndim, dtype=int64), zeros((0,) * x.ndim, dtype=x.dtype)
     if index.ndim != x.ndim or (not number and source.ndim != index.ndim):
         what = "self" if index.ndim != x.ndim else "src"
-        raise RuntimeError(f"Index tensor must have the same number of dimensions as {what} tensor")
+        raise CallError(f"Index tensor must have the same number of dimensions as {what} tensor")
     s = index._type.shape
     bad = any(i != d and n > x._type.shape[i] for i, n in enumerate(s))
     if bad or (not number and any(n > m for n, m in zip(s, source._type.shape, strict=True))):
         extra = "" if number else f" and to be no larger size than src {list(source._type.shape)}"
-        raise RuntimeError(
+        raise CallError(
             f"Expected index {list(s)} to be no larger than self {list(x._type.shape)} apart from dimension {d}{extra}"
         )
     if number:
@@ -165,7 +165,7 @@ def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
 def scatter_reduce(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True) -> Tensor:
     """Combine ``src`` at the positions ``index`` names: sum, prod, mean, amax or amin."""
     if reduce not in ("sum", "prod", "mean", "amax", "amin"):
-        raise RuntimeError(f"reduce argument must be either sum, prod, mean, amax or amin, got {reduce}")
+        raise CallError(f"reduce argument must be either sum, prod, mean, amax or amin, got {reduce}")
     d, x, index, source = _scattering("scatter", input, dim, index, src)
     where = (("dim", d),)
     base = x
@@ -203,7 +203,7 @@ def _slices(name: str, input: Tensor, dim: int, index: Tensor, source: Any) -> t
     x = input if input.ndim else reshape(input, 1)
     if isinstance(source, Handle):
         if source.dtype is not input.dtype:
-            raise RuntimeError(
+            raise CallError(
                 f"{name}(): self ({input.dtype.name}) and source ({source.dtype.name}) must have the same scalar type"
             )
         want = (*x._type.shape[:d], index.numel(), *x._type.shape[d + 1 :])
@@ -211,10 +211,10 @@ def _slices(name: str, input: Tensor, dim: int, index: Tensor, source: Any) -> t
             source = source.expand(want) if not source.ndim else reshape(source, want)
         if source._type.shape != want:
             if source.ndim == len(want) and source._type.shape[d] != want[d]:
-                raise RuntimeError(
+                raise CallError(
                     f"{name}(): Number of indices ({index.numel()}) should be equal to source.size(dim): ({source._type.shape[d]}), for dim: {d}"
                 )
-            raise RuntimeError(
+            raise CallError(
                 f"{name}(): Source/destination tensor must have same slice shapes. Destination slice shape: "
                 f"{list(x._type.shape[:d] + x._type.shape[d + 1 :])} at dimension {d} and source slice shape: {list(source._type.shape)} at dimension 0."
             )
@@ -239,7 +239,7 @@ def index_copy(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor
 def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
     """Write one value over the slices of ``dim`` that a 1-d index names."""
     if isinstance(value, Handle) and value.ndim:
-        raise RuntimeError(
+        raise CallError(
             f"index_fill_ only supports a 0-dimensional value tensor, but got tensor with {value.ndim} dimension(s)."
         )
     d, x, index, _ = _slices("index_fill", input, dim, index, None)
@@ -254,7 +254,7 @@ def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
 def index_reduce(input: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True) -> Tensor:
     """Combine slices of ``source`` into the slices of ``dim`` that a 1-d index names: prod, mean, amax or amin."""
     if reduce not in ("prod", "mean", "amax", "amin"):
-        raise RuntimeError(f"index_reduce(): Expected reduce to be one of prod, mean, amax or amin but got {reduce}.")
+        raise CallError(f"index_reduce(): Expected reduce to be one of prod, mean, amax or amin but got {reduce}.")
     d, x, index, src = _slices("index_reduce", input, dim, index, source)
     wide = reshape(index, tuple(-1 if i == d else 1 for i in range(x.ndim))).expand(src._type.shape)
     out = scatter_reduce(x, d, wide, src, reduce, include_self=include_self)
@@ -267,7 +267,7 @@ def index_reduce(input: Tensor, dim: int, index: Tensor, source: Tensor, reduce:
 def take(input: Tensor, index: Tensor) -> Tensor:
     """Pick elements by position in the flattened tensor."""
     if index.dtype is not int64:
-        raise RuntimeError(f"take(): Expected a long tensor for index, but got {scalar_type(index.dtype)}")
+        raise CallError(f"take(): Expected a long tensor for index, but got {scalar_type(index.dtype)}")
     if not input.numel() and index.numel():
         raise IndexError("take(): tried to take from an empty tensor")
     flat = reshape(input, -1)
@@ -278,9 +278,9 @@ def take(input: Tensor, index: Tensor) -> Tensor:
 def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
     """Write (or add) elements by position in the flattened tensor."""
     if index.dtype is not int64:
-        raise RuntimeError(f"put_(): Expected a long tensor for index, but got {scalar_type(index.dtype)}")
+        raise CallError(f"put_(): Expected a long tensor for index, but got {scalar_type(index.dtype)}")
     if source.numel() != index.numel():
-        raise RuntimeError(
+        raise CallError(
             "put_(): Expected source and index to have the same number of elements, but got "
             f"source.numel() = {source.numel()}, index.numel() = {index.numel()}"
         )

@@ -16,7 +16,7 @@ from gt.functions.promote import C_NAMES, c_name, cast, is_number, operand, scal
 from gt.functions.shape import RESHAPE, SLICE, reshape, stack
 from gt.handle import Handle, take_view
 from gt.ir.ops import OPS
-from gt.ir.types import DimError, bool_, broadcast_shapes, int64
+from gt.ir.types import CallError, DimError, bool_, broadcast_shapes, int64
 from gt.trace import record
 
 if TYPE_CHECKING:
@@ -193,9 +193,9 @@ def index_put(input: Tensor, indices: Any, values: Tensor, accumulate: bool = Fa
 def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
     """Write ``value`` where ``mask`` holds."""
     if mask.dtype is not bool_:
-        raise RuntimeError("masked_fill_ only supports boolean masks, but got mask with dtype " + c_name(mask.dtype))
+        raise CallError("masked_fill_ only supports boolean masks, but got mask with dtype " + c_name(mask.dtype))
     if isinstance(value, Handle) and value.ndim:
-        raise RuntimeError(
+        raise CallError(
             f"masked_fill_ only supports a 0-dimensional value tensor, but got tensor with {value.ndim} dimension(s)."
         )
     own = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3}
@@ -203,7 +203,7 @@ def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
     if own[given.kind] > max(own[input.dtype.kind], 1) and not (
         given.kind == "f" and is_number(value) and float(value).is_integer()
     ):
-        raise RuntimeError(f"value cannot be converted to type {C_NAMES[input.dtype.name]} without overflow")
+        raise CallError(f"value cannot be converted to type {C_NAMES[input.dtype.name]} without overflow")
     number = operand(value, input._type.dtype) if is_number(value) else cast(value, input._type.dtype)
     return record(OPS["where"], (mask, number, input))
 
@@ -211,7 +211,7 @@ def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
 def masked_select(input: Tensor, mask: Tensor) -> Tensor:
     """Give the elements where ``mask`` holds, in order. Flushes: their number depends on data."""
     if mask.dtype is not bool_:
-        raise RuntimeError("masked_select: expected BoolTensor for mask")
+        raise CallError("masked_select: expected BoolTensor for mask")
     shape = broadcast_shapes(input._type.shape, mask._type.shape)
     if not shape:
         return getitem(reshape(input, 1), reshape(mask, 1))
@@ -221,9 +221,9 @@ def masked_select(input: Tensor, mask: Tensor) -> Tensor:
 def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     """Write the elements of ``source``, in order, where ``mask`` holds."""
     if mask.dtype is not bool_:
-        raise RuntimeError("masked_scatter_ only supports boolean masks, but got mask with dtype " + c_name(mask.dtype))
+        raise CallError("masked_scatter_ only supports boolean masks, but got mask with dtype " + c_name(mask.dtype))
     if source.dtype is not input.dtype:
-        raise RuntimeError(
+        raise CallError(
             f"masked_scatter: expected self and source to have same dtypes but got {input.dtype.name} and {source.dtype.name}"
         )
     shape = broadcast_shapes(input._type.shape, mask._type.shape)
@@ -254,7 +254,7 @@ def argwhere(input: Tensor) -> Tensor:
 def nonzero_static(input: Tensor, *, size: int, fill_value: int = -1) -> Tensor:
     """Give the positions of the first ``size`` non-zero elements, filled up with ``fill_value``."""
     if size < 0:
-        raise RuntimeError(f"nonzero_static: 'size' must be an non-negative integer, got {size}")
+        raise CallError(f"nonzero_static: 'size' must be an non-negative integer, got {size}")
     found = nonzero(input)
     n = found._type.shape[0]
     if n >= size:
@@ -266,30 +266,30 @@ def nonzero_static(input: Tensor, *, size: int, fill_value: int = -1) -> Tensor:
 def tril(input: Tensor, diagonal: int = 0) -> Tensor:
     """Keep the lower triangle of the last two dims."""
     if input.ndim < 2:
-        raise RuntimeError("tril: input tensor must have at least 2 dimensions")
+        raise CallError("tril: input tensor must have at least 2 dimensions")
     return record(OPS["tril"], (input,), (("diagonal", diagonal),))
 
 
 def triu(input: Tensor, diagonal: int = 0) -> Tensor:
     """Keep the upper triangle of the last two dims."""
     if input.ndim < 2:
-        raise RuntimeError("triu: input tensor must have at least 2 dimensions")
+        raise CallError("triu: input tensor must have at least 2 dimensions")
     return record(OPS["triu"], (input,), (("diagonal", diagonal),))
 
 
 def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
     """Give 1 at the class index, 0 elsewhere. Flushes if ``num_classes`` is not given."""
     if tensor.dtype is not int64:
-        raise RuntimeError(f"one_hot is only applicable to index tensor of type LongTensor, got {tensor.dtype.name}")
+        raise CallError(f"one_hot is only applicable to index tensor of type LongTensor, got {tensor.dtype.name}")
     if num_classes == -1:
         if not tensor.numel():
-            raise RuntimeError("Can not infer total number of classes from empty tensor.")
+            raise CallError("Can not infer total number of classes from empty tensor.")
         read = tensor._read()
         if read.min() < 0:
-            raise RuntimeError("Class values must be non-negative.")
+            raise CallError("Class values must be non-negative.")
         num_classes = int(read.max()) + 1
     if num_classes < 1 and tensor.numel():
-        raise RuntimeError("num_classes should be positive")
+        raise CallError("num_classes should be positive")
     shape = (*tensor._type.shape, num_classes)
     if not tensor.numel():
         return zeros(shape, dtype=int64)

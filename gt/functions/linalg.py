@@ -17,7 +17,7 @@ from gt.functions.shape import permute, reshape, squeeze, unsqueeze
 from gt.functions.strided import diagonal
 from gt.handle import Handle
 from gt.ir.ops import OPS
-from gt.ir.types import Shape, ShapeError, normalize_dim, scalar_type
+from gt.ir.types import CallError, Shape, ShapeError, normalize_dim, scalar_type
 from gt.trace import record, state
 
 if TYPE_CHECKING:
@@ -34,14 +34,14 @@ def matmul(input: Tensor, other: Tensor) -> Tensor:
         input, other = low(input, other)
     a, b = input._type, other._type
     if a.dtype is not b.dtype:
-        raise RuntimeError(f"expected m1 and m2 to have the same dtype, but got: {scalar_type(a.dtype)} != {scalar_type(b.dtype)}")
+        raise CallError(f"expected m1 and m2 to have the same dtype, but got: {scalar_type(a.dtype)} != {scalar_type(b.dtype)}")
     na, nb = len(a.shape), len(b.shape)
     if na >= 2 and nb >= 2:
         if na == nb == 3 and a.shape[2] != b.shape[1] and a.shape[0] == b.shape[0]:
             raise ShapeError(_batch_text(a.shape, b.shape))
         return record(MATMUL, (input, other))
     if not na or not nb:
-        raise RuntimeError(f"both arguments to matmul need to be at least 1D, but they are {na}D and {nb}D")
+        raise CallError(f"both arguments to matmul need to be at least 1D, but they are {na}D and {nb}D")
     if na == 1 and nb == 1:
         if a.shape != b.shape:
             raise ShapeError(
@@ -61,14 +61,14 @@ def matmul(input: Tensor, other: Tensor) -> Tensor:
 def mm(input: Tensor, mat2: Tensor) -> Tensor:
     """Multiply two matrices."""
     if input.ndim != 2 or mat2.ndim != 2:
-        raise RuntimeError("self must be a matrix" if input.ndim != 2 else "mat2 must be a matrix")
+        raise CallError("self must be a matrix" if input.ndim != 2 else "mat2 must be a matrix")
     return matmul(input, mat2)
 
 
 def bmm(input: Tensor, mat2: Tensor) -> Tensor:
     """Multiply two batches of matrices."""
     if input.ndim != 3 or mat2.ndim != 3:
-        raise RuntimeError("batch1 must be a 3D tensor" if input.ndim != 3 else "batch2 must be a 3D tensor")
+        raise CallError("batch1 must be a 3D tensor" if input.ndim != 3 else "batch2 must be a 3D tensor")
     if input._type.shape[0] != mat2._type.shape[0] or input._type.shape[2] != mat2._type.shape[1]:
         raise ShapeError(_batch_text(input._type.shape, mat2._type.shape))
     return matmul(input, mat2)
@@ -81,7 +81,7 @@ def _batch_text(a: Shape, b: Shape) -> str:
 def mv(input: Tensor, vec: Tensor) -> Tensor:
     """Multiply a matrix and a vector."""
     if input.ndim != 2 or vec.ndim != 1:
-        raise RuntimeError(f"vector + matrix @ vector expected, got {vec.ndim}, {input.ndim}, {vec.ndim}")
+        raise CallError(f"vector + matrix @ vector expected, got {vec.ndim}, {input.ndim}, {vec.ndim}")
     return matmul(input, vec)
 
 
@@ -99,11 +99,11 @@ def vdot(input: Tensor, other: Tensor) -> Tensor:
 
 def _vectors(a: Tensor, b: Tensor) -> None:
     if a.ndim != 1 or b.ndim != 1:
-        raise RuntimeError(f"1D tensors expected, but got {a.ndim}D and {b.ndim}D tensors")
+        raise CallError(f"1D tensors expected, but got {a.ndim}D and {b.ndim}D tensors")
     if a.dtype is not b.dtype:
-        raise RuntimeError(f"dot : expected both vectors to have same dtype, but found {scalar_type(a.dtype)} and {scalar_type(b.dtype)}")
+        raise CallError(f"dot : expected both vectors to have same dtype, but found {scalar_type(a.dtype)} and {scalar_type(b.dtype)}")
     if a.numel() != b.numel():
-        raise RuntimeError(
+        raise CallError(
             f"inconsistent tensor size, expected tensor [{a.numel()}] and src [{b.numel()}] to have the same number of elements, "
             f"but got {a.numel()} and {b.numel()} elements respectively"
         )
@@ -114,7 +114,7 @@ def inner(input: Tensor, other: Tensor) -> Tensor:
     if not input.ndim or not other.ndim:
         return mul(input, other)
     if input._type.shape[-1] != other._type.shape[-1]:
-        raise RuntimeError(
+        raise CallError(
             f"inner() the last dimension must match on both input tensors but got shapes {list(input._type.shape)} and {list(other._type.shape)}"
         )
     return tensordot(input, other, ([-1], [-1]))
@@ -124,7 +124,7 @@ def outer(input: Tensor, vec2: Tensor) -> Tensor:
     """Give the products of every pair of elements."""
     for argument, t in (("self", input), ("vec2", vec2)):
         if t.ndim != 1:
-            raise RuntimeError(f"outer: Expected 1-D argument {argument}, but got {t.ndim}-D")
+            raise CallError(f"outer: Expected 1-D argument {argument}, but got {t.ndim}-D")
     return mul(unsqueeze(input, 1), unsqueeze(vec2, 0))
 
 
@@ -139,7 +139,7 @@ def _plus(name: str, input: Tensor, product: Tensor, beta: Any, alpha: Any) -> T
         beta, alpha = int(beta), int(alpha)
     if input.dtype.kind in "bui" and not (_whole(beta) and _whole(alpha)):
         bad = "beta" if not _whole(beta) else "alpha"
-        raise RuntimeError(f"For integral input tensors, argument {bad} must not be a floating point number.")
+        raise CallError(f"For integral input tensors, argument {bad} must not be a floating point number.")
     _check_expands(input._type.shape, product._type.shape)
     product = product if alpha == 1 or alpha is True else mul(product, alpha)
     if beta == 0:
@@ -198,24 +198,24 @@ def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
     counted = isinstance(dims, int)
     if isinstance(dims, int):
         if dims < 0:
-            raise RuntimeError(f"tensordot expects dims >= 0, but got dims={dims}")
+            raise CallError(f"tensordot expects dims >= 0, but got dims={dims}")
         if dims > min(a.ndim, b.ndim):
-            raise RuntimeError(f"tensordot expects dims < ndim_a or ndim_b, but got dims={dims}")
+            raise CallError(f"tensordot expects dims < ndim_a or ndim_b, but got dims={dims}")
         left, right = list(range(a.ndim - dims, a.ndim)), list(range(dims))
     else:
         if not isinstance(dims, list | tuple) or len(dims) != 2:
-            raise RuntimeError(
+            raise CallError(
                 "tensordot expects dims to be int or tuple[list[int], list[int]] or list[list[int]] containing two lists, but got "
                 f"dims={dims}"
             )
         left, right = ([d] if isinstance(d, int) else list(d) for d in dims)
     if len(left) != len(right):
-        raise RuntimeError("both dimension lists should have same length")
+        raise CallError("both dimension lists should have same length")
     left, right = [normalize_dim(d, a.ndim) for d in left], [normalize_dim(d, b.ndim) for d in right]
     for x, y in zip(left, right, strict=True):
         if a._type.shape[x] != b._type.shape[y] and 1 not in (a._type.shape[x], b._type.shape[y]):
             where = x - a.ndim if counted else x
-            raise RuntimeError(
+            raise CallError(
                 f"contracted dimensions need to match, but first has size {a._type.shape[x]} in dim {where} and second has size "
                 f"{b._type.shape[y]} in dim {y}"
             )
@@ -240,12 +240,12 @@ def einsum(equation: Any, *operands: Any) -> Tensor:
         return _by_lists(equation, *operands)
     given = list(operands[0]) if len(operands) == 1 and isinstance(operands[0], list | tuple) else list(operands)
     if not given:
-        raise RuntimeError("einsum(): must provide at least one operand")
+        raise CallError("einsum(): must provide at least one operand")
     left, arrow, right = equation.replace(" ", "").partition("->")
     terms = left.split(",")
     if len(terms) != len(given):
         which = "fewer" if len(terms) > len(given) else "more"
-        raise RuntimeError(f"einsum(): {which} operands were provided than specified in the equation")
+        raise CallError(f"einsum(): {which} operands were provided than specified in the equation")
     rest = max(
         (t.ndim - len(term.replace("...", "")) for t, term in zip(given, terms, strict=True) if "..." in term),
         default=0,
@@ -256,12 +256,12 @@ def einsum(equation: Any, *operands: Any) -> Tensor:
         out = _output(right, dots)
         missing = [n for n in out if n not in {x for term in names for x in term} and n not in dots]
         if missing:
-            raise RuntimeError(
+            raise CallError(
                 f"einsum(): output subscript {missing[0]} does not appear in the equation for any input operand"
             )
         twice = [n for n in out if out.count(n) > 1]
         if twice:
-            raise RuntimeError(f"einsum(): output subscript {twice[0]} appears more than once in the output")
+            raise CallError(f"einsum(): output subscript {twice[0]} appears more than once in the output")
     else:
         flat = [n for term in names for n in term]
         out = dots + sorted({n for n in flat if flat.count(n) == 1 and n not in dots})
@@ -277,7 +277,7 @@ def _by_lists(*given: Any) -> Tensor:
     for names in lists:
         for n in names:
             if n is not Ellipsis and not 0 <= n < len(LETTERS):
-                raise RuntimeError(f"einsum(): invalid subscript given as number {n}, subscripts must be in the range [0, 52)")
+                raise CallError(f"einsum(): invalid subscript given as number {n}, subscripts must be in the range [0, 52)")
     terms = ["".join("..." if n is Ellipsis else LETTERS[n] for n in names) for names in lists]
     equation = ",".join(terms[: len(tensors)])
     return einsum(f"{equation}->{terms[-1]}" if len(given) % 2 else equation, *tensors)
@@ -287,13 +287,13 @@ def _names(at: int, t: Tensor, term: str, dots: list[str]) -> list[str]:
     head, ellipsis, tail = term.partition("...")
     if any(not c.isalpha() for c in head + tail):
         bad = next(c for c in head + tail if not c.isalpha())
-        raise RuntimeError(
+        raise CallError(
             f"einsum(): invalid subscript given at index {term.index(bad)} in the equation string, subscripts must be in [a-zA-Z]"
         )
     middle = dots[len(dots) - (t.ndim - len(head) - len(tail)) :] if ellipsis and t.ndim > len(head) + len(tail) else []
     out = [*head, *middle, *tail]
     if len(out) != t.ndim:
-        raise RuntimeError(
+        raise CallError(
             f"einsum(): the number of subscripts in the equation ({len(head + tail)}) does not match the number of dimensions "
             f"({t.ndim}) for operand {at} and no ellipsis was given"
         )
@@ -312,11 +312,11 @@ def contract(tensors: Sequence[Tensor], names: Sequence[list[Any]], out: list[An
         own: dict[Any, int] = {}
         for n, size in zip(term, t._type.shape, strict=True):
             if own.setdefault(n, size) != size:
-                raise RuntimeError(
+                raise CallError(
                     f"einsum(): subscript {n} is repeated for operand {i} but the sizes don't match, {size} != {own[n]}"
                 )
             if sizes.get(n, 1) != 1 and size not in (1, sizes[n]):
-                raise RuntimeError(
+                raise CallError(
                     f"einsum(): subscript {n} has size {size} for operand {i} which does not broadcast with previously seen size {sizes[n]}"
                 )
             sizes[n] = max(sizes.get(n, 1), size) if size else 0

@@ -22,7 +22,7 @@ from gt.functions.solving import inv
 from gt.functions.strided import diagonal as diagonal_
 from gt.handle import Handle
 from gt.ir.ops import OPS
-from gt.ir.types import normalize_dim, scalar_type
+from gt.ir.types import CallError, normalize_dim, scalar_type
 from gt.trace import record
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class SlogDet(NamedTuple):
 def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
     """Give the dot products of vectors along ``dim``."""
     if x.dtype.kind not in "fc":
-        raise RuntimeError(
+        raise CallError(
             f"linalg.vecdot: Expected a floating point or complex tensor as input. Got {scalar_type(x.dtype)}"
         )
     a, b = broadcast(x, y)
@@ -52,10 +52,10 @@ def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
 def cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
     """Give the cross products of vectors of three along ``dim``."""
     if input.ndim != other.ndim:
-        raise RuntimeError("linalg.cross: inputs must have the same number of dimensions.")
+        raise CallError("linalg.cross: inputs must have the same number of dimensions.")
     d = normalize_dim(dim, input.ndim)
     if input._type.shape[d] != 3 or other._type.shape[d] != 3:
-        raise RuntimeError(
+        raise CallError(
             f"linalg.cross: inputs dimension {dim} must have length 3. Got {input._type.shape[d]} and {other._type.shape[d]}"
         )
     a, b = broadcast(input, other)
@@ -115,7 +115,7 @@ def multi_dot(tensors: Sequence[Tensor]) -> Tensor:
     """Multiply a chain of matrices; the first and last may be vectors."""
     given = list(tensors)
     if len(given) < 2:
-        raise RuntimeError("multi_dot(): expected at least 2 tensors but got " + str(len(given)))
+        raise CallError("multi_dot(): expected at least 2 tensors but got " + str(len(given)))
     first, last = given[0].ndim == 1, given[-1].ndim == 1
     given[0] = unsqueeze(given[0], 0) if first else given[0]
     given[-1] = unsqueeze(given[-1], 1) if last else given[-1]
@@ -152,10 +152,10 @@ def chain_matmul(*matrices: Any) -> Tensor:
 def old_vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:  # noqa: N803
     """Give the Vandermonde matrix of a vector, its highest power first unless ``increasing``. Source: torch.vander."""
     if x.ndim != 1:
-        raise RuntimeError("x must be a one-dimensional tensor.")
+        raise CallError("x must be a one-dimensional tensor.")
     n = x._type.shape[0] if N is None else N
     if n < 0:
-        raise RuntimeError("N must be non-negative.")
+        raise CallError("N must be non-negative.")
     if n < 2:
         return x.new_ones((x._type.shape[0], n))
     rising = vander(x, N=n)
@@ -167,7 +167,7 @@ def vander(x: Tensor, *, N: int | None = None) -> Tensor:  # noqa: N803
     x = reshape(x, 1) if not x.ndim else x
     n = x._type.shape[-1] if N is None else N
     if n <= 1:
-        raise RuntimeError(f"N must be greater than 1, but got {n}")
+        raise CallError(f"N must be greater than 1, but got {n}")
     ones = x.unsqueeze(-1) * 0 + 1
     powers = x.unsqueeze(-1).expand(*x._type.shape, n - 1)
     return record(OPS["cat"], (cast(ones, x.dtype), powers.cumprod(-1).to(x.dtype)), (("dim", x.ndim),))

@@ -15,7 +15,7 @@ from gt.functions.promote import broadcast, cast
 from gt.functions.reduce import amax, amin, sum
 from gt.functions.shape import movedim, reshape, unsqueeze
 from gt.ir.ops import OPS
-from gt.ir.types import dtype_of, normalize_dim, scalar_type
+from gt.ir.types import CallError, dtype_of, normalize_dim, scalar_type
 from gt.trace import record
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def vector_norm(x: Tensor, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """Give the p-norm over dims (all if None)."""
     if x.dtype.kind not in "fc":
-        raise RuntimeError(
+        raise CallError(
             f"linalg.vector_norm: Expected a floating point or complex tensor as input. Got {scalar_type(x.dtype)}"
         )
     if dtype is not None:
@@ -34,11 +34,11 @@ def vector_norm(x: Tensor, ord: float = 2, dim: Any = None, keepdim: bool = Fals
     shape = x._type.shape
     if (ord < 0 or ord == math.inf) and any(shape[d] == 0 for d in dims):
         if dim is None or len(dims) == x.ndim:
-            raise RuntimeError(
+            raise CallError(
                 f"linalg.vector_norm cannot compute the {_text(ord)} norm on an empty tensor because the operation does not have an identity"
             )
         bad = next(d for d in dims if shape[d] == 0)
-        raise RuntimeError(
+        raise CallError(
             f"linalg.vector_norm cannot compute the {_text(ord)} norm on the dimension {bad} because this dimension is empty and the "
             "operation does not have an identity"
         )
@@ -57,26 +57,26 @@ def _dims(dim: Any, ndim: int) -> tuple[int, ...]:
         return tuple(range(ndim))
     out = tuple(normalize_dim(d, ndim) for d in given)
     if len(set(out)) != len(out):
-        raise RuntimeError(f"dim {out[0]} appears multiple times in the list of dims")
+        raise CallError(f"dim {out[0]} appears multiple times in the list of dims")
     return tuple(sorted(out)) if ndim else ()
 
 
 def matrix_norm(A: Tensor, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False, *, dtype: Any = None) -> Tensor:  # noqa: N803
     """Give a matrix norm: "fro", "nuc", or inf, -inf, 1, -1, 2, -2."""
     if A.dtype.kind not in "fc":
-        raise RuntimeError(
+        raise CallError(
             f"linalg.matrix_norm: Expected a floating point or complex tensor as input. Got {scalar_type(A.dtype)}"
         )
     if A.ndim < 2:
-        raise RuntimeError("linalg.matrix_norm: The input tensor A must have at least 2 dimensions.")
+        raise CallError("linalg.matrix_norm: The input tensor A must have at least 2 dimensions.")
     if dtype is not None:
         A = cast(A, dtype_of(dtype))  # noqa: N806
     dims = (dim,) if isinstance(dim, int) else tuple(dim)
     if len(dims) != 2:
-        raise RuntimeError(f"linalg.matrix_norm: dim must be a 2-tuple. Got {' '.join(map(str, dims))}")
+        raise CallError(f"linalg.matrix_norm: dim must be a 2-tuple. Got {' '.join(map(str, dims))}")
     a, b = (normalize_dim(d, A.ndim) for d in dims)
     if a == b:
-        raise RuntimeError(f"linalg.matrix_norm: dims must be different. Got ({dims[0]}, {dims[1]})")
+        raise CallError(f"linalg.matrix_norm: dims must be different. Got ({dims[0]}, {dims[1]})")
     if ord == "fro":
         return vector_norm(A, 2, (a, b), keepdim)
     if ord in (2, -2, "nuc"):
@@ -88,9 +88,9 @@ def matrix_norm(A: Tensor, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool 
         out = (amax if ord > 0 else amin)(size, then, True)
         return out if keepdim else reshape(out, tuple(n for d, n in enumerate(A._type.shape) if d not in (a, b)))
     elif isinstance(ord, str):
-        raise RuntimeError(f"linalg.matrix_norm: Order {ord} not supported.")
+        raise CallError(f"linalg.matrix_norm: Order {ord} not supported.")
     else:
-        raise RuntimeError(f"linalg.matrix_norm: Order {ord} not supported.")
+        raise CallError(f"linalg.matrix_norm: Order {ord} not supported.")
     if keepdim:
         out = reshape(out, tuple(1 if d in (a, b) else n for d, n in enumerate(A._type.shape)))
     return out
@@ -100,12 +100,12 @@ def norm(A: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, 
     """Give a vector norm, or with two dims (or a matrix and an ``ord``) a matrix norm."""
     if ord is not None:
         if isinstance(ord, str) and (dim is None and A.ndim != 2):
-            raise RuntimeError("linalg.norm: If dim is not specified but ord is, the input must be 1D or 2D. Got " + f"{A.ndim}D.")
+            raise CallError("linalg.norm: If dim is not specified but ord is, the input must be 1D or 2D. Got " + f"{A.ndim}D.")
         dims = None if dim is None else ((dim,) if isinstance(dim, int) else tuple(dim))
         if dims is not None and len(dims) not in (1, 2):
-            raise RuntimeError(f"linalg.norm: If dim is specified, it must be of length 1 or 2. Got {list(dims)}")
+            raise CallError(f"linalg.norm: If dim is specified, it must be of length 1 or 2. Got {list(dims)}")
         if dims is None and A.ndim not in (1, 2):
-            raise RuntimeError(f"linalg.norm: If dim is not specified but ord is, the input must be 1D or 2D. Got {A.ndim}D.")
+            raise CallError(f"linalg.norm: If dim is not specified but ord is, the input must be 1D or 2D. Got {A.ndim}D.")
         if (dims is not None and len(dims) == 2) or (dims is None and A.ndim == 2):
             return matrix_norm(A, ord, dims or (0, 1), keepdim, dtype=dtype)
         return vector_norm(A, ord, dim, keepdim, dtype=dtype)
@@ -115,11 +115,11 @@ def norm(A: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, 
 def old_norm(input: Tensor, p: Any = "fro", dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
     """Give a norm: torch.norm's form."""
     if input.dtype.kind not in "fc":
-        raise RuntimeError(f"linalg.vector_norm: Expected a floating point or complex tensor as input. Got {scalar_type(input.dtype)}")
+        raise CallError(f"linalg.vector_norm: Expected a floating point or complex tensor as input. Got {scalar_type(input.dtype)}")
     if p == "nuc":
         dims = (-2, -1) if dim is None else dim
         if dim is None and input.ndim != 2:
-            raise RuntimeError("norm: expected a matrix for the nuclear norm")
+            raise CallError("norm: expected a matrix for the nuclear norm")
         return matrix_norm(input, "nuc", dims, keepdim, dtype=dtype)
     order = 2 if p in ("fro", None) else p
     return vector_norm(input, order, dim, keepdim, dtype=dtype)
@@ -128,9 +128,9 @@ def old_norm(input: Tensor, p: Any = "fro", dim: Any = None, keepdim: bool = Fal
 def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str = "use_mm_for_euclid_dist_if_necessary") -> Tensor:
     """Give the p-norm distances between every row of one and every row of another."""
     if x1.ndim < 2 or x2.ndim < 2:
-        raise RuntimeError(f"cdist only supports at least 2D tensors, X1 got: {x1.ndim}D")
+        raise CallError(f"cdist only supports at least 2D tensors, X1 got: {x1.ndim}D")
     if x1._type.shape[-1] != x2._type.shape[-1]:
-        raise RuntimeError(f"X1 and X2 must have the same number of columns. X1: {x1._type.shape[-1]} X2: {x2._type.shape[-1]}")
+        raise CallError(f"X1 and X2 must have the same number of columns. X1: {x1._type.shape[-1]} X2: {x2._type.shape[-1]}")
     apart = unsqueeze(x1, -2) - unsqueeze(x2, -3)
     if apart._type.shape[-1] == 0:
         return sum(apart, -1)
@@ -178,11 +178,11 @@ def zeros_over(x: Tensor, dims: tuple[int, ...], keepdim: bool) -> Tensor:
 def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
     """Scale slices along ``dim`` down to a p-norm of at most ``maxnorm``."""
     if p <= 0:
-        raise RuntimeError("renorm: non-positive-norm not supported")
+        raise CallError("renorm: non-positive-norm not supported")
     if maxnorm < 0:
-        raise RuntimeError("renorm: expected maxnorm to be >= 0 but got {maxnorm}")
+        raise CallError("renorm: expected maxnorm to be >= 0 but got {maxnorm}")
     if input.ndim < 2:
-        raise RuntimeError(f"renorm: input needs at least 2 dimensions, got {input.ndim} dimensions")
+        raise CallError(f"renorm: input needs at least 2 dimensions, got {input.ndim} dimensions")
     d = normalize_dim(dim, input.ndim)
     size = power_norm(input, p, tuple(i for i in range(input.ndim) if i != d), True)
     return input * where(size > maxnorm, maxnorm / (size + 1e-7), 1.0)

@@ -24,7 +24,7 @@ from gt.functions.promote import (
 )  # fmt: skip
 from gt.handle import Handle
 from gt.ir.ops import OPS
-from gt.ir.types import Scalar, bool_, broadcast_shapes, complex128, float32, float64, scalar_type
+from gt.ir.types import CallError, Scalar, bool_, broadcast_shapes, complex128, float32, float64, scalar_type
 from gt.trace import record
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def real_only(name: str, *tensors: Any) -> None:
     """Raise RuntimeError for complex operands."""
     for t in tensors:
         if isinstance(t, Handle) and t._type.dtype.kind == "c":
-            raise RuntimeError(f"{name} is not implemented for complex tensors")
+            raise CallError(f"{name} is not implemented for complex tensors")
 
 
 # -- two operands
@@ -103,7 +103,7 @@ def heaviside(input: Tensor, values: Tensor) -> Tensor:
     need_tensor("heaviside", input=input, values=values)
     real_only("heaviside", input, values)
     if input._type.dtype is not values._type.dtype:
-        raise RuntimeError("heaviside is not yet implemented for tensors with different dtypes.")
+        raise CallError("heaviside is not yet implemented for tensors with different dtypes.")
     a, b = broadcast(input, values)
     return where(a == 0, b, cast(a > 0, a._type.dtype))
 
@@ -127,7 +127,7 @@ def ldexp(input: Tensor, other: Tensor) -> Tensor:
 def frexp(input: Tensor) -> tuple[Tensor, Tensor]:
     """Split into mantissa in [0.5, 1) and int32 exponent."""
     if input._type.dtype.kind != "f":
-        raise RuntimeError("torch.frexp() only supports floating-point dtypes")
+        raise CallError("torch.frexp() only supports floating-point dtypes")
     return record(OPS["frexp"], (input,))
 
 
@@ -161,7 +161,7 @@ def lerp(input: Tensor, end: Tensor, weight: Tensor | Scalar) -> Tensor:
     """Give ``input + weight * (end - input)``, exact at both ends."""
     need_tensor("lerp", input=input, end=end)
     if input._type.dtype is not end._type.dtype:
-        raise RuntimeError(f"expected dtype {input._type.dtype.name} for `end` but got dtype {end._type.dtype.name}")
+        raise CallError(f"expected dtype {input._type.dtype.name} for `end` but got dtype {end._type.dtype.name}")
     apart = sub(end, input)
     if not isinstance(weight, Handle):
         return add(input, mul(apart, weight)) if builtins.abs(weight) < 0.5 else sub(end, mul(apart, 1 - weight))
@@ -179,7 +179,7 @@ def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 
     """Give ``input + value * tensor1 / tensor2``. Errors: RuntimeError for integers."""
     need_tensor("addcdiv", input=input, tensor1=tensor1, tensor2=tensor2)
     if tensor1._type.dtype.kind in "bui" and tensor2._type.dtype.kind in "bui":
-        raise RuntimeError(
+        raise CallError(
             "Integer division with addcdiv is no longer supported, and in a future  release addcdiv will perform a true division "
             "of tensor1 and tensor2."
         )
@@ -192,7 +192,7 @@ def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 
 def frac(input: Tensor) -> Tensor:
     """Give the part after the point, with the sign of ``input``."""
     if input._type.dtype.kind != "f":
-        raise RuntimeError(f'"frac" not implemented for {input._type.dtype.name}: use a floating point tensor')
+        raise CallError(f'"frac" not implemented for {input._type.dtype.name}: use a floating point tensor')
     return sub(input, unary(OPS["trunc"], input))
 
 
@@ -211,7 +211,7 @@ def rad2deg(input: Tensor) -> Tensor:
 def positive(input: Tensor) -> Tensor:
     """Give the tensor itself."""
     if input._type.dtype is bool_:
-        raise RuntimeError("The `+` operator, on a bool tensor is not supported.")
+        raise CallError("The `+` operator, on a bool tensor is not supported.")
     return input
 
 
@@ -246,14 +246,14 @@ def nan_to_num(
 def isposinf(input: Tensor) -> Tensor:
     """Say where ``input`` is plus infinity."""
     if input._type.dtype.kind == "c":
-        raise RuntimeError("isposinf does not support complex inputs.")
+        raise CallError("isposinf does not support complex inputs.")
     return logical_and(isinf(input), input > 0)
 
 
 def isneginf(input: Tensor) -> Tensor:
     """Say where ``input`` is minus infinity."""
     if input._type.dtype.kind == "c":
-        raise RuntimeError("isneginf does not support complex inputs.")
+        raise CallError("isneginf does not support complex inputs.")
     return logical_and(isinf(input), input < 0)
 
 
@@ -293,7 +293,7 @@ def real(input: Tensor) -> Tensor:
 def imag(input: Tensor) -> Tensor:
     """Give the imaginary part. Errors: RuntimeError for real tensors."""
     if input._type.dtype.kind != "c":
-        raise RuntimeError("imag is not implemented for tensors with non-complex dtypes.")
+        raise CallError("imag is not implemented for tensors with non-complex dtypes.")
     return unary(OPS["imag"], input)
 
 
@@ -302,9 +302,9 @@ def complex(real: Tensor, imag: Tensor) -> Tensor:
     need_tensor("complex", real=real, imag=imag)
     for t in (real, imag):
         if t._type.dtype.kind != "f":
-            raise RuntimeError(f"Expected both inputs to be Half, Float or Double tensors but got {_pair(real, imag)}")
+            raise CallError(f"Expected both inputs to be Half, Float or Double tensors but got {_pair(real, imag)}")
     if real._type.dtype is not imag._type.dtype:
-        raise RuntimeError(
+        raise CallError(
             f"Expected object of scalar type {scalar_type(real.dtype)} but got scalar type {scalar_type(imag.dtype)} for second argument"
         )
     return binary(OPS["complex"], real, imag)
@@ -331,7 +331,7 @@ def angle(input: Tensor) -> Tensor:
 def view_as_real(input: Tensor) -> Tensor:
     """Give [..., 2] of real and imaginary parts; a copy."""
     if input._type.dtype.kind != "c":
-        raise RuntimeError("view_as_real is only supported for complex tensors")
+        raise CallError("view_as_real is only supported for complex tensors")
     shape = (*input._type.shape, 1)
     parts = tuple(record(OPS["reshape"], (p,), (("shape", shape),)) for p in (real(input), imag(input)))
     return record(OPS["cat"], parts, (("dim", len(shape) - 1),))
@@ -341,7 +341,7 @@ def view_as_complex(input: Tensor) -> Tensor:
     """Give complex numbers of [..., 2]; a copy."""
     s = input._type.shape
     if input._type.dtype is not float32 or not s or s[-1] != 2:
-        raise RuntimeError("Tensor must have a last dimension of size 2 and be a floating point tensor")
+        raise CallError("Tensor must have a last dimension of size 2 and be a floating point tensor")
     return complex(input[..., 0], input[..., 1])
 
 
@@ -352,10 +352,10 @@ def isclose(input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8
     """Say where |input - other| <= atol + rtol * |other|."""
     need_tensor("isclose", input=input, other=other)
     if input._type.dtype is not other._type.dtype:
-        raise RuntimeError(f"{scalar_type(input.dtype)} did not match {scalar_type(other.dtype)}")
+        raise CallError(f"{scalar_type(input.dtype)} did not match {scalar_type(other.dtype)}")
     if rtol < 0 or atol < 0:
         name, value = ("rtol", rtol) if rtol < 0 else ("atol", atol)
-        raise RuntimeError(f"{name} must be greater than or equal to zero, but got {value}")
+        raise CallError(f"{name} must be greater than or equal to zero, but got {value}")
     close = eq(input, other)
     if equal_nan and input._type.dtype.kind in "fc":
         close = close | (isnan(input) & isnan(other))
@@ -377,7 +377,7 @@ def equal(input: Tensor, other: Tensor) -> bool:
     """Say whether shapes and all elements are equal. Flushes."""
     need_tensor("equal", input=input, other=other)
     if input._type.dtype is not other._type.dtype:
-        raise RuntimeError(
+        raise CallError(
             f"Expected object of data type {input._type.dtype!r} but got data type {other._type.dtype!r}"
         )
     if input._type.shape != other._type.shape:

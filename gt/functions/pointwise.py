@@ -24,7 +24,7 @@ from gt.functions.promote import (
 )  # fmt: skip
 from gt.handle import Handle
 from gt.ir.ops import OPS
-from gt.ir.types import DType, Scalar, dtype_of, int64, scalar_type
+from gt.ir.types import CallError, DType, Scalar, dtype_of, int64, scalar_type
 from gt.trace import record
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def div(input: Tensor | Scalar, other: Tensor | Scalar, *, rounding_mode: str | 
         return floor_divide(input, other)
     if rounding_mode == "trunc":
         return binary(OPS["trunc_divide"], input, other)
-    raise RuntimeError(f"div expected rounding_mode to be one of None, 'trunc', or 'floor' but found '{rounding_mode}'")
+    raise CallError(f"div expected rounding_mode to be one of None, 'trunc', or 'floor' but found '{rounding_mode}'")
 
 
 def floor_divide(input: Tensor | Scalar, other: Tensor | Scalar) -> Tensor:
@@ -103,7 +103,7 @@ def pow(input: Tensor | Scalar, exponent: Tensor | Scalar) -> Tensor:
     if isinstance(input, Handle) and is_number(exponent):
         dtype = number_dtype(input, exponent)  # type: ignore[arg-type]
         if dtype.kind in "ui" and exponent < 0:  # type: ignore[operator]
-            raise RuntimeError("Integers to negative integer powers are not allowed.")
+            raise CallError("Integers to negative integer powers are not allowed.")
         if float(exponent).is_integer() and dtype.kind != "b" and -64 <= exponent <= 64:  # type: ignore[arg-type, operator]
             return record(OPS["integer_pow"], (cast(input, dtype),), (("exponent", int(exponent)),))  # type: ignore[arg-type]
         if exponent == 0.5:
@@ -237,7 +237,7 @@ def where(condition: Tensor, input: Tensor | Scalar | None = None, other: Tensor
     if input is None and other is None:
         return condition.nonzero(as_tuple=True)
     if condition.dtype.name not in ("bool", "uint8"):
-        raise RuntimeError(
+        raise CallError(
             f"where expected condition to be a boolean tensor, but got a tensor with dtype {scalar_type(condition.dtype)}"
         )
     tensors = [t._type for t in (input, other) if isinstance(t, Handle)]
@@ -253,7 +253,7 @@ def where(condition: Tensor, input: Tensor | Scalar | None = None, other: Tensor
 def clamp(input: Tensor, min: Tensor | Scalar | None = None, max: Tensor | Scalar | None = None) -> Tensor:
     """Limit to ``[min, max]``. Numbers are run-time scalars."""
     if min is None and max is None:
-        raise RuntimeError("torch.clamp: At least one of 'min' or 'max' must not be None")
+        raise CallError("torch.clamp: At least one of 'min' or 'max' must not be None")
     if min is not None and max is not None:
         return record(OPS["clamp"], tuple(promoted(input, min, max)))
     return binary(MAXIMUM, input, min) if max is None else binary(MINIMUM, input, max)
@@ -277,7 +277,7 @@ def clamp_max(input: Tensor, max: Tensor | Scalar) -> Tensor:
 def neg(input: Tensor) -> Tensor:
     """Negate."""
     if isinstance(input, Handle) and input._type.dtype.kind == "b":
-        raise RuntimeError(
+        raise CallError(
             "Negation, the `-` operator, on a bool tensor is not supported. "
             "If you are trying to invert a mask, use the `~` or `logical_not()` operator instead."
         )
@@ -321,7 +321,7 @@ def round(input: Tensor, *, decimals: int = 0) -> Tensor:
     if not decimals:
         return unary(OPS["round"], input)
     if input._type.dtype.kind != "f":
-        raise RuntimeError(f'"round_cpu" not implemented for {input._type.dtype.name} with decimals')
+        raise CallError(f'"round_cpu" not implemented for {input._type.dtype.name} with decimals')
     scale = 10.0 ** builtins.abs(decimals)
     if decimals > 0:
         return div(unary(OPS["round"], mul(input, scale)), scale)

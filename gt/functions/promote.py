@@ -16,7 +16,18 @@ from gt.handle import Handle
 from gt.ir import types as _types
 from gt.ir.opdef import OpDef
 from gt.ir.ops import OPS
-from gt.ir.types import DType, Scalar, TensorType, broadcast_shapes, complex64, complex_dtype, dtype_of, float32, real_dtype
+from gt.ir.types import (
+    CallError,
+    DType,
+    Scalar,
+    TensorType,
+    broadcast_shapes,
+    complex64,
+    complex_dtype,
+    dtype_of,
+    float32,
+    real_dtype,
+)
 from gt.trace import Number, record
 
 if TYPE_CHECKING:
@@ -154,7 +165,7 @@ def check_fits(value: Any, dtype: DType, name: str = "") -> None:
         parts = (value.real, value.imag) if isinstance(value, complex | np.complexfloating) else (value,)
         fits = all(not math.isfinite(p) or -top_ <= p <= top_ for p in parts)
     if not fits:
-        raise RuntimeError(f"value cannot be converted to type {name or C_NAMES[dtype.name]} without overflow")
+        raise CallError(f"value cannot be converted to type {name or C_NAMES[dtype.name]} without overflow")
 
 
 def largest(dtype: DType) -> float:

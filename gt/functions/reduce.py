@@ -12,7 +12,7 @@ from gt.functions.promote import binary, cast, floated, operand
 from gt.functions.shape import narrow, squeeze
 from gt.handle import Handle
 from gt.ir.ops import OPS
-from gt.ir.types import DType, EmptyError, KindError, dtype_of, int64, normalize_dim, normalize_dims, scalar_type
+from gt.ir.types import CallError, DType, EmptyError, KindError, dtype_of, int64, normalize_dim, normalize_dims, scalar_type
 from gt.trace import record
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def mean(
     if dtype is not None:
         input = cast(input, dtype_of(dtype))
     if input._type.dtype.kind not in "fc":
-        raise RuntimeError(
+        raise CallError(
             "mean(): could not infer output dtype. Input dtype must be either a floating point or complex dtype. "
             f"Got: {scalar_type(input._type.dtype)}"
         )
@@ -265,7 +265,7 @@ def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: boo
     d = normalize_dim(dim, input.ndim)
     size = input._type.shape[d] if input.ndim else 1
     if not 0 <= k <= size:
-        raise RuntimeError("selected index k out of range")
+        raise CallError("selected index k out of range")
     values, indices = sort(input, d, descending=largest)
     if not input.ndim:
         return ValuesIndices(values, indices)

@@ -13,7 +13,7 @@ from gt.functions.reduce import ValuesIndices, sum
 from gt.functions.shape import has_dim, narrow, reshape
 from gt.handle import Handle
 from gt.ir.ops import OPS
-from gt.ir.types import Scalar, bool_, normalize_dim, normalize_dims
+from gt.ir.types import CallError, Scalar, bool_, normalize_dim, normalize_dims
 from gt.trace import record
 
 if TYPE_CHECKING:
@@ -45,19 +45,19 @@ def logcumsumexp(input: Tensor, dim: int) -> Tensor:
 def diff(input: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None, append: Tensor | None = None) -> Tensor:
     """Give the n-th differences of neighbours along ``dim``."""
     if not input.ndim:
-        raise RuntimeError("diff expects input to be at least one-dimensional")
+        raise CallError("diff expects input to be at least one-dimensional")
     if n < 0:
-        raise RuntimeError(f"order must be non-negative but got {n}")
+        raise CallError(f"order must be non-negative but got {n}")
     d = normalize_dim(dim, input.ndim)
     if n == 0:
         return input.clone()
     parts = [p for p in (prepend, input, append) if p is not None]
     for p in parts:
         if p.ndim != input.ndim:
-            raise RuntimeError("diff expects prepend or append to be the same dimension as input")
+            raise CallError("diff expects prepend or append to be the same dimension as input")
         if any(a != b for i, (a, b) in enumerate(zip(p._type.shape, input._type.shape, strict=True)) if i != d):
             bad = next(i for i, (a, b) in enumerate(zip(p._type.shape, input._type.shape, strict=True)) if i != d and a != b)
-            raise RuntimeError(
+            raise CallError(
                 "diff expects the shape of tensor to prepend or append to match that of input except along the differencing "
                 f"dimension; input.size({bad}) = {input._type.shape[bad]}, but got tensor.size({bad}) = {p._type.shape[bad]}"
             )
@@ -112,19 +112,19 @@ def gradient(input: Tensor, *, spacing: Any = 1, dim: Dims = None, edge_order: i
     if dim is not None and not isinstance(dim, int):
         dims = [normalize_dim(v, input.ndim) for v in dim]
     if edge_order not in (1, 2):
-        raise RuntimeError("torch.gradient only supports edge_order=1 and edge_order=2.")
+        raise CallError("torch.gradient only supports edge_order=1 and edge_order=2.")
     spacing = 1 if spacing is None else spacing
     spacings = list(spacing) if isinstance(spacing, list | tuple) else [spacing] * len(dims)
     if isinstance(spacing, list | tuple) and len(spacings) != len(dims):
         kind = "to be unspecified, a scalar, or a list" if not any(isinstance(s, Handle) for s in spacings) else "to be a list"
-        raise RuntimeError(
+        raise CallError(
             f"torch.gradient expected spacing {kind} of length equal to 'self.dim() - 1' or the number of dims, got {len(spacings)}"
         )
     out = []
     for d, step in zip(dims, spacings, strict=True):
         n = input._type.shape[d]
         if n < edge_order + 1:
-            raise RuntimeError("torch.gradient expected each dimension size to be at least edge_order+1")
+            raise CallError("torch.gradient expected each dimension size to be at least edge_order+1")
         out.append(_along(input, d, step, edge_order))
     return tuple(out)
 
@@ -134,7 +134,7 @@ def _along(t: Tensor, d: int, step: Any, edge_order: int) -> Tensor:
     at = lambda start, count: narrow(t, d, start, count)  # noqa: E731
     if isinstance(step, Handle):
         if step.ndim != 1 or step.numel() != n:
-            raise RuntimeError("torch.gradient expected each element of `spacing` to have one dimension of the dim's size")
+            raise CallError("torch.gradient expected each element of `spacing` to have one dimension of the dim's size")
         h = diff(step)
         shape = lambda v: reshape(v, (-1, *(1,) * (t.ndim - d - 1)))  # noqa: E731
         a, b = shape(narrow(h, 0, 0, n - 2)), shape(narrow(h, 0, 1, n - 2))

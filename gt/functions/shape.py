@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gt.functions.promote import cast
 from gt.handle import Handle, take_view
 from gt.ir.ops import OPS
-from gt.ir.types import DimError, Shape, ShapeError, normalize_dim, result_type, scalar_type
+from gt.ir.types import CallError, DimError, Shape, ShapeError, normalize_dim, result_type, scalar_type
 from gt.trace import record
 from gt.views import reshape_strides, view_strides
 
@@ -49,13 +49,13 @@ def infer_shape(shape: Shape, numel: int) -> Shape:
         return shape
     known = -math.prod(shape)
     if shape.count(-1) > 1:
-        raise RuntimeError("only one dimension can be inferred")
+        raise CallError("only one dimension can be inferred")
     if any(s < -1 for s in shape):
-        raise RuntimeError(f"invalid shape dimension {min(shape)}")
+        raise CallError(f"invalid shape dimension {min(shape)}")
     if known == 0:
         if numel:
             raise ShapeError(f"shape '{list(shape)}' is invalid for input of size {numel}")
-        raise RuntimeError(
+        raise CallError(
             f"cannot reshape tensor of 0 elements into shape {list(shape)} because the unspecified dimension size -1 can be any value and is ambiguous"
         )
     if numel % known:
@@ -78,7 +78,7 @@ def view(input: Tensor, *shape: Any) -> Tensor:
         raise NotImplementedError("view(dtype) is not supported: it depends on how elements lie in memory")
     target = infer_shape(ints(shape), input.numel())
     if input._base is not None and reshape_strides(input._type.shape, view_strides(input), target) is None:
-        raise RuntimeError(
+        raise CallError(
             "view size is not compatible with input tensor's size and stride (at least one dimension spans across two contiguous "
             "subspaces). Use .reshape(...) instead."
         )
@@ -99,7 +99,7 @@ def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
         return reshape(input, 1)
     a, b = normalize_dim(start_dim, input.ndim), normalize_dim(end_dim, input.ndim)
     if a > b:
-        raise RuntimeError("flatten() has invalid args: start_dim cannot come after end_dim")
+        raise CallError("flatten() has invalid args: start_dim cannot come after end_dim")
     if a == b:
         return input
     s = input._type.shape
@@ -128,13 +128,13 @@ def permute(input: Tensor, *args: Any, dims: Any = None) -> Tensor:
     """Reorder the dims. A view."""
     order = ints(args if dims is None else (dims,))
     if len(order) != input.ndim:
-        raise RuntimeError(
+        raise CallError(
             f"permute(sparse_coo): number of dimensions in the tensor input does not match the length of the desired ordering of "
             f"dimensions i.e. input.dim() = {input.ndim} is not equal to len(dims) = {len(order)}"
         )
     order = tuple(normalize_dim(d, input.ndim) for d in order)
     if len(set(order)) != len(order):
-        raise RuntimeError("permute(): duplicate dims are not allowed.")
+        raise CallError("permute(): duplicate dims are not allowed.")
     return take_view(input, PERMUTE, (("dims", order),))
 
 
@@ -160,7 +160,7 @@ swapaxes = swapdims = transpose
 def t(input: Tensor) -> Tensor:
     """Transpose a matrix. A view."""
     if input.ndim > 2:
-        raise RuntimeError(f"t() expects a tensor with <= 2 dimensions, but self is {input.ndim}D")
+        raise CallError(f"t() expects a tensor with <= 2 dimensions, but self is {input.ndim}D")
     return transpose(input, 0, 1) if input.ndim == 2 else input
 
 
@@ -168,14 +168,14 @@ def movedim(input: Tensor, source: int | Sequence[int], destination: int | Seque
     """Move dims to other places, keeping the order of the rest. A view."""
     given = [[v] if isinstance(v, int) else list(v) for v in (source, destination)]
     if len(given[0]) != len(given[1]):
-        raise RuntimeError(
+        raise CallError(
             f"movedim: Invalid source or destination dims: source ({given[0]} dims) should contain the same number of dims as "
             f"destination ({given[1]} dims)"
         )
     src, dst = ([normalize_dim(d, input.ndim) for d in v] for v in given)
     for name, raw, dims in (("source", given[0], src), ("destination", given[1], dst)):
         if len(set(dims)) != len(dims):
-            raise RuntimeError(f"movedim: repeated dim in `{name}` ({raw})")
+            raise CallError(f"movedim: repeated dim in `{name}` ({raw})")
     if not input.ndim:
         return input
     order: list[int] = [-1] * input.ndim
@@ -209,7 +209,7 @@ def expand(input: Tensor, *sizes: Any, implicit: bool = False) -> Tensor:
     """Repeat size-1 dims without copying; -1 keeps a size. A view."""
     target, s = ints(sizes), input._type.shape
     if len(target) < len(s):
-        raise RuntimeError(
+        raise CallError(
             f"expand(gt.{scalar_type(input.dtype)}Tensor{{{list(s)}}}, size={list(target)}): the number of sizes provided ({len(target)}) must be "
             f"greater or equal to the number of dimensions in the tensor ({len(s)})"
         )
@@ -219,7 +219,7 @@ def expand(input: Tensor, *sizes: Any, implicit: bool = False) -> Tensor:
         own = s[d - lead] if d >= lead else None
         if size == -1:
             if own is None:
-                raise RuntimeError(
+                raise CallError(
                     f"The expanded size of the tensor (-1) isn't allowed in a leading, non-existing dimension {d}"
                 )
             size = own
@@ -245,7 +245,7 @@ def repeat(input: Tensor, *sizes: Any) -> Tensor:
     """Tile: repeat the whole tensor along each dim."""
     times = ints(sizes)
     if len(times) < input.ndim:
-        raise RuntimeError("Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor")
+        raise CallError("Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor")
     s = (1,) * (len(times) - input.ndim) + input._type.shape
     apart = reshape(input, tuple(x for n in s for x in (1, n)))
     wide = expand(apart, tuple(x for n, k in zip(s, times, strict=True) for x in (k, n)))
@@ -269,11 +269,11 @@ def cat(tensors: Sequence[Tensor], dim: int = 0, *, axis: int | None = None) -> 
     kept = [t for t in tensors if t._type.shape != (0,)] or [tensors[0]]
     first = kept[0]
     if not first.ndim:
-        raise RuntimeError("zero-dimensional tensor (at position 0) cannot be concatenated")
+        raise CallError("zero-dimensional tensor (at position 0) cannot be concatenated")
     d = normalize_dim(dim if axis is None else axis, first.ndim)
     for i, other in enumerate(kept):
         if other.ndim != first.ndim:
-            raise RuntimeError(f"Tensors must have same number of dimensions: got {first.ndim} and {other.ndim}")
+            raise CallError(f"Tensors must have same number of dimensions: got {first.ndim} and {other.ndim}")
         for k, (a, b) in enumerate(zip(first._type.shape, other._type.shape, strict=True)):
             if k != d and a != b:
                 raise ShapeError(
@@ -290,7 +290,7 @@ concat = concatenate = cat
 def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """Join along a new dim."""
     if not len(tensors):
-        raise RuntimeError("stack expects a non-empty TensorList")
+        raise CallError("stack expects a non-empty TensorList")
     first = tensors[0]._type.shape
     for i, other in enumerate(tensors):
         if other._type.shape != first:
@@ -304,20 +304,20 @@ def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
 def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
     """Give ``length`` elements of ``dim`` from ``start`` on. A view."""
     if not input.ndim:
-        raise RuntimeError("narrow() cannot be applied to a 0-dim tensor.")
+        raise CallError("narrow() cannot be applied to a 0-dim tensor.")
     d = normalize_dim(dim, input.ndim)
     size = input._type.shape[d]
     if isinstance(start, Handle) and (start.ndim or start.dtype.kind not in "ui"):
-        raise RuntimeError("start must be an 0-dim integral Tensor.")
+        raise CallError("start must be an 0-dim integral Tensor.")
     if not hasattr(start, "__index__"):
         raise TypeError(f"narrow(): argument 'start' (position 3) must be int, not {type(start).__name__}")
     start = start.__index__()
     if start < 0:
         start += size
     if length < 0:
-        raise RuntimeError("narrow(): length must be non-negative.")
+        raise CallError("narrow(): length must be non-negative.")
     if start < 0 or start + length > size:
-        raise RuntimeError(f"start ({start}) + length ({length}) exceeds dimension size ({size}).")
+        raise CallError(f"start ({start}) + length ({length}) exceeds dimension size ({size}).")
     return slice_dim(input, d, start, start + length)
 
 
@@ -348,17 +348,17 @@ def split(input: Tensor, split_size_or_sections: int | Sequence[int], dim: int =
     """Cut into pieces of one size (the last may be smaller) or of the given sizes. Views."""
     d = normalize_dim(dim, input.ndim)
     if not input.ndim:
-        raise RuntimeError("split expects at least a 1-dimensional tensor")
+        raise CallError("split expects at least a 1-dimensional tensor")
     size = input._type.shape[d]
     if isinstance(split_size_or_sections, int):
         step = split_size_or_sections
         if step < 0 or (step == 0 and size):
-            raise RuntimeError(f"split expects split_size be non-negative, but got split_size={step}")
+            raise CallError(f"split expects split_size be non-negative, but got split_size={step}")
         sizes = [min(step, size - at) for at in range(0, size, step)] if size else [0]
     else:
         sizes = [int(n) for n in split_size_or_sections]
         if sum(sizes) != size:
-            raise RuntimeError(
+            raise CallError(
                 f"split_with_sizes expects split_sizes to sum exactly to {size} (input tensor's size at dimension {d}), "
                 f"but got split_sizes={sizes}"
             )
@@ -372,9 +372,9 @@ def split(input: Tensor, split_size_or_sections: int | Sequence[int], dim: int =
 def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     """Cut into at most ``chunks`` pieces of equal size (the last may be smaller). Views."""
     if chunks < 1:
-        raise RuntimeError(f"chunk expects `chunks` to be greater than 0, got: {chunks}")
+        raise CallError(f"chunk expects `chunks` to be greater than 0, got: {chunks}")
     if not input.ndim:
-        raise RuntimeError("chunk expects at least a 1-dimensional tensor")
+        raise CallError("chunk expects at least a 1-dimensional tensor")
     size = input._type.shape[normalize_dim(dim, input.ndim)]
     if not size:
         return tuple(split(input, [0] * chunks, dim))
@@ -400,7 +400,7 @@ def flip(input: Tensor, *args: Any, dims: Any = None) -> Tensor:
     given = [normalize_dim(d, input.ndim) for d in ints(args if dims is None else (dims,))]
     for d in given:
         if given.count(d) > 1:
-            raise RuntimeError(f"dim {d} appears multiple times in the list of dims")
+            raise CallError(f"dim {d} appears multiple times in the list of dims")
     if not input.ndim:
         return clone(input)
     return record(OPS["flip"], (input,), (("dims", tuple(sorted(given))),))
@@ -414,7 +414,7 @@ def roll(input: Tensor, shifts: int | Sequence[int], dims: int | Sequence[int] |
         return reshape(flat, input._type.shape)
     along = (dims,) if isinstance(dims, int) else tuple(dims)
     if len(by) != len(along):
-        raise RuntimeError(f"shifts and dimensions must align. shifts: {len(by)}, dims:{len(along)}")
+        raise CallError(f"shifts and dimensions must align. shifts: {len(by)}, dims:{len(along)}")
     return record(OPS["roll"], (input,), (("shifts", by), ("dims", tuple(normalize_dim(d, input.ndim) for d in along))))
 
 

@@ -21,7 +21,7 @@ from gt.functions.reduce import amax, sum
 from gt.functions.shape import movedim, reshape, transpose, unsqueeze
 from gt.handle import Handle
 from gt.ir.ops import OPS
-from gt.ir.types import ShapeError, broadcast_shapes, int64, normalize_dim, real_dtype
+from gt.ir.types import CallError, ShapeError, broadcast_shapes, int64, normalize_dim, real_dtype
 from gt.trace import record
 
 if TYPE_CHECKING:
@@ -45,14 +45,14 @@ def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:  # noqa: N803
     """Solve A X = B (or X A = B)."""
     need_matrix("solve", A, True)
     if A.dtype is not B.dtype:
-        raise RuntimeError(
+        raise CallError(
             f"linalg.solve: Expected A and B to have the same dtype, but found A of type {A.dtype!r} and B of type {B.dtype!r} instead"
         )
     if not B.ndim:
-        raise RuntimeError("linalg.solve: The input tensor B must have at least 1 dimension.")
+        raise CallError("linalg.solve: The input tensor B must have at least 1 dimension.")
     vector = _is_vector(A, B)
     if vector and not left:
-        raise RuntimeError(
+        raise CallError(
             "linalg.solve: Vector broadcasting of the left hand side is not supported for left=False. In this case linalg.solve is "
             "equivalent to B / A.squeeze(-1)"
         )
@@ -86,7 +86,7 @@ def solve_triangular(
 ) -> Tensor:
     """Solve with a triangular matrix; unitriangular: its diagonal counts as 1."""
     if B.ndim < 2:
-        raise RuntimeError(f"linalg.solve_triangular: The input tensor B must have at least 2 dimensions, but it has {B.ndim}.")
+        raise CallError(f"linalg.solve_triangular: The input tensor B must have at least 2 dimensions, but it has {B.ndim}.")
     need_matrix("solve_triangular", A, True)
     attrs = (("upper", bool(upper)), ("left", bool(left)), ("unit", bool(unitriangular)))
     return record(OPS["solve_triangular"], (A, B), attrs)
@@ -119,7 +119,7 @@ def cholesky_inverse(L: Tensor, upper: bool = False) -> Tensor:  # noqa: N803
 def cholesky_solve(B: Tensor, L: Tensor, upper: bool = False) -> Tensor:  # noqa: N803
     """Solve A X = B from A's Cholesky factor."""
     if B.ndim < 2 or L.ndim < 2:
-        raise RuntimeError("b should have at least 2 dimensions, but has " + str(B.ndim) + " dimensions instead")
+        raise CallError("b should have at least 2 dimensions, but has " + str(B.ndim) + " dimensions instead")
     low = adjoint_of(L) if upper else L
     return solve_triangular(adjoint_of(low), solve_triangular(low, B, upper=False), upper=True)
 
@@ -141,13 +141,13 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
     """Solve least squares by the pseudo-inverse."""
     need_matrix("lstsq", A)
     if driver not in (None, "gels", "gelsy", "gelsd", "gelss"):
-        raise RuntimeError("torch.linalg.lstsq: parameter `driver` should be one of (gels, gelsy, gelsd, gelss)")
+        raise CallError("torch.linalg.lstsq: parameter `driver` should be one of (gels, gelsy, gelsd, gelss)")
     if not B.ndim:
-        raise RuntimeError("torch.linalg.lstsq: other must have at least 1 dimension.")
+        raise CallError("torch.linalg.lstsq: other must have at least 1 dimension.")
     vector = A.ndim - 1 == B.ndim and A._type.shape[:-1] == B._type.shape
     b = unsqueeze(B, -1) if vector else B
     if A._type.shape[-2] != b._type.shape[-2]:
-        raise RuntimeError("torch.linalg.lstsq: input.size(-2) should match other.size(-2)")
+        raise CallError("torch.linalg.lstsq: input.size(-2) should match other.size(-2)")
     x = matmul(pinv(A, rcond), b)
     m, n = A._type.shape[-2:]
     empty = zeros(0, dtype=real_dtype(A.dtype))
@@ -167,7 +167,7 @@ def tensorsolve(A: Tensor, B: Tensor, dims: Sequence[int] | None = None) -> Tens
     result = a._type.shape[B.ndim :]
     n = math.prod(result)
     if n != math.prod(a._type.shape[: B.ndim]):
-        raise RuntimeError(
+        raise CallError(
             "Expected self to satisfy the requirement prod(self.shape[other.ndim:]) == prod(self.shape[:other.ndim])"
         )
     return reshape(solve(reshape(a, (n, n)), reshape(B, -1)), result)
@@ -223,9 +223,9 @@ def tensorinv(A: Tensor, ind: int = 2) -> Tensor:  # noqa: N803
     s = A._type.shape
     rows, columns = math.prod(s[:ind]), math.prod(s[ind:])
     if ind <= 0:
-        raise RuntimeError("Expected a strictly positive integer for 'ind'")
+        raise CallError("Expected a strictly positive integer for 'ind'")
     if rows != columns:
-        raise RuntimeError(
+        raise CallError(
             f"Expected self to satisfy the requirement prod(self.shape[ind:]) == prod(self.shape[:ind]), but got {columns} != {rows}"
         )
     return reshape(inv(reshape(A, (rows, columns))), (*s[ind:], *s[:ind]))

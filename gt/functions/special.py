@@ -13,7 +13,7 @@ from gt.functions.pointwise import isnan, log, log1p, where
 from gt.functions.promote import binary, cast, float_unary, floated, get_default_dtype, need_tensor, refuse
 from gt.handle import Handle
 from gt.ir.ops import OPS
-from gt.ir.types import Scalar
+from gt.ir.types import CallError, Scalar
 from gt.trace import record
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def polygamma(n: int, input: Tensor) -> Tensor:
     if not isinstance(n, int):
         raise TypeError(f"polygamma(): argument 'n' (position 1) must be int, not {type(n).__name__}")
     if n < 0:
-        raise RuntimeError("polygamma(n, x) does not support negative n.")
+        raise CallError("polygamma(n, x) does not support negative n.")
     if n == 0:
         return digamma(input)
     return record(OPS["polygamma"], (floated(input),), (("n", n),))
@@ -105,7 +105,7 @@ def mvlgamma(input: Tensor, p: int) -> Tensor:
     """Give the log of the multivariate gamma function of dimension ``p``."""
     x = floated(input)
     if p < 1:
-        raise RuntimeError("p has to be greater than or equal to 1")
+        raise CallError("p has to be greater than or equal to 1")
     out = lgamma(x)
     for j in range(1, p):
         out = out + lgamma(x - j / 2)

@@ -16,7 +16,7 @@ from gt.functions.promote import cast
 from gt.functions.shape import narrow, reshape, transpose
 from gt.functions.strided import unfold
 from gt.ir.ops import OPS
-from gt.ir.types import real_dtype
+from gt.ir.types import CallError, real_dtype
 from gt.trace import record
 
 if TYPE_CHECKING:
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 def _whole_window(name: str, window: Tensor | None, n_fft: int, win_length: int, dtype: Any) -> Tensor:
     """Give the window in the middle of ``n_fft`` elements; ones if there is none."""
     if not 0 < win_length <= n_fft:
-        raise RuntimeError(f"{name}: expected 0 < win_length <= n_fft, but got win_length={win_length} and n_fft={n_fft}")
+        raise CallError(f"{name}: expected 0 < win_length <= n_fft, but got win_length={win_length} and n_fft={n_fft}")
     if window is not None and window._type.shape != (win_length,):
-        raise RuntimeError(
+        raise CallError(
             f"{name}: expected a 1D window tensor of size equal to win_length={win_length}, but got window with size "
             f"{list(window._type.shape)}"
         )
@@ -42,7 +42,7 @@ def _reflected(x: Tensor, pad: int, mode: str) -> Tensor:
     """Pad both ends of the last dim."""
     n = x._type.shape[-1]
     if mode == "reflect" and pad >= n:
-        raise RuntimeError(
+        raise CallError(
             f"Argument #4: Padding size should be less than the corresponding input dimension, but got: padding ({pad}, {pad}) at "
             f"dimension {x.ndim - 1} of input {list(x._type.shape)}"
         )
@@ -65,19 +65,19 @@ def stft(
     hop, width = hop_length or n_fft // 4, win_length or n_fft
     complex_input = input.dtype.kind == "c" or (window is not None and window.dtype.kind == "c")
     if return_complex is None and not complex_input:
-        raise RuntimeError(
+        raise CallError(
             "stft requires the return_complex parameter be given for real inputs, and will further require that return_complex=True in "
             "a future PyTorch release."
         )
     if align_to_window is not None:
-        raise RuntimeError("stft align_to_window should only be set when center = false, and is not offered")
+        raise CallError("stft align_to_window should only be set when center = false, and is not offered")
     if input.ndim not in (1, 2) or input.dtype.kind not in "fc":
-        raise RuntimeError(f"stft: expected a 1D or 2D tensor of floating point or complex values, got {input._type!r}")
+        raise CallError(f"stft: expected a 1D or 2D tensor of floating point or complex values, got {input._type!r}")
     x = _reflected(input, n_fft // 2, pad_mode) if center else input
     if not 0 < n_fft <= x._type.shape[-1]:
-        raise RuntimeError(f"stft: expected 0 < n_fft <= {x._type.shape[-1]}, but got n_fft={n_fft}")
+        raise CallError(f"stft: expected 0 < n_fft <= {x._type.shape[-1]}, but got n_fft={n_fft}")
     if hop <= 0:
-        raise RuntimeError(f"stft: expected hop_length > 0, but got hop_length={hop}")
+        raise CallError(f"stft: expected hop_length > 0, but got hop_length={hop}")
     whole = _whole_window("stft", window, n_fft, width, real_dtype(input.dtype))
     frames = unfold(x, x.ndim - 1, n_fft, hop) * whole
     one = not complex_input if onesided is None else onesided
@@ -94,22 +94,22 @@ def istft(
     """Give the signal whose ``stft`` comes closest: [b, frequencies, frames] -> [b, l]. Flushes, to see that windows cover it."""
     if input.dtype.kind != "c":
         if input.ndim < 3 or input._type.shape[-1] != 2:
-            raise RuntimeError("istft requires a complex-valued input tensor matching the output from stft with return_complex=True.")
+            raise CallError("istft requires a complex-valued input tensor matching the output from stft with return_complex=True.")
         input = view_as_complex(input)
     hop, width = hop_length or n_fft // 4, win_length or n_fft
     if not input.numel() or input.ndim not in (2, 3):
-        raise RuntimeError(f"istft: expected a tensor with 2 or 3 dimensions that is not empty, got {input._type!r}")
+        raise CallError(f"istft: expected a tensor with 2 or 3 dimensions that is not empty, got {input._type!r}")
     bins, frames = input._type.shape[-2:]
     one = bins != n_fft if onesided is None else onesided
     if bins != (n_fft // 2 + 1 if one else n_fft):
-        raise RuntimeError(
+        raise CallError(
             f"istft: expected the frequency dimension (3rd to the last) of the input tensor to match n_fft "
             f"{'/ 2 + 1 ' if one else ''}when onesided={one}, but got {bins}"
         )
     if not 0 < hop <= width:
-        raise RuntimeError(f"istft: expected 0 < hop_length <= win_length, but got hop_length={hop} and win_length={width}")
+        raise CallError(f"istft: expected 0 < hop_length <= win_length, but got hop_length={hop} and win_length={width}")
     if return_complex and one:
-        raise RuntimeError("istft: cannot have onesided output if window or input is complex: return_complex needs onesided=False")
+        raise CallError("istft: cannot have onesided output if window or input is complex: return_complex needs onesided=False")
     whole = _whole_window("istft", window, n_fft, width, real_dtype(input.dtype))
     spectra = transpose(input, -2, -1)
     norm = "ortho" if normalized else None
@@ -124,7 +124,7 @@ def istft(
     stop = total - start if length is None else min(start + length, total)
     signal, cover = (narrow(t, -1, start, stop - start) for t in (signal, cover))
     if bool((cover.abs().amin() if cover.numel() else cover.sum()) < 1e-11):
-        raise RuntimeError("window overlap add min: 1")
+        raise CallError("window overlap add min: 1")
     out = signal / cover
     if length is not None and stop - start < length:
         missing = zeros((*out._type.shape[:-1], length - (stop - start)), dtype=out.dtype)

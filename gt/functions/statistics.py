@@ -26,7 +26,7 @@ from gt.functions.reduce import sort as sort_
 from gt.functions.shape import narrow, reshape, squeeze, unsqueeze
 from gt.handle import Handle
 from gt.ir.ops import OPS
-from gt.ir.types import DType, bool_, int64, normalize_dim, real_dtype
+from gt.ir.types import CallError, DType, bool_, int64, normalize_dim, real_dtype
 from gt.trace import record
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def std_mean(
 def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> MinMax:
     """Give the smallest and the largest, over all elements or along ``dim``."""
     if dim is None and input.numel() == 0:
-        raise RuntimeError(
+        raise CallError(
             "aminmax(): cannot compute aminmax over an empty dimension as the operation has no identity."
         )
     if dim is not None and input.ndim and input._type.shape[normalize_dim(dim, input.ndim)] == 0:
@@ -92,7 +92,7 @@ def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Val
     if input.ndim and size == 0:
         raise IndexError(f"kthvalue(): Expected reduction dim {d} to have non-zero size.")
     if not 1 <= k <= size:
-        raise RuntimeError(f"kthvalue(): selected number k out of range for dimension {d}")
+        raise CallError(f"kthvalue(): selected number k out of range for dimension {d}")
     return _pick(*sort_(input, d, stable=True), d, k - 1, keepdim)
 
 
@@ -178,20 +178,20 @@ def nanquantile(
 
 def _quantile(name: str, input: Tensor, q: Any, dim: int | None, keepdim: bool, interpolation: str) -> Tensor:
     if input.dtype.kind != "f" or input.dtype.itemsize < 4:
-        raise RuntimeError(f"{name}() input tensor must be either float or double dtype")
+        raise CallError(f"{name}() input tensor must be either float or double dtype")
     if interpolation not in ("linear", "lower", "higher", "midpoint", "nearest"):
-        raise RuntimeError(
+        raise CallError(
             f"{name}() interpolation must be one of linear, lower, higher, midpoint or nearest, but got {interpolation}"
         )
     points = q if isinstance(q, Handle) else tensor(float(q), dtype=input.dtype)
     if points.ndim > 1:
-        raise RuntimeError(f"{name}() q must be a scalar or 1D tensor")
+        raise CallError(f"{name}() q must be a scalar or 1D tensor")
     if points.dtype is not input.dtype:
-        raise RuntimeError(f"{name}() q tensor must be same dtype as the input tensor")
+        raise CallError(f"{name}() q tensor must be same dtype as the input tensor")
     if not isinstance(q, Handle) and not 0 <= q <= 1:
-        raise RuntimeError(f"{name}() q must be in the range [0, 1] but got {q}")
+        raise CallError(f"{name}() q must be in the range [0, 1] but got {q}")
     if input.numel() == 0:
-        raise RuntimeError(f"{name}() input tensor must be non-empty")
+        raise CallError(f"{name}() input tensor must be non-empty")
     d = normalize_dim(dim, input.ndim) if dim is not None else None
     flat = reshape(input, -1) if d is None or not input.ndim else input.movedim(d, -1)
     values = sort_(flat, -1).values
@@ -249,7 +249,7 @@ def nansum(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: DTy
 def nanmean(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: DType | str | None = None) -> Tensor:
     """Average what is not NaN."""
     if input.dtype.kind != "f":
-        raise RuntimeError(
+        raise CallError(
             f"nanmean(): expected input to have floating point or complex dtype but got {input.dtype.name}"
         )
     return nansum(input, dim, keepdim, dtype=dtype) / sum(logical_not(isnan(input)), dim, keepdim)
@@ -263,11 +263,11 @@ def cov(
 ) -> Tensor:
     """Give the covariance matrix of rows; columns are observations, with whole-number and real weights."""
     if input.ndim > 2:
-        raise RuntimeError(
+        raise CallError(
             f"cov(): expected input to have two or fewer dimensions but got an input with {input.ndim} dimensions"
         )
     if input.dtype is bool_:
-        raise RuntimeError("cov(): bool dtype is not supported for input")
+        raise CallError("cov(): bool dtype is not supported for input")
     x = floated(reshape(input, (1, -1)) if input.ndim < 2 else input)
     n = x._type.shape[1]
     weights = None
@@ -275,18 +275,18 @@ def cov(
         if w is None:
             continue
         if w.ndim > 1:
-            raise RuntimeError(
+            raise CallError(
                 f"cov(): expected {name} to have one or fewer dimensions but got {name} with {w.ndim} dimensions"
             )
         if (w.dtype.kind in "ui") != (name == "fweights"):
             kinds = "integral" if name == "fweights" else "floating point"
-            raise RuntimeError(f"cov(): expected {name} to have {kinds} dtype but got {name} with {w.dtype.name} dtype")
+            raise CallError(f"cov(): expected {name} to have {kinds} dtype but got {name} with {w.dtype.name} dtype")
         if w.numel() != n:
-            raise RuntimeError(
+            raise CallError(
                 f"cov(): expected {name} to have the same numel as there are observations in the input but got {w.numel()} != {n}"
             )
         if w.numel() and bool((w < 0).any()):
-            raise RuntimeError(f"cov(): {name} cannot be negative")
+            raise CallError(f"cov(): {name} cannot be negative")
         weights = w if weights is None else weights * w
     if weights is None:
         centred, norm = x - mean(x, 1, True), max(n - correction, 0)
@@ -312,7 +312,7 @@ def cov(
 def corrcoef(input: Tensor) -> Tensor:
     """Give the correlation coefficients of rows."""
     if input.ndim > 2:
-        raise RuntimeError(
+        raise CallError(
             f"corrcoef(): expected input to have two or fewer dimensions but got an input with {input.ndim} dimensions"
         )
     c = cov(input)

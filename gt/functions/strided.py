@@ -15,7 +15,7 @@ from gt.functions.promote import cast
 from gt.functions.shape import clone, narrow, permute, reshape, transpose, unsqueeze
 from gt.handle import take_view
 from gt.ir.ops import OPS
-from gt.ir.types import DimError, Shape, normalize_dim
+from gt.ir.types import CallError, DimError, Shape, normalize_dim
 from gt.trace import record
 from gt.views import contiguous_strides, view_strides
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 def as_strided(input: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None) -> Tensor:
     """View the storage by sizes, strides and an offset, as torch does for the same views."""
     if len(size) != len(stride):
-        raise RuntimeError("mismatch in length of strides and shape")
+        raise CallError("mismatch in length of strides and shape")
     if any(s < 0 for s in stride):
-        raise RuntimeError("as_strided: Negative strides are not supported at the moment, got strides: " + str(list(stride)))
+        raise CallError("as_strided: Negative strides are not supported at the moment, got strides: " + str(list(stride)))
     if storage_offset is not None and storage_offset < 0:
-        raise RuntimeError(f"Tensor: invalid storage offset {storage_offset}")
+        raise CallError(f"Tensor: invalid storage offset {storage_offset}")
     root = input._root if input._base is not None else input
     offset = storage_offset if storage_offset is not None else offset_of(input)
     return take_view(root, OPS["as_strided"], (("size", tuple(size)), ("stride", tuple(stride)), ("offset", offset)))
@@ -68,7 +68,7 @@ def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Te
     """Give a diagonal of two dims, as the last dim. A view."""
     a, b = normalize_dim(dim1, input.ndim), normalize_dim(dim2, input.ndim)
     if a == b:
-        raise RuntimeError(f"diagonal dimensions cannot be identical {dim1}, {dim2}")
+        raise CallError(f"diagonal dimensions cannot be identical {dim1}, {dim2}")
     s, steps = input._type.shape, contiguous_strides(input._type.shape)
     n = max(min(s[a], s[b] - offset) if offset >= 0 else min(s[a] + offset, s[b]), 0)
     start = (offset * steps[b] if offset >= 0 else -offset * steps[a]) if n else 0
@@ -80,7 +80,7 @@ def diagonal_scatter(input: Tensor, src: Tensor, offset: int = 0, dim1: int = 0,
     """Write ``src`` over a diagonal; a copy."""
     place = diagonal(input.detach(), offset, dim1, dim2)
     if src._type.shape != place._type.shape:
-        raise RuntimeError(
+        raise CallError(
             f"expected src to have a size equal to the slice of self. src size = {list(src._type.shape)}, slice size = {list(place._type.shape)}"
         )
     assert place._view is not None
@@ -95,7 +95,7 @@ def diag(input: Tensor, diagonal: int = 0) -> Tensor:
     if input.ndim == 1:
         return diag_embed(input, diagonal)
     if input.ndim != 2:
-        raise RuntimeError(f"diag(): Supports 1D or 2D tensors. Got {input.ndim}D")
+        raise CallError(f"diag(): Supports 1D or 2D tensors. Got {input.ndim}D")
     return clone(_main_diagonal(input, diagonal))
 
 
@@ -104,7 +104,7 @@ def diag_embed(input: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -
     n = input.ndim + 1
     a, b = normalize_dim(dim1, n), normalize_dim(dim2, n)
     if a == b:
-        raise RuntimeError(f"diagonal dimensions cannot be identical {dim1}, {dim2}")
+        raise CallError(f"diagonal dimensions cannot be identical {dim1}, {dim2}")
     k = input._type.shape[-1]
     m = k + abs(offset)
     rows = arange(m)
@@ -130,7 +130,7 @@ def diagflat(input: Tensor, offset: int = 0) -> Tensor:
 def trace(input: Tensor) -> Tensor:
     """Add up the diagonal of a matrix."""
     if input.ndim != 2:
-        raise RuntimeError("trace: expected a matrix, but got tensor with dim " + str(input.ndim))
+        raise CallError("trace: expected a matrix, but got tensor with dim " + str(input.ndim))
     return diagonal(input).sum()
 
 
@@ -140,16 +140,16 @@ def trace(input: Tensor) -> Tensor:
 def unfold(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
     """Give windows of ``size``, ``step`` apart, as a new last dim. A view."""
     if step <= 0:
-        raise RuntimeError(f"step is {step} but must be > 0")
+        raise CallError(f"step is {step} but must be > 0")
     if not input.ndim:
         normalize_dim(dimension, 0)
         if size > 1:
-            raise RuntimeError(f"maximum size for tensor at dimension 0 is 1 but size is {size}")
+            raise CallError(f"maximum size for tensor at dimension 0 is 1 but size is {size}")
         return _strided(input, (size,), (1,), 0)
     d = normalize_dim(dimension, input.ndim)
     s, steps = input._type.shape, contiguous_strides(input._type.shape)
     if size > s[d]:
-        raise RuntimeError(f"maximum size for tensor at dimension {d} is {s[d]} but size is {size}")
+        raise CallError(f"maximum size for tensor at dimension {d} is {s[d]} but size is {size}")
     n = (s[d] - size) // step + 1
     return _strided(input, (*s[:d], n, *s[d + 1 :], size), (*steps[:d], steps[d] * step, *steps[d + 1 :], steps[d]), 0)
 

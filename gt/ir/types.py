@@ -12,6 +12,7 @@ from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
 
+from gt.ir.blame import Located
 from gt.ir.mesh import Sharding
 
 Kind: TypeAlias = Literal["b", "u", "i", "f", "c"]
@@ -19,7 +20,7 @@ Shape: TypeAlias = tuple[int, ...]
 Scalar: TypeAlias = bool | int | float | complex
 
 
-class TypeMismatch(TypeError):
+class TypeMismatch(Located, TypeError):
     """An op was given operands whose shapes or dtypes it cannot take. Raised at the user's line."""
 
 
@@ -35,8 +36,12 @@ class EmptyError(ShapeError, IndexError):
     """A reduction over no elements that has no value; also an IndexError, which is what torch raises."""
 
 
-class DimError(IndexError):
+class DimError(Located, IndexError):
     """A dim or index outside the tensor's range."""
+
+
+class CallError(Located, RuntimeError):
+    """A call that cannot be for another reason; a RuntimeError, which is what torch raises."""
 
 
 class DType:

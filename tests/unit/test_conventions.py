@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import copy
 import logging
 import math
@@ -324,3 +325,25 @@ def test_flush_guard_logs(caplog: pytest.LogCaptureFixture) -> None:
 def test_flush_guard_mode_is_checked() -> None:
     with pytest.raises(ValueError, match="expected 'log', 'disallow' or 'allow'"):
         gt.flush_guard("never")
+
+
+@pytest.mark.parametrize(
+    ("call", "note"),
+    [
+        (lambda: gt.ones(2, 3, dtype=gt.int64) @ gt.ones(3, 2), r"in matmul\(i64\[2, 3\], f32\[3, 2\]\)"),
+        (lambda: gt.ones(2, 3) + gt.ones(2), r"in add\(f32\[2, 3\], f32\[2\]\)"),
+        (lambda: gt.cat([gt.ones(2, 3), gt.ones(2, 2)]), r"in cat\(f32\[2, 3\], f32\[2, 2\]\)"),
+        (lambda: gt.ones(2, 3).reshape(4), r"in reshape\(f32\[2, 3\]\)"),
+        (lambda: gt.ones(2, 3)[5], r"in getitem\(f32\[2, 3\]\)"),
+        (lambda: gt.nn.Linear(3, 2)(gt.ones(2, 4)), r"in Linear\(f32\[2, 4\]\)"),
+        (lambda: gt.nn.Embedding(3, 4)(gt.ones(2)), r"in Embedding\(f32\[2\]\)"),
+        (lambda: gt.ones(2, 3).gather(0, gt.ones(2)), r"in gather\(f32\[2, 3\], f32\[2\]\)"),
+        (lambda: gt.bmm(gt.ones(2, 3, 4), gt.ones(2, 3, 4)), r"in bmm\(f32\[2, 3, 4\], f32\[2, 3, 4\]\)"),
+        (lambda: gt.nn.functional.cross_entropy(gt.ones(2, 3), gt.ones(3, dtype=gt.int64)), r"in cross_entropy\(f32\[2, 3\], i64\[3\]\)"),
+    ],
+)
+def test_a_mistake_names_the_call_its_operands_and_the_line(call, note):
+    with pytest.raises((RuntimeError, IndexError)) as caught:
+        call()
+    (found,) = caught.value.__notes__
+    assert re.fullmatch(note + rf" at {re.escape(__file__)}:{call.__code__.co_firstlineno}", found), found

@@ -13,7 +13,7 @@ from gt.functions.promote import float_unary
 from gt.handle import Handle
 from gt.ir.graph import Attrs
 from gt.ir.ops import OPS
-from gt.ir.types import DType, ShapeError, normalize_dim
+from gt.ir.types import CallError, DType, ShapeError, normalize_dim
 from gt.trace import record
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def _activation(name: str, input: Tensor, attrs: Attrs = (), inplace: bool = Fal
     if not isinstance(input, Handle):
         raise TypeError(f"{name}(): argument 'input' must be Tensor, not {type(input).__name__}")
     if input._type.dtype.kind != "f":
-        raise RuntimeError(f'"{name}" not implemented for {input._type.dtype.name!r}: use a floating-point tensor')
+        raise CallError(f'"{name}" not implemented for {input._type.dtype.name!r}: use a floating-point tensor')
     return written(input, record(OPS[name], (input,), attrs), inplace)
 
 
@@ -54,7 +54,7 @@ def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace
 def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     """Give x times the normal distribution function of x; ``approximate``: "none" or "tanh"."""
     if approximate not in ("none", "tanh"):
-        raise RuntimeError("approximate argument must be either none or tanh.")
+        raise CallError("approximate argument must be either none or tanh.")
     return _activation("gelu", input, (("approximate", approximate),))
 
 
@@ -81,7 +81,7 @@ def selu(input: Tensor, inplace: bool = False) -> Tensor:
 def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """Give x where positive, else alpha * (exp(x / alpha) - 1)."""
     if alpha == 0:
-        raise RuntimeError("ZeroDivisionError: alpha cannot be 0 for CELU")
+        raise CallError("ZeroDivisionError: alpha cannot be 0 for CELU")
     return written(input, elu(input / alpha) * alpha, inplace)
 
 
@@ -93,13 +93,13 @@ def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = Fals
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
     """Give x where positive, else x times a learned slope, one or one for each channel (dim 1)."""
     if weight.ndim > 1:
-        raise RuntimeError(f"prelu: Expected `weight` to be a scalar or 1D tensor, but got: ndim = {weight.ndim}")
+        raise CallError(f"prelu: Expected `weight` to be a scalar or 1D tensor, but got: ndim = {weight.ndim}")
     if weight.numel() != 1:
         if not input.ndim:
-            raise RuntimeError("Not allow zero-dim input tensor.")
+            raise CallError("Not allow zero-dim input tensor.")
         channels = input._type.shape[1] if input.ndim > 1 else 1
         if channels != weight.numel():
-            raise RuntimeError(
+            raise CallError(
                 f"Mismatch of parameter numbers and input channel size. Found parameter numbers = {weight.numel()} and channel size = {channels}."
             )
     if input.ndim > 1 or weight.ndim:
@@ -110,7 +110,7 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
 def rrelu(input: Tensor, lower: float = 1.0 / 8, upper: float = 1.0 / 3, training: bool = False, inplace: bool = False) -> Tensor:
     """Give a leaky relu whose slopes are drawn from [lower, upper) while training, else their middle."""
     if lower > upper:
-        raise RuntimeError("Lower bound should be less than or equal to the upper bound")
+        raise CallError("Lower bound should be less than or equal to the upper bound")
     if not training:
         return leaky_relu(input, (lower + upper) / 2, inplace)
     slope = draw.rand(input._type.shape, dtype=input.dtype) * (upper - lower) + lower
@@ -135,7 +135,7 @@ def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
 def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """Give x moved by lambd towards 0, or 0 where |x| <= lambd."""
     if lambd < 0:
-        raise RuntimeError(f"lambda must be greater or equal to 0, but found to be {lambd}.")
+        raise CallError(f"lambda must be greater or equal to 0, but found to be {lambd}.")
     return pointwise.where(input > lambd, input - lambd, pointwise.where(input < -lambd, input + lambd, 0 * input))
 
 
@@ -167,7 +167,7 @@ def threshold(input: Tensor, threshold: float, value: float, inplace: bool = Fal
 def glu(input: Tensor, dim: int = -1) -> Tensor:
     """Give the first half of a dim times the sigmoid of the second."""
     if not input.ndim:
-        raise RuntimeError("glu does not support 0-dimensional tensors")
+        raise CallError("glu does not support 0-dimensional tensors")
     d = normalize_dim(dim, input.ndim)
     size = input._type.shape[d]
     if size % 2:

@@ -10,7 +10,7 @@ from gt.functions import create, linalg, reduce
 from gt.functions.promote import cast
 from gt.functions.shape import cat, expand, reshape
 from gt.ir.ops import OPS
-from gt.ir.types import ShapeError, bool_, broadcast_shapes
+from gt.ir.types import CallError, ShapeError, bool_, broadcast_shapes
 from gt.nn.functional.dropout import dropout
 from gt.nn.functional.linear import linear
 from gt.nn.functional.padding import pad
@@ -36,17 +36,17 @@ def scaled_dot_product_attention(
         attn_mask = low(attn_mask)[0] if attn_mask is not None else None
     q, k, v = query._type, key._type, value._type
     if not q.dtype is k.dtype is v.dtype:
-        raise RuntimeError(
+        raise CallError(
             f"Expected query, key, and value to have the same dtype, but got query.dtype: {q.dtype.name} key.dtype: {k.dtype.name} "
             f"and value.dtype: {v.dtype.name} instead."
         )
     if min(query.ndim, key.ndim, value.ndim) < 2:
-        raise RuntimeError(
+        raise CallError(
             f"Expected query, key, and value to all be  at least 2 dimensional, but got query.dim: {query.ndim}, key.dim: {key.ndim} "
             f"and value.dim: {value.ndim} instead."
         )
     if is_causal and attn_mask is not None:
-        raise RuntimeError("_scaled_dot_product_attention: Explicit attn_mask should not be set when is_causal=True")
+        raise CallError("_scaled_dot_product_attention: Explicit attn_mask should not be set when is_causal=True")
     if enable_gqa:
         key, value = _shared_heads(query, key), _shared_heads(query, value)
     factor = 1 / math.sqrt(q.shape[-1]) if scale is None and q.shape[-1] else 1.0 if scale is None else float(scale)
@@ -62,7 +62,7 @@ def _shared_heads(query: Tensor, x: Tensor) -> Tensor:
     if heads == own:
         return x
     if not own or heads % own:
-        raise RuntimeError("Number of heads in key and value must divide the number of heads in query for Grouped Query Attention.")
+        raise CallError("Number of heads in key and value must divide the number of heads in query for Grouped Query Attention.")
     *lead, _, t, d = x._type.shape
     return reshape(expand(x.unsqueeze(-3), (*lead, own, heads // own, t, d)), (*lead, heads, t, d))
 
@@ -72,7 +72,7 @@ def _additive(mask: Tensor, dtype: Any) -> Tensor:
     if mask.dtype is bool_:
         return create.zeros(mask._type.shape, dtype=dtype).masked_fill(~mask, -math.inf)
     if mask.dtype.kind != "f":
-        raise RuntimeError(
+        raise CallError(
             f"Expected attn_mask dtype to be bool or float or to match query dtype, but got attn_mask.dtype: {mask.dtype.name}"
         )
     return cast(mask, dtype)
@@ -139,20 +139,20 @@ def _merged_mask(
         out = _left_out(attn_mask, dtype)
         if out.ndim == 2:
             if out._type.shape != (tgt, src):
-                raise RuntimeError(
+                raise CallError(
                     f"The shape of the 2D attn_mask is {attn_mask.shape}, but should be {(tgt, src)}.".replace("gt.", "torch.")
                 )
             out = out.reshape(1, 1, tgt, src)
         elif out.ndim == 3:
             if out._type.shape != (batch * heads, tgt, src):
-                raise RuntimeError(
+                raise CallError(
                     f"The shape of the 3D attn_mask is {attn_mask.shape}, but should be {(batch * heads, tgt, src)}.".replace(
                         "gt.", "torch."
                     )
                 )
             out = out.reshape(batch, heads, tgt, src)
         else:
-            raise RuntimeError(f"attn_mask's dimension {attn_mask.ndim} is not supported")
+            raise CallError(f"attn_mask's dimension {attn_mask.ndim} is not supported")
     if key_padding_mask is not None:
         if key_padding_mask._type.shape != (batch, src):
             raise AssertionError(f"expecting key_padding_mask shape of {(batch, src)}, but got {key_padding_mask.shape}")
@@ -178,7 +178,7 @@ def _check_heads(query: Tensor, embed_dim: int, num_heads: int, lacks_mask: bool
     if embed % num_heads:
         raise AssertionError(f"embed_dim {embed} not divisible by num_heads {num_heads}")
     if lacks_mask:
-        raise RuntimeError(
+        raise CallError(
             "Need attn_mask if specifying the is_causal hint. You may use the Transformer module method "
             "`generate_square_subsequent_mask` to create this mask."
         )

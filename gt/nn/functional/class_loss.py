@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gt.functions import pointwise, reduce
 from gt.functions.promote import cast
 from gt.ir.ops import OPS
-from gt.ir.types import ShapeError, int64, scalar_type
+from gt.ir.types import CallError, ShapeError, int64, scalar_type
 from gt.nn.functional.activation import logsigmoid
 from gt.nn.functional.linear import linear
 from gt.nn.functional.loss import legacy, reduced
@@ -36,17 +36,17 @@ def _check_classes(input: Tensor, target: Tensor, weight: Tensor | None) -> None
     wanted = (s[0], *s[2:]) if len(s) > 1 else ()
     if t != wanted:
         if len(s) > 2:
-            raise RuntimeError(f"Expected target size {list(wanted)}, got {list(t)}")
-        raise RuntimeError("0D or 1D target tensor expected, multi-target not supported")
+            raise CallError(f"Expected target size {list(wanted)}, got {list(t)}")
+        raise CallError("0D or 1D target tensor expected, multi-target not supported")
     if target.dtype.kind not in "ui":
-        raise RuntimeError(
+        raise CallError(
             f"expected target dtype to be Long or Byte, but got {scalar_type(target.dtype)}: class indices must be integers"
         )
     classes = s[1] if len(s) > 1 else s[0]
     if weight is not None and weight.dtype is not input.dtype:
-        raise RuntimeError(f"expected scalar type {scalar_type(input.dtype)} but found {scalar_type(weight.dtype)}")
+        raise CallError(f"expected scalar type {scalar_type(input.dtype)} but found {scalar_type(weight.dtype)}")
     if weight is not None and weight._type.shape != (classes,):
-        raise RuntimeError(
+        raise CallError(
             f"weight tensor should be defined either for all {classes} classes or no classes but got weight tensor of shape: "
             f"{list(weight._type.shape)}"
         )
@@ -67,14 +67,14 @@ def cross_entropy(
     reduction = legacy(size_average, reduce, reduction)
     _check(reduction)
     if not 0.0 <= label_smoothing <= 1.0:
-        raise RuntimeError(f"label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing}")
+        raise CallError(f"label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing}")
     if target.dtype.kind == "f" and input._type.shape == target._type.shape:
         _check_probabilities(input, target, weight, ignore_index)
         if weight is None:
             return _fused(input, cast(target, input.dtype), reduction, ignore_index, label_smoothing)
         return _weighted_probabilities(input, target, weight, reduction, label_smoothing)
     if input._type.shape == target._type.shape and input.ndim:
-        raise RuntimeError(f"Expected floating point type for target with class probabilities, got {scalar_type(target.dtype)}")
+        raise CallError(f"Expected floating point type for target with class probabilities, got {scalar_type(target.dtype)}")
     _check_classes(input, target, weight)
     target = cast(target, int64)
     if weight is None:
@@ -89,10 +89,10 @@ def _fused(input: Tensor, target: Tensor, reduction: str, ignore_index: int, lab
 
 def _check_probabilities(input: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int) -> None:
     if ignore_index >= 0:
-        raise RuntimeError("ignore_index is not supported for floating point target")
+        raise CallError("ignore_index is not supported for floating point target")
     classes = input._type.shape[1 if input.ndim > 1 else 0]
     if weight is not None and weight._type.shape != (classes,):
-        raise RuntimeError(
+        raise CallError(
             f"cross_entropy: weight tensor should be defined either for all {classes} classes or no classes but got weight tensor of "
             f"shape: {list(weight._type.shape)}"
         )
@@ -153,7 +153,7 @@ def multi_margin_loss(
     batched = input.ndim > 1
     size = input._type.shape[0] if batched else 1
     if target.ndim > 1 or target.numel() != size:
-        raise RuntimeError(
+        raise CallError(
             f"multi_margin_loss: The target tensor should be 1-D with size equal to the batch. Expected target size [{size}], but got "
             f"{list(target._type.shape)}"
         )
@@ -174,9 +174,9 @@ def multilabel_margin_loss(
     """Give max(0, 1 - (x[target] - x[class])) over targets, which a -1 ends, and the other classes, divided by the number of classes."""
     shape = input._type.shape
     if len(shape) > 2 or 0 in shape[-1:]:
-        raise RuntimeError(f"Expected non-empty vector or matrix with optional 0-dim batch size, but got: {list(shape)}")
+        raise CallError(f"Expected non-empty vector or matrix with optional 0-dim batch size, but got: {list(shape)}")
     if target._type.shape != shape:
-        raise RuntimeError(f"inconsistent target size: {list(target._type.shape)} for input of size: {list(shape)}")
+        raise CallError(f"inconsistent target size: {list(target._type.shape)} for input of size: {list(shape)}")
     if not shape:
         input, target = input.reshape(1), target.reshape(1)
     classes = input._type.shape[-1]
@@ -195,26 +195,26 @@ def linear_cross_entropy(
 ) -> Tensor:  # fmt: skip
     """Give the cross entropy of ``input @ linear_weight.T + linear_bias``. ``options`` say how torch cuts the work: not needed here."""
     if input.ndim not in (1, 2):
-        raise RuntimeError(f"expected input with dimensionality 1 or 2, got {input.ndim}")
+        raise CallError(f"expected input with dimensionality 1 or 2, got {input.ndim}")
     if linear_weight.ndim < 2:
-        raise RuntimeError(f"expected linear_weight with dimensionality at least 2, got {linear_weight.ndim}")
+        raise CallError(f"expected linear_weight with dimensionality at least 2, got {linear_weight.ndim}")
     if input._type.shape[-1] != linear_weight._type.shape[-1]:
-        raise RuntimeError(
+        raise CallError(
             "expected equal input and linear_weight last dimensions (in_features), got "
             f"{input._type.shape[-1]} and {linear_weight._type.shape[-1]}, respectively"
         )
     outs = linear_weight._type.shape[:-1]
     if linear_bias is not None and linear_bias._type.shape != outs:
-        raise RuntimeError(f"expected linear_bias shape {outs}, got {tuple(linear_bias._type.shape)}")
+        raise CallError(f"expected linear_bias shape {outs}, got {tuple(linear_bias._type.shape)}")
     if len(outs) > 1 and input.ndim == 1:
-        raise RuntimeError(
+        raise CallError(
             f"K-dimensional loss defined by linear_weight shape {tuple(linear_weight._type.shape)} requires batched input, "
             f"(N, {input._type.shape[-1]}), got unbatched input with shape {tuple(input._type.shape)}"
         )
     logits = linear(input, linear_weight.flatten(0, -2), None if linear_bias is None else linear_bias.flatten())
     logits = logits.reshape(*input._type.shape[:-1], *outs)
     if target._type.shape == logits._type.shape and ignore_index is not None:
-        raise RuntimeError("ignore_index cannot be specified when target contains probabilities")
+        raise CallError("ignore_index cannot be specified when target contains probabilities")
     ignored = -100 if ignore_index is None else ignore_index
     return cross_entropy(logits, target, weight, ignore_index=ignored, reduction=reduction, label_smoothing=label_smoothing)
 

@@ -12,7 +12,7 @@ from gt.functions.create import from_numpy
 from gt.functions.promote import c_name
 from gt.functions.shape import stack
 from gt.ir.ops import OPS
-from gt.ir.types import ShapeError
+from gt.ir.types import CallError, ShapeError
 from gt.nn.functional.padding import pad
 from gt.trace import record, state
 
@@ -31,7 +31,7 @@ def each(value: Ints, dims: int, name: str = "argument") -> tuple[int, ...]:
     if len(out) == 1:
         return out * dims
     if len(out) != dims:
-        raise RuntimeError(
+        raise CallError(
             f"expected {name} to be a single integer value or a list of {dims} values to match the convolution dimensions, but got {name}={list(out)}"
         )
     return out
@@ -39,7 +39,7 @@ def each(value: Ints, dims: int, name: str = "argument") -> tuple[int, ...]:
 
 def _batched(input: Tensor, dims: int, name: str) -> tuple[Tensor, bool]:
     if input.ndim not in (dims + 1, dims + 2):
-        raise RuntimeError(
+        raise CallError(
             f"Expected {dims + 1}D (unbatched) or {dims + 2}D (batched) input to {name}, but got input of size: {list(input._type.shape)}"
         )
     return (input, True) if input.ndim == dims + 2 else (input.unsqueeze(0), False)
@@ -47,20 +47,20 @@ def _batched(input: Tensor, dims: int, name: str) -> tuple[Tensor, bool]:
 
 def _check(x: Tensor, weight: Tensor, geometry: dict[str, tuple[int, ...]], groups: int) -> None:
     if groups <= 0:
-        raise RuntimeError("non-positive groups is not supported")
+        raise CallError("non-positive groups is not supported")
     if any(s <= 0 for s in geometry["stride"]):
-        raise RuntimeError("non-positive stride is not supported")
+        raise CallError("non-positive stride is not supported")
     if any(p < 0 for p in geometry["padding"]):
-        raise RuntimeError("negative padding is not supported")
+        raise CallError("negative padding is not supported")
     if any(d <= 0 for d in geometry["dilation"]):
-        raise RuntimeError("dilation should be greater than zero")
+        raise CallError("dilation should be greater than zero")
     if weight.ndim != x.ndim:
         raise ShapeError(
             f"Expected {x.ndim}-dimensional input for {x.ndim}-dimensional weight {list(weight._type.shape)}, but got "
             f"{weight.ndim}-dimensional weight instead"
         )
     if x.dtype is not weight.dtype:
-        raise RuntimeError(f"Input type ({c_name(x.dtype)}) and bias type ({c_name(weight.dtype)}) should be the same")
+        raise CallError(f"Input type ({c_name(x.dtype)}) and bias type ({c_name(weight.dtype)}) should be the same")
 
 
 def _conv(
@@ -80,9 +80,9 @@ def _conv(
     steps, dilations = each(stride, dims, "stride"), each(dilation, dims, "dilation")
     if isinstance(padding, str):
         if padding not in ("same", "valid"):
-            raise RuntimeError(f"Invalid padding string: '{padding}': use 'same', 'valid' or numbers")
+            raise CallError(f"Invalid padding string: '{padding}': use 'same', 'valid' or numbers")
         if padding == "same" and any(s != 1 for s in steps):
-            raise RuntimeError("padding='same' is not supported for strided convolutions")
+            raise CallError("padding='same' is not supported for strided convolutions")
         x, pads = _same(x, weight, dilations) if padding == "same" else (x, (0,) * dims)
     else:
         pads = each(padding, dims, "padding")
@@ -184,7 +184,7 @@ def _transposed(
     extra = each(output_padding, dims, "output_padding")
     _check(x, weight, {"stride": steps, "padding": pads, "dilation": dilations}, groups)
     if any(o >= s and o >= d for o, s, d in zip(extra, steps, dilations, strict=True)):
-        raise RuntimeError(
+        raise CallError(
             f"output padding must be smaller than either stride or dilation, but got output_padding: {list(extra)}, stride: {list(steps)}, "
             f"dilation: {list(dilations)}"
         )
@@ -219,7 +219,7 @@ def unfold(input: Tensor, kernel_size: Ints, dilation: Ints = 1, padding: Ints =
     """Give every window of [n, c, h, w] as a column: [n, c * kh * kw, windows]."""
     x, batched = (input, True) if input.ndim == 4 else (input.unsqueeze(0), False)
     if x.ndim != 4:
-        raise RuntimeError(
+        raise CallError(
             f"Expected 3D or 4D (batch mode) tensor for input with possibly 0 batch size, but got: {list(input._type.shape)}"
         )
     k, d, p, s = each(kernel_size, 2), each(dilation, 2), each(padding, 2), each(stride, 2)
@@ -227,11 +227,11 @@ def unfold(input: Tensor, kernel_size: Ints, dilation: Ints = 1, padding: Ints =
         if min(values) < least:
             bound = "non-negative" if name == "padding" else "greater than zero"
             prefix = "pad" if name == "padding" else name
-            raise RuntimeError(f"{name} should be {bound}, but got {prefix}_height: {values[0]} {prefix}_width: {values[1]}")
+            raise CallError(f"{name} should be {bound}, but got {prefix}_height: {values[0]} {prefix}_width: {values[1]}")
     x = pad(x, (p[1], p[1], p[0], p[0])) if any(p) else x
     sizes = [(n - d[i] * (k[i] - 1) - 1) // s[i] + 1 for i, n in enumerate(x._type.shape[2:])]
     if min(sizes) < 1:
-        raise RuntimeError(
+        raise CallError(
             f"Given input with spatial size {list(input._type.shape[-2:])}, the windows {list(k)} do not fit: output is too small"
         )
     rows, columns = ([slice(at * d[i], at * d[i] + (sizes[i] - 1) * s[i] + 1, s[i]) for at in range(k[i])] for i in (0, 1))
@@ -245,18 +245,18 @@ def fold(
 ) -> Tensor:  # fmt: skip
     """Add columns up where their windows were: [n, c * kh * kw, windows] -> [n, c, h, w]."""
     if input.ndim not in (2, 3):
-        raise RuntimeError(f"Input Error: Only unbatched (2D) or batched (3D) input Tensors are supported (got {input.ndim}D)")
+        raise CallError(f"Input Error: Only unbatched (2D) or batched (3D) input Tensors are supported (got {input.ndim}D)")
     size, k, d, p, s = (each(v, 2) for v in (output_size, kernel_size, dilation, padding, stride))
     counts = [(size[i] + 2 * p[i] - d[i] * (k[i] - 1) - 1) // s[i] + 1 for i in (0, 1)]
     x = input if input.ndim == 3 else input.unsqueeze(0)
     n, width, windows = x._type.shape
     if width % (k[0] * k[1]):
-        raise RuntimeError(
+        raise CallError(
             "Expected size of input's dimension 1 to be divisible by the product of kernel_size, but got input.size(1)="
             f"{width} and kernel_size={k}."
         )
     if windows != counts[0] * counts[1]:
-        raise RuntimeError(
+        raise CallError(
             f"Given output_size={size}, kernel_size={k}, dilation={d}, padding={p}, stride={s}, expected size of input's dimension 2 to "
             f"match the calculated number of sliding blocks {counts[0]} * {counts[1]} = {counts[0] * counts[1]}, but got "
             f"input.size(2)={windows}."

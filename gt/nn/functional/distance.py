@@ -10,6 +10,7 @@ import numpy as np
 from gt.functions import pointwise, reduce
 from gt.functions.create import from_numpy
 from gt.functions.promote import broadcast
+from gt.ir.types import CallError
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
@@ -52,9 +53,9 @@ def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6,
 def pdist(input: Tensor, p: float = 2.0) -> Tensor:
     """Give the p-norm distances between every two rows of a matrix, as a vector."""
     if input.ndim != 2:
-        raise RuntimeError(f"pdist only supports 2D tensors, got: {input.ndim}D")
+        raise CallError(f"pdist only supports 2D tensors, got: {input.ndim}D")
     if p < 0:
-        raise RuntimeError("pdist only supports non-negative p values")
+        raise CallError("pdist only supports non-negative p values")
     first, second = np.triu_indices(input._type.shape[0], 1)
     return vector_norm(input.index_select(0, from_numpy(first)) - input.index_select(0, from_numpy(second)), p, 1)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from gt.functions import create
 from gt.functions.promote import operand
 from gt.ir.ops import OPS
-from gt.ir.types import int64
+from gt.ir.types import CallError, int64
 from gt.nn.functional.activation import written
 from gt.random import draw
 from gt.trace import record
@@ -38,7 +38,7 @@ def _channels(input: Tensor, p: float, training: bool, inplace: bool, name: str,
     """Drop whole channels: dim 1, or dim 0 of an input without a batch."""
     _check(p)
     if input.ndim not in ranks:
-        raise RuntimeError(f"{name}: Expected {' or '.join(f'{r}D' for r in ranks)} input, but received a {input.ndim}D input.")
+        raise CallError(f"{name}: Expected {' or '.join(f'{r}D' for r in ranks)} input, but received a {input.ndim}D input.")
     if not training or not p:
         return input
     lead = 2 if input.ndim == ranks[-1] else 1
@@ -81,7 +81,7 @@ def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace
 def feature_alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
     """Set whole channels (dim 1) to selu's lower limit, keeping mean 0 and variance 1."""
     if input.ndim < 2 and training and 0 < p < 1:
-        raise RuntimeError("Feature dropout requires at least 2 dimensions in the input")
+        raise CallError("Feature dropout requires at least 2 dimensions in the input")
     shape = (*input._type.shape[:2], *(1,) * (input.ndim - 2))
     return _alpha(input, p, training, inplace, shape)
 

@@ -11,7 +11,7 @@ from gt.functions.counting import searchsorted
 from gt.functions.promote import cast
 from gt.grad_mode import no_grad
 from gt.ir.ops import OPS
-from gt.ir.types import ShapeError, bool_, int64, scalar_type
+from gt.ir.types import CallError, ShapeError, bool_, int64, scalar_type
 from gt.trace import record, state
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
             f"mat1 and mat2 shapes cannot be multiplied ({rows}x{x.shape[-1]} and {w.shape[-1]}x{w.shape[0]})"
         )
     if x.dtype is not w.dtype:
-        raise RuntimeError(f"mat1 and mat2 must have the same dtype, but got {scalar_type(x.dtype)} and {scalar_type(w.dtype)}")
+        raise CallError(f"mat1 and mat2 must have the same dtype, but got {scalar_type(x.dtype)} and {scalar_type(w.dtype)}")
     return record(LINEAR, (input, weight) if bias is None else (input, weight, bias))
 
 
@@ -61,7 +61,7 @@ def embedding(
 ) -> Tensor:  # fmt: skip
     """Give rows of ``weight`` by index: [...] of [v, d] -> [..., d]. The row ``padding_idx`` gets no gradient."""
     if input.dtype.kind not in "iu":
-        raise RuntimeError(
+        raise CallError(
             "Expected tensor for argument #1 'indices' to have one of the following scalar types: Long, Int; but got "
             f"gt.{scalar_type(input.dtype)}Tensor instead (while checking arguments for embedding)"
         )

@@ -10,7 +10,7 @@ from gt.functions import pointwise, reduce
 from gt.functions.promote import binary
 from gt.handle import Handle
 from gt.ir.ops import OPS
-from gt.ir.types import ShapeError, broadcast_shapes
+from gt.ir.types import CallError, ShapeError, broadcast_shapes
 from gt.nn.functional.activation import logsigmoid
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def smooth_l1_loss(
     """Give the squared difference / (2 beta) below ``beta``, the absolute one - beta / 2 above."""
     _pair("smooth_l1_loss", input, target)
     if beta < 0:
-        raise RuntimeError("smooth_l1_loss does not support negative values for beta.")
+        raise CallError("smooth_l1_loss does not support negative values for beta.")
     d = pointwise.abs(input - target)
     loss = d if beta == 0 else pointwise.where(d < beta, pointwise.square(d) * (0.5 / beta), d - 0.5 * beta)
     return reduced(loss, legacy(size_average, reduce, reduction))
@@ -100,7 +100,7 @@ def huber_loss(input: Tensor, target: Tensor, reduction: str = "mean", delta: fl
     """Give half the squared difference below ``delta``, delta * (difference - delta / 2) above."""
     _pair("huber_loss", input, target)
     if delta <= 0:
-        raise RuntimeError("huber_loss does not support non-positive values for delta.")
+        raise CallError("huber_loss does not support non-positive values for delta.")
     d = pointwise.abs(input - target)
     return _weighted(pointwise.where(d <= delta, pointwise.square(d) * 0.5, (d - 0.5 * delta) * delta), weight, reduction)
 
@@ -116,7 +116,7 @@ def binary_cross_entropy(
             "Please ensure they have the same size."
         )
     if input.dtype is not target.dtype:
-        raise RuntimeError(f"Found dtype {target.dtype.name} but expected {input.dtype.name}")
+        raise CallError(f"Found dtype {target.dtype.name} but expected {input.dtype.name}")
     log = lambda p: p.clamp(1e-43, math.inf).log().clamp(-100.0, math.inf)  # noqa: E731
     loss = (target - 1) * log(1 - input) - target * log(input)
     return reduced(loss if weight is None else loss * weight, legacy(size_average, reduce, reduction))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gt.functions import pointwise, reduce
+from gt.ir.types import CallError
 from gt.nn.functional.distance import pairwise_distance
 from gt.nn.functional.loss import legacy, reduced
 
@@ -27,7 +28,7 @@ def margin_ranking_loss(
 ) -> Tensor:  # fmt: skip
     """Give max(0, -target * (input1 - input2) + margin)."""
     if not input1.ndim == input2.ndim == target.ndim:
-        raise RuntimeError(
+        raise CallError(
             f"margin_ranking_loss : All input tensors should have same dimension but got sizes: input1: {input1.shape}, "
             f"input2: {input2.shape}, target: {target.shape} "
         )
@@ -53,9 +54,9 @@ def cosine_embedding_loss(
 ) -> Tensor:  # fmt: skip
     """Give 1 - cos where target is 1, and max(0, cos - margin) where it is -1."""
     if target.ndim not in (0, 1):
-        raise RuntimeError("0D or 1D target tensor expected, multi-target not supported")
+        raise CallError("0D or 1D target tensor expected, multi-target not supported")
     if input1.ndim != target.ndim + 1 or input2.ndim != target.ndim + 1:
-        raise RuntimeError(
+        raise CallError(
             f"{target.ndim}D target tensor expects {target.ndim + 1}D input tensors, but found inputs with sizes {list(input1.shape)} and "
             f"{list(input2.shape)}."
         )
@@ -94,7 +95,7 @@ def _triplet(
     reduction: str,
 ) -> Tensor:
     if not anchor.ndim == positive.ndim == negative.ndim:
-        raise RuntimeError(
+        raise CallError(
             f"The anchor, positive, and negative tensors are expected to have the same number of dimensions, but got: anchor "
             f"{anchor.ndim}D, positive {positive.ndim}D, and negative {negative.ndim}D inputs"
         )

@@ -9,7 +9,7 @@ from gt.autograd import no_grad
 from gt.functions import create, reduce
 from gt.functions.promote import cast
 from gt.ir.ops import OPS
-from gt.ir.types import KindError, ShapeError, float32, scalar_type
+from gt.ir.types import CallError, KindError, ShapeError, float32, scalar_type
 from gt.nn.functional.padding import pad
 from gt.trace import record
 
@@ -36,7 +36,7 @@ def _common(input: Tensor, *params: Tensor | None) -> Tensor:
 def _shape(input: Tensor, normalized_shape: Any) -> tuple[int, ...]:
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(int(n) for n in normalized_shape)
     if not shape:
-        raise RuntimeError(
+        raise CallError(
             "Expected normalized_shape to be at least 1-dimensional, i.e., containing at least one element, but got normalized_shape = []"
         )
     if input.ndim < len(shape) or input._type.shape[input.ndim - len(shape) :] != shape:
@@ -82,10 +82,10 @@ def group_norm(
 ) -> Tensor:
     """Normalise each group of channels (dim 1) of each example, then scale and shift by channel."""
     if input.ndim < 2:
-        raise RuntimeError(f"Expected at least 2 dimensions for input tensor but received {input.ndim}")
+        raise CallError(f"Expected at least 2 dimensions for input tensor but received {input.ndim}")
     channels = input._type.shape[1]
     if num_groups <= 0:
-        raise RuntimeError(f"Expected num groups to be greater than 0, got {num_groups}")
+        raise CallError(f"Expected num groups to be greater than 0, got {num_groups}")
     if channels % num_groups:
         raise ShapeError(
             f"Expected number of channels in input to be divisible by num_groups, but got input of shape {list(input._type.shape)} and "
@@ -123,20 +123,20 @@ def batch_norm(
     """
     _both_or_neither(running_mean, running_var)
     if input.ndim < 2:
-        raise RuntimeError(f"batch_norm: expected at least 2 dimensions, got {list(input._type.shape)}")
+        raise CallError(f"batch_norm: expected at least 2 dimensions, got {list(input._type.shape)}")
     if eps <= 0:
         raise ValueError(f"batch_norm eps must be positive, but got {eps}")
     channels = input._type.shape[1]
     for name, p in (("running_mean", running_mean), ("running_var", running_var), ("weight", weight), ("bias", bias)):
         if p is not None and p.numel() != channels:
-            raise RuntimeError(f"{name} should contain {channels} elements not {p.numel()}")
+            raise CallError(f"{name} should contain {channels} elements not {p.numel()}")
     if training:
         _one_value(input, channels, input.numel())
     x = _common(input, weight, bias, running_mean)
     w, b = _affine(x, (channels,), weight, bias)
     if not training:
         if running_mean is None or running_var is None:
-            raise RuntimeError("Expected running_mean and running_var to be defined when training=False")
+            raise CallError("Expected running_mean and running_var to be defined when training=False")
         scale = (cast(running_var, x.dtype) + eps).rsqrt() * w
         return cast((x - _channels(x, cast(running_mean, x.dtype))) * _channels(x, scale) + _channels(x, b), input.dtype)
     out, mean, variance = record(BATCH_NORM, (x, w, b), (("eps", float(eps)),))
@@ -163,7 +163,7 @@ def instance_norm(
     _both_or_neither(running_mean, running_var)
     if not use_input_stats:
         if running_mean is None or running_var is None:
-            raise RuntimeError("Expected running_mean and running_var to be defined when use_input_stats=False")
+            raise CallError("Expected running_mean and running_var to be defined when use_input_stats=False")
         return batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
     count = math.prod(input._type.shape[2:])
     if count == 1:

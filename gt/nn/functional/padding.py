@@ -9,7 +9,7 @@ from gt.functions.numeric import complex as complex_
 from gt.functions.numeric import imag, real
 from gt.functions.shape import cat
 from gt.ir.ops import OPS
-from gt.ir.types import Scalar
+from gt.ir.types import CallError, Scalar
 from gt.trace import record
 
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
     """
     sizes = [int(p) for p in pad]
     if len(sizes) % 2:
-        raise RuntimeError(f"Padding length must be divisible by 2, but got {len(sizes)}")
+        raise CallError(f"Padding length must be divisible by 2, but got {len(sizes)}")
     if len(sizes) // 2 > input.ndim:
-        raise RuntimeError(
+        raise CallError(
             f"Padding length should be less than or equal to two times the input dimension but got padding length {len(sizes)} and "
             f"input of dimension {input.ndim}"
         )
@@ -57,7 +57,7 @@ def _constant(input: Tensor, pairs: list[tuple[int, int]], value: Any) -> Tensor
     shape = input._type.shape
     for d, (low, high) in enumerate(each):
         if shape[d] + low + high < 0:
-            raise RuntimeError(
+            raise CallError(
                 f"The input size {shape[d]}, plus negative padding {low} and {high} resulted in a negative output size, which is invalid."
             )
     if any(low < 0 or high < 0 for low, high in each):
@@ -80,12 +80,12 @@ def _edge(x: Tensor, dim: int, low: int, high: int, mode: str) -> Tensor:
         x = x.narrow(dim, max(-low, 0), size - max(-low, 0) - max(-high, 0))
         low, high, size = max(low, 0), max(high, 0), x._type.shape[dim]
     if mode == "reflect" and max(low, high) >= size:
-        raise RuntimeError(
+        raise CallError(
             f"Argument #4: Padding size should be less than the corresponding input dimension, but got: padding ({low}, {high}) at "
             f"dimension {dim} of input {list(x._type.shape)}"
         )
     if mode == "circular" and max(low, high) > size:
-        raise RuntimeError("Padding value causes wrapping around more than once.")
+        raise CallError("Padding value causes wrapping around more than once.")
     before = after = None
     if mode == "reflect":
         before = x.narrow(dim, 1, low).flip(dim) if low else None

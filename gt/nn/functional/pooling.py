@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gt.functions import create, linalg, pointwise, reduce
 from gt.functions.promote import cast
 from gt.ir.ops import OPS
-from gt.ir.types import int64
+from gt.ir.types import CallError, int64
 from gt.trace import record
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def each(value: Any, dims: int, name: str) -> tuple[int, ...]:
     if len(out) == 1:
         return out * dims
     if len(out) != dims:
-        raise RuntimeError(f"{name} must either be a single int, or a tuple of {dims} ints")
+        raise CallError(f"{name} must either be a single int, or a tuple of {dims} ints")
     return out
 
 
@@ -56,10 +56,10 @@ def _windows(dims: int, kernel: Any, stride: Any, padding: Any, ceil_mode: bool,
     p = each(padding, dims, "padding")
     if min(k) <= 0:
         what = "kernel_size must be greater than zero" if dims == 1 else "kernel size should be greater than zero"
-        raise RuntimeError(f"{name}: {what}, but got {min(k)}")
+        raise CallError(f"{name}: {what}, but got {min(k)}")
     if min(s) <= 0:
         what = "stride should not be zero" if 0 in s and dims > 1 else "stride must be greater than zero"
-        raise RuntimeError(f"{name}: {what}, but got {min(s)}")
+        raise CallError(f"{name}: {what}, but got {min(s)}")
     return {"kernel": lead + k, "stride": lead + s, "padding": (0,) * (2 - dims) + p, "ceil_mode": bool(ceil_mode)}
 
 
@@ -67,10 +67,10 @@ def check_padding(kernel: Sequence[int], padding: Sequence[int], dilation: Seque
     """Raise if a window could lie in the padding alone."""
     for p in padding:
         if p < 0:
-            raise RuntimeError(f"pad must be non-negative, but got pad: {p}")
+            raise CallError(f"pad must be non-negative, but got pad: {p}")
     for p, k, d in zip(padding, kernel, dilation, strict=True):
         if p > ((k - 1) * d + 1) // 2:
-            raise RuntimeError(
+            raise CallError(
                 f"pad should be at most half of effective kernel size, but got pad={p}, kernel_size={k} and dilation={d}"
             )
 
@@ -83,7 +83,7 @@ def _max_pool(
     attrs = _windows(dims, kernel, stride, padding, ceil_mode, name)
     d = (1,) * (2 - dims) + each(dilation, dims, "dilation")
     if min(d) <= 0:
-        raise RuntimeError(f"dilation {'must' if dims == 1 else 'should'} be greater than zero, but got {min(d)}")
+        raise CallError(f"dilation {'must' if dims == 1 else 'should'} be greater than zero, but got {min(d)}")
     check_padding(attrs["kernel"], attrs["padding"], d)
     if 0 in input._type.shape[-dims - 1 :]:
         raise _refused(input, dims, name)
@@ -126,7 +126,7 @@ def _avg_pool(
     if 0 in input._type.shape[-dims - 1 :]:
         raise _refused(input, dims, name)
     if divisor == 0:
-        raise RuntimeError("divisor must be not zero")
+        raise CallError("divisor must be not zero")
     if divisor is None:
         out = record(AVG_POOL, (x,), (*attrs.items(), ("count_include_pad", bool(count_include_pad))))
     else:  # the sum of a window is its average times what it was divided by
@@ -198,11 +198,11 @@ def _targets(input: Tensor, output_size: Any, dims: int, name: str) -> tuple[int
         )
     wanted = (output_size,) * dims if output_size is None or isinstance(output_size, int) else tuple(output_size)
     if len(wanted) != dims:
-        raise RuntimeError(
+        raise CallError(
             f"{name}: " + ("'output_size' should contain one int" if dims == 1 else f"output_size must be {dims}") + f", got {len(wanted)}"
         )
     if any(w is not None and w < 0 for w in wanted):
-        raise RuntimeError(f"{name}: elements of output_size must be greater than or equal to 0, got {list(wanted)}")
+        raise CallError(f"{name}: elements of output_size must be greater than or equal to 0, got {list(wanted)}")
     sizes = input._type.shape[-dims:]
     return tuple(n if w is None else int(w) for n, w in zip(sizes, wanted, strict=True))
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gt.functions import create, linalg
 from gt.functions.promote import cast
-from gt.ir.types import DType, float32, float64, int64
+from gt.ir.types import CallError, DType, float32, float64, int64
 from gt.nn.functional.pooling import adaptive_avg
 
 if TYPE_CHECKING:
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 def _check_shuffle(name: str, input: Tensor, least: int, argument: str, factor: int) -> None:
     if input.ndim < least:
-        raise RuntimeError(f"{name} expects input to have at least {least} dimensions, but got input with {input.ndim} dimension(s)")
+        raise CallError(f"{name} expects input to have at least {least} dimensions, but got input with {input.ndim} dimension(s)")
     if factor <= 0:
-        raise RuntimeError(f"{name} expects a positive {argument}, but got {factor}")
+        raise CallError(f"{name} expects a positive {argument}, but got {factor}")
 
 
 def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
@@ -28,7 +28,7 @@ def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
     _check_shuffle("pixel_shuffle", input, 3, "upscale_factor", r)
     *lead, channels, h, w = input._type.shape
     if channels % (r * r):
-        raise RuntimeError(
+        raise CallError(
             f"pixel_shuffle expects its input's 'channel' dimension to be divisible by the square of upscale_factor, but "
             f"input.size(-3)={channels} is not divisible by {r * r}"
         )
@@ -43,7 +43,7 @@ def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
     _check_shuffle("pixel_unshuffle", input, 3, "downscale_factor", r)
     *lead, c, h, w = input._type.shape
     if h % r or w % r:
-        raise RuntimeError(f"pixel_unshuffle expects height and width to be divisible by downscale_factor, but got {h}x{w} and {r}")
+        raise CallError(f"pixel_unshuffle expects height and width to be divisible by downscale_factor, but got {h}x{w} and {r}")
     n = len(lead)
     apart = input.reshape(*lead, c, h // r, r, w // r, r)
     return apart.permute(*range(n), n, n + 2, n + 4, n + 1, n + 3).reshape(*lead, c * r * r, h // r, w // r)
@@ -52,12 +52,12 @@ def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
 def channel_shuffle(input: Tensor, groups: int) -> Tensor:
     """Interleave the channels (dim 1) of ``groups`` groups."""
     if groups <= 0:
-        raise RuntimeError(f"Number of groups to divide channels in must be positive. Value of groups:{groups}")
+        raise CallError(f"Number of groups to divide channels in must be positive. Value of groups:{groups}")
     if input.ndim < 3:
-        raise RuntimeError(f"channel_shuffle expects input with > 2 dims, but got input with sizes {list(input._type.shape)}")
+        raise CallError(f"channel_shuffle expects input with > 2 dims, but got input with sizes {list(input._type.shape)}")
     n, c, *rest = input._type.shape
     if c % groups:
-        raise RuntimeError("Number of channels must be divisible by groups. Got " + f"{c} channels and {groups} groups.")
+        raise CallError("Number of channels must be divisible by groups. Got " + f"{c} channels and {groups} groups.")
     return input.reshape(n, groups, c // groups, *rest).transpose(1, 2).reshape(n, c, *rest)
 
 

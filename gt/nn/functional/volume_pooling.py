@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from gt.functions import pointwise
 from gt.functions.promote import cast
+from gt.ir.types import CallError
 from gt.nn.functional.pooling import (
     Ints,
     adaptive_avg,
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 def _volumes(input: Tensor, name: str) -> Tensor:
     """Give the input as [n * c, d, h, w]."""
     if input.ndim not in (4, 5):
-        raise RuntimeError(f"{name}: non-empty 4D or 5D (batch mode) tensor expected for input, but got {list(input._type.shape)}")
+        raise CallError(f"{name}: non-empty 4D or 5D (batch mode) tensor expected for input, but got {list(input._type.shape)}")
     return input.flatten(0, -4)
 
 
@@ -44,7 +45,7 @@ def max_pool3d(
     (kd, *k), (sd, *s), (pd, *p), (dd, *d) = _geometry(kernel_size, stride, padding, dilation)
     check_padding((kd, *k), (pd, *p), (dd, *d))
     if 0 in input._type.shape[-4:]:
-        raise RuntimeError(f"max_pool3d: Expected input's non-batch dimensions to have positive length, got {list(input._type.shape)}")
+        raise CallError(f"max_pool3d: Expected input's non-batch dimensions to have positive length, got {list(input._type.shape)}")
     flat, at = max_pool2d(x, k, s, p, d, ceil_mode, True)  # [n * c, d, h', w']
     h, w = flat._type.shape[-2:]
     deep = flat.flatten(2).transpose(1, 2)
@@ -65,7 +66,7 @@ def avg_pool3d(
     """Give the average of each window: [n, c, d, h, w] -> [n, c, d', h', w']."""
     x = _volumes(input, "avg_pool3d")
     if divisor_override == 0:
-        raise RuntimeError("divisor must be not zero")
+        raise CallError("divisor must be not zero")
     k, s, p, _ = _geometry(kernel_size, stride, padding)
     flat = avg_pool2d(x, k[1:], s[1:], p[1:], ceil_mode, divisor_override=1)  # the sums of windows
     h, w = flat._type.shape[-2:]
@@ -102,7 +103,7 @@ def _unpool(
     dims: int, input: Tensor, indices: Tensor, kernel: Any, stride: Any, padding: Any, output_size: Any
 ) -> Tensor:  # fmt: skip
     if input._type.shape != indices._type.shape:
-        raise RuntimeError(
+        raise CallError(
             f"Expected shape of indices to be same as that of the input tensor ({list(input._type.shape)}) but got indices tensor "
             f"with shape: {list(indices._type.shape)}"
         )
