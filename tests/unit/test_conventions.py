@@ -260,11 +260,11 @@ def test_constants_and_dtype_properties() -> None:
     assert str(gt.iinfo(gt.int64)) == str(torch.iinfo(torch.int64))
 
 
-def test_scripts_that_ask_for_devices_go_on_without() -> None:
+def test_scripts_that_ask_for_devices_go_on_without(monkeypatch: pytest.MonkeyPatch) -> None:
     device = gt.device("cuda" if gt.cuda.is_available() else "cpu")
     gt.cuda.manual_seed_all(3)
     gt.set_default_device(device)
-    gt.backends.cudnn.benchmark = True
+    monkeypatch.setattr(gt.backends.cudnn, "benchmark", True)
     assert gt.ones(2, device=device).device == gt.get_default_device() and gt.cuda.device_count() == 0
 
 
