@@ -180,7 +180,7 @@ def _lower(
     seconds: float,
 ) -> tuple[list[Lowered], BaseException | None]:
     """Give every distinct graph of the source, lowered, and the error the script ended with, if it did."""
-    from gt.compiling import lower, read_gtir, workers_of
+    from gt.compiling import lower, read_gtir
     from gt.config import ConfigError, get_config, load_config
     from gt.ir.text import ParseError
     from gt.ir.verify import VerifyError
@@ -197,8 +197,8 @@ def _lower(
         if source.suffix == ".gtir":
             if arguments:
                 raise click.UsageError("a .gtir file takes no arguments")
-            graph = read_gtir(source)
-            return [lower(graph, Cluster(tuple(range(workers or workers_of(graph) or 1))), steps)], None
+            graph, noted = read_gtir(source)
+            return [lower(graph, Cluster(tuple(range(workers or noted))), steps)], None
     except (ConfigError, PipelineError, OSError) as error:
         raise click.ClickException(str(error)) from error
     except (ParseError, VerifyError, UnicodeDecodeError) as error:

@@ -7,6 +7,7 @@ Must not know: the command line. Next: ``capture`` (runs a script), ``gt.ir.text
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,7 @@ from gt.passes.pipeline import DEFAULT, Context, Pipeline
 from gt.passes.plan import Cluster
 
 MANY = 64  # workers: beyond, one program for each role is shown, and graphs are verified at both ends only
+_WORKERS = re.compile(r"^; workers: ([1-9]\d*)$", re.MULTILINE)  # what a dump notes for reading it again
 FORMATS = {"text": "gtir", "json": "json", "dot": "dot"}
 
 
@@ -124,17 +126,17 @@ def lower(graph: Graph, cluster: Cluster, pipeline: Pipeline = DEFAULT, runs: in
     )  # fmt: skip
 
 
-def read_gtir(path: Path) -> Graph:
-    """Read a dumped graph. Errors: ParseError, VerifyError, OSError."""
-    graph = parse_graph(path.read_text(encoding="utf-8"))
+def read_gtir(path: Path) -> tuple[Graph, int]:
+    """Read a dumped graph, and for how many workers it was dumped or, if that is not noted, which its placements name.
+
+    Errors: ParseError, VerifyError, OSError.
+    """
+    text = path.read_text(encoding="utf-8")
+    graph = parse_graph(text)
     verify(graph)
-    return graph
-
-
-def workers_of(graph: Graph) -> int:
-    """Give how many workers a graph's placements name, 0 if none."""
+    noted = _WORKERS.search(text)
     meshes = [v.type.sharding.mesh for v in graph.values if v.type.sharding is not None]
-    return max((max(m.workers) + 1 for m in meshes), default=0)
+    return graph, int(noted[1]) if noted else max((max(m.workers) + 1 for m in meshes), default=1)
 
 
 # -- showing
@@ -185,7 +187,7 @@ def _pieces(one: Lowered, selection: Selection, form: str) -> Iterator[tuple[str
     """Give file name, title and text of each chosen step and program."""
     for number, step in selection.steps(one):
         text = {
-            "text": lambda g: print_graph(g, locations=True),
+            "text": lambda g: print_graph(g, locations=True).replace("\n", f"\n; workers: {one.num_workers}\n", 1),
             "json": lambda g: json.dumps(to_json(g), indent=1) + "\n",
             "dot": to_dot,
         }[form](step.graph)
@@ -243,5 +245,5 @@ def _quoted(*lines: str) -> str:
 
 
 __all__ = [
-    "FORMATS", "Lowered", "Selection", "Step", "lower", "read_gtir", "render", "summary", "workers_of", "write",
+    "FORMATS", "Lowered", "Selection", "Step", "lower", "read_gtir", "render", "summary", "write",
 ]  # fmt: skip

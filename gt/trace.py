@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 MAX_DEAD, LARGE = 256, 1 << 20  # when the memory of dropped tensors is given back before the next run
 MAX_PENDING = 4096  # entries; longer chains flush themselves in equal pieces, so that their keys recur
+MAX_KEPT = 1 << 28  # bytes of values that only pending work keeps alive, as a loop that never reads does with its batches
 
 
 class Rule:
@@ -181,7 +182,7 @@ class Trace:
     __slots__ = (
         "code", "where", "handles", "size", "inputs", "input_ids", "scalars", "scalar_ids", "leaves", "links", "marks",
         "freed", "overwritten", "edge", "sealed", "lock", "number", "saved", "names", "hooks", "hooked", "custom",
-        "stop", "session", "tracked", "types", "failed", "busy", "held", "recorder",
+        "stop", "weighed", "session", "tracked", "types", "failed", "busy", "held", "recorder",
         "__weakref__",
     )  # fmt: skip
     _numbers = itertools.count()
@@ -215,6 +216,7 @@ class Trace:
         self.hooked: dict[int, dict[int, Any]] = {}  # value id -> the gradient hooks of its tensor
         self.custom: dict[int, Any] = {}  # entry -> the autograd.Function context whose backward it is
         self.stop = MAX_PENDING  # the size at which the next op flushes first; negative: at once
+        self.weighed = MAX_KEPT  # bytes of inputs at which to look how many of them only this trace keeps
         self.types: list[TensorType] | None = None  # by value; made when asked
         self.tracked: bytearray | None = None  # by value: whether gradients flow to it; computed when asked
         self.session: Session | None = None
@@ -241,6 +243,9 @@ class Trace:
         if index is None:
             self.inputs.append(buffer)
             self.input_ids[buffer.id] = index = self.append_leaf(_leaf_rule("input", buffer.type))
+            self.weighed -= buffer.type.nbytes
+            if self.weighed < 0:
+                self.weigh()
             if tensor._name:
                 self.names[index] = tensor._name
         if tensor._rg and index not in self.leaves and index not in self.links:
@@ -266,6 +271,21 @@ class Trace:
         self.code.append((_scalar_rules[number._type].id, ()))
         self.size = index + 1
         return index
+
+    def weigh(self) -> None:
+        """Flush before the next op if too much memory is kept by nothing but this trace, else look again after as much more."""
+        alive: list[Tensor] = []
+        t: Tensor | None = None
+        while self.handles:  # those of dropped tensors hold what they are views of
+            t = self.handles.pop()
+            if sys.getrefcount(t) > 2:
+                alive.append(t)
+        self.handles = alive[::-1]
+        t = None
+        kept = sum(b.type.nbytes for b in self.inputs if sys.getrefcount(b) <= 3)  # ``inputs``, ``b`` and the call
+        if kept > MAX_KEPT:
+            self.stop = -1
+        self.weighed = MAX_KEPT
 
     def mend(self) -> None:
         """Forget what an interrupted recording left half done: what is in ``code`` counts, and everything else follows it."""
@@ -369,11 +389,19 @@ def current() -> Trace:
         if trace.held and not trace.sealed:
             return trace
         if not trace.sealed:
-            _flush(trace, "the edge after optimizer.step()" if trace.edge else f"more than {MAX_PENDING} pending ops")
+            _flush(trace, _why_full(trace))
         elif state.trace is trace:
             state.trace = new_trace()
         return state.trace
     return trace
+
+
+def _why_full(trace: Trace) -> str:
+    if trace.edge:
+        return "the edge after optimizer.step()"
+    if trace.size >= MAX_PENDING:
+        return f"more than {MAX_PENDING} pending ops"
+    return f"more than {MAX_KEPT >> 20} MiB kept by pending work alone"
 
 
 def hold() -> Trace:

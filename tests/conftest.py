@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 # Before anything imports NumPy or torch; child processes inherit it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -43,8 +44,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--update-golden") and os.environ.get("CI"):
         raise pytest.UsageError("--update-golden is refused in CI: golden files change only with a person looking")
-    if config.getoption("--hypothesis-seed") is None and not hasattr(config, "workerinput"):
-        hypothesis.core.global_force_seed = random.SystemRandom().getrandbits(32)
+    if config.getoption("--hypothesis-seed") is None:
+        given = getattr(config, "workerinput", {})  # from the process that hands tests out, if this is not it
+        hypothesis.core.global_force_seed = given.get("hypothesis_seed", random.SystemRandom().getrandbits(32))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    node.workerinput["hypothesis_seed"] = hypothesis.core.global_force_seed
 
 
 def pytest_report_header() -> str:

@@ -38,6 +38,7 @@ _TOKENS = re.compile(
     | (?P<punct>[()\[\]{{}},:=+*])""",
     re.VERBOSE | re.ASCII,
 )
+_REMARK = re.compile(r"[ \t]*; ([^\n]*)")
 _NAME = re.compile(rf"%(?:(\d+)|({_STRING})|([^#]+))(?:#\d+)?")
 _WORDS: dict[str, AttrValue] = {"none": None, "true": True, "false": False, "inf": float("inf"), "nan": float("nan")}
 
@@ -296,7 +297,13 @@ class _Parser:
                 self.at -= 1
                 self.fail(f"location {ref} is not in the table")
             loc = self.locations[ref]
-        return Node(OPS[op_name], tuple(inputs), outputs, tuple(attrs), loc, signal, taped)
+        return Node(OPS[op_name], tuple(inputs), outputs, tuple(attrs), loc, signal, taped, self.remark())
+
+    def remark(self) -> str:
+        """Give the comment at the end of a node's line: the reason of what a pass inserted."""
+        last = self.tokens[self.at - 1]
+        found = _REMARK.match(self.text, last.at + len(last.text))
+        return found[1] if found else ""
 
     def argument(self) -> Value | tuple[str, AttrValue]:
         if self.peek.kind == "value":

@@ -179,7 +179,7 @@ def test_digits_compiles_for_four_workers(tmp_path: Path) -> None:
     assert "digits.py:" in out
     for captured in tmp_path.rglob("00-captured.gtir"):
         again = tmp_path / "again" / captured.parent.name
-        ok("compile", captured, "--workers", 4, "--stage", "programs", "-o", again)
+        ok("compile", captured, "--stage", "programs", "-o", again)
         for path in again.rglob("worker-*.txt"):
             assert path.read_text() == programs[captured.parent / path.name]
 
@@ -230,10 +230,9 @@ def test_a_dump_of_any_stage_gives_the_same_programs(row_sum: Path, tmp_path: Pa
     assert {p.stem.split("-")[1] for p in dumps} >= {"captured", "propagate_sharding", "insert_collectives", "localize"}
 
     def programs(folder: Path) -> list[str]:
-        texts = [p.read_text() for p in sorted(folder.rglob("worker-*.txt"))]
-        return ["\n".join(line.partition(";")[0].rstrip() for line in text.splitlines()) for text in texts]
+        return [p.read_text() for p in sorted(folder.rglob("worker-*.txt"))]
 
-    for dump in (p for p in dumps if p.stem.split("-")[1] in ("propagate_sharding", "insert_collectives", "localize")):
+    for dump in dumps:
         again = tmp_path / dump.stem
-        ok("compile", dump, "--workers", 4, "--dump-ir", "-o", again)
+        ok("compile", dump, "--dump-ir", "-o", again)
         assert programs(again) == programs(first), dump.name

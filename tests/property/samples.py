@@ -324,6 +324,12 @@ def _alias(rng: Rng) -> Iterator[Sample]:
         yield Sample((values(rng, s, float64),), (float64,), gradient=False)
 
 
+@samples("graft")
+def _graft(rng: Rng) -> Iterator[Sample]:
+    for s in SHAPES:  # gradients pass to the first operand, values from the second: not what differences give
+        yield Sample((values(rng, s, float64), values(rng, s, float64)), (float64,) * 2, gradient=False)
+
+
 @samples("fence")
 def _fence(rng: Rng) -> Iterator[Sample]:
     for s, t in (((), ()), ((2, 3), (2, 3)), ((4, 2), (4, 5, 2)), ((6,), ()), ((), (4,)), ((1, 4), (2, 4)), ((0, 2), (3,))):

@@ -287,3 +287,21 @@ def test_a_thread_that_reads_does_not_disturb_one_that_records():
             reader.join()
         sys.setswitchinterval(before)
     assert wrong == [] and base[1].tolist() == [150.0] * 4
+
+
+@pytest.mark.parametrize("view", [False, True])
+def test_batches_of_a_loop_that_never_reads_are_given_back(monkeypatch, view):
+    monkeypatch.setattr(sys.modules["gt.trace"], "MAX_KEPT", 1 << 20)
+    gt.ones(1).sum().item()  # a new trace, with the new bound
+    before = dict(flush.counters.reasons)
+    total, kept = gt.zeros(()), []
+    for i in range(40):
+        batch = gt.tensor(np.full((128, 256), float(i), dtype=np.float32))  # 128 KiB
+        total = total + (batch.reshape(-1) if view else batch).mean()
+        if i < 6:
+            kept.append(batch)  # held by the caller: flushing would give nothing back
+    flushed = [r for r in flush.counters.reasons if flush.counters.reasons[r] > before.get(r, 0)]
+    assert flushed == ["more than 1 MiB kept by pending work alone"]
+    assert 2 <= flush.counters.reasons[flushed[0]] - before.get(flushed[0], 0) <= 5
+    assert total.item() == sum(range(40))
+    assert [k.mean().item() for k in kept] == list(range(6))

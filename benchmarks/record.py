@@ -1,0 +1,147 @@
+"""Time recording by itself: what ordinary code costs before anything runs.
+
+    python benchmarks/record.py              # about a minute
+    python benchmarks/record.py --profile    # where the time of recording a GPT-2 step goes
+
+GPT-2 124M is recorded at its full size, forward, backward and AdamW; it runs on two tokens between the timings, and its first
+loss is compared with torch's cross entropy on the same logits. Figures are medians; the client shares the machine with the worker,
+so each step is timed while the worker is idle.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import pstats
+import statistics
+import subprocess
+import sys
+import time
+
+import numpy as np
+import torch
+
+import gt
+from examples.models.gpt2 import GPT2, Config
+from gt.nn import functional as F  # noqa: N812
+from gt.trace import settle, state
+
+TOKENS = np.random.default_rng(0).integers(0, 50257, (1, 2))
+
+
+class Step:
+    """A training step of GPT-2 124M."""
+
+    def __init__(self) -> None:
+        gt.manual_seed(0)
+        self.model = GPT2(Config(dropout=0.0))
+        self.optimizer = gt.optim.AdamW(self.model.parameters(), lr=1e-5)
+        self.tokens, self.targets = gt.from_numpy(TOKENS), gt.from_numpy(TOKENS[:, ::-1].copy())
+
+    def __call__(self) -> gt.Tensor:
+        logits = self.model(self.tokens)
+        loss = F.cross_entropy(logits.reshape(-1, 50257), self.targets.reshape(-1))
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return loss
+
+    def check(self) -> None:
+        """Compare a loss with torch's on the same logits."""
+        logits, loss = self.model(self.tokens).numpy(), self().item()
+        want = torch.nn.functional.cross_entropy(torch.from_numpy(logits[0]), torch.from_numpy(TOKENS[0, ::-1].copy())).item()
+        assert abs(loss - want) < 1e-4, f"gt's loss {loss}, torch's {want}"
+
+
+def median(samples: list[float], scale: float) -> float:
+    return statistics.median(samples) * scale
+
+
+def gpt2(rounds: int) -> list[tuple[str, float, str, float]]:
+    step = Step()
+    step.check()
+    forward, whole, flush = [], [], []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        step.model(step.tokens)
+        forward.append(time.perf_counter() - start)
+        ops = len(state.trace.code) - len(state.trace.inputs) - len(state.trace.scalars)
+        gt.ones(1).sum().item()
+        start = time.perf_counter()
+        loss = step()
+        whole.append(time.perf_counter() - start)
+        entries = len(state.trace.code)
+        start = time.perf_counter()
+        settle(state.trace, "a benchmark")
+        flush.append(time.perf_counter() - start)
+        loss.item()
+    return [
+        (f"record one op of GPT-2's forward ({ops} ops)", median(forward, 1e6) / ops, "us", 5),
+        (f"record a GPT-2 124M step ({entries} entries)", median(whole, 1e3), "ms", 2.5),
+        ("hand it over (the flush)", median(flush, 1e3), "ms", float("nan")),
+    ]
+
+
+def chain(rounds: int, count: int = 10_000) -> tuple[str, float, str, float]:
+    x = np.ones((64, 64), dtype=np.float32)
+    ga, ta = gt.from_numpy(x), torch.from_numpy(x)
+
+    def ours() -> np.ndarray:
+        h = ga
+        for _ in range(count):
+            h = h + ga
+        return h.numpy()
+
+    def theirs() -> np.ndarray:
+        h = ta
+        for _ in range(count):
+            h = h + ta
+        return h.numpy()
+
+    np.testing.assert_array_equal(ours(), theirs())
+    pairs = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        ours()
+        middle = time.perf_counter()
+        theirs()
+        pairs.append((middle - start, time.perf_counter() - middle))
+    mine, other = (median([p[i] for p in pairs], 1e3) for i in (0, 1))
+    return (f"{count} adds of 64x64, one read ({mine:.0f} ms; torch {other:.0f} ms)", mine / other, "x torch", 3)
+
+
+def importing(rounds: int = 7) -> tuple[str, float, str, float]:
+    code = "import time; t = time.perf_counter(); import gt; print(time.perf_counter() - t); import sys; assert 'torch' not in sys.modules"
+    times = [float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout) for _ in range(rounds)]
+    return ("import gt, without torch", median(times, 1), "s", 0.3)
+
+
+def profile() -> None:
+    step = Step()
+    step().item()
+    profiler = cProfile.Profile()
+    for _ in range(20):
+        profiler.enable()
+        loss = step()
+        profiler.disable()
+        loss.item()
+    pstats.Stats(profiler).sort_stats("tottime").print_stats(30)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Time recording.")
+    parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--rounds", type=int, default=15)
+    args = parser.parse_args()
+    if args.profile:
+        profile()
+        return
+    rows = [importing(), *gpt2(args.rounds), chain(args.rounds)]
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, gt {gt.__version__}, Python {sys.version.split()[0]}")
+    for name, value, unit, bound in rows:
+        met = "" if bound != bound else f"  <= {bound:g}  {'yes' if value <= bound else 'NO'}"
+        print(f"{value:8.2f} {unit:<8} {name}{met}")
+
+
+if __name__ == "__main__":
+    main()
