@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import copy
 import logging
 import math
 import pickle
+import re
 from collections.abc import Callable
 
 import numpy as np
