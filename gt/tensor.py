@@ -299,7 +299,9 @@ class Tensor(Handle):
     bernoulli = draw.bernoulli
 
     # -- operators
-    __add__, __sub__, __mul__, __truediv__ = pointwise.add, pointwise.sub, pointwise.mul, pointwise.div
+    __add__, __mul__ = promote.operator(pointwise.ADD, pointwise.add), promote.operator(pointwise.MUL, pointwise.mul)
+    __sub__ = promote.operator(pointwise.SUB, pointwise.sub, "uifc")  # bools are refused
+    __truediv__ = promote.operator(pointwise.DIV, pointwise.div, "fc")
     __radd__, __rmul__ = pointwise.add, pointwise.mul
     __floordiv__, __mod__, __pow__, __matmul__, __neg__, __abs__, __invert__ = (
         pointwise.floor_divide, pointwise.remainder, pointwise.pow, linalg.matmul, pointwise.neg, pointwise.abs, pointwise.bitwise_not,

@@ -70,11 +70,27 @@ def rule_of(op: OpDef, attrs: Attrs, inputs: tuple[TensorType, ...]) -> Rule:
     return found
 
 
+class _Ours(dict[Any, bool]):
+    """Whether a module of this name is gt's own."""
+
+    def __missing__(self, name: Any) -> bool:
+        self[name] = ours = str(name)[:3] == "gt."
+        return ours
+
+
+_ours = _Ours()
+
+
+def users_frame(frame: types.FrameType) -> types.FrameType:
+    """Give the nearest frame outside gt."""
+    while _ours[frame.f_globals.get("__name__")] and frame.f_back is not None:
+        frame = frame.f_back
+    return frame
+
+
 def _users_line() -> str:
     """Give file and line of the nearest frame outside gt."""
-    frame = sys._getframe(1)
-    while frame.f_globals.get("__name__", "")[:3] == "gt." and frame.f_back is not None:
-        frame = frame.f_back
+    frame = users_frame(sys._getframe(1))
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
@@ -176,10 +192,21 @@ class _Stale(Exception):
     """An operand has to be looked at again."""
 
 
+class Modes:
+    """What every op of a thread looks at; its trace has it too, because a thread's own names take long to look up."""
+
+    __slots__ = ("grad", "autocast")
+
+    def __init__(self) -> None:
+        self.grad = True
+        self.autocast: DType | None = None
+
+
 class Trace:
     """Pending work of one thread; after its flush, the tape of what is still alive."""
 
     __slots__ = (
+        "modes",
         "code", "where", "handles", "size", "inputs", "input_ids", "scalars", "scalar_ids", "leaves", "links", "marks",
         "freed", "overwritten", "edge", "sealed", "lock", "number", "saved", "names", "hooks", "hooked", "custom",
         "stop", "weighed", "session", "tracked", "types", "failed", "busy", "held", "recorder",
@@ -187,7 +214,8 @@ class Trace:
     )  # fmt: skip
     _numbers = itertools.count()
 
-    def __init__(self, signal: tuple[str, SignalConfig] | None = None) -> None:
+    def __init__(self, modes: Modes, signal: tuple[str, SignalConfig] | None = None) -> None:
+        self.modes = modes  # of its thread
         self.number = next(Trace._numbers)
         self.code: list[tuple[int, tuple[int, ...]]] = []
         self.where: list[tuple[types.CodeType, int] | None] = []
@@ -330,12 +358,27 @@ class _State(threading.local):
     """What recording keeps for each thread."""
 
     def __init__(self) -> None:
-        self.trace = Trace()
-        self.grad = True
-        self.autocast: DType | None = None
+        self.modes = Modes()
+        self.trace = Trace(self.modes)
         self.anomaly = False  # check every gradient for NaN
         self.signals: list[tuple[str, SignalConfig]] = []
         self.recorder: Recorder | None = None
+
+    @property
+    def grad(self) -> bool:
+        return self.modes.grad
+
+    @grad.setter
+    def grad(self, on: bool) -> None:
+        self.modes.grad = on
+
+    @property
+    def autocast(self) -> DType | None:
+        return self.modes.autocast
+
+    @autocast.setter
+    def autocast(self, dtype: DType | None) -> None:
+        self.modes.autocast = dtype
 
 
 state = _State()
@@ -376,7 +419,7 @@ def replaced() -> None:
 
 def new_trace() -> Trace:
     """Give a trace for this thread's next ops, under the signal it is in."""
-    trace = Trace(state.signals[-1] if state.signals else None)
+    trace = Trace(state.modes, state.signals[-1] if state.signals else None)
     trace.recorder = state.recorder
     return trace
 
@@ -490,7 +533,8 @@ def record(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs = (), depth: int = 1
     trace = state.trace
     if trace.size >= trace.stop:
         trace = current()
-    if state.autocast is not None and op.autocast:
+    modes = trace.modes
+    if modes.autocast is not None and op.autocast:
         inputs = _autocast(op, inputs)
         trace = current()
     taped = False
@@ -515,9 +559,9 @@ def record(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs = (), depth: int = 1
     rule = _rules.get(key)
     if rule is None:
         rule = rule_of(op, attrs, key[2:])
-    taped = taped and rule.differentiable and state.grad
+    taped = taped and modes.grad and rule.differentiable
     frame = _getframe(depth)
-    while frame.f_globals.get("__name__", "")[:3] == "gt.":
+    while _ours[frame.f_globals.get("__name__")]:
         frame = frame.f_back  # type: ignore[assignment]
     trace.busy = True
     if trace.sealed:  # another thread needed one of our values meanwhile
@@ -564,6 +608,48 @@ def record(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs = (), depth: int = 1
         trace.busy = False
 
 
+def record_pair(op: OpDef, a: Any, b: Any) -> Any:
+    """Do what ``record(op, (a, b))`` does, for a method of a tensor that hands its operands on: most ops of a program are this one."""
+    trace = state.trace
+    modes = trace.modes
+    if (
+        a._trace is not trace or a._base is not None or b._base is not None or (b._trace is not trace and b._trace is not None)
+        or trace.size >= trace.stop or modes.autocast is not None
+    ):  # fmt: skip
+        return record(op, (a, b), (), 3)
+    rule = _rules.get((op, (), a._type, b._type))
+    if rule is None:
+        rule = rule_of(op, (), (a._type, b._type))
+    frame = _getframe(2)
+    while _ours[frame.f_globals.get("__name__")]:
+        frame = frame.f_back  # type: ignore[assignment]
+    trace.busy = True
+    if trace.sealed:
+        trace.busy = False
+        return record(op, (a, b), (), 3)
+    try:
+        ids = (a._index, b._index if b._trace is trace else trace.enter(b))
+        trace.where.append((frame.f_code, frame.f_lasti))
+        index = trace.size
+        out = _new(_tensor_class)
+        out._trace, out._index, out._type = trace, index, rule.single
+        taped = (a._rg or b._rg) and modes.grad and rule.differentiable
+        if taped and out._type.dtype.kind in "fc":
+            out._rg, out._leaf = True, False
+        trace.handles.append(out)
+        trace.code.append((rule.id + taped, ids))
+        trace.size = index + 1
+        return out
+    except _Stale:
+        trace.mend()
+        return record(op, (a, b), (), 3)
+    except BaseException:
+        trace.mend()
+        raise
+    finally:
+        trace.busy = False
+
+
 def record_into(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs, targets: Sequence[Any]) -> None:
     """Append ``op`` and let ``targets``, tensors with memory of their own, name its results in place of what they named.
 
@@ -581,9 +667,7 @@ def record_into(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs, targets: Seque
             trace = current()
     types = tuple([t._type for t in inputs])
     rule = _rules.get((op, attrs, *types)) or rule_of(op, attrs, types)
-    frame = _getframe(1)
-    while frame.f_globals.get("__name__", "")[:3] == "gt.":
-        frame = frame.f_back  # type: ignore[assignment]
+    frame = users_frame(_getframe(1))
     trace.busy = True
     if trace.sealed:
         trace.busy = False

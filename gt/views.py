@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
+from gt.ir.graph import Attrs
 from gt.ir.ops import OPS
 from gt.ir.types import Shape
 from gt.trace import record
@@ -24,6 +26,7 @@ class View:
     strides: Callable[[Shape, Strides, dict[str, Any], Shape], Strides]
 
 
+@lru_cache(maxsize=1 << 14)
 def contiguous_strides(shape: Shape) -> Strides:
     """Give the strides of a row-major layout."""
     out, step = [], 1
@@ -39,9 +42,15 @@ def view_strides(tensor: Any) -> Strides:
         return contiguous_strides(tensor._type.shape)
     op, attrs = tensor._view
     base = tensor._base
-    return VIEWS[op.name].strides(base._type.shape, view_strides(base), dict(attrs), tensor._type.shape)
+    return _strides_of(op.name, base._type.shape, view_strides(base), attrs, tensor._type.shape)
 
 
+@lru_cache(maxsize=1 << 14)
+def _strides_of(op: str, base: Shape, strides: Strides, attrs: Attrs, shape: Shape) -> Strides:
+    return VIEWS[op].strides(base, strides, dict(attrs), shape)
+
+
+@lru_cache(maxsize=1 << 14)
 def reshape_strides(shape: Shape, strides: Strides, target: Shape) -> Strides | None:
     """Give the strides of a reshape that needs no copy, or None if there are none. Source: ATen computeStride."""
     if 0 in shape:

@@ -7,7 +7,7 @@ Next: ``pointwise`` (the functions), ``gt.trace.record``.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,7 +28,7 @@ from gt.ir.types import (
     float32,
     real_dtype,
 )
-from gt.trace import Number, record
+from gt.trace import Number, record, record_pair
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
@@ -223,6 +223,21 @@ def binary(op: OpDef, a: Any, b: Any, floating: bool = False) -> Any:
     if floating and dtype.kind not in "fc":
         dtype = _Default.dtype
     return record(op, (operand(a, dtype), cast(b, dtype)))
+
+
+def operator(op: OpDef, function: Callable[[Any, Any], Any], kinds: str = "buifc") -> Callable[[Any, Any], Any]:
+    """Give ``function``, which records ``op``, as an operator's method; ``kinds``: of the dtypes that it records as they are."""
+
+    def method(self: Any, other: Any) -> Any:
+        if isinstance(other, Handle):
+            dtype = self._type.dtype
+            if other._type.dtype is dtype and dtype.kind in kinds:
+                return record_pair(op, self, other)
+        return function(self, other)
+
+    method.__name__ = method.__qualname__ = function.__name__
+    method.__doc__ = function.__doc__
+    return method
 
 
 def promoted(*values: Any, floating: bool = False) -> list[Any]:

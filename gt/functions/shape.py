@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from gt.functions.promote import cast
 from gt.handle import Handle, take_view
+from gt.ir.graph import Attrs
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, DimError, Shape, ShapeError, normalize_dim, result_type, scalar_type
 from gt.trace import record
@@ -41,6 +43,7 @@ def ints(args: tuple[Any, ...]) -> tuple[int, ...]:
         raise TypeError(f"expected sizes and dims to be ints, got {type(bad).__name__} in {args}") from None
 
 
+@lru_cache(maxsize=1 << 14)
 def infer_shape(shape: Shape, numel: int) -> Shape:
     """Replace a -1 by the size that fits."""
     if -1 not in shape:
@@ -148,10 +151,15 @@ def transpose(input: Tensor, dim0: int | None = None, dim1: int | None = None) -
     if not n:
         normalize_dim(dim0, n), normalize_dim(dim1, n)
         return input
-    a, b = normalize_dim(dim0, n), normalize_dim(dim1, n)
-    order = list(range(n))
+    return take_view(input, PERMUTE, _exchange(n, dim0, dim1))
+
+
+@lru_cache(maxsize=1 << 12)
+def _exchange(ndim: int, dim0: int, dim1: int) -> Attrs:
+    a, b = normalize_dim(dim0, ndim), normalize_dim(dim1, ndim)
+    order = list(range(ndim))
     order[a], order[b] = b, a
-    return take_view(input, PERMUTE, (("dims", tuple(order)),))
+    return (("dims", tuple(order)),)
 
 
 swapaxes = swapdims = transpose
@@ -323,11 +331,15 @@ def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
 
 def slice_dim(input: Tensor, dim: int, start: int, stop: int, step: int = 1) -> Tensor:
     """Cut one dim; bounds are in range. A view."""
-    s = input._type.shape
-    starts = tuple(start if d == dim else 0 for d in range(len(s)))
-    stops = tuple(stop if d == dim else n for d, n in enumerate(s))
-    steps = tuple(step if d == dim else 1 for d in range(len(s)))
-    return take_view(input, SLICE, (("starts", starts), ("stops", stops), ("steps", steps)))
+    return take_view(input, SLICE, _slice_attrs(input._type.shape, dim, start, stop, step))
+
+
+@lru_cache(maxsize=1 << 14)
+def _slice_attrs(shape: Shape, dim: int, start: int, stop: int, step: int) -> Attrs:
+    starts = tuple(start if d == dim else 0 for d in range(len(shape)))
+    stops = tuple(stop if d == dim else n for d, n in enumerate(shape))
+    steps = tuple(step if d == dim else 1 for d in range(len(shape)))
+    return ("starts", starts), ("stops", stops), ("steps", steps)
 
 
 def select(input: Tensor, dim: int, index: int) -> Tensor:

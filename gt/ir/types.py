@@ -229,12 +229,14 @@ class TensorType:
     ``shape`` is the global shape until the ``localize`` pass, and each worker's own shape after it.
     """
 
-    __slots__ = ("shape", "dtype", "sharding", "__weakref__")
+    __slots__ = ("shape", "dtype", "sharding", "numel", "nbytes", "__weakref__")
     _interned: ClassVar[dict[tuple[Shape, DType, Sharding | None], TensorType]] = {}
 
     shape: Shape
     dtype: DType
     sharding: Sharding | None
+    numel: int
+    nbytes: int
 
     def __new__(cls, shape: Shape, dtype: DType, sharding: Sharding | None = None) -> TensorType:
         key = (shape, dtype, sharding)
@@ -242,20 +244,14 @@ class TensorType:
         if found is None:
             found = object.__new__(cls)
             found.shape, found.dtype, found.sharding = shape, dtype, sharding
+            found.numel = math.prod(shape)
+            found.nbytes = found.numel * dtype.itemsize
             cls._interned[key] = found
         return found
 
     @property
     def ndim(self) -> int:
         return len(self.shape)
-
-    @property
-    def numel(self) -> int:
-        return math.prod(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        return self.numel * self.dtype.itemsize
 
     def placed(self, sharding: Sharding | None) -> TensorType:
         return TensorType(self.shape, self.dtype, sharding)
