@@ -48,7 +48,7 @@ class Step:
 
     def check(self) -> None:
         """Compare a loss with torch's on the same logits."""
-        logits, loss = self.model(self.tokens).numpy(), self().item()
+        logits, loss = self.model(self.tokens).detach().numpy(), self().item()
         want = torch.nn.functional.cross_entropy(torch.from_numpy(logits[0]), torch.from_numpy(TOKENS[0, ::-1].copy())).item()
         assert abs(loss - want) < 1e-4, f"gt's loss {loss}, torch's {want}"
 

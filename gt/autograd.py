@@ -17,7 +17,7 @@ from gt.grad_mode import enable_grad, inference_mode, is_grad_enabled, is_infere
 from gt.handle import Handle, no_tape
 from gt.ir.ops import OPS
 from gt.tape import Key, free, key_of, walk
-from gt.trace import ValueRef, hold, record, state
+from gt.trace import ValueRef, holding, record, state
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
@@ -106,11 +106,8 @@ def _gradients(
         if rest:
             found += _gradients([r for r, _ in rest], [g for _, g in rest], targets, retain, create_graph)
         return _merge([t for t, _ in found], [g for _, g in found])
-    trace = hold()
-    try:
+    with holding():
         return _gradients_of(roots, seeds, targets, retain, create_graph)
-    finally:
-        trace.held -= 1
 
 
 def _gradients_of(

@@ -8,22 +8,34 @@ Next: ``gt.config_file`` (reading YAML), ``gt.ir.signals`` (the schema), ``gt.si
 from __future__ import annotations
 
 import contextlib
+import difflib
 import os
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Literal
 
 import msgspec
 
-from gt.config_file import ConfigError, did_you_mean, parse_config, read_config
 from gt.ir.signals import MeshAxes, ParamRules, PlanOptions, ShardConfig, SignalConfig, mesh_axes, param_rules
 from gt.runtime import env
 
-_PACKAGE = str(Path(__file__).resolve().parent) + os.sep
+_PACKAGE = os.path.dirname(os.path.realpath(__file__)) + os.sep
+
+
+class ConfigError(ValueError):
+    """A configuration file or entry that cannot be used. Names file, line, column and key where there are any."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Give ``"; did you mean 'x'?"`` for the nearest known word, or what is known if none is near."""
+    choices = sorted(known)
+    near = difflib.get_close_matches(word, choices, n=1, cutoff=0.6)
+    if near:
+        return f"; did you mean {near[0]!r}?"
+    return f"; known: {', '.join(choices[:8])}{', ...' if len(choices) > 8 else ''}" if choices else ""
 
 
 class UnknownSignal(ConfigError, LookupError):
@@ -124,6 +136,8 @@ class Config:
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Add what a YAML file says. Nothing is added if the file has a fault. Errors: ConfigError, OSError."""
+        from gt.config_file import read_config  # loads a YAML parser
+
         found = read_config(path)
         with self._lock:
             self._signals.update(found.signals)
@@ -313,6 +327,6 @@ def get_signal_config(name: str) -> SignalConfig | None:
 
 __all__ = [
     "Config", "ConfigError", "ShardConfig", "SignalConfig", "SignalWarning", "UnknownSignal",
-    "auto_shard", "did_you_mean", "get_config", "get_signal_config", "load_config", "parse_config", "read_config", "register_config",
+    "auto_shard", "did_you_mean", "get_config", "get_signal_config", "load_config", "register_config",
     "register_mesh", "register_params",
 ]  # fmt: skip

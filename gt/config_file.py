@@ -1,33 +1,25 @@
 """Reads signal configuration from YAML, and says where a fault is: file, line, column and key.
 
-Owns: ``read_config``, ``parse_config``, ``ConfigError``. Must not know: the process's configuration.
+Owns: ``read_config``, ``parse_config``. Must not know: the process's configuration.
 Next: ``gt.ir.signals`` (the schema).
 """
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 import yaml
 
+from gt.config import ConfigError, did_you_mean
 from gt.ir.signals import MeshAxes, ParamRules, ShardConfig, SignalConfig, mesh_axes
 
 _SIGNAL_KEYS = ("shard", "backward", "compile", "mesh", "params")  # what a file may say of one signal
 AUTO = "auto"  # in place of a shard: search for it
 _CLASHES = (("dims", "axis"), ("dims", "replicated"), ("replicated", "axis"))  # of a shard: one or the other
-
-
-class ConfigError(ValueError):
-    """A configuration file or entry that cannot be used. Names file, line, column and key where there are any."""
-
-
-ConfigError.__module__ = "gt.config"  # where users find it
 
 
 class ConfigFile(NamedTuple):
@@ -42,15 +34,6 @@ class ConfigFile(NamedTuple):
     params: ParamRules = ()
     search: bool = False
     memory_bytes: int | None = None
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Give ``"; did you mean 'x'?"`` for the nearest known word, or what is known if none is near."""
-    choices = sorted(known)
-    near = difflib.get_close_matches(word, choices, n=1, cutoff=0.6)
-    if near:
-        return f"; did you mean {near[0]!r}?"
-    return f"; known: {', '.join(choices[:8])}{', ...' if len(choices) > 8 else ''}" if choices else ""
 
 
 def read_config(path: str | os.PathLike[str]) -> ConfigFile:

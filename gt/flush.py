@@ -85,35 +85,41 @@ def flush(trace: Trace, reason: str) -> None:
     Errors: what kept the work from being handed over (a closed session, a lost server); values pending with it are lost.
     After Ctrl-C in a wait they are pending as before.
     """
+    while not _flush_if_free(trace, reason):
+        time.sleep(0)
+
+
+def _flush_if_free(trace: Trace, reason: str) -> bool:
+    """Flush unless the trace's own thread is in the middle of something, which this one must not wait for with the lock."""
     with SHIELD, trace.lock:
         if trace.sealed:
             if trace.failed is not None:
                 raise trace.failed.with_traceback(None)
-            return
+            return True
         mine = state.trace is trace
-        trace.sealed = True
-        while not mine and (trace.busy or trace.held):  # its own thread is in the middle of something
-            trace.sealed = False
-            time.sleep(0)
-            trace.sealed = True
-        trace.stop = -1
+        trace.closing = True
+        if not mine and (trace.busy or trace.held):
+            trace.closing = False
+            return False
+        trace.sealed, trace.stop = True, -1
         if mine:
             state.trace = new_trace()
         if not trace.code:
-            return
+            return True
         try:
             session = trace.session or sessions.current()
             live = _live_handles(trace)
             saved = _residuals(trace, [t for t in live if t._rg and not t._leaf])
             _submit(trace, session, live, saved, reason)
         except KeyboardInterrupt:
-            trace.sealed = False
+            trace.sealed = trace.closing = False
             if not state.trace.code:
                 state.trace = trace
             raise
         except Exception as error:
             trace.failed, trace.handles = error, []
             raise
+        return True
 
 
 def abandon(session: Session) -> None:
@@ -121,7 +127,8 @@ def abandon(session: Session) -> None:
     trace = state.trace
     if trace.session is session and session.closed is not None:
         with trace.lock:
-            trace.sealed, trace.stop, trace.failed = True, -1, session.closed.exception()
+            trace.closing = trace.sealed = True
+            trace.stop, trace.failed = -1, session.closed.exception()
         state.trace = new_trace()
 
 
@@ -132,12 +139,13 @@ def _live_handles(trace: Trace) -> list[Handle]:
     t = None
     while handles:  # backwards: views go before the bases they hold
         t = handles.pop()
+        index = t._index  # before the trace: another thread may take a view again meanwhile
         if getrefcount(t) <= UNHELD or t._trace is not trace:
             continue
         if t._base is not None:
-            t._seen = -1
-            t._tape = (trace, t._index) if t._rg and not t._leaf else None
+            t._tape = (trace, index) if t._rg and not t._leaf else None
             t._trace = None
+            t._seen = -1  # last: who finds it current finds all of it
             continue
         live.append(t)
     del t

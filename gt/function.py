@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gt.handle import Handle, no_tape
 from gt.ir.ops import OPS
-from gt.trace import record, state
+from gt.trace import holding, record, state
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
@@ -80,20 +80,20 @@ class Function:
         if not state.grad or not any(ctx.needs_input_grad):
             return out
         kept = [i for i, o in enumerate(outputs) if isinstance(o, Handle) and id(o) not in ctx._non_differentiable]
-        got = record(BOUNDARY, (*tensors, *[outputs[i] for i in kept]), (("num_inputs", len(tensors)),))
-        got = got if isinstance(got, tuple) else (got,)
-        trace = state.trace
-        trace.custom[len(trace.code) - 1] = (cls, ctx, tuple(isinstance(a, Handle) for a in args))
-        trace.hooks = True
-        results = list(outputs)
-        for i, t in zip(kept, got, strict=True):
-            results[i] = t
-        for t in ctx._dirty:
-            at = next((i for i, o in enumerate(outputs) if o is t), None)
-            if at is not None:
-                t._take(results[at])
-                t._rg, t._leaf = results[at]._rg, results[at]._leaf
-                results[at] = t
+        with holding() as trace:
+            got = record(BOUNDARY, (*tensors, *[outputs[i] for i in kept]), (("num_inputs", len(tensors)),))
+            got = got if isinstance(got, tuple) else (got,)
+            trace.custom[len(trace.code) - 1] = (cls, ctx, tuple(isinstance(a, Handle) for a in args))
+            trace.hooks = True
+            results = list(outputs)
+            for i, t in zip(kept, got, strict=True):
+                results[i] = t
+            for t in ctx._dirty:
+                at = next((i for i, o in enumerate(outputs) if o is t), None)
+                if at is not None:
+                    t._take(results[at])
+                    t._rg, t._leaf = results[at]._rg, results[at]._leaf
+                    results[at] = t
         return tuple(results) if isinstance(out, tuple) else results[0]
 
 

@@ -23,7 +23,7 @@ from gt.ir.opdef import OpDef
 from gt.ir.ops import OPS
 from gt.ir.types import DType, TensorType
 from gt.shape import Size
-from gt.trace import Buffer, Trace, check_read, hold, producer_name, record, settle, state, tensor_of
+from gt.trace import Buffer, Trace, check_read, hold, holding, producer_name, record, settle, state, tensor_of
 from gt.views import VIEWS, view_strides
 
 if TYPE_CHECKING:
@@ -150,7 +150,8 @@ class Handle:
         if requires_grad and not self._type.dtype.is_differentiable:
             raise RuntimeError("only Tensors of floating point and complex dtype can require gradients")
         if requires_grad and not self._rg:
-            self._become_leaf()
+            with holding():
+                self._become_leaf()
         self._rg = requires_grad
         return self
 
@@ -212,8 +213,7 @@ class Handle:
             raise TypeError(f"Variable data has to be a tensor, but got {type(value).__name__}")
         if self._base is not None:
             raise RuntimeError("cannot assign .data of a view: assign to its base, or write view[...] = values")
-        trace = hold()
-        try:
+        with holding():
             with no_tape():
                 new = record(ALIAS, (value,))
                 if self._storage is not None:  # its views keep the values it had
@@ -224,8 +224,6 @@ class Handle:
             self._type = value._type
             if self._rg and self._leaf and self._trace is not None:
                 self._trace.leaves[self._index] = (weakref.ref(self), self._version)
-        finally:
-            trace.held -= 1
 
     def detach(self) -> Self:
         """Give a view of the same values that passes no gradient."""
@@ -234,8 +232,9 @@ class Handle:
         return out
 
     def detach_(self) -> Self:
-        self._take(record(ALIAS, (self,)))
-        self._rg, self._leaf = False, True
+        with holding():
+            self._take(record(ALIAS, (self,)))
+            self._rg, self._leaf = False, True
         return self
 
     # -- changing in place
@@ -249,14 +248,20 @@ class Handle:
         self._adopt(other)
 
     def _adopt(self, other: Handle) -> None:
-        """Name the value that ``other`` names."""
+        """Name the value that ``other`` names. The caller holds this thread's trace."""
+        other._wait()
+        self._wait()
         trace = other._trace
-        if self._trace is not None and self._trace.sealed:
-            with self._trace.lock:  # another thread is flushing it, and will say what this tensor names
-                pass
         if trace is not None and trace is not self._trace:
             trace.handles.append(self)  # type: ignore[arg-type]
         self._trace, self._index, self._buffer, self._tape = trace, other._index, other._buffer, other._tape
+
+    def _wait(self) -> None:
+        """Wait for another thread that flushes what this tensor names, and will say what it names then."""
+        trace = self._trace
+        if trace is not None and trace.sealed:
+            with trace.lock:
+                pass
 
     def _assign(self, value: Handle) -> Self:
         """Replace the values, and those of everything that shares memory with this tensor.
@@ -276,13 +281,10 @@ class Handle:
         assert value._type is self._type, f"{value._type!r} assigned to {self._type!r}"
         if value is self:
             return self
-        trace = hold()
-        try:
+        with holding():
             self._write(value)
             if self._base is not None and self._seen != -1:
                 self._seen = self._root._version
-        finally:
-            trace.held -= 1
         return self
 
     def _write(self, value: Handle, tracked: bool = True) -> None:
@@ -325,8 +327,7 @@ class Handle:
         op, attrs = self._view
         if self._storage is not None and self._storage.moved is not None:
             self._rebase()
-        trace = hold()
-        try:
+        with holding():
             base = self._base
             if base._base is not None and base._seen != base._root._version:
                 base._refresh()
@@ -337,11 +338,10 @@ class Handle:
                     state.grad = True
                 fresh = record(op, (base,), attrs)
             if fresh._trace is not self._trace:
+                self._wait()
                 fresh._trace.handles.append(self)
             self._trace, self._index, self._buffer, self._tape = fresh._trace, fresh._index, None, None
             self._seen = self._root._version
-        finally:
-            trace.held -= 1
 
     def _rebase(self) -> None:
         """Be a view of the tensor that has the shared values now."""

@@ -6,7 +6,7 @@ do not depend on workers, flushes or backends. Next: ``gt.ir.ops.random``.
 
 from __future__ import annotations
 
-import secrets
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,7 +35,7 @@ class Generator:
 
     def seed(self) -> int:
         """Start again from a seed the system draws, and give it."""
-        self.manual_seed(secrets.randbits(63))
+        self.manual_seed(int.from_bytes(os.urandom(8), "little") >> 1)
         return self._seed
 
     def initial_seed(self) -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +86,8 @@ def _container(arrays: dict[str, tuple[str, tuple[int, ...], bytes]], metadata: 
 
 def _write_whole(path: Path, data: bytes) -> None:
     """Write beside the target, sync and rename, so that a crash leaves the old file or the new one."""
+    import tempfile  # takes long to load
+
     folder = path.parent
     handle, name = tempfile.mkstemp(dir=folder, prefix=f".{path.name}.")
     try:

@@ -1,6 +1,7 @@
 """Which session this process records for: embedded by default, local workers or a server when asked.
 
-Owns: starting, choosing and ending the session. Must not know: traces. Next: ``gt.runtime.embedded``, ``gt.runtime.remote``.
+Owns: choosing and ending the session. Must not know: traces. Next: ``gt.starting``, which is imported with the first session:
+``import gt`` needs no runtime.
 """
 
 from __future__ import annotations
@@ -9,15 +10,15 @@ import atexit
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from gt.ir.graph import Graph
-from gt.runtime.embedded import EmbeddedSession
-from gt.runtime.env import ADDRESS, BACKEND, WINDOW
-from gt.runtime.launch import LocalCluster, start_local, visible_gpus
-from gt.runtime.remote import RemoteSession
+from gt.runtime.env import ADDRESS
 from gt.runtime.session import Session
+
+if TYPE_CHECKING:
+    from gt.runtime.launch import LocalCluster
 
 on_define: list[Callable[[int, Graph], None]] = []  # called with every graph whose key is new
 on_start: list[Callable[[Session], None]] = []  # called with every session once it is in use
@@ -37,8 +38,10 @@ def current() -> Session:
     if _session is None:
         with _lock:
             if _session is None:
+                from gt import starting
+
                 address = ADDRESS.get()
-                _use(RemoteSession(address, timeout=CONNECT_S) if address else _embedded())
+                _use(starting.remote(address, CONNECT_S) if address else starting.embedded())
     assert _session is not None
     return _session
 
@@ -46,12 +49,6 @@ def current() -> Session:
 def running() -> Session | None:
     """Give the session if there is one already."""
     return _session
-
-
-def _embedded() -> Session:
-    backend = BACKEND.get()
-    on_gpu = backend == "torch" and visible_gpus()
-    return EmbeddedSession(backend, "cuda:0" if on_gpu else "cpu", WINDOW.get())
 
 
 def _use(session: Session) -> None:
@@ -93,7 +90,9 @@ def connect(address: str, timeout_s: float = CONNECT_S) -> None:
         return
     with _lock:
         _refuse_second("gt.connect")
-        _use(RemoteSession(address, timeout=timeout_s))
+        from gt import starting
+
+        _use(starting.remote(address, timeout_s))
 
 
 def gpu_workers(n: int) -> None:
@@ -108,9 +107,11 @@ def gpu_workers(n: int) -> None:
         return
     with _lock:
         _refuse_second("gt.gpu_workers")
-        _cluster = start_local(n, backend=BACKEND.get())
+        from gt import starting
+
+        _cluster = starting.cluster(n)
         try:
-            _use(RemoteSession(_cluster.address, timeout=60.0))
+            _use(starting.remote(_cluster.address, 60.0))
         except BaseException:
             disconnect()
             raise

@@ -209,7 +209,7 @@ class Trace:
         "modes",
         "code", "where", "handles", "size", "inputs", "input_ids", "scalars", "scalar_ids", "leaves", "links", "marks",
         "freed", "overwritten", "edge", "sealed", "lock", "number", "saved", "names", "hooks", "hooked", "custom",
-        "stop", "weighed", "session", "tracked", "types", "failed", "busy", "held", "recorder",
+        "stop", "weighed", "closing", "session", "tracked", "types", "failed", "busy", "held", "recorder",
         "__weakref__",
     )  # fmt: skip
     _numbers = itertools.count()
@@ -233,6 +233,7 @@ class Trace:
         self.freed: set[int] = set()  # entries whose saved values a backward() has let go
         self.overwritten: set[int] = set()  # values whose tensor was changed in place afterwards
         self.edge = False  # an optimizer has stepped: flush before the next op
+        self.closing = False  # somebody looks whether it can be sealed: its thread starts nothing then
         self.sealed = False
         self.lock = threading.RLock()  # held by whoever flushes; recording only says that it is ``busy``: a lock costs more
         self.busy = False
@@ -452,10 +453,23 @@ def hold() -> Trace:
     while True:
         trace = current()
         trace.held += 1
-        if not trace.sealed:
+        if not trace.closing:
             return trace
         trace.held -= 1
         time.sleep(0)
+
+
+class holding:  # noqa: N801 - reads as a function
+    """Nobody else flushes this thread's trace inside."""
+
+    __slots__ = ("trace",)
+
+    def __enter__(self) -> Trace:
+        self.trace = hold()
+        return self.trace
+
+    def __exit__(self, *_: object) -> None:
+        self.trace.held -= 1
 
 
 read_guard: Callable[[], None] | None = None  # called before a value is read; set by gt.flush_guard
@@ -564,7 +578,7 @@ def record(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs = (), depth: int = 1
     while _ours[frame.f_globals.get("__name__")]:
         frame = frame.f_back  # type: ignore[assignment]
     trace.busy = True
-    if trace.sealed:  # another thread needed one of our values meanwhile
+    if trace.closing and not trace.held:  # another thread needed one of our values meanwhile
         trace.busy = False
         time.sleep(0)
         return record(op, inputs, attrs, depth + 1)
@@ -600,12 +614,13 @@ def record(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs = (), depth: int = 1
         return outs
     except _Stale:
         trace.mend()
-        return record(op, inputs, attrs, depth + 1)
     except BaseException:
         trace.mend()
         raise
     finally:
         trace.busy = False
+    time.sleep(0)
+    return record(op, inputs, attrs, depth + 1)
 
 
 def record_pair(op: OpDef, a: Any, b: Any) -> Any:
@@ -624,7 +639,7 @@ def record_pair(op: OpDef, a: Any, b: Any) -> Any:
     while _ours[frame.f_globals.get("__name__")]:
         frame = frame.f_back  # type: ignore[assignment]
     trace.busy = True
-    if trace.sealed:
+    if trace.closing and not trace.held:
         trace.busy = False
         return record(op, (a, b), (), 3)
     try:
@@ -642,12 +657,13 @@ def record_pair(op: OpDef, a: Any, b: Any) -> Any:
         return out
     except _Stale:
         trace.mend()
-        return record(op, (a, b), (), 3)
     except BaseException:
         trace.mend()
         raise
     finally:
         trace.busy = False
+    time.sleep(0)
+    return record(op, (a, b), (), 3)
 
 
 def record_into(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs, targets: Sequence[Any]) -> None:
@@ -669,7 +685,7 @@ def record_into(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs, targets: Seque
     rule = _rules.get((op, attrs, *types)) or rule_of(op, attrs, types)
     frame = users_frame(_getframe(1))
     trace.busy = True
-    if trace.sealed:
+    if trace.closing and not trace.held:
         trace.busy = False
         time.sleep(0)
         return record_into(op, inputs, attrs, targets)
@@ -693,22 +709,21 @@ def record_into(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs, targets: Seque
             if t._rg and t._leaf:
                 trace.leaves[index] = (weakref.ref(t), t._version)
             index += 1
+        return
     except _Stale:
         trace.mend()
-        return record_into(op, inputs, attrs, targets)
     except BaseException:
         trace.mend()
         raise
     finally:
         trace.busy = False
+    time.sleep(0)
+    return record_into(op, inputs, attrs, targets)
 
 
 def _refresh(inputs: tuple[Any, ...]) -> None:
     """Take stale views again from their bases, all into one trace."""
-    trace = hold()
-    try:
+    with holding():
         for t in inputs:
             if t._base is not None and t._seen != t._root._version:
                 t._refresh()
-    finally:
-        trace.held -= 1

@@ -7,16 +7,18 @@ Next: ``ops`` (what each op computes), ``gt.passes.simulate`` (all workers' prog
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gt.ir.graph import Attrs, AttrValue, Graph, Value
 from gt.ir.opdef import OpDef
 from gt.ir.types import DType, Scalar, Shape, TensorType, bfloat16, float16
 
-Array = NDArray[Any]
+if TYPE_CHECKING:  # loading it takes long
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
 
 
 def round_bfloat16(x: Array) -> Array:

@@ -7,7 +7,7 @@ from typing import Any
 from gt.functions import create
 from gt.handle import ALIAS, Handle, no_tape
 from gt.tensor import Tensor
-from gt.trace import record
+from gt.trace import holding, record
 
 
 class Parameter(Tensor):
@@ -47,7 +47,7 @@ def _adopt(self: Tensor, data: Tensor) -> None:
     if source._trace is None:
         self._buffer = source._buffer
     else:
-        with no_tape():
+        with no_tape(), holding():
             self._adopt(record(ALIAS, (source,)))
 
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gt.ir.evaluate import Array, from_wire, to_wire
+from gt.ir.evaluate import from_wire, to_wire
 from gt.ir.graph import Graph
 from gt.ir.mesh import Sharding
 from gt.ir.program import Collective
@@ -24,6 +25,9 @@ from gt.passes.signal_placement import signal_sharding
 from gt.runtime.errors import Fault
 from gt.runtime.planner import place_inputs
 from gt.runtime.simulator import parts_of, simulate, whole_of
+
+if TYPE_CHECKING:
+    from gt.ir.evaluate import Array
 
 
 @dataclass(frozen=True)

@@ -11,17 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gt.ir.evaluate import Array, as_dtype, evaluate_node
+from gt.ir.evaluate import as_dtype, evaluate_node
 from gt.ir.graph import Attrs, AttrValue, Coord, Graph, Node, Value
 from gt.ir.mesh import Mesh, Sharding
 from gt.ir.opdef import OPS
 from gt.ir.program import Collective, Compute, Free, Program, unpack_attrs
 from gt.ir.types import DType, Scalar, TensorType
 from gt.passes.plan import Cluster, plan_graph
+
+if TYPE_CHECKING:
+    from gt.ir.evaluate import Array
 
 
 class CollectiveMismatch(Exception):

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gt import config as config_module
-from gt.config import Config, ConfigError, SignalWarning, UnknownSignal, parse_config
+from gt.config import Config, ConfigError, SignalWarning, UnknownSignal
+from gt.config_file import parse_config
 from gt.ir.signals import ShardConfig, SignalConfig
 from gt.runtime import env
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from gt import config as config_module
-from gt.config import Config, ConfigError, auto_shard, get_config, parse_config
+from gt.config import Config, ConfigError, auto_shard, get_config
+from gt.config_file import parse_config
 from gt.ir.signals import PlanOptions, ShardConfig
 
 

@@ -168,3 +168,8 @@ def run_python(code: str) -> None:
 def test_importing_loads_no_torch() -> None:
     check = "assert 'torch' not in sys.modules, 'torch was imported'"
     run_python("import sys\n" + "\n".join(f"import {m}; {check}" for m in ("gt.config", "gt.passes.plan", "gt.cli", "gt")))
+
+
+def test_importing_gt_loads_no_runtime() -> None:
+    """A session loads what it needs when it starts; until then ``import gt`` is quick."""
+    run_python("import sys, gt; assert not {'zmq', 'yaml', 'psutil', 'gt.starting', 'gt.runtime.embedded'} & set(sys.modules)")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from gt.ir.ops.families import FLOAT, binary, unary
 ANGLES = np.linspace(0, math.pi, 2049)
 WEIGHTS = np.full(2049, 1 / 2048)
 WEIGHTS[[0, -1]] /= 2
-NODES, NODE_WEIGHTS = np.polynomial.legendre.leggauss(300)
+leggauss = cache(np.polynomial.legendre.leggauss)  # takes long enough to be left until it is asked for
 
 
 def by_rows(function: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
@@ -40,8 +41,8 @@ def period(x: np.ndarray, integrand: np.ndarray) -> np.ndarray:
 
 def half_line(top: np.ndarray, integrand: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
     """The integral over 0..top, by Gauss and Legendre."""
-    t = top / 2 * (NODES + 1)
-    return (integrand(t) @ NODE_WEIGHTS) * top[:, 0] / 2
+    nodes, weights = leggauss(300)
+    return (integrand(top / 2 * (nodes + 1)) @ weights) * top[:, 0] / 2
 
 
 def _j(nu: float) -> Callable[[np.ndarray], np.ndarray]:

@@ -6,7 +6,6 @@ Sources: Cephes (zeta, incomplete gamma), Abramowitz and Stegun chapters 6, 7 an
 from __future__ import annotations
 
 import math
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -161,6 +160,8 @@ def _erfcx(x: float) -> float:
 def _ndtri(p: float) -> float:
     if p in (0.0, 1.0):
         return math.copysign(math.inf, p - 0.5)
+    from statistics import NormalDist  # imports much that `import gt` does without
+
     return NormalDist().inv_cdf(p) if 0 < p < 1 else math.nan
 
 

@@ -7,14 +7,17 @@ Next: ``random`` (the ops), ``gt.runtime.kernels`` (the same in torch).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gt.ir.types import Shape
 
-Words = NDArray[np.uint64]
+if TYPE_CHECKING:  # loading it takes long
+    from numpy.typing import NDArray
+
+    Words = NDArray[np.uint64]
+
 M0, M1 = 0xD2511F53, 0xCD9E8D57
 W0, W1 = 0x9E3779B9, 0xBB67AE85
 MASK = 0xFFFFFFFF
@@ -77,4 +80,3 @@ def bits63(w: tuple[Words, Words, Words, Words]) -> NDArray[np.int64]:
     return (((w[0] >> np.uint64(1)) << np.uint64(32)) | w[1]).astype(np.int64)
 
 
-Transform = Callable[[tuple[Words, Words, Words, Words]], NDArray[np.generic]]
