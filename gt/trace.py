@@ -137,8 +137,11 @@ def new_buffers(types: Iterable[TensorType], session: Session) -> list[Buffer]:
 def take_dead(session: Session) -> list[int]:
     """Give the buffers of ``session`` that died since the last call."""
     out, keep = [], []
-    while _dead:
-        owner, id = _dead.popleft()
+    while True:
+        try:
+            owner, id = _dead.popleft()
+        except IndexError:  # asking first whether it is empty would not do: another thread may be here too
+            break
         if owner is session:
             out.append(id)
         elif not getattr(owner, "closed", False):
@@ -554,8 +557,9 @@ def record(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs = (), depth: int = 1
     taped = False
     for t in inputs:
         if t._base is not None and t._seen != t._root._version:
-            _refresh(inputs)
-            trace = current()
+            with holding():  # until the op is recorded: a flush before would make them stale again
+                _refresh(inputs)
+                return record(op, inputs, attrs, depth + 1)
         if t._rg:
             taped = True
         if t._trace is not trace and t._trace is not None:
@@ -676,8 +680,9 @@ def record_into(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs, targets: Seque
         trace = current()
     for t in inputs:
         if t._base is not None and t._seen != t._root._version:
-            _refresh(inputs)
-            trace = current()
+            with holding():
+                _refresh(inputs)
+                return record_into(op, inputs, attrs, targets)
         if t._trace is not trace and t._trace is not None:
             _flush(t._trace, "a value crossed threads")
             trace = current()
@@ -722,8 +727,7 @@ def record_into(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs, targets: Seque
 
 
 def _refresh(inputs: tuple[Any, ...]) -> None:
-    """Take stale views again from their bases, all into one trace."""
-    with holding():
-        for t in inputs:
-            if t._base is not None and t._seen != t._root._version:
-                t._refresh()
+    """Take stale views again from their bases. The caller holds this thread's trace."""
+    for t in inputs:
+        if t._base is not None and t._seen != t._root._version:
+            t._refresh()

@@ -305,3 +305,10 @@ def test_batches_of_a_loop_that_never_reads_are_given_back(monkeypatch, view):
     assert 2 <= flush.counters.reasons[flushed[0]] - before.get(flushed[0], 0) <= 5
     assert total.item() == sum(range(40))
     assert [k.mean().item() for k in kept] == list(range(6))
+
+
+def test_an_op_of_more_views_than_a_trace_holds():
+    parts = [gt.tensor([float(i), -float(i)]) for i in range(2500)]
+    stacked = gt.stack(parts)  # 2,500 inputs and as many views, which a flush in between would make stale
+    assert stacked.sum(0).tolist() == [2500 * 2499 / 2, -2500 * 2499 / 2]
+    assert stacked[2499].tolist() == [2499.0, -2499.0]
