@@ -160,8 +160,15 @@ def entries_backwards(trace: Trace) -> Iterator[tuple[int, Rule, bool, tuple[int
     for entry in range(len(trace.code) - 1, -1, -1):
         id, operands = trace.code[entry]
         rule = RULES[id >> 1]
-        first -= len(rule.outputs)
+        first -= 1 if rule.single is not None else len(rule.outputs)
         yield entry, rule, bool(id & 1), operands, first
+
+
+def reached(rule: Rule, first: int, ids: set[int]) -> bool:
+    """Say whether one of an entry's results is among ``ids``."""
+    if rule.single is not None:
+        return first in ids
+    return not ids.isdisjoint(range(first, first + len(rule.outputs)))
 
 
 def requires(trace: Trace, ids: tuple[int, ...]) -> tuple[bool, ...]:
@@ -198,7 +205,7 @@ def _residuals(trace: Trace, roots: list[Handle]) -> set[int]:
     needed = {t._index for t in roots}
     saved: set[int] = set()
     for entry, rule, taped, operands, first in entries_backwards(trace):
-        if not taped or entry in trace.freed or not any(first + i in needed for i in range(len(rule.outputs))):
+        if not taped or entry in trace.freed or not reached(rule, first, needed):
             continue
         needed.update(operands)
         inputs, outputs = saved_by(rule, requires(trace, operands))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gt.flush import entries_backwards, requires, saved_by
+from gt.flush import entries_backwards, reached, requires, saved_by
 from gt.handle import Handle
 from gt.trace import Rule, Trace
 
@@ -52,7 +52,7 @@ def walk(roots: Sequence[Key], extra: Sequence[Key] = ()) -> Tape:
                 pass
         tape.hooked = tape.hooked or trace.hooks
         for entry, rule, taped, operands, first in entries_backwards(trace):
-            if not taped or not any(first + i in ids for i in range(len(rule.outputs))):
+            if not taped or not reached(rule, first, ids):
                 continue
             if entry in trace.freed and any(saved_by(rule, requires(trace, operands))):
                 raise RuntimeError(

@@ -103,6 +103,15 @@ def _leaf_rule(kind: str, type: TensorType) -> Rule:
     return found
 
 
+class _InputRules(dict[TensorType, int]):
+    """The ids of the rules of inputs, by type."""
+
+    def __missing__(self, type: TensorType) -> int:
+        self[type] = id = _leaf_rule("input", type).id
+        return id
+
+
+_input_rules = _InputRules()
 _dead: deque[tuple[Session, int]] = deque()  # appended by finalizers, so nothing here may lock
 
 
@@ -273,9 +282,14 @@ class Trace:
             )
         index = self.input_ids.get(buffer.id)
         if index is None:
+            type = buffer.type
             self.inputs.append(buffer)
-            self.input_ids[buffer.id] = index = self.append_leaf(_leaf_rule("input", buffer.type))
-            self.weighed -= buffer.type.nbytes
+            index = self.size
+            self.where.append(None)
+            self.code.append((_input_rules[type], ()))
+            self.input_ids[buffer.id] = index
+            self.size = index + 1
+            self.weighed -= type.nbytes
             if self.weighed < 0:
                 self.weigh()
             if tensor._name:
@@ -285,13 +299,6 @@ class Trace:
                 self.links[index] = tensor._tape
             else:
                 self.leaves[index] = (weakref.ref(tensor), tensor._version)
-        return index
-
-    def append_leaf(self, rule: Rule) -> int:
-        index = self.size
-        self.where.append(None)
-        self.code.append((rule.id, ()))
-        self.size = index + 1
         return index
 
     def enter_number(self, number: Number) -> int:
@@ -317,7 +324,7 @@ class Trace:
         kept = sum(b.type.nbytes for b in self.inputs if sys.getrefcount(b) <= 3)  # ``inputs``, ``b`` and the call
         if kept > MAX_KEPT:
             self.stop = -1
-        self.weighed = MAX_KEPT
+        self.weighed = MAX_KEPT + sum(b.type.nbytes for b in self.inputs)  # ever less often: the parameters of a model stay
 
     def mend(self) -> None:
         """Forget what an interrupted recording left half done: what is in ``code`` counts, and everything else follows it."""
@@ -608,14 +615,18 @@ def record(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs = (), depth: int = 1
             trace.code.append((rule.id + taped, ids))
             trace.size = index + 1
             return out
-        outs = tuple([new_tensor(trace, index + i, type) for i, type in enumerate(rule.outputs)])
-        for out in outs:
-            if taped and out._type.dtype.kind in "fc":
+        outs = []
+        for type in rule.outputs:
+            out = _new(_tensor_class)
+            out._trace, out._index, out._type = trace, index, type
+            if taped and type.dtype.kind in "fc":
                 out._rg, out._leaf = True, False
+            outs.append(out)
+            index += 1
         trace.handles.extend(outs)
         trace.code.append((rule.id + taped, ids))
-        trace.size = index + len(outs)
-        return outs
+        trace.size = index
+        return tuple(outs)
     except _Stale:
         trace.mend()
     except BaseException:
