@@ -324,7 +324,8 @@ class Trace:
         kept = sum(b.type.nbytes for b in self.inputs if sys.getrefcount(b) <= 3)  # ``inputs``, ``b`` and the call
         if kept > MAX_KEPT:
             self.stop = -1
-        self.weighed = MAX_KEPT + sum(b.type.nbytes for b in self.inputs)  # ever less often: the parameters of a model stay
+        held = sum(b.type.nbytes for b in self.inputs) - kept  # a model's parameters
+        self.weighed = MAX_KEPT + held
 
     def mend(self) -> None:
         """Forget what an interrupted recording left half done: what is in ``code`` counts, and everything else follows it."""
