@@ -196,7 +196,7 @@ def test_a_long_chain_flushes_itself_in_equal_pieces(graphs):
     for _ in range(3 * 4096 + 10):
         x = x + 1
     assert x.tolist() == [3 * 4096 + 10] * 4
-    assert graphs() <= 5
+    assert graphs() <= 9
 
 
 def test_nothing_runs_twice_when_a_value_is_read_before_backward():
@@ -295,15 +295,15 @@ def test_batches_of_a_loop_that_never_reads_are_given_back(monkeypatch, view):
     gt.ones(1).sum().item()  # a new trace, with the new bound
     before = dict(flush.counters.reasons)
     total, kept = gt.zeros(()), []
-    for i in range(40):
+    for i in range(80):
         batch = gt.tensor(np.full((128, 256), float(i), dtype=np.float32))  # 128 KiB
         total = total + (batch.reshape(-1) if view else batch).mean()
         if i < 6:
             kept.append(batch)  # held by the caller: flushing would give nothing back
     flushed = [r for r in flush.counters.reasons if flush.counters.reasons[r] > before.get(r, 0)]
     assert flushed == ["more than 1 MiB kept by pending work alone"]
-    assert 2 <= flush.counters.reasons[flushed[0]] - before.get(flushed[0], 0) <= 5
-    assert total.item() == sum(range(40))
+    assert 2 <= flush.counters.reasons[flushed[0]] - before.get(flushed[0], 0) <= 9
+    assert total.item() == sum(range(80))
     assert [k.mean().item() for k in kept] == list(range(6))
 
 
