@@ -31,7 +31,7 @@ RTOL = 2e-2  # of a loss after up to 20 steps in bfloat16
 def side(name: str, case: str, device: str, warm_s: float, profiles: str) -> dict[str, Any]:
     """Run one side; give its results, or the error it ended with."""
     here = Path(__file__).resolve().parent
-    env = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    env = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false", "GT_EMBEDDED": str(int(name == "embedded"))}
     env["PYTHONPATH"] = os.pathsep.join([str(here.parent), *env.get("PYTHONPATH", "").split(os.pathsep)])
     command = [sys.executable, str(here / "gpu_sides.py"), name, case, device, str(warm_s), profiles]
     done = subprocess.run(command, capture_output=True, text=True, env=env)
@@ -48,7 +48,8 @@ def run(case: str, device: str, sides: list[str], warm_s: float | None, profiles
         if name != "jax" or (case in GPTS and importlib.util.find_spec("jax") and device == "cuda"):
             found = side(name, case, device, WARM_S[case] if warm_s is None else warm_s, profiles)
             out.update({k: v for k, v in found.items() if isinstance(v, dict)})
-            out[f"{'torch' if '+' in name or name == 'eager' else name} version"] = found.get("version", "")
+            library = {"gt": "gt", "embedded": "gt", "jax": "jax"}.get(name, "torch")
+            out[f"{library} version"] = found.get("version", "")
             if "error" in found:
                 print(f"{case}: {name} failed\n{found['error']}", flush=True)
     out["agrees"] = {name: agreement(out, name) for name in out if name != "eager" and "losses" in _dict(out[name])}
@@ -79,7 +80,7 @@ def show(results: list[dict[str, Any]]) -> None:
         versions = ", ".join(f"{k.removesuffix(' version')} {v}" for k, v in r.items() if k.endswith(" version") and v)
         print(f"\n{r['case']}   {r['card']}, {r['date']}, {versions}")
         ours = _dict(r.get("gt")).get("ms")
-        for name in ("compile", "eager", "reduce-overhead", "jax", "gt", "gt.jit"):
+        for name in ("compile", "eager", "reduce-overhead", "jax", "gt", "gt.jit", "embedded"):
             s = _dict(r.get(name))
             if not s:
                 continue
@@ -87,22 +88,18 @@ def show(results: list[dict[str, Any]]) -> None:
             off = r["agrees"].get(name)
             same = "" if off is None else f"losses within {off:.1e}" + ("" if off <= RTOL else " DIFFER")
             extra = f"first step {s['first_s']:.1f} s"
+            if "full_s" in s:
+                extra += f", uncompiled {s['early_ms']:.3f} ms, full speed after {s['full_s']:.1f} s"
+            if "recording_ms" in s:
+                extra += f", CPU {s['recording_ms']:.3f} ms to record, {s['process_ms']:.3f} in all"
             if "peak_gib" in s:
                 extra += f", peak {s['peak_gib']:.2f} GiB, held {s['reserved_gib']:.2f} GiB"
             print(f"  {ratio}  {s['ms']:9.3f} ms  {name:<16} {same:<28} {extra}")
-        g = _dict(r.get("gt"))
-        if g:
-            print(
-                f"  gt: {g['tier']} tier, {g['compiled_pieces']} of {g['pieces']} pieces compiled "
-                f"in {g['compile_s']:.0f} s, uncompiled {g['early_ms']:.3f} ms, full speed after {g['full_s']:.1f} s"
-            )
-            if "recording_ms" in g:
-                print(f"  gt: CPU per step {g['recording_ms']:.3f} ms recording, {g['process_ms']:.3f} ms in all")
-            for note in g["notes"]:
+        e = _dict(r.get("embedded"))
+        if e:
+            print(f"  embedded: {e['tier']} tier, {e['compiled_pieces']} of {e['pieces']} pieces compiled in {e['compile_s']:.0f} s")
+            for note in e["notes"]:
                 print(f"  note: {note}")
-        j = _dict(r.get("gt.jit"))
-        if j:
-            print(f"  gt.jit: CPU per step {j['recording_ms']:.3f} ms replaying, {j['process_ms']:.3f} ms in all")
         c = _dict(r.get("compile")).get("ms")
         if ours and c:
             met = "reached" if c / ours >= REACH[r["case"]] else "NOT reached"
@@ -112,7 +109,7 @@ def show(results: list[dict[str, Any]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train models with gt, torch and JAX on one GPU.")
     parser.add_argument("--case", choices=CASES, action="append", help="default: all")
-    parser.add_argument("--sides", default="gt,eager+compile,jax", help="comma-separated; eager+compile run together")
+    parser.add_argument("--sides", default="gt,embedded,eager+compile,jax", help="comma-separated; eager+compile run together")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--warm", type=float, help="seconds gt may take to full speed")
     parser.add_argument("--json", type=Path, default=Path("gpu_results.json"))

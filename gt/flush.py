@@ -33,7 +33,7 @@ from gt.passes.autodiff import saved_values
 from gt.precision import with_precision
 from gt.runtime.interrupt import SHIELD
 from gt.runtime.session import Session
-from gt.trace import RULES, Rule, Trace, guard_reads, install_flush, new_buffer, new_trace, put_back, state, take_dead
+from gt.trace import RULES, Buffer, Rule, Trace, guard_reads, install_flush, new_buffers, new_trace, put_back, state, take_dead
 
 Named = tuple[str, SignalConfig]
 log = logging.getLogger("gt.flush")
@@ -218,8 +218,11 @@ def _residuals(trace: Trace, roots: list[Handle]) -> set[int]:
 
 
 def _submit(trace: Trace, session: Session, live: list[Handle], saved: set[int], reason: str) -> None:
-    inputs = {id: buffer for id, buffer in zip(trace.input_ids.values(), trace.inputs, strict=True)}
-    scalars = dict(zip(trace.scalar_ids, trace.scalars, strict=True))
+    inputs: dict[int, Buffer] = {}
+    scalars: dict[int, Scalar] = {}
+    if saved:
+        inputs = dict(zip(trace.input_ids.values(), trace.inputs, strict=True))
+        scalars = dict(zip(trace.scalar_ids, trace.scalars, strict=True))
     computed = saved - inputs.keys() - scalars.keys()
     outputs = tuple(sorted({t._index for t in live} | computed))
     trace.saved = {id: inputs[id] if id in inputs else scalars[id] for id in saved - computed}
@@ -230,7 +233,8 @@ def _submit(trace: Trace, session: Session, live: list[Handle], saved: set[int],
         return
     # Two references, the trace's list and the call's argument, mean that no handle, tape or fetch names the buffer.
     del inputs
-    donated = tuple(i for i in range(len(trace.inputs)) if getrefcount(trace.inputs[i]) <= UNHELD)
+    held = trace.inputs
+    donated = tuple([i for i in range(len(held)) if getrefcount(held[i]) <= UNHELD])
     marks = tuple((at, signal) for at, signal in trace.marks if at < len(trace.code))
     config = get_config()
     signals, options = named_signals(marks, config.base), with_precision(config.options)
@@ -254,7 +258,7 @@ def _submit(trace: Trace, session: Session, live: list[Handle], saved: set[int],
     types_ = {t._index: t._type for t in live}
     if computed:
         types_ = dict(enumerate(t for id, _ in trace.code for t in RULES[id >> 1].outputs))
-    buffers = {id: new_buffer(types_[id], session) for id in outputs}
+    buffers = dict(zip(outputs, new_buffers([types_[id] for id in outputs], session), strict=True))
     frees = [trace.inputs[i].id for i in donated]
     for i in donated:
         trace.inputs[i].id = -1 - trace.inputs[i].id  # the run frees it, not its finalizer
@@ -316,6 +320,8 @@ def named_signals(marks: Iterable[tuple[int, Named | None]], base: Named | None)
 
     ``base``: what holds for work that no scope marks.
     """
+    if not marks and base is None:
+        return ()
     signals: dict[str, SignalConfig] = dict([base] if base is not None else [])
     todo = [signal for _, signal in marks if signal is not None]
     while todo:

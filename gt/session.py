@@ -34,14 +34,19 @@ _keys: WeakKeyDictionary[Session, dict[Any, int]] = WeakKeyDictionary()
 
 
 def current() -> Session:
-    """Give the session. If none was asked for: the server that GT_ADDR names, else the embedded one."""
+    """Give the session. If none was asked for: the server that GT_ADDR names, else one of this process's own."""
+    global _cluster
     if _session is None:
         with _lock:
             if _session is None:
                 from gt import starting
 
                 address = ADDRESS.get()
-                _use(starting.remote(address, CONNECT_S) if address else starting.embedded())
+                if address:
+                    _use(starting.remote(address, CONNECT_S))
+                else:
+                    session, _cluster = starting.default()
+                    _use(session)
     assert _session is not None
     return _session
 
@@ -111,7 +116,7 @@ def gpu_workers(n: int) -> None:
 
         _cluster = starting.cluster(n)
         try:
-            _use(starting.remote(_cluster.address, 60.0))
+            _use(starting.remote(_cluster.address, starting.START_S))
         except BaseException:
             disconnect()
             raise

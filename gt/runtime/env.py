@@ -82,6 +82,7 @@ def at_least(low: int) -> Callable[[str], int]:
 
 
 BACKEND = Variable("GT_BACKEND", one_of("torch", "numpy"), "torch", "Engine that runs programs: torch or numpy.")
+EMBEDDED = Variable("GT_EMBEDDED", flag, False, "Run in this process on a GPU too, rather than in a worker process.")
 CONFIG = Variable("GT_CONFIG", str, "", "YAML file of signals, loaded when they are first needed.")
 ADDRESS = Variable("GT_ADDR", str, "", "host:port of a gt server that a script joins instead of starting its own.")
 DEBUG = Variable("GT_DEBUG", at_least(0), 0, "Log level: 1 warnings, 2 plans and flushes, 3 every message, 4 all.")
