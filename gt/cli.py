@@ -97,6 +97,8 @@ def compile_(
     from gt import compiling, estimating
     from gt.passes.pipeline import PASSES, PassError, PlanRefused
 
+    if source.suffix not in (".py", ".gtir"):
+        raise click.BadParameter(f"{source} is neither a Python script (.py) nor a dumped graph (.gtir)", param_hint="SOURCE")
     axes = _parse_mesh(mesh)
     workers = workers or (math.prod(axes.values()) if axes else None)
     _check_passes(passes, PASSES)

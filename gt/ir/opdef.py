@@ -125,6 +125,7 @@ class OpDef:
               a tensor; else none.
     literal:  name of the attribute that is the value of a constant, for ops that make one.
     nonzero:  operands that must not hold integer zeros, padding included: divisors.
+    indices:  operands of indices: padding must hold one that is in range.
     autocast: what mixed precision makes of float operands: "low" precision, "float32", or the "widest" among them.
     follows:  ``(number of operands, attrs) -> results`` that belong to another result, as an optimizer's states to
               the parameters: they are placed to suit it. None: no result leads another.
@@ -155,6 +156,7 @@ class OpDef:
     numbers: tuple[int, ...] | None = None
     literal: str = ""
     nonzero: tuple[int, ...] = ()
+    indices: tuple[int, ...] = ()
 
     def __call__(self, *inputs: Any, **attrs: AttrValue) -> Any:
         """Append this op to the ambient emitter; one result comes bare, several as a tuple."""

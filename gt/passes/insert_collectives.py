@@ -96,7 +96,7 @@ def _masks(node: Node, operand: int) -> Iterator[tuple[int, Reduction]]:
             yield dim, kind
         elif operand in node.op.nonzero and type_.dtype.kind in "iu":
             yield dim, "min"  # whose identity is the largest integer: any but 0 would do
-        elif _may_be_index(type_, node, rule):
+        elif operand in node.op.indices or _may_be_index(type_, node, rule):
             yield dim, "sum"
 
 

@@ -21,6 +21,9 @@ _REDUCE = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.Reduc
 _WIDER = {torch.bool: torch.uint8, torch.int16: torch.int32}  # what Gloo cannot reduce
 
 
+_abandoned: list[Any] = []  # groups, for the rest of the process
+
+
 class LinkStore(dist.Store):  # type: ignore[name-defined,misc]
     """A torch Store whose operations travel over a rendezvous link. Keys are scoped by the group's name."""
 
@@ -182,11 +185,14 @@ class TorchGroup:
         self.wake.set()
 
     def close(self) -> None:
-        """Close the group's connections, which ends the other members' waits for it."""
-        held = [self.group]
+        """Close the group's connections, which ends the other members' waits for it.
+
+        One of Gloo's that was aborted is kept instead: its destructor waits for what is unfinished, and ends the process when
+        another member closes meanwhile.
+        """
+        if self.aborted and self.backend == "gloo":
+            _abandoned.append(self.group)
         self.group = None
-        if self.aborted:  # an unfinished collective may hold up the destructor until its timeout
-            threading.Thread(target=held.clear, daemon=True).start()
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:

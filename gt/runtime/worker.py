@@ -335,6 +335,10 @@ def work(endpoint: str, backend: str, device: str, parent_fd: int | None = None)
     signal.signal(signal.SIGTERM, worker.stop)
     signal.signal(signal.SIGINT, worker.stop)
     worker.run()
+    if worker.groups.lost:  # what Gloo left unfinished must not meet the interpreter's end
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
 @click.command()

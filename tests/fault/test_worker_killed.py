@@ -99,6 +99,8 @@ def test_a_killed_worker_is_told_within_five_seconds_and_others_go_on(tmp_path: 
             assert out.splitlines()[2] == "1 64.0"
             out, err = other.communicate("\n", timeout=30)
             assert (other.returncode, out) == (0, "30.0\n"), err
+            there.workers[0].send_signal(signal.SIGINT)
+            assert there.workers[0].wait(15) == 0
         assert wait_for(lambda: there.workers[1].poll() == -signal.SIGKILL)
 
 
@@ -130,3 +132,6 @@ def test_work_that_does_without_the_killed_worker_goes_on(tmp_path: Path) -> Non
             out, err = each.communicate(timeout=60)
             assert (each.returncode, out) == (0, "2 300.0 True\n"), err
         assert there.workers[2].wait(10) == -signal.SIGKILL
+        for worker in there.workers[:2]:
+            worker.send_signal(signal.SIGINT)
+        assert [worker.wait(15) for worker in there.workers[:2]] == [0, 0]

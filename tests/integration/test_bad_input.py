@@ -56,6 +56,31 @@ def test_a_mistake_raises_at_the_users_line_and_names_what_was_given() -> None:
 
 
 @pytest.mark.usefixtures("workers")
+def test_an_index_out_of_range_raises_whoever_reads_and_wherever_rows_lie() -> None:
+    """Also where only the gradient is read, which does not need the rows that were looked up. Tables of 4 rows are split here."""
+    F = gt.nn.functional  # noqa: N806
+    for call in (
+        lambda: F.embedding(gt.tensor([9]), gt.randn(4, 4)).tolist(),
+        lambda: F.embedding(gt.tensor([-1]), gt.randn(4, 4)).tolist(),
+        lambda: F.nll_loss(gt.randn(4, 4), gt.tensor([0, 1, 9, 2])).item(),
+        lambda: F.nll_loss(gt.randn(4, 4).T, gt.tensor([0, 1, 9, 2])).item(),
+        lambda: (gt.tensor([7]) // gt.tensor([0])).tolist(),
+        lambda: F.nll_loss(gt.randn(4, 4), gt.tensor([0, 1, -2, 2])).item(),
+        lambda: _grad_of(lambda w: F.embedding(gt.tensor([9, 1]), w)),
+        lambda: _grad_of(lambda w: F.cross_entropy(w, gt.tensor([0, 1, 9, 2]))),
+    ):
+        with pytest.raises(RuntimeError, match="out of (range|bounds)|ZeroDivisionError"):
+            call()
+    assert _grad_of(lambda w: F.cross_entropy(w, gt.tensor([0, 1, -100, 2])))[2] == [0.0] * 4
+
+
+def _grad_of(function: Callable[[gt.Tensor], gt.Tensor]) -> list[list[float]]:
+    w = gt.zeros(4, 4, requires_grad=True)
+    function(w).sum().backward()
+    return w.grad.tolist()
+
+
+@pytest.mark.usefixtures("workers")
 def test_an_index_out_of_range_is_told_with_the_line_that_recorded_it() -> None:
     table = gt.from_numpy(np.arange(10, dtype=np.float32).reshape(5, 2))
     index = gt.tensor([1, 99])

@@ -208,6 +208,7 @@ def test_faults_are_told_in_one_line(tmp_path: Path, row_sum: Path) -> None:
          ["no pass 'cse'; known: captured, insert_collectives, localize"]),
         (["compile", row_sum, "x"], ["takes no arguments"]),
         (["compile", tmp_path / "absent.py"], ["does not exist"]),
+        (["compile", "README.md"], ["neither a Python script (.py) nor a dumped graph (.gtir)"]),
         (["compile", faulty], ["faulty.py ended early with", "size of tensor a (2)"]),
         (["compile", silent], ["silent.py ran no gt op"]),
     ):

@@ -330,6 +330,13 @@ def _graft(rng: Rng) -> Iterator[Sample]:
         yield Sample((values(rng, s, float64), values(rng, s, float64)), (float64,) * 2, gradient=False)
 
 
+@samples("in_range")
+def _in_range(rng: Rng) -> Iterator[Sample]:
+    for s in SHAPES:
+        yield Sample((rng.integers(0, 5, s),), (int64,), {"size": 5, "ignore": None})
+        yield Sample((rng.integers(0, 5, s) * 7 - 7 * (rng.random(s) < 0.5).astype(np.int64),), (int64,), {"size": 29, "ignore": -7})
+
+
 @samples("fence")
 def _fence(rng: Rng) -> Iterator[Sample]:
     for s, t in (((), ()), ((2, 3), (2, 3)), ((4, 2), (4, 5, 2)), ((6,), ()), ((), (4,)), ((1, 4), (2, 4)), ((0, 2), (3,))):

@@ -5,6 +5,7 @@ Next: ``special`` (rarer functions), ``reduce``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,18 @@ div = binary(
 )  # fmt: skip
 
 
+def _of_integers(function: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    """Refuse integer divisors of 0, for which NumPy gives 0."""
+
+    def divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        if a.dtype.kind != "f" and a.size and not np.all(b):
+            raise ZeroDivisionError("ZeroDivisionError")
+        return function(a, b)
+
+    return divide
+
+
+@_of_integers
 def _floor_divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     if a.dtype.kind != "f":
         return np.floor_divide(a, b)
@@ -62,19 +75,19 @@ floor_divide = binary(
 )
 trunc_divide = binary(
     "trunc_divide",
-    lambda a, b: np.trunc(a / b) if a.dtype.kind == "f" else (np.abs(a) // np.abs(b)) * np.sign(a) * np.sign(b),
+    _of_integers(lambda a, b: np.trunc(a / b) if a.dtype.kind == "f" else (np.abs(a) // np.abs(b)) * np.sign(a) * np.sign(b)),
     'torch.div({a}, {b}, rounding_mode="trunc")',
     kinds="uif",
     nonzero=(1,),
     doc="a / b rounded towards zero.",
 )
 remainder = binary(
-    "remainder", np.remainder, "({a} % {b})",
+    "remainder", _of_integers(np.remainder), "({a} % {b})",
     lambda g, y, a, b: (unbroadcast(g, a.type), unbroadcast(neg(mul(g, floor_divide(a, b))), b.type)),
     kinds="uif", nonzero=(1,), doc="The rest of a // b, with the sign of b.",
 )  # fmt: skip
 fmod = binary(
-    "fmod", np.fmod, "torch.fmod({a}, {b})",
+    "fmod", _of_integers(np.fmod), "torch.fmod({a}, {b})",
     lambda g, y, a, b: (unbroadcast(g, a.type), unbroadcast(neg(mul(g, trunc_divide(a, b))), b.type)),
     kinds="uif", nonzero=(1,), doc="The rest of a / b rounded towards zero, with the sign of a.",
 )  # fmt: skip

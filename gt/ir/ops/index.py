@@ -44,6 +44,14 @@ def _corner(x: np.ndarray, shape: Shape, dim: int) -> np.ndarray:
     return x[tuple(slice_(None) if d == dim else slice_(0, n) for d, n in enumerate(shape))]
 
 
+def in_dim(index: np.ndarray, size: int) -> np.ndarray:
+    """Refuse indices that NumPy would count from the end or torch not take."""
+    bad = index[(index < 0) | (index >= size)]
+    if bad.size:
+        raise IndexError(f"index {bad.flat[0]} is out of bounds for a dim of size {size}")
+    return index
+
+
 # -- along one dim
 
 
@@ -57,7 +65,9 @@ gather = op(
     "gather", "x index",
     doc="x[..., index, ...] along dim, element by element.",
     infer=_gather_infer,
-    numpy=lambda x, index, dim: np.take_along_axis(_corner(x, index.shape, dim), index, dim) if x.ndim else x,
+    numpy=lambda x, index, dim: (
+        np.take_along_axis(_corner(x, index.shape, dim), in_dim(index, x.shape[dim]), dim) if x.ndim else x
+    ),
     torch="torch.gather({x}, {dim}, {index})",
     vjp=lambda g, y, x, index, dim: (scatter_add(zeros_like(x), index, g, dim=dim), None),
     factors=lambda operands, results, attrs: along(operands, results, _partial_dims(attrs["dim"], *operands)),
@@ -85,13 +95,13 @@ def _places(index: np.ndarray, dim: int) -> tuple[np.ndarray, ...]:
 
 def _scatter_numpy(x: np.ndarray, index: np.ndarray, source: np.ndarray, dim: int) -> np.ndarray:
     out = x.copy()
-    out[_places(index, dim) if x.ndim else ()] = source
+    out[_places(in_dim(index, x.shape[dim]), dim) if x.ndim else ()] = source
     return out
 
 
 def _scatter_add_numpy(x: np.ndarray, index: np.ndarray, source: np.ndarray, dim: int) -> np.ndarray:
     out = x.astype(np.float32) if x.dtype == np.float16 else x.copy()
-    np.add.at(out, _places(index, dim) if x.ndim else (), source)
+    np.add.at(out, _places(in_dim(index, x.shape[dim]), dim) if x.ndim else (), source)
     return out
 
 
@@ -151,7 +161,7 @@ index_select = op(
     "x index",
     doc="The rows of dim that a 1-d index names.",
     infer=_select_infer,
-    numpy=lambda x, index, dim: np.take(x, index, axis=dim),
+    numpy=lambda x, index, dim: np.take(x, in_dim(index, x.shape[dim]), axis=dim),
     torch="torch.index_select({x}, {dim}, {index})",
     vjp=lambda g, y, x, index, dim: (index_add(zeros_like(x), index, g, dim=dim), None),
     factors=_rows_rule,
@@ -161,7 +171,7 @@ index_select = op(
 
 def _index_add_numpy(x: np.ndarray, index: np.ndarray, source: np.ndarray, dim: int) -> np.ndarray:
     out = x.astype(np.float32) if x.dtype == np.float16 else x.copy()
-    place: Any = (*(slice_(None),) * dim, index)
+    place: Any = (*(slice_(None),) * dim, in_dim(index, x.shape[dim]))
     np.add.at(out, place, source)
     return out
 

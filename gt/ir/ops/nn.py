@@ -16,6 +16,7 @@ from gt.ir.ops.compare import eq, logical_and, ne, where
 from gt.ir.ops.creation import iota
 from gt.ir.ops.elementwise import add, div, exp, log, mul, neg, sub
 from gt.ir.ops.families import FLOAT, along, check_kind, check_same, rule_of
+from gt.ir.ops.index import in_dim
 from gt.ir.ops.matmul import wide
 from gt.ir.ops.normalization import like, up
 from gt.ir.ops.reduce import amax
@@ -127,6 +128,31 @@ def _without_class(shape: Shape) -> Shape:
     return (*shape[:c], *shape[c + 1 :])
 
 
+def _in_range_numpy(index: np.ndarray, size: int, ignore: int | None = None) -> np.ndarray:
+    in_dim(index if ignore is None else index[index != ignore], size)
+    return np.array(index)
+
+
+def _in_range_torch(names: tuple[str, ...], attrs: dict[str, Any], types: tuple[TensorType, ...]) -> str:
+    """Read a dim of zeros at the indices, so that torch checks them in every tier."""
+    (index,), ignore = names, attrs["ignore"]
+    read = index if ignore is None else f"torch.where({index} == {ignore}, 0, {index})"
+    zeros = f"torch.zeros({attrs['size']}, dtype={index}.dtype, device={index}.device)"
+    return f"{index} + {zeros}.index_select(0, {read}.reshape(-1)).view({index}.shape)"
+
+
+in_range = op(
+    "in_range", "index",
+    doc="The indices, once each is known to lie in a dim of this size or to be the one ignored. Errors: IndexError when run.",
+    infer=lambda index, size, ignore=None: index, numpy=_in_range_numpy, torch=_in_range_torch,
+    factors=fx.elementwise, indices=(0,),
+)  # fmt: skip
+
+
+def _checked_target(target: Var, shape: Shape, ignore_index: int) -> Any:
+    return in_range(target, size=shape[class_dim(len(shape))], ignore=ignore_index)
+
+
 def _nll_infer(logp: TensorType, target: TensorType, reduction: str, ignore_index: int) -> TensorType:
     check_kind("nll_loss", FLOAT, logp)
     if target.dtype is not int64:
@@ -139,6 +165,7 @@ def _nll_infer(logp: TensorType, target: TensorType, reduction: str, ignore_inde
 def _nll_numpy(logp: np.ndarray, target: np.ndarray, reduction: str, ignore_index: int) -> np.ndarray:
     axis = class_dim(logp.ndim)
     valid = target != ignore_index
+    in_dim(target[valid], logp.shape[axis])
     index = np.expand_dims(np.where(valid, target, 0), axis)
     picked = (
         np.squeeze(np.take_along_axis(wide(logp), index, axis), axis) if logp.shape[axis] else np.zeros(target.shape)
@@ -168,6 +195,7 @@ def _split_nll(inputs: tuple[Any, ...], attrs: dict[str, Any], shards: int) -> t
     """Over parts of the classes: each worker adds what its own classes hold."""
     logp, target = inputs
     c = class_dim(logp.type.ndim)
+    target = _checked_target(target, logp.type.shape, attrs["ignore_index"])
     hit = eq(iota(shape=logp.type.shape, dim=c, dtype=int64), _unsqueeze(target, c))
     counts = ne(target, _index(attrs["ignore_index"], target))
     picked = where(logical_and(hit, _unsqueeze(counts, c)), logp, constant(0, logp))
@@ -180,7 +208,10 @@ nll_loss = op(
     infer=_nll_infer, numpy=_nll_numpy,
     torch='torch.nn.functional.nll_loss({logp}, {target}, ignore_index={ignore_index}, reduction={reduction})',
     vjp=lambda g, y, logp, target, reduction, ignore_index: (
-        nll_loss_backward(g, target, shape=logp.type.shape, ignore_index=ignore_index), None,
+        nll_loss_backward(
+            g, _checked_target(target, logp.type.shape, ignore_index), shape=logp.type.shape, ignore_index=ignore_index
+        ),
+        None,
     ),
     factors=_nll_rule, linear=((0,),), when_split=_split_nll,
 )  # fmt: skip
@@ -331,6 +362,7 @@ def _padding(attrs: dict[str, Any]) -> str:
 
 
 def _embedding_numpy(weight: np.ndarray, index: np.ndarray, padding_idx: int = -1, start: int = 0, rows: int = 0) -> Any:
+    in_dim(index, rows or weight.shape[0])
     if not rows:
         return weight[index]
     own = (index >= start) & (index < start + weight.shape[0])
@@ -338,12 +370,13 @@ def _embedding_numpy(weight: np.ndarray, index: np.ndarray, padding_idx: int = -
 
 
 def _embedding_torch(names: tuple[str, ...], attrs: dict[str, Any], types: tuple[TensorType, ...]) -> str:
-    """Of a part of the rows, indices of other parts give zeros."""
+    """Of a part of the rows, indices of other parts give zeros; those of no part are left to be refused."""
     weight, index = names
     if not attrs.get("rows"):
         return f"torch.nn.functional.embedding({index}, {weight}{_padding(attrs)})"
     own = f"({index} >= {attrs['start']}) & ({index} < {attrs['start']} + {weight}.shape[0])"
-    inside = f"({index} - {attrs['start']}).clamp(0, {weight}.shape[0] - 1)"
+    other = f"torch.where(({index} >= 0) & ({index} < {attrs['rows']}), 0, {weight}.shape[0])"
+    inside = f"torch.where({own}, {index} - {attrs['start']}, {other})"
     return f"torch.nn.functional.embedding({inside}, {weight}).masked_fill(~({own}).unsqueeze(-1), 0)"
 
 
@@ -360,7 +393,10 @@ embedding = op(
     doc="Rows of weight: [v, d] at [...] -> [..., d]. The row padding_idx (-1: none) gets no gradient.",
     infer=_embedding_infer, numpy=_embedding_numpy, torch=_embedding_torch,
     vjp=lambda g, y, weight, index, padding_idx=-1: (
-        embedding_backward(g, index, rows=weight.type.shape[0], padding_idx=padding_idx), None,
+        embedding_backward(
+            g, in_range(index, size=weight.type.shape[0], ignore=None), rows=weight.type.shape[0], padding_idx=padding_idx
+        ),
+        None,
     ),
     factors="vd,...->...d | ^v", linear=((0,),), local=_embedding_local,
 )  # fmt: skip
