@@ -34,6 +34,8 @@ def _common(input: Tensor, *params: Tensor | None) -> Tensor:
 
 
 def _shape(input: Tensor, normalized_shape: Any) -> tuple[int, ...]:
+    if normalized_shape.__class__ is tuple and normalized_shape and input._type.shape[-len(normalized_shape) :] == normalized_shape:
+        return normalized_shape
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(int(n) for n in normalized_shape)
     if not shape:
         raise CallError(
@@ -52,6 +54,9 @@ def layer_norm(
 ) -> Tensor:
     """Normalise over the last dims to mean 0 and variance 1, then scale and shift."""
     shape = _shape(input, normalized_shape)
+    plain = weight is not None and bias is not None and input._type.dtype is weight._type.dtype is bias._type.dtype
+    if plain and weight._type.shape == shape == bias._type.shape:  # type: ignore[union-attr]
+        return record(LAYER_NORM, (input, weight, bias), (("eps", float(eps)),))[0]
     for name, p in (("weight", weight), ("bias", bias)):
         if p is not None and p._type.shape != shape:
             raise ShapeError(
