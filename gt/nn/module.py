@@ -101,9 +101,10 @@ class Module(StateMixin):
 
     def __getattr__(self, name: str) -> Any:
         own = self.__dict__
-        if "_modules" in own:  # else __init__ has not been called; spelled out, for layers ask at every call
-            if name in (table := own["_parameters"]) or name in (table := own["_modules"]) or name in (table := own["_buffers"]):
-                return table[name]
+        if "_modules" in own and (  # else __init__ has not been called; spelled out, for layers ask at every call
+            name in (table := own["_parameters"]) or name in (table := own["_modules"]) or name in (table := own["_buffers"])
+        ):
+            return table[name]
         raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
 
     def __delattr__(self, name: str) -> None:
