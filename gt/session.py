@@ -7,11 +7,9 @@ Owns: choosing and ending the session. Must not know: traces. Next: ``gt.startin
 from __future__ import annotations
 
 import atexit
-import importlib
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -41,19 +39,16 @@ def current() -> Session:
     if _session is None:
         with _lock:
             if _session is None:
+                from gt import starting
+
                 address = ADDRESS.get()
                 if address:
-                    _use(_starting().remote(address, CONNECT_S))
+                    _use(starting.remote(address, CONNECT_S))
                 else:
-                    session, _cluster = _starting().default()
+                    session, _cluster = starting.default()
                     _use(session)
     assert _session is not None
     return _session
-
-
-def _starting() -> ModuleType:
-    """Load what sessions are made of, which takes longer than all of ``import gt``."""
-    return importlib.import_module("gt.starting")
 
 
 def running() -> Session | None:
@@ -100,7 +95,9 @@ def connect(address: str, timeout_s: float = CONNECT_S) -> None:
         return
     with _lock:
         _refuse_second("gt.connect")
-        _use(_starting().remote(address, timeout_s))
+        from gt import starting
+
+        _use(starting.remote(address, timeout_s))
 
 
 def gpu_workers(n: int) -> None:
@@ -115,9 +112,11 @@ def gpu_workers(n: int) -> None:
         return
     with _lock:
         _refuse_second("gt.gpu_workers")
-        _cluster = _starting().cluster(n)
+        from gt import starting
+
+        _cluster = starting.cluster(n)
         try:
-            _use(_starting().remote(_cluster.address, _starting().START_S))
+            _use(starting.remote(_cluster.address, starting.START_S))
         except BaseException:
             disconnect()
             raise
