@@ -249,19 +249,13 @@ class Handle:
 
     def _adopt(self, other: Handle) -> None:
         """Name the value that ``other`` names. The caller holds this thread's trace."""
-        other._wait()
-        self._wait()
+        for flushing in (other._trace, self._trace):
+            if flushing is not None:
+                flushing.wait()
         trace = other._trace
         if trace is not None and trace is not self._trace:
             trace.handles.append(self)  # type: ignore[arg-type]
         self._trace, self._index, self._buffer, self._tape = trace, other._index, other._buffer, other._tape
-
-    def _wait(self) -> None:
-        """Wait for another thread that flushes what this tensor names, and will say what it names then."""
-        trace = self._trace
-        if trace is not None and trace.sealed:
-            with trace.lock:
-                pass
 
     def _assign(self, value: Handle) -> Self:
         """Replace the values, and those of everything that shares memory with this tensor.
@@ -338,7 +332,8 @@ class Handle:
                     state.grad = True
                 fresh = record(op, (base,), attrs)
             if fresh._trace is not self._trace:
-                self._wait()
+                if (flushing := self._trace) is not None:  # asked once: another thread may change it
+                    flushing.wait()
                 fresh._trace.handles.append(self)
             self._trace, self._index, self._buffer, self._tape = fresh._trace, fresh._index, None, None
             self._seen = self._root._version

@@ -7,9 +7,11 @@ Owns: choosing and ending the session. Must not know: traces. Next: ``gt.startin
 from __future__ import annotations
 
 import atexit
+import importlib
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -39,16 +41,19 @@ def current() -> Session:
     if _session is None:
         with _lock:
             if _session is None:
-                from gt import starting
-
                 address = ADDRESS.get()
                 if address:
-                    _use(starting.remote(address, CONNECT_S))
+                    _use(_starting().remote(address, CONNECT_S))
                 else:
-                    session, _cluster = starting.default()
+                    session, _cluster = _starting().default()
                     _use(session)
     assert _session is not None
     return _session
+
+
+def _starting() -> ModuleType:
+    """Load what sessions are made of, which takes longer than all of ``import gt``."""
+    return importlib.import_module("gt.starting")
 
 
 def running() -> Session | None:
@@ -95,9 +100,7 @@ def connect(address: str, timeout_s: float = CONNECT_S) -> None:
         return
     with _lock:
         _refuse_second("gt.connect")
-        from gt import starting
-
-        _use(starting.remote(address, timeout_s))
+        _use(_starting().remote(address, timeout_s))
 
 
 def gpu_workers(n: int) -> None:
@@ -112,11 +115,9 @@ def gpu_workers(n: int) -> None:
         return
     with _lock:
         _refuse_second("gt.gpu_workers")
-        from gt import starting
-
-        _cluster = starting.cluster(n)
+        _cluster = _starting().cluster(n)
         try:
-            _use(starting.remote(_cluster.address, starting.START_S))
+            _use(_starting().remote(_cluster.address, _starting().START_S))
         except BaseException:
             disconnect()
             raise

@@ -47,9 +47,7 @@ def walk(roots: Sequence[Key], extra: Sequence[Key] = ()) -> Tape:
         trace = max(needed, key=lambda t: t.number)
         ids = needed.pop(trace)
         tape.entries[trace] = visited = []
-        if trace.sealed:
-            with trace.lock:  # if another thread is flushing it, what it keeps is not there yet
-                pass
+        trace.wait()
         tape.hooked = tape.hooked or trace.hooks
         for entry, rule, taped, operands, first in entries_backwards(trace):
             if not taped or not reached(rule, first, ids):

@@ -313,19 +313,21 @@ class Trace:
 
     def weigh(self) -> None:
         """Flush before the next op if too much memory is kept by nothing but this trace, else look again after as much more."""
-        alive: list[Tensor] = []
-        t: Tensor | None = None
-        while self.handles:  # those of dropped tensors hold what they are views of
-            t = self.handles.pop()
-            if sys.getrefcount(t) > 2:
-                alive.append(t)
-        self.handles = alive[::-1]
-        t = None
+        before = -1
+        while len(self.handles) != before:  # dropped views hold their bases: those go in the next round
+            before = len(self.handles)
+            self.handles = [t for t in self.handles if sys.getrefcount(t) > 3]  # the list, ``t`` and the call
         kept = sum(b.type.nbytes for b in self.inputs if sys.getrefcount(b) <= 3)  # ``inputs``, ``b`` and the call
         if kept > MAX_KEPT:
             self.stop = -1
         held = sum(b.type.nbytes for b in self.inputs) - kept  # a model's parameters
         self.weighed = MAX_KEPT + held
+
+    def wait(self) -> None:
+        """Wait for another thread that is flushing this trace, and will say what its tensors name and what it keeps."""
+        if self.sealed:
+            with self.lock:
+                pass
 
     def mend(self) -> None:
         """Forget what an interrupted recording left half done: what is in ``code`` counts, and everything else follows it."""
@@ -640,7 +642,10 @@ def record(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs = (), depth: int = 1
 
 
 def record_pair(op: OpDef, a: Any, b: Any) -> Any:
-    """Do what ``record(op, (a, b))`` does, for a method of a tensor that hands its operands on: most ops of a program are this one."""
+    """Do what ``record(op, (a, b))`` does, for a method of a tensor that hands its operands on: most ops of a program are this one.
+
+    The same written out for one case, because it takes two thirds of the time (2.4 against 3.7 us, Python 3.11).
+    """
     trace = state.trace
     modes = trace.modes
     if (
