@@ -23,7 +23,7 @@ from gt.ir.opdef import OpDef
 from gt.ir.ops import OPS
 from gt.ir.types import DType, TensorType
 from gt.shape import Size
-from gt.trace import Buffer, Trace, check_read, hold, holding, producer_name, record, settle, state, tensor_of
+from gt.trace import Buffer, Operand, Storage, Trace, check_read, holding, producer_name, record, settle, state, tensor_of
 from gt.views import VIEWS, view_strides
 
 if TYPE_CHECKING:
@@ -32,30 +32,15 @@ if TYPE_CHECKING:
 COPY, ALIAS, GRAFT = OPS["copy"], OPS["alias"], OPS["graft"]
 
 
-class Storage:
-    """What a tensor and its views share. ``moved``: the tensor that has the values now, once the first took others by .data."""
-
-    __slots__ = ("moved",)
-
-    def __init__(self) -> None:
-        self.moved: Handle | None = None
-
-
-class Handle:
+class Handle(Operand):
     """A multi-dimensional array, lazily computed. Made by ``gt.tensor``, ``gt.randn`` and other functions, not directly."""
 
-    _type: TensorType
-    _trace: Trace | None = None
-    _index: int = -1
-    _buffer: Buffer | None = None
-    _base: Handle | None = None
+    _base: Handle | None
     _root: Handle
     _view: tuple[OpDef, Attrs] | None = None
     _storage: Storage | None = None  # made with the first view
     _seen: int = 0
     _version: int = 0
-    _rg: bool = False
-    _leaf: bool = True
     _grad: Handle | None = None
     _retains: bool = False
     _tape: tuple[Trace, int] | None = None
@@ -69,7 +54,7 @@ class Handle:
     def __init__(self, trace: Trace | None = None, index: int = -1, type: TensorType | None = None) -> None:
         if type is None:
             raise TypeError("gt.Tensor is not made directly: use gt.tensor(data), gt.empty(shape) or another function")
-        self._trace, self._index, self._type = trace, index, type
+        Operand.__init__(self, trace, index, type)
 
     # -- what it is: never flushes
 
@@ -447,18 +432,7 @@ def no_tape(off: bool = True) -> Iterator[None]:
 
 def take_view(base: Handle, op: OpDef, attrs: Attrs) -> Any:
     """Record a view op; the result shares memory with ``base``."""
-    trace = hold()
-    try:
-        out = record(op, (base,), attrs)
-        out._base, out._view = base, (op, attrs)
-        out._root = base._root if base._base is not None else base
-        out._seen = out._root._version
-        if out._root._storage is None:
-            out._root._storage = Storage()
-        out._storage = out._root._storage
-        return out
-    finally:
-        trace.held -= 1
+    return record(op, (base,), attrs, 2, True)
 
 
 def from_buffer(buffer: Buffer) -> Any:

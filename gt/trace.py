@@ -168,32 +168,48 @@ _zero_d = {dtype: TensorType((), dtype) for dtype in DTYPES}
 _scalar_rules = {type: _leaf_rule("scalar", type) for type in _zero_d.values()}
 
 
-class Number:
+class Operand:
+    """What recording looks at of each operand. In slots, which are read in a fifth of the time that a default of a class takes."""
+
+    __slots__ = ("_trace", "_index", "_type", "_buffer", "_base", "_rg", "_leaf")
+    _trace: Trace | None
+    _index: int
+    _type: TensorType
+    _buffer: Buffer | None
+    _base: Any
+    _rg: bool
+    _leaf: bool
+
+    def __init__(self, trace: Trace | None, index: int, type: TensorType) -> None:
+        self._trace, self._index, self._type, self._buffer, self._base, self._rg, self._leaf = trace, index, type, None, None, False, True
+
+
+class Storage:
+    """What a tensor and its views share. ``moved``: the tensor that has the values now, once the first took others by .data."""
+
+    __slots__ = ("moved",)
+
+    def __init__(self) -> None:
+        self.moved: Any = None
+
+
+class Number(Operand):
     """A Python number as an operand: a run-time scalar, given anew at each run and not part of the key."""
 
-    __slots__ = ("value", "_type")
-    _trace = None
-    _buffer = None
-    _base = None
-    _rg = False
+    __slots__ = ("value",)
 
     def __init__(self, value: Scalar, dtype: DType) -> None:
-        self.value, self._type = value, _zero_d[dtype]
+        self.value, self._type, self._trace, self._buffer, self._base, self._rg = value, _zero_d[dtype], None, None, None, False
 
     @property
     def type(self) -> TensorType:
         return self._type
 
 
-class ValueRef:
+class ValueRef(Operand):
     """A value of a trace as an operand, without a tensor that names it."""
 
-    __slots__ = ("_trace", "_index", "_type", "_rg")
-    _buffer = None
-    _base = None
-
-    def __init__(self, trace: Trace, index: int, type: TensorType) -> None:
-        self._trace, self._index, self._type, self._rg = trace, index, type, False
+    __slots__ = ()
 
     @property
     def type(self) -> TensorType:
@@ -552,10 +568,11 @@ def guard_reads(guard: Callable[[], None] | None) -> None:
 # -- recording
 
 
-def record(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs = (), depth: int = 1) -> Any:
+def record(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs = (), depth: int = 1, view: bool = False) -> Any:
     """Append ``op`` to this thread's trace and give its result, or a tuple of results. ``depth``: callers known to be gt's.
 
-    Errors: TypeMismatch kin when shapes or dtypes do not fit, at the caller's line.
+    ``view``: the result shares memory with the only operand. Errors: TypeMismatch kin when shapes or dtypes do not fit, at the
+    caller's line. Spelled out for one and two operands: a loop over them would cost more than all the rest of the key.
     """
     trace = state.trace
     if trace.size >= trace.stop:
@@ -564,25 +581,29 @@ def record(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs = (), depth: int = 1
     if modes.autocast is not None and op.autocast:
         inputs = _autocast(op, inputs)
         trace = current()
-    taped = False
-    for t in inputs:
-        if t._base is not None and t._seen != t._root._version:
-            with holding():  # until the op is recorded: a flush before would make them stale again
-                _refresh(inputs)
-                return record(op, inputs, attrs, depth + 1)
-        if t._rg:
-            taped = True
-        if t._trace is not trace and t._trace is not None:
-            _flush(t._trace, "a value crossed threads")
-            trace = current()
     n = len(inputs)
-    if n == 2:  # spelled out: a comprehension costs more than all the rest of the key
+    if n == 2:
         a, b = inputs
+        if (
+            (a._trace is not trace and a._trace is not None) or (b._trace is not trace and b._trace is not None)
+            or (a._base is not None and a._seen != a._root._version) or (b._base is not None and b._seen != b._root._version)
+        ):  # fmt: skip
+            return _record_elsewhere(op, inputs, attrs, depth, view)
+        taped = a._rg or b._rg
         key: Any = (op, attrs, a._type, b._type)
     elif n == 1:
         a = inputs[0]
+        if (a._trace is not trace and a._trace is not None) or (a._base is not None and a._seen != a._root._version):
+            return _record_elsewhere(op, inputs, attrs, depth, view)
+        taped = a._rg
         key = (op, attrs, a._type)
     else:
+        taped = False
+        for t in inputs:
+            if (t._trace is not trace and t._trace is not None) or (t._base is not None and t._seen != t._root._version):
+                return _record_elsewhere(op, inputs, attrs, depth, view)
+            if t._rg:
+                taped = True
         key = (op, attrs, *[t._type for t in inputs])
     rule = _rules.get(key)
     if rule is None:
@@ -595,7 +616,7 @@ def record(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs = (), depth: int = 1
     if trace.closing and not trace.held:  # another thread needed one of our values meanwhile
         trace.busy = False
         time.sleep(0)
-        return record(op, inputs, attrs, depth + 1)
+        return record(op, inputs, attrs, depth + 1, view)
     try:
         if n == 2:
             ids: tuple[int, ...] = (
@@ -611,9 +632,15 @@ def record(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs = (), depth: int = 1
         type = rule.single
         if type is not None:
             out = _new(_tensor_class)
-            out._trace, out._index, out._type = trace, index, type
-            if taped and type.dtype.kind in "fc":
-                out._rg, out._leaf = True, False
+            out._trace, out._index, out._type, out._buffer, out._base = trace, index, type, None, None
+            out._rg = flows = taped and type.differentiable
+            out._leaf = not flows
+            if view:
+                root = a if a._base is None else a._root
+                if root._storage is None:
+                    root._storage = Storage()
+                out._base, out._root, out._view = a, root, (op, attrs)
+                out._seen, out._storage = root._version, root._storage
             trace.handles.append(out)
             trace.code.append((rule.id + taped, ids))
             trace.size = index + 1
@@ -621,9 +648,9 @@ def record(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs = (), depth: int = 1
         outs = []
         for type in rule.outputs:
             out = _new(_tensor_class)
-            out._trace, out._index, out._type = trace, index, type
-            if taped and type.dtype.kind in "fc":
-                out._rg, out._leaf = True, False
+            out._trace, out._index, out._type, out._buffer, out._base = trace, index, type, None, None
+            out._rg = flows = taped and type.differentiable
+            out._leaf = not flows
             outs.append(out)
             index += 1
         trace.handles.extend(outs)
@@ -638,7 +665,17 @@ def record(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs = (), depth: int = 1
     finally:
         trace.busy = False
     time.sleep(0)
-    return record(op, inputs, attrs, depth + 1)
+    return record(op, inputs, attrs, depth + 1, view)
+
+
+def _record_elsewhere(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs, depth: int, view: bool) -> Any:
+    """Record after flushing what operands of other threads need, and taking stale views again from their bases."""
+    for t in inputs:
+        if t._trace is not None and t._trace is not state.trace:
+            _flush(t._trace, "a value crossed threads")
+    with holding():  # until the op is recorded: a flush before would make views stale again
+        _refresh(inputs)
+        return record(op, inputs, attrs, depth + 2, view)
 
 
 def record_pair(op: OpDef, a: Any, b: Any) -> Any:
@@ -668,10 +705,10 @@ def record_pair(op: OpDef, a: Any, b: Any) -> Any:
         trace.where.append((frame.f_code, frame.f_lasti))
         index = trace.size
         out = _new(_tensor_class)
-        out._trace, out._index, out._type = trace, index, rule.single
+        out._trace, out._index, out._type, out._buffer, out._base = trace, index, rule.single, None, None
         taped = (a._rg or b._rg) and modes.grad and rule.differentiable
-        if taped and out._type.dtype.kind in "fc":
-            out._rg, out._leaf = True, False
+        out._rg = flows = taped and out._type.differentiable
+        out._leaf = not flows
         trace.handles.append(out)
         trace.code.append((rule.id + taped, ids))
         trace.size = index + 1

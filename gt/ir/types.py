@@ -229,7 +229,7 @@ class TensorType:
     ``shape`` is the global shape until the ``localize`` pass, and each worker's own shape after it.
     """
 
-    __slots__ = ("shape", "dtype", "sharding", "numel", "nbytes", "__weakref__")
+    __slots__ = ("shape", "dtype", "sharding", "numel", "nbytes", "ndim", "differentiable", "__weakref__")
     _interned: ClassVar[dict[tuple[Shape, DType, Sharding | None], TensorType]] = {}
 
     shape: Shape
@@ -237,6 +237,8 @@ class TensorType:
     sharding: Sharding | None
     numel: int
     nbytes: int
+    ndim: int
+    differentiable: bool
 
     def __new__(cls, shape: Shape, dtype: DType, sharding: Sharding | None = None) -> TensorType:
         key = (shape, dtype, sharding)
@@ -246,12 +248,9 @@ class TensorType:
             found.shape, found.dtype, found.sharding = shape, dtype, sharding
             found.numel = math.prod(shape)
             found.nbytes = found.numel * dtype.itemsize
+            found.ndim, found.differentiable = len(shape), dtype.kind in "fc"
             cls._interned[key] = found
         return found
-
-    @property
-    def ndim(self) -> int:
-        return len(self.shape)
 
     def placed(self, sharding: Sharding | None) -> TensorType:
         return TensorType(self.shape, self.dtype, sharding)

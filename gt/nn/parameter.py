@@ -7,7 +7,7 @@ from typing import Any
 from gt.functions import create
 from gt.handle import ALIAS, Handle, no_tape
 from gt.tensor import Tensor
-from gt.trace import holding, record
+from gt.trace import Operand, holding, record
 
 
 class Parameter(Tensor):
@@ -42,7 +42,7 @@ def _adopt(self: Tensor, data: Tensor) -> None:
     """Take the value of ``data`` as a value of its own, so that the tensor it was made from keeps its."""
     if not isinstance(data, Handle):
         raise TypeError(f"{type(self).__name__}(): expected a gt.Tensor, got {type(data).__name__}")
-    self._type = data._type
+    Operand.__init__(self, None, -1, data._type)
     source = data if data._base is None else data.clone()
     if source._trace is None:
         self._buffer = source._buffer
