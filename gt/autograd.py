@@ -147,8 +147,10 @@ def _record_grad(root: Tensor, seed: Any, leaves: list[tuple[Key, Tensor]]) -> l
     operands = (root, *refs) if seed is None else (root, seed, *refs)
     with no_tape():
         out = record(GRAD, operands, (("has_seed", seed is not None),))
-    grads = out if isinstance(out, tuple) else (out,)
-    return _merge([t for _, t in leaves], grads)
+    tensors, grads = [t for _, t in leaves], out if isinstance(out, tuple) else (out,)
+    if len({id(t) for t in tensors}) == len(tensors):
+        return list(zip(tensors, grads, strict=True))
+    return _merge(tensors, grads)
 
 
 def _merge(tensors: Sequence[Tensor], grads: Sequence[Any]) -> list[tuple[Tensor, Tensor]]:
@@ -163,8 +165,9 @@ def _merge(tensors: Sequence[Tensor], grads: Sequence[Any]) -> list[tuple[Tensor
 
 
 def _accumulate(tensor: Tensor, g: Tensor, create_graph: bool) -> None:
-    for hook in (tensor._hooks or {}).values() if tensor._leaf else ():
-        g = call_hook(hook, g)
+    if tensor._hooks and tensor._leaf:
+        for hook in tensor._hooks.values():
+            g = call_hook(hook, g)
     if state.recorder is not None:
         state.recorder.grad_of(tensor)
     if tensor._grad is None:
@@ -174,7 +177,7 @@ def _accumulate(tensor: Tensor, g: Tensor, create_graph: bool) -> None:
     else:
         with no_tape():
             tensor._grad._assign(record(ADD, (tensor._grad, g)))
-    for after in list((tensor._after or {}).values()):
+    for after in list(tensor._after.values()) if tensor._after else ():
         if after(tensor) is not None:
             raise RuntimeError("Tensor post accumulate grad hooks should return None.")
 

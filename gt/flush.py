@@ -200,7 +200,7 @@ def saved_by(rule: Rule, needs: tuple[bool, ...]) -> tuple[tuple[int, ...], tupl
 
 def _residuals(trace: Trace, roots: list[Handle]) -> set[int]:
     """Give the values that a backward() from ``roots`` will read."""
-    if not roots:
+    if not roots or len(trace.freed) == sum([code & 1 for code, _ in trace.code]):
         return set()
     needed = {t._index for t in roots}
     saved: set[int] = set()

@@ -224,12 +224,16 @@ class Handle(Operand):
 
     # -- changing in place
 
-    def _take(self, other: Handle) -> None:
-        """Adopt another tensor's value in place of the own, which a later backward() must not read."""
+    def _take(self, other: Handle, since: int | None = None) -> None:
+        """Adopt another tensor's value in place of the own, which no entry before ``since`` may have saved for its backward.
+
+        ``since``: the first entry of the change itself, which may read what it replaces; the newest entry if not given.
+        """
+        since = len(state.trace.code) - 1 if since is None else since
         if self._trace is not None:
-            self._trace.overwritten.add(self._index)
+            self._trace.overwritten.setdefault(self._index, since)
         elif self._buffer is not None and self._buffer.id in state.trace.input_ids:
-            state.trace.overwritten.add(state.trace.input_ids[self._buffer.id])
+            state.trace.overwritten.setdefault(state.trace.input_ids[self._buffer.id], since)
         self._adopt(other)
 
     def _adopt(self, other: Handle) -> None:
@@ -242,10 +246,11 @@ class Handle(Operand):
             trace.handles.append(self)  # type: ignore[arg-type]
         self._trace, self._index, self._buffer, self._tape = trace, other._index, other._buffer, other._tape
 
-    def _assign(self, value: Handle) -> Self:
+    def _assign(self, value: Handle, since: tuple[Trace, int] | None = None) -> Self:
         """Replace the values, and those of everything that shares memory with this tensor.
 
-        ``value`` has this tensor's type. Errors: RuntimeError for a leaf that needs a gradient, as torch.
+        ``value`` has this tensor's type. ``since``: where ``value`` began to be computed (``here()``), as far as that is part of the
+        change; its last op if not given. Errors: RuntimeError for a leaf that needs a gradient, as torch.
         """
         if state.grad:
             root = self._base if self._base is not None else self
@@ -260,13 +265,15 @@ class Handle(Operand):
         assert value._type is self._type, f"{value._type!r} assigned to {self._type!r}"
         if value is self:
             return self
-        with holding():
-            self._write(value)
+        with holding() as trace:
+            if since is None:
+                since = trace, len(trace.code) - (value._trace is trace and value._index == trace.size - 1)
+            self._write(value, True, since[1] if since[0] is trace else 0)
             if self._base is not None and self._seen != -1:
                 self._seen = self._root._version
         return self
 
-    def _write(self, value: Handle, tracked: bool = True) -> None:
+    def _write(self, value: Handle, tracked: bool, since: int) -> None:
         """``tracked``: gradients are to follow the new value, as in grad mode; else they follow the history there is."""
         tracked = tracked and state.grad
         if value._base is not None or (value._leaf and value._rg):
@@ -281,7 +288,7 @@ class Handle(Operand):
                 base._refresh()
             through = tracked and op is not ALIAS
             with no_tape(not through):
-                base._write(VIEWS[op.name].write(base, value, dict(attrs)), through)
+                base._write(VIEWS[op.name].write(base, value, dict(attrs)), through, since)
             if not tracked and self._rg and not self._leaf:
                 self._seen = -1  # taken again from the base, whose history it has
                 return
@@ -292,7 +299,7 @@ class Handle(Operand):
                     state.grad = True
                     value = record(GRAFT, (self, value))
         leaf = self._leaf and self._rg and not value._rg
-        self._take(value)
+        self._take(value, since)
         if not leaf:
             self._rg, self._leaf = value._rg, value._leaf if value._rg else True
         elif self._trace is not None:
@@ -409,8 +416,12 @@ class Handle(Operand):
             raise TypeError("len() of a 0-d tensor")
         return self._type.shape[0]
 
-    def __hash__(self) -> int:
-        return id(self)
+    __hash__ = object.__hash__
+
+
+def here() -> tuple[Trace, int]:
+    """Give where this thread's next op will be recorded."""
+    return state.trace, len(state.trace.code)
 
 
 def _dim(dim: int, ndim: int) -> int:

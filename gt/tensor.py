@@ -43,7 +43,8 @@ from gt.functions import (
     statistics,
     strided,
 )  # fmt: skip
-from gt.handle import Handle
+from gt.grad_mode import is_grad_enabled
+from gt.handle import Handle, here
 from gt.ir.types import (
     DTYPES,
     DType,
@@ -71,14 +72,22 @@ def _inplace(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give the in-place form of a function: compute, check shape and dtype as torch, assign."""
 
     def method(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        start = here()
         result = function(self, *args, **kwargs)
         if result._type is not self._type:
             result = _as_written(self, result)
-        return self._assign(result)
+        return self._assign(_attached(self, result), start)
 
     method.__name__ = method.__qualname__ = f"{function.__name__}_"
     method.__doc__ = f"Do ``{function.__name__}`` in place."
     return method
+
+
+def _attached(target: Tensor, value: Tensor) -> Tensor:
+    """Give ``value``, through which gradients pass as far as ``target`` has a history: as zeros, if it does not depend on it."""
+    if target._rg and not target._leaf and not value._rg and is_grad_enabled():
+        return pointwise.where(create.zeros((), dtype=bool_), target, value)
+    return value
 
 
 def _as_written(target: Tensor, result: Tensor) -> Tensor:
@@ -551,11 +560,11 @@ class Tensor(Handle):
 
     def copy_(self, src: Any, non_blocking: bool = False) -> Self:
         """Overwrite with ``src``, which broadcasts and is converted to this dtype."""
-        return self._assign(gathering.fit(src, self))
+        return self._assign(_attached(self, gathering.fit(src, self)))
 
     def fill_(self, value: Any) -> Self:
         """Overwrite every element with one value."""
-        return self._assign(gathering.fit(value, self))
+        return self._assign(_attached(self, gathering.fit(value, self)))
 
     def zero_(self) -> Self:
         """Overwrite with zeros."""

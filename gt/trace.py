@@ -40,12 +40,13 @@ MAX_KEPT = 1 << 28  # bytes of values that only pending work keeps alive, as a l
 class Rule:
     """An op on given attributes and types. ``id`` is even; ``id + 1`` in an entry says the entry is on the tape."""
 
-    __slots__ = ("id", "op", "attrs", "inputs", "outputs", "single", "differentiable", "saved")
+    __slots__ = ("id", "op", "attrs", "inputs", "outputs", "single", "count", "differentiable", "saved")
 
     def __init__(self, op: OpDef | None, attrs: Attrs, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]):
         self.id = 2 * len(RULES)
         self.op, self.attrs, self.inputs, self.outputs = op, attrs, inputs, outputs
         self.single = outputs[0] if len(outputs) == 1 else None
+        self.count = len(outputs)
         self.differentiable = op is not None and (op.vjp is not None or op.decompose is not None)
         self.saved: dict[tuple[bool, ...], tuple[tuple[int, ...], tuple[int, ...]]] = {}  # what the vjp reads
         RULES.append(self)
@@ -103,15 +104,15 @@ def _leaf_rule(kind: str, type: TensorType) -> Rule:
     return found
 
 
-class _InputRules(dict[TensorType, int]):
-    """The ids of the rules of inputs, by type."""
+class _InputEntries(dict[TensorType, tuple[int, tuple[int, ...]]]):
+    """What inputs are in a trace, by type."""
 
-    def __missing__(self, type: TensorType) -> int:
-        self[type] = id = _leaf_rule("input", type).id
-        return id
+    def __missing__(self, type: TensorType) -> tuple[int, tuple[int, ...]]:
+        self[type] = entry = _leaf_rule("input", type).id, ()
+        return entry
 
 
-_input_rules = _InputRules()
+_input_entries = _InputEntries()
 _dead: deque[tuple[Session, int]] = deque()  # appended by finalizers, so nothing here may lock
 
 
@@ -223,11 +224,12 @@ class _Stale(Exception):
 class Modes:
     """What every op of a thread looks at; its trace has it too, because a thread's own names take long to look up."""
 
-    __slots__ = ("grad", "autocast")
+    __slots__ = ("grad", "autocast", "held")
 
     def __init__(self) -> None:
         self.grad = True
         self.autocast: DType | None = None
+        self.held = 0  # bytes of inputs, a model's parameters say, that others held when last weighed
 
 
 class Trace:
@@ -259,7 +261,7 @@ class Trace:
         self.links: dict[int, tuple[Trace, int]] = {}  # input value id -> where an earlier trace taped it
         self.marks: list[tuple[int, tuple[str, SignalConfig] | None]] = [(0, signal)] if signal else []
         self.freed: set[int] = set()  # entries whose saved values a backward() has let go
-        self.overwritten: set[int] = set()  # values whose tensor was changed in place afterwards
+        self.overwritten: dict[int, int] = {}  # value whose tensor was changed in place -> the first entry of that change
         self.edge = False  # an optimizer has stepped: flush before the next op
         self.closing = False  # somebody looks whether it can be sealed: its thread starts nothing then
         self.sealed = False
@@ -273,7 +275,7 @@ class Trace:
         self.hooked: dict[int, dict[int, Any]] = {}  # value id -> the gradient hooks of its tensor
         self.custom: dict[int, Any] = {}  # entry -> the autograd.Function context whose backward it is
         self.stop = MAX_PENDING  # the size at which the next op flushes first; negative: at once
-        self.weighed = MAX_KEPT  # bytes of inputs at which to look how many of them only this trace keeps
+        self.weighed = MAX_KEPT + modes.held  # bytes of inputs until to look how many of them only this trace keeps
         self.types: list[TensorType] | None = None  # by value; made when asked
         self.tracked: bytearray | None = None  # by value: whether gradients flow to it; computed when asked
         self.session: Session | None = None
@@ -283,26 +285,26 @@ class Trace:
 
     def enter(self, tensor: Tensor | Number) -> int:
         """Give the value id of a tensor that exists already, making it an input of this trace."""
-        if tensor.__class__ is Number:
-            return self.enter_number(tensor)
         buffer = tensor._buffer
         if buffer is None:
+            if tensor.__class__ is Number:
+                return self.enter_number(tensor)
             raise _Stale  # a view whose base another thread has flushed since it was looked at
         if self.recorder is not None:
             self.recorder.entered(tensor, buffer)
-        if self.session is None:
+        if self.session is not buffer.session:
+            if self.session is not None:
+                raise RuntimeError(
+                    "this tensor belongs to a session that was closed or to another one: values do not move between sessions"
+                )
             self.session = buffer.session
-        elif self.session is not buffer.session:
-            raise RuntimeError(
-                "this tensor belongs to a session that was closed or to another one: values do not move between sessions"
-            )
         index = self.input_ids.get(buffer.id)
         if index is None:
             type = buffer.type
             self.inputs.append(buffer)
             index = self.size
             self.where.append(None)
-            self.code.append((_input_rules[type], ()))
+            self.code.append(_input_entries[type])
             self.input_ids[buffer.id] = index
             self.size = index + 1
             self.weighed -= type.nbytes
@@ -336,8 +338,8 @@ class Trace:
         kept = sum(b.type.nbytes for b in self.inputs if sys.getrefcount(b) <= 3)  # ``inputs``, ``b`` and the call
         if kept > MAX_KEPT:
             self.stop = -1
-        held = sum(b.type.nbytes for b in self.inputs) - kept  # a model's parameters
-        self.weighed = MAX_KEPT + held
+        self.modes.held = sum(b.type.nbytes for b in self.inputs) - kept
+        self.weighed = MAX_KEPT + self.modes.held
 
     def wait(self) -> None:
         """Wait for another thread that is flushing this trace, and will say what its tensors name and what it keeps."""
@@ -568,11 +570,14 @@ def guard_reads(guard: Callable[[], None] | None) -> None:
 # -- recording
 
 
-def record(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs = (), depth: int = 1, view: bool = False) -> Any:
+def record(
+    op: OpDef, inputs: tuple[Any, ...], attrs: Attrs = (), depth: int = 1, view: bool = False, first: bool = False
+) -> Any:  # fmt: skip
     """Append ``op`` to this thread's trace and give its result, or a tuple of results. ``depth``: callers known to be gt's.
 
-    ``view``: the result shares memory with the only operand. Errors: TypeMismatch kin when shapes or dtypes do not fit, at the
-    caller's line. Spelled out for one and two operands: a loop over them would cost more than all the rest of the key.
+    ``view``: the result shares memory with the only operand. ``first``: of several results the first is wanted. Spelled out for one
+    and two operands: a loop over them would cost more than all the rest of the key. Errors: TypeMismatch kin when shapes or dtypes do
+    not fit, at the caller's line.
     """
     trace = state.trace
     if trace.size >= trace.stop:
@@ -588,20 +593,20 @@ def record(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs = (), depth: int = 1
             (a._trace is not trace and a._trace is not None) or (b._trace is not trace and b._trace is not None)
             or (a._base is not None and a._seen != a._root._version) or (b._base is not None and b._seen != b._root._version)
         ):  # fmt: skip
-            return _record_elsewhere(op, inputs, attrs, depth, view)
+            return _record_elsewhere(op, inputs, attrs, depth, view, first)
         taped = a._rg or b._rg
         key: Any = (op, attrs, a._type, b._type)
     elif n == 1:
         a = inputs[0]
         if (a._trace is not trace and a._trace is not None) or (a._base is not None and a._seen != a._root._version):
-            return _record_elsewhere(op, inputs, attrs, depth, view)
+            return _record_elsewhere(op, inputs, attrs, depth, view, first)
         taped = a._rg
         key = (op, attrs, a._type)
     else:
         taped = False
         for t in inputs:
             if (t._trace is not trace and t._trace is not None) or (t._base is not None and t._seen != t._root._version):
-                return _record_elsewhere(op, inputs, attrs, depth, view)
+                return _record_elsewhere(op, inputs, attrs, depth, view, first)
             if t._rg:
                 taped = True
         key = (op, attrs, *[t._type for t in inputs])
@@ -616,7 +621,7 @@ def record(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs = (), depth: int = 1
     if trace.closing and not trace.held:  # another thread needed one of our values meanwhile
         trace.busy = False
         time.sleep(0)
-        return record(op, inputs, attrs, depth + 1, view)
+        return record(op, inputs, attrs, depth + 1, view, first)
     try:
         if n == 2:
             ids: tuple[int, ...] = (
@@ -629,7 +634,7 @@ def record(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs = (), depth: int = 1
             ids = tuple([t._index if t._trace is trace else trace.enter(t) for t in inputs])
         trace.where.append((frame.f_code, frame.f_lasti))
         index = trace.size
-        type = rule.single
+        type = rule.outputs[0] if first else rule.single
         if type is not None:
             out = _new(_tensor_class)
             out._trace, out._index, out._type, out._buffer, out._base = trace, index, type, None, None
@@ -643,7 +648,7 @@ def record(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs = (), depth: int = 1
                 out._seen, out._storage = root._version, root._storage
             trace.handles.append(out)
             trace.code.append((rule.id + taped, ids))
-            trace.size = index + 1
+            trace.size = index + rule.count
             return out
         outs = []
         for type in rule.outputs:
@@ -665,17 +670,17 @@ def record(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs = (), depth: int = 1
     finally:
         trace.busy = False
     time.sleep(0)
-    return record(op, inputs, attrs, depth + 1, view)
+    return record(op, inputs, attrs, depth + 1, view, first)
 
 
-def _record_elsewhere(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs, depth: int, view: bool) -> Any:
+def _record_elsewhere(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs, depth: int, view: bool, first: bool) -> Any:
     """Record after flushing what operands of other threads need, and taking stale views again from their bases."""
     for t in inputs:
         if t._trace is not None and t._trace is not state.trace:
             _flush(t._trace, "a value crossed threads")
     with holding():  # until the op is recorded: a flush before would make views stale again
         _refresh(inputs)
-        return record(op, inputs, attrs, depth + 2, view)
+        return record(op, inputs, attrs, depth + 2, view, first)
 
 
 def record_pair(op: OpDef, a: Any, b: Any) -> Any:
@@ -758,11 +763,11 @@ def record_into(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs, targets: Seque
             assert type is t._type and t._base is None, f"{type!r} assigned to {t!r}"
             t._version += 1
             if t._trace is trace:
-                trace.overwritten.add(t._index)
+                trace.overwritten[t._index] = len(trace.code)
             else:
                 held = trace.input_ids.get(t._buffer.id)
                 if held is not None:
-                    trace.overwritten.add(held)
+                    trace.overwritten[held] = len(trace.code)
                 trace.handles.append(t)
             t._trace, t._index, t._buffer, t._tape = trace, index, None, None
             if t._rg and t._leaf:

@@ -5,6 +5,7 @@ Owns: which of them give views. Next: ``gt.views`` (view rules), ``gt.ir.ops.mov
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from functools import lru_cache
@@ -366,19 +367,21 @@ def split(input: Tensor, split_size_or_sections: int | Sequence[int], dim: int =
         step = split_size_or_sections
         if step < 0 or (step == 0 and size):
             raise CallError(f"split expects split_size be non-negative, but got split_size={step}")
-        sizes = [min(step, size - at) for at in range(0, size, step)] if size else [0]
+        sizes = tuple([min(step, size - at) for at in range(0, size, step)]) if size else (0,)
     else:
-        sizes = [int(n) for n in split_size_or_sections]
+        sizes = tuple([int(n) for n in split_size_or_sections])
         if sum(sizes) != size:
             raise CallError(
                 f"split_with_sizes expects split_sizes to sum exactly to {size} (input tensor's size at dimension {d}), "
-                f"but got split_sizes={sizes}"
+                f"but got split_sizes={list(sizes)}"
             )
-    out, at = [], 0
-    for n in sizes:
-        out.append(slice_dim(input, d, at, at + n))
-        at += n
-    return tuple(out)
+    return tuple([record(SLICE, (input,), attrs, view=True) for attrs in _split_attrs(input._type.shape, d, sizes)])
+
+
+@lru_cache(maxsize=1 << 12)
+def _split_attrs(shape: Shape, dim: int, sizes: tuple[int, ...]) -> tuple[Attrs, ...]:
+    ends = tuple(itertools.accumulate(sizes))
+    return tuple(_slice_attrs(shape, dim, end - size, end, 1) for end, size in zip(ends, sizes, strict=True))
 
 
 def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:

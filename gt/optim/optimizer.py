@@ -180,8 +180,12 @@ class Optimizer:
             if not own:
                 own["step"] = 0.0
                 own.update(start(p))
-            own["step"] = number(own["step"]) + 1
-            by_count.setdefault(own["step"], []).append(p)
+            count = own["step"]
+            own["step"] = count = (count if count.__class__ is float else number(count)) + 1
+            if count in by_count:
+                by_count[count].append(p)
+            else:
+                by_count[count] = [p]
         return list(by_count.items())
 
     def _record(self, op: str, params: list[Any], states: list[str], scalars: Iterable[Any], attrs: Attrs) -> None:
@@ -194,7 +198,8 @@ class Optimizer:
             self._numbers += [n.value for n in numbers if isinstance(n, Number)] * len(by_dtype)
             return
         for each in by_dtype.values():
-            held = [self.state[p][name] for name in states for p in each]
+            owns = [self.state[p] for p in each] if states else []
+            held = [own[name] for name in states for own in owns]
             targets = [*each, *held]
             inputs = (*each, *[p._grad for p in each], *held, *numbers)
             update(OPS[op], inputs, (("num", len(each)), *attrs), targets)

@@ -561,10 +561,9 @@ class DispatcherState:
                 worker.loaded.add(plan.id)
                 self._send(worker.work, wire.Load(plan.id, plan.programs[w]))
             self._send(worker.work, message)
-        elsewhere = [
-            b for b in freed if b.type and b.type.sharding and set(b.type.sharding.mesh.workers) - set(workers)
-        ]
-        self._drop(elsewhere)
+        elsewhere = {t for t in {b.type for b in freed} if t and t.sharding and set(t.sharding.mesh.workers) - set(workers)}
+        if elsewhere:
+            self._drop([b for b in freed if b.type in elsewhere])
 
     def _skip(self, client: Client, run: wire.Run, fault: Fault) -> None:
         """A run that cannot be: its outputs fail with the cause."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -121,3 +122,46 @@ def test_data_can_be_swapped_and_swapped_back():
         return swapped, p.tolist(), backup.tolist(), average.tolist(), row.tolist()
 
     assert run(gt) == run(torch)
+
+
+CHANGES = [
+    "mul_(x)", "abs_()", "sin_()", "pow_(2)", "square_()", "clamp_(0, 1)", "exp_()", "sqrt_()", "log_()", "div_(x)", "cumprod_(0)",
+    "nan_to_num_()", "zero_()", "fill_(3.0)", "copy_(m.ones(3))", "copy_(x)", "atan2_(x)", "lerp_(x, 0.3)", "masked_fill_(x > 0, 1.0)",
+]  # fmt: skip
+PROGRAMS = {
+    "once": "y = x + 1; y.{}; return y",
+    "saved before": "y = x * 1; z = y * y; y.{}; return z + y",
+    "through a view": "y = x * 1; v = y[1:]; v.mul_(2); y.{}; return y + v.sum()",
+    "retained": "y = x * 1; y.retain_grad(); y.{}; return y",
+}
+LAYERS = ["leaky_relu", "relu6", "hardtanh", "elu", "selu", "silu", "mish", "hardswish", "hardsigmoid", "celu", "relu"]
+
+
+def _gradient(m, source):
+    """Run ``source`` on torch or gt; give x's gradient, or that it is an error."""
+    x = m.tensor([0.5, -1.0, 2.0], requires_grad=True)
+    scope = {}
+    exec("def program(m, x):\n " + source.replace("; ", "\n "), scope)
+    try:
+        scope["program"](m, x).sum().backward()
+    except RuntimeError as error:
+        assert "modified by an inplace operation" in str(error), error
+        return "refused"
+    return x.grad.numpy()
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_change_in_place_may_save_what_it_replaces(program, change):
+    source = PROGRAMS[program].format(change)
+    ours, theirs = _gradient(gt, source), _gradient(torch, source)
+    if isinstance(theirs, str):
+        assert ours == theirs
+    else:
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_activations_in_place_pass_gradients(layer):
+    source = f"y = x + 1; m.nn.functional.{layer}(y, inplace=True); return y"
+    np.testing.assert_allclose(_gradient(gt, source), _gradient(torch, source), rtol=1e-6)

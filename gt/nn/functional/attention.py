@@ -96,7 +96,7 @@ def _fused(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_ca
                 mask = mask.unsqueeze(0)
             mask = to4(mask) if math.prod(mask._type.shape[:-2]) > 1 else reshape(mask, mask._type.shape[-2:])
     operands = (query, key, value) if mask is None else (query, key, value, mask)
-    out = record(SDPA, operands, (("is_causal", bool(is_causal)), ("scale", scale)))[0]
+    out = record(SDPA, operands, (("is_causal", bool(is_causal)), ("scale", scale)), first=True)
     return out if lead is None else reshape(out, (*lead, *out._type.shape[-2:]))
 
 

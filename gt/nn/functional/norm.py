@@ -56,7 +56,7 @@ def layer_norm(
     shape = _shape(input, normalized_shape)
     plain = weight is not None and bias is not None and input._type.dtype is weight._type.dtype is bias._type.dtype
     if plain and weight._type.shape == shape == bias._type.shape:  # type: ignore[union-attr]
-        return record(LAYER_NORM, (input, weight, bias), (("eps", float(eps)),))[0]
+        return record(LAYER_NORM, (input, weight, bias), (("eps", float(eps)),), first=True)
     for name, p in (("weight", weight), ("bias", bias)):
         if p is not None and p._type.shape != shape:
             raise ShapeError(
@@ -64,7 +64,7 @@ def layer_norm(
                 f"normalized_shape = {list(shape)}"
             )
     x = _common(input, weight, bias)
-    return cast(record(LAYER_NORM, (x, *_affine(x, shape, weight, bias)), (("eps", float(eps)),))[0], input.dtype)
+    return cast(record(LAYER_NORM, (x, *_affine(x, shape, weight, bias)), (("eps", float(eps)),), first=True), input.dtype)
 
 
 def rms_norm(input: Tensor, normalized_shape: Any, weight: Tensor | None = None, eps: float | None = None) -> Tensor:
