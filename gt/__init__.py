@@ -105,6 +105,7 @@ from gt.nn.functional import (
     pixel_shuffle, pixel_unshuffle, prelu, rms_norm, rrelu, selu, threshold,
 )  # fmt: skip
 from gt.nn.functional.padding import constant_pad_nd
+from gt.pipelining import pipeline
 from gt.precision import get_float32_matmul_precision, set_float32_matmul_precision
 from gt.printing import printoptions, set_printoptions
 from gt.random import Generator, get_rng_state, initial_seed, manual_seed, seed, set_rng_state

@@ -63,6 +63,7 @@ class Config:
         self._memory_bytes: int | None = None
         self._warned: set[str] = set()
         self._strict = False
+        self._by_hand = False
         self._version = 0
 
     @property
@@ -105,7 +106,7 @@ class Config:
     @property
     def options(self) -> PlanOptions:
         """Give what is asked of the planning of all work from here on. Where anything is configured, nothing is automatic."""
-        configured = bool(self._signals or self._mesh or self._params)
+        configured = bool(self._signals or self._mesh or self._params or self._by_hand)
         auto = self._auto or ("rows" if env.AUTO_SHARD.get() and not configured else "off")
         return PlanOptions(auto, self._strict, self._comm_bytes, self._memory_bytes)
 
@@ -115,6 +116,12 @@ class Config:
             raise ValueError(f"memory_bytes takes a number of bytes from 1 up, got {memory_bytes}")
         with self._lock:
             self._auto, self._memory_bytes = ("search", memory_bytes) if on else (None, None)
+            self._changed()
+
+    def placed_by_hand(self) -> None:
+        """Count as configured from here on: work is placed by signals that no configuration names."""
+        with self._lock:
+            self._by_hand = True
             self._changed()
 
     @contextlib.contextmanager
@@ -211,7 +218,7 @@ class Config:
             self._signals.clear()
             self._mesh, self._params = (), ()
             self._auto, self._comm_bytes, self._memory_bytes = None, None, None
-            self._strict = False
+            self._strict = self._by_hand = False
             self._changed()
 
     def _changed(self) -> None:

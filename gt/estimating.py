@@ -23,8 +23,9 @@ def estimate_text(lowered: Sequence[Lowered]) -> str:
 
 def _one(one: Lowered) -> str:
     e = one.estimate
+    waits = f", {e.bubble:.1%} of it waiting for each other (bubble)" if e.run_s is not None else ""
     head = [
-        f"{one.name}: predicted {seconds(e.seconds)} a run on each of {one.num_workers} workers",
+        f"{one.name}: predicted {seconds(e.seconds)} a run on each of {one.num_workers} workers{waits}",
         f"  compute      {seconds(e.compute_s):>10}   {quantity(e.flops, 'flop')}, {quantity(e.nbytes, 'B')} of memory traffic",
         f"  communicate  {seconds(e.comm_s):>10}   {quantity(e.comm_nbytes, 'B')} sent",
         f"  peak memory  {quantity(e.peak_nbytes, 'B'):>10}",
@@ -118,6 +119,7 @@ _FIGURES = {
     "sent": lambda e: quantity(e.comm_nbytes, "B"),
     "collectives": lambda e: str(sum(c.count for c in e.collectives)),
     "peak memory": lambda e: quantity(e.peak_nbytes, "B"),
+    "bubble": lambda e: f"{e.bubble:.1%}",
 }
 
 

@@ -17,7 +17,7 @@ from gt.following import check_tensor, check_workers
 from gt.functions import windows as windows
 from gt.handle import Handle
 from gt.ir.ops import OPS
-from gt.ir.signals import SignalConfig
+from gt.ir.signals import SignalConfig, backward_of
 from gt.trace import record, state
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def for_backward(signal: Named | None) -> Named | None:
     name, found = signal
     if found.backward_signal is not None:
         return resolve(found.backward_signal)
-    return None if found.shard is not None else signal
+    return backward_of(name, found)
 
 
 def enter(name: str, backward: str | None = None) -> None:
@@ -79,7 +79,15 @@ def exit(name: str) -> None:
 @contextmanager
 def context(name: str, backward: str | None = None) -> Iterator[None]:
     """Run the block's work under signal ``name``; gradients follow ``backward`` if given."""
-    enter(name, backward)
+    with within(resolve(name, backward)):
+        yield
+
+
+@contextmanager
+def within(named: Named) -> Iterator[None]:
+    """Run the block's work under a signal that is given with what it asks for."""
+    state.signals.append(named)
+    state.trace.mark(named)
     depth = len(state.signals)
     try:
         yield

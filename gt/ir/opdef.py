@@ -129,6 +129,8 @@ class OpDef:
     autocast: what mixed precision makes of float operands: "low" precision, "float32", or the "widest" among them.
     follows:  ``(number of operands, attrs) -> results`` that belong to another result, as an optimizer's states to
               the parameters: they are placed to suit it. None: no result leads another.
+    subset:   ``(attrs, members) -> (operands, results, attrs)`` that concern some members of an op over many tensors,
+              its attribute ``num``, so that it can be written as several. None: it cannot.
     effect:   "comm" for collectives, which keep their order; "grad" for the gradient node.
     """
 
@@ -151,6 +153,7 @@ class OpDef:
     torch_inplace: Callable[..., str] | None = None
     inplace: tuple[tuple[int, int], ...] | Callable[..., tuple[tuple[int, int], ...]] = ()
     follows: Callable[[int, dict[str, Any]], Sequence[int]] | None = None
+    subset: Callable[[dict[str, Any], Sequence[int]], tuple[list[int], list[int], dict[str, Any]]] | None = None
     autocast: str = ""
     effect: str = ""
     numbers: tuple[int, ...] | None = None

@@ -72,18 +72,18 @@ class Compute(msgspec.Struct, frozen=True, tag_field="step", tag="compute"):
 
 
 class Collective(msgspec.Struct, frozen=True, tag_field="step", tag="collective"):
-    """One collective between ``group``'s workers. ``number`` orders them within the plan; all members agree on it.
+    """One collective between ``group``'s workers, or one end of a message from group[0] to group[1].
 
-    kind: all_reduce, all_gather, reduce_scatter, all_to_all, broadcast (from group[0]). In a broadcast ``input`` is -1
-    on workers that only receive and ``output`` -1 on those that only send. ``nbytes``: what this worker sends, by the
-    planner's count. attrs: ``reduce`` (sum, max, min), ``dim``, ``src``, ``dst`` as the op of that name.
+    kind: all_reduce, all_gather, reduce_scatter, all_to_all; send, receive, wait. ``number`` orders them within the plan; all
+    members agree on it. A send waits for nobody and has ``output`` -1. A receive begins and has ``input`` -1: its slot may be read
+    after its wait. ``nbytes``: what this worker sends, by the planner's count. attrs: ``reduce`` (sum, max, min), ``dim``, ``src``, ``dst`` as the op of that name.
     """
 
     kind: str
     number: int
     input: int
     output: int
-    type: WireType  # of the output
+    type: WireType  # of the output, or of what is sent
     group: tuple[int, ...]
     attrs: tuple[tuple[str, Any], ...] = ()
     nbytes: int = 0

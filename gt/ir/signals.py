@@ -21,23 +21,26 @@ ParamRules: TypeAlias = tuple[tuple[str, DimAxes], ...]  # pattern of a paramete
 class ShardConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Split dim ``axis`` of a tensor over ``workers`` (all workers if None), or keep it whole on them (``replicated``).
 
-    ``dims`` says it for a mesh of several axes: ``{0: "dp", 1: "tp"}``, or ``{0: ("dp", "tp")}``. ``workers`` may be given
+    ``axis`` None: it is computed on these workers, split or whole as follows from what it is made of. ``dims`` says it for a
+    mesh of several axes: ``{0: "dp", 1: "tp"}``, or ``{0: ("dp", "tp")}``. ``workers`` may be given
     as a list. Errors: ValueError if workers are none, repeated or negative, if an axis splits two dims, or if ``dims``
     stands beside what contradicts it.
     """
 
-    axis: int = 0
+    axis: int | None = 0
     workers: tuple[int, ...] | None = None
     replicated: bool = False
     dims: dict[int, Axes] | DimAxes = ()
 
     def __post_init__(self) -> None:
-        if not isinstance(self.axis, int) or isinstance(self.axis, bool):
-            raise TypeError(f"axis must be the number of a dim, got {self.axis!r}")
+        if self.axis is not None and (not isinstance(self.axis, int) or isinstance(self.axis, bool)):
+            raise TypeError(f"axis must be the number of a dim, or None for workers alone, got {self.axis!r}")
         _set(self, "dims", dim_axes(self.dims))
-        if self.dims and (self.replicated or self.axis):
+        if self.dims and (self.replicated or self.axis != 0):
             other = "replicated" if self.replicated else "axis"
             raise ValueError(f"dims and {other} contradict each other: keep one of them")
+        if self.replicated and self.axis is None:
+            raise ValueError("axis None and replicated contradict each other: keep one of them")
         if self.workers is None:
             return
         workers = tuple(self.workers)
@@ -46,6 +49,11 @@ class ShardConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if not workers or min(workers) < 0 or len(set(workers)) != len(workers):
             raise ValueError(f"workers must be different numbers from 0 up, at least one, got {list(workers)}")
         _set(self, "workers", workers)
+
+    @property
+    def only_workers(self) -> bool:
+        """Whether it says where to compute and nothing of how values are split."""
+        return self.axis is None
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -83,6 +91,20 @@ class SignalConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def places(self) -> bool:
         """Whether the signal places anything."""
         return self.shard is not None or bool(self.params)
+
+
+def backward_of(name: str, config: SignalConfig) -> tuple[str, SignalConfig] | None:
+    """Give the signal that gradients follow where ``config`` names none for them; None if they follow none.
+
+    Those of work on workers of its own are computed on these workers.
+    """
+    shard = config.shard
+    if shard is None or shard.only_workers:
+        return name, config
+    if shard.workers is None:
+        return None
+    own = ShardConfig(axis=None, workers=shard.workers)
+    return f"{name}'", msgspec.structs.replace(config, shard=own, backward_signal=None, backward_config=None)
 
 
 Precision = Literal["highest", "high", "medium"]
@@ -152,6 +174,6 @@ def _set(config: msgspec.Struct, name: str, value: object) -> None:
 
 
 __all__ = [
-    "Axes", "DimAxes", "MeshAxes", "ParamRules", "PlanOptions", "ShardConfig", "SignalConfig", "dim_axes", "mesh_axes",
+    "Axes", "DimAxes", "MeshAxes", "ParamRules", "PlanOptions", "ShardConfig", "SignalConfig", "backward_of", "dim_axes", "mesh_axes",
     "param_rules",
 ]  # fmt: skip

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Protocol
 from gt.ir.graph import Attrs, Graph, Node, Rewriter, Value, attrs_key
 from gt.ir.opdef import Emitter, OpDef, Var, emitter, emitting
 from gt.ir.ops import OPS
+from gt.ir.signals import backward_of
 from gt.ir.types import DType, TensorType
 from gt.passes.context import Context
 from gt.passes.emit import NodeEmitter, decompose_node
@@ -258,12 +259,18 @@ class Autodiff:
             return graph
         rewriter = Rewriter(graph)
         signals = {name: config for name, config in graph.signals}
+        asked = {c.backward_signal: c.backward_config for c in signals.values() if c.backward_config is not None}
 
         def backward_signal(name: str | None) -> str | None:
             config = signals.get(name) if name is not None else None
-            if config is None:
+            if name is None or config is None:
                 return name
-            return config.backward_signal or (None if config.shard is not None else name)
+            if config.backward_signal is not None:
+                return config.backward_signal
+            found = backward_of(name, config)
+            if found is not None:
+                asked[found[0]] = found[1]
+            return found[0] if found is not None else None
 
         for node in graph.nodes:
             if node.op.effect == "grad":
@@ -274,7 +281,6 @@ class Autodiff:
                 rewriter.copy(node)
         # What gradients follow may be named nowhere else in the graph.
         used = {n.signal for n in rewriter.nodes}
-        asked = {c.backward_signal: c.backward_config for c in signals.values() if c.backward_config is not None}
         fresh = {n: c for n, c in asked.items() if n is not None and c is not None and n in used and n not in signals}
         # The tape has been read.
         rewriter.nodes = [replace(node, taped=False) if node.taped else node for node in rewriter.nodes]

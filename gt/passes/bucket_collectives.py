@@ -45,7 +45,7 @@ class BucketCollectives:
         early, rank, soon = joins_early(graph), ranks(graph), scatters_soon(graph)
         open_: dict[object, Bucket] = {}
         for node in nodes:
-            for key in [k for k, bucket in open_.items() if k[0] == "soon" and _reads(node, bucket)]:  # type: ignore[index]
+            for key in [k for k, bucket in open_.items() if k[0] != "early" and _reads(node, bucket)]:  # type: ignore[index]
                 yield from _done(open_.pop(key))
             if node in early:
                 yield from self._add(graph, open_, ("early", _key(node)), node)

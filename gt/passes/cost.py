@@ -33,6 +33,11 @@ def step_s(kind: str, parts: int, nbytes: int, machine: Machine = H100) -> float
     return machine.launch_s + hops * machine.hop_s + sent_bytes(kind, parts, nbytes) / machine.link_bandwidth
 
 
+def transfer_s(messages: int, nbytes: int, machine: Machine = H100) -> float:
+    """Give the predicted seconds of a transfer in which one worker sends or gets so many messages, ``nbytes`` in all."""
+    return messages * machine.launch_s + nbytes / machine.link_bandwidth
+
+
 def compute_s(work: int, nbytes: int, machine: Machine = H100) -> float:
     """Give the predicted seconds of ``work`` multiply-adds that touch ``nbytes`` of memory."""
     return max(2 * work / machine.flops, nbytes / machine.memory_bandwidth)

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gt.ir.factors import PENDING
 from gt.ir.graph import Graph, Location, Node, Value
 from gt.ir.mesh import Mesh
-from gt.ir.ops.collective import sent_bytes
-from gt.passes.context import Context
-from gt.passes.cost import H100, Machine, step_s
+from gt.ir.ops.collective import sent_bytes, transfer, transfer_load
+from gt.passes.context import Context, Region
+from gt.passes.cost import H100, Machine, step_s, transfer_s
+from gt.passes.lower_programs import Programs
+from gt.passes.timeline import Timeline, timeline
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,11 @@ class MemoryUse:
 
 @dataclass(frozen=True)
 class Estimate:
-    """One worker's run. Computing and communicating are not assumed to overlap."""
+    """One worker's run, the busiest one's where they differ. Computing and communicating are not assumed to overlap.
+
+    ``run_s``: how long the whole run takes, if workers with programs of their own wait for each other; ``bubble``: the share of
+    all workers' time that they wait.
+    """
 
     flops: int
     nbytes: int
@@ -50,6 +56,8 @@ class Estimate:
     collectives: tuple[CollectiveCost, ...]
     peak_nbytes: int
     memory: tuple[MemoryUse, ...]
+    run_s: float | None = None
+    bubble: float = 0.0
 
     @property
     def comm_s(self) -> float:
@@ -61,20 +69,43 @@ class Estimate:
 
     @property
     def seconds(self) -> float:
-        return self.compute_s + self.comm_s
+        return self.compute_s + self.comm_s if self.run_s is None else self.run_s
 
 
 def estimate(graph: Graph, context: Context, machine: Machine = H100) -> Estimate:
     """Estimate the run of a graph that all passes have seen."""
-    flops = nbytes = 0
-    compute_s = 0.0
-    for region in context.regions or ():
-        macs, moved = sum(map(work, region.nodes)), _traffic(graph, region.nodes)
-        flops, nbytes = flops + 2 * macs, nbytes + moved
-        compute_s += max(2 * macs / machine.flops, moved / machine.memory_bandwidth)
     memory = context.memory
     peak = max(memory.peak_nbytes.values(), default=0) if memory is not None else 0
-    return Estimate(flops, nbytes, compute_s, tuple(_collectives(graph, machine)), peak, tuple(_memory(graph, context)))
+    held = tuple(_memory(graph, context))
+    time = _timeline(graph, context.programs, machine)
+    if time is None:
+        regions = [list(region.nodes) for region in context.regions or ()]
+        return Estimate(*_computing(graph, regions, machine), tuple(_collectives(graph.nodes, machine)), peak, held)
+    assert isinstance(context.programs, Programs)
+    parts = context.programs.parts(time.busiest)
+    regions = [nodes for part, nodes in parts if isinstance(part, Region)]
+    comms = dict.fromkeys(node for part, nodes in parts if not isinstance(part, Region) for node in nodes)
+    computing = _computing(graph, regions, machine)
+    return Estimate(*computing, tuple(_collectives(comms, machine)), peak, held, time.seconds, time.bubble)
+
+
+def _computing(graph: Graph, regions: Iterable[list[Node]], machine: Machine) -> tuple[int, int, float]:
+    """Give the flops, the bytes moved in memory, and the seconds of regions."""
+    flops = nbytes = 0
+    seconds = 0.0
+    for nodes in regions:
+        macs, moved = sum(map(work, nodes)), _traffic(graph, nodes)
+        flops, nbytes = flops + 2 * macs, nbytes + moved
+        seconds += max(2 * macs / machine.flops, moved / machine.memory_bandwidth)
+    return flops, nbytes, seconds
+
+
+def _timeline(graph: Graph, programs: object, machine: Machine) -> Timeline | None:
+    """Give how workers with programs of their own wait for each other; None if no value goes from mesh to mesh."""
+    if not isinstance(programs, Programs) or not any(node.op is transfer for node in graph.nodes):
+        return None
+    region_s = lambda nodes: _computing(graph, [nodes], machine)[2]  # noqa: E731
+    return timeline(programs.roles(), programs.parts, region_s, lambda node: _cost(node, machine)[1], machine)
 
 
 def work(node: Node) -> int:
@@ -90,7 +121,7 @@ def work(node: Node) -> int:
     return math.prod(rule.size.values()) if contracted else 0
 
 
-def _traffic(graph: Graph, nodes: tuple[Node, ...]) -> int:
+def _traffic(graph: Graph, nodes: Sequence[Node]) -> int:
     """Give the bytes a region moves if all but its contractions is fused: what it reads and writes outside, and theirs."""
     inside = {out for node in nodes for out in node.outputs}
     own, outputs = set(nodes), set(graph.outputs)
@@ -106,28 +137,35 @@ def _traffic(graph: Graph, nodes: tuple[Node, ...]) -> int:
     return total
 
 
-def _collectives(graph: Graph, machine: Machine) -> Iterator[CollectiveCost]:
+def _collectives(nodes: Iterable[Node], machine: Machine) -> Iterator[CollectiveCost]:
     count: Counter[tuple[str, str, Location | None]] = Counter()
     sent: Counter[tuple[str, str, Location | None]] = Counter()
     seconds: Counter[tuple[str, str, Location | None]] = Counter()
-    for node in graph.nodes:
+    for node in nodes:
         if node.op.effect != "comm":
             continue
         key = node.op.name, node.why, node.loc
-        parts, whole = _group(node)
+        nbytes, time = _cost(node, machine)
         count[key] += 1
-        sent[key] += sent_bytes(node.op.name, parts, whole)
-        seconds[key] += step_s(node.op.name, parts, whole, machine)  # type: ignore[assignment]
+        sent[key] += nbytes
+        seconds[key] += time  # type: ignore[assignment]
     for key in sorted(count, key=lambda k: (-sent[k], k[0], k[1], str(k[2]))):
         kind, why, loc = key
         yield CollectiveCost(kind, why, loc, count[key], sent[key], float(seconds[key]))
 
 
+def _cost(node: Node, machine: Machine) -> tuple[int, float]:
+    """Give the bytes that one worker sends in a collective, and the seconds it takes."""
+    if node.op is transfer:
+        messages, nbytes = transfer_load(node)
+        return nbytes, transfer_s(messages, nbytes, machine)
+    parts, whole = _group(node)
+    return sent_bytes(node.op.name, parts, whole), step_s(node.op.name, parts, whole, machine)
+
+
 def _group(node: Node) -> tuple[int, int]:
     """Give how many workers a collective joins and the bytes of its value as if whole along them."""
     source, target = node.inputs[0], node.output
-    if "group" in node.attr:
-        return len(node.attr["group"]), source.type.nbytes  # type: ignore[arg-type]
     assert source.type.sharding is not None
     mesh: Mesh = source.type.sharding.mesh
     axes = node.attr["axes"]

@@ -12,7 +12,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from gt.ir.graph import Graph, Node, attrs_key
+from gt.ir.graph import Graph, Node, Value, attrs_key
+from gt.ir.ops.collective import transfer
 from gt.passes.context import Context, Region
 from gt.passes.schedule import schedule
 
@@ -32,11 +33,12 @@ class FuseHotPath:
         nodes = schedule(graph)
         compiled = {name for name, config in graph.signals if config.compile}
         regions: list[Region] = []
-        for run in _runs(nodes, compiled):
+        runs = list(_runs(nodes, compiled))
+        for run in runs:
             marked = run[0].signal in compiled
             regions += [Region(tuple(piece), marked) for piece in self._pieces(run)]
         context.regions = tuple(regions)
-        repeated = len(regions) - len(list(_runs(nodes, compiled)))
+        repeated = len(regions) - len(runs)
         if repeated:
             context.note(regions[0].nodes[0], f"cut into {len(regions)} regions at repeated structure")
         return graph if tuple(nodes) == graph.nodes else graph.with_nodes(nodes)
@@ -55,17 +57,30 @@ class FuseHotPath:
 
 
 def _runs(nodes: Sequence[Node], compiled: set[str]) -> Iterable[list[Node]]:
-    """Give maximal runs of compute nodes, cut also where ``compile`` changes."""
+    """Give maximal runs of compute nodes on one mesh, cut also where ``compile`` changes.
+
+    What another mesh sends cuts a run where it is first read: what stands before does not wait for it.
+    """
     run: list[Node] = []
+    coming: set[Value] = set()
     for node in nodes:
         comm = node.op.effect == "comm"
-        if run and (comm or (node.signal in compiled) != (run[0].signal in compiled)):
+        arrived = coming.intersection(node.inputs)
+        coming -= arrived
+        if run and (comm or arrived or _apart(node, run[0], compiled)):
             yield run
             run = []
         if not comm:
             run.append(node)
+        elif node.op is transfer:
+            coming.add(node.output)
     if run:
         yield run
+
+
+def _apart(node: Node, other: Node, compiled: set[str]) -> bool:
+    meshes = [n.outputs[0].type.sharding and n.outputs[0].type.sharding.mesh for n in (node, other)]
+    return meshes[0] != meshes[1] or (node.signal in compiled) != (other.signal in compiled)
 
 
 def repeats(run: Sequence[Node], min_repeats: int, min_nodes: int) -> list[tuple[int, int, int]]:

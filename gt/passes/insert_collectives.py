@@ -4,7 +4,7 @@ Each ``reshard`` becomes the collectives that ``plan_reshard`` finds, shared by 
 padding is masked where it would be read. Shards of an uneven dim are padded with junk, so before a reduction over
 such a dim its operands' padding becomes the reduction's identity (every operand's: 0 times junk may be NaN). Integers
 that may be indices become 0, and those that divide become anything else.
-Must not know: any op but those of ``collective``, why a value is placed. Next: ``localize``.
+Must not know: any op but ``copy`` and those of ``collective``, why a value is placed. Next: ``localize``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import ClassVar
 from gt.ir.factors import Rule
 from gt.ir.graph import Attrs, Graph, Node, Stage, Value
 from gt.ir.mesh import Reduction, Sharding
-from gt.ir.opdef import OpDef
+from gt.ir.opdef import OPS, OpDef
 from gt.ir.ops import collective
 from gt.ir.types import TensorType
 from gt.passes.context import Context
@@ -50,6 +50,9 @@ class _Inserter:
         inputs = tuple(self.get(v) for v in node.inputs)
         if node.op is collective.reshard:
             self.mapping[node.output] = self._reshard(inputs[0], node)
+            return
+        if node.op is OPS["copy"] and inputs[0].type == node.output.type:
+            self.mapping[node.output] = inputs[0]  # it was there to be placed; plan_memory copies where memory needs it
             return
         if any(v.type.sharding is not None and v.type.sharding.is_split for v in inputs):
             inputs = tuple(self._masked(v, list(_masks(node, i)), node) for i, v in enumerate(inputs))

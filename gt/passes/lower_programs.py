@@ -1,25 +1,25 @@
 """From the one LOCAL graph to each worker's program: slots, regions, collectives with one plan-wide numbering, frees.
 
 A worker takes part in a node if the node's result lives on it. Workers alike share all they can; attributes that
-differ by worker (Coords) become numbers here. Owns: slot numbering, region keys, group lists. Must not know: torch,
-sockets.
-Next: ``gt.ir.program`` (the form), ``gt.runtime.executor`` (runs it).
+differ by worker (Coords) become numbers here. Nothing can wait in a circle: all that workers do together begins in the one order
+of the graph on each of them, and no send or receive waits; what is received is waited for where it is first read.
+Owns: slot numbering, the order of steps, group lists. Must not know: torch, sockets.
+Next: ``transfers``, ``gt.ir.program`` (the form), ``gt.runtime.executor`` (runs it).
 """
 
 from __future__ import annotations
 
-import hashlib
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias, cast
-
-import msgspec
 
 from gt.ir.graph import Attrs, AttrValue, Coord, Graph, Node, Value
 from gt.ir.mesh import Mesh, Sharding
 from gt.ir.ops.collective import sent_bytes
 from gt.ir.program import Collective, Compute, Free, Program, Step, WireNode, WireType, pack_attrs
 from gt.passes.context import Context, PlanRefused, Region
+from gt.passes.transfers import Frame, Half, is_kept, receives, region_key, sends, waited
 
 Part: TypeAlias = Region | Node  # a region of compute, or one collective
 Coords: TypeAlias = dict[Mesh, dict[str, int]]  # a worker's coordinates on each mesh it is of
@@ -74,6 +74,10 @@ class Programs(Mapping[int, Program]):
     def __len__(self) -> int:
         return len(self._workers)
 
+    def parts(self, worker: int) -> list[tuple[Part | Half, list[Node]]]:
+        """Give what a worker does, in order: regions, collectives and ends of transfers, each with the nodes it takes part in."""
+        return self._plan.layout(worker).parts
+
     def roles(self) -> dict[int, tuple[int, ...]]:
         """Give one worker for each program that differs in more than numbers, with all workers that run it."""
         alike: dict[tuple[bool, ...], list[int]] = {}
@@ -113,12 +117,14 @@ class _Plan:
         """Give which values and transfers the worker takes part in."""
         return tuple(worker in workers for workers in self.sets)
 
-    def program(self, worker: int) -> Program:
+    def layout(self, worker: int) -> _Layout:
         kind = self.kind(worker)
-        layout = self.alike.get(kind)
-        if layout is None:
-            layout = self.alike[kind] = _Layout(self, worker)
-        return layout.program(worker)
+        if kind not in self.alike:
+            self.alike[kind] = _Layout(self, worker)
+        return self.alike[kind]
+
+    def program(self, worker: int) -> Program:
+        return self.layout(worker).program(worker)
 
 
 def _parts(graph: Graph, regions: tuple[Region, ...] | None) -> list[Part]:
@@ -157,14 +163,13 @@ class _Layout:
         graph = plan.graph
         for value in (*(v for v in graph.inputs if self.holds(v)), *graph.scalars):
             self.define(value)
-        self.parts: list[tuple[Part, list[Node]]] = []
+        self.parts: list[tuple[Part | Half, list[Node]]] = []
+        self.coming: list[Node] = []  # transfers that have begun and not been read yet
+        self.begins: dict[Node, int] = {}  # before which part they did
         for part in plan.parts:
             if nodes := self.taken(part):
-                self.parts.append((part, nodes))
-                for node in nodes:
-                    for out in node.outputs:
-                        if self.holds(out):
-                            self.define(out, self.kept_by(node))
+                self.add(part, nodes)
+        self.receive(list(self.coming))
         taken = [node for _, nodes in self.parts for node in nodes]
         self.locations = {loc: i for i, loc in enumerate(dict.fromkeys(n.loc for n in taken if n.loc is not None))}
         outputs = {self.slots[v] for v in graph.outputs if self.holds(v)}
@@ -175,6 +180,35 @@ class _Layout:
         self.last = last
         self.steps = [self.step(i, part, nodes) for i, (part, nodes) in enumerate(self.parts)]
         self.dying = [self.frees(i) for i in range(-1, len(self.parts))]  # before the first step, then after each
+
+    # -- the order of steps
+
+    def add(self, part: Part, nodes: list[Node]) -> None:
+        """Take the next part, after receiving what it reads."""
+        reads = {v for node in nodes for v in node.inputs}
+        if self.coming and (wanted := [node for node in self.coming if node.output in reads]):
+            self.receive(wanted)
+        if isinstance(part, Node) and part.op.name == "transfer":
+            if self.holds(part.inputs[0]):
+                self.parts.append((Half(part, False), nodes))
+            if self.holds(part.inputs[0]) and self.holds(part.output) and is_kept(part):
+                self.define(part.output, self.slots[part.inputs[0]])
+            elif self.holds(part.output):
+                self.coming.append(part)
+                self.begins[part] = len(self.parts)
+            return
+        self.parts.append((part, nodes))
+        for node in nodes:
+            for out in node.outputs:
+                if self.holds(out):
+                    self.define(out)
+
+    def receive(self, wanted: list[Node]) -> None:
+        """Wait for transfers."""
+        for node in wanted:
+            self.coming.remove(node)
+            self.parts.append((Half(node, True), [node]))
+            self.define(node.output)
 
     # -- who holds what
 
@@ -187,10 +221,6 @@ class _Layout:
             return [n for n in part.nodes if any(self.holds(out) for out in n.outputs)]
         return [part] if self.holds(part.output) or self.member in _members(part) else []
 
-    def kept_by(self, node: Node) -> int | None:
-        """Give the slot of a value that these workers have already and another mesh gets by a transfer."""
-        return self.slots.get(node.inputs[0]) if node.op.name == "transfer" else None
-
     def define(self, value: Value, slot: int | None = None) -> None:
         if slot is None:
             slot = len(self.types)
@@ -199,11 +229,13 @@ class _Layout:
 
     # -- steps
 
-    def step(self, at: int, part: Part, nodes: list[Node]) -> Compute | Node | None:
-        """Give a finished region, a region's node list to finish for each worker, or a collective."""
-        if isinstance(part, Node):
-            return part
-        return None if any(_differs(node.attrs) for node in nodes) else self.compute(at, part, nodes, {})
+    def step(self, at: int, part: Part | Half, nodes: list[Node]) -> Compute | None:
+        """Give a finished region; None for what is finished for each worker."""
+        return (
+            None
+            if not isinstance(part, Region) or any(_differs(node.attrs) for node in nodes)
+            else self.compute(at, part, nodes, {})
+        )
 
     def frees(self, at: int) -> tuple[int, ...]:
         """Give the slots that die with a step, those inside a region excepted; before the first step, the unread."""
@@ -213,20 +245,34 @@ class _Layout:
         part, nodes = self.parts[at]
         seen = {self.slots[v] for node in nodes for v in node.inputs if v in self.slots}
         made = {self.slots[out] for node in nodes for out in node.outputs if out in self.slots}
-        outside = seen | made if isinstance(part, Node) else seen - made
+        if isinstance(part, Half) and not part.receives:
+            made = set()
+        outside = seen - made if isinstance(part, Region) else seen | made
         return tuple(sorted(slot for slot in outside if self.last[slot] <= at))
 
     def program(self, worker: int) -> Program:
         graph, memory = self.plan.graph, self.plan.context.memory
         coords = {mesh: mesh.coords(worker) for mesh in self.plan.meshes if worker in mesh.workers}
         steps: list[Step] = [Free(self.dying[0])] if self.dying[0] else []
+        fresh = itertools.count(len(self.types))
+        starts: list[int] = []  # of the parts among the steps
+        begun: list[tuple[int, int, Step]] = []  # receives, by where and in which order they begin
         for i, ((part, nodes), step) in enumerate(zip(self.parts, self.steps, strict=True)):
+            starts.append(len(steps))
             if isinstance(part, Node):
-                steps += self.collective(worker, part)
+                steps.append(self.collective(worker, part))
+            elif isinstance(part, Half):
+                number = self.plan.number[part.node]
+                for made in self.end(part, Frame(worker, number, self.location(part.node), fresh)):
+                    steps.append(waited(made))
+                    if steps[-1] is not made:
+                        begun.append((starts[self.begins[part.node]], number, made))
             else:
                 steps.append(step if isinstance(step, Compute) else self.differing(i, part, nodes, coords))
             if self.dying[i + 1]:
                 steps.append(Free(self.dying[i + 1]))
+        for at, _, receive in sorted(begun, key=lambda entry: entry[:2], reverse=True):
+            steps.insert(at, receive)
         overwritten = memory.overwritten if memory is not None else frozenset()
         held = [(i, self.slots[v]) for i, v in enumerate(graph.inputs) if v in self.slots]
         return Program(
@@ -278,29 +324,30 @@ class _Layout:
     def location(self, node: Node) -> int:
         return -1 if node.loc is None else self.locations[node.loc]
 
-    def collective(self, worker: int, node: Node) -> list[Step]:
+    def end(self, half: Half, frame: Frame) -> list[Step]:
+        source = self.slots.get(half.node.inputs[0])
+        if half.receives:
+            return receives(half.node, source, self.slots[half.node.output], frame)
+        assert source is not None
+        return sends(half.node, source, frame)
+
+    def collective(self, worker: int, node: Node) -> Collective:
         source, target = node.inputs[0], node.output
-        group = _members(node) or self.plan.group(worker, node)
-        if worker not in group:
-            return []  # a transfer of a value that this worker holds already
-        kind = "broadcast" if node.op.name == "transfer" else node.op.name
-        has, gets = source in self.slots, target in self.slots and self.kept_by(node) is None
-        whole = max(source.type.nbytes, target.type.nbytes) * (len(group) if kind == "all_to_all" else 1)
+        group = self.plan.group(worker, node)
+        whole = max(source.type.nbytes, target.type.nbytes) * (len(group) if node.op.name == "all_to_all" else 1)
         attrs = tuple((name, value) for name, value in node.attrs if name not in _PLACING)
-        return [
-            Collective(
-                kind=kind,
-                number=self.plan.number[node],
-                input=self.slots[source] if has else -1,
-                output=self.slots[target] if gets else -1,
-                type=WireType.of(target.type),
-                group=group,
-                attrs=pack_attrs(attrs),
-                nbytes=sent_bytes(node.op.name, len(group), whole),
-                loc=self.location(node),
-                why=node.why,
-            )
-        ]
+        return Collective(
+            kind=node.op.name,
+            number=self.plan.number[node],
+            input=self.slots[source],
+            output=self.slots[target],
+            type=WireType.of(target.type),
+            group=group,
+            attrs=pack_attrs(attrs),
+            nbytes=sent_bytes(node.op.name, len(group), whole),
+            loc=self.location(node),
+            why=node.why,
+        )
 
 
 def _members(node: Node) -> tuple[int, ...]:
@@ -326,25 +373,6 @@ def _resolved(value: Any, coords: dict[str, int]) -> Any:
     if isinstance(value, Coord):
         return value.at(coords)
     return tuple(_resolved(v, coords) for v in value) if isinstance(value, tuple) else value
-
-
-def region_key(
-    nodes: Sequence[WireNode],
-    inputs: Sequence[int],
-    outputs: Sequence[int],
-    input_types: Sequence[WireType],
-    inplace: Sequence[tuple[int, tuple[tuple[int, int], ...]]],
-) -> str:
-    """Hash a region up to the numbering of its slots: equal keys mean equal code from ``inputs`` to ``outputs``."""
-    number = {slot: i for i, slot in enumerate(inputs)}
-    body = []
-    for node in nodes:
-        reads = [number[slot] for slot in node.inputs]
-        for slot in node.outputs:
-            number[slot] = len(number)
-        body.append((node.op, reads, node.types, node.attrs))
-    text = msgspec.msgpack.encode((input_types, body, [number[slot] for slot in outputs], inplace))
-    return hashlib.blake2b(text, digest_size=16).hexdigest()
 
 
 __all__ = ["LowerPrograms", "Programs", "region_key"]

@@ -37,6 +37,7 @@ class PlacedGraph:
     ) -> None:  # fmt: skip
         self.context, self.placed, self.origin, self.strict = context, placed, origin, graph.options.strict
         self.needed = needed
+        self.asking = {name for name, config in graph.signals if config.shard is not None}
         self.nodes: list[Node] = []
         self.now: dict[Value, Value] = {v: v for v in (*graph.inputs, *graph.scalars)}
         self.moved: dict[tuple[Value, Sharding], Value] = {}
@@ -46,6 +47,8 @@ class PlacedGraph:
         inputs = []
         for i, (value, need) in enumerate(zip(node.inputs, choice.requires, strict=True)):
             why = f"operand {i} of {node.op.name}{_split_text(choice)}"
+            if node.signal in self.asking and set(need.mesh.workers) - set(placement(self.now[value]).mesh.workers):
+                why = f"signal {node.signal!r} is on other workers: {why}"
             for whole in self._whole_first(value, need):
                 self.move(self.now[value], whole, node, why)
             inputs.append(self.move(self.now[value], need, node, why))

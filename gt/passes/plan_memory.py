@@ -15,6 +15,7 @@ from typing import ClassVar, TypeAlias
 from gt.ir.graph import Graph, Node, Value
 from gt.ir.mesh import Mesh
 from gt.ir.ops import OPS
+from gt.ir.ops.collective import transfer
 from gt.passes.context import Context, MemoryPlan, Region
 
 InPlace: TypeAlias = dict[Node, tuple[tuple[int, int], ...]]
@@ -50,8 +51,7 @@ class _Storage:
         self.made: dict[Value, int] = {}
         for i, node in enumerate(graph.nodes):
             types = [v.type for v in node.inputs], [v.type for v in node.outputs]
-            # A worker on both meshes of a transfer keeps its value.
-            shares = node.op.may_share(*types) or node.op.name == "transfer"
+            shares = node.op.may_share(*types) or _stays(node)
             for value in node.inputs:
                 self.last[self.root[value]] = i
             for out in node.outputs:
@@ -67,6 +67,14 @@ class _Storage:
         self.kept = {self.root[v] for v in graph.outputs}
         self.scalars = set(graph.scalars)
         self.undonated = {v for i, v in enumerate(graph.inputs) if i not in graph.donated}
+
+
+def _stays(node: Node) -> bool:
+    """Whether a worker on both meshes of a transfer may read its part where it is."""
+    if node.op is not transfer:
+        return False
+    meshes = [v.type.sharding.mesh.workers for v in (*node.inputs, *node.outputs) if v.type.sharding is not None]
+    return bool(set(meshes[0]) & set(meshes[1]))
 
 
 def _copy_outputs(graph: Graph, context: Context) -> Graph:
@@ -194,10 +202,11 @@ def _peak(graph: Graph, inplace: InPlace, context: Context) -> tuple[dict[int, i
         for out in fresh:
             now[where[out]] += out.type.nbytes if out in takes else 0
     peaks = {worker: most[group][0] for group, workers in alike.items() for worker in workers}
-    _, at = max(most.values(), default=(0, -1))
+    fullest = max(most, key=lambda group: most[group], default=frozenset())
+    at = most[fullest][1] if fullest else -1
     alive = [
         v for v in storage.roots
-        if storage.made.get(v, -1) <= at and (v in held or storage.last.get(v, -1) >= at) and v not in takes
+        if where[v] in fullest and storage.made.get(v, -1) <= at and (v in held or storage.last.get(v, -1) >= at) and v not in takes
     ]  # fmt: skip
     return peaks, graph.nodes[at] if at >= 0 else None, tuple(sorted(alive, key=lambda v: -v.type.nbytes))
 

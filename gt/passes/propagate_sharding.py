@@ -6,7 +6,8 @@ made so at once, if its node can without communication. The two alternate until 
 its signal's, else that of its largest split operand, else the one its operands reach with the fewest bytes.
 
 An op that would need a dim whole that arrives split is written in ops that do not, where its declaration knows how
-(``split_ops``), and the graph is placed again. With ``auto: search`` most of this is decided beforehand
+(``split_ops``), and the graph is placed again; so it is once an update of tensors on different workers is written as several
+(``split_updates``). With ``auto: search`` most of this is decided beforehand
 (``auto_shard``). A placement that differs from where a value is made becomes a ``reshard`` node, one for all its readers.
 Must not know: any op, how a reshard is done. Next: ``insert_collectives``.
 """
@@ -28,6 +29,7 @@ from gt.passes.placement import Choice, Problem, choose
 from gt.passes.reshard import cost_s, is_local, usable_as
 from gt.passes.signal_placement import ParamPlacement, cut, declared_mesh, involved, signal_mesh
 from gt.passes.split_ops import split_ops
+from gt.passes.split_updates import split_updates
 
 UNPLACED = SignalConfig()
 IN_PLACE = "updated in place"
@@ -57,7 +59,8 @@ class PropagateSharding:
             del context.notes[noted:]
             placer = _Placer(graph, context, decided)
             placer.settle()
-            kept_apart = split_ops(graph, placer.placed, decided.choices)
+            kept_apart = split_updates(graph, placer.placed, decided.choices)
+            kept_apart = split_ops(kept_apart, placer.placed, decided.choices)
             if kept_apart is graph:
                 break
             graph = kept_apart
@@ -156,7 +159,8 @@ def _everything_whole(graph: Graph, mesh: Mesh) -> Graph:
 class _Placer:
     """The state of one propagation.
 
-    ``fixed``: placements that users asked for or that an update in place keeps, with the reason. ``wishes``: placements
+    ``fixed``: placements that users asked for or that an update in place keeps, with the reason. ``homes``: meshes that users
+    asked nodes to be computed on. ``wishes``: placements
     that all readers of a value ask for. ``placed``: where each value is for its readers. ``choices``: how each node
     computes. ``origin``: why a value is where it is.
     """
@@ -165,6 +169,7 @@ class _Placer:
         self.graph, self.context, self.mesh, self.decided = graph, context, context.mesh, decided
         self.configs = dict(graph.signals)
         self.fixed: dict[Value, Sharding] = {}
+        self.homes: dict[Node, Mesh] = {}
         self.origin: dict[Value, str] = {}
         self.wishes: dict[Value, Sharding] = {}
         self.placed: dict[Value, Sharding] = {v: placement(v) for v in (*graph.inputs, *graph.scalars)}
@@ -203,6 +208,9 @@ class _Placer:
                 noted.add((node.signal, problem))
                 self.context.note(node, f"signal {node.signal!r}: {problem}")
             if mesh is None:
+                continue
+            if config.shard.only_workers:
+                self.homes[node] = mesh
                 continue
             follows = _following(node)
             for value in node.outputs if follows is None else [node.outputs[r] for r in follows]:
@@ -334,6 +342,8 @@ class _Placer:
         return rule is not None and rule.operands[:1] != rule.results[:1]
 
     def _home(self, node: Node) -> Mesh:
+        if node in self.homes:
+            return self.homes[node]
         asked = [a for v in node.outputs if (a := self._asked(node, v)) is not None]
         if asked and (node.signal in self.configs or not node.inputs):
             return asked[0].mesh

@@ -1,8 +1,8 @@
 """From one placement of a value to another: the cheapest sequence of steps.
 
 Owns: ``plan_reshard``, the one place that knows the transitions. On one mesh it is a shortest path over placements:
-R->S slice, S->R all_gather, S->S all_to_all, P->R all_reduce, P->S reduce_scatter, R->P. Between meshes the value is
-made whole, sent to the workers that lack it, and cut again.
+R->S slice, S->R all_gather, S->S all_to_all, P->R all_reduce, P->S reduce_scatter, R->P. Between meshes each worker is
+sent just the part that it lacks; pending sums are added up before, and made after.
 Must not know: graphs, why a placement is wanted. Next: ``cost`` (what a step costs), ``insert_collectives``.
 """
 
@@ -18,8 +18,9 @@ from gt.ir.graph import Attrs
 from gt.ir.mesh import Mesh, Reduction, Sharding
 from gt.ir.opdef import OpDef
 from gt.ir.ops import collective
+from gt.ir.tiles import busiest, members
 from gt.ir.types import TensorType
-from gt.passes.cost import step_s
+from gt.passes.cost import step_s, transfer_s
 
 LOCAL_STEP_S = 1e-9  # so that of two free ways the shorter wins
 
@@ -61,16 +62,31 @@ def plan_reshard(have: Sharding, want: Sharding, type_: TensorType) -> tuple[Ste
         return ()
     if have.mesh == want.mesh:
         return _shortest(have, want, type_)
-    whole = Sharding.replicated(have.mesh, type_.ndim)
-    steps = list(_shortest(have, whole, type_))
-    arrived = Sharding.replicated(want.mesh, type_.ndim)
-    missing = tuple(w for w in want.mesh.workers if w not in have.mesh.workers)
-    if missing:
-        shared = [w for w in want.mesh.workers if w in have.mesh.workers]
-        group = (shared[0] if shared else have.mesh.workers[0], *missing)
-        seconds = step_s("transfer", len(group), type_.nbytes)
-        steps.append(Step(collective.transfer, (("group", group),), arrived, seconds))
-    return (*steps, *_shortest(arrived, want, type_))
+    ways = [_between(have, leave, want, type_) for leave in _leaves(have, want, type_)]
+    return min(ways, key=lambda steps: sum(step.seconds + LOCAL_STEP_S for step in steps))
+
+
+def _leaves(have: Sharding, want: Sharding, type_: TensorType) -> Iterator[Sharding]:
+    """Give the placements that a value may leave its mesh in: as it is, whole, or pending sums cut as they are wanted."""
+    yield Sharding(have.mesh, have.dims)
+    if have.is_split:
+        yield Sharding.replicated(have.mesh, type_.ndim)
+    if have.partial and [size for _, size in have.mesh.axes] == [size for _, size in want.mesh.axes]:
+        there = {axis: own for (axis, _), (own, _) in zip(want.mesh.axes, have.mesh.axes, strict=True)}
+        yield Sharding(have.mesh, tuple(tuple(there[a] for a in axes) for axes in want.dims))
+
+
+def _between(have: Sharding, leave: Sharding, want: Sharding, type_: TensorType) -> tuple[Step, ...]:
+    """Give the steps through one transfer."""
+    arrive = Sharding(want.mesh, want.dims)
+    steps = list(_shortest(have, leave, type_))
+    if leave.is_replicated and set(want.mesh.workers) <= set(leave.mesh.workers):
+        arrive = Sharding.replicated(want.mesh, type_.ndim)  # all have all of it
+    else:
+        numel, messages = busiest(leave, arrive, type_.shape)
+        seconds = transfer_s(messages, numel * type_.dtype.itemsize)
+        steps.append(Step(collective.transfer, (("group", members(leave, arrive, type_.shape)),), arrive, seconds))
+    return (*steps, *_shortest(arrive, want, type_))
 
 
 def _shortest(have: Sharding, want: Sharding, type_: TensorType) -> tuple[Step, ...]:

@@ -2,7 +2,10 @@
 
 Values that are only gathered, such as split parameters, are the exception: each is joined when it is first needed, so
 that all of them are never whole at once. Where memory is limited, a sum that each worker keeps a part of is made as soon as
-its terms are, so that gradients are never whole at once either. Owns: ``schedule``, ``ranks``. Next:
+its terms are, so that gradients are never whole at once either.
+
+Work that is spread over meshes with transfers between them keeps the order it was recorded in, which is that of a pipeline: what
+is sent is sent as soon as it is made. Owns: ``schedule``, ``ranks``. Next:
 ``bucket_collectives``, ``fuse_hot_path``.
 """
 
@@ -11,11 +14,18 @@ from __future__ import annotations
 from gt.ir.graph import Graph, Node, Value
 from gt.ir.ops import collective
 
+MOVES = (
+    collective.all_gather, collective.all_reduce, collective.all_to_all, collective.pad_end, collective.partial_from_whole,
+    collective.reduce_scatter, collective.shard_slice, collective.unpad,
+)  # fmt: skip
+
 
 def schedule(graph: Graph) -> list[Node]:
     """Give the nodes in the order to run them; without collectives, as they are."""
     if not any(node.op.effect == "comm" for node in graph.nodes):
         return list(graph.nodes)
+    if any(node.op is collective.transfer for node in graph.nodes):
+        return _sent_soon(graph)
     rank, soon = ranks(graph), scatters_soon(graph)
     place = {node: float(i) for i, node in enumerate(graph.nodes)}
     for node in graph.nodes:
@@ -23,6 +33,47 @@ def schedule(graph: Graph) -> list[Node]:
         if (node in soon or padded) and (maker := graph.producer.get(node.inputs[0])) is not None:
             place[node] = place[maker] + 1 / 8  # before whatever follows what it reads
     return sorted(graph.nodes, key=lambda node: (rank[node], place[node]))
+
+
+def _sent_soon(graph: Graph) -> list[Node]:
+    """Give the nodes as they are, but transfers right behind what they send, and other collectives where they are needed."""
+    leads = _leads(graph)
+    behind: dict[Value, list[Node]] = {}
+    for node in leads:
+        if node.inputs[0] in graph.producer:
+            behind.setdefault(node.inputs[0], []).append(node)
+    order: list[Node] = []
+    late: dict[Value, Node] = {}
+
+    def put(node: Node) -> None:
+        for value in node.inputs:
+            if value in late:
+                put(late.pop(value))
+        order.append(node)
+        for out in node.outputs:
+            for lead in behind.get(out, ()):
+                put(lead)
+
+    for node in graph.nodes:
+        if node in leads and node.inputs[0] in graph.producer:
+            continue
+        if node.op.effect == "comm" and node not in leads and node.output not in behind:
+            late[node.output] = node
+        else:
+            put(node)
+    while late:
+        put(late.pop(next(iter(late))))
+    return order
+
+
+def _leads(graph: Graph) -> dict[Node, None]:
+    """Give the transfers, and what is done to values only to send them, in order."""
+    found: set[Node] = set()
+    for node in reversed(graph.nodes):
+        readers = graph.uses.get(node.outputs[0], ()) if node.op in MOVES and node.output not in graph.outputs else ()
+        if node.op is collective.transfer or (readers and all(user in found for user, _ in readers)):
+            found.add(node)
+    return dict.fromkeys(node for node in graph.nodes if node in found)
 
 
 def ranks(graph: Graph) -> dict[Node, int]:

@@ -17,8 +17,9 @@ from functools import lru_cache
 from typing import TypeAlias
 
 from gt.ir.mesh import Sharding
+from gt.ir.tiles import busiest
 from gt.ir.types import TensorType
-from gt.passes.cost import Machine, step_s
+from gt.passes.cost import Machine, step_s, transfer_s
 from gt.passes.placement import local_bytes
 from gt.passes.reshard import LOCAL_STEP_S, Step, is_local, plan_reshard, usable_as
 
@@ -175,9 +176,8 @@ def move_s(have: Sharding, want: Sharding, type_: TensorType, mates: int, machin
 def _step_s(step: Step, at: Sharding, type_: TensorType, mates: int, machine: Machine) -> float:
     attrs = dict(step.attrs)
     if step.op.name == "transfer":
-        group = attrs["group"]
-        assert isinstance(group, tuple)
-        return step_s("transfer", len(group), type_.nbytes, machine)
+        numel, messages = busiest(at, step.target, type_.shape)
+        return transfer_s(messages, numel * type_.dtype.itemsize, machine)
     axes = attrs["axes"]
     assert isinstance(axes, tuple)
     others = [a for d in at.dims for a in d if a not in axes]

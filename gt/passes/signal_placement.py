@@ -12,6 +12,7 @@ import fnmatch
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from gt.ir.mesh import Mesh, Sharding
 from gt.ir.signals import DimAxes, MeshAxes, ShardConfig, SignalConfig, dim_axes, mesh_axes, param_rules
@@ -23,13 +24,15 @@ def cluster_mesh(workers: tuple[int, ...], everything: tuple[int, ...]) -> Mesh:
     return Mesh("all", (("w", len(workers)),), workers) if workers == everything else Mesh.line(workers)
 
 
+@lru_cache(maxsize=4096)
 def signal_mesh(config: SignalConfig, everything: Mesh) -> tuple[Mesh | None, str]:
     """Give the mesh of a signal's workers that are present (None: no worker is), and what is wrong, if anything."""
     asked = config.shard.workers if config.shard is not None else None
     present, problem = everything.workers, ""
     if asked is not None:
-        present = tuple(w for w in asked if w in everything.workers)
-        absent = [w for w in asked if w not in present]
+        there = set(everything.workers)
+        present = tuple(w for w in asked if w in there)
+        absent = [w for w in asked if w not in there]
         if not present:
             return None, f"ignored: none of the workers {list(asked)} is present"
         problem = f"workers {absent} are not present, using {list(present)}" if absent else ""
@@ -37,7 +40,7 @@ def signal_mesh(config: SignalConfig, everything: Mesh) -> tuple[Mesh | None, st
     unknown = [axis for axis in config.axes if axis not in dict(declared)]
     if unknown:
         problem = problem or f"mesh axis {unknown[0]!r} is not declared: add 'mesh: {{{unknown[0]}: SIZE}}'"
-    if declared and (config.axes or config.shard is None):
+    if declared and (config.axes or config.shard is None or config.shard.only_workers):
         axes, fault = fitted(declared, len(present))
         grid = Mesh.grid(axes, present[: math.prod(size for _, size in axes)])
         return (everything if grid == everything else grid), problem or fault
@@ -64,7 +67,7 @@ def fitted(declared: MeshAxes, count: int) -> tuple[MeshAxes, str]:
 
 def cut(shard: ShardConfig, mesh: Mesh, type_: TensorType) -> tuple[Sharding, str]:
     """Give the placement a signal asks for on its mesh; whole, with the reason, where a dim cannot be cut."""
-    if shard.replicated or mesh.size == 1:
+    if shard.replicated or shard.axis is None or mesh.size == 1:
         return Sharding.replicated(mesh, type_.ndim), ""
     everywhere = ((shard.axis, tuple(axis for axis, _ in mesh.axes)),)
     return cut_dims(dim_axes(shard.dims) or everywhere, mesh, type_)

@@ -41,6 +41,8 @@ class Group(Protocol):
 
     def run(self, step: Collective, tensor: Any) -> Any: ...
 
+    def finish(self) -> None: ...
+
     def abort(self) -> None: ...
 
     def close(self) -> None: ...
@@ -50,13 +52,14 @@ class Groups:
     """The groups this worker is in, by their members. ``issued`` counts collectives since the caller last reset it."""
 
     def __init__(
-        self, worker: int, rendezvous: Callable[[], Rendezvous], host: str, timeout_s: float, numpy: bool
+        self, worker: int, rendezvous: Callable[[], Rendezvous], host: str, timeout_s: float, numpy: bool, device: str = "cpu"
     ) -> None:
         self.worker, self.rendezvous, self.host, self.timeout_s = worker, rendezvous, host, timeout_s
-        self.numpy = numpy  # values are NumPy arrays
+        self.numpy, self.device = numpy, device  # whether values are NumPy arrays, or where they are
         self.groups: dict[tuple[int, ...], Group] = {}
         self.lost: set[int] = set()
         self.issued = 0
+        self.sending: dict[tuple[int, ...], None] = {}
 
     def form(self, name: str, members: tuple[int, ...], backend: str) -> None:
         """Make the group of ``members``, all of whom do so now. Errors: CollectiveFailed when one is gone."""
@@ -68,7 +71,7 @@ class Groups:
         rank = members.index(self.worker)
         try:
             self.groups[members] = module.TorchGroup(
-                name, rank, len(members), backend, self.rendezvous(), self.host, self.timeout_s
+                name, rank, len(members), backend, self.rendezvous(), self.host, self.timeout_s, self.device
             )
         except RuntimeError as e:
             raise CollectiveFailed(f"workers {list(members)} could not form a group: {e}") from e
@@ -81,15 +84,31 @@ class Groups:
         if group is None:
             raise CollectiveFailed(f"{step.kind} between workers {list(step.group)}: there is no such group")
         self._check(step.group)
+        if step.kind == "send":
+            self.sending[step.group] = None
         try:
             return self._run_numpy(group, step, tensor) if self.numpy else group.run(step, tensor)
         except RuntimeError as e:
             self._check(step.group)
             raise CollectiveFailed(f"{step.kind} between workers {list(step.group)}: {e}") from e
 
+    def finish(self) -> None:
+        """Wait for all sends of a run, so that the next one finds nothing under way. Errors: CollectiveFailed."""
+        sending, self.sending = self.sending, {}
+        for members in sending:
+            try:
+                self.groups[members].finish()
+            except RuntimeError as e:
+                self._check(members)
+                raise CollectiveFailed(f"send between workers {list(members)}: {e}") from e
+
     def _run_numpy(self, group: Group, step: Collective, array: np.ndarray | None) -> np.ndarray | None:
         """NumPy values go through torch tensors that share their memory."""
         torch = importlib.import_module("torch")
+        if step.kind == "receive":
+            array = np.empty(step.type.shape, DType.by_name[step.type.dtype].numpy)
+            group.run(step, torch.from_numpy(array))
+            return array
         tensor = (
             None if array is None else torch.from_numpy(np.asarray(array, order="C"))
         )  # ascontiguousarray would make 0-d 1-d

@@ -64,16 +64,22 @@ class TorchGroup:
     """One process group. All members make it at the same time and call ``run`` in the same order."""
 
     def __init__(
-        self, name: str, rank: int, size: int, backend: str, link: Rendezvous, host: str, timeout_s: float
+        self, name: str, rank: int, size: int, backend: str, link: Rendezvous, host: str, timeout_s: float, device: str
     ) -> None:
         self.rank, self.size, self.backend = rank, size, backend
         self.wake, self.aborted = threading.Event(), False
+        self.device = device
+        self.sending: list[tuple[Any, torch.Tensor]] = []  # with what is read from meanwhile
+        self.receiving: dict[int, tuple[Any, torch.Tensor]] = {}  # by the number of the step
         store = LinkStore(name, link, timeout_s)
         timeout = timedelta(seconds=timeout_s)
         if backend == "nccl":
             nccl = dist.ProcessGroupNCCL.Options()
             nccl._timeout = timeout
             self.group: Any = dist.ProcessGroupNCCL(store, rank, size, nccl)
+            # NCCL joins the members at their first collective: now, as they may come to that one at different times.
+            self._broadcast(torch.zeros(1, dtype=torch.uint8, device="cuda")).wait()
+            torch.cuda.synchronize()
         else:
             gloo = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
             gloo._timeout = timeout
@@ -82,10 +88,9 @@ class TorchGroup:
         self.store = store
 
     def run(self, step: Collective, tensor: torch.Tensor | None) -> torch.Tensor | None:
-        """Give this member's result. A member that only receives passes None; the only sender of a broadcast gets its
-        own."""
+        """Give this member's result; a sender's is None. Who receives may pass what to receive into."""
         attrs = dict(step.attrs)
-        if tensor is not None and tensor.is_cuda and self.backend == "gloo":
+        if tensor is not None and tensor.is_cuda and self.backend == "gloo" and step.kind != "wait":
             result = self.run(step, tensor.cpu())
             return None if result is None else result.to(tensor.device)
         match step.kind:
@@ -101,8 +106,15 @@ class TorchGroup:
             case "all_to_all":
                 assert tensor is not None
                 return torch.cat(self._exchange(tensor, attrs["dst"]), attrs["src"])
-            case "broadcast":
-                return self._broadcast(step, tensor)
+            case "send":
+                assert tensor is not None
+                self._send(tensor)
+                return None
+            case "receive":
+                return self._receive(step, tensor)
+            case "wait":
+                assert tensor is not None
+                return self._arrived(step, tensor)
             case _:
                 raise AssertionError(f"unknown collective {step.kind}")
 
@@ -146,20 +158,41 @@ class TorchGroup:
                 out = torch.maximum(out, part) if reduce == "max" else torch.minimum(out, part)
         return out
 
-    def _broadcast(self, step: Collective, tensor: torch.Tensor | None) -> torch.Tensor | None:
-        if tensor is None:
-            dtype = getattr(torch, step.type.dtype)
-            device = (
-                torch.device("cuda", torch.cuda.current_device()) if self.backend == "nccl" else torch.device("cpu")
-            )
-            out = torch.empty(step.type.shape, dtype=dtype, device=device)
-        else:
-            out = tensor.contiguous()
-        if out.numel():
-            options = dist.BroadcastOptions()
-            options.rootRank = 0
-            self._wait(self.group.broadcast([_bytes(out)], options))
-        return out
+    def _send(self, tensor: torch.Tensor) -> None:
+        """Start sending a copy, as the program may overwrite the tensor meanwhile. ``finish`` waits for it."""
+        if tensor.numel():
+            sent = _bytes(tensor.clone(memory_format=torch.contiguous_format))
+            self.sending.append((self._broadcast(sent), sent))
+
+    def _receive(self, step: Collective, into: torch.Tensor | None) -> torch.Tensor:
+        """Begin to receive; what is given is there after its wait."""
+        if into is None:
+            place = torch.device("cuda", torch.cuda.current_device()) if self.backend == "nccl" else torch.device("cpu")
+            into = torch.empty(step.type.shape, dtype=getattr(torch, step.type.dtype), device=place)
+        if into.numel():
+            self.receiving[step.number] = self._broadcast(_bytes(into)), into
+        return into
+
+    def _arrived(self, step: Collective, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.numel():
+            self._wait(self.receiving.pop(step.number)[0])
+        return tensor if self.backend == "nccl" or self.device == "cpu" else tensor.to(self.device)
+
+    def _broadcast(self, tensor: torch.Tensor) -> Any:
+        """Send from the first of two members to the second.
+
+        Gloo's own send and receive cannot be waited for without blocking, and NCCL's join the two on first use, in
+        whatever order that comes.
+        """
+        options = dist.BroadcastOptions()
+        options.rootRank = 0
+        return self.group.broadcast([tensor], options)
+
+    def finish(self) -> None:
+        """Wait for what is being sent."""
+        sending, self.sending = self.sending, []
+        for work, _ in sending:
+            self._wait(work)
 
     def _wait(self, work: Any) -> None:
         """Wait until the work is over or the group is aborted. NCCL's is over on its stream."""

@@ -201,6 +201,8 @@ class Runner:
                 loaded = self.loaded[command.plan]
                 scalars = [wire.unpack_scalar(s) for s in command.scalars]
                 outputs = loaded.run(inputs, scalars, self.groups)
+                if self.groups is not None and self.groups.sending:
+                    self.groups.finish()
                 for uid, value in zip(command.outputs, outputs, strict=True):
                     values.put(uid, value)
             except Exception as e:
@@ -239,13 +241,16 @@ class Runner:
 
     def _finish_collectives(self, plan: int, fault: Fault) -> Fault:
         """Take part, with zeros, in the collectives that a failed run leaves undone: the others wait for them."""
-        if self.groups is None or fault.kind == "collective":
+        if self.groups is None:
             return fault
-        for step in self.state.programs[plan].collectives[self.groups.issued :]:
+        if fault.kind != "collective":
             try:
-                self.groups.run(step, self._junk(step))
+                for step in self.state.programs[plan].collectives[self.groups.issued :]:
+                    self.groups.run(step, self._junk(step))
+                self.groups.finish()
             except Exception as e:
-                return self._fault(e, self.epoch)
+                fault = self._fault(e, self.epoch)
+        self.groups.sending.clear()
         return fault
 
     def _junk(self, step: Any) -> Any:

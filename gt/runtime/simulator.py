@@ -19,9 +19,12 @@ from gt.ir.evaluate import as_dtype, evaluate_node
 from gt.ir.graph import Attrs, AttrValue, Coord, Graph, Node, Value
 from gt.ir.mesh import Mesh, Sharding
 from gt.ir.opdef import OPS
+from gt.ir.ops.collective import transfer
 from gt.ir.program import Collective, Compute, Free, Program, unpack_attrs
+from gt.ir.tiles import tiles
 from gt.ir.types import DType, Scalar, TensorType
 from gt.passes.plan import Cluster, plan_graph
+from gt.passes.transfers import placements
 
 if TYPE_CHECKING:
     from gt.ir.evaluate import Array
@@ -62,22 +65,25 @@ def exchange(kind: str, arrays: Sequence[Array], attrs: Mapping[str, Any], dtype
         return [joined.copy() for _ in range(n)]
     if kind == "reduce_scatter":
         return list(np.split(_reduced(arrays, attrs["reduce"], dtype), n, attrs["dim"]))
-    if kind == "all_to_all":
-        pieces = [np.split(array, n, attrs["dst"]) for array in arrays]
-        return [np.concatenate([pieces[i][j] for i in range(n)], attrs["src"]) for j in range(n)]
-    assert kind == "broadcast", f"unknown collective {kind}"
-    return [arrays[0].copy() for _ in range(n)]
+    assert kind == "all_to_all", f"unknown collective {kind}"
+    pieces = [np.split(array, n, attrs["dst"]) for array in arrays]
+    return [np.concatenate([pieces[i][j] for i in range(n)], attrs["src"]) for j in range(n)]
 
 
 # -- programs
+
+
+Post = dict[tuple[int, ...], list[tuple[Collective, "Array"]]]  # by sender and receiver: what was sent, in order
 
 
 @dataclass
 class _Worker:
     program: Program
     slots: dict[int, Array]
+    post: Post
     at: int = 0
     outputs: dict[int, Array] = field(default_factory=dict)
+    begun: dict[tuple[int, ...], list[int]] = field(default_factory=dict)  # receives by group: their numbers, in order
 
     @property
     def waiting(self) -> Collective | None:
@@ -89,12 +95,13 @@ class _Worker:
         return step
 
     def advance(self) -> None:
-        """Run up to the next collective or the end."""
+        """Run up to the next collective, the wait for what has not been sent, or the end."""
         while self.at < len(self.program.steps):
             step = self.program.steps[self.at]
             if isinstance(step, Collective):
-                return
-            if isinstance(step, Compute):
+                if not self._message(step):
+                    return
+            elif isinstance(step, Compute):
                 self._compute(step)
             else:
                 assert isinstance(step, Free)
@@ -102,6 +109,28 @@ class _Worker:
                     del self.slots[slot]
             self.at += 1
         self.outputs = {position: self.slots[slot] for position, slot in self.program.outputs}
+
+    def _message(self, step: Collective) -> bool:
+        """Send, or begin to receive, which wait for nobody, or take what has come. Whether that is done."""
+        post, begun = self.post.setdefault(step.group, []), self.begun.setdefault(step.group, [])
+        if step.kind == "send":
+            post.append((step, self.slots[step.input].copy()))
+            return True
+        if step.kind == "receive":
+            begun.append(step.number)
+            return True
+        if step.kind != "wait":
+            return False
+        if step.number not in begun:
+            raise CollectiveMismatch(f"worker {self.program.worker} waits for {_text(step)}, number {step.number}, which it never began")
+        at = begun.index(step.number)
+        if at >= len(post):
+            return False
+        sent, array = post[at]
+        if (sent.number, sent.type) != (step.number, step.type) or array.shape != step.type.shape:
+            raise CollectiveMismatch(f"{_text(step)}, number {step.number}, meets {_text(sent)}, number {sent.number}")
+        self.slots[step.output] = array
+        return True
 
     def _compute(self, step: Compute) -> None:
         local = {slot: self.slots[slot] for slot in step.inputs}
@@ -131,16 +160,20 @@ def simulate(
 
     Gives each worker's outputs by position. Errors: CollectiveMismatch, Deadlock.
     """
-    workers = {w: _start(program, inputs[w], scalars) for w, program in programs.items()}
+    post: Post = {}
+    workers = {w: _start(program, inputs[w], scalars, post) for w, program in programs.items()}
     for worker in workers.values():
         worker.advance()
     while any(worker.waiting for worker in workers.values()):
         if not any([_meet(workers, w) for w in workers]):
             raise _stuck(workers)
+    sent_to = {group: sends for group, sends in post.items() if sends}
+    if lost := [sent for group, sends in sent_to.items() for sent, _ in sends[len(workers[group[1]].begun.get(group, ())) :]]:
+        raise CollectiveMismatch(f"nobody receives {_text(lost[0])}, number {lost[0].number}")
     return {w: worker.outputs for w, worker in workers.items()}
 
 
-def _start(program: Program, inputs: Sequence[Array | None], scalars: Sequence[Scalar]) -> _Worker:
+def _start(program: Program, inputs: Sequence[Array | None], scalars: Sequence[Scalar], post: Post) -> _Worker:
     slots: dict[int, Array] = {}
     for position, slot in program.inputs:
         given = inputs[position]
@@ -148,14 +181,18 @@ def _start(program: Program, inputs: Sequence[Array | None], scalars: Sequence[S
         slots[slot] = given
     for (slot, dtype), value in zip(program.scalars, scalars, strict=True):
         slots[slot] = as_dtype(np.asarray(value), DType.by_name[dtype])
-    return _Worker(program, slots)
+    return _Worker(program, slots, post)
 
 
 def _meet(workers: dict[int, _Worker], worker: int) -> bool:
-    """Run the collective that ``worker`` waits at, if all members have come to it."""
+    """Run the collective that ``worker`` waits at, if all members have come to it, or what it waits for if that has been sent."""
     step = workers[worker].waiting
     if step is None:
         return False
+    if step.kind == "wait":
+        at = workers[worker].at
+        workers[worker].advance()
+        return workers[worker].at > at
     if worker not in step.group:
         raise CollectiveMismatch(f"worker {worker} stands before collective {step.number} of group {step.group}")
     others = [workers[w].waiting for w in step.group]
@@ -182,19 +219,15 @@ def _text(step: Collective) -> str:
 def _run(workers: dict[int, _Worker], step: Collective) -> None:
     steps = [workers[w].waiting for w in step.group]
     dtype = DType.by_name[step.type.dtype]
-    senders = step.group[:1] if step.kind == "broadcast" else step.group
-    given = [workers[w].slots[s.input] for w, s in zip(senders, steps, strict=False) if s is not None]
+    given = [workers[w].slots[s.input] for w, s in zip(step.group, steps, strict=True) if s is not None]
     if len({a.shape for a in given}) > 1:
         raise CollectiveMismatch(f"collective {step.number}: parts of {[a.shape for a in given]} in {_text(step)}")
-    if step.kind == "broadcast":
-        given = given * len(step.group)
     results = exchange(step.kind, given, dict(unpack_attrs(step.attrs)), dtype)
     for w, own, result in zip(step.group, steps, results, strict=True):
         assert own is not None
         if result.shape != own.type.shape:
             raise CollectiveMismatch(f"collective {step.number}: {_text(step)} gave {result.shape}")
-        if own.output >= 0:
-            workers[w].slots[own.output] = result
+        workers[w].slots[own.output] = result
         workers[w].at += 1
         workers[w].advance()
 
@@ -233,16 +266,23 @@ def simulate_local(
 
 def _exchange_node(node: Node, parts: Mapping[int, Array]) -> dict[int, Array]:
     attrs, dtype = node.attr, node.output.type.dtype
-    source, target = _mesh(node.inputs[0]), _mesh(node.output)
-    if "group" in attrs:
-        group = attrs["group"]
-        assert isinstance(group, tuple)
-        return {w: parts[w] if w in parts else parts[group[0]].copy() for w in target.workers}  # type: ignore[index]
+    source = _mesh(node.inputs[0])
+    if node.op is transfer:
+        return _transferred(node, parts)
     out: dict[int, Array] = {}
     for w in source.workers:
         if w not in out:
             members = source.group(w, *attrs["axes"])  # type: ignore[misc]
             out.update(zip(members, exchange(node.op.name, [parts[m] for m in members], attrs, dtype), strict=True))
+    return out
+
+
+def _transferred(node: Node, parts: Mapping[int, Array]) -> dict[int, Array]:
+    have, want, whole = placements(node)
+    out = {w: junk(node.output.type.shape, node.output.type.dtype) for w in want.mesh.workers}
+    for tile in tiles(have, want, whole):
+        box, at = (tile.within(placed.bounds(whole, w)) for placed, w in ((have, tile.source), (want, tile.target)))
+        out[tile.target][tuple(slice(*b) for b in at)] = parts[tile.source][tuple(slice(*b) for b in box)]
     return out
 
 

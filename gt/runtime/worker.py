@@ -182,8 +182,9 @@ class WorkerProcess:
         self.outlet = Outlet(self.work, self.results)
         timeout_s = env.GROUP_TIMEOUT_S.get()
         self.groups = Groups(
-            self.welcome.worker, self._store_link(timeout_s), own_address(endpoint), timeout_s, backend == "numpy"
-        )
+            self.welcome.worker, self._store_link(timeout_s), own_address(endpoint), timeout_s, backend == "numpy",
+            str(getattr(self.engine, "device", "cpu")),
+        )  # fmt: skip
         self.runner = Runner(self.welcome.worker, self.engine, self.outlet, self.groups, self.uploads, self.log)
         self.stopping = False
         self.wake_read, self.wake_write = os.pipe()

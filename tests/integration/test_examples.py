@@ -102,6 +102,12 @@ def test_tabular_fits() -> None:
     check_picture("tabular.py", out)
 
 
+def test_the_pipeline_trains_as_the_whole_model_does() -> None:
+    alone = losses(run("pipeline.py", "--steps", 3, "--workers", 1, "--stages", 1, "--microbatches", 1))
+    staged = losses(run("pipeline.py", "--steps", 3, "--workers", 2, "--stages", 2, "--microbatches", 3))
+    assert len(alone) == 3 and staged == pytest.approx(alone, rel=1e-5)
+
+
 def test_chat_answers_in_turns(tmp_path: Path) -> None:
     write_llama(tmp_path / "small.gguf")
     out = run("chat.py", "--model", tmp_path / "small.gguf", "--context", 128, "--limit", 6, given="abc\ncab\n\n")

@@ -182,11 +182,20 @@ def test_every_stage_of_a_sharded_graph_is_valid_and_prints(case: Case) -> None:
     DEFAULT.run(case.graph, context, verify="each", on_pass=look)
     assert context.programs is not None
     members: dict[int, set[object]] = {}
+    channels: dict[tuple[object, ...], list[int]] = {}
     for program in context.programs.values():
-        numbers = [c.number for c in program.collectives]
+        meetings = [c for c in program.collectives if c.kind not in ("send", "receive", "wait")]
+        numbers = [c.number for c in meetings]
         assert numbers == sorted(set(numbers)), "collectives are issued in plan order"
         for c in program.collectives:
             assert program.worker in c.group
+            if c not in meetings:
+                channels.setdefault((c.kind, c.group), []).append(c.number)
+        for c in meetings:
             members.setdefault(c.number, set()).add((c.kind, c.group, c.attrs))
             assert all(c.number in [o.number for o in context.programs[w].collectives] for w in c.group)
     assert all(len({kind for kind, _, _ in seen}) == 1 for seen in members.values())  # type: ignore[misc]
+    for (kind, group), numbers in channels.items():
+        if kind != "wait":
+            assert numbers == sorted(set(numbers)), "they begin in plan order"
+            assert numbers == channels["receive" if kind == "send" else "send", group] == sorted(channels["wait", group])

@@ -6,7 +6,8 @@ attributes: ``parts`` the number of workers along ``axes``, starts as Coords.
 
 Owns: ``reshard`` (a placement change not yet planned), the collectives (effect "comm": no NumPy and no torch form, the
 executor issues them) and the local ops (ordinary compute). Every collective has equal sizes on all its workers: padding
-is added before and cut off after by ``pad_end`` and ``unpad``.
+is added before and cut off after by ``pad_end`` and ``unpad``. A transfer alone is no meeting of all: who sends whom what
+follows from its two placements (``gt.ir.tiles``).
 Must not know: how a change of placement is planned. Next: ``gt.passes.reshard`` (plans), ``gt.passes.localize``.
 
 =================== ==================== ===========================================================================
@@ -16,7 +17,8 @@ all_reduce          axes, reduce         the sum/max/min over the group, everywh
 all_gather          axes, dim            the group's parts joined along dim: size p -> n*p
 reduce_scatter      axes, dim, reduce    the sum/max/min over the group; each keeps its part of dim: n*p -> p
 all_to_all          axes, src, dst       each keeps its part of dst, gets all of src: src p -> n*p, dst n*q -> q
-transfer            group                group[0] sends its whole value to the group; workers outside keep theirs
+transfer            group, whole, part   the part of another mesh's placement, from workers that hold it; those outside the
+                                         group keep theirs. whole: the global shape, part: the local one
 shard_slice         dim, start, size     the worker's own part of a whole value; no communication
 partial_from_whole  index                the value where index is 0, zeros elsewhere: a pending sum; no communication
 mask_pad            dim, reduce, ...     rows from global row ``size`` on become the identity of ``reduce``
@@ -36,6 +38,7 @@ from gt.ir.graph import Node
 from gt.ir.mesh import Reduction
 from gt.ir.opdef import op
 from gt.ir.ops.families import number, unchanged
+from gt.ir.tiles import busiest
 from gt.ir.types import DType, TensorType
 
 Axes = tuple[str, ...]
@@ -47,7 +50,6 @@ SHARE: dict[str, Callable[[int], float]] = {
     "all_gather": lambda n: (n - 1) / n,
     "reduce_scatter": lambda n: (n - 1) / n,
     "all_to_all": lambda n: (n - 1) / n**2,
-    "transfer": lambda n: 1.0,
 }
 
 
@@ -62,12 +64,22 @@ def node_bytes(node: Node) -> int:
     if not node.op.effect or placed is None:
         return 0
     if node.op is transfer:
-        return node.inputs[0].type.nbytes
+        return transfer_load(node)[1]
     axes = node.attr["axes"]
     assert isinstance(axes, tuple)
     size = lambda names: math.prod(placed.mesh.axis_size(a) for a in names)  # noqa: E731
     others = [a for d in placed.dims for a in d if a not in axes]
     return sent_bytes(node.op.name, size(axes), node.inputs[0].type.nbytes // size(others))
+
+
+def transfer_load(node: Node) -> tuple[int, int]:
+    """Give the most messages, and bytes in all, that one worker sends or gets in a transfer."""
+    value, want = node.inputs[0].type, node.output.type.sharding
+    assert value.sharding is not None and want is not None
+    whole = node.attr.get("whole") or value.shape
+    assert isinstance(whole, tuple)
+    numel, messages = busiest(value.sharding, want, whole)  # type: ignore[arg-type]
+    return messages, numel * value.dtype.itemsize
 
 
 def _resized(type_: TensorType, dim: int, size: int) -> TensorType:
@@ -122,8 +134,9 @@ all_to_all = op(
 
 transfer = op(
     "transfer", "x",
-    doc="A whole value on the workers of another mesh: group[0] sends it to those of the group that lack it.",
-    infer=lambda x, group: x, numpy=None, effect="comm",
+    doc="A value under a placement on another mesh: each worker gets just what it lacks from the nearest that holds it.",
+    infer=lambda x, group, whole=None, part=None: x if part is None else TensorType(part, x.dtype),
+    numpy=None, effect="comm",
 )  # fmt: skip
 
 
@@ -199,5 +212,6 @@ unpad = op(
 
 __all__ = [
     "SHARE", "all_gather", "all_reduce", "all_to_all", "identity_of", "mask_pad", "node_bytes", "pad_end",
-    "partial_from_whole", "reduce_scatter", "reshard", "sent_bytes", "shard_slice", "transfer", "unpad",
+    "partial_from_whole", "reduce_scatter", "reshard", "sent_bytes", "shard_slice", "transfer", "transfer_load",
+    "unpad",
 ]  # fmt: skip

@@ -70,11 +70,17 @@ def optimizer(name: str, states: Callable[..., int], scalars: int, update: Updat
     def follows(num_operands: int, attrs: dict[str, Any]) -> range:
         return range(attrs["num"], (1 + states(**{k: v for k, v in attrs.items() if k != "num"})) * attrs["num"])
 
+    def subset(attrs: dict[str, Any], members: Sequence[int]) -> tuple[list[int], list[int], dict[str, Any]]:
+        num, runs = attrs["num"], 2 + states(**{k: v for k, v in attrs.items() if k != "num"})
+        operands = [run * num + i for run in range(runs) for i in members]
+        results = [run * num + i for run in range(runs - 1) for i in members]
+        return [*operands, *range(runs * num, runs * num + scalars)], results, {**attrs, "num": len(members)}
+
     return op(
         name, "*operands", doc=doc, infer=infer, numpy=numpy, torch=torch,
         torch_inplace=lambda names, attrs, types: torch(names, attrs, types, name + "_"),
         numbers=tuple(range(-scalars, 0)),
-        inplace=inplace, factors=shared_dims, follows=follows,
+        inplace=inplace, factors=shared_dims, follows=follows, subset=subset,
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import pytest
 from gt.ir.mesh import Mesh, Sharding
 from gt.ir.ops.collective import sent_bytes
 from gt.ir.types import TensorType, float32
-from gt.passes.cost import H100, step_s
+from gt.passes.cost import H100, step_s, transfer_s
 from gt.passes.reshard import cost_s, is_local, plan_reshard, usable_as
 
 LINE = Mesh("all", (("w", 4),), (0, 1, 2, 3))
@@ -68,11 +68,23 @@ def test_a_whole_value_serves_fewer_workers() -> None:
     assert is_local(Sharding.replicated(LINE, 2), Sharding(two, ((two.axes[0][0],), ())), TYPE)
 
 
-def test_workers_that_lack_a_value_get_it_from_one_that_has_it() -> None:
-    some, others = Mesh.line((1, 0)), Mesh.line((2, 0, 3))
-    steps = plan_reshard(Sharding(some, (("w1_0",), ())), Sharding(others, ((), ("w2_0_3",))), TYPE)
-    assert [s.op.name for s in steps] == ["all_gather", "transfer", "shard_slice"]
-    assert dict(steps[1].attrs)["group"] == (0, 2, 3)
+def test_workers_that_lack_a_part_are_sent_just_that() -> None:
+    some, others = Mesh.line((1, 0)), Mesh.line((2, 3))
+    rows, columns = Sharding(some, (("w1_0",), ())), Sharding(others, ((), ("w2_3",)))
+    large = TensorType((4096, 4096), float32)
+    steps = plan_reshard(rows, columns, large)
+    assert [s.op.name for s in steps] == ["transfer"]
+    assert dict(steps[0].attrs)["group"] == (0, 1, 2, 3)
+    assert steps[0].seconds == pytest.approx(transfer_s(2, large.nbytes // 2))
+    four, more = Mesh.line((0, 1, 2, 3)), Mesh.line((4, 5, 6, 7))
+    cut, across = Sharding(four, (("w0_1_2_3",), ())), Sharding(more, ((), ("w4_5_6_7",)))
+    assert names(cut, across, large) == ["transfer"]
+    assert names(cut, across) == ["all_gather", "transfer"], "each message costs its start: small values are joined first"
+    assert names(Sharding(some, ((), ()), (("w1_0", "sum"),)), Sharding(others, (("w2_3",), ())), large) == [
+        "reduce_scatter",
+        "transfer",
+    ]
+    assert names(rows, Sharding(some, (("w1_0",), ())), large) == []
 
 
 def test_costs_are_latency_plus_bytes() -> None:

@@ -36,8 +36,6 @@ def test_exchanges() -> None:
     first, second = exchange("all_to_all", [A, B], {"src": 0, "dst": 1}, float64)
     np.testing.assert_array_equal(first, np.concatenate([A[:, :1], B[:, :1]]))
     np.testing.assert_array_equal(second, np.concatenate([A[:, 1:], B[:, 1:]]))
-    for got in exchange("broadcast", [A, B], {}, float64):
-        np.testing.assert_array_equal(got, A)
 
 
 def test_sums_round_as_the_dtype_does() -> None:
@@ -88,6 +86,36 @@ def test_members_that_disagree_are_told(changes: dict[str, object]) -> None:
     with pytest.raises(CollectiveMismatch, match="collective 0"):
         other = reduce(0, 0, changes.pop("group", (0, 1)), **changes)  # type: ignore[arg-type]
         simulate({0: program(0, reduce(0, 0, (0, 1))), 1: program(1, other)}, INPUTS)
+
+
+def message(kind: str, number: int, slot: int, group: tuple[int, int] = (0, 1)) -> Collective:
+    ends = {"input": -1 if kind == "receive" else slot, "output": -1 if kind == "send" else slot}
+    return reduce(number, 0, group, kind=kind, attrs=(), **ends)
+
+
+def taken(number: int, slot: int, group: tuple[int, int] = (0, 1)) -> tuple[Collective, Collective]:
+    return message("receive", number, slot, group), message("wait", number, slot, group)
+
+
+def test_a_send_waits_for_nobody() -> None:
+    """Both send first and receive then: with sends that wait, neither would ever get to receive."""
+    crossed = {0: program(0, message("send", 0, 0), *taken(1, 1, (1, 0))),
+               1: program(1, message("send", 1, 0, (1, 0)), *taken(0, 1))}  # fmt: skip
+    out = simulate(crossed, INPUTS)
+    np.testing.assert_array_equal(out[0][1], B)
+    np.testing.assert_array_equal(out[1][1], A)
+
+
+def test_messages_out_of_order_lost_or_missing_are_told() -> None:
+    first, second = message("send", 0, 0), message("send", 1, 1)
+    with pytest.raises(CollectiveMismatch, match="number 1, meets .* number 0"):
+        simulate({0: program(0, first, second), 1: program(1, *taken(1, 0), *taken(0, 1))}, INPUTS)
+    with pytest.raises(CollectiveMismatch, match="nobody receives .* number 1"):
+        simulate({0: program(0, first, second), 1: program(1, *taken(0, 0))}, INPUTS)
+    with pytest.raises(Deadlock, match="worker 1 waits at collective 0, wait"):
+        simulate({0: program(0), 1: program(1, *taken(0, 0))}, INPUTS)
+    with pytest.raises(CollectiveMismatch, match="which it never began"):
+        simulate({0: program(0, first), 1: program(1, message("wait", 0, 0))}, INPUTS)
 
 
 def test_parts_of_different_sizes_are_told() -> None:

@@ -1,0 +1,193 @@
+"""The two ends of a transfer in workers' programs: sends where the value is made, receives where it is first read.
+
+A sender does not wait for the receiver, so a worker goes on with its own work; what arrives between the same two workers arrives
+in the order it was sent. A receive begins where the transfer stands in the graph and is waited for where its value is first read.
+Owns: ``Half``, ``sends``, ``receives``, ``region_key``. Must not know: which workers are alike.
+Next: ``gt.ir.tiles`` (who sends whom what), ``lower_programs`` (where the ends stand).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+import msgspec
+
+from gt.ir.graph import Attrs, Node
+from gt.ir.mesh import Sharding
+from gt.ir.program import Collective, Compute, Free, Step, WireNode, WireType, pack_attrs
+from gt.ir.tiles import Box, Tile, keeps, tiles
+from gt.ir.types import Shape
+
+
+@dataclass(frozen=True)
+class Half:
+    """One end of a transfer on some workers."""
+
+    node: Node
+    receives: bool
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What the instructions of a transfer's end on one worker share. ``fresh`` numbers slots that nothing else uses."""
+
+    worker: int
+    number: int
+    loc: int
+    fresh: Iterator[int]
+
+
+def placements(node: Node) -> tuple[Sharding, Sharding, Shape]:
+    """Give where a LOCAL transfer's value is, where it goes, and its whole shape."""
+    have, want = node.inputs[0].type.sharding, node.output.type.sharding
+    assert have is not None and want is not None
+    return have, want, cast(Shape, node.attr.get("whole") or node.inputs[0].type.shape)
+
+
+def is_kept(node: Node) -> bool:
+    """Whether workers on both sides have their part already."""
+    return keeps(*placements(node))
+
+
+def sends(node: Node, slot: int, frame: Frame) -> list[Step]:
+    """Give the instructions that send a worker's part, or cuts of it, to those that lack it."""
+    have, want, whole = placements(node)
+    writer = _Writer(node, frame)
+    steps: list[Step] = []
+    own = have.bounds(whole, frame.worker)
+    cuts: dict[Box, int] = {}
+    for tile in _others(tiles(have, want, whole), frame.worker, source=True):
+        box, type_ = tile.within(own), writer.type(_sizes(tile.box))
+        at = slot
+        if type_.shape != node.inputs[0].type.shape:
+            if box not in cuts:
+                cuts[box] = writer.slice(slot, box, type_)
+                steps += writer.take((slot,), (writer.type(node.inputs[0].type.shape),), (cuts[box],))
+            at = cuts[box]
+        steps.append(writer.message("send", tile, at, type_))
+    return [*steps, Free(tuple(cuts.values()))] if cuts else steps
+
+
+def receives(node: Node, source: int | None, target: int, frame: Frame) -> list[Step]:
+    """Give the instructions that put a worker's part together, in slot ``target``; ``source``: what it holds, if anything."""
+    have, want, whole = placements(node)
+    writer = _Writer(node, frame)
+    found = [t for t in tiles(have, want, whole) if t.target == frame.worker]
+    local = node.output.type.shape
+    if len(found) == 1 and found[0].source != frame.worker and _sizes(found[0].box) == local:
+        return [writer.message("receive", found[0], target, writer.type(local))]
+    steps: list[Step] = []
+    types: dict[int, WireType] = {}
+    pieces: dict[Box, int] = {}
+    for tile in found:
+        type_ = writer.type(_sizes(tile.box))
+        if tile.source == frame.worker:
+            assert source is not None
+            types[source] = writer.type(node.inputs[0].type.shape)
+            pieces[tile.box] = writer.slice(source, tile.within(have.bounds(whole, frame.worker)), type_)
+        else:
+            at = pieces[tile.box] = next(frame.fresh)
+            types[at] = type_
+            steps.append(writer.message("receive", tile, at, type_))
+    writer.join(pieces, local)
+    steps += writer.take(tuple(types), tuple(types.values()), (target,))
+    arrived = tuple(at for at in types if at != source)
+    return [*steps, Free(arrived)] if arrived else steps
+
+
+def waited(step: Step) -> Step:
+    """Give the wait for a receive that has begun before; any other step as it is."""
+    receives = isinstance(step, Collective) and step.kind == "receive"
+    return msgspec.structs.replace(step, kind="wait", input=step.output) if receives else step  # type: ignore[union-attr]
+
+
+def _others(found: Sequence[Tile], worker: int, source: bool) -> Iterator[Tile]:
+    return (t for t in found if t.source != t.target and (t.source if source else t.target) == worker)
+
+
+def _sizes(box: Box) -> Shape:
+    return tuple(stop - start for start, stop in box)
+
+
+@dataclass
+class _Writer:
+    """Writes what one end of a transfer computes."""
+
+    node: Node
+    frame: Frame
+    nodes: list[WireNode] = field(default_factory=list)
+
+    def type(self, shape: Shape) -> WireType:
+        return WireType(shape, self.node.output.type.dtype.name)
+
+    def message(self, kind: str, tile: Tile, slot: int, type_: WireType) -> Collective:
+        sent = tile.numel * self.node.output.type.dtype.itemsize if kind == "send" else 0
+        ends = (slot, -1) if kind == "send" else (-1, slot)
+        return Collective(
+            kind, self.frame.number, *ends, type_, (tile.source, tile.target), nbytes=sent, loc=self.frame.loc, why=self.node.why
+        )
+
+    def add(self, op: str, inputs: tuple[int, ...], type_: WireType, attrs: Attrs) -> int:
+        out = next(self.frame.fresh)
+        self.nodes.append(WireNode(op, inputs, (out,), (type_,), pack_attrs(attrs), self.frame.loc))
+        return out
+
+    def slice(self, slot: int, box: Box, type_: WireType) -> int:
+        starts, stops = tuple(a for a, _ in box), tuple(b for _, b in box)
+        return self.add("slice", (slot,), type_, (("starts", starts), ("stops", stops), ("steps", (1,) * len(box))))
+
+    def join(self, pieces: dict[Box, int], local: Shape) -> None:
+        """Put boxes together that fill a box, dim by dim from the last, and pad the result to its local shape."""
+        if not pieces:
+            attrs: Attrs = (("shape", local), ("value", 0), ("dtype", self.node.output.type.dtype))
+            self.add("full", (), self.type(local), attrs)
+            return
+        for dim in reversed(range(len(local))):
+            rows: dict[Box, list[tuple[Box, int]]] = {}
+            for box, slot in pieces.items():
+                rows.setdefault((*box[:dim], *box[dim + 1 :]), []).append((box, slot))
+            pieces = dict(self._row(sorted(row), dim) for row in rows.values())
+        ((box, slot),) = pieces.items()
+        shape = _sizes(box)
+        for dim, size in enumerate(local):
+            if shape[dim] < size:
+                shape = (*shape[:dim], size, *shape[dim + 1 :])
+                slot = self.add("pad_end", (slot,), self.type(shape), (("dim", dim), ("size", size)))
+
+    def _row(self, row: list[tuple[Box, int]], dim: int) -> tuple[Box, int]:
+        (first, slot), (last, _) = row[0], row[-1]
+        if len(row) == 1:
+            return first, slot
+        box = (*first[:dim], (first[dim][0], last[dim][1]), *first[dim + 1 :])
+        return box, self.add("cat", tuple(at for _, at in row), self.type(_sizes(box)), (("dim", dim),))
+
+    def take(self, inputs: tuple[int, ...], types: tuple[WireType, ...], outputs: tuple[int, ...]) -> list[Step]:
+        """Give what has been written as one step whose last result is in ``outputs``."""
+        nodes = (*self.nodes[:-1], msgspec.structs.replace(self.nodes[-1], outputs=outputs))
+        self.nodes = []
+        return [Compute(nodes, inputs, outputs, region_key(nodes, inputs, outputs, types, ()))]
+
+
+def region_key(
+    nodes: Sequence[WireNode],
+    inputs: Sequence[int],
+    outputs: Sequence[int],
+    input_types: Sequence[WireType],
+    inplace: Sequence[tuple[int, tuple[tuple[int, int], ...]]],
+) -> str:
+    """Hash a region up to the numbering of its slots: equal keys mean equal code from ``inputs`` to ``outputs``."""
+    number = {slot: i for i, slot in enumerate(inputs)}
+    body = []
+    for node in nodes:
+        reads = [number[slot] for slot in node.inputs]
+        for slot in node.outputs:
+            number[slot] = len(number)
+        body.append((node.op, reads, node.types, node.attrs))
+    text = msgspec.msgpack.encode((input_types, body, [number[slot] for slot in outputs], inplace))
+    return hashlib.blake2b(text, digest_size=16).hexdigest()
+
+
+__all__ = ["Frame", "Half", "is_kept", "placements", "receives", "region_key", "sends", "waited"]
