@@ -143,7 +143,7 @@ def _seed_of(root: Tensor, seed: Any) -> Any:
 
 def _record_grad(root: Tensor, seed: Any, leaves: list[tuple[Key, Tensor]]) -> list[tuple[Tensor, Tensor]]:
     """Record one grad node: the whole tape is in the pending trace."""
-    refs = [ValueRef(trace, id, t._type) for (trace, id), t in leaves]
+    refs = [ValueRef(trace, index, t._type) for (trace, index), t in leaves]
     operands = (root, *refs) if seed is None else (root, seed, *refs)
     with no_tape():
         out = record(GRAD, operands, (("has_seed", seed is not None),))
