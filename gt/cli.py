@@ -64,6 +64,8 @@ def worker(arguments: tuple[str, ...]) -> None:
 @click.option("--pass", "passes", multiple=True, metavar="NAME", help="Only the graph after this pass. Repeatable.")
 @click.option("--worker", "workers_shown", multiple=True, type=int, help="Only this worker's program. Repeatable.")
 @click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True)
+@click.option("--draw", "picture", type=click.Choice(("svg", "png")), help="Draw the graphs, and where their inputs and "
+              "outputs lie, to files in the folder of -o.")  # fmt: skip
 @click.option("-o", "folder", type=click.Path(file_okay=False, path_type=Path), help="Write files to this folder.")
 @click.option("--pipeline", metavar="PASSES", help="Passes to run, in place of the usual ones.")
 @click.option("--shapes", is_flag=True, help="Compute nothing: every value read is zero. For models too large for here.")
@@ -83,6 +85,7 @@ def compile_(
     passes: tuple[str, ...],
     workers_shown: tuple[int, ...],
     form: str,
+    picture: str | None,
     folder: Path | None,
     pipeline: str | None,
     shapes: bool,
@@ -116,7 +119,15 @@ def compile_(
         _check_passes(passes, lowered[0].order)
         _check_workers(workers_shown, lowered[0].num_workers)
     selection = compiling.Selection(stage, passes, workers_shown)
-    if folder is not None:
+    if picture and folder is None:
+        raise click.BadParameter("give the folder for the drawings with -o", param_hint="--draw")
+    if picture and folder is not None:
+        try:
+            drawn = compiling.draw(lowered, selection, picture, folder)
+        except (ValueError, ImportError) as error:
+            raise click.ClickException(str(error)) from error
+        click.echo("\n".join(map(str, drawn)))
+    elif folder is not None:
         for path in compiling.write(lowered, selection, form, folder):
             click.echo(path)
     elif dump_ir or stage or passes or workers_shown or form != "text":

@@ -15,10 +15,11 @@ from typing import Any
 
 import msgspec
 
+from gt.drawing import draw_graph, draw_layouts
 from gt.ir.dot import to_dot, to_json
 from gt.ir.graph import Graph, Stage
 from gt.ir.program import Collective, Compute, Program, unpack_attrs
-from gt.ir.text import attr_text, parse_graph, print_graph, print_program
+from gt.ir.text import attr_text, parse_graph, print_graph, print_program, value_names
 from gt.ir.verify import verify
 from gt.passes.estimate import Estimate, estimate
 from gt.passes.lower_programs import Programs
@@ -183,6 +184,26 @@ def write(lowered: Sequence[Lowered], selection: Selection, form: str, folder: P
     return out
 
 
+def draw(lowered: Sequence[Lowered], selection: Selection, form: str, folder: Path) -> list[Path]:
+    """Draw each chosen graph, ``GRAPH/NN-PASS.svg``, and where its inputs and outputs lie, ``GRAPH/layouts.svg``.
+
+    Errors: TooLarge, ImportError.
+    """
+    out = []
+    for one in lowered:
+        (folder / one.name).mkdir(parents=True, exist_ok=True)
+        for number, step in selection.steps(one):
+            out.append(folder / one.name / f"{number:02d}-{step.name}.{form}")
+            draw_graph(step.graph, out[-1])
+        placed = next((s.graph for s in one.steps if s.graph.stage in (Stage.SHARDED, Stage.EXPLICIT)), None)
+        if placed is not None:
+            names = value_names(placed)
+            values = [(names[v], v.type) for v in dict.fromkeys((*placed.inputs, *placed.outputs)) if v.type.ndim]
+            out.append(folder / one.name / f"layouts.{form}")
+            draw_layouts(values, out[-1])
+    return out
+
+
 def _pieces(one: Lowered, selection: Selection, form: str) -> Iterator[tuple[str, str, str]]:
     """Give file name, title and text of each chosen step and program."""
     for number, step in selection.steps(one):
@@ -245,5 +266,5 @@ def _quoted(*lines: str) -> str:
 
 
 __all__ = [
-    "FORMATS", "Lowered", "Selection", "Step", "lower", "read_gtir", "render", "summary", "write",
+    "FORMATS", "Lowered", "Selection", "Step", "draw", "lower", "read_gtir", "render", "summary", "write",
 ]  # fmt: skip

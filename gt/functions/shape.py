@@ -27,18 +27,17 @@ RESHAPE, PERMUTE, EXPAND, SLICE = OPS["reshape"], OPS["permute"], OPS["expand"],
 
 def ints(args: tuple[Any, ...]) -> tuple[int, ...]:
     """Take ``f(2, 3)`` and ``f((2, 3))`` alike."""
-    if (
-        len(args) == 1
-        and not isinstance(args[0], int)
-        and not hasattr(args[0], "__index__")
-        or len(args) == 1
-        and isinstance(args[0], tuple | list)
-    ):
+    if len(args) == 1 and (isinstance(args[0], tuple | list) or not hasattr(args[0], "__index__")):
         if not hasattr(args[0], "__iter__"):
             raise TypeError(f"expected sizes and dims to be ints, got {type(args[0]).__name__}")
         args = tuple(args[0])
+    for a in args:
+        if a.__class__ is not int:
+            break
+    else:
+        return args
     try:
-        return tuple([a if a.__class__ is int else a.__index__() for a in args])
+        return tuple([a.__index__() for a in args])
     except AttributeError:
         bad = next(a for a in args if not hasattr(a, "__index__"))
         raise TypeError(f"expected sizes and dims to be ints, got {type(bad).__name__} in {args}") from None

@@ -137,6 +137,20 @@ def test_json_and_dot(row_sum: Path) -> None:
     assert "= matmul" in dot and "f32[8@w, 16]" in dot
 
 
+def test_graphs_and_layouts_are_drawn(row_sum: Path, tmp_path: Path) -> None:
+    out = ok("compile", row_sum, "--draw", "svg", "--stage", "explicit", "-o", tmp_path / "d").splitlines()
+    graph, layouts = (Path(line).read_text() for line in out[:2])
+    assert out[0].endswith(".svg") and out[1].endswith("layouts.svg")
+    assert "all_reduce" in graph and "f32[8@w, 16]" in graph and "#ffb0a0" in graph
+    for worker in range(4):
+        assert f">{worker}</text>" in layouts  # a block of its own
+    assert ">0 1 2 3</text>" in layouts  # what is whole on all
+    for path in map(Path, ok("compile", row_sum, "--draw", "png", "-o", tmp_path / "p").splitlines()[:-2]):
+        assert path.read_bytes().startswith(b"\x89PNG")
+    refused = command("compile", row_sum, "--draw", "svg")
+    assert refused.returncode != 0 and "with -o" in refused.stderr
+
+
 def test_a_dumped_file_gives_the_same_programs(row_sum: Path, tmp_path: Path) -> None:
     first = ok("compile", row_sum, "-o", tmp_path / "out")
     files = sorted(p.relative_to(tmp_path / "out").as_posix() for p in (tmp_path / "out").rglob("*.*"))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from gt.amp import low
 from gt.functions import create, linalg, reduce
 from gt.functions.promote import cast
 from gt.functions.shape import cat, expand, reshape
+from gt.ir.graph import Attrs
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, ShapeError, bool_, broadcast_shapes
+from gt.ir.types import CallError, ShapeError, TensorType, bool_, broadcast_shapes
 from gt.nn.functional.dropout import dropout
 from gt.nn.functional.linear import linear
 from gt.nn.functional.padding import pad
@@ -31,6 +33,10 @@ def scaled_dot_product_attention(
     A bool mask keeps where true. ``enable_gqa``: key and value may have fewer heads (dim -3), each serving several of the
     query's. Cost: torch's fused kernels, unless there is dropout.
     """
+    if attn_mask is None and (scale is None or scale.__class__ is float) and not (dropout_p or enable_gqa) and state.autocast is None:
+        attrs = _plain(query._type, key._type, value._type, is_causal, scale)
+        if attrs is not None:
+            return record(SDPA, (query, key, value), attrs, first=True)
     if state.autocast is not None:
         query, key, value = low(query, key, value)
         attn_mask = low(attn_mask)[0] if attn_mask is not None else None
@@ -54,6 +60,16 @@ def scaled_dot_product_attention(
     if dropout_p:
         return _unfused(query, key, value, mask, dropout_p, is_causal, factor)
     return _fused(query, key, value, mask, is_causal, factor)
+
+
+@lru_cache(maxsize=1 << 12)
+def _plain(query: TensorType, key: TensorType, value: TensorType, is_causal: bool, scale: float | None) -> Attrs | None:
+    """Give the attributes of attention that the fused op takes as it is; None for all else, faults included."""
+    q, k, v = query.shape, key.shape, value.shape
+    fits = len(q) == len(k) == len(v) == 4 and q[:2] == k[:2] == v[:2] and q[3] == k[3] and k[2] == v[2] and q[3] > 0
+    if not fits or not query.dtype is key.dtype is value.dtype:
+        return None
+    return ("is_causal", bool(is_causal)), ("scale", 1 / math.sqrt(q[3]) if scale is None else float(scale))
 
 
 def _shared_heads(query: Tensor, x: Tensor) -> Tensor:
