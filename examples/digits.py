@@ -17,11 +17,15 @@ from collections.abc import Iterator
 
 import numpy as np
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
 
 import gt
 import gt.nn.functional as F
+
+try:
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+except ModuleNotFoundError:
+    raise SystemExit("the data comes with scikit-learn, which is not installed: pip install -e '.[examples]'") from None
 
 
 class Classifier(gt.nn.Module):

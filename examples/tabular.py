@@ -7,11 +7,15 @@
 import argparse
 
 import numpy as np
-from sklearn.datasets import load_diabetes
-from sklearn.model_selection import train_test_split
 
 import gt
 from gt import nn
+
+try:
+    from sklearn.datasets import load_diabetes
+    from sklearn.model_selection import train_test_split
+except ModuleNotFoundError:
+    raise SystemExit("the data comes with scikit-learn, which is not installed: pip install -e '.[examples]'") from None
 
 
 def score(predicted, true):

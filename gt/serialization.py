@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import safetensors
@@ -17,6 +17,7 @@ import safetensors
 from gt.functions.create import upload
 from gt.handle import Handle
 from gt.ir.types import DType, dtype_of
+from gt.nn.module import Module
 from gt.nn.parameter import Parameter
 from gt.trace import settle, state
 
@@ -26,17 +27,21 @@ _SHORT |= {"I8": "int8", "U8": "uint8", "BOOL": "bool"}
 _LONG = {name: short for short, name in _SHORT.items()}
 
 
-def save(obj: Any, f: str | os.PathLike[str]) -> None:
-    """Write tensors in nested dicts, lists and tuples, with plain numbers and strings among them, to a safetensors file.
+def save(obj: Any, f: str | os.PathLike[str] | IO[bytes]) -> None:
+    """Write tensors in nested dicts, lists and tuples, with plain numbers and strings among them, as a safetensors file.
 
-    The file appears whole or not at all. Errors: TypeError for what is none of these; nothing is pickled.
+    ``f``: a path, where the file appears whole or not at all, or an open binary file. Errors: TypeError for what is none of these;
+    nothing is pickled.
     """
     tensors: dict[str, Handle] = {}
     tree = _describe(obj, "", tensors)
     if state.trace.code:
         settle(state.trace, "gt.save")
     data = _container({path: _wire(t) for path, t in tensors.items()}, {"gt": json.dumps(tree)})
-    _write_whole(Path(f), data)
+    if isinstance(f, str | os.PathLike):
+        _write_whole(Path(f), data)
+    else:
+        f.write(data)
 
 
 def _describe(obj: Any, path: str, tensors: dict[str, Handle]) -> Any:
@@ -55,6 +60,8 @@ def _describe(obj: Any, path: str, tensors: dict[str, Handle]) -> Any:
         return {"value": obj}
     if isinstance(obj, DType):
         return {"dtype": obj.name}
+    if isinstance(obj, Module):
+        raise TypeError(f"gt.save: a module is code, which no file holds: save its state_dict() ({type(obj).__name__} at {path or 'the top'!r})")
     raise TypeError(f"gt.save: cannot save {type(obj).__name__} at {path or 'the top'!r}: only tensors, numbers, strings and nests of them")
 
 
@@ -106,16 +113,23 @@ def _write_whole(path: Path, data: bytes) -> None:
         os.close(directory)
 
 
-def load(f: str | os.PathLike[str]) -> Any:
+def load(f: str | os.PathLike[str] | IO[bytes], map_location: Any = None, *, weights_only: bool = True) -> Any:
     """Read what ``save`` wrote; of another safetensors file, a dict of its tensors.
 
-    Errors: FileNotFoundError; ValueError for what is not a safetensors file.
+    ``f``: a path or an open binary file. ``map_location`` changes nothing, as placement is what signals say; nor does
+    ``weights_only``, as no file runs code here. Errors: FileNotFoundError; ValueError for what is not a safetensors file.
     """
-    data = Path(f).read_bytes()
+    path = isinstance(f, str | os.PathLike)
+    data, name = (Path(f).read_bytes(), os.fspath(f)) if path else (f.read(), getattr(f, "name", "the file"))  # type: ignore[arg-type,union-attr]
     try:
         entries = safetensors.deserialize(data)
     except safetensors.SafetensorError as e:
-        raise ValueError(f"{os.fspath(f)}: not a safetensors file ({e})") from None
+        if data[:4] == b"PK\x03\x04" or data[:2] == b"\x80\x02":
+            raise ValueError(
+                f"{name}: written by torch.save, in pickle, which can run code and is never read here. In torch, write its tensors "
+                "with safetensors.torch.save_file(state_dict, path)"
+            ) from None
+        raise ValueError(f"{name}: not a safetensors file ({e})") from None
     tensors = {name: _tensor(info) for name, info in entries}
     header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
     tree = header.get("__metadata__", {}).get("gt")

@@ -1,5 +1,7 @@
 """Saving and loading: round trips, other readers, bad files."""
 
+import io
+
 import numpy as np
 import pytest
 import safetensors.torch
@@ -53,3 +55,19 @@ def test_bad_files_and_objects(tmp_path):
         gt.save({"a": object()}, tmp_path / "y")
     assert gt.load(tmp_path / "y")["a"].tolist() == [1, 1]
     assert [p.name for p in sorted(tmp_path.iterdir())] == ["x", "y"]
+
+
+def test_open_files_are_written_and_read() -> None:
+    file = io.BytesIO()
+    gt.save({"w": gt.arange(3.0)}, file)
+    file.seek(0)
+    assert gt.load(file, map_location="cpu", weights_only=True)["w"].tolist() == [0.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_pickle_of_torch_is_refused_with_what_to_do(tmp_path, zipped) -> None:
+    torch.save({"w": torch.ones(2)}, tmp_path / "w.pt", _use_new_zipfile_serialization=zipped)
+    with pytest.raises(ValueError, match=r"w\.pt: written by torch\.save.*safetensors\.torch\.save_file"):
+        gt.load(tmp_path / "w.pt")
+    with pytest.raises(TypeError, match=r"save its state_dict\(\)"):
+        gt.save(gt.nn.Linear(2, 2), tmp_path / "module")
