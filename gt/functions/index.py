@@ -6,6 +6,7 @@ Owns: how an index expression becomes views, gathers and scatters. Next: ``gt.ir
 from __future__ import annotations
 
 import operator
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from gt.functions.promote import C_NAMES, c_name, cast, is_number, operand, scal
 from gt.functions.shape import RESHAPE, SLICE, reshape, stack
 from gt.handle import Handle, take_view
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, DimError, bool_, broadcast_shapes, int64
+from gt.ir.types import CallError, DimError, bool_, broadcast_shapes, int64, uint8
 from gt.trace import record
 
 if TYPE_CHECKING:
@@ -24,7 +25,10 @@ if TYPE_CHECKING:
 
 
 def getitem(input: Tensor, key: Any) -> Tensor:
-    """Give ``input[key]``: ints, slices, None and ``...`` give a view; index tensors and masks a copy."""
+    """Give ``input[key]``: ints, slices, None and ``...`` give a view; index tensors and masks (bool or uint8) a copy.
+
+    A list that holds more than numbers stands for a tuple, as in torch.
+    """
     viewed, indices = _basic(input, key)
     return viewed if not indices else _gather(viewed, indices)
 
@@ -36,6 +40,8 @@ def setitem(input: Tensor, key: Any, value: Any) -> None:
         viewed._assign(fit(value, viewed))
         return
     if len(indices) == 1 and indices[0][1].dtype is bool_ and (is_number(value) or value.numel() == 1):
+        if any(getattr(k, "ndim", 0) and k.dtype in (uint8, np.uint8) for k in (key if isinstance(key, tuple | list) else [key])):
+            raise CallError("masked_fill_ only supports boolean masks, but got mask with dtype unsigned char")
         viewed._assign(_masked(viewed, *indices[0], value))
         return
     dims, positions = _positions(viewed, indices)
@@ -87,16 +93,22 @@ def _basic(input: Tensor, key: Any) -> tuple[Tensor, list[tuple[int, Tensor]]]:
 
 def _items(input: Tensor, key: Any) -> list[Any]:
     """Normalise an index expression to one item for each dim, with ``...`` spelled out."""
-    raw = list(key) if isinstance(key, tuple) else [key]
+    raw = list(key) if isinstance(key, tuple) or _names_dims(key) else [key]
     items: list[Any] = []
     for item in raw:
         if isinstance(item, bool | np.bool_):
             item = tensor(bool(item))
-        elif isinstance(item, list | np.ndarray | range):
-            item = tensor(np.asarray(item) if len(item) else np.zeros(0, np.int64))
+        elif isinstance(item, list | tuple | np.ndarray | range):
+            made = tensor(item)
+            item = made if made.numel() else cast(made, int64)
         if isinstance(item, Handle):
             if item.dtype.kind not in "bui":
                 raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
+            if item.dtype is uint8:
+                warnings.warn(
+                    "indexing with dtype torch.uint8 is now deprecated, please use a dtype torch.bool instead.", stacklevel=4
+                )
+                item = cast(item, bool_)
             if item.dtype is not bool_ and not item.ndim and not isinstance(key, tuple):
                 item = cast(item, int64)
         elif not (item is None or item is Ellipsis or isinstance(item, slice) or hasattr(item, "__index__")):
@@ -118,6 +130,13 @@ def _items(input: Tensor, key: Any) -> list[Any]:
         raise IndexError("an index can only have a single ellipsis ('...')")
     at = dots[0] if dots else len(items)
     return [*items[:at], *rest, *items[at + bool(dots) :]]
+
+
+def _names_dims(key: Any) -> bool:
+    """Say whether a list stands for a tuple, as in torch: if it is short and holds more than plain numbers."""
+    if not isinstance(key, list | range) or len(key) >= 32:
+        return False
+    return any(isinstance(i, Handle | list | tuple | range | np.ndarray | slice) or i is None or i is Ellipsis for i in key)
 
 
 def _slice(item: slice, size: int) -> tuple[int, int, int]:

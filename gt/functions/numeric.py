@@ -17,9 +17,11 @@ from gt.functions.promote import (
     cast,
     floated,
     get_default_dtype,
+    is_number,
     largest,
     need_tensor,
     promoted,
+    scalar_dtype,
     unary,
 )  # fmt: skip
 from gt.handle import Handle
@@ -111,7 +113,7 @@ def heaviside(input: Tensor, values: Tensor) -> Tensor:
 def float_power(input: Tensor | Scalar, exponent: Tensor | Scalar) -> Tensor:
     """Raise to a power in float64 (complex128 for complex)."""
     both_ = [v for v in (input, exponent)]
-    is_complex = any(v._type.dtype.kind == "c" if isinstance(v, Handle) else isinstance(v, complex) for v in both_)
+    is_complex = any((v.dtype if isinstance(v, Handle) else scalar_dtype(v)).kind == "c" for v in both_ if isinstance(v, Handle) or is_number(v))
     wide = complex128 if is_complex else float64
     a, b = (cast(v, wide) if isinstance(v, Handle) else v for v in both_)
     return binary(OPS["pow"], a, b)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 ADD, SUB, MUL, DIV = OPS["add"], OPS["sub"], OPS["mul"], OPS["div"]
 POW, NEG, WHERE = OPS["pow"], OPS["neg"], OPS["where"]
-MAXIMUM, MINIMUM = OPS["maximum"], OPS["minimum"]
+MAXIMUM, MINIMUM, CLAMP_MIN, CLAMP_MAX = OPS["maximum"], OPS["minimum"], OPS["clamp_min"], OPS["clamp_max"]
 
 
 def add(input: Tensor, other: Tensor | Scalar, *, alpha: Scalar = 1) -> Tensor:
@@ -256,7 +256,7 @@ def clamp(input: Tensor, min: Tensor | Scalar | None = None, max: Tensor | Scala
         raise CallError("torch.clamp: At least one of 'min' or 'max' must not be None")
     if min is not None and max is not None:
         return record(OPS["clamp"], tuple(promoted(input, min, max)))
-    return binary(MAXIMUM, input, min) if max is None else binary(MINIMUM, input, max)
+    return binary(CLAMP_MIN, input, min) if max is None else binary(CLAMP_MAX, input, max)
 
 
 clip = clamp
@@ -265,13 +265,13 @@ clip = clamp
 def clamp_min(input: Tensor, min: Tensor | Scalar) -> Tensor:
     """Limit from below."""
     need_tensor("clamp_min", input=input)
-    return binary(MAXIMUM, input, min)
+    return binary(CLAMP_MIN, input, min)
 
 
 def clamp_max(input: Tensor, max: Tensor | Scalar) -> Tensor:
     """Limit from above."""
     need_tensor("clamp_max", input=input)
-    return binary(MINIMUM, input, max)
+    return binary(CLAMP_MAX, input, max)
 
 
 def neg(input: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from gt.functions.numeric import real_only
-from gt.functions.pointwise import isnan, log, log1p, where
+from gt.functions.pointwise import isnan, log, where
 from gt.functions.promote import binary, cast, float_unary, floated, get_default_dtype, need_tensor, refuse
 from gt.handle import Handle
 from gt.ir.ops import OPS
@@ -79,15 +79,7 @@ def xlog1py(input: Tensor | Scalar, other: Tensor | Scalar) -> Tensor:
     """Give input * log(1 + other), 0 where input is 0."""
     if not isinstance(input, Handle) and not isinstance(other, Handle):
         raise refuse("xlog1py", input, "'input' (position 1)")
-    y = floated(other) if isinstance(other, Handle) else other
-    x = floated(input) if isinstance(input, Handle) else input
-    inner = log1p(y) if isinstance(y, Handle) else math.log1p(y)
-    zero = x == 0
-    product = x * inner
-    if isinstance(zero, bool):
-        return where(isnan(y), product, 0.0 if zero else product)  # type: ignore[arg-type]
-    unknown = isnan(y) if isinstance(y, Handle) else y != y
-    return where(zero & ~unknown if isinstance(unknown, Handle) else zero, 0.0, product)
+    return binary(OPS["xlog1py"], input, other, floating=True)
 
 
 def polygamma(n: int, input: Tensor) -> Tensor:

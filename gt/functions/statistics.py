@@ -143,7 +143,8 @@ def _median(name: str, input: Tensor, dim: int | None, keepdim: bool) -> Any:
 def _shared(input: Tensor, value: Tensor) -> Tensor:
     """Give ``value``, one of the elements, with a gradient that all elements equal to it share."""
     same = (input == value) | (isnan(input) & isnan(value))
-    return amax(where(same, input, -math.inf))
+    shared = sum(where(same, input, 0.0)) / sum(same).detach()
+    return record(OPS["graft"], (shared, value))
 
 
 def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> ValuesIndices:

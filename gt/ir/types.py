@@ -139,7 +139,7 @@ def dtype_of(value: DType | str | type | np.dtype[np.generic]) -> DType:
     if isinstance(value, str) and value in DType.by_name:
         return DType.by_name[value]
     if isinstance(value, type) and value in (bool, int, float, complex):
-        return {bool: bool_, int: int64, float: float32, complex: complex64}[value]
+        return {bool: bool_, int: int64, float: float64, complex: complex128}[value]
     name = str(value)
     if name.startswith("torch.") and name[6:] in DType.by_name:
         return DType.by_name[name[6:]]

@@ -173,6 +173,7 @@ for _names, _make in (
     ("div", binary("f", 0.5, 2.0)),
     ("eq ne", binary("buifc", points=((1.0, 2.0), (1.0, 3.0)))),
     ("lt le gt ge", binary("buif")),
+    ("clamp_min clamp_max", binary("uif", points=((1.0, 2.0, 0.0, 3.0), (1.0, 1.0, 0.0, 4.0)))),
     ("maximum minimum", binary("buif", points=((1.0, 2.0, 0.0, 3.0), (1.0, 1.0, 0.0, 4.0)))),
     ("fmax fmin", binary("buif", points=((1.0, 2.0, 0.0, np.nan), (1.0, 1.0, np.nan, 4.0)))),
     ("logical_and logical_or logical_xor", binary("buif")),
@@ -183,6 +184,8 @@ for _names, _make in (
     ("copysign logaddexp", binary("f")),
     ("nextafter", binary("f")),
     ("complex", binary("f")),
+    ("binary_cross_entropy", binary("f", 0.1, 0.9, ((0.0, 1.0, 1.0, 1e-14), (1.0, 0.0, 1.0, 1.0)))),
+    ("xlog1py", binary("f", 0.2, 2.0, ((0.0, 0.0, 1.0), (-1.0, 2.0, 1.0)))),
     ("xlogy", binary("f", 0.2, 2.0, ((0.0, 0.0, 1.0), (0.0, 2.0, 1.0)))),
     ("pow", binary("f", 0.3, 2.0, ((0.0, 0.0, 2.0, -2.0), (0.0, 2.0, 0.0, 2.0)))),
 ):

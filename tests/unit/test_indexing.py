@@ -17,6 +17,16 @@ KEYS: tuple[Any, ...] = (
 )  # fmt: skip
 
 
+LISTS = (
+    "[[0,1],[1,0]]", "[[0,1]]", "[[0,1],[1,0],[2,3]]", "[0,slice(None)]", "[...,0]", "[None,0]", "[t([0,1]),t([1,0])]", "[t([0,1])]",
+    "[t(0),t(1)]", "[slice(0,1),0]", "[[True,False,True,False],[0,1]]", "[[0,1],1]", "[0,1,[2]]", "[[[0,1],[1,0]]]", "[[],[]]", "[[]]",
+    "[range(2),range(2)]", "((0,1),(1,0))", "[(0,1),(1,0)]", "[0]*40", "[[0,1]]*32", "[np.array([0,1]),np.array([1,0])]",
+    "np.array([[0,1],[1,0]])", "[t(1)]", "[[t(1),0],[0,1]]", "[True,False,True,False]",
+    "u([1,0,1,0])", "u([[1,0,1,0]]*4)", "(slice(None),u([1,0,1,0]))", "(u([1,0,1,0]),[0,1])", "u(1)", "u(0)", "[u([1,0,1,0])]",
+    "np.array([1,0,1,0],dtype=np.uint8)",
+)  # fmt: skip
+
+
 def data() -> np.ndarray:
     return np.arange(60, dtype=np.float32).reshape(3, 5, 4)
 
@@ -88,3 +98,29 @@ def test_scatter_family_equals_torch() -> None:
                 x, src = m.tensor(data()[:, :4, 0]), m.tensor(data()[0, :4].T[:2].copy())
                 out.append(x.scatter_reduce(0, m.tensor(index), src[:, :4], reduce, include_self=include).tolist())
             np.testing.assert_allclose(out[0], out[1], rtol=1e-6)
+
+
+def by_key(module: Any, source: str, way: str) -> Any:
+    """Read or write 4 rows of 4 at a key; an error's class instead, as torch names it."""
+    byte = lambda v: module.tensor(v, dtype=module.uint8)  # noqa: E731
+    key = eval(source, {"t": module.tensor, "u": byte, "np": np})
+    x = module.arange(16.0).reshape(4, 4).clone()
+    try:
+        if way == "read":
+            return x[key].tolist()
+        x[key] = 1.5 if way == "a number" else x[key] * 0 - 1
+    except (IndexError, RuntimeError) as error:
+        return IndexError if isinstance(error, IndexError) else RuntimeError
+    return x.tolist()
+
+
+@pytest.mark.filterwarnings("ignore:indexing with dtype torch.uint8")
+@pytest.mark.parametrize("source", LISTS)
+def test_lists_that_stand_for_tuples_and_byte_masks(source: str) -> None:
+    for way in ("read", "a number", "values"):
+        assert by_key(gt, source, way) == by_key(torch, source, way), way
+
+
+def test_a_byte_mask_is_deprecated() -> None:
+    with pytest.warns(UserWarning, match="uint8 is now deprecated"):
+        assert gt.arange(3)[gt.tensor([1, 0, 1], dtype=gt.uint8)].tolist() == [0, 2]

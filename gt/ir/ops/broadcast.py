@@ -158,6 +158,12 @@ def total(x: Var, dims: tuple[int, ...] | None = None, keepdim: bool = False) ->
     return sum(x, dims=dims, keepdim=keepdim, dtype=x.type.dtype if x.type.dtype.is_differentiable else int64)
 
 
+def zeros_like(x: Var) -> Any:
+    """Give zeros: a gradient that is zero whatever comes in, where 0 times infinity would be NaN."""
+    zero = constant(0, x)
+    return expand(zero, shape=x.type.shape) if x.type.shape else zero
+
+
 def unbroadcast(g: Var, type_: TensorType) -> Any:
     """Sum a gradient down to the shape of an operand that was broadcast."""
     shape = g.type.shape

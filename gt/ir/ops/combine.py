@@ -11,11 +11,11 @@ import numpy as np
 
 from gt.ir import factors as fx
 from gt.ir.opdef import Var, op
-from gt.ir.ops.broadcast import cast, constant
+from gt.ir.ops.broadcast import cast, constant, zeros_like
 from gt.ir.ops.compare import eq, gt, logical_and, where
 from gt.ir.ops.elementwise import add, div, exp, log, mul, sub
 from gt.ir.ops.families import REAL, along, check_kind, check_same, whole
-from gt.ir.ops.index import gather, scatter_add, zeros_like
+from gt.ir.ops.index import gather, scatter_add
 from gt.ir.ops.movement import flip
 from gt.ir.types import Shape, ShapeError, TensorType, TypeMismatch, int64
 

@@ -15,9 +15,9 @@ import numpy as np
 
 from gt.ir import factors as fx
 from gt.ir.opdef import Linear, Var, op
-from gt.ir.ops.broadcast import reshape, total
+from gt.ir.ops.broadcast import reshape, total, zeros_like
 from gt.ir.ops.families import check_kind, check_same, rule_of
-from gt.ir.ops.index import scatter_add, zeros_like
+from gt.ir.ops.index import scatter_add
 from gt.ir.ops.matmul import wide
 from gt.ir.types import Shape, ShapeError, TensorType, int64
 

@@ -13,7 +13,7 @@ import numpy as np
 from gt.ir import factors as fx
 from gt.ir.graph import AttrValue
 from gt.ir.opdef import Var, op
-from gt.ir.ops.broadcast import cast, constant, unbroadcast
+from gt.ir.ops.broadcast import cast, constant, unbroadcast, zeros_like
 from gt.ir.ops.compare import eq, ge, gt, le, logical_and, lt, where
 from gt.ir.ops.families import ALL, FLOATING, NUMERIC, REAL, binary, check_kind, check_same, same, together, unary, unchanged
 from gt.ir.types import TensorType, TypeMismatch, broadcast_shapes, complex_dtype, float32, float64, real_dtype
@@ -70,6 +70,10 @@ def _floor_divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(exact), np.floor_divide(a, b), exact)  # torch gives inf, not NaN, for x // 0
 
 
+def _flat_vjp(g: Var, y: Var, a: Var, b: Var) -> tuple[Var, Var]:
+    return unbroadcast(zeros_like(g), a.type), unbroadcast(zeros_like(g), b.type)
+
+
 floor_divide = binary(
     "floor_divide", _floor_divide, "({a} // {b})", kinds="uif", nonzero=(1,), doc="a / b rounded down."
 )
@@ -77,6 +81,7 @@ trunc_divide = binary(
     "trunc_divide",
     _of_integers(lambda a, b: np.trunc(a / b) if a.dtype.kind == "f" else (np.abs(a) // np.abs(b)) * np.sign(a) * np.sign(b)),
     'torch.div({a}, {b}, rounding_mode="trunc")',
+    _flat_vjp,
     kinds="uif",
     nonzero=(1,),
     doc="a / b rounded towards zero.",
@@ -115,7 +120,7 @@ pow = binary(  # noqa: A001 - torch's name
 
 def _integer_pow_vjp(g: Var, y: Var, x: Var, exponent: int) -> Var:
     if exponent == 0:
-        return mul(g, constant(0, g))
+        return zeros_like(g)
     if exponent == 1:
         return g
     lower = x if exponent == 2 else integer_pow(x, exponent=exponent - 1)
@@ -153,6 +158,24 @@ minimum = binary(
     _extremum_vjp(gt),
     kinds=REAL,
     doc="The smaller; NaN if either is.",
+)
+
+
+def _limit_vjp(within: Any, beyond: Any) -> Any:
+    """Inside the limit and at it the gradient is the value's, beyond it the limit's; of NaN nobody's."""
+
+    def vjp(g: Var, y: Var, a: Var, b: Var) -> tuple[Var, Var]:
+        zero = constant(0, g)
+        return unbroadcast(where(within(a, b), g, zero), a.type), unbroadcast(where(beyond(a, b), g, zero), b.type)
+
+    return vjp
+
+
+clamp_min = binary(
+    "clamp_min", np.maximum, "torch.clamp({a}, min={b})", _limit_vjp(ge, lt), kinds=REAL, doc="max(a, b), b being a limit."
+)
+clamp_max = binary(
+    "clamp_max", np.minimum, "torch.clamp({a}, max={b})", _limit_vjp(le, gt), kinds=REAL, doc="min(a, b), b being a limit."
 )
 fmax = binary("fmax", np.fmax, "torch.fmax({a}, {b})", kinds=REAL, doc="The larger, ignoring NaN.",
     vjp=lambda g, y, a, b: _choose(g, logical_or_nan(ge(a, b), b), a, b))  # fmt: skip
@@ -203,7 +226,7 @@ def _sign_numpy(x: np.ndarray) -> np.ndarray:
 
 
 sign = unary(
-    "sign", _sign_numpy, "torch.sign({x})", lambda g, y, x: mul(g, constant(0, g)), kinds=REAL, doc="-1, 0 or 1."
+    "sign", _sign_numpy, "torch.sign({x})", lambda g, y, x: zeros_like(g), kinds=REAL, doc="-1, 0 or 1."
 )
 sgn = unary(
     "sgn", lambda x: np.where(x == 0, 0, x / np.where(x == 0, 1, np.abs(x))), "torch.sgn({x})", kinds="c", doc="x / |x|"
@@ -232,7 +255,7 @@ for _name, _numpy, _doc in (
 ):  # fmt: skip
     unary(
         _name, (lambda f: lambda x: f(x) if x.dtype.kind == "f" else x)(_numpy), f"torch.{_name}({{x}})",
-        lambda g, y, x: mul(g, constant(0, g)), kinds="uif", doc=_doc,
+        lambda g, y, x: zeros_like(g), kinds="uif", doc=_doc,
     )  # fmt: skip
 
 
@@ -288,7 +311,7 @@ real = op(
 imag = op(
     "imag", "x", doc="The imaginary part.", infer=lambda x: _part("imag", x), numpy=lambda x: np.imag(x).copy(),
     torch="torch.imag({x}).clone()", factors=fx.elementwise, linear=((0,),),
-    vjp=lambda g, y, x: (complex_(mul(g, constant(0, g)), g),),
+    vjp=lambda g, y, x: (complex_(zeros_like(g), g),),
 )  # fmt: skip
 
 

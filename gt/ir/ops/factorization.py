@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 
 from gt.ir.opdef import Var, op
-from gt.ir.ops.broadcast import cast, constant, expand, reshape, sum, unbroadcast
+from gt.ir.ops.broadcast import cast, constant, expand, reshape, sum, unbroadcast, zeros_like
 from gt.ir.ops.compare import eq
 from gt.ir.ops.creation import iota
 from gt.ir.ops.elementwise import add, cj, complex_, div, imag, mul, neg, real, sub
 from gt.ir.ops.families import check_kind, check_same
-from gt.ir.ops.index import zeros_like
 from gt.ir.ops.linalg import adjoint, inverse, solve
 from gt.ir.ops.matmul import matmul
 from gt.ir.ops.movement import cat, slice

@@ -14,15 +14,10 @@ import numpy as np
 
 from gt.ir import factors as fx
 from gt.ir.opdef import Var, op
-from gt.ir.ops.broadcast import constant, expand, unbroadcast
+from gt.ir.ops.broadcast import constant, expand, unbroadcast, zeros_like
 from gt.ir.ops.families import along, check_same, dim_names, rule_of
 from gt.ir.ops.movement import Ints, cut_dims, slice, slice_local, slices
 from gt.ir.types import Shape, ShapeError, TensorType, TypeMismatch, broadcast_shapes, int64
-
-
-def zeros_like(x: Var) -> Any:
-    zero = constant(0, x)
-    return expand(zero, shape=x.type.shape) if x.type.shape else zero
 
 
 def _check_index(name: str, index: TensorType) -> None:

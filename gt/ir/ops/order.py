@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from gt.ir.opdef import Var, op
-from gt.ir.ops.broadcast import reshape
+from gt.ir.ops.broadcast import reshape, zeros_like
 from gt.ir.ops.creation import iota
 from gt.ir.ops.elementwise import add
 from gt.ir.ops.families import REAL, check_kind, whole
-from gt.ir.ops.index import gather, scatter_add, zeros_like
+from gt.ir.ops.index import gather, scatter_add
 from gt.ir.types import ShapeError, TensorType, int64
 
 

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from gt.ir.opdef import Linear, OpDef, Var, op
-from gt.ir.ops.broadcast import cast, constant, expand, keep, reduced_shape, reshape, sum, total
+from gt.ir.ops.broadcast import cast, constant, expand, keep, reduced_shape, reshape, sum, total, zeros_like
 from gt.ir.ops.compare import eq, isfinite, logical_or, ne, where
 from gt.ir.ops.creation import iota
 from gt.ir.ops.elementwise import add, cj, div, exp, log, mul, sqrt, sub
 from gt.ir.ops.families import FLOATING, REAL, check_kind, reduced, unchanged, whole
-from gt.ir.ops.index import scatter_add, zeros_like
+from gt.ir.ops.index import scatter_add
 from gt.ir.ops.matmul import wide
 from gt.ir.ops.movement import flip, pad, permute, slice
 from gt.ir.types import EmptyError, TensorType, bool_, float32, int64

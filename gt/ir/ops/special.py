@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gt.ir.opdef import Var
-from gt.ir.ops.broadcast import constant, unbroadcast
+from gt.ir.ops.broadcast import constant, unbroadcast, zeros_like
 from gt.ir.ops.compare import eq, le, logical_and, lt, where
 from gt.ir.ops.elementwise import (
     abs,
@@ -129,13 +129,13 @@ copysign = binary(
     "copysign", np.copysign, "torch.copysign({a}, {b})",
     lambda g, y, a, b: (
         unbroadcast(where(eq(a, constant(0, a)), constant(0, g), mul(g, div(y, a))), a.type),
-        unbroadcast(mul(g, constant(0, g)), b.type),
+        unbroadcast(zeros_like(g), b.type),
     ),
     kinds=FLOAT, doc="|a| with the sign of b.",
 )  # fmt: skip
 nextafter = binary(
     "nextafter", np.nextafter, "torch.nextafter({a}, {b})",
-    lambda g, y, a, b: (unbroadcast(g, a.type), unbroadcast(mul(g, constant(0, g)), b.type)), kinds=FLOAT,
+    lambda g, y, a, b: (unbroadcast(g, a.type), unbroadcast(zeros_like(g), b.type)), kinds=FLOAT,
     doc="The next number after a towards b."
 )
 
@@ -158,6 +158,20 @@ def _xlogy_vjp(g: Var, y: Var, a: Var, b: Var) -> tuple[Any, Any]:
 xlogy = binary(
     "xlogy", lambda a, b: np.where(np.isnan(b), np.nan, np.where(a == 0, 0, a * np.log(b))), "torch.xlogy({a}, {b})",
     _xlogy_vjp, kinds=FLOAT, doc="a * log(b), 0 where a is 0.",
+)  # fmt: skip
+
+
+
+def _xlog1py_vjp(g: Var, y: Var, a: Var, b: Var) -> tuple[Any, Any]:
+    zero = constant(0, g)
+    skip = logical_and(eq(a, zero), le(b, constant(-1, b)))
+    slope = div(a, add(b, one(b)))
+    return unbroadcast(where(skip, zero, mul(g, log1p(b))), a.type), unbroadcast(mul(g, slope), b.type)
+
+
+xlog1py = binary(
+    "xlog1py", lambda a, b: np.where(np.isnan(b), np.nan, np.where(a == 0, 0, a * np.log1p(b))), "torch.special.xlog1py({a}, {b})",
+    _xlog1py_vjp, kinds=FLOAT, doc="a * log(1 + b), 0 where a is 0.",
 )  # fmt: skip
 
 # -- error and gamma functions
@@ -249,7 +263,7 @@ digamma = unary(
 def _sinc_vjp(g: Var, y: Var, x: Var) -> Any:
     px = mul(x, constant(math.pi, x))
     slope = div(sub(mul(px, cos(px)), sin(px)), mul(px, x))
-    return mul(g, where(eq(x, constant(0, x)), constant(0, x), slope))
+    return mul(g, where(eq(mul(px, x), constant(0, x)), constant(0, x), slope))
 
 
 sinc = unary("sinc", np.sinc, "torch.sinc({x})", _sinc_vjp, kinds=FLOAT, doc="sin(pi x) / (pi x), 1 at 0.")
@@ -271,5 +285,5 @@ nan_to_num = unary(
 angle = unary(
     "angle", lambda x: np.where(np.isnan(x), np.nan, np.where(x < 0, math.pi, 0)),
     "torch.where(torch.isnan({x}), {x}, ({x} < 0).to({out}) * 3.141592653589793)",
-    lambda g, y, x: mul(g, constant(0, g)), kinds=FLOAT, doc="0 or pi.",
+    lambda g, y, x: zeros_like(g), kinds=FLOAT, doc="0 or pi.",
 )  # fmt: skip

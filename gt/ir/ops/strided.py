@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from gt.ir.opdef import op
+from gt.ir.ops.broadcast import zeros_like
 from gt.ir.ops.families import check_same
-from gt.ir.ops.index import zeros_like
 from gt.ir.types import Shape, ShapeError, TensorType
 
 Ints = tuple[int, ...]

@@ -129,7 +129,7 @@ def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
 
 def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """Give x, or 0 where |x| <= lambd."""
-    return pointwise.where(pointwise.logical_or(input > lambd, input < -lambd), input, 0)
+    return pointwise.where(pointwise.logical_and(input >= -lambd, input <= lambd), 0, input)
 
 
 def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
@@ -161,7 +161,7 @@ def tanhshrink(input: Tensor) -> Tensor:
 
 def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
     """Give x where it is above the threshold, else ``value``."""
-    return written(input, pointwise.where(input > threshold, input, value), inplace)
+    return written(input, pointwise.where(input <= threshold, value, input), inplace)
 
 
 def glu(input: Tensor, dim: int = -1) -> Tensor:

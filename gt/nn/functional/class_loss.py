@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from gt.functions import pointwise, reduce
@@ -160,7 +159,7 @@ def multi_margin_loss(
     x, t = (input, target) if batched else (input.reshape(1, -1), target.reshape(1))
     classes = x._type.shape[1]
     own = x.gather(1, cast(t, int64).unsqueeze(1))
-    each = (x - own + margin).clamp(0, math.inf)
+    each = pointwise.relu(x - own + margin)  # no gradient at 0
     each = pointwise.square(each) if p == 2 else each
     each = each if weight is None else each * weight[cast(t, int64)].unsqueeze(1)
     other = record(OPS["one_hot"], (cast(t, int64),), (("classes", classes), ("dtype", x.dtype)))
@@ -184,7 +183,7 @@ def multilabel_margin_loss(
     place = cast(target, int64) * named
     hits = record(OPS["one_hot"], (place,), (("classes", classes), ("dtype", input.dtype))) * cast(named, input.dtype).unsqueeze(-1)
     others = 1 - hits.amax(-2).detach()
-    apart = (1 - input.gather(-1, place).unsqueeze(-1) + input.unsqueeze(-2)).clamp(0, math.inf)
+    apart = pointwise.relu(1 - input.gather(-1, place).unsqueeze(-1) + input.unsqueeze(-2))
     counted = apart * cast(named, input.dtype).unsqueeze(-1) * others.unsqueeze(-2)
     return reduced(sum(counted, (-2, -1)) / classes, legacy(size_average, reduce, reduction))
 

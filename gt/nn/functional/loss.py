@@ -16,7 +16,7 @@ from gt.nn.functional.activation import logsigmoid
 if TYPE_CHECKING:
     from gt.tensor import Tensor
 
-XLOGY = OPS["xlogy"]
+XLOGY, BCE = OPS["xlogy"], OPS["binary_cross_entropy"]
 
 
 def legacy(size_average: bool | None, reduce: bool | None, reduction: str) -> str:
@@ -79,6 +79,11 @@ def l1_loss(
     return _weighted(pointwise.abs(input - target), weight, legacy(size_average, reduce, reduction))
 
 
+def _near_and_far(d: Tensor, far: Tensor, limit: float, scale: float, beyond: Tensor) -> Tensor:
+    """Give scale * d**2, or ``beyond`` where ``far``; what is not taken has no infinite gradient, which times 0 would be NaN."""
+    return pointwise.where(far, beyond, pointwise.square(pointwise.where(far, limit, d)) * scale)
+
+
 def smooth_l1_loss(
     input: Tensor,
     target: Tensor,
@@ -92,7 +97,7 @@ def smooth_l1_loss(
     if beta < 0:
         raise CallError("smooth_l1_loss does not support negative values for beta.")
     d = pointwise.abs(input - target)
-    loss = d if beta == 0 else pointwise.where(d < beta, pointwise.square(d) * (0.5 / beta), d - 0.5 * beta)
+    loss = d if beta == 0 else _near_and_far(d, d >= beta, beta, 0.5 / beta, d - 0.5 * beta)
     return reduced(loss, legacy(size_average, reduce, reduction))
 
 
@@ -102,14 +107,14 @@ def huber_loss(input: Tensor, target: Tensor, reduction: str = "mean", delta: fl
     if delta <= 0:
         raise CallError("huber_loss does not support non-positive values for delta.")
     d = pointwise.abs(input - target)
-    return _weighted(pointwise.where(d <= delta, pointwise.square(d) * 0.5, (d - 0.5 * delta) * delta), weight, reduction)
+    return _weighted(_near_and_far(d, d > delta, delta, 0.5, (d - 0.5 * delta) * delta), weight, reduction)
 
 
 def binary_cross_entropy(
     input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: bool | None = None, reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:  # fmt: skip
-    """Give the binary cross entropy of probabilities; logarithms are kept above -100."""
+    """Give the binary cross entropy of probabilities; logarithms are at least -100, and the gradient divides by 1e-12 or more."""
     if target._type.shape != input._type.shape:
         raise ValueError(
             f"Using a target size ({target.shape}) that is different to the input size ({input.shape}) is deprecated. "
@@ -117,8 +122,7 @@ def binary_cross_entropy(
         )
     if input.dtype is not target.dtype:
         raise CallError(f"Found dtype {target.dtype.name} but expected {input.dtype.name}")
-    log = lambda p: p.clamp(1e-43, math.inf).log().clamp(-100.0, math.inf)  # noqa: E731
-    loss = (target - 1) * log(1 - input) - target * log(input)
+    loss = binary(BCE, input, target)
     return reduced(loss if weight is None else loss * weight, legacy(size_average, reduce, reduction))
 
 
