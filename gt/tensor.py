@@ -17,6 +17,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from gt.autocasting import CPU, CUDA, autocasting
 from gt.autograd import backward, register_hook, register_post_accumulate_grad_hook, retain_grad
 from gt.devices import check_options, device
 from gt.devices import strided as dense
@@ -853,5 +854,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, words, 1, 0.8) or [k for k in words if sorted(k) == sorted(name)]
     return f". Did you mean: '{near[0]}'?" if near else ""
 
+
+for _name in {**CPU, **CUDA}:
+    if _name in vars(Tensor):
+        setattr(Tensor, _name, autocasting(vars(Tensor)[_name], _name))
 
 install_tensor(Tensor)

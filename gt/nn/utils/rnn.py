@@ -134,13 +134,9 @@ def pack_padded_sequence(
     if not x.numel():
         raise RuntimeError("Cannot pack empty tensors.")
     if len(sizes) != x.shape[1]:
-        raise RuntimeError(
-            f"Expected `len(lengths)` to be equal to batch_size, but got {len(sizes)} (batch_size={x.shape[1]})"
-        )
+        raise RuntimeError(f"Expected `len(lengths)` to be equal to batch_size, but got {len(sizes)} (batch_size={x.shape[1]})")
     if min(sizes) <= 0:
-        raise RuntimeError(
-            "Length of all samples has to be greater than 0, but found an element in 'lengths' that is <= 0"
-        )
+        raise RuntimeError("Length of all samples has to be greater than 0, but found an element in 'lengths' that is <= 0")
     if sizes != sorted(sizes, reverse=True):
         raise RuntimeError(
             "`lengths` array must be sorted in decreasing order when `enforce_sorted` is True. You can pass `enforce_sorted=False` to "
@@ -150,7 +146,9 @@ def pack_padded_sequence(
         raise RuntimeError(f"Expected sequences of at most {x.shape[0]} elements, the padded length, but got one of {sizes[0]}")
     active = [sum(n > t for n in sizes) for t in range(sizes[0])]
     rows = order if order is not None else list(range(len(sizes)))
-    data = index_select(x.reshape(-1, *x.shape[2:]), 0, _indices(t * len(sizes) + b for t, n in enumerate(active) for b in rows[:n]))
+    data = index_select(
+        x.reshape(-1, *x.shape[2:]), 0, _indices(t * len(sizes) + b for t, n in enumerate(active) for b in rows[:n])
+    )
     out = PackedSequence(data, _indices(active), None if order is None else _indices(order))
     out._sizes = active
     return out
