@@ -9,12 +9,16 @@ from __future__ import annotations
 from math import e, inf, nan, pi
 
 from gt import tensor as _tensor  # noqa: I001 - installs the tensor class
-from gt import amp, array_api, autograd, backends, cuda, fft, linalg, masked, nn, optim, signal, special, utils
-from gt.amp import autocast, is_autocast_enabled
+from gt import (
+    accelerator, amp, array_api, autograd, backends, compiler, cuda, fft, func, linalg, masked, nn, optim, random, signal, special, testing,
+    utils,
+)  # fmt: skip
+from gt.amp import autocast, get_autocast_dtype, is_autocast_enabled
 from gt.arguments import guard
 from gt.autograd import (
     enable_grad, inference_mode, is_anomaly_enabled, is_grad_enabled, is_inference_mode_enabled, no_grad, set_grad_enabled,
 )  # fmt: skip
+from gt.compiler import compile
 from gt.config import (
     ConfigError, SignalWarning, UnknownSignal, auto_shard, get_config, get_signal_config, load_config, register_config,
     register_mesh, register_params,
@@ -25,6 +29,7 @@ from gt.devices import (
 from gt.finfo import finfo, iinfo
 from gt.flush import ReadRefused, flush_guard
 from gt.replay import JitError, JitMismatch, jit
+from gt.func import vmap
 from gt.functions.arrange import (
     atleast_1d, atleast_2d, atleast_3d, block_diag, broadcast_shapes, cartesian_prod, column_stack, combinations, dsplit, dstack,
     fliplr, flipud, hsplit, hstack, kron, meshgrid, repeat_interleave, rot90, row_stack, split_with_sizes, tensor_split,
@@ -98,6 +103,10 @@ from gt.ir.types import (
     DType, bfloat16, complex64, complex128, float16, float32, float64, int8, int16, int32, int64, promote_types, uint8,
 )  # fmt: skip
 from gt.ir.types import bool_ as bool
+from gt.legacy import (
+    BFloat16Tensor, BoolTensor, ByteTensor, CharTensor, DoubleTensor, FloatTensor, HalfTensor, IntTensor, LongTensor, ShortTensor,
+    set_default_tensor_type,
+)  # fmt: skip
 from gt.nn.functional import (
     adaptive_avg_pool1d, adaptive_max_pool1d, alpha_dropout, avg_pool1d, bilinear, binary_cross_entropy_with_logits, celu,
     channel_shuffle, conv1d, conv2d, conv3d, conv_transpose1d, conv_transpose2d, conv_transpose3d, cosine_similarity, dropout,
@@ -113,6 +122,10 @@ from gt.runtime.errors import DispatcherLost, GtError, NoWorkers, RunError, Work
 from gt.serialization import load, save
 from gt.session import connect, disconnect, gpu_workers, num_workers
 from gt.shape import Size
+from gt.switches import (
+    are_deterministic_algorithms_enabled, get_num_interop_threads, get_num_threads, is_deterministic_algorithms_warn_only_enabled,
+    set_flush_denormal, set_num_interop_threads, set_num_threads, use_deterministic_algorithms,
+)  # fmt: skip
 from gt.tensor import Tensor, did_you_mean
 
 __version__ = "0.1.0"
@@ -120,6 +133,8 @@ dtype = DType
 float, double, half, long, int, short = float32, float64, float16, int64, int32, int16
 cfloat, cdouble = complex64, complex128
 newaxis = None
+default_generator = random.default_generator()  # of the thread that imports gt; each other thread has its own
+mps = xpu = accelerator
 subtract, multiply, divide, true_divide = sub, mul, div, div
 zero_, lu_solve, detach, is_same_size = Tensor.zero_, Tensor.lu_solve, Tensor.detach, Tensor.is_same_size
 is_conj, is_neg, is_inference, is_signed = Tensor.is_conj, Tensor.is_neg, Tensor.is_inference, Tensor.is_signed

@@ -1,7 +1,7 @@
 """Automatic mixed precision: ``gt.autocast``. Source: torch.amp.autocast and its lists of ops.
 
-Owns: the context and the casts. Which ops take the low precision and which need float32 is said in their declarations
-(``OpDef.autocast``). Next: ``trace`` (which applies it when recording).
+Owns: the context, and the casts of ops that take the low precision (``OpDef.autocast``). Next: ``autocasting`` (what becomes of all
+other functions), ``trace`` (which casts when recording).
 """
 
 from __future__ import annotations
@@ -11,19 +11,17 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+from gt.autocasting import CPU, CUDA, Policy, lists, to
 from gt.ir.opdef import OpDef
-from gt.ir.ops import OPS
-from gt.ir.types import DType, bfloat16, dtype_of, float16, float32, promote_types
-from gt.trace import install_autocast, record, state
-
-CAST = OPS["cast"]
-LOW = (float16, bfloat16, float32)
+from gt.ir.types import DType, bfloat16, dtype_of, float16
+from gt.trace import install_autocast, state
 
 
 class autocast:  # noqa: N801 - torch's name
     """Record matrix products in a low precision and sensitive ops in float32, whatever their operands' float dtype.
 
-    ``dtype``: bfloat16, or float16 for device_type "cuda", unless given. A context manager and a decorator.
+    ``device_type``: whose lists of ops are followed: "cpu" has torch's for the CPU, all others those for CUDA. ``dtype``: bfloat16, or
+    float16 for "cuda", unless given. A context manager and a decorator.
     """
 
     def __init__(
@@ -34,15 +32,16 @@ class autocast:  # noqa: N801 - torch's name
             warnings.warn(f"autocast takes float16 or bfloat16, not {own!r}: it is disabled here", stacklevel=2)
             enabled = False
         self.dtype = own if enabled else None
-        self._before: list[DType | None] = []
+        self.device_type, self._policies = device_type, CPU if device_type == "cpu" else CUDA
+        self._before: list[tuple[DType | None, dict[str, Policy]]] = []
 
     def __enter__(self) -> autocast:
-        self._before.append(state.autocast)
-        state.autocast = self.dtype
+        self._before.append((state.autocast, lists.policies))
+        state.autocast, lists.policies = self.dtype, self._policies
         return self
 
     def __exit__(self, *_: object) -> None:
-        state.autocast = self._before.pop()
+        state.autocast, lists.policies = self._before.pop()
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
@@ -64,33 +63,16 @@ def get_autocast_dtype(device_type: str | None = None) -> DType:
 
 
 def apply(op: OpDef, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Cast an op's float operands as autocast asks; called for each op recorded while it is on."""
-    policy = op.autocast
-    if not policy:
-        return inputs
-    floats = [t._type.dtype for t in inputs if t._type.dtype in LOW]
-    if not floats:
-        return inputs
-    if policy == "low":
-        want = state.autocast
-    elif policy == "float32":
-        want = float32
-    else:
-        want = functools.reduce(promote_types, floats)
-    assert want is not None
-    return tuple([_cast(t, want) if t._type.dtype in LOW and t._type.dtype is not want else t for t in inputs])
-
-
-def _cast(t: Any, dtype: DType) -> Any:
-    return record(CAST, (t,), (("dtype", dtype),))
+    """Cast an op's float operands to the low precision; called for each op that takes it and is recorded while it is on."""
+    return low(*inputs)
 
 
 def low(*tensors: Any) -> tuple[Any, ...]:
     """Cast the operands of a matrix product while autocast is on; for functions that check dtypes before recording."""
-    want = state.autocast
-    if want is None:
+    if state.autocast is None:
         return tensors
-    return tuple(_cast(t, want) if t is not None and t._type.dtype in LOW and t._type.dtype is not want else t for t in tensors)
+    cast = to(state.autocast)
+    return tuple([None if t is None else cast(t) for t in tensors])
 
 
 install_autocast(apply)

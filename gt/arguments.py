@@ -14,6 +14,7 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from gt.autocasting import autocasting
 from gt.handle import Handle
 from gt.ir.types import ShapeError, TypeMismatch
 
@@ -128,7 +129,8 @@ def guarded(function: Callable[..., Any], module: str, name: str) -> Callable[..
 
 
 def guard(namespace: dict[str, Any]) -> None:
-    """Guard every function of a public namespace that does something to tensors."""
+    """Guard every function of a public namespace that does something to tensors, and let it follow mixed precision's lists."""
+    prefix = {"gt.linalg": "linalg.", "gt.fft": "fft."}.get(namespace["__name__"], "")
     for name, value in namespace.items():
         if isinstance(value, types.FunctionType) and value.__module__.startswith(("gt.functions.", "gt.nn.functional.", "gt.tensor")):
-            namespace[name] = guarded(value, namespace["__name__"], name)
+            namespace[name] = guarded(autocasting(value, prefix + name), namespace["__name__"], name)

@@ -6,19 +6,50 @@ the path a script takes without one is its path on any workers. Next: ``signal``
 
 from __future__ import annotations
 
+from typing import Any
+
+from gt import amp
+from gt.accelerator import device_count, empty_cache, is_available, synchronize
 from gt.random import manual_seed
 
 manual_seed_all = manual_seed
 
 
-def is_available() -> bool:
-    """Give False: a script does not choose devices."""
+def is_bf16_supported(including_emulation: bool = True) -> bool:
+    """Give True: every worker computes in bfloat16."""
+    return True
+
+
+def is_initialized() -> bool:
+    """Give False: this process starts no device."""
     return False
 
 
-def device_count() -> int:
-    """Give 0: a script does not choose devices."""
+def memory_allocated(device: Any = None) -> int:
+    """Give 0: what a worker holds is not this process's. ``gt`` on the command line shows it."""
     return 0
 
 
-__all__ = ["device_count", "is_available", "manual_seed", "manual_seed_all"]
+max_memory_allocated = memory_reserved = max_memory_reserved = memory_allocated
+
+
+def reset_peak_memory_stats(device: Any = None) -> None:
+    """Do nothing: see ``memory_allocated``."""
+
+
+def current_device() -> int:
+    """Refuse: a script does not choose devices. Errors: RuntimeError, as torch without a GPU."""
+    raise RuntimeError(
+        "gt.cuda.current_device: no device is this script's own; workers have them, and signals say where tensors live"
+    )
+
+
+def set_device(device: Any) -> None:
+    """Accept a device and change nothing: placement is what signals say."""
+
+
+__all__ = [
+    "amp", "current_device", "device_count", "empty_cache", "is_available", "is_bf16_supported", "is_initialized", "manual_seed",
+    "manual_seed_all", "max_memory_allocated", "max_memory_reserved", "memory_allocated", "memory_reserved", "reset_peak_memory_stats",
+    "set_device", "synchronize",
+]  # fmt: skip

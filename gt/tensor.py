@@ -17,7 +17,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from gt.autograd import backward, register_hook, register_post_accumulate_grad_hook, retain_grad
+from gt import legacy
+from gt.autocasting import CPU, CUDA, autocasting
+from gt.autograd.gradients import backward, register_hook, register_post_accumulate_grad_hook, retain_grad
 from gt.devices import check_options, device
 from gt.devices import strided as dense
 from gt.functions import (
@@ -44,11 +46,12 @@ from gt.functions import (
     strided,
 )  # fmt: skip
 from gt.grad_mode import is_grad_enabled
-from gt.handle import Handle, here
+from gt.handle import ALIAS, Handle, here, no_tape
 from gt.ir.types import (
     DTYPES,
     DType,
     ShapeError,
+    TensorType,
     bfloat16,
     bool_,
     complex64,
@@ -65,7 +68,7 @@ from gt.ir.types import (
     uint8,
 )
 from gt.printing import format_tensor, html
-from gt.trace import install_tensor
+from gt.trace import holding, install_tensor, record
 
 
 def _inplace(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -130,6 +133,18 @@ _HERE = device("cpu")
 
 class Tensor(Handle):
     """A multi-dimensional array, lazily computed, with torch's methods. Made by ``gt.tensor``, ``gt.randn`` and others."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        if len(args) == 3 and args[2].__class__ is TensorType:  # gt's own: where the value was recorded, and its type
+            super().__init__(*args)
+            return
+        value = legacy.tensor_of(args, options)
+        super().__init__(None, -1, value._type)
+        if value._trace is None and value._base is None:
+            self._buffer = value._buffer
+        else:
+            with no_tape(), holding():
+                self._adopt(record(ALIAS, (value,)))
 
     # -- arithmetic
     add, sub, subtract, mul, multiply, div, divide = (
@@ -752,6 +767,29 @@ class Tensor(Handle):
     def imag(self) -> Tensor:
         return numeric.imag(self)
 
+    def new(self, *args: Any, **options: Any) -> Tensor:
+        """Make what torch's old constructor of this dtype makes: zeros of sizes, or a tensor of data."""
+        return legacy.make(args, options, self.dtype)
+
+    def apply_(self, callable: Callable[[Any], Any]) -> Self:
+        """Overwrite each element with a Python function of it. Reads the values; slow. Errors: RuntimeError if it needs a gradient."""
+        if self.requires_grad:
+            raise RuntimeError("Can't call apply_() on Variable that requires grad. Use var.detach().apply_() instead.")
+        values = [callable(v) for v in self.reshape(-1).tolist()]
+        return self.copy_(create.tensor(values, dtype=self.dtype).reshape(self.shape))
+
+    def map_(self, tensor: Tensor, callable: Callable[[Any, Any], Any]) -> Self:
+        """Overwrite each element with a Python function of it and of another tensor's. Reads the values of both; slow."""
+        if self.requires_grad or tensor.requires_grad:
+            raise RuntimeError("Can't call map_() on Variable that requires grad. Use var.detach().map_() instead.")
+        others = shape.broadcast_to(tensor, tuple(self.shape)).reshape(-1).tolist()
+        values = [callable(a, b) for a, b in zip(self.reshape(-1).tolist(), others, strict=True)]
+        return self.copy_(create.tensor(values, dtype=self.dtype).reshape(self.shape))
+
+    def set_(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Refuse: memory is the workers'. ``x.data = y`` lets ``x`` have the values of ``y``."""
+        raise NotImplementedError("set_ shares memory, which gt does not offer: write x.data = y to give x the values of y")
+
     def new_zeros(self, *size: Any, dtype: Any = None, **options: Any) -> Tensor:
         """Make zeros of this dtype."""
         return create.zeros(*size, dtype=dtype or self.dtype, **options)
@@ -862,5 +900,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, words, 1, 0.8) or [k for k in words if sorted(k) == sorted(name)]
     return f". Did you mean: '{near[0]}'?" if near else ""
 
+
+for _name in {**CPU, **CUDA}:
+    if _name in vars(Tensor):
+        setattr(Tensor, _name, autocasting(vars(Tensor)[_name], _name))
 
 install_tensor(Tensor)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gt.amp import low
+from gt.autocasting import autocasting
 from gt.functions.numeric import conj
 from gt.functions.pointwise import add, isnan, mul, where
 from gt.functions.reduce import sum
@@ -225,7 +226,7 @@ def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
     out = [n for n in names_a if n not in {names_a[d] for d in left}] + [
         n for d, n in enumerate(names_b) if d not in right
     ]
-    return contract([a, b], [names_a, names_b], out)
+    return (contract if out else _contract_all)([a, b], [names_a, names_b], out)
 
 
 # -- einsum
@@ -336,6 +337,9 @@ def contract(tensors: Sequence[Tensor], names: Sequence[list[Any]], out: list[An
     t = permute(t, order) if order != tuple(range(len(order))) else t
     want = tuple(sizes.get(n, 1) for n in out)
     return t if t._type.shape == want else t.expand(want)
+
+
+_contract_all = autocasting(contract, "full_contraction")  # a product of vectors, which mixed precision leaves alone
 
 
 def _diagonals(t: Tensor, term: list[Any]) -> tuple[Tensor, list[Any]]:

@@ -26,7 +26,7 @@ from gt.functions.promote import (
 )  # fmt: skip
 from gt.handle import Handle
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, Scalar, bool_, broadcast_shapes, complex128, float32, float64, scalar_type
+from gt.ir.types import CallError, Scalar, bool_, broadcast_shapes, complex128, float64, scalar_type
 from gt.trace import record
 
 if TYPE_CHECKING:
@@ -342,7 +342,7 @@ def view_as_real(input: Tensor) -> Tensor:
 def view_as_complex(input: Tensor) -> Tensor:
     """Give complex numbers of [..., 2]; a copy."""
     s = input._type.shape
-    if input._type.dtype is not float32 or not s or s[-1] != 2:
+    if input._type.dtype .kind != "f" or input._type.dtype.itemsize < 4 or not s or s[-1] != 2:
         raise CallError("Tensor must have a last dimension of size 2 and be a floating point tensor")
     return complex(input[..., 0], input[..., 1])
 

@@ -58,7 +58,7 @@ def entr(input: Tensor) -> Tensor:
     """Give -x log(x); 0 at 0, minus infinity below."""
     x = floated(input)
     inner = -x * log(where(x > 0, x, 1.0))
-    return where(isnan(x), x, where(x > 0, inner, where(x == 0, 0.0, -math.inf)))
+    return where(isnan(x), x, where(x > 0, inner, where(x == 0, x * 0, -math.inf)))
 
 
 def logit(input: Tensor, eps: float | None = None) -> Tensor:

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 SHOWN = 6  # operands named in a note
-CHECKS = "gt.arguments"  # what its functions wrap is what was called
+WRAPPERS = ("gt.arguments", "gt.autocasting")  # what their functions wrap is what was called
 
 
 class Located(Exception):
@@ -29,7 +29,7 @@ def called_from(frame: FrameType | None) -> str:
     """Say which function of gt's the user called, on what, and where. "" if no user did."""
     outer: FrameType | None = None
     while frame is not None and is_ours(frame):
-        if frame.f_globals["__name__"] != CHECKS:
+        if frame.f_globals["__name__"] not in WRAPPERS:
             outer = frame
         frame = frame.f_back
     if outer is None or frame is None or outer.f_code.co_name in ("<module>", "<lambda>"):

@@ -126,7 +126,7 @@ class OpDef:
     literal:  name of the attribute that is the value of a constant, for ops that make one.
     nonzero:  operands that must not hold integer zeros, padding included: divisors.
     indices:  operands of indices: padding must hold one that is in range.
-    autocast: what mixed precision makes of float operands: "low" precision, "float32", or the "widest" among them.
+    autocast: "low" if mixed precision makes float operands of its low precision. The rest of it is ``gt.amp``'s.
     follows:  ``(number of operands, attrs) -> results`` that belong to another result, as an optimizer's states to
               the parameters: they are placed to suit it. None: no result leads another.
     subset:   ``(attrs, members) -> (operands, results, attrs)`` that concern some members of an op over many tensors,

@@ -1,6 +1,6 @@
 """``gt.nn``: modules, layers, losses and, as in the documented quick start, optimizers."""
 
-from gt.nn import functional, init, utils
+from gt.nn import functional, init, modules, utils
 from gt.nn.activation import (
     CELU,
     ELU,
@@ -158,5 +158,5 @@ __all__ = [
     "Softmax2d", "Softmin", "Softplus", "Softshrink", "Softsign", "SyncBatchNorm", "Tanh", "Tanhshrink", "Threshold",
     "Transformer", "TransformerDecoder", "TransformerDecoderLayer", "TransformerEncoder", "TransformerEncoderLayer",
     "TripletMarginLoss", "TripletMarginWithDistanceLoss", "Unflatten", "Unfold", "Upsample", "UpsamplingBilinear2d",
-    "UpsamplingNearest2d", "ZeroPad1d", "ZeroPad2d", "ZeroPad3d", "functional", "init", "utils",
+    "UpsamplingNearest2d", "ZeroPad1d", "ZeroPad2d", "ZeroPad3d", "functional", "init", "modules", "utils",
 ]  # fmt: skip

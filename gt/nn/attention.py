@@ -1,7 +1,10 @@
-"""``MultiheadAttention`` with torch's parameter names. Next: ``functional.attention``, ``transformer``."""
+"""``MultiheadAttention`` with torch's parameter names, and torch's choice of attention kernels. Next: ``functional.attention``, ``transformer``."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import IntEnum
 from typing import Any
 
 from gt.functions import create
@@ -11,6 +14,25 @@ from gt.nn.linear import Linear
 from gt.nn.module import Module
 from gt.nn.parameter import Parameter
 from gt.tensor import Tensor
+
+
+class SDPBackend(IntEnum):
+    """torch's attention kernels, by name. Workers choose theirs."""
+
+    ERROR = -1
+    MATH = 0
+    FLASH_ATTENTION = 1
+    EFFICIENT_ATTENTION = 2
+    CUDNN_ATTENTION = 3
+
+
+@contextmanager
+def sdpa_kernel(backends: list[SDPBackend] | SDPBackend, set_priority: bool = False) -> Iterator[None]:
+    """Accept a choice of attention kernels without effect: workers choose the one that fits."""
+    for backend in [backends] if isinstance(backends, SDPBackend) else backends:
+        if not isinstance(backend, SDPBackend):
+            raise TypeError(f"sdpa_kernel: expected SDPBackend members, got {type(backend).__name__}")
+    yield
 
 
 class NonDynamicallyQuantizableLinear(Linear):

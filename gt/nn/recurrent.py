@@ -10,11 +10,14 @@ import warnings
 from typing import Any
 
 from gt.functions import create, pointwise
+from gt.functions.gathering import index_select
 from gt.functions.shape import cat, stack
+from gt.ir.types import DType
 from gt.nn import functional as F  # noqa: N812 - torch's name
 from gt.nn import init
 from gt.nn.module import Module
 from gt.nn.parameter import Parameter
+from gt.nn.utils.rnn import PackedSequence
 from gt.tensor import Tensor
 
 GATES = {"RNN_TANH": 1, "RNN_RELU": 1, "GRU": 3, "LSTM": 4}
@@ -112,10 +115,6 @@ class RNNBase(Module):
 
     def _run(self, input: Tensor, states: State | None) -> tuple[Tensor, State]:
         """Run all layers; ``states``: [layers * directions, batch, size] each. Gives outputs and last states."""
-        if not isinstance(input, Tensor):
-            raise NotImplementedError(
-                f"{type(self).__name__}: packed sequences are not supported: pad the batch and mask the outputs"
-            )
         if input.ndim not in (2, 3):
             raise ValueError(f"{type(self).__name__}: Expected input to be 2D or 3D, got {input.ndim}D tensor instead")
         batched = input.ndim == 3
@@ -123,29 +122,47 @@ class RNNBase(Module):
         if batched and self.batch_first:
             x = x.transpose(0, 1)
         self._check_input(x)
-        states = self._starting(x, states, batched)
+        x, final = self._layers(x, self._starting(x.dtype, x.shape[1], states, batched), None)
+        if not batched:
+            return x.squeeze(1), tuple(s.squeeze(1) for s in final)
+        return x.transpose(0, 1) if self.batch_first else x, final
+
+    def _run_packed(self, input: PackedSequence, states: State | None) -> tuple[PackedSequence, State]:
+        """Run all layers on packed sequences; states are in the order the sequences had before."""
+        x, order = input.data, input.sorted_indices
+        if x.ndim != 2:
+            raise RuntimeError(f"input must have 2 dimensions, got {x.ndim}")
+        self._check_input(x)
+        states = self._starting(x.dtype, input.sizes[0], states, True)
+        if order is not None:
+            states = tuple(index_select(s, 1, order) for s in states)
+        out, final = self._layers(x, states, input.sizes)
+        if input.unsorted_indices is not None:
+            final = tuple(index_select(s, 1, input.unsorted_indices) for s in final)
+        return input.with_data(out), final
+
+    def _layers(self, x: Tensor, states: State, sizes: list[int] | None) -> tuple[Tensor, State]:
+        """Run all layers on [time, batch, size], or on packed rows where ``sizes`` says how many each step has."""
         rows: list[list[Tensor]] = [[] for _ in states]
         for layer in range(self.num_layers):
             outs = []
             for direction in range(self._directions):
                 at = layer * self._directions + direction
-                out, last = self._layer(x, self._all_weights[at], tuple(s[at] for s in states), direction == 1)
+                start = tuple(s[at] for s in states)
+                out, last = self._layer(x, self._all_weights[at], start, direction == 1, sizes)
                 outs.append(out)
                 for row, value in zip(rows, last, strict=True):
                     row.append(value)
             x = cat(outs, -1) if len(outs) > 1 else outs[0]
             if self.dropout and self.training and layer < self.num_layers - 1:
                 x = F.dropout(x, self.dropout)
-        final = tuple(stack(row) for row in rows)
-        if not batched:
-            return x.squeeze(1), tuple(s.squeeze(1) for s in final)
-        return x.transpose(0, 1) if self.batch_first else x, final
+        return x, tuple(stack(row) for row in rows)
 
-    def _starting(self, x: Tensor, states: State | None, batched: bool) -> State:
-        count, batch = self.num_layers * self._directions, x.shape[1]
+    def _starting(self, dtype: DType, batch: int, states: State | None, batched: bool) -> State:
+        count = self.num_layers * self._directions
         shapes = [(count, batch, self.proj_size or self.hidden_size), (count, batch, self.hidden_size)]
         if states is None:
-            return tuple(create.zeros(s, dtype=x.dtype) for s in shapes[: 2 if self.mode == "LSTM" else 1])
+            return tuple(create.zeros(s, dtype=dtype) for s in shapes[: 2 if self.mode == "LSTM" else 1])
         out = []
         for state, shape, word in zip(states, shapes, ("hidden", "cell"), strict=False):
             if state.ndim != (3 if batched else 2):
@@ -161,14 +178,29 @@ class RNNBase(Module):
             out.append(state)
         return tuple(out)
 
-    def _layer(self, x: Tensor, names: list[str], state: State, reverse: bool) -> tuple[Tensor, State]:
+    def _layer(self, x: Tensor, names: list[str], start: State, reverse: bool, sizes: list[int] | None) -> tuple[Tensor, State]:
+        """Run one direction of one layer. Of packed rows, a sequence's state is kept when it ends, or taken up where it begins."""
         weights = {name.partition("_l")[0]: getattr(self, name) for name in names}
-        gates = F.linear(x, weights["weight_ih"], weights.get("bias_ih")).unbind(0)
+        shares = F.linear(x, weights["weight_ih"], weights.get("bias_ih"))
+        gates = shares.unbind(0) if sizes is None else shares.split(sizes)
+        counts = sizes if sizes is not None else [x.shape[1]] * len(gates)
         outs: list[Tensor] = []
-        for g in reversed(gates) if reverse else gates:
-            state = step(self.mode, g, state, weights["weight_hh"], weights.get("bias_hh"), weights.get("weight_hr"))
+        ended: list[State] = []
+        running = counts[-1] if reverse else counts[0]
+        state = start if running == start[0].shape[0] else tuple(s[:running] for s in start)
+        for gate, count in zip(gates[::-1], counts[::-1], strict=True) if reverse else zip(gates, counts, strict=True):
+            if count > running:
+                state = tuple(cat([s, first[running:count]]) for s, first in zip(state, start, strict=True))
+            elif count < running:
+                ended.append(tuple(s[count:] for s in state))
+                state = tuple(s[:count] for s in state)
+            running = count
+            state = step(self.mode, gate, state, weights["weight_hh"], weights.get("bias_hh"), weights.get("weight_hr"))
             outs.append(state[0])
-        return stack(outs[::-1] if reverse else outs), state
+        if ended:  # the longest sequences come first, and ended last
+            state = tuple(cat(list(parts)) for parts in zip(state, *ended[::-1], strict=True))
+        outs = outs[::-1] if reverse else outs
+        return stack(outs) if sizes is None else cat(outs), state
 
 
 def _check_arguments(
@@ -222,8 +254,10 @@ class RNN(RNNBase):
         )
         self.nonlinearity = nonlinearity
 
-    def forward(self, input: Tensor, hx: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        out, (h,) = self._run(input, None if hx is None else (hx,))
+    def forward(self, input: Any, hx: Tensor | None = None) -> tuple[Any, Tensor]:
+        """Give the outputs, packed if the input is, and the last state."""
+        states = None if hx is None else (hx,)
+        out, (h,) = self._run_packed(input, states) if isinstance(input, PackedSequence) else self._run(input, states)
         return out, h
 
 
@@ -240,8 +274,10 @@ class GRU(RNNBase):
             raise TypeError(f"GRU got unexpected arguments: {', '.join(more)}")
         super().__init__("GRU", input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, dtype=dtype)
 
-    def forward(self, input: Tensor, hx: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        out, (h,) = self._run(input, None if hx is None else (hx,))
+    def forward(self, input: Any, hx: Tensor | None = None) -> tuple[Any, Tensor]:
+        """Give the outputs, packed if the input is, and the last state."""
+        states = None if hx is None else (hx,)
+        out, (h,) = self._run_packed(input, states) if isinstance(input, PackedSequence) else self._run(input, states)
         return out, h
 
 
@@ -265,8 +301,9 @@ class LSTM(RNNBase):
             dtype=dtype,
         )
 
-    def forward(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        out, (h, c) = self._run(input, hx)
+    def forward(self, input: Any, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Any, tuple[Tensor, Tensor]]:
+        """Give the outputs, packed if the input is, and the last (h, c)."""
+        out, (h, c) = self._run_packed(input, hx) if isinstance(input, PackedSequence) else self._run(input, hx)
         return out, (h, c)
 
 

@@ -21,6 +21,10 @@ class RunIndexError(RunError, IndexError):
     """A run read an index out of range."""
 
 
+class LinAlgError(RunError):
+    """A matrix has no result: it is singular, or not positive-definite, or an algorithm did not converge."""
+
+
 class WorkerLost(GtError, RuntimeError):
     """A worker died or stopped answering while values or runs needed it."""
 
@@ -73,6 +77,7 @@ class Fault(msgspec.Struct, frozen=True):
 KINDS: dict[str, type[GtError]] = {
     "run": RunError,
     "index": RunIndexError,
+    "linalg": LinAlgError,
     "plan": RunError,
     "collective": RunError,
     "no_workers": NoWorkers,
@@ -86,6 +91,8 @@ def fault_of(error: BaseException, kind: str = "run", worker: int = -1, epoch: i
     """Describe an exception as data. An error that knows the user's line (``where``) keeps it."""
     if kind == "run" and isinstance(error.__cause__ or error, IndexError):
         kind = "index"
+    if kind == "run" and type(error.__cause__ or error).__name__.endswith("LinAlgError"):  # numpy's and torch's
+        kind = "linalg"
     own = getattr(error, "where", "")
     text = str(error) or type(error).__name__
     if not isinstance(error, GtError) and type(error).__name__ not in text:
@@ -94,6 +101,6 @@ def fault_of(error: BaseException, kind: str = "run", worker: int = -1, epoch: i
 
 
 __all__ = [
-    "KINDS", "ConnectionFailed", "DispatcherLost", "Fault", "GtError", "LaunchError", "NoWorkers", "ProtocolError",
+    "KINDS", "ConnectionFailed", "DispatcherLost", "Fault", "GtError", "LaunchError", "LinAlgError", "NoWorkers", "ProtocolError",
     "RunError", "RunIndexError", "SessionClosed", "WorkerLost", "fault_of",
 ]  # fmt: skip

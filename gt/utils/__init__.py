@@ -1,5 +1,5 @@
 """``gt.utils``: what torch keeps under torch.utils."""
 
-from gt.utils import checkpoint
+from gt.utils import checkpoint, dlpack
 
-__all__ = ["checkpoint"]
+__all__ = ["checkpoint", "dlpack"]

@@ -1,5 +1,7 @@
 """Mixed precision: which dtypes come out, and that training agrees with torch's autocast."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -30,11 +32,111 @@ def test_dtypes_and_values_equal_torchs(compute):
     np.testing.assert_allclose(got.float().numpy(), want.float().numpy(), rtol=2e-2, atol=5e-2)
 
 
-def test_torchs_lists_for_cuda_hold_on_every_device():
-    with gt.autocast("cpu"):
-        y = gt.tensor(A) @ gt.tensor(W).T
-        assert y.dtype is gt.bfloat16
-        assert y.exp().dtype is y.softmax(-1).dtype is (y**2).dtype is gt.float32
+# Every function of torch's two lists, and others beside them. ``x``, ``y``: [4, 4]; ``v``: [4]; ``b``: [2, 3, 4]; ``i``: an image
+# [1, 2, 4, 4]; ``u``: a volume; ``p``: [4, 4] within 0 to 1; ``n``: labels [4]; ``s``: a symmetric positive matrix.
+F = "m.nn.functional."
+BOTH = f"""
+x @ y; m.mm(x, y); m.bmm(b, b.mT); m.addmm(x, x, y); m.baddbmm(b @ b.mT, b, b.mT); m.addbmm(m.ones(3, 3), b, b.mT); m.matmul(x, v)
+m.einsum("ij,jk", x, y); m.linalg.multi_dot([x, y, x]); m.chain_matmul(x, y); m.linalg.vecdot(x, y); {F}linear(x, y); x.matmul(y)
+{F}conv1d(b, b[:, :, :2]); {F}conv2d(i, i[:, :, :2, :2]); {F}conv3d(u, u[:, :, :2, :2, :2]); {F}conv_transpose1d(b, b[0, :, :2][:, None])
+{F}conv_transpose2d(i, i[:, :, :2, :2].transpose(0, 1)); {F}conv_transpose3d(u, u[:, :, :2, :2, :2].transpose(0, 1)); {F}prelu(x, v[:1])
+{F}scaled_dot_product_attention(b, b, b); m.mv(x, v); m.addmv(v, x, v); m.addr(x, v, v); m.dot(v, v); m.vdot(v, v); m.inner(x, y); m.outer(v, v)
+m.tensordot(x, y, 1); {F}bilinear(x, x, x[None]); m.matrix_power(x, 2)
+m.acos(p); m.asin(p); m.cosh(x); m.erfinv(p); m.exp(x); m.expm1(x); m.log(p); m.log10(p); m.log2(p); m.log1p(p); m.reciprocal(p); m.rsqrt(p)
+m.sinh(x); m.tan(x); x ** 2; 2 ** x; p ** x; 1 / p; {F}softplus(x); {F}layer_norm(x, (4,)); {F}rms_norm(x, (4,)); {F}group_norm(i, 2)
+m.norm(x); x.norm(dim=1); m.linalg.norm(x); m.linalg.vector_norm(x); m.linalg.matrix_norm(x); {F}cosine_similarity(x, y); {F}normalize(x)
+{F}poisson_nll_loss(x, y); {F}cosine_embedding_loss(x, y, m.ones(4)); {F}nll_loss(x, n); {F}cross_entropy(x, n); {F}cross_entropy(x, p)
+{F}hinge_embedding_loss(x, m.ones(4, 4)); {F}kl_div(x, p); {F}l1_loss(x, y); {F}smooth_l1_loss(x, y); {F}huber_loss(x, y); {F}mse_loss(x, y)
+{F}margin_ranking_loss(v, v, m.ones(4)); {F}multilabel_margin_loss(x, n.expand(4, 4).contiguous()); {F}soft_margin_loss(x, m.ones(4, 4))
+{F}triplet_margin_loss(x, y, p); {F}multi_margin_loss(x, n); {F}binary_cross_entropy_with_logits(x, p); {F}gaussian_nll_loss(x, y, p)
+m.dist(x, y); {F}pdist(x); m.cdist(x, y); m.renorm(x, 2, 0, 1.0); m.logsumexp(x, 1); {F}interpolate(i, scale_factor=2); {F}interpolate(i, scale_factor=2, mode="bilinear")
+m.prod(x); x.prod(1); m.softmax(x, 1); m.log_softmax(x, 1); x.softmax(1); {F}softmax(x, 1); {F}softmin(x, 1); m.cumprod(x, 0); m.cumsum(x, 0); m.sum(x); x.sum(1)
+m.addcdiv(x, y, p); m.addcmul(x, y, y); m.atan2(x, y); m.cross(x[:, :3], y[:, :3], dim=1); x.index_put((n,), v); x.scatter_add(0, n[None], y[:1])
+m.cat([x, y]); m.stack([x, y]); x.index_copy(0, n.unique(), y[: n.unique().numel()]); {F}pdist(x)
+{F}adaptive_avg_pool3d(u, 2); {F}adaptive_max_pool3d(u, 2); {F}avg_pool3d(u, 2); {F}max_pool3d(u, 2); m.quantile(x, 0.5); m.nanquantile(x, 0.5)
+m.polar(p, x); m.trace(x); m.view_as_complex(x.reshape(8, 2)); {F}pad(b, (1, 1), "reflect"); {F}pad(b, (1, 1), "replicate"); {F}pad(i, (1, 1, 1, 1), "reflect")
+{F}pad(u, (1, 1, 1, 1, 1, 1), "replicate"); {F}pad(i, (1, 1, 1, 1), "circular"); m.stft(v, 4, 1, return_complex=True)
+m.cholesky(s); m.cholesky_inverse(s); m.cholesky_solve(x, s); m.inverse(s); m.pinverse(s); m.qr(s)[0]; m.svd(s)[1]; m.triangular_solve(x, s)[0]
+m.linalg.cholesky(s); m.linalg.cholesky_ex(s)[0]; m.linalg.cond(s); m.linalg.eig(s)[0]; m.linalg.eigh(s)[0]; m.linalg.eigvals(s); m.linalg.eigvalsh(s)
+m.linalg.householder_product(s, v); m.linalg.inv(s); m.linalg.inv_ex(s)[0]; m.linalg.lstsq(s, x)[0]; m.linalg.qr(s)[0]; m.linalg.solve(s, x)
+m.linalg.svd(s)[1]; m.linalg.svdvals(s); m.linalg.tensorinv(s.reshape(2, 2, 2, 2)); m.linalg.tensorsolve(s, v); s.inverse(); m.linalg.matrix_rank(s)
+m.fft.fft(x); m.fft.fft2(x); m.fft.fftn(x); m.fft.hfft(x); m.fft.ifft(x); m.fft.ifft2(x); m.fft.ifftn(x); m.fft.ihfft(x); m.fft.irfft(x); m.fft.rfft(x); m.fft.rfft2(x)
+m.relu(x); m.sigmoid(x); m.tanh(x); {F}gelu(x); {F}silu(x); x.mean(); x.var(); x.std(1); x.max(); m.sqrt(p); x + y; x * y; x / p; m.sin(x); m.logaddexp(x, y)
+{F}mish(x); {F}logsigmoid(x); {F}elu(x); {F}hardswish(x); {F}batch_norm(x, v * 1, v * 1, training=True); {F}instance_norm(i); {F}max_pool2d(i, 2); {F}avg_pool2d(i, 2)
+m.maximum(x, y); m.where(x > 0, x, y); m.logit(p); m.erf(x); m.lerp(x, y, 0.5); m.var_mean(x)[1]; x.sort()[0]; x.abs(); m.cumsum(x, 0, dtype=x.dtype); x.sum(dtype=x.dtype)
+m.softmax(x, 1, dtype=x.dtype); m.diff(x); m.clamp(x, 0); {F}glu(x); {F}dropout(x, 0.0); m.kron(x, y); m.logcumsumexp(x, 0); x.amax(1); m.hypot(x, y); m.nansum(x)
+"""  # noqa: E501
+CALLS = [call.strip() for call in BOTH.replace("\n", ";").split(";") if call.strip()]
+
+
+def operands(m, dtype):
+    rng = np.random.default_rng(3)
+    t = lambda *shape: m.tensor(rng.standard_normal(shape).astype(np.float32)).to(dtype)  # noqa: E731
+    x, s = t(4, 4), rng.standard_normal((4, 4)).astype(np.float32)
+    return {
+        "m": m, "x": x, "y": t(4, 4), "v": t(4), "b": t(2, 3, 4), "i": t(1, 2, 4, 4), "u": t(1, 2, 4, 4, 4),
+        "p": m.tensor(rng.uniform(0.1, 0.9, (4, 4)).astype(np.float32)).to(dtype), "n": m.tensor([1, 0, 3, 2]),
+        "s": m.tensor(s @ s.T + 4 * np.eye(4, dtype=np.float32)).to(dtype),
+    }  # fmt: skip
+
+
+def dtype_of(m, call, device, dtype):
+    with m.autocast(device, dtype=m.bfloat16):
+        return str(eval(call, operands(m, getattr(m, dtype))).dtype).rpartition(".")[2]  # noqa: S307 - the calls above
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+@pytest.mark.parametrize("call", CALLS)
+def test_the_cpus_lists_are_torchs(call, dtype):
+    try:
+        want = dtype_of(torch, call, "cpu", dtype)
+    except (RuntimeError, NotImplementedError):  # no kernel for it there
+        pytest.skip("torch has no kernel for it")
+    assert dtype_of(gt, call, "cpu", dtype) == want
+
+
+# As documented: https://docs.pytorch.org/docs/stable/amp.html, "CUDA Op-Specific Behavior"; composed functions by what they call.
+CUDA_LOW = re.findall(
+    r"\S+",
+    "@ mm bmm addmm baddbmm addbmm matmul einsum multi_dot chain_matmul vecdot linear conv1d conv2d conv3d conv_transpose1d "
+    "conv_transpose2d conv_transpose3d prelu scaled_dot_product_attention mv addmv addr matrix_power",
+)
+CUDA_FLOAT32 = re.findall(
+    r"\S+",
+    "** 1/p acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan softplus layer_norm rms_norm group_norm norm "
+    "vector_norm matrix_norm cosine_similarity normalize poisson_nll_loss cosine_embedding_loss nll_loss cross_entropy hinge_embedding_loss "
+    "kl_div l1_loss smooth_l1_loss huber_loss mse_loss margin_ranking_loss multilabel_margin_loss soft_margin_loss triplet_margin_loss "
+    "multi_margin_loss binary_cross_entropy_with_logits gaussian_nll_loss dist pdist cdist renorm logsumexp interpolate prod softmax "
+    "log_softmax softmin cumprod cumsum sum",
+)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("call", CALLS)
+def test_cudas_lists_are_as_documented(call, dtype):
+    word = "@" if " @ " in call and "(" not in call else "**" if "**" in call else "1/p" if call == "1 / p" else call
+    name = word.partition("(")[0].rpartition(".")[2]
+    try:
+        want = str(eval(call, operands(torch, getattr(torch, dtype))).dtype).removeprefix("torch.")  # noqa: S307
+    except (RuntimeError, NotImplementedError):
+        want = None if name not in CUDA_FLOAT32 else "float32"
+    if "dtype=" not in call:
+        want = "bfloat16" if name in CUDA_LOW else "float32" if name in CUDA_FLOAT32 else want
+    if want is not None:
+        assert dtype_of(gt, call, "cuda", dtype) == want
+
+
+def test_operands_of_two_widths_take_the_wider_and_losses_may_be_refused():
+    x, low = gt.tensor(A), gt.tensor(A).bfloat16()
+    with gt.autocast("cuda", dtype=gt.bfloat16):
+        assert gt.addcmul(low, low, x).dtype is gt.tensordot(low, x, 2).dtype is gt.float32
+        assert gt.nn.MSELoss()(low, low).dtype is gt.float32
+        with pytest.raises(RuntimeError, match="unsafe to autocast"):
+            gt.nn.functional.binary_cross_entropy(x, x)
+    with gt.autocast("cpu", dtype=gt.bfloat16):
+        assert gt.cat([low, x]).dtype is gt.nn.functional.binary_cross_entropy(low.sigmoid(), low.sigmoid()).dtype is gt.float32
 
 
 def test_weights_stay_float32_and_train():

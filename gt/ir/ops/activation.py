@@ -98,7 +98,7 @@ softplus = unary(
     lambda g, y, x, beta, threshold: where(
         gt(mul(x, constant(beta, x)), constant(threshold, x)), g, mul(g, sigmoid(mul(x, constant(beta, x))))
     ),
-    kinds=FLOAT, autocast="float32", doc="log(1 + exp(beta * x)) / beta, x above the threshold.",
+    kinds=FLOAT, doc="log(1 + exp(beta * x)) / beta, x above the threshold.",
 )  # fmt: skip
 leaky_relu = unary(
     "leaky_relu",

@@ -141,7 +141,7 @@ def _sum_vjp(g: Var, y: Var, x: Var, dims: tuple[int, ...], keepdim: bool, dtype
 
 sum = op(  # noqa: A001 - torch's name
     "sum", "x",
-    autocast="float32", doc="Sum over dims, in `dtype`.",
+    doc="Sum over dims, in `dtype`.",
     infer=lambda x, dims, keepdim, dtype: TensorType(reduced_shape(x.shape, dims, keepdim), dtype),
     numpy=lambda x, dims, keepdim, dtype: np.sum(
         _cast_numpy(x, dtype), axis=dims, keepdims=keepdim, dtype=accumulator(np.empty(0, dtype.numpy))

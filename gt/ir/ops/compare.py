@@ -67,7 +67,7 @@ def _where_infer(c: TensorType, a: TensorType, b: TensorType) -> TensorType:
 
 where = op(
     "where", "c a b",
-    autocast="widest", doc="a where c is true, else b. The branch not chosen gets the gradient 0, even where it is NaN.",
+    doc="a where c is true, else b. The branch not chosen gets the gradient 0, even where it is NaN.",
     infer=_where_infer,
     numpy=np.where,
     torch="torch.where({c}, {a}, {b}).to({out})",

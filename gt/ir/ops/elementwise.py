@@ -114,7 +114,7 @@ def _pow_vjp(g: Var, y: Var, a: Var, b: Var) -> tuple[Var, Var]:
 
 
 pow = binary(  # noqa: A001 - torch's name
-    "pow", _pow_numpy, "({a} ** {b})", _pow_vjp, autocast="float32", doc="a to the power b."
+    "pow", _pow_numpy, "({a} ** {b})", _pow_vjp, doc="a to the power b."
 )
 
 
@@ -129,7 +129,7 @@ def _integer_pow_vjp(g: Var, y: Var, x: Var, exponent: int) -> Var:
 
 integer_pow = unary(
     "integer_pow", lambda x, exponent: np.power(x, exponent), "torch.pow({x}, {exponent})", _integer_pow_vjp,
-    kinds=NUMERIC, autocast="float32", doc="x to a fixed integer power.",
+    kinds=NUMERIC, doc="x to a fixed integer power.",
 )  # fmt: skip
 
 # -- order
@@ -260,15 +260,15 @@ for _name, _numpy, _doc in (
 
 
 # -- exponentials
-exp = unary("exp", np.exp, "torch.exp({x})", lambda g, y, x: mul(g, cj(y)), autocast="float32", doc="e to the x.")
-log = unary("log", np.log, "torch.log({x})", lambda g, y, x: div(g, cj(x)), autocast="float32", doc="Natural logarithm.")
+exp = unary("exp", np.exp, "torch.exp({x})", lambda g, y, x: mul(g, cj(y)), doc="e to the x.")
+log = unary("log", np.log, "torch.log({x})", lambda g, y, x: div(g, cj(x)), doc="Natural logarithm.")
 sqrt = unary("sqrt", np.sqrt, "torch.sqrt({x})", lambda g, y, x: div(g, mul(constant(2, g), cj(y))), doc="Square root.")
 rsqrt = unary(
     "rsqrt", lambda x: (1 / np.sqrt(x)).astype(x.dtype), "torch.rsqrt({x})",
-    lambda g, y, x: mul(mul(constant(-0.5, g), g), cj(integer_pow(y, exponent=3))), autocast="float32", doc="1 / sqrt(x)",
+    lambda g, y, x: mul(mul(constant(-0.5, g), g), cj(integer_pow(y, exponent=3))), doc="1 / sqrt(x)",
 )  # fmt: skip
 reciprocal = unary(
-    "reciprocal", np.reciprocal, "torch.reciprocal({x})", lambda g, y, x: mul(neg(g), cj(mul(y, y))), autocast="float32", doc="1 / x"
+    "reciprocal", np.reciprocal, "torch.reciprocal({x})", lambda g, y, x: mul(neg(g), cj(mul(y, y))), doc="1 / x"
 )
 square = unary(
     "square",

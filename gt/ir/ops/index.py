@@ -123,7 +123,7 @@ scatter = op(
 scatter_add = op(
     "scatter_add",
     "x index source",
-    autocast="widest", doc="x with source added at index along dim; repeated indices add up.",
+    doc="x with source added at index along dim; repeated indices add up.",
     infer=_scatter_infer("scatter_add"),
     numpy=_scatter_add_numpy,
     torch="torch.scatter_add({x}, {dim}, {index}, {source})",
@@ -181,7 +181,7 @@ def _index_add_infer(x: TensorType, index: TensorType, source: TensorType, dim: 
 
 index_add = op(
     "index_add", "x index source",
-    autocast="widest", doc="x with the rows of source added to the rows of dim that a 1-d index names.",
+    doc="x with the rows of source added to the rows of dim that a 1-d index names.",
     infer=_index_add_infer, numpy=_index_add_numpy, torch="torch.index_add({x}, {dim}, {index}, {source})",
     vjp=lambda g, y, x, index, source, dim: (g, None, index_select(g, index, dim=dim)),
     factors=_rows_rule, linear=((0, 2),),
@@ -297,7 +297,7 @@ def _put_vjp(g: Var, y: Var, x: Var, *rest: Var, dims: Ints, accumulate: bool) -
 
 index_put = op(
     "index_put", "x *rest",
-    autocast="widest", doc="x with the last operand written (or added) at x[..., i, j, ...]; it broadcasts.",
+    doc="x with the last operand written (or added) at x[..., i, j, ...]; it broadcasts.",
     infer=_put_infer, numpy=_put_numpy, torch=_put_torch, vjp=_put_vjp, factors=_index_rule,
     linear=lambda num_operands, attrs: ((0, num_operands - 1),),
     torch_inplace=lambda *how: _put_torch(*how).replace("index_put", "index_put_"), inplace=((0, 0),),
@@ -328,7 +328,7 @@ def _slice_scatter_vjp(g: Var, y: Var, x: Var, source: Var, starts: Ints, stops:
 
 slice_scatter = op(
     "slice_scatter", "x source",
-    autocast="widest", doc="x with source written over x[starts:stops:steps].",
+    doc="x with source written over x[starts:stops:steps].",
     infer=_slice_scatter_infer, numpy=_slice_scatter_numpy,
     torch="kernels.slice_scatter({x}, {source}, {starts}, {stops}, {steps})",
     vjp=_slice_scatter_vjp,

@@ -177,7 +177,7 @@ def _cat_vjp(g: Var, y: Var, *xs: Var, dim: int) -> tuple[Any, ...]:
 
 cat = op(
     "cat", "*xs",
-    autocast="widest", doc="Join along dim.",
+    doc="Join along dim.",
     infer=_cat_infer,
     numpy=lambda *xs, dim: np.concatenate(xs, axis=dim),
     torch=lambda names, attrs, types: f"torch.cat(({', '.join(names)},), {attrs['dim']})",

@@ -69,7 +69,7 @@ def _split_log_softmax(inputs: tuple[Any, ...], attrs: dict[str, Any], shards: i
 
 softmax = op(
     "softmax", "x",
-    autocast="float32", doc="exp(x) / sum(exp(x)) along dim.",
+    doc="exp(x) / sum(exp(x)) along dim.",
     infer=_softmax_infer, numpy=softmax_numpy, torch="torch.softmax({x}, {dim})",
     vjp=lambda g, y, x, dim: (_softmax_gradient(g, y, dim),),
     factors=_along_dim, when_split=_split_softmax,
@@ -110,7 +110,7 @@ log_softmax_backward = op(
 
 log_softmax = op(
     "log_softmax", "x",
-    autocast="float32", doc="log(softmax(x)) along dim.",
+    doc="log(softmax(x)) along dim.",
     infer=_softmax_infer, numpy=log_softmax_numpy, torch="torch.log_softmax({x}, {dim})",
     vjp=lambda g, y, x, dim: (log_softmax_backward(g, y, dim=dim),),
     factors=_along_dim, when_split=_split_log_softmax,
@@ -204,7 +204,7 @@ def _split_nll(inputs: tuple[Any, ...], attrs: dict[str, Any], shards: int) -> t
 
 nll_loss = op(
     "nll_loss", "logp target",
-    autocast="float32", doc="-logp at the target class; 0 where target is ignore_index. reduction: sum or none.",
+    doc="-logp at the target class; 0 where target is ignore_index. reduction: sum or none.",
     infer=_nll_infer, numpy=_nll_numpy,
     torch='torch.nn.functional.nll_loss({logp}, {target}, ignore_index={ignore_index}, reduction={reduction})',
     vjp=lambda g, y, logp, target, reduction, ignore_index: (
@@ -337,7 +337,7 @@ def _unsqueeze(x: Var, dim: int) -> Any:
 
 cross_entropy = op(
     "cross_entropy", "logits target",
-    autocast="float32", doc="Negative log likelihood of target (class indices or probabilities) under softmax(logits), as torch's.",
+    doc="Negative log likelihood of target (class indices or probabilities) under softmax(logits), as torch's.",
     infer=_cross_entropy_infer, numpy=_cross_entropy_numpy,
     torch=(
         "torch.nn.functional.cross_entropy({logits}, {target}, ignore_index={ignore_index}, "

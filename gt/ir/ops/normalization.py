@@ -100,7 +100,7 @@ def _split_layer(inputs: tuple[Any, ...], attrs: dict[str, Any], shards: int) ->
 
 layer_norm = op(
     "layer_norm", "x weight bias",
-    autocast="float32", doc="(x - mean) / sqrt(var + eps) * weight + bias over the weight's dims; also mean and 1 / sqrt(var + eps).",
+    doc="(x - mean) / sqrt(var + eps) * weight + bias over the weight's dims; also mean and 1 / sqrt(var + eps).",
     infer=_layer_infer, numpy=_layer_numpy,
     torch="kernels.layer_norm({x}, {weight}, {bias}, {eps})",
     vjp=_layer_vjp, factors=_layer_rule, when_split=_split_layer,
@@ -197,7 +197,7 @@ def _split_rms(inputs: tuple[Any, ...], attrs: dict[str, Any], shards: int) -> t
 
 rms_norm = op(
     "rms_norm", "x weight",
-    autocast="float32", doc="x / sqrt(mean(x * x) + eps) * weight over the weight's dims.",
+    doc="x / sqrt(mean(x * x) + eps) * weight over the weight's dims.",
     infer=_rms_infer, numpy=_rms_numpy,
     torch="torch.nn.functional.rms_norm({x}, {weight}.shape, {weight}, {eps})",
     vjp=_rms_vjp, factors=_rms_rule, when_split=_split_rms,
@@ -244,7 +244,7 @@ def _group_numpy(x: Array, weight: Array, bias: Array, groups: int, eps: float) 
 
 group_norm = op(
     "group_norm", "x weight bias",
-    autocast="float32", doc="Normalize each group of channels (dim 1) of each example, then scale and shift by channel.",
+    doc="Normalize each group of channels (dim 1) of each example, then scale and shift by channel.",
     infer=_group_infer, numpy=_group_numpy, decompose=_group_parts,
 )  # fmt: skip
 

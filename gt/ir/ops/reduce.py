@@ -213,7 +213,7 @@ def _logsumexp_parts(inputs: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[An
 
 
 logsumexp = op(
-    "logsumexp", "x", autocast="float32", doc="log(sum(exp(x))) over dims without overflow.",
+    "logsumexp", "x", doc="log(sum(exp(x))) over dims without overflow.",
     infer=_reduce_infer("logsumexp", "f"), numpy=_logsumexp_numpy,
     vjp=lambda g, y, x, dims, keepdim: (
         mul(keep(g, x, dims, keepdim), exp(sub(x, keep(y, x, dims, keepdim)))),
@@ -229,7 +229,7 @@ def _norm_vjp(g: Var, y: Var, x: Var, dims: Dims, keepdim: bool) -> tuple[Var]:
 
 
 norm = op(
-    "norm", "x", autocast="float32", doc="Euclidean norm over dims; its gradient at 0 is 0.",
+    "norm", "x", doc="Euclidean norm over dims; its gradient at 0 is 0.",
     infer=_reduce_infer("norm", "f"),
     numpy=lambda x, dims, keepdim: np.sqrt(np.sum(wide(x) * wide(x), axis=dims, keepdims=keepdim)),
     vjp=_norm_vjp,
@@ -274,7 +274,7 @@ def _exclusive(x: Any, dim: int) -> Any:
 
 
 prod = op(
-    "prod", "x", autocast="float32", doc="Product over dims.",
+    "prod", "x", doc="Product over dims.",
     infer=_reduce_infer("prod", "buifc"),
     numpy=lambda x, dims, keepdim: np.prod(wide(x), axis=dims, keepdims=keepdim, dtype=wide(x).dtype),
     torch="kernels.prod({x}, {dims}, {keepdim})",
@@ -308,7 +308,7 @@ def _split_cumsum(inputs: tuple[Any, ...], attrs: dict[str, Any], shards: int) -
 
 
 cumsum = op(
-    "cumsum", "x", autocast="float32", doc="Running sum along dim.",
+    "cumsum", "x", doc="Running sum along dim.",
     infer=_scan_infer("cumsum", "uifc"),
     numpy=lambda x, dim: np.cumsum(wide(x), axis=dim, dtype=wide(x).dtype) if x.ndim else x,
     torch="torch.cumsum({x}, {dim}).to({out})",
@@ -316,7 +316,7 @@ cumsum = op(
     factors=whole("dim"), linear=LINEAR, when_split=_split_cumsum,
 )  # fmt: skip
 cumprod = op(
-    "cumprod", "x", autocast="float32", doc="Running product along dim.",
+    "cumprod", "x", doc="Running product along dim.",
     infer=_scan_infer("cumprod", "uifc"),
     numpy=lambda x, dim: np.cumprod(wide(x), axis=dim, dtype=wide(x).dtype) if x.ndim else x,
     torch="torch.cumprod({x}, {dim}).to({out})",

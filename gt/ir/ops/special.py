@@ -57,35 +57,35 @@ exp2 = unary(
     doc="2 to the x.",
 )
 expm1 = unary(
-    "expm1", np.expm1, "torch.expm1({x})", lambda g, y, x: mul(g, cj(add(y, one(y)))), autocast="float32", doc="exp(x) - 1"
+    "expm1", np.expm1, "torch.expm1({x})", lambda g, y, x: mul(g, cj(add(y, one(y)))), doc="exp(x) - 1"
 )
 log1p = unary(
-    "log1p", np.log1p, "torch.log1p({x})", lambda g, y, x: div(g, cj(add(x, one(x)))), autocast="float32", doc="log(1 + x)"
+    "log1p", np.log1p, "torch.log1p({x})", lambda g, y, x: div(g, cj(add(x, one(x)))), doc="log(1 + x)"
 )
 log2 = unary(
-    "log2", np.log2, "torch.log2({x})", lambda g, y, x: div(g, cj(mul(x, constant(LN2, x)))), autocast="float32", doc="Base 2."
+    "log2", np.log2, "torch.log2({x})", lambda g, y, x: div(g, cj(mul(x, constant(LN2, x)))), doc="Base 2."
 )
 log10 = unary(
     "log10",
     np.log10,
     "torch.log10({x})",
     lambda g, y, x: div(g, cj(mul(x, constant(LN10, x)))),
-    autocast="float32", doc="Base 10.",
+    doc="Base 10.",
 )
 
 # -- trigonometry
 sin = unary("sin", np.sin, "torch.sin({x})", lambda g, y, x: mul(g, cj(cos(x))), doc="Sine.")
 cos = unary("cos", np.cos, "torch.cos({x})", lambda g, y, x: neg(mul(g, cj(sin(x)))), doc="Cosine.")
-tan = unary("tan", np.tan, "torch.tan({x})", lambda g, y, x: mul(g, cj(add(one(y), mul(y, y)))), autocast="float32", doc="Tangent.")
-sinh = unary("sinh", np.sinh, "torch.sinh({x})", lambda g, y, x: mul(g, cj(cosh(x))), autocast="float32", doc="Hyperbolic sine.")
-cosh = unary("cosh", np.cosh, "torch.cosh({x})", lambda g, y, x: mul(g, cj(sinh(x))), autocast="float32", doc="Hyperbolic cosine.")
+tan = unary("tan", np.tan, "torch.tan({x})", lambda g, y, x: mul(g, cj(add(one(y), mul(y, y)))), doc="Tangent.")
+sinh = unary("sinh", np.sinh, "torch.sinh({x})", lambda g, y, x: mul(g, cj(cosh(x))), doc="Hyperbolic sine.")
+cosh = unary("cosh", np.cosh, "torch.cosh({x})", lambda g, y, x: mul(g, cj(sinh(x))), doc="Hyperbolic cosine.")
 asin = unary(
     "asin", np.arcsin, "torch.asin({x})", lambda g, y, x: mul(g, cj(rsqrt(sub(one(x), mul(x, x))))),
-    autocast="float32", doc="Inverse sine.",
+    doc="Inverse sine.",
 )  # fmt: skip
 acos = unary(
     "acos", np.arccos, "torch.acos({x})", lambda g, y, x: neg(mul(g, cj(rsqrt(sub(one(x), mul(x, x)))))),
-    autocast="float32", doc="Inverse cosine.",
+    doc="Inverse cosine.",
 )  # fmt: skip
 atan = unary(
     "atan",
@@ -118,7 +118,7 @@ def _atan2_vjp(g: Var, y: Var, a: Var, b: Var) -> tuple[Any, Any]:
 
 
 atan2 = binary(
-    "atan2", np.arctan2, "torch.atan2({a}, {b})", _atan2_vjp, kinds=FLOAT, autocast="widest", doc="The angle of the point (b, a)."
+    "atan2", np.arctan2, "torch.atan2({a}, {b})", _atan2_vjp, kinds=FLOAT, doc="The angle of the point (b, a)."
 )
 hypot = binary(
     "hypot", np.hypot, "torch.hypot({a}, {b})",
@@ -217,7 +217,7 @@ erfinv = unary(
     "torch.erfinv({x})",
     lambda g, y, x: mul(mul(constant(math.sqrt(math.pi) / 2, g), exp(mul(y, y))), g),
     kinds=FLOAT,
-    autocast="float32", doc="Inverse of erf.",
+    doc="Inverse of erf.",
 )
 
 

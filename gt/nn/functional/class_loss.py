@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gt.autocasting import autocasting
 from gt.functions import pointwise, reduce
 from gt.functions.promote import cast
 from gt.ir.ops import OPS
@@ -215,7 +216,7 @@ def linear_cross_entropy(
     if target._type.shape == logits._type.shape and ignore_index is not None:
         raise CallError("ignore_index cannot be specified when target contains probabilities")
     ignored = -100 if ignore_index is None else ignore_index
-    return cross_entropy(logits, target, weight, ignore_index=ignored, reduction=reduction, label_smoothing=label_smoothing)
+    return autocasting(cross_entropy, "cross_entropy")(logits, target, weight, ignore_index=ignored, reduction=reduction, label_smoothing=label_smoothing)
 
 
 def multilabel_soft_margin_loss(

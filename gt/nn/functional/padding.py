@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from gt.autocasting import autocasting
 from gt.functions.numeric import complex as complex_
 from gt.functions.numeric import imag, real
 from gt.functions.shape import cat
@@ -45,10 +46,17 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
         raise NotImplementedError(
             "Only 2D, 3D, 4D, 5D padding with non-constant padding are supported for now: one (low, high) pair for each spatial dim"
         )
+    return (_reflected if mode == "reflect" else _replicated if mode == "replicate" else _edges)(input, pairs, mode)
+
+
+def _edges(input: Tensor, pairs: list[tuple[int, int]], mode: str) -> Tensor:
     out = input
     for i, (low, high) in enumerate(pairs):
         out = _edge(out, input.ndim - 1 - i, low, high, mode)
     return out
+
+
+_reflected, _replicated = autocasting(_edges, "reflection_pad"), autocasting(_edges, "replication_pad")
 
 
 def _constant(input: Tensor, pairs: list[tuple[int, int]], value: Any) -> Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from gt.expand import FULL, Hook, call_hook, expand, ones
@@ -105,7 +106,7 @@ def _gradients(
         rest = [(root, seed) for root, seed in zip(roots, seeds, strict=True) if not root._leaf]
         if rest:
             found += _gradients([r for r, _ in rest], [g for _, g in rest], targets, retain, create_graph)
-        return _merge([t for t, _ in found], [g for _, g in found])
+        return _merge([t for t, _ in found], [g for _, g in found], create_graph)
     with holding():
         return _gradients_of(roots, seeds, targets, retain, create_graph)
 
@@ -129,7 +130,7 @@ def _gradients_of(
         found = _record_grad(roots[0], seeds[0], leaves)
     elif leaves:
         pairs = expand([k for k in keys if k is not None], seeds, tape, leaves, create_graph)
-        found = _merge([t for t, _ in pairs], [g for _, g in pairs])
+        found = _merge([t for t, _ in pairs], [g for _, g in pairs], create_graph)
     else:
         found = []
     if not retain:
@@ -153,12 +154,12 @@ def _record_grad(root: Tensor, seed: Any, leaves: list[tuple[Key, Tensor]]) -> l
     return _merge(tensors, grads)
 
 
-def _merge(tensors: Sequence[Tensor], grads: Sequence[Any]) -> list[tuple[Tensor, Tensor]]:
+def _merge(tensors: Sequence[Tensor], grads: Sequence[Any], create_graph: bool = False) -> list[tuple[Tensor, Tensor]]:
     """Add up the gradients of a leaf that was reached through several values."""
     found: dict[int, tuple[Tensor, Any]] = {}
     for t, g in zip(tensors, grads, strict=True):
         if id(t) in found:
-            with no_tape():
+            with nullcontext() if create_graph else no_tape():
                 g = record(ADD, (found[id(t)][1], g))
         found[id(t)] = (t, g)
     return list(found.values())

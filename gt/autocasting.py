@@ -1,0 +1,138 @@
+"""What mixed precision makes of each function: torch's lists of ops, which differ between the CPU and CUDA.
+
+Owns: the lists, by public names, and the wrapper that follows them. A function on a list gets its operands cast and runs with mixed
+precision off, so what it is made of does not matter; all other functions run as they are, and in them products of matrices take the
+low precision (``OpDef.autocast``). Next: ``amp`` (the context), ``arguments`` (which wraps public functions).
+
+Source: torch's "Autocast Op Reference", and ``ATen/autocast_mode.h`` and ``.cpp`` of torch 2.13.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any, Literal
+
+from gt.handle import Handle
+from gt.ir.ops import OPS
+from gt.ir.types import DType, bfloat16, float16, float32, float64, promote_types
+from gt.trace import record, state
+
+CAST = OPS["cast"]
+Policy = Literal["low", "float32", "widest", "same"]
+LOW = (float16, bfloat16, float32)
+
+
+def _policies(**names: str) -> dict[str, Policy]:
+    return {name: policy for policy, text in names.items() for name in text.split()}  # type: ignore[misc]
+
+
+# Products of matrices and convolutions are low by their op, so only functions that add something to one are named as low.
+# "same": not on torch's list, though gt makes it of a product of matrices.
+CPU = _policies(
+    low="prelu addmm addbmm baddbmm linalg.vecdot scaled_dot_product_attention",
+    same="mv addmv addr dot vdot bilinear interpolate upsample upsample_bilinear adaptive_avg_pool1d adaptive_avg_pool2d lu_unpack "
+    "full_contraction",
+    float32="avg_pool3d adaptive_avg_pool3d adaptive_max_pool3d max_pool3d binary_cross_entropy_with_logits cdist cholesky "
+    "cholesky_inverse cholesky_solve cosine_embedding_loss cross_entropy hinge_embedding_loss huber_loss inverse kl_div l1_loss "
+    "lu_solve margin_ranking_loss max_unpool2d max_unpool3d mse_loss multi_margin_loss multilabel_margin_loss nanquantile nll_loss ormqr "
+    "pinverse poisson_nll_loss polar prod qr quantile smooth_l1_loss soft_margin_loss stft svd trace triangular_solve "
+    "triplet_margin_loss lu max_unpool1d view_as_complex reflection_pad replication_pad linalg.cholesky linalg.cholesky_ex linalg.cond linalg.eig "
+    "linalg.eigh linalg.eigvals linalg.eigvalsh linalg.householder_product linalg.inv linalg.inv_ex linalg.lstsq linalg.lu_solve "
+    "linalg.matrix_rank linalg.qr linalg.solve linalg.svd linalg.svdvals linalg.tensorinv linalg.tensorsolve fft.fft "
+    "fft.fft2 fft.fftn fft.hfft fft.ifft fft.ifft2 fft.ifftn fft.ihfft fft.irfft fft.irfft2 fft.irfftn fft.rfft fft.rfft2 fft.rfftn",
+    widest="cat concat concatenate stack index_copy",
+)
+CUDA = _policies(
+    low="prelu addmm addmv addr addbmm baddbmm linalg.vecdot scaled_dot_product_attention",
+    same="adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d cholesky_inverse cholesky_solve lu_unpack lu_solve ormqr trace pinverse "
+    "linalg.lstsq linalg.lu_solve linalg.pinv linalg.householder_product",
+    float32="acos arccos asin arcsin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow __pow__ __rpow__ "
+    "__rtruediv__ softplus layer_norm rms_norm group_norm norm linalg.norm linalg.vector_norm linalg.matrix_norm cosine_similarity "
+    "normalize poisson_nll_loss cosine_embedding_loss nll_loss cross_entropy gaussian_nll_loss hinge_embedding_loss kl_div l1_loss "
+    "smooth_l1_loss huber_loss mse_loss margin_ranking_loss multilabel_margin_loss soft_margin_loss multilabel_soft_margin_loss "
+    "triplet_margin_loss multi_margin_loss binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp interpolate upsample "
+    "upsample_nearest upsample_bilinear prod softmax log_softmax softmin cumprod cumsum sum pairwise_distance local_response_norm",
+    widest="addcdiv addcmul atan2 arctan2 bilinear cross linalg.cross dot vdot index_put tensordot inner scatter_add",
+)
+SAFE_ON_CUDA = (
+    "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast. Many models use a sigmoid layer right before "
+    "the binary cross entropy layer. In this case, combine the two layers using binary_cross_entropy_with_logits or BCEWithLogitsLoss: "
+    "they are safe to autocast."
+)
+
+
+class _Lists(threading.local):
+    """The lists of the mixed precision that this thread is in."""
+
+    policies: dict[str, Policy] = CUDA
+
+
+lists = _Lists()
+
+
+def _each(value: Any, change: Callable[[Any], Any]) -> Any:
+    if isinstance(value, Handle):
+        return change(value)
+    if value.__class__ in (list, tuple) and any(isinstance(v, Handle) for v in value):
+        return value.__class__(change(v) if isinstance(v, Handle) else v for v in value)
+    return value
+
+
+def to(dtype: DType) -> Callable[[Any], Any]:
+    """Give what casts a tensor of a dtype that mixed precision takes."""
+    return lambda t: record(CAST, (t,), (("dtype", dtype),)) if t._type.dtype in LOW and t._type.dtype is not dtype else t
+
+
+def _widest(args: tuple[Any, ...], kwargs: dict[str, Any]) -> DType | None:
+    found: list[DType] = []
+    for value in (*args, *kwargs.values()):
+        _each(value, lambda t: found.append(t._type.dtype))
+    floats = [d for d in found if d in LOW]
+    return None if float64 in found or not floats else functools.reduce(promote_types, floats)
+
+
+def _run(policy: Policy, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    before = state.autocast
+    want = before if policy == "low" else float32 if policy == "float32" else _widest(args, kwargs) if policy == "widest" else None
+    if want is not None and kwargs.get("dtype") is None:  # who names a dtype gets it
+        change = to(want)
+        args = tuple([_each(a, change) for a in args])
+        kwargs = {k: _each(v, change) for k, v in kwargs.items()}
+    state.autocast = None
+    try:
+        return function(*args, **kwargs)
+    finally:
+        state.autocast = before
+
+
+def autocasting(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Give a function that follows the lists under one of their names; the function itself if it is on neither."""
+    if name == "binary_cross_entropy":
+        return _refusing(function, name)
+    if name not in CPU and name not in CUDA:
+        return function
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if state.modes.autocast is None:
+            return function(*args, **kwargs)
+        policy = lists.policies.get(name)
+        return function(*args, **kwargs) if policy is None else _run(policy, function, args, kwargs)
+
+    return call
+
+
+def _refusing(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Give ``binary_cross_entropy``, which torch refuses in CUDA's mixed precision."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if state.modes.autocast is None:
+            return function(*args, **kwargs)
+        if lists.policies is CUDA:
+            raise RuntimeError(SAFE_ON_CUDA)
+        return _run("float32", function, args, kwargs)
+
+    return call

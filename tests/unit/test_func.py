@@ -1,0 +1,167 @@
+"""``autograd.functional``, ``gradcheck`` and ``gt.func`` against torch: the same calls on both."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import gt
+
+RNG = np.random.default_rng(0)
+X, V, W = RNG.standard_normal((3,)), RNG.standard_normal((3,)), RNG.standard_normal((3, 3))
+
+
+def flat(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return [t for k in sorted(value) for t in flat(value[k])]
+    return [t for v in value for t in flat(v)] if isinstance(value, tuple | list) else [value]
+
+
+def same(call: Any) -> None:
+    results = []
+    for m in (gt, torch):
+        x, v, w = (m.tensor(a) for a in (X, V, W))
+        results.append(flat(call(m, x, v, w)))
+    assert len(results[0]) == len(results[1])
+    for mine, theirs in zip(*results, strict=True):
+        assert mine.requires_grad == theirs.requires_grad
+        np.testing.assert_allclose(mine.detach().numpy(), theirs.detach().numpy(), rtol=1e-9, atol=1e-12)
+
+
+def closed_over(m: Any, p: Any, v: Any) -> Any:
+    """Differentiate by ``v`` what also depends on a parameter."""
+    return m.func.grad(lambda t: (t * t * p).sum())(v)
+
+
+AF = [
+    lambda m, x, v, w: m.autograd.functional.jacobian(lambda t: (w @ t).tanh(), x),
+    lambda m, x, v, w: m.autograd.functional.jacobian(lambda a, b: (a * b, (a**2).sum()), (x, v)),
+    lambda m, x, v, w: m.autograd.functional.jacobian(lambda a, b: a.sum(), (x, v), create_graph=True),
+    lambda m, x, v, w: m.autograd.functional.jacobian(lambda a: a.exp(), x, strategy="forward-mode", vectorize=True),
+    lambda m, x, v, w: m.autograd.functional.hessian(lambda t: (w @ t).sin().sum(), x),
+    lambda m, x, v, w: m.autograd.functional.hessian(lambda a, b: (a * b).exp().sum(), (x, v)),
+    lambda m, x, v, w: m.autograd.functional.vjp(lambda t: (w @ t).tanh(), x, v),
+    lambda m, x, v, w: m.autograd.functional.vjp(lambda a, b: (a * b).sum(), (x, v)),
+    lambda m, x, v, w: m.autograd.functional.jvp(lambda t: (w @ t).tanh(), x, v),
+    lambda m, x, v, w: m.autograd.functional.jvp(lambda a, b: (a * b, a), (x, v), (v, x)),
+    lambda m, x, v, w: m.autograd.functional.hvp(lambda t: (w @ t).sin().sum(), x, v),
+    lambda m, x, v, w: m.autograd.functional.vhp(lambda a, b: (a * b).exp().sum(), (x, v), (v, x)),
+    lambda m, x, v, w: m.autograd.grad(
+        (w @ (t := x.clone().requires_grad_())).tanh(), t, m.eye(3, dtype=m.float64), is_grads_batched=True
+    ),
+]
+FUNC = [
+    lambda m, x, v, w: m.func.grad(lambda t: (w @ t).sin().sum())(x),
+    lambda m, x, v, w: m.func.grad(lambda a, b: ((a * b).sum(), a), argnums=(0, 1), has_aux=True)(x, v),
+    lambda m, x, v, w: m.func.grad(lambda t: m.func.grad(lambda u: (u**3).sum())(t).sin().sum())(x),
+    lambda m, x, v, w: m.func.grad(lambda p: (p["w"] @ p["x"]).sum())({"w": w, "x": x}),
+    lambda m, x, v, w: m.func.grad_and_value(lambda t: (w @ t).sin().sum())(x),
+    lambda m, x, v, w: m.func.vjp(lambda t: (w @ t).tanh(), x)[1](v),
+    lambda m, x, v, w: m.func.vjp(lambda a, b: (a * b, a), x, v)[1]((x, v)),
+    lambda m, x, v, w: m.func.jvp(lambda t: (w @ t).tanh(), (x,), (v,)),
+    lambda m, x, v, w: m.func.jvp(lambda a, b: (a * b, a.exp()), (x, v), (v, x)),
+    lambda m, x, v, w: m.func.jacrev(lambda t: (w @ t).tanh())(x),
+    lambda m, x, v, w: m.func.jacfwd(lambda a, b: a * b, argnums=(0, 1))(x, v),
+    lambda m, x, v, w: m.func.hessian(lambda t: (w @ t).sin().sum())(x),
+    lambda m, x, v, w: m.func.vmap(lambda a, b: a.dot(b))(w, w),
+    lambda m, x, v, w: m.vmap(lambda a, b: (a * b, b.sum()), in_dims=(1, None), out_dims=(1, 0))(w, x),
+    lambda m, x, v, w: m.vmap(m.func.grad(lambda p, t: (p @ t).tanh().sum()), in_dims=(None, 0))(w, w),
+    lambda m, x, v, w: m.vmap(lambda d: d["a"] + d["b"], in_dims=({"a": 0, "b": None},))({"a": w, "b": x}),
+    lambda m, x, v, w: m.vmap(m.vmap(lambda a, b: a * b, in_dims=(0, None)), in_dims=(None, 0))(x, v),
+    lambda m, x, v, w: m.func.vmap(m.func.hessian(lambda t: (t**3).sum()))(w),
+    lambda m, x, v, w: closed_over(m, x.requires_grad_(), v),
+]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("call", AF + FUNC)
+def test_transforms_give_what_torchs_do(call: Any) -> None:
+    same(call)
+
+
+def test_functional_call_differentiates_by_the_parameters_given() -> None:
+    results = []
+    for m in (gt, torch):
+        model = m.nn.Sequential(m.nn.Linear(3, 2), m.nn.Tanh(), m.nn.Linear(2, 1)).double()
+        params = {k: m.tensor(np.sin(np.arange(p.numel())).reshape(p.shape)) for k, p in model.named_parameters()}
+        loss = lambda p, x, m=m, model=model: m.func.functional_call(model, p, (x,)).sum()  # noqa: E731
+        per_example = m.func.vmap(m.func.grad(loss), in_dims=(None, 0))(params, m.tensor(W))
+        results.append(flat(m.func.grad(loss)(params, m.tensor(W))) + flat(per_example))
+        before = {k: p.detach().clone() for k, p in model.named_parameters()}
+        assert all((before[k] == p).all() for k, p in model.named_parameters())
+        with pytest.raises(RuntimeError, match="nothing"):
+            m.func.functional_call(model, {"nothing": m.ones(1)}, (m.tensor(W),), strict=True)
+    for mine, theirs in zip(*results, strict=True):
+        np.testing.assert_allclose(mine.numpy(), theirs.numpy(), rtol=1e-9)
+
+
+def test_stacked_models_are_called_one_by_one() -> None:
+    models = [gt.nn.Linear(3, 2) for _ in range(3)]
+    params, buffers = gt.func.stack_module_state(models)
+    x = gt.randn(4, 3)
+    found = gt.vmap(lambda p, b: gt.func.functional_call(models[0], (p, b), (x,)))(params, buffers)
+    np.testing.assert_allclose(found.detach().numpy(), gt.stack([m(x) for m in models]).detach().numpy(), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda m: m.vmap(lambda a, b: a + b)(m.ones(2), m.ones(3)),
+        lambda m: m.vmap(lambda a: a, in_dims=2)(m.ones(2)),
+        lambda m: m.vmap(lambda a: 1)(m.ones(2)),
+        lambda m: m.vmap(lambda a: a + m.rand(1))(m.ones(2)),
+        lambda m: m.func.grad(lambda a: a * 2)(m.ones(2)),
+        lambda m: m.autograd.functional.jvp(lambda a: a, m.ones(2)),
+        lambda m: m.autograd.functional.vjp(lambda a: a, m.ones(2), m.ones(3)),
+        lambda m: m.autograd.functional.hessian(lambda a: a, m.ones(2)),
+        lambda m: m.autograd.functional.jacobian(lambda a: m.ones(2), m.ones(2), strict=True),
+        lambda m: m.autograd.gradcheck(lambda a: a, (m.ones(2),)),
+    ],
+)
+def test_mistakes_are_errors_as_in_torch(call: Any) -> None:
+    with pytest.raises((ValueError, RuntimeError, TypeError)) as theirs:
+        call(torch)
+    with pytest.raises(type(theirs.value)):
+        call(gt)
+
+
+class Wrong(gt.autograd.Function):
+    """Its gradient is twice what it is."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return x * 1
+
+    @staticmethod
+    @gt.autograd.function.once_differentiable
+    def backward(ctx: Any, g: Any) -> Any:
+        return g * 2
+
+
+def test_gradcheck_finds_a_wrong_gradient() -> None:
+    x = gt.tensor(X, requires_grad=True)
+    w = gt.tensor(W, requires_grad=True)
+    assert gt.autograd.gradcheck(lambda w, x: (w @ x).tanh(), (w, x)) and gt.autograd.gradgradcheck(lambda x: x.sin() * x, x)
+    with pytest.raises(gt.autograd.GradcheckError, match="Jacobian mismatch for output 0 with respect to input 0"):
+        gt.autograd.gradcheck(Wrong.apply, x)
+    assert not gt.autograd.gradcheck(Wrong.apply, x, raise_exception=False)
+
+
+def test_once_differentiable_refuses_second_gradients() -> None:
+    x = gt.tensor(X, requires_grad=True)
+    (g,) = gt.autograd.grad(Wrong.apply(x).square().sum(), x, create_graph=True)
+    np.testing.assert_allclose(g.detach().numpy(), 4 * X)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        g.sum().backward()
+
+
+def test_backward_of_several_tensors_adds_up() -> None:
+    found = []
+    for m in (gt, torch):
+        x = m.tensor(X, requires_grad=True)
+        m.autograd.backward([(x * 2).sum(), x * x], [None, m.tensor(V)])
+        found.append(x.grad.numpy())
+    np.testing.assert_allclose(*found)
