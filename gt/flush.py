@@ -103,6 +103,8 @@ def _flush_if_free(trace: Trace, reason: str) -> bool:
             return False
         trace.sealed, trace.stop = True, -1
         if mine:
+            if trace.modes.held:  # a model that is gone counts for ever less
+                trace.modes.held = max(min(trace.modes.held, sum([b.type.nbytes for b in trace.inputs])), trace.modes.held // 2)
             state.trace = new_trace()
         if not trace.code:
             return True

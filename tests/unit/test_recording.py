@@ -292,6 +292,7 @@ def test_a_thread_that_reads_does_not_disturb_one_that_records():
 @pytest.mark.parametrize("view", [False, True])
 def test_batches_of_a_loop_that_never_reads_are_given_back(monkeypatch, view):
     monkeypatch.setattr(sys.modules["gt.trace"], "MAX_KEPT", 1 << 20)
+    monkeypatch.setattr(state.modes, "held", 0)
     gt.ones(1).sum().item()  # a new trace, with the new bound
     before = dict(flush.counters.reasons)
     total, kept = gt.zeros(()), []
@@ -312,3 +313,10 @@ def test_an_op_of_more_views_than_a_trace_holds():
     stacked = gt.stack(parts)  # 2,500 inputs and as many views, which a flush in between would make stale
     assert stacked.sum(0).tolist() == [2500 * 2499 / 2, -2500 * 2499 / 2]
     assert stacked[2499].tolist() == [2499.0, -2499.0]
+
+
+def test_the_bytes_of_a_model_that_is_gone_count_no_longer():
+    state.modes.held = 1 << 30
+    for _ in range(31):
+        gt.ones(4).sum().item()
+    assert state.modes.held < 64
