@@ -10,7 +10,7 @@ from math import e, inf, nan, pi
 
 from gt import tensor as _tensor  # noqa: I001 - installs the tensor class
 from gt import (
-    accelerator, amp, array_api, autograd, backends, compiler, cuda, fft, func, linalg, masked, nn, optim, random, signal, special, testing,
+    accelerator, amp, array_api, autograd, backends, compiler, cuda, distributions, fft, func, linalg, masked, nn, optim, random, signal, special, testing,
     utils,
 )  # fmt: skip
 from gt.amp import autocast, get_autocast_dtype, is_autocast_enabled

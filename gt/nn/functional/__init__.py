@@ -99,6 +99,7 @@ from gt.nn.functional.pooling import (
     max_pool2d,
 )  # fmt: skip
 from gt.nn.functional.vision import (
+    affine_grid,
     channel_shuffle,
     interpolate,
     pixel_shuffle,
@@ -119,6 +120,7 @@ from gt.nn.functional.volume_pooling import (
 )  # fmt: skip
 
 __all__ = [
+    "affine_grid",
     "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d",
     "adaptive_max_pool3d", "alpha_dropout", "avg_pool1d", "avg_pool2d", "avg_pool3d", "batch_norm", "bilinear",
     "binary_cross_entropy", "binary_cross_entropy_with_logits", "celu", "celu_", "channel_shuffle", "conv1d", "conv2d", "conv3d",

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gt.functions import create, linalg
 from gt.functions.promote import cast
+from gt.functions.shape import stack
 from gt.ir.types import CallError, DType, float32, float64, int64
 from gt.nn.functional.pooling import adaptive_avg
 
@@ -20,6 +22,32 @@ def _check_shuffle(name: str, input: Tensor, least: int, argument: str, factor: 
         raise CallError(f"{name} expects input to have at least {least} dimensions, but got input with {input.ndim} dimension(s)")
     if factor <= 0:
         raise CallError(f"{name} expects a positive {argument}, but got {factor}")
+
+
+def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None = None) -> Tensor:
+    """Give where each output position lies in the input: [n, 2, 3] for size [n, c, h, w] -> [n, h, w, 2]; [n, 3, 4] in 3-d."""
+    if theta.dtype.kind != "f":
+        raise ValueError(f"Expected theta to have floating point type, but got {theta.dtype}")
+    dims = len(size) - 2
+    if dims not in (2, 3):
+        raise NotImplementedError(
+            "affine_grid only supports 4D and 5D sizes, for 2D and 3D affine transforms, respectively. Got size "
+            f"{list(size)}."
+        )
+    if theta.ndim != 3 or tuple(theta.shape[1:]) != (dims, dims + 1):
+        raise ValueError(
+            f"Expected a batch of {dims}D affine matrices of shape Nx{dims}x{dims + 1} for size {list(size)}. Got {tuple(theta.shape)}."
+        )
+    if min(size) <= 0:
+        raise ValueError(f"Expected non-zero, positive output size. Got {list(size)}")
+    spatial = tuple(size[2:])
+    axes = []
+    for d, n in enumerate(spatial):
+        at = create.linspace(-1, 1, n, dtype=theta.dtype) if n > 1 else create.zeros(1, dtype=theta.dtype)
+        at = at if align_corners else at * ((n - 1) / n)
+        axes.append(at.reshape(*(-1 if i == d else 1 for i in range(dims))).expand(*spatial))
+    base = stack([*axes[::-1], create.ones(*spatial, dtype=theta.dtype)], -1).reshape(1, -1, dims + 1)
+    return linalg.matmul(base, theta.transpose(1, 2)).reshape(size[0], *spatial, dims)
 
 
 def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:

@@ -1,0 +1,243 @@
+"""Distributions of whole numbers and classes. Source: torch.distributions. Next: ``distribution``, ``kl``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gt.autograd import no_grad
+from gt.distributions import constraints
+from gt.distributions.constraints import Constraint
+from gt.distributions.distribution import Distribution, broadcast_all
+from gt.finfo import finfo
+from gt.functions import create, draw
+from gt.functions.index import one_hot
+from gt.ir.types import float32
+from gt.nn.functional.loss import binary_cross_entropy_with_logits
+
+
+def clamp_probs(probs: Any) -> Any:
+    """Keep probabilities away from 0 and 1 by the dtype's smallest step."""
+    eps = finfo(probs.dtype).eps if probs.dtype.kind == "f" else finfo(float32).eps
+    return probs.clamp(min=eps, max=1 - eps)
+
+
+class _Binary(Distribution):
+    """A distribution by one probability, given as such or as its log odds."""
+
+    arg_constraints = {"probs": constraints.unit_interval, "logits": constraints.real}
+    _params = {"probs": 0, "logits": 0}
+
+    def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
+        if (probs is None) == (logits is None):
+            raise ValueError("Either `probs` or `logits` must be specified, but not both.")
+        (given,) = broadcast_all(probs if probs is not None else logits)
+        self.__dict__["probs" if probs is not None else "logits"] = given
+        super().__init__(given.shape, validate_args=validate_args)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "logits" and "probs" in self.__dict__:
+            ps = clamp_probs(self.probs)
+            return ps.log() - (-ps).log1p()
+        if name == "probs" and "logits" in self.__dict__:
+            return self.logits.sigmoid()
+        raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+
+    @property
+    def param_shape(self) -> Any:
+        """The shape of the parameter."""
+        return self._batch_shape
+
+
+class Bernoulli(_Binary):
+    """1 with probability ``probs``, else 0."""
+
+    has_enumerate_support = True
+
+    @property
+    def support(self) -> Constraint:
+        return constraints.boolean
+
+    @property
+    def mean(self) -> Any:
+        return self.probs
+
+    @property
+    def mode(self) -> Any:
+        p = self.probs
+        return (p >= 0.5).to(p.dtype).masked_fill(p == 0.5, float("nan"))
+
+    @property
+    def variance(self) -> Any:
+        return self.probs * (1 - self.probs)
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Any:
+        with no_grad():
+            return draw.bernoulli(self.probs.expand(*self._extended_shape(sample_shape)))
+
+    def log_prob(self, value: Any) -> Any:
+        self._validate_sample(value)
+        logits, value = broadcast_all(self.logits, value)
+        return -binary_cross_entropy_with_logits(logits, value, reduction="none")
+
+    def entropy(self) -> Any:
+        return binary_cross_entropy_with_logits(self.logits, self.probs, reduction="none")
+
+    def enumerate_support(self, expand: bool = True) -> Any:
+        values = create.arange(2).to(self.probs.dtype).reshape(2, *(1,) * len(self._batch_shape))
+        return values.expand(2, *self._batch_shape) if expand else values
+
+
+class Geometric(_Binary):
+    """How often a trial fails before it succeeds, which it does with probability ``probs``."""
+
+    @property
+    def support(self) -> Constraint:
+        return constraints.nonnegative_integer
+
+    @property
+    def mean(self) -> Any:
+        return 1.0 / self.probs - 1.0
+
+    @property
+    def mode(self) -> Any:
+        return create.zeros_like(self.probs)
+
+    @property
+    def variance(self) -> Any:
+        return (1.0 / self.probs - 1.0) / self.probs
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Any:
+        with no_grad():
+            u = draw.rand(*self._extended_shape(sample_shape), dtype=self.probs.dtype)
+            return ((-u).log1p() / (-self.probs).log1p()).floor()
+
+    def log_prob(self, value: Any) -> Any:
+        self._validate_sample(value)
+        value, probs = broadcast_all(value, self.probs)
+        failed = probs.masked_fill((probs == 1) & (value == 0), 0)
+        return value * (-failed).log1p() + probs.log()
+
+    def entropy(self) -> Any:
+        return binary_cross_entropy_with_logits(self.logits, self.probs, reduction="none") / self.probs
+
+
+class Categorical(Distribution):
+    """One of the classes along the last dim of ``probs`` or ``logits``, which are normalised."""
+
+    has_enumerate_support = True
+    arg_constraints = {"probs": constraints.simplex, "logits": constraints.real_vector}
+    _params = {"probs": 1, "logits": 1}
+
+    def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
+        if (probs is None) == (logits is None):
+            raise ValueError("Either `probs` or `logits` must be specified, but not both.")
+        given = probs if probs is not None else logits
+        if given.ndim < 1:
+            raise ValueError(f"`{'probs' if probs is not None else 'logits'}` parameter must be at least one-dimensional.")
+        if probs is not None:
+            self.__dict__["probs"] = probs / probs.sum(-1, keepdim=True)
+        else:
+            self.__dict__["logits"] = logits - logits.logsumexp(-1, keepdim=True)
+        self._num_events = given.shape[-1]
+        super().__init__(given.shape[:-1], validate_args=validate_args)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "logits" and "probs" in self.__dict__:
+            return clamp_probs(self.probs).log()
+        if name == "probs" and "logits" in self.__dict__:
+            return self.logits.softmax(-1)
+        raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+
+    @property
+    def support(self) -> Constraint:
+        return constraints.integer_interval(0, self._num_events - 1)
+
+    @property
+    def param_shape(self) -> Any:
+        """The shape of the parameter: batch and classes."""
+        return self.__dict__["probs" if "probs" in self.__dict__ else "logits"].shape
+
+    @property
+    def mean(self) -> Any:
+        return create.full(tuple(self._batch_shape), float("nan"), dtype=self.probs.dtype)
+
+    variance = mean
+
+    @property
+    def mode(self) -> Any:
+        return self.probs.argmax(-1)
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Any:
+        with no_grad():
+            count = 1
+            for n in sample_shape:
+                count *= n
+            rows = draw.multinomial(self.probs.reshape(-1, self._num_events), count, True)
+            return rows.T.reshape((*sample_shape, *self._batch_shape))
+
+    def log_prob(self, value: Any) -> Any:
+        self._validate_sample(value)
+        index = value.long().unsqueeze(-1)
+        shape = broadcast_all(create.zeros(*value.shape), create.zeros(*self._batch_shape))[0].shape
+        logits = self.logits.expand(*shape, self._num_events)
+        return logits.gather(-1, index.expand(*shape, 1)).squeeze(-1)
+
+    def entropy(self) -> Any:
+        logits = self.logits.clamp(min=finfo(self.logits.dtype).min)
+        return -(logits * self.probs).sum(-1)
+
+    def enumerate_support(self, expand: bool = True) -> Any:
+        values = create.arange(self._num_events).reshape(-1, *(1,) * len(self._batch_shape))
+        return values.expand(self._num_events, *self._batch_shape) if expand else values
+
+
+class OneHotCategorical(Distribution):
+    """One of the classes, as a vector that is 1 there and 0 elsewhere."""
+
+    has_enumerate_support = True
+    arg_constraints = {"probs": constraints.simplex, "logits": constraints.real_vector}
+
+    def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
+        self._categorical = Categorical(probs, logits, validate_args)
+        shape = self._categorical.param_shape
+        super().__init__(shape[:-1], shape[-1:], validate_args)
+
+    @property
+    def probs(self) -> Any:
+        return self._categorical.probs
+
+    @property
+    def logits(self) -> Any:
+        return self._categorical.logits
+
+    @property
+    def support(self) -> Constraint:
+        return constraints.one_hot
+
+    @property
+    def mean(self) -> Any:
+        return self.probs
+
+    @property
+    def mode(self) -> Any:
+        return one_hot(self.probs.argmax(-1), self._event_shape[0]).to(self.probs.dtype)
+
+    @property
+    def variance(self) -> Any:
+        return self.probs * (1 - self.probs)
+
+    def expand(self, batch_shape: Sequence[int]) -> OneHotCategorical:
+        """Give the same distribution over a larger batch."""
+        return type(self)(self.probs.expand(*batch_shape, *self._event_shape), validate_args=False)
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Any:
+        with no_grad():
+            return one_hot(self._categorical.sample(sample_shape), self._event_shape[0]).to(self.probs.dtype)
+
+    def log_prob(self, value: Any) -> Any:
+        self._validate_sample(value)
+        return self._categorical.log_prob(value.argmax(-1))
+
+    def entropy(self) -> Any:
+        return self._categorical.entropy()

@@ -1,0 +1,161 @@
+"""Distributions against torch: densities, moments, entropies, divergences and their gradients; draws by their statistics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import gt
+
+RNG = np.random.default_rng(0)
+REAL, OTHER = RNG.standard_normal((3, 4)), RNG.standard_normal((4,))
+POSITIVE, SIZE = RNG.uniform(0.3, 2.0, (3, 4)), RNG.uniform(0.3, 2.0, (4,))
+PROBS, SHARE = RNG.uniform(0.1, 0.9, (3, 4)), RNG.uniform(0.1, 0.9, (4,))
+ROOT = np.tril(RNG.standard_normal((4, 4))) * 0.3 + np.eye(4)
+COVARIANCE = ROOT @ ROOT.T
+
+CASES: dict[str, tuple[Any, list[np.ndarray], list[np.ndarray], np.ndarray]] = {
+    # name: (how it is made of parameters, parameters, those of another one, values)
+    "Normal": (lambda d, a, b: d.Normal(a, b), [REAL, SIZE], [OTHER, POSITIVE], REAL + 0.3),
+    "LogNormal": (lambda d, a, b: d.LogNormal(a, b), [REAL, SIZE], [OTHER, POSITIVE], POSITIVE),
+    "Laplace": (lambda d, a, b: d.Laplace(a, b), [REAL, SIZE], [OTHER, POSITIVE], REAL + 0.3),
+    "Cauchy": (lambda d, a, b: d.Cauchy(a, b), [REAL, SIZE], [OTHER, POSITIVE], REAL + 0.3),
+    "Gumbel": (lambda d, a, b: d.Gumbel(a, b), [REAL, SIZE], [OTHER, POSITIVE], REAL + 0.3),
+    "HalfNormal": (lambda d, a: d.HalfNormal(a), [POSITIVE], [SIZE], POSITIVE),
+    "Uniform": (lambda d, a, b: d.Uniform(a, a + b), [REAL, POSITIVE], [REAL - 1, POSITIVE + 3], REAL + 0.1),
+    "Exponential": (lambda d, a: d.Exponential(a), [POSITIVE], [SIZE], POSITIVE),
+    "Bernoulli": (lambda d, a: d.Bernoulli(a), [PROBS], [PROBS[::-1].copy()], (PROBS > 0.5) * 1.0),
+    "Bernoulli logits": (lambda d, a: d.Bernoulli(logits=a), [REAL], [REAL[::-1].copy()], (PROBS > 0.5) * 1.0),
+    "Geometric": (lambda d, a: d.Geometric(a), [PROBS], [SHARE], np.floor(POSITIVE * 3)),
+    "Categorical": (lambda d, a: d.Categorical(a), [PROBS], [SHARE], np.array([1, 0, 3])),
+    "Categorical logits": (lambda d, a: d.Categorical(logits=a), [REAL], [OTHER], np.array([[1, 0, 3], [2, 2, 2]])),
+    "OneHotCategorical": (lambda d, a: d.OneHotCategorical(a), [PROBS], [SHARE], np.eye(4)[[1, 0, 3]]),
+    "MultivariateNormal": (lambda d, a, b: d.MultivariateNormal(a, b), [REAL, COVARIANCE], [OTHER, COVARIANCE + np.eye(4)], REAL + 0.2),
+    "MultivariateNormal tril": (
+        lambda d, a, b: d.MultivariateNormal(a, scale_tril=b), [REAL, ROOT], [OTHER, np.eye(4)], np.stack([REAL, REAL + 1]),
+    ),
+    "MultivariateNormal precision": (
+        lambda d, a, b: d.MultivariateNormal(a, precision_matrix=b), [REAL, COVARIANCE], [OTHER, np.eye(4)], REAL + 0.2,
+    ),
+    "Independent": (lambda d, a, b: d.Independent(d.Normal(a, b), 1), [REAL, SIZE], [OTHER + REAL, POSITIVE], REAL + 0.3),
+}  # fmt: skip
+
+
+def tensors(m: Any, arrays: list[np.ndarray], grad: bool = True) -> list[Any]:
+    return [m.tensor(a, requires_grad=grad and a.dtype.kind == "f") for a in arrays]
+
+
+def same(mine: Any, theirs: Any, what: str) -> None:
+    assert tuple(mine.shape) == tuple(theirs.shape), what
+    np.testing.assert_allclose(mine.detach().numpy(), theirs.detach().numpy(), rtol=1e-7, atol=1e-9, err_msg=what)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_densities_moments_and_gradients(name: str) -> None:
+    make, arrays, others, values = CASES[name]
+    found: list[dict[str, Any]] = []
+    for m in (gt, torch):
+        params, other_params, (value,) = tensors(m, arrays), tensors(m, others), tensors(m, [values])
+        if m is torch:
+            torch.distributions.Distribution.set_default_validate_args(False)
+        try:
+            p, q = make(m.distributions, *params), make(m.distributions, *other_params)
+            got = {
+                "log_prob": p.log_prob(value),
+                "entropy": p.entropy(),
+                "perplexity": p.perplexity(),
+                "kl": m.distributions.kl_divergence(p, q),
+            }
+            if name.split()[0] not in (
+                "MultivariateNormal",
+                "Independent",
+                "OneHotCategorical",
+                "Bernoulli",
+                "Geometric",
+                "Categorical",
+            ):
+                got |= {"cdf": p.cdf(value), "icdf": p.icdf(m.tensor(PROBS))}
+            got |= {k: getattr(p, k) for k in ("mean", "variance", "stddev", "mode")}
+            total = sum(got[k].sum() for k in ("log_prob", "entropy", "kl"))
+            wanted = [*params, *other_params, *([value] if value.requires_grad else [])]
+            grads = m.autograd.grad(total, wanted, allow_unused=True)
+            got |= {f"gradient {i}": g if g is not None else m.zeros(1) for i, g in enumerate(grads)}
+            wide = p.expand((2, *p.batch_shape))
+            got |= {"expanded": wide.log_prob(value), "expanded entropy": wide.entropy()}
+            if p.has_enumerate_support:
+                got |= {"support": p.enumerate_support()} if "OneHot" not in name else {}
+            assert wide.batch_shape == (2, *p.batch_shape) and wide.event_shape == p.event_shape
+        finally:
+            torch.distributions.Distribution.set_default_validate_args(True)
+        found.append(got)
+    for key in found[1]:
+        same(found[0][key], found[1][key], key)
+
+
+@pytest.mark.parametrize("name", [n for n in CASES if "Cauchy" not in n])
+def test_draws_have_the_moments(name: str) -> None:
+    make, arrays, _, _ = CASES[name]
+    gt.manual_seed(0)
+    torch.manual_seed(0)
+    p, t = make(gt.distributions, *tensors(gt, arrays, False)), make(torch.distributions, *tensors(torch, arrays, False))
+    n = 20000
+    x = p.sample((n,))
+    assert x.shape == (n, *p.batch_shape, *p.event_shape) == tuple(t.sample((n,)).shape)
+    assert x.dtype.name == str(t.sample().dtype).removeprefix("torch.") and not x.requires_grad
+    if "Categorical" in name and "OneHot" not in name:
+        x = gt.nn.functional.one_hot(x, 4).double()
+        mean, deviation = t.probs, (t.probs * (1 - t.probs)).sqrt()
+    else:
+        mean, deviation = t.mean, t.stddev
+    gap = np.abs(x.mean(0).numpy() - mean.numpy()) / (deviation.numpy() / n**0.5)
+    assert gap.max() < 6  # standard errors (a few dozen means are looked at)
+    assert p.support.check(p.sample((50,))).all()
+
+
+@pytest.mark.parametrize(
+    "name", ["Normal", "Laplace", "Uniform", "Exponential", "MultivariateNormal", "Independent", "Gumbel", "LogNormal"]
+)
+def test_rsample_passes_gradients(name: str) -> None:
+    make, arrays, _, _ = CASES[name]
+    params = tensors(gt, arrays)
+    p = make(gt.distributions, *params)
+    assert p.has_rsample
+    grads = gt.autograd.grad(p.rsample((5,)).square().sum(), params)
+    assert all(bool(g.abs().sum() > 0) for g in grads)
+    with pytest.raises(NotImplementedError):
+        gt.distributions.Bernoulli(gt.tensor(0.5)).rsample()
+
+
+def test_divergences_of_other_pairs() -> None:
+    for m in (gt, torch):
+        d = m.distributions
+        with pytest.raises(NotImplementedError, match="KL"):
+            d.kl_divergence(d.Bernoulli(m.tensor(0.5)), d.Normal(m.tensor(0.0), m.tensor(1.0)))
+    got = [
+        [
+            m.distributions.kl_divergence(p, m.distributions.Normal(m.tensor(0.3), m.tensor(1.2))).item()
+            for p in (m.distributions.Exponential(m.tensor(0.7)), m.distributions.Uniform(m.tensor(-1.0), m.tensor(2.0)))
+        ]
+        for m in (gt, torch)
+    ]
+    np.testing.assert_allclose(*got, rtol=1e-5)
+
+
+def test_numbers_as_parameters_and_checks_when_asked_for() -> None:
+    for m in (gt, torch):
+        d = m.distributions
+        assert abs(d.Normal(0.0, 1.0).log_prob(m.tensor(0.0)).item() + 0.9189385) < 1e-6
+        with pytest.raises(ValueError, match="parameter scale"):
+            d.Normal(0.0, -1.0, validate_args=True)
+        with pytest.raises(ValueError, match="support"):
+            d.Exponential(1.0, validate_args=True).log_prob(m.tensor(-1.0))
+        with pytest.raises(ValueError, match="Either"):
+            d.Categorical()
+        with pytest.raises(ValueError, match="must match event_shape|event_shape"):
+            d.Independent(d.Normal(m.zeros(3), m.ones(3)), 1, validate_args=True).base_dist.log_prob(m.zeros(4))
+        assert "scale" in repr(d.Normal(m.zeros(2), m.ones(2)))
+        with pytest.raises(ValueError, match="covariance_matrix"):
+            d.MultivariateNormal(m.zeros(2), -m.eye(2), validate_args=True)
