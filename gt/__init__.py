@@ -30,6 +30,7 @@ from gt.finfo import finfo, iinfo
 from gt.flush import ReadRefused, flush_guard
 from gt.replay import JitError, JitMismatch, jit
 from gt.func import vmap
+from gt.grad_scaler import GradScaler
 from gt.functions.arrange import (
     atleast_1d, atleast_2d, atleast_3d, block_diag, broadcast_shapes, cartesian_prod, column_stack, combinations, dsplit, dstack,
     fliplr, flipud, hsplit, hstack, kron, meshgrid, repeat_interleave, rot90, row_stack, split_with_sizes, tensor_split,

@@ -11,7 +11,8 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from gt.autocasting import CPU, CUDA, Policy, lists, to
+from gt.autocasting import CPU, CUDA, Policy, lists, low
+from gt.grad_scaler import GradScaler
 from gt.ir.opdef import OpDef
 from gt.ir.types import DType, bfloat16, dtype_of, float16
 from gt.trace import install_autocast, state
@@ -67,12 +68,6 @@ def apply(op: OpDef, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     return low(*inputs)
 
 
-def low(*tensors: Any) -> tuple[Any, ...]:
-    """Cast the operands of a matrix product while autocast is on; for functions that check dtypes before recording."""
-    if state.autocast is None:
-        return tensors
-    cast = to(state.autocast)
-    return tuple([None if t is None else cast(t) for t in tensors])
-
-
 install_autocast(apply)
+
+__all__ = ["GradScaler", "apply", "autocast", "get_autocast_dtype", "is_autocast_enabled"]

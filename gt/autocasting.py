@@ -85,6 +85,14 @@ def to(dtype: DType) -> Callable[[Any], Any]:
     return lambda t: record(CAST, (t,), (("dtype", dtype),)) if t._type.dtype in LOW and t._type.dtype is not dtype else t
 
 
+def low(*tensors: Any) -> tuple[Any, ...]:
+    """Cast the operands of a matrix product while autocast is on; for functions that check dtypes before recording."""
+    if state.autocast is None:
+        return tensors
+    cast = to(state.autocast)
+    return tuple([None if t is None else cast(t) for t in tensors])
+
+
 def _widest(args: tuple[Any, ...], kwargs: dict[str, Any]) -> DType | None:
     found: list[DType] = []
     for value in (*args, *kwargs.values()):

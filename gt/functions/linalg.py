@@ -9,8 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from gt.amp import low
-from gt.autocasting import autocasting
+from gt.autocasting import autocasting, low
 from gt.functions.numeric import conj
 from gt.functions.pointwise import add, isnan, mul, where
 from gt.functions.reduce import sum

@@ -163,3 +163,33 @@ def test_nested_and_disabled():
     assert (x @ x.T).dtype is gt.float32
     with pytest.warns(UserWarning, match="float16 or bfloat16"), gt.autocast("cpu", dtype=gt.float64):
         assert (x @ x.T).dtype is gt.float32
+
+
+def test_a_grad_scaler_steps_skips_and_scales_as_torchs():
+    found = []
+    for m in (gt, torch):
+        p = m.tensor([1.0, 2.0], requires_grad=True)
+        opt = m.optim.SGD([p], lr=0.1)
+        scaler = m.amp.GradScaler("cpu", init_scale=4.0, growth_interval=2)
+        seen = []
+        for i in range(6):
+            opt.zero_grad()
+            scaler.scale((p * p).sum() * (float("inf") if i == 3 else 1.0)).backward()
+            if i == 1:
+                scaler.unscale_(opt)
+                m.nn.utils.clip_grad_norm_([p], 1.0)
+            scaler.step(opt)
+            scaler.update()
+            seen.append((scaler.get_scale(), p.detach().tolist()))
+        with pytest.raises(RuntimeError, match="already been called"):
+            scaler.scale(p.sum()).backward()
+            scaler.unscale_(opt)
+            scaler.unscale_(opt)
+        state = scaler.state_dict()
+        again = m.amp.GradScaler("cpu")
+        again.load_state_dict(state)
+        found.append((np.array([s for s, _ in seen]), np.array([v for _, v in seen]), sorted(state), again.get_scale()))
+        assert m.amp.GradScaler("cpu", enabled=False).scale(p) is p
+    np.testing.assert_allclose(found[0][0], found[1][0])
+    np.testing.assert_allclose(found[0][1], found[1][1], rtol=1e-6)
+    assert found[0][2:] == found[1][2:]

@@ -6,7 +6,7 @@ import math
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from gt.amp import low
+from gt.autocasting import low
 from gt.functions import create, linalg, reduce
 from gt.functions.promote import cast
 from gt.functions.shape import cat, expand, reshape

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gt.amp import low
+from gt.autocasting import low
 from gt.functions.create import from_numpy
 from gt.functions.promote import c_name
 from gt.functions.shape import stack

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from gt.amp import low
+from gt.autocasting import low
 from gt.functions import create, linalg, norms, pointwise
 from gt.functions.counting import searchsorted
 from gt.functions.promote import cast
