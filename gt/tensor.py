@@ -18,7 +18,7 @@ from typing import Any, Self
 import numpy as np
 
 from gt.autograd import backward, register_hook, register_post_accumulate_grad_hook, retain_grad
-from gt.devices import check_options, device
+from gt.devices import check_memory_format, check_options, device
 from gt.devices import strided as dense
 from gt.functions import (
     arrange,
@@ -597,11 +597,12 @@ class Tensor(Handle):
             elif (
                 isinstance(a, DType)
                 or (isinstance(a, str) and a in DType.by_name)
-                or a in (builtins.bool, builtins.int, builtins.float)
+                or a in (builtins.bool, builtins.int, builtins.float, complex)
             ):
                 dtype = a
             elif isinstance(a, str):
                 check_options("to", a)
+        check_memory_format(memory_format, self.ndim)
         out = promote.cast(self, dtype_of(dtype)) if dtype is not None else self
         copy = copy or flags[1:2] == [True]
         return out.clone() if copy and out is self else out

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from gt.devices import check_memory_format
 from gt.functions.promote import cast
 from gt.handle import Handle, take_view
 from gt.ir.graph import Attrs
@@ -237,6 +238,8 @@ def expand(input: Tensor, *sizes: Any, implicit: bool = False) -> Tensor:
                 f"Target sizes: {list(target)}.  Tensor sizes: {list(s)}"
             )
         out.append(size)
+    if out == [1] * lead + list(s):  # nothing is repeated, so it can be written to
+        return take_view(input, RESHAPE, (("shape", tuple(out)),))
     return take_view(input, EXPAND, (("shape", tuple(out)),))
 
 
@@ -430,11 +433,13 @@ def roll(input: Tensor, shifts: int | Sequence[int], dims: int | Sequence[int] |
     return record(OPS["roll"], (input,), (("shifts", by), ("dims", tuple(normalize_dim(d, input.ndim) for d in along))))
 
 
-def clone(input: Tensor) -> Tensor:
-    """Give the same values in memory of their own; gradients pass."""
+def clone(input: Tensor, *, memory_format: Any = None) -> Tensor:
+    """Give the same values in memory of their own; gradients pass. ``memory_format``: accepted, without effect."""
+    check_memory_format(memory_format, input.ndim)
     return record(OPS["copy"], (input,))
 
 
-def contiguous(input: Tensor) -> Tensor:
-    """Give the tensor itself if its elements lie in row-major order, else a copy."""
+def contiguous(input: Tensor, memory_format: Any = None) -> Tensor:
+    """Give the tensor itself if its elements lie in row-major order, else a copy. ``memory_format``: accepted, without effect."""
+    check_memory_format(memory_format, input.ndim)
     return input if input.is_contiguous() else clone(input)
