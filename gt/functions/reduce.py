@@ -103,17 +103,19 @@ def amin(
 
 
 def max(
-    input: Tensor, dim: Any = None, keepdim: bool = False, *, axis: int | None = None, keepdims: bool | None = None
-) -> Any:
+    input: Tensor, dim: Any = None, keepdim: bool = False, *, other: Tensor | None = None, axis: int | None = None,
+    keepdims: bool | None = None,
+) -> Any:  # fmt: skip
     """Give the largest of all elements; with ``dim``, (values, indices); with a tensor, ``maximum``."""
-    return _extreme("max", input, dim, keepdim, axis, keepdims)
+    return _extreme("max", input, dim if other is None else other, keepdim, axis, keepdims)
 
 
 def min(
-    input: Tensor, dim: Any = None, keepdim: bool = False, *, axis: int | None = None, keepdims: bool | None = None
-) -> Any:
+    input: Tensor, dim: Any = None, keepdim: bool = False, *, other: Tensor | None = None, axis: int | None = None,
+    keepdims: bool | None = None,
+) -> Any:  # fmt: skip
     """Give the smallest of all elements; with ``dim``, (values, indices); with a tensor, ``minimum``."""
-    return _extreme("min", input, dim, keepdim, axis, keepdims)
+    return _extreme("min", input, dim if other is None else other, keepdim, axis, keepdims)
 
 
 def _extreme(name: str, input: Tensor, dim: Any, keepdim: bool, axis: int | None, keepdims: bool | None) -> Any:
