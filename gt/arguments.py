@@ -47,6 +47,13 @@ ALLOWED: dict[str, tuple[Allowed, str]] = {
     "Sequence[Tensor]": (lambda v: isinstance(v, Iterable) and all(isinstance(t, Handle) for t in v), "tuple of Tensors"),
 }
 ALIASES = {"Dims": "int | tuple[int, ...] | list[int] | None", "Ints": "int | Sequence[int]"}
+FIRST = ("input", "x", "a", "x1", "tensor", "self", "ext_tensor")  # what torch, or NumPy, calls the first argument
+OTHER_NAMES: dict[str, tuple[str, ...]] = {  # other names that torch takes for an argument, and what gt may call it
+    "axis": ("dim",), "axis0": ("dim0",), "axis1": ("dim1",), "b": ("B",), "element": ("elements",), "indices": ("indices_or_sections",),
+    "input2": ("L", "tau", "A"), "input3": ("other",), "keepdims": ("keepdim",), "new_state": ("state",), "other": ("B", "tensor2"),
+    "scalar": ("tensor1",), "sections": ("indices_or_sections",), "size": ("shape",), "split_size": ("split_size_or_sections",),
+    "tensor_indices_or_sections": ("indices_or_sections",), "test_element": ("test_elements",), "train": ("training",), "x2": ("other",),
+}  # fmt: skip
 # What Python itself says of a dim that is not there, and of a value of another class.
 NO_SUCH_DIM = re.compile(r"(tuple|list) index out of range|values to unpack|by zero")
 WRONG_CLASS = re.compile(
@@ -87,6 +94,23 @@ def _fault(name: str, function: Callable[..., Any], args: tuple[Any, ...], kwarg
     return None
 
 
+def renamed(function: Callable[..., Any], kwargs: dict[str, Any]) -> dict[str, Any] | None:
+    """Give keyword arguments by gt's names where torch takes others; None if nothing has another name, or one has none here."""
+    parameters = inspect.signature(function).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return None
+    out: dict[str, Any] = {}
+    for name, value in kwargs.items():
+        known = name
+        if name not in parameters:
+            first = (next(iter(parameters)),) if name in FIRST and parameters else ()
+            known = next((n for n in (*first, *OTHER_NAMES.get(name, ())) if n in parameters and n not in kwargs and n not in out), "")
+        if not known:
+            return None
+        out[known] = value
+    return out if out.keys() != kwargs.keys() else None
+
+
 def _shown(value: object) -> str:
     return repr(value._type) if isinstance(value, Handle) else repr(value) if isinstance(value, int | float) else type(value).__name__
 
@@ -112,13 +136,19 @@ def _explained(
 
 
 def guarded(function: Callable[..., Any], module: str, name: str) -> Callable[..., Any]:
-    """Give a function that says what is wrong with its arguments, and refuses ``out=``; pickled by its public name."""
+    """Give a function that says what is wrong with its arguments, and refuses ``out=``; pickled by its public name.
+
+    An argument may have any name that torch takes for it: a call that fails is looked at for such names.
+    """
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
         except (AttributeError, TypeError, ValueError, IndexError, ZeroDivisionError) as error:
+            others = renamed(function, kwargs) if kwargs and isinstance(error, TypeError) else None
+            if others is not None:
+                return call(*args, **others)
             explained = _explained(error, name, function, args, kwargs)
             if explained is None:
                 raise

@@ -78,6 +78,19 @@ contiguous_format, preserve_format, strided = Marker("contiguous_format"), Marke
 channels_last, channels_last_3d = Marker("channels_last"), Marker("channels_last_3d")
 
 
+RANKS = {"channels_last": 4, "channels_last_3d": 5}
+
+
+def check_memory_format(memory_format: Any, ndim: int) -> None:
+    """Refuse what is no memory format, or none for so many dims. Values are the same in any, so it has no effect."""
+    if memory_format is None:
+        return
+    if not isinstance(memory_format, Marker) or memory_format is strided:
+        raise TypeError(f"argument 'memory_format' must be gt.memory_format, not {type(memory_format).__name__}")
+    if ndim != RANKS.get(memory_format.name, ndim):
+        raise RuntimeError(f"required rank {RANKS[memory_format.name]} tensor to use {memory_format.name} format")
+
+
 def check_options(
     name: str,
     device_: Any = None,

@@ -28,7 +28,9 @@ class Generator:
         return device("cpu")
 
     def manual_seed(self, seed: int) -> Generator:
-        """Start again from ``seed``."""
+        """Start again from ``seed``. Errors: ValueError outside -2**63 to 2**64 - 1."""
+        if not -(2**63) <= int(seed) < 2**64:
+            raise ValueError(f"Overflow when unpacking long long: a seed has 64 bits, got {seed}")
         self._seed = (int(seed) + 2**63) % 2**64 - 2**63
         self._stream = 0
         return self

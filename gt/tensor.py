@@ -20,7 +20,7 @@ import numpy as np
 from gt import legacy
 from gt.autocasting import CPU, CUDA, autocasting
 from gt.autograd.gradients import backward, register_hook, register_post_accumulate_grad_hook, retain_grad
-from gt.devices import check_options, device
+from gt.devices import check_memory_format, check_options, device
 from gt.devices import strided as dense
 from gt.functions import (
     arrange,
@@ -199,13 +199,13 @@ class Tensor(Handle):
         shape.reshape, shape.view, shape.view_as, shape.reshape_as, shape.flatten, shape.ravel, shape.unflatten,
     )  # fmt: skip
     permute, transpose, swapaxes, swapdims, t, movedim = (
-        shape.permute, shape.transpose, shape.transpose, shape.transpose, shape.t, shape.movedim,
+        shape.permute, shape.transpose, shape.swapaxes, shape.transpose, shape.t, shape.movedim,
     )  # fmt: skip
     squeeze, unsqueeze, expand, expand_as, broadcast_to = (
         shape.squeeze, shape.unsqueeze, shape.expand, shape.expand_as, shape.broadcast_to,
     )  # fmt: skip
-    repeat, tile, repeat_interleave, narrow, select, split, chunk, unbind = (
-        shape.repeat, shape.tile, arrange.repeat_interleave, shape.narrow, shape.select, shape.split, shape.chunk, shape.unbind,
+    repeat, tile, repeat_interleave, narrow, select, chunk, unbind = (
+        shape.repeat, shape.tile, arrange.repeat_interleave, shape.narrow, shape.select, shape.chunk, shape.unbind,
     )  # fmt: skip
     moveaxis, ndimension, narrow_copy, cross = shape.moveaxis, Handle.dim, strided.narrow_copy, matrices.cross
     stft, istft, ormqr = spectrogram.stft, spectrogram.istft, factorization.ormqr
@@ -297,6 +297,10 @@ class Tensor(Handle):
         solving.cholesky_inverse, solving.cholesky_solve, solving.triangular_solve, norms.old_norm, factorization.svd_, factorization.qr_,
     )  # fmt: skip
     multinomial = draw.multinomial
+
+    def split(self, split_size: Any, dim: builtins.int = 0) -> tuple[Tensor, ...]:
+        """Cut into pieces of one size (the last may be smaller) or of the given sizes. Views."""
+        return shape.split(self, split_size, dim)
 
     def lu(self, pivot: bool = True, get_infos: bool = False) -> Any:
         """Give L and U in one matrix, and pivots: torch's old form."""
@@ -573,9 +577,9 @@ class Tensor(Handle):
     __iand__, __ior__, __ixor__ = map(_inplace, (pointwise.bitwise_and, pointwise.bitwise_or, pointwise.bitwise_xor))
     __ilshift__, __irshift__ = bitwise_left_shift_, bitwise_right_shift_
 
-    def copy_(self, src: Any, non_blocking: bool = False) -> Self:
-        """Overwrite with ``src``, which broadcasts and is converted to this dtype."""
-        return self._assign(_attached(self, gathering.fit(src, self)))
+    def copy_(self, other: Any, non_blocking: bool = False) -> Self:
+        """Overwrite with ``other``, which broadcasts and is converted to this dtype."""
+        return self._assign(_attached(self, gathering.fit(other, self)))
 
     def fill_(self, value: Any) -> Self:
         """Overwrite every element with one value."""
@@ -612,20 +616,22 @@ class Tensor(Handle):
         copy: bool = False,
         non_blocking: bool = False,
         memory_format: Any = None,
+        other: Any = None,
     ) -> Tensor:
-        """Convert the dtype. A device is accepted and ignored: placement is the signals' matter."""
+        """Convert the dtype, to that of ``other`` if given. A device is accepted and ignored: placement is the signals' matter."""
         flags = [a for a in args if isinstance(a, builtins.bool)]
-        for a in args:
+        for a in args if other is None else (*args, other):
             if isinstance(a, Handle):
                 dtype = a.dtype
             elif (
                 isinstance(a, DType)
                 or (isinstance(a, str) and a in DType.by_name)
-                or a in (builtins.bool, builtins.int, builtins.float)
+                or a in (builtins.bool, builtins.int, builtins.float, complex)
             ):
                 dtype = a
             elif isinstance(a, str):
                 check_options("to", a)
+        check_memory_format(memory_format, self.ndim)
         out = promote.cast(self, dtype_of(dtype)) if dtype is not None else self
         copy = copy or flags[1:2] == [True]
         return out.clone() if copy and out is self else out

@@ -191,7 +191,7 @@ def from_dlpack(ext_tensor: Any) -> Tensor:
 
 
 def full(
-    size: int | Sequence[int], fill_value: Any, *, dtype: DTypeLike = None, layout: Any = None, device: Any = None,
+    size: Sequence[int], fill_value: Any, *, dtype: DTypeLike = None, layout: Any = None, device: Any = None,
     requires_grad: bool = False, pin_memory: bool = False, out: Any = None, memory_format: Any = None,
 ) -> Tensor:  # fmt: skip
     """Make a tensor of one value everywhere."""
@@ -199,7 +199,9 @@ def full(
     if isinstance(fill_value, Handle):
         fill_value = fill_value.item()
     own = dtype_of(dtype) if dtype is not None else scalar_dtype(fill_value)
-    shape = ints((size,)) if not isinstance(size, int) else (size,)
+    if isinstance(size, int):
+        raise TypeError("full(): argument 'size' (position 1) must be tuple of ints, not int")
+    shape = ints((size,))
     if own.kind == "c":
         check_shape(shape)
         check_fits(fill_value, own)

@@ -191,8 +191,9 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, g
 # -- methods that overwrite a tensor
 
 
-def uniform_(input: Tensor, low: float = 0.0, high: float = 1.0, *, generator: Generator | None = None) -> Tensor:
-    """Overwrite with draws from [low, high)."""
+def uniform_(input: Tensor, from_: float = 0.0, to: float = 1.0, *, generator: Generator | None = None) -> Tensor:
+    """Overwrite with draws from [from_, to)."""
+    low, high = from_, to
     if low > high:
         raise CallError(f"uniform_ expects to return a [from, to) range, but found from={low} > to={high}")
     drawn = rand(input._type.shape, dtype=input.dtype, generator=generator)  # as fine as the dtype: never rounded up to high
@@ -252,9 +253,9 @@ def _overwritten(name: str, input: Tensor, transform: Callable[[Tensor], Tensor]
     return input._assign(cast(transform(u), input.dtype))
 
 
-def random_(input: Tensor, low: int = 0, high: int | None = None, *, generator: Generator | None = None) -> Tensor:
-    """Overwrite with whole numbers: of all that the dtype tells apart, below ``low`` if it stands alone, else from ``low`` on."""
-    own = input.dtype
+def random_(input: Tensor, from_: int = 0, to: int | None = None, *, generator: Generator | None = None) -> Tensor:
+    """Overwrite with whole numbers: of all that the dtype tells apart, below ``from_`` if it stands alone, else from it on."""
+    own, low, high = input.dtype, from_, to
     first, last = (0, low) if high is None and low else (low, high)
     if last is None:
         fine = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gt.functions.create import tensor, zeros
+from gt.functions.create import zeros
 from gt.functions.promote import cast, check_fits, is_number, operand, refuse
 from gt.functions.shape import EXPAND, RESHAPE, reshape
 from gt.handle import Handle
@@ -27,8 +27,10 @@ def fit(value: Any, like: Tensor, shape: tuple[int, ...] | None = None) -> Any:
     if is_number(value):
         check_fits(value, like._type.dtype)
         source = record(OPS["copy"], (operand(value, like._type.dtype),))
+    elif isinstance(value, Handle):
+        source = cast(value, like._type.dtype)
     else:
-        source = cast(value if isinstance(value, Handle) else tensor(value), like._type.dtype)
+        raise TypeError(f"can't assign a {type(value).__name__} to a gt.{scalar_type(like._type.dtype)}Tensor: use gt.tensor(...)")
     own = source._type.shape
     if own == target:
         return source

@@ -13,7 +13,7 @@ import numpy as np
 
 from gt.functions.create import from_numpy, full, tensor, zeros
 from gt.functions.gathering import fit, wrapped
-from gt.functions.promote import C_NAMES, c_name, cast, is_number, operand, scalar_dtype
+from gt.functions.promote import C_NAMES, c_name, cast, check_fits, is_number, operand, scalar_dtype
 from gt.functions.shape import RESHAPE, SLICE, reshape, stack
 from gt.handle import Handle, take_view
 from gt.ir.ops import OPS
@@ -93,7 +93,12 @@ def _basic(input: Tensor, key: Any) -> tuple[Tensor, list[tuple[int, Tensor]]]:
 
 def _items(input: Tensor, key: Any) -> list[Any]:
     """Normalise an index expression to one item for each dim, with ``...`` spelled out."""
-    raw = list(key) if isinstance(key, tuple) or _names_dims(key) else [key]
+    raw = list(key) if isinstance(key, tuple) else [key]
+    if _names_dims(key):
+        raw = list(key)
+        warnings.warn(
+            "Using a non-tuple sequence for multidimensional indexing is deprecated; use x[tuple(seq)] instead of x[seq].", stacklevel=4
+        )
     items: list[Any] = []
     for item in raw:
         if isinstance(item, bool | np.bool_):
@@ -210,19 +215,18 @@ def index_put(input: Tensor, indices: Any, values: Tensor, accumulate: bool = Fa
 
 
 def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
-    """Write ``value`` where ``mask`` holds."""
+    """Write ``value`` where ``mask`` holds; into integers without its fraction."""
     if mask.dtype is not bool_:
         raise CallError("masked_fill_ only supports boolean masks, but got mask with dtype " + c_name(mask.dtype))
     if isinstance(value, Handle) and value.ndim:
         raise CallError(
             f"masked_fill_ only supports a 0-dimensional value tensor, but got tensor with {value.ndim} dimension(s)."
         )
-    own = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3}
     given = value.dtype if isinstance(value, Handle) else scalar_dtype(value)
-    if own[given.kind] > max(own[input.dtype.kind], 1) and not (
-        given.kind == "f" and is_number(value) and float(value).is_integer()
-    ):
-        raise CallError(f"value cannot be converted to type {C_NAMES[input.dtype.name]} without overflow")
+    if given.kind == "c" and input.dtype.kind != "c":
+        raise CallError(f"value cannot be converted to type {C_NAMES.get(input.dtype.name, 'bool')} without overflow")
+    if is_number(value):
+        check_fits(value, input._type.dtype)
     number = operand(value, input._type.dtype) if is_number(value) else cast(value, input._type.dtype)
     return record(OPS["where"], (mask, number, input))
 

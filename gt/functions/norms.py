@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gt.functions.factorization import svdvals
 from gt.functions.pointwise import abs as abs_
 from gt.functions.pointwise import where
-from gt.functions.promote import broadcast, cast
+from gt.functions.promote import cast
 from gt.functions.reduce import amax, amin, sum
 from gt.functions.shape import movedim, reshape, unsqueeze
 from gt.ir.ops import OPS
@@ -139,8 +139,7 @@ def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str = "use_mm_fo
 
 def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:
     """Give the p-norm of the difference."""
-    from_pair = broadcast(input, other)
-    return power_norm(reshape(from_pair[0] - from_pair[1], -1), p, (0,), False)
+    return power_norm(reshape(input - other, -1), p, (0,), False)
 
 
 def power_norm(x: Tensor, p: float, dims: tuple[int, ...], keepdim: bool) -> Tensor:

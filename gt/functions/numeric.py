@@ -83,8 +83,11 @@ def logaddexp(input: Tensor, other: Tensor) -> Tensor:
 def logaddexp2(input: Tensor, other: Tensor) -> Tensor:
     """Give log2(2**input + 2**other) without overflow."""
     need_tensor("logaddexp2", input=input, other=other)
+    a, b = promoted(input, other)
+    if a._type.dtype.kind not in "fc":
+        raise CallError(f"\"logaddexp2\" not implemented for '{scalar_type(a._type.dtype)}'")
     ln2 = math.log(2)
-    return logaddexp(input * ln2, other * ln2) / ln2
+    return logaddexp(a * ln2, b * ln2) / ln2
 
 
 def gcd(input: Tensor, other: Tensor) -> Tensor:
@@ -376,12 +379,8 @@ def allclose(input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-
 
 
 def equal(input: Tensor, other: Tensor) -> bool:
-    """Say whether shapes and all elements are equal. Flushes."""
+    """Say whether shapes and all elements are equal, whatever the dtypes. Flushes."""
     need_tensor("equal", input=input, other=other)
-    if input._type.dtype is not other._type.dtype:
-        raise CallError(
-            f"Expected object of data type {input._type.dtype!r} but got data type {other._type.dtype!r}"
-        )
     if input._type.shape != other._type.shape:
         return False
     same = eq(input, other)

@@ -37,15 +37,24 @@ MAXIMUM, MINIMUM, CLAMP_MIN, CLAMP_MAX = OPS["maximum"], OPS["minimum"], OPS["cl
 
 def add(input: Tensor, other: Tensor | Scalar, *, alpha: Scalar = 1) -> Tensor:
     """Add, elementwise with broadcasting: ``input + alpha * other``."""
+    if alpha is True or alpha is False:
+        _check_alpha(input, other)
     return binary(ADD, input, other if alpha == 1 else mul(other, alpha))  # type: ignore[arg-type]
 
 
 def sub(input: Tensor, other: Tensor | Scalar, *, alpha: Scalar = 1) -> Tensor:
     """Subtract, elementwise with broadcasting: ``input - alpha * other``."""
     for t in (input, other):
-        if isinstance(t, Handle) and t._type.dtype.kind == "b":
+        if t is True or t is False or (isinstance(t, Handle) and t._type.dtype.kind == "b"):
             raise _no_difference(input, other)
+    if alpha is True or alpha is False:
+        _check_alpha(input, other)
     return binary(SUB, input, other if alpha == 1 else mul(other, alpha))  # type: ignore[arg-type]
+
+
+def _check_alpha(*given: Any) -> None:
+    if not all(isinstance(t, bool) or (isinstance(t, Handle) and t._type.dtype.kind == "b") for t in given):
+        raise CallError("Boolean alpha only supported for Boolean results.")
 
 
 def _no_difference(*given: Any) -> RuntimeError:

@@ -12,7 +12,19 @@ from gt.functions.promote import binary, cast, floated, operand
 from gt.functions.shape import narrow, squeeze
 from gt.handle import Handle
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, DType, EmptyError, KindError, dtype_of, int64, normalize_dim, normalize_dims, scalar_type
+from gt.ir.types import (
+    CallError,
+    DType,
+    EmptyError,
+    KindError,
+    bool_,
+    dtype_of,
+    int64,
+    normalize_dim,
+    normalize_dims,
+    scalar_type,
+    uint8,
+)
 from gt.trace import record
 
 if TYPE_CHECKING:
@@ -91,17 +103,19 @@ def amin(
 
 
 def max(
-    input: Tensor, dim: Any = None, keepdim: bool = False, *, axis: int | None = None, keepdims: bool | None = None
-) -> Any:
+    input: Tensor, dim: Any = None, keepdim: bool = False, *, other: Tensor | None = None, axis: int | None = None,
+    keepdims: bool | None = None,
+) -> Any:  # fmt: skip
     """Give the largest of all elements; with ``dim``, (values, indices); with a tensor, ``maximum``."""
-    return _extreme("max", input, dim, keepdim, axis, keepdims)
+    return _extreme("max", input, dim if other is None else other, keepdim, axis, keepdims)
 
 
 def min(
-    input: Tensor, dim: Any = None, keepdim: bool = False, *, axis: int | None = None, keepdims: bool | None = None
-) -> Any:
+    input: Tensor, dim: Any = None, keepdim: bool = False, *, other: Tensor | None = None, axis: int | None = None,
+    keepdims: bool | None = None,
+) -> Any:  # fmt: skip
     """Give the smallest of all elements; with ``dim``, (values, indices); with a tensor, ``minimum``."""
-    return _extreme("min", input, dim, keepdim, axis, keepdims)
+    return _extreme("min", input, dim if other is None else other, keepdim, axis, keepdims)
 
 
 def _extreme(name: str, input: Tensor, dim: Any, keepdim: bool, axis: int | None, keepdims: bool | None) -> Any:
@@ -134,12 +148,19 @@ def _refuse_empty(name: str, input: Tensor) -> None:
 
 def argmax(input: Tensor, dim: int | None = None, keepdim: bool = False, *, axis: int | None = None) -> Tensor:
     """Give the index of the largest (the first of equals), in the whole tensor or along ``dim``. Dtypes: int64."""
+    _refuse_bool("argmax(): does not support bool input", input)
     return _arg("argmax", input, dim if axis is None else axis, keepdim)
 
 
 def argmin(input: Tensor, dim: int | None = None, keepdim: bool = False, *, axis: int | None = None) -> Tensor:
     """Give the index of the smallest (the first of equals), in the whole tensor or along ``dim``. Dtypes: int64."""
+    _refuse_bool("argmin(): does not support bool input", input)
     return _arg("argmin", input, dim if axis is None else axis, keepdim)
+
+
+def _refuse_bool(text: str, input: Tensor) -> None:
+    if input._type.dtype is bool_:
+        raise CallError(f"{text}: use x.int()")
 
 
 def _arg(name: str, input: Tensor, dim: int | None, keepdim: bool) -> Tensor:
@@ -157,15 +178,23 @@ def _arg(name: str, input: Tensor, dim: int | None, keepdim: bool) -> Tensor:
 def any(
     input: Tensor, dim: Dims = None, keepdim: bool = False, *, axis: Dims = None, keepdims: bool | None = None
 ) -> Tensor:
-    """Say whether any element is true over dims (all if None)."""
-    return record(OPS["any"], (to_bool(input),), _attrs(_dims(input, dim, axis), keepdim, keepdims))
+    """Say whether any element is true over dims (all if None, none if empty). Dtypes: uint8 of uint8, else bool."""
+    return _truth("any", input, dim if axis is None else axis, keepdim if keepdims is None else keepdims)
 
 
 def all(
     input: Tensor, dim: Dims = None, keepdim: bool = False, *, axis: Dims = None, keepdims: bool | None = None
 ) -> Tensor:
-    """Say whether all elements are true over dims (all if None)."""
-    return record(OPS["all"], (to_bool(input),), _attrs(_dims(input, dim, axis), keepdim, keepdims))
+    """Say whether all elements are true over dims (all if None, none if empty). Dtypes: uint8 of uint8, else bool."""
+    return _truth("all", input, dim if axis is None else axis, keepdim if keepdims is None else keepdims)
+
+
+def _truth(name: str, input: Tensor, dim: Dims, keepdim: bool) -> Tensor:
+    dims = _dims(input, dim, None)
+    found = to_bool(input)
+    if dims and (dim is None or isinstance(dim, int) or len(dim)):
+        found = record(OPS[name], (found,), _attrs(dims, keepdim, None))
+    return cast(found, uint8) if input._type.dtype is uint8 else found
 
 
 def var(
@@ -251,7 +280,7 @@ def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = 
     """Sort along ``dim``; NaN counts as the largest; equal elements keep their order."""
     d = normalize_dim(dim, input.ndim)
     if not input.ndim:
-        return ValuesIndices(input.clone(), argmax(input))
+        return ValuesIndices(input.clone(), _arg("argmax", input, None, False))
     return ValuesIndices(*record(OPS["sort"], (input,), (("dim", d), ("descending", bool(descending)))))
 
 
@@ -261,7 +290,8 @@ def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool
 
 
 def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> ValuesIndices:
-    """Give the ``k`` largest (or smallest) along ``dim``, in order."""
+    """Give the ``k`` largest (or smallest) along ``dim``, in order. Dtypes: all but bool."""
+    _refuse_bool("topk does not support bool dtypes", input)
     d = normalize_dim(dim, input.ndim)
     size = input._type.shape[d] if input.ndim else 1
     if not 0 <= k <= size:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gt.functions.promote import cast, floated
 from gt.functions.reduce import ValuesIndices, sum
-from gt.functions.shape import has_dim, narrow, reshape
+from gt.functions.shape import has_dim, narrow, reshape, select
 from gt.handle import Handle
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, Scalar, bool_, normalize_dim, normalize_dims
@@ -79,6 +79,7 @@ def _cat(parts: Sequence[Any], dim: int) -> Any:
 def cumulative_trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Scalar = 1, dim: int = -1) -> Tensor:
     """Give the running integral by the trapezoid rule."""
     has_dim(dim, y)
+    _refuse_bools("cumulative_trapezoid", y=y, x=x)
     pieces = _trapezoids(y, x, dx, dim)
     return pieces.cumsum(normalize_dim(dim, y.ndim))
 
@@ -88,7 +89,16 @@ def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Scalar = 1, dim: int = 
     d = has_dim(dim, y)
     if y._type.shape[d] == 0:
         return sum(y, d) * 1.0 if y.dtype.kind in "fc" else sum(floated(y), d)
+    _refuse_bools("trapezoid", y=y, x=x)
+    if x is None:  # all but half of the ends: sums of small integers do not overflow
+        return (sum(y, d) - (select(y, d, 0) + select(y, d, -1)) * 0.5) * dx
     return sum(_trapezoids(y, x, dx, dim), d)
+
+
+def _refuse_bools(name: str, **given: Tensor | None) -> None:
+    for argument, t in given.items():
+        if t is not None and t._type.dtype is bool_:
+            raise CallError(f"{name}: received a bool input for `{argument}`, but bool is not supported")
 
 
 trapz = trapezoid

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from gt.devices import check_memory_format
 from gt.functions.promote import cast
 from gt.handle import Handle, take_view
 from gt.ir.graph import Attrs
@@ -75,8 +76,10 @@ def reshape(input: Tensor, *args: Any, shape: Any = None) -> Tensor:
     return take_view(input, RESHAPE, attrs)
 
 
-def view(input: Tensor, *shape: Any) -> Tensor:
+def view(input: Tensor, *shape: Any, size: Any = None) -> Tensor:
     """Give the elements in another shape, sharing memory. Errors: RuntimeError if that needs a copy."""
+    if size is not None:
+        shape = (size,)
     if len(shape) == 1 and not isinstance(shape[0], int | tuple | list) and not hasattr(shape[0], "__index__"):
         raise NotImplementedError("view(dtype) is not supported: it depends on how elements lie in memory")
     target = infer_shape(ints(shape), input.numel())
@@ -162,7 +165,12 @@ def _exchange(ndim: int, dim0: int, dim1: int) -> Attrs:
     return (("dims", tuple(order)),)
 
 
-swapaxes = swapdims = transpose
+def swapaxes(input: Tensor, axis0: int, axis1: int) -> Tensor:
+    """Exchange two dims. A view."""
+    return transpose(input, axis0, axis1)
+
+
+swapdims = transpose
 
 
 def t(input: Tensor) -> Tensor:
@@ -213,9 +221,9 @@ def unsqueeze(input: Tensor, dim: int) -> Tensor:
     return take_view(input, RESHAPE, (("shape", (*s[:d], 1, *s[d:])),))
 
 
-def expand(input: Tensor, *sizes: Any, implicit: bool = False) -> Tensor:
+def expand(input: Tensor, *sizes: Any, size: Any = None, implicit: bool = False) -> Tensor:
     """Repeat size-1 dims without copying; -1 keeps a size. A view."""
-    target, s = ints(sizes), input._type.shape
+    target, s = ints(sizes if size is None else (size,)), input._type.shape
     if len(target) < len(s):
         raise CallError(
             f"expand(gt.{scalar_type(input.dtype)}Tensor{{{list(s)}}}, size={list(target)}): the number of sizes provided ({len(target)}) must be "
@@ -223,20 +231,22 @@ def expand(input: Tensor, *sizes: Any, implicit: bool = False) -> Tensor:
         )
     lead = len(target) - len(s)
     out = []
-    for d, size in enumerate(target):
+    for d, wanted in enumerate(target):
         own = s[d - lead] if d >= lead else None
-        if size == -1:
+        if wanted == -1:
             if own is None:
                 raise CallError(
                     f"The expanded size of the tensor (-1) isn't allowed in a leading, non-existing dimension {d}"
                 )
-            size = own
-        elif own is not None and own not in (1, size):
+            wanted = own
+        elif own is not None and own not in (1, wanted):
             raise ShapeError(
-                f"The expanded size of the tensor ({size}) must match the existing size ({own}) at non-singleton dimension {d}.  "
+                f"The expanded size of the tensor ({wanted}) must match the existing size ({own}) at non-singleton dimension {d}.  "
                 f"Target sizes: {list(target)}.  Tensor sizes: {list(s)}"
             )
-        out.append(size)
+        out.append(wanted)
+    if out == [1] * lead + list(s):  # nothing is repeated, so it can be written to
+        return take_view(input, RESHAPE, (("shape", tuple(out)),))
     return take_view(input, EXPAND, (("shape", tuple(out)),))
 
 
@@ -244,14 +254,14 @@ def expand_as(input: Tensor, other: Tensor) -> Tensor:
     return expand(input, other._type.shape)
 
 
-def broadcast_to(input: Tensor, shape: Sequence[int]) -> Tensor:
-    """Give a view of ``input`` repeated to ``shape``."""
-    return expand(input, tuple(shape))
+def broadcast_to(input: Tensor, size: Sequence[int]) -> Tensor:
+    """Give a view of ``input`` repeated to ``size``."""
+    return expand(input, tuple(size))
 
 
-def repeat(input: Tensor, *sizes: Any) -> Tensor:
+def repeat(input: Tensor, *sizes: Any, repeats: Any = None) -> Tensor:
     """Tile: repeat the whole tensor along each dim."""
-    times = ints(sizes)
+    times = ints(sizes if repeats is None else (repeats,))
     if len(times) < input.ndim:
         raise CallError("Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor")
     s = (1,) * (len(times) - input.ndim) + input._type.shape
@@ -356,8 +366,9 @@ def select(input: Tensor, dim: int, index: int) -> Tensor:
     return squeeze(slice_dim(input, d, index, index + 1), d)
 
 
-def split(input: Tensor, split_size_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
+def split(tensor: Tensor, split_size_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
     """Cut into pieces of one size (the last may be smaller) or of the given sizes. Views."""
+    input = tensor
     d = normalize_dim(dim, input.ndim)
     if not input.ndim:
         raise CallError("split expects at least a 1-dimensional tensor")
@@ -432,11 +443,13 @@ def roll(input: Tensor, shifts: int | Sequence[int], dims: int | Sequence[int] |
     return record(OPS["roll"], (input,), (("shifts", by), ("dims", tuple(normalize_dim(d, input.ndim) for d in along))))
 
 
-def clone(input: Tensor) -> Tensor:
-    """Give the same values in memory of their own; gradients pass."""
+def clone(input: Tensor, *, memory_format: Any = None) -> Tensor:
+    """Give the same values in memory of their own; gradients pass. ``memory_format``: accepted, without effect."""
+    check_memory_format(memory_format, input.ndim)
     return record(OPS["copy"], (input,))
 
 
-def contiguous(input: Tensor) -> Tensor:
-    """Give the tensor itself if its elements lie in row-major order, else a copy."""
+def contiguous(input: Tensor, memory_format: Any = None) -> Tensor:
+    """Give the tensor itself if its elements lie in row-major order, else a copy. ``memory_format``: accepted, without effect."""
+    check_memory_format(memory_format, input.ndim)
     return input if input.is_contiguous() else clone(input)

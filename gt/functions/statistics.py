@@ -85,8 +85,14 @@ def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> 
 # -- order statistics
 
 
+def _refuse_bool(name: str, input: Tensor) -> None:
+    if input._type.dtype is bool_:
+        raise CallError(f"\"{name}\" not implemented for 'Bool': use x.int()")
+
+
 def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> ValuesIndices:
-    """Give the k-th smallest along ``dim``, counting from 1, and where it is."""
+    """Give the k-th smallest along ``dim``, counting from 1, and where it is. Dtypes: all but bool."""
+    _refuse_bool("kthvalue", input)
     d = normalize_dim(dim, input.ndim)
     size = input._type.shape[d] if input.ndim else 1
     if input.ndim and size == 0:
@@ -115,6 +121,7 @@ def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False) -> A
 
 def _median(name: str, input: Tensor, dim: int | None, keepdim: bool) -> Any:
     real_only(name, input)
+    _refuse_bool(name, input)
     if dim is None:
         if input.numel() == 0:
             return (

@@ -372,7 +372,7 @@ class Module(StateMixin):
         for a in args:
             if isinstance(a, Handle):
                 dtype = a.dtype
-            elif isinstance(a, DType):
+            elif isinstance(a, DType) or a in (float, complex, int, bool):
                 dtype = a
         if dtype is None:
             return self

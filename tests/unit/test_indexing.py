@@ -114,7 +114,7 @@ def by_key(module: Any, source: str, way: str) -> Any:
     return x.tolist()
 
 
-@pytest.mark.filterwarnings("ignore:indexing with dtype torch.uint8")
+@pytest.mark.filterwarnings("ignore:indexing with dtype torch.uint8", "ignore:Using a non-tuple")
 @pytest.mark.parametrize("source", LISTS)
 def test_lists_that_stand_for_tuples_and_byte_masks(source: str) -> None:
     for way in ("read", "a number", "values"):

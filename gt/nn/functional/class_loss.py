@@ -8,7 +8,7 @@ from gt.autocasting import autocasting
 from gt.functions import pointwise, reduce
 from gt.functions.promote import cast
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, ShapeError, int64, scalar_type
+from gt.ir.types import CallError, ShapeError, int64, scalar_type, uint8
 from gt.nn.functional.activation import logsigmoid
 from gt.nn.functional.linear import linear
 from gt.nn.functional.loss import legacy, reduced
@@ -38,9 +38,9 @@ def _check_classes(input: Tensor, target: Tensor, weight: Tensor | None) -> None
         if len(s) > 2:
             raise CallError(f"Expected target size {list(wanted)}, got {list(t)}")
         raise CallError("0D or 1D target tensor expected, multi-target not supported")
-    if target.dtype.kind not in "ui":
+    if target.dtype not in (int64, uint8):
         raise CallError(
-            f"expected target dtype to be Long or Byte, but got {scalar_type(target.dtype)}: class indices must be integers"
+            f"expected target dtype to be Long or Byte, but got {scalar_type(target.dtype)}: use target.long()"
         )
     classes = s[1] if len(s) > 1 else s[0]
     if weight is not None and weight.dtype is not input.dtype:
@@ -157,6 +157,8 @@ def multi_margin_loss(
             f"multi_margin_loss: The target tensor should be 1-D with size equal to the batch. Expected target size [{size}], but got "
             f"{list(target._type.shape)}"
         )
+    if target.dtype is not int64:
+        raise CallError(f"expected scalar type Long but found {scalar_type(target.dtype)}: use target.long()")
     x, t = (input, target) if batched else (input.reshape(1, -1), target.reshape(1))
     classes = x._type.shape[1]
     own = x.gather(1, cast(t, int64).unsqueeze(1))
