@@ -16,7 +16,8 @@ from gt.arguments import renamed
 
 # accepted where they mean something and documented as without effect or refused elsewhere
 OPTIONS = frozenset(
-    ["out", "layout", "pin_memory", "names", "implicit", "generator", "device", "dtype", "memory_format", "requires_grad", "non_blocking", "out_dtype", "cudnn_enable", "cudnn_enabled"]
+    ["out", "layout", "pin_memory", "names", "implicit", "generator", "device"]
+    + ["dtype", "memory_format", "requires_grad", "non_blocking", "out_dtype", "cudnn_enable", "cudnn_enabled"]
 )
 SCALARS = frozenset({"eq", "ne"})  # their schemas for Python numbers name the operands a and b
 PICKLE = frozenset(["pickle_module", "pickle_protocol", "mmap", "_use_new_zipfile_serialization", "_disable_byteorder_record"])
