@@ -27,13 +27,7 @@ RESHAPE, PERMUTE, EXPAND, SLICE = OPS["reshape"], OPS["permute"], OPS["expand"],
 
 def ints(args: tuple[Any, ...]) -> tuple[int, ...]:
     """Take ``f(2, 3)`` and ``f((2, 3))`` alike."""
-    if (
-        len(args) == 1
-        and not isinstance(args[0], int)
-        and not hasattr(args[0], "__index__")
-        or len(args) == 1
-        and isinstance(args[0], tuple | list)
-    ):
+    if len(args) == 1 and (isinstance(args[0], tuple | list) or not hasattr(args[0], "__index__")):
         if not hasattr(args[0], "__iter__"):
             raise TypeError(f"expected sizes and dims to be ints, got {type(args[0]).__name__}")
         args = tuple(args[0])
