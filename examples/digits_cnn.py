@@ -6,13 +6,18 @@
 """
 
 import argparse
+import sys
 
 import numpy as np
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
 
 import gt
 from gt import nn
+
+try:
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+except ModuleNotFoundError:
+    sys.exit("the data is not installed: pip install scikit-learn")
 
 
 class Net(nn.Module):
