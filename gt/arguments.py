@@ -55,6 +55,7 @@ OTHER_NAMES: dict[str, tuple[str, ...]] = {  # other names that torch takes for 
     "tensor_indices_or_sections": ("indices_or_sections",), "test_element": ("test_elements",), "train": ("training",), "x2": ("other",),
 }  # fmt: skip
 # What Python itself says of a dim that is not there, and of a value of another class.
+UNKNOWN_NAME = re.compile(r"got an unexpected keyword argument '(\w+)'")
 NO_SUCH_DIM = re.compile(r"(tuple|list) index out of range|values to unpack|by zero")
 WRONG_CLASS = re.compile(
     r"object has no attribute|not supported between instances|unsupported operand type|bad operand type|object is not (iterable|subscriptable)|"
@@ -77,7 +78,7 @@ def _fault(name: str, function: Callable[..., Any], args: tuple[Any, ...], kwarg
     try:
         bound = inspect.signature(function).bind(*args, **kwargs)
     except TypeError as error:
-        return f"{name}(): {error}"
+        return f"{name}() {error}" if UNKNOWN_NAME.search(str(error)) else f"{name}(): {error}"
     for at, parameter in enumerate(bound.signature.parameters.values(), 1):
         wanted = _wanted(parameter.annotation)
         if parameter.name not in bound.arguments or wanted is None:
@@ -89,6 +90,9 @@ def _fault(name: str, function: Callable[..., Any], args: tuple[Any, ...], kwarg
             if bad is not None:
                 return f"{name}(): expected {wanted[1]} as element {bad} in argument {at - 1}, but got {type(given[bad]).__name__}"
         elif not any(allows(value) for allows in wanted[0]):
+            if wanted[1] == "tuple of Tensors" and isinstance(value, list | tuple):
+                bad = next((i for i, v in enumerate(value) if not isinstance(v, Handle)), 0)
+                return f"expected Tensor as element {bad} in argument {at - 1}, but got {type(value[bad]).__name__}"
             place = f" (position {at})" if at <= len(args) else ""
             return f"{name}(): argument '{parameter.name}'{place} must be {wanted[1]}, not {type(value).__name__}"
     return None
@@ -128,6 +132,9 @@ def _explained(
     fault = _fault(name, function, args, kwargs)
     if fault is not None:
         return TypeError, fault
+    unknown = UNKNOWN_NAME.search(str(error))
+    if unknown and unknown[1] in kwargs:  # an inner function said so, of what it was handed on
+        return TypeError, f"{name}() got an unexpected keyword argument '{unknown[1]}'"
     if WRONG_CLASS.search(str(error)):
         return TypeError, f"{name}() received an invalid combination of arguments - got ({_given(args, kwargs)}): {error}"
     if NO_SUCH_DIM.search(str(error)):

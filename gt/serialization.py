@@ -1,7 +1,7 @@
 """``gt.save`` and ``gt.load``: tensors in safetensors files, which torch and others read too.
 
 Owns: the file's layout: every tensor under its dotted path, the nesting as JSON in the header. Nothing read from a file is
-executed. Next: ``gt.nn.module`` (state dicts).
+executed. Next: ``torch_files`` (what torch.save wrote), ``gt.nn.module`` (state dicts).
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import safetensors
 
+from gt import torch_files
+from gt.devices import check_options
 from gt.functions.create import upload
 from gt.handle import Handle
 from gt.ir.types import DType, dtype_of
@@ -24,15 +26,23 @@ from gt.trace import settle, state
 Plain = bool | int | float | str | None
 _SHORT = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float64", "I64": "int64", "I32": "int32", "I16": "int16"}
 _SHORT |= {"I8": "int8", "U8": "uint8", "BOOL": "bool"}
+ZIP, PICKLE = b"PK\x03\x04", b"\x80"  # how such files begin
 _LONG = {name: short for short, name in _SHORT.items()}
 
 
-def save(obj: Any, f: str | os.PathLike[str] | IO[bytes]) -> None:
-    """Write tensors in nested dicts, lists and tuples, with plain numbers and strings among them, as a safetensors file.
+File = str | os.PathLike[str] | BinaryIO
 
-    ``f``: a path, where the file appears whole or not at all, or an open binary file. Errors: TypeError for what is none of these;
-    nothing is pickled.
+
+def save(obj: Any, f: File) -> None:
+    """Write tensors in nested dicts, lists and tuples, with plain numbers and strings among them, to a safetensors file.
+
+    ``f``: a path, where the file appears whole or not at all, or an open binary file. Errors: TypeError for what is none of these,
+    a module for one: nothing is pickled.
     """
+    if isinstance(obj, Module):
+        raise TypeError(
+            f"gt.save: a {type(obj).__name__} is code as well as data, and nothing is pickled: save its state_dict(), and load it into a new one"
+        )
     tensors: dict[str, Handle] = {}
     tree = _describe(obj, "", tensors)
     if state.trace.code:
@@ -60,8 +70,6 @@ def _describe(obj: Any, path: str, tensors: dict[str, Handle]) -> Any:
         return {"value": obj}
     if isinstance(obj, DType):
         return {"dtype": obj.name}
-    if isinstance(obj, Module):
-        raise TypeError(f"gt.save: a module is code, which no file holds: save its state_dict() ({type(obj).__name__} at {path or 'the top'!r})")
     raise TypeError(f"gt.save: cannot save {type(obj).__name__} at {path or 'the top'!r}: only tensors, numbers, strings and nests of them")
 
 
@@ -113,23 +121,24 @@ def _write_whole(path: Path, data: bytes) -> None:
         os.close(directory)
 
 
-def load(f: str | os.PathLike[str] | IO[bytes], map_location: Any = None, *, weights_only: bool = True) -> Any:
-    """Read what ``save`` wrote; of another safetensors file, a dict of its tensors.
+def load(f: File, map_location: Any = None, *, weights_only: bool | None = None, mmap: bool | None = None) -> Any:
+    """Read what ``save`` or ``torch.save`` wrote; of another safetensors file, a dict of its tensors.
 
-    ``f``: a path or an open binary file. ``map_location`` changes nothing, as placement is what signals say; nor does
-    ``weights_only``, as no file runs code here. Errors: FileNotFoundError; ValueError for what is not a safetensors file.
+    ``f``: a path, or an open binary file, which is read from where it stands. Of ``torch.save``'s files only data is read, as with
+    torch's ``weights_only=True``, whatever ``weights_only`` says. ``map_location`` is accepted and changes nothing: placement is the
+    signals' matter. Errors: FileNotFoundError; ValueError for another file, or one that names classes of other things than data.
     """
-    path = isinstance(f, str | os.PathLike)
-    data, name = (Path(f).read_bytes(), os.fspath(f)) if path else (f.read(), getattr(f, "name", "the file"))  # type: ignore[arg-type,union-attr]
+    if isinstance(map_location, str):
+        check_options("load", map_location)
+    data = Path(f).read_bytes() if isinstance(f, str | os.PathLike) else f.read()
+    name = os.fspath(f) if isinstance(f, str | os.PathLike) else str(getattr(f, "name", "the file"))
+    if data[:4] == ZIP:
+        return torch_files.read(data, name)
     try:
         entries = safetensors.deserialize(data)
     except safetensors.SafetensorError as e:
-        if data[:4] == b"PK\x03\x04" or data[:2] == b"\x80\x02":
-            raise ValueError(
-                f"{name}: written by torch.save, in pickle, which can run code and is never read here. In torch, write its tensors "
-                "with safetensors.torch.save_file(state_dict, path)"
-            ) from None
-        raise ValueError(f"{name}: not a safetensors file ({e})") from None
+        old = "; torch.save of torch before 1.6, perhaps: save it anew" if data[:1] == PICKLE else ""
+        raise ValueError(f"{name}: not a safetensors file ({e}){old}") from None
     tensors = {name: _tensor(info) for name, info in entries}
     header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
     tree = header.get("__metadata__", {}).get("gt")

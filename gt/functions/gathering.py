@@ -30,7 +30,9 @@ def fit(value: Any, like: Tensor, shape: tuple[int, ...] | None = None) -> Any:
     elif isinstance(value, Handle):
         source = cast(value, like._type.dtype)
     else:
-        raise TypeError(f"can't assign a {type(value).__name__} to a gt.{scalar_type(like._type.dtype)}Tensor: use gt.tensor(...)")
+        kind = type(value)
+        name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+        raise TypeError(f"can't assign a {name} to a gt.{scalar_type(like._type.dtype)}Tensor: use gt.tensor(...)")
     own = source._type.shape
     if own == target:
         return source

@@ -115,7 +115,10 @@ def heaviside(input: Tensor, values: Tensor) -> Tensor:
 
 def float_power(input: Tensor | Scalar, exponent: Tensor | Scalar) -> Tensor:
     """Raise to a power in float64 (complex128 for complex)."""
-    both_ = [v for v in (input, exponent)]
+    both_ = (input, exponent)
+    if not any(isinstance(v, Handle) for v in both_):
+        names = ", ".join(type(v).__name__ for v in both_)
+        raise TypeError(f"float_power() received an invalid combination of arguments - got ({names}), but expected one of: a Tensor and a number")
     is_complex = any((v.dtype if isinstance(v, Handle) else scalar_dtype(v)).kind == "c" for v in both_ if isinstance(v, Handle) or is_number(v))
     wide = complex128 if is_complex else float64
     a, b = (cast(v, wide) if isinstance(v, Handle) else v for v in both_)

@@ -16,13 +16,13 @@ from gt.arguments import renamed
 
 # accepted where they mean something and documented as without effect or refused elsewhere
 OPTIONS = frozenset(
-    ["out", "layout", "pin_memory", "names", "implicit", "generator", "device"]
-    + ["dtype", "memory_format", "requires_grad", "non_blocking", "out_dtype", "cudnn_enable", "cudnn_enabled"]
+    ["out", "layout", "pin_memory", "names", "implicit", "generator", "device", "dtype", "memory_format", "requires_grad"]
+    + ["non_blocking", "out_dtype", "cudnn_enable", "cudnn_enabled"]
 )
 SCALARS = frozenset({"eq", "ne"})  # their schemas for Python numbers name the operands a and b
-PICKLE = frozenset(["pickle_module", "pickle_protocol", "mmap", "_use_new_zipfile_serialization", "_disable_byteorder_record"])
+PICKLE = {"pickle_module", "pickle_protocol", "mmap", "_use_new_zipfile_serialization", "_disable_byteorder_record"}
 OTHERS = {"sort": {"reverse"}, "from_dlpack": {"copy"}, "random_": {"from"}, "uniform_": {"from"}}
-OTHERS |= {"copy_": {"src"}, "ormqr": {"input2", "input3"}, "cholesky_solve": {"input2"}, "save": set(PICKLE), "load": set(PICKLE)}
+OTHERS |= {"copy_": {"src"}, "ormqr": {"input2", "input3"}, "cholesky_solve": {"input2"}, "save": PICKLE, "load": PICKLE}
 SPLITS = frozenset({"sections", "indices", "tensor_indices_or_sections"})  # a method's: indices_or_sections in torch's documentation
 SPACES: dict[str, tuple[Any, Any, str]] = {
     "": (gt, torch, ""), "Tensor": (gt.Tensor, torch.Tensor, ""), "nn.functional": (gt.nn.functional, torch.nn.functional, ""),

@@ -1,6 +1,9 @@
 """Saving and loading: round trips, other readers, bad files."""
 
+import collections
 import io
+import pickle
+import zipfile
 
 import numpy as np
 import pytest
@@ -57,17 +60,110 @@ def test_bad_files_and_objects(tmp_path):
     assert [p.name for p in sorted(tmp_path.iterdir())] == ["x", "y"]
 
 
-def test_open_files_are_written_and_read() -> None:
-    file = io.BytesIO()
-    gt.save({"w": gt.arange(3.0)}, file)
-    file.seek(0)
-    assert gt.load(file, map_location="cpu", weights_only=True)["w"].tolist() == [0.0, 1.0, 2.0]
+def through(value):
+    """Give what gt loads of torch's file of a value."""
+    out = io.BytesIO()
+    torch.save(value, out)
+    out.seek(0)
+    return gt.load(out, map_location="cpu", weights_only=True)
 
 
-@pytest.mark.parametrize("zipped", [True, False])
-def test_a_pickle_of_torch_is_refused_with_what_to_do(tmp_path, zipped) -> None:
-    torch.save({"w": torch.ones(2)}, tmp_path / "w.pt", _use_new_zipfile_serialization=zipped)
-    with pytest.raises(ValueError, match=r"w\.pt: written by torch\.save.*safetensors\.torch\.save_file"):
-        gt.load(tmp_path / "w.pt")
-    with pytest.raises(TypeError, match=r"save its state_dict\(\)"):
-        gt.save(gt.nn.Linear(2, 2), tmp_path / "module")
+def test_torchs_files_are_read(tmp_path):
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2))
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(5, 3)).sum().backward()
+    optimizer.step()
+    torch.save({"model": model.state_dict(), "opt": optimizer.state_dict(), "epoch": 3, "name": "x", "best": 0.5}, tmp_path / "c.pt")
+    got = gt.load(tmp_path / "c.pt", map_location=gt.device("cpu"))
+    assert isinstance(got["model"], collections.OrderedDict) and (got["epoch"], got["name"], got["best"]) == (3, "x", 0.5)
+    ours = gt.nn.Sequential(gt.nn.Linear(3, 4), gt.nn.BatchNorm1d(4), gt.nn.Linear(4, 2))
+    ours.load_state_dict(got["model"])
+    other = gt.optim.Adam(ours.parameters(), lr=0.5)
+    other.load_state_dict(got["opt"])
+    for m, o, tensor in ((model, optimizer, torch.tensor), (ours, other, gt.tensor)):
+        o.zero_grad()
+        m.eval()(tensor([[0.1, 0.2, 0.3], [1.0, 2.0, 3.0]])).sum().backward()
+        o.step()
+    for mine, theirs in zip(ours.parameters(), model.parameters(), strict=True):
+        np.testing.assert_allclose(mine.detach().numpy(), theirs.detach().numpy(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [d.name for d in gt.ir.types.DTYPES])
+def test_torchs_tensors_of_every_dtype_and_layout(dtype):
+    x = torch.arange(24).reshape(2, 3, 4).to(getattr(torch, dtype))
+    for t in (x, x.permute(2, 0, 1), x[:, 1:, ::2], x[0, 0, 0], x[:0], x[:1].expand(5, 3, 4)):
+        got = through([t])[0]
+        assert got.dtype is getattr(gt, dtype) and got.tolist() == t.tolist()
+
+
+def test_torchs_other_values():
+    p = torch.nn.Parameter(torch.ones(2))
+    got = through({"p": p, "again": p, "t": (1, None, True, 2**40, 1 + 2j, {3}), "size": torch.Size([2, 3]), "d": torch.float16, 7: []})
+    assert isinstance(got["p"], gt.nn.Parameter) and got["p"].requires_grad and got["again"] is got["p"]
+    assert got["t"] == (1, None, True, 2**40, 1 + 2j, {3}) and got["d"] is gt.float16 and got[7] == []
+    assert isinstance(got["size"], gt.Size) and got["size"] == (2, 3)
+    assert through(torch.ones(1, requires_grad=True)).requires_grad
+
+
+def archive(program, **entries):
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as z:
+        z.writestr("archive/data.pkl", program)
+        for name, content in entries.items():
+            z.writestr(f"archive/data/{name[1:]}", content)
+    return io.BytesIO(out.getvalue())
+
+
+class Evil:
+    def __reduce__(self):
+        return exec, ("raise SystemExit('code of the file ran')",)
+
+
+def stored(dtype, key, numel, offset, size, stride):
+    """Give the program of one tensor."""
+    text = lambda s: b"X" + len(s).to_bytes(4, "little") + s.encode()  # noqa: E731
+    ints = lambda v: b"(" + b"".join(b"J" + n.to_bytes(4, "little", signed=True) for n in v) + b"t"  # noqa: E731
+    pid = b"(" + text("storage") + f"ctorch\n{dtype}\n".encode() + text(key) + text("cpu") + ints([numel])[1:-1] + b"tQ"
+    tail = ints([offset])[1:-1] + ints(size) + ints(stride) + b"\x89Nt"
+    return b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n(" + pid + tail + b"R."
+
+
+def test_nothing_of_a_file_is_run():
+    for value in (Evil(), {"a": [Evil()]}, torch.nn.Linear(2, 2)):
+        with pytest.raises(ValueError, match="to load that would run code"):
+            through(value)
+    for program in (
+        b"\x80\x02cgt.torch_files\nStored\n.", b"\x80\x02cbuiltins\neval\nX\x01\x00\x00\x001\x85R.", pickle.dumps([1], 4), b"\x80\x02}}b.",
+        b"\x80\x02ccollections\nOrderedDict\n}b.", b"\x80\x02ctorch\ndevice\nX\x01\x00\x00\x00x\x85R.",
+        b"\x80\x02X\xff\x00\x00\x00", b"\x80\x02]q\x00h\x00a.", b"\x80\x02ctorch\nSize\n.", b"\x80\x02K\x01)R.", b"", b"\x80\x02",
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match="cannot be loaded"):
+            gt.load(archive(program))
+
+
+def test_a_small_file_does_not_grow():
+    twice = b"]" + b"".join(b"q\x00]h\x00ah\x00a" for _ in range(90))  # 2**90 lists, were each made anew
+    assert len(gt.load(archive(b"\x80\x02" + twice + b"."))) == 2
+
+
+def test_sizes_of_a_file_are_checked():
+    four = np.arange(4, dtype=np.float32).tobytes()
+    assert gt.load(archive(stored("FloatStorage", "0", 4, 1, (3,), (1,)), _0=four)).tolist() == [1, 2, 3]
+    for bad in (
+        ("FloatStorage", "0", 5, 0, (4,), (1,)), ("FloatStorage", "0", 4, 1, (4,), (1,)), ("FloatStorage", "0", 4, 0, (2, 2), (3, 1)),
+        ("FloatStorage", "0", 4, -1, (2,), (1,)), ("FloatStorage", "0", 4, 0, (2,), (-1,)), ("FloatStorage", "1", 4, 0, (2,), (1,)),
+        ("FloatStorage", "0", 4, 0, (2**30, 4), (0, 1)), ("DoubleStorage", "0", 4, 0, (4,), (1,)), ("FloatStorage", "0", 4, 0, (2,), ()),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match="cannot be loaded"):
+            gt.load(archive(stored(*bad), _0=four))
+
+
+def test_open_files():
+    out = io.BytesIO()
+    gt.save({"a": gt.ones(2)}, out)
+    out.seek(0)
+    assert gt.load(out)["a"].tolist() == [1, 1]
+    with pytest.raises(TypeError, match="save its state_dict"):
+        gt.save(gt.nn.Linear(1, 1), out)
+    with pytest.raises(RuntimeError, match="device"):
+        gt.load(io.BytesIO(out.getvalue()), map_location="nowhere")
