@@ -37,9 +37,7 @@ MAXIMUM, MINIMUM, CLAMP_MIN, CLAMP_MAX = OPS["maximum"], OPS["minimum"], OPS["cl
 
 def add(input: Tensor, other: Tensor | Scalar, *, alpha: Scalar = 1) -> Tensor:
     """Add, elementwise with broadcasting: ``input + alpha * other``."""
-    if alpha is True or alpha is False:
-        _check_alpha(input, other)
-    return binary(ADD, input, other if alpha == 1 else mul(other, alpha))  # type: ignore[arg-type]
+    return binary(ADD, input, other if alpha.__class__ is int and alpha == 1 else _scaled(input, other, alpha))
 
 
 def sub(input: Tensor, other: Tensor | Scalar, *, alpha: Scalar = 1) -> Tensor:
@@ -47,14 +45,21 @@ def sub(input: Tensor, other: Tensor | Scalar, *, alpha: Scalar = 1) -> Tensor:
     for t in (input, other):
         if t is True or t is False or (isinstance(t, Handle) and t._type.dtype.kind == "b"):
             raise _no_difference(input, other)
-    if alpha is True or alpha is False:
-        _check_alpha(input, other)
-    return binary(SUB, input, other if alpha == 1 else mul(other, alpha))  # type: ignore[arg-type]
+    return binary(SUB, input, other if alpha.__class__ is int and alpha == 1 else _scaled(input, other, alpha))
 
 
-def _check_alpha(*given: Any) -> None:
-    if not all(isinstance(t, bool) or (isinstance(t, Handle) and t._type.dtype.kind == "b") for t in given):
+def _scaled(input: Any, other: Any, alpha: Scalar) -> Any:
+    """Give ``alpha * other``. Errors: RuntimeError for an alpha that the result's dtype does not hold."""
+    both = (input, other)
+    tensors = [t._type for t in both if isinstance(t, Handle)]
+    kind = result_dtype(tensors, [t for t in both if is_number(t)]).kind if tensors else "c"
+    if isinstance(alpha, bool) and kind != "b":
         raise CallError("Boolean alpha only supported for Boolean results.")
+    if isinstance(alpha, float) and kind not in "fc":
+        raise CallError("For integral input tensors, argument alpha must not be a floating point number.")
+    if isinstance(alpha, complex) and kind != "c":
+        raise CallError("For non-complex input tensors, argument alpha must not be a complex number.")
+    return other if alpha == 1 else mul(other, alpha)
 
 
 def _no_difference(*given: Any) -> RuntimeError:
