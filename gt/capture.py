@@ -25,6 +25,7 @@ from gt.ir.mesh import Sharding
 from gt.ir.signals import SignalConfig
 from gt.ir.types import Scalar, TensorType
 from gt.passes.plan import Cluster, Plan, plan_graph
+from gt.passes.reasons import PlanReasons
 from gt.passes.signal_placement import signal_sharding
 from gt.runtime import env
 from gt.runtime.buffer_reasons import BufferReasons, buffer_reasons, upload_reasons
