@@ -402,5 +402,5 @@ class _Placer:
         self.context.output_shardings = [placement(v) for v in outputs]
         self.context.output_reasons = [self.context.explain(v) for v in outputs]
         placed = replace(self.graph, nodes=tuple(emitted.nodes), outputs=outputs, stage=Stage.SHARDED)
-        self.context.placement_notes = placement_notes(placed, self.context)
+        self.context.placement_notes = placement_notes(self.graph, placed, self.context)
         return placed

@@ -94,9 +94,9 @@ def _clipped(text: str) -> str:
     return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 3]}..."
 
 
-def placement_notes(graph: Graph, context: Context) -> list[str]:
-    """Give the notes on a placed graph that its reasons do not say anyway, each with its line."""
-    made = {out: node for node in graph.nodes for out in node.outputs}
+def placement_notes(graph: Graph, placed: Graph, context: Context) -> list[str]:
+    """Give the notes on a graph, before or as it is placed, that its reasons do not say anyway, each with its line."""
+    made = {out: node for node in (*graph.nodes, *placed.nodes) for out in node.outputs}
     out = []
     for about, reason in context.notes:
         origin = context.origins.get(about) if isinstance(about, Value) else None
