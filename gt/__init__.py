@@ -18,6 +18,7 @@ from gt.arguments import guard
 from gt.autograd import (
     enable_grad, inference_mode, is_anomaly_enabled, is_grad_enabled, is_inference_mode_enabled, no_grad, set_grad_enabled,
 )  # fmt: skip
+from gt.budget import comm_budget
 from gt.compiler import compile
 from gt.config import (
     ConfigError, SignalWarning, UnknownSignal, auto_shard, get_config, get_signal_config, load_config, register_config,
@@ -26,6 +27,7 @@ from gt.config import (
 from gt.devices import (
     channels_last, channels_last_3d, contiguous_format, device, get_default_device, preserve_format, set_default_device, strided,
 )  # fmt: skip
+from gt.explaining import explain
 from gt.finfo import finfo, iinfo
 from gt.flush import ReadRefused, flush_guard
 from gt.replay import JitError, JitMismatch, jit

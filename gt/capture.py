@@ -25,8 +25,10 @@ from gt.ir.mesh import Sharding
 from gt.ir.signals import SignalConfig
 from gt.ir.types import Scalar, TensorType
 from gt.passes.plan import Cluster, Plan, plan_graph
+from gt.passes.reasons import PlanReasons
 from gt.passes.signal_placement import signal_sharding
 from gt.runtime import env
+from gt.runtime.buffer_reasons import BufferReasons, buffer_reasons, upload_reasons
 from gt.runtime.embedded import EmbeddedSession
 from gt.runtime.errors import Fault
 from gt.runtime.planner import place_inputs
@@ -68,6 +70,9 @@ class ShapesOnly:
         future.set_result(to_wire(np.zeros(type_.shape, type_.dtype.numpy), type_.dtype))
         return future
 
+    def explain(self, buffer: int) -> Future[BufferReasons]:
+        raise AssertionError("the session that plans explains")
+
     def free(self, buffers: Sequence[int]) -> None:
         for buffer in buffers:
             self._types.pop(buffer, None)
@@ -106,6 +111,7 @@ class CaptureSession:
     def __post_init__(self) -> None:
         self._graphs: dict[int, Graph] = {}
         self._placed: dict[int, Sharding] = {}
+        self._made: dict[int, tuple[TensorType, PlanReasons, int]] = {}  # as which output of what says why
         self._quiet = 0
         self._until = time.monotonic() + self.limits.seconds
 
@@ -121,6 +127,8 @@ class CaptureSession:
         found = self._find(key, inputs)
         found.runs += 1
         self._placed.update(zip(outputs, found.plan.outputs, strict=True))
+        for i, (buffer, value) in enumerate(zip(outputs, found.graph.outputs, strict=True)):
+            self._made[buffer] = value.type, found.plan.told, i
         self.free(frees, inner=False)
         self.inner.run(key, inputs, outputs, scalars, frees)
         if self._quiet >= self.limits.quiet_flushes or time.monotonic() > self._until:
@@ -142,14 +150,22 @@ class CaptureSession:
 
     def put(self, buffer: int, type: TensorType, data: np.ndarray, signal: SignalConfig | None) -> None:
         self._placed[buffer] = signal_sharding(type, signal, self.cluster.workers)
+        self._made[buffer] = type, upload_reasons(signal, self._placed[buffer]), 0
         self.inner.put(buffer, type, data, signal)
 
     def fetch(self, buffer: int) -> Future[np.ndarray]:
         return self.inner.fetch(buffer)
 
+    def explain(self, buffer: int) -> Future[BufferReasons]:
+        type_, reasons, output = self._made[buffer]
+        future: Future[BufferReasons] = Future()
+        future.set_result(buffer_reasons(type_.placed(self._placed[buffer]), reasons, output, self.num_workers()))
+        return future
+
     def free(self, buffers: Sequence[int], inner: bool = True) -> None:
         for buffer in buffers:
             self._placed.pop(buffer, None)
+            self._made.pop(buffer, None)
         if inner:
             self.inner.free(buffers)
 

@@ -110,6 +110,11 @@ class Config:
         auto = self._auto or ("rows" if env.AUTO_SHARD.get() and not configured else "off")
         return PlanOptions(auto, self._strict, self._comm_bytes, self._memory_bytes)
 
+    @property
+    def comm_bytes(self) -> int | None:
+        """Give how many bytes one worker may send in a run; None if there is no limit."""
+        return self._comm_bytes
+
     def search(self, on: bool = True, memory_bytes: int | None = None) -> None:
         """Look for the fastest placement of what no signal places, within so much memory of each worker; or stop to."""
         if memory_bytes is not None and memory_bytes < 1:
@@ -126,7 +131,7 @@ class Config:
 
     @contextlib.contextmanager
     def comm_budget(self, nbytes: int) -> Iterator[None]:
-        """Make it an error to flush work in which one worker sends more than ``nbytes``."""
+        """Make it an error to flush work in which one worker sends more than ``nbytes``. See ``gt.comm_budget``."""
         if nbytes < 0:
             raise ValueError(f"comm_budget takes a number of bytes from 0 up, got {nbytes}")
         before, self._comm_bytes = self._comm_bytes, nbytes

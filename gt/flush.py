@@ -16,11 +16,12 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from sys import getrefcount
-from typing import Any
+from typing import Any, NamedTuple
 
 from gt import session as sessions
 from gt.config import get_config, get_signal_config
@@ -33,7 +34,20 @@ from gt.passes.autodiff import saved_values
 from gt.precision import with_precision
 from gt.runtime.interrupt import SHIELD
 from gt.runtime.session import Session
-from gt.trace import RULES, Buffer, Rule, Trace, guard_reads, install_flush, new_buffers, new_trace, put_back, state, take_dead
+from gt.trace import (
+    RULES,
+    Buffer,
+    Rule,
+    Trace,
+    guard_reads,
+    install_flush,
+    new_buffers,
+    new_trace,
+    put_back,
+    state,
+    take_dead,
+    users_frame,
+)  # fmt: skip
 
 Named = tuple[str, SignalConfig]
 log = logging.getLogger("gt.flush")
@@ -52,6 +66,23 @@ class Counters:
 
 
 counters = Counters()
+
+
+class Flushed(NamedTuple):
+    """Why a flush ran, and from which line of the user's. ``made``: its results' ids."""
+
+    made: Sequence[int]
+    reason: str
+    code: types.CodeType
+    lasti: int
+
+
+recent: deque[Flushed] = deque(maxlen=1024)  # the latest flushes of this process, for gt.explain
+
+
+def flushed_as(buffer: int) -> Flushed | None:
+    """Give the flush that made a buffer, if it was one of the latest."""
+    return next((flushed for flushed in reversed(tuple(recent)) if buffer in flushed.made), None)
 
 
 @dataclass
@@ -267,12 +298,15 @@ def _submit(trace: Trace, session: Session, live: list[Handle], saved: set[int],
     names = [b.id if b.id >= 0 else -1 - b.id for b in trace.inputs]
     dead = take_dead(session)
     try:
-        session.run(known, names, [buffers[id].id for id in outputs], trace.scalars, frees + dead)
+        session.run(known, names, results := [buffers[id].id for id in outputs], trace.scalars, frees + dead)
     except BaseException:
         for i in donated:
             trace.inputs[i].id = -1 - trace.inputs[i].id
         put_back(session, dead)
         raise
+    frame = users_frame(sys._getframe(1))
+    together = results[-1] - results[0] == len(results) - 1  # but for threads that flush at once
+    recent.append(Flushed(range(results[0], results[-1] + 1) if together else results, reason, frame.f_code, frame.f_lasti))
     for t in live:
         t._tape = (trace, t._index) if t._rg and not t._leaf else None
         t._buffer = buffers[t._index]

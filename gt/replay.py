@@ -244,7 +244,7 @@ class Jit:
     def _signature(self, frame: Any, given: list[Handle], tensors: list[Handle], session: Session) -> Signature:
         modes = (
             state.grad, state.autocast, state.signals[-1] if state.signals else None, get_config().version,
-            get_float32_matmul_precision(), get_default_dtype(), weakref.ref(session),
+            get_config().comm_bytes, get_float32_matmul_precision(), get_default_dtype(), weakref.ref(session),
         )  # fmt: skip
         ids = [id(t._buffer) for t in given]
         alias = tuple(map(ids.index, ids)) if len(set(ids)) < len(ids) else ()

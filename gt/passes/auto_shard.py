@@ -16,6 +16,7 @@ from gt.ir.graph import Graph, Value
 from gt.ir.mesh import Sharding
 from gt.passes.axes_in_turn import solve_in_turn
 from gt.passes.context import Context, PlanRefused
+from gt.passes.cost import time_text
 from gt.passes.integer_program import Effort, Solution, SolverMissing
 from gt.passes.merge_alike import merge_alike
 from gt.passes.placement import Choice
@@ -24,7 +25,6 @@ from gt.passes.search_problem import BUCKET, Problem, evaluate
 from gt.passes.split_ops import write_apart
 
 KINDS = 400  # of units: a graph of more has units that look alike decide as one
-LEAST_SHOWN = 1e-8  # seconds
 SPARE = 16  # the part of a memory limit kept free, for what is not counted
 SHARED = 8  # the most of it kept for the buffers in which values travel together
 
@@ -164,14 +164,6 @@ def _reason(names: Sequence[str], costs: Sequence[float], pick: int, limit: int 
     cost, name = others[0]
     short = limit is not None and cost < costs[pick]
     return f"{text} vs {time_text(cost)} {name}" + (", which takes more memory" if short else "")
-
-
-def time_text(seconds: float) -> str:
-    """Give a duration for a reason shown to users."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds * 1e6:.3g} us" if seconds > LEAST_SHOWN else "0"
 
 
 __all__ = ["NOTHING", "Decided", "Given", "search"]

@@ -57,8 +57,9 @@ class Context:
     """The mesh of all workers, and what passes hand on.
 
     ``origins``: why each value is where it is, by the values of the SHARDED graph; ``output_reasons`` the same for each
-    output, from the value back to what the user said. ``notes``: one (value or node, reason) for each decision a user may ask about. ``regions``: the schedule,
-    collectives excluded; set by ``fuse_hot_path``. ``output_shardings``: where each output lands.
+    output, from the value back to what the user said. ``notes``: one (value or node, reason) for each decision a user may ask
+    about; ``placement_notes``: those that say what of a placement was not done as asked, with their lines. ``regions``: the
+    schedule, collectives excluded; set by ``fuse_hot_path``. ``output_shardings``: where each output lands.
     ``machine``: what an automatic search reckons with.
     """
 
@@ -70,6 +71,7 @@ class Context:
     output_shardings: list[Sharding] = field(default_factory=list)
     origins: dict[Value, Origin] = field(default_factory=dict)
     output_reasons: list[tuple[str, ...]] = field(default_factory=list)
+    placement_notes: list[str] = field(default_factory=list)
     machine: Machine = H100
 
     def explain(self, value: Value) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ class Machine:
 
 
 H100 = Machine()
+LEAST_SHOWN = 1e-8  # seconds
 
 
 def step_s(kind: str, parts: int, nbytes: int, machine: Machine = H100) -> float:
@@ -41,3 +42,11 @@ def transfer_s(messages: int, nbytes: int, machine: Machine = H100) -> float:
 def compute_s(work: int, nbytes: int, machine: Machine = H100) -> float:
     """Give the predicted seconds of ``work`` multiply-adds that touch ``nbytes`` of memory."""
     return max(2 * work / machine.flops, nbytes / machine.memory_bandwidth)
+
+
+def time_text(seconds: float) -> str:
+    """Give a duration for a reason shown to users."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} us" if seconds > LEAST_SHOWN else "0"

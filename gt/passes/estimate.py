@@ -105,7 +105,7 @@ def _timeline(graph: Graph, programs: object, machine: Machine) -> Timeline | No
     if not isinstance(programs, Programs) or not any(node.op is transfer for node in graph.nodes):
         return None
     region_s = lambda nodes: _computing(graph, [nodes], machine)[2]  # noqa: E731
-    return timeline(programs.roles(), programs.parts, region_s, lambda node: _cost(node, machine)[1], machine)
+    return timeline(programs.roles(), programs.parts, region_s, lambda node: sent_and_seconds(node, machine)[1], machine)
 
 
 def work(node: Node) -> int:
@@ -145,7 +145,7 @@ def _collectives(nodes: Iterable[Node], machine: Machine) -> Iterator[Collective
         if node.op.effect != "comm":
             continue
         key = node.op.name, node.why, node.loc
-        nbytes, time = _cost(node, machine)
+        nbytes, time = sent_and_seconds(node, machine)
         count[key] += 1
         sent[key] += nbytes
         seconds[key] += time  # type: ignore[assignment]
@@ -154,7 +154,7 @@ def _collectives(nodes: Iterable[Node], machine: Machine) -> Iterator[Collective
         yield CollectiveCost(kind, why, loc, count[key], sent[key], float(seconds[key]))
 
 
-def _cost(node: Node, machine: Machine) -> tuple[int, float]:
+def sent_and_seconds(node: Node, machine: Machine = H100) -> tuple[int, float]:
     """Give the bytes that one worker sends in a collective, and the seconds it takes."""
     if node.op is transfer:
         messages, nbytes = transfer_load(node)
@@ -185,4 +185,4 @@ def _memory(graph: Graph, context: Context) -> Iterator[MemoryUse]:
         yield MemoryUse(loc, held[loc], tuple(by_line[loc]))
 
 
-__all__ = ["CollectiveCost", "Estimate", "MemoryUse", "estimate", "work"]
+__all__ = ["CollectiveCost", "Estimate", "MemoryUse", "estimate", "sent_and_seconds", "work"]

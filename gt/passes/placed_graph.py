@@ -13,6 +13,7 @@ from gt.ir.graph import Graph, Node, Value
 from gt.ir.mesh import Sharding
 from gt.ir.ops import collective
 from gt.passes.context import Context, Origin, PlanRefused
+from gt.passes.cost import time_text
 from gt.passes.placement import Choice
 from gt.passes.reshard import cost_s, is_local, plan_reshard, usable_as
 
@@ -45,7 +46,11 @@ class PlacedGraph:
 
     def add(self, node: Node, choice: Choice) -> None:
         inputs = []
+        brought = ""
         for i, (value, need) in enumerate(zip(node.inputs, choice.requires, strict=True)):
+            seconds = cost_s(placement(self.now[value]), need, value.type)
+            if seconds and (self.now[value], need) not in self.moved:
+                brought += f"; operand {i} is brought there in {time_text(seconds)}"
             why = f"operand {i} of {node.op.name}{_split_text(choice)}"
             if node.signal in self.asking and set(need.mesh.workers) - set(placement(self.now[value]).mesh.workers):
                 why = f"signal {node.signal!r} is on other workers: {why}"
@@ -60,17 +65,34 @@ class PlacedGraph:
             origin = self.origin.get(value, "")
             why = origin or "a result must not be pending"
             self.now[value] = self.move(made, self.placed[value], node, why)
-            self._note(node, self.now[value], origin, choice)
+            self._note(node, made, self.now[value], origin, choice, brought)
 
-    def _note(self, node: Node, value: Value, origin: str, choice: Choice) -> None:
+    def _note(self, node: Node, made: Value, value: Value, origin: str, choice: Choice, brought: str) -> None:
+        """Keep why a result is where it is, and what bringing the operands there costs."""
+        at = f" at {node.loc}" if node.loc is not None else ""
         if origin or not placement(value).is_replicated:
             self.context.note(value, origin or f"as its operands{_split_text(choice)}")
-            at = f" at {node.loc}" if node.loc is not None else ""
             source = None if origin else self._followed(node, value)
             reason = origin or f"{node.op.name} computes it there{_split_text(choice)}"
-            self.context.origins[value] = Origin(reason + at, source)
-        elif node.op.factors is None and any(not self.placed[v].is_replicated for v in node.inputs):
+            self.context.origins[value] = Origin(reason + at + brought, source)
+            return
+        split = [self.now[v] for v in node.inputs if not placement(self.now[v]).is_replicated]
+        if not split:
+            told = [self.now[v] for v in node.inputs if self.now[v] in self.context.origins]
+            if told:
+                source = max(told, key=lambda v: v.type.nbytes)
+                self.context.origins[value] = Origin(f"whole, as what {node.op.name} reads{at}", source)
+            return
+        reason = f"{node.op.name} computes it whole"
+        if node.op.factors is None:
+            reason += f", as {node.op.name} has no sharding rule"
             self.context.note(value, f"whole: {node.op.name} has no sharding rule")
+        if made is not value:
+            joined = "its pending sums are added up" if placement(made).partial else "its parts are joined"
+            reason = f"{joined} in {time_text(cost_s(placement(made), placement(value), value.type))}: {node.op.name} computes them"
+        source = max(split, key=lambda v: v.type.nbytes)
+        where = "all workers" if placement(value).mesh.size == self.context.mesh.size else "its workers"
+        self.context.origins[value] = Origin(f"whole on {where}: {reason}{_split_text(choice)}{at}{brought}", source)
 
     def _refuse(self, value: Value, need: Sharding, node: Node | None, why: str) -> None:
         """In strict mode: refuse to join or exchange parts of what only follows, where no signal asks for it.

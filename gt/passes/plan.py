@@ -12,6 +12,7 @@ from gt.ir.graph import Graph
 from gt.ir.mesh import Mesh, Sharding
 from gt.ir.program import Program
 from gt.passes.pipeline import DEFAULT, Context, Pipeline
+from gt.passes.reasons import PlanReasons, plan_reasons
 
 
 @dataclass(frozen=True)
@@ -29,17 +30,21 @@ class Cluster:
 class Plan:
     """Programs by worker, and where each output lands. Input placements are those of the graph's inputs.
 
-    ``reasons``: for each output why it is there, from its own reason back to what the user said.
+    ``reasons``: for each output why it is there, from its own reason back to what the user said. ``told``: these and all else
+    that the plan says of itself, as it travels; nothing but its name where one worker does everything.
     """
 
     programs: Mapping[int, Program]
     outputs: tuple[Sharding, ...]
     reasons: tuple[tuple[str, ...], ...] = ()
+    told: PlanReasons = PlanReasons("")
 
 
 def plan_graph(graph: Graph, cluster: Cluster, pipeline: Pipeline = DEFAULT) -> Plan:
     """Lower a captured graph whose inputs are placed. Errors: PassError naming the pass at fault."""
     context = Context(cluster.mesh)
-    pipeline.run(graph, context)
+    final = pipeline.run(graph, context)
     assert context.programs is not None
-    return Plan(context.programs, tuple(context.output_shardings), tuple(context.output_reasons))
+    everyone = len(cluster.workers)
+    told = plan_reasons(final, context, everyone) if everyone > 1 else PlanReasons(graph.name)
+    return Plan(context.programs, tuple(context.output_shardings), tuple(context.output_reasons), told)

@@ -26,6 +26,7 @@ from gt.passes.auto_shard import NOTHING, Decided, Given, search
 from gt.passes.context import Context, Origin
 from gt.passes.placed_graph import PlacedGraph, placement
 from gt.passes.placement import Choice, Problem, choose
+from gt.passes.reasons import placement_notes
 from gt.passes.reshard import cost_s, is_local, usable_as
 from gt.passes.signal_placement import ParamPlacement, cut, declared_mesh, involved, signal_mesh
 from gt.passes.split_ops import split_ops
@@ -400,4 +401,6 @@ class _Placer:
         outputs = tuple(emitted.now[v] for v in self.graph.outputs)
         self.context.output_shardings = [placement(v) for v in outputs]
         self.context.output_reasons = [self.context.explain(v) for v in outputs]
-        return replace(self.graph, nodes=tuple(emitted.nodes), outputs=outputs, stage=Stage.SHARDED)
+        placed = replace(self.graph, nodes=tuple(emitted.nodes), outputs=outputs, stage=Stage.SHARDED)
+        self.context.placement_notes = placement_notes(self.graph, placed, self.context)
+        return placed

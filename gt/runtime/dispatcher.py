@@ -81,7 +81,8 @@ class Dispatcher:
                 self._drain()
             if planner_fd in ready:
                 for reply in self.planner.read():
-                    self._handle(Planned(self._now(), reply.plan, reply.programs, outputs_of(reply), reply.fault))
+                    placed = outputs_of(reply)
+                    self._handle(Planned(self._now(), reply.plan, reply.programs, placed, reply.fault, reply.reasons))
                 if self.planner.fileno() != planner_fd:
                     poller.unregister(planner_fd)
                     planner_fd = self.planner.fileno()

@@ -15,11 +15,13 @@ from typing import Any, TypeAlias
 from gt.ir.mesh import Sharding
 from gt.ir.program import Program, WireType
 from gt.ir.types import TensorType
+from gt.passes.reasons import PlanReasons
 from gt.passes.signal_placement import cluster_mesh, signal_sharding
 from gt.runtime import wire
+from gt.runtime.buffer_reasons import buffer_reasons, upload_reasons
 from gt.runtime.errors import Fault
 from gt.runtime.rendezvous import KeyStore
-from gt.runtime.schedule import MAX_QUEUE, Buffer, Client, Flight
+from gt.runtime.schedule import MAX_QUEUE, NO_REASONS, Buffer, Client, Flight
 from gt.runtime.wire import Message
 
 # -- events
@@ -54,13 +56,14 @@ class Expelled:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A plan was made: programs by worker and the placed types of the outputs; or why not."""
+    """A plan was made: programs by worker, the placed types of the outputs and what it says of itself; or why not."""
 
     now: float
     plan: int
     programs: dict[int, Program] = field(default_factory=dict)
     outputs: tuple[TensorType, ...] = ()
     fault: Fault | None = None
+    reasons: PlanReasons | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +146,7 @@ class PlanRecord:
     groups: tuple[tuple[int, ...], ...] = ()
     where: str = ""
     fault: Fault | None = None
+    reasons: PlanReasons = NO_REASONS
 
     def __repr__(self) -> str:
         return f"plan {self.id} {'failed' if self.fault else 'ready' if self.ready else 'planning'}"
@@ -321,7 +325,7 @@ class DispatcherState:
             if isinstance(entry, wire.Run):
                 client.buffers |= {o: Buffer(0, None, fault=fault) for o in entry.outputs}
                 self._finished(client)
-            elif isinstance(entry, wire.Fetch):
+            elif isinstance(entry, wire.Fetch | wire.Explain):
                 self._send(client.down, wire.Failed(entry.request, fault))
         client.queue.clear()
 
@@ -336,7 +340,7 @@ class DispatcherState:
                     else (client.id, key)
                 )
                 client.graphs[key] = (digest, bytes(data) if isinstance(data, memoryview) else data)
-            case wire.Run() | wire.Fetch() | wire.Free():
+            case wire.Run() | wire.Fetch() | wire.Explain() | wire.Free():
                 if len(client.queue) >= MAX_QUEUE:
                     self._send(client.down, wire.Refused(f"more than {MAX_QUEUE} calls are waiting"))
                     self._client_gone(client)
@@ -368,7 +372,8 @@ class DispatcherState:
         type_ = message.type.tensor_type
         sharding = signal_sharding(type_, message.signal, workers)
         self.next_uid += 1
-        buffer = client.buffers[message.buffer] = Buffer(self.next_uid, type_.placed(sharding))
+        why = upload_reasons(message.signal, sharding)
+        buffer = client.buffers[message.buffer] = Buffer(self.next_uid, type_.placed(sharding), reasons=why)
         local = sharding.local_shape(type_.shape)
         tiles = []
         for w in sharding.mesh.workers:
@@ -395,6 +400,8 @@ class DispatcherState:
                     done = self._run(client, entry)
                 case wire.Fetch():
                     done = self._fetch(client, entry)
+                case wire.Explain():
+                    done = self._explain(client, entry)
                 case _:
                     done = self._free(client, entry)
             if not done:
@@ -433,6 +440,19 @@ class DispatcherState:
                 buffer.uid, client.token, fetch.request, WireType.of(buffer.type), bounds, len(tiles), final
             )
             self._send(self.workers[w].work, ship)
+        return True
+
+    def _explain(self, client: Client, explain: wire.Explain) -> bool:
+        buffer = client.buffers.get(explain.buffer)
+        if buffer is None and client.homeless:
+            return False
+        if buffer is None or buffer.type is None or buffer.fault is not None:
+            fault = buffer.fault if buffer is not None else None
+            fault = fault or Fault("protocol", f"buffer {explain.buffer} is not there")
+            self._send(client.down, wire.Failed(explain.request, fault))
+            return True
+        found = buffer_reasons(buffer.type, buffer.reasons, buffer.output, len(client.workers))
+        self._send(client.down, wire.Explained(explain.request, found))
         return True
 
     def _free(self, client: Client, free: wire.Free) -> bool:
@@ -522,7 +542,7 @@ class DispatcherState:
         if plan is None:
             return
         plan.ready, plan.fault = event.fault is None, event.fault
-        plan.programs, plan.outputs = event.programs, event.outputs
+        plan.programs, plan.outputs, plan.reasons = event.programs, event.outputs, event.reasons or NO_REASONS
         plan.groups = tuple(dict.fromkeys(c.group for p in event.programs.values() for c in p.collectives))
         plan.where = next((f"{file}:{line}" for p in event.programs.values() for file, line, *_ in p.locations), "")
         for client in list(self.clients.values()):
@@ -545,9 +565,9 @@ class DispatcherState:
             f.dependents.append(flight)
         self.flights[self.epoch] = flight
         outputs = []
-        for number, type_ in zip(run.outputs, plan.outputs, strict=True):
+        for i, (number, type_) in enumerate(zip(run.outputs, plan.outputs, strict=True)):
             self.next_uid += 1
-            buffer = client.buffers[number] = Buffer(self.next_uid, type_, flight=flight)
+            buffer = client.buffers[number] = Buffer(self.next_uid, type_, flight=flight, reasons=plan.reasons, output=i)
             outputs.append(buffer)
         flight.outputs = tuple(outputs)
         freed = [b for i in run.frees if (b := client.buffers.pop(i, None)) is not None]

@@ -25,6 +25,7 @@ from gt.ir.program import WireType
 from gt.ir.signals import SignalConfig
 from gt.ir.types import Scalar, TensorType
 from gt.runtime import wire
+from gt.runtime.buffer_reasons import BufferReasons
 from gt.runtime.dispatcher_state import Command, DispatcherState, Event, MakePlan, Options, Planned, Received, Send
 from gt.runtime.engine import Engine
 from gt.runtime.errors import Fault, SessionClosed, fault_of
@@ -51,6 +52,7 @@ class EmbeddedSession:
         self._runs_over = 0
         self._inbox: SimpleQueue[tuple[Message, Any] | None] = SimpleQueue()
         self._futures: dict[int, Future[np.ndarray]] = {}
+        self._explaining: dict[int, Future[BufferReasons]] = {}
         self._requests = 0
         self._closed: Fault | None = None
         setup_logging("embedded")
@@ -91,6 +93,14 @@ class EmbeddedSession:
         request = self._requests
         self._futures[request] = future
         self._feed(CLIENT, wire.Fetch(buffer, request))
+        return future
+
+    def explain(self, buffer: int) -> Future[BufferReasons]:
+        future: Future[BufferReasons] = Future()
+        self._requests += 1
+        request = self._requests
+        self._explaining[request] = future
+        self._feed(CLIENT, wire.Explain(buffer, request))
         return future
 
     def free(self, buffers: Sequence[int]) -> None:
@@ -158,14 +168,14 @@ class EmbeddedSession:
     def _plan(self, command: MakePlan) -> Planned:
         now = time.monotonic()
         try:
-            programs, outputs = make_plan(command.graph, command.inputs, command.workers, command.num_scalars)
+            programs, outputs, reasons = make_plan(command.graph, command.inputs, command.workers, command.num_scalars)
         except Exception as e:
             return Planned(now, command.plan, fault=fault_of(e, "plan"))
         seconds = time.monotonic() - now
         logger.info("plan %d (%s) for 1 worker in %.3f s", command.plan, command.graph.name, seconds)
         if self._dispatcher_log is not None:
             self._dispatcher_log.write("plan", command.graph.name, 0, f"plan={command.plan} seconds={seconds:.6f}")
-        return Planned(now, command.plan, programs, outputs)
+        return Planned(now, command.plan, programs, outputs, reasons=reasons)
 
     def _answer(self, message: Message) -> None:
         match message:
@@ -174,19 +184,23 @@ class EmbeddedSession:
                     self._runs_over += 1
                     self._window.release()
             case wire.Failed(request, fault) | wire.PartFailed(request, fault):
-                future = self._futures.pop(request, None)
+                future: Future[Any] | None = self._futures.pop(request, None) or self._explaining.pop(request, None)
                 if future is not None:
                     future.set_exception(fault.exception())
+            case wire.Explained(request, explanation):
+                self._explaining.pop(request).set_result(explanation)
             case _:
                 pass
 
     def _die(self, fault: Fault) -> None:
         """End the session with a cause: what waits gets it, and so does every later call."""
         self._closed = self._closed or fault
-        while self._futures:
-            _, future = self._futures.popitem()
-            if not future.done():
-                future.set_exception(fault.exception())
+        waiting: tuple[dict[int, Any], ...] = (self._futures, self._explaining)
+        for futures in waiting:
+            while futures:
+                _, future = futures.popitem()
+                if not future.done():
+                    future.set_exception(fault.exception())
         self._window.release(1 << 20)
 
     # -- what the worker thread's runner sends

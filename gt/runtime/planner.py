@@ -23,6 +23,7 @@ from gt.ir.graph import Graph, Value
 from gt.ir.program import Program, WireGraph, WireSharding, WireType, decode_graph
 from gt.ir.types import TensorType
 from gt.passes.plan import Cluster, plan_graph
+from gt.passes.reasons import PlanReasons
 from gt.runtime.errors import Fault, ProtocolError, fault_of
 from gt.runtime.wire import MAX_HEADER
 
@@ -47,6 +48,7 @@ class PlanReply(msgspec.Struct, frozen=True, array_like=True):
     programs: dict[int, Program]
     outputs: tuple[tuple[WireType, WireSharding], ...]
     fault: Fault | None = None
+    reasons: PlanReasons | None = None
 
 
 GRAPHS = msgspec.msgpack.Decoder(WireGraph)
@@ -56,8 +58,8 @@ REPLIES = msgspec.msgpack.Decoder(PlanReply)
 
 def make_plan(
     graph: Graph, inputs: Sequence[TensorType], workers: tuple[int, ...], num_scalars: int
-) -> tuple[dict[int, Program], tuple[TensorType, ...]]:
-    """Give programs by worker and the outputs' placed types.
+) -> tuple[dict[int, Program], tuple[TensorType, ...], PlanReasons]:
+    """Give programs by worker, the outputs' placed types, and why they are placed so.
 
     Errors: ProtocolError where the call does not fit the graph.
     """
@@ -71,7 +73,7 @@ def make_plan(
             raise ProtocolError(f"input {i} of graph {graph.name!r} is {value.type!r}, the run gives {given!r}")
     plan = plan_graph(place_inputs(graph, inputs), Cluster(workers))
     outputs = tuple(v.type.placed(s) for v, s in zip(graph.outputs, plan.outputs, strict=True))
-    return dict(plan.programs), outputs
+    return dict(plan.programs), outputs, plan.told
 
 
 def place_inputs(graph: Graph, types: Sequence[TensorType]) -> Graph:
@@ -92,11 +94,11 @@ def answer(request: PlanRequest) -> PlanReply:
     try:
         graph = decode_graph(GRAPHS.decode(request.graph))
         types = [wire.tensor_type.placed(placed.sharding) for wire, placed in request.inputs]
-        programs, outputs = make_plan(graph, types, request.workers, request.num_scalars)
+        programs, outputs, reasons = make_plan(graph, types, request.workers, request.num_scalars)
     except Exception as e:
         return PlanReply(request.plan, {}, (), fault_of(e, "protocol" if isinstance(e, ProtocolError) else "plan"))
     placed = tuple((WireType.of(t), WireSharding.of(t.sharding)) for t in outputs if t.sharding is not None)
-    return PlanReply(request.plan, programs, placed)
+    return PlanReply(request.plan, programs, placed, reasons=reasons)
 
 
 def request_of(

@@ -24,6 +24,7 @@ from gt.ir.program import WireType, encode_graph
 from gt.ir.signals import SignalConfig
 from gt.ir.types import DType, Scalar, TensorType
 from gt.runtime import wire
+from gt.runtime.buffer_reasons import BufferReasons
 from gt.runtime.errors import ConnectionFailed, Fault, ProtocolError, SessionClosed
 from gt.runtime.interrupt import SHIELD
 from gt.runtime.log import open_log, setup_logging
@@ -68,6 +69,7 @@ class RemoteSession:
         self._lock = threading.Lock()  # guards the up socket
         self._closed: Fault | None = None
         self._readings: dict[int, Reading] = {}
+        self._explaining: dict[int, Future[BufferReasons]] = {}
         self._uploads: dict[int, tuple[np.ndarray, WireType]] = {}
         self._requests = 0
         self._runs_over = 0
@@ -141,6 +143,15 @@ class RemoteSession:
     def fetch(self, buffer: int) -> Future[np.ndarray]:
         future: Future[np.ndarray] = Future()
         self._ask(Reading(buffer, future))
+        return future
+
+    def explain(self, buffer: int) -> Future[BufferReasons]:
+        future: Future[BufferReasons] = Future()
+        with SHIELD, self._lock:
+            self._requests += 1
+            request = self._requests
+            self._explaining[request] = future
+        self._call(wire.Explain(buffer, request))
         return future
 
     def free(self, buffers: Sequence[int]) -> None:
@@ -257,6 +268,11 @@ class RemoteSession:
                         self._set_workers(tuple((w, *at) for w, at in self._workers.items() if w != fault.worker))
                     told = reading.retried if reading.retried is not None and fault.kind == "protocol" else fault
                     reading.future.set_exception(told.exception())
+                elif (asked := self._explaining.pop(request, None)) is not None:
+                    asked.set_exception(fault.exception())
+            case wire.Explained(request, explanation):
+                if (asked := self._explaining.pop(request, None)) is not None:
+                    asked.set_result(explanation)
             case wire.Placed(buffer, tiles):
                 self._upload(buffer, tiles)
             case wire.Workers(workers):
@@ -326,8 +342,10 @@ class RemoteSession:
         self._closed = self._closed or fault
         with self._lock:
             readings, self._readings = self._readings, {}
-        for reading in readings.values():
-            if not reading.future.done():
-                reading.future.set_exception(self._closed.exception())
+            explaining, self._explaining = self._explaining, {}
+        waiting: list[Future[Any]] = [*(r.future for r in readings.values()), *explaining.values()]
+        for future in waiting:
+            if not future.done():
+                future.set_exception(self._closed.exception())
         self._window.release(1 << 20)
         os.write(self._wake_write, b"x")

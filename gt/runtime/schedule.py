@@ -12,17 +12,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gt.ir.types import TensorType
+from gt.passes.reasons import PlanReasons
 from gt.runtime.errors import Fault
-from gt.runtime.wire import Fetch, Free, Run
+from gt.runtime.wire import Explain, Fetch, Free, Run
 
 MAX_QUEUE = 100_000
+NO_REASONS = PlanReasons("")
 
 
 @dataclass(slots=True, eq=False)
 class Buffer:
     """One value of a client on the workers, under a cluster-wide ``uid``. ``type`` is placed.
 
-    ``waiting``: workers whose upload has not come yet. ``flight``: the unsettled run that makes it.
+    ``waiting``: workers whose upload has not come yet. ``flight``: the unsettled run that makes it. ``reasons``: what the plan of
+    that run says, of its output ``output``; an upload has reasons of its own.
     """
 
     uid: int
@@ -30,6 +33,8 @@ class Buffer:
     waiting: set[int] = field(default_factory=set)
     flight: Flight | None = None
     fault: Fault | None = None
+    reasons: PlanReasons = NO_REASONS
+    output: int = 0
 
     def __repr__(self) -> str:
         if self.fault:
@@ -72,7 +77,7 @@ class Client:
     workers: tuple[int, ...] = ()
     graphs: dict[int, tuple[object, Any]] = field(default_factory=dict)  # key -> (digest, graph)
     buffers: dict[int, Buffer] = field(default_factory=dict)
-    queue: deque[Run | Fetch | Free] = field(default_factory=deque)
+    queue: deque[Run | Fetch | Explain | Free] = field(default_factory=deque)
     homeless: list[tuple[Any, Any]] = field(default_factory=list)  # uploads that came before any worker
     blocked_since: float | None = None
     runs: int = 0

@@ -16,6 +16,7 @@ import numpy as np
 from gt.ir.graph import Graph
 from gt.ir.signals import SignalConfig
 from gt.ir.types import Scalar, TensorType
+from gt.runtime.buffer_reasons import BufferReasons
 from gt.runtime.errors import Fault
 
 
@@ -39,6 +40,10 @@ class Session(Protocol):
 
     def fetch(self, buffer: int) -> Future[np.ndarray]:
         """Read a buffer back, ordered after every earlier call. The future raises what made the buffer's run fail."""
+        ...
+
+    def explain(self, buffer: int) -> Future[BufferReasons]:
+        """Say why a buffer is where it is, by the plan that made it; ordered as ``fetch``, and fails as that does."""
         ...
 
     def free(self, buffers: Sequence[int]) -> None:

@@ -21,7 +21,9 @@ from gt.ir.program import Collective
 from gt.ir.signals import SignalConfig
 from gt.ir.types import Scalar, TensorType
 from gt.passes.plan import Cluster, Plan, plan_graph
+from gt.passes.reasons import PlanReasons
 from gt.passes.signal_placement import signal_sharding
+from gt.runtime.buffer_reasons import BufferReasons, buffer_reasons, upload_reasons
 from gt.runtime.errors import Fault
 from gt.runtime.planner import place_inputs
 from gt.runtime.simulator import parts_of, simulate, whole_of
@@ -52,6 +54,7 @@ class SimulatedSession:
         self._graphs: dict[int, Graph] = {}
         self._plans: dict[tuple[int, tuple[Sharding, ...]], Planned] = {}
         self._types: dict[int, TensorType] = {}
+        self._made: dict[int, tuple[PlanReasons, int]] = {}  # by what says why, as which of its outputs
         self._parts: dict[int, dict[int, Array]] = {}
         self._closed: Fault | None = None
 
@@ -67,6 +70,7 @@ class SimulatedSession:
         for i, (buffer, placed) in enumerate(zip(outputs, planned.plan.outputs, strict=True)):
             self._types[buffer] = planned.graph.outputs[i].type.placed(placed)
             self._parts[buffer] = {w: results[w][i] for w in placed.mesh.workers}
+            self._made[buffer] = planned.plan.told, i
         self.runs.append(planned)
         self.free(frees)
 
@@ -79,7 +83,7 @@ class SimulatedSession:
 
     def put(self, buffer: int, type: TensorType, data: np.ndarray, signal: SignalConfig | None) -> None:
         placed = signal_sharding(type, signal, self.cluster.workers)
-        self._types[buffer] = type.placed(placed)
+        self._types[buffer], self._made[buffer] = type.placed(placed), (upload_reasons(signal, placed), 0)
         self._parts[buffer] = parts_of(from_wire(data, type.shape, type.dtype), placed, type.dtype)
 
     def fetch(self, buffer: int) -> Future[np.ndarray]:
@@ -87,6 +91,11 @@ class SimulatedSession:
         assert type_.sharding is not None
         future: Future[np.ndarray] = Future()
         future.set_result(to_wire(whole_of(self._parts[buffer], type_.sharding, type_.placed(None)), type_.dtype))
+        return future
+
+    def explain(self, buffer: int) -> Future[BufferReasons]:
+        future: Future[BufferReasons] = Future()
+        future.set_result(buffer_reasons(self._types[buffer], *self._made[buffer], self.num_workers()))
         return future
 
     def sharding(self, buffer: int) -> Sharding:
@@ -99,6 +108,7 @@ class SimulatedSession:
         for buffer in buffers:
             self._types.pop(buffer, None)
             self._parts.pop(buffer, None)
+            self._made.pop(buffer, None)
 
     def num_workers(self) -> int:
         return len(self.cluster.workers)

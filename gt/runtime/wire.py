@@ -17,6 +17,7 @@ import numpy as np
 from gt.ir.program import Program, WireType
 from gt.ir.signals import SignalConfig
 from gt.ir.types import DType, Scalar, bfloat16
+from gt.runtime.buffer_reasons import BufferReasons
 from gt.runtime.errors import Fault, ProtocolError
 
 VERSION = 1
@@ -77,6 +78,13 @@ class Put(Message, frozen=True):
 
 class Fetch(Message, frozen=True):
     """Read a buffer back."""
+
+    buffer: int
+    request: int
+
+
+class Explain(Message, frozen=True):
+    """Ask why a buffer is where it is."""
 
     buffer: int
     request: int
@@ -145,6 +153,13 @@ class Settled(Message, frozen=True):
     """All workers confirm that the run behind a fetch went well."""
 
     request: int
+
+
+class Explained(Message, frozen=True):
+    """Answer to an Explain."""
+
+    request: int
+    explanation: BufferReasons
 
 
 class Progress(Message, frozen=True):
@@ -321,13 +336,13 @@ class PartFailed(Message, frozen=True):
     fault: Fault
 
 
-FromClient: TypeAlias = ClientHello | Define | Run | Put | Fetch | Free
+FromClient: TypeAlias = ClientHello | Define | Run | Put | Fetch | Explain | Free
 FromWorker: TypeAlias = WorkerHello | Done | Uploaded | StoreOp
 Incoming: TypeAlias = (
-    ClientHello | Define | Run | Put | Fetch | Free | WorkerHello | Done | Uploaded | StoreOp | Attach | Beat | Bye
+    ClientHello | Define | Run | Put | Fetch | Explain | Free | WorkerHello | Done | Uploaded | StoreOp | Attach | Beat | Bye
 )
 ToClient: TypeAlias = (
-    ClientWelcome | Workers | Attached | Placed | Failed | Settled | Progress | Ping | Refused | Part | PartFailed
+    ClientWelcome | Workers | Attached | Placed | Failed | Settled | Explained | Progress | Ping | Refused | Part | PartFailed
 )
 ToWorker: TypeAlias = (
     WorkerWelcome | Attached | Load | Unload | Execute | MakeGroup | Store | Expect | Ship | Free | Abort | StoreReply

@@ -1,0 +1,138 @@
+"""``gt.explain``: where a tensor is, why, what made it, and what its making sends. What is told comes from the plan that ran.
+
+Owns: ``explain`` and ``Explanation``, the form it is shown in. Must not know: how anything is placed or who remembers why.
+Next: ``gt.runtime.buffer_reasons`` (what a session answers), ``gt.passes.reasons`` (where it comes from), ``gt.flush`` (recent flushes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gt.flush import flushed_as, location
+from gt.handle import Handle
+from gt.trace import check_read, settle
+
+if TYPE_CHECKING:
+    from gt.passes.reasons import SentReason
+    from gt.runtime.buffer_reasons import BufferReasons
+    from gt.tensor import Tensor
+
+SHOWN = 12  # collectives and notes in the text; ``sent`` and ``notes`` have more
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why a tensor is where it is. ``str`` and ``repr`` give it as lines.
+
+    ``type``: dtype and shape, each dim with the mesh axes that split it. ``workers``: those that hold it, of ``num_workers``.
+    ``axes``: sizes of the mesh axes. ``local_shape``: what each holds, padding included. ``why``: from its own reason back to what
+    was said or given.
+    ``graph``: the flush that made it, with ``reason`` and ``where`` (the user's line) if it was one of this process's latest; "" for
+    an upload. ``sent``: what that flush sends, each with ``kind``, ``axes``, ``count``, ``nbytes`` (of one worker in one run),
+    ``why`` and ``where``. ``notes``: what of its placement was not done as asked. ``left_out``: of these two, beyond their limits.
+    """
+
+    type: str
+    workers: tuple[int, ...]
+    num_workers: int
+    axes: dict[str, int]
+    local_shape: tuple[int, ...]
+    why: tuple[str, ...]
+    graph: str
+    reason: str
+    where: str
+    sent: tuple[SentReason, ...]
+    notes: tuple[str, ...]
+    left_out: tuple[int, int]
+
+    @property
+    def is_split(self) -> bool:
+        """Say whether a worker holds a part only."""
+        return "@" in self.type
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    __repr__ = __str__
+
+    def _lines(self) -> list[str]:
+        mesh = f" ({', '.join(f'{axis}={size}' for axis, size in self.axes.items())})" if len(self.axes) > 1 else ""
+        dtype = self.type.partition("[")[0]
+        part = f", {dtype}{list(self.local_shape)} on each" if self.is_split else ""
+        lines = [f"{self.type} on {worker_text(self.workers)}{mesh}{part}"]
+        lines += [f"  {'because ' if i else ''}{line}" for i, line in enumerate(self.why)]
+        lines.append(self._made())
+        if self.sent:
+            lines.append(f"in a run of {self.graph} one worker sends at most:")
+            lines += [f"  {_sent_text(one)}" for one in self.sent[:SHOWN]]
+            lines += _more(len(self.sent) - SHOWN + self.left_out[0])
+        elif self.graph and self.num_workers > 1:
+            lines.append(f"in a run of {self.graph} nothing is sent")
+        if self.notes:
+            lines += ["notes:", *(f"  {note}" for note in self.notes[:SHOWN])]
+            lines += _more(len(self.notes) - SHOWN + self.left_out[1])
+        return lines
+
+    def _made(self) -> str:
+        if not self.graph:
+            return "made by an upload from this process"
+        if not self.reason:
+            return f"made by {self.graph}, which gt.jit replayed or which ran too long ago to say why"
+        return f"made by {self.graph}, which ran for: {self.reason}" + (f" at {self.where}" if self.where else "")
+
+
+def _sent_text(one: SentReason) -> str:
+    count = f"{one.count} x " if one.count > 1 else ""
+    along = f" over {', '.join(one.axes)}" if one.axes else ""
+    at = f" at {one.where}" if one.where else ""
+    return f"{one.nbytes:,} B by {count}{one.kind}{along} for {one.why or 'its readers'}{at}"
+
+
+def _more(count: int) -> list[str]:
+    return [f"  and {count} more"] if count > 0 else []
+
+
+def worker_text(workers: Sequence[int]) -> str:
+    """Give workers in their order, runs of three or more in short: "workers 0-3, 6"."""
+    runs: list[list[int]] = []
+    for worker in workers:
+        if runs and worker == runs[-1][-1] + 1:
+            runs[-1].append(worker)
+        else:
+            runs.append([worker])
+    parts = [f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
+    return f"worker{'s' if len(workers) > 1 else ''} {', '.join(parts)}"
+
+
+def explain(x: Tensor) -> Explanation:
+    """Say where a tensor is and why, which flush made it, and what that flush sends between workers and why.
+
+    The reasons are those of the plan that ran. What is pending is run first, as by reading a value, and for a view its part is
+    taken from its base; but no value travels here. On one worker nothing is split. Errors: TypeError unless ``x`` is a tensor;
+    what made the tensor's run fail; in a function under ``gt.jit`` and in ``gt.flush_guard`` those of a read.
+    """
+    if not isinstance(x, Handle):
+        raise TypeError(f"gt.explain: expected a gt.Tensor, got {type(x).__name__}")
+    check_read()
+    if x._base is None and x._trace is not None:
+        settle(x._trace, "gt.explain")
+    buffer = x._materialise()
+    return _shown(buffer.session.explain(buffer.id).result(), buffer.id)
+
+
+def _shown(told: BufferReasons, buffer: int) -> Explanation:
+    sharding = told.placed.sharding
+    placed = told.type.tensor_type.placed(sharding)
+    flushed = flushed_as(buffer)
+    place = location(flushed.code, flushed.lasti) if flushed is not None else ""
+    return Explanation(
+        type=repr(placed).removesuffix(f" on {sharding.mesh.name}"), workers=sharding.mesh.workers, num_workers=told.num_workers,
+        axes=dict(sharding.mesh.axes), local_shape=sharding.local_shape(placed.shape), why=told.why, graph=told.graph,
+        reason=flushed.reason if flushed is not None else "", where=str(place), sent=told.sent, notes=told.notes,
+        left_out=told.left_out,
+    )  # fmt: skip
+
+
+__all__ = ["Explanation", "explain", "worker_text"]
