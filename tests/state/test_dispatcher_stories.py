@@ -5,11 +5,12 @@ from __future__ import annotations
 from gt.ir.program import WireType
 from gt.ir.signals import ShardConfig, SignalConfig
 from gt.ir.types import TensorType, float32
+from gt.passes.reasons import PlanReasons
 from gt.passes.signal_placement import signal_sharding
 from gt.runtime import wire
 from gt.runtime.dispatcher_state import Kill, Planned
 from gt.runtime.errors import Fault
-from tests.state.stories import Story, plans, sent
+from tests.state.stories import Story, plans, program, sent
 
 
 def split(workers: int) -> TensorType:
@@ -385,3 +386,37 @@ def test_a_loss_tells_each_client_its_own_line_only():
     mine, theirs = s.state.clients[0].buffers[2].fault, s.state.clients[1].buffers[1].fault
     assert mine is not None and mine.where == "train.py:12" and mine.epoch == 1
     assert theirs is not None and theirs.kind == "worker_lost" and theirs.where == ""
+
+
+def test_a_client_is_told_why_its_own_buffers_are_where_they_are_and_after_the_runs_that_make_them():
+    s = Story(workers=2, clients=2)
+    s.put(1)
+    s.define(1)
+    (make,) = plans(s.run(1, (1,), (2, 3)))
+    assert s.say("c0up", wire.Explain(3, 7)) == [], "the run comes first, and waits for its plan"
+    reasons = PlanReasons("flush0", ("made there", "as signal 's' says"), ((0,), (0, 1)), notes=("a note",))
+    type_ = split(2)
+    programs = {w: program(w, 1, 2) for w in (0, 1)}
+    out = s.tell(Planned(0.0, make.plan, programs, (type_, type_), reasons=reasons))
+    (told,) = sent(out, wire.Explained, "c0")
+    assert told.request == 7 and told.explanation.why == ("made there", "as signal 's' says")
+    assert (told.explanation.graph, told.explanation.notes, told.explanation.num_workers) == ("flush0", ("a note",), 2)
+    assert told.explanation.placed.sharding is not None and told.explanation.placed.workers == (0, 1)
+    buffers = s.state.clients[0].buffers
+    assert buffers[2].reasons is buffers[3].reasons is reasons, "kept once"
+    (told,) = sent(s.say("c0up", wire.Explain(1, 8)), wire.Explained, "c0")
+    assert told.explanation.why == ("uploaded outside of any signal that places: whole on all workers",)
+    (failed,) = sent(s.say("c1up", wire.Explain(3, 9)), wire.Failed, "c1")
+    assert failed.fault.kind == "protocol", "another's buffer"
+
+
+def test_why_a_failed_buffer_is_where_it_is_fails_as_reading_it_does():
+    s = started(workers=2)
+    s.done(0, 1, Fault("run", "broke"))
+    (failed,) = sent(s.say("c0up", wire.Explain(2, 5)), wire.Failed, "c0")
+    assert failed.fault.message == "broke"
+    late = Story(workers=0, client_lease_s=100.0)
+    late.put(1)
+    late.say("c0up", wire.Explain(1, 3))
+    (failed,) = sent(late.wait(31.0), wire.Failed)
+    assert failed.request == 3 and failed.fault.kind == "no_workers"

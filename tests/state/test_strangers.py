@@ -34,6 +34,7 @@ def any_message(r: random.Random) -> wire.Message:
         lambda: wire.Put(num(), type_, r.choice([None, SignalConfig(), SignalConfig(shard=shard)]), r.random() < 0.3),
         lambda: wire.Put(num(), WireType((4, 4), "float32"), None, True),
         lambda: wire.Fetch(num(), num()),
+        lambda: wire.Explain(num(), num()),
         lambda: wire.Free(numbers(r)),
         lambda: wire.Beat(num()),
         lambda: wire.Bye(),

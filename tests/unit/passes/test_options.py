@@ -11,7 +11,9 @@ from gt.ir.mesh import Sharding
 from gt.ir.opdef import OPS
 from gt.ir.signals import PlanOptions, ShardConfig, SignalConfig
 from gt.ir.types import TensorType, float64
+from gt.passes import reasons as told
 from gt.passes.context import PlanRefused
+from gt.passes.cost import step_s, time_text
 from gt.passes.plan import Cluster, plan_graph
 from tests.property.sharding_graphs import Recorder, everyone, record
 
@@ -70,3 +72,37 @@ def test_reasons_go_back_to_what_was_said() -> None:
     assert reasons[2].endswith("signal 's' at train.py:7")
     (whole,) = plan_graph(graph("sum", PlanOptions()), FOUR).reasons
     assert "whole on all workers" in whole[0]
+
+
+def test_what_a_plan_tells_is_what_its_programs_do() -> None:
+    plan = plan_graph(graph("sort", PlanOptions()), FOUR)
+    assert [(s.kind, s.axes, s.nbytes) for s in plan.told.sent] == [
+        (c.kind, ("w",), c.nbytes) for c in plan.programs[0].collectives
+    ]
+    assert plan.told.why(0) == plan.reasons[0] and plan.told.graph
+    assert plan.told.sent[0].where == "train.py:7" and "operand 0 of sort" in plan.told.sent[0].why
+    assert plan_graph(graph("sort", PlanOptions()), Cluster((0,))).told.outputs == ()
+
+
+def test_what_a_plan_tells_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(told, "MAX_TEXT", 20)
+    monkeypatch.setattr(told, "MAX_LINES", 2)
+    monkeypatch.setattr(told, "MAX_SENT", 0)
+    found = plan_graph(graph("matmul", PlanOptions()), FOUR).told
+    assert len(found.lines) == 2 and {len(line) for line in found.lines} == {20} and set(found.why(0)) == set(found.lines)
+    found = plan_graph(graph("sort", PlanOptions()), FOUR).told
+    assert found.sent == () and found.left_out == (1, 0)
+
+
+def test_conflicts_are_told_with_what_they_cost() -> None:
+    def body(recorder: Recorder, x: Value, w: Value) -> list[Value]:
+        recorder.signal = "s"
+        (x,), (w,) = recorder.emit(OPS["copy"], (x,), ()), recorder.emit(OPS["copy"], (w,), ())
+        recorder.signal = None
+        return [OPS["matmul"](x, w)]
+
+    made = record([TensorType((64, 64), float64)] * 2, body, {"s": SignalConfig(ShardConfig(0))})
+    plan = plan_graph(made, FOUR)
+    (gather,) = plan.programs[0].collectives
+    seconds = step_s("all_gather", 4, 64 * 64 * 8)
+    assert plan.reasons[0][0].endswith(f"; operand 1 is brought there in {time_text(seconds)}") and gather.kind == "all_gather"

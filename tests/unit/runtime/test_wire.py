@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gt.ir.program import WireType
+from gt.ir.program import WireSharding, WireType
 from gt.ir.types import bfloat16
+from gt.passes.reasons import SentReason
 from gt.runtime import wire
+from gt.runtime.buffer_reasons import BufferReasons
 from gt.runtime.errors import Fault, GtError, ProtocolError, WorkerLost, fault_of
 
 CODECS = [wire.FROM_PEERS, wire.TO_CLIENT, wire.TO_WORKER, wire.UPLOADS]
@@ -25,7 +27,13 @@ SAMPLES: list[tuple[wire.Message, bytes | None]] = [
     (wire.Done(1, 0.5, Fault("run", "broke", 1, 2, "a.py:3")), None),
     (wire.StoreOp(1, "set", ("a/b",), b"\0\xff"), None),
     (wire.Beat(4), None),
+    (wire.Explain(3, 9), None),
 ]
+WHY = BufferReasons(
+    WireType((64, 32), "float32"), WireSharding("all", (("w", 4),), (0, 1, 2, 3), (("w",), ())), 4, "flush3",
+    ("%h: f32[64@w, 32] on all: relu computes it there", "%x: signal 'batch' at a.py:3"),
+    (SentReason("all_reduce", ("w",), 2, 6, "a result must not be pending", "a.py:4"),), ("%z: kept whole",), (1, 0),
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("message,data", SAMPLES, ids=lambda v: type(v).__name__)
@@ -33,6 +41,14 @@ def test_messages_round_trip(message, data):
     frames = [wire.encode(message)] + ([] if data is None else [data])
     got, body = wire.FROM_PEERS.decode(frames)
     assert got == message and (None if body is None else bytes(body)) == data
+
+
+def test_an_explanation_comes_back_as_it_was_sent():
+    answer = wire.Explained(9, WHY)
+    assert wire.TO_CLIENT.decode([wire.encode(answer)]) == (answer, None)
+    for codec in (wire.FROM_PEERS, wire.TO_WORKER):
+        with pytest.raises(ProtocolError):
+            codec.decode([wire.encode(answer)])
 
 
 def test_every_message_has_a_receiver():
