@@ -104,8 +104,8 @@ class Handle(Operand):
         strides = view_strides(self)
         return strides if dim is None else strides[_dim(dim, self.ndim)]
 
-    def is_contiguous(self) -> bool:
-        """Say whether elements lie in row-major order without gaps."""
+    def is_contiguous(self, *, memory_format: Any = None) -> bool:
+        """Say whether elements lie in row-major order without gaps, as they do here in every ``memory_format``."""
         expected = 1
         for size, stride in zip(reversed(self._type.shape), reversed(view_strides(self)), strict=True):
             if size != 1 and stride != expected and self.numel():

@@ -87,6 +87,8 @@ def _check_seed(root: Tensor, gradient: Any) -> Any:
     if gradient is None:
         if root._type.numel != 1:
             raise RuntimeError("grad can be implicitly created only for scalar outputs")
+        if root._type.dtype.kind == "c":
+            raise RuntimeError(f"grad can be implicitly created only for real scalar outputs but got {root._type.dtype!r}")
         return None if not root._type.shape else ones(root._type)
     if gradient._type.shape != root._type.shape:
         raise RuntimeError(

@@ -257,3 +257,8 @@ def test_a_read_in_the_middle_of_a_forward_changes_no_gradient():
         c[0].tolist()
         (c * b).sum().backward()
     same(a.grad, ta.grad)
+
+
+def test_a_complex_output_needs_its_gradient_given():
+    with pytest.raises(RuntimeError, match="only for real scalar outputs but got gt.complex64"):
+        gt.tensor(1 + 2j, requires_grad=True).square().backward()
