@@ -77,12 +77,12 @@ class Flushed(NamedTuple):
     lasti: int
 
 
-recent: deque[Flushed] = deque(maxlen=1024)  # the latest flushes of this process, for gt.explain
+recent: deque[tuple[Sequence[int], str, types.CodeType, int]] = deque(maxlen=1024)  # ``Flushed``, the latest of this process
 
 
 def flushed_as(buffer: int) -> Flushed | None:
     """Give the flush that made a buffer, if it was one of the latest."""
-    return next((flushed for flushed in reversed(tuple(recent)) if buffer in flushed.made), None)
+    return next((Flushed(*flushed) for flushed in reversed(tuple(recent)) if buffer in flushed[0]), None)
 
 
 @dataclass
@@ -305,8 +305,10 @@ def _submit(trace: Trace, session: Session, live: list[Handle], saved: set[int],
         put_back(session, dead)
         raise
     frame = users_frame(sys._getframe(1))
-    together = results[-1] - results[0] == len(results) - 1  # but for threads that flush at once
-    recent.append(Flushed(range(results[0], results[-1] + 1) if together else results, reason, frame.f_code, frame.f_lasti))
+    made: Sequence[int] = range(results[0], results[-1] + 1)
+    if len(made) != len(results):  # another thread flushes at once
+        made = results
+    recent.append((made, reason, frame.f_code, frame.f_lasti))
     for t in live:
         t._tape = (trace, t._index) if t._rg and not t._leaf else None
         t._buffer = buffers[t._index]
@@ -314,11 +316,11 @@ def _submit(trace: Trace, session: Session, live: list[Handle], saved: set[int],
     for id in computed:
         trace.saved[id] = buffers[id]
     if trace.recorder is not None:
-        made, types_made = [buffers[id].id for id in outputs], [buffers[id].type for id in outputs]
+        types_made = [buffers[id].type for id in outputs]
         trace.recorder.submitted(
             Submitted(
                 trace, structure, known, list(trace.where), list(trace.scalars), [b.type for b in trace.inputs], donated, outputs,
-                types_made, names, made, [(t, t._index) for t in live],
+                types_made, names, results, [(t, t._index) for t in live],
             )
         )  # fmt: skip
         trace.recorder = None
