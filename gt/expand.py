@@ -15,7 +15,7 @@ import numpy as np
 
 from gt.flush import location, requires
 from gt.function import BOUNDARY, call_backward
-from gt.handle import Handle, from_buffer, no_tape
+from gt.handle import Handle, no_tape
 from gt.ir.graph import Attrs
 from gt.ir.opdef import OpDef, emitting
 from gt.ir.ops import OPS
@@ -23,7 +23,7 @@ from gt.ir.types import DType, TensorType
 from gt.passes.autodiff import backpropagate
 from gt.signal import for_backward
 from gt.tape import Key, Tape
-from gt.trace import RULES, Buffer, Number, Trace, ValueRef, producer_name, record, rule_of, state
+from gt.trace import RULES, Buffer, Number, Trace, ValueRef, producer_name, record, rule_of, state, tensor_of
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
@@ -225,7 +225,7 @@ def _lookup(key: Key) -> Any:
         tensor = leaf[0]() if leaf is not None else None
         if tensor is not None and tensor._buffer is saved:
             return _Held(tensor)
-        out = from_buffer(saved)
+        out = tensor_of(saved)
         if requires(trace, (id,))[0]:
             out._rg, out._leaf, out._tape = True, False, key
         return _Held(out)

@@ -23,7 +23,7 @@ from gt.ir.opdef import OpDef
 from gt.ir.ops import OPS
 from gt.ir.types import DType, TensorType
 from gt.shape import Size
-from gt.trace import Buffer, Operand, Storage, Trace, check_read, holding, producer_name, record, settle, state, tensor_of
+from gt.trace import Buffer, Operand, Storage, Trace, check_read, holding, producer_name, record, settle, state
 from gt.views import VIEWS, view_strides
 
 if TYPE_CHECKING:
@@ -444,8 +444,3 @@ def no_tape(off: bool = True) -> Iterator[None]:
 def take_view(base: Handle, op: OpDef, attrs: Attrs) -> Any:
     """Record a view op; the result shares memory with ``base``."""
     return record(op, (base,), attrs, 2, True)
-
-
-def from_buffer(buffer: Buffer) -> Any:
-    """Give a tensor on an existing buffer."""
-    return tensor_of(buffer)

@@ -13,11 +13,11 @@ from typing import Any
 from gt import autograd
 from gt.expand import type_at
 from gt.flush import requires
-from gt.handle import Handle, from_buffer, no_tape
+from gt.handle import Handle, no_tape
 from gt.ir.ops import OPS
 from gt.random import Drawn
 from gt.tape import key_of
-from gt.trace import RULES, Buffer, Number, Trace, current, new_tensor, record, state
+from gt.trace import RULES, Buffer, Number, Trace, current, new_tensor, record, state, tensor_of
 
 ALIAS, FENCE = OPS["alias"], OPS["fence"]
 
@@ -140,7 +140,7 @@ def _source(trace: Trace, id: int, buffer: Buffer | None) -> Handle | Number:
     if id in trace.scalar_ids:
         return Number(trace.scalars[trace.scalar_ids.index(id)], type_at((trace, id)).dtype)
     if buffer is not None:
-        out = from_buffer(buffer)
+        out = tensor_of(buffer)
         if id in trace.links:
             out._rg, out._leaf, out._tape = True, False, trace.links[id]
         return out
