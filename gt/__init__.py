@@ -6,12 +6,13 @@ torch. See README.md, and docs/architecture.md for how it is built.
 
 from __future__ import annotations
 
+from importlib import import_module
 from math import e, inf, nan, pi
+from typing import TYPE_CHECKING
 
 from gt import tensor as _tensor  # noqa: I001 - installs the tensor class
 from gt import (
-    accelerator, amp, array_api, autograd, backends, compiler, cuda, distributions, fft, func, linalg, masked, nn, optim, random, signal, special, testing,
-    utils,
+    accelerator, amp, autograd, backends, compiler, cuda, fft, func, linalg, masked, nn, optim, random, signal, special, testing, utils,
 )  # fmt: skip
 from gt.amp import autocast, get_autocast_dtype, is_autocast_enabled
 from gt.arguments import guard
@@ -131,7 +132,11 @@ from gt.switches import (
 )  # fmt: skip
 from gt.tensor import Tensor, did_you_mean
 
+if TYPE_CHECKING:
+    from gt import array_api, distributions
+
 __version__ = "0.1.0"
+LOADED_WHEN_NAMED = ("array_api", "distributions")
 dtype = DType
 float, double, half, long, int, short = float32, float64, float16, int64, int32, int16
 cfloat, cdouble = complex64, complex128
@@ -146,4 +151,6 @@ guard(globals())
 
 
 def __getattr__(name: str) -> object:
+    if name in LOADED_WHEN_NAMED:
+        return import_module(f"gt.{name}")
     raise AttributeError(f"module 'gt' has no attribute '{name}'{did_you_mean(name, globals())}")

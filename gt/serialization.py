@@ -14,7 +14,6 @@ from typing import Any, BinaryIO
 import numpy as np
 import safetensors
 
-from gt import torch_files
 from gt.devices import check_options
 from gt.functions.create import upload
 from gt.handle import Handle
@@ -133,6 +132,8 @@ def load(f: File, map_location: Any = None, *, weights_only: bool | None = None,
     data = Path(f).read_bytes() if isinstance(f, str | os.PathLike) else f.read()
     name = os.fspath(f) if isinstance(f, str | os.PathLike) else str(getattr(f, "name", "the file"))
     if data[:4] == ZIP:
+        from gt import torch_files  # zipfile and what it needs: not for every import of gt
+
         return torch_files.read(data, name)
     try:
         entries = safetensors.deserialize(data)

@@ -10,7 +10,6 @@ import builtins
 import copy
 import difflib
 import importlib
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any, Self
@@ -851,7 +850,7 @@ class Tensor(Handle):
 
     def __array_namespace__(self, /, *, api_version: str | None = None) -> ModuleType:
         """Give ``gt.array_api``. Errors: ValueError for a version of the standard other than its own or an earlier one."""
-        namespace = sys.modules["gt.array_api"]
+        namespace = importlib.import_module("gt.array_api")
         if api_version is not None and api_version not in namespace.VERSIONS:
             raise ValueError(f"array API version {api_version!r} is not offered: use one of {', '.join(namespace.VERSIONS)}")
         return namespace

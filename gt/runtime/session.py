@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from gt.ir.graph import Graph
 from gt.ir.signals import SignalConfig
 from gt.ir.types import Scalar, TensorType
-from gt.runtime.buffer_reasons import BufferReasons
 from gt.runtime.errors import Fault
+
+if TYPE_CHECKING:
+    from gt.runtime.buffer_reasons import BufferReasons
 
 
 class Session(Protocol):
