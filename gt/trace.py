@@ -20,11 +20,13 @@ import types
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from gt.ir.graph import Attrs
 from gt.ir.opdef import OpDef
 from gt.ir.types import DTYPES, DType, Scalar, TensorType
+from gt.runtime.env import NATIVE
 
 if TYPE_CHECKING:
     from gt.ir.signals import SignalConfig
@@ -40,10 +42,11 @@ MAX_KEPT = 1 << 28  # bytes of values that only pending work keeps alive, as a l
 class Rule:
     """An op on given attributes and types. ``id`` is even; ``id + 1`` in an entry says the entry is on the tape."""
 
-    __slots__ = ("id", "op", "attrs", "inputs", "outputs", "single", "count", "differentiable", "saved")
+    __slots__ = ("id", "taped", "op", "attrs", "inputs", "outputs", "single", "count", "differentiable", "saved")
 
     def __init__(self, op: OpDef | None, attrs: Attrs, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]):
         self.id = 2 * len(RULES)
+        self.taped = self.id + 1
         self.op, self.attrs, self.inputs, self.outputs = op, attrs, inputs, outputs
         self.single = outputs[0] if len(outputs) == 1 else None
         self.count = len(outputs)
@@ -166,7 +169,7 @@ def put_back(session: Session, dead: list[int]) -> None:
 
 
 _zero_d = {dtype: TensorType((), dtype) for dtype in DTYPES}
-_scalar_rules = {type: _leaf_rule("scalar", type) for type in _zero_d.values()}
+_number_entries = {type: (_leaf_rule("scalar", type).id, ()) for type in _zero_d.values()}
 
 
 class Operand:
@@ -325,7 +328,7 @@ class Trace:
         self.scalars.append(number.value)
         self.scalar_ids.append(index)
         self.where.append(None)
-        self.code.append((_scalar_rules[number._type].id, ()))
+        self.code.append(_number_entries[number._type])
         self.size = index + 1
         return index
 
@@ -526,6 +529,8 @@ def install_autocast(function: Callable[[OpDef, tuple[Any, ...]], tuple[Any, ...
 def install_tensor(make: type[Tensor]) -> None:
     global new_tensor, _tensor_class
     new_tensor = _tensor_class = make
+    if _native is not None:
+        _native.set_tensor(make)
 
 
 def settle(trace: Trace, reason: str) -> None:
@@ -570,7 +575,7 @@ def guard_reads(guard: Callable[[], None] | None) -> None:
 # -- recording
 
 
-def record(
+def _record(
     op: OpDef, inputs: tuple[Any, ...], attrs: Attrs = (), depth: int = 1, view: bool = False, first: bool = False
 ) -> Any:  # fmt: skip
     """Append ``op`` to this thread's trace and give its result, or a tuple of results. ``depth``: callers known to be gt's.
@@ -621,7 +626,7 @@ def record(
     if trace.closing and not trace.held:  # another thread needed one of our values meanwhile
         trace.busy = False
         time.sleep(0)
-        return record(op, inputs, attrs, depth + 1, view, first)
+        return _record(op, inputs, attrs, depth + 1, view, first)
     try:
         if n == 2:
             ids: tuple[int, ...] = (
@@ -670,7 +675,7 @@ def record(
     finally:
         trace.busy = False
     time.sleep(0)
-    return record(op, inputs, attrs, depth + 1, view, first)
+    return _record(op, inputs, attrs, depth + 1, view, first)
 
 
 def _record_elsewhere(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs, depth: int, view: bool, first: bool) -> Any:
@@ -680,10 +685,10 @@ def _record_elsewhere(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs, depth: i
             _flush(t._trace, "a value crossed threads")
     with holding():  # until the op is recorded: a flush before would make views stale again
         _refresh(inputs)
-        return record(op, inputs, attrs, depth + 2, view, first)
+        return _record(op, inputs, attrs, depth + 2, view, first)
 
 
-def record_pair(op: OpDef, a: Any, b: Any) -> Any:
+def _record_pair(op: OpDef, a: Any, b: Any) -> Any:
     """Do what ``record(op, (a, b))`` does, for a method of a tensor that hands its operands on: most ops of a program are this one.
 
     The same written out for one case, because it takes two thirds of the time (2.4 against 3.7 us, Python 3.11).
@@ -694,7 +699,7 @@ def record_pair(op: OpDef, a: Any, b: Any) -> Any:
         a._trace is not trace or a._base is not None or b._base is not None or (b._trace is not trace and b._trace is not None)
         or trace.size >= trace.stop or modes.autocast is not None
     ):  # fmt: skip
-        return record(op, (a, b), (), 3)
+        return _record(op, (a, b), (), 3)
     rule = _rules.get((op, (), a._type, b._type))
     if rule is None:
         rule = rule_of(op, (), (a._type, b._type))
@@ -704,7 +709,7 @@ def record_pair(op: OpDef, a: Any, b: Any) -> Any:
     trace.busy = True
     if trace.closing and not trace.held:
         trace.busy = False
-        return record(op, (a, b), (), 3)
+        return _record(op, (a, b), (), 3)
     try:
         ids = (a._index, b._index if b._trace is trace else trace.enter(b))
         trace.where.append((frame.f_code, frame.f_lasti))
@@ -726,10 +731,10 @@ def record_pair(op: OpDef, a: Any, b: Any) -> Any:
     finally:
         trace.busy = False
     time.sleep(0)
-    return record(op, (a, b), (), 3)
+    return _record(op, (a, b), (), 3)
 
 
-def record_into(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs, targets: Sequence[Any]) -> None:
+def _record_into(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs, targets: Sequence[Any]) -> None:
     """Append ``op`` and let ``targets``, tensors with memory of their own, name its results in place of what they named.
 
     For updates of many tensors at once, off the tape: what ``record`` and assigning each result do, without the results' handles.
@@ -741,7 +746,7 @@ def record_into(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs, targets: Seque
         if t._base is not None and t._seen != t._root._version:
             with holding():
                 _refresh(inputs)
-                return record_into(op, inputs, attrs, targets)
+                return _record_into(op, inputs, attrs, targets)
         if t._trace is not trace and t._trace is not None:
             _flush(t._trace, "a value crossed threads")
             trace = current()
@@ -752,7 +757,7 @@ def record_into(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs, targets: Seque
     if trace.closing and not trace.held:
         trace.busy = False
         time.sleep(0)
-        return record_into(op, inputs, attrs, targets)
+        return _record_into(op, inputs, attrs, targets)
     try:
         ids = tuple([t._index if t._trace is trace else trace.enter(t) for t in inputs])
         trace.where.append((frame.f_code, frame.f_lasti))
@@ -782,7 +787,7 @@ def record_into(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs, targets: Seque
     finally:
         trace.busy = False
     time.sleep(0)
-    return record_into(op, inputs, attrs, targets)
+    return _record_into(op, inputs, attrs, targets)
 
 
 def _refresh(inputs: tuple[Any, ...]) -> None:
@@ -790,3 +795,22 @@ def _refresh(inputs: tuple[Any, ...]) -> None:
     for t in inputs:
         if t._base is not None and t._seen != t._root._version:
             t._refresh()
+
+
+def _load_native() -> Any:
+    """Give gt/_recording.c, which has the ordinary case of the three functions above, or None where it has not been built."""
+    if not NATIVE.get():
+        return None
+    try:
+        native = import_module("gt._recording")
+    except ImportError:
+        return None
+    native.set_up(globals())
+    return native
+
+
+_native = _load_native()
+_chosen = (_record, _record_pair, _record_into) if _native is None else (_native.record, _native.record_pair, _native.record_into)
+record: Callable[..., Any] = _chosen[0]
+record_pair: Callable[[OpDef, Any, Any], Any] = _chosen[1]
+record_into: Callable[[OpDef, tuple[Any, ...], Attrs, Sequence[Any]], None] = _chosen[2]

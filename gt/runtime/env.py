@@ -101,6 +101,7 @@ WINDOW = Variable(
     "GT_WINDOW", at_least(1), 8,
     "Runs a client may have in flight before a flush waits. A server's own counts for its clients.",
 )  # fmt: skip
+NATIVE = Variable("GT_NATIVE", flag, True, "Record ops by the compiled module, where it has been built; 0: in Python.")
 GROUP_TIMEOUT_S = Variable("GT_GROUP_TIMEOUT", float, 60.0, "Seconds a collective may wait for another worker.")
 
 

@@ -1,0 +1,633 @@
+/* The ordinary case of recording an op: ``record``, ``record_pair`` and ``record_into`` of gt/trace.py.
+
+   trace.py has the meaning, and takes every call that is not ordinary here: operands of another thread, stale views, casts,
+   a trace that is being flushed, a rule not seen before. What is said there about order, ``busy`` and ``mend`` holds here. */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <structmember.h>
+
+#ifdef Py_GIL_DISABLED
+#error "traces are guarded by the interpreter lock"
+#endif
+
+#define SLOT(object, offset) (*(PyObject **)((char *)(object) + (offset)))
+
+/* The classes of trace.py, and where in their objects the slots lie. */
+
+static PyTypeObject *Operand, *Number, *Tensor, *Trace, *Modes, *Rule, *Buffer, *TensorType;
+static PyObject *state, *rules, *ours, *input_entries, *number_entries, *stale, *storage_class;
+static PyObject *slow_record, *slow_pair, *slow_into;
+
+static struct { Py_ssize_t _trace, _index, _type, _buffer, _base, _rg, _leaf; } operand;
+static struct { Py_ssize_t value; } number;
+static struct {
+    Py_ssize_t modes, code, where, handles, size, inputs, input_ids, scalars, scalar_ids, leaves, links, overwritten, closing,
+        session, names, stop, weighed, busy, held, recorder;
+} trace_at;
+static struct { Py_ssize_t grad, autocast; } modes_at;
+static struct { Py_ssize_t id, taped, outputs, single, count, differentiable; } rule_at;
+static struct { Py_ssize_t id, type, session; } buffer_at;
+static struct { Py_ssize_t nbytes, differentiable; } type_at;
+
+static struct {
+    PyObject *trace, *_seen, *_root, *_version, *_storage, *_view, *_name, *_tape, *__name__, *enter, *mend, *weigh;
+} name;
+
+static PyObject *empty, *one;
+
+/* -- slots */
+
+static Py_ssize_t offset(PyTypeObject *type, const char *slot)
+{
+    PyObject *member = PyObject_GetAttrString((PyObject *)type, slot);
+    if (member == NULL)
+        return -1;
+    Py_ssize_t at = -1;
+    if (Py_IS_TYPE(member, &PyMemberDescr_Type) && ((PyMemberDescrObject *)member)->d_member->type == T_OBJECT_EX)
+        at = ((PyMemberDescrObject *)member)->d_member->offset;
+    else
+        PyErr_Format(PyExc_TypeError, "%s.%s is no slot", type->tp_name, slot);
+    Py_DECREF(member);
+    return at;
+}
+
+static inline void put(PyObject *object, Py_ssize_t at, PyObject *value)
+{
+    PyObject *before = SLOT(object, at);
+    SLOT(object, at) = Py_NewRef(value);
+    Py_XDECREF(before);
+}
+
+static inline int put_number(PyObject *object, Py_ssize_t at, Py_ssize_t value)
+{
+    PyObject *as_object = PyLong_FromSsize_t(value);
+    if (as_object == NULL)
+        return -1;
+    PyObject *before = SLOT(object, at);
+    SLOT(object, at) = as_object;
+    Py_XDECREF(before);
+    return 0;
+}
+
+static inline Py_ssize_t number_in(PyObject *object, Py_ssize_t at) { return PyLong_AsSsize_t(SLOT(object, at)); }
+
+/* A tuple without references to what the collector of cycles follows: it need not be looked at. */
+static inline PyObject *plain_pair(PyObject *a, PyObject *b)
+{
+    PyObject *pair = PyTuple_Pack(2, a, b);
+    if (pair != NULL)
+        PyObject_GC_UnTrack(pair);
+    return pair;
+}
+
+static int append_pair(PyObject *list, PyObject *a, PyObject *b)
+{
+    PyObject *pair = plain_pair(a, b);
+    if (pair == NULL)
+        return -1;
+    int failed = PyList_Append(list, pair);
+    Py_DECREF(pair);
+    return failed;
+}
+
+/* -- what an op is recorded from */
+
+/* Append the user's code and instruction to ``trace.where``. ``depth``: as in trace.py. */
+static int append_place(PyObject *trace, Py_ssize_t depth)
+{
+    PyFrameObject *frame = PyThreadState_GetFrame(PyThreadState_Get());
+    while (frame != NULL) {
+        if (--depth <= 0) {
+            PyObject *globals = PyFrame_GetGlobals(frame);
+            PyObject *module = PyDict_GetItemWithError(globals, name.__name__);
+            Py_DECREF(globals);
+            if (module == NULL) {
+                if (PyErr_Occurred()) {
+                    Py_DECREF(frame);
+                    return -1;
+                }
+                break;
+            }
+            PyObject *is_ours = PyDict_GetItemWithError(ours, module);
+            if (is_ours == NULL && !PyErr_Occurred()) {
+                is_ours = PyObject_GetItem(ours, module);
+                Py_XDECREF(is_ours); /* the table holds it now */
+            }
+            if (is_ours == NULL) {
+                Py_DECREF(frame);
+                return -1;
+            }
+            if (is_ours != Py_True)
+                break;
+        }
+        PyFrameObject *back = PyFrame_GetBack(frame);
+        Py_DECREF(frame);
+        frame = back;
+    }
+    if (frame == NULL) {
+        PyErr_SetString(PyExc_SystemError, "no frame calls gt");
+        return -1;
+    }
+    PyObject *code = (PyObject *)PyFrame_GetCode(frame);
+    PyObject *at = PyLong_FromLong(PyFrame_GetLasti(frame));
+    Py_DECREF(frame);
+    int failed = at == NULL || append_pair(SLOT(trace, trace_at.where), code, at);
+    Py_DECREF(code);
+    Py_XDECREF(at);
+    return failed ? -1 : 0;
+}
+
+/* Say whether two attributes of a view are one number: 1, 0, or -1 with an error. */
+static int current(PyObject *t)
+{
+    PyObject *seen = PyObject_GetAttr(t, name._seen), *root = PyObject_GetAttr(t, name._root), *version = NULL;
+    int same = -1;
+    if (seen != NULL && root != NULL && (version = PyObject_GetAttr(root, name._version)) != NULL)
+        same = seen == version ? 1 : PyObject_RichCompareBool(seen, version, Py_EQ);
+    Py_XDECREF(seen);
+    Py_XDECREF(root);
+    Py_XDECREF(version);
+    return same;
+}
+
+/* Say whether an operand is an ordinary one of ``trace``: 1, 0, or -1 with an error. */
+static inline int fits(PyObject *t, PyObject *trace)
+{
+    if (!PyObject_TypeCheck(t, Operand) || SLOT(t, operand._base) == NULL || SLOT(t, operand._trace) == NULL)
+        return 0;
+    PyObject *of = SLOT(t, operand._trace);
+    if (of != trace && of != Py_None)
+        return 0;
+    return SLOT(t, operand._base) == Py_None ? 1 : current(t);
+}
+
+static int enter_number(PyObject *trace, PyObject *t, PyObject *index)
+{
+    PyObject *entry = PyDict_GetItemWithError(number_entries, SLOT(t, operand._type));
+    if (entry == NULL)
+        return -1;
+    if (PyList_Append(SLOT(trace, trace_at.scalars), SLOT(t, number.value))
+        || PyList_Append(SLOT(trace, trace_at.scalar_ids), index) || PyList_Append(SLOT(trace, trace_at.where), Py_None)
+        || PyList_Append(SLOT(trace, trace_at.code), entry))
+        return -1;
+    return put_number(trace, trace_at.size, PyLong_AsSsize_t(index) + 1);
+}
+
+static int enter_buffer(PyObject *trace, PyObject *t, PyObject *buffer, PyObject *index)
+{
+    PyObject *type = SLOT(buffer, buffer_at.type);
+    PyObject *entry = PyObject_GetItem(input_entries, type);
+    if (entry == NULL)
+        return -1;
+    int failed = PyList_Append(SLOT(trace, trace_at.inputs), buffer) || PyList_Append(SLOT(trace, trace_at.where), Py_None)
+        || PyList_Append(SLOT(trace, trace_at.code), entry)
+        || PyDict_SetItem(SLOT(trace, trace_at.input_ids), SLOT(buffer, buffer_at.id), index);
+    Py_DECREF(entry);
+    if (failed || put_number(trace, trace_at.size, PyLong_AsSsize_t(index) + 1))
+        return -1;
+    Py_ssize_t left = number_in(trace, trace_at.weighed) - number_in(type, type_at.nbytes);
+    if (put_number(trace, trace_at.weighed, left))
+        return -1;
+    if (left < 0) {
+        PyObject *done = PyObject_CallMethodNoArgs(trace, name.weigh);
+        if (done == NULL)
+            return -1;
+        Py_DECREF(done);
+    }
+    PyObject *called = PyObject_GetAttr(t, name._name);
+    if (called == NULL)
+        return -1;
+    int named = PyObject_IsTrue(called);
+    if (named > 0)
+        named = PyDict_SetItem(SLOT(trace, trace_at.names), index, called) ? -1 : 1;
+    Py_DECREF(called);
+    return named < 0 ? -1 : 0;
+}
+
+/* Say to whom the gradient of an input goes. */
+static int follow(PyObject *trace, PyObject *t, PyObject *index)
+{
+    PyObject *leaves = SLOT(trace, trace_at.leaves), *links = SLOT(trace, trace_at.links);
+    int known = PyDict_Contains(leaves, index);
+    if (known == 0)
+        known = PyDict_Contains(links, index);
+    if (known)
+        return known < 0 ? -1 : 0;
+    PyObject *tape = PyObject_GetAttr(t, name._tape);
+    if (tape == NULL)
+        return -1;
+    int failed = -1;
+    if (tape != Py_None) {
+        failed = PyDict_SetItem(links, index, tape);
+    } else {
+        PyObject *ref = PyWeakref_NewRef(t, NULL), *version = PyObject_GetAttr(t, name._version), *leaf = NULL;
+        if (ref != NULL && version != NULL && (leaf = PyTuple_Pack(2, ref, version)) != NULL)
+            failed = PyDict_SetItem(leaves, index, leaf);
+        Py_XDECREF(ref);
+        Py_XDECREF(version);
+        Py_XDECREF(leaf);
+    }
+    Py_DECREF(tape);
+    return failed;
+}
+
+/* Give the value id of an operand, a new reference; what is not in the trace yet becomes an input of it. */
+static PyObject *id_of(PyObject *trace, PyObject *t)
+{
+    if (SLOT(t, operand._trace) == trace)
+        return Py_NewRef(SLOT(t, operand._index));
+    PyObject *index = SLOT(trace, trace_at.size);
+    if (Py_IS_TYPE(t, Number)) {
+        Py_INCREF(index);
+        if (enter_number(trace, t, index) == 0)
+            return index;
+        Py_DECREF(index);
+        return NULL;
+    }
+    PyObject *buffer = SLOT(t, operand._buffer);
+    if (buffer == NULL || !Py_IS_TYPE(buffer, Buffer) || SLOT(trace, trace_at.recorder) != Py_None
+        || SLOT(buffer, buffer_at.session) != SLOT(trace, trace_at.session))
+        return PyObject_CallMethodOneArg(trace, name.enter, t);
+    PyObject *known = PyDict_GetItemWithError(SLOT(trace, trace_at.input_ids), SLOT(buffer, buffer_at.id));
+    if (known == NULL && PyErr_Occurred())
+        return NULL;
+    index = Py_NewRef(known != NULL ? known : index);
+    Py_INCREF(buffer);
+    int failed = known == NULL && enter_buffer(trace, t, buffer, index);
+    if (!failed && SLOT(t, operand._rg) == Py_True)
+        failed = follow(trace, t, index);
+    Py_DECREF(buffer);
+    if (failed) {
+        Py_DECREF(index);
+        return NULL;
+    }
+    return index;
+}
+
+static PyObject *ids_of(PyObject *trace, PyObject *const *operands, Py_ssize_t n)
+{
+    PyObject *ids = PyTuple_New(n);
+    for (Py_ssize_t i = 0; ids != NULL && i < n; i++) {
+        PyObject *id = id_of(trace, operands[i]);
+        if (id == NULL)
+            Py_CLEAR(ids);
+        else
+            PyTuple_SET_ITEM(ids, i, id);
+    }
+    if (ids != NULL && n)
+        PyObject_GC_UnTrack(ids);
+    return ids;
+}
+
+/* -- results */
+
+static PyObject *new_handle(PyObject *trace, PyObject *index, PyObject *type, int taped)
+{
+    PyObject *out = PyBaseObject_Type.tp_new(Tensor, empty, NULL);
+    if (out == NULL)
+        return NULL;
+    int flows = taped && SLOT(type, type_at.differentiable) == Py_True;
+    SLOT(out, operand._trace) = Py_NewRef(trace);
+    SLOT(out, operand._index) = Py_NewRef(index);
+    SLOT(out, operand._type) = Py_NewRef(type);
+    SLOT(out, operand._buffer) = Py_NewRef(Py_None);
+    SLOT(out, operand._base) = Py_NewRef(Py_None);
+    SLOT(out, operand._rg) = Py_NewRef(flows ? Py_True : Py_False);
+    SLOT(out, operand._leaf) = Py_NewRef(flows ? Py_False : Py_True);
+    return out;
+}
+
+/* Make ``out`` a view of ``of``. */
+static int share(PyObject *out, PyObject *of, PyObject *op, PyObject *attrs)
+{
+    PyObject *root = SLOT(of, operand._base) == Py_None ? Py_NewRef(of) : PyObject_GetAttr(of, name._root);
+    PyObject *storage = NULL, *version = NULL, *view = NULL;
+    int failed = -1;
+    if (root == NULL || (storage = PyObject_GetAttr(root, name._storage)) == NULL)
+        goto end;
+    if (storage == Py_None) {
+        Py_DECREF(storage);
+        if ((storage = PyObject_CallNoArgs(storage_class)) == NULL || PyObject_SetAttr(root, name._storage, storage))
+            goto end;
+    }
+    if ((version = PyObject_GetAttr(root, name._version)) == NULL || (view = PyTuple_Pack(2, op, attrs)) == NULL)
+        goto end;
+    failed = PyObject_SetAttr(out, name._root, root) || PyObject_SetAttr(out, name._view, view)
+        || PyObject_SetAttr(out, name._seen, version) || PyObject_SetAttr(out, name._storage, storage) ? -1 : 0;
+    put(out, operand._base, of);
+end:
+    Py_XDECREF(root);
+    Py_XDECREF(storage);
+    Py_XDECREF(version);
+    Py_XDECREF(view);
+    return failed;
+}
+
+/* -- recording */
+
+static PyObject *trace_of_thread(void)
+{
+    PyObject *trace = PyObject_GetAttr(state, name.trace);
+    if (trace != NULL && !Py_IS_TYPE(trace, Trace)) {
+        PyErr_SetString(PyExc_SystemError, "a thread's trace is no Trace");
+        Py_CLEAR(trace);
+    }
+    return trace;
+}
+
+/* Look up the rule of an op on these operands: borrowed; NULL, without an error too, if there is none yet. */
+static PyObject *rule_of(PyObject *op, PyObject *attrs, PyObject *const *operands, Py_ssize_t n)
+{
+    PyObject *key = PyTuple_New(n + 2);
+    if (key == NULL)
+        return NULL;
+    PyTuple_SET_ITEM(key, 0, Py_NewRef(op));
+    PyTuple_SET_ITEM(key, 1, Py_NewRef(attrs));
+    for (Py_ssize_t i = 0; i < n; i++)
+        PyTuple_SET_ITEM(key, i + 2, Py_NewRef(SLOT(operands[i], operand._type)));
+    PyObject *rule = PyDict_GetItemWithError(rules, key);
+    Py_DECREF(key);
+    return rule;
+}
+
+/* End what went wrong halfway: 1 to record in Python, where it is looked at again, or 0 with the error. */
+static int mend(PyObject *trace)
+{
+    PyObject *kind, *error, *traceback;
+    PyErr_Fetch(&kind, &error, &traceback);
+    PyObject *done = PyObject_CallMethodNoArgs(trace, name.mend);
+    put(trace, trace_at.busy, Py_False);
+    if (done != NULL && PyErr_GivenExceptionMatches(kind, stale)) {
+        Py_DECREF(done);
+        Py_XDECREF(kind);
+        Py_XDECREF(error);
+        Py_XDECREF(traceback);
+        return 1;
+    }
+    if (done == NULL)
+        PyErr_Clear();
+    Py_XDECREF(done);
+    PyErr_Restore(kind, error, traceback);
+    return 0;
+}
+
+static inline int occupy(PyObject *trace)
+{
+    put(trace, trace_at.busy, Py_True);
+    if (SLOT(trace, trace_at.closing) == Py_True && number_in(trace, trace_at.held) == 0) {
+        put(trace, trace_at.busy, Py_False);
+        return 0;
+    }
+    return 1;
+}
+
+static PyObject *append(PyObject *trace, PyObject *rule, PyObject *op, PyObject *attrs, PyObject *const *operands, Py_ssize_t n,
+                        int taped, Py_ssize_t depth, int view, int first)
+{
+    PyObject *ids = ids_of(trace, operands, n), *result = NULL;
+    if (ids == NULL || append_place(trace, depth))
+        goto end;
+    PyObject *index = SLOT(trace, trace_at.size), *outputs = SLOT(rule, rule_at.outputs), *handles = SLOT(trace, trace_at.handles);
+    Py_ssize_t at = PyLong_AsSsize_t(index);
+    PyObject *type = first ? PyTuple_GET_ITEM(outputs, 0) : SLOT(rule, rule_at.single);
+    if (type != Py_None) {
+        result = new_handle(trace, index, type, taped);
+        if (result == NULL || (view && share(result, operands[0], op, attrs)) || PyList_Append(handles, result))
+            goto fail;
+    } else {
+        Py_ssize_t count = PyTuple_GET_SIZE(outputs);
+        if ((result = PyTuple_New(count)) == NULL)
+            goto fail;
+        for (Py_ssize_t i = 0; i < count; i++) {
+            PyObject *number = PyLong_FromSsize_t(at + i);
+            PyObject *out = number == NULL ? NULL : new_handle(trace, number, PyTuple_GET_ITEM(outputs, i), taped);
+            Py_XDECREF(number);
+            if (out == NULL)
+                goto fail;
+            PyTuple_SET_ITEM(result, i, out);
+        }
+        for (Py_ssize_t i = 0; i < count; i++)
+            if (PyList_Append(handles, PyTuple_GET_ITEM(result, i)))
+                goto fail;
+    }
+    if (append_pair(SLOT(trace, trace_at.code), SLOT(rule, taped ? rule_at.taped : rule_at.id), ids)
+        || put_number(trace, trace_at.size, at + number_in(rule, rule_at.count)))
+        goto fail;
+    goto end;
+fail:
+    Py_CLEAR(result);
+end:
+    Py_XDECREF(ids);
+    return result;
+}
+
+/* Record if all is ordinary. Gives the result; NULL with an error; or NULL without one: ask trace.py. */
+static PyObject *record_ordinary(PyObject *op, PyObject *const *operands, Py_ssize_t n, PyObject *attrs, Py_ssize_t depth, int view,
+                                 int first)
+{
+    PyObject *trace = trace_of_thread(), *result = NULL;
+    if (trace == NULL)
+        return NULL;
+    PyObject *modes = SLOT(trace, trace_at.modes);
+    if (number_in(trace, trace_at.size) >= number_in(trace, trace_at.stop) || SLOT(modes, modes_at.autocast) != Py_None)
+        goto end;
+    int taped = 0;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        if (fits(operands[i], trace) <= 0)
+            goto end;
+        taped |= SLOT(operands[i], operand._rg) == Py_True;
+    }
+    PyObject *rule = rule_of(op, attrs, operands, n);
+    if (rule == NULL)
+        goto end;
+    taped = taped && SLOT(modes, modes_at.grad) == Py_True && SLOT(rule, rule_at.differentiable) == Py_True;
+    if (!occupy(trace))
+        goto end;
+    result = append(trace, rule, op, attrs, operands, n, taped, depth, view, first);
+    if (result != NULL)
+        put(trace, trace_at.busy, Py_False);
+    else
+        mend(trace);
+end:
+    Py_DECREF(trace);
+    return result;
+}
+
+static PyObject *const *operands_of(PyObject *inputs, Py_ssize_t *n)
+{
+    *n = PyTuple_GET_SIZE(inputs);
+    return &PyTuple_GET_ITEM(inputs, 0);
+}
+
+static PyObject *record(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
+{
+    PyObject *given[6] = {NULL, NULL, empty, one, Py_False, Py_False};
+    static const char *const parameters[] = {"op", "inputs", "attrs", "depth", "view", "first"};
+    int ordinary = nargs <= 6;
+    for (Py_ssize_t i = 0; ordinary && i < nargs; i++)
+        given[i] = args[i];
+    for (Py_ssize_t k = 0; ordinary && names != NULL && k < PyTuple_GET_SIZE(names); k++) {
+        int i = 0;
+        while (i < 6 && PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, k), parameters[i]))
+            i++;
+        ordinary = i < 6;
+        if (ordinary)
+            given[i] = args[nargs + k];
+    }
+    if (ordinary && given[0] != NULL && given[1] != NULL && PyTuple_CheckExact(given[1])) {
+        Py_ssize_t n;
+        PyObject *const *operands = operands_of(given[1], &n);
+        PyObject *out = record_ordinary(given[0], operands, n, given[2], PyLong_AsSsize_t(given[3]), given[4] == Py_True, given[5] == Py_True);
+        if (out != NULL || PyErr_Occurred())
+            return out;
+    }
+    return PyObject_Vectorcall(slow_record, args, nargs, names);
+}
+
+static PyObject *record_pair(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs == 3) {
+        PyObject *out = record_ordinary(args[0], args + 1, 2, empty, 2, 0, 0);
+        if (out != NULL || PyErr_Occurred())
+            return out;
+    }
+    return PyObject_Vectorcall(slow_pair, args, nargs, NULL);
+}
+
+/* Let a tensor name a result in place of what it named. ``entry``: how many entries there are with the one that does it. */
+static int rename_result(PyObject *trace, PyObject *t, PyObject *index, PyObject *entry)
+{
+    PyObject *version = PyObject_GetAttr(t, name._version), *next = version == NULL ? NULL : PyNumber_Add(version, one);
+    int failed = next == NULL || PyObject_SetAttr(t, name._version, next);
+    Py_XDECREF(version);
+    PyObject *overwritten = SLOT(trace, trace_at.overwritten), *leaf = NULL, *ref = NULL;
+    if (!failed && SLOT(t, operand._trace) == trace) {
+        failed = PyDict_SetItem(overwritten, SLOT(t, operand._index), entry);
+    } else if (!failed) {
+        PyObject *held = PyDict_GetItemWithError(SLOT(trace, trace_at.input_ids), SLOT(SLOT(t, operand._buffer), buffer_at.id));
+        failed = (held == NULL && PyErr_Occurred()) || (held != NULL && PyDict_SetItem(overwritten, held, entry))
+            || PyList_Append(SLOT(trace, trace_at.handles), t);
+    }
+    if (!failed) {
+        put(t, operand._trace, trace);
+        put(t, operand._index, index);
+        put(t, operand._buffer, Py_None);
+        failed = PyObject_SetAttr(t, name._tape, Py_None);
+    }
+    if (!failed && SLOT(t, operand._rg) == Py_True && SLOT(t, operand._leaf) == Py_True) {
+        failed = (ref = PyWeakref_NewRef(t, NULL)) == NULL || (leaf = PyTuple_Pack(2, ref, next)) == NULL
+            || PyDict_SetItem(SLOT(trace, trace_at.leaves), index, leaf);
+        Py_XDECREF(ref);
+        Py_XDECREF(leaf);
+    }
+    Py_XDECREF(next);
+    return failed ? -1 : 0;
+}
+
+static int append_into(PyObject *trace, PyObject *rule, PyObject *const *operands, Py_ssize_t n, PyObject *const *targets)
+{
+    PyObject *ids = ids_of(trace, operands, n);
+    if (ids == NULL)
+        return -1;
+    int failed = append_place(trace, 1) || append_pair(SLOT(trace, trace_at.code), SLOT(rule, rule_at.id), ids);
+    Py_DECREF(ids);
+    Py_ssize_t at = number_in(trace, trace_at.size), count = PyTuple_GET_SIZE(SLOT(rule, rule_at.outputs));
+    if (failed || put_number(trace, trace_at.size, at + count))
+        return -1;
+    PyObject *entry = PyLong_FromSsize_t(PyList_GET_SIZE(SLOT(trace, trace_at.code)));
+    for (Py_ssize_t i = 0; entry != NULL && i < count; i++) {
+        PyObject *index = PyLong_FromSsize_t(at + i);
+        if (index == NULL || rename_result(trace, targets[i], index, entry))
+            Py_CLEAR(entry);
+        Py_XDECREF(index);
+    }
+    Py_XDECREF(entry);
+    return entry == NULL ? -1 : 0;
+}
+
+static PyObject *record_into(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs != 4 || !PyTuple_CheckExact(args[1]) || !(PyTuple_CheckExact(args[3]) || PyList_CheckExact(args[3])))
+        return PyObject_Vectorcall(slow_into, args, nargs, NULL);
+    Py_ssize_t n, count = PySequence_Fast_GET_SIZE(args[3]);
+    PyObject *const *operands = operands_of(args[1], &n), *const *targets = PySequence_Fast_ITEMS(args[3]);
+    PyObject *trace = trace_of_thread(), *rule = NULL;
+    if (trace == NULL)
+        return NULL;
+    int ordinary = number_in(trace, trace_at.size) < number_in(trace, trace_at.stop), failed = 0;
+    for (Py_ssize_t i = 0; ordinary && i < n; i++)
+        ordinary = fits(operands[i], trace) == 1;
+    ordinary = ordinary && (rule = rule_of(args[0], args[2], operands, n)) != NULL
+        && PyTuple_GET_SIZE(SLOT(rule, rule_at.outputs)) == count;
+    for (Py_ssize_t i = 0; ordinary && i < count; i++)
+        ordinary = fits(targets[i], trace) == 1 && SLOT(targets[i], operand._base) == Py_None
+            && SLOT(targets[i], operand._type) == PyTuple_GET_ITEM(SLOT(rule, rule_at.outputs), i)
+            && (SLOT(targets[i], operand._trace) == trace || Py_IS_TYPE(SLOT(targets[i], operand._buffer), Buffer));
+    if (ordinary && !PyErr_Occurred() && occupy(trace)) {
+        if (append_into(trace, rule, operands, n, targets) == 0) {
+            put(trace, trace_at.busy, Py_False);
+            Py_DECREF(trace);
+            Py_RETURN_NONE;
+        }
+        failed = !mend(trace);
+    }
+    Py_DECREF(trace);
+    return failed || PyErr_Occurred() ? NULL : PyObject_Vectorcall(slow_into, args, nargs, NULL);
+}
+
+/* -- set up */
+
+#define AT(table, type, slot) ((table.slot = offset(type, #slot)) < 0)
+
+static PyObject *set_up(PyObject *module, PyObject *given)
+{
+#define TAKE(target, key) if ((target = (void *)PyDict_GetItemString(given, key)) == NULL) { PyErr_SetString(PyExc_KeyError, key); return NULL; } Py_INCREF(target)
+    TAKE(Operand, "Operand"); TAKE(Number, "Number"); TAKE(Trace, "Trace"); TAKE(Modes, "Modes"); TAKE(Rule, "Rule");
+    TAKE(Buffer, "Buffer"); TAKE(TensorType, "TensorType"); TAKE(state, "state"); TAKE(rules, "_rules"); TAKE(ours, "_ours");
+    TAKE(input_entries, "_input_entries"); TAKE(number_entries, "_number_entries"); TAKE(stale, "_Stale");
+    TAKE(storage_class, "Storage"); TAKE(slow_record, "_record"); TAKE(slow_pair, "_record_pair"); TAKE(slow_into, "_record_into");
+#undef TAKE
+    if (AT(operand, Operand, _trace) || AT(operand, Operand, _index) || AT(operand, Operand, _type) || AT(operand, Operand, _buffer)
+        || AT(operand, Operand, _base) || AT(operand, Operand, _rg) || AT(operand, Operand, _leaf) || AT(number, Number, value)
+        || AT(trace_at, Trace, modes) || AT(trace_at, Trace, code) || AT(trace_at, Trace, where) || AT(trace_at, Trace, handles)
+        || AT(trace_at, Trace, size) || AT(trace_at, Trace, inputs) || AT(trace_at, Trace, input_ids) || AT(trace_at, Trace, scalars)
+        || AT(trace_at, Trace, scalar_ids) || AT(trace_at, Trace, leaves) || AT(trace_at, Trace, links)
+        || AT(trace_at, Trace, overwritten) || AT(trace_at, Trace, closing) || AT(trace_at, Trace, session)
+        || AT(trace_at, Trace, names) || AT(trace_at, Trace, stop) || AT(trace_at, Trace, weighed) || AT(trace_at, Trace, busy)
+        || AT(trace_at, Trace, held) || AT(trace_at, Trace, recorder) || AT(modes_at, Modes, grad) || AT(modes_at, Modes, autocast)
+        || AT(rule_at, Rule, id) || AT(rule_at, Rule, taped) || AT(rule_at, Rule, outputs) || AT(rule_at, Rule, single)
+        || AT(rule_at, Rule, count) || AT(rule_at, Rule, differentiable) || AT(buffer_at, Buffer, id) || AT(buffer_at, Buffer, type)
+        || AT(buffer_at, Buffer, session) || AT(type_at, TensorType, nbytes) || AT(type_at, TensorType, differentiable))
+        return NULL;
+#define NAME(attribute) if ((name.attribute = PyUnicode_InternFromString(#attribute)) == NULL) return NULL
+    NAME(trace); NAME(_seen); NAME(_root); NAME(_version); NAME(_storage); NAME(_view); NAME(_name); NAME(_tape); NAME(__name__);
+    NAME(enter); NAME(mend); NAME(weigh);
+#undef NAME
+    if ((empty = PyTuple_New(0)) == NULL || (one = PyLong_FromLong(1)) == NULL)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *set_tensor(PyObject *module, PyObject *type)
+{
+    if (!PyType_Check(type) || !PyType_IsSubtype((PyTypeObject *)type, Operand)) {
+        PyErr_SetString(PyExc_TypeError, "the tensor class is an Operand");
+        return NULL;
+    }
+    Tensor = (PyTypeObject *)Py_NewRef(type);
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef methods[] = {
+    {"record", (PyCFunction)(void (*)(void))record, METH_FASTCALL | METH_KEYWORDS, "Record an op: gt.trace.record."},
+    {"record_pair", (PyCFunction)(void (*)(void))record_pair, METH_FASTCALL, "Record an op of two tensors: gt.trace.record_pair."},
+    {"record_into", (PyCFunction)(void (*)(void))record_into, METH_FASTCALL, "Record an update: gt.trace.record_into."},
+    {"set_up", set_up, METH_O, "Take the names of gt.trace."},
+    {"set_tensor", set_tensor, METH_O, "Take the class of results."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "gt._recording", "The ordinary case of recording, in C.", -1, methods, NULL, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit__recording(void) { return PyModule_Create(&definition); }

@@ -1,0 +1,144 @@
+"""gt/_recording.c records what gt/trace.py says: the same programs, traced by both, entry for entry."""
+
+import gc
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import gt
+from gt.handle import COPY
+from gt.ir.ops import OPS
+from gt.trace import _native, record, settle, state
+
+ROOT = Path(__file__).resolve().parents[2]
+needs_native = pytest.mark.skipif(importlib.util.find_spec("gt._recording") is None, reason="built without a C compiler")
+
+PROGRAMS = """
+import threading
+import gt
+from gt import nn
+from gt.nn import functional as F
+from gt.trace import RULES, state, _native
+
+print_to = []
+
+def show(title):
+    trace = state.trace
+    rules = [(RULES[id >> 1].op.name if RULES[id >> 1].op else "leaf", RULES[id >> 1].attrs, RULES[id >> 1].outputs, id & 1, ids)
+             for id, ids in trace.code]
+    where = [w and (w[0].co_name, w[1]) for w in trace.where]
+    leaves = {k: (ref() is not None, version) for k, (ref, version) in trace.leaves.items()}
+    print_to.append((title, rules, where, leaves, trace.links.keys(), trace.names, trace.size, len(trace.handles), trace.scalars,
+                     trace.scalar_ids, list(trace.input_ids.values()), trace.overwritten, trace.weighed, trace.busy, trace.stop))
+
+def fresh():
+    gt.ones(1).sum().item()
+
+gt.manual_seed(0)
+x = gt.tensor([[1.0, 2.0], [3.0, 4.0]])
+model = nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3), nn.GELU(), nn.Linear(3, 2))
+model[0].weight._name = "0.weight"
+optimizer = gt.optim.AdamW(model.parameters(), lr=0.1)
+for step in range(3):
+    loss = F.cross_entropy(model(x * 2 + 1), gt.tensor([0, 1]))
+    loss.backward()
+    show("forward and backward")
+    optimizer.step()
+    show("step")
+    optimizer.zero_grad()
+    fresh()
+
+with gt.no_grad():
+    y = x + x.t() - 3
+show("no grad")
+fresh()
+a = gt.zeros(4, 4)
+row, column = a[1], a[:, 2]
+row += 1
+show("a write through a view")
+b = column * 2 + a.view(16)[::4]
+show("stale views")
+top, where = (x * x).topk(1)
+values = x.sort(dim=0)
+q, r = gt.linalg.qr(x)
+show("several results")
+w = gt.ones(2, 2, requires_grad=True)
+view = w.view(4)
+c = (view * view.detach()).sum() + w.mul(2).sum()
+c.backward(retain_graph=True)
+fresh()
+d = c * 2 + w.sum()
+show("an earlier tape")
+d.backward()
+fresh()
+with gt.autocast("cpu", dtype=gt.bfloat16):
+    e = x @ x + (x @ w).relu()
+show("autocast")
+try:
+    x + gt.zeros(3)
+except RuntimeError as error:
+    print_to.append(str(error))
+show("a refused op")
+fresh()
+f = []
+thread = threading.Thread(target=lambda: f.append(x * 7))
+thread.start(); thread.join()
+g = f[0] + 1
+show("a value of another thread")
+for _ in range(3):
+    gt.nn.init.normal_(w)
+    h = gt.where(x > 2, x, 0.5).clamp(min=1).sum(0)
+show("numbers")
+print(_native is not None)
+for entry in print_to:
+    print(entry)
+"""
+
+
+def traces(native: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAMS], env={**os.environ, "GT_NATIVE": native, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0"},
+        cwd=ROOT, capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@needs_native
+def test_both_record_the_same_traces():
+    python, compiled = traces("0"), traces("1")
+    assert (python[0], compiled[0]) == ("False", "True")
+    assert len(python) > 15
+    for mine, theirs in zip(compiled[1:], python[1:], strict=True):
+        assert mine == theirs
+
+
+@needs_native
+@pytest.mark.skipif(os.environ.get("GT_NATIVE") == "0", reason="switched off")
+def test_no_reference_is_kept_or_lost():
+    assert _native is not None
+    x, y = gt.ones(3, 5), gt.ones(3, 5, requires_grad=True)
+    attrs = (("dims", (1, 0)),)
+    watched = [x._type, OPS["add"], OPS["permute"], attrs, state.modes, test_no_reference_is_kept_or_lost.__code__, None, True, False]
+
+    def records() -> list[int]:
+        for _ in range(300):
+            record(OPS["add"], (x, y))
+            record(OPS["permute"], (x,), attrs, 1, True)
+            gt.topk(x, 2)
+            (x * 2).t()
+            with pytest.raises(AttributeError):
+                record(COPY, (None,))
+        settle(state.trace, "a test")
+        x.sum().item()
+        gc.collect()
+        return [sys.getrefcount(o) for o in watched]
+
+    records()
+    before = records()
+    after = records()
+    assert all(abs(a - b) < 100 for a, b in zip(after, before, strict=True)), (before, after)
