@@ -19,7 +19,9 @@ static PyTypeObject *Operand, *Number, *Tensor, *Trace, *Modes, *Rule, *Buffer, 
 static PyObject *state, *rules, *ours, *input_entries, *number_entries, *stale, *storage_class;
 static PyObject *slow_record, *slow_pair, *slow_into;
 
-static struct { Py_ssize_t _trace, _index, _type, _buffer, _base, _rg, _leaf; } operand;
+static struct {
+    Py_ssize_t _trace, _index, _type, _buffer, _base, _rg, _leaf, _root, _view, _storage, _seen, _version, _tape, _name;
+} operand;
 static struct { Py_ssize_t value; } number;
 static struct {
     Py_ssize_t modes, code, where, handles, size, inputs, input_ids, scalars, scalar_ids, leaves, links, overwritten, closing,
@@ -31,10 +33,10 @@ static struct { Py_ssize_t id, type, session; } buffer_at;
 static struct { Py_ssize_t nbytes, differentiable; } type_at;
 
 static struct {
-    PyObject *trace, *_seen, *_root, *_version, *_storage, *_view, *_name, *_tape, *__name__, *enter, *mend, *weigh;
+    PyObject *trace, *__name__, *enter, *mend, *weigh;
 } name;
 
-static PyObject *empty, *one;
+static PyObject *empty, *no_name, *zero, *one, *minus_one;
 
 /* -- slots */
 
@@ -138,20 +140,14 @@ static int append_place(PyObject *trace, Py_ssize_t depth)
     return failed ? -1 : 0;
 }
 
-/* Say whether two attributes of a view are one number: 1, 0, or -1 with an error. */
-static int current(PyObject *t)
+/* Say whether a view has seen the last change of what it is a view of. */
+static inline int current(PyObject *t)
 {
-    PyObject *seen = PyObject_GetAttr(t, name._seen), *root = PyObject_GetAttr(t, name._root), *version = NULL;
-    int same = -1;
-    if (seen != NULL && root != NULL && (version = PyObject_GetAttr(root, name._version)) != NULL)
-        same = seen == version ? 1 : PyObject_RichCompareBool(seen, version, Py_EQ);
-    Py_XDECREF(seen);
-    Py_XDECREF(root);
-    Py_XDECREF(version);
-    return same;
+    PyObject *root = SLOT(t, operand._root), *seen = SLOT(t, operand._seen);
+    return root != NULL && seen != NULL && (seen == SLOT(root, operand._version) || number_in(t, operand._seen) == number_in(root, operand._version));
 }
 
-/* Say whether an operand is an ordinary one of ``trace``: 1, 0, or -1 with an error. */
+/* Say whether an operand is an ordinary one of ``trace``. */
 static inline int fits(PyObject *t, PyObject *trace)
 {
     if (!PyObject_TypeCheck(t, Operand) || SLOT(t, operand._base) == NULL || SLOT(t, operand._trace) == NULL)
@@ -195,14 +191,19 @@ static int enter_buffer(PyObject *trace, PyObject *t, PyObject *buffer, PyObject
             return -1;
         Py_DECREF(done);
     }
-    PyObject *called = PyObject_GetAttr(t, name._name);
-    if (called == NULL)
-        return -1;
+    PyObject *called = SLOT(t, operand._name);
     int named = PyObject_IsTrue(called);
-    if (named > 0)
-        named = PyDict_SetItem(SLOT(trace, trace_at.names), index, called) ? -1 : 1;
-    Py_DECREF(called);
-    return named < 0 ? -1 : 0;
+    return named < 0 || (named && PyDict_SetItem(SLOT(trace, trace_at.names), index, called)) ? -1 : 0;
+}
+
+/* Let a tensor accumulate the gradient of a value. */
+static int accumulate(PyObject *trace, PyObject *t, PyObject *index)
+{
+    PyObject *ref = PyWeakref_NewRef(t, NULL), *leaf = ref == NULL ? NULL : PyTuple_Pack(2, ref, SLOT(t, operand._version));
+    int failed = leaf == NULL || PyDict_SetItem(SLOT(trace, trace_at.leaves), index, leaf);
+    Py_XDECREF(ref);
+    Py_XDECREF(leaf);
+    return failed ? -1 : 0;
 }
 
 /* Say to whom the gradient of an input goes. */
@@ -214,22 +215,8 @@ static int follow(PyObject *trace, PyObject *t, PyObject *index)
         known = PyDict_Contains(links, index);
     if (known)
         return known < 0 ? -1 : 0;
-    PyObject *tape = PyObject_GetAttr(t, name._tape);
-    if (tape == NULL)
-        return -1;
-    int failed = -1;
-    if (tape != Py_None) {
-        failed = PyDict_SetItem(links, index, tape);
-    } else {
-        PyObject *ref = PyWeakref_NewRef(t, NULL), *version = PyObject_GetAttr(t, name._version), *leaf = NULL;
-        if (ref != NULL && version != NULL && (leaf = PyTuple_Pack(2, ref, version)) != NULL)
-            failed = PyDict_SetItem(leaves, index, leaf);
-        Py_XDECREF(ref);
-        Py_XDECREF(version);
-        Py_XDECREF(leaf);
-    }
-    Py_DECREF(tape);
-    return failed;
+    PyObject *tape = SLOT(t, operand._tape);
+    return tape != Py_None ? PyDict_SetItem(links, index, tape) : accumulate(trace, t, index);
 }
 
 /* Give the value id of an operand, a new reference; what is not in the trace yet becomes an input of it. */
@@ -295,33 +282,36 @@ static PyObject *new_handle(PyObject *trace, PyObject *index, PyObject *type, in
     SLOT(out, operand._base) = Py_NewRef(Py_None);
     SLOT(out, operand._rg) = Py_NewRef(flows ? Py_True : Py_False);
     SLOT(out, operand._leaf) = Py_NewRef(flows ? Py_False : Py_True);
+    SLOT(out, operand._root) = Py_NewRef(Py_None);
+    SLOT(out, operand._view) = Py_NewRef(Py_None);
+    SLOT(out, operand._storage) = Py_NewRef(Py_None);
+    SLOT(out, operand._tape) = Py_NewRef(Py_None);
+    SLOT(out, operand._seen) = Py_NewRef(zero);
+    SLOT(out, operand._version) = Py_NewRef(zero);
+    SLOT(out, operand._name) = Py_NewRef(no_name);
     return out;
 }
 
 /* Make ``out`` a view of ``of``. */
 static int share(PyObject *out, PyObject *of, PyObject *op, PyObject *attrs)
 {
-    PyObject *root = SLOT(of, operand._base) == Py_None ? Py_NewRef(of) : PyObject_GetAttr(of, name._root);
-    PyObject *storage = NULL, *version = NULL, *view = NULL;
-    int failed = -1;
-    if (root == NULL || (storage = PyObject_GetAttr(root, name._storage)) == NULL)
-        goto end;
-    if (storage == Py_None) {
+    PyObject *root = SLOT(of, operand._base) == Py_None ? of : SLOT(of, operand._root), *view = PyTuple_Pack(2, op, attrs);
+    if (view == NULL)
+        return -1;
+    put(out, operand._view, view);
+    Py_DECREF(view);
+    if (SLOT(root, operand._storage) == Py_None) {
+        PyObject *storage = PyObject_CallNoArgs(storage_class);
+        if (storage == NULL)
+            return -1;
+        put(root, operand._storage, storage);
         Py_DECREF(storage);
-        if ((storage = PyObject_CallNoArgs(storage_class)) == NULL || PyObject_SetAttr(root, name._storage, storage))
-            goto end;
     }
-    if ((version = PyObject_GetAttr(root, name._version)) == NULL || (view = PyTuple_Pack(2, op, attrs)) == NULL)
-        goto end;
-    failed = PyObject_SetAttr(out, name._root, root) || PyObject_SetAttr(out, name._view, view)
-        || PyObject_SetAttr(out, name._seen, version) || PyObject_SetAttr(out, name._storage, storage) ? -1 : 0;
     put(out, operand._base, of);
-end:
-    Py_XDECREF(root);
-    Py_XDECREF(storage);
-    Py_XDECREF(version);
-    Py_XDECREF(view);
-    return failed;
+    put(out, operand._root, root);
+    put(out, operand._seen, SLOT(root, operand._version));
+    put(out, operand._storage, SLOT(root, operand._storage));
+    return 0;
 }
 
 /* -- recording */
@@ -434,7 +424,7 @@ static PyObject *record_ordinary(PyObject *op, PyObject *const *operands, Py_ssi
         goto end;
     int taped = 0;
     for (Py_ssize_t i = 0; i < n; i++) {
-        if (fits(operands[i], trace) <= 0)
+        if (!fits(operands[i], trace))
             goto end;
         taped |= SLOT(operands[i], operand._rg) == Py_True;
     }
@@ -498,31 +488,21 @@ static PyObject *record_pair(PyObject *module, PyObject *const *args, Py_ssize_t
 /* Let a tensor name a result in place of what it named. ``entry``: how many entries there are with the one that does it. */
 static int rename_result(PyObject *trace, PyObject *t, PyObject *index, PyObject *entry)
 {
-    PyObject *version = PyObject_GetAttr(t, name._version), *next = version == NULL ? NULL : PyNumber_Add(version, one);
-    int failed = next == NULL || PyObject_SetAttr(t, name._version, next);
-    Py_XDECREF(version);
-    PyObject *overwritten = SLOT(trace, trace_at.overwritten), *leaf = NULL, *ref = NULL;
-    if (!failed && SLOT(t, operand._trace) == trace) {
-        failed = PyDict_SetItem(overwritten, SLOT(t, operand._index), entry);
-    } else if (!failed) {
-        PyObject *held = PyDict_GetItemWithError(SLOT(trace, trace_at.input_ids), SLOT(SLOT(t, operand._buffer), buffer_at.id));
-        failed = (held == NULL && PyErr_Occurred()) || (held != NULL && PyDict_SetItem(overwritten, held, entry))
-            || PyList_Append(SLOT(trace, trace_at.handles), t);
+    PyObject *replaced = SLOT(t, operand._index), *overwritten = SLOT(trace, trace_at.overwritten);
+    if (put_number(t, operand._version, number_in(t, operand._version) + 1))
+        return -1;
+    if (SLOT(t, operand._trace) != trace) {
+        replaced = PyDict_GetItemWithError(SLOT(trace, trace_at.input_ids), SLOT(SLOT(t, operand._buffer), buffer_at.id));
+        if ((replaced == NULL && PyErr_Occurred()) || PyList_Append(SLOT(trace, trace_at.handles), t))
+            return -1;
     }
-    if (!failed) {
-        put(t, operand._trace, trace);
-        put(t, operand._index, index);
-        put(t, operand._buffer, Py_None);
-        failed = PyObject_SetAttr(t, name._tape, Py_None);
-    }
-    if (!failed && SLOT(t, operand._rg) == Py_True && SLOT(t, operand._leaf) == Py_True) {
-        failed = (ref = PyWeakref_NewRef(t, NULL)) == NULL || (leaf = PyTuple_Pack(2, ref, next)) == NULL
-            || PyDict_SetItem(SLOT(trace, trace_at.leaves), index, leaf);
-        Py_XDECREF(ref);
-        Py_XDECREF(leaf);
-    }
-    Py_XDECREF(next);
-    return failed ? -1 : 0;
+    if (replaced != NULL && PyDict_SetItem(overwritten, replaced, entry))
+        return -1;
+    put(t, operand._trace, trace);
+    put(t, operand._index, index);
+    put(t, operand._buffer, Py_None);
+    put(t, operand._tape, Py_None);
+    return SLOT(t, operand._rg) == Py_True && SLOT(t, operand._leaf) == Py_True ? accumulate(trace, t, index) : 0;
 }
 
 static int append_into(PyObject *trace, PyObject *rule, PyObject *const *operands, Py_ssize_t n, PyObject *const *targets)
@@ -557,11 +537,11 @@ static PyObject *record_into(PyObject *module, PyObject *const *args, Py_ssize_t
         return NULL;
     int ordinary = number_in(trace, trace_at.size) < number_in(trace, trace_at.stop), failed = 0;
     for (Py_ssize_t i = 0; ordinary && i < n; i++)
-        ordinary = fits(operands[i], trace) == 1;
+        ordinary = fits(operands[i], trace);
     ordinary = ordinary && (rule = rule_of(args[0], args[2], operands, n)) != NULL
         && PyTuple_GET_SIZE(SLOT(rule, rule_at.outputs)) == count;
     for (Py_ssize_t i = 0; ordinary && i < count; i++)
-        ordinary = fits(targets[i], trace) == 1 && SLOT(targets[i], operand._base) == Py_None
+        ordinary = fits(targets[i], trace) && SLOT(targets[i], operand._base) == Py_None
             && SLOT(targets[i], operand._type) == PyTuple_GET_ITEM(SLOT(rule, rule_at.outputs), i)
             && (SLOT(targets[i], operand._trace) == trace || Py_IS_TYPE(SLOT(targets[i], operand._buffer), Buffer));
     if (ordinary && !PyErr_Occurred() && occupy(trace)) {
@@ -574,6 +554,61 @@ static PyObject *record_into(PyObject *module, PyObject *const *args, Py_ssize_t
     }
     Py_DECREF(trace);
     return failed || PyErr_Occurred() ? NULL : PyObject_Vectorcall(slow_into, args, nargs, NULL);
+}
+
+/* -- what is left when a trace is flushed */
+
+/* Give the handles that name a pending value: gt/flush.py's ``_live_handles``. A handle that only a list holds is dead. */
+static PyObject *live_handles(PyObject *module, PyObject *trace)
+{
+    if (!Py_IS_TYPE(trace, Trace)) {
+        PyErr_SetString(PyExc_TypeError, "expected a Trace");
+        return NULL;
+    }
+    PyObject *handles = Py_NewRef(SLOT(trace, trace_at.handles)), *live = PyList_New(0), *none = PyList_New(0);
+    if (live == NULL || none == NULL)
+        goto fail;
+    put(trace, trace_at.handles, none);
+    for (Py_ssize_t i = PyList_GET_SIZE(handles) - 1; i >= 0; i--) { /* backwards: views go before the bases they hold */
+        PyObject *t = PyList_GET_ITEM(handles, i);
+        PyList_SET_ITEM(handles, i, Py_NewRef(Py_None));
+        if (Py_REFCNT(t) > 1 && SLOT(t, operand._trace) == trace) {
+            if (SLOT(t, operand._base) == Py_None) {
+                if (PyList_Append(live, t)) {
+                    Py_DECREF(t);
+                    goto fail;
+                }
+            } else {
+                if (SLOT(t, operand._rg) == Py_True && SLOT(t, operand._leaf) != Py_True) {
+                    PyObject *tape = PyTuple_Pack(2, trace, SLOT(t, operand._index));
+                    if (tape == NULL) {
+                        Py_DECREF(t);
+                        goto fail;
+                    }
+                    put(t, operand._tape, tape);
+                    Py_DECREF(tape);
+                } else {
+                    put(t, operand._tape, Py_None);
+                }
+                put(t, operand._trace, Py_None);
+                put(t, operand._seen, minus_one);
+            }
+        }
+        Py_DECREF(t);
+    }
+    Py_CLEAR(handles);
+    for (Py_ssize_t i = PyList_GET_SIZE(live) - 1; i >= 0; i--) /* but those that what was found dead meanwhile had held */
+        if (Py_REFCNT(PyList_GET_ITEM(live, i)) > 1 && PyList_Append(none, PyList_GET_ITEM(live, i)))
+            goto fail;
+    Py_DECREF(live);
+    live = PyList_GetSlice(none, 0, PyList_GET_SIZE(none));
+    Py_DECREF(none);
+    return live;
+fail:
+    Py_XDECREF(handles);
+    Py_XDECREF(live);
+    Py_XDECREF(none);
+    return NULL;
 }
 
 /* -- set up */
@@ -589,7 +624,9 @@ static PyObject *set_up(PyObject *module, PyObject *given)
     TAKE(storage_class, "Storage"); TAKE(slow_record, "_record"); TAKE(slow_pair, "_record_pair"); TAKE(slow_into, "_record_into");
 #undef TAKE
     if (AT(operand, Operand, _trace) || AT(operand, Operand, _index) || AT(operand, Operand, _type) || AT(operand, Operand, _buffer)
-        || AT(operand, Operand, _base) || AT(operand, Operand, _rg) || AT(operand, Operand, _leaf) || AT(number, Number, value)
+        || AT(operand, Operand, _base) || AT(operand, Operand, _rg) || AT(operand, Operand, _leaf) || AT(operand, Operand, _root)
+        || AT(operand, Operand, _view) || AT(operand, Operand, _storage) || AT(operand, Operand, _seen)
+        || AT(operand, Operand, _version) || AT(operand, Operand, _tape) || AT(operand, Operand, _name) || AT(number, Number, value)
         || AT(trace_at, Trace, modes) || AT(trace_at, Trace, code) || AT(trace_at, Trace, where) || AT(trace_at, Trace, handles)
         || AT(trace_at, Trace, size) || AT(trace_at, Trace, inputs) || AT(trace_at, Trace, input_ids) || AT(trace_at, Trace, scalars)
         || AT(trace_at, Trace, scalar_ids) || AT(trace_at, Trace, leaves) || AT(trace_at, Trace, links)
@@ -601,10 +638,10 @@ static PyObject *set_up(PyObject *module, PyObject *given)
         || AT(buffer_at, Buffer, session) || AT(type_at, TensorType, nbytes) || AT(type_at, TensorType, differentiable))
         return NULL;
 #define NAME(attribute) if ((name.attribute = PyUnicode_InternFromString(#attribute)) == NULL) return NULL
-    NAME(trace); NAME(_seen); NAME(_root); NAME(_version); NAME(_storage); NAME(_view); NAME(_name); NAME(_tape); NAME(__name__);
-    NAME(enter); NAME(mend); NAME(weigh);
+    NAME(trace); NAME(__name__); NAME(enter); NAME(mend); NAME(weigh);
 #undef NAME
-    if ((empty = PyTuple_New(0)) == NULL || (one = PyLong_FromLong(1)) == NULL)
+    if ((empty = PyTuple_New(0)) == NULL || (no_name = PyUnicode_FromString("")) == NULL || (zero = PyLong_FromLong(0)) == NULL
+        || (one = PyLong_FromLong(1)) == NULL || (minus_one = PyLong_FromLong(-1)) == NULL)
         return NULL;
     Py_RETURN_NONE;
 }
@@ -623,6 +660,7 @@ static PyMethodDef methods[] = {
     {"record", (PyCFunction)(void (*)(void))record, METH_FASTCALL | METH_KEYWORDS, "Record an op: gt.trace.record."},
     {"record_pair", (PyCFunction)(void (*)(void))record_pair, METH_FASTCALL, "Record an op of two tensors: gt.trace.record_pair."},
     {"record_into", (PyCFunction)(void (*)(void))record_into, METH_FASTCALL, "Record an update: gt.trace.record_into."},
+    {"live_handles", live_handles, METH_O, "Give the handles that name a pending value of a trace: gt.flush."},
     {"set_up", set_up, METH_O, "Take the names of gt.trace."},
     {"set_tensor", set_tensor, METH_O, "Take the class of results."},
     {NULL, NULL, 0, NULL},

@@ -41,6 +41,7 @@ from gt.trace import (
     Trace,
     guard_reads,
     install_flush,
+    native,
     new_buffers,
     new_trace,
     put_back,
@@ -141,7 +142,7 @@ def _flush_if_free(trace: Trace, reason: str) -> bool:
             return True
         try:
             session = trace.session or sessions.current()
-            live = _live_handles(trace)
+            live = _live_handles(trace) if native is None else native.live_handles(trace)
             saved = _residuals(trace, [t for t in live if t._rg and not t._leaf])
             _submit(trace, session, live, saved, reason)
         except KeyboardInterrupt:
@@ -291,19 +292,20 @@ def _submit(trace: Trace, session: Session, live: list[Handle], saved: set[int],
     types_ = {t._index: t._type for t in live}
     if computed:
         types_ = dict(enumerate(t for id, _ in trace.code for t in RULES[id >> 1].outputs))
-    buffers = dict(zip(outputs, new_buffers([types_[id] for id in outputs], session), strict=True))
-    frees = [trace.inputs[i].id for i in donated]
-    for i in donated:
-        trace.inputs[i].id = -1 - trace.inputs[i].id  # the run frees it, not its finalizer
-    names = [b.id if b.id >= 0 else -1 - b.id for b in trace.inputs]
+    names, input_types = [b.id for b in held], [b.type for b in held]
     dead = take_dead(session)
+    spare = [held[i] for i in donated]
+    freed = [(b.id, b.type) for b in spare]
+    made_here = new_buffers([types_[id] for id in outputs], session, spare)
+    results = [b.id for b in made_here]
     try:
-        session.run(known, names, results := [buffers[id].id for id in outputs], trace.scalars, frees + dead)
+        session.run(known, names, results, trace.scalars, [id for id, _ in freed] + dead)
     except BaseException:
-        for i in donated:
-            trace.inputs[i].id = -1 - trace.inputs[i].id
+        for buffer, (id, type) in zip(spare, freed, strict=True):
+            buffer.id, buffer.type = id, type
         put_back(session, dead)
         raise
+    buffers = dict(zip(outputs, made_here, strict=True))
     frame = users_frame(sys._getframe(1))
     made: Sequence[int] = range(results[0], results[-1] + 1)
     if len(made) != len(results):  # another thread flushes at once
@@ -319,7 +321,7 @@ def _submit(trace: Trace, session: Session, live: list[Handle], saved: set[int],
         types_made = [buffers[id].type for id in outputs]
         trace.recorder.submitted(
             Submitted(
-                trace, structure, known, list(trace.where), list(trace.scalars), [b.type for b in trace.inputs], donated, outputs,
+                trace, structure, known, list(trace.where), list(trace.scalars), input_types, donated, outputs,
                 types_made, names, results, [(t, t._index) for t in live],
             )
         )  # fmt: skip

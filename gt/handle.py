@@ -37,14 +37,8 @@ class Handle(Operand):
 
     _base: Handle | None
     _root: Handle
-    _view: tuple[OpDef, Attrs] | None = None
-    _storage: Storage | None = None  # made with the first view
-    _seen: int = 0
-    _version: int = 0
     _grad: Handle | None = None
     _retains: bool = False
-    _tape: tuple[Trace, int] | None = None
-    _name: str = ""
     _hooks: dict[int, Hook] | None = None
     _after: dict[int, Hook] | None = None  # called with the tensor once its gradient is accumulated
 

@@ -19,7 +19,7 @@ import time
 import types
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -142,9 +142,13 @@ def new_buffer(type: TensorType, session: Session) -> Buffer:
     return Buffer(next(_ids), type, session)
 
 
-def new_buffers(types: Iterable[TensorType], session: Session) -> list[Buffer]:
-    """Name the results of a run, which takes along what has died."""
-    return [Buffer(next(_ids), type, session) for type in types]
+def new_buffers(types: Sequence[TensorType], session: Session, spare: Sequence[Buffer] = ()) -> list[Buffer]:
+    """Name the results of a run, which takes along what has died. ``spare``: what the run frees, and nothing else names, names them first."""
+    for buffer, type in zip(spare, types, strict=False):
+        buffer.id, buffer.type = next(_ids), type
+    for buffer in spare[len(types) :]:
+        buffer.id = -1 - buffer.id  # the run frees it, not its finalizer
+    return [*spare[: len(types)], *[Buffer(next(_ids), type, session) for type in types[len(spare) :]]]
 
 
 def take_dead(session: Session) -> list[int]:
@@ -175,7 +179,10 @@ _number_entries = {type: (_leaf_rule("scalar", type).id, ()) for type in _zero_d
 class Operand:
     """What recording looks at of each operand. In slots, which are read in a fifth of the time that a default of a class takes."""
 
-    __slots__ = ("_trace", "_index", "_type", "_buffer", "_base", "_rg", "_leaf")
+    __slots__ = (
+        "_trace", "_index", "_type", "_buffer", "_base", "_rg", "_leaf",
+        "_root", "_view", "_storage", "_seen", "_version", "_tape", "_name",
+    )  # fmt: skip
     _trace: Trace | None
     _index: int
     _type: TensorType
@@ -183,9 +190,18 @@ class Operand:
     _base: Any
     _rg: bool
     _leaf: bool
+    _root: Any
+    _view: tuple[OpDef, Attrs] | None
+    _storage: Storage | None  # made with the first view
+    _seen: int
+    _version: int
+    _tape: tuple[Trace, int] | None
+    _name: str
 
-    def __init__(self, trace: Trace | None, index: int, type: TensorType) -> None:
-        self._trace, self._index, self._type, self._buffer, self._base, self._rg, self._leaf = trace, index, type, None, None, False, True
+    def __init__(self, trace: Trace | None, index: int, type: TensorType, flows: bool = False) -> None:
+        self._trace, self._index, self._type, self._buffer, self._base, self._rg, self._leaf = trace, index, type, None, None, flows, not flows
+        self._root = self._view = self._storage = self._tape = None
+        self._seen, self._version, self._name = 0, 0, ""
 
 
 class Storage:
@@ -529,8 +545,8 @@ def install_autocast(function: Callable[[OpDef, tuple[Any, ...]], tuple[Any, ...
 def install_tensor(make: type[Tensor]) -> None:
     global new_tensor, _tensor_class
     new_tensor = _tensor_class = make
-    if _native is not None:
-        _native.set_tensor(make)
+    if native is not None:
+        native.set_tensor(make)
 
 
 def settle(trace: Trace, reason: str) -> None:
@@ -580,9 +596,8 @@ def _record(
 ) -> Any:  # fmt: skip
     """Append ``op`` to this thread's trace and give its result, or a tuple of results. ``depth``: callers known to be gt's.
 
-    ``view``: the result shares memory with the only operand. ``first``: of several results the first is wanted. Spelled out for one
-    and two operands: a loop over them would cost more than all the rest of the key. Errors: TypeMismatch kin when shapes or dtypes do
-    not fit, at the caller's line.
+    ``view``: the result shares memory with the only operand. ``first``: of several results the first is wanted. Errors: TypeMismatch
+    kin when shapes or dtypes do not fit, at the caller's line.
     """
     trace = state.trace
     if trace.size >= trace.stop:
@@ -591,82 +606,40 @@ def _record(
     if modes.autocast is not None and op.autocast:
         inputs = _autocast(op, inputs)
         trace = current()
-    n = len(inputs)
-    if n == 2:
-        a, b = inputs
-        if (
-            (a._trace is not trace and a._trace is not None) or (b._trace is not trace and b._trace is not None)
-            or (a._base is not None and a._seen != a._root._version) or (b._base is not None and b._seen != b._root._version)
-        ):  # fmt: skip
+    taped = False
+    for t in inputs:
+        if (t._trace is not trace and t._trace is not None) or (t._base is not None and t._seen != t._root._version):
             return _record_elsewhere(op, inputs, attrs, depth, view, first)
-        taped = a._rg or b._rg
-        key: Any = (op, attrs, a._type, b._type)
-    elif n == 1:
-        a = inputs[0]
-        if (a._trace is not trace and a._trace is not None) or (a._base is not None and a._seen != a._root._version):
-            return _record_elsewhere(op, inputs, attrs, depth, view, first)
-        taped = a._rg
-        key = (op, attrs, a._type)
-    else:
-        taped = False
-        for t in inputs:
-            if (t._trace is not trace and t._trace is not None) or (t._base is not None and t._seen != t._root._version):
-                return _record_elsewhere(op, inputs, attrs, depth, view, first)
-            if t._rg:
-                taped = True
-        key = (op, attrs, *[t._type for t in inputs])
+        taped = taped or t._rg
+    key = (op, attrs, *[t._type for t in inputs])
     rule = _rules.get(key)
     if rule is None:
         rule = rule_of(op, attrs, key[2:])
     taped = taped and modes.grad and rule.differentiable
-    frame = _getframe(depth)
-    while _ours[frame.f_globals.get("__name__")]:
-        frame = frame.f_back  # type: ignore[assignment]
+    frame = users_frame(_getframe(depth))
     trace.busy = True
     if trace.closing and not trace.held:  # another thread needed one of our values meanwhile
         trace.busy = False
         time.sleep(0)
         return _record(op, inputs, attrs, depth + 1, view, first)
     try:
-        if n == 2:
-            ids: tuple[int, ...] = (
-                a._index if a._trace is trace else trace.enter(a),
-                b._index if b._trace is trace else trace.enter(b),
-            )
-        elif n == 1:
-            ids = (a._index if a._trace is trace else trace.enter(a),)
-        else:
-            ids = tuple([t._index if t._trace is trace else trace.enter(t) for t in inputs])
+        ids = tuple([t._index if t._trace is trace else trace.enter(t) for t in inputs])
         trace.where.append((frame.f_code, frame.f_lasti))
-        index = trace.size
-        type = rule.outputs[0] if first else rule.single
-        if type is not None:
-            out = _new(_tensor_class)
-            out._trace, out._index, out._type, out._buffer, out._base = trace, index, type, None, None
-            out._rg = flows = taped and type.differentiable
-            out._leaf = not flows
-            if view:
-                root = a if a._base is None else a._root
-                if root._storage is None:
-                    root._storage = Storage()
-                out._base, out._root, out._view = a, root, (op, attrs)
-                out._seen, out._storage = root._version, root._storage
-            trace.handles.append(out)
-            trace.code.append((rule.id + taped, ids))
-            trace.size = index + rule.count
-            return out
         outs = []
-        for type in rule.outputs:
+        for index, type in enumerate(rule.outputs[:1] if first else rule.outputs, trace.size):
             out = _new(_tensor_class)
-            out._trace, out._index, out._type, out._buffer, out._base = trace, index, type, None, None
-            out._rg = flows = taped and type.differentiable
-            out._leaf = not flows
+            Operand.__init__(out, trace, index, type, taped and type.differentiable)
             outs.append(out)
-            index += 1
+        if view:
+            out._base, out._view = inputs[0], (op, attrs)
+            out._root = root = inputs[0] if inputs[0]._base is None else inputs[0]._root
+            if root._storage is None:
+                root._storage = Storage()
+            out._seen, out._storage = root._version, root._storage
         trace.handles.extend(outs)
         trace.code.append((rule.id + taped, ids))
-        trace.size = index
-        return tuple(outs)
+        trace.size += rule.count
+        return out if first or rule.single is not None else tuple(outs)
     except _Stale:
         trace.mend()
     except BaseException:
@@ -678,6 +651,11 @@ def _record(
     return _record(op, inputs, attrs, depth + 1, view, first)
 
 
+def _record_pair(op: OpDef, a: Any, b: Any) -> Any:
+    """Do what ``record(op, (a, b))`` does, for a method of a tensor that hands its operands on: most ops of a program are this one."""
+    return _record(op, (a, b), (), 3)
+
+
 def _record_elsewhere(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs, depth: int, view: bool, first: bool) -> Any:
     """Record after flushing what operands of other threads need, and taking stale views again from their bases."""
     for t in inputs:
@@ -686,52 +664,6 @@ def _record_elsewhere(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs, depth: i
     with holding():  # until the op is recorded: a flush before would make views stale again
         _refresh(inputs)
         return _record(op, inputs, attrs, depth + 2, view, first)
-
-
-def _record_pair(op: OpDef, a: Any, b: Any) -> Any:
-    """Do what ``record(op, (a, b))`` does, for a method of a tensor that hands its operands on: most ops of a program are this one.
-
-    The same written out for one case, because it takes two thirds of the time (2.4 against 3.7 us, Python 3.11).
-    """
-    trace = state.trace
-    modes = trace.modes
-    if (
-        a._trace is not trace or a._base is not None or b._base is not None or (b._trace is not trace and b._trace is not None)
-        or trace.size >= trace.stop or modes.autocast is not None
-    ):  # fmt: skip
-        return _record(op, (a, b), (), 3)
-    rule = _rules.get((op, (), a._type, b._type))
-    if rule is None:
-        rule = rule_of(op, (), (a._type, b._type))
-    frame = _getframe(2)
-    while _ours[frame.f_globals.get("__name__")]:
-        frame = frame.f_back  # type: ignore[assignment]
-    trace.busy = True
-    if trace.closing and not trace.held:
-        trace.busy = False
-        return _record(op, (a, b), (), 3)
-    try:
-        ids = (a._index, b._index if b._trace is trace else trace.enter(b))
-        trace.where.append((frame.f_code, frame.f_lasti))
-        index = trace.size
-        out = _new(_tensor_class)
-        out._trace, out._index, out._type, out._buffer, out._base = trace, index, rule.single, None, None
-        taped = (a._rg or b._rg) and modes.grad and rule.differentiable
-        out._rg = flows = taped and out._type.differentiable
-        out._leaf = not flows
-        trace.handles.append(out)
-        trace.code.append((rule.id + taped, ids))
-        trace.size = index + 1
-        return out
-    except _Stale:
-        trace.mend()
-    except BaseException:
-        trace.mend()
-        raise
-    finally:
-        trace.busy = False
-    time.sleep(0)
-    return _record(op, (a, b), (), 3)
 
 
 def _record_into(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs, targets: Sequence[Any]) -> None:
@@ -802,15 +734,15 @@ def _load_native() -> Any:
     if not NATIVE.get():
         return None
     try:
-        native = import_module("gt._recording")
+        module = import_module("gt._recording")
     except ImportError:
         return None
-    native.set_up(globals())
-    return native
+    module.set_up(globals())
+    return module
 
 
-_native = _load_native()
-_chosen = (_record, _record_pair, _record_into) if _native is None else (_native.record, _native.record_pair, _native.record_into)
+native = _load_native()
+_chosen = (_record, _record_pair, _record_into) if native is None else (native.record, native.record_pair, native.record_into)
 record: Callable[..., Any] = _chosen[0]
 record_pair: Callable[[OpDef, Any, Any], Any] = _chosen[1]
 record_into: Callable[[OpDef, tuple[Any, ...], Attrs, Sequence[Any]], None] = _chosen[2]

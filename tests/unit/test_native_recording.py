@@ -12,17 +12,17 @@ import pytest
 import gt
 from gt.handle import COPY
 from gt.ir.ops import OPS
-from gt.trace import _native, record, settle, state
+from gt.trace import native, record, settle, state
 
 ROOT = Path(__file__).resolve().parents[2]
-needs_native = pytest.mark.skipif(importlib.util.find_spec("gt._recording") is None, reason="built without a C compiler")
+needsnative = pytest.mark.skipif(importlib.util.find_spec("gt._recording") is None, reason="built without a C compiler")
 
 PROGRAMS = """
 import threading
 import gt
 from gt import nn
 from gt.nn import functional as F
-from gt.trace import RULES, state, _native
+from gt.trace import RULES, state, native
 
 print_to = []
 
@@ -93,7 +93,7 @@ for _ in range(3):
     gt.nn.init.normal_(w)
     h = gt.where(x > 2, x, 0.5).clamp(min=1).sum(0)
 show("numbers")
-print(_native is not None)
+print(native is not None)
 for entry in print_to:
     print(entry)
 """
@@ -108,7 +108,7 @@ def traces(native: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-@needs_native
+@needsnative
 def test_both_record_the_same_traces():
     python, compiled = traces("0"), traces("1")
     assert (python[0], compiled[0]) == ("False", "True")
@@ -117,10 +117,10 @@ def test_both_record_the_same_traces():
         assert mine == theirs
 
 
-@needs_native
+@needsnative
 @pytest.mark.skipif(os.environ.get("GT_NATIVE") == "0", reason="switched off")
 def test_no_reference_is_kept_or_lost():
-    assert _native is not None
+    assert native is not None
     x, y = gt.ones(3, 5), gt.ones(3, 5, requires_grad=True)
     attrs = (("dims", (1, 0)),)
     watched = [x._type, OPS["add"], OPS["permute"], attrs, state.modes, test_no_reference_is_kept_or_lost.__code__, None, True, False]
