@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gt.functions.create import zeros
-from gt.functions.promote import cast, check_fits, is_number, operand, refuse
+from gt.functions.promote import COMPLEX, cast, check_fits, is_number, operand, refuse
 from gt.functions.shape import EXPAND, RESHAPE, reshape
 from gt.handle import Handle
 from gt.ir.ops import OPS
@@ -246,6 +246,8 @@ def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
         raise CallError(
             f"index_fill_ only supports a 0-dimensional value tensor, but got tensor with {value.ndim} dimension(s)."
         )
+    if isinstance(value, COMPLEX) and input.dtype.kind != "c":
+        raise CallError("index_fill_(): Converting complex Scalar to non-complex type is not supported")
     d, x, index, _ = _slices("index_fill", input, dim, index, None)
     rows = zeros(x._type.shape[d], dtype=bool_)
     hit = record(OPS["scatter"], (rows, index, fit(True, rows, index._type.shape)), (("dim", 0),))
