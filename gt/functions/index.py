@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gt.functions.create import from_numpy, full, tensor, zeros
-from gt.functions.gathering import fit, wrapped
+from gt.functions.gathering import fit
 from gt.functions.promote import C_NAMES, c_name, cast, check_fits, is_number, operand, real_number
 from gt.functions.shape import RESHAPE, SLICE, reshape, stack
 from gt.handle import Handle, take_view
@@ -173,7 +173,7 @@ def _positions(input: Tensor, indices: list[tuple[int, Tensor]]) -> tuple[tuple[
                 out.append(column)
         else:
             dims.append(dim)
-            out.append(wrapped(cast(index, int64), input._type.shape[dim]))
+            out.append(cast(index, int64))
     return tuple(dims), out
 
 

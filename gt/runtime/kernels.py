@@ -72,6 +72,11 @@ def iota(
     return line.reshape(-1, *(1,) * (len(shape) - dim - 1)).expand(shape)
 
 
+def from_start(index: Tensor, size: int) -> Tensor:
+    """Give an index for torch functions that take no negative ones; code compiled by Inductor would count them from the end."""
+    return torch.where(index < 0, size, index) if torch.compiler.is_compiling() else index
+
+
 def nll_loss_backward(g: Scalar, target: Tensor, shape: Shape, ignore_index: int) -> Tensor:
     """Put -g at each target's class."""
     dim = 1 if len(shape) > 1 else 0

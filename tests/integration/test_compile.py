@@ -17,6 +17,8 @@ import torch
 
 from gt.ir.types import float32, int64
 from gt.runtime.cuda_graph import Graphs
+from gt.runtime.engine import ExecutionError
+from gt.runtime.errors import fault_of
 from gt.runtime.executor import TorchEngine, TorchLoaded
 from tests.unit.runtime.program_builder import ProgramBuilder
 
@@ -192,6 +194,38 @@ def test_what_cannot_be_compiled_stays_eager_and_says_why(folder: Path, monkeypa
         (out,) = loaded.run([torch.zeros(5)], [])
         assert out.tolist() == [1.0] * 5 and loaded.tier == "eager"
         assert "no compiler here" in loaded.stats.notes[0]
+    finally:
+        engine.close()
+
+
+def test_a_bad_index_is_the_same_error_compiled_and_eager(folder: Path) -> None:
+    """Compiled code knows neither the op nor torch's class, and of itself takes negative indices where eager torch does not."""
+
+    def program(compile: bool) -> Any:
+        b = ProgramBuilder()
+        w, rows, classes, places = b.input(5, 8), *(b.input(4, dtype=int64) for _ in range(3))
+        picked, checked = b("index_select", w, rows, dim=0), b("in_range", classes, size=5, ignore=-100)
+        return b.program(b("exp", b("index", picked, places, dims=(0,))), checked, b("neg", w), compile=compile)
+
+    def outcome(loaded: TorchLoaded, *indices: list[int]) -> tuple[str, str] | list[Any]:
+        try:
+            return [t.tolist() for t in loaded.run([torch.arange(40.0).view(5, 8) / 9, *map(torch.tensor, indices)], [])]
+        except ExecutionError as error:
+            return fault_of(error).kind, str(error)
+
+    engine, good = TorchEngine(compile_after=0, cache_dir=folder), [0, 3, 1, 2]
+    try:
+        loaded, eager = engine.load(program(True)), TorchEngine(compile_after=0).load(program(False))
+        bad = ([77, 0, 0, 0], good, good), (good, [0, 0, -1, 0], good), ([-1, 0, 0, 0], good, good), (good, good, [4, 0, 0, 0])
+        first = outcome(loaded, *bad[0])
+        assert loaded.tier == "eager" and not loaded.stats.notes  # values were at fault, so the code is tried again
+        assert outcome(loaded, good, good, good) == outcome(eager, good, good, good) and loaded.tier == "compiled"
+        assert first == outcome(loaded, *bad[0])
+        for given in (*bad, (good, good, [-5, 0, 0, 0])):
+            got, want = outcome(loaded, *given), outcome(eager, *given)
+            assert got == want and want[0] == "index" and "model.py:" in want[1], given
+        fine = (good, [-100, 4, 0, 1], [-1, -4, 0, 3])
+        torch.testing.assert_close(outcome(loaded, *fine), outcome(eager, *fine))
     finally:
         engine.close()
 
