@@ -107,6 +107,12 @@ def slice_scatter(x: Tensor, source: Tensor, starts: Shape, stops: Shape, steps:
     return out
 
 
+def as_strided(x: Tensor, size: Shape, stride: Shape, offset: int) -> Tensor:
+    """Give elements by their row-major place, wherever in its memory the tensor begins."""
+    x = x.contiguous()
+    return x.as_strided(size, stride, x.storage_offset() + offset)
+
+
 def argmax(x: Tensor, dim: int, keepdim: bool) -> Tensor:
     """The first of equals, which torch does not promise for bool."""
     return torch.argmax(x.to(torch.uint8) if x.dtype is torch.bool else x, dim, keepdim)

@@ -44,7 +44,7 @@ NEWS = slice(2, 5)  # the outputs that overwrite inputs; behind them, what is dr
 
 
 def step_program(compile: bool = False) -> Any:
-    """Adam on a linear layer with dropout: scalars of both kinds, random values, updates in place, an output kept."""
+    """Adam on a linear layer with dropout: scalars of both kinds, random values, a diagonal, updates in place."""
     b = ProgramBuilder()
     x, w, m, v = b.input(16, 8), b.input(4, 8), b.input(4, 8), b.input(4, 8)
     lr, step, seed, stream = b.scalar(), b.scalar(), b.scalar(int64), b.scalar(int64)
@@ -55,7 +55,9 @@ def step_program(compile: bool = False) -> Any:
     attrs = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0, "amsgrad": False, "maximize": False}
     pairs = ((0, 0), (1, 2), (2, 3))
     news = b.apply("adam_step", w, g, m, v, lr, step, num=1, inplace=pairs, **attrs)
-    draws = [dropped, b("random_normal", seed, stream, shape=(64, 33), dtype=float32)]
+    part = b("slice", dropped, starts=(3, 0), stops=(11, 8), steps=(1, 1))
+    diagonal = b("as_strided", part, size=(8,), stride=(9,), offset=0)
+    draws = [dropped, diagonal, b("random_normal", seed, stream, shape=(64, 33), dtype=float32)]
     return b.program(loss, b("relu", h), *news, *draws, compile=compile)
 
 
@@ -174,7 +176,7 @@ def test_compile_true_compiles_before_the_second_run(folder: Path) -> None:
 
 def test_wrong_compiled_code_is_never_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = TorchEngine(compile_after=0, cache_dir=folder)
-    wrong = [torch.zeros(()), torch.zeros(16, 4), torch.zeros(16, 8), torch.zeros(64, 33)]
+    wrong = [torch.zeros(()), torch.zeros(16, 4), torch.zeros(16, 8), torch.zeros(8), torch.zeros(64, 33)]
     monkeypatch.setattr("gt.runtime.compiler._load", lambda path, folder: lambda args: wrong)
     try:
         loaded = engine.load(step_program(compile=True))

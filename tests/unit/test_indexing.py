@@ -115,6 +115,21 @@ def test_writes_through_strided_views() -> None:
     assert u.tolist() == v.tolist()
 
 
+@pytest.mark.parametrize("part", ["x[1]", "x[1:]", "x[1].t()", "x[1][1:]", "(x * 2)[1]", "x[:, 1]", "x.reshape(-1)[7:16].reshape(3, 3)"])
+def test_strided_views_of_a_part_begin_where_it_begins(part: str) -> None:
+    got = []
+    for m in (torch, gt):
+        x = m.arange(18.0).reshape(2, 3, 3).requires_grad_()
+        y = eval(part, {"x": x})
+        found = (y.diagonal(dim1=-2, dim2=-1), y.diagonal(1, -2, -1), y.unfold(-1, 2, 1), m.trace(y) if y.ndim == 2 else y.sum())
+        total = found[0].square().sum() + (found[2] ** 3).sum()
+        total.backward()
+        z = m.zeros(2, 3, 3)
+        eval(part, {"x": z}).diagonal(dim1=-2, dim2=-1).fill_(1)
+        got.append([[t.tolist() for t in found], x.grad.tolist(), z.tolist()])
+    assert got[0] == got[1]
+
+
 def test_scatter_family_equals_torch() -> None:
     index = [[0, 2, 1, 0], [2, 2, 0, 1]]
     for reduce in ("sum", "prod", "mean", "amax", "amin"):
