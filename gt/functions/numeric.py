@@ -21,6 +21,8 @@ from gt.functions.promote import (
     largest,
     need_tensor,
     promoted,
+    real_number,
+    result_dtype,
     scalar_dtype,
     unary,
 )  # fmt: skip
@@ -172,14 +174,22 @@ def lerp(input: Tensor, end: Tensor, weight: Tensor | Scalar) -> Tensor:
         raise CallError(f"expected dtype {input._type.dtype.name} for `end` but got dtype {end._type.dtype.name}")
     apart = sub(end, input)
     if not isinstance(weight, Handle):
+        weight = _weight(weight, input)
         return add(input, mul(apart, weight)) if builtins.abs(weight) < 0.5 else sub(end, mul(apart, 1 - weight))
     return where(abs_(weight) < 0.5, input + weight * apart, end - apart * (1 - weight))
+
+
+def _weight(value: Scalar, *tensors: Tensor) -> Scalar:
+    """Give a number that weighs tensors in their own dtype."""
+    dtype = result_dtype([t._type for t in tensors])
+    value = real_number(value, dtype)
+    return int(value) if dtype.kind in "ui" else value  # type: ignore[arg-type]
 
 
 def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 1) -> Tensor:
     """Give ``input + value * tensor1 * tensor2``."""
     need_tensor("addcmul", input=input, tensor1=tensor1, tensor2=tensor2)
-    product = mul(tensor1, tensor2)
+    product, value = mul(tensor1, tensor2), _weight(value, input, tensor1, tensor2)
     return add(input, product if value == 1 else mul(product, value))
 
 
@@ -191,6 +201,7 @@ def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 
             "Integer division with addcdiv is no longer supported, and in a future  release addcdiv will perform a true division "
             "of tensor1 and tensor2."
         )
+    value = _weight(value, input, tensor1, tensor2)
     return add(input, div(tensor1 if value == 1 else mul(tensor1, value), tensor2))
 
 

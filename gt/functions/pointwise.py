@@ -55,7 +55,7 @@ def _scaled(input: Any, other: Any, alpha: Scalar) -> Any:
     kind = result_dtype(tensors, [t for t in both if is_number(t)]).kind if tensors else "c"
     if isinstance(alpha, bool) and kind != "b":
         raise CallError("Boolean alpha only supported for Boolean results.")
-    if isinstance(alpha, float) and kind not in "fc":
+    if isinstance(alpha, float | complex) and kind not in "fc":
         raise CallError("For integral input tensors, argument alpha must not be a floating point number.")
     if isinstance(alpha, complex) and kind != "c":
         raise CallError("For non-complex input tensors, argument alpha must not be a complex number.")
@@ -116,6 +116,10 @@ def pow(input: Tensor | Scalar, exponent: Tensor | Scalar) -> Tensor:
     """Raise to a power. A Python number as exponent is part of the graph: changing it is a new graph."""
     if isinstance(input, Handle) and is_number(exponent):
         dtype = number_dtype(input, exponent)  # type: ignore[arg-type]
+        if isinstance(exponent, complex):
+            if exponent.imag:
+                return binary(POW, input, exponent)
+            input, exponent = cast(input, dtype), exponent.real
         if dtype.kind in "ui" and exponent < 0:  # type: ignore[operator]
             raise CallError("Integers to negative integer powers are not allowed.")
         if float(exponent).is_integer() and dtype.kind != "b" and -64 <= exponent <= 64:  # type: ignore[arg-type, operator]

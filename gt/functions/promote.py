@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from gt.tensor import Tensor
 
 CAST, EXPAND = OPS["cast"], OPS["expand"]
+COMPLEX = (complex, np.complexfloating)
 _pairs: dict[tuple[TensorType, TensorType], DType] = {}
 _numbers: dict[tuple[TensorType, type], DType] = {}
 DTypeLike = DType | str | type | None
@@ -120,6 +121,8 @@ def pair_dtype(a: Handle, b: Handle) -> DType:
 def operand(value: Scalar, dtype: DType) -> Number:
     """Make a Python number a run-time scalar of ``dtype``."""
     kind = dtype.kind
+    if kind != "c" and isinstance(value, COMPLEX):
+        value = real_number(value, dtype)
     if kind in "ui":
         bits = 8 * dtype.itemsize
         value = int(value) & ((1 << bits) - 1)  # type: ignore[arg-type]
@@ -132,6 +135,17 @@ def operand(value: Scalar, dtype: DType) -> Number:
     elif kind == "c":
         value = complex(value)
     return Number(value, dtype)
+
+
+def real_number(value: Any, dtype: DType) -> Any:
+    """Give a complex number for a dtype that is not. Errors: RuntimeError for an imaginary part other than 0, unless for a bool."""
+    if dtype.kind == "c" or not isinstance(value, COMPLEX):
+        return value
+    if dtype.kind == "b":
+        return bool(value)
+    if value.imag:
+        raise CallError(f"value cannot be converted to type {C_NAMES[dtype.name]} without overflow")
+    return int(value.real) if dtype.kind in "ui" else value.real
 
 
 C_NAMES = {

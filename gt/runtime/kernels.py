@@ -72,6 +72,11 @@ def iota(
     return line.reshape(-1, *(1,) * (len(shape) - dim - 1)).expand(shape)
 
 
+def from_start(index: Tensor, size: int) -> Tensor:
+    """Give an index for torch functions that take no negative ones; code compiled by Inductor would count them from the end."""
+    return torch.where(index < 0, size, index) if torch.compiler.is_compiling() else index
+
+
 def nll_loss_backward(g: Scalar, target: Tensor, shape: Shape, ignore_index: int) -> Tensor:
     """Put -g at each target's class."""
     dim = 1 if len(shape) > 1 else 0
@@ -100,6 +105,12 @@ def slice_scatter(x: Tensor, source: Tensor, starts: Shape, stops: Shape, steps:
     out = x.clone()
     out[tuple(map(slice, starts, stops, steps))] = source
     return out
+
+
+def as_strided(x: Tensor, size: Shape, stride: Shape, offset: int) -> Tensor:
+    """Give elements by their row-major place, wherever in its memory the tensor begins."""
+    x = x.contiguous()
+    return x.as_strided(size, stride, x.storage_offset() + offset)
 
 
 def argmax(x: Tensor, dim: int, keepdim: bool) -> Tensor:

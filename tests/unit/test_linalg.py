@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -83,3 +85,12 @@ def test_eig_rebuilds_its_matrix_and_eigvals_have_torchs_gradient(n):
     for m, t in ((gt, x), (torch, tx)):
         (m.linalg.eigvals(t).abs() ** 2).sum().backward()  # does not depend on the order of the values
     np.testing.assert_allclose(x.grad.numpy(), tx.grad.numpy(), rtol=1e-8, atol=1e-10)
+
+
+def test_a_beta_of_0_reads_nothing_and_keeps_the_dtype():
+    x = gt.tensor([[math.inf, math.nan, 1.0]], requires_grad=True)
+    y = gt.addmm(x, gt.ones(1, 2), gt.ones(2, 3), beta=0)
+    y.sum().backward()
+    assert y.tolist() == [[2.0, 2.0, 2.0]] and x.grad.tolist() == [[0.0, 0.0, 0.0]]
+    b = gt.tensor([True, False])
+    assert gt.addr(gt.eye(2, dtype=gt.bool), b, b, beta=False).tolist() == [[True, False], [False, False]]
