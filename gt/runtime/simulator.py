@@ -21,7 +21,7 @@ from gt.ir.mesh import Mesh, Sharding
 from gt.ir.opdef import OPS
 from gt.ir.ops.collective import transfer
 from gt.ir.program import Collective, Compute, Free, Program, unpack_attrs
-from gt.ir.tiles import tiles
+from gt.ir.tiles import tiles, within
 from gt.ir.types import DType, Scalar, TensorType
 from gt.passes.plan import Cluster, plan_graph
 from gt.passes.transfers import placements
@@ -278,11 +278,17 @@ def _exchange_node(node: Node, parts: Mapping[int, Array]) -> dict[int, Array]:
 
 
 def _transferred(node: Node, parts: Mapping[int, Array]) -> dict[int, Array]:
-    have, want, whole = placements(node)
+    have, want, whole, rows = placements(node)
     out = {w: junk(node.output.type.shape, node.output.type.dtype) for w in want.mesh.workers}
-    for tile in tiles(have, want, whole):
-        box, at = (tile.within(placed.bounds(whole, w)) for placed, w in ((have, tile.source), (want, tile.target)))
-        out[tile.target][tuple(slice(*b) for b in at)] = parts[tile.source][tuple(slice(*b) for b in box)]
+    if rows is not None:
+        for w, part in out.items():
+            part[tuple(slice(0, b - a) for a, b in want.bounds(rows.shape, w))] = rows.value
+    for tile in tiles(have, want, whole, rows):
+        box, at = within(tile.box, have.bounds(whole, tile.source)), tile.at
+        at = within(at, want.bounds(rows.shape if rows else whole, tile.target))
+        taken = parts[tile.source][tuple(slice(*b, abs(n)) for b, n in zip(box, tile.steps, strict=True))]
+        taken = taken[tuple(slice(None, None, -1 if n < 0 else 1) for n in tile.steps)]
+        out[tile.target][tuple(slice(*b, n) for b, n in zip(at, tile.spreads, strict=True))] = taken
     return out
 
 
