@@ -37,11 +37,11 @@ class Span:
 
 @dataclass(frozen=True)
 class Rows:
-    """A result of ``shape`` made of rows of a value: for each dim the spans, in order and apart; ``value`` elsewhere."""
+    """A result of ``shape`` made of rows of a value: for each dim the spans, in order and apart; ``fill`` elsewhere."""
 
     spans: tuple[tuple[Span, ...], ...]
     shape: Shape
-    value: float = 0
+    fill: float = 0
 
     @property
     def attr(self) -> tuple[tuple[Ints, ...], ...]:
@@ -49,8 +49,8 @@ class Rows:
         return tuple(tuple((s.at, s.start, s.count, s.step, s.spread) for s in spans) for spans in self.spans)
 
     @classmethod
-    def of(cls, attr: tuple[tuple[Ints, ...], ...], shape: Shape, value: float) -> Rows:
-        return cls(tuple(tuple(Span(*s) for s in spans) for spans in attr), shape, value)
+    def of(cls, attr: tuple[tuple[Ints, ...], ...], shape: Shape, fill: float) -> Rows:
+        return cls(tuple(tuple(Span(*s) for s in spans) for spans in attr), shape, fill)
 
 
 @dataclass(frozen=True)

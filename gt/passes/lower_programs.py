@@ -271,7 +271,7 @@ class _Layout:
                 steps.append(step if isinstance(step, Compute) else self.differing(i, part, nodes, coords))
             if self.dying[i + 1]:
                 steps.append(Free(self.dying[i + 1]))
-        for at, _, receive in sorted(begun, key=lambda entry: entry[:2], reverse=True):
+        for at, _, receive in reversed(sorted(begun, key=lambda entry: entry[:2])):
             steps.insert(at, receive)
         overwritten = memory.overwritten if memory is not None else frozenset()
         held = [(i, self.slots[v]) for i, v in enumerate(graph.inputs) if v in self.slots]

@@ -96,7 +96,7 @@ def receives(node: Node, source: int | None, target: int, frame: Frame) -> list[
             steps.append(writer.message("receive", tile, at, types[at]))
         box, at = writer.around(at, tile, need, edges)
         pieces[box] = at
-    writer.join(pieces, local, rows.value if rows else 0)
+    writer.join(pieces, local, rows.fill if rows else 0)
     steps += writer.take(tuple(types), tuple(types.values()), (target,))
     arrived = tuple(at for at in types if at != source)
     return [*steps, Free(arrived)] if arrived else steps
@@ -160,7 +160,7 @@ class _Writer:
             box.append((begin, end))
         interior = tuple(n - 1 for n in tile.spreads)
         if any((*low, *high, *interior)):
-            value = (rows_of(self.node) or Rows((), ())).value
+            value = (rows_of(self.node) or Rows((), ())).fill
             attrs: Attrs = (("low", tuple(low)), ("high", tuple(high)), ("interior", interior), ("value", value))
             slot = self.add("pad", (slot,), self.type(_sizes(tuple(box))), attrs)
         return tuple(box), slot

@@ -70,7 +70,7 @@ class TorchGroup:
         self.wake, self.aborted = threading.Event(), False
         self.device = device
         self.sending: list[tuple[Any, torch.Tensor]] = []  # with what is read from meanwhile
-        self.receiving: dict[int, tuple[Any, torch.Tensor]] = {}  # by the number of the step
+        self.receiving: dict[int, tuple[Any, torch.Tensor]] = {}  # by slot
         store = LinkStore(name, link, timeout_s)
         timeout = timedelta(seconds=timeout_s)
         if backend == "nccl":
@@ -170,12 +170,12 @@ class TorchGroup:
             place = torch.device("cuda", torch.cuda.current_device()) if self.backend == "nccl" else torch.device("cpu")
             into = torch.empty(step.type.shape, dtype=getattr(torch, step.type.dtype), device=place)
         if into.numel():
-            self.receiving[step.number] = self._broadcast(_bytes(into)), into
+            self.receiving[step.output] = self._broadcast(_bytes(into)), into
         return into
 
     def _arrived(self, step: Collective, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.numel():
-            self._wait(self.receiving.pop(step.number)[0])
+            self._wait(self.receiving.pop(step.output)[0])
         return tensor if self.backend == "nccl" or self.device == "cpu" else tensor.to(self.device)
 
     def _broadcast(self, tensor: torch.Tensor) -> Any:

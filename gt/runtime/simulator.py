@@ -83,7 +83,7 @@ class _Worker:
     post: Post
     at: int = 0
     outputs: dict[int, Array] = field(default_factory=dict)
-    begun: dict[tuple[int, ...], list[int]] = field(default_factory=dict)  # receives by group: their numbers, in order
+    begun: dict[tuple[int, ...], list[int]] = field(default_factory=dict)  # receives by group: their slots, in order
 
     @property
     def waiting(self) -> Collective | None:
@@ -117,13 +117,13 @@ class _Worker:
             post.append((step, self.slots[step.input].copy()))
             return True
         if step.kind == "receive":
-            begun.append(step.number)
+            begun.append(step.output)
             return True
         if step.kind != "wait":
             return False
-        if step.number not in begun:
+        if step.output not in begun:
             raise CollectiveMismatch(f"worker {self.program.worker} waits for {_text(step)}, number {step.number}, which it never began")
-        at = begun.index(step.number)
+        at = len(begun) - 1 - begun[::-1].index(step.output)
         if at >= len(post):
             return False
         sent, array = post[at]
@@ -282,7 +282,7 @@ def _transferred(node: Node, parts: Mapping[int, Array]) -> dict[int, Array]:
     out = {w: junk(node.output.type.shape, node.output.type.dtype) for w in want.mesh.workers}
     if rows is not None:
         for w, part in out.items():
-            part[tuple(slice(0, b - a) for a, b in want.bounds(rows.shape, w))] = rows.value
+            part[tuple(slice(0, b - a) for a, b in want.bounds(rows.shape, w))] = rows.fill
     for tile in tiles(have, want, whole, rows):
         box, at = within(tile.box, have.bounds(whole, tile.source)), tile.at
         at = within(at, want.bounds(rows.shape if rows else whole, tile.target))

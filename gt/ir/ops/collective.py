@@ -18,7 +18,7 @@ all_gather          axes, dim            the group's parts joined along dim: siz
 reduce_scatter      axes, dim, reduce    the sum/max/min over the group; each keeps its part of dim: n*p -> p
 all_to_all          axes, src, dst       each keeps its part of dst, gets all of src: src p -> n*p, dst n*q -> q
 transfer            group, whole, part   the part of another placement, from workers that hold it; those outside the group
-                                         keep theirs. whole: the global shape, part: the local one. rows, shape, value:
+                                         keep theirs. whole: the global shape, part: the local one. rows, sizes, fill:
                                          it is of other rows of the value than it has (``gt.ir.tiles.Rows``)
 shard_slice         dim, start, size     the worker's own part of a whole value; no communication
 partial_from_whole  index                the value where index is 0, zeros elsewhere: a pending sum; no communication
@@ -87,7 +87,7 @@ def rows_of(node: Node) -> Rows | None:
     """Give which rows of the value a transfer's result is made of; None if it is the value."""
     if "rows" not in node.attr:
         return None
-    return Rows.of(node.attr["rows"], node.attr["shape"], node.attr["value"])  # type: ignore[arg-type]
+    return Rows.of(node.attr["rows"], node.attr["sizes"], node.attr["fill"])  # type: ignore[arg-type]
 
 
 def _resized(type_: TensorType, dim: int, size: int) -> TensorType:
@@ -143,7 +143,7 @@ all_to_all = op(
 transfer = op(
     "transfer", "x",
     doc="A value, or rows of it, under another placement: each worker gets just what it lacks from the nearest that holds it.",
-    infer=lambda x, group, rows=None, shape=None, value=0, whole=None, part=None: TensorType(part or shape or x.shape, x.dtype),
+    infer=lambda x, group, rows=None, sizes=None, fill=0, whole=None, part=None: TensorType(part or sizes or x.shape, x.dtype),
     numpy=None, effect="comm",
 )  # fmt: skip
 
