@@ -63,7 +63,7 @@ def unclaimed(op: OpDef, samples: list[Sample]) -> Iterator[str]:
         types = op.infer_types(sample.types, attrs)
         rule = op.rule(sample.types, types, attrs)
         for factor, kind in rule.kinds if rule is not None else ():
-            if kind in ("whole", "near") and rule is not None and rule.size[factor] > 1:
+            if kind == "whole" and rule is not None and rule.size[factor] > 1:
                 for other in KINDS:
                     verdicts[f"factor {factor} as {other}"].append(holds(op, sample, rule, factor, other))
         floats = [i for i, d in enumerate(sample.dtypes) if d is float64]
