@@ -40,11 +40,26 @@ PENDING: dict[FactorKind, Reduction] = {"sum": "sum", "max": "max", "min": "min"
 
 
 @dataclass(frozen=True)
+class Halo:
+    """Two near factors of an op that computes on windows: ``other`` is split as ``factor`` is, never by itself.
+
+    The op is then written in ops on each worker's window (``OpDef.near``). ``moved`` is the one of which neighbours share
+    ``rows`` rows. ``summed``: no result has them, each worker's is a partial sum.
+    """
+
+    factor: Factor
+    other: Factor
+    moved: Factor
+    rows: int
+    summed: bool = False
+
+
+@dataclass(frozen=True)
 class Rule:
     """A rule on concrete shapes: for each operand and result, the factors of each dim; sizes and kinds of factors.
 
     ``near``: the one result as rows of the one operand, for an op that only moves rows; its near dims have a factor each on
-    either side, which are split together.
+    either side, which are split together. ``halos``: the same of an op that computes on windows.
     """
 
     operands: tuple[tuple[DimFactors, ...], ...]
@@ -52,6 +67,7 @@ class Rule:
     sizes: tuple[tuple[Factor, int], ...]
     kinds: tuple[tuple[Factor, FactorKind], ...]  # those that are not "pass"
     near: Rows | None = None
+    halos: tuple[Halo, ...] = ()
 
     @cached_property
     def size(self) -> dict[Factor, int]:
@@ -65,16 +81,24 @@ class Rule:
 
     @cached_property
     def partner(self) -> dict[Factor, Factor]:
-        """Give for each near factor of the operand that of the result."""
-        if self.near is None:
-            return {}
-        pairs = zip(self.operands[0], self.results[0], strict=True)
-        return {a[0]: b[0] for a, b in pairs if a and b and self.kind[a[0]] == "near"}
+        """Give for each near factor that may be split the one that is split with it."""
+        found = {halo.factor: halo.other for halo in self.halos}
+        if self.near is not None:
+            pairs = zip(self.operands[0], self.results[0], strict=True)
+            found |= {a[0]: b[0] for a, b in pairs if a and b and self.kind[a[0]] == "near"}
+        return found
 
     @cached_property
     def following(self) -> frozenset[Factor]:
-        """Give the near factors of the result, which are split only as those of the operand."""
-        return frozenset(f for dims in self.results for d in dims for f in d if self.kind[f] == "near")
+        """Give the near factors that are split only as those they follow."""
+        led = {f for dims in self.results for d in dims for f in d if self.kind[f] == "near"} if self.near is not None else set()
+        return frozenset(led | {halo.other for halo in self.halos})
+
+    @cached_property
+    def pending(self) -> dict[Factor, Reduction]:
+        """Give the reduction that is pending where a factor is split that a result lacks."""
+        found = {f: PENDING[kind] for f, kind in self.kinds if kind in PENDING}
+        return found | {halo.factor: "sum" for halo in self.halos if halo.summed}
 
     def split_by(self, factors: DimFactors, axes: tuple[str, ...], mesh: Mesh) -> dict[Factor, tuple[str, ...]] | None:
         """Give which factor of a dim each mesh axis splits: a minor one once the majors are in parts of one row.
@@ -167,6 +191,7 @@ def finish(
     sizes: dict[Factor, int],
     kinds: dict[Factor, FactorKind],
     near: Rows | None = None,
+    halos: Sequence[Halo] = (),
 ) -> Rule:
     """Drop factors of size 1 (never split) and build the rule."""
     keep = lambda dims: tuple(tuple(f for f in d if sizes[f] != 1) for d in dims)  # noqa: E731
@@ -177,6 +202,7 @@ def finish(
         tuple(sorted((f, s) for f, s in sizes.items() if f in used)),
         tuple(sorted((f, k) for f, k in kinds.items() if f in used and k != "pass")),
         near,
+        tuple(halos),
     )
 
 

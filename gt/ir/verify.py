@@ -140,9 +140,9 @@ def placement_fault(node: Node) -> str:
             for factor in factors:
                 if split.setdefault(factor, own.get(factor, ())) != own.get(factor, ()):
                     return f"factor {factor} is split over {split[factor]} here and over {own.get(factor, ())} there"
-    if rule.near is not None and any(rule.kind[f] == "near" and axes for f, axes in split.items()):
-        if not aligned(operands[0], results[0], node.inputs[0].type.shape, rule.near):
-            return "rows that other workers hold are read"
+    near = any(rule.kind[f] == "near" and axes for f, axes in split.items())
+    if near and (rule.near is None or not aligned(operands[0], results[0], node.inputs[0].type.shape, rule.near)):
+        return "rows that other workers hold are read"
     return _pending_fault(node, rule, operands, results, split)
 
 

@@ -21,7 +21,18 @@ from gt.ir.opdef import Linear, OpDef
 from gt.ir.tiles import busiest
 from gt.ir.types import TensorType
 from gt.passes.cost import Machine, compute_s, transfer_s
-from gt.passes.placement import Assignment, Choice, Component, Modes, components, local_bytes, produced, split_as, splittable, with_partners
+from gt.passes.placement import (
+    Assignment,
+    Choice,
+    Component,
+    Modes,
+    components,
+    local_bytes,
+    produced,
+    split_as,
+    splittable,
+    with_partners,
+)
 
 MOST = 64  # options of one part; of more, those that compute fastest are kept
 VIEW_S = 1e-9  # so that of two plans that cost the same the one that does less wins
@@ -125,7 +136,8 @@ def _assignments(
     may = call.op.when_split is not None and not modes
     for stiff in (None, *(f for f in part.factors if may and rule.kind[f] == "whole")):
         loose = rule if stiff is None else _loosened(rule, stiff)
-        picked = (f for f in part.factors if f not in rule.following)
+        windows = {halo.factor for halo in rule.halos}  # which are split only where an operand is already
+        picked = [f for f in part.factors if f not in rule.following and f not in windows]
         for picks in itertools.product((None, *picked), repeat=len(free)):
             assignment: Assignment = {}
             for axis, factor in zip(free, picks, strict=True):

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gt.ir.factors import PENDING, DimFactors, Factor, Rule
+from gt.ir.factors import DimFactors, Factor, Halo, Rule
 from gt.ir.mesh import Mesh, Reduction, Sharding
 from gt.ir.opdef import Linear
 from gt.ir.tiles import busiest
@@ -137,9 +137,9 @@ def components(rule: Rule) -> tuple[Component, ...]:
             if found:
                 join(found, {i} if side == 0 else set(), {i} if side else set())
     for pair in rule.partner.items():
-        join(set(pair), {0}, {0})
+        join(set(pair), set(), set())
     # A result belongs to whatever reduces into it: an axis that it is pending on cannot split it too.
-    reducing = {f for f, kind in rule.kinds if kind in PENDING}
+    reducing = set(rule.pending)
     for r, dims in enumerate(rule.results):
         own = {f for d in dims for f in d}
         if reducing - own:
@@ -158,7 +158,8 @@ def _best_split(problem: Problem, part: Component, modes: Modes) -> Assignment:
         for axis, factor in zip(free, picks, strict=True):
             if factor is not None:
                 assignment[factor] = (*assignment.get(factor, ()), axis)
-        assignment = with_partners(problem.rule, {f: _ordered(problem, f, axes) for f, axes in assignment.items()}, problem.home)
+        assignment = {f: _ordered(problem, f, axes) for f, axes in assignment.items()}
+        assignment = with_partners(problem.rule, assignment, problem.home)
         if not splittable(problem.rule, assignment, problem.home):
             continue
         moved, seconds = _rank(problem, part, assignment, modes)
@@ -186,6 +187,16 @@ def _rank(problem: Problem, part: Component, assignment: Assignment, modes: Mode
     return not (natural and there), seconds + compute_s(_work(problem, part, assignment), nbytes)
 
 
+def _halo_s(problem: Problem, halo: Halo, assignment: Assignment, modes: Modes) -> float:
+    """Give the seconds until neighbours have the rows that their windows share."""
+    for i, (type_, dims) in enumerate(zip(problem.operands, problem.rule.operands, strict=True)):
+        dim = next((d for d, factors in enumerate(dims) if factors == (halo.moved,)), None)
+        if dim is not None and halo.rows:
+            need = _required(problem, i, assignment, modes)
+            return transfer_s(2, halo.rows * (local_bytes(type_, need) // max(need.local_shape(type_.shape)[dim], 1)))
+    return 0.0
+
+
 def _work(problem: Problem, part: Component, assignment: Assignment) -> int:
     """Give how much a worker computes, by the factors of a component; rows that move count once."""
     factors = [f for f in part.factors if f not in problem.rule.following]
@@ -197,7 +208,7 @@ def near_s(problem: Problem, assignment: Assignment, modes: Modes) -> float:
     """Give the seconds until each worker has the rows of its neighbours' that it needs."""
     rule = problem.rule
     if rule.near is None or not any(rule.kind[f] == "near" for f in assignment):
-        return 0.0
+        return sum(_halo_s(problem, halo, assignment, modes) for halo in rule.halos if halo.factor in assignment)
     need, made = _required(problem, 0, assignment, modes), produced(problem.home, rule, 0, assignment, modes)
     numel, messages = busiest(need, made, problem.operands[0].shape, rule.near)
     return transfer_s(messages, numel * problem.operands[0].dtype.itemsize)
@@ -217,7 +228,7 @@ def _options(problem: Problem, part: Component, axis: str) -> list[Factor | None
     terms = [(problem.current[i], problem.rule.operands[i]) for i in part.operands]
     num_operands = len(terms)
     terms += [(w, problem.rule.results[r]) for r in part.results if (w := problem.wanted[r]) is not None]
-    can = lambda f, *axes: splittable(problem.rule, {f: axes or (axis,)}, problem.home)  # noqa: E731
+    can = lambda f: splittable(problem.rule, {f: (axis,)}, problem.home)  # noqa: E731
     for i, (placed, dims) in enumerate(terms):
         if placed.mesh != problem.home:
             continue
@@ -225,20 +236,25 @@ def _options(problem: Problem, part: Component, axis: str) -> list[Factor | None
             if not factors or axis not in placed.dims[dim]:
                 continue
             own = problem.rule.split_by(factors, placed.dims[dim], problem.home) or {}
-            minor = next((f for f in factors[1:] if axis in own.get(f, ())), None)
-            if minor is not None and problem.rule.kind[minor] != "whole":
-                found[minor] = None
-            elif can(factors[0]):
-                found[factors[0]] = None
-            elif i < num_operands:
+            factor = next((f for f in factors if axis in own.get(f, ())), factors[0])
+            if can(factor) or problem.rule.kind[factor] != "whole" and _is_minor(problem.rule, factor):
+                found[factor] = None
+            if not can(factor) and i < num_operands:
                 found |= dict.fromkeys(other[0] for other in dims if other and can(other[0]))
     return [*(f for f in found if f not in problem.rule.following), None]
 
 
+@lru_cache(maxsize=65536)
+def _is_minor(rule: Rule, factor: Factor) -> bool:
+    """Whether a factor is not the major one of some dim, so that it can be split only beside another."""
+    return any(factor in factors[1:] for dims in (*rule.operands, *rule.results) for factors in dims)
+
+
 def with_partners(rule: Rule, assignment: Assignment, mesh: Mesh) -> Assignment:
-    """Split the rows of a result as the operand's that they are made of, where it has enough; else it is whole."""
+    """Split the rows of a result as the operand's that they are, where it has enough, else it is whole; and as their windows."""
+    windows = {halo.factor for halo in rule.halos}
     for factor, other in rule.partner.items():
-        if factor in assignment and splittable(rule, {other: assignment[factor]}, mesh):
+        if factor in assignment and (factor in windows or splittable(rule, {other: assignment[factor]}, mesh)):
             assignment = assignment | {other: assignment[factor]}
     return assignment
 
@@ -302,9 +318,8 @@ def produced(mesh: Mesh, rule: Rule, result: int, assignment: Assignment, modes:
     own = {f for d in dims for f in d}
     partial: dict[str, Reduction] = dict.fromkeys(modes, "sum")
     for factor, axes in assignment.items():
-        kind = rule.kind[factor]
-        if factor not in own and kind in PENDING:
-            partial |= dict.fromkeys(axes, PENDING[kind])
+        if factor not in own and factor in rule.pending:
+            partial |= dict.fromkeys(axes, rule.pending[factor])
     return split_as(mesh, dims, assignment, partial)
 
 

@@ -17,8 +17,8 @@ import msgspec
 
 from gt.ir.graph import Attrs, Node
 from gt.ir.mesh import Sharding
-from gt.ir.program import Collective, Compute, Free, Step, WireNode, WireType, pack_attrs
 from gt.ir.ops.collective import rows_of
+from gt.ir.program import Collective, Compute, Free, Step, WireNode, WireType, pack_attrs
 from gt.ir.tiles import Box, Rows, Tile, keeps, tiles, within
 from gt.ir.types import Shape
 

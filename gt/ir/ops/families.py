@@ -109,7 +109,7 @@ def dim_names(ndim: int) -> list[str]:
 
 def rule_of(
     operands: Sequence[Sequence[str]], results: Sequence[Sequence[str]], shapes: Sequence[Shape],
-    kinds: dict[str, fx.FactorKind] | None = None, near: Rows | None = None,
+    kinds: dict[str, fx.FactorKind] | None = None, near: Rows | None = None, halos: Sequence[fx.Halo] = (),
 ) -> fx.Rule:  # fmt: skip
     """Build a rule from one factor name for each dim ("" for one that broadcasts). ``shapes``: operands', results'."""
     sizes: dict[str, int] = {}
@@ -118,7 +118,7 @@ def rule_of(
             if factor:
                 sizes[factor] = size
     dims = lambda terms: [[(n,) if n else () for n in names] for names in terms]  # noqa: E731
-    return fx.finish(dims(operands), dims(results), sizes, kinds or {}, near)
+    return fx.finish(dims(operands), dims(results), sizes, kinds or {}, near, halos)
 
 
 def reduced(kind: fx.FactorKind) -> Callable[..., fx.Rule]:
