@@ -335,7 +335,7 @@ def clamped(x: Any, low: float, high: float) -> Any:
 
 
 def broadcasts(a: Shape, b: Shape) -> bool:
-    return all(x == y or 1 in (x, y) for x, y in zip(a[::-1], b[::-1], strict=False)) and max(len(a), len(b)) <= 3
+    return all(x == y or 1 in (x, y) for x, y in zip(a[::-1], b[::-1], strict=False)) and max(len(a), len(b)) <= 4
 
 
 def factorings(n: int) -> list[Shape]:
