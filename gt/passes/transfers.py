@@ -25,7 +25,7 @@ from gt.ir.types import Shape
 
 @dataclass(frozen=True)
 class Half:
-    """One end of a transfer on some workers."""
+    """One end of a transfer on some workers; or the beginning of a collective, and the wait for it."""
 
     node: Node
     receives: bool
@@ -100,6 +100,11 @@ def receives(node: Node, source: int | None, target: int, frame: Frame) -> list[
     steps += writer.take(tuple(types), tuple(types.values()), (target,))
     arrived = tuple(at for at in types if at != source)
     return [*steps, Free(arrived)] if arrived else steps
+
+
+def ended(step: Collective) -> Collective:
+    """Give the wait for a collective that has begun."""
+    return msgspec.structs.replace(step, kind="wait", input=step.output, nbytes=0, attrs=(), begins=False)
 
 
 def waited(step: Step) -> Step:
@@ -216,4 +221,4 @@ def region_key(
     return hashlib.blake2b(text, digest_size=16).hexdigest()
 
 
-__all__ = ["Frame", "Half", "is_kept", "placements", "receives", "region_key", "sends", "waited"]
+__all__ = ["Frame", "Half", "ended", "is_kept", "placements", "receives", "region_key", "sends", "waited"]

@@ -23,6 +23,7 @@ from gt.ir.ops.collective import transfer
 from gt.ir.program import Collective, Compute, Free, Program, unpack_attrs
 from gt.ir.tiles import tiles, within
 from gt.ir.types import DType, Scalar, TensorType
+from gt.passes.pipeline import DEFAULT, Pipeline
 from gt.passes.plan import Cluster, plan_graph
 from gt.passes.transfers import placements
 
@@ -84,6 +85,7 @@ class _Worker:
     at: int = 0
     outputs: dict[int, Array] = field(default_factory=dict)
     begun: dict[tuple[int, ...], list[int]] = field(default_factory=dict)  # receives by group: their slots, in order
+    arrived: dict[int, Array] = field(default_factory=dict)  # by slot, results of collectives that have begun
 
     @property
     def waiting(self) -> Collective | None:
@@ -121,6 +123,9 @@ class _Worker:
             return True
         if step.kind != "wait":
             return False
+        if step.output in self.arrived:
+            self.slots[step.output] = self.arrived.pop(step.output)
+            return True
         if step.output not in begun:
             raise CollectiveMismatch(f"worker {self.program.worker} waits for {_text(step)}, number {step.number}, which it never began")
         at = len(begun) - 1 - begun[::-1].index(step.output)
@@ -227,7 +232,7 @@ def _run(workers: dict[int, _Worker], step: Collective) -> None:
         assert own is not None
         if result.shape != own.type.shape:
             raise CollectiveMismatch(f"collective {step.number}: {_text(step)} gave {result.shape}")
-        workers[w].slots[own.output] = result
+        (workers[w].arrived if own.begins else workers[w].slots)[own.output] = result
         workers[w].at += 1
         workers[w].advance()
 
@@ -335,14 +340,14 @@ def whole_of(parts: Mapping[int, Array], placed: Sharding, type_: TensorType) ->
 
 
 def simulate_graph(
-    graph: Graph, inputs: Sequence[Array], scalars: Sequence[Scalar] = (), num_workers: int = 1
+    graph: Graph, inputs: Sequence[Array], scalars: Sequence[Scalar] = (), num_workers: int = 1, pipeline: Pipeline = DEFAULT
 ) -> list[Array]:
     """Plan a captured graph for workers 0..num_workers-1, run it, and give the global outputs.
 
     Inputs without a placement are whole on all workers. Errors: as ``simulate``, and ReplicaMismatch.
     """
     cluster = Cluster(tuple(range(num_workers)))
-    plan = plan_graph(graph, cluster)
+    plan = plan_graph(graph, cluster, pipeline)
     given: dict[int, list[Array | None]] = {w: [] for w in cluster.workers}
     for value, array in zip(graph.inputs, inputs, strict=True):
         placed = value.type.sharding or Sharding.replicated(cluster.mesh, value.type.ndim)
