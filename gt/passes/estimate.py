@@ -19,6 +19,7 @@ from gt.passes.context import Context, Region
 from gt.passes.cost import H100, Machine, step_s, transfer_s
 from gt.passes.lower_programs import Programs
 from gt.passes.timeline import Timeline, timeline
+from gt.passes.transfers import Half
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,10 @@ class MemoryUse:
 
 @dataclass(frozen=True)
 class Estimate:
-    """One worker's run, the busiest one's where they differ. Computing and communicating are not assumed to overlap.
+    """One worker's run, the busiest one's where they differ.
 
-    ``run_s``: how long the whole run takes, if workers with programs of their own wait for each other; ``bubble``: the share of
-    all workers' time that they wait.
+    ``run_s``: how long the whole run takes, if something travels beside the computing or workers with programs of their own wait
+    for each other; ``bubble``: the share of all workers' time that they wait.
     """
 
     flops: int
@@ -101,8 +102,10 @@ def _computing(graph: Graph, regions: Iterable[list[Node]], machine: Machine) ->
 
 
 def _timeline(graph: Graph, programs: object, machine: Machine) -> Timeline | None:
-    """Give how workers with programs of their own wait for each other; None if no value goes from mesh to mesh."""
-    if not isinstance(programs, Programs) or not any(node.op is transfer for node in graph.nodes):
+    """Give how workers wait for each other and for what travels meanwhile; None if nothing does."""
+    if not isinstance(programs, Programs):
+        return None
+    if not any(isinstance(part, Half) for worker in programs.roles() for part, _ in programs.parts(worker)):
         return None
     region_s = lambda nodes: _computing(graph, [nodes], machine)[2]  # noqa: E731
     return timeline(programs.roles(), programs.parts, region_s, lambda node: sent_and_seconds(node, machine)[1], machine)

@@ -21,6 +21,7 @@ from gt.runtime.layer_kernels import (
     convolution_weight_grad,
     layer_norm,
     layer_norm_backward,
+    windows,
 )  # fmt: skip
 from gt.runtime.optim_adaptive_kernels import (
     adadelta_step,
@@ -253,5 +254,5 @@ __all__ = [
     "layer_norm", "layer_norm_backward", "lion_step", "lion_step_", "matmul", "nadam_step", "nadam_step_",
     "nll_loss_backward", "one_hot", "pad", "philox", "prod", "radam_step", "radam_step_", "random_bits",
     "random_int", "random_normal", "random_uniform", "rmsprop_step", "rmsprop_step_", "sgd_step", "sgd_step_",
-    "slice_scatter",
+    "slice_scatter", "windows",
 ]

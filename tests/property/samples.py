@@ -372,6 +372,12 @@ SAMPLES["slice"] = attr_cases("buifc", SLICES)
 SAMPLES["flip"] = attr_cases("buifc", (((3,), {"dims": (0,)}), ((0, 2), {"dims": (0,)}), ((2, 3, 4), {"dims": (0, 2)})))
 SAMPLES["roll"] = attr_cases("buifc", (((3,), {"shifts": (1,), "dims": (0,)}), ((0, 2), {"shifts": (1,), "dims": (0,)}),
                                        ((2, 3, 4), {"shifts": (-1, 5), "dims": (0, 2)})))  # fmt: skip
+SAMPLES["windows"] = attr_cases("uif", (
+    ((5,), {"rows": (((1, 0, 3, 1, 1), (4, 2, 3, 1, 1)),), "sizes": (8,), "fill": 0}),
+    ((2, 4), {"rows": (((0, 0, 2, 1, 1),), ((0, 1, 2, 1, 1), (2, 1, 3, 1, 1))), "sizes": (2, 6), "fill": 1}),
+    ((3, 2, 4), {"rows": ((), ((0, 0, 2, 1, 1),), ((0, 2, 2, 1, 1),)), "sizes": (2, 2, 2), "fill": 0}),
+    ((6, 3), {"rows": (((0, 0, 4, 1, 1), (4, 2, 4, 1, 1)), ((0, 0, 3, 1, 1),)), "sizes": (8, 3), "fill": 0}),
+))  # fmt: skip
 SAMPLES["pad"] = attr_cases(
     "uif",
     tuple(
