@@ -24,7 +24,7 @@ from gt.ir.ops import OPS
 from gt.ir.types import DType, TensorType
 from gt.shape import Size
 from gt.trace import Buffer, Operand, Storage, Trace, check_read, holding, producer_name, record, settle, state
-from gt.views import VIEWS, view_strides
+from gt.views import VIEWS, place_in_overlap, refuse_overlap, view_strides
 
 if TYPE_CHECKING:
     from gt.autograd import Hook
@@ -223,12 +223,15 @@ class Handle(Operand):
 
         ``since``: the first entry of the change itself, which may read what it replaces; the newest entry if not given.
         """
-        since = len(state.trace.code) - 1 if since is None else since
+        self._overwrite(len(state.trace.code) - 1 if since is None else since)
+        self._adopt(other)
+
+    def _overwrite(self, since: int) -> None:
+        """Note that entries before ``since`` that saved the value can have no backward."""
         if self._trace is not None:
             self._trace.overwritten.setdefault(self._index, since)
         elif self._buffer is not None and self._buffer.id in state.trace.input_ids:
             state.trace.overwritten.setdefault(state.trace.input_ids[self._buffer.id], since)
-        self._adopt(other)
 
     def _adopt(self, other: Handle) -> None:
         """Name the value that ``other`` names. The caller holds this thread's trace."""
@@ -240,11 +243,12 @@ class Handle(Operand):
             trace.handles.append(self)  # type: ignore[arg-type]
         self._trace, self._index, self._buffer, self._tape = trace, other._index, other._buffer, other._tape
 
-    def _assign(self, value: Handle, since: tuple[Trace, int] | None = None) -> Self:
+    def _assign(self, value: Handle, since: tuple[Trace, int] | None = None, repeats: bool = False) -> Self:
         """Replace the values, and those of everything that shares memory with this tensor.
 
         ``value`` has this tensor's type. ``since``: where ``value`` began to be computed (``here()``), as far as that is part of the
-        change; its last op if not given. Errors: RuntimeError for a leaf that needs a gradient, as torch.
+        change; its last op if not given. ``repeats``: all values are one. Errors: RuntimeError for a leaf that needs a gradient, and, unless
+        it ``repeats``, for a view two of whose elements are one, as torch.
         """
         if state.grad:
             root = self._base if self._base is not None else self
@@ -262,27 +266,19 @@ class Handle(Operand):
         with holding() as trace:
             if since is None:
                 since = trace, len(trace.code) - (value._trace is trace and value._index == trace.size - 1)
-            self._write(value, True, since[1] if since[0] is trace else 0)
+            self._write(value, True, since[1] if since[0] is trace else 0, repeats)
             if self._base is not None and self._seen != -1:
                 self._seen = self._root._version
         return self
 
-    def _write(self, value: Handle, tracked: bool, since: int) -> None:
+    def _write(self, value: Handle, tracked: bool, since: int, repeats: bool = False) -> None:
         """``tracked``: gradients are to follow the new value, as in grad mode; else they follow the history there is."""
         tracked = tracked and state.grad
         if value._base is not None or (value._leaf and value._rg):
             value = record(COPY, (value,))  # a value of its own: a view's may be out of date, a leaf's is the leaf's
+        whole = True
         if self._base is not None:
-            assert self._view is not None
-            op, attrs = self._view
-            if self._storage is not None and self._storage.moved is not None:
-                self._rebase()
-            base = self._base
-            if base._base is not None and base._seen != base._root._version:
-                base._refresh()
-            through = tracked and op is not ALIAS
-            with no_tape(not through):
-                base._write(VIEWS[op.name].write(base, value, dict(attrs)), through, since)
+            whole = self._write_base(value, tracked, since, repeats)
             if not tracked and self._rg and not self._leaf:
                 self._seen = -1  # taken again from the base, whose history it has
                 return
@@ -299,7 +295,30 @@ class Handle(Operand):
         elif self._trace is not None:
             self._trace.leaves[self._index] = (weakref.ref(self), self._version)
         if self._base is not None:
-            self._seen = self._root._version
+            self._seen = self._root._version if whole else -1
+
+    def _write_base(self, value: Handle, tracked: bool, since: int, repeats: bool) -> bool:
+        """Write ``value``, given to a view, where its elements are. Say whether the view has it now: not where elements overlap."""
+        t: Handle | None = self
+        while t is not None and t._base is not None:
+            if t._storage is not None and t._storage.moved is not None:
+                t._rebase()
+            t = t._base
+        assert self._view is not None and self._base is not None
+        (op, attrs), base, place = self._view, self._base, place_in_overlap(self)
+        through = tracked and op is not ALIAS
+        if place is not None:
+            if place.overlaps and not repeats:
+                raise refuse_overlap()
+            while base is not place.of:  # a view between: it is out of date from now on
+                base._overwrite(since)
+                base = base._base
+            op, attrs, through = OPS["as_strided"], place.attrs, tracked and place.through
+        if base._base is not None and base._seen != base._root._version:
+            base._refresh()
+        with no_tape(not through):
+            base._write(VIEWS[op.name].write(base, value, dict(attrs)), through, since)
+        return place is None or not place.overlaps
 
     def _refresh(self) -> None:
         """Take a view again from its base, which has changed or was flushed."""

@@ -68,12 +68,15 @@ from gt.ir.types import (
 )
 from gt.printing import format_tensor, html
 from gt.trace import holding, install_tensor, record
+from gt.views import check_separate
 
 
 def _inplace(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give the in-place form of a function: compute, check shape and dtype as torch, assign."""
 
     def method(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        if self._base is not None:
+            check_separate(self)
         start = here()
         result = function(self, *args, **kwargs)
         if result._type is not self._type:
@@ -582,7 +585,7 @@ class Tensor(Handle):
 
     def fill_(self, value: Any) -> Self:
         """Overwrite every element with one value."""
-        return self._assign(_attached(self, gathering.fit(value, self)))
+        return self._assign(_attached(self, gathering.fit(value, self)), repeats=True)
 
     def zero_(self) -> Self:
         """Overwrite with zeros."""

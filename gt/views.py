@@ -10,8 +10,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 from gt.ir.graph import Attrs
 from gt.ir.ops import OPS
+from gt.ir.ops.strided import positions
 from gt.ir.types import Shape
 from gt.trace import record
 
@@ -76,11 +79,16 @@ def reshape_strides(shape: Shape, strides: Strides, target: Shape) -> Strides | 
     return tuple(out)
 
 
-def _refuse(base: Any, value: Any, attrs: dict[str, Any]) -> Any:
-    raise RuntimeError(
+def refuse_overlap() -> RuntimeError:
+    """Give torch's error for a write to elements that are one element."""
+    return RuntimeError(
         "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
         "Please clone() the tensor before performing the operation."
     )
+
+
+def _refuse(base: Any, value: Any, attrs: dict[str, Any]) -> Any:
+    raise refuse_overlap()
 
 
 def _write_reshape(base: Any, value: Any, attrs: dict[str, Any]) -> Any:
@@ -125,3 +133,119 @@ VIEWS: dict[str, View] = {
     "expand": View(_refuse, _expanded),
     "as_strided": View(_write_strided, lambda shape, strides, attrs, new: attrs["stride"]),
 }
+
+
+# -- views whose elements overlap
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the elements of a view stand among the row-major elements of ``of``: at offset + index * stride."""
+
+    of: Any
+    size: Shape
+    stride: Strides
+    offset: int
+    through: bool  # gradients pass from a write there to the view, which is not taken of a detached one
+
+    @property
+    def attrs(self) -> Attrs:
+        return (("size", self.size), ("stride", self.stride), ("offset", self.offset))
+
+    @property
+    def overlaps(self) -> bool:
+        """Say whether two elements are one."""
+        return _overlap(self.size, self.stride)
+
+
+def place_in_overlap(tensor: Any) -> Place | None:
+    """Give the place of a view in what a view with overlapping elements, itself or above it, was taken of; None if there is none.
+
+    A write to it goes there directly: written back by way of the overlapping view, elements beside it would be written too.
+    """
+    above, t = None, tensor
+    while t._base is not None:
+        if _repeats(t):
+            above = t
+        t = t._base
+    if above is None:
+        return None
+    chain, t = [above], tensor
+    while t is not above:
+        chain.insert(1, t)
+        t = t._base
+    base = above._base
+    size, stride, offset, through = base._type.shape, contiguous_strides(base._type.shape), 0, True
+    for t in chain:
+        op, attrs = t._view
+        through = through and op.name != "alias"
+        found = _step(op.name, size, stride, offset, attrs, t._type.shape)
+        if found is None:
+            raise RuntimeError(
+                f"a write to a view of overlapping elements: a {op.name} of them has no strides of its own. "
+                "Please clone() the tensor before performing the operation."
+            )
+        size, (stride, offset) = t._type.shape, found
+    return Place(base, size, stride, offset, through)
+
+
+def check_separate(tensor: Any) -> None:
+    """Refuse to compute in place on a view two of whose elements are one. Errors: RuntimeError, torch's where it refuses too."""
+    if tensor._base is not None and (place := place_in_overlap(tensor)) is not None and place.overlaps:
+        raise refuse_overlap()
+
+
+def _repeats(view: Any) -> bool:
+    op, attrs = view._view
+    if op.name == "as_strided":
+        given = dict(attrs)
+        return _overlap(given["size"], given["stride"])
+    return bool(op.name == "expand")
+
+
+@lru_cache(maxsize=1 << 12)
+def _overlap(size: Shape, stride: Strides) -> bool:
+    reach = 0
+    if 0 in size:
+        return False
+    for step, n in sorted((s, n) for n, s in zip(size, stride, strict=True) if n > 1):
+        if step <= reach:  # rows may still interleave
+            at = positions(size, stride, 0)
+            return bool(np.unique(at).size < at.size)
+        reach += (n - 1) * step
+    return False
+
+
+@lru_cache(maxsize=1 << 12)
+def _step(op: str, size: Shape, stride: Strides, offset: int, attrs: Attrs, new: Shape) -> tuple[Strides, int] | None:
+    """Give strides and offset of a view of a place, or None if it has none."""
+    given: dict[str, Any] = dict(attrs)
+    if op == "slice":
+        offset += sum(a * s for a, s in zip(given["starts"], stride, strict=True))
+    elif op == "reshape":
+        found = reshape_strides(size, stride, new)
+        return None if found is None else (found, offset)
+    elif op == "as_strided":
+        return _strides_in(size, stride, offset, given)
+    return VIEWS[op].strides(size, stride, given, new), offset
+
+
+def _strides_in(size: Shape, stride: Strides, offset: int, given: dict[str, Any]) -> tuple[Strides, int] | None:
+    """Give strides over row-major elements as strides over what these are a view of: a step of one is a step along some dims."""
+
+    def digits(step: int) -> list[int]:
+        out = []
+        for s in contiguous_strides(size):
+            out.append(step // s)
+            step %= s
+        return out
+
+    start, steps = digits(given["offset"]), [digits(s) for s in given["stride"]]
+    for d, n in enumerate(size):
+        if start[d] + sum((m - 1) * step[d] for m, step in zip(given["size"], steps, strict=True)) >= max(n, 1):
+            return None
+
+    def along(step: list[int]) -> int:
+        return sum(a * s for a, s in zip(step, stride, strict=True))
+
+    return tuple(along(step) for step in steps), offset + along(start)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gt.functions.create import from_numpy, full, tensor, zeros
+from gt.functions.create import arange, from_numpy, full, tensor, zeros
 from gt.functions.gathering import fit
 from gt.functions.promote import C_NAMES, c_name, cast, check_fits, is_number, operand, real_number
 from gt.functions.shape import RESHAPE, SLICE, reshape, stack
@@ -19,6 +19,7 @@ from gt.handle import Handle, take_view
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, DimError, bool_, broadcast_shapes, int64, uint8
 from gt.trace import record
+from gt.views import Place, place_in_overlap, view_strides
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
@@ -37,7 +38,11 @@ def setitem(input: Tensor, key: Any, value: Any) -> None:
     """Write ``input[key] = value`` in place; the value broadcasts and takes the tensor's dtype."""
     viewed, indices = _basic(input, key)
     if not indices:
-        viewed._assign(fit(value, viewed))
+        viewed._assign(fit(value, viewed), repeats=is_number(value) and 0 not in view_strides(viewed))
+        return
+    place = place_in_overlap(viewed)
+    if place is not None and place.overlaps:
+        _write_places(place, indices, value)
         return
     if len(indices) == 1 and indices[0][1].dtype is bool_ and (is_number(value) or value.numel() == 1):
         if any(getattr(k, "ndim", 0) and k.dtype in (uint8, np.uint8) for k in (key if isinstance(key, tuple | list) else [key])):
@@ -50,6 +55,15 @@ def setitem(input: Tensor, key: Any, value: Any) -> None:
         OPS["index_put"], (viewed, *positions, fit(value, viewed, shape)), (("dims", dims), ("accumulate", False))
     )
     viewed._assign(out)
+
+
+def _write_places(place: Place, indices: list[tuple[int, Tensor]], value: Any) -> None:
+    """Write at indices of a view whose elements overlap: no others are written, nor these in turn to where they were."""
+    of = place.of if place.through else place.of.detach()
+    at = _gather(record(OPS["as_strided"], (arange(of.numel()),), place.attrs), indices)
+    flat = record(RESHAPE, (of,), (("shape", (of.numel(),)),))
+    out = record(OPS["index_put"], (flat, at, fit(value, flat, at._type.shape)), (("dims", (0,)), ("accumulate", False)))
+    of._assign(record(RESHAPE, (out,), (("shape", of._type.shape),)))
 
 
 def _basic(input: Tensor, key: Any) -> tuple[Tensor, list[tuple[int, Tensor]]]:

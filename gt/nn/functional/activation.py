@@ -15,6 +15,7 @@ from gt.ir.graph import Attrs
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, DType, ShapeError, normalize_dim
 from gt.trace import record
+from gt.views import check_separate
 
 if TYPE_CHECKING:
     from gt.random import Generator
@@ -23,7 +24,10 @@ if TYPE_CHECKING:
 
 def written(input: Tensor, out: Tensor, inplace: bool) -> Tensor:
     """Give ``out``; with ``inplace``, as the new value of ``input``."""
-    return input._assign(out) if inplace else out
+    if not inplace:
+        return out
+    check_separate(input)
+    return input._assign(out)
 
 
 def _activation(name: str, input: Tensor, attrs: Attrs = (), inplace: bool = False) -> Tensor:
