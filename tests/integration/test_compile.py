@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent import futures
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from gt.runtime.cuda_graph import Graphs
 from gt.runtime.engine import ExecutionError
 from gt.runtime.errors import fault_of
 from gt.runtime.executor import TorchEngine, TorchLoaded
+from tests.integration.programs import wait_for
 from tests.unit.runtime.program_builder import ProgramBuilder
 
 pytestmark = pytest.mark.timeout(600)
@@ -71,7 +73,8 @@ def run_until(loaded: TorchLoaded, done: Callable[[], bool], limit_s: float = 24
     while not done():
         assert time.monotonic() < until, loaded.stats
         loaded.run(values(), [0.1, 1.0, 3, 4])
-        time.sleep(0.01)
+        compiling = [p.future for p in loaded.pieces if p.future is not None]
+        futures.wait(compiling, timeout=max(until - time.monotonic(), 0))
 
 
 def check_against_eager(loaded: TorchLoaded) -> None:
@@ -265,7 +268,5 @@ def test_the_compiling_process_ends_with_its_parent(folder: Path, end: str, size
     parent.wait(timeout=60)
     parent.stdin.close()
     parent.stdout.close()
-    until = time.monotonic() + 30
-    while psutil.pid_exists(child) and psutil.Process(child).status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() < until, f"the compiling process {child} outlives its parent"
-        time.sleep(0.05)
+    gone = lambda: not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE  # noqa: E731
+    assert wait_for(gone, 30), f"the compiling process {child} outlives its parent"

@@ -262,3 +262,19 @@ def test_a_read_in_the_middle_of_a_forward_changes_no_gradient():
 def test_a_complex_output_needs_its_gradient_given():
     with pytest.raises(RuntimeError, match="only for real scalar outputs but got gt.complex64"):
         gt.tensor(1 + 2j, requires_grad=True).square().backward()
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (lambda m, x: m.autograd.grad(x.sum(), []), RuntimeError, "`inputs` argument to `grad\\(\\)` cannot be empty"),
+        (lambda m, x: m.autograd.grad([], [x]), RuntimeError, "at index 0 appears to not have been used"),
+        (lambda m, x: m.autograd.grad(x.sum(), x, []), RuntimeError, "got 1 tensors and 0 gradients"),
+        (lambda m, x: m.autograd.grad(x.sum(), x, allow_unused=False, materialize_grads=True), ValueError, "Expected allow_unused to be True"),
+        (lambda m, x: m.autograd.grad(x.sum(), m.ones(2)), RuntimeError, "One of the differentiated Tensors does not require grad"),
+    ],
+)  # fmt: skip
+def test_grad_refuses_what_torchs_does(call, error, text):
+    for m in (torch, gt):
+        with pytest.raises(error, match=text):
+            call(m, m.ones(2, requires_grad=True))
