@@ -208,11 +208,14 @@ def test_any_pooling_and_its_gradient(seed: int) -> None:
         return
     x = rows(shape, rng.choice((2, 3)), k)
     if largest:
-        graph = record([x], lambda _, x: list(OPS["max_pool"](x, **attrs)))
+        g = rows(y.shape, 2, k) if y.shape[2] >= k and rng.random() < 0.8 else y
+
+        def body(_: Recorder, x: Value, g: Value) -> list[Value]:
+            value, places = OPS["max_pool"](x, **attrs)
+            return [value, places, OPS["max_pool_backward"](g, places, shape=shape, **attrs)]
+
+        graph = record([x, g], body)
     else:
-        whole = (attrs["padding"][0] or attrs["padding"][1]) and not attrs["count_include_pad"]
-        scale = TensorType((), float64)
-        del whole, scale
         g = rows(y.shape, 2, k) if y.shape[2] >= k else y
         graph = record([x, g], lambda _, x, g: [OPS["avg_pool"](x, **attrs), OPS["avg_pool_backward"](g, shape=shape, **attrs)])
     check_close(graph, k, seed)
@@ -222,7 +225,7 @@ def check_close(graph: Graph, num_workers: int, seed: int) -> None:
     numbers = np.random.default_rng(seed)
     inputs = [numbers.normal(size=v.type.shape) for v in graph.inputs]
     for a in inputs:
-        a[numbers.random(a.shape) < 0.2] = -np.inf if len(inputs) == 1 else 0
+        a[numbers.random(a.shape) < 0.2] = -np.inf if len(graph.outputs) == 3 and a is inputs[0] else 0
     got = simulate_graph(graph, inputs, (), num_workers)
     for a, b in zip(got, evaluate(graph, inputs), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
@@ -240,6 +243,19 @@ def test_pooling_sends_the_rows_its_windows_share(name: str) -> None:
     plan = plan_graph(graph, Cluster((0, 1, 2, 3)))
     found = [list(plan.programs[w].collectives) for w in range(4)]
     assert kinds(found) == set() and nbytes(found) == [n * 2 * 5 * 8 for n in (1, 2, 2, 1)]
+
+
+def test_the_gradient_of_largest_sends_a_few_rows() -> None:
+    attrs: dict[str, Any] = {"kernel": (3, 3), "stride": (2, 2), "padding": (1, 1), "dilation": (1, 1), "ceil_mode": False}
+    shape = (1, 2, 16, 6)
+
+    def body(_: Recorder, x: Value, g: Value) -> list[Value]:
+        return [OPS["max_pool_backward"](g, OPS["max_pool"](x, **attrs)[1], shape=shape, **attrs)]
+
+    found = check(record([rows(shape, 2, 4), rows((1, 2, 8, 3), 2, 4)], body), 4)
+    assert kinds(found) == set()
+    back = [sum(c.nbytes for c in each if c.type.shape[3] == 3) for each in found]
+    assert back == [0, 2 * 48, 2 * 48, 2 * 48], "a row of g and one of places to the worker before; of floats and integers"
 
 
 def test_a_kernel_of_one_row_needs_no_neighbour() -> None:
