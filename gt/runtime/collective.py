@@ -43,6 +43,8 @@ class Group(Protocol):
 
     def finish(self) -> None: ...
 
+    def forget(self) -> None: ...
+
     def abort(self) -> None: ...
 
     def close(self) -> None: ...
@@ -101,6 +103,12 @@ class Groups:
             except RuntimeError as e:
                 self._check(members)
                 raise CollectiveFailed(f"send between workers {list(members)}: {e}") from e
+
+    def forget(self) -> None:
+        """Let go of what a failed run has begun and nobody waits for: the next run names its slots anew."""
+        self.sending.clear()
+        for group in self.groups.values():
+            group.forget()
 
     def _run_numpy(self, group: Group, step: Collective, array: np.ndarray | None) -> np.ndarray | None:
         """NumPy values go through torch tensors that share their memory."""

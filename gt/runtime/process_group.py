@@ -217,6 +217,12 @@ class TorchGroup:
         for work, _ in sending:
             self._wait(work)
 
+    def forget(self) -> None:
+        """Wait for nothing that is under way any more."""
+        self.begun.clear()
+        self.receiving.clear()
+        self.sending.clear()
+
     def _wait(self, work: Any) -> None:
         """Wait until the work is over or the group is aborted. NCCL's is over on its stream."""
         if self.backend == "nccl":

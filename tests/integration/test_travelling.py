@@ -112,3 +112,27 @@ def test_what_was_meant_happens() -> None:
         else:
             assert any(c.kind == "send" for c in steps), "rows are sent"
             assert not any(c.kind == "all_gather" and len(c.type.shape) == 4 for c in steps), "and never joined"
+
+
+def test_a_run_that_fails_while_sums_travel_leaves_nothing_behind() -> None:
+    """Worker 1 fails between the beginning of a sum and the wait for it; the next run's sums are right."""
+    cluster = start_local(2, backend="torch")
+    try:
+        gt.connect(cluster.address)
+        gt.register_config("batch", SignalConfig(shard=ShardConfig(axis=0)))
+        table = gt.arange(10.0)
+        for places in ([1] * 8, [1] * 7 + [99], [2] * 8):
+            with gt.signal.context("batch"):
+                x, at = gt.ones(8, WIDTH), gt.tensor(places)
+            products = x.T @ x
+            rows = table[at]
+            total = products.sum() + rows.sum()
+            if 99 in places:
+                with pytest.raises((IndexError, gt.RunError)):
+                    total.item()
+            else:
+                assert total.item() == 8 * WIDTH**2 + sum(places)
+                assert float(products[3, 5]) == 8
+    finally:
+        gt.disconnect()
+        cluster.stop()

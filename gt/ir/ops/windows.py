@@ -29,7 +29,6 @@ from gt.ir.types import Shape, TensorType
 
 Ints = tuple[int, ...]
 Parts = Mapping[int, int]  # into how many parts a dim is split
-Run = Callable[[Any, Ints], Any]
 
 
 def _rows_numpy(x: np.ndarray, rows: Any, sizes: Shape, fill: float) -> np.ndarray:
@@ -159,7 +158,7 @@ def _read(parts: Parts, rows: Shape, geometry: Sequence[Ints]) -> dict[int, Cut]
     return cuts
 
 
-def gathered(run: Run, x: Any, shape: Shape, parts: Parts, geometry: Sequence[Ints], fill: float = 0.0) -> list[Any]:
+def gathered(run: Callable[[Any, Ints], Any], x: Any, shape: Shape, parts: Parts, geometry: Sequence[Ints], fill: float = 0.0) -> list[Any]:
     """Write an op whose result rows each read a window. ``run(windows, rows)`` gives its results, without padding in ``parts``."""
     sizes = tuple(-(-n // parts.get(d, 1)) for d, n in enumerate(shape))
     folded = fold(cut(x, _read(parts, shape, geometry), fill), parts)
@@ -194,7 +193,7 @@ def _added(operand_rows: int, rows: int, k: int, geometry: Ints) -> Added:
 
 
 def scattered(
-    run: Callable[[Any, Ints], Any], operands: Sequence[Any], shape: Shape, parts: Parts, geometry: Sequence[Ints],
+    run: Callable[..., Any], operands: Sequence[Any], shape: Shape, parts: Parts, geometry: Sequence[Ints],
     prepare: Callable[[list[Any], Mapping[int, Added]], list[Any]] = lambda windows, _: windows,
 ) -> Any:  # fmt: skip
     """Write an op whose operand rows each add to a window of the result, the transpose of ``gathered``.
