@@ -202,7 +202,7 @@ def _work(problem: Problem, part: Component, assignment: Assignment) -> int:
     """Give how much a worker computes, by the factors of a component; rows that move count once."""
     factors = [f for f in part.factors if f not in problem.rule.following]
     shards = math.prod(problem.home.axis_size(a) for f in factors for a in assignment.get(f, ()))
-    return math.prod(problem.rule.size[f] for f in factors) // shards
+    return problem.rule.volume(factors) // shards
 
 
 def _fetches(rule: Rule, assignment: Assignment) -> bool:
