@@ -45,6 +45,8 @@ class Group(Protocol):
 
     def forget(self) -> None: ...
 
+    def settle(self) -> None: ...
+
     def abort(self) -> None: ...
 
     def close(self) -> None: ...
@@ -88,11 +90,21 @@ class Groups:
         self._check(step.group)
         if step.kind == "send":
             self.sending[step.group] = None
+        elif step.kind not in ("receive", "wait"):
+            self._one_after_another(group)
         try:
             return self._run_numpy(group, step, tensor) if self.numpy else group.run(step, tensor)
         except RuntimeError as e:
             self._check(step.group)
             raise CollectiveFailed(f"{step.kind} between workers {list(step.group)}: {e}") from e
+
+    def _one_after_another(self, group: Group) -> None:
+        """Have the device wait for what other groups have begun: two groups' collectives at once may each hold what the other's
+        peers wait for.
+        """
+        for other in self.groups.values():
+            if other is not group:
+                other.settle()
 
     def finish(self) -> None:
         """Wait for all sends of a run, so that the next one finds nothing under way. Errors: CollectiveFailed."""
