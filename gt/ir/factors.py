@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Literal, TypeAlias
@@ -93,6 +93,15 @@ class Rule:
         """Give the near factors that are split only as those they follow."""
         led = {f for dims in self.results for d in dims for f in d if self.kind[f] == "near"} if self.near is not None else set()
         return frozenset(led | {halo.other for halo in self.halos})
+
+    def volume(self, factors: Iterable[Factor]) -> int:
+        """Give how often an op computes over these factors: rows and the windows over them count once, by the fewer."""
+        counted = dict.fromkeys(factors)
+        sizes = {f: self.size[f] for f in counted if f not in self.following}
+        for halo in self.halos:
+            if halo.factor in counted:
+                sizes[halo.factor] = min(self.size[halo.factor], self.size[halo.other])
+        return math.prod(sizes.values())
 
     @cached_property
     def pending(self) -> dict[Factor, Reduction]:

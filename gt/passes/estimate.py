@@ -117,11 +117,12 @@ def work(node: Node) -> int:
     rule = node.op.rule(*types, node.attrs) if len(node.inputs) > 1 else None
     if rule is None or not node.op.linear:
         return 0
+    kept = {f for term in rule.results for d in term for f in d}
     contracted = {
         f for f, kind in rule.kind.items()
-        if kind in PENDING and sum(any(f in d for d in term) for term in rule.operands) > 1
+        if (kind in PENDING or (kind == "whole" and f not in kept)) and sum(any(f in d for d in term) for term in rule.operands) > 1
     }  # fmt: skip
-    return math.prod(rule.size.values()) if contracted else 0
+    return rule.volume(rule.size) if contracted else 0
 
 
 def _traffic(graph: Graph, nodes: Sequence[Node]) -> int:

@@ -198,8 +198,8 @@ def _work(rule: Rule, mesh: Mesh, assignment: Assignment, operands: tuple[int, .
     """Give the multiply-adds of one worker."""
     total = 0
     for product in _products(rule, operands):
-        shards = math.prod(mesh.axis_size(axis) for f in product for axis in assignment.get(f, ()))
-        total += math.prod(rule.size[f] for f in product) // shards
+        shards = math.prod(mesh.axis_size(axis) for f in product - rule.following for axis in assignment.get(f, ()))
+        total += rule.volume(product) // shards
     return total
 
 

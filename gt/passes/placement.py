@@ -184,6 +184,7 @@ def _rank(problem: Problem, part: Component, assignment: Assignment, modes: Mode
         seconds += problem.result_s(r, made)
         nbytes += local_bytes(problem.results[r], made)
     seconds += near_s(problem, assignment, modes)
+    natural = natural and not _fetches(problem.rule, assignment)
     return not (natural and there), seconds + compute_s(_work(problem, part, assignment), nbytes)
 
 
@@ -201,7 +202,13 @@ def _work(problem: Problem, part: Component, assignment: Assignment) -> int:
     """Give how much a worker computes, by the factors of a component; rows that move count once."""
     factors = [f for f in part.factors if f not in problem.rule.following]
     shards = math.prod(problem.home.axis_size(a) for f in factors for a in assignment.get(f, ()))
-    return math.prod(problem.rule.size[f] for f in factors) // shards
+    return problem.rule.volume(factors) // shards
+
+
+def _fetches(rule: Rule, assignment: Assignment) -> bool:
+    """Whether rows of a split dim go to all workers, as there are too few of them to be split."""
+    led = (f for f in assignment if rule.kind[f] == "near" and f not in rule.following)
+    return any(rule.partner.get(f) not in assignment for f in led)
 
 
 def near_s(problem: Problem, assignment: Assignment, modes: Modes) -> float:

@@ -108,8 +108,11 @@ def _sent_soon(graph: Graph) -> list[Node]:
     order: list[Node] = []
     late: dict[Value, Node] = {}
 
+    place = {node: i for i, node in enumerate(graph.nodes)}
+    ready = lambda v: place.get(graph.producer[late[v].inputs[0]], -1) if late[v].inputs[0] in graph.producer else -1  # noqa: E731
+
     def put(node: Node) -> None:
-        for value in node.inputs:
+        for value in sorted({v: None for v in node.inputs if v in late}, key=ready):
             if value in late:
                 put(late.pop(value))
         order.append(node)

@@ -217,6 +217,19 @@ class TorchGroup:
         for work, _ in sending:
             self._wait(work)
 
+    def settle(self) -> None:
+        """Have the device go on only when what has begun is over. Gloo's collectives wait for nothing of the device."""
+        if self.backend == "nccl":
+            for begun in self.begun.values():
+                if begun.work is not None:
+                    begun.work.wait()
+
+    def forget(self) -> None:
+        """Wait for nothing that is under way any more."""
+        self.begun.clear()
+        self.receiving.clear()
+        self.sending.clear()
+
     def _wait(self, work: Any) -> None:
         """Wait until the work is over or the group is aborted. NCCL's is over on its stream."""
         if self.backend == "nccl":

@@ -804,7 +804,7 @@ def _convolution(rng: Rng, name: str) -> Iterator[Sample]:
                 yield Sample((values(rng, y, dtype), values(rng, x, dtype)), (dtype,) * 2, {"shape": w} | attrs)
 
 
-@samples("max_pool", "avg_pool", "avg_pool_backward")
+@samples("max_pool", "max_pool_backward", "avg_pool", "avg_pool_backward")
 def _pool(rng: Rng, name: str) -> Iterator[Sample]:
     for dtype in (float64, float32, bfloat16):
         for s in ((2, 3, 6, 5), (1, 4, 4, 7)):
@@ -818,6 +818,12 @@ def _pool(rng: Rng, name: str) -> Iterator[Sample]:
                     yield Sample(
                         (values(rng, s, dtype),), (dtype,), attrs | {"dilation": (1, 1), "ceil_mode": ceil_mode}
                     )
+                    continue
+                if name == "max_pool_backward":
+                    attrs |= {"dilation": (1, 1), "ceil_mode": ceil_mode}
+                    (y, places) = OPS["max_pool"].infer_types((TensorType(s, dtype),), tuple(attrs.items()))
+                    _, at = OPS["max_pool"].numpy(values(rng, s, float64), **attrs)
+                    yield Sample((values(rng, y.shape, dtype), at), (dtype, places.dtype), {"shape": s} | attrs)
                     continue
                 attrs |= {"ceil_mode": ceil_mode, "count_include_pad": padding == (1, 1)}
                 if name == "avg_pool":

@@ -6,6 +6,7 @@ Repeat a failure with ``pytest tests/property/test_split_windows.py --hypothesis
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -19,6 +20,7 @@ from gt.ir.evaluate import evaluate
 from gt.ir.graph import Graph, Value
 from gt.ir.mesh import Mesh, Sharding
 from gt.ir.opdef import OPS
+from gt.ir.signals import PlanOptions
 from gt.ir.types import Shape, TensorType, float64
 from gt.passes.plan import Cluster, plan_graph
 from gt.runtime.simulator import simulate_graph
@@ -92,6 +94,14 @@ def test_one_row_of_many_is_sent_and_not_the_whole() -> None:
     graph = record([rows((64, 512), 0, 2)], lambda _, x: [OPS["slice"](x, starts=(63, 0), stops=(64, 512), steps=(1, 1))])
     found = check(graph, 2)
     assert kinds(found) == set() and nbytes(found) == [0, 512 * 8]
+
+
+def test_a_row_that_many_workers_want_is_joined_if_that_is_faster() -> None:
+    last = lambda _, x: [OPS["slice"](x, starts=(7, 0), stops=(8, 4), steps=(1, 1))]  # noqa: E731
+    assert kinds(check(record([rows((8, 4), 0, 4)], last), 4)) == {"all_gather"}
+    plan = plan_graph(record([rows((8, 1 << 22), 0, 4)], last), Cluster((0, 1, 2, 3)))
+    sent = [sum(c.nbytes for c in plan.programs[w].collectives if c.kind == "send") for w in range(4)]
+    assert sent == [0, 0, 0, 3 * 8 << 22], "not seven rows to everyone"
 
 
 # -- windows
@@ -208,11 +218,14 @@ def test_any_pooling_and_its_gradient(seed: int) -> None:
         return
     x = rows(shape, rng.choice((2, 3)), k)
     if largest:
-        graph = record([x], lambda _, x: list(OPS["max_pool"](x, **attrs)))
+        g = rows(y.shape, 2, k) if y.shape[2] >= k and rng.random() < 0.8 else y
+
+        def body(_: Recorder, x: Value, g: Value) -> list[Value]:
+            value, places = OPS["max_pool"](x, **attrs)
+            return [value, places, OPS["max_pool_backward"](g, places, shape=shape, **attrs)]
+
+        graph = record([x, g], body)
     else:
-        whole = (attrs["padding"][0] or attrs["padding"][1]) and not attrs["count_include_pad"]
-        scale = TensorType((), float64)
-        del whole, scale
         g = rows(y.shape, 2, k) if y.shape[2] >= k else y
         graph = record([x, g], lambda _, x, g: [OPS["avg_pool"](x, **attrs), OPS["avg_pool_backward"](g, shape=shape, **attrs)])
     check_close(graph, k, seed)
@@ -222,7 +235,7 @@ def check_close(graph: Graph, num_workers: int, seed: int) -> None:
     numbers = np.random.default_rng(seed)
     inputs = [numbers.normal(size=v.type.shape) for v in graph.inputs]
     for a in inputs:
-        a[numbers.random(a.shape) < 0.2] = -np.inf if len(inputs) == 1 else 0
+        a[numbers.random(a.shape) < 0.2] = -np.inf if len(graph.outputs) == 3 and a is inputs[0] else 0
     got = simulate_graph(graph, inputs, (), num_workers)
     for a, b in zip(got, evaluate(graph, inputs), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
@@ -240,6 +253,24 @@ def test_pooling_sends_the_rows_its_windows_share(name: str) -> None:
     plan = plan_graph(graph, Cluster((0, 1, 2, 3)))
     found = [list(plan.programs[w].collectives) for w in range(4)]
     assert kinds(found) == set() and nbytes(found) == [n * 2 * 5 * 8 for n in (1, 2, 2, 1)]
+
+
+def test_the_gradient_of_largest_sends_a_few_rows() -> None:
+    attrs: dict[str, Any] = {"kernel": (3, 3), "stride": (2, 2), "padding": (1, 1), "dilation": (1, 1), "ceil_mode": False}
+    shape = (1, 2, 16, 6)
+
+    def body(_: Recorder, x: Value, g: Value) -> list[Value]:
+        return [OPS["max_pool_backward"](g, OPS["max_pool"](x, **attrs)[1], shape=shape, **attrs)]
+
+    found = check(record([rows(shape, 2, 4), rows((1, 2, 8, 3), 2, 4)], body), 4)
+    assert kinds(found) == set()
+    back = [sum(c.nbytes for c in each if c.type.shape[3] == 3) for each in found]
+    assert back == [0, 2 * 48, 2 * 48, 2 * 48], "a row of g and one of places to the worker before; of floats and integers"
+
+
+def test_neighbours_rows_are_no_fault_in_strict_mode() -> None:
+    graph = record([rows((1, 2, 16, 5), 2, 4), TensorType((2, 2, 3, 3), float64)], lambda _, x, w: [OPS["convolution"](x, w, **conv(padding=(1, 1)))])
+    check(replace(graph, options=PlanOptions(strict=True)), 4)
 
 
 def test_a_kernel_of_one_row_needs_no_neighbour() -> None:

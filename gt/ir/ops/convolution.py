@@ -219,7 +219,7 @@ def _near_convolution(inputs: tuple[Any, ...], attrs: dict[str, Any], parts: Seq
         base = tuple((n - 1) * s + d * (k - 1) + 1 for n, (k, s, _, d) in zip(z.type.shape[2:], geometry, strict=True))
         return convolution(z, weight, *bias, **_without_padding(attrs, cut, rows, base))
 
-    return [scattered(run, x, shape, cut, geometry)]
+    return [scattered(run, [x], shape, cut, geometry)]
 
 
 def _near_input_grad(inputs: tuple[Any, ...], attrs: dict[str, Any], parts: Sequence[Ints]) -> list[Any]:
@@ -229,7 +229,7 @@ def _near_input_grad(inputs: tuple[Any, ...], attrs: dict[str, Any], parts: Sequ
     def run(z: Any, rows: Shape) -> Any:
         return convolution_input_grad(z, weight, shape=rows, **own)
 
-    return gathered(run, g, shape, cut, geometry) if attrs["transposed"] else [scattered(run, g, shape, cut, geometry)]
+    return gathered(run, g, shape, cut, geometry) if attrs["transposed"] else [scattered(run, [g], shape, cut, geometry)]
 
 
 def _near_weight_grad(inputs: tuple[Any, ...], attrs: dict[str, Any], parts: Sequence[Ints]) -> list[Any]:

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from gt.ir import factors as fx
 from gt.ir.opdef import Var, op
-from gt.ir.ops.broadcast import constant, reshape, zeros_like
+from gt.ir.ops.broadcast import constant, reshape
 from gt.ir.ops.convolution import cut_dims, taps
 from gt.ir.ops.creation import iota
-from gt.ir.ops.elementwise import add, floor_divide, maximum, mul, remainder, sub
+from gt.ir.ops.elementwise import add, floor_divide, maximum, minimum, mul, neg, remainder, sub
 from gt.ir.ops.families import check_kind, local_shape, rule_of
-from gt.ir.ops.index import scatter_add
+from gt.ir.ops.index import gather
 from gt.ir.ops.matmul import wide
-from gt.ir.ops.windows import gathered, halo, scattered
+from gt.ir.ops.windows import Added, gathered, halo, scattered
 from gt.ir.types import Shape, ShapeError, TensorType, int64
 
 Array = np.ndarray[Any, Any]
@@ -100,7 +100,7 @@ def _near_pool(inputs: tuple[Any, ...], attrs: dict[str, Any], parts: Sequence[I
     own = attrs | {"padding": tuple(0 if d + 2 in cut else p for d, p in enumerate(attrs["padding"]))}
     if "shape" in attrs:
         run = lambda z, rows: avg_pool_backward(z, **own | {"shape": rows})  # noqa: E731
-        return [scattered(run, x, attrs["shape"], cut, geometry)]
+        return [scattered(run, [x], attrs["shape"], cut, geometry)]
     shape = _pool_shape(x.type.shape, attrs)
     if "dilation" not in attrs:
         return gathered(lambda z, _: avg_pool(z, **own), x, shape, cut, geometry)
@@ -128,10 +128,7 @@ def _places(places: Var, x: Shape, shape: Shape, cut: dict[int, int], geometry: 
 
 
 def _max_pool_vjp(gs: tuple[Any, Any], ys: tuple[Any, Any], x: Var, **attrs: Any) -> tuple[Any]:
-    if gs[0] is None:
-        return (None,)
-    flat = lambda v: reshape(v, shape=(*v.type.shape[:2], v.type.shape[2] * v.type.shape[3]))  # noqa: E731
-    return (reshape(scatter_add(zeros_like(flat(x)), flat(ys[1]), flat(gs[0]), dim=2), shape=x.type.shape),)
+    return (None if gs[0] is None else max_pool_backward(gs[0], ys[1], shape=x.type.shape, **attrs),)
 
 
 max_pool = op(
@@ -141,6 +138,55 @@ max_pool = op(
     numpy=_max_pool_numpy,
     torch="torch.ops.aten.max_pool2d_with_indices({x}, {kernel}, {stride}, {padding}, {dilation}, {ceil_mode})",
     vjp=_max_pool_vjp, factors=_pool_rule, near=_near_pool,
+)  # fmt: skip
+
+
+def _max_backward_numpy(g: Array, places: Array, shape: Shape, **attrs: Any) -> Array:
+    flat = np.zeros((*shape[:2], math.prod(shape[2:])), wide(g).dtype)
+    n, c = np.ogrid[: shape[0], : shape[1]]
+    np.add.at(flat, (n[..., None], c[..., None], places.reshape(*shape[:2], -1)), wide(g).reshape(*shape[:2], -1))
+    return flat.reshape(shape)
+
+
+def _flat(x: Var) -> Any:
+    return reshape(x, shape=(*x.type.shape[:2], math.prod(x.type.shape[2:])))
+
+
+def _max_backward_vjp(gg: Var, y: Var, g: Var, places: Var, **attrs: Any) -> tuple[Any, None]:
+    return reshape(gather(_flat(gg), _flat(places), dim=2), shape=g.type.shape), None
+
+
+def _near_max_backward(inputs: tuple[Any, ...], attrs: dict[str, Any], parts: Sequence[Ints]) -> list[Any]:
+    cut, geometry, shape = cut_dims(parts), _pool_geometry(attrs), attrs["shape"]
+
+    def prepare(pieces: list[Any], added: Mapping[int, Added]) -> list[Any]:
+        """Turn flat places in the whole into such in what a window makes; beside the result's rows there is nothing to add."""
+        g, places = pieces
+        number = lambda n: constant(n, places)  # noqa: E731
+        sizes = [added[d].rows if d in added else shape[d] for d in (2, 3)]
+        found = []
+        for d, at in ((2, floor_divide(places, number(shape[3]))), (3, remainder(places, number(shape[3])))):
+            if d in added:
+                kernel, stride, padding, dilation = geometry[d - 2]
+                window = floor_divide(iota(shape=places.type.shape, dim=d, dtype=int64), number(added[d].cut.size))
+                part = add(mul(window, number(added[d].own)), number(padding))
+                before = neg(floor_divide(sub(number(dilation * (kernel - 1)), part), number(stride)))
+                start = minimum(before, floor_divide(part, number(stride)))
+                at = sub(at, sub(mul(start, number(stride)), number(padding)))
+                at = minimum(maximum(at, number(0)), number(added[d].rows - 1))
+            found.append(at)
+        return [g, add(mul(found[0], number(sizes[1])), found[1])]
+
+    run = lambda g, places, rows: max_pool_backward(g, places, **attrs | {"shape": rows})  # noqa: E731
+    return [scattered(run, inputs, shape, cut, geometry, prepare)]
+
+
+max_pool_backward = op(
+    "max_pool_backward", "g places",
+    doc="Gradient of max_pool for x, of `shape`: g added at flat places of the last two dims.",
+    infer=lambda g, places, shape, **attrs: TensorType(shape, g.dtype), numpy=_max_backward_numpy,
+    torch="{g}.new_zeros({shape}).flatten(2).scatter_add(2, {places}.flatten(2), {g}.flatten(2)).reshape({shape})",
+    vjp=_max_backward_vjp, factors=_pool_rule, linear=((0,),), local=local_shape, near=_near_max_backward, indices=(1,),
 )  # fmt: skip
 
 

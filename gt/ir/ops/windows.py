@@ -29,7 +29,6 @@ from gt.ir.types import Shape, TensorType
 
 Ints = tuple[int, ...]
 Parts = Mapping[int, int]  # into how many parts a dim is split
-Run = Callable[[Any, Ints], Any]
 
 
 def _rows_numpy(x: np.ndarray, rows: Any, sizes: Shape, fill: float) -> np.ndarray:
@@ -159,7 +158,7 @@ def _read(parts: Parts, rows: Shape, geometry: Sequence[Ints]) -> dict[int, Cut]
     return cuts
 
 
-def gathered(run: Run, x: Any, shape: Shape, parts: Parts, geometry: Sequence[Ints], fill: float = 0.0) -> list[Any]:
+def gathered(run: Callable[[Any, Ints], Any], x: Any, shape: Shape, parts: Parts, geometry: Sequence[Ints], fill: float = 0.0) -> list[Any]:
     """Write an op whose result rows each read a window. ``run(windows, rows)`` gives its results, without padding in ``parts``."""
     sizes = tuple(-(-n // parts.get(d, 1)) for d, n in enumerate(shape))
     folded = fold(cut(x, _read(parts, shape, geometry), fill), parts)
@@ -167,39 +166,57 @@ def gathered(run: Run, x: Any, shape: Shape, parts: Parts, geometry: Sequence[In
     return [trimmed(unfold(y, parts), shape) for y in (made if isinstance(made, tuple) else (made,))]
 
 
-def scattered(run: Run, g: Any, shape: Shape, parts: Parts, geometry: Sequence[Ints]) -> Any:
+@dataclass(frozen=True)
+class Added:
+    """Windows of a dim's operand rows that add to parts of ``own`` result rows, and what they make.
+
+    ``firsts``: which result row each window's result begins with; of its ``rows``, ``own`` from ``offsets`` on are the part's.
+    """
+
+    cut: Cut
+    rows: int
+    own: int
+    firsts: Ints
+    offsets: Ints
+
+
+def _added(operand_rows: int, rows: int, k: int, geometry: Ints) -> Added:
+    kernel, stride, padding, dilation = geometry
+    own, reach = -(-rows // k), dilation * (kernel - 1)
+    part = [i * own + padding for i in range(k)]  # where parts begin, in rows of the result as if padded
+    starts = tuple(min(-(-(a - reach) // stride), a // stride) for a in part)
+    offsets = tuple(a - start * stride for a, start in zip(part, starts, strict=True))
+    count = max(1, *((a + own - 1) // stride + 1 - start for a, start in zip(part, starts, strict=True)))
+    count = max(count, *(-(-(o + own - reach - stride) // stride) + 1 for o in offsets))
+    size = max((count - 1) * stride + reach + 1, *(o + own for o in offsets))
+    return Added(Cut(starts, count, (operand_rows,) * k), size, own, tuple(n * stride - padding for n in starts), offsets)
+
+
+def scattered(
+    run: Callable[..., Any], operands: Sequence[Any], shape: Shape, parts: Parts, geometry: Sequence[Ints],
+    prepare: Callable[[list[Any], Mapping[int, Added]], list[Any]] = lambda windows, _: windows,
+) -> Any:  # fmt: skip
     """Write an op whose operand rows each add to a window of the result, the transpose of ``gathered``.
 
-    ``run(windows, rows)`` gives so many result rows of windows, without padding in ``parts``.
+    ``run(*windows, rows)`` gives so many result rows of windows, without padding in ``parts``; ``prepare`` changes the windows first.
     """
-    cuts, offsets, sizes = {}, {}, list(shape)
-    for d, k in parts.items():
-        kernel, stride, padding, dilation = geometry[d - 2]
-        own, reach = -(-shape[d] // k), dilation * (kernel - 1)
-        first = [i * own + padding for i in range(k)]  # rows of the result as if padded
-        starts = [min(-(-(a - reach) // stride), a // stride) for a in first]
-        offset = tuple(a - start * stride for a, start in zip(first, starts, strict=True))
-        ends = [(a + own - 1) // stride + 1 for a in first]
-        count = max(end - start for end, start in zip(ends, starts, strict=True))
-        count = max(count, 1, *(-(-(o + own - reach - stride) // stride) + 1 for o in offset))
-        cuts[d], offsets[d] = Cut(tuple(starts), count, (g.type.shape[d],) * k), offset
-        sizes[d] = max((count - 1) * stride + reach + 1, *(o + own for o in offset))
-    folded = fold(cut(g, cuts), parts)
-    made = run(folded, (folded.type.shape[0], *sizes[1:]))
-    own_rows = {d: -(-shape[d] // k) for d, k in parts.items()}
-    if all(len(set(offset)) == 1 for offset in offsets.values()):
-        starts_ = tuple(offsets[d][0] if d in parts else 0 for d in range(len(shape)))
-        stops_ = tuple(a + own_rows.get(d, n) for d, (a, n) in enumerate(zip(starts_, made.type.shape, strict=True)))
-        if stops_ != made.type.shape or any(starts_):
-            made = slice(made, starts=starts_, stops=stops_, steps=(1,) * len(shape))
+    added = {d: _added(operands[0].type.shape[d], shape[d], k, geometry[d - 2]) for d, k in parts.items()}
+    cuts = {d: each.cut for d, each in added.items()}
+    folded = [fold(x, parts) for x in prepare([cut(x, cuts) for x in operands], added)]
+    rows = (folded[0].type.shape[0], *(added[d].rows if d in parts else n for d, n in enumerate(shape) if d))
+    made = run(*folded, rows)
+    if all(len(set(each.offsets)) == 1 for each in added.values()):
+        starts = tuple(added[d].offsets[0] if d in parts else 0 for d in range(len(shape)))
+        stops = tuple(a + (added[d].own if d in parts else n) for d, (a, n) in enumerate(zip(starts, made.type.shape, strict=True)))
+        if stops != made.type.shape or any(starts):
+            made = slice(made, starts=starts, stops=stops, steps=(1,) * len(shape))
         return trimmed(unfold(made, parts), shape)
-    rows = unfold(made, parts)
-    size = {d: sizes[d] for d in parts}
-    own_cuts = {
-        d: Cut(tuple(i * size[d] + o for i, o in enumerate(offsets[d])), own_rows[d], (rows.type.shape[d],) * k)
-        for d, k in parts.items()
+    whole = unfold(made, parts)
+    own = {
+        d: Cut(tuple(i * each.rows + o for i, o in enumerate(each.offsets)), each.own, (whole.type.shape[d],) * parts[d])
+        for d, each in added.items()
     }
-    return trimmed(cut(rows, own_cuts), shape)
+    return trimmed(cut(whole, own), shape)
 
 
 def paired(run: Callable[[Any, Any], Any], small: Any, big: Any, parts: Parts, geometry: Sequence[Ints]) -> Any:
@@ -221,4 +238,4 @@ def halo(lead: str, other: str, sizes: tuple[int, int], geometry: Ints, *, windo
     return fx.Halo(lead, other, lead, rows) if min(sizes) > 1 else None
 
 
-__all__ = ["gathered", "halo", "paired", "scattered", "windows"]
+__all__ = ["Added", "gathered", "halo", "paired", "scattered", "windows"]

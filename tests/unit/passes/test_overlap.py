@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gt.ir.graph import Graph, Value
+from gt.ir.graph import Graph, Node, Value
 from gt.ir.mesh import Mesh, Sharding
 from gt.ir.opdef import OPS
 from gt.ir.program import Collective, Compute, Program
@@ -14,7 +14,7 @@ from gt.ir.signals import PlanOptions
 from gt.ir.text import print_program
 from gt.ir.types import TensorType, float32
 from gt.passes.context import Context
-from gt.passes.estimate import estimate
+from gt.passes.estimate import estimate, work
 from gt.passes.pipeline import DEFAULT
 from gt.passes.plan import Cluster, plan_graph
 from gt.runtime.layout import lay_out
@@ -128,3 +128,12 @@ def test_the_estimate_reckons_with_it() -> None:
     assert now < 0.8 * apart, "the buckets travel beside the backward"
     late, one_by_one = seconds(str(DEFAULT).replace("fuse_hot_path", "fuse_hot_path{overlap_s=1.0}"))
     assert late == pytest.approx(one_by_one)
+
+
+def test_the_work_of_a_convolution_is_counted_once_for_each_product() -> None:
+    attrs = (("stride", (2, 1)), ("padding", (1, 1)), ("dilation", (1, 1)), ("transposed", False), ("output_padding", (0, 0)), ("groups", 1))
+    types = tuple(TensorType(s, float32) for s in ((2, 3, 16, 8), (5, 3, 3, 3), (5,)))
+    for operands in (types[:2], types):
+        values = tuple(Value(t) for t in operands)
+        node = Node(OPS["convolution"], values, tuple(map(Value, OPS["convolution"].infer_types(operands, attrs))), attrs)
+        assert work(node) == 2 * 5 * (8 * 8) * 3 * 9
