@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gt.flush import location, requires
-from gt.function import BOUNDARY, call_backward
+from gt.function import BOUNDARY, SECOND_TIME, call_backward
 from gt.handle import Handle, no_tape
 from gt.ir.graph import Attrs
 from gt.ir.opdef import OpDef, emitting
@@ -239,9 +239,12 @@ def _with_functions(nodes: list[_Entry], recording: _Recording) -> list[Any]:
 
 def _function_entry(node: _Entry, recording: _Recording) -> Any:
     entry = node.trace.custom.get(node.entry)
+    if entry is None and node.entry in node.trace.freed:
+        raise RuntimeError(SECOND_TIME)
     if entry is None:
         raise RuntimeError("a value computed inside a checkpoint has no graph of its own: let the checkpointed function return it")
     types = [type_at(key) for key in node.outputs]
+    operands = [type_at(key) for key in node.inputs]
     materialize = entry[1]._materialize
 
     def vjp(gs: Any, ys: Any, *inputs: Any, num_inputs: int) -> Any:
@@ -249,7 +252,7 @@ def _function_entry(node: _Entry, recording: _Recording) -> Any:
         forced = [
             recording.force(g) if g is not None else (zeros(t) if materialize else None) for g, t in zip(given, types, strict=True)
         ]
-        return tuple(map(_held, call_backward(entry, forced, len(types))))
+        return tuple(map(_held, call_backward(entry, forced, operands, node.outputs)))
 
     return replace(node, op=replace(node.op, vjp=vjp))
 

@@ -14,11 +14,11 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from gt.expand import Hook, call_hook, expand, ones
-from gt.function import Function, FunctionCtx
+from gt.function import Function, FunctionCtx, free_tape
 from gt.grad_mode import enable_grad, inference_mode, is_grad_enabled, is_inference_mode_enabled, no_grad, set_grad_enabled
 from gt.handle import no_tape
 from gt.ir.ops import OPS
-from gt.tape import Key, free, key_of, walk
+from gt.tape import Key, key_of, walk
 from gt.trace import ValueRef, holding, record, state
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def _gradients_of(
     else:
         found = []
     if not retain:
-        free(tape)
+        free_tape(tape)
     return found
 
 

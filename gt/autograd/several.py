@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,7 @@ def grad(
     grad_outputs: Any = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
+    only_inputs: bool = True,
     allow_unused: bool | None = None,
     is_grads_batched: bool = False,
     materialize_grads: bool = False,
@@ -48,8 +50,15 @@ def grad(
     """Give the gradients of ``outputs`` with respect to ``inputs``, leaving ``.grad`` alone. Source: torch.autograd.grad.
 
     ``is_grads_batched``: ``grad_outputs`` have a first dim more, over which gradients are computed, one backward each.
-    Errors: RuntimeError if an input was not used, unless ``allow_unused``.
+    ``only_inputs`` changes nothing: nothing else gets gradients. Errors: RuntimeError if an input was not used, unless ``allow_unused``.
     """
+    if not only_inputs:
+        warnings.warn(
+            "only_inputs argument is deprecated and is ignored now (defaults to True). To accumulate gradient for other parts of the "
+            "graph, please use gt.autograd.backward.",
+            FutureWarning,
+            stacklevel=2,
+        )
     keep = create_graph if retain_graph is None else retain_graph
     unused = materialize_grads if allow_unused is None else allow_unused
     if materialize_grads and not unused:
@@ -60,7 +69,7 @@ def grad(
         rows = []
         for i in range(count):
             seeds = [None if g is None else g[i] for g in given]
-            rows.append(grad(outputs, inputs, seeds, keep or i < count - 1, create_graph, unused, False, materialize_grads))
+            rows.append(grad(outputs, inputs, seeds, keep or i < count - 1, create_graph, True, unused, False, materialize_grads))
         return tuple(None if column[0] is None else stack(column) for column in zip(*rows, strict=True))
     roots, targets = _listed(outputs), _listed(inputs)
     if not targets:

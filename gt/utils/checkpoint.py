@@ -127,6 +127,7 @@ class Region:
         inner.versions = {id: t._version for id, t in inner.sources.items() if isinstance(t, Handle)}
         fresh = autograd.FunctionCtx(ctx.needs_input_grad)
         fresh.region = inner  # type: ignore[attr-defined]
+        fresh._once = True
         fresh.set_materialize_grads(False)
         return cls, fresh, tensors
 
@@ -154,7 +155,7 @@ def _source(trace: Trace, id: int, buffer: Buffer | None) -> Handle | Number:
 class _Checkpoint(autograd.Function):
     @staticmethod
     def forward(ctx: Any, region: Region, outputs: Sequence[Any], *sources: Any) -> Any:
-        ctx.region = region
+        ctx.region, ctx._once = region, True
         ctx.set_materialize_grads(False)
         return tuple(record(ALIAS, (t,)) for t in outputs)
 
@@ -166,7 +167,7 @@ class _Checkpoint(autograd.Function):
             outputs, wrt = ctx.region.again(given, twice)
             state.trace.mark(signal)
             pairs = [(o, g) for o, g in zip(outputs, grads, strict=True) if g is not None and o._rg]
-            found = autograd.grad([o for o, _ in pairs], wrt, [g for _, g in pairs], twice, twice, True)
+            found = autograd.grad([o for o, _ in pairs], wrt, [g for _, g in pairs], twice, twice, allow_unused=True)
         return None, None, *found
 
 
