@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gt.functions.create import eye, zeros
 from gt.functions.linalg import matmul
 from gt.functions.numeric import conj
-from gt.functions.promote import cast
+from gt.functions.promote import cast, without_gradient
 from gt.functions.shape import transpose, unsqueeze
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, ShapeError, int32, int64, scalar_type
@@ -102,6 +102,12 @@ def qr(A: Tensor, mode: str = "reduced") -> QR:  # noqa: N803
     if mode not in ("reduced", "complete", "r"):
         raise CallError(f"qr received unrecognized mode '{mode}' but expected one of 'reduced' (default), 'r', or 'complete'")
     need_matrix("qr", A)
+    text = "The derivative of linalg.qr depends on Q, which is not computed when mode='r'. Please use linalg.qr(A, mode='reduced') if you are "
+    if mode == "r":
+        (A,) = without_gradient(text + "going to differentiate through linalg.qr.", A, error=RuntimeError)
+    elif mode == "complete" and A._type.shape[-2] > A._type.shape[-1]:
+        text = "The QR decomposition is not differentiable when mode='complete' and nrows > ncols."
+        (A,) = without_gradient(text, A, error=RuntimeError)
     q, r = record(OPS["qr"], (A,), (("complete", mode == "complete"),))
     return QR(zeros(0, dtype=A.dtype), r) if mode == "r" else QR(q, r)
 

@@ -19,10 +19,12 @@ from gt.functions.promote import (
     get_default_dtype,
     is_number,
     largest,
+    linked,
     need_tensor,
     promoted,
     scalar_dtype,
     unary,
+    without_gradient,
 )  # fmt: skip
 from gt.handle import Handle
 from gt.ir.ops import OPS
@@ -109,8 +111,9 @@ def heaviside(input: Tensor, values: Tensor) -> Tensor:
     real_only("heaviside", input, values)
     if input._type.dtype is not values._type.dtype:
         raise CallError("heaviside is not yet implemented for tensors with different dtypes.")
-    a, b = broadcast(input, values)
-    return where(a == 0, b, cast(a > 0, a._type.dtype))
+    text = "derivative for aten::heaviside is not implemented"
+    a, b = broadcast(input, *without_gradient(text, values, error=RuntimeError))
+    return linked(text, where(a == 0, b, cast(a > 0, a._type.dtype)), input, RuntimeError)
 
 
 def float_power(input: Tensor | Scalar, exponent: Tensor | Scalar) -> Tensor:
