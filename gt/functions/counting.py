@@ -33,6 +33,13 @@ class Histogram(NamedTuple):
     bin_edges: Tensor
 
 
+class HistogramDD(NamedTuple):
+    """Counts and the edges between them along each dim."""
+
+    hist: Tensor
+    bin_edges: tuple[Tensor, ...]
+
+
 def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
     """Count how often each non-negative integer stands. Flushes: the size depends on data."""
     if input.ndim != 1 or input.dtype.kind not in "ui":
@@ -85,7 +92,7 @@ def histogram(input: Tensor, bins: Any, *, range: Any = None, weight: Tensor | N
 
 def histogramdd(
     input: Tensor, bins: Any, *, range: Any = None, weight: Tensor | None = None, density: bool = False
-) -> tuple[Tensor, tuple[Tensor, ...]]:  # fmt: skip
+) -> HistogramDD:  # fmt: skip
     """Count points, the rows of ``input``, in a grid of bins: numbers or edges for each column."""
     columns = input._type.shape[-1]
     each = [bins] * columns if isinstance(bins, int) else list(bins)
@@ -109,7 +116,7 @@ def histogramdd(
         counts = counts / sum(counts)
         for d, own in enumerate(edges):
             counts = counts / reshape(diff(own), tuple(-1 if i == d else 1 for i, _ in enumerate(shape)))
-    return counts, tuple(edges)
+    return HistogramDD(counts, tuple(edges))
 
 
 def _edges(x: Tensor, bins: int, range: Any) -> Tensor:

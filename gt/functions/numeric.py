@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import builtins
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gt.functions.pointwise import abs as abs_
 from gt.functions.pointwise import add, div, eq, isfinite, isinf, isnan, le, logical_and, mul, sub, where
@@ -135,11 +135,18 @@ def ldexp(input: Tensor, other: Tensor) -> Tensor:
     return mul(input, binary(OPS["pow"], 2.0, cast(other, get_default_dtype()) if kind.kind in "bui" else other))
 
 
-def frexp(input: Tensor) -> tuple[Tensor, Tensor]:
+class Frexp(NamedTuple):
+    """x = mantissa * 2**exponent."""
+
+    mantissa: Tensor
+    exponent: Tensor
+
+
+def frexp(input: Tensor) -> Frexp:
     """Split into mantissa in [0.5, 1) and int32 exponent."""
     if input._type.dtype.kind != "f":
         raise CallError("torch.frexp() only supports floating-point dtypes")
-    return record(OPS["frexp"], (input,))
+    return Frexp(*record(OPS["frexp"], (input,)))
 
 
 def bitwise_left_shift(input: Tensor | Scalar, other: Tensor | Scalar) -> Tensor:

@@ -83,3 +83,21 @@ def test_eig_rebuilds_its_matrix_and_eigvals_have_torchs_gradient(n):
     for m, t in ((gt, x), (torch, tx)):
         (m.linalg.eigvals(t).abs() ** 2).sum().backward()  # does not depend on the order of the values
     np.testing.assert_allclose(x.grad.numpy(), tx.grad.numpy(), rtol=1e-8, atol=1e-10)
+
+
+def test_results_have_torchs_names():
+    a = [[4.0, 1.0], [1.0, 3.0]]
+    calls = {
+        "svd": lambda m, t: m.svd(t), "method svd": lambda m, t: t.svd(), "frexp": lambda m, t: m.frexp(t), "lu": lambda m, t: m.lu(t, get_infos=True),
+        "histogramdd": lambda m, t: m.histogramdd(t, [2, 2]), "triangular_solve": lambda m, t: m.triangular_solve(t, t),
+        "inv_ex": lambda m, t: m.linalg.inv_ex(t), "cholesky_ex": lambda m, t: m.linalg.cholesky_ex(t),
+        "solve_ex": lambda m, t: m.linalg.solve_ex(t, t), "qr": lambda m, t: m.qr(t), "slogdet": lambda m, t: m.slogdet(t),
+        "eigh": lambda m, t: m.linalg.eigh(t), "aminmax": lambda m, t: m.aminmax(t), "sort": lambda m, t: m.sort(t),
+    }  # fmt: skip
+    for name, call in calls.items():
+        want, have = (call(m, m.tensor(a)) for m in (torch, gt))
+        fields = have._fields
+        assert len(want) == len(have) == len(fields), name
+        for i, field in enumerate(fields):
+            assert getattr(want, field) is want[i] or name == "histogramdd", (name, field)
+            assert getattr(have, field) is have[i]
