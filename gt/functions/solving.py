@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gt.functions.create import full, zeros
-from gt.functions.factorization import check_pivots, eigvalsh, need_matrix, permutation, svd, svdvals, zero_info
 from gt.functions.factorization import adjoint as adjoint_of
+from gt.functions.factorization import check_pivots, eigvalsh, need_matrix, permutation, svd, svdvals, zero_info
 from gt.functions.linalg import matmul
 from gt.functions.norms import matrix_norm
 from gt.functions.pointwise import abs as abs_
