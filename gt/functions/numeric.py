@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import builtins
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gt.functions.pointwise import abs as abs_
 from gt.functions.pointwise import add, div, eq, isfinite, isinf, isnan, le, logical_and, mul, sub, where
@@ -19,12 +19,14 @@ from gt.functions.promote import (
     get_default_dtype,
     is_number,
     largest,
+    linked,
     need_tensor,
     promoted,
     real_number,
     result_dtype,
     scalar_dtype,
     unary,
+    without_gradient,
 )  # fmt: skip
 from gt.handle import Handle
 from gt.ir.ops import OPS
@@ -111,8 +113,9 @@ def heaviside(input: Tensor, values: Tensor) -> Tensor:
     real_only("heaviside", input, values)
     if input._type.dtype is not values._type.dtype:
         raise CallError("heaviside is not yet implemented for tensors with different dtypes.")
-    a, b = broadcast(input, values)
-    return where(a == 0, b, cast(a > 0, a._type.dtype))
+    text = "derivative for aten::heaviside is not implemented"
+    a, b = broadcast(input, *without_gradient(text, values, error=RuntimeError))
+    return linked(text, where(a == 0, b, cast(a > 0, a._type.dtype)), input, RuntimeError)
 
 
 def float_power(input: Tensor | Scalar, exponent: Tensor | Scalar) -> Tensor:
@@ -134,11 +137,18 @@ def ldexp(input: Tensor, other: Tensor) -> Tensor:
     return mul(input, binary(OPS["pow"], 2.0, cast(other, get_default_dtype()) if kind.kind in "bui" else other))
 
 
-def frexp(input: Tensor) -> tuple[Tensor, Tensor]:
+class Frexp(NamedTuple):
+    """x = mantissa * 2**exponent."""
+
+    mantissa: Tensor
+    exponent: Tensor
+
+
+def frexp(input: Tensor) -> Frexp:
     """Split into mantissa in [0.5, 1) and int32 exponent."""
     if input._type.dtype.kind != "f":
         raise CallError("torch.frexp() only supports floating-point dtypes")
-    return record(OPS["frexp"], (input,))
+    return Frexp(*record(OPS["frexp"], (input,)))
 
 
 def bitwise_left_shift(input: Tensor | Scalar, other: Tensor | Scalar) -> Tensor:

@@ -21,6 +21,7 @@ from gt.functions.promote import (
     refuse,
     result_dtype,
     unary,
+    without_gradient,
 )  # fmt: skip
 from gt.handle import Handle
 from gt.ir.ops import OPS
@@ -89,14 +90,15 @@ def div(input: Tensor | Scalar, other: Tensor | Scalar, *, rounding_mode: str | 
     if rounding_mode is None:
         return binary(DIV, input, other, floating=True)
     if rounding_mode == "floor":
-        return floor_divide(input, other)
+        return binary(OPS["floor_divide"], input, other)
     if rounding_mode == "trunc":
         return binary(OPS["trunc_divide"], input, other)
     raise CallError(f"div expected rounding_mode to be one of None, 'trunc', or 'floor' but found '{rounding_mode}'")
 
 
 def floor_divide(input: Tensor | Scalar, other: Tensor | Scalar) -> Tensor:
-    """Divide and round towards minus infinity."""
+    """Divide and round towards minus infinity. It has no gradient: ``div(..., rounding_mode="floor")`` has one of 0, as in torch."""
+    input, other = without_gradient("derivative for aten::floor_divide is not implemented", input, other, error=RuntimeError)
     return binary(OPS["floor_divide"], input, other)
 
 

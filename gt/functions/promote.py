@@ -285,3 +285,30 @@ def unary(op: OpDef, t: Tensor) -> Tensor:
     if not isinstance(t, Handle):
         raise refuse(op.name, t)
     return record(op, (t,))
+
+
+def without_gradient(text: str, *values: Any, error: type[RuntimeError] = NotImplementedError) -> list[Any]:
+    """Give the values, of which a backward that reaches them raises: those with ``requires_grad`` under another name."""
+
+    def refuse_backward(g: Any) -> Any:
+        raise error(text)
+
+    given = []
+    for value in values:
+        if isinstance(value, Handle) and value._rg:
+            named = record(OPS["copy"], (value,))
+            if named._rg:
+                named.register_hook(refuse_backward)  # type: ignore[attr-defined]
+                value = named
+        given.append(value)
+    return given
+
+
+def linked(text: str, value: Any, source: Any, error: type[RuntimeError] = NotImplementedError) -> Any:
+    """Give a value that does not lead back to its ``source``: it requires a gradient if that does, and has none, as torch's."""
+    (named,) = without_gradient(text, source, error=error)
+    if named is source or value._type.dtype.kind not in "fc":
+        return value
+    nothing = record(OPS["sum"], (named,), (("dims", tuple(range(source.ndim))), ("keepdim", False), ("dtype", value._type.dtype)))
+    always = record(OPS["full"], (), (("shape", ()), ("value", True), ("dtype", _types.bool_)))
+    return record(OPS["where"], (always, value, nothing))

@@ -194,6 +194,9 @@ for _names, _make in (
 _HOLOMORPHIC = "exp log sqrt reciprocal sin cos tan sinh cosh tanh expm1 log1p log2 log10 asin acos atan asinh acosh atanh"
 for _name in _HOLOMORPHIC.split():
     SAMPLES[_name] = (lambda real, whole: lambda rng: (s for make in (real, whole) for s in make(rng)))(SAMPLES[_name], unary("c", 0.2, 0.9))
+for _name, _low in (("abs", -2.0), ("square", -2.0), ("pow", 0.3), ("div", 0.5), ("sigmoid", 0.2), ("rsqrt", 0.3)):
+    _more = binary("c", _low, 2.0) if _name in ("pow", "div") else unary("c", _low, 2.0)
+    SAMPLES[_name] = (lambda real, whole: lambda rng: (s for make in (real, whole) for s in make(rng)))(SAMPLES[_name], _more)
 SAMPLES["nextafter"] = lambda rng: (s for s in binary("f")(rng) if s.dtypes[0] in (float32, float64))
 SAMPLES["complex"] = lambda rng: (s for s in binary("f")(rng) if s.dtypes[0] in (float32, float64))
 for _name, _attrs in (
@@ -691,7 +694,7 @@ def _one_hot(rng: Rng) -> Iterator[Sample]:
 @samples("cumprod_backward")
 def _cumprod_backward(rng: Rng) -> Iterator[Sample]:
     for s, dim in (((), 0), ((4,), 0), ((2, 3), 1), ((3, 0), 0)):
-        yield Sample((values(rng, s, float64), values(rng, s, float64)), (float64,) * 2, {"dim": dim}, gradient=False)
+        yield Sample((values(rng, s, float64), values(rng, s, float64)), (float64,) * 2, {"dim": dim})
 
 
 # -- layers
@@ -907,4 +910,6 @@ UNSAMPLED = frozenset(name for name, o in OPS.items() if o.numpy is None)
 COVERED_ELSEWHERE = frozenset({"reshard", "shard_slice", "partial_from_whole", "mask_pad", "pad_end", "unpad"})
 # their vectors are defined up to sign: tests/unit/test_linalg.py and tests/peer
 COVERED_ELSEWHERE |= {"svd", "eigh", "eig", "eigvals"}
+# no derivative by their first operand, here as in torch; the functions of the API say so
+SECOND_ONLY = frozenset({"igamma", "igammac", "zeta"})
 COVERED_ELSEWHERE |= {"boundary"}  # a user function on the tape: tests/unit/test_autograd.py

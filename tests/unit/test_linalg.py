@@ -94,3 +94,21 @@ def test_a_beta_of_0_reads_nothing_and_keeps_the_dtype():
     assert y.tolist() == [[2.0, 2.0, 2.0]] and x.grad.tolist() == [[0.0, 0.0, 0.0]]
     b = gt.tensor([True, False])
     assert gt.addr(gt.eye(2, dtype=gt.bool), b, b, beta=False).tolist() == [[True, False], [False, False]]
+
+
+def test_results_have_torchs_names():
+    a = [[4.0, 1.0], [1.0, 3.0]]
+    calls = {
+        "svd": lambda m, t: m.svd(t), "method svd": lambda m, t: t.svd(), "frexp": lambda m, t: m.frexp(t), "lu": lambda m, t: m.lu(t, get_infos=True),
+        "histogramdd": lambda m, t: m.histogramdd(t, [2, 2]), "triangular_solve": lambda m, t: m.triangular_solve(t, t),
+        "inv_ex": lambda m, t: m.linalg.inv_ex(t), "cholesky_ex": lambda m, t: m.linalg.cholesky_ex(t),
+        "solve_ex": lambda m, t: m.linalg.solve_ex(t, t), "qr": lambda m, t: m.qr(t), "slogdet": lambda m, t: m.slogdet(t),
+        "eigh": lambda m, t: m.linalg.eigh(t), "aminmax": lambda m, t: m.aminmax(t), "sort": lambda m, t: m.sort(t),
+    }  # fmt: skip
+    for name, call in calls.items():
+        want, have = (call(m, m.tensor(a)) for m in (torch, gt))
+        fields = have._fields
+        assert len(want) == len(have) == len(fields), name
+        for i, field in enumerate(fields):
+            assert getattr(want, field) is want[i] or name == "histogramdd", (name, field)
+            assert getattr(have, field) is have[i]
