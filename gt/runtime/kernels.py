@@ -110,6 +110,11 @@ def slice_scatter(x: Tensor, source: Tensor, starts: Shape, stops: Shape, steps:
 
 def as_strided(x: Tensor, size: Shape, stride: Shape, offset: int) -> Tensor:
     """Give elements by their row-major place, wherever in its memory the tensor begins."""
+    if torch.compiler.is_compiling():  # which memory it is in is not known yet; the places fuse with what reads them
+        place = torch.full((), offset, device=x.device)
+        for n, step in zip(size, stride, strict=True):
+            place = place.unsqueeze(-1) + torch.arange(n, device=x.device) * step
+        return x.reshape(-1)[place]
     x = x.contiguous()
     return x.as_strided(size, stride, x.storage_offset() + offset)
 
