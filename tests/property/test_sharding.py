@@ -6,6 +6,7 @@ Repeat a failure with ``pytest tests/property/test_sharding.py --hypothesis-seed
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 
 from gt.ir.evaluate import evaluate
@@ -14,6 +15,7 @@ from gt.runtime.simulator import simulate_graph
 from tests.property.sharding_graphs import Case, cases
 
 
+@pytest.mark.timeout(300)
 @settings(max_examples=2000)
 @given(cases())
 def test_sharded_equals_unsharded(case: Case) -> None:

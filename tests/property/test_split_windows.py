@@ -90,6 +90,17 @@ def test_what_moves_rows_sends_just_those(name: str, attrs: dict[str, Any], sent
     assert nbytes(found) == [n * 3 * 8 for n in sent]
 
 
+def test_a_shift_written_as_joined_slices_stays_split() -> None:
+    def body(_: Recorder, x: Value) -> list[Value]:
+        last = OPS["slice"](x, starts=(14, 0), stops=(16, 3), steps=(1, 1))
+        return [OPS["cat"](last, OPS["slice"](x, starts=(0, 0), stops=(14, 3), steps=(1, 1)), dim=0)]
+
+    graph = record([rows((16, 3), 0, 2)], body)
+    found = check(graph, 2)
+    assert kinds(found) == set() and max(nbytes(found)) <= 4 * 3 * 8
+    assert plan_graph(graph, Cluster((0, 1))).outputs[0].dims[0] == ("w",)
+
+
 def test_one_row_of_many_is_sent_and_not_the_whole() -> None:
     graph = record([rows((64, 512), 0, 2)], lambda _, x: [OPS["slice"](x, starts=(63, 0), stops=(64, 512), steps=(1, 1))])
     found = check(graph, 2)
@@ -97,7 +108,7 @@ def test_one_row_of_many_is_sent_and_not_the_whole() -> None:
 
 
 def test_a_row_that_many_workers_want_is_joined_if_that_is_faster() -> None:
-    last = lambda _, x: [OPS["slice"](x, starts=(7, 0), stops=(8, 4), steps=(1, 1))]  # noqa: E731
+    last = lambda _, x: [OPS["slice"](x, starts=(7, 0), stops=(8, x.type.shape[1]), steps=(1, 1))]  # noqa: E731
     assert kinds(check(record([rows((8, 4), 0, 4)], last), 4)) == {"all_gather"}
     plan = plan_graph(record([rows((8, 1 << 22), 0, 4)], last), Cluster((0, 1, 2, 3)))
     sent = [sum(c.nbytes for c in plan.programs[w].collectives if c.kind == "send") for w in range(4)]

@@ -12,11 +12,15 @@ import numpy as np
 
 from gt.ir import factors as fx
 from gt.ir.opdef import Local, Var, op
+from gt.ir.ops.broadcast import constant
+from gt.ir.ops.compare import lt, where
+from gt.ir.ops.creation import iota
 from gt.ir.ops.families import along, check_same, dim_names, moved, number, rule_of
 from gt.ir.tiles import Rows, Span
-from gt.ir.types import Shape, ShapeError, TensorType, TypeMismatch
+from gt.ir.types import Shape, ShapeError, TensorType, TypeMismatch, int64
 
 Ints = tuple[int, ...]
+MOST_JOINED = 4  # operands that are joined part by part; more are read too often for that
 
 
 def _permute_rule(operands: tuple[Shape, ...], results: tuple[Shape, ...], attrs: dict[str, Any]) -> fx.Rule:
@@ -183,6 +187,23 @@ def _cat_vjp(g: Var, y: Var, *xs: Var, dim: int) -> tuple[Any, ...]:
     return tuple(out)
 
 
+def _split_cat(inputs: tuple[Any, ...], attrs: dict[str, Any], shards: int) -> Any:
+    """Each operand's rows go to where they stand in the result; each row there is taken from the operand that it is of."""
+    dim, ndim = attrs["dim"], inputs[0].type.ndim
+    rows = sum(x.type.shape[dim] for x in inputs)
+    if rows < shards or len(inputs) > MOST_JOINED:
+        return None
+    line = iota(shape=tuple(rows if d == dim else 1 for d in range(ndim)), dim=dim, dtype=int64)
+    result, at = None, 0
+    for x in inputs:
+        low = tuple(at if d == dim else 0 for d in range(ndim))
+        high = tuple(rows - at - x.type.shape[dim] if d == dim else 0 for d in range(ndim))
+        placed = pad(x, low=low, high=high, interior=(0,) * ndim, value=0)
+        result = placed if result is None else where(lt(line, constant(at, line)), result, placed)
+        at += x.type.shape[dim]
+    return (result,)
+
+
 cat = op(
     "cat", "*xs",
     doc="Join along dim.",
@@ -190,7 +211,7 @@ cat = op(
     numpy=lambda *xs, dim: np.concatenate(xs, axis=dim),
     torch=lambda names, attrs, types: f"torch.cat(({', '.join(names)},), {attrs['dim']})",
     vjp=_cat_vjp,
-    factors=lambda operands, results, attrs: along(operands, results, {attrs["dim"]}),
+    factors=lambda operands, results, attrs: along(operands, results, {attrs["dim"]}), when_split=_split_cat,
     linear=lambda num_operands, attrs: (tuple(range(num_operands)),),
 )  # fmt: skip
 
