@@ -15,18 +15,20 @@ from gt.functions.promote import (
     binary,
     broadcast,
     cast,
+    check_fits,
     floated,
     get_default_dtype,
     is_number,
     largest,
     need_tensor,
     promoted,
+    result_dtype,
     scalar_dtype,
     unary,
 )  # fmt: skip
 from gt.handle import Handle
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, Scalar, bool_, broadcast_shapes, complex128, float64, scalar_type
+from gt.ir.types import CallError, Scalar, bfloat16, bool_, broadcast_shapes, complex128, float16, float32, float64, scalar_type
 from gt.trace import record
 
 if TYPE_CHECKING:
@@ -170,15 +172,24 @@ def lerp(input: Tensor, end: Tensor, weight: Tensor | Scalar) -> Tensor:
     need_tensor("lerp", input=input, end=end)
     if input._type.dtype is not end._type.dtype:
         raise CallError(f"expected dtype {input._type.dtype.name} for `end` but got dtype {end._type.dtype.name}")
+    if not isinstance(weight, Handle):
+        check_fits(weight, input._type.dtype)
     apart = sub(end, input)
     if not isinstance(weight, Handle):
         return add(input, mul(apart, weight)) if builtins.abs(weight) < 0.5 else sub(end, mul(apart, 1 - weight))
     return where(abs_(weight) < 0.5, input + weight * apart, end - apart * (1 - weight))
 
 
+def _check_factor(value: Scalar, *tensors: Tensor) -> None:
+    """Refuse a number that the dtype in which tensors are multiplied by it cannot hold."""
+    dtype = result_dtype([t._type for t in tensors])
+    check_fits(value, float32 if dtype in (float16, bfloat16) else dtype)
+
+
 def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 1) -> Tensor:
     """Give ``input + value * tensor1 * tensor2``."""
     need_tensor("addcmul", input=input, tensor1=tensor1, tensor2=tensor2)
+    _check_factor(value, input, tensor1, tensor2)
     product = mul(tensor1, tensor2)
     return add(input, product if value == 1 else mul(product, value))
 
@@ -191,6 +202,7 @@ def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 
             "Integer division with addcdiv is no longer supported, and in a future  release addcdiv will perform a true division "
             "of tensor1 and tensor2."
         )
+    _check_factor(value, input, tensor1, tensor2)
     return add(input, div(tensor1 if value == 1 else mul(tensor1, value), tensor2))
 
 
