@@ -5,7 +5,7 @@ Owns: reading the tape. Must not know: how gradients are computed. Next: ``trace
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 from gt.trace import RULES, Rule, Trace
@@ -44,7 +44,7 @@ class GradFn:
         return f"<{type(self).__name__} object at {hash(self) & (1 << 48) - 1:#x}>"
 
 
-@lru_cache(maxsize=None)
+@cache
 def _class(name: str) -> type[GradFn]:
     return type(name, (GradFn,), {"__slots__": ()})
 
