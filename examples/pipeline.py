@@ -9,12 +9,8 @@ Workers beyond one for each stage split the microbatches. The losses printed are
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterator
-
-import numpy as np
-
 import gt
+from examples.counting import batches, options, show
 from examples.models.llama import Block, Config, rotary
 from gt import nn
 from gt.nn import functional as F  # noqa: N812
@@ -55,15 +51,6 @@ def next_token_loss(logits: gt.Tensor, following: gt.Tensor) -> gt.Tensor:
     return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), following.reshape(-1))
 
 
-def batches(count: int, batch: int = 8, length: int = 16) -> Iterator[tuple[gt.Tensor, gt.Tensor]]:
-    """Counting in steps of 1 to 4 from anywhere: tokens and the tokens that follow them."""
-    rng = np.random.default_rng(0)
-    for _ in range(count):
-        start, step = rng.integers(0, 64, (batch, 1)), rng.integers(1, 5, (batch, 1))
-        text = (start + step * np.arange(length + 1)) % 64
-        yield gt.from_numpy(text[:, :-1]), gt.from_numpy(text[:, 1:])
-
-
 def train(steps: int, stages: int, microbatches: int) -> list[float]:
     """Give the loss of each step."""
     gt.manual_seed(0)
@@ -79,16 +66,8 @@ def train(steps: int, stages: int, microbatches: int) -> list[float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument("--stages", type=int, default=4)
-    parser.add_argument("--microbatches", type=int, default=4)
-    options = parser.parse_args()
-    if options.workers > 1:
-        gt.gpu_workers(options.workers)
-    for step, loss in enumerate(train(options.steps, options.stages, options.microbatches)):
-        print(f"step {step:3d}  loss {loss:.6f}")
+    given = options(steps=20, workers=4, stages=4, microbatches=4)
+    show(train(given.steps, given.stages, given.microbatches))
 
 
 if __name__ == "__main__":

@@ -49,6 +49,7 @@ from gt.functions.draw import (
 )  # fmt: skip
 from gt.functions.factorization import adjoint, lu_unpack, ormqr
 from gt.functions.factorization import old_cholesky as cholesky
+from gt.functions.factorization import old_lu as lu
 from gt.functions.factorization import qr_ as qr
 from gt.functions.factorization import svd_ as svd
 from gt.functions.gathering import (

@@ -16,7 +16,7 @@
 /* The classes of trace.py, and where in their objects the slots lie. */
 
 static PyTypeObject *Operand, *Number, *Tensor, *Trace, *Modes, *Rule, *Buffer, *TensorType;
-static PyObject *state, *rules, *ours, *input_entries, *number_entries, *stale, *storage_class;
+static PyObject *globals, *state, *rules, *ours, *input_entries, *number_entries, *stale, *storage_class;
 static PyObject *slow_record, *slow_pair, *slow_into;
 
 static struct {
@@ -33,7 +33,7 @@ static struct { Py_ssize_t id, type, session; } buffer_at;
 static struct { Py_ssize_t nbytes, differentiable; } type_at;
 
 static struct {
-    PyObject *trace, *__name__, *enter, *mend, *weigh;
+    PyObject *trace, *autocast, *_autocast, *__name__, *enter, *mend, *weigh;
 } name;
 
 static PyObject *empty, *no_name, *zero, *one, *minus_one;
@@ -412,16 +412,43 @@ end:
     return result;
 }
 
-/* Record if all is ordinary. Gives the result; NULL with an error; or NULL without one: ask trace.py. */
+/* Say whether mixed precision has something to say on the operands of an op: 1, 0, or -1 with an error. */
+static int is_cast(PyObject *op, PyObject *modes)
+{
+    if (SLOT(modes, modes_at.autocast) == Py_None)
+        return 0;
+    PyObject *follows = PyObject_GetAttr(op, name.autocast);
+    int is = follows == NULL ? -1 : PyObject_IsTrue(follows);
+    Py_XDECREF(follows);
+    return is;
+}
+
+/* Record if all is ordinary. Gives the result; NULL with an error; or NULL without one: ask trace.py.
+   ``cast``: the operands are as mixed precision wants them. */
 static PyObject *record_ordinary(PyObject *op, PyObject *const *operands, Py_ssize_t n, PyObject *attrs, Py_ssize_t depth, int view,
-                                 int first)
+                                 int first, int cast)
 {
     PyObject *trace = trace_of_thread(), *result = NULL;
     if (trace == NULL)
         return NULL;
     PyObject *modes = SLOT(trace, trace_at.modes);
-    if (number_in(trace, trace_at.size) >= number_in(trace, trace_at.stop) || SLOT(modes, modes_at.autocast) != Py_None)
+    if (number_in(trace, trace_at.size) >= number_in(trace, trace_at.stop))
         goto end;
+    int waits = cast ? 0 : is_cast(op, modes);
+    if (waits < 0)
+        goto end;
+    if (waits) {
+        PyObject *function = PyDict_GetItemWithError(globals, name._autocast), *given = PyTuple_New(n), *inputs = NULL;
+        for (Py_ssize_t i = 0; given != NULL && i < n; i++)
+            PyTuple_SET_ITEM(given, i, Py_NewRef(operands[i]));
+        if (function != NULL && given != NULL)
+            inputs = PyObject_CallFunctionObjArgs(function, op, given, NULL);
+        if (inputs != NULL && PyTuple_CheckExact(inputs) && PyTuple_GET_SIZE(inputs) == n)
+            result = record_ordinary(op, &PyTuple_GET_ITEM(inputs, 0), n, attrs, depth, view, first, 1);
+        Py_XDECREF(given);
+        Py_XDECREF(inputs);
+        goto end;
+    }
     int taped = 0;
     for (Py_ssize_t i = 0; i < n; i++) {
         if (!fits(operands[i], trace))
@@ -468,7 +495,7 @@ static PyObject *record(PyObject *module, PyObject *const *args, Py_ssize_t narg
     if (ordinary && given[0] != NULL && given[1] != NULL && PyTuple_CheckExact(given[1])) {
         Py_ssize_t n;
         PyObject *const *operands = operands_of(given[1], &n);
-        PyObject *out = record_ordinary(given[0], operands, n, given[2], PyLong_AsSsize_t(given[3]), given[4] == Py_True, given[5] == Py_True);
+        PyObject *out = record_ordinary(given[0], operands, n, given[2], PyLong_AsSsize_t(given[3]), given[4] == Py_True, given[5] == Py_True, 0);
         if (out != NULL || PyErr_Occurred())
             return out;
     }
@@ -478,7 +505,7 @@ static PyObject *record(PyObject *module, PyObject *const *args, Py_ssize_t narg
 static PyObject *record_pair(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
     if (nargs == 3) {
-        PyObject *out = record_ordinary(args[0], args + 1, 2, empty, 2, 0, 0);
+        PyObject *out = record_ordinary(args[0], args + 1, 2, empty, 2, 0, 0, 0);
         if (out != NULL || PyErr_Occurred())
             return out;
     }
@@ -623,6 +650,7 @@ static PyObject *set_up(PyObject *module, PyObject *given)
     TAKE(input_entries, "_input_entries"); TAKE(number_entries, "_number_entries"); TAKE(stale, "_Stale");
     TAKE(storage_class, "Storage"); TAKE(slow_record, "_record"); TAKE(slow_pair, "_record_pair"); TAKE(slow_into, "_record_into");
 #undef TAKE
+    globals = Py_NewRef(given);
     if (AT(operand, Operand, _trace) || AT(operand, Operand, _index) || AT(operand, Operand, _type) || AT(operand, Operand, _buffer)
         || AT(operand, Operand, _base) || AT(operand, Operand, _rg) || AT(operand, Operand, _leaf) || AT(operand, Operand, _root)
         || AT(operand, Operand, _view) || AT(operand, Operand, _storage) || AT(operand, Operand, _seen)
@@ -638,7 +666,7 @@ static PyObject *set_up(PyObject *module, PyObject *given)
         || AT(buffer_at, Buffer, session) || AT(type_at, TensorType, nbytes) || AT(type_at, TensorType, differentiable))
         return NULL;
 #define NAME(attribute) if ((name.attribute = PyUnicode_InternFromString(#attribute)) == NULL) return NULL
-    NAME(trace); NAME(__name__); NAME(enter); NAME(mend); NAME(weigh);
+    NAME(trace); NAME(autocast); NAME(_autocast); NAME(__name__); NAME(enter); NAME(mend); NAME(weigh);
 #undef NAME
     if ((empty = PyTuple_New(0)) == NULL || (no_name = PyUnicode_FromString("")) == NULL || (zero = PyLong_FromLong(0)) == NULL
         || (one = PyLong_FromLong(1)) == NULL || (minus_one = PyLong_FromLong(-1)) == NULL)

@@ -148,7 +148,7 @@ def summary(lowered: Sequence[Lowered]) -> str:
     rows: list[tuple[str, ...]] = [("graph", "runs", "nodes", "regions", "collectives", "bytes moved", "where")]
     for one in lowered:
         program = one.programs[0]
-        collectives = program.collectives
+        collectives = [c for c in program.collectives if c.kind != "wait"]
         where = next((str(n.loc) for n in reversed(one.steps[0].graph.nodes) if n.loc), "")
         counts = (
             one.runs, len(one.steps[0].graph.nodes), sum(isinstance(s, Compute) for s in program.steps),
@@ -255,7 +255,7 @@ def _steps(program: Program) -> Iterator[tuple[str, str]]:
             yield _quoted(f"region, {len(ops)} ops" + (", compiled" if step.compile else ""), *shown), "white"
         elif isinstance(step, Collective):
             attrs = ", ".join(f"{name}={attr_text(value)}" for name, value in unpack_attrs(step.attrs))
-            lines = [f"{step.kind} {step.nbytes} B", f"group {' '.join(map(str, step.group))}", attrs, step.why]
+            lines = [f"{'begin ' if step.begins else ''}{step.kind} {step.nbytes} B", f"group {' '.join(map(str, step.group))}", attrs, step.why]
             yield _quoted(*(line for line in lines if line)), "lightsalmon"
 
 

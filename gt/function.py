@@ -12,12 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gt import trace as tracing
 from gt.handle import Handle, no_tape
 from gt.ir.ops import OPS
 from gt.ir.types import TensorType
 from gt.tape import Key, Tape, free
-from gt.trace import holding, record, state, tensor_of
+from gt.trace import handle_of, holding, record, state, tensor_of
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
@@ -60,8 +59,8 @@ def _with_history(value: Handle, key: Key) -> Handle:
     """Give a tensor for an output of a tape entry, by its value."""
     trace, id = key
     if not trace.sealed:
-        out: Handle = tracing.new_tensor(trace, id, value._type)
-        trace.handles.append(out)  # type: ignore[arg-type]
+        out = handle_of(trace, id, value._type)
+        trace.handles.append(out)
     else:
         assert value._buffer is not None
         out = tensor_of(value._buffer)
@@ -192,7 +191,8 @@ def _bound(cls: type[Function], args: tuple[Any, ...], kwargs: dict[str, Any], o
 def _put_on_tape(cls: type[Function], ctx: FunctionCtx, args: Sequence[Any], outputs: list[Any]) -> None:
     """Record the boundary, and let ``outputs`` be what it gives."""
     tensors, raw = [a for a in args if isinstance(a, Handle)], list(outputs)
-    ctx._outputs, kept = [], []
+    kept: list[int] = []
+    ctx._outputs = []
     for i, o in enumerate(outputs):
         if not isinstance(o, Handle):
             ctx._outputs.append(None)

@@ -81,4 +81,4 @@ def _name(trace: Trace, entry: int, rule: Rule) -> str:
 
 def _operands(rule: Rule, operands: tuple[int, ...]) -> tuple[int, ...]:
     """Give the operands of an entry; of a user's function its inputs alone."""
-    return operands[: dict(rule.attrs).get("num_inputs", len(operands))]  # type: ignore[misc]
+    return operands[: dict(rule.attrs).get("num_inputs", len(operands))]  # type: ignore[index, misc]

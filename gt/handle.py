@@ -313,6 +313,7 @@ class Handle(Operand):
                 raise refuse_overlap()
             while base is not place.of:  # a view between: it is out of date from now on
                 base._overwrite(since)
+                assert base._base is not None
                 base = base._base
             op, attrs, through = OPS["as_strided"], place.attrs, tracked and place.through
         if base._base is not None and base._seen != base._root._version:

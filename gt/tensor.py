@@ -306,8 +306,7 @@ class Tensor(Handle):
 
     def lu(self, pivot: bool = True, get_infos: bool = False) -> Any:
         """Give L and U in one matrix, and pivots: torch's old form."""
-        found = factorization.lu_factor_ex(self, pivot=pivot)
-        return tuple(found) if get_infos else tuple(found)[:2]
+        return factorization.old_lu(self, pivot, get_infos)
 
     def lu_solve(self, LU_data: Tensor, LU_pivots: Tensor) -> Tensor:  # noqa: N803
         """Solve A X = self from LU factors."""

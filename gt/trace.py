@@ -567,6 +567,11 @@ def producer_name(trace: Trace, index: int) -> str:
     return "Backward0"
 
 
+def handle_of(trace: Trace, index: int, type: TensorType) -> Any:
+    """Give a tensor that names a value of a trace."""
+    return new_tensor(trace, index, type)
+
+
 def tensor_of(buffer: Buffer) -> Any:
     """Give a tensor on an existing buffer."""
     out = new_tensor(None, -1, buffer.type)

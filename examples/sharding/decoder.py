@@ -9,12 +9,8 @@ Also: sequence.yaml, fsdp.yaml, grid.yaml. The losses printed are the same for a
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterator
-
-import numpy as np
-
 import gt
+from examples.counting import batches, options, show
 from examples.models.llama import Config, Llama
 from gt.nn import functional as F  # noqa: N812
 
@@ -24,24 +20,15 @@ CONFIG = Config(
 )  # fmt: skip
 
 
-def batches(count: int, batch: int = 8, length: int = 16) -> Iterator[tuple[gt.Tensor, gt.Tensor]]:
-    """Counting in steps of 1 to 4 from anywhere: tokens and the tokens that follow them."""
-    rng = np.random.default_rng(0)
-    for _ in range(count):
-        start, step = rng.integers(0, 64, (batch, 1)), rng.integers(1, 5, (batch, 1))
-        text = (start + step * np.arange(length + 1)) % 64
-        with gt.signal.context("batch"):
-            tokens, following = gt.from_numpy(text[:, :-1]), gt.from_numpy(text[:, 1:])
-        yield tokens, following
-
-
 def train(steps: int) -> list[float]:
     """Give the loss of each step."""
     gt.manual_seed(0)
     model = Llama(CONFIG)
     optimizer = gt.optim.AdamW(model.parameters(), lr=1e-2)
-    losses = []
-    for tokens, following in batches(steps):
+    text, losses = batches(steps), []
+    for _ in range(steps):
+        with gt.signal.context("batch"):
+            tokens, following = next(text)
         optimizer.zero_grad()
         loss = F.cross_entropy(model(tokens).reshape(-1, CONFIG.vocab_size), following.reshape(-1))
         loss.backward()
@@ -51,14 +38,8 @@ def train(steps: int) -> list[float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--workers", type=int, default=1)
-    options = parser.parse_args()
-    if options.workers > 1:
-        gt.gpu_workers(options.workers)
-    for step, loss in enumerate(train(options.steps)):
-        print(f"step {step:3d}  loss {loss:.6f}")
+    given = options(steps=20, workers=1)
+    show(train(given.steps))
 
 
 if __name__ == "__main__":

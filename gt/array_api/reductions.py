@@ -85,14 +85,14 @@ def min(x: Tensor, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
 
 def any(x: Tensor, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Say whether any element is true."""
-    axes = _axes(x, axis)
-    return reduce.any(x, axes, keepdims) if axes else to_bool(x)
+    truth, axes = to_bool(x), _axes(x, axis)
+    return reduce.any(truth, axes, keepdims) if axes else truth
 
 
 def all(x: Tensor, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Say whether all elements are true."""
-    axes = _axes(x, axis)
-    return reduce.all(x, axes, keepdims) if axes else to_bool(x)
+    truth, axes = to_bool(x), _axes(x, axis)
+    return reduce.all(truth, axes, keepdims) if axes else truth
 
 
 def count_nonzero(x: Tensor, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:

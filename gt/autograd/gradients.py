@@ -1,7 +1,8 @@
 """Gradients on the client: torch's tape semantics over recorded traces.
 
-Owns: ``backward``, ``grad`` and hooks. How gradients are computed is the ``autodiff`` pass's: a backward over one pending trace
-is recorded as a single ``grad`` node. Next: ``tape`` (what a backward reaches), ``expand`` (when one node will not do).
+Owns: ``backward`` and hooks. How gradients are computed is the ``autodiff`` pass's: a backward over one pending trace
+is recorded as a single ``grad`` node. Next: ``several`` (``grad``), ``tape`` (what a backward reaches), ``expand``
+(when one node will not do).
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from gt.expand import FULL, Hook, call_hook, expand, ones
+from gt.expand import Hook, call_hook, expand, ones
 from gt.function import Function, FunctionCtx, free_tape
 from gt.grad_mode import enable_grad, inference_mode, is_grad_enabled, is_inference_mode_enabled, no_grad, set_grad_enabled
-from gt.handle import Handle, no_tape
+from gt.handle import no_tape
 from gt.ir.ops import OPS
 from gt.tape import Key, key_of, walk
 from gt.trace import ValueRef, holding, record, state
@@ -46,39 +47,6 @@ def backward(
     found = _gradients([self], [seed], inputs, retain, create_graph)
     for tensor, g in found:
         _accumulate(tensor, g, create_graph)
-
-
-def grad(
-    outputs: Tensor | Sequence[Tensor],
-    inputs: Tensor | Sequence[Tensor],
-    grad_outputs: Any = None,
-    retain_graph: bool | None = None,
-    create_graph: bool = False,
-    allow_unused: bool | None = None,
-    materialize_grads: bool = False,
-) -> tuple[Tensor | None, ...]:
-    """Give the gradients of ``outputs`` with respect to ``inputs``, leaving ``.grad`` alone. Source: torch.autograd.grad."""
-    roots = [outputs] if isinstance(outputs, Handle) else list(outputs)
-    targets = [inputs] if isinstance(inputs, Handle) else list(inputs)
-    given = [grad_outputs] if isinstance(grad_outputs, Handle) else list(grad_outputs or [None] * len(roots))
-    seeds = [_check_seed(root, g) for root, g in zip(roots, given, strict=True)]
-    for t in targets:
-        if not t._rg:
-            raise RuntimeError("One of the differentiated Tensors does not require grad")
-    retain = create_graph if retain_graph is None else retain_graph
-    found = {id(t): g for t, g in _gradients(roots, seeds, targets, retain, create_graph)}
-    out: list[Any] = []
-    for t in targets:
-        g = found.get(id(t))
-        if g is None and materialize_grads:
-            g = record(FULL, (), (("shape", t._type.shape), ("value", 0.0), ("dtype", t._type.dtype)))
-        elif g is None and not allow_unused:
-            raise RuntimeError(
-                f"The differentiated Tensor at index {len(out)} appears to not have been used in the graph. "
-                "Set allow_unused=True if this is the desired behavior."
-            )
-        out.append(g)
-    return tuple(out)
 
 
 def _check_seed(root: Tensor, gradient: Any) -> Any:
@@ -266,7 +234,7 @@ def is_anomaly_enabled() -> bool:
 
 __all__ = [
     "Function", "FunctionCtx", "detect_anomaly", "is_anomaly_enabled", "set_detect_anomaly",
-    "Hook", "backward", "enable_grad", "grad", "inference_mode", "is_grad_enabled", "is_inference_mode_enabled", "no_grad", "register_hook",
+    "Hook", "backward", "enable_grad", "inference_mode", "is_grad_enabled", "is_inference_mode_enabled", "no_grad", "register_hook",
     "register_post_accumulate_grad_hook", "retain_grad",
     "set_grad_enabled",
 ]  # fmt: skip

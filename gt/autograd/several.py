@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gt.autograd import gradients
+from gt.expand import FULL
 from gt.functions.shape import stack
 from gt.handle import Handle
+from gt.trace import record
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
@@ -24,16 +26,13 @@ def backward(
 ) -> None:
     """Accumulate the gradients of several tensors, added up, into ``.grad`` of the leaves. Source: torch.autograd.backward."""
     given = grad_tensors if grad_tensors is not None else grad_variables
-    roots: list[Any] = [tensors] if isinstance(tensors, Handle) else list(tensors)
-    seeds: list[Any] = [None] * len(roots) if given is None else [given] if isinstance(given, Handle) else list(given)
+    roots: list[Any] = _listed(tensors)
     wanted: Any = [inputs] if isinstance(inputs, Handle) else inputs
     if inputs is not None and not wanted:
         raise RuntimeError("`inputs` argument to `backward()` cannot be empty.")
-    if len(seeds) != len(roots):
-        raise RuntimeError(f"got {len(roots)} tensors and {len(seeds)} gradients")
+    seeds = _seeds(roots, given)
     keep = create_graph if retain_graph is None else retain_graph
-    checked = [gradients._check_seed(root, seed) for root, seed in zip(roots, seeds, strict=True)]
-    for tensor, g in gradients._gradients(roots, checked, wanted, keep, create_graph):
+    for tensor, g in gradients._gradients(roots, seeds, wanted, keep, create_graph):
         gradients._accumulate(tensor, g, create_graph)
 
 
@@ -60,17 +59,49 @@ def grad(
             FutureWarning,
             stacklevel=2,
         )
-    unused = materialize_grads if allow_unused is None else allow_unused
-    if not is_grads_batched:
-        return gradients.grad(outputs, inputs, grad_outputs, retain_graph, create_graph, unused, materialize_grads)
-    given: list[Any] = [grad_outputs] if isinstance(grad_outputs, Handle) else list(grad_outputs)
-    count: int = next(g._type.shape[0] for g in given if g is not None)
     keep = create_graph if retain_graph is None else retain_graph
-    rows = []
-    for i in range(count):
-        seeds = [None if g is None else g[i] for g in given]
-        rows.append(gradients.grad(outputs, inputs, seeds, keep or i < count - 1, create_graph, unused, materialize_grads))
-    return tuple(None if column[0] is None else stack(column) for column in zip(*rows, strict=True))
+    unused = materialize_grads if allow_unused is None else allow_unused
+    if materialize_grads and not unused:
+        raise ValueError("Expected allow_unused to be True or not passed when materialize_grads=True, but got: allow_unused=False.")
+    if is_grads_batched:
+        given = _listed(grad_outputs)
+        count: int = next(g._type.shape[0] for g in given if g is not None)
+        rows = []
+        for i in range(count):
+            seeds = [None if g is None else g[i] for g in given]
+            rows.append(grad(outputs, inputs, seeds, keep or i < count - 1, create_graph, True, unused, False, materialize_grads))
+        return tuple(None if column[0] is None else stack(column) for column in zip(*rows, strict=True))
+    roots, targets = _listed(outputs), _listed(inputs)
+    if not targets:
+        raise RuntimeError("`inputs` argument to `grad()` cannot be empty.")
+    seeds = _seeds(roots, grad_outputs)
+    if not all(t._rg for t in targets):
+        raise RuntimeError("One of the differentiated Tensors does not require grad")
+    found = {id(t): g for t, g in gradients._gradients(roots, seeds, targets, keep, create_graph)} if roots else {}
+    out: list[Any] = []
+    for t in targets:
+        g = found.get(id(t))
+        if g is None and materialize_grads:
+            g = record(FULL, (), (("shape", t._type.shape), ("value", 0.0), ("dtype", t._type.dtype)))
+        elif g is None and not unused:
+            raise RuntimeError(
+                f"The differentiated Tensor at index {len(out)} appears to not have been used in the graph. "
+                "Set allow_unused=True if this is the desired behavior."
+            )
+        out.append(g)
+    return tuple(out)
+
+
+def _listed(tensors: Any) -> list[Any]:
+    return [tensors] if isinstance(tensors, Handle) else list(tensors)
+
+
+def _seeds(roots: list[Any], given: Any) -> list[Any]:
+    """Give the gradient of each tensor to start from. Errors: RuntimeError if it is missing or does not fit."""
+    seeds = [None] * len(roots) if given is None else _listed(given)
+    if len(seeds) != len(roots):
+        raise RuntimeError(f"got {len(roots)} tensors and {len(seeds)} gradients")
+    return [gradients._check_seed(root, seed) for root, seed in zip(roots, seeds, strict=True)]
 
 
 __all__ = ["backward", "grad"]

@@ -8,7 +8,7 @@ from typing import Any
 
 from gt.distributions import constraints
 from gt.distributions.constraints import Constraint
-from gt.distributions.distribution import Distribution, broadcast_all
+from gt.distributions.distribution import Distribution
 from gt.functions import create, draw
 
 HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
@@ -21,10 +21,11 @@ class LocationScale(Distribution):
     has_rsample = True
     arg_constraints = {"loc": constraints.real, "scale": constraints.positive}
     _params = {"loc": 0, "scale": 0}
+    loc: Any
+    scale: Any
 
     def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
-        self.loc, self.scale = broadcast_all(loc, scale)
-        super().__init__(self.loc.shape, validate_args=validate_args)
+        self._take(validate_args, loc=loc, scale=scale)
 
     def _standard(self, value: Any) -> Any:
         self._validate_sample(value)
@@ -211,10 +212,10 @@ class HalfNormal(Distribution):
     has_rsample = True
     arg_constraints = {"scale": constraints.positive}
     _params = {"scale": 0}
+    scale: Any
 
     def __init__(self, scale: Any, validate_args: bool | None = None) -> None:
-        (self.scale,) = broadcast_all(scale)
-        super().__init__(self.scale.shape, validate_args=validate_args)
+        self._take(validate_args, scale=scale)
 
     @property
     def support(self) -> Constraint:
@@ -255,10 +256,11 @@ class Uniform(Distribution):
 
     has_rsample = True
     _params = {"low": 0, "high": 0}
+    low: Any
+    high: Any
 
     def __init__(self, low: Any, high: Any, validate_args: bool | None = None) -> None:
-        self.low, self.high = broadcast_all(low, high)
-        super().__init__(self.low.shape, validate_args=validate_args)
+        self._take(validate_args, low=low, high=high)
         if self._validate_args and not (self.low < self.high).all():
             raise ValueError("Uniform is not defined when low>= high")
 
@@ -307,10 +309,10 @@ class Exponential(Distribution):
     has_rsample = True
     arg_constraints = {"rate": constraints.positive}
     _params = {"rate": 0}
+    rate: Any
 
     def __init__(self, rate: Any, validate_args: bool | None = None) -> None:
-        (self.rate,) = broadcast_all(rate)
-        super().__init__(self.rate.shape, validate_args=validate_args)
+        self._take(validate_args, rate=rate)
 
     @property
     def support(self) -> Constraint:

@@ -22,31 +22,49 @@ def clamp_probs(probs: Any) -> Any:
     return probs.clamp(min=eps, max=1 - eps)
 
 
-class _Binary(Distribution):
+class _Probabilities(Distribution):
+    """A distribution by ``probs`` or ``logits``: one is given, the other made of it when asked for."""
+
+    @staticmethod
+    def _given(probs: Any, logits: Any) -> tuple[str, Any]:
+        if (probs is None) == (logits is None):
+            raise ValueError("Either `probs` or `logits` must be specified, but not both.")
+        return ("probs", probs) if probs is not None else ("logits", logits)
+
+    def _logits_of(self, probs: Any) -> Any:
+        raise NotImplementedError
+
+    def _probs_of(self, logits: Any) -> Any:
+        raise NotImplementedError
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "logits" and "probs" in self.__dict__:
+            return self._logits_of(self.probs)
+        if name == "probs" and "logits" in self.__dict__:
+            return self._probs_of(self.logits)
+        raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+
+    @property
+    def param_shape(self) -> Any:
+        """The shape of the parameter: batch, and classes if there are more than two."""
+        return self.__dict__["probs" if "probs" in self.__dict__ else "logits"].shape
+
+
+class _Binary(_Probabilities):
     """A distribution by one probability, given as such or as its log odds."""
 
     arg_constraints = {"probs": constraints.unit_interval, "logits": constraints.real}
     _params = {"probs": 0, "logits": 0}
 
     def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
-        if (probs is None) == (logits is None):
-            raise ValueError("Either `probs` or `logits` must be specified, but not both.")
-        (given,) = broadcast_all(probs if probs is not None else logits)
-        self.__dict__["probs" if probs is not None else "logits"] = given
-        super().__init__(given.shape, validate_args=validate_args)
+        self._take(validate_args, **dict([self._given(probs, logits)]))
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "logits" and "probs" in self.__dict__:
-            ps = clamp_probs(self.probs)
-            return ps.log() - (-ps).log1p()
-        if name == "probs" and "logits" in self.__dict__:
-            return self.logits.sigmoid()
-        raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+    def _logits_of(self, probs: Any) -> Any:
+        ps = clamp_probs(probs)
+        return ps.log() - (-ps).log1p()
 
-    @property
-    def param_shape(self) -> Any:
-        """The shape of the parameter."""
-        return self._batch_shape
+    def _probs_of(self, logits: Any) -> Any:
+        return logits.sigmoid()
 
 
 class Bernoulli(_Binary):
@@ -122,7 +140,7 @@ class Geometric(_Binary):
         return binary_cross_entropy_with_logits(self.logits, self.probs, reduction="none") / self.probs
 
 
-class Categorical(Distribution):
+class Categorical(_Probabilities):
     """One of the classes along the last dim of ``probs`` or ``logits``, which are normalised."""
 
     has_enumerate_support = True
@@ -130,33 +148,22 @@ class Categorical(Distribution):
     _params = {"probs": 1, "logits": 1}
 
     def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
-        if (probs is None) == (logits is None):
-            raise ValueError("Either `probs` or `logits` must be specified, but not both.")
-        given = probs if probs is not None else logits
+        name, given = self._given(probs, logits)
         if given.ndim < 1:
-            raise ValueError(f"`{'probs' if probs is not None else 'logits'}` parameter must be at least one-dimensional.")
-        if probs is not None:
-            self.__dict__["probs"] = probs / probs.sum(-1, keepdim=True)
-        else:
-            self.__dict__["logits"] = logits - logits.logsumexp(-1, keepdim=True)
+            raise ValueError(f"`{name}` parameter must be at least one-dimensional.")
+        self.__dict__[name] = given / given.sum(-1, keepdim=True) if name == "probs" else given - given.logsumexp(-1, keepdim=True)
         self._num_events = given.shape[-1]
         super().__init__(given.shape[:-1], validate_args=validate_args)
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "logits" and "probs" in self.__dict__:
-            return clamp_probs(self.probs).log()
-        if name == "probs" and "logits" in self.__dict__:
-            return self.logits.softmax(-1)
-        raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+    def _logits_of(self, probs: Any) -> Any:
+        return clamp_probs(probs).log()
+
+    def _probs_of(self, logits: Any) -> Any:
+        return logits.softmax(-1)
 
     @property
     def support(self) -> Constraint:
         return constraints.integer_interval(0, self._num_events - 1)
-
-    @property
-    def param_shape(self) -> Any:
-        """The shape of the parameter: batch and classes."""
-        return self.__dict__["probs" if "probs" in self.__dict__ else "logits"].shape
 
     @property
     def mean(self) -> Any:

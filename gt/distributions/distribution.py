@@ -51,6 +51,11 @@ class Distribution:
                         f"constraint {constraint!r}, but found invalid values:\n{value}"
                     )
 
+    def _take(self, validate_args: bool | None, **params: Any) -> None:
+        """Begin with parameters of one shape, which is the batch's."""
+        self.__dict__.update(zip(params, values := broadcast_all(*params.values()), strict=True))
+        Distribution.__init__(self, values[0].shape, validate_args=validate_args)
+
     @staticmethod
     def set_default_validate_args(value: bool) -> None:
         """Say whether distributions made from now on check parameters and values, which reads them."""

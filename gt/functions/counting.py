@@ -13,7 +13,7 @@ import numpy as np
 from gt.functions.create import from_numpy, linspace, tensor, zeros
 from gt.functions.gathering import gather
 from gt.functions.pointwise import logical_not, where
-from gt.functions.promote import cast
+from gt.functions.promote import cast, linked
 from gt.functions.reduce import amax, amin, sum
 from gt.functions.running import diff
 from gt.functions.shape import reshape, unsqueeze
@@ -31,6 +31,13 @@ class Histogram(NamedTuple):
 
     hist: Tensor
     bin_edges: Tensor
+
+
+class HistogramDD(NamedTuple):
+    """Counts and the edges between them along each dim."""
+
+    hist: Tensor
+    bin_edges: tuple[Tensor, ...]
 
 
 def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
@@ -80,12 +87,12 @@ def histogram(input: Tensor, bins: Any, *, range: Any = None, weight: Tensor | N
     counts = zeros(edges.numel() - 1, dtype=input.dtype).scatter_add(0, place, where(inside, w, 0.0))
     if density:
         counts = counts / (sum(counts) * diff(edges))
-    return Histogram(counts, edges)
+    return Histogram(linked("derivative for aten::histogram is not implemented", counts, input, RuntimeError), edges)
 
 
 def histogramdd(
     input: Tensor, bins: Any, *, range: Any = None, weight: Tensor | None = None, density: bool = False
-) -> tuple[Tensor, tuple[Tensor, ...]]:  # fmt: skip
+) -> HistogramDD:  # fmt: skip
     """Count points, the rows of ``input``, in a grid of bins: numbers or edges for each column."""
     columns = input._type.shape[-1]
     each = [bins] * columns if isinstance(bins, int) else list(bins)
@@ -109,7 +116,7 @@ def histogramdd(
         counts = counts / sum(counts)
         for d, own in enumerate(edges):
             counts = counts / reshape(diff(own), tuple(-1 if i == d else 1 for i, _ in enumerate(shape)))
-    return counts, tuple(edges)
+    return HistogramDD(counts, tuple(edges))
 
 
 def _edges(x: Tensor, bins: int, range: Any) -> Tensor:
@@ -200,7 +207,7 @@ def unique(
         d = normalize_dim(dim, input.ndim)
         values, inverse, counts = np.unique(array, return_inverse=True, return_counts=True, axis=d)
         inverse = inverse.reshape(-1)
-    return _uniques(input, values, inverse, counts, return_inverse, return_counts)
+    return _uniques("_unique2" if dim is None else "unique_dim", input, values, inverse, counts, return_inverse, return_counts)
 
 
 def unique_consecutive(input: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None) -> Any:
@@ -214,12 +221,12 @@ def unique_consecutive(input: Tensor, return_inverse: bool = False, return_count
     counts = np.diff(np.append(np.flatnonzero(new), len(flat)))
     values = rows[new]
     if dim is None:
-        return _uniques(input, values.reshape(-1), inverse.reshape(array.shape), counts, return_inverse, return_counts)
-    return _uniques(input, np.moveaxis(values, 0, normalize_dim(dim, input.ndim)), inverse, counts, return_inverse, return_counts)
+        return _uniques("unique_consecutive", input, values.reshape(-1), inverse.reshape(array.shape), counts, return_inverse, return_counts)
+    return _uniques("unique_consecutive", input, np.moveaxis(values, 0, normalize_dim(dim, input.ndim)), inverse, counts, return_inverse, return_counts)
 
 
-def _uniques(input: Tensor, values: Any, inverse: Any, counts: Any, with_inverse: bool, with_counts: bool) -> Any:
-    out = [tensor(values, dtype=input.dtype)]
+def _uniques(name: str, input: Tensor, values: Any, inverse: Any, counts: Any, with_inverse: bool, with_counts: bool) -> Any:
+    out = [linked(f"the derivative for '{name}' is not implemented.", tensor(values, dtype=input.dtype), input)]
     if with_inverse:
         out.append(from_numpy(inverse.astype(np.int64)))
     if with_counts:

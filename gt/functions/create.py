@@ -14,7 +14,7 @@ import numpy as np
 from gt import session as sessions
 from gt.devices import check_options
 from gt.following import check_tensor
-from gt.functions.promote import cast, check_fits, default_complex, get_default_dtype, is_number, operand, scalar_dtype
+from gt.functions.promote import cast, check_fits, default_complex, get_default_dtype, is_number, operand, real_number, scalar_dtype
 from gt.functions.shape import ints
 from gt.handle import Handle
 from gt.ir.evaluate import to_wire
@@ -58,6 +58,9 @@ def tensor(
         wanted = dtype_of(dtype) if dtype is not None else own
         if own is int64 and array.dtype.kind == "f" and wanted.kind in "ui":
             raise ValueError("Overflow when unpacking long long")
+        if array.dtype.kind == "c" and wanted.kind in "uif" and isinstance(data, complex | list | tuple):
+            real = "must be real number, not complex"
+            raise TypeError(real if wanted.kind == "f" else "'complex' object cannot be interpreted as an integer")
         if wanted.kind in "ui" and array.dtype.kind in "uif" and array.size and not isinstance(data, np.ndarray | np.generic):
             check_fits(array.min(), wanted, wanted.name)
             check_fits(array.max(), wanted, wanted.name)
@@ -226,8 +229,7 @@ def full(
         )
         result = record(OPS["copy"], (made,))
         return result.requires_grad_() if requires_grad else result
-    if isinstance(fill_value, complex):
-        raise CallError("value cannot be converted to type float without overflow")
+    fill_value = real_number(fill_value, own)
     check_fits(fill_value, own)
     return _made("full", shape, own, requires_grad, value=_plain_number(fill_value, own))
 

@@ -142,6 +142,7 @@ def normal(
         raise CallError("normal expects standard deviation to be non-complex")
     if not isinstance(std, Handle) and std < 0:
         raise CallError(f"normal expects std >= 0.0, but found std {std}")
+    mean, std = (t.detach() if isinstance(t, Handle) else t for t in (mean, std))  # torch's gradients are 0
     tensors = [t for t in (mean, std) if isinstance(t, Handle)]
     if size is not None:
         shape = ints((size,))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gt.functions.create import eye, zeros
 from gt.functions.linalg import matmul
 from gt.functions.numeric import conj
-from gt.functions.promote import cast
+from gt.functions.promote import cast, without_gradient
 from gt.functions.shape import transpose, unsqueeze
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, ShapeError, int32, int64, scalar_type
@@ -65,10 +65,18 @@ class LUFactorInfo(NamedTuple):
     info: Tensor
 
 
-class WithInfo(NamedTuple):
-    """A result and a zero for each matrix: failures raise instead."""
+class OldSVD(NamedTuple):
+    """x = U diag(S) V^H."""
 
-    result: Tensor
+    U: Tensor
+    S: Tensor
+    V: Tensor
+
+
+class CholeskyInfo(NamedTuple):
+    """A Cholesky factor and a zero for each matrix: failures raise instead."""
+
+    L: Tensor
     info: Tensor
 
 
@@ -102,6 +110,12 @@ def qr(A: Tensor, mode: str = "reduced") -> QR:  # noqa: N803
     if mode not in ("reduced", "complete", "r"):
         raise CallError(f"qr received unrecognized mode '{mode}' but expected one of 'reduced' (default), 'r', or 'complete'")
     need_matrix("qr", A)
+    text = "The derivative of linalg.qr depends on Q, which is not computed when mode='r'. Please use linalg.qr(A, mode='reduced') if you are "
+    if mode == "r":
+        (A,) = without_gradient(text + "going to differentiate through linalg.qr.", A, error=RuntimeError)
+    elif mode == "complete" and A._type.shape[-2] > A._type.shape[-1]:
+        text = "The QR decomposition is not differentiable when mode='complete' and nrows > ncols."
+        (A,) = without_gradient(text, A, error=RuntimeError)
     q, r = record(OPS["qr"], (A,), (("complete", mode == "complete"),))
     return QR(zeros(0, dtype=A.dtype), r) if mode == "r" else QR(q, r)
 
@@ -147,9 +161,9 @@ def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:  # noqa: N803
     return adjoint(out) if upper else out
 
 
-def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -> WithInfo:  # noqa: N803
+def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -> CholeskyInfo:  # noqa: N803
     """Give the Cholesky factor and zeros; a matrix that has none raises."""
-    return WithInfo(cholesky(A, upper=upper), zero_info(A))
+    return CholeskyInfo(cholesky(A, upper=upper), zero_info(A))
 
 
 def adjoint(A: Tensor) -> Tensor:  # noqa: N803
@@ -294,14 +308,14 @@ def ormqr(input: Tensor, tau: Tensor, other: Tensor, left: bool = True, transpos
 # -- torch's old forms
 
 
-def svd_(input: Tensor, some: bool = True, compute_uv: bool = True) -> tuple[Tensor, Tensor, Tensor]:
+def svd_(input: Tensor, some: bool = True, compute_uv: bool = True) -> OldSVD:
     """Give U, S and V (not its adjoint): torch's old form."""
     u, s, vh = svd(input, not some)
     if not compute_uv:
         m, n = input._type.shape[-2:]
         lead = input._type.shape[:-2]
-        return zeros((*lead, m, m), dtype=input.dtype), s, zeros((*lead, n, n), dtype=input.dtype)
-    return u, s, adjoint(vh)
+        return OldSVD(zeros((*lead, m, m), dtype=input.dtype), s, zeros((*lead, n, n), dtype=input.dtype))
+    return OldSVD(u, s, adjoint(vh))
 
 
 def qr_(input: Tensor, some: bool = True) -> QR:
@@ -312,3 +326,9 @@ def qr_(input: Tensor, some: bool = True) -> QR:
 def old_cholesky(input: Tensor, upper: bool = False) -> Tensor:
     """Give the Cholesky factor: torch's old form."""
     return cholesky(input, upper=upper)
+
+
+def old_lu(A: Tensor, pivot: bool = True, get_infos: bool = False) -> LUFactorInfo | tuple[Tensor, ...]:  # noqa: N803
+    """Give L and U in one matrix, and pivots: torch's old form."""
+    found = lu_factor_ex(A, pivot=pivot)
+    return found if get_infos else tuple(found)[:2]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gt.functions.create import zeros
-from gt.functions.promote import cast, check_fits, is_number, operand, refuse
+from gt.functions.promote import COMPLEX, cast, check_fits, is_number, operand, refuse
 from gt.functions.shape import EXPAND, RESHAPE, reshape
 from gt.handle import Handle
 from gt.ir.ops import OPS
@@ -235,6 +235,7 @@ def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: 
 def index_copy(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
     """Write the slices of ``source`` over the slices of ``dim`` that a 1-d index names."""
     d, x, index, src = _slices("index_copy", input, dim, index, source)
+    index = record(OPS["in_range"], (index,), (("size", x._type.shape[d]), ("ignore", None)))
     wide = reshape(index, tuple(-1 if i == d else 1 for i in range(x.ndim))).expand(src._type.shape)
     out = record(OPS["scatter"], (x, wide, src), (("dim", d),))
     return out if input.ndim else reshape(out, ())
@@ -246,9 +247,11 @@ def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
         raise CallError(
             f"index_fill_ only supports a 0-dimensional value tensor, but got tensor with {value.ndim} dimension(s)."
         )
+    if isinstance(value, COMPLEX) and input.dtype.kind != "c":
+        raise CallError("index_fill_(): Converting complex Scalar to non-complex type is not supported")
     d, x, index, _ = _slices("index_fill", input, dim, index, None)
     rows = zeros(x._type.shape[d], dtype=bool_)
-    hit = record(OPS["scatter"], (rows, index, fit(True, rows, index._type.shape)), (("dim", 0),))
+    hit = record(OPS["index_put"], (rows, index, fit(True, rows, index._type.shape)), (("dims", (0,)), ("accumulate", False)))
     mask = reshape(hit, tuple(-1 if i == d else 1 for i in range(x.ndim)))
     if (isinstance(value, complex) or (isinstance(value, Handle) and value._type.dtype.kind == "c")) and x.dtype.kind != "c":
         raise CallError("index_fill_(): Converting complex Scalar to non-complex type is not supported")

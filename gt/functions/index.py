@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gt.functions.create import arange, from_numpy, full, tensor, zeros
-from gt.functions.gathering import fit, wrapped
-from gt.functions.promote import C_NAMES, c_name, cast, check_fits, is_number, operand, scalar_dtype
+from gt.functions.gathering import fit
+from gt.functions.promote import C_NAMES, c_name, cast, check_fits, is_number, operand, real_number
 from gt.functions.shape import RESHAPE, SLICE, reshape, stack
 from gt.handle import Handle, take_view
 from gt.ir.ops import OPS
@@ -202,7 +202,7 @@ def _positions(input: Tensor, indices: list[tuple[int, Tensor]]) -> tuple[tuple[
                 out.append(column)
         else:
             dims.append(dim)
-            out.append(wrapped(cast(index, int64), input._type.shape[dim]))
+            out.append(cast(index, int64))
     return tuple(dims), out
 
 
@@ -254,10 +254,10 @@ def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
         raise CallError(
             f"masked_fill_ only supports a 0-dimensional value tensor, but got tensor with {value.ndim} dimension(s)."
         )
-    given = value.dtype if isinstance(value, Handle) else scalar_dtype(value)
-    if given.kind == "c" and input.dtype.kind != "c":
+    if isinstance(value, Handle) and value.dtype.kind == "c" and input.dtype.kind != "c":
         raise CallError(f"value cannot be converted to type {C_NAMES.get(input.dtype.name, 'bool')} without overflow")
     if is_number(value):
+        value = real_number(value, input._type.dtype)
         check_fits(value, input._type.dtype)
     number = operand(value, input._type.dtype) if is_number(value) else cast(value, input._type.dtype)
     return record(OPS["where"], (mask, number, input))

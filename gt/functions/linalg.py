@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from gt.autocasting import autocasting, low
 from gt.functions.numeric import conj
-from gt.functions.pointwise import add, isnan, mul, where
+from gt.functions.pointwise import add, isfinite, mul, where
+from gt.functions.promote import real_number
 from gt.functions.reduce import sum
 from gt.functions.shape import permute, reshape, squeeze, unsqueeze
 from gt.functions.strided import diagonal
@@ -132,7 +133,8 @@ ger = outer
 
 
 def _plus(name: str, input: Tensor, product: Tensor, beta: Any, alpha: Any) -> Tensor:
-    """beta * input + alpha * product; a beta of 0 ignores NaN in the input."""
+    """beta * input + alpha * product; a beta of 0 ignores what is not finite in the input."""
+    beta, alpha = real_number(beta, product.dtype), real_number(alpha, product.dtype)
     if input.dtype.kind == "b":
         beta, alpha = bool(beta), bool(alpha)
     if input.dtype.kind in "ui" and name not in ("addmm", "addr"):
@@ -143,7 +145,7 @@ def _plus(name: str, input: Tensor, product: Tensor, beta: Any, alpha: Any) -> T
     _check_expands(input._type.shape, product._type.shape)
     product = product if alpha == 1 or alpha is True else mul(product, alpha)
     if beta == 0:
-        return add(product, mul(where(isnan(input), 0, input) if input.dtype.kind in "fc" else input, 0))
+        return add(product, mul(where(isfinite(input), input, 0) if input.dtype.kind in "fc" else input, beta))
     return add(input if beta == 1 else mul(input, beta), product)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import builtins
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gt.functions.pointwise import abs as abs_
 from gt.functions.pointwise import add, div, eq, isfinite, isinf, isnan, le, logical_and, mul, sub, where
@@ -20,11 +20,14 @@ from gt.functions.promote import (
     get_default_dtype,
     is_number,
     largest,
+    linked,
     need_tensor,
     promoted,
+    real_number,
     result_dtype,
     scalar_dtype,
     unary,
+    without_gradient,
 )  # fmt: skip
 from gt.handle import Handle
 from gt.ir.ops import OPS
@@ -111,8 +114,9 @@ def heaviside(input: Tensor, values: Tensor) -> Tensor:
     real_only("heaviside", input, values)
     if input._type.dtype is not values._type.dtype:
         raise CallError("heaviside is not yet implemented for tensors with different dtypes.")
-    a, b = broadcast(input, values)
-    return where(a == 0, b, cast(a > 0, a._type.dtype))
+    text = "derivative for aten::heaviside is not implemented"
+    a, b = broadcast(input, *without_gradient(text, values, error=RuntimeError))
+    return linked(text, where(a == 0, b, cast(a > 0, a._type.dtype)), input, RuntimeError)
 
 
 def float_power(input: Tensor | Scalar, exponent: Tensor | Scalar) -> Tensor:
@@ -134,11 +138,18 @@ def ldexp(input: Tensor, other: Tensor) -> Tensor:
     return mul(input, binary(OPS["pow"], 2.0, cast(other, get_default_dtype()) if kind.kind in "bui" else other))
 
 
-def frexp(input: Tensor) -> tuple[Tensor, Tensor]:
+class Frexp(NamedTuple):
+    """x = mantissa * 2**exponent."""
+
+    mantissa: Tensor
+    exponent: Tensor
+
+
+def frexp(input: Tensor) -> Frexp:
     """Split into mantissa in [0.5, 1) and int32 exponent."""
     if input._type.dtype.kind != "f":
         raise CallError("torch.frexp() only supports floating-point dtypes")
-    return record(OPS["frexp"], (input,))
+    return Frexp(*record(OPS["frexp"], (input,)))
 
 
 def bitwise_left_shift(input: Tensor | Scalar, other: Tensor | Scalar) -> Tensor:
@@ -172,25 +183,26 @@ def lerp(input: Tensor, end: Tensor, weight: Tensor | Scalar) -> Tensor:
     need_tensor("lerp", input=input, end=end)
     if input._type.dtype is not end._type.dtype:
         raise CallError(f"expected dtype {input._type.dtype.name} for `end` but got dtype {end._type.dtype.name}")
-    if not isinstance(weight, Handle):
-        check_fits(weight, input._type.dtype)
     apart = sub(end, input)
     if not isinstance(weight, Handle):
+        weight = _weight(weight, input)
+        check_fits(weight, input._type.dtype)
         return add(input, mul(apart, weight)) if builtins.abs(weight) < 0.5 else sub(end, mul(apart, 1 - weight))
     return where(abs_(weight) < 0.5, input + weight * apart, end - apart * (1 - weight))
 
 
-def _check_factor(value: Scalar, *tensors: Tensor) -> None:
-    """Refuse a number that the dtype in which tensors are multiplied by it cannot hold."""
+def _weight(value: Scalar, *tensors: Tensor) -> Scalar:
+    """Give a number that weighs tensors in their own dtype."""
     dtype = result_dtype([t._type for t in tensors])
+    value = real_number(value, dtype)
     check_fits(value, float32 if dtype in (float16, bfloat16) else dtype)
+    return int(value) if dtype.kind in "ui" else value  # type: ignore[arg-type]
 
 
 def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 1) -> Tensor:
     """Give ``input + value * tensor1 * tensor2``."""
     need_tensor("addcmul", input=input, tensor1=tensor1, tensor2=tensor2)
-    _check_factor(value, input, tensor1, tensor2)
-    product = mul(tensor1, tensor2)
+    product, value = mul(tensor1, tensor2), _weight(value, input, tensor1, tensor2)
     return add(input, product if value == 1 else mul(product, value))
 
 
@@ -202,7 +214,7 @@ def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 
             "Integer division with addcdiv is no longer supported, and in a future  release addcdiv will perform a true division "
             "of tensor1 and tensor2."
         )
-    _check_factor(value, input, tensor1, tensor2)
+    value = _weight(value, input, tensor1, tensor2)
     return add(input, div(tensor1 if value == 1 else mul(tensor1, value), tensor2))
 
 

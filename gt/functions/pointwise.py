@@ -22,6 +22,7 @@ from gt.functions.promote import (
     refuse,
     result_dtype,
     unary,
+    without_gradient,
 )  # fmt: skip
 from gt.handle import Handle
 from gt.ir.ops import OPS
@@ -57,7 +58,7 @@ def _scaled(input: Any, other: Any, alpha: Scalar) -> Any:
     kind = dtype.kind
     if isinstance(alpha, bool) and kind != "b":
         raise CallError("Boolean alpha only supported for Boolean results.")
-    if isinstance(alpha, float) and kind not in "fc":
+    if isinstance(alpha, float | complex) and kind not in "fc":
         raise CallError("For integral input tensors, argument alpha must not be a floating point number.")
     if isinstance(alpha, complex) and kind != "c":
         raise CallError("For non-complex input tensors, argument alpha must not be a complex number.")
@@ -92,14 +93,15 @@ def div(input: Tensor | Scalar, other: Tensor | Scalar, *, rounding_mode: str | 
     if rounding_mode is None:
         return binary(DIV, input, other, floating=True)
     if rounding_mode == "floor":
-        return floor_divide(input, other)
+        return binary(OPS["floor_divide"], input, other)
     if rounding_mode == "trunc":
         return binary(OPS["trunc_divide"], input, other)
     raise CallError(f"div expected rounding_mode to be one of None, 'trunc', or 'floor' but found '{rounding_mode}'")
 
 
 def floor_divide(input: Tensor | Scalar, other: Tensor | Scalar) -> Tensor:
-    """Divide and round towards minus infinity."""
+    """Divide and round towards minus infinity. It has no gradient: ``div(..., rounding_mode="floor")`` has one of 0, as in torch."""
+    input, other = without_gradient("derivative for aten::floor_divide is not implemented", input, other, error=RuntimeError)
     return binary(OPS["floor_divide"], input, other)
 
 
@@ -119,6 +121,10 @@ def pow(input: Tensor | Scalar, exponent: Tensor | Scalar) -> Tensor:
     """Raise to a power. A Python number as exponent is part of the graph: changing it is a new graph."""
     if isinstance(input, Handle) and is_number(exponent):
         dtype = number_dtype(input, exponent)  # type: ignore[arg-type]
+        if isinstance(exponent, complex):
+            if exponent.imag:
+                return binary(POW, input, exponent)
+            input, exponent = cast(input, dtype), exponent.real
         if dtype.kind in "ui" and exponent < 0:  # type: ignore[operator]
             raise CallError("Integers to negative integer powers are not allowed.")
         if dtype.kind in "ui":

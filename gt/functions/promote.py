@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from gt.tensor import Tensor
 
 CAST, EXPAND = OPS["cast"], OPS["expand"]
+COMPLEX = (complex, np.complexfloating)
 _pairs: dict[tuple[TensorType, TensorType], DType] = {}
 _numbers: dict[tuple[TensorType, type], DType] = {}
 DTypeLike = DType | str | type | None
@@ -121,6 +122,8 @@ def operand(value: Scalar, dtype: DType) -> Number:
     """Make a Python number a run-time scalar of ``dtype``."""
     check_int(value)
     kind = dtype.kind
+    if kind != "c" and isinstance(value, COMPLEX):
+        value = real_number(value, dtype)
     if kind in "ui":
         bits = 8 * dtype.itemsize
         value = int(value) & ((1 << bits) - 1)  # type: ignore[arg-type]
@@ -133,6 +136,17 @@ def operand(value: Scalar, dtype: DType) -> Number:
     elif kind == "c":
         value = complex(value)
     return Number(value, dtype)
+
+
+def real_number(value: Any, dtype: DType) -> Any:
+    """Give a complex number for a dtype that is not. Errors: RuntimeError for an imaginary part other than 0, unless for a bool."""
+    if dtype.kind == "c" or not isinstance(value, COMPLEX):
+        return value
+    if dtype.kind == "b":
+        return bool(value)
+    if value.imag:
+        raise CallError(f"value cannot be converted to type {C_NAMES[dtype.name]} without overflow")
+    return int(value.real) if dtype.kind in "ui" else value.real
 
 
 C_NAMES = {
@@ -279,3 +293,30 @@ def unary(op: OpDef, t: Tensor) -> Tensor:
     if not isinstance(t, Handle):
         raise refuse(op.name, t)
     return record(op, (t,))
+
+
+def without_gradient(text: str, *values: Any, error: type[RuntimeError] = NotImplementedError) -> list[Any]:
+    """Give the values, of which a backward that reaches them raises: those with ``requires_grad`` under another name."""
+
+    def refuse_backward(g: Any) -> Any:
+        raise error(text)
+
+    given = []
+    for value in values:
+        if isinstance(value, Handle) and value._rg:
+            named = record(OPS["copy"], (value,))
+            if named._rg:
+                named.register_hook(refuse_backward)  # type: ignore[attr-defined]
+                value = named
+        given.append(value)
+    return given
+
+
+def linked(text: str, value: Any, source: Any, error: type[RuntimeError] = NotImplementedError) -> Any:
+    """Give a value that does not lead back to its ``source``: it requires a gradient if that does, and has none, as torch's."""
+    (named,) = without_gradient(text, source, error=error)
+    if named is source or value._type.dtype.kind not in "fc":
+        return value
+    nothing = record(OPS["sum"], (named,), (("dims", tuple(range(source.ndim))), ("keepdim", False), ("dtype", value._type.dtype)))
+    always = record(OPS["full"], (), (("shape", ()), ("value", True), ("dtype", _types.bool_)))
+    return record(OPS["where"], (always, value, nothing))

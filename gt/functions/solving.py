@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gt.functions.create import full, zeros
-from gt.functions.factorization import WithInfo, check_pivots, eigvalsh, need_matrix, permutation, svd, svdvals, zero_info
 from gt.functions.factorization import adjoint as adjoint_of
+from gt.functions.factorization import check_pivots, eigvalsh, need_matrix, permutation, svd, svdvals, zero_info
 from gt.functions.linalg import matmul
 from gt.functions.norms import matrix_norm
 from gt.functions.pointwise import abs as abs_
@@ -26,6 +26,27 @@ from gt.trace import record
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
+
+
+class Solved(NamedTuple):
+    """The solution and a zero for each matrix: failures raise instead."""
+
+    result: Tensor
+    info: Tensor
+
+
+class Inverse(NamedTuple):
+    """The inverse and a zero for each matrix: failures raise instead."""
+
+    inverse: Tensor
+    info: Tensor
+
+
+class TriangularSolved(NamedTuple):
+    """The solution, and the matrix."""
+
+    solution: Tensor
+    cloned_coefficient: Tensor
 
 
 class LstSq(NamedTuple):
@@ -70,10 +91,10 @@ def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:  # noqa: N803
     return reshape(out, out._type.shape[:-1]) if vector else out
 
 
-def solve_ex(A: Tensor, B: Tensor, *, left: bool = True, check_errors: bool = False) -> WithInfo:  # noqa: N803
+def solve_ex(A: Tensor, B: Tensor, *, left: bool = True, check_errors: bool = False) -> Solved:  # noqa: N803
     """Solve, and give zeros; a singular matrix raises."""
     out = solve(A, B, left=left)
-    return WithInfo(out, zero_info(A))
+    return Solved(out, zero_info(A))
 
 
 def solve_triangular(
@@ -130,11 +151,11 @@ def triangular_solve(
     upper: bool = True,
     transpose: bool = False,
     unitriangular: bool = False,  # noqa: N803
-) -> tuple[Tensor, Tensor]:
+) -> TriangularSolved:
     """Solve with a triangular matrix; gives the solution and the matrix (torch's old form)."""
     a = A.mT if transpose else A
     out = solve_triangular(a, b, upper=upper != transpose, unitriangular=unitriangular)
-    return out, A.clone()
+    return TriangularSolved(out, A.clone())
 
 
 def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | None = None) -> LstSq:  # noqa: N803
@@ -181,9 +202,9 @@ def inv(A: Tensor) -> Tensor:  # noqa: N803
     return record(OPS["inverse"], (need_matrix("inv", A, True),))
 
 
-def inv_ex(A: Tensor, *, check_errors: bool = False) -> WithInfo:  # noqa: N803
+def inv_ex(A: Tensor, *, check_errors: bool = False) -> Inverse:  # noqa: N803
     """Give the inverse and zeros; a singular matrix raises."""
-    return WithInfo(inv(A), zero_info(A))
+    return Inverse(inv(A), zero_info(A))
 
 
 def pinv(A: Tensor, rcond: Any = None, hermitian: bool = False, *, atol: Any = None, rtol: Any = None) -> Tensor:  # noqa: N803

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gt.functions.numeric import real_only
 from gt.functions.pointwise import isnan, log, where
-from gt.functions.promote import binary, cast, float_unary, floated, get_default_dtype, need_tensor, refuse
+from gt.functions.promote import binary, cast, float_unary, floated, get_default_dtype, need_tensor, refuse, without_gradient
 from gt.handle import Handle
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, Scalar
@@ -108,19 +108,22 @@ multigammaln = mvlgamma
 
 
 def zeta(input: Tensor | Scalar, other: Tensor | Scalar) -> Tensor:
-    """Give Hurwitz's zeta function."""
+    """Give Hurwitz's zeta function; it has no gradient by ``input``."""
+    (input,) = without_gradient("the derivative for 'zeta' is not implemented.", input)
     return binary(OPS["zeta"], input, other, floating=True)
 
 
 def gammainc(input: Tensor, other: Tensor) -> Tensor:
     """Give the regularised lower incomplete gamma function."""
     need_tensor("igamma", input=input, other=other)
+    (input,) = without_gradient("the derivative for 'igamma: input' is not implemented.", input)
     return binary(OPS["igamma"], input, other)
 
 
 def gammaincc(input: Tensor, other: Tensor) -> Tensor:
     """Give the regularised upper incomplete gamma function."""
     need_tensor("igammac", input=input, other=other)
+    (input,) = without_gradient("the derivative for 'igammac: input' is not implemented.", input)
     return binary(OPS["igammac"], input, other)
 
 

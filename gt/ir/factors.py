@@ -10,6 +10,7 @@ mark    meaning
 ``+k``  each worker's result is a partial sum;  ``>k`` ``<k`` a partial max / min
 ``^k``  indexed: a worker gives zeros where an index is not of its part, so a partial sum; padding is never indexed
 ``!k``  must be whole: the operands are gathered first
+``~k``  each worker has other rows of the operand's dim than of the result's, and is sent those it lacks (``Rule.near``)
 ======  =====================================================================================================
 
 ``(ab)`` is one dim made of ``a`` (major) and ``b``; ``1`` a dim of size 1 (never split); ``.`` a dim with a factor of
@@ -22,29 +23,51 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Literal, TypeAlias
 
-from gt.ir.mesh import Reduction
+from gt.ir.mesh import Mesh, Reduction
+from gt.ir.tiles import Rows
 from gt.ir.types import Shape
 
 Factor: TypeAlias = str
 DimFactors: TypeAlias = tuple[Factor, ...]  # major first; () for a dim of size 1
-FactorKind: TypeAlias = Literal["pass", "sum", "max", "min", "index", "whole"]
-MARKS: dict[str, FactorKind] = {"+": "sum", ">": "max", "<": "min", "^": "index", "!": "whole"}
+FactorKind: TypeAlias = Literal["pass", "sum", "max", "min", "index", "whole", "near"]
+MARKS: dict[str, FactorKind] = {"+": "sum", ">": "max", "<": "min", "^": "index", "!": "whole", "~": "near"}
 PENDING: dict[FactorKind, Reduction] = {"sum": "sum", "max": "max", "min": "min", "index": "sum"}
 
 
 @dataclass(frozen=True)
+class Halo:
+    """Two near factors of an op that computes on windows: ``other`` is split as ``factor`` is, never by itself.
+
+    The op is then written in ops on each worker's window (``OpDef.near``). ``moved`` is the one of which neighbours share
+    ``rows`` rows. ``summed``: no result has them, each worker's is a partial sum.
+    """
+
+    factor: Factor
+    other: Factor
+    moved: Factor
+    rows: int
+    summed: bool = False
+
+
+@dataclass(frozen=True)
 class Rule:
-    """A rule on concrete shapes: for each operand and result, the factors of each dim; sizes and kinds of factors."""
+    """A rule on concrete shapes: for each operand and result, the factors of each dim; sizes and kinds of factors.
+
+    ``near``: the one result as rows of the one operand, for an op that only moves rows; its near dims have a factor each on
+    either side, which are split together. ``halos``: the same of an op that computes on windows.
+    """
 
     operands: tuple[tuple[DimFactors, ...], ...]
     results: tuple[tuple[DimFactors, ...], ...]
     sizes: tuple[tuple[Factor, int], ...]
     kinds: tuple[tuple[Factor, FactorKind], ...]  # those that are not "pass"
+    near: Rows | None = None
+    halos: tuple[Halo, ...] = ()
 
     @cached_property
     def size(self) -> dict[Factor, int]:
@@ -55,6 +78,56 @@ class Rule:
         kinds: dict[Factor, FactorKind] = dict.fromkeys(self.size, "pass")
         kinds.update(self.kinds)
         return kinds
+
+    @cached_property
+    def partner(self) -> dict[Factor, Factor]:
+        """Give for each near factor that may be split the one that is split with it."""
+        found = {halo.factor: halo.other for halo in self.halos}
+        if self.near is not None:
+            pairs = zip(self.operands[0], self.results[0], strict=True)
+            found |= {a[0]: b[0] for a, b in pairs if a and b and self.kind[a[0]] == "near"}
+        return found
+
+    @cached_property
+    def following(self) -> frozenset[Factor]:
+        """Give the near factors that are split only as those they follow."""
+        led = {f for dims in self.results for d in dims for f in d if self.kind[f] == "near"} if self.near is not None else set()
+        return frozenset(led | {halo.other for halo in self.halos})
+
+    def volume(self, factors: Iterable[Factor]) -> int:
+        """Give how often an op computes over these factors: rows and the windows over them count once, by the fewer."""
+        counted = dict.fromkeys(factors)
+        sizes = {f: self.size[f] for f in counted if f not in self.following}
+        for halo in self.halos:
+            if halo.factor in counted:
+                sizes[halo.factor] = min(self.size[halo.factor], self.size[halo.other])
+        return math.prod(sizes.values())
+
+    @cached_property
+    def pending(self) -> dict[Factor, Reduction]:
+        """Give the reduction that is pending where a factor is split that a result lacks."""
+        found = {f: PENDING[kind] for f, kind in self.kinds if kind in PENDING}
+        return found | {halo.factor: "sum" for halo in self.halos if halo.summed}
+
+    def split_by(self, factors: DimFactors, axes: tuple[str, ...], mesh: Mesh) -> dict[Factor, tuple[str, ...]] | None:
+        """Give which factor of a dim each mesh axis splits: a minor one once the majors are in parts of one row.
+
+        None if the parts of the dim are not parts of the factors.
+        """
+        if len(factors) == 1:
+            return {factors[0]: axes}
+        found: dict[Factor, tuple[str, ...]] = {}
+        left = list(axes)
+        for factor in factors:
+            rows = self.size[factor]
+            own: list[str] = []
+            while left and rows > 1 and rows % mesh.axis_size(left[0]) == 0:
+                rows //= mesh.axis_size(left[0])
+                own.append(left.pop(0))
+            found[factor] = tuple(own)
+            if rows > 1:
+                break
+        return None if left else found
 
 
 @lru_cache(maxsize=4096)
@@ -126,6 +199,8 @@ def finish(
     results: Sequence[Sequence[DimFactors]],
     sizes: dict[Factor, int],
     kinds: dict[Factor, FactorKind],
+    near: Rows | None = None,
+    halos: Sequence[Halo] = (),
 ) -> Rule:
     """Drop factors of size 1 (never split) and build the rule."""
     keep = lambda dims: tuple(tuple(f for f in d if sizes[f] != 1) for d in dims)  # noqa: E731
@@ -135,6 +210,8 @@ def finish(
         tuple(keep(d) for d in results),
         tuple(sorted((f, s) for f, s in sizes.items() if f in used)),
         tuple(sorted((f, k) for f, k in kinds.items() if f in used and k != "pass")),
+        near,
+        tuple(halos),
     )
 
 

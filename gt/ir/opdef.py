@@ -112,6 +112,8 @@ class OpDef:
               through when all of one group's operands, and no others, carry it. matmul: ``((0,), (1,))``; add: ``((0, 1),)``.
     when_split: ``(inputs, attrs, shards) -> outputs`` in other ops, in place of this one where a dim that must be whole
               arrives in so many parts: softmax over split classes. None: the parts are joined or exchanged first.
+    near:     ``(inputs, attrs, parts) -> outputs`` in ops on windows, one for each worker, in place of this one where near
+              factors (``factors.Halo``) are split; ``parts``: into how many each dim of each operand is.
     local:    ``(attrs, Local) -> attrs`` for one worker's part; default: the same attributes.
     scalars:  names of attributes that are given as run-time scalars instead when recorded (documentation).
     view:     the result only rearranges operand 0, and may share memory with it.
@@ -143,6 +145,7 @@ class OpDef:
     factors: str | Callable[..., fx.Rule] | None = None
     linear: Linear | Callable[..., Linear] = ()
     when_split: Callable[[tuple[Any, ...], dict[str, Any], int], Any] | None = None
+    near: Callable[[tuple[Any, ...], dict[str, Any], tuple[tuple[int, ...], ...]], Any] | None = None
     local: Callable[[dict[str, Any], Local], dict[str, Any]] | None = None
     doc: str = ""
     view: bool = False

@@ -76,7 +76,8 @@ class Collective(msgspec.Struct, frozen=True, tag_field="step", tag="collective"
 
     kind: all_reduce, all_gather, reduce_scatter, all_to_all; send, receive, wait. ``number`` orders them within the plan; all
     members agree on it. A send waits for nobody and has ``output`` -1. A receive begins and has ``input`` -1: its slot may be read
-    after its wait. ``nbytes``: what this worker sends, by the planner's count. attrs: ``reduce`` (sum, max, min), ``dim``, ``src``, ``dst`` as the op of that name.
+    after its wait. So it is with any other kind that ``begins``. ``nbytes``: what this worker sends, by the planner's count.
+    attrs: ``reduce`` (sum, max, min), ``dim``, ``src``, ``dst`` as the op of that name.
     """
 
     kind: str
@@ -89,6 +90,7 @@ class Collective(msgspec.Struct, frozen=True, tag_field="step", tag="collective"
     nbytes: int = 0
     loc: int = -1
     why: str = ""
+    begins: bool = False
 
 
 class Free(msgspec.Struct, frozen=True, tag_field="step", tag="free"):

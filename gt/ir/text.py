@@ -211,7 +211,8 @@ def _collective_line(step: Collective, program: Program) -> str:
     attrs = "".join(f" {name}={attr_text(value)}" for name, value in unpack_attrs(step.attrs))
     source = f"s{step.input}" if step.input >= 0 else ""
     target = f"s{step.output} = " if step.output >= 0 else ""
-    line = f"  comm#{step.number} {target}{step.kind}({source}) : {_wire_type(step.type)}{attrs}"
+    kind = f"begin {step.kind}" if step.begins else step.kind
+    line = f"  comm#{step.number} {target}{kind}({source}) : {_wire_type(step.type)}{attrs}"
     line += f" group {' '.join(map(str, step.group))} {step.nbytes} B"
     return line + _line_of(step, program) + (f" ; why: {' '.join(step.why.split())}" if step.why else "")
 

@@ -13,6 +13,7 @@ from gt.ir.graph import Attrs, AttrValue, Coord, Graph, Node, Stage, Value
 from gt.ir.mesh import Reduction, Sharding
 from gt.ir.ops import OPS, collective
 from gt.ir.text import node_text, value_names
+from gt.ir.tiles import aligned
 
 # Ops that change placement, by rules of their own.
 _MOVES = frozenset(OPS[name] for name in collective.__all__ if name in OPS)
@@ -133,10 +134,15 @@ def placement_fault(node: Node) -> str:
         for axes, factors in zip(placed.dims, dims, strict=True):
             if axes and (not factors or rule.kind[factors[0]] == "whole"):
                 return f"a dim that must be whole is split over {', '.join(axes)}"
-            if factors and split.setdefault(factors[0], axes) != axes:
-                return f"factor {factors[0]} is split over {split[factors[0]]} here and over {axes} there"
-            if minor := [f for f in factors[1:] if split.get(f)]:
-                return f"factor {minor[0]} is split where it is the minor part of a dim"
+            own = rule.split_by(factors, axes, home) if factors else {}
+            if own is None:
+                return f"the parts of a dim over {', '.join(axes)} are no parts of its factors {', '.join(factors)}"
+            for factor in factors:
+                if split.setdefault(factor, own.get(factor, ())) != own.get(factor, ()):
+                    return f"factor {factor} is split over {split[factor]} here and over {own.get(factor, ())} there"
+    near = any(rule.kind[f] == "near" and axes for f, axes in split.items())
+    if near and (rule.near is None or not aligned(operands[0], results[0], node.inputs[0].type.shape, rule.near)):
+        return "rows that other workers hold are read"
     return _pending_fault(node, rule, operands, results, split)
 
 
@@ -157,7 +163,7 @@ def _pending_fault(
             )
     kept = {f for dims in rule.results for d in dims for f in d}
     reduced = {f: axes for f, axes in split.items() if rule.kind[f] in PENDING}
-    if lost := [f for f, axes in split.items() if axes and f not in kept and f not in reduced]:
+    if lost := [f for f, axes in split.items() if axes and f not in kept and f not in reduced and rule.kind[f] != "near"]:
         return f"factor {lost[0]} is split and lost: no result has it and nothing reduces it"
     for i, placed in enumerate(results):
         own = {f for d in rule.results[i] for f in d}

@@ -9,6 +9,7 @@ import math
 import warnings
 from typing import Any
 
+from gt.autocasting import CUDA, lists, low
 from gt.functions import create, pointwise
 from gt.functions.gathering import index_select
 from gt.functions.shape import cat, stack
@@ -19,6 +20,7 @@ from gt.nn.module import Module
 from gt.nn.parameter import Parameter
 from gt.nn.utils.rnn import PackedSequence
 from gt.tensor import Tensor
+from gt.trace import state as recording
 
 GATES = {"RNN_TANH": 1, "RNN_RELU": 1, "GRU": 3, "LSTM": 4}
 State = tuple[Tensor, ...]  # (h,), or (h, c) of an LSTM
@@ -105,7 +107,7 @@ class RNNBase(Module):
 
     def _check_input(self, x: Tensor) -> None:
         weight = getattr(self, self._all_weights[0][0])
-        if x.dtype is not weight.dtype:
+        if x.dtype is not weight.dtype and recording.autocast is None:
             raise ValueError(
                 f"RNN input dtype ({x.dtype}) does not match weight dtype ({weight.dtype}). Convert input: input.to({weight.dtype}), or "
                 f"convert model: model.to({x.dtype})"
@@ -143,6 +145,8 @@ class RNNBase(Module):
 
     def _layers(self, x: Tensor, states: State, sizes: list[int] | None) -> tuple[Tensor, State]:
         """Run all layers on [time, batch, size], or on packed rows where ``sizes`` says how many each step has."""
+        if lists.policies is CUDA or (self.mode == "LSTM" and not self.proj_size and sizes is None):
+            states = low(*states)  # what mixed precision has kernels for
         rows: list[list[Tensor]] = [[] for _ in states]
         for layer in range(self.num_layers):
             outs = []
@@ -361,6 +365,8 @@ class RNNCellBase(Module):
                 raise RuntimeError(f"Input batch size {x.shape[0]} doesn't match hidden{i} batch size {s.shape[0]}")
             if s.shape[1] != self.hidden_size:
                 raise RuntimeError(f"hidden{i} has inconsistent hidden_size: got {s.shape[1]}, expected {self.hidden_size}")
+        if lists.policies is CUDA:
+            state = low(*state)
         out = step(mode, F.linear(x, self.weight_ih, self.bias_ih), state, self.weight_hh, self.bias_hh)
         return out if batched else tuple(s.squeeze(0) for s in out)
 

@@ -1,6 +1,6 @@
 """LBFGS: steps along directions from past gradients, with or without a line search. Source: torch.optim, after minFunc.
 
-Reads the loss, and a few numbers for each iteration, to decide how to go on. Next: ``optimizer``.
+Reads the loss, and a few numbers for each iteration, to decide how to go on: two runs an iteration, on shapes that recur. Next: ``optimizer``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from gt.handle import Handle
 from gt.optim.optimizer import Optimizer, check, number
 from gt.trace import state
 
-Evaluate = Callable[[float], tuple[float, Any]]
+Evaluate = Callable[[float], tuple[float, Any, float]]
+ROOM = (4, 16, 64, *(2**n for n in range(8, 32, 2)))  # how long a history is made
 
 
 class LBFGS(Optimizer):
@@ -34,6 +35,7 @@ class LBFGS(Optimizer):
         if len(self.param_groups) != 1:
             raise ValueError("LBFGS doesn't support per-parameter options (parameter groups)")
         self._params = self.param_groups[0]["params"]
+        self._padding: list[tuple[Any, Any, Any]] = []
 
     def _flat_gradient(self) -> Any:
         return cat([(p.new_zeros(p.numel()) if p.grad is None else p.grad.reshape(-1)) for p in self._params]).clone()
@@ -44,15 +46,20 @@ class LBFGS(Optimizer):
             p.add_(direction[at : at + p.numel()].view_as(p) * size)
             at += p.numel()
 
-    def _direction(self, own: dict[str, Any], g: Any, history: int) -> Any:
-        """Give the next direction, and keep the latest pair of a step and the gradient's change."""
-        own["n_iter"] += 1
-        if own["n_iter"] == 1:
-            own.update(old_dirs=[], old_stps=[], ro=[], H_diag=1.0)
-            return -g
+    def _change(self, own: dict[str, Any], g: Any) -> tuple[Any, Any, Any, float]:
+        """Give the gradient's change over the last step, that step, and their product, which this reads."""
         change, moved = g - own["prev_flat_grad"], own["d"] * own["t"]
         product = change.dot(moved)
-        if number(product) > 1e-10:
+        return change, moved, product, number(product)
+
+    def _direction(self, own: dict[str, Any], g: Any, latest: tuple[Any, Any, Any, float] | None, history: int) -> Any:
+        """Give the next direction, and keep the latest pair of a step and the gradient's change."""
+        own["n_iter"] += 1
+        if latest is None:
+            own.update(old_dirs=[], old_stps=[], ro=[], H_diag=1.0)
+            return -g
+        change, moved, product, size = latest
+        if size > 1e-10:
             if len(own["old_dirs"]) == history:
                 for name in ("old_dirs", "old_stps", "ro"):
                     own[name].pop(0)
@@ -60,7 +67,8 @@ class LBFGS(Optimizer):
             own["old_stps"].append(moved)
             own["ro"].append(1.0 / product)
             own["H_diag"] = product / change.dot(change)
-        pairs = list(zip(own["old_dirs"], own["old_stps"], own["ro"], strict=True))
+        kept = list(zip(own["old_dirs"], own["old_stps"], own["ro"], strict=True))
+        pairs = self._zeros(g, min(history, next(n for n in ROOM if n >= len(kept) or n > history)) - len(kept)) + kept
         q, shares = -g, []
         for y, s, r in reversed(pairs):
             shares.append(s.dot(q) * r)
@@ -69,6 +77,12 @@ class LBFGS(Optimizer):
         for (y, s, r), share in zip(pairs, reversed(shares), strict=True):
             d = d + s * (share - y.dot(d) * r)
         return d
+
+    def _zeros(self, g: Any, count: int) -> list[tuple[Any, Any, Any]]:
+        """Give pairs that change no direction: histories of a few lengths are graphs of a few kinds."""
+        while len(self._padding) < count:
+            self._padding.append((g.new_zeros(g.shape), g.new_zeros(g.shape), g.new_zeros(())))
+        return self._padding[:count]
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Iterate until a tolerance or ``max_iter`` or ``max_eval`` is reached. Gives the loss before."""
@@ -92,16 +106,20 @@ class LBFGS(Optimizer):
         own.setdefault("func_evals", 0)
         own.setdefault("n_iter", 0)
         evaluate = enable_grad()(closure)
+        # What is read together is computed together: each round of reads is one run, and they recur.
         first = evaluate()
-        loss, evaluations, g = float(first), 1, self._flat_gradient()
+        evaluations, g = 1, self._flat_gradient()
         own["func_evals"] += 1
-        if number(g.abs().max()) <= group["tolerance_grad"]:
+        steep, latest = g.abs().max(), self._change(own, g) if own["n_iter"] else None
+        loss = float(first)
+        if number(steep) <= group["tolerance_grad"]:
             return first
         for iteration in range(1, group["max_iter"] + 1):
-            own["d"] = d = self._direction(own, g, group["history_size"])
+            own["d"] = d = self._direction(own, g, latest, group["history_size"])
             own["prev_flat_grad"], own["prev_loss"] = g, loss
-            own["t"] = min(1.0, 1.0 / number(g.abs().sum())) * lr if own["n_iter"] == 1 else lr
-            slope = number(g.dot(d))
+            rises, total, reach = g.dot(d), g.abs().sum(), d.abs().max()
+            slope = number(rises)
+            own["t"] = min(1.0, 1.0 / number(total)) * lr if own["n_iter"] == 1 else lr
             if slope > -tolerance:
                 break
             used = 0
@@ -111,32 +129,36 @@ class LBFGS(Optimizer):
                 start = [p.clone() for p in self._params]
                 along = lambda t, d=d, start=start: self._evaluate(evaluate, start, t, d)  # noqa: E731
                 loss, g, own["t"], used = strong_wolfe(
-                    along, own["t"], d, loss, g, slope, tolerance, group["max_eval"] - evaluations
+                    along, own["t"], number(reach), loss, g, slope, tolerance, group["max_eval"] - evaluations
                 )
                 self._move(own["t"], d)
+                steep, latest = g.abs().max(), self._change(own, g)
             else:
                 self._move(own["t"], d)
                 if iteration != group["max_iter"]:
-                    loss, g, used = float(evaluate()), self._flat_gradient(), 1
+                    after, g, used = evaluate(), self._flat_gradient(), 1
+                    steep, latest = g.abs().max(), self._change(own, g)
+                    loss = float(after)
             evaluations += used
             own["func_evals"] += used
             if (
                 iteration == group["max_iter"]
                 or evaluations >= group["max_eval"]
-                or number(g.abs().max()) <= group["tolerance_grad"]
-                or number((d * own["t"]).abs().max()) <= tolerance
+                or number(steep) <= group["tolerance_grad"]
+                or number(reach) * abs(own["t"]) <= tolerance
                 or abs(loss - own["prev_loss"]) < tolerance
             ):
                 break
         return first
 
-    def _evaluate(self, closure: Callable[[], Any], start: list[Any], t: float, d: Any) -> tuple[float, Any]:
-        """Give loss and gradient a step away, and go back."""
+    def _evaluate(self, closure: Callable[[], Any], start: list[Any], t: float, d: Any) -> tuple[float, Any, float]:
+        """Give loss, gradient and slope a step away, and go back."""
         self._move(t, d)
-        loss, g = float(closure()), self._flat_gradient()
+        loss, g = closure(), self._flat_gradient()
+        slope = g.dot(d)
         for p, value in zip(self._params, start, strict=True):
             p.copy_(value)
-        return loss, g
+        return float(loss), g, number(slope)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take back what ``state_dict`` gave, here or in torch."""
@@ -175,7 +197,7 @@ def interpolate(a: tuple[float, float, float], b: tuple[float, float, float], bo
 def strong_wolfe(
     evaluate: Evaluate,
     t: float,
-    d: Any,
+    reach: float,
     f: float,
     g: Any,
     slope: float,
@@ -184,9 +206,8 @@ def strong_wolfe(
     c1: float = 1e-4,
     c2: float = 0.9,
 ) -> tuple[float, Any, float, int]:
-    """Give (loss, gradient, step, evaluations) at a step that meets the strong Wolfe conditions, or the best one found."""
-    reach = number(d.abs().max())
-    at = lambda t: (t, *(v := evaluate(t)), number(v[1].dot(d)))  # noqa: E731 - (step, loss, gradient, slope)
+    """Give (loss, gradient, step, evaluations) at a step that meets the strong Wolfe conditions, or the best one found. ``reach``: how far a step of 1 goes."""
+    at = lambda t: (t, *evaluate(t))  # noqa: E731 - (step, loss, gradient, slope)
     new, evaluations, previous = at(t), 1, (0.0, f, g, slope)
     done, searched = False, 0
     bracket: list[Any] = []

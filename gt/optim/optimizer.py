@@ -332,7 +332,7 @@ def _taken(p: Any, given: dict[str, Any], counts: bool) -> dict[str, Any]:
         if key in COUNTS and counts:
             out[key] = number(value)
         elif key == "step" and isinstance(value, Handle):
-            out[key] = value.detach().clone()
+            out[key] = value.detach().clone()  # type: ignore[attr-defined]
         elif isinstance(value, Handle):
             out[key] = cast(value.detach(), p.dtype if value.is_floating_point() else value.dtype).clone()
         elif hasattr(value, "__array__"):

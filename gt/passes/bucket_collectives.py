@@ -19,7 +19,7 @@ from gt.ir.ops import collective
 from gt.ir.types import Shape, TensorType
 from gt.passes.context import Context
 from gt.passes.cost import H100
-from gt.passes.schedule import joins_early, ranks, scatters_soon, schedule
+from gt.passes.schedule import joins_early, scatters_soon, schedule
 
 Bucket: TypeAlias = list[Node]
 KINDS = (collective.all_reduce, collective.all_gather, collective.reduce_scatter)
@@ -42,7 +42,7 @@ class BucketCollectives:
 
     def _buckets(self, graph: Graph, nodes: list[Node]) -> Iterator[Bucket]:
         """Give what travels together: gathers in the order of need, other collectives that stand side by side."""
-        early, rank, soon = joins_early(graph), ranks(graph), scatters_soon(graph)
+        early, soon = joins_early(graph), scatters_soon(graph)
         open_: dict[object, Bucket] = {}
         for node in nodes:
             for key in [k for k, bucket in open_.items() if k[0] != "early" and _reads(node, bucket)]:  # type: ignore[index]
@@ -55,7 +55,7 @@ class BucketCollectives:
                 for key in [k for k in open_ if k[0] == "run"]:  # type: ignore[index]
                     yield from _done(open_.pop(key))
             else:
-                yield from self._add(graph, open_, ("run", rank[node], _key(node)), node)
+                yield from self._add(graph, open_, ("run", _key(node)), node)
         for bucket in open_.values():
             yield from _done(bucket)
 

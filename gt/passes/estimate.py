@@ -19,6 +19,7 @@ from gt.passes.context import Context, Region
 from gt.passes.cost import H100, Machine, step_s, transfer_s
 from gt.passes.lower_programs import Programs
 from gt.passes.timeline import Timeline, timeline
+from gt.passes.transfers import Half
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,10 @@ class MemoryUse:
 
 @dataclass(frozen=True)
 class Estimate:
-    """One worker's run, the busiest one's where they differ. Computing and communicating are not assumed to overlap.
+    """One worker's run, the busiest one's where they differ.
 
-    ``run_s``: how long the whole run takes, if workers with programs of their own wait for each other; ``bubble``: the share of
-    all workers' time that they wait.
+    ``run_s``: how long the whole run takes, if something travels beside the computing or workers with programs of their own wait
+    for each other; ``bubble``: the share of all workers' time that they wait.
     """
 
     flops: int
@@ -101,8 +102,10 @@ def _computing(graph: Graph, regions: Iterable[list[Node]], machine: Machine) ->
 
 
 def _timeline(graph: Graph, programs: object, machine: Machine) -> Timeline | None:
-    """Give how workers with programs of their own wait for each other; None if no value goes from mesh to mesh."""
-    if not isinstance(programs, Programs) or not any(node.op is transfer for node in graph.nodes):
+    """Give how workers wait for each other and for what travels meanwhile; None if nothing does."""
+    if not isinstance(programs, Programs):
+        return None
+    if not any(isinstance(part, Half) for worker in programs.roles() for part, _ in programs.parts(worker)):
         return None
     region_s = lambda nodes: _computing(graph, [nodes], machine)[2]  # noqa: E731
     return timeline(programs.roles(), programs.parts, region_s, lambda node: sent_and_seconds(node, machine)[1], machine)
@@ -114,11 +117,12 @@ def work(node: Node) -> int:
     rule = node.op.rule(*types, node.attrs) if len(node.inputs) > 1 else None
     if rule is None or not node.op.linear:
         return 0
+    kept = {f for term in rule.results for d in term for f in d}
     contracted = {
         f for f, kind in rule.kind.items()
-        if kind in PENDING and sum(any(f in d for d in term) for term in rule.operands) > 1
+        if (kind in PENDING or (kind == "whole" and f not in kept)) and sum(any(f in d for d in term) for term in rule.operands) > 1
     }  # fmt: skip
-    return math.prod(rule.size.values()) if contracted else 0
+    return rule.volume(rule.size) if contracted else 0
 
 
 def _traffic(graph: Graph, nodes: Sequence[Node]) -> int:

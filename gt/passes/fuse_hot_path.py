@@ -6,7 +6,7 @@ gives them equal keys. Owns: the cuts. Must not know: any one op. Next: ``plan_m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,25 +15,29 @@ import numpy as np
 from gt.ir.graph import Graph, Node, Value, attrs_key
 from gt.ir.ops.collective import transfer
 from gt.passes.context import Context, Region
-from gt.passes.schedule import schedule
+from gt.passes.cost import H100
+from gt.passes.estimate import sent_and_seconds
+from gt.passes.schedule import overlap, schedule
 
 
 @dataclass(frozen=True)
 class FuseHotPath:
-    """Order nodes so that collectives come late and together, then cut.
+    """Order nodes so that collectives come late and together, or travel while others compute, then cut.
 
+    A collective that takes ``overlap_s`` longer than to start is not waited for before it is read.
     A structure of ``min_nodes`` nodes or more that comes ``min_repeats`` times in a row is cut into regions of its own.
     """
 
     name: ClassVar[str] = "fuse_hot_path"
     min_repeats: int = 3
     min_nodes: int = 12
+    overlap_s: float = 20e-6
 
     def run(self, graph: Graph, context: Context) -> Graph:
-        nodes = schedule(graph)
+        nodes = overlap(graph, schedule(graph), self._is_long)
         compiled = {name for name, config in graph.signals if config.compile}
         regions: list[Region] = []
-        runs = list(_runs(nodes, compiled))
+        runs = list(_runs(nodes, compiled, self._is_long))
         for run in runs:
             marked = run[0].signal in compiled
             regions += [Region(tuple(piece), marked) for piece in self._pieces(run)]
@@ -42,6 +46,9 @@ class FuseHotPath:
         if repeated:
             context.note(regions[0].nodes[0], f"cut into {len(regions)} regions at repeated structure")
         return graph if tuple(nodes) == graph.nodes else graph.with_nodes(nodes)
+
+    def _is_long(self, node: Node) -> bool:
+        return node.op is transfer or sent_and_seconds(node)[1] >= H100.launch_s + self.overlap_s
 
     def _pieces(self, run: Sequence[Node]) -> Iterable[Sequence[Node]]:
         found = repeats(run, self.min_repeats, self.min_nodes)
@@ -56,10 +63,10 @@ class FuseHotPath:
             yield run[at:]
 
 
-def _runs(nodes: Sequence[Node], compiled: set[str]) -> Iterable[list[Node]]:
+def _runs(nodes: Sequence[Node], compiled: set[str], awaited: Callable[[Node], bool]) -> Iterable[list[Node]]:
     """Give maximal runs of compute nodes on one mesh, cut also where ``compile`` changes.
 
-    What another mesh sends cuts a run where it is first read: what stands before does not wait for it.
+    What is ``awaited`` from others cuts a run where it is first read: what stands before does not wait for it.
     """
     run: list[Node] = []
     coming: set[Value] = set()
@@ -72,7 +79,7 @@ def _runs(nodes: Sequence[Node], compiled: set[str]) -> Iterable[list[Node]]:
             run = []
         if not comm:
             run.append(node)
-        elif node.op is transfer:
+        elif awaited(node):
             coming.add(node.output)
     if run:
         yield run

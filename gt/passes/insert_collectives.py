@@ -18,6 +18,7 @@ from gt.ir.graph import Attrs, Graph, Node, Stage, Value
 from gt.ir.mesh import Reduction, Sharding
 from gt.ir.opdef import OPS, OpDef
 from gt.ir.ops import collective
+from gt.ir.tiles import aligned, members
 from gt.ir.types import TensorType
 from gt.passes.context import Context
 from gt.passes.reshard import plan_reshard
@@ -54,9 +55,34 @@ class _Inserter:
         if node.op is OPS["copy"] and inputs[0].type == node.output.type:
             self.mapping[node.output] = inputs[0]  # it was there to be placed; plan_memory copies where memory needs it
             return
+        if self._moved(node, inputs):
+            return
         if any(v.type.sharding is not None and v.type.sharding.is_split for v in inputs):
             inputs = tuple(self._masked(v, list(_masks(node, i)), node) for i, v in enumerate(inputs))
         self.nodes.append(node if inputs == node.inputs else replace(node, inputs=inputs))
+
+    def _moved(self, node: Node, inputs: tuple[Value, ...]) -> bool:
+        """Send each worker the rows of its neighbours' that it reads, where the node only moves rows of a split dim."""
+        if len(inputs) != 1 or len(node.outputs) != 1:
+            return False
+        (value,), have, want = inputs, inputs[0].type.sharding, node.output.type.sharding
+        assert have is not None and want is not None
+        if not have.is_split:
+            return False
+        rule = node.op.rule([value.type], [node.output.type], node.attrs)
+        if rule is None or rule.near is None:
+            return False
+        if not any(axes and rule.kind[f[0]] == "near" for axes, f in zip(have.dims, rule.operands[0], strict=True)):
+            return False
+        rows, shape = rule.near, value.type.shape
+        if node.op.view and aligned(have, want, shape, rows):
+            return False
+        attrs: Attrs = (
+            ("group", members(have, want, shape, rows)), ("rows", rows.attr), ("sizes", rows.shape), ("fill", rows.fill),
+        )  # fmt: skip
+        why = node.why or f"{node.op.name} reads rows of other workers"
+        self.nodes.append(Node(collective.transfer, inputs, node.outputs, attrs, node.loc, node.signal, why=why))
+        return True
 
     def _reshard(self, value: Value, node: Node) -> Value:
         have, want = value.type.sharding, node.output.type.sharding

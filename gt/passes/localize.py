@@ -150,8 +150,8 @@ def _all_to_all(to: _Localizer, node: Node, x: Value) -> Value:
 
 
 def _transfer(to: _Localizer, node: Node, x: Value) -> Value:
-    whole, part = node.output.type.shape, local_type(node.output.type).shape
-    return to.emit(collective.transfer, x, part, node, group=node.attr["group"], whole=whole, part=part)
+    whole, part = node.inputs[0].type.shape, local_type(node.output.type).shape
+    return to.emit(collective.transfer, x, part, node, **node.attr, whole=whole, part=part)
 
 
 def _shard_slice(to: _Localizer, node: Node, x: Value) -> Value:

@@ -10,16 +10,18 @@ Next: ``transfers``, ``gt.ir.program`` (the form), ``gt.runtime.executor`` (runs
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias, cast
+
+import msgspec
 
 from gt.ir.graph import Attrs, AttrValue, Coord, Graph, Node, Value
 from gt.ir.mesh import Mesh, Sharding
 from gt.ir.ops.collective import sent_bytes
 from gt.ir.program import Collective, Compute, Free, Program, Step, WireNode, WireType, pack_attrs
 from gt.passes.context import Context, PlanRefused, Region
-from gt.passes.transfers import Frame, Half, is_kept, receives, region_key, sends, waited
+from gt.passes.transfers import Frame, Half, ended, is_kept, receives, region_key, sends, waited
 
 Part: TypeAlias = Region | Node  # a region of compute, or one collective
 Coords: TypeAlias = dict[Mesh, dict[str, int]]  # a worker's coordinates on each mesh it is of
@@ -166,16 +168,21 @@ class _Layout:
         self.parts: list[tuple[Part | Half, list[Node]]] = []
         self.coming: list[Node] = []  # transfers that have begun and not been read yet
         self.begins: dict[Node, int] = {}  # before which part they did
+        self.unread: dict[Value, int] = {}  # results of collectives, by where these stand among the parts
         for part in plan.parts:
             if nodes := self.taken(part):
                 self.add(part, nodes)
         self.receive(list(self.coming))
+        self.await_(set(self.unread))
         taken = [node for _, nodes in self.parts for node in nodes]
         self.locations = {loc: i for i, loc in enumerate(dict.fromkeys(n.loc for n in taken if n.loc is not None))}
         outputs = {self.slots[v] for v in graph.outputs if self.holds(v)}
         last = dict.fromkeys(self.slots.values(), -1)
         for i, (_, nodes) in enumerate(self.parts):
-            last.update((self.slots[v], i) for node in nodes for v in node.inputs if v in self.slots)
+            if not _is_wait(self.parts[i][0]):
+                last.update((self.slots[v], i) for node in nodes for v in node.inputs if v in self.slots)
+            else:
+                last.update((self.slots[out], max(i, last[self.slots[out]])) for node in nodes for out in node.outputs)
         last.update(dict.fromkeys(outputs, len(self.parts)))
         self.last = last
         self.steps = [self.step(i, part, nodes) for i, (part, nodes) in enumerate(self.parts)]
@@ -188,6 +195,7 @@ class _Layout:
         reads = {v for node in nodes for v in node.inputs}
         if self.coming and (wanted := [node for node in self.coming if node.output in reads]):
             self.receive(wanted)
+        self.await_(reads)
         if isinstance(part, Node) and part.op.name == "transfer":
             if self.holds(part.inputs[0]):
                 self.parts.append((Half(part, False), nodes))
@@ -197,11 +205,23 @@ class _Layout:
                 self.coming.append(part)
                 self.begins[part] = len(self.parts)
             return
+        if isinstance(part, Node):
+            self.unread[part.output] = len(self.parts)
         self.parts.append((part, nodes))
         for node in nodes:
             for out in node.outputs:
                 if self.holds(out):
                     self.define(out)
+
+    def await_(self, reads: Set[Value]) -> None:
+        """Wait for collectives whose results are read; at once where nothing was computed meanwhile."""
+        for value in [v for v in self.unread if v in reads]:
+            at = self.unread.pop(value)
+            if any(isinstance(part, Region) for part, _ in self.parts[at + 1 :]):
+                node, nodes = self.parts[at]
+                assert isinstance(node, Node)
+                self.parts[at] = Half(node, False), nodes
+                self.parts.append((Half(node, True), nodes))
 
     def receive(self, wanted: list[Node]) -> None:
         """Wait for transfers."""
@@ -243,7 +263,7 @@ class _Layout:
             known = len([v for v in self.plan.graph.inputs if v in self.slots]) + len(self.plan.graph.scalars)
             return tuple(slot for slot in range(known) if self.last[slot] < 0)
         part, nodes = self.parts[at]
-        seen = {self.slots[v] for node in nodes for v in node.inputs if v in self.slots}
+        seen = {self.slots[v] for node in nodes for v in node.inputs if v in self.slots} if not _is_wait(part) else set()
         made = {self.slots[out] for node in nodes for out in node.outputs if out in self.slots}
         if isinstance(part, Half) and not part.receives:
             made = set()
@@ -261,6 +281,9 @@ class _Layout:
             starts.append(len(steps))
             if isinstance(part, Node):
                 steps.append(self.collective(worker, part))
+            elif isinstance(part, Half) and part.node.op.name != "transfer":
+                begins = msgspec.structs.replace(self.collective(worker, part.node), begins=True)
+                steps.append(ended(begins) if part.receives else begins)
             elif isinstance(part, Half):
                 number = self.plan.number[part.node]
                 for made in self.end(part, Frame(worker, number, self.location(part.node), fresh)):
@@ -271,7 +294,7 @@ class _Layout:
                 steps.append(step if isinstance(step, Compute) else self.differing(i, part, nodes, coords))
             if self.dying[i + 1]:
                 steps.append(Free(self.dying[i + 1]))
-        for at, _, receive in sorted(begun, key=lambda entry: entry[:2], reverse=True):
+        for at, _, receive in reversed(sorted(begun, key=lambda entry: entry[:2])):
             steps.insert(at, receive)
         overwritten = memory.overwritten if memory is not None else frozenset()
         held = [(i, self.slots[v]) for i, v in enumerate(graph.inputs) if v in self.slots]
@@ -348,6 +371,11 @@ class _Layout:
             loc=self.location(node),
             why=node.why,
         )
+
+
+def _is_wait(part: Part | Half) -> bool:
+    """Whether nothing is read by a part but what a collective that has begun gives."""
+    return isinstance(part, Half) and part.receives and part.node.op.name != "transfer"
 
 
 def _members(node: Node) -> tuple[int, ...]:

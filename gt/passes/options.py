@@ -18,9 +18,21 @@ from gt.ir.factors import Factor, Rule
 from gt.ir.graph import Attrs
 from gt.ir.mesh import Mesh, Reduction, Sharding
 from gt.ir.opdef import Linear, OpDef
+from gt.ir.tiles import busiest
 from gt.ir.types import TensorType
-from gt.passes.cost import Machine, compute_s
-from gt.passes.placement import Assignment, Choice, Component, Modes, components, local_bytes, produced, split_as, splittable
+from gt.passes.cost import Machine, compute_s, transfer_s
+from gt.passes.placement import (
+    Assignment,
+    Choice,
+    Component,
+    Modes,
+    components,
+    local_bytes,
+    produced,
+    split_as,
+    splittable,
+    with_partners,
+)
 
 MOST = 64  # options of one part; of more, those that compute fastest are kept
 VIEW_S = 1e-9  # so that of two plans that cost the same the one that does less wins
@@ -124,13 +136,15 @@ def _assignments(
     may = call.op.when_split is not None and not modes
     for stiff in (None, *(f for f in part.factors if may and rule.kind[f] == "whole")):
         loose = rule if stiff is None else _loosened(rule, stiff)
-        for picks in itertools.product((None, *part.factors), repeat=len(free)):
+        windows = {halo.factor for halo in rule.halos}  # which are split only where an operand is already
+        picked = [f for f in part.factors if f not in rule.following and f not in windows]
+        for picks in itertools.product((None, *picked), repeat=len(free)):
             assignment: Assignment = {}
             for axis, factor in zip(free, picks, strict=True):
                 if factor is not None:
                     assignment[factor] = (*assignment.get(factor, ()), axis)
-            fits = all(splittable(loose, f, axes, call.mesh) for f, axes in assignment.items())
-            if fits and (stiff is None or stiff in assignment):
+            assignment = with_partners(loose, assignment, call.mesh)
+            if splittable(loose, assignment, call.mesh) and (stiff is None or stiff in assignment):
                 yield assignment, stiff
 
 
@@ -148,9 +162,13 @@ def _option(
         for i in part.operands
     ]  # fmt: skip
     produces = [produced(call.mesh, rule, i, assignment, modes) for i in part.results]
+    sent_s = 0.0
+    if rule.near is not None and any(rule.kind[f] == "near" for f in assignment):
+        numel, messages = busiest(requires[0], produces[0], call.operands[0].shape, rule.near)
+        sent_s = transfer_s(messages, numel * call.operands[0].dtype.itemsize, call.machine)
     return _priced(
         call, part, requires, produces, _work(rule, call.mesh, assignment, part.operands),
-        tuple(sorted(assignment.items())), math.prod(call.mesh.axis_size(a) for a in assignment[stiff]) if stiff else 0,
+        tuple(sorted(assignment.items())), math.prod(call.mesh.axis_size(a) for a in assignment[stiff]) if stiff else 0, sent_s,
     )  # fmt: skip
 
 
@@ -164,7 +182,7 @@ def _whole(call: Call, operands: tuple[int, ...], results: tuple[int, ...]) -> P
 
 def _priced(
     call: Call, part: Component, requires: Sequence[Sharding], produces: Sequence[Sharding], work: int,
-    factors: tuple[tuple[Factor, tuple[str, ...]], ...], apart: int,
+    factors: tuple[tuple[Factor, tuple[str, ...]], ...], apart: int, sent_s: float = 0.0,
 ) -> Option:  # fmt: skip
     nbytes, first = 0.0, len(call.operands)
     if not call.op.view:
@@ -172,7 +190,7 @@ def _priced(
             nbytes += call.passes[i] * local_bytes(call.operands[i], placed)
         for i, placed in zip(part.results, produces, strict=True):
             nbytes += call.passes[first + i] * local_bytes(call.results[i], placed)
-    seconds = compute_s(work, round(nbytes), call.machine) + VIEW_S
+    seconds = compute_s(work, round(nbytes), call.machine) + VIEW_S + sent_s
     return Option(tuple(requires), tuple(produces), factors, seconds, apart)
 
 
@@ -180,8 +198,8 @@ def _work(rule: Rule, mesh: Mesh, assignment: Assignment, operands: tuple[int, .
     """Give the multiply-adds of one worker."""
     total = 0
     for product in _products(rule, operands):
-        shards = math.prod(mesh.axis_size(axis) for f in product for axis in assignment.get(f, ()))
-        total += math.prod(rule.size[f] for f in product) // shards
+        shards = math.prod(mesh.axis_size(axis) for f in product - rule.following for axis in assignment.get(f, ()))
+        total += rule.volume(product) // shards
     return total
 
 

@@ -14,11 +14,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gt.ir.factors import PENDING, DimFactors, Factor, Rule
+from gt.ir.factors import DimFactors, Factor, Halo, Rule
 from gt.ir.mesh import Mesh, Reduction, Sharding
 from gt.ir.opdef import Linear
+from gt.ir.tiles import busiest
 from gt.ir.types import TensorType
-from gt.passes.cost import compute_s
+from gt.passes.cost import compute_s, transfer_s
 from gt.passes.reshard import cost_s, is_local, usable_as
 
 Assignment = dict[Factor, tuple[str, ...]]
@@ -135,8 +136,10 @@ def components(rule: Rule) -> tuple[Component, ...]:
             found = {f for d in dims for f in d}
             if found:
                 join(found, {i} if side == 0 else set(), {i} if side else set())
+    for pair in rule.partner.items():
+        join(set(pair), set(), set())
     # A result belongs to whatever reduces into it: an axis that it is pending on cannot split it too.
-    reducing = {f for f, kind in rule.kinds if kind in PENDING}
+    reducing = set(rule.pending)
     for r, dims in enumerate(rule.results):
         own = {f for d in dims for f in d}
         if reducing - own:
@@ -155,9 +158,10 @@ def _best_split(problem: Problem, part: Component, modes: Modes) -> Assignment:
         for axis, factor in zip(free, picks, strict=True):
             if factor is not None:
                 assignment[factor] = (*assignment.get(factor, ()), axis)
-        if not all(splittable(problem.rule, f, axes, problem.home) for f, axes in assignment.items()):
-            continue
         assignment = {f: _ordered(problem, f, axes) for f, axes in assignment.items()}
+        assignment = with_partners(problem.rule, assignment, problem.home)
+        if not splittable(problem.rule, assignment, problem.home):
+            continue
         moved, seconds = _rank(problem, part, assignment, modes)
         if best is None or moved < best[0] or (moved == best[0] and seconds < best[1] * CLEARLY):
             best = moved, seconds, assignment
@@ -179,9 +183,42 @@ def _rank(problem: Problem, part: Component, assignment: Assignment, modes: Mode
         made = produced(problem.home, problem.rule, r, assignment, modes)
         seconds += problem.result_s(r, made)
         nbytes += local_bytes(problem.results[r], made)
-    shards = math.prod(problem.home.axis_size(a) for axes in assignment.values() for a in axes)
-    work = math.prod(problem.rule.size[f] for f in part.factors) // shards
-    return not (natural and there), seconds + compute_s(work, nbytes)
+    seconds += near_s(problem, assignment, modes)
+    natural = natural and not _fetches(problem.rule, assignment)
+    return not (natural and there), seconds + compute_s(_work(problem, part, assignment), nbytes)
+
+
+def _halo_s(problem: Problem, halo: Halo, assignment: Assignment, modes: Modes) -> float:
+    """Give the seconds until neighbours have the rows that their windows share."""
+    for i, (type_, dims) in enumerate(zip(problem.operands, problem.rule.operands, strict=True)):
+        dim = next((d for d, factors in enumerate(dims) if factors == (halo.moved,)), None)
+        if dim is not None and halo.rows:
+            need = _required(problem, i, assignment, modes)
+            return transfer_s(2, halo.rows * (local_bytes(type_, need) // max(need.local_shape(type_.shape)[dim], 1)))
+    return 0.0
+
+
+def _work(problem: Problem, part: Component, assignment: Assignment) -> int:
+    """Give how much a worker computes, by the factors of a component; rows that move count once."""
+    factors = [f for f in part.factors if f not in problem.rule.following]
+    shards = math.prod(problem.home.axis_size(a) for f in factors for a in assignment.get(f, ()))
+    return problem.rule.volume(factors) // shards
+
+
+def _fetches(rule: Rule, assignment: Assignment) -> bool:
+    """Whether rows of a split dim go to all workers, as there are too few of them to be split."""
+    led = (f for f in assignment if rule.kind[f] == "near" and f not in rule.following)
+    return any(rule.partner.get(f) not in assignment for f in led)
+
+
+def near_s(problem: Problem, assignment: Assignment, modes: Modes) -> float:
+    """Give the seconds until each worker has the rows of its neighbours' that it needs."""
+    rule = problem.rule
+    if rule.near is None or not any(rule.kind[f] == "near" for f in assignment):
+        return sum(_halo_s(problem, halo, assignment, modes) for halo in rule.halos if halo.factor in assignment)
+    need, made = _required(problem, 0, assignment, modes), produced(problem.home, rule, 0, assignment, modes)
+    numel, messages = busiest(need, made, problem.operands[0].shape, rule.near)
+    return transfer_s(messages, numel * problem.operands[0].dtype.itemsize)
 
 
 def local_bytes(type_: TensorType, placed: Sharding) -> int:
@@ -198,34 +235,61 @@ def _options(problem: Problem, part: Component, axis: str) -> list[Factor | None
     terms = [(problem.current[i], problem.rule.operands[i]) for i in part.operands]
     num_operands = len(terms)
     terms += [(w, problem.rule.results[r]) for r in part.results if (w := problem.wanted[r]) is not None]
-    can = lambda factors: factors and splittable(problem.rule, factors[0], (axis,), problem.home)  # noqa: E731
+    can = lambda f: splittable(problem.rule, {f: (axis,)}, problem.home)  # noqa: E731
     for i, (placed, dims) in enumerate(terms):
         if placed.mesh != problem.home:
             continue
         for dim, factors in enumerate(dims):
-            if factors and axis in placed.dims[dim]:
-                if can(factors):
-                    found[factors[0]] = None
-                elif i < num_operands:
-                    found |= dict.fromkeys(other[0] for other in dims if can(other))
-    return [*found, None]
+            if not factors or axis not in placed.dims[dim]:
+                continue
+            own = problem.rule.split_by(factors, placed.dims[dim], problem.home) or {}
+            factor = next((f for f in factors if axis in own.get(f, ())), factors[0])
+            if can(factor) or problem.rule.kind[factor] != "whole" and _is_minor(problem.rule, factor):
+                found[factor] = None
+            if not can(factor) and i < num_operands:
+                found |= dict.fromkeys(other[0] for other in dims if other and can(other[0]))
+    return [*(f for f in found if f not in problem.rule.following), None]
 
 
 @lru_cache(maxsize=65536)
-def splittable(rule: Rule, factor: Factor, axes: tuple[str, ...], mesh: Mesh) -> bool:
-    """Whether a factor can be split on axes: not if it must be whole, is minor in some dim, or is too small.
+def _is_minor(rule: Rule, factor: Factor) -> bool:
+    """Whether a factor is not the major one of some dim, so that it can be split only beside another."""
+    return any(factor in factors[1:] for dims in (*rule.operands, *rule.results) for factors in dims)
 
-    Part of a compound dim it must divide exactly, or the parts of the dim would not be the parts of the factor.
+
+def with_partners(rule: Rule, assignment: Assignment, mesh: Mesh) -> Assignment:
+    """Split the rows of a result as the operand's that they are, where it has enough, else it is whole; and as their windows."""
+    windows = {halo.factor for halo in rule.halos}
+    for factor, other in rule.partner.items():
+        if factor in assignment and (factor in windows or splittable(rule, {other: assignment[factor]}, mesh)):
+            assignment = assignment | {other: assignment[factor]}
+    return assignment
+
+
+def splittable(rule: Rule, assignment: Assignment, mesh: Mesh) -> bool:
+    """Whether factors can be split on axes: not one that must be whole or is too small.
+
+    Part of a compound dim it must divide exactly, or the parts of the dim would not be the parts of the factor; and a minor
+    one can be split only where the majors are in parts of one row.
     """
-    if rule.kind[factor] == "whole":
-        return False
-    shards, size = math.prod(mesh.axis_size(a) for a in axes), rule.size[factor]
-    if size < shards:
+    return _splittable(rule, tuple(assignment.items()), mesh)
+
+
+@lru_cache(maxsize=65536)
+def _splittable(rule: Rule, assigned: tuple[tuple[Factor, tuple[str, ...]], ...], mesh: Mesh) -> bool:
+    shards = {f: math.prod(mesh.axis_size(a) for a in axes) for f, axes in assigned}
+    if any(rule.kind[f] == "whole" or rule.size[f] < n for f, n in shards.items()):
         return False
     for dims in (*rule.operands, *rule.results):
         for factors in dims:
-            if factor in factors and len(factors) > 1 and (factors[0] != factor or size % shards):
-                return False
+            if len(factors) < 2:
+                continue
+            full = True
+            for factor in factors:
+                n = shards.get(factor)
+                if n is not None and (not full or rule.size[factor] % n):
+                    return False
+                full = full and n == rule.size[factor]
     return True
 
 
@@ -237,8 +301,11 @@ def _ordered(problem: Problem, factor: Factor, axes: tuple[str, ...]) -> tuple[s
     terms += [(w, d) for w, d in zip(problem.wanted, problem.rule.results, strict=True) if w is not None]
     for placed, dims in terms:
         for dim, factors in enumerate(dims):
-            if placed.mesh == problem.home and factors[:1] == (factor,) and set(placed.dims[dim]) == set(axes):
-                return placed.dims[dim]
+            if placed.mesh != problem.home or factor not in factors:
+                continue
+            own = (problem.rule.split_by(factors, placed.dims[dim], problem.home) or {}).get(factor, ())
+            if set(own) == set(axes):
+                return own
     return axes
 
 
@@ -258,9 +325,8 @@ def produced(mesh: Mesh, rule: Rule, result: int, assignment: Assignment, modes:
     own = {f for d in dims for f in d}
     partial: dict[str, Reduction] = dict.fromkeys(modes, "sum")
     for factor, axes in assignment.items():
-        kind = rule.kind[factor]
-        if factor not in own and kind in PENDING:
-            partial |= dict.fromkeys(axes, PENDING[kind])
+        if factor not in own and factor in rule.pending:
+            partial |= dict.fromkeys(axes, rule.pending[factor])
     return split_as(mesh, dims, assignment, partial)
 
 
@@ -268,7 +334,7 @@ def split_as(
     mesh: Mesh, dims: tuple[DimFactors, ...], assignment: Assignment, partial: dict[str, Reduction]
 ) -> Sharding:
     """Give the placement of a value whose dims have these factors."""
-    split = tuple(assignment.get(factors[0], ()) if factors else () for factors in dims)
+    split = tuple(tuple(axis for f in factors for axis in assignment.get(f, ())) for factors in dims)
     return Sharding(mesh, split, tuple((axis, partial[axis]) for axis, _ in mesh.axes if axis in partial))
 
 
@@ -282,9 +348,7 @@ def _choice(problem: Problem, assignment: Assignment, modes: Modes) -> Choice:
             have = problem.current[i]
             if have.partial and not problem.only_use[i]:
                 seconds += problem.move_s(i, Sharding(have.mesh, have.dims))
-    work = 0
-    for part in components(problem.rule):
-        axes = [a for f in part.factors for a in assignment.get(f, ())]
-        work += math.prod(problem.rule.size[f] for f in part.factors) // math.prod(map(problem.home.axis_size, axes))
+    seconds += near_s(problem, assignment, modes)
+    work = sum(_work(problem, part, assignment) for part in components(problem.rule))
     nbytes = sum(map(local_bytes, problem.operands, requires)) + sum(map(local_bytes, problem.results, produces))
     return Choice(requires, produces, tuple(sorted(assignment.items())), seconds + compute_s(work, nbytes))

@@ -17,6 +17,7 @@ from gt.ir.mesh import Mesh
 from gt.ir.ops import OPS
 from gt.ir.ops.collective import transfer
 from gt.passes.context import Context, MemoryPlan, Region
+from gt.passes.transfers import is_kept
 
 InPlace: TypeAlias = dict[Node, tuple[tuple[int, int], ...]]
 
@@ -70,8 +71,8 @@ class _Storage:
 
 
 def _stays(node: Node) -> bool:
-    """Whether a worker on both meshes of a transfer may read its part where it is."""
-    if node.op is not transfer:
+    """Whether a worker on both sides of a transfer reads its part where it is."""
+    if node.op is not transfer or not is_kept(node):
         return False
     meshes = [v.type.sharding.mesh.workers for v in (*node.inputs, *node.outputs) if v.type.sharding is not None]
     return bool(set(meshes[0]) & set(meshes[1]))

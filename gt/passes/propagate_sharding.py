@@ -14,6 +14,7 @@ Must not know: any op, how a reshard is done. Next: ``insert_collectives``.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -56,16 +57,16 @@ class PropagateSharding:
             given = _Placer(graph, Context(context.mesh)).given()
             graph, decided = search(graph, context, given, self.search_s)
         noted = len(context.notes)
-        for _ in range(ROUNDS):
+        for number in itertools.count():
             del context.notes[noted:]
             placer = _Placer(graph, context, decided)
             placer.settle()
             kept_apart = split_updates(graph, placer.placed, decided.choices)
-            kept_apart = split_ops(kept_apart, placer.placed, decided.choices)
+            kept_apart = split_ops(kept_apart, placer.placed, placer.choices, decided.choices, windows_only=number >= ROUNDS)
             if kept_apart is graph:
-                break
+                return placer.emit()
             graph = kept_apart
-        return placer.emit()
+        raise AssertionError("what is rewritten for windows is not cut any further")
 
 
 # -- what is given

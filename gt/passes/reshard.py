@@ -1,8 +1,9 @@
 """From one placement of a value to another: the cheapest sequence of steps.
 
 Owns: ``plan_reshard``, the one place that knows the transitions. On one mesh it is a shortest path over placements:
-R->S slice, S->R all_gather, S->S all_to_all, P->R all_reduce, P->S reduce_scatter, R->P. Between meshes each worker is
-sent just the part that it lacks; pending sums are added up before, and made after.
+R->S slice, S->R all_gather, S->S all_to_all, P->R all_reduce, P->S reduce_scatter, R->P, and a transfer where the same
+parts are wanted on other workers. Between meshes each worker is sent just the part that it lacks; pending sums are added
+up before, and made after.
 Must not know: graphs, why a placement is wanted. Next: ``cost`` (what a step costs), ``insert_collectives``.
 """
 
@@ -83,10 +84,14 @@ def _between(have: Sharding, leave: Sharding, want: Sharding, type_: TensorType)
     if leave.is_replicated and set(want.mesh.workers) <= set(leave.mesh.workers):
         arrive = Sharding.replicated(want.mesh, type_.ndim)  # all have all of it
     else:
-        numel, messages = busiest(leave, arrive, type_.shape)
-        seconds = transfer_s(messages, numel * type_.dtype.itemsize)
-        steps.append(Step(collective.transfer, (("group", members(leave, arrive, type_.shape)),), arrive, seconds))
+        steps.append(_transfer(leave, arrive, type_))
     return (*steps, *_shortest(arrive, want, type_))
+
+
+def _transfer(have: Sharding, want: Sharding, type_: TensorType) -> Step:
+    numel, messages = busiest(have, want, type_.shape)
+    seconds = transfer_s(messages, numel * type_.dtype.itemsize)
+    return Step(collective.transfer, (("group", members(have, want, type_.shape)),), want, seconds)
 
 
 def _shortest(have: Sharding, want: Sharding, type_: TensorType) -> tuple[Step, ...]:
@@ -119,6 +124,7 @@ def _moves(at: Sharding, want: Sharding, type_: TensorType) -> Iterator[Step]:
     yield from _reductions(at, want, type_)
     yield from _gathers(at, type_)
     yield from _exchanges(at, want, type_)
+    yield from _permutes(at, want, type_)
     used = at.used_axes
     for dim, axes in enumerate(want.dims):
         kept = len(at.dims[dim])
@@ -173,6 +179,15 @@ def _exchanges(at: Sharding, want: Sharding, type_: TensorType) -> Iterator[Step
                 yield _step(
                     collective.all_to_all, (("axes", (axis,)), ("src", src), ("dst", dst)), target, (axis,), at, type_
                 )
+
+
+def _permutes(at: Sharding, want: Sharding, type_: TensorType) -> Iterator[Step]:
+    """Give the step to the same parts on other workers: what one axis splits another is to, or axes in another order."""
+    target = replace(at, dims=want.dims)
+    parts = [math.prod(at.mesh.axis_size(a) for a in axes) for axes in want.dims]
+    free = not {a for axes in want.dims for a in axes} & set(at.partial_axes)
+    if free and target.dims != at.dims and parts == [at.shards(d) for d in range(len(at.dims))]:
+        yield _transfer(at, target, type_)
 
 
 def _aligned(at: Sharding, dim: int, axes: tuple[str, ...], type_: TensorType) -> bool:

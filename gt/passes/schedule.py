@@ -1,18 +1,21 @@
-"""The order in which a LOCAL graph's nodes run: compute that waits for nothing first, collectives late and together.
+"""The order in which a LOCAL graph's nodes run: compute that waits for nothing first, collectives late and together, and then
+those that take long as soon as what they send is there, so that they travel while others compute.
 
 Values that are only gathered, such as split parameters, are the exception: each is joined when it is first needed, so
 that all of them are never whole at once. Where memory is limited, a sum that each worker keeps a part of is made as soon as
 its terms are, so that gradients are never whole at once either.
 
 Work that is spread over meshes with transfers between them keeps the order it was recorded in, which is that of a pipeline: what
-is sent is sent as soon as it is made. Owns: ``schedule``, ``ranks``. Next:
+is sent is sent as soon as it is made. Owns: ``schedule``, ``overlap``, ``ranks``. Next:
 ``bucket_collectives``, ``fuse_hot_path``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence, Set
+
 from gt.ir.graph import Graph, Node, Value
-from gt.ir.ops import collective
+from gt.ir.ops import OPS, collective
 
 MOVES = (
     collective.all_gather, collective.all_reduce, collective.all_to_all, collective.pad_end, collective.partial_from_whole,
@@ -28,11 +31,71 @@ def schedule(graph: Graph) -> list[Node]:
         return _sent_soon(graph)
     rank, soon = ranks(graph), scatters_soon(graph)
     place = {node: float(i) for i, node in enumerate(graph.nodes)}
+    early = joins_early(graph)
     for node in graph.nodes:
         padded = node.op is collective.pad_end and any(user in soon for user, _ in graph.uses.get(node.output, ()))
-        if (node in soon or padded) and (maker := graph.producer.get(node.inputs[0])) is not None:
+        sent = node.op.effect == "comm" and node not in early  # in the order in which there is something to send
+        if (sent or padded) and (maker := graph.producer.get(node.inputs[0])) is not None:
             place[node] = place[maker] + 1 / 8  # before whatever follows what it reads
     return sorted(graph.nodes, key=lambda node: (rank[node], place[node]))
+
+
+def overlap(graph: Graph, order: Sequence[Node], longer: Callable[[Node], bool]) -> list[Node]:
+    """Give the order with collectives that take long moved forward: behind what they send; a gather of what is there anyway to
+    where the gather before it is first needed. Where memory is limited, gathers stay.
+    """
+    early = joins_early(graph)
+    moved = {node for node in order if node.op.effect == "comm" and node.op is not collective.transfer and longer(node)}
+    gathers = [node for node in order if node in moved and node in early]
+    moved -= set(gathers[:1] if graph.options.memory_bytes is None else gathers)
+    if not moved:
+        return list(order)
+    serves: dict[Node, Node] = {node: node for node in gathers}
+    for node in reversed(order):  # what is done to values only to send them goes along
+        readers = [user for out in node.outputs for user, _ in graph.uses.get(out, ())]
+        mere = node.op.view or node.op in (collective.pad_end, collective.shard_slice, OPS["cat"], OPS["cast"])
+        if mere and readers and moved.issuperset(readers) and not any(out in graph.outputs for out in node.outputs):
+            moved.add(node)
+            if served := [serves[user] for user in readers if user in serves]:
+                serves[node] = served[0]
+    behind: dict[Node, Node] = {}  # the last node that stays before where a gather is first needed
+    last: Node | None = None
+    for node in order:
+        if node in serves and serves[node] is node and last is not None:
+            behind[node] = last
+        last = node if node not in moved else last
+    before = dict(zip(gathers[1:], gathers[:-1], strict=True))
+    anchors = {node: behind[before[g]] for node, g in serves.items() if g in before and before[g] in behind}
+    anchors |= {node: gathers[0] for node, g in serves.items() if before.get(g) is gathers[0]}
+    return _forward(graph, order, moved, anchors)
+
+
+def _forward(graph: Graph, order: Sequence[Node], moved: Set[Node], anchors: Mapping[Node, Node]) -> list[Node]:
+    """Give the order with nodes moved right behind what they read, and not before their anchors."""
+    lacks: dict[Node, int] = {}
+    waiting: dict[Node, list[Node]] = {}
+    for node in order:
+        if node in moved:
+            sources = {graph.producer[v] for v in node.inputs if v in graph.producer}
+            sources |= {anchors[node]} if node in anchors else set()
+            lacks[node] = len(sources)
+            for source in sources:
+                waiting.setdefault(source, []).append(node)
+    made: list[Node] = []
+
+    def put(node: Node) -> None:
+        made.append(node)
+        for other in waiting.get(node, ()):
+            lacks[other] -= 1
+            if not lacks[other]:
+                put(other)
+
+    for node in [node for node in order if node in moved and not lacks[node]]:  # it reads what is there from the start
+        put(node)
+    for node in order:
+        if node not in moved:
+            put(node)
+    return made
 
 
 def _sent_soon(graph: Graph) -> list[Node]:
@@ -45,8 +108,11 @@ def _sent_soon(graph: Graph) -> list[Node]:
     order: list[Node] = []
     late: dict[Value, Node] = {}
 
+    place = {node: i for i, node in enumerate(graph.nodes)}
+    ready = lambda v: place.get(graph.producer[late[v].inputs[0]], -1) if late[v].inputs[0] in graph.producer else -1  # noqa: E731
+
     def put(node: Node) -> None:
-        for value in node.inputs:
+        for value in sorted({v: None for v in node.inputs if v in late}, key=ready):
             if value in late:
                 put(late.pop(value))
         order.append(node)
@@ -114,4 +180,4 @@ def joins_early(graph: Graph) -> set[Node]:
     return found
 
 
-__all__ = ["joins_early", "ranks", "scatters_soon", "schedule"]
+__all__ = ["joins_early", "overlap", "ranks", "scatters_soon", "schedule"]

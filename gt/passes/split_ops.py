@@ -1,26 +1,55 @@
 """Rewrites ops whose operand arrives split along a dim that they need whole, in ops that work on the parts.
 
-softmax over split classes becomes a largest of all and a sum of all, instead of joining the parts first. Owns:
-``split_ops``, ``write_apart``. Must not know: any one op (``OpDef.when_split`` says how). Next: ``propagate_sharding``.
+softmax over split classes becomes a largest of all and a sum of all, instead of joining the parts first; a convolution over
+split rows works on windows of them, each worker's with a few rows of its neighbours'. Owns:
+``split_ops``, ``write_apart``. Must not know: any one op (``OpDef.when_split`` and ``OpDef.near`` say how). Next: ``propagate_sharding``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
 from dataclasses import replace
+from typing import Any, TypeAlias
 
 from gt.ir.graph import Graph, Node, Rewriter, Value
 from gt.ir.mesh import Sharding
 from gt.passes.emit import decompose_node, replace_node
+from gt.passes.placement import Choice
+
+Parts: TypeAlias = tuple[tuple[int, ...], ...]  # of each operand, of each dim
 
 
-def split_ops(graph: Graph, placed: Mapping[Value, Sharding], decided: Container[Value] = ()) -> Graph:
-    """Give the graph with such ops rewritten; the same object if there is none. ``decided``: results of ops to leave."""
-    undecided = (node for node in graph.nodes if not any(v in decided for v in node.outputs))
-    return write_apart(graph, {node: shards for node in undecided if (shards := _shards(node, placed)) > 1})[0]
+def split_ops(
+    graph: Graph, placed: Mapping[Value, Sharding], choices: Mapping[Node, Choice], decided: Container[Value] = (),
+    *, windows_only: bool = False,
+) -> Graph:  # fmt: skip
+    """Give the graph with such ops rewritten; the same object if there is none. ``decided``: results of ops to leave.
+
+    Windows are never left: an op on split rows cannot run as it is.
+    """
+    apart: dict[Node, int | Parts] = {}
+    for node in graph.nodes:
+        if any(v in decided for v in node.outputs):
+            continue
+        if node in choices and (parts := _windows(node, choices[node])) is not None:
+            apart[node] = parts
+        elif not windows_only and (shards := _shards(node, placed)) > 1:
+            apart[node] = shards
+    return write_apart(graph, apart)[0]
 
 
-def write_apart(graph: Graph, apart: Mapping[Node, int]) -> tuple[Graph, dict[Node, tuple[Node, ...]]]:
+def _windows(node: Node, choice: Choice) -> Parts | None:
+    """Give into how many parts each dim of each operand is, where windows over a split dim are computed on."""
+    if node.op.near is None:
+        return None
+    rule = node.op.rule([v.type for v in node.inputs], [v.type for v in node.outputs], node.attrs)
+    split = {factor for factor, axes in choice.factors if axes}
+    if rule is None or not any(halo.factor in split for halo in rule.halos):
+        return None
+    return tuple(tuple(placed.shards(d) for d in range(len(placed.dims))) for placed in choice.requires)
+
+
+def write_apart(graph: Graph, apart: Mapping[Node, int | Parts]) -> tuple[Graph, dict[Node, tuple[Node, ...]]]:
     """Rewrite ops for so many parts each; also give what each of them is written in. The same object if none can be."""
     written: dict[Node, tuple[Node, ...]] = {}
     if not apart:
@@ -56,11 +85,11 @@ def _shards(node: Node, placed: Mapping[Value, Sharding]) -> int:
     return max(cut, default=1)
 
 
-def _rewrite(node: Node, rewriter: Rewriter, shards: int) -> bool:
-    parts = node.op.when_split
+def _rewrite(node: Node, rewriter: Rewriter, shards: int | Parts) -> bool:
+    parts: Any = node.op.when_split if isinstance(shards, int) else node.op.near
     assert parts is not None
     first = len(rewriter.nodes)
-    why = f"{node.op.name} over {shards} parts of a dim"
+    why = f"{node.op.name} over {shards} parts of a dim" if isinstance(shards, int) else f"{node.op.name} over split rows"
     if not replace_node(replace(node, why=why), rewriter, lambda xs, attrs: parts(xs, attrs, shards), None):
         return False
     made = rewriter.nodes[first:]

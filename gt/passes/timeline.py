@@ -1,7 +1,7 @@
-"""When each worker would be done, where workers run different programs and wait for each other: a pipeline's bubble.
+"""When each worker would be done, where workers wait for each other or for what travels beside their computing.
 
 Workers of one role are one here. Computing takes its predicted time; a collective begins once all its members have come; what is
-sent travels beside the computing, one message after the other. Owns: ``Timeline``, ``timeline``. Must not know: any one op.
+sent, and a collective that is waited for later, travels beside the computing, one after the other. Owns: ``Timeline``, ``timeline``. Must not know: any one op.
 Next: ``estimate`` (what a region takes).
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from gt.ir.graph import Node
-from gt.ir.ops.collective import transfer_load
+from gt.ir.ops.collective import transfer, transfer_load
 from gt.passes.context import Region
 from gt.passes.cost import Machine, transfer_s
 from gt.passes.transfers import Half
@@ -48,6 +48,12 @@ class _Role:
     busy: float = 0.0
     link: float = 0.0  # when the last message is out
 
+    @property
+    def standing(self) -> Node | None:
+        """Give the collective that the role stands before."""
+        part = self.parts[self.at][0] if self.at < len(self.parts) else None
+        return part.node if isinstance(part, Half) else part if isinstance(part, Node) else None
+
     def work(self, seconds: float, start: float | None = None) -> None:
         self.now = (self.now if start is None else start) + seconds
         self.busy += seconds
@@ -72,7 +78,7 @@ class _Run:
                 if isinstance(part, Node):
                     self.meets.setdefault(part, []).append(role)
                 elif isinstance(part, Half) and not part.receives:
-                    self.sends.setdefault(part.node, []).append(role)
+                    (self.sends if part.node.op is transfer else self.meets).setdefault(part.node, []).append(role)
 
     def go(self, role: _Role) -> bool:
         """Take a role as far as it gets. Whether that is any further."""
@@ -81,6 +87,11 @@ class _Run:
             part, nodes = role.parts[role.at]
             if isinstance(part, Region):
                 role.work(self.region_s(nodes))
+            elif isinstance(part, Half) and part.node.op is not transfer:
+                if part.receives:
+                    role.work(0.0, max(role.now, *self.there[part.node]))
+                elif not self.begin(part.node):
+                    break
             elif isinstance(part, Half) and not part.receives:
                 messages, nbytes = transfer_load(part.node)
                 role.link = max(role.link, role.now) + transfer_s(messages, nbytes, self.machine)
@@ -97,11 +108,23 @@ class _Run:
 
     def meet(self, node: Node) -> bool:
         members = self.meets[node]
-        if any(m.at == len(m.parts) or m.parts[m.at][0] is not node for m in members):
+        if any(m.standing is not node for m in members):
             return False
-        start = max(m.now for m in members)
+        start = max(max(m.now, m.link) for m in members)
         for m in members:
             m.work(self.collective_s(node), start)
+        return True
+
+    def begin(self, node: Node) -> bool:
+        """Start a collective that travels beside what follows, once all members have come."""
+        members = self.meets[node]
+        if any(m.standing is not node for m in members):
+            return False
+        over = max(max(m.now, m.link) for m in members) + self.collective_s(node)
+        self.there[node] = [over]
+        for m in members:
+            m.link = over
+            m.at += 1
         return True
 
 

@@ -17,14 +17,15 @@ import msgspec
 
 from gt.ir.graph import Attrs, Node
 from gt.ir.mesh import Sharding
+from gt.ir.ops.collective import rows_of
 from gt.ir.program import Collective, Compute, Free, Step, WireNode, WireType, pack_attrs
-from gt.ir.tiles import Box, Tile, keeps, tiles
+from gt.ir.tiles import Box, Rows, Tile, keeps, tiles, within
 from gt.ir.types import Shape
 
 
 @dataclass(frozen=True)
 class Half:
-    """One end of a transfer on some workers."""
+    """One end of a transfer on some workers; or the beginning of a collective, and the wait for it."""
 
     node: Node
     receives: bool
@@ -40,11 +41,11 @@ class Frame:
     fresh: Iterator[int]
 
 
-def placements(node: Node) -> tuple[Sharding, Sharding, Shape]:
-    """Give where a LOCAL transfer's value is, where it goes, and its whole shape."""
+def placements(node: Node) -> tuple[Sharding, Sharding, Shape, Rows | None]:
+    """Give where a LOCAL transfer's value is, where it goes, its whole shape, and which rows of it go."""
     have, want = node.inputs[0].type.sharding, node.output.type.sharding
     assert have is not None and want is not None
-    return have, want, cast(Shape, node.attr.get("whole") or node.inputs[0].type.shape)
+    return have, want, cast(Shape, node.attr.get("whole") or node.inputs[0].type.shape), rows_of(node)
 
 
 def is_kept(node: Node) -> bool:
@@ -54,48 +55,56 @@ def is_kept(node: Node) -> bool:
 
 def sends(node: Node, slot: int, frame: Frame) -> list[Step]:
     """Give the instructions that send a worker's part, or cuts of it, to those that lack it."""
-    have, want, whole = placements(node)
+    have, want, whole, rows = placements(node)
     writer = _Writer(node, frame)
     steps: list[Step] = []
     own = have.bounds(whole, frame.worker)
-    cuts: dict[Box, int] = {}
-    for tile in _others(tiles(have, want, whole), frame.worker, source=True):
-        box, type_ = tile.within(own), writer.type(_sizes(tile.box))
+    cuts: dict[tuple[Box, Shape], int] = {}
+    for tile in _others(tiles(have, want, whole, rows), frame.worker, source=True):
+        cut, type_ = (within(tile.box, own), tile.steps), writer.type(tile.shape)
         at = slot
-        if type_.shape != node.inputs[0].type.shape:
-            if box not in cuts:
-                cuts[box] = writer.slice(slot, box, type_)
-                steps += writer.take((slot,), (writer.type(node.inputs[0].type.shape),), (cuts[box],))
-            at = cuts[box]
+        if type_.shape != node.inputs[0].type.shape or min(tile.steps, default=1) < 0:
+            if cut not in cuts:
+                cuts[cut] = writer.slice(slot, *cut)
+                steps += writer.take((slot,), (writer.type(node.inputs[0].type.shape),), (cuts[cut],))
+            at = cuts[cut]
         steps.append(writer.message("send", tile, at, type_))
     return [*steps, Free(tuple(cuts.values()))] if cuts else steps
 
 
 def receives(node: Node, source: int | None, target: int, frame: Frame) -> list[Step]:
     """Give the instructions that put a worker's part together, in slot ``target``; ``source``: what it holds, if anything."""
-    have, want, whole = placements(node)
+    have, want, whole, rows = placements(node)
     writer = _Writer(node, frame)
-    found = [t for t in tiles(have, want, whole) if t.target == frame.worker]
+    found = [t for t in tiles(have, want, whole, rows) if t.target == frame.worker]
+    need = want.bounds(rows.shape if rows else whole, frame.worker)
     local = node.output.type.shape
-    if len(found) == 1 and found[0].source != frame.worker and _sizes(found[0].box) == local:
+    if len(found) == 1 and found[0].source != frame.worker and found[0].shape == local and found[0].at == need:
         return [writer.message("receive", found[0], target, writer.type(local))]
     steps: list[Step] = []
     types: dict[int, WireType] = {}
     pieces: dict[Box, int] = {}
+    edges = [sorted({t.at[d] for t in found}) for d in range(len(local))]
     for tile in found:
-        type_ = writer.type(_sizes(tile.box))
         if tile.source == frame.worker:
             assert source is not None
             types[source] = writer.type(node.inputs[0].type.shape)
-            pieces[tile.box] = writer.slice(source, tile.within(have.bounds(whole, frame.worker)), type_)
+            at = writer.slice(source, within(tile.box, have.bounds(whole, frame.worker)), tile.steps)
         else:
-            at = pieces[tile.box] = next(frame.fresh)
-            types[at] = type_
-            steps.append(writer.message("receive", tile, at, type_))
-    writer.join(pieces, local)
+            at = next(frame.fresh)
+            types[at] = writer.type(tile.shape)
+            steps.append(writer.message("receive", tile, at, types[at]))
+        box, at = writer.around(at, tile, need, edges)
+        pieces[box] = at
+    writer.join(pieces, local, rows.fill if rows else 0)
     steps += writer.take(tuple(types), tuple(types.values()), (target,))
     arrived = tuple(at for at in types if at != source)
     return [*steps, Free(arrived)] if arrived else steps
+
+
+def ended(step: Collective) -> Collective:
+    """Give the wait for a collective that has begun."""
+    return msgspec.structs.replace(step, kind="wait", input=step.output, nbytes=0, attrs=(), begins=False)
 
 
 def waited(step: Step) -> Step:
@@ -135,14 +144,36 @@ class _Writer:
         self.nodes.append(WireNode(op, inputs, (out,), (type_,), pack_attrs(attrs), self.frame.loc))
         return out
 
-    def slice(self, slot: int, box: Box, type_: WireType) -> int:
+    def slice(self, slot: int, box: Box, steps: Shape) -> int:
+        """Take the box's rows, in the order they are wanted in."""
         starts, stops = tuple(a for a, _ in box), tuple(b for _, b in box)
-        return self.add("slice", (slot,), type_, (("starts", starts), ("stops", stops), ("steps", (1,) * len(box))))
+        sizes = tuple(-(-(b - a) // abs(step)) for (a, b), step in zip(box, steps, strict=True))
+        attrs: Attrs = (("starts", starts), ("stops", stops), ("steps", tuple(map(abs, steps))))
+        out = self.add("slice", (slot,), self.type(sizes), attrs)
+        turned = tuple(d for d, step in enumerate(steps) if step < 0)
+        return self.add("flip", (out,), self.type(sizes), (("dims", turned),)) if turned else out
 
-    def join(self, pieces: dict[Box, int], local: Shape) -> None:
+    def around(self, slot: int, tile: Tile, need: Box, edges: Sequence[Sequence[tuple[int, int]]]) -> tuple[Box, int]:
+        """Put what is no row of the value around and between a piece's rows, up to the next piece."""
+        low, high, box = [], [], []
+        for (start, stop), (first, last), places in zip(tile.at, need, edges, strict=True):
+            i = places.index((start, stop))
+            end = places[i + 1][0] if i + 1 < len(places) else last
+            begin = first if i == 0 else start
+            low.append(start - begin)
+            high.append(end - stop)
+            box.append((begin, end))
+        interior = tuple(n - 1 for n in tile.spreads)
+        if any((*low, *high, *interior)):
+            value = (rows_of(self.node) or Rows((), ())).fill
+            attrs: Attrs = (("low", tuple(low)), ("high", tuple(high)), ("interior", interior), ("value", value))
+            slot = self.add("pad", (slot,), self.type(_sizes(tuple(box))), attrs)
+        return tuple(box), slot
+
+    def join(self, pieces: dict[Box, int], local: Shape, value: float) -> None:
         """Put boxes together that fill a box, dim by dim from the last, and pad the result to its local shape."""
         if not pieces:
-            attrs: Attrs = (("shape", local), ("value", 0), ("dtype", self.node.output.type.dtype))
+            attrs: Attrs = (("shape", local), ("value", value), ("dtype", self.node.output.type.dtype))
             self.add("full", (), self.type(local), attrs)
             return
         for dim in reversed(range(len(local))):
@@ -190,4 +221,4 @@ def region_key(
     return hashlib.blake2b(text, digest_size=16).hexdigest()
 
 
-__all__ = ["Frame", "Half", "is_kept", "placements", "receives", "region_key", "sends", "waited"]
+__all__ = ["Frame", "Half", "ended", "is_kept", "placements", "receives", "region_key", "sends", "waited"]

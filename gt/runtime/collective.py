@@ -43,6 +43,10 @@ class Group(Protocol):
 
     def finish(self) -> None: ...
 
+    def forget(self) -> None: ...
+
+    def settle(self) -> None: ...
+
     def abort(self) -> None: ...
 
     def close(self) -> None: ...
@@ -86,11 +90,21 @@ class Groups:
         self._check(step.group)
         if step.kind == "send":
             self.sending[step.group] = None
+        elif step.kind not in ("receive", "wait"):
+            self._one_after_another(group)
         try:
             return self._run_numpy(group, step, tensor) if self.numpy else group.run(step, tensor)
         except RuntimeError as e:
             self._check(step.group)
             raise CollectiveFailed(f"{step.kind} between workers {list(step.group)}: {e}") from e
+
+    def _one_after_another(self, group: Group) -> None:
+        """Have the device wait for what other groups have begun: two groups' collectives at once may each hold what the other's
+        peers wait for.
+        """
+        for other in self.groups.values():
+            if other is not group:
+                other.settle()
 
     def finish(self) -> None:
         """Wait for all sends of a run, so that the next one finds nothing under way. Errors: CollectiveFailed."""
@@ -101,6 +115,12 @@ class Groups:
             except RuntimeError as e:
                 self._check(members)
                 raise CollectiveFailed(f"send between workers {list(members)}: {e}") from e
+
+    def forget(self) -> None:
+        """Let go of what a failed run has begun and nobody waits for: the next run names its slots anew."""
+        self.sending.clear()
+        for group in self.groups.values():
+            group.forget()
 
     def _run_numpy(self, group: Group, step: Collective, array: np.ndarray | None) -> np.ndarray | None:
         """NumPy values go through torch tensors that share their memory."""

@@ -21,6 +21,7 @@ from gt.runtime.layer_kernels import (
     convolution_weight_grad,
     layer_norm,
     layer_norm_backward,
+    windows,
 )  # fmt: skip
 from gt.runtime.optim_adaptive_kernels import (
     adadelta_step,
@@ -72,6 +73,11 @@ def iota(
     return line.reshape(-1, *(1,) * (len(shape) - dim - 1)).expand(shape)
 
 
+def from_start(index: Tensor, size: int) -> Tensor:
+    """Give an index for torch functions that take no negative ones; code compiled by Inductor would count them from the end."""
+    return torch.where(index < 0, size, index) if torch.compiler.is_compiling() else index
+
+
 def nll_loss_backward(g: Scalar, target: Tensor, shape: Shape, ignore_index: int) -> Tensor:
     """Put -g at each target's class."""
     dim = 1 if len(shape) > 1 else 0
@@ -100,6 +106,17 @@ def slice_scatter(x: Tensor, source: Tensor, starts: Shape, stops: Shape, steps:
     out = x.clone()
     out[tuple(map(slice, starts, stops, steps))] = source
     return out
+
+
+def as_strided(x: Tensor, size: Shape, stride: Shape, offset: int) -> Tensor:
+    """Give elements by their row-major place, wherever in its memory the tensor begins."""
+    if torch.compiler.is_compiling():  # which memory it is in is not known yet; the places fuse with what reads them
+        place = torch.full((), offset, device=x.device)
+        for n, step in zip(size, stride, strict=True):
+            place = place.unsqueeze(-1) + torch.arange(n, device=x.device) * step
+        return x.reshape(-1)[place]
+    x = x.contiguous()
+    return x.as_strided(size, stride, x.storage_offset() + offset)
 
 
 def argmax(x: Tensor, dim: int, keepdim: bool) -> Tensor:
@@ -242,5 +259,5 @@ __all__ = [
     "layer_norm", "layer_norm_backward", "lion_step", "lion_step_", "matmul", "nadam_step", "nadam_step_",
     "nll_loss_backward", "one_hot", "pad", "philox", "prod", "radam_step", "radam_step_", "random_bits",
     "random_int", "random_normal", "random_uniform", "rmsprop_step", "rmsprop_step_", "sgd_step", "sgd_step_",
-    "slice_scatter",
+    "slice_scatter", "windows",
 ]

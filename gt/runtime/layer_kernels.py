@@ -116,3 +116,14 @@ def avg_pool_backward(
 ) -> Tensor:
     x = g.new_empty(shape)  # only its shape is read
     return aten.avg_pool2d_backward(g, x, kernel, stride, padding, ceil_mode, count_include_pad, None)
+
+
+def windows(x: Tensor, rows: tuple[tuple[Shape, ...], ...], sizes: Shape, fill: float) -> Tensor:
+    """Give rows of each dim by spans (at, start, count, step, spread), ``fill`` elsewhere."""
+    for d, spans in enumerate(rows):
+        shape = (*x.shape[:d], sizes[d], *x.shape[d + 1 :])
+        out = x.new_full(shape, fill)
+        for at, start, count, _, _ in spans:
+            out.narrow(d, at, count).copy_(x.narrow(d, start, count))
+        x = out
+    return x

@@ -145,8 +145,9 @@ class TorchPiece:
             copies = [_copy(t) if i in self.mutated else t for i, t in enumerate(a)]
             got = self._compiled_outputs(copies, self._vectors(s))
         except Exception as e:
+            expected = self.eager(a, s)  # if this fails as well, it is for the values and not the code
             self.give_up(f"the compiled code failed: {type(e).__name__}: {e}")
-            return self.eager(a, s)
+            return expected
         expected = self.eager(a, s)
         worst = next((w for e, g in zip(expected, got, strict=True) if (w := disagreement(e, g, self.halves))), None)
         if worst:
@@ -164,7 +165,19 @@ class TorchPiece:
         if not self._fits(a):
             self.stats.strided_fallbacks += 1
             return self.eager(a, s)
-        return self._compiled_outputs(a, self._vectors(s))
+        held = list(a) if self.engine.device.type == "cpu" else []  # a GPU that met a bad index runs nothing more
+        try:
+            return self._compiled_outputs(a, self._vectors(s))
+        except Exception as error:
+            if held:
+                self._fail_eagerly(held, s, error)
+            raise
+
+    def _fail_eagerly(self, a: list[Tensor], s: tuple[Scalar, ...], error: Exception) -> None:
+        """Raise what the eager tier raises for these values, which names the op; compiled code knows no op and no class."""
+        self.eager([_copy(t) if i in self.mutated else t for i, t in enumerate(a)], s)
+        if "out of bounds" in str(error):  # what was overwritten before had the index
+            raise IndexError(str(error)) from error
 
     def _vectors(self, s: tuple[Scalar, ...]) -> list[Tensor]:
         floats, ints = pack(self.piece.scalars, s) if s else ((), ())

@@ -8,6 +8,8 @@ group and why. Next: ``collective`` (who calls this), ``rendezvous`` (the store'
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -60,6 +62,15 @@ class LinkStore(dist.Store):  # type: ignore[name-defined,misc]
         return False
 
 
+@dataclass(frozen=True)
+class Begun:
+    """A collective under way: what it gives once ``work`` is over. ``sent`` is read from meanwhile."""
+
+    work: Any
+    result: Callable[[], torch.Tensor]
+    sent: torch.Tensor | None = None
+
+
 class TorchGroup:
     """One process group. All members make it at the same time and call ``run`` in the same order."""
 
@@ -70,7 +81,8 @@ class TorchGroup:
         self.wake, self.aborted = threading.Event(), False
         self.device = device
         self.sending: list[tuple[Any, torch.Tensor]] = []  # with what is read from meanwhile
-        self.receiving: dict[int, tuple[Any, torch.Tensor]] = {}  # by the number of the step
+        self.begun: dict[int, Begun] = {}  # by slot
+        self.receiving: dict[int, tuple[Any, torch.Tensor]] = {}  # by slot
         store = LinkStore(name, link, timeout_s)
         timeout = timedelta(seconds=timeout_s)
         if backend == "nccl":
@@ -88,75 +100,86 @@ class TorchGroup:
         self.store = store
 
     def run(self, step: Collective, tensor: torch.Tensor | None) -> torch.Tensor | None:
-        """Give this member's result; a sender's is None. Who receives may pass what to receive into."""
+        """Give this member's result; None for a sender and for what only begins. Who receives may pass what to receive into."""
         attrs = dict(step.attrs)
         if tensor is not None and tensor.is_cuda and self.backend == "gloo" and step.kind != "wait":
             result = self.run(step, tensor.cpu())
             return None if result is None else result.to(tensor.device)
         match step.kind:
-            case "all_reduce":
-                assert tensor is not None
-                return self._all_reduce(tensor, attrs["reduce"])
-            case "all_gather":
-                assert tensor is not None
-                return torch.cat(self._gather(tensor), attrs["dim"])
-            case "reduce_scatter":
-                assert tensor is not None
-                return self._reduce_scatter(tensor, attrs["dim"], attrs["reduce"])
-            case "all_to_all":
-                assert tensor is not None
-                return torch.cat(self._exchange(tensor, attrs["dst"]), attrs["src"])
             case "send":
                 assert tensor is not None
                 self._send(tensor)
                 return None
             case "receive":
                 return self._receive(step, tensor)
+            case "wait" if step.output in self.begun:
+                result = self._end(self.begun.pop(step.output))
+                return result if self.backend == "nccl" or self.device == "cpu" else result.to(self.device)
             case "wait":
                 assert tensor is not None
                 return self._arrived(step, tensor)
-            case _:
-                raise AssertionError(f"unknown collective {step.kind}")
+        assert tensor is not None
+        begun = self._begin(step.kind, attrs, tensor, step.begins)
+        if not step.begins:
+            return self._end(begun)
+        self.begun[step.output] = begun
+        return None
 
-    def _all_reduce(self, tensor: torch.Tensor, reduce: str) -> torch.Tensor:
+    def _begin(self, kind: str, attrs: dict[str, Any], tensor: torch.Tensor, apart: bool) -> Begun:
+        """Start a collective. ``apart``: others may overwrite the tensor before it is over."""
+        match kind:
+            case "all_reduce":
+                return self._all_reduce(tensor, attrs["reduce"])
+            case "all_gather":
+                return self._gather(tensor, attrs["dim"], apart)
+            case "reduce_scatter":
+                return self._reduce_scatter(tensor, attrs["dim"], attrs["reduce"])
+            case "all_to_all":
+                work, parts, sent = self._exchange(tensor, attrs["dst"])
+                return Begun(work, lambda: torch.cat(list(parts.unbind(0)), attrs["src"]), sent)
+            case _:
+                raise AssertionError(f"unknown collective {kind}")
+
+    def _end(self, begun: Begun) -> torch.Tensor:
+        if begun.work is not None:
+            self._wait(begun.work)
+        return begun.result()
+
+    def _all_reduce(self, tensor: torch.Tensor, reduce: str) -> Begun:
         if tensor.dtype.is_complex:
-            return torch.view_as_complex(self._all_reduce(torch.view_as_real(tensor), reduce))
+            begun = self._all_reduce(torch.view_as_real(tensor), reduce)
+            return Begun(begun.work, lambda: torch.view_as_complex(begun.result()))
         wide = _WIDER.get(tensor.dtype)
         out = tensor.to(wide) if wide is not None else tensor.clone(memory_format=torch.contiguous_format)
+        work = None
         if out.numel():
             options = dist.AllreduceOptions()
             options.reduceOp = _REDUCE["max" if tensor.dtype is torch.bool and reduce == "sum" else reduce]  # type: ignore[assignment]
-            self._wait(self.group.allreduce([out], options))
-        return out.to(tensor.dtype) if wide is not None else out
+            work = self.group.allreduce([out], options)
+        dtype = tensor.dtype
+        return Begun(work, lambda: out.to(dtype) if wide is not None else out)
 
-    def _gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+    def _gather(self, tensor: torch.Tensor, dim: int, apart: bool) -> Begun:
         parts = [torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device) for _ in range(self.size)]
-        if tensor.numel():
-            self._wait(self.group.allgather([[_bytes(p) for p in parts]], [_bytes(tensor.contiguous())]))
-        return parts
+        given = tensor.clone(memory_format=torch.contiguous_format) if apart else tensor.contiguous()
+        work = self.group.allgather([[_bytes(p) for p in parts]], [_bytes(given)]) if tensor.numel() else None
+        return Begun(work, lambda: torch.cat(parts, dim), given)
 
-    def _exchange(self, tensor: torch.Tensor, dim: int) -> list[torch.Tensor]:
-        """Send part i of ``dim`` to member i; give what each member sent here, in order."""
+    def _exchange(self, tensor: torch.Tensor, dim: int) -> tuple[Any, torch.Tensor, torch.Tensor]:
+        """Send part i of ``dim`` to member i; give what each member sends here, in order, once that is over, and what is sent."""
         sent = (
             torch.stack(tensor.chunk(self.size, dim))
             if tensor.shape[dim]
             else tensor.new_empty((self.size, *tensor.shape))
         )
         got = torch.empty_like(sent)
-        if sent.numel():
-            self._wait(self.group.alltoall_base(_bytes(got), _bytes(sent), [], []))
-        return list(got.unbind(0))
+        work = self.group.alltoall_base(_bytes(got), _bytes(sent), [], []) if sent.numel() else None
+        return work, got, sent
 
-    def _reduce_scatter(self, tensor: torch.Tensor, dim: int, reduce: str) -> torch.Tensor:
+    def _reduce_scatter(self, tensor: torch.Tensor, dim: int, reduce: str) -> Begun:
         """Exchange, then reduce in group order: the same bits on every run."""
-        parts = self._exchange(tensor, dim)
-        out = parts[0]
-        for part in parts[1:]:
-            if reduce == "sum":
-                out = out | part if out.dtype is torch.bool else out + part
-            else:
-                out = torch.maximum(out, part) if reduce == "max" else torch.minimum(out, part)
-        return out
+        work, parts, sent = self._exchange(tensor, dim)
+        return Begun(work, lambda: _reduced(list(parts.unbind(0)), reduce), sent)
 
     def _send(self, tensor: torch.Tensor) -> None:
         """Start sending a copy, as the program may overwrite the tensor meanwhile. ``finish`` waits for it."""
@@ -170,12 +193,12 @@ class TorchGroup:
             place = torch.device("cuda", torch.cuda.current_device()) if self.backend == "nccl" else torch.device("cpu")
             into = torch.empty(step.type.shape, dtype=getattr(torch, step.type.dtype), device=place)
         if into.numel():
-            self.receiving[step.number] = self._broadcast(_bytes(into)), into
+            self.receiving[step.output] = self._broadcast(_bytes(into)), into
         return into
 
     def _arrived(self, step: Collective, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.numel():
-            self._wait(self.receiving.pop(step.number)[0])
+            self._wait(self.receiving.pop(step.output)[0])
         return tensor if self.backend == "nccl" or self.device == "cpu" else tensor.to(self.device)
 
     def _broadcast(self, tensor: torch.Tensor) -> Any:
@@ -193,6 +216,19 @@ class TorchGroup:
         sending, self.sending = self.sending, []
         for work, _ in sending:
             self._wait(work)
+
+    def settle(self) -> None:
+        """Have the device go on only when what has begun is over. Gloo's collectives wait for nothing of the device."""
+        if self.backend == "nccl":
+            for begun in self.begun.values():
+                if begun.work is not None:
+                    begun.work.wait()
+
+    def forget(self) -> None:
+        """Wait for nothing that is under way any more."""
+        self.begun.clear()
+        self.receiving.clear()
+        self.sending.clear()
 
     def _wait(self, work: Any) -> None:
         """Wait until the work is over or the group is aborted. NCCL's is over on its stream."""
@@ -226,6 +262,16 @@ class TorchGroup:
         if self.aborted and self.backend == "gloo":
             _abandoned.append(self.group)
         self.group = None
+
+
+def _reduced(parts: list[torch.Tensor], reduce: str) -> torch.Tensor:
+    out = parts[0]
+    for part in parts[1:]:
+        if reduce == "sum":
+            out = out | part if out.dtype is torch.bool else out + part
+        else:
+            out = torch.maximum(out, part) if reduce == "max" else torch.minimum(out, part)
+    return out
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:

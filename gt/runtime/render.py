@@ -287,7 +287,7 @@ def render_driver(layout: Layout, name: str = "program") -> Source:
         if isinstance(part, Collective):
             source = f"v{part.input}" if part.input >= 0 else "None"
             target = f"v{part.output} = " if part.output >= 0 else ""
-            why = f"  # {part.kind}#{part.number} {_type_text(part.type)} {part.nbytes} B"
+            why = f"  # {'begin ' if part.begins else ''}{part.kind}#{part.number} {_type_text(part.type)} {part.nbytes} B"
             lines.append(f"    {target}comm.run(step{i}, {source}){dead((part.input, part.output))}{why}")
             owners.append(i)
             continue

@@ -250,7 +250,7 @@ class Runner:
                 self.groups.finish()
             except Exception as e:
                 fault = self._fault(e, self.epoch)
-        self.groups.sending.clear()
+        self.groups.forget()
         return fault
 
     def _junk(self, step: Any) -> Any:

@@ -21,8 +21,9 @@ from gt.ir.mesh import Mesh, Sharding
 from gt.ir.opdef import OPS
 from gt.ir.ops.collective import transfer
 from gt.ir.program import Collective, Compute, Free, Program, unpack_attrs
-from gt.ir.tiles import tiles
+from gt.ir.tiles import tiles, within
 from gt.ir.types import DType, Scalar, TensorType
+from gt.passes.pipeline import DEFAULT, Pipeline
 from gt.passes.plan import Cluster, plan_graph
 from gt.passes.transfers import placements
 
@@ -83,7 +84,8 @@ class _Worker:
     post: Post
     at: int = 0
     outputs: dict[int, Array] = field(default_factory=dict)
-    begun: dict[tuple[int, ...], list[int]] = field(default_factory=dict)  # receives by group: their numbers, in order
+    begun: dict[tuple[int, ...], list[int]] = field(default_factory=dict)  # receives by group: their slots, in order
+    arrived: dict[int, Array] = field(default_factory=dict)  # by slot, results of collectives that have begun
 
     @property
     def waiting(self) -> Collective | None:
@@ -117,13 +119,16 @@ class _Worker:
             post.append((step, self.slots[step.input].copy()))
             return True
         if step.kind == "receive":
-            begun.append(step.number)
+            begun.append(step.output)
             return True
         if step.kind != "wait":
             return False
-        if step.number not in begun:
+        if step.output in self.arrived:
+            self.slots[step.output] = self.arrived.pop(step.output)
+            return True
+        if step.output not in begun:
             raise CollectiveMismatch(f"worker {self.program.worker} waits for {_text(step)}, number {step.number}, which it never began")
-        at = begun.index(step.number)
+        at = len(begun) - 1 - begun[::-1].index(step.output)
         if at >= len(post):
             return False
         sent, array = post[at]
@@ -227,7 +232,7 @@ def _run(workers: dict[int, _Worker], step: Collective) -> None:
         assert own is not None
         if result.shape != own.type.shape:
             raise CollectiveMismatch(f"collective {step.number}: {_text(step)} gave {result.shape}")
-        workers[w].slots[own.output] = result
+        (workers[w].arrived if own.begins else workers[w].slots)[own.output] = result
         workers[w].at += 1
         workers[w].advance()
 
@@ -278,11 +283,17 @@ def _exchange_node(node: Node, parts: Mapping[int, Array]) -> dict[int, Array]:
 
 
 def _transferred(node: Node, parts: Mapping[int, Array]) -> dict[int, Array]:
-    have, want, whole = placements(node)
+    have, want, whole, rows = placements(node)
     out = {w: junk(node.output.type.shape, node.output.type.dtype) for w in want.mesh.workers}
-    for tile in tiles(have, want, whole):
-        box, at = (tile.within(placed.bounds(whole, w)) for placed, w in ((have, tile.source), (want, tile.target)))
-        out[tile.target][tuple(slice(*b) for b in at)] = parts[tile.source][tuple(slice(*b) for b in box)]
+    if rows is not None:
+        for w, part in out.items():
+            part[tuple(slice(0, b - a) for a, b in want.bounds(rows.shape, w))] = rows.fill
+    for tile in tiles(have, want, whole, rows):
+        box, at = within(tile.box, have.bounds(whole, tile.source)), tile.at
+        at = within(at, want.bounds(rows.shape if rows else whole, tile.target))
+        taken = parts[tile.source][tuple(slice(*b, abs(n)) for b, n in zip(box, tile.steps, strict=True))]
+        taken = taken[tuple(slice(None, None, -1 if n < 0 else 1) for n in tile.steps)]
+        out[tile.target][tuple(slice(*b, n) for b, n in zip(at, tile.spreads, strict=True))] = taken
     return out
 
 
@@ -329,14 +340,14 @@ def whole_of(parts: Mapping[int, Array], placed: Sharding, type_: TensorType) ->
 
 
 def simulate_graph(
-    graph: Graph, inputs: Sequence[Array], scalars: Sequence[Scalar] = (), num_workers: int = 1
+    graph: Graph, inputs: Sequence[Array], scalars: Sequence[Scalar] = (), num_workers: int = 1, pipeline: Pipeline = DEFAULT
 ) -> list[Array]:
     """Plan a captured graph for workers 0..num_workers-1, run it, and give the global outputs.
 
     Inputs without a placement are whole on all workers. Errors: as ``simulate``, and ReplicaMismatch.
     """
     cluster = Cluster(tuple(range(num_workers)))
-    plan = plan_graph(graph, cluster)
+    plan = plan_graph(graph, cluster, pipeline)
     given: dict[int, list[Array | None]] = {w: [] for w in cluster.workers}
     for value, array in zip(graph.inputs, inputs, strict=True):
         placed = value.type.sharding or Sharding.replicated(cluster.mesh, value.type.ndim)

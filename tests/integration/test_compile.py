@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent import futures
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,10 @@ import torch
 
 from gt.ir.types import float32, int64
 from gt.runtime.cuda_graph import Graphs
+from gt.runtime.engine import ExecutionError
+from gt.runtime.errors import fault_of
 from gt.runtime.executor import TorchEngine, TorchLoaded
+from tests.integration.programs import wait_for
 from tests.unit.runtime.program_builder import ProgramBuilder
 
 pytestmark = pytest.mark.timeout(600)
@@ -42,7 +46,7 @@ NEWS = slice(2, 5)  # the outputs that overwrite inputs; behind them, what is dr
 
 
 def step_program(compile: bool = False) -> Any:
-    """Adam on a linear layer with dropout: scalars of both kinds, random values, updates in place, an output kept."""
+    """Adam on a linear layer with dropout: scalars of both kinds, random values, a diagonal, updates in place."""
     b = ProgramBuilder()
     x, w, m, v = b.input(16, 8), b.input(4, 8), b.input(4, 8), b.input(4, 8)
     lr, step, seed, stream = b.scalar(), b.scalar(), b.scalar(int64), b.scalar(int64)
@@ -53,7 +57,9 @@ def step_program(compile: bool = False) -> Any:
     attrs = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0, "amsgrad": False, "maximize": False}
     pairs = ((0, 0), (1, 2), (2, 3))
     news = b.apply("adam_step", w, g, m, v, lr, step, num=1, inplace=pairs, **attrs)
-    draws = [dropped, b("random_normal", seed, stream, shape=(64, 33), dtype=float32)]
+    part = b("slice", dropped, starts=(3, 0), stops=(11, 8), steps=(1, 1))
+    diagonal = b("as_strided", part, size=(8,), stride=(9,), offset=0)
+    draws = [dropped, diagonal, b("random_normal", seed, stream, shape=(64, 33), dtype=float32)]
     return b.program(loss, b("relu", h), *news, *draws, compile=compile)
 
 
@@ -67,7 +73,8 @@ def run_until(loaded: TorchLoaded, done: Callable[[], bool], limit_s: float = 24
     while not done():
         assert time.monotonic() < until, loaded.stats
         loaded.run(values(), [0.1, 1.0, 3, 4])
-        time.sleep(0.01)
+        compiling = [p.future for p in loaded.pieces if p.future is not None]
+        futures.wait(compiling, timeout=max(until - time.monotonic(), 0))
 
 
 def check_against_eager(loaded: TorchLoaded) -> None:
@@ -172,7 +179,7 @@ def test_compile_true_compiles_before_the_second_run(folder: Path) -> None:
 
 def test_wrong_compiled_code_is_never_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = TorchEngine(compile_after=0, cache_dir=folder)
-    wrong = [torch.zeros(()), torch.zeros(16, 4), torch.zeros(16, 8), torch.zeros(64, 33)]
+    wrong = [torch.zeros(()), torch.zeros(16, 4), torch.zeros(16, 8), torch.zeros(8), torch.zeros(64, 33)]
     monkeypatch.setattr("gt.runtime.compiler._load", lambda path, folder: lambda args: wrong)
     try:
         loaded = engine.load(step_program(compile=True))
@@ -192,6 +199,38 @@ def test_what_cannot_be_compiled_stays_eager_and_says_why(folder: Path, monkeypa
         (out,) = loaded.run([torch.zeros(5)], [])
         assert out.tolist() == [1.0] * 5 and loaded.tier == "eager"
         assert "no compiler here" in loaded.stats.notes[0]
+    finally:
+        engine.close()
+
+
+def test_a_bad_index_is_the_same_error_compiled_and_eager(folder: Path) -> None:
+    """Compiled code knows neither the op nor torch's class, and of itself takes negative indices where eager torch does not."""
+
+    def program(compile: bool) -> Any:
+        b = ProgramBuilder()
+        w, rows, classes, places = b.input(5, 8), *(b.input(4, dtype=int64) for _ in range(3))
+        picked, checked = b("index_select", w, rows, dim=0), b("in_range", classes, size=5, ignore=-100)
+        return b.program(b("exp", b("index", picked, places, dims=(0,))), checked, b("neg", w), compile=compile)
+
+    def outcome(loaded: TorchLoaded, *indices: list[int]) -> tuple[str, str] | list[Any]:
+        try:
+            return [t.tolist() for t in loaded.run([torch.arange(40.0).view(5, 8) / 9, *map(torch.tensor, indices)], [])]
+        except ExecutionError as error:
+            return fault_of(error).kind, str(error)
+
+    engine, good = TorchEngine(compile_after=0, cache_dir=folder), [0, 3, 1, 2]
+    try:
+        loaded, eager = engine.load(program(True)), TorchEngine(compile_after=0).load(program(False))
+        bad = ([77, 0, 0, 0], good, good), (good, [0, 0, -1, 0], good), ([-1, 0, 0, 0], good, good), (good, good, [4, 0, 0, 0])
+        first = outcome(loaded, *bad[0])
+        assert loaded.tier == "eager" and not loaded.stats.notes  # values were at fault, so the code is tried again
+        assert outcome(loaded, good, good, good) == outcome(eager, good, good, good) and loaded.tier == "compiled"
+        assert first == outcome(loaded, *bad[0])
+        for given in (*bad, (good, good, [-5, 0, 0, 0])):
+            got, want = outcome(loaded, *given), outcome(eager, *given)
+            assert got == want and want[0] == "index" and "model.py:" in want[1], given
+        fine = (good, [-100, 4, 0, 1], [-1, -4, 0, 3])
+        torch.testing.assert_close(outcome(loaded, *fine), outcome(eager, *fine))
     finally:
         engine.close()
 
@@ -229,7 +268,5 @@ def test_the_compiling_process_ends_with_its_parent(folder: Path, end: str, size
     parent.wait(timeout=60)
     parent.stdin.close()
     parent.stdout.close()
-    until = time.monotonic() + 30
-    while psutil.pid_exists(child) and psutil.Process(child).status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() < until, f"the compiling process {child} outlives its parent"
-        time.sleep(0.05)
+    gone = lambda: not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE  # noqa: E731
+    assert wait_for(gone, 30), f"the compiling process {child} outlives its parent"

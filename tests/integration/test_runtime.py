@@ -20,6 +20,7 @@ from gt.runtime.launch import LocalCluster, start_local
 from gt.runtime.remote import RemoteSession
 from gt.runtime.transport import make_socket
 from tests.integration.cluster import Desk, cols, rows
+from tests.integration.programs import wait_for
 
 pytestmark = pytest.mark.timeout(120)
 SUM_ROWS = (("dims", (0,)), ("keepdim", False), ("dtype", float32))
@@ -159,15 +160,6 @@ def test_malformed_messages_stop_nobody(pair):
 
 def worker_memory(cluster: LocalCluster) -> int:
     return sum(psutil.Process(p.pid).memory_info().rss for p in cluster.workers)
-
-
-def wait_for(condition, timeout: float = 10.0) -> bool:
-    deadline = time.monotonic() + timeout
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.05)
-    return bool(condition())
 
 
 def test_an_exited_client_gives_its_memory_back(pair):

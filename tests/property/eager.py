@@ -73,3 +73,16 @@ def gradients(
         seeds = {o: Array(w, o.type) for o, w in zip(outputs, weights, strict=True) if w is not None}
         found = backpropagate([_Step(op, tuple(attrs.items()), inputs, outputs)], seeds, inputs, lambda v: v)
     return [found[x].data if x in found else None for x in inputs]
+
+
+class Recorded(Eager):
+    """Keeps what it ran, for ``backpropagate``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[_Step] = []
+
+    def emit(self, op: OpDef, inputs: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:
+        outputs = super().emit(op, inputs, attrs)
+        self.steps.append(_Step(op, attrs, inputs, outputs))
+        return outputs

@@ -196,6 +196,13 @@ def _logcumsumexp(rng: Rng) -> Iterator[Sample]:
             yield Sample((values(rng, s, dtype),), (dtype,), {"dim": dim})
 
 
+@samples("logcumsumexp_backward")
+def _logcumsumexp_backward(rng: Rng) -> Iterator[Sample]:
+    for s, dim in (((0,), 0), ((5,), 0), ((2, 3), 1), ((3, 2), 0)):
+        x = values(rng, s, float64)
+        yield Sample((values(rng, s, float64), x, np.logaddexp.accumulate(x, axis=dim)), (float64,) * 3, {"dim": dim})
+
+
 @samples("mode")
 def _mode(rng: Rng) -> Iterator[Sample]:
     for dtype in (float64, int64):

@@ -194,6 +194,9 @@ for _names, _make in (
 _HOLOMORPHIC = "exp log sqrt reciprocal sin cos tan sinh cosh tanh expm1 log1p log2 log10 asin acos atan asinh acosh atanh"
 for _name in _HOLOMORPHIC.split():
     SAMPLES[_name] = (lambda real, whole: lambda rng: (s for make in (real, whole) for s in make(rng)))(SAMPLES[_name], unary("c", 0.2, 0.9))
+for _name, _low in (("abs", -2.0), ("square", -2.0), ("pow", 0.3), ("div", 0.5), ("sigmoid", 0.2), ("rsqrt", 0.3)):
+    _more = binary("c", _low, 2.0) if _name in ("pow", "div") else unary("c", _low, 2.0)
+    SAMPLES[_name] = (lambda real, whole: lambda rng: (s for make in (real, whole) for s in make(rng)))(SAMPLES[_name], _more)
 SAMPLES["nextafter"] = lambda rng: (s for s in binary("f")(rng) if s.dtypes[0] in (float32, float64))
 SAMPLES["complex"] = lambda rng: (s for s in binary("f")(rng) if s.dtypes[0] in (float32, float64))
 for _name, _attrs in (
@@ -372,6 +375,12 @@ SAMPLES["slice"] = attr_cases("buifc", SLICES)
 SAMPLES["flip"] = attr_cases("buifc", (((3,), {"dims": (0,)}), ((0, 2), {"dims": (0,)}), ((2, 3, 4), {"dims": (0, 2)})))
 SAMPLES["roll"] = attr_cases("buifc", (((3,), {"shifts": (1,), "dims": (0,)}), ((0, 2), {"shifts": (1,), "dims": (0,)}),
                                        ((2, 3, 4), {"shifts": (-1, 5), "dims": (0, 2)})))  # fmt: skip
+SAMPLES["windows"] = attr_cases("uif", (
+    ((5,), {"rows": (((1, 0, 3, 1, 1), (4, 2, 3, 1, 1)),), "sizes": (8,), "fill": 0}),
+    ((2, 4), {"rows": (((0, 0, 2, 1, 1),), ((0, 1, 2, 1, 1), (2, 1, 3, 1, 1))), "sizes": (2, 6), "fill": 1}),
+    ((3, 2, 4), {"rows": ((), ((0, 0, 2, 1, 1),), ((0, 2, 2, 1, 1),)), "sizes": (2, 2, 2), "fill": 0}),
+    ((6, 3), {"rows": (((0, 0, 4, 1, 1), (4, 2, 4, 1, 1)), ((0, 0, 3, 1, 1),)), "sizes": (8, 3), "fill": 0}),
+))  # fmt: skip
 SAMPLES["pad"] = attr_cases(
     "uif",
     tuple(
@@ -685,7 +694,7 @@ def _one_hot(rng: Rng) -> Iterator[Sample]:
 @samples("cumprod_backward")
 def _cumprod_backward(rng: Rng) -> Iterator[Sample]:
     for s, dim in (((), 0), ((4,), 0), ((2, 3), 1), ((3, 0), 0)):
-        yield Sample((values(rng, s, float64), values(rng, s, float64)), (float64,) * 2, {"dim": dim}, gradient=False)
+        yield Sample((values(rng, s, float64), values(rng, s, float64)), (float64,) * 2, {"dim": dim})
 
 
 # -- layers
@@ -798,7 +807,7 @@ def _convolution(rng: Rng, name: str) -> Iterator[Sample]:
                 yield Sample((values(rng, y, dtype), values(rng, x, dtype)), (dtype,) * 2, {"shape": w} | attrs)
 
 
-@samples("max_pool", "avg_pool", "avg_pool_backward")
+@samples("max_pool", "max_pool_backward", "avg_pool", "avg_pool_backward")
 def _pool(rng: Rng, name: str) -> Iterator[Sample]:
     for dtype in (float64, float32, bfloat16):
         for s in ((2, 3, 6, 5), (1, 4, 4, 7)):
@@ -812,6 +821,12 @@ def _pool(rng: Rng, name: str) -> Iterator[Sample]:
                     yield Sample(
                         (values(rng, s, dtype),), (dtype,), attrs | {"dilation": (1, 1), "ceil_mode": ceil_mode}
                     )
+                    continue
+                if name == "max_pool_backward":
+                    attrs |= {"dilation": (1, 1), "ceil_mode": ceil_mode}
+                    (y, places) = OPS["max_pool"].infer_types((TensorType(s, dtype),), tuple(attrs.items()))
+                    _, at = OPS["max_pool"].numpy(values(rng, s, float64), **attrs)
+                    yield Sample((values(rng, y.shape, dtype), at), (dtype, places.dtype), {"shape": s} | attrs)
                     continue
                 attrs |= {"ceil_mode": ceil_mode, "count_include_pad": padding == (1, 1)}
                 if name == "avg_pool":
@@ -895,4 +910,6 @@ UNSAMPLED = frozenset(name for name, o in OPS.items() if o.numpy is None)
 COVERED_ELSEWHERE = frozenset({"reshard", "shard_slice", "partial_from_whole", "mask_pad", "pad_end", "unpad"})
 # their vectors are defined up to sign: tests/unit/test_linalg.py and tests/peer
 COVERED_ELSEWHERE |= {"svd", "eigh", "eig", "eigvals"}
+# no derivative by their first operand, here as in torch; the functions of the API say so
+SECOND_ONLY = frozenset({"igamma", "igammac", "zeta"})
 COVERED_ELSEWHERE |= {"boundary"}  # a user function on the tape: tests/unit/test_autograd.py

@@ -184,10 +184,44 @@ class Maker:
     def move(self) -> None:
         if (x := self.pick(ndim=1)) is not None:
             d = self.dim(x)
-            if self.rng.choice((True, False)):
+            kind = self.rng.choice(("flip", "roll", "cumsum", "cumsum"))
+            if kind == "flip":
                 self.keep(OPS["flip"](x, dims=(d,)), self.bound[x])
+            elif kind == "roll":
+                self.keep(OPS["roll"](x, shifts=(self.rng.randint(-3, 3),), dims=(d,)), self.bound[x])
             else:
                 self.keep(OPS["cumsum"](x, dim=d), self.bound[x] * x.type.shape[d])
+
+    def windows(self) -> None:
+        """A convolution with a made weight, its input's gradient, or the largest of windows."""
+        x = self.pick(ndim=3)
+        if x is None:
+            flat = self.pick(ndim=1)
+            if flat is None or flat.type.numel > 100:
+                return
+            x = OPS["reshape"](flat, shape=(*(1,) * max(0, 4 - flat.type.ndim), *flat.type.shape))
+            self.bound[x] = self.bound[flat]
+        if x.type.ndim == 4 and self.rng.random() < 0.3 and min(x.type.shape[2:]) > 1:
+            attrs = {"kernel": (2, 2), "stride": (self.rng.randint(1, 2), 1), "padding": (self.rng.randint(0, 1), 0)}
+            self.keep(OPS["max_pool"](x, **attrs, dilation=(1, 1), ceil_mode=self.rng.random() < 0.3)[0], self.bound[x])
+            return
+        spatial = x.type.ndim - 2
+        pick = lambda *options: tuple(self.rng.choice(options) for _ in range(spatial))  # noqa: E731
+        kernel = tuple(self.rng.randint(1, min(3, n)) for n in x.type.shape[2:])
+        weight = OPS["iota"](shape=(2, x.type.shape[1], *kernel), dim=self.rng.randint(0, spatial + 1), dtype=float64)
+        attrs = {
+            "stride": pick(1, 1, 2), "padding": tuple(self.rng.randint(0, (k - 1) // 2) for k in kernel), "dilation": (1,) * spatial,
+            "transposed": False, "output_padding": (0,) * spatial, "groups": 1,
+        }  # fmt: skip
+        taps = 9 * 3**spatial  # the largest weight, so often
+        bound = self.bound[x] * x.type.shape[1] * taps
+        y = OPS["convolution"](x, weight, **attrs)
+        self.keep(y, bound)
+        if self.rng.random() < 0.4:
+            self.keep(OPS["convolution_input_grad"](y, weight, shape=x.type.shape, **attrs), bound * 2 * taps)
+        if self.rng.random() < 0.3:
+            numel = y.type.numel
+            self.keep(OPS["convolution_weight_grad"](y, x, shape=weight.type.shape, **attrs), bound * self.bound[x] * numel)
 
     def triangle(self) -> None:
         if (x := self.pick(ndim=2)) is not None:
@@ -290,7 +324,7 @@ class Maker:
 
 STEPS = [
     "unary", "binary", "binary", "binary", "matmul", "matmul", "matmul", "reduce", "reduce", "reshape", "permute",
-    "expand", "slice", "pad", "cat", "move", "triangle", "create", "lookup", "scatter", "sort", "logic",
+    "expand", "slice", "pad", "cat", "move", "windows", "windows", "triangle", "create", "lookup", "scatter", "sort", "logic",
     "accumulate", "accumulate", "accumulate", "extremes", "classes",
 ]  # fmt: skip
 
@@ -301,7 +335,7 @@ def clamped(x: Any, low: float, high: float) -> Any:
 
 
 def broadcasts(a: Shape, b: Shape) -> bool:
-    return all(x == y or 1 in (x, y) for x, y in zip(a[::-1], b[::-1], strict=False)) and max(len(a), len(b)) <= 3
+    return all(x == y or 1 in (x, y) for x, y in zip(a[::-1], b[::-1], strict=False)) and max(len(a), len(b)) <= 4
 
 
 def factorings(n: int) -> list[Shape]:

@@ -71,7 +71,7 @@ def can_cut(rule: Rule, factor: str, k: int) -> bool:
         for d in dims:
             if factor in d and (d[0] != factor or (len(d) > 1 and rule.size[factor] % k)):
                 return False
-    return rule.kind[factor] != "whole" and rule.size[factor] > 0
+    return rule.kind[factor] not in ("whole", "near") and rule.size[factor] > 0
 
 
 def check_factor(op: OpDef, sample: Sample, rule: Rule, factor: str, k: int) -> None:

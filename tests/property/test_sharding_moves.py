@@ -19,7 +19,7 @@ from gt.passes.insert_collectives import InsertCollectives
 from gt.passes.localize import Localize
 from gt.runtime.simulator import parts_of, simulate_local, whole_of
 
-EVERYONE = Mesh("all", (("w", 6),), (0, 1, 2, 3, 4, 5))
+EVERYONE = Mesh("all", (("w", 8),), tuple(range(8)))
 MESHES = (
     EVERYONE,
     Mesh.line((0, 1, 2)),
@@ -27,6 +27,7 @@ MESHES = (
     Mesh.line((5, 4)),
     Mesh("grid", (("a", 2), ("b", 3)), (0, 1, 2, 3, 4, 5)),
     Mesh("square", (("c", 2), ("d", 2)), (4, 1, 0, 2)),
+    Mesh("cube", (("e", 2), ("f", 2), ("g", 2)), (7, 6, 5, 4, 3, 2, 1, 0)),
 )
 
 

@@ -16,12 +16,13 @@ from gt.ir.mesh import Mesh, Sharding
 from gt.ir.ops import OPS
 from gt.ir.ops.collective import transfer
 from gt.ir.program import Collective, Free
-from gt.ir.tiles import members, tiles
+from gt.ir.tiles import Rows, Span, members, tiles
 from gt.ir.types import Shape, TensorType, float64
 from gt.ir.verify import verify
 from gt.passes.context import Context
+from gt.passes.localize import Localize
 from gt.passes.pipeline import Pipeline
-from gt.runtime.simulator import parts_of, simulate, whole_of
+from gt.runtime.simulator import parts_of, simulate, simulate_local, whole_of
 from tests.property.test_sharding_moves import EVERYONE, MESHES, any_placement
 
 REST = Pipeline.parse("localize,bucket_collectives,fuse_hot_path,plan_memory,lower_programs")
@@ -127,3 +128,56 @@ def test_both_ends_begin_in_one_order_and_only_reading_waits() -> None:
     assert [[c.number for c in p.collectives] for p in context.programs.values()] == [[0, 1], [0, 1, 1, 0]]
     results = simulate(context.programs, {w: [np.array([1.0, 2.0]) if w == 0 else None] for w in (0, 1)})
     np.testing.assert_allclose(results[1][0], -np.exp([1.0, 2.0]) - [1.0, 2.0])
+
+
+def any_spans(rng: Random, size: int) -> tuple[tuple[Span, ...], int]:
+    """A few spans of a dim, apart, some backwards, some spread; and how many rows the result has."""
+    if rng.random() < 0.3:
+        return (Span(0, 0, size),), size
+    spans, at = [], rng.randint(0, 3)
+    for _ in range(rng.randint(0, 3)):
+        count, step, spread = rng.randint(1, size), rng.choice((1, 1, 2, 3)), rng.choice((1, 1, 1, 2, 3))
+        count = min(count, (size - 1) // step + 1)
+        start = rng.randint(0, size - 1 - (count - 1) * step)
+        turned = rng.random() < 0.3
+        spans.append(Span(at, start + (count - 1) * step if turned else start, count, -step if turned else step, spread))
+        at += (count - 1) * spread + 1 + rng.randint(0, 2)
+    return tuple(spans), max(1, at + rng.randint(0, 2))
+
+
+def rows_by_numpy(x: np.ndarray, rows: Rows) -> np.ndarray:
+    out = np.full(rows.shape, rows.fill, x.dtype)
+    at = [[s.at + i * s.spread for s in spans for i in range(s.count)] for spans in rows.spans]
+    taken = [[s.start + i * s.step for s in spans for i in range(s.count)] for spans in rows.spans]
+    out[np.ix_(*at)] = x[np.ix_(*taken)]
+    return out
+
+
+@settings(max_examples=500)
+@given(st.integers(0, 2**32))
+def test_rows_of_a_value_by_programs_and_node_by_node(seed: int) -> None:
+    rng = Random(seed)
+    shape = tuple(rng.choice((1, 2, 3, 5, 6, 7, 12)) for _ in range(rng.randint(1, 3)))
+    spans, sizes = zip(*(any_spans(rng, n) for n in shape), strict=True)
+    rows = Rows(spans, sizes, rng.choice((0.0, 7.0)))
+    have = any_placement(rng, rng.choice(MESHES), shape, partial=False)
+    want = any_placement(rng, have.mesh if rng.random() < 0.7 else rng.choice(MESHES), rows.shape, partial=False)
+    x, y = Value(TensorType(shape, float64, have), "x"), Value(TensorType(rows.shape, float64, want), "y")
+    attrs = (("group", members(have, want, shape, rows)), ("rows", rows.attr), ("sizes", rows.shape), ("fill", rows.fill))
+    graph = Graph("g", (x,), (), (Node(transfer, (x,), (y,), attrs),), (y,), Stage.EXPLICIT)
+    verify(graph)
+    array = np.random.default_rng(seed).integers(-99, 99, shape).astype(float)
+    expected = rows_by_numpy(array, rows)
+    context = Context(EVERYONE)
+    local = Localize().run(graph, context)
+    verify(local)
+    (got,) = simulate_local(local, [parts_of(array, have, float64)])
+    np.testing.assert_array_equal(whole_of(got, want, y.type), expected)
+    context = Context(EVERYONE)
+    REST.run(graph, context)
+    assert context.programs is not None
+    parts = parts_of(array, have, float64)
+    results = simulate(context.programs, {w: [parts.get(w)] for w in EVERYONE.workers})
+    np.testing.assert_array_equal(whole_of({w: results[w][0] for w in want.mesh.workers}, want, y.type), expected)
+    sent = sum(c.nbytes for p in context.programs.values() for c in p.collectives)
+    assert sent == 8 * sum(t.numel for t in tiles(have, want, shape, rows) if t.source != t.target)

@@ -193,3 +193,41 @@ def test_a_grad_scaler_steps_skips_and_scales_as_torchs():
     np.testing.assert_allclose(found[0][0], found[1][0])
     np.testing.assert_allclose(found[0][1], found[1][1], rtol=1e-6)
     assert found[0][2:] == found[1][2:]
+
+
+@pytest.mark.parametrize(
+    ("make", "count"),
+    [
+        (lambda nn: nn.LSTM(8, 3), 1), (lambda nn: nn.LSTM(8, 3, 2, bidirectional=True), 4), (lambda nn: nn.LSTM(8, 3, proj_size=2), 1),
+        (lambda nn: nn.GRU(8, 3), 1), (lambda nn: nn.RNN(8, 3), 1), (lambda nn: nn.LSTMCell(8, 3), 0), (lambda nn: nn.GRUCell(8, 3), 0),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize("halved", [False, True])
+def test_recurrent_layers_have_torchs_dtypes(make, count, given, halved):
+    found = []
+    weights = None
+    for m in (torch, gt):
+        layer = make(m.nn)
+        if weights is None:
+            weights = {name: p.detach().numpy() for name, p in layer.state_dict().items()}
+        layer.load_state_dict({name: m.tensor(w) for name, w in weights.items()})
+        x = m.tensor(A)[:, None] if count else m.tensor(A)
+        if halved and count:
+            x = x.bfloat16()  # from a layer before
+        out = 2 if "hr" in " ".join(weights) else 3
+        starts = [m.zeros(*((count, 1) if count else (4,)), n) for n in (out, 3)]
+        hx = (tuple(starts) if "LSTM" in type(layer).__name__ else starts[0],) if given else ()
+        with m.autocast("cpu", dtype=m.bfloat16), m.no_grad():
+            y = layer(x, *hx)
+        found.append([t for part in (y if isinstance(y, tuple) else (y,)) for t in (part if isinstance(part, tuple) else (part,))])
+    for want, have in zip(*found, strict=True):
+        assert have.dtype.name == str(want.dtype).removeprefix("torch.")
+        np.testing.assert_allclose(have.float().numpy(), want.float().numpy(), rtol=3e-2, atol=3e-2)
+
+
+def test_on_cuda_all_recurrent_layers_are_low():
+    for layer, x in ((gt.nn.LSTM(8, 3), A[:, None]), (gt.nn.GRU(8, 3), A[:, None]), (gt.nn.GRUCell(8, 3), A)):
+        with gt.autocast("cuda", dtype=gt.bfloat16):
+            y = layer(gt.tensor(x))
+        assert (y[0] if isinstance(y, tuple) else y).dtype is gt.bfloat16

@@ -126,6 +126,15 @@ def test_dims_of_size_one() -> None:
         xp.squeeze(x, 3)
 
 
+def test_any_and_all_are_bool_of_every_dtype() -> None:
+    """torch's give uint8 for uint8."""
+    for dtype in (xp.bool, xp.uint8, xp.int64, xp.float32, xp.complex64):
+        x = xp.asarray([[0, 2], [0, 0]], dtype=dtype)
+        for axis in (None, 0, (), (0, 1)):
+            for name in ("any", "all"):
+                same(getattr(xp, name)(x, axis=axis), np.asarray(getattr(np, name)(np.array([[0, 2], [0, 0]]), axis=axis)))
+
+
 def test_negative_indices_pick_from_the_end() -> None:
     x, i = xp.asarray(REALS), xp.asarray([0, -1])
     same(xp.take(x, i, axis=1), REALS[:, [0, -1]])

@@ -310,3 +310,19 @@ def test_a_count_has_a_gradient_of_zeros():
     (g,) = gt.autograd.grad(gt.nn.functional.relu(x).sum(), x, create_graph=True)
     (g * 2).sum().backward()
     assert g.tolist() == [0.0, 1.0, 1.0] and x.grad.tolist() == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (lambda m, x: m.autograd.grad(x.sum(), []), RuntimeError, "`inputs` argument to `grad\\(\\)` cannot be empty"),
+        (lambda m, x: m.autograd.grad([], [x]), RuntimeError, "at index 0 appears to not have been used"),
+        (lambda m, x: m.autograd.grad(x.sum(), x, []), RuntimeError, "got 1 tensors and 0 gradients"),
+        (lambda m, x: m.autograd.grad(x.sum(), x, allow_unused=False, materialize_grads=True), ValueError, "Expected allow_unused to be True"),
+        (lambda m, x: m.autograd.grad(x.sum(), m.ones(2)), RuntimeError, "One of the differentiated Tensors does not require grad"),
+    ],
+)  # fmt: skip
+def test_grad_refuses_what_torchs_does(call, error, text):
+    for m in (torch, gt):
+        with pytest.raises(error, match=text):
+            call(m, m.ones(2, requires_grad=True))

@@ -95,3 +95,29 @@ def test_wrapping_and_truncation_as_torch() -> None:
     assert (gt.tensor([1], dtype=gt.uint8) + 300).tolist() == [45]
     assert gt.tensor([1.9, -1.9]).to(gt.int64).tolist() == [1, -1]
     assert gt.tensor([0.0, 0.5, -2.0]).bool().tolist() == [False, True, True]
+
+
+WITH_A_COMPLEX_NUMBER = (
+    lambda m, x, z: x**z, lambda m, x, z: m.pow(x, z), lambda m, x, z: x.float_power(z), lambda m, x, z: m.full_like(x, z),
+    lambda m, x, z: x.new_full((2,), z), lambda m, x, z: x.clone().fill_(z), lambda m, x, z: x.masked_fill(x == x[0], z),
+    lambda m, x, z: m.scatter(x, 0, m.tensor([0]), z), lambda m, x, z: m.index_fill(x, 0, m.tensor([0]), z),
+    lambda m, x, z: m.tensor([z, 2], dtype=x.dtype), lambda m, x, z: m.tensor(z, dtype=x.dtype),
+    lambda m, x, z: m.addcmul(x, x, x, value=z), lambda m, x, z: x.clone().addcmul_(x, x, value=z), lambda m, x, z: m.addcdiv(x, x, x + 1.0, value=z),
+    lambda m, x, z: m.addmv(x, m.eye(2, dtype=x.dtype), x, beta=z, alpha=z), lambda m, x, z: m.add(x, x, alpha=z),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "complex64"])
+@pytest.mark.parametrize("z", [0j, 2 + 0j, 0.5 + 0j, 1 - 1j])
+def test_a_complex_number_becomes_real_or_is_refused_as_by_torch(dtype: str, z: complex) -> None:
+    """An imaginary part of 0 may be left out where a number takes a tensor's dtype; another may not."""
+    for i, call in enumerate(WITH_A_COMPLEX_NUMBER):
+        try:
+            want = call(torch, torch.tensor([1, 2], dtype=getattr(torch, dtype)), z)
+        except (RuntimeError, TypeError) as error:
+            with pytest.raises(type(error), match=str(error)[:30].replace("(", r"\(").replace(")", r"\)")):
+                call(gt, gt.tensor([1, 2], dtype=getattr(gt, dtype)), z)
+            continue
+        got = call(gt, gt.tensor([1, 2], dtype=getattr(gt, dtype)), z)
+        assert str(got.dtype)[3:] == str(want.dtype)[6:], i
+        torch.testing.assert_close(torch.tensor(got.numpy()), want, msg=lambda text, i=i: f"case {i}: {text}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,8 @@ import pytest
 import torch
 
 import gt
+from gt import session as sessions
+from gt.runtime.simulated import SimulatedSession
 
 KEYS: tuple[Any, ...] = (
     0, -1, slice(1, None), slice(None, None, 2), (..., 0), (None, 1), (slice(None), None, 2), (0, slice(1, 3)), ..., (),
@@ -62,6 +65,29 @@ def test_masks() -> None:
 def test_index_tensors_may_be_negative() -> None:
     v = gt.tensor(data())
     assert v[gt.tensor([-1, 0])].tolist() == data()[[-1, 0]].tolist()
+    assert gt.zeros(5).index_fill(0, gt.tensor([-1]), 1.0).tolist() == [0, 0, 0, 0, 1]
+
+
+@pytest.mark.parametrize("simulated", [False, True])
+def test_an_index_tensor_beyond_the_start_is_refused(simulated: bool) -> None:
+    """Counted from the end once, it would be another valid index."""
+    gt.disconnect()
+    with sessions.pinned(SimulatedSession(2)) if simulated else nullcontext():
+        low = gt.tensor([-7])
+        for call in (
+            lambda x: x[low], lambda x: x.index_put((low,), gt.ones(1)), lambda x: x.index_fill(0, low, 1.0), lambda x: x[:, None][low, 0],
+            lambda x: x.reshape(1, 5)[0, low[0]],
+        ):  # fmt: skip
+            with pytest.raises(IndexError, match="index -7 is out of bounds for (dimension|axis) . with size 5"):
+                call(gt.zeros(5)).tolist()
+    gt.disconnect()
+
+
+def test_rows_are_not_counted_from_the_end() -> None:
+    for call in (gt.Tensor.index_select, lambda x, d, i: x.index_add(d, i, gt.ones(1)), lambda x, d, i: x.index_copy(d, i, gt.ones(1))):
+        for index in (-1, 5):
+            with pytest.raises(IndexError, match="index out of range in self"):
+                call(gt.zeros(5), 0, gt.tensor([index])).tolist()
 
 
 @pytest.mark.parametrize(
@@ -87,6 +113,21 @@ def test_writes_through_strided_views() -> None:
         t.diagonal(1)[0] = 5
         t.unfold(0, 2, 2)[0, :, 1].add_(1)
     assert u.tolist() == v.tolist()
+
+
+@pytest.mark.parametrize("part", ["x[1]", "x[1:]", "x[1].t()", "x[1][1:]", "(x * 2)[1]", "x[:, 1]", "x.reshape(-1)[7:16].reshape(3, 3)"])
+def test_strided_views_of_a_part_begin_where_it_begins(part: str) -> None:
+    got = []
+    for m in (torch, gt):
+        x = m.arange(18.0).reshape(2, 3, 3).requires_grad_()
+        y = eval(part, {"x": x})
+        found = (y.diagonal(dim1=-2, dim2=-1), y.diagonal(1, -2, -1), y.unfold(-1, 2, 1), m.trace(y) if y.ndim == 2 else y.sum())
+        total = found[0].square().sum() + (found[2] ** 3).sum()
+        total.backward()
+        z = m.zeros(2, 3, 3)
+        eval(part, {"x": z}).diagonal(dim1=-2, dim2=-1).fill_(1)
+        got.append([[t.tolist() for t in found], x.grad.tolist(), z.tolist()])
+    assert got[0] == got[1]
 
 
 def test_scatter_family_equals_torch() -> None:

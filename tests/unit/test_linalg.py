@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -83,3 +85,30 @@ def test_eig_rebuilds_its_matrix_and_eigvals_have_torchs_gradient(n):
     for m, t in ((gt, x), (torch, tx)):
         (m.linalg.eigvals(t).abs() ** 2).sum().backward()  # does not depend on the order of the values
     np.testing.assert_allclose(x.grad.numpy(), tx.grad.numpy(), rtol=1e-8, atol=1e-10)
+
+
+def test_a_beta_of_0_reads_nothing_and_keeps_the_dtype():
+    x = gt.tensor([[math.inf, math.nan, 1.0]], requires_grad=True)
+    y = gt.addmm(x, gt.ones(1, 2), gt.ones(2, 3), beta=0)
+    y.sum().backward()
+    assert y.tolist() == [[2.0, 2.0, 2.0]] and x.grad.tolist() == [[0.0, 0.0, 0.0]]
+    b = gt.tensor([True, False])
+    assert gt.addr(gt.eye(2, dtype=gt.bool), b, b, beta=False).tolist() == [[True, False], [False, False]]
+
+
+def test_results_have_torchs_names():
+    a = [[4.0, 1.0], [1.0, 3.0]]
+    calls = {
+        "svd": lambda m, t: m.svd(t), "method svd": lambda m, t: t.svd(), "frexp": lambda m, t: m.frexp(t), "lu": lambda m, t: m.lu(t, get_infos=True),
+        "histogramdd": lambda m, t: m.histogramdd(t, [2, 2]), "triangular_solve": lambda m, t: m.triangular_solve(t, t),
+        "inv_ex": lambda m, t: m.linalg.inv_ex(t), "cholesky_ex": lambda m, t: m.linalg.cholesky_ex(t),
+        "solve_ex": lambda m, t: m.linalg.solve_ex(t, t), "qr": lambda m, t: m.qr(t), "slogdet": lambda m, t: m.slogdet(t),
+        "eigh": lambda m, t: m.linalg.eigh(t), "aminmax": lambda m, t: m.aminmax(t), "sort": lambda m, t: m.sort(t),
+    }  # fmt: skip
+    for name, call in calls.items():
+        want, have = (call(m, m.tensor(a)) for m in (torch, gt))
+        fields = have._fields
+        assert len(want) == len(have) == len(fields), name
+        for i, field in enumerate(fields):
+            assert getattr(want, field) is want[i] or name == "histogramdd", (name, field)
+            assert getattr(have, field) is have[i]

@@ -29,11 +29,13 @@ from gt.ir.ops import (
     optim,
     optim_adaptive,
     order,
+    pooling,
     position,
     random,
     reduce,
     special,
     strided,
+    windows,
 )
 
 __all__ = [
@@ -62,9 +64,11 @@ __all__ = [
     "optim",
     "optim_adaptive",
     "order",
+    "pooling",
     "position",
     "random",
     "reduce",
     "special",
     "strided",
+    "windows",
 ]

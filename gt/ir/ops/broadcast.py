@@ -12,7 +12,7 @@ import numpy as np
 
 from gt.ir import factors as fx
 from gt.ir.graph import AttrValue
-from gt.ir.opdef import Linear, Var, emitter, op
+from gt.ir.opdef import OPS, Linear, Var, emitter, op
 from gt.ir.ops.families import local_shape, reduced, rule_of, unary, unchanged
 from gt.ir.types import DType, Shape, ShapeError, TensorType, complex64, float32, int64
 
@@ -26,6 +26,8 @@ def _cast_numpy(x: Any, dtype: DType) -> Any:
 def _cast_vjp(g: Var, y: Var, x: Var, dtype: DType) -> tuple[Var | None]:
     if not (dtype.is_differentiable and x.type.dtype.is_differentiable):
         return (None,)
+    if g.type.dtype.is_complex and not x.type.dtype.is_complex:
+        g = OPS["real"](g)  # declared later
     return (cast(g, dtype=x.type.dtype) if g.type.dtype is not x.type.dtype else g,)
 
 

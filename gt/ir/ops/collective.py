@@ -17,8 +17,9 @@ all_reduce          axes, reduce         the sum/max/min over the group, everywh
 all_gather          axes, dim            the group's parts joined along dim: size p -> n*p
 reduce_scatter      axes, dim, reduce    the sum/max/min over the group; each keeps its part of dim: n*p -> p
 all_to_all          axes, src, dst       each keeps its part of dst, gets all of src: src p -> n*p, dst n*q -> q
-transfer            group, whole, part   the part of another mesh's placement, from workers that hold it; those outside the
-                                         group keep theirs. whole: the global shape, part: the local one
+transfer            group, whole, part   the part of another placement, from workers that hold it; those outside the group
+                                         keep theirs. whole: the global shape, part: the local one. rows, sizes, fill:
+                                         it is of other rows of the value than it has (``gt.ir.tiles.Rows``)
 shard_slice         dim, start, size     the worker's own part of a whole value; no communication
 partial_from_whole  index                the value where index is 0, zeros elsewhere: a pending sum; no communication
 mask_pad            dim, reduce, ...     rows from global row ``size`` on become the identity of ``reduce``
@@ -38,7 +39,7 @@ from gt.ir.graph import Node
 from gt.ir.mesh import Reduction
 from gt.ir.opdef import op
 from gt.ir.ops.families import number, unchanged
-from gt.ir.tiles import busiest
+from gt.ir.tiles import Rows, busiest
 from gt.ir.types import DType, TensorType
 
 Axes = tuple[str, ...]
@@ -78,8 +79,15 @@ def transfer_load(node: Node) -> tuple[int, int]:
     assert value.sharding is not None and want is not None
     whole = node.attr.get("whole") or value.shape
     assert isinstance(whole, tuple)
-    numel, messages = busiest(value.sharding, want, whole)  # type: ignore[arg-type]
+    numel, messages = busiest(value.sharding, want, whole, rows_of(node))  # type: ignore[arg-type]
     return messages, numel * value.dtype.itemsize
+
+
+def rows_of(node: Node) -> Rows | None:
+    """Give which rows of the value a transfer's result is made of; None if it is the value."""
+    if "rows" not in node.attr:
+        return None
+    return Rows.of(node.attr["rows"], node.attr["sizes"], node.attr["fill"])  # type: ignore[arg-type]
 
 
 def _resized(type_: TensorType, dim: int, size: int) -> TensorType:
@@ -134,8 +142,8 @@ all_to_all = op(
 
 transfer = op(
     "transfer", "x",
-    doc="A value under a placement on another mesh: each worker gets just what it lacks from the nearest that holds it.",
-    infer=lambda x, group, whole=None, part=None: x if part is None else TensorType(part, x.dtype),
+    doc="A value, or rows of it, under another placement: each worker gets just what it lacks from the nearest that holds it.",
+    infer=lambda x, group, rows=None, sizes=None, fill=0, whole=None, part=None: TensorType(part or sizes or x.shape, x.dtype),
     numpy=None, effect="comm",
 )  # fmt: skip
 
@@ -212,6 +220,6 @@ unpad = op(
 
 __all__ = [
     "SHARE", "all_gather", "all_reduce", "all_to_all", "identity_of", "mask_pad", "node_bytes", "pad_end",
-    "partial_from_whole", "reduce_scatter", "reshard", "sent_bytes", "shard_slice", "transfer", "transfer_load",
+    "partial_from_whole", "reduce_scatter", "reshard", "rows_of", "sent_bytes", "shard_slice", "transfer", "transfer_load",
     "unpad",
 ]  # fmt: skip

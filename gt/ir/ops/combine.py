@@ -12,8 +12,8 @@ import numpy as np
 from gt.ir import factors as fx
 from gt.ir.opdef import Var, op
 from gt.ir.ops.broadcast import cast, constant, zeros_like
-from gt.ir.ops.compare import eq, gt, logical_and, where
-from gt.ir.ops.elementwise import add, div, exp, log, mul, sub
+from gt.ir.ops.compare import eq, gt, logical_and, lt, where
+from gt.ir.ops.elementwise import abs, add, div, exp, log, mul, sub
 from gt.ir.ops.families import REAL, along, check_kind, check_same, whole
 from gt.ir.ops.index import gather, scatter_add
 from gt.ir.ops.movement import flip
@@ -80,17 +80,7 @@ scatter_reduce = op(
 
 
 def _logcumsumexp_vjp(g: Var, y: Var, x: Var, dim: int) -> tuple[Any]:
-    """exp(x) times the reversed running sum of g exp(-y), signs apart so that logs exist."""
-    if not x.type.ndim:
-        return (g,)
-
-    def side(part: Var) -> Any:
-        summed = logcumsumexp(flip(sub(log(part), y), dims=(dim,)), dim=dim)
-        return exp(add(flip(summed, dims=(dim,)), x))
-
-    zero = constant(0, g)
-    up, down = where(gt(g, zero), g, zero), where(gt(g, zero), zero, sub(zero, g))
-    return (sub(side(up), side(down)),)
+    return (logcumsumexp_backward(g, x, y, dim=dim) if x.type.ndim else g,)
 
 
 def _logcumsumexp_infer(x: TensorType, dim: int) -> TensorType:
@@ -108,6 +98,44 @@ logcumsumexp = op(
     "logcumsumexp", "x", doc="Log of the running sum of exp(x) along dim.",
     infer=_logcumsumexp_infer, numpy=_logcumsumexp_numpy, torch="torch.logcumsumexp({x}, {dim})",
     vjp=_logcumsumexp_vjp, factors=whole("dim"),
+)  # fmt: skip
+
+
+
+
+def _logcumsumexp_backward_numpy(g: np.ndarray, x: np.ndarray, y: np.ndarray, dim: int) -> np.ndarray:
+    g, x, y = (np.moveaxis(v.astype(np.float64), dim, -1) for v in (g, x, y))
+    late = np.tri(x.shape[-1], dtype=bool).T
+    ratios = np.exp(np.where(late, x[..., :, None] - y[..., None, :], -np.inf))
+    return np.moveaxis(np.where(late, ratios * g[..., None, :], 0).sum(-1), -1, dim)
+
+
+def _logcumsumexp_backward_parts(inputs: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Any, ...]:
+    """Of log g, signs apart so that logs exist; what has the other sign is as small as a number can be, as torch has it."""
+    (g, x, y), dims = inputs, (attrs["dim"],)
+    lowest = constant(-3.0e38 if g.type.dtype.itemsize >= 4 or g.type.dtype.name == "bfloat16" else -65504.0, g)
+
+    def side(present: Any) -> Any:
+        logs = where(present, log(abs(g)), lowest)
+        summed = logcumsumexp(flip(sub(logs, y), dims=dims), dim=attrs["dim"])
+        return exp(add(flip(summed, dims=dims), x))
+
+    zero = constant(0, g)
+    return (sub(side(gt(g, zero)), side(lt(g, zero))),)
+
+
+def _logcumsumexp_backward_vjp(h: Var, out: Var, g: Var, x: Var, y: Var, dim: int) -> tuple[Any, Any, Any]:
+    """The sum over i <= j is the same function of what is flipped, with -y for x and -x for y."""
+    zero, dims = constant(0, x), (dim,)
+    flipped = (flip(v, dims=dims) for v in (h, sub(zero, y), sub(zero, x)))
+    g_of = flip(logcumsumexp_backward(*flipped, dim=dim), dims=dims)
+    return g_of, mul(h, out), sub(zero, mul(g, g_of))
+
+
+logcumsumexp_backward = op(
+    "logcumsumexp_backward", "g x y", doc="Gradient of logcumsumexp: the sum over j >= i of g[j] exp(x[i] - y[j]).",
+    infer=lambda g, x, y, dim: x, numpy=_logcumsumexp_backward_numpy, vjp=_logcumsumexp_backward_vjp,
+    decompose=_logcumsumexp_backward_parts,
 )  # fmt: skip
 
 

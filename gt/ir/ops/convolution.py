@@ -1,25 +1,26 @@
-"""Convolution over any number of spatial dims, its two gradients, and pooling.
+"""Convolution over any number of spatial dims, and its two gradients.
 
 x is [n, c, *spatial], a weight [out, in / groups, *kernel], [in, out / groups, *kernel] if transposed. The gradients
-are linear ops of their own, whose vjps are each other, so every order of derivative exists. Next: ``optim``.
+are linear ops of their own, whose vjps are each other, so every order of derivative exists. Next: ``pooling``.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from gt.ir import factors as fx
 from gt.ir.opdef import Linear, Var, op
-from gt.ir.ops.broadcast import reshape, total, zeros_like
+from gt.ir.ops.broadcast import total
 from gt.ir.ops.families import check_kind, check_same, rule_of
-from gt.ir.ops.index import scatter_add
 from gt.ir.ops.matmul import wide
-from gt.ir.types import Shape, ShapeError, TensorType, int64
+from gt.ir.ops.windows import gathered, halo, paired, scattered
+from gt.ir.types import Shape, ShapeError, TensorType
 
 Array = np.ndarray[Any, Any]
 Ints = tuple[int, ...]
@@ -64,7 +65,7 @@ def _infer(x: TensorType, weight: TensorType, *bias: TensorType, **attrs: Any) -
 # -- meaning: a plain convolution, its input's and its weight's gradient, each a sum over kernel positions
 
 
-def _taps(out: Ints, kernel: Ints, stride: Ints, dilation: Ints) -> Iterator[tuple[Ints, tuple[slice, ...]]]:
+def taps(out: Ints, kernel: Ints, stride: Ints, dilation: Ints) -> Iterator[tuple[Ints, tuple[slice, ...]]]:
     """Give for each kernel position the part of the padded input that it meets."""
     for at in itertools.product(*map(range, kernel)):
         yield (
@@ -92,7 +93,7 @@ def _plain(x: Array, w: Array, out: Shape, attrs: dict[str, Any]) -> Array:
     groups, padded = attrs["groups"], _padded(x, attrs["padding"])
     y = np.zeros((x.shape[0], groups, out[1] // groups, *out[2:]), x.dtype)
     split = w.reshape(groups, w.shape[0] // groups, *w.shape[1:])
-    for at, window in _taps(out[2:], w.shape[2:], attrs["stride"], attrs["dilation"]):
+    for at, window in taps(out[2:], w.shape[2:], attrs["stride"], attrs["dilation"]):
         y += np.einsum("ngi...,goi->ngo...", _grouped(padded[(..., *window)], groups), split[(..., *at)])
     return y.reshape(out)
 
@@ -101,7 +102,7 @@ def _plain_input(g: Array, w: Array, shape: Shape, attrs: dict[str, Any]) -> Arr
     groups, padding = attrs["groups"], attrs["padding"]
     gx = np.zeros((*shape[:2], *(n + 2 * p for n, p in zip(shape[2:], padding, strict=True))), g.dtype)
     split = w.reshape(groups, w.shape[0] // groups, *w.shape[1:])
-    for at, window in _taps(g.shape[2:], w.shape[2:], attrs["stride"], attrs["dilation"]):
+    for at, window in taps(g.shape[2:], w.shape[2:], attrs["stride"], attrs["dilation"]):
         piece = np.einsum("ngo...,goi->ngi...", _grouped(g, groups), split[(..., *at)])
         gx[(..., *window)] += piece.reshape(*shape[:2], *g.shape[2:])
     return gx[(..., *(slice(p, p + n) for n, p in zip(shape[2:], padding, strict=True)))]
@@ -110,7 +111,7 @@ def _plain_input(g: Array, w: Array, shape: Shape, attrs: dict[str, Any]) -> Arr
 def _plain_weight(g: Array, x: Array, shape: Shape, attrs: dict[str, Any]) -> Array:
     groups, padded = attrs["groups"], _padded(x, attrs["padding"])
     gw = np.zeros((groups, shape[0] // groups, *shape[1:]), g.dtype)
-    for at, window in _taps(g.shape[2:], shape[2:], attrs["stride"], attrs["dilation"]):
+    for at, window in taps(g.shape[2:], shape[2:], attrs["stride"], attrs["dilation"]):
         seen = _grouped(padded[(..., *window)], groups)
         gw[(..., *at)] = np.einsum("ngop,ngip->goi", _flat(_grouped(g, groups)), _flat(seen))
     return gw.reshape(shape)
@@ -146,15 +147,26 @@ def _torch(names: tuple[str, ...], attrs: dict[str, Any], types: tuple[TensorTyp
     return f"torch.ops.aten.convolution({names[0]}, {names[1]}, {bias}, {_geometry(attrs)})"
 
 
+def _shape_of_windows(kernel: Shape, attrs: dict[str, Any]) -> list[Ints]:
+    """Give each spatial dim's kernel, stride, padding and dilation."""
+    return list(zip(kernel, attrs["stride"], attrs["padding"], attrs["dilation"], strict=True))
+
+
 def _rule(operands: tuple[Shape, ...], results: tuple[Shape, ...], attrs: dict[str, Any], roles: str) -> fx.Rule:
-    """``roles``: for each operand, then the result: x, w, y or b(ias). Ungrouped channels pass or are summed over."""
-    spatial = len(operands[0]) - 2
-    x = ["n", "i", *(f"x{d}" for d in range(spatial))]
-    y = ["n", "o", *(f"y{d}" for d in range(spatial))]
-    kernel = [f"k{d}" for d in range(spatial)]
+    """``roles``: for each operand, then the result: x, w, y or b(ias). Ungrouped channels pass or are summed over.
+
+    Rows of one side read windows of the other's, or pass where a kernel sees just one row.
+    """
+    shapes = dict(zip(roles, (*operands, *results), strict=True))
+    geometry = _shape_of_windows(shapes["w"][2:], attrs)
+    spatial = range(len(geometry))
+    alone = [each[:3] == (1, 1, 0) and shapes["x"][d + 2] == shapes["y"][d + 2] for d, each in enumerate(geometry)]
+    x = ["n", "i", *(f"x{d}" for d in spatial)]
+    y = ["n", "o", *(f"x{d}" if alone[d] else f"y{d}" for d in spatial)]
+    kernel = [f"k{d}" for d in spatial]
     w = ["i", "o", *kernel] if attrs["transposed"] else ["o", "i", *kernel]
     terms = [{"x": x, "y": y, "w": w, "b": ["o"]}[r] for r in roles]
-    kinds: dict[str, fx.FactorKind] = {n: "whole" for n in (*x[2:], *y[2:], *kernel)}
+    kinds: dict[str, fx.FactorKind] = {n: "whole" for d in spatial for n in (f"k{d}", *({x[d + 2], y[d + 2]} if not alone[d] else ()))}
     if attrs["groups"] > 1:
         kinds |= {"i": "whole", "o": "whole"}
         terms = [[f"{n}w" if n in "io" and r == "w" else n for n in t] for r, t in zip(roles, terms, strict=True)]
@@ -162,9 +174,70 @@ def _rule(operands: tuple[Shape, ...], results: tuple[Shape, ...], attrs: dict[s
     else:
         summed = ({"n", "i", "o"} - set(terms[-1])) & {n for t in terms[:-1] for n in t}
         kinds |= {n: "whole" if "b" in roles else "sum" for n in summed}
-    if attrs["groups"] > 1 and roles[-1] == "w":
-        kinds["n"] = "sum"
-    return rule_of(terms[:-1], terms[-1:], (*operands, *results), kinds)
+    if roles[-1] == "w":
+        kinds |= {n: "sum" for n in ("n", *(x[d + 2] for d in spatial if alone[d]))}
+    halos = []
+    for d in spatial:
+        sides = {"x": x[d + 2], "y": y[d + 2]}
+        wide, narrow = ("y", "x") if attrs["transposed"] else ("x", "y")
+        lead, other = (narrow, wide) if roles[-1] == "w" else (roles[0], "y" if roles[0] == "x" else "x")
+        sizes = shapes[lead][d + 2], shapes[other][d + 2]
+        found = None if alone[d] else halo(sides[lead], sides[other], sizes, geometry[d], windowed=lead == wide or roles[-1] == "w")
+        if found is not None:
+            halos.append(replace(found, moved=sides[wide], summed=True) if roles[-1] == "w" else found)
+            kinds |= dict.fromkeys(sides.values(), "near")
+    return rule_of(terms[:-1], terms[-1:], (*operands, *results), kinds, halos=halos)
+
+
+# -- split rows: see ``windows``
+
+
+def cut_dims(parts: Sequence[Ints]) -> dict[int, int]:
+    """Give into how many parts spatial dims are split, of operands that are."""
+    each = [max(of_dim) for of_dim in zip(*(p[2:] for p in parts), strict=True)]
+    return {d + 2: k for d, k in enumerate(each) if k > 1}
+
+
+def _without_padding(attrs: dict[str, Any], cut: dict[int, int], wide: Shape | None, base: Ints = ()) -> dict[str, Any]:
+    """Give attributes for windows of the dims in ``cut``. ``wide``: how many rows of a transposed one's result there are."""
+    clear = lambda name: tuple(0 if d + 2 in cut else n for d, n in enumerate(attrs[name]))  # noqa: E731
+    extra = clear("output_padding")
+    if wide is not None:
+        extra = tuple(wide[d + 2] - base[d] if d + 2 in cut else n for d, n in enumerate(extra))
+    return attrs | {"padding": clear("padding"), "output_padding": extra}
+
+
+def _near_convolution(inputs: tuple[Any, ...], attrs: dict[str, Any], parts: Sequence[Ints]) -> list[Any]:
+    x, weight, *bias = inputs
+    shape, cut = conv_shape(x.type.shape, weight.type.shape, attrs), cut_dims(parts[:1])
+    geometry = _shape_of_windows(weight.type.shape[2:], attrs)
+    if not attrs["transposed"]:
+        own = _without_padding(attrs, cut, None)
+        return gathered(lambda z, _: convolution(z, weight, *bias, **own), x, shape, cut, geometry)
+
+    def run(z: Any, rows: Shape) -> Any:
+        base = tuple((n - 1) * s + d * (k - 1) + 1 for n, (k, s, _, d) in zip(z.type.shape[2:], geometry, strict=True))
+        return convolution(z, weight, *bias, **_without_padding(attrs, cut, rows, base))
+
+    return [scattered(run, [x], shape, cut, geometry)]
+
+
+def _near_input_grad(inputs: tuple[Any, ...], attrs: dict[str, Any], parts: Sequence[Ints]) -> list[Any]:
+    (g, weight), shape, cut = inputs, attrs.pop("shape"), cut_dims(parts[:1])
+    geometry, own = _shape_of_windows(weight.type.shape[2:], attrs), _without_padding(attrs, cut, None)
+
+    def run(z: Any, rows: Shape) -> Any:
+        return convolution_input_grad(z, weight, shape=rows, **own)
+
+    return gathered(run, g, shape, cut, geometry) if attrs["transposed"] else [scattered(run, [g], shape, cut, geometry)]
+
+
+def _near_weight_grad(inputs: tuple[Any, ...], attrs: dict[str, Any], parts: Sequence[Ints]) -> list[Any]:
+    (g, x), shape, cut = inputs, attrs.pop("shape"), cut_dims(parts)
+    geometry, own = _shape_of_windows(shape[2:], attrs), _without_padding(attrs, cut, None)
+    if attrs["transposed"]:
+        return [paired(lambda a, b: convolution_weight_grad(b, a, shape=shape, **own), x, g, cut, geometry)]
+    return [paired(lambda a, b: convolution_weight_grad(a, b, shape=shape, **own), g, x, cut, geometry)]
 
 
 def _conv_vjp(g: Var, y: Var, x: Var, weight: Var, *bias: Var, **attrs: Any) -> tuple[Any, ...]:
@@ -182,6 +255,7 @@ convolution = op(
     autocast="low", doc="Cross-correlation with stride, padding, dilation and groups, or its transpose: [n, c, *] -> [n, out, *].",
     infer=_infer, numpy=_numpy, torch=_torch, vjp=_conv_vjp, linear=_groups,
     factors=lambda operands, results, attrs: _rule(operands, results, attrs, "xwby" if len(operands) == 3 else "xwy"),
+    near=_near_convolution,
 )  # fmt: skip
 
 
@@ -203,6 +277,7 @@ convolution_input_grad = op(
         convolution_weight_grad(g, gg, shape=weight.type.shape, **attrs),
     ),
     factors=lambda operands, results, attrs: _rule(operands, results, attrs, "ywx"),
+    near=_near_input_grad,
     linear=((0,), (1,)),
     local=_grad_local,
 )
@@ -220,129 +295,12 @@ convolution_weight_grad = op(
         convolution_input_grad(g, gg, shape=x.type.shape, **attrs),
     ),
     factors=lambda operands, results, attrs: _rule(operands, results, attrs, "yxw"),
+    near=_near_weight_grad,
     linear=((0,), (1,)),
     local=_grad_local,
 )
 
-# -- pooling over the last two dims
 
-
-def _pool_size(n: int, k: int, s: int, p: int, d: int, ceil_mode: bool) -> int:
-    rest = n + 2 * p - d * (k - 1) - 1
-    out = -(-rest // s) + 1 if ceil_mode else rest // s + 1
-    return out - 1 if ceil_mode and (out - 1) * s >= n + p else out  # the last window must start inside
-
-
-def _times(sizes: Shape) -> str:
-    return "x".join(str(max(n, 0)) for n in sizes)
-
-
-def _pool_shape(x: Shape, attrs: dict[str, Any]) -> Shape:
-    dilation = attrs.get("dilation", (1, 1))
-    each = zip(x[2:], attrs["kernel"], attrs["stride"], attrs["padding"], dilation, strict=True)
-    shape = tuple(_pool_size(n, k, s, p, d, attrs["ceil_mode"]) for n, k, s, p, d in each)
-    if min(shape) < 1:
-        raise ShapeError(
-            f"Given input size: ({_times(x[1:])}). Calculated output size: ({_times((x[1], *shape))}). Output size is too small for "
-            f"kernel {list(attrs['kernel'])}"
-        )
-    return (*x[:2], *shape)
-
-
-def _pool_infer(x: TensorType, **attrs: Any) -> TensorType:
-    check_kind("pooling", "f", x)
-    if x.ndim != 4:
-        raise ShapeError(f"pooling: expected [n, c, h, w], got {x!r}")
-    return TensorType(_pool_shape(x.shape, attrs), x.dtype)
-
-
-def _windows(x: Array, out: Shape, attrs: dict[str, Any], fill: float) -> Array:
-    """Give [n, c, *out, taps]: what each window sees, padding as ``fill``."""
-    dilation = attrs.get("dilation", (1, 1))
-    need = [
-        (o - 1) * s + d * (k - 1) + 1
-        for o, s, d, k in zip(out[2:], attrs["stride"], dilation, attrs["kernel"], strict=True)
-    ]
-    sides = [(p, max(m - n - p, 0)) for n, p, m in zip(x.shape[2:], attrs["padding"], need, strict=True)]
-    padded = np.pad(x, [(0, 0), (0, 0), *sides], constant_values=fill)
-    return np.stack([padded[(..., *w)] for _, w in _taps(out[2:], attrs["kernel"], attrs["stride"], dilation)], -1)
-
-
-def _max_pool_numpy(x: Array, **attrs: Any) -> tuple[Array, Array]:
-    out = _pool_shape(x.shape, attrs)
-    seen = _windows(x, out, attrs, -np.inf)
-    place = np.broadcast_to(np.arange(math.prod(x.shape[2:]), dtype=np.float64).reshape(x.shape[2:]), x.shape)
-    where = _windows(place, out, attrs, np.nan)
-    best = np.argmax(np.where(np.isnan(where), -np.inf, seen), -1)  # the first of equals; NaN wins
-    missing = np.isnan(np.take_along_axis(where, best[..., None], -1))
-    first = np.argmax(~np.isnan(where), -1)[..., None]  # a window of -inf only: its first real element
-    best = np.where(missing, first, best[..., None])
-    return np.take_along_axis(seen, best, -1)[..., 0], np.take_along_axis(where, best, -1)[..., 0].astype(np.int64)
-
-
-def _pool_rule(operands: tuple[Shape, ...], results: tuple[Shape, ...], attrs: dict[str, Any]) -> fx.Rule:
-    kinds: dict[str, fx.FactorKind] = {n: "whole" for n in ("h", "w", "y", "x")}
-    return rule_of([list("nchw")] * len(operands), [list("ncyx")] * len(results), (*operands, *results), kinds)
-
-
-def _max_pool_vjp(gs: tuple[Any, Any], ys: tuple[Any, Any], x: Var, **attrs: Any) -> tuple[Any]:
-    if gs[0] is None:
-        return (None,)
-    flat = lambda v: reshape(v, shape=(*v.type.shape[:2], v.type.shape[2] * v.type.shape[3]))  # noqa: E731
-    return (reshape(scatter_add(zeros_like(flat(x)), flat(ys[1]), flat(gs[0]), dim=2), shape=x.type.shape),)
-
-
-max_pool = op(
-    "max_pool", "x",
-    doc="Largest of each window of the last two dims, and its flat place there.",
-    infer=lambda x, **attrs: (_pool_infer(x, **attrs), TensorType(_pool_shape(x.shape, attrs), int64)),
-    numpy=_max_pool_numpy,
-    torch="torch.ops.aten.max_pool2d_with_indices({x}, {kernel}, {stride}, {padding}, {dilation}, {ceil_mode})",
-    vjp=_max_pool_vjp, factors=_pool_rule,
-)  # fmt: skip
-
-
-def _counts(shape: Shape, out: Shape, attrs: dict[str, Any]) -> Array:
-    """How many elements each window divides by: padding counts if asked, what ceil_mode adds beyond it never does."""
-    p = attrs["padding"]
-    ones = np.ones((1, 1, *shape[2:]))
-    if attrs["count_include_pad"]:
-        ones = np.pad(ones, [(0, 0), (0, 0), *((n, n) for n in p)], constant_values=1)
-        return _windows(ones, (1, 1, *out[2:]), attrs | {"padding": (0, 0)}, 0).sum(-1)
-    return _windows(ones, (1, 1, *out[2:]), attrs, 0).sum(-1)
-
-
-def _avg_pool_numpy(x: Array, **attrs: Any) -> Array:
-    out = _pool_shape(x.shape, attrs)
-    return _windows(wide(x), out, attrs, 0).sum(-1) / _counts(x.shape, out, attrs).astype(wide(x).dtype)
-
-
-def _avg_pool_backward_numpy(g: Array, shape: Shape, **attrs: Any) -> Array:
-    out = _pool_shape(shape, attrs)
-    each = wide(g) / _counts(shape, out, attrs).astype(wide(g).dtype)
-    p, k, s = attrs["padding"], attrs["kernel"], attrs["stride"]
-    need = [max((o - 1) * a + b, n + 2 * q) for o, a, b, n, q in zip(out[2:], s, k, shape[2:], p, strict=True)]
-    gx = np.zeros((*shape[:2], *need), each.dtype)
-    for _, window in _taps(out[2:], k, s, (1, 1)):
-        gx[(..., *window)] += each
-    return gx[(..., *(slice(q, q + n) for q, n in zip(p, shape[2:], strict=True)))]
-
-
-_AVG = "{kernel}, {stride}, {padding}, {ceil_mode}, {count_include_pad}"
-avg_pool = op(
-    "avg_pool", "x",
-    doc="Average of each window of the last two dims.",
-    infer=_pool_infer, numpy=_avg_pool_numpy, torch=f"torch.ops.aten.avg_pool2d({{x}}, {_AVG})",
-    vjp=lambda g, y, x, **attrs: (avg_pool_backward(g, shape=x.type.shape, **attrs),),
-    factors=_pool_rule, linear=((0,),),
-)  # fmt: skip
-
-
-avg_pool_backward = op(
-    "avg_pool_backward", "g",
-    doc="Gradient of avg_pool for x, of `shape`.",
-    infer=lambda g, shape, **attrs: TensorType(shape, g.dtype), numpy=_avg_pool_backward_numpy,
-    torch=f"kernels.avg_pool_backward({{g}}, {{shape}}, {_AVG})",
-    vjp=lambda gg, y, g, shape, **attrs: (avg_pool(gg, **attrs),),
-    factors=_pool_rule, linear=((0,),), local=_grad_local,
-)  # fmt: skip
+__all__ = [
+    "conv_shape", "convolution", "convolution_input_grad", "convolution_weight_grad", "cut_dims", "taps",
+]  # fmt: skip

@@ -75,7 +75,7 @@ def _flat_vjp(g: Var, y: Var, a: Var, b: Var) -> tuple[Var, Var]:
 
 
 floor_divide = binary(
-    "floor_divide", _floor_divide, "({a} // {b})", kinds="uif", nonzero=(1,), doc="a / b rounded down."
+    "floor_divide", _floor_divide, "({a} // {b})", _flat_vjp, kinds="uif", nonzero=(1,), doc="a / b rounded down."
 )
 trunc_divide = binary(
     "trunc_divide",
@@ -228,8 +228,19 @@ def _sign_numpy(x: np.ndarray) -> np.ndarray:
 sign = unary(
     "sign", _sign_numpy, "torch.sign({x})", lambda g, y, x: zeros_like(g), kinds=REAL, doc="-1, 0 or 1."
 )
+
+
+def _sgn_vjp(g: Var, y: Var, x: Var) -> Any:
+    """What of g is not along y, over |x|; 0 at 0."""
+    size = abs(x)
+    one = constant(1, size)
+    flat = eq(size, constant(0, size))
+    along = mul(y, cast(real(mul(g, conj_(y))), dtype=x.type.dtype))
+    return div(where(flat, constant(0, g), sub(g, along)), cast(where(flat, one, size), dtype=x.type.dtype))
+
+
 sgn = unary(
-    "sgn", lambda x: np.where(x == 0, 0, x / np.where(x == 0, 1, np.abs(x))), "torch.sgn({x})", kinds="c", doc="x / |x|"
+    "sgn", lambda x: np.where(x == 0, 0, x / np.where(x == 0, 1, np.abs(x))), "torch.sgn({x})", _sgn_vjp, kinds="c", doc="x / |x|"
 )
 
 

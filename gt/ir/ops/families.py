@@ -12,6 +12,7 @@ from typing import Any
 from gt.ir import factors as fx
 from gt.ir.graph import AttrValue
 from gt.ir.opdef import Local, OpDef, op
+from gt.ir.tiles import Rows, Span
 from gt.ir.types import DType, KindError, Shape, TensorType, TypeMismatch, bool_, broadcast_shapes, scalar_type
 
 Infer = Callable[..., TensorType]
@@ -108,7 +109,7 @@ def dim_names(ndim: int) -> list[str]:
 
 def rule_of(
     operands: Sequence[Sequence[str]], results: Sequence[Sequence[str]], shapes: Sequence[Shape],
-    kinds: dict[str, fx.FactorKind] | None = None,
+    kinds: dict[str, fx.FactorKind] | None = None, near: Rows | None = None, halos: Sequence[fx.Halo] = (),
 ) -> fx.Rule:  # fmt: skip
     """Build a rule from one factor name for each dim ("" for one that broadcasts). ``shapes``: operands', results'."""
     sizes: dict[str, int] = {}
@@ -117,7 +118,7 @@ def rule_of(
             if factor:
                 sizes[factor] = size
     dims = lambda terms: [[(n,) if n else () for n in names] for names in terms]  # noqa: E731
-    return fx.finish(dims(operands), dims(results), sizes, kinds or {})
+    return fx.finish(dims(operands), dims(results), sizes, kinds or {}, near, halos)
 
 
 def reduced(kind: fx.FactorKind) -> Callable[..., fx.Rule]:
@@ -155,6 +156,14 @@ def along(operands: Sequence[Shape], results: Sequence[Shape], fixed: set[int]) 
                 kinds[names[d]] = "whole"
         terms.append(names)
     return rule_of(terms[: len(operands)], terms[len(operands) :], (*operands, *results), kinds)
+
+
+def moved(operand: Shape, rows: Rows) -> fx.Rule:
+    """Give the rule of an op whose result is rows of its operand: a dim that keeps all of its rows passes."""
+    plain = [n == size and spans == (Span(0, 0, n),) for n, size, spans in zip(operand, rows.shape, rows.spans, strict=True)]
+    sides = [[f"d{d}" if same else f"{side}{d}" for d, same in enumerate(plain)] for side in "xy"]
+    kinds: dict[str, fx.FactorKind] = {f"{side}{d}": "near" for side in "xy" for d, same in enumerate(plain) if not same}
+    return rule_of(sides[:1], sides[1:], (operand, rows.shape), kinds, rows)
 
 
 def local_shape(attrs: dict[str, Any], where: Local) -> dict[str, Any]:

@@ -6,14 +6,15 @@ Sources: Cephes (zeta, incomplete gamma), Abramowitz and Stegun chapters 6, 7 an
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from gt.ir import factors as fx
 from gt.ir.opdef import Var, op
-from gt.ir.ops.broadcast import constant
-from gt.ir.ops.elementwise import div, exp, mul, square, sub
+from gt.ir.ops.broadcast import constant, unbroadcast, zeros_like
+from gt.ir.ops.elementwise import add, div, exp, log, mul, neg, square, sub
 from gt.ir.ops.families import FLOAT, binary, check_kind, unary
 from gt.ir.types import TensorType, int32
 
@@ -71,9 +72,20 @@ def _zeta(x: float, q: float) -> float:
     return total
 
 
+def _second_only(slope: Callable[[Var, Var], Any]) -> Callable[..., tuple[Any, Any]]:
+    """The vjp of an op whose derivative by ``a`` nobody wrote down, as in torch: the functions of the API refuse it."""
+
+    def vjp(g: Var, y: Var, a: Var, b: Var) -> tuple[Any, Any]:
+        return unbroadcast(zeros_like(g), a.type), unbroadcast(mul(g, slope(a, b)), b.type)
+
+    return vjp
+
+
 zeta = binary(
-    "zeta", by_element(_zeta), "torch.special.zeta({a}, {b})", kinds=FLOAT, doc="Hurwitz's zeta function of a at b."
-)
+    "zeta", by_element(_zeta), "torch.special.zeta({a}, {b})",
+    _second_only(lambda a, b: mul(neg(a), zeta(add(a, constant(1, a)), b))),
+    kinds=FLOAT, doc="Hurwitz's zeta function of a at b.",
+)  # fmt: skip
 
 
 def _polygamma(x: float, n: int) -> float:
@@ -83,6 +95,45 @@ def _polygamma(x: float, n: int) -> float:
 polygamma = unary(
     "polygamma", by_element(_polygamma), "torch.special.polygamma({n}, {x})",
     lambda g, y, x, n: mul(g, polygamma(x, n=n + 1)), kinds=FLOAT, doc="The n-th derivative of digamma, n >= 1.",
+)  # fmt: skip
+
+
+def _lgamma(x: float) -> float:
+    if math.isinf(x) or (x <= 0 and x == math.floor(x)):
+        return math.inf
+    return math.lgamma(x)
+
+
+def _digamma(x: float) -> float:
+    """Recurrence up to 10, then the asymptotic series; reflection for negative arguments."""
+    if x == 0:
+        return -math.copysign(math.inf, x)
+    if math.isinf(x):
+        return x if x > 0 else math.nan
+    if x < 0:
+        if x == math.floor(x):
+            return math.nan
+        return _digamma(1 - x) - math.pi / math.tan(math.pi * math.fmod(x, 1))
+    out = 0.0
+    while x < 10:
+        out -= 1 / x
+        x += 1
+    z = 1 / (x * x)
+    series = z * (1 / 12 - z * (1 / 120 - z * (1 / 252 - z * (1 / 240 - z * (1 / 132 - z * 691 / 32760)))))
+    return out + math.log(x) - 0.5 / x - series
+
+
+lgamma = unary(
+    "lgamma",
+    by_element(_lgamma),
+    "torch.lgamma({x})",
+    lambda g, y, x: mul(g, digamma(x)),
+    kinds=FLOAT,
+    doc="log |gamma(x)|",
+)
+digamma = unary(
+    "digamma", by_element(_digamma), "torch.digamma({x})", lambda g, y, x: mul(g, polygamma(x, n=1)), kinds=FLOAT,
+    doc="Derivative of lgamma.",
 )  # fmt: skip
 
 
@@ -129,20 +180,19 @@ def _igammac(a: float, x: float) -> float:
     return _continued(a, x) if a > 0 and x > 1 and x > a and not math.isinf(x) and not math.isinf(a) else 1 - lower
 
 
+def _density(a: Var, b: Var) -> Any:
+    """The derivative of igamma by b: the density of the gamma distribution."""
+    return exp(sub(sub(mul(sub(a, constant(1, a)), log(b)), b), lgamma(a)))
+
+
 igamma = binary(
-    "igamma",
-    by_element(_igamma),
-    "torch.igamma({a}, {b})",
-    kinds=FLOAT,
+    "igamma", by_element(_igamma), "torch.igamma({a}, {b})", _second_only(_density), kinds=FLOAT,
     doc="Regularised lower incomplete gamma of (a, b).",
-)
+)  # fmt: skip
 igammac = binary(
-    "igammac",
-    by_element(_igammac),
-    "torch.igammac({a}, {b})",
-    kinds=FLOAT,
+    "igammac", by_element(_igammac), "torch.igammac({a}, {b})", _second_only(lambda a, b: neg(_density(a, b))), kinds=FLOAT,
     doc="Regularised upper incomplete gamma of (a, b).",
-)
+)  # fmt: skip
 
 
 # -- the normal distribution

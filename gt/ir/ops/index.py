@@ -1,6 +1,6 @@
 """Ops that move elements where data says: gather and its opposites, and writes into a part.
 
-Indices are int64 and count from 0: the API has wrapped negative ones. Next: ``order``,
+Indices are int64 and count from 0; those of ``index`` and ``index_put`` may be negative and count from the end. Next: ``order``,
 ``position``.
 """
 
@@ -157,7 +157,7 @@ index_select = op(
     doc="The rows of dim that a 1-d index names.",
     infer=_select_infer,
     numpy=lambda x, index, dim: np.take(x, in_dim(index, x.shape[dim]), axis=dim),
-    torch="torch.index_select({x}, {dim}, {index})",
+    torch="torch.index_select({x}, {dim}, kernels.from_start({index}, {x}.shape[{dim}]))",
     vjp=lambda g, y, x, index, dim: (index_add(zeros_like(x), index, g, dim=dim), None),
     factors=_rows_rule,
     linear=((0,),),
@@ -182,7 +182,8 @@ def _index_add_infer(x: TensorType, index: TensorType, source: TensorType, dim: 
 index_add = op(
     "index_add", "x index source",
     doc="x with the rows of source added to the rows of dim that a 1-d index names.",
-    infer=_index_add_infer, numpy=_index_add_numpy, torch="torch.index_add({x}, {dim}, {index}, {source})",
+    infer=_index_add_infer, numpy=_index_add_numpy,
+    torch="torch.index_add({x}, {dim}, kernels.from_start({index}, {x}.shape[{dim}]), {source})",
     vjp=lambda g, y, x, index, source, dim: (g, None, index_select(g, index, dim=dim)),
     factors=_rows_rule, linear=((0, 2),),
 )  # fmt: skip

@@ -12,7 +12,8 @@ import numpy as np
 
 from gt.ir import factors as fx
 from gt.ir.opdef import Local, Var, op
-from gt.ir.ops.families import along, check_same, dim_names, number, rule_of
+from gt.ir.ops.families import along, check_same, dim_names, moved, number, rule_of
+from gt.ir.tiles import Rows, Span
 from gt.ir.types import Shape, ShapeError, TensorType, TypeMismatch
 
 Ints = tuple[int, ...]
@@ -68,8 +69,15 @@ def cut_dims(shape: Shape, attrs: dict[str, Any]) -> set[int]:
 
 
 def slice_local(attrs: dict[str, Any], where: Local) -> dict[str, Any]:
-    cut, sizes = cut_dims(where.global_inputs[0].shape, attrs), where.inputs[0].shape
+    """A dim that is cut is whole, or else what is cut off is just the end, of which no worker's part has less memory."""
+    type_, sizes = where.global_inputs[0], where.inputs[0].shape
+    cut = {d for d in cut_dims(type_.shape, attrs) if type_.sharding is None or not type_.sharding.dims[d]}
     return attrs | {"stops": tuple(s if d in cut else sizes[d] for d, s in enumerate(attrs["stops"]))}
+
+
+def _slice_rule(operands: tuple[Shape, ...], results: tuple[Shape, ...], attrs: dict[str, Any]) -> fx.Rule:
+    spans = (Span(0, a, n, s) for a, n, s in zip(attrs["starts"], results[0], attrs["steps"], strict=True))
+    return moved(operands[0], Rows(tuple((s,) if s.count else () for s in spans), results[0]))
 
 
 def _subscript(starts: Ints, stops: Ints, steps: Ints) -> str:
@@ -84,8 +92,7 @@ slice = op(  # noqa: A001 - torch's name
     numpy=lambda x, starts, stops, steps: x[slices(starts, stops, steps)],
     torch=lambda names, attrs, types: names[0] + _subscript(attrs["starts"], attrs["stops"], attrs["steps"]),
     vjp=lambda g, y, x, starts, stops, steps: (spread(g, x.type.shape, starts, steps),),
-    factors=lambda operands, results, attrs: along(operands, results, cut_dims(operands[0], attrs)),
-    linear=((0,),), local=slice_local, view=True,
+    factors=_slice_rule, linear=((0,),), local=slice_local, view=True,
 )  # fmt: skip
 
 
@@ -121,6 +128,11 @@ def _pad_vjp(g: Var, y: Var, x: Var, low: Ints, high: Ints, interior: Ints, valu
     return (slice(g, starts=low, stops=stops, steps=tuple(i + 1 for i in interior)),)
 
 
+def _pad_rule(operands: tuple[Shape, ...], results: tuple[Shape, ...], attrs: dict[str, Any]) -> fx.Rule:
+    spans = (Span(lo, 0, n, 1, i + 1 if n > 1 else 1) for n, lo, i in zip(operands[0], attrs["low"], attrs["interior"], strict=True))
+    return moved(operands[0], Rows(tuple((s,) for s in spans), results[0], attrs["value"]))
+
+
 pad = op(
     "pad",
     "x",
@@ -129,11 +141,7 @@ pad = op(
     numpy=_pad_numpy,
     torch=_pad_torch,
     vjp=_pad_vjp,
-    factors=lambda operands, results, attrs: along(
-        operands,
-        results,
-        {d for d, r in enumerate(zip(attrs["low"], attrs["high"], attrs["interior"], strict=True)) if any(r)},
-    ),
+    factors=_pad_rule,
     linear=lambda num_operands, attrs: ((0,),) if attrs["value"] == 0 else (),
 )
 
@@ -186,6 +194,19 @@ cat = op(
     linear=lambda num_operands, attrs: (tuple(range(num_operands)),),
 )  # fmt: skip
 
+def _flip_rule(operands: tuple[Shape, ...], results: tuple[Shape, ...], attrs: dict[str, Any]) -> fx.Rule:
+    (x,), turned = operands, set(attrs["dims"])
+    return moved(x, Rows(tuple((Span(0, n - 1, n, -1) if d in turned else Span(0, 0, n),) for d, n in enumerate(x)), x))
+
+
+def _roll_rule(operands: tuple[Shape, ...], results: tuple[Shape, ...], attrs: dict[str, Any]) -> fx.Rule:
+    (x,), by = operands, [0] * len(operands[0])
+    for shift, d in zip(attrs["shifts"], attrs["dims"], strict=True):
+        by[d] = (by[d] + shift) % max(x[d], 1)
+    halves = lambda n, s: (Span(0, n - s, s), Span(s, 0, n - s)) if s else (Span(0, 0, n),)  # noqa: E731
+    return moved(x, Rows(tuple(map(halves, x, by)), x))
+
+
 flip = op(
     "flip", "x",
     doc="Reverse the order along dims.",
@@ -193,7 +214,7 @@ flip = op(
     numpy=lambda x, dims: np.flip(x, dims),
     torch="torch.flip({x}, {dims})",
     vjp=lambda g, y, x, dims: (flip(g, dims=dims),),
-    factors=lambda operands, results, attrs: along(operands, results, set(attrs["dims"])),
+    factors=_flip_rule,
     linear=((0,),),
 )  # fmt: skip
 
@@ -204,6 +225,6 @@ roll = op(
     numpy=lambda x, shifts, dims: np.roll(x, shifts, dims),
     torch="torch.roll({x}, {shifts}, {dims})",
     vjp=lambda g, y, x, shifts, dims: (roll(g, shifts=tuple(-s for s in shifts), dims=dims),),
-    factors=lambda operands, results, attrs: along(operands, results, set(attrs["dims"])),
+    factors=_roll_rule,
     linear=((0,),),
 )  # fmt: skip

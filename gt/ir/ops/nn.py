@@ -138,7 +138,8 @@ def _in_range_torch(names: tuple[str, ...], attrs: dict[str, Any], types: tuple[
     (index,), ignore = names, attrs["ignore"]
     read = index if ignore is None else f"torch.where({index} == {ignore}, 0, {index})"
     zeros = f"torch.zeros({attrs['size']}, dtype={index}.dtype, device={index}.device)"
-    return f"{index} + {zeros}.index_select(0, {read}.reshape(-1)).view({index}.shape)"
+    place = f"kernels.from_start({read}.reshape(-1), {attrs['size']})"
+    return f"{index} + {zeros}.index_select(0, {place}).view({index}.shape)"
 
 
 in_range = op(

@@ -13,7 +13,7 @@ import numpy as np
 
 from gt.ir.opdef import Linear, OpDef, Var, op
 from gt.ir.ops.broadcast import cast, constant, expand, keep, reduced_shape, reshape, sum, total, zeros_like
-from gt.ir.ops.compare import eq, isfinite, logical_or, ne, where
+from gt.ir.ops.compare import eq, ge, isfinite, logical_or, ne, where
 from gt.ir.ops.creation import iota
 from gt.ir.ops.elementwise import add, cj, div, exp, log, mul, sqrt, sub
 from gt.ir.ops.families import FLOATING, REAL, check_kind, reduced, unchanged, whole
@@ -338,10 +338,26 @@ def _cumprod_backward_numpy(g: np.ndarray, x: np.ndarray, dim: int) -> np.ndarra
     return np.moveaxis(out, -1, dim)
 
 
+def _cumprod_backward_vjp(h: Var, y: Var, g: Var, x: Var, dim: int) -> tuple[Any, Any]:
+    """Through rows[i, k], which is x[k] but 1 at k = i: y[i] is the sum over j >= i of g[j] times the running product of row i."""
+    if not x.type.ndim:
+        return h, zeros_like(x)
+    shape = x.type.shape
+    square = (*shape[:dim], shape[dim], *shape[dim:])
+    down, across = (*shape[:dim], shape[dim], 1, *shape[dim + 1 :]), (*shape[:dim], 1, *shape[dim:])
+    spread = lambda v, to: expand(reshape(v, shape=to), shape=square)  # noqa: E731
+    i, k = (iota(shape=square, dim=d, dtype=int64) for d in (dim, dim + 1))
+    rows = where(eq(i, k), constant(1, x), spread(x, across))
+    after = where(ge(k, i), spread(h, down), constant(0, h))  # h[i] where k >= i
+    g_of = total(mul(after, cumprod(rows, dim=dim + 1)), (dim,))
+    rows_of = cumprod_backward(mul(cj(after), spread(g, across)), rows, dim=dim + 1)
+    return g_of, total(where(eq(i, k), constant(0, x), rows_of), (dim,))
+
+
 cumprod_backward = op(
     "cumprod_backward", "g x", doc="Gradient of cumprod, right at zeros too.",
     infer=lambda g, x, dim: x, numpy=_cumprod_backward_numpy,
-    torch="kernels.cumprod_backward({g}, {x}, {dim})",
+    torch="kernels.cumprod_backward({g}, {x}, {dim})", vjp=_cumprod_backward_vjp,
     factors=whole("dim"), linear=LINEAR,
 )  # fmt: skip
 

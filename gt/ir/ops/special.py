@@ -29,7 +29,6 @@ from gt.ir.ops.elementwise import (
     sub,
 )  # fmt: skip
 from gt.ir.ops.families import FLOAT, binary, unary
-from gt.ir.ops.gamma import polygamma
 
 LN2, LN10 = math.log(2), math.log(10)
 
@@ -219,45 +218,6 @@ erfinv = unary(
     kinds=FLOAT,
     doc="Inverse of erf.",
 )
-
-
-def _lgamma(x: float) -> float:
-    if math.isinf(x) or (x <= 0 and x == math.floor(x)):
-        return math.inf
-    return math.lgamma(x)
-
-
-def _digamma(x: float) -> float:
-    """Recurrence up to 10, then the asymptotic series; reflection for negative arguments."""
-    if x == 0:
-        return -math.copysign(math.inf, x)
-    if math.isinf(x):
-        return x if x > 0 else math.nan
-    if x < 0:
-        if x == math.floor(x):
-            return math.nan
-        return _digamma(1 - x) - math.pi / math.tan(math.pi * math.fmod(x, 1))
-    out = 0.0
-    while x < 10:
-        out -= 1 / x
-        x += 1
-    z = 1 / (x * x)
-    series = z * (1 / 12 - z * (1 / 120 - z * (1 / 252 - z * (1 / 240 - z * (1 / 132 - z * 691 / 32760)))))
-    return out + math.log(x) - 0.5 / x - series
-
-
-lgamma = unary(
-    "lgamma",
-    by_element(_lgamma),
-    "torch.lgamma({x})",
-    lambda g, y, x: mul(g, digamma(x)),
-    kinds=FLOAT,
-    doc="log |gamma(x)|",
-)
-digamma = unary(
-    "digamma", by_element(_digamma), "torch.digamma({x})", lambda g, y, x: mul(g, polygamma(x, n=1)), kinds=FLOAT,
-    doc="Derivative of lgamma.",
-)  # fmt: skip
 
 
 def _sinc_vjp(g: Var, y: Var, x: Var) -> Any:

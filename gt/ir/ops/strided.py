@@ -78,7 +78,7 @@ def _add_torch(names: tuple[str, ...], attrs: dict[str, Any], types: tuple[Tenso
 as_strided = op(
     "as_strided", "x", doc="The elements of x, in row-major order, at offset + index * stride.",
     infer=_infer, numpy=lambda x, **where: x.reshape(-1)[positions(**where)],
-    torch="{x}.contiguous().as_strided({size}, {stride}, {offset})",
+    torch="kernels.as_strided({x}, {size}, {stride}, {offset})",
     vjp=lambda g, y, x, **where: (as_strided_add(g, shape=x.type.shape, **where),),
     linear=((0,),), view=True,
 )  # fmt: skip

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import gt
+from gt import flush
 
 STEPS = 12
 UNFUSED = ["ASGD", "Rprop", "Adafactor", "Muon"]
@@ -120,6 +121,23 @@ def test_lbfgs_goes_on_from_a_state_dict():
         optimizer.step(closure)
         ends.append(params)
     close(*ends, rtol=1e-6)
+
+
+def test_lbfgs_makes_few_graphs_and_reads_twice_an_iteration():
+    x = gt.tensor(np.linspace(-1, 1, 20), requires_grad=True)
+    optimizer = gt.optim.LBFGS([x], lr=0.1, max_iter=15, tolerance_grad=0, tolerance_change=0)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = ((x - 3) ** 4).sum() + (x[1:] * x[:-1]).cos().sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    graphs, flushes = flush.counters.graphs, flush.counters.flushes
+    optimizer.step(closure)  # iterations 16 to 30: a history of 16, then one of 64
+    assert flush.counters.graphs - graphs <= 4
+    assert flush.counters.flushes - flushes <= 31
 
 
 @pytest.mark.parametrize("kind", ["swa", "ema", "ema_multi", "buffers"])

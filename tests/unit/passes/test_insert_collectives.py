@@ -71,7 +71,7 @@ def test_a_mask_serves_all_readers() -> None:
 
 def test_one_reshard_serves_all_readers_and_says_why() -> None:
     def body(_: Recorder, x: Value) -> list[Value]:
-        return [*OPS["sort"](x, dim=0, descending=False), OPS["flip"](x, dims=(0,))]
+        return [*OPS["sort"](x, dim=0, descending=False), OPS["cumprod"](x, dim=0)]
 
     graph = explicit(record([TensorType((8, 6), float64, ROWS)], body))
     (moved,) = [n for n in graph.nodes if n.op.effect]

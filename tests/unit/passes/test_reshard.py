@@ -6,6 +6,7 @@ import pytest
 
 from gt.ir.mesh import Mesh, Sharding
 from gt.ir.ops.collective import sent_bytes
+from gt.ir.tiles import busiest, tiles
 from gt.ir.types import TensorType, float32
 from gt.passes.cost import H100, step_s, transfer_s
 from gt.passes.reshard import cost_s, is_local, plan_reshard, usable_as
@@ -97,3 +98,33 @@ def test_costs_are_latency_plus_bytes() -> None:
     assert step_s("all_gather", 8, 8) > H100.launch_s
     assert step_s("all_reduce", 1, big) == 0
     assert cost_s(line(rows="w"), line(), TYPE) == pytest.approx(step_s("all_gather", 4, 256))
+
+
+@pytest.mark.parametrize(
+    ("have", "want"),
+    [
+        (Sharding(GRID, (("dp",), ())), Sharding(GRID, (("tp",), ()))),
+        (Sharding(GRID, (("dp", "tp"), ())), Sharding(GRID, (("tp", "dp"), ()))),
+        (Sharding(GRID, (("dp",), ("tp",))), Sharding(GRID, (("tp",), ("dp",)))),
+        (Sharding(LINE, (("w",), ())), Sharding(Mesh.line((3, 1, 0, 2)), (("w3_1_0_2",), ()))),
+        (Sharding(GRID, (("dp",), ("tp",))), Sharding(Mesh.grid((("a", 2), ("b", 2)), (1, 3, 0, 2)), (("a",), ("b",)))),
+    ],
+)
+def test_the_same_parts_on_other_workers_are_sent_by_one_to_one(have: Sharding, want: Sharding) -> None:
+    (step,) = plan_reshard(have, want, TYPE)
+    assert step.op.name == "transfer"
+    shard = have.local_shape(TYPE.shape)
+    away = [t for t in tiles(have, want, TYPE.shape) if t.source != t.target]
+    assert away, "somebody moves"
+    assert all(t.shape == shard for t in away)
+    assert len({t.source for t in away}) == len({t.target for t in away}) == len(away), "one message each"
+    numel = shard[0] * shard[1]
+    assert busiest(have, want, TYPE.shape) == (numel, 1)
+    assert step.seconds == pytest.approx(H100.launch_s + 4 * numel / H100.link_bandwidth)
+
+
+def test_sums_stay_pending_where_parts_change_places() -> None:
+    mesh = Mesh("grid", (("a", 2), ("b", 2), ("c", 2)), tuple(range(8)))
+    have, want = (Sharding(mesh, ((axis,), ()), (("c", "sum"),)) for axis in "ab")
+    assert names(have, want) == ["transfer"]
+    assert all(t.source % 2 == t.target % 2 for t in tiles(have, want, TYPE.shape)), "of the same part of the sum"

@@ -1,0 +1,61 @@
+"""What a worker's groups do with collectives that only begin, seen on groups that write down what they are asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gt.ir.program import Collective, WireType
+from gt.runtime.collective import CollectiveFailed, Groups
+
+TYPE = WireType((4,), "float32")
+
+
+class Diary:
+    """A group that notes its calls."""
+
+    def __init__(self, name: str, pages: list[str]) -> None:
+        self.name, self.pages = name, pages
+
+    def run(self, step: Collective, tensor: Any) -> Any:
+        self.pages.append(f"{self.name} {'begin ' if step.begins else ''}{step.kind}")
+        return None if step.begins else tensor
+
+    def __getattr__(self, call: str) -> Any:
+        return lambda: self.pages.append(f"{self.name} {call}")
+
+
+def groups() -> tuple[Groups, list[str]]:
+    pages: list[str] = []
+    made = Groups(0, lambda: None, "", 1.0, numpy=False)  # type: ignore[arg-type,return-value]
+    made.groups = {(0, 1): Diary("a", pages), (0, 2): Diary("b", pages)}
+    return made, pages
+
+
+def step(kind: str, group: tuple[int, ...], begins: bool = False) -> Collective:
+    return Collective(kind, 0, 1, 2, TYPE, group, begins=begins)
+
+
+def test_one_group_s_collectives_wait_on_the_device_for_another_s() -> None:
+    made, pages = groups()
+    made.run(step("all_reduce", (0, 1), begins=True), "x")
+    made.run(step("all_reduce", (0, 2)), "y")
+    made.run(step("wait", (0, 1)), None)
+    made.run(step("send", (0, 2)), "z")
+    assert pages == ["b settle", "a begin all_reduce", "a settle", "b all_reduce", "a wait", "b send"]
+    assert made.issued == 4
+
+
+def test_what_a_failed_run_began_is_let_go() -> None:
+    made, pages = groups()
+    made.run(step("send", (0, 2)), "z")
+    made.forget()
+    assert pages[-2:] == ["a forget", "b forget"] and not made.sending
+
+
+def test_a_lost_member_is_named() -> None:
+    made, _ = groups()
+    made.abort(2)
+    with pytest.raises(CollectiveFailed, match="worker 2"):
+        made.run(step("all_reduce", (0, 2), begins=True), "x")
