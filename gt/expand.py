@@ -19,7 +19,8 @@ from gt.handle import Handle, no_tape
 from gt.ir.graph import Attrs
 from gt.ir.opdef import OpDef, emitting
 from gt.ir.ops import OPS
-from gt.ir.types import DType, TensorType
+from gt.ir.ops.broadcast import total
+from gt.ir.types import DType, TensorType, bool_
 from gt.passes.autodiff import backpropagate
 from gt.signal import for_backward
 from gt.tape import Key, Tape
@@ -187,6 +188,7 @@ def expand(
             root = _canonical(*root)
             start[root] = ADD(start[root], seed) if root in start else seed
         watch = _gradient_watcher(tape, nodes, recording)
+        nodes = [_with_history(n, recording) for n in nodes] if create_graph else nodes
         lazy = backpropagate(_with_functions(nodes, recording), start, {key for key, _ in leaves}, lookup, on_node, watch)
         found = {key: recording.force(g) for key, g in lazy.items()}
         trace.mark(signal)
@@ -230,6 +232,61 @@ def _lookup(key: Key) -> Any:
             out._rg, out._leaf, out._tape = True, False, key
         return _Held(out)
     return Number(saved, type.dtype) if saved is not None else ValueRef(trace, -1, type)
+
+
+# -- what a gradient depends on without having a slope
+
+
+def _with_history(node: _Entry, recording: _Recording) -> _Entry:
+    """Let the gradients of an entry need a gradient where they only look at what a value is, as those of relu do: it is 0."""
+    inner = node.op.vjp
+    if inner is None:
+        return node
+
+    def vjp(g: Any, y: Any, *inputs: Any, **attrs: Any) -> Any:
+        out = inner(g, y, *inputs, **attrs)
+        values = [v for v in (*inputs, *(y if isinstance(y, tuple) else (y,))) if _needs_gradient(v)]
+        if not values:
+            return out
+        gradients = out if isinstance(out, tuple | list) else (out,)
+        stop = {id(each) for each in (g if isinstance(g, tuple) else (g,))}
+        return tuple(_attached(each, values, stop, recording) for each in gradients)
+
+    return replace(node, op=replace(node.op, vjp=vjp))
+
+
+def _needs_gradient(value: Any) -> bool:
+    held = value.tensor if value.__class__ is _Held else value
+    return bool(value.type.dtype.kind == "f" and getattr(held, "_rg", False))
+
+
+def _attached(g: Any, values: Sequence[Any], stop: set[int], recording: _Recording) -> Any:
+    """Add nothing of the values that a gradient was made from without depending on them smoothly."""
+    if not isinstance(g, _Lazy) or g.type.dtype.kind != "f":
+        return g
+    found, smooth = _sources(g, stop, False), _sources(g, stop, True)
+    for value in values:
+        if id(value) in found and id(value) not in smooth:
+            nothing = OPS["where"](recording.constant(False, bool_), value, recording.constant(0, value.type.dtype))
+            added = total(nothing)
+            g = ADD(g, added if added.type.dtype is g.type.dtype else OPS["cast"](added, dtype=g.type.dtype))
+    return g
+
+
+def _sources(g: Any, stop: set[int], smooth: bool) -> set[int]:
+    """Give what a gradient was made from; ``smooth``: by ops with gradients alone."""
+    seen: set[int] = set()
+    todo = [g]
+    while todo:
+        value = todo.pop()
+        if id(value) in seen or id(value) in stop:
+            continue
+        seen.add(id(value))
+        if isinstance(value, _Lazy):
+            op = value.step.op
+            if not smooth or (value.type.dtype.is_differentiable and (op.vjp is not None or op.decompose is not None)):
+                todo.extend(value.step.inputs)
+    return seen
 
 
 def _with_functions(nodes: list[_Entry], recording: _Recording) -> list[Any]:

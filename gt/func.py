@@ -81,7 +81,7 @@ def _gradients(outputs: Sequence[Any], inputs: Sequence[Any], seeds: Sequence[An
     found: Sequence[Any] = [None] * len(inputs)
     if needed and inputs:
         given = None if seeds is None else [seeds[i] for i in needed]
-        found = several.grad([outputs[i] for i in needed], inputs, given, True, True, True)
+        found = several.grad([outputs[i] for i in needed], inputs, given, True, True, allow_unused=True)
     return [create.zeros_like(t) if g is None else g for g, t in zip(found, inputs, strict=True)]
 
 

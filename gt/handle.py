@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from gt.grad_fn import GradFn, grad_fn_of
 from gt.ir.evaluate import from_wire
 from gt.ir.graph import Attrs
 from gt.ir.opdef import OpDef
 from gt.ir.ops import OPS
 from gt.ir.types import DType, TensorType
 from gt.shape import Size
-from gt.trace import Buffer, Operand, Storage, Trace, check_read, holding, producer_name, record, settle, state
+from gt.trace import Buffer, Operand, Storage, Trace, check_read, holding, record, settle, state
 from gt.views import VIEWS, place_in_overlap, refuse_overlap, view_strides
 
 if TYPE_CHECKING:
@@ -173,12 +174,12 @@ class Handle(Operand):
         self._grad = value
 
     @property
-    def grad_fn(self) -> str | None:
-        """Give the name of the op that made a tensor that needs a gradient, or None for a leaf."""
-        if self._leaf or not self._rg:
+    def grad_fn(self) -> GradFn | None:
+        """Give the op that made a tensor that needs a gradient, to look at, or None for a leaf."""
+        if not self.requires_grad or self._leaf:
             return None
-        from_trace = (self._trace, self._index) if self._trace is not None else self._tape
-        return producer_name(*from_trace) if from_trace else "ViewBackward0"
+        made = (self._trace, self._index) if self._trace is not None else self._tape
+        return grad_fn_of(*made) if made is not None else None
 
     @property
     def data(self) -> Self:

@@ -189,7 +189,8 @@ def format_tensor(tensor: Tensor) -> str:
     if not plain:
         notes.append(f"dtype={tensor.dtype!r}")
     if tensor.requires_grad:
-        notes.append("requires_grad=True" if tensor.is_leaf else f"grad_fn=<{tensor.grad_fn}>")
+        made = tensor.grad_fn
+        notes.append("requires_grad=True" if made is None else f"grad_fn=<{made.name()}>")
     head = "Parameter containing:\n" if type(tensor).__name__ == "Parameter" else ""
     return head + _with_notes("tensor(" + body, notes, len("tensor("))
 

@@ -687,6 +687,10 @@ class Tensor(Handle):
         """Convert the dtype; without one, give torch's name of the tensor's type, as ``'torch.FloatTensor'``."""
         if dtype is None:
             return f"torch.{scalar_type(self._type.dtype)}Tensor"
+        if isinstance(dtype, legacy.TensorType):
+            return promote.cast(self, dtype.dtype)
+        if dtype is Tensor:
+            return promote.cast(self, promote.get_default_dtype())
         named = next((d for d in DTYPES if dtype == f"torch.{scalar_type(d)}Tensor"), None)
         return promote.cast(self, named if named is not None else dtype_of(dtype))
 

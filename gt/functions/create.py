@@ -6,7 +6,7 @@ Owns: what host data becomes. Next: ``draw`` (random numbers), ``gt.ir.ops.creat
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -56,6 +56,8 @@ def tensor(
         check_options("tensor", device)
         array, own = host_array(data)
         wanted = dtype_of(dtype) if dtype is not None else own
+        if own is int64 and array.dtype.kind == "f" and wanted.kind in "ui":
+            raise ValueError("Overflow when unpacking long long")
         if array.dtype.kind == "c" and wanted.kind in "uif" and isinstance(data, complex | list | tuple):
             real = "must be real number, not complex"
             raise TypeError(real if wanted.kind == "f" else "'complex' object cannot be interpreted as an integer")
@@ -63,7 +65,7 @@ def tensor(
             check_fits(array.min(), wanted, wanted.name)
             check_fits(array.max(), wanted, wanted.name)
         if array.ndim == 0 and is_number(data):
-            number: Any = data if wanted.kind in "bui" else _convert(array, wanted).item()  # too large a float is inf
+            number: Any = data if wanted.kind in "ui" else _convert(array, wanted).item()  # too large a float is inf
             out = record(OPS["copy"], (operand(number, wanted),))
         else:
             out = upload(_convert(array, wanted), wanted)
@@ -89,7 +91,7 @@ def host_array(data: Any) -> tuple[np.ndarray, DType]:
         array = np.asarray(data)
         return array, dtype_of(array.dtype)
     if is_number(data):
-        return np.asarray(data), scalar_dtype(data)
+        return np.asarray(float(data) if _too_long(data) else data), scalar_dtype(data)
     if not isinstance(data, list | tuple | range):
         if isinstance(data, str):
             raise TypeError("new(): invalid data type 'str': expected numbers, lists or arrays")
@@ -103,10 +105,14 @@ def host_array(data: Any) -> tuple[np.ndarray, DType]:
         raise
     if array.dtype.kind in "SU":
         raise ValueError("too many dimensions 'str': expected numbers")
+    if array.dtype.kind in "Ouf" and (array.dtype.kind != "f" or np.abs(array).max(initial=0.0) >= 2.0**63):
+        long = _any(data, _too_long)
+        if long and not _any(data, lambda v: isinstance(v, complex)):
+            return np.array(data, np.float64), get_default_dtype() if _any(data, lambda v: isinstance(v, float)) else int64
     if array.dtype == object:
         bad = next((type(v).__name__ for v in np.ravel(array) if not is_number(v)), "int")
         if bad == "int":
-            raise CallError("Overflow when unpacking long long: an integer does not fit int64")
+            raise ValueError("Overflow when unpacking long long")
         raise CallError(f"Could not infer dtype of {bad}: expected numbers")
     if array.size == 0:
         return array.astype(np.float32), get_default_dtype()
@@ -137,6 +143,14 @@ def _refuse_ragged(data: Any) -> None:
             check(each, dim + 1)
 
     check(data, 0)
+
+
+def _too_long(value: Any) -> bool:
+    return isinstance(value, int) and not -(1 << 63) <= value < 1 << 63
+
+
+def _any(data: Any, test: Callable[[Any], bool]) -> bool:
+    return any(_any(v, test) for v in data) if isinstance(data, list | tuple | range) else test(data)
 
 
 def _first(data: Any) -> Any:

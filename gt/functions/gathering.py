@@ -253,6 +253,10 @@ def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
     rows = zeros(x._type.shape[d], dtype=bool_)
     hit = record(OPS["index_put"], (rows, index, fit(True, rows, index._type.shape)), (("dims", (0,)), ("accumulate", False)))
     mask = reshape(hit, tuple(-1 if i == d else 1 for i in range(x.ndim)))
+    if (isinstance(value, complex) or (isinstance(value, Handle) and value._type.dtype.kind == "c")) and x.dtype.kind != "c":
+        raise CallError("index_fill_(): Converting complex Scalar to non-complex type is not supported")
+    if is_number(value):
+        check_fits(value, x.dtype)
     number = operand(value, x.dtype) if is_number(value) else cast(value, x.dtype)
     out = record(OPS["where"], (mask, number, x))
     return out if input.ndim else reshape(out, ())
@@ -290,6 +294,11 @@ def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) 
         raise CallError(
             "put_(): Expected source and index to have the same number of elements, but got "
             f"source.numel() = {source.numel()}, index.numel() = {index.numel()}"
+        )
+    if source.dtype is not input.dtype:
+        raise CallError(
+            f"put_(): self and source expected to have the same dtype, but got self.dtype = {scalar_type(input.dtype)} and "
+            f"source.dtype = {scalar_type(source.dtype)}"
         )
     flat, at = reshape(input, -1), wrapped(reshape(index, -1), input.numel())
     out = record(OPS["scatter_add" if accumulate else "scatter"], (flat, at, reshape(source, -1)), (("dim", 0),))

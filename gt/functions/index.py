@@ -17,7 +17,7 @@ from gt.functions.promote import C_NAMES, c_name, cast, check_fits, is_number, o
 from gt.functions.shape import RESHAPE, SLICE, reshape, stack
 from gt.handle import Handle, take_view
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, DimError, bool_, broadcast_shapes, int64, uint8
+from gt.ir.types import CallError, DimError, bool_, broadcast_shapes, int64, scalar_type, uint8
 from gt.trace import record
 from gt.views import Place, place_in_overlap, view_strides
 
@@ -36,6 +36,8 @@ def getitem(input: Tensor, key: Any) -> Tensor:
 
 def setitem(input: Tensor, key: Any, value: Any) -> None:
     """Write ``input[key] = value`` in place; the value broadcasts and takes the tensor's dtype."""
+    if value.__class__ is int and not -(1 << 63) <= value < 1 << 63:
+        raise ValueError("Overflow when unpacking long long")
     viewed, indices = _basic(input, key)
     if not indices:
         viewed._assign(fit(value, viewed), repeats=is_number(value) and 0 not in view_strides(viewed))
@@ -49,6 +51,7 @@ def setitem(input: Tensor, key: Any, value: Any) -> None:
             raise CallError("masked_fill_ only supports boolean masks, but got mask with dtype unsigned char")
         viewed._assign(_masked(viewed, *indices[0], value))
         return
+    _check_source(viewed, indices, value)
     dims, positions = _positions(viewed, indices)
     shape = _gathered_shape(viewed, dims, positions)
     out = record(
@@ -57,8 +60,20 @@ def setitem(input: Tensor, key: Any, value: Any) -> None:
     viewed._assign(out)
 
 
+def _check_source(input: Tensor, indices: list[tuple[int, Tensor]], value: Any) -> None:
+    """Refuse a tensor of another dtype: what is written at indices, other than single numbers, is not converted."""
+    if not isinstance(value, Handle) or value._type.dtype is input._type.dtype:
+        return
+    if any(index.ndim or index.dtype is bool_ for _, index in indices):
+        raise CallError(
+            f"Index put requires the source and destination dtypes match, got {scalar_type(input.dtype)} for the destination and "
+            f"{scalar_type(value._type.dtype)} for the source."
+        )
+
+
 def _write_places(place: Place, indices: list[tuple[int, Tensor]], value: Any) -> None:
     """Write at indices of a view whose elements overlap: no others are written, nor these in turn to where they were."""
+    _check_source(place.of, indices, value)
     of = place.of if place.through else place.of.detach()
     at = _gather(record(OPS["as_strided"], (arange(of.numel()),), place.attrs), indices)
     flat = record(RESHAPE, (of,), (("shape", (of.numel(),)),))
@@ -213,6 +228,8 @@ def _gather(input: Tensor, indices: list[tuple[int, Tensor]]) -> Tensor:
 def _masked(input: Tensor, dim: int, mask: Tensor, value: Any) -> Tensor:
     tail = input.ndim - dim - mask.ndim
     wide = record(RESHAPE, (mask,), (("shape", (*mask._type.shape, *(1,) * tail)),)) if tail else mask
+    if isinstance(value, Handle) and value._type.dtype.kind == "c" and input._type.dtype.kind not in "bc":
+        raise CallError(f"value cannot be converted to type {C_NAMES[input.dtype.name]} without overflow")
     number = operand(value, input._type.dtype) if is_number(value) else cast(reshape(value, ()), input._type.dtype)
     return record(OPS["where"], (wide, number, input))
 
@@ -220,6 +237,7 @@ def _masked(input: Tensor, dim: int, mask: Tensor, value: Any) -> Tensor:
 def index_put(input: Tensor, indices: Any, values: Tensor, accumulate: bool = False) -> Tensor:
     """Write (or add) ``values`` at ``input[indices]``; a copy."""
     viewed, found = _basic(input, tuple(slice(None) if i is None else i for i in indices))
+    _check_source(viewed, found, values)
     dims, positions = _positions(viewed, found)
     source = fit(values, viewed, _gathered_shape(viewed, dims, positions))
     return record(OPS["index_put"], (viewed, *positions, source), (("dims", dims), ("accumulate", bool(accumulate))))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from gt.functions.create import zeros
 from gt.functions.factorization import svdvals
 from gt.functions.pointwise import abs as abs_
 from gt.functions.pointwise import where
@@ -15,7 +16,7 @@ from gt.functions.promote import cast
 from gt.functions.reduce import amax, amin, sum
 from gt.functions.shape import movedim, reshape, unsqueeze
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, dtype_of, normalize_dim, scalar_type
+from gt.ir.types import CallError, bool_, dtype_of, normalize_dim, scalar_type
 from gt.trace import record
 
 if TYPE_CHECKING:
@@ -153,7 +154,8 @@ def power_norm(x: Tensor, p: float, dims: tuple[int, ...], keepdim: bool) -> Ten
     if p == -math.inf:
         return amin(size, dims, keepdim) if dims else size
     if p == 0:
-        return sum(cast(x != 0, size.dtype), dims, keepdim) if dims else cast(x != 0, size.dtype)
+        counted = where(zeros((), dtype=bool_), size, cast(x != 0, size.dtype))  # with a gradient, which is 0
+        return sum(counted, dims, keepdim) if dims else counted
     if p == 1:
         return sum(size, dims, keepdim) if dims else size
     if p == 2:

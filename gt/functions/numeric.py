@@ -15,6 +15,7 @@ from gt.functions.promote import (
     binary,
     broadcast,
     cast,
+    check_fits,
     floated,
     get_default_dtype,
     is_number,
@@ -30,7 +31,7 @@ from gt.functions.promote import (
 )  # fmt: skip
 from gt.handle import Handle
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, Scalar, bool_, broadcast_shapes, complex128, float64, scalar_type
+from gt.ir.types import CallError, Scalar, bfloat16, bool_, broadcast_shapes, complex128, float16, float32, float64, scalar_type
 from gt.trace import record
 
 if TYPE_CHECKING:
@@ -185,6 +186,7 @@ def lerp(input: Tensor, end: Tensor, weight: Tensor | Scalar) -> Tensor:
     apart = sub(end, input)
     if not isinstance(weight, Handle):
         weight = _weight(weight, input)
+        check_fits(weight, input._type.dtype)
         return add(input, mul(apart, weight)) if builtins.abs(weight) < 0.5 else sub(end, mul(apart, 1 - weight))
     return where(abs_(weight) < 0.5, input + weight * apart, end - apart * (1 - weight))
 
@@ -193,6 +195,7 @@ def _weight(value: Scalar, *tensors: Tensor) -> Scalar:
     """Give a number that weighs tensors in their own dtype."""
     dtype = result_dtype([t._type for t in tensors])
     value = real_number(value, dtype)
+    check_fits(value, float32 if dtype in (float16, bfloat16) else dtype)
     return int(value) if dtype.kind in "ui" else value  # type: ignore[arg-type]
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gt.functions.promote import (
     binary,
     cast,
+    check_fits,
     float_unary,
     is_number,
     need_tensor,
@@ -25,7 +26,7 @@ from gt.functions.promote import (
 )  # fmt: skip
 from gt.handle import Handle
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, DType, Scalar, dtype_of, int64, scalar_type
+from gt.ir.types import CallError, DType, Scalar, bfloat16, complex128, dtype_of, float16, int64, scalar_type
 from gt.trace import record
 
 if TYPE_CHECKING:
@@ -53,13 +54,15 @@ def _scaled(input: Any, other: Any, alpha: Scalar) -> Any:
     """Give ``alpha * other``. Errors: RuntimeError for an alpha that the result's dtype does not hold."""
     both = (input, other)
     tensors = [t._type for t in both if isinstance(t, Handle)]
-    kind = result_dtype(tensors, [t for t in both if is_number(t)]).kind if tensors else "c"
+    dtype = result_dtype(tensors, [t for t in both if is_number(t)]) if tensors else complex128
+    kind = dtype.kind
     if isinstance(alpha, bool) and kind != "b":
         raise CallError("Boolean alpha only supported for Boolean results.")
     if isinstance(alpha, float | complex) and kind not in "fc":
         raise CallError("For integral input tensors, argument alpha must not be a floating point number.")
     if isinstance(alpha, complex) and kind != "c":
         raise CallError("For non-complex input tensors, argument alpha must not be a complex number.")
+    check_fits(alpha, dtype)
     return other if alpha == 1 else mul(other, alpha)
 
 
@@ -124,6 +127,8 @@ def pow(input: Tensor | Scalar, exponent: Tensor | Scalar) -> Tensor:
             input, exponent = cast(input, dtype), exponent.real
         if dtype.kind in "ui" and exponent < 0:  # type: ignore[operator]
             raise CallError("Integers to negative integer powers are not allowed.")
+        if dtype.kind in "ui":
+            check_fits(exponent, int64)
         if float(exponent).is_integer() and dtype.kind != "b" and -64 <= exponent <= 64:  # type: ignore[arg-type, operator]
             return record(OPS["integer_pow"], (cast(input, dtype),), (("exponent", int(exponent)),))  # type: ignore[arg-type]
         if exponent == 0.5:
@@ -266,14 +271,24 @@ def where(condition: Tensor, input: Tensor | Scalar | None = None, other: Tensor
         dtype = pair_dtype(input, other)
     else:
         dtype = result_dtype(tensors, numbers)
+    for number in numbers if dtype not in (float16, bfloat16) else ():  # what these do not hold is infinite
+        check_fits(number, dtype)
     picked = [cast(t, dtype) if isinstance(t, Handle) else operand(t, dtype) for t in (input, other)]
     return record(WHERE, (to_bool(condition), *picked))
+
+
+def _check_limit(input: Any, limit: Any) -> None:
+    """Refuse a number that the result of a clamp cannot hold."""
+    if isinstance(input, Handle) and is_number(limit):
+        check_fits(limit, number_dtype(input, limit))
 
 
 def clamp(input: Tensor, min: Tensor | Scalar | None = None, max: Tensor | Scalar | None = None) -> Tensor:
     """Limit to ``[min, max]``. Numbers are run-time scalars."""
     if min is None and max is None:
         raise CallError("torch.clamp: At least one of 'min' or 'max' must not be None")
+    for limit in (min, max):
+        _check_limit(input, limit)
     if min is not None and max is not None:
         return record(OPS["clamp"], tuple(promoted(input, min, max)))
     return binary(CLAMP_MIN, input, min) if max is None else binary(CLAMP_MAX, input, max)
@@ -285,12 +300,14 @@ clip = clamp
 def clamp_min(input: Tensor, min: Tensor | Scalar) -> Tensor:
     """Limit from below."""
     need_tensor("clamp_min", input=input)
+    _check_limit(input, min)
     return binary(CLAMP_MIN, input, min)
 
 
 def clamp_max(input: Tensor, max: Tensor | Scalar) -> Tensor:
     """Limit from above."""
     need_tensor("clamp_max", input=input)
+    _check_limit(input, max)
     return binary(CLAMP_MAX, input, max)
 
 

@@ -120,6 +120,7 @@ def pair_dtype(a: Handle, b: Handle) -> DType:
 
 def operand(value: Scalar, dtype: DType) -> Number:
     """Make a Python number a run-time scalar of ``dtype``."""
+    check_int(value)
     kind = dtype.kind
     if kind != "c" and isinstance(value, COMPLEX):
         value = real_number(value, dtype)
@@ -161,11 +162,18 @@ def c_name(dtype: DType) -> str:
     return named.get(dtype.name) or C_NAMES.get(dtype.name, dtype.name)
 
 
+def check_int(value: Any) -> None:
+    """Refuse a Python integer beyond 64 bits, whatever it is combined with. Errors: OverflowError, as torch."""
+    if value.__class__ is int and not -(1 << 63) <= value < 1 << 64:
+        raise OverflowError("int too big to convert" if value > 0 else "can't convert negative int to unsigned")
+
+
 def check_fits(value: Any, dtype: DType, name: str = "") -> None:
     """Refuse a finite number that a dtype cannot hold, as torch where a number becomes a tensor's element.
 
     uint8 takes -255..255, and a float loses its fraction. ``name``: of the dtype in the message, torch's C type if not given.
     """
+    check_int(value)
     kind = dtype.kind
     if kind == "b":
         return

@@ -68,6 +68,10 @@ class _ConvNd(Module):
             bound = 1 / math.sqrt(fan_in) if fan_in > 0 else 0
             init.uniform_(self.bias, -bound, bound)
 
+    @property
+    def _reversed_padding_repeated_twice(self) -> list[int]:
+        return self._edges()
+
     def _edges(self) -> list[int]:
         """Give the padding as ``pad`` takes it: last dim first, low and high."""
         out = []
@@ -106,10 +110,14 @@ class _Conv(_ConvNd):
         self._setup(in_channels, out_channels, kernel_size, stride, padding, dilation, 0, groups, bias, padding_mode, dtype)
 
     def forward(self, input: Tensor) -> Tensor:
+        return self._conv_forward(input, self.weight, self.bias)
+
+    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Correlate with other weights: what layers that change theirs call."""
         padding = self.padding
         if self.padding_mode != "zeros":
             input, padding = F.pad(input, self._edges(), self.padding_mode), 0
-        return type(self).function(input, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
+        return type(self).function(input, weight, bias, self.stride, padding, self.dilation, self.groups)
 
 
 class Conv1d(_Conv):
@@ -130,7 +138,7 @@ class Conv3d(_Conv):
     dims, function = 3, staticmethod(F.conv3d)
 
 
-class _ConvTranspose(_ConvNd):
+class _ConvTransposeNd(_ConvNd):
     transposed = True
 
     def __init__(
@@ -177,19 +185,19 @@ class _ConvTranspose(_ConvNd):
         return tuple(w - a for w, a in zip(wanted, low, strict=True))
 
 
-class ConvTranspose1d(_ConvTranspose):
+class ConvTranspose1d(_ConvTransposeNd):
     """The transpose of Conv1d: [n, in, l] -> [n, out, l']."""
 
     dims, function = 1, staticmethod(F.conv_transpose1d)
 
 
-class ConvTranspose2d(_ConvTranspose):
+class ConvTranspose2d(_ConvTransposeNd):
     """The transpose of Conv2d: [n, in, h, w] -> [n, out, h', w']."""
 
     dims, function = 2, staticmethod(F.conv_transpose2d)
 
 
-class ConvTranspose3d(_ConvTranspose):
+class ConvTranspose3d(_ConvTransposeNd):
     """The transpose of Conv3d: [n, in, d, h, w] -> [n, out, d', h', w']."""
 
     dims, function = 3, staticmethod(F.conv_transpose3d)

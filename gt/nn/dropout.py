@@ -9,10 +9,10 @@ from gt.nn.module import Module
 from gt.tensor import Tensor
 
 
-class Dropout(Module):
-    """Zero elements with probability ``p`` while training."""
+class _DropoutNd(Module):
+    """What the dropouts share."""
 
-    function: Any = staticmethod(F.dropout)
+    function: Any
 
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         super().__init__()
@@ -27,31 +27,37 @@ class Dropout(Module):
         return f"p={self.p}, inplace={self.inplace}"
 
 
-class Dropout1d(Dropout):
+class Dropout(_DropoutNd):
+    """Zero elements with probability ``p`` while training."""
+
+    function = staticmethod(F.dropout)
+
+
+class Dropout1d(_DropoutNd):
     """Zero whole channels of [n, c, l]."""
 
     function = staticmethod(F.dropout1d)
 
 
-class Dropout2d(Dropout):
+class Dropout2d(_DropoutNd):
     """Zero whole channels of [n, c, h, w]."""
 
     function = staticmethod(F.dropout2d)
 
 
-class Dropout3d(Dropout):
+class Dropout3d(_DropoutNd):
     """Zero whole channels of [n, c, d, h, w]."""
 
     function = staticmethod(F.dropout3d)
 
 
-class AlphaDropout(Dropout):
+class AlphaDropout(_DropoutNd):
     """Set elements to selu's lower limit, keeping mean 0 and variance 1."""
 
     function = staticmethod(F.alpha_dropout)
 
 
-class FeatureAlphaDropout(Dropout):
+class FeatureAlphaDropout(_DropoutNd):
     """Set whole channels to selu's lower limit, keeping mean 0 and variance 1."""
 
     function = staticmethod(F.feature_alpha_dropout)

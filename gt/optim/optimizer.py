@@ -241,15 +241,24 @@ class Optimizer:
         for hook in list(self._hooks["state_dict_pre"]):
             hook(self)
         numbers = {id(p): i for i, p in enumerate(chain.from_iterable(g["params"] for g in self.param_groups))}
-        groups = [{**g, "params": [numbers[id(p)] for p in g["params"]]} for g in self.param_groups]
+        groups = [
+            {**{k: v for k, v in g.items() if k != "params"}, "params": [numbers[id(p)] for p in g["params"]]}
+            for g in self.param_groups
+        ]
+        counts = COUNTS if self._counts else ()
         out: dict[str, Any] = {
-            "state": {numbers[id(p)]: _shown(s) for p, s in self.state.items()},
+            "state": {numbers[id(p)]: _shown(s, counts) for p, s in self.state.items()},
             "param_groups": groups,
         }
         for hook in list(self._hooks["state_dict_post"]):
             changed = hook(self, out)
             out = out if changed is None else changed
         return out
+
+    @property
+    def _counts(self) -> bool:
+        """Say whether it is one of gt's own, which count steps in Python numbers, and not one that does its own ``step``."""
+        return type(self)._step is not Optimizer._step
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take back what ``state_dict`` gave, here or in torch. Errors: ValueError if groups or their sizes differ."""
@@ -264,7 +273,7 @@ class Optimizer:
             raise ValueError("loaded state dict contains a parameter group that doesn't match the size of optimizer's group")
         given = chain.from_iterable(g["params"] for g in saved)
         by_number = dict(zip(given, chain.from_iterable(g["params"] for g in self.param_groups), strict=True))
-        self.state = defaultdict(dict, {by_number[i]: _taken(by_number[i], s) for i, s in state_dict["state"].items()})
+        self.state = defaultdict(dict, {by_number[i]: _taken(by_number[i], s, self._counts) for i, s in state_dict["state"].items()})
         groups = []
         for own, new in zip(self.param_groups, saved, strict=True):
             names = {"param_names": own["param_names"]} if "param_names" in own and "param_names" not in new else {}
@@ -312,16 +321,18 @@ def scalar(value: Any) -> Any:
     return cast(value.reshape(()), float64) if isinstance(value, Tensor) else operand(float(value), float64)
 
 
-def _shown(own: dict[str, Any]) -> dict[str, Any]:
-    return {k: create.tensor(float(v)) if k in COUNTS and not isinstance(v, Handle) else v for k, v in own.items()}
+def _shown(own: dict[str, Any], counts: tuple[str, ...]) -> dict[str, Any]:
+    return {k: create.tensor(float(v)) if k in counts and not isinstance(v, Handle) else v for k, v in own.items()}
 
 
-def _taken(p: Any, given: dict[str, Any]) -> dict[str, Any]:
+def _taken(p: Any, given: dict[str, Any], counts: bool) -> dict[str, Any]:
     """Give a parameter's state in its dtype, as values of its own."""
     out: dict[str, Any] = {}
     for key, value in given.items():
-        if key in COUNTS:
+        if key in COUNTS and counts:
             out[key] = number(value)
+        elif key == "step" and isinstance(value, Handle):
+            out[key] = value.detach().clone()  # type: ignore[attr-defined]
         elif isinstance(value, Handle):
             out[key] = cast(value.detach(), p.dtype if value.is_floating_point() else value.dtype).clone()
         elif hasattr(value, "__array__"):

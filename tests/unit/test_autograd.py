@@ -264,6 +264,54 @@ def test_a_complex_output_needs_its_gradient_given():
         gt.tensor(1 + 2j, requires_grad=True).square().backward()
 
 
+PIECEWISE = {
+    "relu": lambda m, x: m.nn.functional.relu(x), "leaky_relu": lambda m, x: m.nn.functional.leaky_relu(x, 0.2),
+    "hardtanh": lambda m, x: m.nn.functional.hardtanh(x, -0.5, 0.5), "l1_norm of rows": lambda m, x: (x.abs() * m.ones(2, 3)).sum(1),
+    "relu of a product": lambda m, x: m.nn.functional.relu(x @ m.ones(3, 3)), "rrelu": lambda m, x: m.nn.functional.rrelu(x, 0.2, 0.2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("function", PIECEWISE.values(), ids=PIECEWISE)
+def test_gradients_with_a_constant_slope_can_be_differentiated(function):
+    start = [[0.5, -0.25, 2.0], [-1.0, 0.125, -3.0]]
+    found = []
+    for m in (gt, torch):
+        x = m.tensor(start, requires_grad=True)
+        (g,) = m.autograd.grad(function(m, x).sum(), x, create_graph=True)
+        assert g.requires_grad
+        ((g.norm(2, 1) - 1) ** 2).mean().backward()
+        found.append([g.tolist(), (x.grad + m.zeros(2, 3)).tolist()])
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-5)
+
+
+def test_a_gradient_penalty_reaches_biases_as_torchs():
+    found = []
+    for m in (gt, torch):
+        net = m.nn.Sequential(m.nn.Linear(3, 4), m.nn.ReLU(), m.nn.Linear(4, 4), m.nn.LeakyReLU(0.2), m.nn.Linear(4, 1))
+        with m.no_grad():
+            for i, p in enumerate(net.parameters()):
+                p.copy_((m.arange(p.numel()).reshape(p.shape) * (i + 1)).float().sin())
+        x = m.arange(15.0).reshape(5, 3).cos().requires_grad_()
+        (g,) = m.autograd.grad(net(x).sum(), x, create_graph=True)
+        ((g.norm(2, 1) - 1) ** 2).mean().backward()
+        found.append([None if p.grad is None else p.grad.numpy() for p in (x, *net.parameters())])
+    for a, b in zip(*found, strict=True):
+        assert (a is None) == (b is None)
+        if a is not None:
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+    assert not found[0][2].any()
+
+
+def test_a_count_has_a_gradient_of_zeros():
+    x = gt.tensor([0.0, 2.0, float("inf")], requires_grad=True)
+    y = x.norm(p=0)
+    y.backward()
+    assert y.item() == 2.0 and x.grad.tolist() == [0.0, 0.0, 0.0]
+    (g,) = gt.autograd.grad(gt.nn.functional.relu(x).sum(), x, create_graph=True)
+    (g * 2).sum().backward()
+    assert g.tolist() == [0.0, 1.0, 1.0] and x.grad.tolist() == [0.0, 0.0, 0.0]
+
+
 @pytest.mark.parametrize(
     ("call", "error", "text"),
     [

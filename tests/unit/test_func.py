@@ -165,3 +165,9 @@ def test_backward_of_several_tensors_adds_up() -> None:
         m.autograd.backward([(x * 2).sum(), x * x], [None, m.tensor(V)])
         found.append(x.grad.numpy())
     np.testing.assert_allclose(*found)
+
+
+def test_an_argument_that_is_not_used_has_a_gradient_of_zeros():
+    for lib in (gt, torch):
+        found = lib.func.grad(lambda x, y: (x * x).sum(), argnums=(0, 1))(lib.ones(2), lib.ones(3))
+        assert [g.tolist() for g in found] == [[2.0, 2.0], [0.0, 0.0, 0.0]]

@@ -122,3 +122,10 @@ def test_switches_are_kept() -> None:
     assert isinstance(x, gt.autograd.Variable) and gt.autograd.Variable(x, requires_grad=True).requires_grad
     with pytest.raises(NotImplementedError, match=r"x\.data = y"):
         x.set_(x)
+
+
+def test_tensor_types_say_what_to_convert_to():
+    for lib in (gt, torch):
+        x = lib.ones(2)
+        assert x.type(lib.FloatTensor) is x and x.type(lib.LongTensor).dtype is lib.int64
+        assert x.type(dtype=lib.HalfTensor).type() == "torch.HalfTensor" and x.long().type(lib.Tensor).dtype is lib.float32

@@ -165,3 +165,76 @@ def test_a_change_in_place_may_save_what_it_replaces(program, change):
 def test_activations_in_place_pass_gradients(layer):
     source = f"y = x + 1; m.nn.functional.{layer}(y, inplace=True); return y"
     np.testing.assert_allclose(_gradient(gt, source), _gradient(torch, source), rtol=1e-6)
+
+
+def _kind(make: Callable[[], Any]) -> Any:
+    """Give a result's dtype and values, or the class of its error: torch's is one of the classes of gt's."""
+    try:
+        out = make()
+    except (ValueError, RuntimeError, OverflowError) as error:
+        return error
+    return str(out.dtype).split(".")[-1], out.tolist()
+
+
+TOO_LARGE: dict[str, Callable[[Any], Any]] = {
+    "tensor": lambda lib: lib.tensor(2**70),
+    "tensor of a list": lambda lib: lib.tensor([1, 2**63]),
+    "tensor just below": lambda lib: lib.tensor(-(2**63) - 1),
+    "tensor of floats": lambda lib: lib.tensor([1.5, 2**70]),
+    "tensor as float": lambda lib: lib.tensor(2**70, dtype=lib.float32),
+    "tensor as int32": lambda lib: lib.tensor(2**70, dtype=lib.int32),
+    "full": lambda lib: lib.full((2,), 2**70),
+    "add": lambda lib: lib.ones(1, dtype=lib.long) + 2**65,
+    "add to a float": lambda lib: lib.ones(1) * 2**65,
+    "sub below": lambda lib: lib.ones(1, dtype=lib.long) - (-(2**63) - 1),
+    "compare": lambda lib: lib.ones(1, dtype=lib.long) < 2**65,
+    "fill": lambda lib: lib.ones(1, dtype=lib.long).fill_(2**65),
+    "clamp int8": lambda lib: lib.ones(1, dtype=lib.int8).clamp(max=300),
+    "clamp both": lambda lib: lib.ones(1, dtype=lib.int8).clamp(-300, 5),
+    "clamp_min": lambda lib: lib.clamp_min(lib.ones(1, dtype=lib.uint8), 300),
+    "clamp_": lambda lib: lib.ones(1).clamp_(max=1e300),
+    "clamp that fits": lambda lib: lib.ones(1, dtype=lib.int8).clamp(max=100),
+    "clamp inf": lambda lib: lib.ones(1).clamp(max=float("inf")),
+    "where": lambda lib: lib.where(lib.tensor([True]), lib.ones(1, dtype=lib.int8), 300),
+    "where float": lambda lib: lib.where(lib.tensor([True]), -1e300, lib.ones(1)),
+    "where half": lambda lib: lib.where(lib.tensor([True]), -1e9, lib.ones(1, dtype=lib.float16)),
+    "alpha": lambda lib: lib.add(lib.ones(1, dtype=lib.int8), 1, alpha=300),
+    "index_fill": lambda lib: lib.ones(1, dtype=lib.int8).index_fill(0, lib.tensor([0]), 300),
+    "addcmul": lambda lib: lib.addcmul(lib.ones(1), lib.ones(1), lib.ones(1), value=1e300),
+    "pow": lambda lib: lib.ones(1, dtype=lib.int8) ** 2**63,
+    "hardtanh": lambda lib: lib.nn.functional.hardtanh(lib.ones(1), -1, 1e300),
+    "lerp": lambda lib: lib.lerp(lib.ones(1), lib.ones(1), 1e300),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("make", TOO_LARGE.values(), ids=TOO_LARGE)
+def test_numbers_that_a_dtype_cannot_hold(make: Callable[[Any], Any]) -> None:
+    ours, theirs = _kind(lambda: make(gt)), _kind(lambda: make(torch))
+    if isinstance(theirs, Exception):
+        assert isinstance(ours, type(theirs)) and str(ours).startswith(str(theirs)[:40])
+    else:
+        assert ours == theirs
+
+
+@pytest.mark.parametrize("dtype", ["int64", "float32", "float64", "bool", "complex64"])
+@pytest.mark.parametrize("of", ["int64", "float32", "float64", "bool"])
+def test_values_written_at_indices_have_the_dtype(dtype: str, of: str) -> None:
+    keys: list[Callable[[Any], Any]] = [
+        lambda lib: lib.tensor([0, 1]), lambda lib: [0, 1], lambda lib: lib.tensor([True, False, True]), lambda lib: lib.tensor(0),
+        lambda lib: slice(0, 2), lambda lib: (lib.tensor([0, 2]),),
+    ]  # fmt: skip
+    for key in keys:
+        for shape in ((), (1,), (2,)):
+
+            def write(lib: Any, key: Any = key, shape: Any = shape) -> Any:
+                x = lib.zeros(3, dtype=getattr(lib, dtype))
+                x[key(lib)] = lib.ones(shape, dtype=getattr(lib, of))
+                return x
+
+            ours, theirs = _kind(lambda w=write: w(gt)), _kind(lambda w=write: w(torch))
+            if isinstance(theirs, Exception):
+                assert isinstance(ours, RuntimeError), (key(torch), shape)
+            else:
+                assert ours == theirs, (key(torch), shape)
+    with pytest.raises(ValueError, match="Overflow when unpacking long long"):
+        gt.zeros(3)[0] = 2**63

@@ -9,7 +9,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from gt.functions import create, draw, pointwise, reduce
-from gt.functions.promote import float_unary
+from gt.functions.promote import check_fits, float_unary
 from gt.handle import Handle
 from gt.ir.graph import Attrs
 from gt.ir.ops import OPS
@@ -52,6 +52,8 @@ def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace
     """Give x limited to [min_val, max_val]."""
     if min_val > max_val:
         raise ValueError("min_val cannot be greater than max_val")
+    for limit in (min_val, max_val):
+        check_fits(limit, input._type.dtype)
     return _activation("hardtanh", input, (("low", float(min_val)), ("high", float(max_val))), inplace)
 
 

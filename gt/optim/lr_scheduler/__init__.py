@@ -14,7 +14,7 @@ from gt.optim.lr_scheduler.decay import (
     StepLR,
 )  # fmt: skip
 from gt.optim.lr_scheduler.plateau import ReduceLROnPlateau
-from gt.optim.lr_scheduler.scheduler import LRScheduler
+from gt.optim.lr_scheduler.scheduler import LRScheduler, _LRScheduler  # noqa: F401 - torch has it here
 
 __all__ = [
     "ChainedScheduler", "ConstantLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts", "CyclicLR", "ExponentialLR", "LRScheduler",

@@ -47,7 +47,7 @@ class MultiplicativeLR(LambdaLR):
         super().__init__(optimizer, lr_lambda, last_epoch)
 
     def get_lr(self) -> list[Any]:
-        if self._initial:
+        if self._is_initial:
             return self._current()
         groups = self.optimizer.param_groups
         return [g["lr"] * factor(self.last_epoch) for factor, g in zip(self.lr_lambdas, groups, strict=True)]
@@ -126,7 +126,7 @@ class LinearLR(LRScheduler):
     def get_lr(self) -> list[Any]:
         if self.last_epoch == 0:
             return self._current(self.start_factor)
-        if self._initial or self.last_epoch > self.total_iters:
+        if self._is_initial or self.last_epoch > self.total_iters:
             return self._current()
         rise = self.end_factor - self.start_factor
         return self._current(1.0 + rise / (self.total_iters * self.start_factor + (self.last_epoch - 1) * rise))
@@ -144,7 +144,7 @@ class ExponentialLR(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[Any]:
-        return self._current(None if self._initial else self.gamma)
+        return self._current(None if self._is_initial else self.gamma)
 
     def _get_closed_form_lr(self) -> list[Any]:
         return [base * self.gamma**self.last_epoch for base in self.base_lrs]
@@ -158,7 +158,7 @@ class PolynomialLR(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[Any]:
-        if self._initial or self.last_epoch > self.total_iters:
+        if self._is_initial or self.last_epoch > self.total_iters:
             return self._current()
         now, before = self.last_epoch / self.total_iters, (self.last_epoch - 1) / self.total_iters
         return self._current(((1.0 - now) / (1.0 - before)) ** self.power)
@@ -176,7 +176,7 @@ class CosineAnnealingLR(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[Any]:
-        if self._initial:
+        if self._is_initial:
             return self._current()
         if self._step_count == 1 and self.last_epoch > 0:
             return self._get_closed_form_lr()

@@ -23,7 +23,8 @@ def refuse_in_jit() -> None:
 class LRScheduler:
     """Base of schedules: sets each group's ``lr`` at every ``step()``."""
 
-    _initial = False
+    _is_initial = False
+    _get_lr_called_within_step = False  # what schedules written for torch ask
     _unsaved: tuple[str, ...] = ("optimizer",)
 
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
@@ -44,11 +45,11 @@ class LRScheduler:
 
     def _initial_step(self) -> None:
         self._step_count = 0
-        self._initial = True
+        self._is_initial = True
         try:
             self.step()
         finally:
-            self._initial = False
+            self._is_initial = False
 
     def get_lr(self) -> list[Any]:
         """Give each group's rate at ``last_epoch``."""
@@ -77,13 +78,17 @@ class LRScheduler:
         self._update_lr(epoch)
 
     def _update_lr(self, epoch: int | None = None) -> None:
-        if epoch is None:
-            self.last_epoch += 1
-            values = self.get_lr()
-        else:
-            self.last_epoch = epoch
-            closed = getattr(self, "_get_closed_form_lr", None)
-            values = closed() if closed is not None else self.get_lr()
+        self._get_lr_called_within_step = True
+        try:
+            if epoch is None:
+                self.last_epoch += 1
+                values = self.get_lr()
+            else:
+                self.last_epoch = epoch
+                closed = getattr(self, "_get_closed_form_lr", None)
+                values = closed() if closed is not None else self.get_lr()
+        finally:
+            self._get_lr_called_within_step = False
         self._set(values)
 
     def _set(self, values: list[Any]) -> None:
@@ -98,6 +103,10 @@ class LRScheduler:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take back what ``state_dict`` gave."""
         self.__dict__.update(state_dict)
+
+
+class _LRScheduler(LRScheduler):
+    """The base's name before torch 2.0, which schedules of one's own may still have."""
 
 
 def kept_functions(functions: list[Any]) -> list[Any]:

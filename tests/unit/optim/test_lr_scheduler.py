@@ -165,3 +165,26 @@ def test_a_step_before_the_optimizers_warns():
     scheduler = gt.optim.lr_scheduler.StepLR(a, 1)
     with pytest.warns(UserWarning, match="before `optimizer.step"):
         scheduler.step()
+
+
+@pytest.mark.parametrize("lib", [gt, torch])
+def test_a_schedule_of_ones_own_may_ask_where_it_is_called(lib):
+    class Warm(lib.optim.lr_scheduler._LRScheduler):
+        def get_lr(self):
+            if not self._get_lr_called_within_step:
+                raise RuntimeError("call get_last_lr()")
+            return [base * min(1, (self.last_epoch + 1) / 4) for base in self.base_lrs]
+
+    p = lib.nn.Parameter(lib.ones(2))
+    optimizer = lib.optim.SGD([p], lr=0.1)
+    schedule = Warm(optimizer)
+    found = []
+    for _ in range(5):
+        p.grad = lib.ones(2)
+        optimizer.step()
+        schedule.step()
+        found += schedule.get_last_lr()
+    assert found == [0.05, 0.1 * 3 / 4, 0.1, 0.1, 0.1]
+    with pytest.raises(RuntimeError, match="get_last_lr"):
+        schedule.get_lr()
+    assert {"_is_initial", "_get_lr_called_within_step"} <= schedule.state_dict().keys()

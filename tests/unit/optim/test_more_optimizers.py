@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -196,3 +198,38 @@ def test_what_reads_or_is_many_ops_says_so_under_jit():
     with pytest.raises(NotImplementedError, match="Muon cannot be replayed"):
         for _ in range(3):
             step()
+
+
+def test_state_of_an_optimizer_of_ones_own_is_given_back_as_it_is():
+    found = []
+    for lib in (gt, torch):
+
+        class Mine(lib.optim.Optimizer):
+            def __init__(self, params, lr=0.1):
+                super().__init__(params, {"lr": lr})
+
+            def step(self, closure=None):
+                with torch.no_grad(), gt.no_grad():
+                    for group in self.param_groups:
+                        for p in group["params"]:
+                            own = self.state[p]
+                            if not own:
+                                own["step"], own["mean"] = 0, p * 0
+                            own["step"] += 1
+                            own["mean"].mul_(0.9).add_(p.grad)
+                            p.add_(own["mean"], alpha=-group["lr"] / own["step"])
+
+        p, q = lib.nn.Parameter(lib.ones(2)), lib.nn.Parameter(lib.ones(2))
+        one, other = Mine([p]), Mine([q])
+        for _ in range(3):
+            p.grad = lib.ones(2)
+            one.step()
+        state = copy.deepcopy(one.state_dict())
+        other.load_state_dict(one.state_dict())
+        q.grad = lib.ones(2)
+        other.step()
+        assert type(state["state"][0]["step"]) is int and list(state["param_groups"][0])[-1] == "params"
+        found.append([state["state"][0]["step"], other.state[q]["step"], q.tolist(), state["state"][0]["mean"].tolist()])
+    assert found[0][:2] == found[1][:2] == [3, 4]
+    np.testing.assert_allclose(found[0][2], found[1][2], rtol=1e-6)
+    np.testing.assert_allclose(found[0][3], found[1][3], rtol=1e-6)
