@@ -22,6 +22,8 @@ from gt.functions.promote import (
     linked,
     need_tensor,
     promoted,
+    result_type,
+    rounded_once,
     scalar_dtype,
     unary,
     without_gradient,
@@ -160,9 +162,9 @@ def bitwise_right_shift(input: Tensor | Scalar, other: Tensor | Scalar) -> Tenso
 
 
 def _shift(name: str, a: Any, b: Any) -> Tensor:
-    for t in (a, b):
-        if isinstance(t, Handle) and t._type.dtype.kind not in "ui":
-            raise NotImplementedError(f'"bitwise_{name}_cpu" not implemented for {t._type.dtype.name}: use integers')
+    dtype = result_type(a, b)
+    if dtype.kind not in "ui":
+        raise NotImplementedError(f"\"{name[0]}shift_cpu\" not implemented for '{scalar_type(dtype)}'")
     return binary(OPS[name], a, b)
 
 
@@ -175,6 +177,7 @@ def rsub(input: Tensor, other: Tensor | Scalar, *, alpha: Scalar = 1) -> Tensor:
 # -- three operands
 
 
+@rounded_once
 def lerp(input: Tensor, end: Tensor, weight: Tensor | Scalar) -> Tensor:
     """Give ``input + weight * (end - input)``, exact at both ends."""
     need_tensor("lerp", input=input, end=end)
@@ -186,6 +189,7 @@ def lerp(input: Tensor, end: Tensor, weight: Tensor | Scalar) -> Tensor:
     return where(abs_(weight) < 0.5, input + weight * apart, end - apart * (1 - weight))
 
 
+@rounded_once
 def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 1) -> Tensor:
     """Give ``input + value * tensor1 * tensor2``."""
     need_tensor("addcmul", input=input, tensor1=tensor1, tensor2=tensor2)
@@ -193,6 +197,7 @@ def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 
     return add(input, product if value == 1 else mul(product, value))
 
 
+@rounded_once
 def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 1) -> Tensor:
     """Give ``input + value * tensor1 / tensor2``. Errors: RuntimeError for integers."""
     need_tensor("addcdiv", input=input, tensor1=tensor1, tensor2=tensor2)

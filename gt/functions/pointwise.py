@@ -6,7 +6,10 @@ Owns: their signatures. Next: ``promote`` (operands), ``gt.ir.ops.elementwise`` 
 from __future__ import annotations
 
 import builtins
+import math
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from gt.functions.promote import (
     binary,
@@ -20,13 +23,16 @@ from gt.functions.promote import (
     promoted,
     refuse,
     result_dtype,
+    rounded_once,
     unary,
     without_gradient,
 )  # fmt: skip
 from gt.handle import Handle
+from gt.ir.evaluate import as_dtype
+from gt.ir.opdef import OpDef
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, DType, Scalar, dtype_of, int64, scalar_type
-from gt.trace import record
+from gt.ir.types import CallError, DType, Scalar, bfloat16, dtype_of, float32, int64, scalar_type
+from gt.trace import Number, record
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
@@ -38,7 +44,7 @@ MAXIMUM, MINIMUM, CLAMP_MIN, CLAMP_MAX = OPS["maximum"], OPS["minimum"], OPS["cl
 
 def add(input: Tensor, other: Tensor | Scalar, *, alpha: Scalar = 1) -> Tensor:
     """Add, elementwise with broadcasting: ``input + alpha * other``."""
-    return binary(ADD, input, other if alpha.__class__ is int and alpha == 1 else _scaled(input, other, alpha))
+    return binary(ADD, input, other) if alpha.__class__ is int and alpha == 1 else _with_alpha(ADD, input, other, _alpha_of(alpha, input, other))
 
 
 def sub(input: Tensor, other: Tensor | Scalar, *, alpha: Scalar = 1) -> Tensor:
@@ -46,7 +52,18 @@ def sub(input: Tensor, other: Tensor | Scalar, *, alpha: Scalar = 1) -> Tensor:
     for t in (input, other):
         if t is True or t is False or (isinstance(t, Handle) and t._type.dtype.kind == "b"):
             raise _no_difference(input, other)
-    return binary(SUB, input, other if alpha.__class__ is int and alpha == 1 else _scaled(input, other, alpha))
+    return binary(SUB, input, other) if alpha.__class__ is int and alpha == 1 else _with_alpha(SUB, input, other, _alpha_of(alpha, input, other))
+
+
+@rounded_once
+def _with_alpha(op: OpDef, input: Any, other: Any, alpha: Scalar) -> Any:
+    return binary(op, input, _scaled(input, other, alpha))
+
+
+def _alpha_of(alpha: Any, *operands: Any) -> Any:
+    """Give alpha as the result's dtype has it."""
+    half = next((t._type.dtype for t in operands if isinstance(t, Handle) and t._type.dtype.itemsize == 2 and t._type.dtype.kind == "f"), None)
+    return alpha if half is None or not isinstance(alpha, float) else float(as_dtype(np.asarray(alpha), half))
 
 
 def _scaled(input: Any, other: Any, alpha: Scalar) -> Any:
@@ -82,12 +99,36 @@ def mul(input: Tensor | Scalar, other: Tensor | Scalar) -> Tensor:
     """Multiply, elementwise with broadcasting."""
     if not isinstance(input, Handle) and not isinstance(other, Handle):
         return input * other  # type: ignore[return-value, operator]
+    if isinstance(input, Handle) and input._type.dtype.itemsize == 2 and isinstance(other, int | float):
+        return _by_number(MUL, input, other)
+    if isinstance(other, Handle) and other._type.dtype.itemsize == 2 and isinstance(input, int | float):
+        return _by_number(MUL, other, input)
     return binary(MUL, input, other)
+
+
+def _holds(dtype: DType, number: float) -> bool:
+    """Say whether a half-width float is exactly this number."""
+    part, exponent = math.frexp(number)
+    if dtype is not bfloat16 and number and not -13 <= exponent <= 16:
+        return False
+    return not math.isfinite(number) or math.ldexp(part, 8 if dtype is bfloat16 else 11).is_integer()
+
+
+def _by_number(op: OpDef, t: Tensor, number: float) -> Tensor:
+    """Record a product or quotient of half-width floats by a number, which keeps its own precision, as in torch."""
+    dtype = t._type.dtype
+    if dtype.kind != "f" or _holds(dtype, float(number)):
+        return binary(op, t, number)
+    return cast(record(op, (cast(t, float32), Number(float(number), float32))), dtype)
 
 
 def div(input: Tensor | Scalar, other: Tensor | Scalar, *, rounding_mode: str | None = None) -> Tensor:
     """Divide, elementwise with broadcasting; true division unless ``rounding_mode`` is "floor" or "trunc"."""
     if rounding_mode is None:
+        if isinstance(input, Handle) and input._type.dtype.itemsize == 2 and isinstance(other, int | float):
+            return _by_number(DIV, input, other)
+        if isinstance(other, Handle) and other._type.dtype.itemsize == 2 and isinstance(input, int | float):
+            return _by_number(MUL, float_unary(OPS["reciprocal"], other), input)
         return binary(DIV, input, other, floating=True)
     if rounding_mode == "floor":
         return binary(OPS["floor_divide"], input, other)
@@ -118,6 +159,10 @@ def pow(input: Tensor | Scalar, exponent: Tensor | Scalar) -> Tensor:
     """Raise to a power. A Python number as exponent is part of the graph: changing it is a new graph."""
     if isinstance(input, Handle) and is_number(exponent):
         dtype = number_dtype(input, exponent)  # type: ignore[arg-type]
+        if isinstance(exponent, complex):
+            return binary(POW, input, exponent)
+        if dtype.kind == "b":
+            return input if exponent else eq(input, input)  # by True or False
         if dtype.kind in "ui" and exponent < 0:  # type: ignore[operator]
             raise CallError("Integers to negative integer powers are not allowed.")
         if float(exponent).is_integer() and dtype.kind != "b" and -64 <= exponent <= 64:  # type: ignore[arg-type, operator]

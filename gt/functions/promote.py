@@ -6,6 +6,7 @@ Next: ``pointwise`` (the functions), ``gt.trace.record``.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -126,7 +127,7 @@ def operand(value: Scalar, dtype: DType) -> Number:
         if kind == "i" and value >> (bits - 1):
             value -= 1 << bits
     elif kind == "f":
-        value = float(value)  # type: ignore[arg-type]
+        value = float(value.real if isinstance(value, complex) else value)  # type: ignore[arg-type]
     elif kind == "b":
         value = bool(value)
     elif kind == "c":
@@ -155,6 +156,8 @@ def check_fits(value: Any, dtype: DType, name: str = "") -> None:
     kind = dtype.kind
     if kind == "b":
         return
+    if isinstance(value, complex | np.complexfloating) and kind != "c" and value.imag:
+        raise CallError(f"value cannot be converted to type {name or C_NAMES[dtype.name]} without overflow")
     if kind in "ui":
         top = (1 << (8 * dtype.itemsize - (kind == "i"))) - 1
         part = value.real if isinstance(value, complex) else value
@@ -253,6 +256,20 @@ def broadcast(*tensors: Any) -> list[Any]:
     """Expand to the shape all broadcast to."""
     shape = broadcast_shapes(*(t._type.shape for t in tensors))
     return [t if t._type.shape == shape else record(EXPAND, (t,), (("shape", shape),)) for t in tensors]
+
+
+def rounded_once(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate a function that is several ops: tensors of half-width floats pass through it in float32, as in torch's one kernel."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        dtypes = {t._type.dtype for t in (*args, *kwargs.values()) if isinstance(t, Handle)}
+        if len(dtypes) != 1 or (dtype := next(iter(dtypes))).kind != "f" or dtype.itemsize != 2:
+            return function(*args, **kwargs)
+        wide = lambda t: cast(t, float32) if isinstance(t, Handle) else t  # noqa: E731
+        return cast(function(*map(wide, args), **{k: wide(v) for k, v in kwargs.items()}), dtype)
+
+    return call
 
 
 def floated(t: Any) -> Any:
