@@ -23,7 +23,6 @@ from gt.functions.promote import (
     need_tensor,
     promoted,
     result_type,
-    rounded_once,
     scalar_dtype,
     unary,
     without_gradient,
@@ -177,7 +176,6 @@ def rsub(input: Tensor, other: Tensor | Scalar, *, alpha: Scalar = 1) -> Tensor:
 # -- three operands
 
 
-@rounded_once
 def lerp(input: Tensor, end: Tensor, weight: Tensor | Scalar) -> Tensor:
     """Give ``input + weight * (end - input)``, exact at both ends."""
     need_tensor("lerp", input=input, end=end)
@@ -185,19 +183,19 @@ def lerp(input: Tensor, end: Tensor, weight: Tensor | Scalar) -> Tensor:
         raise CallError(f"expected dtype {input._type.dtype.name} for `end` but got dtype {end._type.dtype.name}")
     apart = sub(end, input)
     if not isinstance(weight, Handle):
-        return add(input, mul(apart, weight)) if builtins.abs(weight) < 0.5 else sub(end, mul(apart, 1 - weight))
+        # the number has the tensors' dtype, as in torch's kernel
+        part = binary(OPS["mul"], apart, weight if builtins.abs(weight) < 0.5 else 1 - weight)
+        return add(input, part) if builtins.abs(weight) < 0.5 else sub(end, part)
     return where(abs_(weight) < 0.5, input + weight * apart, end - apart * (1 - weight))
 
 
-@rounded_once
 def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 1) -> Tensor:
     """Give ``input + value * tensor1 * tensor2``."""
     need_tensor("addcmul", input=input, tensor1=tensor1, tensor2=tensor2)
     product = mul(tensor1, tensor2)
-    return add(input, product if value == 1 else mul(product, value))
+    return add(input, product if value == 1 else binary(OPS["mul"], product, value))
 
 
-@rounded_once
 def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 1) -> Tensor:
     """Give ``input + value * tensor1 / tensor2``. Errors: RuntimeError for integers."""
     need_tensor("addcdiv", input=input, tensor1=tensor1, tensor2=tensor2)
@@ -206,7 +204,7 @@ def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 
             "Integer division with addcdiv is no longer supported, and in a future  release addcdiv will perform a true division "
             "of tensor1 and tensor2."
         )
-    return add(input, div(tensor1 if value == 1 else mul(tensor1, value), tensor2))
+    return add(input, div(tensor1 if value == 1 else binary(OPS["mul"], tensor1, value), tensor2))
 
 
 # -- one operand

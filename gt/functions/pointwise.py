@@ -9,8 +9,6 @@ import builtins
 import math
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from gt.functions.promote import (
     binary,
     cast,
@@ -23,12 +21,10 @@ from gt.functions.promote import (
     promoted,
     refuse,
     result_dtype,
-    rounded_once,
     unary,
     without_gradient,
 )  # fmt: skip
 from gt.handle import Handle
-from gt.ir.evaluate import as_dtype
 from gt.ir.opdef import OpDef
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, DType, Scalar, bfloat16, dtype_of, float32, int64, scalar_type
@@ -44,7 +40,7 @@ MAXIMUM, MINIMUM, CLAMP_MIN, CLAMP_MAX = OPS["maximum"], OPS["minimum"], OPS["cl
 
 def add(input: Tensor, other: Tensor | Scalar, *, alpha: Scalar = 1) -> Tensor:
     """Add, elementwise with broadcasting: ``input + alpha * other``."""
-    return binary(ADD, input, other) if alpha.__class__ is int and alpha == 1 else _with_alpha(ADD, input, other, _alpha_of(alpha, input, other))
+    return binary(ADD, input, other if alpha.__class__ is int and alpha == 1 else _scaled(input, other, alpha))
 
 
 def sub(input: Tensor, other: Tensor | Scalar, *, alpha: Scalar = 1) -> Tensor:
@@ -52,18 +48,7 @@ def sub(input: Tensor, other: Tensor | Scalar, *, alpha: Scalar = 1) -> Tensor:
     for t in (input, other):
         if t is True or t is False or (isinstance(t, Handle) and t._type.dtype.kind == "b"):
             raise _no_difference(input, other)
-    return binary(SUB, input, other) if alpha.__class__ is int and alpha == 1 else _with_alpha(SUB, input, other, _alpha_of(alpha, input, other))
-
-
-@rounded_once
-def _with_alpha(op: OpDef, input: Any, other: Any, alpha: Scalar) -> Any:
-    return binary(op, input, _scaled(input, other, alpha))
-
-
-def _alpha_of(alpha: Any, *operands: Any) -> Any:
-    """Give alpha as the result's dtype has it."""
-    half = next((t._type.dtype for t in operands if isinstance(t, Handle) and t._type.dtype.itemsize == 2 and t._type.dtype.kind == "f"), None)
-    return alpha if half is None or not isinstance(alpha, float) else float(as_dtype(np.asarray(alpha), half))
+    return binary(SUB, input, other if alpha.__class__ is int and alpha == 1 else _scaled(input, other, alpha))
 
 
 def _scaled(input: Any, other: Any, alpha: Scalar) -> Any:
@@ -77,7 +62,9 @@ def _scaled(input: Any, other: Any, alpha: Scalar) -> Any:
         raise CallError("For integral input tensors, argument alpha must not be a floating point number.")
     if isinstance(alpha, complex) and kind != "c":
         raise CallError("For non-complex input tensors, argument alpha must not be a complex number.")
-    return other if alpha == 1 else mul(other, alpha)
+    if not isinstance(other, Handle):
+        return other if alpha == 1 else other * alpha
+    return other if alpha == 1 else binary(MUL, other, alpha)  # rounded to the dtype on the way, as in torch's kernel
 
 
 def _no_difference(*given: Any) -> RuntimeError:
@@ -140,6 +127,8 @@ def div(input: Tensor | Scalar, other: Tensor | Scalar, *, rounding_mode: str | 
 def floor_divide(input: Tensor | Scalar, other: Tensor | Scalar) -> Tensor:
     """Divide and round towards minus infinity. It has no gradient: ``div(..., rounding_mode="floor")`` has one of 0, as in torch."""
     input, other = without_gradient("derivative for aten::floor_divide is not implemented", input, other, error=RuntimeError)
+    if isinstance(input, Handle) and input._type.dtype.itemsize == 2 and isinstance(other, int | float):
+        return _by_number(OPS["floor_divide"], input, other)
     return binary(OPS["floor_divide"], input, other)
 
 

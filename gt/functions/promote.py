@@ -6,7 +6,6 @@ Next: ``pointwise`` (the functions), ``gt.trace.record``.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -256,20 +255,6 @@ def broadcast(*tensors: Any) -> list[Any]:
     """Expand to the shape all broadcast to."""
     shape = broadcast_shapes(*(t._type.shape for t in tensors))
     return [t if t._type.shape == shape else record(EXPAND, (t,), (("shape", shape),)) for t in tensors]
-
-
-def rounded_once(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a function that is several ops: tensors of half-width floats pass through it in float32, as in torch's one kernel."""
-
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        dtypes = {t._type.dtype for t in (*args, *kwargs.values()) if isinstance(t, Handle)}
-        if len(dtypes) != 1 or (dtype := next(iter(dtypes))).kind != "f" or dtype.itemsize != 2:
-            return function(*args, **kwargs)
-        wide = lambda t: cast(t, float32) if isinstance(t, Handle) else t  # noqa: E731
-        return cast(function(*map(wide, args), **{k: wide(v) for k, v in kwargs.items()}), dtype)
-
-    return call
 
 
 def floated(t: Any) -> Any:

@@ -101,8 +101,7 @@ def test_wrapping_and_truncation_as_torch() -> None:
 HALVES = {
     "times a number": lambda m, a: a * 2.513, "a number times": lambda m, a: 2.513 * a, "over a number": lambda m, a: a / 2.513,
     "a number over": lambda m, a: 2.5 / a, "in place": lambda m, a: a.clone().mul_(0.1), "plus": lambda m, a: a + 2.513,
-    "minus": lambda m, a: 2.513 - a, "alpha": lambda m, a: m.add(a, a, alpha=2.513), "lerp": lambda m, a: m.lerp(a, a * 2, 0.3),
-    "addcmul": lambda m, a: m.addcmul(a, a, a, value=2.513), "addcdiv": lambda m, a: m.addcdiv(a, a, a + 1, value=2.513),
+    "minus": lambda m, a: 2.513 - a, "over, rounded down": lambda m, a: a // 0.513,
     "exactly a half": lambda m, a: a * 0.5, "a large number": lambda m, a: a * 1e5, "an int": lambda m, a: a * 257,
 }  # fmt: skip
 
