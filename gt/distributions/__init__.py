@@ -1,6 +1,7 @@
 """``gt.distributions``: distributions with torch's names.
 
-Next: ``distribution`` (what they share), ``continuous``, ``discrete``, ``multivariate_normal``, ``kl``, ``constraints``.
+Next: ``distribution`` (what they share), ``continuous``, ``positive``, ``discrete``, ``multivariate_normal``, ``mixture``, ``von_mises``,
+``kl``, ``constraints``.
 """
 
 from gt.distributions import constraints, kl
@@ -17,9 +18,13 @@ from gt.distributions.continuous import (
 from gt.distributions.discrete import Bernoulli, Categorical, Geometric, OneHotCategorical
 from gt.distributions.distribution import Distribution
 from gt.distributions.kl import kl_divergence, register_kl
+from gt.distributions.mixture import MixtureSameFamily
 from gt.distributions.multivariate_normal import Independent, MultivariateNormal
+from gt.distributions.positive import HalfCauchy, Pareto, Weibull
+from gt.distributions.von_mises import VonMises
 
 __all__ = [
-    "Bernoulli", "Categorical", "Cauchy", "Distribution", "Exponential", "Geometric", "Gumbel", "HalfNormal", "Independent", "Laplace",
-    "LogNormal", "MultivariateNormal", "Normal", "OneHotCategorical", "Uniform", "constraints", "kl", "kl_divergence", "register_kl",
+    "Bernoulli", "Categorical", "Cauchy", "Distribution", "Exponential", "Geometric", "Gumbel", "HalfCauchy", "HalfNormal", "Independent",
+    "Laplace", "LogNormal", "MixtureSameFamily", "MultivariateNormal", "Normal", "OneHotCategorical", "Pareto", "Uniform", "VonMises",
+    "Weibull", "constraints", "kl", "kl_divergence", "register_kl",
 ]  # fmt: skip

@@ -163,5 +163,5 @@ class Distribution:
 
     def __repr__(self) -> str:
         names = [n for n in self._params if n in self.__dict__]
-        given = [f"{n}: {tuple(getattr(self, n).shape)}" for n in names]
+        given = [f"{n}: {value if (value := getattr(self, n)).numel() == 1 else value.shape}" for n in names]
         return f"{type(self).__name__}({', '.join(given)})"

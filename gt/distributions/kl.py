@@ -20,6 +20,7 @@ from gt.distributions.continuous import (
 from gt.distributions.discrete import Bernoulli, Categorical, Geometric, OneHotCategorical
 from gt.distributions.distribution import Distribution
 from gt.distributions.multivariate_normal import Independent, MultivariateNormal, half_log_det, mahalanobis, sum_rightmost
+from gt.distributions.positive import Pareto
 from gt.functions.solving import solve_triangular
 from gt.nn.functional.activation import softplus
 
@@ -94,6 +95,13 @@ def _uniform(p: Any, q: Any) -> Any:
 def _exponential(p: Any, q: Any) -> Any:
     ratio = q.rate / p.rate
     return -ratio.log() + ratio - 1
+
+
+@register_kl(Pareto, Pareto)
+def _pareto(p: Any, q: Any) -> Any:
+    ratio = q.alpha / p.alpha
+    found = q.alpha * (p.scale / q.scale).log() - ratio.log() + ratio - 1
+    return found.masked_fill(p.scale < q.scale, math.inf)
 
 
 @register_kl(Bernoulli, Bernoulli)

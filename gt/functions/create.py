@@ -5,6 +5,7 @@ Owns: what host data becomes. Next: ``draw`` (random numbers), ``gt.ir.ops.creat
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from gt.functions.shape import ints
 from gt.handle import Handle
 from gt.ir.evaluate import to_wire
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, DType, Scalar, TensorType, bfloat16, bool_, dtype_of, int64, scalar_type
+from gt.ir.types import CallError, DType, Scalar, TensorType, bfloat16, bool_, dtype_of, int64, promote_types, scalar_type
 from gt.trace import check_fork, new_buffer, record, state, tensor_of
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ def host_array(data: Any) -> tuple[np.ndarray, DType]:
         if isinstance(data, str):
             raise TypeError("new(): invalid data type 'str': expected numbers, lists or arrays")
         raise CallError(f"Could not infer dtype of {type(data).__name__}: expected numbers, lists or arrays")
+    given = data
     if _holds_tensors(data):
         data = _plain(data)
     try:
@@ -116,11 +118,21 @@ def host_array(data: Any) -> tuple[np.ndarray, DType]:
         raise CallError(f"Could not infer dtype of {bad}: expected numbers")
     if array.size == 0:
         return array.astype(np.float32), get_default_dtype()
-    if isinstance(_first(data), np.generic | np.ndarray):
-        return array, dtype_of(array.dtype)
-    return array, {"b": bool_, "i": int64, "u": int64, "f": get_default_dtype()}.get(
-        array.dtype.kind
-    ) or default_complex()
+    return array, functools.reduce(promote_types, _dtypes(given, set()))
+
+
+def _dtypes(data: Any, found: set[DType]) -> set[DType]:
+    """Give the dtypes in nested lists: a number of Python's has its own one, anything else the one it says."""
+    for kind in set(map(type, data)):
+        if issubclass(kind, list | tuple | range):
+            for part in data:
+                if isinstance(part, kind):
+                    _dtypes(part, found)
+        elif issubclass(kind, np.generic | np.ndarray | Handle):
+            found.update(dtype_of(v.dtype) for v in data if isinstance(v, kind))
+        else:
+            found.add(scalar_dtype(kind()))
+    return found
 
 
 def _refuse_ragged(data: Any) -> None:
@@ -151,12 +163,6 @@ def _too_long(value: Any) -> bool:
 
 def _any(data: Any, test: Callable[[Any], bool]) -> bool:
     return any(_any(v, test) for v in data) if isinstance(data, list | tuple | range) else test(data)
-
-
-def _first(data: Any) -> Any:
-    while isinstance(data, list | tuple | range) and len(data):
-        data = data[0]
-    return data
 
 
 def _holds_tensors(data: Any) -> bool:

@@ -25,6 +25,7 @@ from gt.functions.promote import (
     promoted,
     real_number,
     result_dtype,
+    result_type,
     scalar_dtype,
     unary,
     without_gradient,
@@ -163,9 +164,9 @@ def bitwise_right_shift(input: Tensor | Scalar, other: Tensor | Scalar) -> Tenso
 
 
 def _shift(name: str, a: Any, b: Any) -> Tensor:
-    for t in (a, b):
-        if isinstance(t, Handle) and t._type.dtype.kind not in "ui":
-            raise NotImplementedError(f'"bitwise_{name}_cpu" not implemented for {t._type.dtype.name}: use integers')
+    dtype = result_type(a, b)
+    if dtype.kind not in "ui":
+        raise NotImplementedError(f"\"{name[0]}shift_cpu\" not implemented for '{scalar_type(dtype)}'")
     return binary(OPS[name], a, b)
 
 
@@ -187,7 +188,9 @@ def lerp(input: Tensor, end: Tensor, weight: Tensor | Scalar) -> Tensor:
     if not isinstance(weight, Handle):
         weight = _weight(weight, input)
         check_fits(weight, input._type.dtype)
-        return add(input, mul(apart, weight)) if builtins.abs(weight) < 0.5 else sub(end, mul(apart, 1 - weight))
+        # the number has the tensors' dtype, as in torch's kernel
+        part = binary(OPS["mul"], apart, weight if builtins.abs(weight) < 0.5 else 1 - weight)
+        return add(input, part) if builtins.abs(weight) < 0.5 else sub(end, part)
     return where(abs_(weight) < 0.5, input + weight * apart, end - apart * (1 - weight))
 
 
@@ -203,7 +206,7 @@ def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 
     """Give ``input + value * tensor1 * tensor2``."""
     need_tensor("addcmul", input=input, tensor1=tensor1, tensor2=tensor2)
     product, value = mul(tensor1, tensor2), _weight(value, input, tensor1, tensor2)
-    return add(input, product if value == 1 else mul(product, value))
+    return add(input, product if value == 1 else binary(OPS["mul"], product, value))
 
 
 def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 1) -> Tensor:
@@ -215,7 +218,7 @@ def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 
             "of tensor1 and tensor2."
         )
     value = _weight(value, input, tensor1, tensor2)
-    return add(input, div(tensor1 if value == 1 else mul(tensor1, value), tensor2))
+    return add(input, div(tensor1 if value == 1 else binary(OPS["mul"], tensor1, value), tensor2))
 
 
 # -- one operand

@@ -6,6 +6,7 @@ Owns: their signatures. Next: ``promote`` (operands), ``gt.ir.ops.elementwise`` 
 from __future__ import annotations
 
 import builtins
+import math
 from typing import TYPE_CHECKING, Any
 
 from gt.functions.promote import (
@@ -25,9 +26,10 @@ from gt.functions.promote import (
     without_gradient,
 )  # fmt: skip
 from gt.handle import Handle
+from gt.ir.opdef import OpDef
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, DType, Scalar, bfloat16, complex128, dtype_of, float16, int64, scalar_type
-from gt.trace import record
+from gt.ir.types import CallError, DType, Scalar, bfloat16, complex128, dtype_of, float16, float32, int64, scalar_type
+from gt.trace import Number, record
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
@@ -63,7 +65,9 @@ def _scaled(input: Any, other: Any, alpha: Scalar) -> Any:
     if isinstance(alpha, complex) and kind != "c":
         raise CallError("For non-complex input tensors, argument alpha must not be a complex number.")
     check_fits(alpha, dtype)
-    return other if alpha == 1 else mul(other, alpha)
+    if not isinstance(other, Handle):
+        return other if alpha == 1 else other * alpha
+    return other if alpha == 1 else binary(MUL, other, alpha)  # rounded to the dtype on the way, as in torch's kernel
 
 
 def _no_difference(*given: Any) -> RuntimeError:
@@ -85,12 +89,36 @@ def mul(input: Tensor | Scalar, other: Tensor | Scalar) -> Tensor:
     """Multiply, elementwise with broadcasting."""
     if not isinstance(input, Handle) and not isinstance(other, Handle):
         return input * other  # type: ignore[return-value, operator]
+    if isinstance(input, Handle) and input._type.dtype.itemsize == 2 and isinstance(other, int | float):
+        return _by_number(MUL, input, other)
+    if isinstance(other, Handle) and other._type.dtype.itemsize == 2 and isinstance(input, int | float):
+        return _by_number(MUL, other, input)
     return binary(MUL, input, other)
+
+
+def _holds(dtype: DType, number: float) -> bool:
+    """Say whether a half-width float is exactly this number."""
+    part, exponent = math.frexp(number)
+    if dtype is not bfloat16 and number and not -13 <= exponent <= 16:
+        return False
+    return not math.isfinite(number) or math.ldexp(part, 8 if dtype is bfloat16 else 11).is_integer()
+
+
+def _by_number(op: OpDef, t: Tensor, number: float) -> Tensor:
+    """Record a product or quotient of half-width floats by a number, which keeps its own precision, as in torch."""
+    dtype = t._type.dtype
+    if dtype.kind != "f" or _holds(dtype, float(number)):
+        return binary(op, t, number)
+    return cast(record(op, (cast(t, float32), Number(float(number), float32))), dtype)
 
 
 def div(input: Tensor | Scalar, other: Tensor | Scalar, *, rounding_mode: str | None = None) -> Tensor:
     """Divide, elementwise with broadcasting; true division unless ``rounding_mode`` is "floor" or "trunc"."""
     if rounding_mode is None:
+        if isinstance(input, Handle) and input._type.dtype.itemsize == 2 and isinstance(other, int | float):
+            return _by_number(DIV, input, other)
+        if isinstance(other, Handle) and other._type.dtype.itemsize == 2 and isinstance(input, int | float):
+            return _by_number(MUL, float_unary(OPS["reciprocal"], other), input)
         return binary(DIV, input, other, floating=True)
     if rounding_mode == "floor":
         return binary(OPS["floor_divide"], input, other)
@@ -102,6 +130,8 @@ def div(input: Tensor | Scalar, other: Tensor | Scalar, *, rounding_mode: str | 
 def floor_divide(input: Tensor | Scalar, other: Tensor | Scalar) -> Tensor:
     """Divide and round towards minus infinity. It has no gradient: ``div(..., rounding_mode="floor")`` has one of 0, as in torch."""
     input, other = without_gradient("derivative for aten::floor_divide is not implemented", input, other, error=RuntimeError)
+    if isinstance(input, Handle) and input._type.dtype.itemsize == 2 and isinstance(other, int | float):
+        return _by_number(OPS["floor_divide"], input, other)
     return binary(OPS["floor_divide"], input, other)
 
 
@@ -121,6 +151,8 @@ def pow(input: Tensor | Scalar, exponent: Tensor | Scalar) -> Tensor:
     """Raise to a power. A Python number as exponent is part of the graph: changing it is a new graph."""
     if isinstance(input, Handle) and is_number(exponent):
         dtype = number_dtype(input, exponent)  # type: ignore[arg-type]
+        if dtype.kind == "b":
+            return input if exponent else eq(input, input)  # by True or False
         if isinstance(exponent, complex):
             if exponent.imag:
                 return binary(POW, input, exponent)
@@ -129,7 +161,7 @@ def pow(input: Tensor | Scalar, exponent: Tensor | Scalar) -> Tensor:
             raise CallError("Integers to negative integer powers are not allowed.")
         if dtype.kind in "ui":
             check_fits(exponent, int64)
-        if float(exponent).is_integer() and dtype.kind != "b" and -64 <= exponent <= 64:  # type: ignore[arg-type, operator]
+        if float(exponent).is_integer() and -64 <= exponent <= 64:  # type: ignore[arg-type, operator]
             return record(OPS["integer_pow"], (cast(input, dtype),), (("exponent", int(exponent)),))  # type: ignore[arg-type]
         if exponent == 0.5:
             return float_unary(OPS["sqrt"], input)

@@ -130,7 +130,7 @@ def operand(value: Scalar, dtype: DType) -> Number:
         if kind == "i" and value >> (bits - 1):
             value -= 1 << bits
     elif kind == "f":
-        value = float(value)  # type: ignore[arg-type]
+        value = float(value.real if isinstance(value, complex) else value)  # type: ignore[arg-type]
     elif kind == "b":
         value = bool(value)
     elif kind == "c":
@@ -177,6 +177,8 @@ def check_fits(value: Any, dtype: DType, name: str = "") -> None:
     kind = dtype.kind
     if kind == "b":
         return
+    if isinstance(value, complex | np.complexfloating) and kind != "c" and value.imag:
+        raise CallError(f"value cannot be converted to type {name or C_NAMES[dtype.name]} without overflow")
     if kind in "ui":
         top = (1 << (8 * dtype.itemsize - (kind == "i"))) - 1
         part = value.real if isinstance(value, complex) else value

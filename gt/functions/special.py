@@ -9,7 +9,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from gt.functions.numeric import real_only
-from gt.functions.pointwise import isnan, log, where
+from gt.functions.pointwise import log
 from gt.functions.promote import binary, cast, float_unary, floated, get_default_dtype, need_tensor, refuse, without_gradient
 from gt.handle import Handle
 from gt.ir.ops import OPS
@@ -56,9 +56,8 @@ def ndtr(input: Tensor) -> Tensor:
 
 def entr(input: Tensor) -> Tensor:
     """Give -x log(x); 0 at 0, minus infinity below."""
-    x = floated(input)
-    inner = -x * log(where(x > 0, x, 1.0))
-    return where(isnan(x), x, where(x > 0, inner, where(x == 0, x * 0, -math.inf)))
+    real_only("entr", input)
+    return float_unary(OPS["entr"], input)
 
 
 def logit(input: Tensor, eps: float | None = None) -> Tensor:

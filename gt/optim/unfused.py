@@ -12,7 +12,7 @@ from typing import Any
 from gt.finfo import finfo
 from gt.functions import create
 from gt.handle import Handle
-from gt.ir.types import bfloat16
+from gt.ir.types import bfloat16, float32
 from gt.optim.optimizer import INF, Group, Optimizer, check, number
 from gt.trace import state
 
@@ -196,5 +196,7 @@ def orthogonal(g: Any, coefficients: tuple[float, float, float], steps: int, eps
     x = x / x.norm().clamp(min=eps)
     for _ in range(steps):
         gram = x @ x.T
-        x = x.addmm(gram.addmm(gram, gram, beta=b, alpha=c), x, beta=a)
+        wide, gram = x.to(float32), gram.to(float32)  # torch's addmm rounds once; products of bfloat16 are exact in float32
+        both = (gram * b + (gram @ gram) * c).to(bfloat16)
+        x = (wide * a + both.to(float32) @ wide).to(bfloat16)
     return x.T if tall else x

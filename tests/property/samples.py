@@ -156,7 +156,7 @@ for _names, _make in (
     ("square", unary("uifc")),
     ("exp log sqrt rsqrt reciprocal sin cos tan sinh cosh tanh sigmoid", unary("f", 0.1, 1.4)),
     ("exp2 expm1 erf erfc atan asinh silu logsigmoid mish sinc", unary("f", -2.0, 2.0, (-30.0, -1.0, 0.0, 1.0, 30.0))),
-    ("log1p log2 log10 lgamma digamma", unary("f", 0.1, 4.0)),
+    ("log1p log2 log10 lgamma digamma entr", unary("f", 0.1, 4.0)),
     ("asin acos atanh erfinv", unary("f", -0.9, 0.9)),
     ("acosh", unary("f", 1.1, 4.0)),
     ("selu hardswish hardsigmoid", unary("f", -5.0, 5.0, (-3.0, 0.0, 3.0))),

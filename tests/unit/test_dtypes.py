@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 import torch
 
@@ -121,3 +122,74 @@ def test_a_complex_number_becomes_real_or_is_refused_as_by_torch(dtype: str, z: 
         got = call(gt, gt.tensor([1, 2], dtype=getattr(gt, dtype)), z)
         assert str(got.dtype)[3:] == str(want.dtype)[6:], i
         torch.testing.assert_close(torch.tensor(got.numpy()), want, msg=lambda text, i=i: f"case {i}: {text}")
+
+
+HALVES = {
+    "times a number": lambda m, a: a * 2.513, "a number times": lambda m, a: 2.513 * a, "over a number": lambda m, a: a / 2.513,
+    "a number over": lambda m, a: 2.5 / a, "in place": lambda m, a: a.clone().mul_(0.1), "plus": lambda m, a: a + 2.513,
+    "minus": lambda m, a: 2.513 - a, "over, rounded down": lambda m, a: a // 0.513,
+    "exactly a half": lambda m, a: a * 0.5, "a large number": lambda m, a: a * 1e5, "an int": lambda m, a: a * 257,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("name", HALVES)
+def test_numbers_keep_their_precision_beside_halves(name, dtype):
+    found = []
+    for m in (gt, torch):
+        for shape in ((40,), ()):
+            a = (m.arange(1, 41) * 0.37).to(getattr(m, dtype))
+            found.append(HALVES[name](m, a if shape else a[2].clone()).float().tolist())
+    assert found[:2] == found[2:]
+
+
+NUMBERS = [
+    [np.int64(1), 1.5], [np.float64(1), 1.5], [np.float32(1), 1.5], [1.5, np.float64(1)], [np.int32(1), 2], [np.float16(1), 2],
+    [[np.int64(1)], [1.5]], [1, np.float64(2)], [np.int8(1)], [np.complex128(1), 2.0], [True, np.float32(1)], [True, 2], [1, 2.5],
+    [np.array([1.0, 2.0]), np.array([2.0, 3.0])], [1, 1j], [np.uint8(3), np.int8(-1)],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("numbers", NUMBERS, ids=str)
+def test_a_list_has_the_dtype_its_numbers_promote_to(numbers):
+    want, have = torch.tensor(numbers), gt.tensor(numbers)
+    assert have.dtype.name == str(want.dtype).removeprefix("torch.") and have.tolist() == want.tolist()
+
+
+def test_numbers_beside_tensors_of_other_kinds():
+    for m in (gt, torch):
+        x, u, b = m.tensor([1.0, 2.0, 3.0]), m.tensor([1, 2], dtype=m.uint8), m.tensor([True, False])
+        np.testing.assert_allclose((x**1j).numpy(), np.array([1.0, 2.0, 3.0]) ** 1j, rtol=1e-5)
+        with pytest.raises(RuntimeError, match="value cannot be converted to type float without overflow"):
+            x.clone().fill_(1j)
+        assert (u << b).tolist() == [2, 2] and (u >> b).tolist() == [0, 2] and (u << b).dtype is m.uint8
+        assert (b << 1).tolist() == [2, 0]
+        for fault in (lambda b=b: b << b, lambda x=x: x << 1):
+            with pytest.raises(NotImplementedError, match="lshift_cpu"):
+                fault()
+        assert (b**True).tolist() == [True, False] and (b**False).tolist() == [True, True] and (b**True).dtype is m.bool
+        assert x.broadcast_to(2, 3).shape == (2, 3)
+        grads = m.autograd.functional.jacobian(lambda a, m=m: m.special.entr(a).sum(), m.tensor([0.0, 0.5, 1.0]))
+        np.testing.assert_allclose(grads.numpy(), [np.inf, -0.306853, -1], rtol=1e-5)
+        assert isinstance(x.shape * 2, m.Size) and isinstance(2 * x.shape, m.Size) and isinstance((3,) + x.shape, m.Size)
+        with pytest.raises(TypeError, match="can only concatenate tuple"):
+            x.shape + [1]
+
+
+ACTIVATIONS = "hardtanh relu6 celu silu softshrink hardshrink elu gelu mish selu leaky_relu hardsigmoid hardswish softplus logsigmoid relu "
+ACTIVATIONS += "tanhshrink softsign glu rrelu"
+
+
+@pytest.mark.parametrize("dtype", ["int64", "bool", "uint8", "int8", "complex64"])
+@pytest.mark.parametrize("name", ACTIVATIONS.split())
+def test_activations_take_torchs_dtypes(name, dtype):
+    found = []
+    for m in (torch, gt):
+        x = m.tensor([3, 0, 1, 7] if dtype in ("bool", "uint8") else [-3, 0, 1, 7]).to(getattr(m, dtype))
+        function = getattr(m.nn.functional, name)
+        try:
+            y = function(x, 0) if name == "glu" else function(x)
+            found.append((str(y.dtype).split(".")[-1], [complex(np.round(complex(v), 4)) for v in y.tolist()]))
+        except RuntimeError as error:
+            found.append(NotImplementedError if isinstance(error, NotImplementedError) else RuntimeError)
+    assert found[0] == found[1]

@@ -16,7 +16,7 @@ from gt.ir.opdef import Var, op
 from gt.ir.ops.broadcast import cast, constant, unbroadcast, zeros_like
 from gt.ir.ops.compare import eq, ge, gt, le, logical_and, lt, where
 from gt.ir.ops.families import ALL, FLOATING, NUMERIC, REAL, binary, check_kind, check_same, same, together, unary, unchanged
-from gt.ir.types import TensorType, TypeMismatch, broadcast_shapes, complex_dtype, float32, float64, real_dtype
+from gt.ir.types import KindError, TensorType, TypeMismatch, broadcast_shapes, complex_dtype, float32, float64, real_dtype
 
 conj_ = unary(
     "conj", np.conj, "torch.conj({x}).resolve_conj()", lambda g, y, x: cj(g), kinds=ALL, shares=unchanged,
@@ -246,7 +246,7 @@ sgn = unary(
 
 def _abs_infer(x: TensorType) -> TensorType:
     if x.dtype.kind == "b":
-        raise TypeMismatch(f"abs: expected a number, got {x!r}")
+        raise KindError(f"\"abs_cpu\" not implemented for 'Bool': expected a number, got {x!r}")
     return TensorType(x.shape, real_dtype(x.dtype))
 
 

@@ -220,6 +220,17 @@ erfinv = unary(
 )
 
 
+def _entr_numpy(x: np.ndarray) -> np.ndarray:
+    inner = -x * np.log(np.where(x > 0, x, 1))
+    return np.where(np.isnan(x), x, np.where(x > 0, inner, np.where(x == 0, 0, -np.inf)))
+
+
+entr = unary(
+    "entr", _entr_numpy, "torch.special.entr({x})", lambda g, y, x: mul(g, sub(constant(-1, x), log(x))), kinds=FLOAT,
+    doc="-x log(x); 0 at 0, minus infinity below.",
+)  # fmt: skip
+
+
 def _sinc_vjp(g: Var, y: Var, x: Var) -> Any:
     px = mul(x, constant(math.pi, x))
     slope = div(sub(mul(px, cos(px)), sin(px)), mul(px, x))

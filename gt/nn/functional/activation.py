@@ -13,7 +13,7 @@ from gt.functions.promote import check_fits, float_unary
 from gt.handle import Handle
 from gt.ir.graph import Attrs
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, DType, ShapeError, normalize_dim
+from gt.ir.types import CallError, DType, KindError, ShapeError, normalize_dim, scalar_type
 from gt.trace import record
 from gt.views import check_separate
 
@@ -30,16 +30,29 @@ def written(input: Tensor, out: Tensor, inplace: bool) -> Tensor:
     return input._assign(out)
 
 
+KERNELS = {  # as torch's messages name them
+    "gelu": "GeluKernelImpl", "selu": "elu_cpu", "celu": "elu_cpu", "logsigmoid": "log_sigmoid_cpu", "softshrink": "softshrink_check",
+    "rrelu": "leaky_relu_cpu",
+}  # fmt: skip
+
+
+def need_floats(name: str, input: Tensor, kinds: str = "f") -> None:
+    """Refuse dtypes that an activation is not made for, in torch's words."""
+    if input._type.dtype.kind not in kinds:
+        raise KindError(f"\"{KERNELS.get(name, f'{name}_cpu')}\" not implemented for '{scalar_type(input._type.dtype)}'")
+
+
 def _activation(name: str, input: Tensor, attrs: Attrs = (), inplace: bool = False) -> Tensor:
     if not isinstance(input, Handle):
         raise TypeError(f"{name}(): argument 'input' must be Tensor, not {type(input).__name__}")
-    if input._type.dtype.kind != "f":
-        raise CallError(f'"{name}" not implemented for {input._type.dtype.name!r}: use a floating-point tensor')
+    need_floats(name, input)
     return written(input, record(OPS[name], (input,), attrs), inplace)
 
 
 def relu(input: Tensor, inplace: bool = False) -> Tensor:
     """Give x where positive, else 0."""
+    if input._type.dtype.kind == "b":
+        raise CallError("Boolean inputs not supported for relu")
     return written(input, pointwise.relu(input), inplace)
 
 
@@ -52,8 +65,17 @@ def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace
     """Give x limited to [min_val, max_val]."""
     if min_val > max_val:
         raise ValueError("min_val cannot be greater than max_val")
+    kind = input._type.dtype.kind
+    if kind == "b":
+        raise CallError("Bool inputs not supported for hardtanh")
+    if kind == "c":
+        raise NotImplementedError("clamp is not supported for complex types")
+    if kind == "u" and min_val < 0:
+        raise CallError("cannot do hardtanh on an unsigned type with negative limits")
     for limit in (min_val, max_val):
         check_fits(limit, input._type.dtype)
+    if kind != "f":
+        return written(input, pointwise.clamp(input, int(min_val), int(max_val)), inplace)
     return _activation("hardtanh", input, (("low", float(min_val)), ("high", float(max_val))), inplace)
 
 
@@ -66,6 +88,9 @@ def gelu(input: Tensor, approximate: str = "none") -> Tensor:
 
 def silu(input: Tensor, inplace: bool = False) -> Tensor:
     """Give x * sigmoid(x)."""
+    need_floats("silu", input, "fc")
+    if input._type.dtype.kind == "c":
+        return written(input, input * pointwise.sigmoid(input), inplace)
     return written(input, float_unary(OPS["silu"], input), inplace)
 
 
@@ -88,6 +113,7 @@ def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """Give x where positive, else alpha * (exp(x / alpha) - 1)."""
     if alpha == 0:
         raise CallError("ZeroDivisionError: alpha cannot be 0 for CELU")
+    need_floats("celu", input)
     return written(input, elu(input / alpha) * alpha, inplace)
 
 
@@ -119,6 +145,7 @@ def rrelu(input: Tensor, lower: float = 1.0 / 8, upper: float = 1.0 / 3, trainin
         raise CallError("Lower bound should be less than or equal to the upper bound")
     if not training:
         return leaky_relu(input, (lower + upper) / 2, inplace)
+    need_floats("rrelu", input)
     slope = draw.rand(input._type.shape, dtype=input.dtype) * (upper - lower) + lower
     return written(input, pointwise.where(input > 0, input, input * slope), inplace)
 
@@ -135,6 +162,7 @@ def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
 
 def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """Give x, or 0 where |x| <= lambd."""
+    need_floats("hardshrink", input)
     return pointwise.where(pointwise.logical_and(input >= -lambd, input <= lambd), 0, input)
 
 
@@ -142,6 +170,7 @@ def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """Give x moved by lambd towards 0, or 0 where |x| <= lambd."""
     if lambd < 0:
         raise CallError(f"lambda must be greater or equal to 0, but found to be {lambd}.")
+    need_floats("softshrink", input)
     return pointwise.where(input > lambd, input - lambd, pointwise.where(input < -lambd, input + lambd, 0 * input))
 
 
@@ -167,6 +196,7 @@ def tanhshrink(input: Tensor) -> Tensor:
 
 def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
     """Give x where it is above the threshold, else ``value``."""
+    need_floats("threshold", input, "uif")
     return written(input, pointwise.where(input <= threshold, value, input), inplace)
 
 
@@ -174,6 +204,7 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
     """Give the first half of a dim times the sigmoid of the second."""
     if not input.ndim:
         raise CallError("glu does not support 0-dimensional tensors")
+    need_floats("glu", input)
     d = normalize_dim(dim, input.ndim)
     size = input._type.shape[d]
     if size % 2:
