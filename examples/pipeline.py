@@ -10,7 +10,7 @@ Workers beyond one for each stage split the microbatches. The losses printed are
 from __future__ import annotations
 
 import gt
-from examples.counting import batches, options, show
+from examples.models.counting import batches, options, show
 from examples.models.llama import Block, Config, rotary
 from gt import nn
 from gt.nn import functional as F  # noqa: N812

@@ -10,7 +10,7 @@ Also: sequence.yaml, fsdp.yaml, grid.yaml. The losses printed are the same for a
 from __future__ import annotations
 
 import gt
-from examples.counting import batches, options, show
+from examples.models.counting import batches, options, show
 from examples.models.llama import Config, Llama
 from gt.nn import functional as F  # noqa: N812
 
