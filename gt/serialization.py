@@ -97,9 +97,9 @@ def _views(tensors: dict[str, Handle]) -> dict[str, Any]:
     views: dict[str, Any] = {}
     for paths in groups.values():
         root = _root(tensors[paths[0]])
-        if len({id(tensors[p]) for p in paths}) == 1:
-            t: Any = tensors[paths[0]]
-            if t.is_contiguous() or t.numel() != root._type.numel:
+        if len({id(tensors[p]) for p in paths}) == 1:  # no other shares it
+            alone: Any = tensors[paths[0]]
+            if alone.is_contiguous() or alone.numel() != root._type.numel:
                 continue
         storage = next((p for p in paths if _whole(tensors[p], root)), None)
         if storage is None:
@@ -107,8 +107,8 @@ def _views(tensors: dict[str, Handle]) -> dict[str, Any]:
             tensors[storage] = root
         for path in paths:
             if path != storage:
-                t = tensors[path]
-                views[path] = {"of": storage, "size": list(t.shape), "stride": list(t.stride()), "offset": t.storage_offset()}
+                view: Any = tensors[path]
+                views[path] = {"of": storage, "size": list(view.shape), "stride": list(view.stride()), "offset": view.storage_offset()}
     return views
 
 

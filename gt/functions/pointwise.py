@@ -151,10 +151,10 @@ def pow(input: Tensor | Scalar, exponent: Tensor | Scalar) -> Tensor:
         if isinstance(exponent, complex):
             return binary(POW, input, exponent)
         if dtype.kind == "b":
-            return input if exponent else eq(input, input)  # by True or False
+            return record(OPS["copy"], (input,)) if exponent else eq(input, input)  # by True or False
         if dtype.kind in "ui" and exponent < 0:  # type: ignore[operator]
             raise CallError("Integers to negative integer powers are not allowed.")
-        if float(exponent).is_integer() and dtype.kind != "b" and -64 <= exponent <= 64:  # type: ignore[arg-type, operator]
+        if float(exponent).is_integer() and -64 <= exponent <= 64:  # type: ignore[arg-type, operator]
             return record(OPS["integer_pow"], (cast(input, dtype),), (("exponent", int(exponent)),))  # type: ignore[arg-type]
         if exponent == 0.5:
             return float_unary(OPS["sqrt"], input)
