@@ -44,10 +44,12 @@ from gt.functions.create import (
     arange, as_tensor, asarray, empty, empty_like, empty_permuted, empty_strided, eye, fill, from_dlpack, from_numpy, frombuffer, full,
     full_like, linspace, logspace, ones, ones_like, scalar_tensor, tensor, zeros, zeros_like,
 )  # fmt: skip
+from gt.functions.create import inclusive_range as range
 from gt.functions.draw import (
     bernoulli, multinomial, normal, rand, rand_like, randint, randint_like, randn, randn_like, randperm,
 )  # fmt: skip
 from gt.functions.factorization import adjoint, lu_unpack, ormqr
+from gt.functions.factorization import householder_product as orgqr
 from gt.functions.factorization import old_cholesky as cholesky
 from gt.functions.factorization import old_lu as lu
 from gt.functions.factorization import qr_ as qr
@@ -119,6 +121,7 @@ from gt.nn.functional import (
     pixel_shuffle, pixel_unshuffle, prelu, rms_norm, rrelu, selu, threshold,
 )  # fmt: skip
 from gt.nn.functional.padding import constant_pad_nd
+from gt.nn.native import batch_norm, embedding, gru_cell, lstm_cell, rnn_relu_cell, rnn_tanh_cell
 from gt.pipelining import pipeline
 from gt.precision import get_float32_matmul_precision, set_float32_matmul_precision
 from gt.printing import printoptions, set_printoptions
@@ -132,11 +135,11 @@ from gt.switches import (
     set_flush_denormal, set_num_interop_threads, set_num_threads, use_deterministic_algorithms,
 )  # fmt: skip
 from gt.tensor import Tensor, did_you_mean
+from gt.version import __version__
 
 if TYPE_CHECKING:
     from gt import array_api, distributions
 
-__version__ = "0.1.0"
 LOADED_WHEN_NAMED = ("array_api", "distributions")
 dtype = DType
 float, double, half, long, int, short = float32, float64, float16, int64, int32, int16

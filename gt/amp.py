@@ -13,9 +13,11 @@ from typing import Any
 
 from gt.autocasting import CPU, CUDA, Policy, lists, low
 from gt.grad_scaler import GradScaler
+from gt.handle import Handle
 from gt.ir.opdef import OpDef
-from gt.ir.types import DType, bfloat16, dtype_of, float16
+from gt.ir.types import DType, bfloat16, dtype_of, float16, float64
 from gt.trace import install_autocast, state
+from gt.trees import map_tree
 
 
 class autocast:  # noqa: N801 - torch's name
@@ -63,6 +65,44 @@ def get_autocast_dtype(device_type: str | None = None) -> DType:
     return state.autocast or bfloat16
 
 
+def custom_fwd(fwd: Any = None, *, device_type: str = "cuda", cast_inputs: DType | None = None) -> Any:
+    """Decorate the forward of an ``autograd.Function``: with ``cast_inputs`` its tensors get that dtype, and it runs without autocast."""
+    if fwd is None:
+        return functools.partial(custom_fwd, device_type=device_type, cast_inputs=cast_inputs)
+
+    @functools.wraps(fwd)
+    def decorated(*args: Any, **kwargs: Any) -> Any:
+        ctx = args[0]
+        ctx._dtype, ctx._policies = state.autocast, lists.policies
+        if cast_inputs is None or state.autocast is None:
+            ctx._fwd_used_autocast = state.autocast is not None
+            return fwd(*args, **kwargs)
+        ctx._fwd_used_autocast = False
+        narrow = lambda v: isinstance(v, Handle) and v._type.dtype.kind == "f" and v._type.dtype is not float64  # noqa: E731
+        args, kwargs = map_tree(lambda v: v.to(cast_inputs), (args[1:], kwargs), narrow)
+        with autocast(device_type, enabled=False):
+            return fwd(ctx, *args, **kwargs)
+
+    return decorated
+
+
+def custom_bwd(bwd: Any = None, *, device_type: str = "cuda") -> Any:
+    """Decorate the backward of an ``autograd.Function``: it runs with the mixed precision that its forward had."""
+    if bwd is None:
+        return functools.partial(custom_bwd, device_type=device_type)
+
+    @functools.wraps(bwd)
+    def decorated(ctx: Any, *args: Any) -> Any:
+        before = state.autocast, lists.policies
+        state.autocast, lists.policies = ctx._dtype if ctx._fwd_used_autocast else None, ctx._policies
+        try:
+            return bwd(ctx, *args)
+        finally:
+            state.autocast, lists.policies = before
+
+    return decorated
+
+
 def apply(op: OpDef, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     """Cast an op's float operands to the low precision; called for each op that takes it and is recorded while it is on."""
     return low(*inputs)
@@ -70,4 +110,4 @@ def apply(op: OpDef, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
 
 install_autocast(apply)
 
-__all__ = ["GradScaler", "apply", "autocast", "get_autocast_dtype", "is_autocast_enabled"]
+__all__ = ["GradScaler", "apply", "autocast", "custom_bwd", "custom_fwd", "get_autocast_dtype", "is_autocast_enabled"]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gt import __version__
+from gt.version import __version__
 
 if TYPE_CHECKING:
     from gt.compiling import Lowered

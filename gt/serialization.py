@@ -16,6 +16,7 @@ import safetensors
 
 from gt.devices import check_options
 from gt.functions.create import upload
+from gt.functions.strided import as_strided
 from gt.handle import Handle
 from gt.ir.types import DType, dtype_of
 from gt.nn.module import Module
@@ -43,7 +44,8 @@ def save(obj: Any, f: File) -> None:
             f"gt.save: a {type(obj).__name__} is code as well as data, and nothing is pickled: save its state_dict(), and load it into a new one"
         )
     tensors: dict[str, Handle] = {}
-    tree = _describe(obj, "", tensors)
+    tree = _describe(obj, "", tensors, {})
+    tree = {"tree": tree, "views": _views(tensors)}
     if state.trace.code:
         settle(state.trace, "gt.save")
     data = _container({path: _wire(t) for path, t in tensors.items()}, {"gt": json.dumps(tree)})
@@ -53,18 +55,21 @@ def save(obj: Any, f: File) -> None:
         f.write(data)
 
 
-def _describe(obj: Any, path: str, tensors: dict[str, Handle]) -> Any:
-    """Give the JSON form of a tree, collecting its tensors by path."""
+def _describe(obj: Any, path: str, tensors: dict[str, Handle], seen: dict[int, str]) -> Any:
+    """Give the JSON form of a tree, collecting its tensors by path. One that stands twice is ``seen``: it is read once."""
     if isinstance(obj, Handle):
         path = path or "tensor"
+        while path in tensors:  # a key may hold a dot
+            path += "'"
         tensors[path] = obj
+        path = seen.setdefault(id(obj), path)
         return {"tensor": path, "parameter": isinstance(obj, Parameter), "requires_grad": obj._rg and obj._leaf}
     join = f"{path}." if path else ""
     if isinstance(obj, dict):
-        return {"dict": [[_key(k), _describe(v, f"{join}{k}", tensors)] for k, v in obj.items()]}
+        return {"dict": [[_key(k), _describe(v, f"{join}{k}", tensors, seen)] for k, v in obj.items()]}
     if isinstance(obj, list | tuple):
         kind = "tuple" if isinstance(obj, tuple) else "list"
-        return {kind: [_describe(v, f"{join}{i}", tensors) for i, v in enumerate(obj)]}
+        return {kind: [_describe(v, f"{join}{i}", tensors, seen) for i, v in enumerate(obj)]}
     if obj is None or isinstance(obj, bool | int | float | str):
         return {"value": obj}
     if isinstance(obj, DType):
@@ -72,10 +77,47 @@ def _describe(obj: Any, path: str, tensors: dict[str, Handle]) -> Any:
     raise TypeError(f"gt.save: cannot save {type(obj).__name__} at {path or 'the top'!r}: only tensors, numbers, strings and nests of them")
 
 
-def _key(key: Any) -> Plain:
-    if isinstance(key, bool | int | float | str):
+def _key(key: Any) -> Any:
+    if key is None or isinstance(key, bool | int | float | str):
         return key
-    raise TypeError(f"gt.save: expected dict keys that are strings or numbers, got {type(key).__name__}")
+    if isinstance(key, tuple):
+        return [_key(k) for k in key]
+    raise TypeError(f"gt.save: expected dict keys that are strings, numbers or tuples of them, got {type(key).__name__}")
+
+
+def _read_key(key: Any) -> Any:
+    return tuple(map(_read_key, key)) if isinstance(key, list) else key
+
+
+def _views(tensors: dict[str, Handle]) -> dict[str, Any]:
+    """Say of which tensor those that share memory are views, and how they lie; a tensor that no path names is added."""
+    groups: dict[int, list[str]] = {}
+    for path, t in tensors.items():
+        groups.setdefault(id(_root(t)), []).append(path)
+    views: dict[str, Any] = {}
+    for paths in groups.values():
+        root = _root(tensors[paths[0]])
+        if len({id(tensors[p]) for p in paths}) == 1:  # no other shares it
+            alone: Any = tensors[paths[0]]
+            if alone.is_contiguous() or alone.numel() != root._type.numel:
+                continue
+        storage = next((p for p in paths if _whole(tensors[p], root)), None)
+        if storage is None:
+            storage = f"storage of {paths[0]}"
+            tensors[storage] = root
+        for path in paths:
+            if path != storage:
+                view: Any = tensors[path]
+                views[path] = {"of": storage, "size": list(view.shape), "stride": list(view.stride()), "offset": view.storage_offset()}
+    return views
+
+
+def _root(t: Handle) -> Handle:
+    return t._root if t._base is not None else t
+
+
+def _whole(t: Any, root: Handle) -> bool:
+    return t is root or (t.is_contiguous() and t.numel() == root._type.numel and tuple(t.shape) == root._type.shape)
 
 
 def _wire(t: Handle) -> tuple[str, tuple[int, ...], bytes]:
@@ -143,7 +185,14 @@ def load(f: File, map_location: Any = None, *, weights_only: bool | None = None,
     tensors = {name: _tensor(info) for name, info in entries}
     header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
     tree = header.get("__metadata__", {}).get("gt")
-    return _rebuild(json.loads(tree), tensors) if tree is not None else tensors
+    if tree is None:
+        return tensors
+    form = json.loads(tree)
+    if "tree" not in form:  # written before views were
+        return _rebuild(form, tensors)
+    for path, view in form["views"].items():
+        tensors[path] = as_strided(tensors[view["of"]], view["size"], view["stride"], view["offset"])
+    return _rebuild(form["tree"], tensors)
 
 
 def _tensor(info: dict[str, Any]) -> Any:
@@ -164,10 +213,12 @@ def _rebuild(tree: dict[str, Any], tensors: dict[str, Any]) -> Any:
     if kind == "tensor":
         value = tensors[content]
         if tree.get("parameter"):
-            return Parameter(value, bool(tree.get("requires_grad")))
+            if not isinstance(value, Parameter):
+                value = tensors[content] = Parameter(value, bool(tree.get("requires_grad")))
+            return value
         return value.requires_grad_() if tree.get("requires_grad") else value
     if kind == "dict":
-        return {k: _rebuild(v, tensors) for k, v in content}
+        return {_read_key(k): _rebuild(v, tensors) for k, v in content}
     if kind in ("list", "tuple"):
         items = [_rebuild(v, tensors) for v in content]
         return tuple(items) if kind == "tuple" else items

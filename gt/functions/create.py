@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from gt.functions.shape import ints
 from gt.handle import Handle
 from gt.ir.evaluate import to_wire
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, DType, Scalar, TensorType, bfloat16, bool_, dtype_of, int64, promote_types, scalar_type
+from gt.ir.types import CallError, DType, Scalar, TensorType, bfloat16, bool_, dtype_of, float64, int64, promote_types, scalar_type
 from gt.trace import check_fork, new_buffer, record, state, tensor_of
 
 if TYPE_CHECKING:
@@ -367,6 +368,21 @@ def arange(
         if step == 0:
             raise CallError("step must be nonzero")
     return _made("iota", (int(n),), own, requires_grad, dim=0, start=start, step=step)
+
+
+def inclusive_range(start: Scalar = 0, end: Scalar = 0, step: Scalar = 1, *, dtype: DTypeLike = None, **options: Any) -> Tensor:
+    """Count from ``start`` to ``end`` itself: torch's old ``range``."""
+    warnings.warn(
+        "torch.range is deprecated and will be removed in a future release because its behavior is inconsistent with Python's range builtin. "
+        "Instead, use torch.arange, which produces values in [start, end).", UserWarning, stacklevel=2,
+    )  # fmt: skip
+    if step == 0:
+        raise CallError("step must be nonzero")
+    if (end - start) * (1 if step > 0 else -1) < 0:  # type: ignore[operator]
+        raise CallError("upper bound and lower bound inconsistent with step sign")
+    count = math.floor((end - start) / step) + 1  # type: ignore[operator]
+    own = dtype_of(dtype) if dtype is not None else get_default_dtype()
+    return cast(arange(count, dtype=float64, **options) * step + start, own)
 
 
 def linspace(

@@ -152,7 +152,7 @@ def pow(input: Tensor | Scalar, exponent: Tensor | Scalar) -> Tensor:
     if isinstance(input, Handle) and is_number(exponent):
         dtype = number_dtype(input, exponent)  # type: ignore[arg-type]
         if dtype.kind == "b":
-            return input if exponent else eq(input, input)  # by True or False
+            return record(OPS["copy"], (input,)) if exponent else eq(input, input)  # by True or False
         if isinstance(exponent, complex):
             if exponent.imag:
                 return binary(POW, input, exponent)

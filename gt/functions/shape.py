@@ -254,9 +254,9 @@ def expand_as(input: Tensor, other: Tensor) -> Tensor:
     return expand(input, other._type.shape)
 
 
-def broadcast_to(input: Tensor, *size: Any) -> Tensor:
-    """Give a view of ``input`` repeated to ``size``."""
-    return expand(input, ints(size))
+def broadcast_to(input: Tensor, *sizes: Any, size: Any = None) -> Tensor:
+    """Give a view of ``input`` repeated to a size."""
+    return expand(input, ints(sizes if size is None else (size,)))
 
 
 def repeat(input: Tensor, *sizes: Any, repeats: Any = None) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gt.autograd import no_grad
-from gt.functions.create import eye, from_numpy
+from gt.functions.create import eye as identity
+from gt.functions.create import from_numpy
 from gt.functions.draw import rand
 from gt.functions.reduce import argsort
 from gt.ir.ops import OPS
@@ -105,7 +107,7 @@ def eye_(tensor: Tensor) -> Tensor:
     if tensor.dim() != 2:
         raise ValueError("Only tensors with 2 dimensions are supported")
     with no_grad():
-        return tensor.copy_(eye(*tensor.shape))
+        return tensor.copy_(identity(*tensor.shape))
 
 
 def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
@@ -197,6 +199,23 @@ def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: Gener
         rank = argsort(rand(tensor.shape, generator=generator), 0)
         return tensor.copy_(tensor.masked_fill(rank < zeros, 0))
 
+
+def _renamed(function: Any) -> Any:
+    """Give an initialiser under its old name, without the underscore, which warns."""
+    old = function.__name__[:-1]
+
+    @functools.wraps(function)
+    def deprecated(*args: Any, **kwargs: Any) -> Tensor:
+        warnings.warn(f"`nn.init.{old}` is now deprecated in favor of `nn.init.{old}_`.", FutureWarning, stacklevel=2)
+        return function(*args, **kwargs)
+
+    deprecated.__name__ = deprecated.__qualname__ = old
+    return deprecated
+
+
+uniform, normal, constant, eye, dirac = map(_renamed, (uniform_, normal_, constant_, eye_, dirac_))  # type: ignore[assignment]
+xavier_uniform, xavier_normal, kaiming_uniform = map(_renamed, (xavier_uniform_, xavier_normal_, kaiming_uniform_))
+kaiming_normal, orthogonal, sparse = map(_renamed, (kaiming_normal_, orthogonal_, sparse_))
 
 __all__ = [
     "calculate_gain", "constant_", "dirac_", "eye_", "kaiming_normal_", "kaiming_uniform_", "normal_", "ones_", "orthogonal_",

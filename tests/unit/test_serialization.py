@@ -167,3 +167,37 @@ def test_open_files():
         gt.save(gt.nn.Linear(1, 1), out)
     with pytest.raises(RuntimeError, match="device"):
         gt.load(io.BytesIO(out.getvalue()), map_location="nowhere")
+
+
+def test_what_shares_memory_shares_it_again(tmp_path):
+    found = []
+    for m in (torch, gt):
+        v = m.arange(6.0)
+        w = m.arange(12.0).reshape(3, 4)
+        saved = {"a": v, "b": v[:2], "c": v, ("x", 1): v.view(2, 3)[:, 1], "d": w[:2], "e": w[1:], "t": m.ones(2, 3).t(), None: [v[4:]]}
+        m.save(saved, tmp_path / m.__name__)
+        got = m.load(tmp_path / m.__name__)
+        assert list(got) == list(saved) and got["a"] is got["c"]
+        got["a"].add_(10)
+        got["d"][1].zero_()
+        found.append([t.tolist() for t in (got["a"], got["b"], got["c"], got[("x", 1)], got["d"], got["e"], got["t"], got[None][0])])
+        assert got["t"].stride() == (1, 3) and got[("x", 1)].stride() == (3,)
+        assert v.tolist() == [0, 1, 2, 3, 4, 5]
+    assert found[0] == found[1]
+
+
+def test_paths_that_look_alike_are_kept_apart(tmp_path):
+    gt.save({"a.b": gt.zeros(1), "a": {"b": gt.ones(1)}}, tmp_path / "x")
+    got = gt.load(tmp_path / "x")
+    assert got["a.b"].item() == 0 and got["a"]["b"].item() == 1
+
+
+def test_tied_parameters(tmp_path):
+    layer = gt.nn.Linear(3, 3)
+    gt.save({"state": layer.state_dict(), "weight": layer.weight, "same": layer.weight}, tmp_path / "x")
+    got = gt.load(tmp_path / "x")
+    assert got["weight"] is got["same"] and isinstance(got["weight"], gt.nn.Parameter)
+    np.testing.assert_array_equal(got["state"]["weight"].numpy(), layer.weight.detach().numpy())
+    (got["weight"] * 2).sum().backward()
+    assert got["weight"].grad is not None and not got["state"]["weight"].requires_grad
+    assert set(safetensors.torch.load_file(tmp_path / "x")) == {"state.weight", "state.bias", "weight", "same"}

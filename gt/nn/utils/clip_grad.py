@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable
 
 from gt.autograd import no_grad
@@ -78,3 +79,13 @@ def clip_grad_value_(parameters: Tensors, clip_value: float, foreach: bool | Non
         for p in _each(parameters):
             if p.grad is not None:
                 p.grad.clamp_(-float(clip_value), float(clip_value))  # type: ignore[attr-defined]
+
+
+def clip_grad_norm(parameters: Tensors, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False) -> Tensor:
+    """Scale gradients in place: the old name of ``clip_grad_norm_``."""
+    warnings.warn(
+        "torch.nn.utils.clip_grad_norm is now deprecated in favor of torch.nn.utils.clip_grad_norm_.", FutureWarning, stacklevel=2
+    )
+    return clip_grad_norm_(parameters, max_norm, norm_type, error_if_nonfinite)
+
+

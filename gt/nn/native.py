@@ -1,0 +1,62 @@
+"""Functions that ``torch`` itself has with other signatures than ``nn.functional``, and cells as functions.
+
+Next: ``functional``, ``recurrent``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gt.nn import functional as F  # noqa: N812 - torch's name
+from gt.nn.recurrent import step
+from gt.tensor import Tensor
+
+
+def batch_norm(
+    input: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor | None, running_var: Tensor | None, training: bool,
+    momentum: float, eps: float, cudnn_enabled: bool = True,
+) -> Tensor:  # fmt: skip
+    """Normalise each channel (dim 1) by the batch's statistics while training, else by the running ones."""
+    return F.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
+
+
+def embedding(weight: Tensor, indices: Tensor, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False) -> Tensor:
+    """Give rows of ``weight`` by index; the row ``padding_idx`` (-1: none) gets no gradient."""
+    padding = padding_idx if padding_idx >= 0 else None
+    return F.embedding(indices, weight, padding, scale_grad_by_freq=scale_grad_by_freq, sparse=sparse)
+
+
+def _cell(mode: str, input: Tensor, state: tuple[Tensor, ...], w_ih: Tensor, w_hh: Tensor, b_ih: Any, b_hh: Any) -> tuple[Tensor, ...]:
+    return step(mode, F.linear(input, w_ih, b_ih), state, w_hh, b_hh)
+
+
+def lstm_cell(
+    input: Tensor, hx: Any, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None, b_hh: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Give the next (h, c) of an LSTM."""
+    h, c = _cell("LSTM", input, tuple(hx), w_ih, w_hh, b_ih, b_hh)
+    return h, c
+
+
+def gru_cell(
+    input: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None, b_hh: Tensor | None = None
+) -> Tensor:
+    """Give the next state of a GRU."""
+    return _cell("GRU", input, (hx,), w_ih, w_hh, b_ih, b_hh)[0]
+
+
+def rnn_tanh_cell(
+    input: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None, b_hh: Tensor | None = None
+) -> Tensor:
+    """Give the next state of an RNN with tanh."""
+    return _cell("RNN_TANH", input, (hx,), w_ih, w_hh, b_ih, b_hh)[0]
+
+
+def rnn_relu_cell(
+    input: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None, b_hh: Tensor | None = None
+) -> Tensor:
+    """Give the next state of an RNN with relu."""
+    return _cell("RNN_RELU", input, (hx,), w_ih, w_hh, b_ih, b_hh)[0]
+
+
+__all__ = ["batch_norm", "embedding", "gru_cell", "lstm_cell", "rnn_relu_cell", "rnn_tanh_cell"]
