@@ -2,7 +2,7 @@
 
     python benchmarks/collectives.py --workers 2
 
-Each is timed as gt's workers call it, by events of the device, median of 20 after 5; sizes are of the whole value. The last lines
+Each is timed as a step of gt's at full speed runs it, in a CUDA graph, by events of the device; sizes are of the whole value. The last lines
 fit ``launch + bytes sent / bandwidth`` to the measured times, for ``gt.passes.cost.Machine``.
 """
 
@@ -23,7 +23,7 @@ import torch.multiprocessing as mp
 from gt.ir.ops.collective import sent_bytes
 from gt.passes.cost import step_s, transfer_s
 
-MIB = 1 << 20
+MIB, CALLS = 1 << 20, 20
 SIZES = [1, 4, 16, 64, 256]  # MiB
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "transfer")
 
@@ -51,7 +51,7 @@ def call_of(kind: str, rank: int, workers: int, nbytes: int) -> Callable[[], Any
 
 
 def predicted_s(kind: str, workers: int, nbytes: int) -> float:
-    return transfer_s(2, nbytes // workers) if kind == "transfer" else step_s(kind, workers, nbytes)
+    return transfer_s(1, nbytes // workers) if kind == "transfer" else step_s(kind, workers, nbytes)
 
 
 def sent(kind: str, workers: int, nbytes: int) -> int:
@@ -59,18 +59,27 @@ def sent(kind: str, workers: int, nbytes: int) -> int:
 
 
 def measured_s(call: Callable[[], Any]) -> float:
-    """Give the median of 20 calls, each begun once the last has ended."""
+    """Give the seconds of a call: 20 of them in one CUDA graph, as gt's steps run them; the median of 20 replays."""
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(5):
+            call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(CALLS):
+            call()
     times = []
     for i in range(25):
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         dist.barrier()
         torch.cuda.synchronize()
         begin.record()
-        call()
+        graph.replay()
         end.record()
         end.synchronize()
         if i >= 5:
-            times.append(begin.elapsed_time(end) / 1e3)
+            times.append(begin.elapsed_time(end) / 1e3 / CALLS)
     return statistics.median(times)
 
 

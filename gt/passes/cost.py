@@ -1,7 +1,7 @@
 """What communication and compute cost: alpha + bytes / bandwidth.
 
-Owns: ``Machine`` and the predicted seconds of each collective. The numbers are those of one node of H100s joined by
-NVLink; a measured machine replaces them. Must not know: graphs. Next: ``reshard`` (the cheapest way by this cost).
+Owns: ``Machine`` and the predicted seconds of each collective. The numbers are those of two H200s joined by NVLink, with NCCL 2.28 in
+a CUDA graph, as ``benchmarks/collectives.py`` measures them. Must not know: graphs. Next: ``reshard`` (the cheapest way by this cost).
 """
 
 from __future__ import annotations
@@ -13,11 +13,17 @@ from gt.ir.ops.collective import SHARE, sent_bytes
 
 @dataclass(frozen=True)
 class Machine:
-    """launch_s: to start a collective; hop_s: latency per hop; bandwidths in bytes/s, flops in 1/s."""
+    """launch_s: to start a collective; hop_s: latency per hop; bandwidths in bytes/s that a worker sends, flops in 1/s.
+
+    ``reduce_bandwidth``: of all_reduce; ``gather_bandwidth``: of all_gather and reduce_scatter; ``link_bandwidth``: of messages, also all
+    at once.
+    """
 
     launch_s: float = 20e-6
     hop_s: float = 0.6e-6
-    link_bandwidth: float = 370e9
+    reduce_bandwidth: float = 300e9
+    gather_bandwidth: float = 245e9
+    link_bandwidth: float = 280e9
     memory_bandwidth: float = 3e12
     flops: float = 400e12
 
@@ -31,7 +37,8 @@ def step_s(kind: str, parts: int, nbytes: int, machine: Machine = H100) -> float
     if parts == 1 or kind not in SHARE:
         return 0.0
     hops = 2 * (parts - 1) if kind == "all_reduce" else parts - 1
-    return machine.launch_s + hops * machine.hop_s + sent_bytes(kind, parts, nbytes) / machine.link_bandwidth
+    bandwidth = {"all_reduce": machine.reduce_bandwidth, "all_to_all": machine.link_bandwidth}.get(kind, machine.gather_bandwidth)
+    return machine.launch_s + hops * machine.hop_s + sent_bytes(kind, parts, nbytes) / bandwidth
 
 
 def transfer_s(messages: int, nbytes: int, machine: Machine = H100) -> float:

@@ -94,7 +94,7 @@ def test_costs_are_latency_plus_bytes() -> None:
     assert sent_bytes("all_to_all", 4, 1600) == 300
     assert sent_bytes("shard_slice", 4, 1000) == 0
     big = 1 << 30
-    assert step_s("all_gather", 8, big) == pytest.approx(big * 7 / 8 / H100.link_bandwidth, rel=0.02)
+    assert step_s("all_gather", 8, big) == pytest.approx(big * 7 / 8 / H100.gather_bandwidth, rel=0.02)
     assert step_s("all_gather", 8, 8) > H100.launch_s
     assert step_s("all_reduce", 1, big) == 0
     assert cost_s(line(rows="w"), line(), TYPE) == pytest.approx(step_s("all_gather", 4, 256))
