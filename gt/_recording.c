@@ -124,11 +124,13 @@ static int append_place(PyObject *trace, Py_ssize_t depth)
                 break;
         }
         PyFrameObject *back = PyFrame_GetBack(frame);
+        if (back == NULL)
+            break; /* all of them are gt's: the outermost */
         Py_DECREF(frame);
         frame = back;
     }
     if (frame == NULL) {
-        PyErr_SetString(PyExc_SystemError, "no frame calls gt");
+        PyErr_SetString(PyExc_SystemError, "recording outside of any frame");
         return -1;
     }
     PyObject *code = (PyObject *)PyFrame_GetCode(frame);
@@ -144,7 +146,7 @@ static int append_place(PyObject *trace, Py_ssize_t depth)
 static inline int current(PyObject *t)
 {
     PyObject *root = SLOT(t, operand._root), *seen = SLOT(t, operand._seen);
-    return root != NULL && seen != NULL && (seen == SLOT(root, operand._version) || number_in(t, operand._seen) == number_in(root, operand._version));
+    return root != NULL && root != Py_None && seen != NULL && (seen == SLOT(root, operand._version) || number_in(t, operand._seen) == number_in(root, operand._version));
 }
 
 /* Say whether an operand is an ordinary one of ``trace``. */
@@ -375,15 +377,16 @@ static inline int occupy(PyObject *trace)
 static PyObject *append(PyObject *trace, PyObject *rule, PyObject *op, PyObject *attrs, PyObject *const *operands, Py_ssize_t n,
                         int taped, Py_ssize_t depth, int view, int first)
 {
-    PyObject *ids = ids_of(trace, operands, n), *result = NULL;
+    PyObject *ids = ids_of(trace, operands, n), *result = NULL, *index = NULL;
     if (ids == NULL || append_place(trace, depth))
         goto end;
-    PyObject *index = SLOT(trace, trace_at.size), *outputs = SLOT(rule, rule_at.outputs), *handles = SLOT(trace, trace_at.handles);
+    index = Py_NewRef(SLOT(trace, trace_at.size));
+    PyObject *outputs = SLOT(rule, rule_at.outputs);
     Py_ssize_t at = PyLong_AsSsize_t(index);
     PyObject *type = first ? PyTuple_GET_ITEM(outputs, 0) : SLOT(rule, rule_at.single);
     if (type != Py_None) {
         result = new_handle(trace, index, type, taped);
-        if (result == NULL || (view && share(result, operands[0], op, attrs)) || PyList_Append(handles, result))
+        if (result == NULL || (view && share(result, operands[0], op, attrs)) || PyList_Append(SLOT(trace, trace_at.handles), result))
             goto fail;
     } else {
         Py_ssize_t count = PyTuple_GET_SIZE(outputs);
@@ -398,7 +401,7 @@ static PyObject *append(PyObject *trace, PyObject *rule, PyObject *op, PyObject 
             PyTuple_SET_ITEM(result, i, out);
         }
         for (Py_ssize_t i = 0; i < count; i++)
-            if (PyList_Append(handles, PyTuple_GET_ITEM(result, i)))
+            if (PyList_Append(SLOT(trace, trace_at.handles), PyTuple_GET_ITEM(result, i)))
                 goto fail;
     }
     if (append_pair(SLOT(trace, trace_at.code), SLOT(rule, taped ? rule_at.taped : rule_at.id), ids)
@@ -409,6 +412,7 @@ fail:
     Py_CLEAR(result);
 end:
     Py_XDECREF(ids);
+    Py_XDECREF(index);
     return result;
 }
 

@@ -163,7 +163,7 @@ def predicted(num_workers: int, microbatches: int, stages: Sequence[Callable[...
 
 
 def wide() -> nn.Module:
-    return nn.Sequential(*(nn.Linear(2048, 2048, bias=False) for _ in range(8)))
+    return nn.Sequential(*(nn.Linear(2048, 2048, bias=False) for _ in range(16)))
 
 
 @pytest.mark.parametrize(("stages", "microbatches", "schedule"), [(2, 4, "1f1b"), (4, 4, "1f1b"), (3, 9, "1f1b"), (4, 4, "gpipe")])
