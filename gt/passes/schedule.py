@@ -51,13 +51,14 @@ def overlap(graph: Graph, order: Sequence[Node], longer: Callable[[Node], bool])
     if not moved:
         return list(order)
     serves: dict[Node, Node] = {node: node for node in gathers}
+    place = {node: i for i, node in enumerate(order)}
     for node in reversed(order):  # what is done to values only to send them goes along
         readers = [user for out in node.outputs for user, _ in graph.uses.get(out, ())]
         mere = node.op.view or node.op in (collective.pad_end, collective.shard_slice, OPS["cat"], OPS["cast"])
         if mere and readers and moved.issuperset(readers) and not any(out in graph.outputs for out in node.outputs):
             moved.add(node)
-            if served := [serves[user] for user in readers if user in serves]:
-                serves[node] = served[0]
+            if all(user in serves for user in readers):  # the first of them waits for this node
+                serves[node] = min((serves[user] for user in readers), key=place.__getitem__)
     behind: dict[Node, Node] = {}  # the last node that stays before where a gather is first needed
     last: Node | None = None
     for node in order:

@@ -90,7 +90,7 @@ class _Run:
             elif isinstance(part, Half) and part.node.op is not transfer:
                 if part.receives:
                     role.work(0.0, max(role.now, *self.there[part.node]))
-                elif not self.begin(part.node):
+                elif not self.meet(part.node):
                     break
             elif isinstance(part, Half) and not part.receives:
                 messages, nbytes = transfer_load(part.node)
@@ -107,24 +107,18 @@ class _Run:
         return role.at > before
 
     def meet(self, node: Node) -> bool:
+        """Start a collective once all members have come; who only begins it goes on meanwhile."""
         members = self.meets[node]
         if any(m.standing is not node for m in members):
             return False
-        start = max(max(m.now, m.link) for m in members)
+        start, took = max(max(m.now, m.link) for m in members), self.collective_s(node)
+        self.there[node] = [start + took]
         for m in members:
-            m.work(self.collective_s(node), start)
-        return True
-
-    def begin(self, node: Node) -> bool:
-        """Start a collective that travels beside what follows, once all members have come."""
-        members = self.meets[node]
-        if any(m.standing is not node for m in members):
-            return False
-        over = max(max(m.now, m.link) for m in members) + self.collective_s(node)
-        self.there[node] = [over]
-        for m in members:
-            m.link = over
-            m.at += 1
+            if isinstance(m.parts[m.at][0], Half):
+                m.link = start + took
+                m.at += 1
+            else:
+                m.work(took, start)
         return True
 
 

@@ -90,9 +90,9 @@ class Groups:
         self._check(step.group)
         if step.kind == "send":
             self.sending[step.group] = None
-        elif step.kind not in ("receive", "wait"):
-            self._one_after_another(group)
         try:
+            if step.kind not in ("send", "receive", "wait"):
+                self._one_after_another(group)
             return self._run_numpy(group, step, tensor) if self.numpy else group.run(step, tensor)
         except RuntimeError as e:
             self._check(step.group)
