@@ -83,12 +83,12 @@ static inline PyObject *plain_pair(PyObject *a, PyObject *b)
     return pair;
 }
 
-static int append_pair(PyObject *list, PyObject *a, PyObject *b)
+static int append_pair(PyObject *trace, Py_ssize_t list, PyObject *a, PyObject *b)
 {
     PyObject *pair = plain_pair(a, b);
     if (pair == NULL)
         return -1;
-    int failed = PyList_Append(list, pair);
+    int failed = PyList_Append(SLOT(trace, list), pair);
     Py_DECREF(pair);
     return failed;
 }
@@ -136,7 +136,7 @@ static int append_place(PyObject *trace, Py_ssize_t depth)
     PyObject *code = (PyObject *)PyFrame_GetCode(frame);
     PyObject *at = PyLong_FromLong(PyFrame_GetLasti(frame));
     Py_DECREF(frame);
-    int failed = at == NULL || append_pair(SLOT(trace, trace_at.where), code, at);
+    int failed = at == NULL || append_pair(trace, trace_at.where, code, at);
     Py_DECREF(code);
     Py_XDECREF(at);
     return failed ? -1 : 0;
@@ -357,9 +357,13 @@ static int mend(PyObject *trace)
         Py_XDECREF(traceback);
         return 1;
     }
-    if (done == NULL)
-        PyErr_Clear();
-    Py_XDECREF(done);
+    if (done == NULL) { /* an interrupt, say: as an exception in trace.py's handler, it is what is raised */
+        Py_XDECREF(kind);
+        Py_XDECREF(error);
+        Py_XDECREF(traceback);
+        return 0;
+    }
+    Py_DECREF(done);
     PyErr_Restore(kind, error, traceback);
     return 0;
 }
@@ -404,7 +408,7 @@ static PyObject *append(PyObject *trace, PyObject *rule, PyObject *op, PyObject 
             if (PyList_Append(SLOT(trace, trace_at.handles), PyTuple_GET_ITEM(result, i)))
                 goto fail;
     }
-    if (append_pair(SLOT(trace, trace_at.code), SLOT(rule, taped ? rule_at.taped : rule_at.id), ids)
+    if (append_pair(trace, trace_at.code, SLOT(rule, taped ? rule_at.taped : rule_at.id), ids)
         || put_number(trace, trace_at.size, at + number_in(rule, rule_at.count)))
         goto fail;
     goto end;
@@ -448,7 +452,8 @@ static PyObject *record_ordinary(PyObject *op, PyObject *const *operands, Py_ssi
         if (function != NULL && given != NULL)
             inputs = PyObject_CallFunctionObjArgs(function, op, given, NULL);
         if (inputs != NULL && PyTuple_CheckExact(inputs) && PyTuple_GET_SIZE(inputs) == n)
-            result = record_ordinary(op, &PyTuple_GET_ITEM(inputs, 0), n, attrs, depth, view, first, 1);
+            if ((result = record_ordinary(op, &PyTuple_GET_ITEM(inputs, 0), n, attrs, depth, view, first, 1)) == NULL && !PyErr_Occurred())
+                result = PyObject_CallFunction(slow_record, "OOOnOO", op, inputs, attrs, depth, view ? Py_True : Py_False, first ? Py_True : Py_False);
         Py_XDECREF(given);
         Py_XDECREF(inputs);
         goto end;
@@ -520,6 +525,10 @@ static PyObject *record_pair(PyObject *module, PyObject *const *args, Py_ssize_t
 static int rename_result(PyObject *trace, PyObject *t, PyObject *index, PyObject *entry)
 {
     PyObject *replaced = SLOT(t, operand._index), *overwritten = SLOT(trace, trace_at.overwritten);
+    if (SLOT(t, operand._trace) != trace && !Py_IS_TYPE(SLOT(t, operand._buffer), Buffer)) {
+        PyErr_SetString(PyExc_RuntimeError, "a tensor was changed by another thread while it was updated");
+        return -1;
+    }
     if (put_number(t, operand._version, number_in(t, operand._version) + 1))
         return -1;
     if (SLOT(t, operand._trace) != trace) {
@@ -541,7 +550,7 @@ static int append_into(PyObject *trace, PyObject *rule, PyObject *const *operand
     PyObject *ids = ids_of(trace, operands, n);
     if (ids == NULL)
         return -1;
-    int failed = append_place(trace, 1) || append_pair(SLOT(trace, trace_at.code), SLOT(rule, rule_at.id), ids);
+    int failed = append_place(trace, 1) || append_pair(trace, trace_at.code, SLOT(rule, rule_at.id), ids);
     Py_DECREF(ids);
     Py_ssize_t at = number_in(trace, trace_at.size), count = PyTuple_GET_SIZE(SLOT(rule, rule_at.outputs));
     if (failed || put_number(trace, trace_at.size, at + count))

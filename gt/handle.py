@@ -132,7 +132,7 @@ class Handle(Operand):
         if requires_grad and not self._rg:
             with holding():
                 self._become_leaf()
-        self._rg = requires_grad
+        self._rg = bool(requires_grad)  # recording compares it with True
         return self
 
     def _become_leaf(self) -> None:
