@@ -15,8 +15,8 @@
 
 /* The classes of trace.py, and where in their objects the slots lie. */
 
-static PyTypeObject *Operand, *Number, *Tensor, *Trace, *Modes, *Rule, *Buffer, *TensorType;
-static PyObject *globals, *state, *rules, *ours, *input_entries, *number_entries, *stale, *storage_class;
+static PyTypeObject *Operand, *Number, *Tensor, *Trace, *Modes, *Rule, *Buffer, *TensorType, *Code;
+static PyObject *globals, *state, *rules, *ours, *input_entries, *number_entries, *stale, *storage_class, *ids;
 static PyObject *slow_record, *slow_pair, *slow_into;
 
 static struct {
@@ -25,12 +25,13 @@ static struct {
 static struct { Py_ssize_t value; } number;
 static struct {
     Py_ssize_t modes, code, where, handles, size, inputs, input_ids, scalars, scalar_ids, leaves, links, overwritten, closing,
-        session, names, stop, weighed, busy, held, recorder;
+        session, names, stop, weighed, busy, held, recorder, expected;
 } trace_at;
 static struct { Py_ssize_t grad, autocast; } modes_at;
 static struct { Py_ssize_t id, taped, outputs, single, count, differentiable; } rule_at;
 static struct { Py_ssize_t id, type, session; } buffer_at;
 static struct { Py_ssize_t nbytes, differentiable; } type_at;
+static struct { Py_ssize_t entries, where; } code_at;
 
 static struct {
     PyObject *trace, *autocast, *_autocast, *__name__, *enter, *mend, *weigh;
@@ -83,14 +84,15 @@ static inline PyObject *plain_pair(PyObject *a, PyObject *b)
     return pair;
 }
 
-static int append_pair(PyObject *trace, Py_ssize_t list, PyObject *a, PyObject *b)
+/* Give what is in the list of the trace that this one is expected to repeat, where its own list ends: borrowed, NULL if nothing. */
+static PyObject *expected(PyObject *trace, Py_ssize_t own, Py_ssize_t list)
 {
-    PyObject *pair = plain_pair(a, b);
-    if (pair == NULL)
-        return -1;
-    int failed = PyList_Append(SLOT(trace, list), pair);
-    Py_DECREF(pair);
-    return failed;
+    PyObject *code = SLOT(trace, trace_at.expected);
+    if (!Py_IS_TYPE(code, Code))
+        return NULL;
+    Py_ssize_t at = PyList_GET_SIZE(SLOT(trace, own));
+    PyObject *there = SLOT(code, list), *pair = at < PyList_GET_SIZE(there) ? PyList_GET_ITEM(there, at) : NULL;
+    return pair != NULL && PyTuple_CheckExact(pair) && PyTuple_GET_SIZE(pair) == 2 ? pair : NULL;
 }
 
 /* -- what an op is recorded from */
@@ -133,12 +135,17 @@ static int append_place(PyObject *trace, Py_ssize_t depth)
         PyErr_SetString(PyExc_SystemError, "recording outside of any frame");
         return -1;
     }
-    PyObject *code = (PyObject *)PyFrame_GetCode(frame);
-    PyObject *at = PyLong_FromLong(PyFrame_GetLasti(frame));
+    PyObject *code = (PyObject *)PyFrame_GetCode(frame), *pair = expected(trace, trace_at.where, code_at.where), *at = NULL;
+    int lasti = PyFrame_GetLasti(frame), failed;
     Py_DECREF(frame);
-    int failed = at == NULL || append_pair(trace, trace_at.where, code, at);
+    if (pair != NULL && PyTuple_GET_ITEM(pair, 0) == code && PyLong_AsLong(PyTuple_GET_ITEM(pair, 1)) == lasti)
+        Py_INCREF(pair);
+    else
+        pair = (at = PyLong_FromLong(lasti)) == NULL ? NULL : plain_pair(code, at);
+    failed = pair == NULL || PyList_Append(SLOT(trace, trace_at.where), pair);
     Py_DECREF(code);
     Py_XDECREF(at);
+    Py_XDECREF(pair);
     return failed ? -1 : 0;
 }
 
@@ -254,19 +261,47 @@ static PyObject *id_of(PyObject *trace, PyObject *t)
     return index;
 }
 
-static PyObject *ids_of(PyObject *trace, PyObject *const *operands, Py_ssize_t n)
+#define FEW 8
+
+/* Say whether an entry is (rule, ids). */
+static int is_entry(PyObject *entry, PyObject *rule, PyObject *const *ids, Py_ssize_t n)
 {
-    PyObject *ids = PyTuple_New(n);
-    for (Py_ssize_t i = 0; ids != NULL && i < n; i++) {
-        PyObject *id = id_of(trace, operands[i]);
-        if (id == NULL)
-            Py_CLEAR(ids);
-        else
-            PyTuple_SET_ITEM(ids, i, id);
+    PyObject *there = PyTuple_GET_ITEM(entry, 1);
+    int same = PyTuple_GET_ITEM(entry, 0) == rule && PyTuple_CheckExact(there) && PyTuple_GET_SIZE(there) == n;
+    for (Py_ssize_t i = 0; same && i < n; i++)
+        same = PyLong_AsSsize_t(PyTuple_GET_ITEM(there, i)) == PyLong_AsSsize_t(ids[i]);
+    return same;
+}
+
+/* Give the entry (rule, value ids of the operands), a new reference: the expected one if it is equal. */
+static PyObject *entry_of(PyObject *trace, PyObject *rule, PyObject *const *operands, Py_ssize_t n)
+{
+    PyObject *few[FEW], **ids = n <= FEW ? few : PyMem_New(PyObject *, n), *entry = NULL, *tuple;
+    Py_ssize_t known = 0;
+    if (ids == NULL)
+        return PyErr_NoMemory();
+    while (known < n && (ids[known] = id_of(trace, operands[known])) != NULL)
+        known++;
+    if (known == n) {
+        entry = expected(trace, trace_at.code, code_at.entries);
+        if (entry != NULL && is_entry(entry, rule, ids, n)) {
+            Py_INCREF(entry);
+        } else if ((tuple = PyTuple_New(n)) == NULL) {
+            entry = NULL;
+        } else {
+            for (Py_ssize_t i = 0; i < n; i++)
+                PyTuple_SET_ITEM(tuple, i, Py_NewRef(ids[i]));
+            if (n)
+                PyObject_GC_UnTrack(tuple);
+            entry = plain_pair(rule, tuple);
+            Py_DECREF(tuple);
+        }
     }
-    if (ids != NULL && n)
-        PyObject_GC_UnTrack(ids);
-    return ids;
+    while (known > 0)
+        Py_DECREF(ids[--known]);
+    if (ids != few)
+        PyMem_Free(ids);
+    return entry;
 }
 
 /* -- results */
@@ -381,8 +416,8 @@ static inline int occupy(PyObject *trace)
 static PyObject *append(PyObject *trace, PyObject *rule, PyObject *op, PyObject *attrs, PyObject *const *operands, Py_ssize_t n,
                         int taped, Py_ssize_t depth, int view, int first)
 {
-    PyObject *ids = ids_of(trace, operands, n), *result = NULL, *index = NULL;
-    if (ids == NULL || append_place(trace, depth))
+    PyObject *entry = entry_of(trace, SLOT(rule, taped ? rule_at.taped : rule_at.id), operands, n), *result = NULL, *index = NULL;
+    if (entry == NULL || append_place(trace, depth))
         goto end;
     index = Py_NewRef(SLOT(trace, trace_at.size));
     PyObject *outputs = SLOT(rule, rule_at.outputs);
@@ -408,14 +443,13 @@ static PyObject *append(PyObject *trace, PyObject *rule, PyObject *op, PyObject 
             if (PyList_Append(SLOT(trace, trace_at.handles), PyTuple_GET_ITEM(result, i)))
                 goto fail;
     }
-    if (append_pair(trace, trace_at.code, SLOT(rule, taped ? rule_at.taped : rule_at.id), ids)
-        || put_number(trace, trace_at.size, at + number_in(rule, rule_at.count)))
+    if (PyList_Append(SLOT(trace, trace_at.code), entry) || put_number(trace, trace_at.size, at + number_in(rule, rule_at.count)))
         goto fail;
     goto end;
 fail:
     Py_CLEAR(result);
 end:
-    Py_XDECREF(ids);
+    Py_XDECREF(entry);
     Py_XDECREF(index);
     return result;
 }
@@ -547,11 +581,11 @@ static int rename_result(PyObject *trace, PyObject *t, PyObject *index, PyObject
 
 static int append_into(PyObject *trace, PyObject *rule, PyObject *const *operands, Py_ssize_t n, PyObject *const *targets)
 {
-    PyObject *ids = ids_of(trace, operands, n);
-    if (ids == NULL)
+    PyObject *own = entry_of(trace, SLOT(rule, rule_at.id), operands, n);
+    if (own == NULL)
         return -1;
-    int failed = append_place(trace, 1) || append_pair(trace, trace_at.code, SLOT(rule, rule_at.id), ids);
-    Py_DECREF(ids);
+    int failed = append_place(trace, 1) || PyList_Append(SLOT(trace, trace_at.code), own);
+    Py_DECREF(own);
     Py_ssize_t at = number_in(trace, trace_at.size), count = PyTuple_GET_SIZE(SLOT(rule, rule_at.outputs));
     if (failed || put_number(trace, trace_at.size, at + count))
         return -1;
@@ -651,6 +685,134 @@ fail:
     return NULL;
 }
 
+/* Order (value id, type) by the ids. */
+struct named { Py_ssize_t id; PyObject *index, *type; };
+
+static int by_id(const void *a, const void *b)
+{
+    Py_ssize_t x = ((const struct named *)a)->id, y = ((const struct named *)b)->id;
+    return x < y ? -1 : x > y;
+}
+
+/* Give the types of the values that handles name, in order: gt/flush.py's ``_named``. */
+static PyObject *named(PyObject *module, PyObject *live)
+{
+    if (!PyList_CheckExact(live)) {
+        PyErr_SetString(PyExc_TypeError, "expected a list");
+        return NULL;
+    }
+    Py_ssize_t n = PyList_GET_SIZE(live), ordered = 1;
+    struct named *found = PyMem_New(struct named, n);
+    PyObject *out = found == NULL ? PyErr_NoMemory() : PyDict_New();
+    for (Py_ssize_t i = 0; out != NULL && i < n; i++) {
+        PyObject *t = PyList_GET_ITEM(live, i);
+        found[i] = (struct named){number_in(t, operand._index), SLOT(t, operand._index), SLOT(t, operand._type)};
+        ordered &= i == 0 || found[i - 1].id < found[i].id;
+    }
+    if (out != NULL && !ordered)
+        qsort(found, n, sizeof *found, by_id);
+    for (Py_ssize_t i = 0; out != NULL && i < n; i++)
+        if (PyDict_SetItem(out, found[i].index, found[i].type))
+            Py_CLEAR(out);
+    PyMem_Free(found);
+    return out;
+}
+
+/* Give which inputs nothing but the list holds, and the ids and types of all: gt/flush.py's ``_given``. */
+static PyObject *given(PyObject *module, PyObject *held)
+{
+    if (!PyList_CheckExact(held)) {
+        PyErr_SetString(PyExc_TypeError, "expected a list");
+        return NULL;
+    }
+    Py_ssize_t n = PyList_GET_SIZE(held), at = 0;
+    for (Py_ssize_t i = 0; i < n; i++)
+        at += Py_REFCNT(PyList_GET_ITEM(held, i)) == 1;
+    PyObject *donated = PyTuple_New(at), *ids = PyList_New(n), *types = PyList_New(n);
+    if (donated == NULL || ids == NULL || types == NULL)
+        goto fail;
+    at = 0;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *buffer = PyList_GET_ITEM(held, i);
+        if (Py_REFCNT(buffer) == 1) {
+            PyObject *place = PyLong_FromSsize_t(i);
+            if (place == NULL)
+                goto fail;
+            PyTuple_SET_ITEM(donated, at++, place);
+        }
+        PyList_SET_ITEM(ids, i, Py_NewRef(SLOT(buffer, buffer_at.id)));
+        PyList_SET_ITEM(types, i, Py_NewRef(SLOT(buffer, buffer_at.type)));
+    }
+    return Py_BuildValue("NNN", donated, ids, types);
+fail:
+    Py_XDECREF(donated);
+    Py_XDECREF(ids);
+    Py_XDECREF(types);
+    return NULL;
+}
+
+/* Name the results of a run: trace.py's ``_new_buffers``. */
+static PyObject *new_buffers(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs != 3 || !PyList_CheckExact(args[0]) || !PyList_CheckExact(args[2])) {
+        PyErr_SetString(PyExc_TypeError, "expected a list of types, a session and a list of buffers");
+        return NULL;
+    }
+    PyObject *types = args[0], *spare = args[2], *made = PyList_New(PyList_GET_SIZE(types));
+    for (Py_ssize_t i = 0; made != NULL && i < PyList_GET_SIZE(types); i++) {
+        PyObject *id = PyIter_Next(ids), *buffer = NULL;
+        if (id != NULL && i < PyList_GET_SIZE(spare))
+            buffer = Py_NewRef(PyList_GET_ITEM(spare, i));
+        else if (id != NULL)
+            buffer = PyBaseObject_Type.tp_new(Buffer, empty, NULL);
+        if (buffer == NULL) {
+            Py_XDECREF(id);
+            Py_CLEAR(made);
+            break;
+        }
+        put(buffer, buffer_at.id, id);
+        Py_DECREF(id);
+        put(buffer, buffer_at.type, PyList_GET_ITEM(types, i));
+        put(buffer, buffer_at.session, args[1]);
+        PyList_SET_ITEM(made, i, buffer);
+    }
+    for (Py_ssize_t i = PyList_GET_SIZE(types); made != NULL && i < PyList_GET_SIZE(spare); i++) /* the run frees it, not its finalizer */
+        if (put_number(PyList_GET_ITEM(spare, i), buffer_at.id, -1 - number_in(PyList_GET_ITEM(spare, i), buffer_at.id)))
+            Py_CLEAR(made);
+    return made;
+}
+
+/* Let handles name what a run makes: gt/flush.py's ``_take``. */
+static PyObject *take(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs != 3 || !Py_IS_TYPE(args[0], Trace) || !PyList_CheckExact(args[1]) || !PyDict_CheckExact(args[2])) {
+        PyErr_SetString(PyExc_TypeError, "expected a Trace, a list of handles and a dict of buffers");
+        return NULL;
+    }
+    int taped = 0;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(args[1]); i++) {
+        PyObject *t = PyList_GET_ITEM(args[1], i), *buffer = PyDict_GetItemWithError(args[2], SLOT(t, operand._index));
+        if (buffer == NULL) {
+            if (!PyErr_Occurred())
+                PyErr_SetObject(PyExc_KeyError, SLOT(t, operand._index));
+            return NULL;
+        }
+        if (SLOT(t, operand._rg) == Py_True && SLOT(t, operand._leaf) != Py_True) {
+            PyObject *tape = PyTuple_Pack(2, args[0], SLOT(t, operand._index));
+            if (tape == NULL)
+                return NULL;
+            put(t, operand._tape, tape);
+            Py_DECREF(tape);
+            taped = 1;
+        } else {
+            put(t, operand._tape, Py_None);
+        }
+        put(t, operand._buffer, buffer);
+        put(t, operand._trace, Py_None);
+    }
+    return PyBool_FromLong(taped);
+}
+
 /* -- set up */
 
 #define AT(table, type, slot) ((table.slot = offset(type, #slot)) < 0)
@@ -659,9 +821,9 @@ static PyObject *set_up(PyObject *module, PyObject *given)
 {
 #define TAKE(target, key) if ((target = (void *)PyDict_GetItemString(given, key)) == NULL) { PyErr_SetString(PyExc_KeyError, key); return NULL; } Py_INCREF(target)
     TAKE(Operand, "Operand"); TAKE(Number, "Number"); TAKE(Trace, "Trace"); TAKE(Modes, "Modes"); TAKE(Rule, "Rule");
-    TAKE(Buffer, "Buffer"); TAKE(TensorType, "TensorType"); TAKE(state, "state"); TAKE(rules, "_rules"); TAKE(ours, "_ours");
+    TAKE(Buffer, "Buffer"); TAKE(TensorType, "TensorType"); TAKE(Code, "Code"); TAKE(state, "state"); TAKE(rules, "_rules"); TAKE(ours, "_ours");
     TAKE(input_entries, "_input_entries"); TAKE(number_entries, "_number_entries"); TAKE(stale, "_Stale");
-    TAKE(storage_class, "Storage"); TAKE(slow_record, "_record"); TAKE(slow_pair, "_record_pair"); TAKE(slow_into, "_record_into");
+    TAKE(storage_class, "Storage"); TAKE(ids, "_ids"); TAKE(slow_record, "_record"); TAKE(slow_pair, "_record_pair"); TAKE(slow_into, "_record_into");
 #undef TAKE
     globals = Py_NewRef(given);
     if (AT(operand, Operand, _trace) || AT(operand, Operand, _index) || AT(operand, Operand, _type) || AT(operand, Operand, _buffer)
@@ -676,7 +838,8 @@ static PyObject *set_up(PyObject *module, PyObject *given)
         || AT(trace_at, Trace, held) || AT(trace_at, Trace, recorder) || AT(modes_at, Modes, grad) || AT(modes_at, Modes, autocast)
         || AT(rule_at, Rule, id) || AT(rule_at, Rule, taped) || AT(rule_at, Rule, outputs) || AT(rule_at, Rule, single)
         || AT(rule_at, Rule, count) || AT(rule_at, Rule, differentiable) || AT(buffer_at, Buffer, id) || AT(buffer_at, Buffer, type)
-        || AT(buffer_at, Buffer, session) || AT(type_at, TensorType, nbytes) || AT(type_at, TensorType, differentiable))
+        || AT(buffer_at, Buffer, session) || AT(type_at, TensorType, nbytes) || AT(type_at, TensorType, differentiable) || AT(code_at, Code, entries) || AT(code_at, Code, where)
+        || AT(trace_at, Trace, expected))
         return NULL;
 #define NAME(attribute) if ((name.attribute = PyUnicode_InternFromString(#attribute)) == NULL) return NULL
     NAME(trace); NAME(autocast); NAME(_autocast); NAME(__name__); NAME(enter); NAME(mend); NAME(weigh);
@@ -702,6 +865,10 @@ static PyMethodDef methods[] = {
     {"record_pair", (PyCFunction)(void (*)(void))record_pair, METH_FASTCALL, "Record an op of two tensors: gt.trace.record_pair."},
     {"record_into", (PyCFunction)(void (*)(void))record_into, METH_FASTCALL, "Record an update: gt.trace.record_into."},
     {"live_handles", live_handles, METH_O, "Give the handles that name a pending value of a trace: gt.flush."},
+    {"named", named, METH_O, "Give the types of the values that handles name, in order: gt.flush."},
+    {"given", given, METH_O, "Give which inputs of a run it may free, and the ids and types of all: gt.flush."},
+    {"new_buffers", (PyCFunction)(void (*)(void))new_buffers, METH_FASTCALL, "Name the results of a run: gt.trace."},
+    {"take", (PyCFunction)(void (*)(void))take, METH_FASTCALL, "Let handles name what a run makes: gt.flush."},
     {"set_up", set_up, METH_O, "Take the names of gt.trace."},
     {"set_tensor", set_tensor, METH_O, "Take the class of results."},
     {NULL, NULL, 0, NULL},

@@ -258,17 +258,17 @@ def _submit(trace: Trace, session: Session, live: list[Handle], saved: set[int],
         inputs = dict(zip(trace.input_ids.values(), trace.inputs, strict=True))
         scalars = dict(zip(trace.scalar_ids, trace.scalars, strict=True))
     computed = saved - inputs.keys() - scalars.keys()
-    outputs = tuple(sorted({t._index for t in live} | computed))
+    named = _named(live) if native is None else native.named(live)
+    outputs = tuple(sorted(named.keys() | computed) if computed else named)
     trace.saved = {id: inputs[id] if id in inputs else scalars[id] for id in saved - computed}
     if not outputs:
         if session.closed is None:
             session.free(take_dead(session))
         _seal(trace, bool(saved))
         return
-    # Two references, the trace's list and the call's argument, mean that no handle, tape or fetch names the buffer.
     del inputs
     held = trace.inputs
-    donated = tuple([i for i in range(len(held)) if getrefcount(held[i]) <= UNHELD])
+    donated, names, input_types = _given(held) if native is None else native.given(held)
     marks = tuple((at, signal) for at, signal in trace.marks if at < len(trace.code))
     config = get_config()
     signals, options = named_signals(marks, config.base), with_precision(config.options)
@@ -276,7 +276,10 @@ def _submit(trace: Trace, session: Session, live: list[Handle], saved: set[int],
     if any(found.params for _, found in signals):  # names decide where parameters go
         trace.names.update((t._index, t._name) for t in live if t._name)
         hints = tuple(sorted(trace.names.items()))
-    structure = (tuple(trace.code), outputs, donated, marks, signals, options, hints)
+    code = trace.coded()
+    if state.modes is trace.modes and not state.trace.code:
+        state.trace.expected = code.next
+    structure = (code, outputs, donated, marks, signals, options, hints)
     counters.flushes += 1
     counters.reasons[reason] = counters.reasons.get(reason, 0) + 1
     known = sessions.known(session).get(structure)
@@ -289,20 +292,19 @@ def _submit(trace: Trace, session: Session, live: list[Handle], saved: set[int],
                 known = _define(session, structure, graph, reason)
     else:
         log.info("flush (%s): graph %d", reason, known)
-    types_ = {t._index: t._type for t in live}
+    types_ = list(named.values())
     if computed:
-        types_ = dict(enumerate(t for id, _ in trace.code for t in RULES[id >> 1].outputs))
-    names, input_types = [b.id for b in held], [b.type for b in held]
+        every = [t for id, _ in trace.code for t in RULES[id >> 1].outputs]
+        types_ = [every[id] for id in outputs]
     dead = take_dead(session)
     spare = [held[i] for i in donated]
-    freed = [(b.id, b.type) for b in spare]
-    made_here = new_buffers([types_[id] for id in outputs], session, spare)
+    made_here = new_buffers(types_, session, spare)
     results = [b.id for b in made_here]
     try:
-        session.run(known, names, results, trace.scalars, [id for id, _ in freed] + dead)
+        session.run(known, names, results, trace.scalars, [names[i] for i in donated] + dead)
     except BaseException:
-        for buffer, (id, type) in zip(spare, freed, strict=True):
-            buffer.id, buffer.type = id, type
+        for i in donated:
+            held[i].id, held[i].type = names[i], input_types[i]
         put_back(session, dead)
         raise
     buffers = dict(zip(outputs, made_here, strict=True))
@@ -311,22 +313,39 @@ def _submit(trace: Trace, session: Session, live: list[Handle], saved: set[int],
     if len(made) != len(results):  # another thread flushes at once
         made = results
     recent.append((made, reason, frame.f_code, frame.f_lasti))
+    taped = (_take if native is None else native.take)(trace, live, buffers)
+    for id in computed:
+        trace.saved[id] = buffers[id]
+    if trace.recorder is not None:
+        trace.recorder.submitted(
+            Submitted(
+                trace, structure, known, list(trace.where), list(trace.scalars), input_types, donated, outputs,
+                types_, names, results, [(t, t._index) for t in live],
+            )
+        )  # fmt: skip
+        trace.recorder = None
+    _seal(trace, bool(saved) or taped)
+
+
+def _named(live: list[Handle]) -> dict[int, TensorType]:
+    """Give the types of the values that tensors name, in order of the values."""
+    found = {t._index: t._type for t in live}
+    return {index: found[index] for index in sorted(found)}
+
+
+def _given(held: list[Buffer]) -> tuple[tuple[int, ...], list[int], list[TensorType]]:
+    """Give which inputs of a run no handle, tape or fetch names, so that it may free them, and the ids and types of all."""
+    donated = tuple([i for i in range(len(held)) if getrefcount(held[i]) <= UNHELD])  # the list and the call
+    return donated, [b.id for b in held], [b.type for b in held]
+
+
+def _take(trace: Trace, live: list[Handle], buffers: dict[int, Buffer]) -> bool:
+    """Let tensors name what a run makes. Says whether one of them is on the tape."""
     for t in live:
         t._tape = (trace, t._index) if t._rg and not t._leaf else None
         t._buffer = buffers[t._index]
         t._trace = None
-    for id in computed:
-        trace.saved[id] = buffers[id]
-    if trace.recorder is not None:
-        types_made = [buffers[id].type for id in outputs]
-        trace.recorder.submitted(
-            Submitted(
-                trace, structure, known, list(trace.where), list(trace.scalars), input_types, donated, outputs,
-                types_made, names, results, [(t, t._index) for t in live],
-            )
-        )  # fmt: skip
-        trace.recorder = None
-    _seal(trace, bool(saved) or any(t._tape is not None for t in live))
+    return any([t._tape is not None for t in live])
 
 
 def _define(session: Session, structure: object, graph: Graph, reason: str) -> int:

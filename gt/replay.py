@@ -357,7 +357,7 @@ def _replay(session: Session, known: Signature, arguments: list[Handle]) -> list
         scalars = run.scalars
         for start, stop, refresh in step.refreshed:
             scalars[start:stop] = refresh()
-        outputs = new_buffers(run.types, session)
+        outputs = new_buffers(run.types, session, [])
         frees = [inputs[i].id for i in step.donated]
         for i in step.donated:
             inputs[i].id = -1 - inputs[i].id  # the run frees it, not its finalizer
@@ -459,7 +459,7 @@ def _numbers(step: Step) -> list[Scalar | None]:
 def _difference(before: list[Step], now: list[Step]) -> str:
     """Say what the first difference is, in ops and at the line of the newer recording."""
     for a, b in zip(before, now, strict=False):
-        old, new = a.submitted.structure[0], b.submitted.structure[0]
+        old, new = a.submitted.structure[0].entries, b.submitted.structure[0].entries
         for i in range(max(len(old), len(new))):
             if i < len(old) and i < len(new) and old[i] == new[i]:
                 continue

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 MAX_DEAD, LARGE = 256, 1 << 20  # when the memory of dropped tensors is given back before the next run
 MAX_PENDING = 4096  # entries; longer chains flush themselves in equal pieces, so that their keys recur
+MAX_CODES = 32  # programs of a thread of which to expect that they come again
 MAX_KEPT = 1 << 28  # bytes of values that only pending work keeps alive, as a loop that never reads does with its batches
 
 
@@ -142,7 +143,7 @@ def new_buffer(type: TensorType, session: Session) -> Buffer:
     return Buffer(next(_ids), type, session)
 
 
-def new_buffers(types: Sequence[TensorType], session: Session, spare: Sequence[Buffer] = ()) -> list[Buffer]:
+def _new_buffers(types: list[TensorType], session: Session, spare: list[Buffer]) -> list[Buffer]:
     """Name the results of a run, which takes along what has died. ``spare``: what the run frees, and nothing else names, names them first."""
     for buffer, type in zip(spare, types, strict=False):
         buffer.id, buffer.type = next(_ids), type
@@ -240,14 +241,35 @@ class _Stale(Exception):
     """An operand has to be looked at again."""
 
 
+class Code:
+    """The entries of a trace that was flushed, as a key that is hashed once, and where they were recorded.
+
+    ``next``: what its thread flushed after it when last it flushed it. A step repeats the one before it, as a rule.
+    """
+
+    __slots__ = ("entries", "where", "hash", "next")
+
+    def __init__(self, entries: list[tuple[int, tuple[int, ...]]], where: list[tuple[types.CodeType, int] | None]) -> None:
+        self.entries, self.where, self.hash = entries, where, hash(tuple(entries))
+        self.next: Code | None = None
+
+    def __hash__(self) -> int:
+        return self.hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Code) and self.hash == other.hash and self.entries == other.entries)
+
+
 class Modes:
     """What every op of a thread looks at; its trace has it too, because a thread's own names take long to look up."""
 
-    __slots__ = ("grad", "autocast", "held")
+    __slots__ = ("grad", "autocast", "held", "flushed", "codes")
 
     def __init__(self) -> None:
         self.grad = True
         self.autocast: DType | None = None
+        self.flushed: Code | None = None  # the last
+        self.codes: dict[Code, Code] = {}  # the latest, each once
         self.held = 0  # bytes of inputs, a model's parameters say, that others held when last weighed
 
 
@@ -259,7 +281,7 @@ class Trace:
         "code", "where", "handles", "size", "inputs", "input_ids", "scalars", "scalar_ids", "leaves", "links", "marks",
         "freed", "overwritten", "edge", "sealed", "lock", "number", "saved", "names", "hooks", "hooked", "custom",
         "stop", "weighed", "closing", "session", "tracked", "types", "failed", "busy", "held", "recorder",
-        "__weakref__",
+        "expected", "__weakref__",
     )  # fmt: skip
     _numbers = itertools.count()
 
@@ -298,7 +320,21 @@ class Trace:
         self.types: list[TensorType] | None = None  # by value; made when asked
         self.tracked: bytearray | None = None  # by value: whether gradients flow to it; computed when asked
         self.session: Session | None = None
+        self.expected: Code | None = None  # what it will be if it repeats: entries equal to those there are those
         self.failed: BaseException | None = None  # why its flush could not be: what is pending here is lost
+
+    def coded(self) -> Code:
+        """Give what has been recorded as a key."""
+        code = self.expected
+        if code is None or code.entries != self.code:
+            code = Code(list(self.code), list(self.where))
+            code = self.modes.codes.setdefault(code, code)
+            if len(self.modes.codes) > MAX_CODES:
+                del self.modes.codes[next(iter(self.modes.codes))]
+        before, self.modes.flushed = self.modes.flushed, code
+        if before is not None:
+            before.next = code
+        return code
 
     # -- entries
 
@@ -751,3 +787,4 @@ _chosen = (_record, _record_pair, _record_into) if native is None else (native.r
 record: Callable[..., Any] = _chosen[0]
 record_pair: Callable[[OpDef, Any, Any], Any] = _chosen[1]
 record_into: Callable[[OpDef, tuple[Any, ...], Attrs, Sequence[Any]], None] = _chosen[2]
+new_buffers: Callable[[list[TensorType], Session, list[Buffer]], list[Buffer]] = _new_buffers if native is None else native.new_buffers

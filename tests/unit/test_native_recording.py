@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import gt
@@ -93,6 +94,18 @@ for _ in range(3):
     gt.nn.init.normal_(w)
     h = gt.where(x > 2, x, 0.5).clamp(min=1).sum(0)
 show("numbers")
+fresh()
+for step in range(9):  # a program comes again after another, and then with another op, number of operands or order
+    h = x * 2 if step != 5 else x / 2
+    if step == 6:
+        h = gt.cat([h, x, x])[:2]
+    i = h + x if step != 7 else x + h
+    show(f"repeated, step {step}")
+    i.sum().item()
+    j = (x - 1).relu()
+    show(f"the other, step {step}")
+    fresh()
+    del h, i, j
 print(native is not None)
 for entry in print_to:
     print(entry)
@@ -115,6 +128,29 @@ def test_both_record_the_same_traces():
     assert len(python) > 15
     for mine, theirs in zip(compiled[1:], python[1:], strict=True):
         assert mine == theirs
+
+
+@needsnative
+@pytest.mark.skipif(os.environ.get("GT_NATIVE") == "0", reason="switched off")
+def test_what_repeats_is_expected_and_shares_its_entries():
+    x = gt.ones(3, 5)
+
+    def steps(n: int) -> None:
+        for _ in range(n):
+            y, z = (x + 1).exp(), gt.cat([x] * 9)
+            (y.sum() + z.sum()).item()
+            (x * 3).sum().item()
+
+    x.sum().item()
+    steps(3)
+    y, z = (x + 1).exp(), gt.cat([x] * 9)
+    expected = state.trace.expected
+    assert expected is not None and expected.entries[: len(state.trace.code)] == state.trace.code
+    assert all(a is b for a, b in zip(expected.entries, state.trace.code, strict=False))
+    other = x - y
+    assert expected.entries[: len(state.trace.code)] != state.trace.code  # what comes otherwise is recorded as it is
+    np.testing.assert_allclose(other.numpy(), 1 - np.exp(2) * np.ones((3, 5)), rtol=1e-6)
+    np.testing.assert_array_equal(z.numpy(), np.ones((27, 5)))
 
 
 @needsnative
