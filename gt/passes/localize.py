@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from gt.ir.graph import Attrs, AttrValue, Coord, Graph, Node, Stage, Value
-from gt.ir.mesh import Sharding
+from gt.ir.mesh import Mesh, Sharding
 from gt.ir.opdef import Local, OpDef
 from gt.ir.ops import collective
 from gt.ir.types import Shape, TensorType
@@ -157,12 +157,26 @@ def _transfer(to: _Localizer, node: Node, x: Value) -> Value:
 def _shard_slice(to: _Localizer, node: Node, x: Value) -> Value:
     dim, shape, axes, mesh = _dim(node), local_type(node.output.type).shape, _axes(node), _placed(node.output).mesh
     x = to.pad(x, dim, shape[dim] * _parts(node), node)
-    strides, stride = [], shape[dim]
+    start = _start(mesh, axes, shape[dim])
+    return to.emit(collective.shard_slice, x, shape, node, axes=axes, dim=dim, start=start, size=shape[dim])
+
+
+def _start(mesh: Mesh, axes: tuple[str, ...], size: int) -> Coord:
+    """Give where a worker's part begins, of a dim cut into parts of ``size`` along ``axes``."""
+    strides, stride = [], size
     for axis in reversed(axes):
         strides.append((axis, stride))
         stride *= mesh.axis_size(axis)
-    start = Coord(0, tuple(strides))
-    return to.emit(collective.shard_slice, x, shape, node, axes=axes, dim=dim, start=start, size=shape[dim])
+    return Coord(0, tuple(strides))
+
+
+def _partial_from_part(to: _Localizer, node: Node, x: Value) -> Value:
+    dim, parts, axes = _dim(node), _parts(node), _axes(node)
+    size = x.type.shape[dim]
+    shape = _resized(x.type, dim, size * parts).shape
+    start = _start(_placed(node.output).mesh, axes, size)
+    placed = to.emit(collective.partial_from_part, x, shape, node, axes=axes, dim=dim, start=start, whole=size * parts)
+    return to.unpad(placed, dim, local_type(node.output.type).shape[dim], node)
 
 
 def _partial_from_whole(to: _Localizer, node: Node, x: Value) -> Value:
@@ -186,6 +200,7 @@ _MOVES: dict[str, Callable[[_Localizer, Node, Value], Value]] = {
     "all_to_all": _all_to_all,
     "transfer": _transfer,
     "shard_slice": _shard_slice,
+    "partial_from_part": _partial_from_part,
     "partial_from_whole": _partial_from_whole,
     "mask_pad": _mask_pad,
 }

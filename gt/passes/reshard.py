@@ -1,7 +1,7 @@
 """From one placement of a value to another: the cheapest sequence of steps.
 
 Owns: ``plan_reshard``, the one place that knows the transitions. On one mesh it is a shortest path over placements:
-R->S slice, S->R all_gather, S->S all_to_all, P->R all_reduce, P->S reduce_scatter, R->P, and a transfer where the same
+R->S slice, S->R all_gather, S->S all_to_all, P->R all_reduce, P->S reduce_scatter, R->P, S->P, and a transfer where the same
 parts are wanted on other workers. Between meshes each worker is sent just the part that it lacks; pending sums are added
 up before, and made after.
 Must not know: graphs, why a placement is wanted. Next: ``cost`` (what a step costs), ``insert_collectives``.
@@ -135,10 +135,19 @@ def _moves(at: Sharding, want: Sharding, type_: TensorType) -> Iterator[Step]:
             if not kept or _aligned(at, dim, axes[:stop], type_):
                 attrs = (("axes", added), ("dim", dim), ("start", 0), ("size", type_.shape[dim]))
                 yield Step(collective.shard_slice, attrs, _with(at, dim, axes[:stop]), 0.0)
-    for axis, reduce in want.partial:
-        if axis not in used and reduce == "sum":
-            target = replace(at, partial=_in_mesh_order(at.mesh, {**at.partial_axes, axis: reduce}))
-            yield Step(collective.partial_from_whole, (("axes", (axis,)),), target, 0.0)
+    yield from _pending(at, want, type_)
+
+
+def _pending(at: Sharding, want: Sharding, type_: TensorType) -> Iterator[Step]:
+    """Give the steps to a pending sum: zeros where a whole value is not kept, or around a part."""
+    for axis in [a for a, reduce in want.partial if reduce == "sum" and a not in at.partial_axes]:
+        partial = _in_mesh_order(at.mesh, {**at.partial_axes, axis: "sum"})
+        if axis not in at.used_axes:
+            yield Step(collective.partial_from_whole, (("axes", (axis,)),), replace(at, partial=partial), 0.0)
+        for dim, axes in enumerate(at.dims):
+            if axes and axes[-1] == axis and (len(axes) == 1 or _aligned(at, dim, axes, type_)):
+                target = replace(_with(at, dim, axes[:-1]), partial=partial)
+                yield Step(collective.partial_from_part, (("axes", (axis,)), ("dim", dim)), target, 0.0)
 
 
 def _reductions(at: Sharding, want: Sharding, type_: TensorType) -> Iterator[Step]:

@@ -18,8 +18,8 @@ from gt.ir.graph import Graph, Node, Value
 from gt.ir.ops import OPS, collective
 
 MOVES = (
-    collective.all_gather, collective.all_reduce, collective.all_to_all, collective.pad_end, collective.partial_from_whole,
-    collective.reduce_scatter, collective.shard_slice, collective.unpad,
+    collective.all_gather, collective.all_reduce, collective.all_to_all, collective.pad_end, collective.partial_from_part,
+    collective.partial_from_whole, collective.reduce_scatter, collective.shard_slice, collective.unpad,
 )  # fmt: skip
 
 

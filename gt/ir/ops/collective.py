@@ -22,6 +22,7 @@ transfer            group, whole, part   the part of another placement, from wor
                                          it is of other rows of the value than it has (``gt.ir.tiles.Rows``)
 shard_slice         dim, start, size     the worker's own part of a whole value; no communication
 partial_from_whole  index                the value where index is 0, zeros elsewhere: a pending sum; no communication
+partial_from_part   dim, start, whole    the worker's part of dim from start on, zeros elsewhere: a pending sum; no communication
 mask_pad            dim, reduce, ...     rows from global row ``size`` on become the identity of ``reduce``
 pad_end, unpad      dim, size            zeros appended to dim up to size; dim cut to size
 =================== ==================== ===========================================================================
@@ -169,6 +170,30 @@ partial_from_whole = op(
 )  # fmt: skip
 
 
+def _place_numpy(x: np.ndarray, axes: Axes, dim: int, start: int = 0, whole: int | None = None) -> np.ndarray:
+    if whole is None:
+        return x
+    out = np.zeros((*x.shape[:dim], whole, *x.shape[dim + 1 :]), x.dtype)
+    _take(out, dim, start, x.shape[dim])[...] = x
+    return out
+
+
+def _place_torch(names: tuple[str, ...], attrs: dict[str, Any], types: tuple[TensorType, ...]) -> str:
+    (x,), dim, start, whole = names, attrs["dim"], attrs.get("start", 0), attrs.get("whole")
+    if whole is None:
+        return x
+    before = "0, 0, " * (types[0].ndim - dim - 1)
+    return f"torch.nn.functional.pad({x}, ({before}{start}, {whole} - {x}.shape[{dim}] - {start}))"
+
+
+partial_from_part = op(
+    "partial_from_part", "x",
+    doc="The rows of dim from start on, and zeros around them: a value in parts as a pending sum.",
+    infer=lambda x, axes, dim, start=0, whole=None: _resized(x, dim, x.shape[dim] if whole is None else whole),
+    numpy=_place_numpy, torch=_place_torch,
+)  # fmt: skip
+
+
 def _mask_numpy(x: np.ndarray, dim: int, reduce: Reduction, start: int, size: int) -> np.ndarray:
     kept = min(max(size - start, 0), x.shape[dim])
     if kept == x.shape[dim]:
@@ -220,6 +245,6 @@ unpad = op(
 
 __all__ = [
     "SHARE", "all_gather", "all_reduce", "all_to_all", "identity_of", "mask_pad", "node_bytes", "pad_end",
-    "partial_from_whole", "reduce_scatter", "reshard", "rows_of", "sent_bytes", "shard_slice", "transfer", "transfer_load",
+    "partial_from_part", "partial_from_whole", "reduce_scatter", "reshard", "rows_of", "sent_bytes", "shard_slice", "transfer", "transfer_load",
     "unpad",
 ]  # fmt: skip

@@ -63,6 +63,12 @@ def test_a_whole_value_becomes_pending_on_the_first_worker_only() -> None:
     assert node.op.name == "partial_from_whole" and node.attr["index"] == Coord(0, (("w", 1),))
 
 
+def test_a_part_becomes_pending_between_zeros_and_its_padding_is_cut() -> None:
+    placed, cut = moved((10, 6), ROWS, PENDING)
+    assert shapes([placed, cut]) == [("partial_from_part", (12, 6)), ("unpad", (10, 6))]
+    assert placed.attr["start"] == Coord(0, (("w", 3),)) and placed.attr["whole"] == 12
+
+
 def test_attributes_follow_the_part() -> None:
     def body(_: object, x: Value) -> list[Value]:
         counts = OPS["iota"](shape=(10, 6), dim=0, dtype=float64)

@@ -36,7 +36,7 @@ def names(have: Sharding, want: Sharding, type_: TensorType = TYPE) -> list[str]
         (line(partial="max"), line(), ["all_reduce"]),
         (line(partial="sum"), line(columns="w"), ["reduce_scatter"]),
         (line(), line(partial="sum"), ["partial_from_whole"]),
-        (line(rows="w"), line(partial="sum"), ["all_gather", "partial_from_whole"]),
+        (line(rows="w"), line(partial="sum"), ["partial_from_part"]),
         (line(rows="w"), line(rows="w"), []),
     ],
 )
