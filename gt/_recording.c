@@ -30,7 +30,7 @@ static struct {
 static struct { Py_ssize_t grad, autocast; } modes_at;
 static struct { Py_ssize_t id, taped, outputs, single, count, differentiable; } rule_at;
 static struct { Py_ssize_t id, type, session; } buffer_at;
-static struct { Py_ssize_t nbytes, differentiable; } type_at;
+static struct { Py_ssize_t nbytes, differentiable, dtype; } type_at;
 static struct { Py_ssize_t entries, where; } code_at;
 
 static struct {
@@ -267,7 +267,7 @@ static PyObject *id_of(PyObject *trace, PyObject *t)
 static int is_entry(PyObject *entry, PyObject *rule, PyObject *const *ids, Py_ssize_t n)
 {
     PyObject *there = PyTuple_GET_ITEM(entry, 1);
-    int same = PyTuple_GET_ITEM(entry, 0) == rule && PyTuple_CheckExact(there) && PyTuple_GET_SIZE(there) == n;
+    int same = PyLong_AsSsize_t(PyTuple_GET_ITEM(entry, 0)) == PyLong_AsSsize_t(rule) && PyTuple_CheckExact(there) && PyTuple_GET_SIZE(there) == n;
     for (Py_ssize_t i = 0; same && i < n; i++)
         same = PyLong_AsSsize_t(PyTuple_GET_ITEM(there, i)) == PyLong_AsSsize_t(ids[i]);
     return same;
@@ -455,9 +455,15 @@ end:
 }
 
 /* Say whether mixed precision has something to say on the operands of an op: 1, 0, or -1 with an error. */
-static int is_cast(PyObject *op, PyObject *modes)
+static int is_cast(PyObject *op, PyObject *modes, PyObject *const *operands, Py_ssize_t n)
 {
-    if (SLOT(modes, modes_at.autocast) == Py_None)
+    PyObject *want = SLOT(modes, modes_at.autocast);
+    if (want == Py_None)
+        return 0;
+    Py_ssize_t same = 0;
+    while (same < n && PyObject_TypeCheck(operands[same], Operand) && SLOT(SLOT(operands[same], operand._type), type_at.dtype) == want)
+        same++;
+    if (same == n)
         return 0;
     PyObject *follows = PyObject_GetAttr(op, name.autocast);
     int is = follows == NULL ? -1 : PyObject_IsTrue(follows);
@@ -476,7 +482,7 @@ static PyObject *record_ordinary(PyObject *op, PyObject *const *operands, Py_ssi
     PyObject *modes = SLOT(trace, trace_at.modes);
     if (number_in(trace, trace_at.size) >= number_in(trace, trace_at.stop))
         goto end;
-    int waits = cast ? 0 : is_cast(op, modes);
+    int waits = cast ? 0 : is_cast(op, modes, operands, n);
     if (waits < 0)
         goto end;
     if (waits) {
@@ -838,7 +844,7 @@ static PyObject *set_up(PyObject *module, PyObject *given)
         || AT(trace_at, Trace, held) || AT(trace_at, Trace, recorder) || AT(modes_at, Modes, grad) || AT(modes_at, Modes, autocast)
         || AT(rule_at, Rule, id) || AT(rule_at, Rule, taped) || AT(rule_at, Rule, outputs) || AT(rule_at, Rule, single)
         || AT(rule_at, Rule, count) || AT(rule_at, Rule, differentiable) || AT(buffer_at, Buffer, id) || AT(buffer_at, Buffer, type)
-        || AT(buffer_at, Buffer, session) || AT(type_at, TensorType, nbytes) || AT(type_at, TensorType, differentiable) || AT(code_at, Code, entries) || AT(code_at, Code, where)
+        || AT(buffer_at, Buffer, session) || AT(type_at, TensorType, nbytes) || AT(type_at, TensorType, differentiable) || AT(type_at, TensorType, dtype) || AT(code_at, Code, entries) || AT(code_at, Code, where)
         || AT(trace_at, Trace, expected))
         return NULL;
 #define NAME(attribute) if ((name.attribute = PyUnicode_InternFromString(#attribute)) == NULL) return NULL

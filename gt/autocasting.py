@@ -72,47 +72,52 @@ class _Lists(threading.local):
 lists = _Lists()
 
 
-def _each(value: Any, change: Callable[[Any], Any]) -> Any:
+CAST_TO = {dtype: (("dtype", dtype),) for dtype in LOW}
+
+
+def _tensors(value: Any) -> tuple[Any, ...]:
+    """Give the tensors of an argument."""
+    if value.__class__ in (list, tuple):
+        return tuple([v for v in value if isinstance(v, Handle)])
+    return (value,) if isinstance(value, Handle) else ()
+
+
+def _cast(value: Any, dtype: DType) -> Any:
+    """Cast a tensor, or those in a list or tuple, of a dtype that mixed precision takes."""
     if isinstance(value, Handle):
-        return change(value)
-    if value.__class__ in (list, tuple) and any(isinstance(v, Handle) for v in value):
-        return value.__class__(change(v) if isinstance(v, Handle) else v for v in value)
-    return value
-
-
-def to(dtype: DType) -> Callable[[Any], Any]:
-    """Give what casts a tensor of a dtype that mixed precision takes."""
-    return lambda t: record(CAST, (t,), (("dtype", dtype),)) if t._type.dtype in LOW and t._type.dtype is not dtype else t
+        own = value._type.dtype
+        return value if own is dtype or own not in LOW else record(CAST, (value,), CAST_TO[dtype])
+    return value.__class__([_cast(v, dtype) for v in value]) if _tensors(value) else value
 
 
 def low(*tensors: Any) -> tuple[Any, ...]:
     """Cast the operands of a matrix product while autocast is on; for functions that check dtypes before recording."""
-    if state.autocast is None:
+    want = state.modes.autocast
+    if want is None:
         return tensors
-    cast = to(state.autocast)
-    return tuple([None if t is None else cast(t) for t in tensors])
+    return tuple([
+        t if t is None or (own := t._type.dtype) is want or own not in LOW else record(CAST, (t,), CAST_TO[want]) for t in tensors
+    ])  # fmt: skip
 
 
 def _widest(args: tuple[Any, ...], kwargs: dict[str, Any]) -> DType | None:
-    found: list[DType] = []
-    for value in (*args, *kwargs.values()):
-        _each(value, lambda t: found.append(t._type.dtype))
+    found = [t._type.dtype for value in (*args, *kwargs.values()) for t in _tensors(value)]
     floats = [d for d in found if d in LOW]
     return None if float64 in found or not floats else functools.reduce(promote_types, floats)
 
 
 def _run(policy: Policy, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    before = state.autocast
+    modes = state.modes
+    before = modes.autocast
     want = before if policy == "low" else float32 if policy == "float32" else _widest(args, kwargs) if policy == "widest" else None
     if want is not None and kwargs.get("dtype") is None:  # who names a dtype gets it
-        change = to(want)
-        args = tuple([_each(a, change) for a in args])
-        kwargs = {k: _each(v, change) for k, v in kwargs.items()}
-    state.autocast = None
+        args = tuple([_cast(a, want) for a in args])
+        kwargs = {k: _cast(v, want) for k, v in kwargs.items()}
+    modes.autocast = None
     try:
         return function(*args, **kwargs)
     finally:
-        state.autocast = before
+        modes.autocast = before
 
 
 def autocasting(function: Callable[..., Any], name: str) -> Callable[..., Any]:

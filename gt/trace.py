@@ -232,6 +232,9 @@ class ValueRef(Operand):
 
     __slots__ = ()
 
+    def __init__(self, trace: Trace, index: int, type: TensorType) -> None:
+        self._trace, self._index, self._type, self._buffer, self._base, self._rg = trace, index, type, None, None, False
+
     @property
     def type(self) -> TensorType:
         return self._type

@@ -45,8 +45,12 @@ def backward(
         _accumulate(self, seed if seed is not None else ones(self._type), create_graph)
         return
     found = _gradients([self], [seed], inputs, retain, create_graph)
+    plain = state.recorder is None
     for tensor, g in found:
-        _accumulate(tensor, g, create_graph)
+        if plain and tensor._grad is None and not tensor._hooks:
+            tensor._grad = g
+        else:
+            _accumulate(tensor, g, create_graph)
 
 
 def _check_seed(root: Tensor, gradient: Any) -> Any:
