@@ -214,3 +214,32 @@ graph @g local {
     found = timeline({0: (0,), 1: (1,)}, parts.__getitem__, lambda nodes: 5.0 if nodes == [z] else 1.0, lambda node: 3.0, H100)
     assert found.busy == {waits: 3.0 + 1.0, 1 - waits: 5.0 + 1.0}, "one computes while it travels"
     assert found.seconds == 6.0
+
+
+WHOLE = 4 * WIDTH**2  # bytes of a weight, and of its gradient
+
+
+def under_way(program: Program) -> int:
+    """Give how many reduce_scatters travel at once."""
+    most = 0
+    coming: set[int] = set()
+    for s in program.collectives:
+        if s.kind == "reduce_scatter" and s.begins:
+            coming.add(s.output)
+        elif s.kind == "wait":
+            coming.discard(s.output)
+        most = max(most, len(coming))
+    return most
+
+
+def test_gradients_that_travel_are_whole_one_at_a_time_if_memory_is_limited() -> None:
+    limited = replace(step(sharded=True), options=PlanOptions(memory_bytes=1 << 40))
+    program, free = (plan_graph(g, Cluster((0, 1, 2, 3))).programs[0] for g in (limited, step(sharded=True)))
+    assert under_way(program) == 1 and any(s.begins for s in program.collectives), "one travels while the next is made"
+    assert under_way(free) == LAYERS
+    assert program.peak_nbytes <= 5.6 * WHOLE, "3.5 without what is sent and what comes of one of them, 11 with all of them"
+
+
+def test_the_peak_counts_what_travels() -> None:
+    free = plan_graph(step(sharded=True), Cluster((0, 1, 2, 3))).programs[0]
+    assert free.peak_nbytes >= LAYERS * 2 * WHOLE

@@ -74,3 +74,9 @@ def test_a_group_that_breaks_while_another_waits_for_it_is_a_failed_collective()
     made.abort(2)
     with pytest.raises(CollectiveFailed, match="worker 2"):
         made.run(step("all_reduce", (0, 2)), "x")
+
+
+def test_a_wait_takes_nothing() -> None:
+    made, _ = groups()
+    assert made.input_shape(step("all_reduce", (0, 1))) == (4,)
+    assert made.input_shape(step("wait", (0, 1))) is None
