@@ -1,7 +1,9 @@
 /* The ordinary case of recording an op: ``record``, ``record_pair`` and ``record_into`` of gt/trace.py.
 
    trace.py has the meaning, and takes every call that is not ordinary here: operands of another thread, stale views, casts,
-   a trace that is being flushed, a rule not seen before. What is said there about order, ``busy`` and ``mend`` holds here. */
+   a trace that is being flushed, a rule not seen before. What is said there about order, ``busy`` and ``mend`` holds here.
+   Nothing else happens on the thread while an op is appended: the collector of cycles, whose finalizers may record and read, runs
+   before, when the rule is looked up. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -25,7 +27,7 @@ static struct {
 static struct { Py_ssize_t value; } number;
 static struct {
     Py_ssize_t modes, code, where, handles, size, inputs, input_ids, scalars, scalar_ids, leaves, links, overwritten, closing,
-        session, names, stop, weighed, busy, held, recorder, expected;
+        sealed, session, names, stop, weighed, busy, held, recorder, expected;
 } trace_at;
 static struct { Py_ssize_t grad, autocast; } modes_at;
 static struct { Py_ssize_t id, taped, outputs, single, count, differentiable; } rule_at;
@@ -156,11 +158,17 @@ static inline int current(PyObject *t)
     return root != NULL && root != Py_None && seen != NULL && (seen == SLOT(root, operand._version) || number_in(t, operand._seen) == number_in(root, operand._version));
 }
 
+static inline int are_operands(PyObject *const *given, Py_ssize_t n)
+{
+    for (Py_ssize_t i = 0; i < n; i++)
+        if (!PyObject_TypeCheck(given[i], Operand) || SLOT(given[i], operand._base) == NULL || SLOT(given[i], operand._trace) == NULL)
+            return 0;
+    return 1;
+}
+
 /* Say whether an operand is an ordinary one of ``trace``. */
 static inline int fits(PyObject *t, PyObject *trace)
 {
-    if (!PyObject_TypeCheck(t, Operand) || SLOT(t, operand._base) == NULL || SLOT(t, operand._trace) == NULL)
-        return 0;
     PyObject *of = SLOT(t, operand._trace);
     if (of != trace && of != Py_None)
         return 0;
@@ -378,13 +386,48 @@ static PyObject *rule_of(PyObject *op, PyObject *attrs, PyObject *const *operand
     return rule;
 }
 
+static int appending, collects; /* how many threads append, and whether the collector of cycles is to run when none does */
+
+static inline void vacate(PyObject *trace)
+{
+    put(trace, trace_at.busy, Py_False);
+    if (--appending == 0 && collects)
+        PyGC_Enable();
+}
+
+/* Begin to append: 1, or 0 to record in Python, where another thread is waited for, or -1 with an error. */
+static inline int occupy(PyObject *trace)
+{
+    if (SLOT(trace, trace_at.busy) == Py_True) {
+        PyErr_SetString(PyExc_RuntimeError, "a finalizer or a signal handler used a tensor while an op was being recorded");
+        return -1;
+    }
+    put(trace, trace_at.busy, Py_True);
+    if (appending++ == 0)
+        collects = PyGC_Disable();
+    if (SLOT(trace, trace_at.closing) == Py_True && (number_in(trace, trace_at.held) == 0 || SLOT(trace, trace_at.sealed) == Py_True)) {
+        vacate(trace);
+        return 0;
+    }
+    return 1;
+}
+
+/* Say whether nothing has been recorded or flushed meanwhile, as what Python's part of recording calls may do. */
+static int is_alone(PyObject *trace, Py_ssize_t size)
+{
+    if (SLOT(trace, trace_at.busy) == Py_True && number_in(trace, trace_at.size) == size)
+        return 1;
+    PyErr_SetNone(stale);
+    return 0;
+}
+
 /* End what went wrong halfway: 1 to record in Python, where it is looked at again, or 0 with the error. */
 static int mend(PyObject *trace)
 {
     PyObject *kind, *error, *traceback;
     PyErr_Fetch(&kind, &error, &traceback);
-    PyObject *done = PyObject_CallMethodNoArgs(trace, name.mend);
-    put(trace, trace_at.busy, Py_False);
+    PyObject *done = SLOT(trace, trace_at.sealed) == Py_True ? Py_NewRef(Py_None) : PyObject_CallMethodNoArgs(trace, name.mend);
+    vacate(trace);
     if (done != NULL && PyErr_GivenExceptionMatches(kind, stale)) {
         Py_DECREF(done);
         Py_XDECREF(kind);
@@ -401,16 +444,6 @@ static int mend(PyObject *trace)
     Py_DECREF(done);
     PyErr_Restore(kind, error, traceback);
     return 0;
-}
-
-static inline int occupy(PyObject *trace)
-{
-    put(trace, trace_at.busy, Py_True);
-    if (SLOT(trace, trace_at.closing) == Py_True && number_in(trace, trace_at.held) == 0) {
-        put(trace, trace_at.busy, Py_False);
-        return 0;
-    }
-    return 1;
 }
 
 static PyObject *append(PyObject *trace, PyObject *rule, PyObject *op, PyObject *attrs, PyObject *const *operands, Py_ssize_t n,
@@ -443,7 +476,8 @@ static PyObject *append(PyObject *trace, PyObject *rule, PyObject *op, PyObject 
             if (PyList_Append(SLOT(trace, trace_at.handles), PyTuple_GET_ITEM(result, i)))
                 goto fail;
     }
-    if (PyList_Append(SLOT(trace, trace_at.code), entry) || put_number(trace, trace_at.size, at + number_in(rule, rule_at.count)))
+    if (!is_alone(trace, at) || PyList_Append(SLOT(trace, trace_at.code), entry)
+        || put_number(trace, trace_at.size, at + number_in(rule, rule_at.count)))
         goto fail;
     goto end;
 fail:
@@ -498,21 +532,21 @@ static PyObject *record_ordinary(PyObject *op, PyObject *const *operands, Py_ssi
         Py_XDECREF(inputs);
         goto end;
     }
+    PyObject *rule = are_operands(operands, n) ? rule_of(op, attrs, operands, n) : NULL;
+    if (rule == NULL || occupy(trace) <= 0)
+        goto end;
     int taped = 0;
     for (Py_ssize_t i = 0; i < n; i++) {
-        if (!fits(operands[i], trace))
+        if (!fits(operands[i], trace)) {
+            vacate(trace);
             goto end;
+        }
         taped |= SLOT(operands[i], operand._rg) == Py_True;
     }
-    PyObject *rule = rule_of(op, attrs, operands, n);
-    if (rule == NULL)
-        goto end;
     taped = taped && SLOT(modes, modes_at.grad) == Py_True && SLOT(rule, rule_at.differentiable) == Py_True;
-    if (!occupy(trace))
-        goto end;
     result = append(trace, rule, op, attrs, operands, n, taped, depth, view, first);
     if (result != NULL)
-        put(trace, trace_at.busy, Py_False);
+        vacate(trace);
     else
         mend(trace);
 end:
@@ -590,7 +624,8 @@ static int append_into(PyObject *trace, PyObject *rule, PyObject *const *operand
     PyObject *own = entry_of(trace, SLOT(rule, rule_at.id), operands, n);
     if (own == NULL)
         return -1;
-    int failed = append_place(trace, 1) || PyList_Append(SLOT(trace, trace_at.code), own);
+    int failed = append_place(trace, 1) || !is_alone(trace, number_in(trace, trace_at.size))
+        || PyList_Append(SLOT(trace, trace_at.code), own);
     Py_DECREF(own);
     Py_ssize_t at = number_in(trace, trace_at.size), count = PyTuple_GET_SIZE(SLOT(rule, rule_at.outputs));
     if (failed || put_number(trace, trace_at.size, at + count))
@@ -615,25 +650,28 @@ static PyObject *record_into(PyObject *module, PyObject *const *args, Py_ssize_t
     PyObject *trace = trace_of_thread(), *rule = NULL;
     if (trace == NULL)
         return NULL;
-    int ordinary = number_in(trace, trace_at.size) < number_in(trace, trace_at.stop), failed = 0;
-    for (Py_ssize_t i = 0; ordinary && i < n; i++)
-        ordinary = fits(operands[i], trace);
-    ordinary = ordinary && (rule = rule_of(args[0], args[2], operands, n)) != NULL
-        && PyTuple_GET_SIZE(SLOT(rule, rule_at.outputs)) == count;
-    for (Py_ssize_t i = 0; ordinary && i < count; i++)
-        ordinary = fits(targets[i], trace) && SLOT(targets[i], operand._base) == Py_None
-            && SLOT(targets[i], operand._type) == PyTuple_GET_ITEM(SLOT(rule, rule_at.outputs), i)
-            && (SLOT(targets[i], operand._trace) == trace || Py_IS_TYPE(SLOT(targets[i], operand._buffer), Buffer));
-    if (ordinary && !PyErr_Occurred() && occupy(trace)) {
-        if (append_into(trace, rule, operands, n, targets) == 0) {
-            put(trace, trace_at.busy, Py_False);
+    int ordinary = number_in(trace, trace_at.size) < number_in(trace, trace_at.stop) && are_operands(operands, n)
+        && are_operands(targets, count) && (rule = rule_of(args[0], args[2], operands, n)) != NULL
+        && PyTuple_GET_SIZE(SLOT(rule, rule_at.outputs)) == count && occupy(trace) > 0;
+    if (ordinary) {
+        for (Py_ssize_t i = 0; ordinary && i < n; i++)
+            ordinary = fits(operands[i], trace);
+        for (Py_ssize_t i = 0; ordinary && i < count; i++)
+            ordinary = fits(targets[i], trace) && SLOT(targets[i], operand._base) == Py_None
+                && SLOT(targets[i], operand._type) == PyTuple_GET_ITEM(SLOT(rule, rule_at.outputs), i)
+                && (SLOT(targets[i], operand._trace) == trace || Py_IS_TYPE(SLOT(targets[i], operand._buffer), Buffer));
+        int failed = 0;
+        if (!ordinary || append_into(trace, rule, operands, n, targets) == 0)
+            vacate(trace);
+        else
+            failed = !mend(trace), ordinary = 0;
+        if (ordinary || failed) {
             Py_DECREF(trace);
-            Py_RETURN_NONE;
+            return failed ? NULL : Py_NewRef(Py_None);
         }
-        failed = !mend(trace);
     }
     Py_DECREF(trace);
-    return failed || PyErr_Occurred() ? NULL : PyObject_Vectorcall(slow_into, args, nargs, NULL);
+    return PyErr_Occurred() ? NULL : PyObject_Vectorcall(slow_into, args, nargs, NULL);
 }
 
 /* -- what is left when a trace is flushed */
@@ -839,7 +877,7 @@ static PyObject *set_up(PyObject *module, PyObject *given)
         || AT(trace_at, Trace, modes) || AT(trace_at, Trace, code) || AT(trace_at, Trace, where) || AT(trace_at, Trace, handles)
         || AT(trace_at, Trace, size) || AT(trace_at, Trace, inputs) || AT(trace_at, Trace, input_ids) || AT(trace_at, Trace, scalars)
         || AT(trace_at, Trace, scalar_ids) || AT(trace_at, Trace, leaves) || AT(trace_at, Trace, links)
-        || AT(trace_at, Trace, overwritten) || AT(trace_at, Trace, closing) || AT(trace_at, Trace, session)
+        || AT(trace_at, Trace, overwritten) || AT(trace_at, Trace, closing) || AT(trace_at, Trace, sealed) || AT(trace_at, Trace, session)
         || AT(trace_at, Trace, names) || AT(trace_at, Trace, stop) || AT(trace_at, Trace, weighed) || AT(trace_at, Trace, busy)
         || AT(trace_at, Trace, held) || AT(trace_at, Trace, recorder) || AT(modes_at, Modes, grad) || AT(modes_at, Modes, autocast)
         || AT(rule_at, Rule, id) || AT(rule_at, Rule, taped) || AT(rule_at, Rule, outputs) || AT(rule_at, Rule, single)

@@ -115,7 +115,8 @@ def flush(trace: Trace, reason: str) -> None:
     """Run what is pending in ``trace``. Returns at once; errors of the run surface when a value is read.
 
     Errors: what kept the work from being handed over (a closed session, a lost server); values pending with it are lost.
-    After Ctrl-C in a wait they are pending as before.
+    After Ctrl-C in a wait they are pending as before. RuntimeError, with nothing lost, where this thread is recording an op into
+    ``trace`` and a finalizer or a signal handler came in between.
     """
     while not _flush_if_free(trace, reason):
         time.sleep(0)
@@ -129,6 +130,11 @@ def _flush_if_free(trace: Trace, reason: str) -> bool:
                 raise trace.failed.with_traceback(None)
             return True
         mine = state.trace is trace
+        if mine and trace.busy:  # nothing is lost: the op goes on, and what it is recorded with stays pending
+            raise RuntimeError(
+                "a value was read in the middle of recording an op, by a finalizer (__del__) or a signal handler: keep what is to be "
+                "read in a tensor and read it later"
+            )
         trace.closing = True
         if not mine and (trace.busy or trace.held):
             trace.closing = False

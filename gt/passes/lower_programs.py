@@ -21,9 +21,10 @@ from gt.ir.mesh import Mesh, Sharding
 from gt.ir.ops.collective import sent_bytes
 from gt.ir.program import Collective, Compute, Free, Program, Step, WireNode, WireType, pack_attrs
 from gt.passes.context import Context, PlanRefused, Region
+from gt.passes.parts import Part, parts_of
+from gt.passes.schedule import scatters_soon
 from gt.passes.transfers import Frame, Half, ended, is_kept, receives, region_key, sends, waited
 
-Part: TypeAlias = Region | Node  # a region of compute, or one collective
 Coords: TypeAlias = dict[Mesh, dict[str, int]]  # a worker's coordinates on each mesh it is of
 _PLACING = ("axes", "parts", "group")  # attributes of collectives that the group list replaces
 
@@ -93,7 +94,7 @@ class _Plan:
 
     def __init__(self, graph: Graph, context: Context) -> None:
         self.graph, self.context = graph, context
-        self.parts = _parts(graph, context.regions)
+        self.parts, self.soon = parts_of(graph, context.regions), scatters_soon(graph)
         comms = [part for part in self.parts if isinstance(part, Node)]
         self.number = {node: i for i, node in enumerate(comms)}
         self.meshes = tuple(dict.fromkeys(self.mesh(v) for v in graph.values))
@@ -127,30 +128,6 @@ class _Plan:
 
     def program(self, worker: int) -> Program:
         return self.layout(worker).program(worker)
-
-
-def _parts(graph: Graph, regions: tuple[Region, ...] | None) -> list[Part]:
-    """Give regions and collectives in the graph's order. Without ``fuse_hot_path``: what stands between collectives."""
-    if regions is None:
-        runs: list[list[Node]] = [[]]
-        for node in graph.nodes:
-            if node.op.effect == "comm":
-                runs.append([])
-            else:
-                runs[-1].append(node)
-        regions = tuple(Region(tuple(run)) for run in runs if run)
-    starts = {region.nodes[0]: region for region in regions}
-    parts: list[Part] = []
-    covered = 0
-    for node in graph.nodes:
-        if node.op.effect == "comm":
-            parts.append(node)
-            covered += 1
-        elif node in starts:
-            parts.append(starts[node])
-            covered += len(starts[node].nodes)
-    assert covered == len(graph.nodes), "the regions do not cover the graph"
-    return parts
 
 
 class _Layout:
@@ -206,6 +183,8 @@ class _Layout:
                 self.begins[part] = len(self.parts)
             return
         if isinstance(part, Node):
+            if part in self.plan.soon:  # each has whole gradients under way: one is over before the next begins
+                self.await_({v for v in self.unread if self.plan.graph.producer[v] in self.plan.soon})
             self.unread[part.output] = len(self.parts)
         self.parts.append((part, nodes))
         for node in nodes:
@@ -214,7 +193,7 @@ class _Layout:
                     self.define(out)
 
     def await_(self, reads: Set[Value]) -> None:
-        """Wait for collectives whose results are read; at once where nothing was computed meanwhile."""
+        """Wait for collectives whose results are read; at once where nothing was computed meanwhile (``parts.travelling``)."""
         for value in [v for v in self.unread if v in reads]:
             at = self.unread.pop(value)
             if any(isinstance(part, Region) for part, _ in self.parts[at + 1 :]):

@@ -17,6 +17,7 @@ from gt.ir.mesh import Mesh
 from gt.ir.ops import OPS
 from gt.ir.ops.collective import transfer
 from gt.passes.context import Context, MemoryPlan, Region
+from gt.passes.parts import parts_of, travelling
 from gt.passes.transfers import is_kept
 
 InPlace: TypeAlias = dict[Node, tuple[tuple[int, int], ...]]
@@ -171,7 +172,8 @@ def _why_not(value: Value, made: Value, at: int, reads: Counter[Value], storage:
 def _peak(graph: Graph, inplace: InPlace, context: Context) -> tuple[dict[int, int], Node | None, tuple[Value, ...]]:
     """Estimate the most bytes alive at once on each worker, and what they are on the fullest one.
 
-    A donated input dies with its last use; other inputs and the outputs live through the run.
+    A donated input dies with its last use; other inputs and the outputs live through the run. What travels while others compute has
+    its own copy of what it sends, and room for what comes.
     """
     storage = _Storage(graph)
     meshes: dict[Mesh, int] = {}  # by number: the workers of a mesh may be many
@@ -190,18 +192,37 @@ def _peak(graph: Graph, inplace: InPlace, context: Context) -> tuple[dict[int, i
     for value in (*graph.inputs, *graph.scalars):
         now[where[value]] += value.type.nbytes
     most = {group: (sum(now[w] for w in group), -1) for group in alike}
-    for i, node in enumerate(graph.nodes):
-        fresh = [out for out in node.outputs if storage.root[out] is out]
-        for out in fresh:
-            now[where[out]] += out.type.nbytes if out not in takes else 0
+    place = {node: i for i, node in enumerate(graph.nodes)}
+    under_way = travelling(graph, parts_of(graph, context.regions))
+    waits: dict[int, list[Node]] = {}  # by the node before which they are over
+    for node, reader in under_way.items():
+        waits.setdefault(place[reader] if reader is not None else len(place), []).append(node)
+
+    def look(at: int) -> None:
         for group, (nbytes, _) in most.items():
             total = sum(now[w] for w in group)
             if total > nbytes:
-                most[group] = total, i
+                most[group] = total, at
+
+    def end(at: int) -> None:
+        for node in waits.get(at, ()):
+            while_away, when_over = _buffers(node)
+            now[where[node.output]] += when_over - while_away
+            look(at - 1)
+            now[where[node.output]] -= when_over
+
+    for i, node in enumerate(graph.nodes):
+        end(i)
+        fresh = [out for out in node.outputs if storage.root[out] is out]
+        for out in fresh:
+            now[where[out]] += out.type.nbytes if out not in takes else 0
+        now[where[node.outputs[0]]] += _buffers(node)[0] if node in under_way else 0
+        look(i)
         for root in dies.get(i, ()):
             now[where[root]] -= root.type.nbytes
         for out in fresh:
             now[where[out]] += out.type.nbytes if out in takes else 0
+    end(len(place))
     peaks = {worker: most[group][0] for group, workers in alike.items() for worker in workers}
     fullest = max(most, key=lambda group: most[group], default=frozenset())
     at = most[fullest][1] if fullest else -1
@@ -210,6 +231,20 @@ def _peak(graph: Graph, inplace: InPlace, context: Context) -> tuple[dict[int, i
         if where[v] in fullest and storage.made.get(v, -1) <= at and (v in held or storage.last.get(v, -1) >= at) and v not in takes
     ]  # fmt: skip
     return peaks, graph.nodes[at] if at >= 0 else None, tuple(sorted(alive, key=lambda v: -v.type.nbytes))
+
+
+def _buffers(node: Node) -> tuple[int, int]:
+    """Give the bytes that a collective under way takes beside its result: meanwhile, and when the result is put together."""
+    sent, made = node.inputs[0].type.nbytes, node.output.type.nbytes
+    match node.op.name:
+        case "reduce_scatter":  # the parts for all, and all parts to sum
+            return 2 * sent, 2 * sent
+        case "all_to_all":
+            return sent, 2 * sent
+        case "all_gather":  # parts, then joined
+            return sent, sent + made
+        case _:
+            return 0, 0
 
 
 __all__ = ["PlanMemory"]

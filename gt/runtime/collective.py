@@ -154,7 +154,7 @@ class Groups:
 
     def input_shape(self, step: Collective) -> tuple[int, ...] | None:
         """Give the shape a collective takes on this worker, None where it sends nothing."""
-        if step.input < 0:
+        if step.input < 0 or step.kind == "wait":
             return None
         attrs, n, shape = dict(step.attrs), len(step.group), list(step.type.shape)
         match step.kind:

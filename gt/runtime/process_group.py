@@ -116,8 +116,7 @@ class TorchGroup:
                 result = self._end(self.begun.pop(step.output))
                 return result if self.backend == "nccl" or self.device == "cpu" else result.to(self.device)
             case "wait":
-                assert tensor is not None
-                return self._arrived(step, tensor)
+                return self._arrived(step)
         assert tensor is not None
         begun = self._begin(step.kind, attrs, tensor, step.begins)
         if not step.begins:
@@ -192,13 +191,13 @@ class TorchGroup:
         if into is None:
             place = torch.device("cuda", torch.cuda.current_device()) if self.backend == "nccl" else torch.device("cpu")
             into = torch.empty(step.type.shape, dtype=getattr(torch, step.type.dtype), device=place)
-        if into.numel():
-            self.receiving[step.output] = self._broadcast(_bytes(into)), into
+        self.receiving[step.output] = self._broadcast(_bytes(into)) if into.numel() else None, into
         return into
 
-    def _arrived(self, step: Collective, tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.numel():
-            self._wait(self.receiving.pop(step.output)[0])
+    def _arrived(self, step: Collective) -> torch.Tensor:
+        work, tensor = self.receiving.pop(step.output)
+        if work is not None:
+            self._wait(work)
         return tensor if self.backend == "nccl" or self.device == "cpu" else tensor.to(self.device)
 
     def _broadcast(self, tensor: torch.Tensor) -> Any:

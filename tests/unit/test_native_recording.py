@@ -13,10 +13,12 @@ import pytest
 import gt
 from gt.handle import COPY
 from gt.ir.ops import OPS
-from gt.trace import native, record, settle, state
+from gt.nn import functional as F
+from gt.trace import RULES, Trace, native, record, record_into, settle, state
 
 ROOT = Path(__file__).resolve().parents[2]
-needsnative = pytest.mark.skipif(importlib.util.find_spec("gt._recording") is None, reason="built without a C compiler")
+needs_native = pytest.mark.skipif(importlib.util.find_spec("gt._recording") is None, reason="built without a C compiler")
+in_use = pytest.mark.skipif(native is None, reason="not built, or switched off")
 
 PROGRAMS = """
 import threading
@@ -121,7 +123,7 @@ def traces(native: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-@needsnative
+@needs_native
 def test_both_record_the_same_traces():
     python, compiled = traces("0"), traces("1")
     assert (python[0], compiled[0]) == ("False", "True")
@@ -130,8 +132,7 @@ def test_both_record_the_same_traces():
         assert mine == theirs
 
 
-@needsnative
-@pytest.mark.skipif(os.environ.get("GT_NATIVE") == "0", reason="switched off")
+@in_use
 def test_what_repeats_is_expected_and_shares_its_entries():
     x = gt.ones(3, 5)
 
@@ -153,8 +154,7 @@ def test_what_repeats_is_expected_and_shares_its_entries():
     np.testing.assert_array_equal(z.numpy(), np.ones((27, 5)))
 
 
-@needsnative
-@pytest.mark.skipif(os.environ.get("GT_NATIVE") == "0", reason="switched off")
+@in_use
 def test_no_reference_is_kept_or_lost():
     assert native is not None
     x, y = gt.ones(3, 5), gt.ones(3, 5, requires_grad=True)
@@ -178,3 +178,68 @@ def test_no_reference_is_kept_or_lost():
     before = records()
     after = records()
     assert all(abs(a - b) < 100 for a, b in zip(after, before, strict=True)), (before, after)
+
+
+@pytest.mark.parametrize("given", [np.True_, 1])
+def test_whatever_says_that_a_gradient_is_wanted_is_a_bool(given):
+    w = gt.ones(3).requires_grad_(given)
+    assert w.requires_grad is True
+    y = w * w
+    assert state.trace.code[-1][0] & 1, "it is on the tape"
+    y.sum().backward()
+    assert w.grad.tolist() == [2.0, 2.0, 2.0]
+    assert w.requires_grad_(given - 1).requires_grad is False
+
+
+def test_operands_of_an_op_not_seen_before_are_cast_once():
+    x, w = gt.ones(1, 3, 7, 11), gt.ones(3, 5, 3, 2)
+    casts = []
+    with gt.autocast("cpu", dtype=gt.bfloat16):
+        for _ in range(2):
+            settle(state.trace, "a test")
+            y = F.conv_transpose2d(x, w)
+            casts.append(sum(RULES[id >> 1].op is OPS["cast"] for id, _ in state.trace.code))
+    assert casts == [2, 2] and y.dtype is gt.bfloat16
+
+
+@in_use
+def test_an_update_of_what_another_thread_changes_meanwhile_is_refused(monkeypatch):
+    t, rate = gt.ones(3), gt.ones(3)
+    settle(state.trace, "a test")
+    record_into(OPS["add"], (t, rate), (), (t,))  # from now on its rule is known
+    settle(state.trace, "a test")
+    buffer, entered = t._buffer, Trace.enter
+
+    def enter(trace, tensor):
+        index = entered(trace, tensor)
+        t._trace, t._buffer = Trace(state.modes), None  # as if an op of that thread were what it names
+        return index
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Trace, "enter", enter)
+        with pytest.raises(RuntimeError, match="changed by another thread"):
+            record_into(OPS["add"], (rate, rate), (), (t,))
+    t._trace, t._buffer = None, buffer
+    assert not state.trace.busy and (t + rate).tolist() == [3.0, 3.0, 3.0]
+
+
+@in_use
+def test_an_interrupt_while_a_half_recorded_op_is_forgotten_is_raised(monkeypatch):
+    x = gt.ones(3)
+    y = x + x
+    settle(state.trace, "a test")
+
+    def fail(trace, tensor):
+        raise ValueError("no input")
+
+    def interrupt(trace):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Trace, "enter", fail)
+        with pytest.raises(ValueError, match="no input"):
+            x + x
+        patched.setattr(Trace, "mend", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            x + x
+    assert not state.trace.busy and (x + y).tolist() == [3.0, 3.0, 3.0]

@@ -1,5 +1,6 @@
 """Recording and flushing: what is a new graph, what is not, and that nothing is lost. Rules of section 9 of the design."""
 
+import gc
 import os
 import queue
 import sys
@@ -10,7 +11,8 @@ import pytest
 
 import gt
 from gt import flush
-from gt.trace import state
+from gt.ir.ops import OPS
+from gt.trace import Trace, record, state
 
 
 @pytest.fixture
@@ -320,3 +322,75 @@ def test_the_bytes_of_a_model_that_is_gone_count_no_longer():
     for _ in range(31):
         gt.ones(4).sum().item()
     assert state.modes.held < 64
+
+
+class Dropped:
+    """Part of a cycle: what it does at its end, it does wherever the collector of cycles runs."""
+
+    def __init__(self, act):
+        self.act, self.me = act, self
+
+    def __del__(self):
+        self.act()
+
+
+@pytest.fixture
+def unraisable(monkeypatch):
+    """What finalizers raise."""
+    found = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda given: found.append(given.exc_value))
+    return found
+
+
+@pytest.mark.parametrize("act", ["reads", "records"])
+def test_finalizers_use_tensors_wherever_the_collector_runs(unraisable, act):
+    """Recording allocates: the collector may start in the middle of any op."""
+    before, seen, kept = gc.get_threshold(), [], []
+    x, weight = gt.tensor([1.0, 2.0, 3.0]), gt.ones(3, requires_grad=True)
+
+    def step(every):
+        y, total = x, x
+        for _ in range(4):
+            value = record(OPS["mul"], (x, weight))
+            gc.set_threshold(every)
+            Dropped(lambda v=value: seen.append(v.detach().tolist()) if act == "reads" else kept.append(v + v))
+            gc.enable()
+            y = record(OPS["add"], (y, record(OPS["permute"], (x,), (("dims", (0,)),), 1, True)))
+            high, where = record(OPS["topk"], (y,), (("k", 2), ("dim", 0), ("largest", True)))
+            gc.disable()
+            gc.collect()
+            total = total + high.sum() * 0 + where[0] * 0
+        assert y.tolist() == [5.0, 10.0, 15.0] and total.tolist() == [1.0, 2.0, 3.0]
+
+    gc.collect()
+    gc.disable()
+    try:
+        step(before[0])  # from now on all rules are known
+        gc.freeze()  # from now on collecting is fast
+        for every in range(1, 30):
+            step(every)
+    finally:
+        gc.set_threshold(*before)
+        gc.enable()
+        gc.unfreeze()
+    assert not unraisable
+    assert seen == [[1.0, 2.0, 3.0]] * len(seen) and [k.tolist() for k in kept] == [[2.0, 4.0, 6.0]] * len(kept)
+    assert len(seen) + len(kept) == 4 * 30
+
+
+def test_what_reads_in_the_middle_of_an_op_is_told_so_and_nothing_is_lost(monkeypatch):
+    """As a finalizer does that runs when recording drops the last reference to something."""
+    x, y = gt.ones(3), gt.ones(3)
+    z = x + y
+    gt.ones(1).sum().item()
+    total, entered = gt.zeros(3) + 2, Trace.enter
+
+    def enter(self, tensor):
+        with pytest.raises(RuntimeError, match="in the middle of recording"):
+            total.tolist()
+        return entered(self, tensor)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Trace, "enter", enter)
+        w = x + z
+    assert total.tolist() == [2.0] * 3 and w.tolist() == [3.0] * 3

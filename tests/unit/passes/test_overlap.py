@@ -11,12 +11,17 @@ from gt.ir.mesh import Mesh, Sharding
 from gt.ir.opdef import OPS
 from gt.ir.program import Collective, Compute, Program
 from gt.ir.signals import PlanOptions
-from gt.ir.text import print_program
+from gt.ir.text import parse_graph, print_program
 from gt.ir.types import TensorType, float32
-from gt.passes.context import Context
+from gt.ir.verify import verify
+from gt.passes.context import Context, Region
+from gt.passes.cost import H100
 from gt.passes.estimate import estimate, work
 from gt.passes.pipeline import DEFAULT
 from gt.passes.plan import Cluster, plan_graph
+from gt.passes.schedule import overlap, schedule
+from gt.passes.timeline import timeline
+from gt.passes.transfers import Half
 from gt.runtime.layout import lay_out
 from gt.runtime.render import render_driver
 from tests.property.sharding_graphs import Recorder, record
@@ -137,3 +142,104 @@ def test_the_work_of_a_convolution_is_counted_once_for_each_product() -> None:
         values = tuple(Value(t) for t in operands)
         node = Node(OPS["convolution"], values, tuple(map(Value, OPS["convolution"].infer_types(operands, attrs))), attrs)
         assert work(node) == 2 * 5 * (8 * 8) * 3 * 9
+
+
+def moved(body: str) -> list[str]:
+    """Give the order, by the values made, of a LOCAL graph's nodes once all its collectives have been moved forward."""
+    text = f"gtir 1\nmesh @all {{w: 4}} workers 0 1 2 3\ngraph @g local {{\n{body}\n}}\n"
+    graph = parse_graph(text)
+    order = overlap(graph, schedule(graph), lambda node: True)
+    assert set(order) == set(graph.nodes)
+    verify(graph.with_nodes(order))
+    return [node.output.hint for node in order]
+
+
+def test_what_is_done_to_a_value_to_send_it_serves_all_that_send_it() -> None:
+    order = moved(
+        """
+  input %x: f32[8, 2@w]
+  input %a: f32[2@w, 8]
+  input %b: f32[2@w, 8]
+  %n = permute(%x, dims=(1, 0)) : f32[2@w, 8]
+  %t = all_to_all(%n, axes=("w",), src=0, dst=1, parts=4) : f32[8, 2@w]
+  %y = relu(%t) : f32[8, 2@w]
+  %g1 = all_gather(%a, axes=("w",), dim=0, parts=4) : f32[8, 8]
+  %y1 = matmul(%g1, %y) : f32[8, 2@w]
+  %g2 = all_gather(%b, axes=("w",), dim=0, parts=4) : f32[8, 8]
+  %y2 = matmul(%g2, %y1) : f32[8, 2@w]
+  %g3 = all_gather(%n, axes=("w",), dim=0, parts=4) : f32[8, 8]
+  %y3 = matmul(%g3, %y2) : f32[8, 2@w]
+  return %y3"""
+    )
+    assert order.index("n") < order.index("t") < order.index("y"), "the first that sends it does not wait for a gather's turn"
+
+
+def test_a_gather_needed_first_does_not_wait_for_one_of_the_same_value_needed_late() -> None:
+    order = moved(
+        """
+  input %x: f32[8, 2@w]
+  input %a: f32[2@w, 8]
+  input %p: f32[8, 8] +w
+  %g0 = all_gather(%a, axes=("w",), dim=0, parts=4) : f32[8, 8]
+  %y0 = relu(%g0) : f32[8, 8]
+  %n = permute(%x, dims=(1, 0)) : f32[2@w, 8]
+  %late = all_gather(%n, axes=("w",), dim=0, parts=4) : f32[8, 8]
+  %early = all_gather(%n, axes=("w",), dim=0, parts=4) : f32[8, 8]
+  %y1 = matmul(%y0, %early) : f32[8, 8]
+  %s = all_reduce(%p, axes=("w",), reduce="sum", parts=4) : f32[8, 8]
+  %y2 = matmul(%y1, %s) : f32[8, 8]
+  %y3 = matmul(%y2, %late) : f32[8, 8]
+  return %y3"""
+    )
+    assert order.index("n") < order.index("early") < order.index("y0"), "it travels while what stands before computes"
+
+
+@pytest.mark.parametrize("waits", [0, 1])
+def test_a_role_that_waits_for_a_collective_meets_one_that_only_begins_it(waits: int) -> None:
+    graph = parse_graph(
+        """gtir 1
+mesh @all {w: 2} workers 0 1
+graph @g local {
+  input %x: f32[8] +w
+  %s = all_reduce(%x, axes=("w",), reduce="sum", parts=2) : f32[8]
+  %y = relu(%s) : f32[8]
+  %z = neg(%x) : f32[8] +w
+  return %y, %z
+}
+"""
+    )
+    s, y, z = graph.nodes
+    apart = [(Half(s, False), [s]), (Region((z,)), [z]), (Half(s, True), [s]), (Region((y,)), [y])]
+    parts = {waits: [(s, [s]), (Region((y,)), [y])], 1 - waits: apart}
+    found = timeline({0: (0,), 1: (1,)}, parts.__getitem__, lambda nodes: 5.0 if nodes == [z] else 1.0, lambda node: 3.0, H100)
+    assert found.busy == {waits: 3.0 + 1.0, 1 - waits: 5.0 + 1.0}, "one computes while it travels"
+    assert found.seconds == 6.0
+
+
+WHOLE = 4 * WIDTH**2  # bytes of a weight, and of its gradient
+
+
+def under_way(program: Program) -> int:
+    """Give how many reduce_scatters travel at once."""
+    most = 0
+    coming: set[int] = set()
+    for s in program.collectives:
+        if s.kind == "reduce_scatter" and s.begins:
+            coming.add(s.output)
+        elif s.kind == "wait":
+            coming.discard(s.output)
+        most = max(most, len(coming))
+    return most
+
+
+def test_gradients_that_travel_are_whole_one_at_a_time_if_memory_is_limited() -> None:
+    limited = replace(step(sharded=True), options=PlanOptions(memory_bytes=1 << 40))
+    program, free = (plan_graph(g, Cluster((0, 1, 2, 3))).programs[0] for g in (limited, step(sharded=True)))
+    assert under_way(program) == 1 and any(s.begins for s in program.collectives), "one travels while the next is made"
+    assert under_way(free) == LAYERS
+    assert program.peak_nbytes <= 5.6 * WHOLE, "3.5 without what is sent and what comes of one of them, 11 with all of them"
+
+
+def test_the_peak_counts_what_travels() -> None:
+    free = plan_graph(step(sharded=True), Cluster((0, 1, 2, 3))).programs[0]
+    assert free.peak_nbytes >= LAYERS * 2 * WHOLE

@@ -59,3 +59,24 @@ def test_a_lost_member_is_named() -> None:
     made.abort(2)
     with pytest.raises(CollectiveFailed, match="worker 2"):
         made.run(step("all_reduce", (0, 2), begins=True), "x")
+
+
+def test_a_group_that_breaks_while_another_waits_for_it_is_a_failed_collective() -> None:
+    made, _ = groups()
+
+    class Broken(Diary):
+        def settle(self) -> None:
+            raise RuntimeError("NCCL communicator was aborted")
+
+    made.groups[0, 1] = Broken("a", [])
+    with pytest.raises(CollectiveFailed, match="all_reduce between workers .0, 2.: NCCL communicator was aborted"):
+        made.run(step("all_reduce", (0, 2)), "x")
+    made.abort(2)
+    with pytest.raises(CollectiveFailed, match="worker 2"):
+        made.run(step("all_reduce", (0, 2)), "x")
+
+
+def test_a_wait_takes_nothing() -> None:
+    made, _ = groups()
+    assert made.input_shape(step("all_reduce", (0, 1))) == (4,)
+    assert made.input_shape(step("wait", (0, 1))) is None
