@@ -1,4 +1,4 @@
-"""The ``gt`` command. Every import of weight is inside a command, so that ``gt --help`` is quick.
+"""The ``gt`` command. What ``import gt`` does not load is loaded inside a command, so that ``gt --help`` is quick.
 
 Owns: options and exit codes. Must not know: how anything is done. Next: ``gt.server``, ``gt.worker``, ``gt.compiling``.
 """
@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gt.config import ConfigError, did_you_mean, get_config, load_config
+from gt.ir.text import ParseError
 from gt.version import __version__
 
 if TYPE_CHECKING:
@@ -167,8 +169,6 @@ def _diff_text(lowered: list[Lowered], other: list[Lowered], diff: str, config: 
 
 def _check_passes(passes: Sequence[str], known: Collection[str]) -> None:
     """Refuse a pass that is not there, or that is left out here."""
-    from gt.config import did_you_mean
-
     for name in passes:
         if name not in known:
             raise click.BadParameter(f"no pass {name!r}{did_you_mean(name, known)}", param_hint="--pass")
@@ -193,9 +193,8 @@ def _lower(
     seconds: float,
 ) -> tuple[list[Lowered], BaseException | None]:
     """Give every distinct graph of the source, lowered, and the error the script ended with, if it did."""
+    from gt.capture import Limits, capture_script
     from gt.compiling import lower, read_gtir
-    from gt.config import ConfigError, get_config, load_config
-    from gt.ir.text import ParseError
     from gt.ir.verify import VerifyError
     from gt.passes.pipeline import DEFAULT, Pipeline, PipelineError
     from gt.passes.plan import Cluster
@@ -216,8 +215,6 @@ def _lower(
         raise click.ClickException(str(error)) from error
     except (ParseError, VerifyError, UnicodeDecodeError) as error:
         raise click.ClickException(f"{source}: {error}") from error
-
-    from gt.capture import Limits, capture_script
 
     cluster = Cluster(tuple(range(workers or 1)))
     capture = capture_script(str(source), arguments, cluster, Limits(flushes, seconds), shapes)

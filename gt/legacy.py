@@ -10,22 +10,8 @@ from typing import Any
 from gt.functions import create
 from gt.functions.promote import get_default_dtype, set_default_dtype
 from gt.handle import Handle
-from gt.ir.types import (
-    CallError,
-    DType,
-    bfloat16,
-    bool_,
-    dtype_of,
-    float16,
-    float32,
-    float64,
-    int8,
-    int16,
-    int32,
-    int64,
-    scalar_type,
-    uint8,
-)
+from gt.ir import types
+from gt.ir.types import CallError, DType, dtype_of, scalar_type
 from gt.shape import Size
 
 
@@ -78,10 +64,18 @@ def _type(name: str, dtype: DType) -> TensorType:
     )
 
 
-FloatTensor, DoubleTensor, HalfTensor = _type("FloatTensor", float32), _type("DoubleTensor", float64), _type("HalfTensor", float16)
-BFloat16Tensor, LongTensor, IntTensor = _type("BFloat16Tensor", bfloat16), _type("LongTensor", int64), _type("IntTensor", int32)
-ShortTensor, CharTensor, ByteTensor = _type("ShortTensor", int16), _type("CharTensor", int8), _type("ByteTensor", uint8)
-BoolTensor = _type("BoolTensor", bool_)
+FloatTensor, DoubleTensor = _type("FloatTensor", types.float32), _type("DoubleTensor", types.float64)
+HalfTensor, BFloat16Tensor = _type("HalfTensor", types.float16), _type("BFloat16Tensor", types.bfloat16)
+LongTensor, IntTensor, ShortTensor = (
+    _type("LongTensor", types.int64),
+    _type("IntTensor", types.int32),
+    _type("ShortTensor", types.int16),
+)
+CharTensor, ByteTensor, BoolTensor = (
+    _type("CharTensor", types.int8),
+    _type("ByteTensor", types.uint8),
+    _type("BoolTensor", types.bool_),
+)
 
 
 def set_default_tensor_type(t: Any) -> None:

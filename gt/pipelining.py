@@ -177,8 +177,8 @@ class _Step:
         else:
             pairs = [(t, g) for t, g in zip(made, self.gradients.pop((s, i)), strict=True) if g is not None]
             with stage.scope():
-                for t, g in pairs:
-                    t.backward(stage.take(g), retain_graph=t is not pairs[-1][0])
+                for left, (t, g) in zip(range(len(pairs) - 1, -1, -1), pairs, strict=True):
+                    t.backward(stage.take(g), retain_graph=left > 0)
         given = self.given.pop((s, i))
         if s:
             self.gradients[s - 1, i] = [t.grad if isinstance(t, Tensor) else None for t in given]

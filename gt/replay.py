@@ -1,7 +1,7 @@
 """``gt.jit``: a step function recorded a few times, then replayed without running its Python.
 
-Owns: what a call reads and writes (``Recorder``), when calls are taken to be alike, and the replay. Must not know: ops.
-Next: ``flush`` (which tells the recorder what was run), ``gt.optim.optimizer`` and ``random`` (numbers that change each time).
+Owns: ``jit``, for which calls a recording stands, and the replay. Must not know: ops. Next: ``recorded_call`` (what a call reads and
+leaves behind).
 
 A call is some runs of known graphs. Replaying it names the buffers that its tensors hold now, makes new ones for the results,
 and lets the same tensors hold those: arguments and results of the call, and every tensor that the function found or left
@@ -17,175 +17,26 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from sys import getrefcount
-from typing import Any, ParamSpec, TypeAlias, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from gt import session as sessions
 from gt.config import get_config
-from gt.flush import Counters, Submitted, counters, location
+from gt.flush import Counters, counters
 from gt.functions.promote import get_default_dtype
 from gt.handle import COPY, Handle
-from gt.ir.types import Scalar
 from gt.precision import get_float32_matmul_precision
+from gt.recorded_call import Arg, GradOf, JitError, Made, Recorder, Slot, Source, Step, alike, difference, same
 from gt.runtime.session import Session
-from gt.trace import RULES, Buffer, Trace, new_buffers, put_back, record, replacements, settle, state, take_dead, tensor_of
+from gt.trace import Buffer, new_buffers, put_back, record, replacements, settle, state, take_dead, tensor_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Refresh: TypeAlias = Callable[[], Sequence[Scalar]]
 MAX_SIGNATURES = 64  # of one function; each keeps its tensors alive
 ALIKE = 2  # recordings in a row that must be equal before a call is replayed
 
 
 class JitMismatch(RuntimeError):
     """A function under ``gt.jit`` did something else than what was recorded and has been replayed since."""
-
-
-class JitError(RuntimeError):
-    """A function cannot be replayed: it reads a value, or changes what a replay could not change."""
-
-
-@dataclass
-class Arg:
-    """The tensor given as the so-manieth argument."""
-
-    index: int
-
-
-@dataclass
-class Made:
-    """An output of an earlier run of the same call."""
-
-    run: int
-    output: int
-
-
-@dataclass
-class GradOf:
-    """The gradient of a tensor, whichever tensor that is at the time."""
-
-    leaf: Arg | Handle
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, GradOf) and _same(self.leaf, other.leaf)
-
-
-Source: TypeAlias = "Arg | Made | GradOf | Handle"  # a handle: whatever that tensor holds at the time
-
-
-@dataclass
-class Step:
-    """One run of a call."""
-
-    submitted: Submitted
-    sources: list[Source]
-    donated: list[int]  # inputs whose buffer the run takes
-    targets: list[tuple[int, Source]]  # which tensors hold which outputs afterwards
-    returned: list[tuple[int, int]]  # which outputs are results of the call: (output, result)
-    refreshed: list[tuple[int, int, Refresh]]  # numbers that are new each time: (from, to, what gives them)
-
-
-class Recorder:
-    """What one call reads, runs and leaves behind. While it is a thread's, reading a value is refused."""
-
-    def __init__(self, arguments: list[Handle]) -> None:
-        self.runs: list[Submitted] = []
-        self.given = {t._buffer.id: t for t in arguments if t._buffer is not None}
-        self.holders: dict[int, Handle] = {}  # by id of a buffer: the tensor through which the call reached it
-        self.numbers: dict[Trace, list[tuple[int, int, Refresh]]] = {}
-        self.grads: dict[int, tuple[Handle, Handle | None]] = {}  # by id of a tensor: it, and its gradient before the call
-        self.ambiguous = False  # a value was reached through two tensors: which one should a replay take?
-
-    # -- what recording tells
-
-    def entered(self, tensor: Handle, buffer: Buffer) -> None:
-        if self.holders.setdefault(buffer.id, tensor) is not tensor or self.given.get(buffer.id, tensor) is not tensor:
-            self.ambiguous = True
-        if not isinstance(tensor, Handle):  # a value that an earlier, unfinished tape saved
-            self.ambiguous = True
-
-    def grad_of(self, tensor: Handle) -> None:
-        """The call is about to read or replace a tensor's gradient."""
-        self.grads.setdefault(id(tensor), (tensor, tensor._grad))
-
-    def submitted(self, run: Submitted) -> None:
-        self.runs.append(run)
-
-    @contextmanager
-    def fresh(self, refresh: Refresh) -> Iterator[None]:
-        """The numbers that the block records are ``refresh``'s at each replay."""
-        trace = state.trace
-        start = len(trace.scalars)
-        yield
-        if state.trace is not trace:
-            raise JitError("gt.jit: pending work was flushed in the middle of an optimizer's step")
-        if len(trace.scalars) > start:
-            self.numbers.setdefault(trace, []).append((start, len(trace.scalars), refresh))
-
-    def drawn(self, refresh: Refresh) -> None:
-        """The next two numbers recorded are a seed and a stream, drawn anew at each replay."""
-        start = len(state.trace.scalars)
-        self.numbers.setdefault(state.trace, []).append((start, start + 2, refresh))
-
-    def refuse_read(self) -> None:
-        self.refuse("a value is read", "what follows could depend on it, and a replay would not. Return the tensor and read it outside")
-
-    def refuse(self, what: str, why: str) -> None:
-        raise JitError(f"{what} inside a function under gt.jit: {why}")
-
-    # -- what comes of it
-
-    def steps(self, arguments: list[Handle], results: list[Handle]) -> list[Step]:
-        at: dict[int, Source] = {id(t): Arg(i) for i, t in enumerate(arguments)}
-        for leaf, before in self.grads.values():
-            place = GradOf(self._leaf(leaf, arguments))
-            at |= {id(g): place for g in (before, leaf._grad) if g is not None and id(g) not in at}
-        result_at = {id(t): i for i, t in enumerate(results)}
-        made: dict[int, Made] = {}
-        out = []
-        for number, run in enumerate(self.runs):
-            sources = [made.get(b) or self._source(self.holders[b], at) for b in run.inputs]
-            place_of = {id: place for place, id in enumerate(run.outputs)}
-            targets: list[tuple[int, Source]] = []
-            returned = []
-            while run.live:
-                t, index = run.live.pop()
-                if id(t) in result_at:
-                    returned.append((place_of[index], result_at[id(t)]))
-                if getrefcount(t) > 2 + (id(t) in result_at):  # someone else can still see it
-                    targets.append((place_of[index], self._source(t, at)))
-            made.update((b, Made(number, place)) for place, b in enumerate(run.made))
-            numbers = self.numbers.get(run.trace, []) if run.trace is not None else []
-            out.append(Step(run, sources, list(run.donated), targets, returned, numbers))
-        return out
-
-    def _source(self, t: Handle, at: dict[int, Source]) -> Source:
-        return at.get(id(t), t)
-
-    def _leaf(self, leaf: Handle, arguments: list[Handle]) -> Arg | Handle:
-        return next((Arg(i) for i, t in enumerate(arguments) if t is leaf), leaf)
-
-    def slots(self, arguments: list[Handle]) -> list[Slot]:
-        """Give whose gradients the call reads or replaces."""
-        return [
-            Slot(self._leaf(leaf, arguments), before is not None, leaf._grad is not None, leaf._grad is before)
-            for leaf, before in self.grads.values()
-        ]
-
-
-@dataclass
-class Slot:
-    """A tensor's gradient: whether there is one before the call and after it, and whether it is the same tensor."""
-
-    leaf: Arg | Handle
-    before: bool
-    after: bool
-    kept: bool
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Slot) and _same(self.leaf, other.leaf)
-            and (self.before, self.after, self.kept) == (other.before, other.after, other.kept)
-        )  # fmt: skip
 
 
 @dataclass
@@ -281,16 +132,16 @@ class Jit:
         before, known.steps = known.steps, recorder.steps(given, results)
         known.results, known.calls = structure, known.calls + 1
         made = {result for step in known.steps for _, result in step.returned}
-        known.passed = {i: recorder._leaf(t, given) for i, t in enumerate(results) if i not in made}
-        alike = _alike(before, known.steps) and known.slots == slots
+        known.passed = {i: recorder.leaf(t, given) for i, t in enumerate(results) if i not in made}
+        repeats = alike(before, known.steps) and known.slots == slots
         known.slots = slots
-        same = [a is b for a, b in zip(known.arguments, given, strict=False)]
-        known.pinned, known.arguments = same if known.alike else [False] * len(given), given
+        unchanged = [a is b for a, b in zip(known.arguments, given, strict=False)]
+        known.pinned, known.arguments = unchanged if known.alike else [False] * len(given), given
         for step in known.steps:
             step.submitted.forget()
-        known.alike = 0 if recorder.ambiguous else known.alike + 1 if alike else 1
-        if check and not alike and not recorder.ambiguous:
-            raise JitMismatch(f"{self.function.__qualname__}: {_difference(before, known.steps)}")
+        known.alike = 0 if recorder.ambiguous else known.alike + 1 if repeats else 1
+        if check and not repeats and not recorder.ambiguous:
+            raise JitMismatch(f"{self.function.__qualname__}: {difference(before, known.steps)}")
         return [_result(t) if i in made else t for i, t in enumerate(results)]
 
 
@@ -401,12 +252,8 @@ def _at(source: Source, arguments: list[Handle]) -> Any:
     return _at(source.leaf, arguments)._grad if source.__class__ is GradOf else source  # type: ignore[union-attr]
 
 
-def _same(a: Source, b: Source) -> bool:
-    return a is b or (a.__class__ is b.__class__ and not isinstance(a, Handle) and a == b)
-
-
 def _keeps(known: Signature, leaf: Arg | Handle) -> bool:
-    return any(slot.kept and _same(slot.leaf, leaf) for slot in known.slots)
+    return any(slot.kept and same(slot.leaf, leaf) for slot in known.slots)
 
 
 @contextmanager
@@ -429,55 +276,6 @@ def _nothing(first: bool) -> list[Handle] | None:
 def _count(counters: Counters) -> None:
     counters.flushes += 1
     counters.reasons["gt.jit"] = counters.reasons.get("gt.jit", 0) + 1
-
-
-# -- comparing
-
-
-def _alike(before: list[Step], now: list[Step]) -> bool:
-    return len(before) == len(now) and all(
-        a.submitted.structure == b.submitted.structure and _numbers(a) == _numbers(b) and a.donated == b.donated
-        and a.returned == b.returned and _all_same(a.sources, b.sources)
-        and [p for p, _ in a.targets] == [p for p, _ in b.targets]
-        and _all_same([t for _, t in a.targets], [t for _, t in b.targets])
-        for a, b in zip(before, now, strict=True)
-    )
-
-
-def _all_same(a: list[Source], b: list[Source]) -> bool:
-    return len(a) == len(b) and all(map(_same, a, b))
-
-
-def _numbers(step: Step) -> list[Scalar | None]:
-    """Give the numbers that a replay takes as they were."""
-    out: list[Scalar | None] = list(step.submitted.scalars)
-    for start, stop, _ in step.refreshed:
-        out[start:stop] = [None] * (stop - start)
-    return out
-
-
-def _difference(before: list[Step], now: list[Step]) -> str:
-    """Say what the first difference is, in ops and at the line of the newer recording."""
-    for a, b in zip(before, now, strict=False):
-        old, new = a.submitted.structure[0].entries, b.submitted.structure[0].entries
-        for i in range(max(len(old), len(new))):
-            if i < len(old) and i < len(new) and old[i] == new[i]:
-                continue
-            was, is_ = (_op(code, i) for code in (old, new))
-            where = next((w for w in b.submitted.where[i:] if w), None) or next((w for w in b.submitted.where[::-1] if w), None)
-            line = f" at {location(*where)}" if where else ""
-            return f"recorded again, op {i} is {is_}{line}; what was replayed had {was} there"
-        if _numbers(a) != _numbers(b):
-            k = next(k for k, (x, y) in enumerate(zip(_numbers(a), _numbers(b), strict=True)) if x != y)
-            return f"recorded again, a number is {_numbers(b)[k]!r}; what was replayed had {_numbers(a)[k]!r}"
-    return f"recorded again, it is {len(now)} runs or keeps other values; what was replayed was {len(before)}"
-
-
-def _op(code: Sequence[tuple[int, tuple[int, ...]]], i: int) -> str:
-    if i >= len(code):
-        return "nothing"
-    rule = RULES[code[i][0] >> 1]
-    return f"{rule.op.name} on {', '.join(map(repr, rule.inputs))}" if rule.op else f"an {rule.attrs[0][0]} {rule.outputs[0]!r}"
 
 
 # -- arguments and results

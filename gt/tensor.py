@@ -44,12 +44,11 @@ from gt.functions import (
     statistics,
     strided,
 )  # fmt: skip
-from gt.grad_mode import is_grad_enabled
-from gt.handle import ALIAS, Handle, here, no_tape
+from gt.handle import ALIAS, Handle, no_tape
+from gt.in_place import InPlace, attached, in_place
 from gt.ir.types import (
     DTYPES,
     DType,
-    ShapeError,
     TensorType,
     bfloat16,
     bool_,
@@ -65,58 +64,9 @@ from gt.ir.types import (
     int64,
     scalar_type,
     uint8,
-)
+)  # fmt: skip
 from gt.printing import format_tensor, html
 from gt.trace import holding, install_tensor, record
-from gt.views import check_separate
-
-
-def _inplace(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give the in-place form of a function: compute, check shape and dtype as torch, assign."""
-
-    def method(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        if self._base is not None:
-            check_separate(self)
-        start = here()
-        result = function(self, *args, **kwargs)
-        if result._type is not self._type:
-            result = _as_written(self, result)
-        return self._assign(_attached(self, result), start)
-
-    method.__name__ = method.__qualname__ = f"{function.__name__}_"
-    method.__doc__ = f"Do ``{function.__name__}`` in place."
-    return method
-
-
-def _attached(target: Tensor, value: Tensor) -> Tensor:
-    """Give ``value``, through which gradients pass as far as ``target`` has a history: as zeros, if it does not depend on it."""
-    if target._rg and not target._leaf and not value._rg and is_grad_enabled():
-        return pointwise.where(create.zeros((), dtype=bool_), target, value)
-    return value
-
-
-def _as_written(target: Tensor, result: Tensor) -> Tensor:
-    if result._type.shape != target._type.shape:
-        raise ShapeError(
-            f"output with shape {list(target._type.shape)} doesn't match the broadcast shape {list(result._type.shape)}"
-        )
-    a, b = result._type.dtype, target._type.dtype
-    rank = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3}
-    if rank[a.kind] > rank[b.kind]:
-        raise RuntimeError(f"result type {scalar_type(a)} can't be cast to the desired output type {scalar_type(b)}")
-    return promote.cast(result, b)
-
-
-def _refused(name: str) -> Callable[..., Any]:
-    """Give a method that says that shapes do not change in place."""
-    plain = "reshape or a new tensor" if name.startswith("resize") else name[:-1]
-
-    def method(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        raise NotImplementedError(f"{name} changes a shape in place, which gt does not offer: use {plain}")
-
-    method.__name__ = method.__qualname__ = name
-    method.__doc__ = f"Refuse: use {plain}."
-    return method
 
 
 def _never(name: str) -> Callable[..., builtins.bool]:
@@ -133,7 +83,7 @@ def _never(name: str) -> Callable[..., builtins.bool]:
 _HERE = device("cpu")
 
 
-class Tensor(Handle):
+class Tensor(InPlace):
     """A multi-dimensional array, lazily computed, with torch's methods. Made by ``gt.tensor``, ``gt.randn`` and others."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -320,7 +270,7 @@ class Tensor(Handle):
         """Give the n-th derivative of digamma."""
         return special.polygamma(n, self)
 
-    polygamma_ = _inplace(polygamma)
+    polygamma_ = in_place(polygamma)
 
     # -- gradients
     backward, register_hook, retain_grad = backward, register_hook, retain_grad
@@ -381,210 +331,13 @@ class Tensor(Handle):
     def __rpow__(self, other: Any) -> Tensor:
         return pointwise.pow(other, self)
 
-    # -- in place
-    add_, sub_, mul_, div_ = map(_inplace, (pointwise.add, pointwise.sub, pointwise.mul, pointwise.div))
-    pow_, remainder_, floor_divide_ = map(_inplace, (pointwise.pow, pointwise.remainder, pointwise.floor_divide))
-    clamp_, clamp_min_, clamp_max_ = map(_inplace, (pointwise.clamp, pointwise.clamp_min, pointwise.clamp_max))
-    exp_, log_, sqrt_, rsqrt_, neg_, abs_ = map(
-        _inplace, (pointwise.exp, pointwise.log, pointwise.sqrt, pointwise.rsqrt, pointwise.neg, pointwise.abs)
-    )
-    relu_, sigmoid_, tanh_, square_, reciprocal_ = map(
-        _inplace, (pointwise.relu, pointwise.sigmoid, pointwise.tanh, pointwise.square, pointwise.reciprocal)
-    )
-    floor_, ceil_, round_, trunc_ = map(_inplace, (pointwise.floor, pointwise.ceil, pointwise.round, pointwise.trunc))
-    masked_fill_, scatter_, scatter_add_ = map(_inplace, (index.masked_fill, gathering.scatter, gathering.scatter_add))
-    tril_, triu_ = map(_inplace, (index.tril, index.triu))
-    bitwise_and_, bitwise_or_, bitwise_xor_ = map(_inplace, (pointwise.bitwise_and, pointwise.bitwise_or, pointwise.bitwise_xor))
-    # -- in place, the rest
-    sin_, cos_, tan_, asin_, acos_, atan_, sinh_ = map(
-        _inplace,
-        (
-            pointwise.sin,
-            pointwise.cos,
-            pointwise.tan,
-            pointwise.asin,
-            pointwise.acos,
-            pointwise.atan,
-            pointwise.sinh,
-        ),
-    )
-    cosh_, asinh_, acosh_, atanh_, expm1_, log1p_, log2_ = map(
-        _inplace,
-        (
-            pointwise.cosh,
-            pointwise.asinh,
-            pointwise.acosh,
-            pointwise.atanh,
-            pointwise.expm1,
-            pointwise.log1p,
-            pointwise.log2,
-        ),
-    )
-    log10_, erf_, erfc_, sign_, eq_, ne_, lt_ = map(
-        _inplace,
-        (
-            pointwise.log10,
-            pointwise.erf,
-            pointwise.erfc,
-            pointwise.sign,
-            pointwise.eq,
-            pointwise.ne,
-            pointwise.lt,
-        ),
-    )
-    le_, gt_, ge_, fmod_, atan2_, logical_and_, logical_or_ = map(
-        _inplace,
-        (
-            pointwise.le,
-            pointwise.gt,
-            pointwise.ge,
-            pointwise.fmod,
-            pointwise.atan2,
-            pointwise.logical_and,
-            pointwise.logical_or,
-        ),
-    )
-    logical_xor_, logical_not_, bitwise_not_, arccos_, arccosh_, arcsin_, arcsinh_ = map(
-        _inplace,
-        (
-            pointwise.logical_xor,
-            pointwise.logical_not,
-            pointwise.bitwise_not,
-            pointwise.arccos,
-            pointwise.arccosh,
-            pointwise.arcsin,
-            pointwise.arcsinh,
-        ),
-    )
-    arctan_, arctanh_, arctan2_, greater_, greater_equal_, less_, less_equal_ = map(
-        _inplace,
-        (
-            pointwise.arctan,
-            pointwise.arctanh,
-            pointwise.arctan2,
-            pointwise.greater,
-            pointwise.greater_equal,
-            pointwise.less,
-            pointwise.less_equal,
-        ),
-    )
-    not_equal_, fix_, negative_, absolute_, subtract_, multiply_, divide_ = map(
-        _inplace,
-        (
-            pointwise.not_equal,
-            pointwise.fix,
-            pointwise.negative,
-            pointwise.absolute,
-            pointwise.sub,
-            pointwise.mul,
-            pointwise.div,
-        ),
-    )
-    true_divide_, clip_ = map(
-        _inplace,
-        (
-            pointwise.div,
-            pointwise.clip,
-        ),
-    )
-    hypot_, copysign_, nextafter_, gcd_, lcm_, heaviside_, float_power_ = map(
-        _inplace,
-        (
-            numeric.hypot,
-            numeric.copysign,
-            numeric.nextafter,
-            numeric.gcd,
-            numeric.lcm,
-            numeric.heaviside,
-            numeric.float_power,
-        ),
-    )
-    ldexp_, bitwise_left_shift_, bitwise_right_shift_, lerp_, addcmul_, addcdiv_, frac_ = map(
-        _inplace,
-        (
-            numeric.ldexp,
-            numeric.bitwise_left_shift,
-            numeric.bitwise_right_shift,
-            numeric.lerp,
-            numeric.addcmul,
-            numeric.addcdiv,
-            numeric.frac,
-        ),
-    )
-    deg2rad_, rad2deg_, sgn_, nan_to_num_, conj_physical_ = map(
-        _inplace,
-        (
-            numeric.deg2rad,
-            numeric.rad2deg,
-            numeric.sgn,
-            numeric.nan_to_num,
-            numeric.conj_physical,
-        ),
-    )
-    exp2_, sinc_, erfinv_, lgamma_, digamma_, i0_, logit_ = map(
-        _inplace,
-        (
-            special.exp2,
-            special.sinc,
-            special.erfinv,
-            special.lgamma,
-            special.digamma,
-            special.i0,
-            special.logit,
-        ),
-    )
-    xlogy_, mvlgamma_, igamma_, igammac_ = map(
-        _inplace,
-        (
-            special.xlogy,
-            special.mvlgamma,
-            special.igamma,
-            special.igammac,
-        ),
-    )
-    scatter_reduce_, index_add_, index_copy_, index_fill_, index_reduce_, index_put_, put_ = map(
-        _inplace,
-        (
-            gathering.scatter_reduce,
-            gathering.index_add,
-            gathering.index_copy,
-            gathering.index_fill,
-            gathering.index_reduce,
-            index.index_put,
-            gathering.put,
-        ),
-    )
-    masked_scatter_ = _inplace(index.masked_scatter)
-    addmm_, addmv_, addr_, baddbmm_, addbmm_ = map(
-        _inplace,
-        (
-            linalg.addmm,
-            linalg.addmv,
-            linalg.addr,
-            linalg.baddbmm,
-            linalg.addbmm,
-        ),
-    )
-    cumsum_, cumprod_ = map(
-        _inplace,
-        (
-            reduce.cumsum,
-            reduce.cumprod,
-        ),
-    )
-    renorm_ = _inplace(norms.renorm)
-    __iadd__, __isub__, __imul__, __itruediv__ = add_, sub_, mul_, div_
-    __ipow__, __imod__, __ifloordiv__ = pow_, remainder_, floor_divide_
-    __iand__, __ior__, __ixor__ = map(_inplace, (pointwise.bitwise_and, pointwise.bitwise_or, pointwise.bitwise_xor))
-    __ilshift__, __irshift__ = bitwise_left_shift_, bitwise_right_shift_
-
     def copy_(self, other: Any, non_blocking: bool = False) -> Self:
         """Overwrite with ``other``, which broadcasts and is converted to this dtype."""
-        return self._assign(_attached(self, gathering.fit(other, self)))
+        return self._assign(attached(self, gathering.fit(other, self)))
 
     def fill_(self, value: Any) -> Self:
         """Overwrite every element with one value."""
-        return self._assign(_attached(self, gathering.fit(value, self)), repeats=True)
+        return self._assign(attached(self, gathering.fit(value, self)), repeats=True)
 
     def zero_(self) -> Self:
         """Overwrite with zeros."""
@@ -602,10 +355,6 @@ class Tensor(Handle):
             raise NotImplementedError("fill_diagonal_ with wrap=True is not offered")
         self.diagonal().fill_(fill_value)
         return self
-
-    squeeze_, unsqueeze_, t_, transpose_ = map(_refused, ("squeeze_", "unsqueeze_", "t_", "transpose_"))
-    swapaxes_, swapdims_, as_strided_ = map(_refused, ("swapaxes_", "swapdims_", "as_strided_"))
-    resize_, resize_as_ = map(_refused, ("resize_", "resize_as_"))
 
     # -- conversions
 
@@ -664,7 +413,9 @@ class Tensor(Handle):
         """Say whether the dtype has negative numbers."""
         return self.dtype.is_signed
 
-    is_conj, is_neg, is_inference, is_shared, is_pinned = map(_never, ("is_conj", "is_neg", "is_inference", "is_shared", "is_pinned"))
+    is_conj, is_neg, is_inference, is_shared, is_pinned = map(
+        _never, ("is_conj", "is_neg", "is_inference", "is_shared", "is_pinned")
+    )
 
     def share_memory_(self) -> Tensor:
         """Give the tensor itself: its values live with the workers."""

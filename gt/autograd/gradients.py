@@ -112,10 +112,6 @@ def _gradients_of(
     return found
 
 
-def _seed_of(root: Tensor, seed: Any) -> Any:
-    return seed if seed is not None else ones(root._type)
-
-
 def _record_grad(root: Tensor, seed: Any, leaves: list[tuple[Key, Tensor]]) -> list[tuple[Tensor, Tensor]]:
     """Record one grad node: the whole tape is in the pending trace."""
     refs = [ValueRef(trace, index, t._type) for (trace, index), t in leaves]

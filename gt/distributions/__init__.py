@@ -9,7 +9,6 @@ from gt.distributions.continuous import (
     Cauchy,
     Exponential,
     Gumbel,
-    HalfNormal,
     Laplace,
     LogNormal,
     Normal,
@@ -20,7 +19,7 @@ from gt.distributions.distribution import Distribution
 from gt.distributions.kl import kl_divergence, register_kl
 from gt.distributions.mixture import MixtureSameFamily
 from gt.distributions.multivariate_normal import Independent, MultivariateNormal
-from gt.distributions.positive import HalfCauchy, Pareto, Weibull
+from gt.distributions.positive import HalfCauchy, HalfNormal, Pareto, Weibull
 from gt.distributions.von_mises import VonMises
 
 __all__ = [

@@ -72,6 +72,11 @@ def _positive_definite(v: Any) -> Any:
     return symmetric & (eigvalsh((v + v.mT) / 2) > 0).all(-1)
 
 
+def _depends(value: Any) -> Any:
+    raise ValueError("Cannot determine validity of dependent constraint")
+
+
+dependent = Constraint("Dependent()", _depends)
 real = Constraint("Real()", lambda v: v == v)  # noqa: PLR0124 - false for NaN alone
 positive, nonnegative = greater_than(0.0), greater_than_eq(0.0)
 unit_interval = interval(0.0, 1.0)
@@ -84,6 +89,6 @@ lower_cholesky = Constraint("LowerCholesky()", _cholesky_factor, 2)
 positive_definite = Constraint("PositiveDefinite()", _positive_definite, 2)
 
 __all__ = [
-    "Constraint", "boolean", "greater_than", "greater_than_eq", "independent", "integer_interval", "interval", "lower_cholesky",
+    "Constraint", "boolean", "dependent", "greater_than", "greater_than_eq", "independent", "integer_interval", "interval", "lower_cholesky",
     "nonnegative", "nonnegative_integer", "one_hot", "positive", "positive_definite", "real", "real_vector", "simplex", "unit_interval",
 ]  # fmt: skip

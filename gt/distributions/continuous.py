@@ -1,4 +1,4 @@
-"""Distributions of real numbers with closed forms. Source: torch.distributions. Next: ``distribution``, ``kl``."""
+"""Distributions of real numbers with closed forms. Source: torch.distributions. Next: ``distribution``, ``positive``, ``kl``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ class LocationScale(Distribution):
 
     has_rsample = True
     arg_constraints = {"loc": constraints.real, "scale": constraints.positive}
-    _params = {"loc": 0, "scale": 0}
     loc: Any
     scale: Any
 
@@ -36,15 +35,18 @@ class LocationScale(Distribution):
         tiny = 2.0 ** (-24 if self.loc.dtype.itemsize <= 4 else -53)
         return draw.rand(*self._extended_shape(sample_shape), dtype=self.loc.dtype).clamp(min=tiny / 2, max=1 - tiny)
 
-
-class Normal(LocationScale):
-    """Normal numbers with mean ``loc`` and standard deviation ``scale``."""
-
     @property
     def mean(self) -> Any:
         return self.loc
 
     mode = mean
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
+        return self.icdf(self._uniform(sample_shape))
+
+
+class Normal(LocationScale):
+    """Normal numbers with mean ``loc`` and standard deviation ``scale``."""
 
     @property
     def stddev(self) -> Any:
@@ -73,9 +75,7 @@ class Normal(LocationScale):
 class LogNormal(LocationScale):
     """Positive numbers whose logarithms are normal with ``loc`` and ``scale``."""
 
-    @property
-    def support(self) -> Constraint:
-        return constraints.positive
+    support = constraints.positive
 
     @property
     def mean(self) -> Any:
@@ -111,22 +111,12 @@ class Laplace(LocationScale):
     """Numbers around ``loc`` whose density falls exponentially on both sides."""
 
     @property
-    def mean(self) -> Any:
-        return self.loc
-
-    mode = mean
-
-    @property
     def variance(self) -> Any:
         return 2 * self.scale.square()
 
     @property
     def stddev(self) -> Any:
         return math.sqrt(2) * self.scale
-
-    def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
-        u = 2 * self._uniform(sample_shape) - 1
-        return self.loc - self.scale * u.sign() * (-u.abs()).log1p()
 
     def log_prob(self, value: Any) -> Any:
         return -(2 * self.scale).log() - self._standard(value).abs()
@@ -151,15 +141,8 @@ class Cauchy(LocationScale):
         return create.full_like(self.loc, math.nan)
 
     @property
-    def mode(self) -> Any:
-        return self.loc
-
-    @property
     def variance(self) -> Any:
         return create.full_like(self.loc, math.inf)
-
-    def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
-        return self.icdf(self._uniform(sample_shape))
 
     def log_prob(self, value: Any) -> Any:
         return -math.log(math.pi) - self.scale.log() - self._standard(value).square().log1p()
@@ -182,15 +165,8 @@ class Gumbel(LocationScale):
         return self.loc + self.scale * EULER
 
     @property
-    def mode(self) -> Any:
-        return self.loc
-
-    @property
     def variance(self) -> Any:
         return (math.pi / math.sqrt(6) * self.scale).square()
-
-    def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
-        return self.loc - self.scale * (-self._uniform(sample_shape).log()).log()
 
     def log_prob(self, value: Any) -> Any:
         y = -self._standard(value)
@@ -206,56 +182,11 @@ class Gumbel(LocationScale):
         return self.scale.log() + (1 + EULER)
 
 
-class HalfNormal(Distribution):
-    """Sizes of normal numbers with mean 0."""
-
-    has_rsample = True
-    arg_constraints = {"scale": constraints.positive}
-    _params = {"scale": 0}
-    scale: Any
-
-    def __init__(self, scale: Any, validate_args: bool | None = None) -> None:
-        self._take(validate_args, scale=scale)
-
-    @property
-    def support(self) -> Constraint:
-        return constraints.nonnegative
-
-    @property
-    def mean(self) -> Any:
-        return self.scale * math.sqrt(2 / math.pi)
-
-    @property
-    def mode(self) -> Any:
-        return create.zeros_like(self.scale)
-
-    @property
-    def variance(self) -> Any:
-        return self.scale.square() * (1 - 2 / math.pi)
-
-    def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
-        return (self.scale * draw.randn(*self._extended_shape(sample_shape), dtype=self.scale.dtype)).abs()
-
-    def log_prob(self, value: Any) -> Any:
-        self._validate_sample(value)
-        found = Normal(0.0, self.scale).log_prob(value) + math.log(2)
-        return found.masked_fill(value < 0, -math.inf)
-
-    def cdf(self, value: Any) -> Any:
-        return 2 * Normal(0.0, self.scale).cdf(value) - 1
-
-    def icdf(self, value: Any) -> Any:
-        return Normal(0.0, self.scale).icdf((value + 1) / 2)
-
-    def entropy(self) -> Any:
-        return Normal(0.0, self.scale).entropy() - math.log(2)
-
-
 class Uniform(Distribution):
     """Numbers from ``low`` up to ``high``, all as likely."""
 
     has_rsample = True
-    _params = {"low": 0, "high": 0}
+    arg_constraints = {"low": constraints.dependent, "high": constraints.dependent}
     low: Any
     high: Any
 
@@ -265,7 +196,7 @@ class Uniform(Distribution):
             raise ValueError("Uniform is not defined when low>= high")
 
     @property
-    def support(self) -> Constraint:
+    def support(self) -> Constraint:  # type: ignore[override]
         return constraints.interval(self.low, self.high)
 
     @property
@@ -285,7 +216,7 @@ class Uniform(Distribution):
         return (self.high - self.low).square() / 12
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
-        return self.low + draw.rand(*self._extended_shape(sample_shape), dtype=self.low.dtype) * (self.high - self.low)
+        return self.icdf(draw.rand(*self._extended_shape(sample_shape), dtype=self.low.dtype))
 
     def log_prob(self, value: Any) -> Any:
         self._validate_sample(value)
@@ -308,15 +239,11 @@ class Exponential(Distribution):
 
     has_rsample = True
     arg_constraints = {"rate": constraints.positive}
-    _params = {"rate": 0}
+    support = constraints.nonnegative
     rate: Any
 
     def __init__(self, rate: Any, validate_args: bool | None = None) -> None:
         self._take(validate_args, rate=rate)
-
-    @property
-    def support(self) -> Constraint:
-        return constraints.nonnegative
 
     @property
     def mean(self) -> Any:
@@ -333,7 +260,7 @@ class Exponential(Distribution):
         return self.rate.pow(-2)
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
-        return -(-draw.rand(*self._extended_shape(sample_shape), dtype=self.rate.dtype)).log1p() / self.rate
+        return self.icdf(draw.rand(*self._extended_shape(sample_shape), dtype=self.rate.dtype))
 
     def log_prob(self, value: Any) -> Any:
         self._validate_sample(value)

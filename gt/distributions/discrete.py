@@ -44,6 +44,11 @@ class _Probabilities(Distribution):
             return self._probs_of(self.logits)
         raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
 
+    def _enumerated(self, values: Any, expand: bool) -> Any:
+        """Give a value for each row, over the batch."""
+        values = values.reshape(-1, *(1,) * len(self._batch_shape))
+        return values.expand(-1, *self._batch_shape) if expand else values
+
     @property
     def param_shape(self) -> Any:
         """The shape of the parameter: batch, and classes if there are more than two."""
@@ -54,7 +59,6 @@ class _Binary(_Probabilities):
     """A distribution by one probability, given as such or as its log odds."""
 
     arg_constraints = {"probs": constraints.unit_interval, "logits": constraints.real}
-    _params = {"probs": 0, "logits": 0}
 
     def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
         self._take(validate_args, **dict([self._given(probs, logits)]))
@@ -72,9 +76,7 @@ class Bernoulli(_Binary):
 
     has_enumerate_support = True
 
-    @property
-    def support(self) -> Constraint:
-        return constraints.boolean
+    support = constraints.boolean
 
     @property
     def mean(self) -> Any:
@@ -102,16 +104,13 @@ class Bernoulli(_Binary):
         return binary_cross_entropy_with_logits(self.logits, self.probs, reduction="none")
 
     def enumerate_support(self, expand: bool = True) -> Any:
-        values = create.arange(2).to(self.probs.dtype).reshape(2, *(1,) * len(self._batch_shape))
-        return values.expand(2, *self._batch_shape) if expand else values
+        return self._enumerated(create.arange(2).to(self.probs.dtype), expand)
 
 
 class Geometric(_Binary):
     """How often a trial fails before it succeeds, which it does with probability ``probs``."""
 
-    @property
-    def support(self) -> Constraint:
-        return constraints.nonnegative_integer
+    support = constraints.nonnegative_integer
 
     @property
     def mean(self) -> Any:
@@ -145,7 +144,6 @@ class Categorical(_Probabilities):
 
     has_enumerate_support = True
     arg_constraints = {"probs": constraints.simplex, "logits": constraints.real_vector}
-    _params = {"probs": 1, "logits": 1}
 
     def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
         name, given = self._given(probs, logits)
@@ -162,7 +160,7 @@ class Categorical(_Probabilities):
         return logits.softmax(-1)
 
     @property
-    def support(self) -> Constraint:
+    def support(self) -> Constraint:  # type: ignore[override]
         return constraints.integer_interval(0, self._num_events - 1)
 
     @property
@@ -195,8 +193,7 @@ class Categorical(_Probabilities):
         return -(logits * self.probs).sum(-1)
 
     def enumerate_support(self, expand: bool = True) -> Any:
-        values = create.arange(self._num_events).reshape(-1, *(1,) * len(self._batch_shape))
-        return values.expand(self._num_events, *self._batch_shape) if expand else values
+        return self._enumerated(create.arange(self._num_events), expand)
 
 
 class OneHotCategorical(Distribution):
@@ -204,6 +201,7 @@ class OneHotCategorical(Distribution):
 
     has_enumerate_support = True
     arg_constraints = {"probs": constraints.simplex, "logits": constraints.real_vector}
+    support = constraints.one_hot
 
     def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
         self._categorical = Categorical(probs, logits, validate_args)
@@ -217,10 +215,6 @@ class OneHotCategorical(Distribution):
     @property
     def logits(self) -> Any:
         return self._categorical.logits
-
-    @property
-    def support(self) -> Constraint:
-        return constraints.one_hot
 
     @property
     def mean(self) -> Any:
@@ -248,3 +242,8 @@ class OneHotCategorical(Distribution):
 
     def entropy(self) -> Any:
         return self._categorical.entropy()
+
+    def enumerate_support(self, expand: bool = True) -> Any:
+        n, batch = self._event_shape[0], self._batch_shape
+        values = create.eye(n, dtype=self.probs.dtype).reshape(n, *(1,) * len(batch), n)
+        return values.expand(n, *batch, n) if expand else values

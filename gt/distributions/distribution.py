@@ -29,13 +29,13 @@ def broadcast_all(*values: Any) -> tuple[Any, ...]:
 class Distribution:
     """A distribution of events of ``event_shape``, independent over ``batch_shape``.
 
-    A subclass says its parameters (``_params``: name to number of event dims), and how to draw and judge values.
+    A subclass says what its parameters (``arg_constraints``) and values (``support``) may be, and how to draw and judge values.
     """
 
     has_rsample = False
     has_enumerate_support = False
     arg_constraints: dict[str, Constraint] = {}
-    _params: dict[str, int] = {}
+    support: Constraint = constraints.real
     _validate_args = False  # for all that do not say
 
     def __init__(self, batch_shape: Sequence[int] = (), event_shape: Sequence[int] = (), validate_args: bool | None = None) -> None:
@@ -43,9 +43,9 @@ class Distribution:
         if validate_args is not None:
             self._validate_args = validate_args
         if self._validate_args:
-            for name, constraint in self.arg_constraints.items():
-                if name in self.__dict__ and not constraint.check(getattr(self, name)).all():
-                    value = getattr(self, name)
+            for name, value in self._given_parameters().items():
+                constraint = self.arg_constraints[name]
+                if constraint is not constraints.dependent and not constraint.check(value).all():
                     raise ValueError(
                         f"Expected parameter {name} ({type(value).__name__} of shape {tuple(value.shape)}) of distribution {self!r} to satisfy the "
                         f"constraint {constraint!r}, but found invalid values:\n{value}"
@@ -55,6 +55,10 @@ class Distribution:
         """Begin with parameters of one shape, which is the batch's."""
         self.__dict__.update(zip(params, values := broadcast_all(*params.values()), strict=True))
         Distribution.__init__(self, values[0].shape, validate_args=validate_args)
+
+    def _given_parameters(self) -> dict[str, Any]:
+        """Give the parameters this was made of, not those that follow from them."""
+        return {n: self.__dict__[n] for n in self.arg_constraints if n in self.__dict__}
 
     @staticmethod
     def set_default_validate_args(value: bool) -> None:
@@ -70,11 +74,6 @@ class Distribution:
     @property
     def event_shape(self) -> Size:
         return self._event_shape
-
-    @property
-    def support(self) -> Constraint:
-        """The values that may be drawn."""
-        return constraints.real
 
     @property
     def mean(self) -> Any:
@@ -94,11 +93,10 @@ class Distribution:
 
     def expand(self, batch_shape: Sequence[int]) -> Self:
         """Give the same distribution over a larger batch."""
-        names = [n for n in self._params if n in self.__dict__]
         given = {}
-        for name in names:
-            value, dims = getattr(self, name), self._params[name]
-            given[name] = value.expand(*batch_shape, *(value.shape[value.ndim - dims :] if dims else ()))
+        for name, value in self._given_parameters().items():
+            dims = self.arg_constraints[name].event_dim
+            given[name] = value.expand(*batch_shape, *value.shape[value.ndim - dims :])
         return type(self)(**given, validate_args=False)
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Any:
@@ -162,6 +160,5 @@ class Distribution:
             )
 
     def __repr__(self) -> str:
-        names = [n for n in self._params if n in self.__dict__]
-        given = [f"{n}: {value if (value := getattr(self, n)).numel() == 1 else value.shape}" for n in names]
+        given = [f"{n}: {v if v.numel() == 1 else v.shape}" for n, v in self._given_parameters().items()]
         return f"{type(self).__name__}({', '.join(given)})"

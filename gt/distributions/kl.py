@@ -11,7 +11,6 @@ from gt.distributions.continuous import (
     Cauchy,
     Exponential,
     Gumbel,
-    HalfNormal,
     Laplace,
     LogNormal,
     Normal,
@@ -20,7 +19,7 @@ from gt.distributions.continuous import (
 from gt.distributions.discrete import Bernoulli, Categorical, Geometric, OneHotCategorical
 from gt.distributions.distribution import Distribution
 from gt.distributions.multivariate_normal import Independent, MultivariateNormal, half_log_det, mahalanobis, sum_rightmost
-from gt.distributions.positive import Pareto
+from gt.distributions.positive import HalfNormal, Pareto
 from gt.functions.solving import solve_triangular
 from gt.nn.functional.activation import softplus
 

@@ -46,10 +46,12 @@ class MixtureSameFamily(Distribution):
         return -1 - len(self.event_shape)
 
     @property
-    def support(self) -> Constraint:
+    def support(self) -> Constraint:  # type: ignore[override]
         base, dim = self.component_distribution.support, self._dim
         within = dim + base.event_dim
-        return Constraint(f"MixtureSameFamilyConstraint({base!r})", lambda v: base.check(v.unsqueeze(dim)).all(within), base.event_dim)
+        return Constraint(
+            f"MixtureSameFamilyConstraint({base!r})", lambda v: base.check(v.unsqueeze(dim)).all(within), base.event_dim
+        )
 
     def _shares(self) -> Any:
         """Give the probabilities of the components, with a dim for each of an event's."""

@@ -37,7 +37,7 @@ class MultivariateNormal(Distribution):
         "loc": constraints.real_vector, "covariance_matrix": constraints.positive_definite,
         "precision_matrix": constraints.positive_definite, "scale_tril": constraints.lower_cholesky,
     }  # fmt: skip
-    _params = {"loc": 1, "covariance_matrix": 2, "precision_matrix": 2, "scale_tril": 2}
+    support = constraints.real_vector
 
     def __init__(
         self, loc: Any, covariance_matrix: Any = None, precision_matrix: Any = None, scale_tril: Any = None,
@@ -69,10 +69,6 @@ class MultivariateNormal(Distribution):
             return factor
         covariance = matmul(factor, factor.mT)
         return covariance if name == "covariance_matrix" else inv(covariance)
-
-    @property
-    def support(self) -> Constraint:
-        return constraints.real_vector
 
     @property
     def mean(self) -> Any:
@@ -125,7 +121,7 @@ class Independent(Distribution):
         return self.base_dist.has_rsample
 
     @property
-    def support(self) -> Constraint:
+    def support(self) -> Constraint:  # type: ignore[override]
         return constraints.independent(self.base_dist.support, self.reinterpreted_batch_ndims)
 
     @property

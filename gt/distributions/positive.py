@@ -1,4 +1,4 @@
-"""Distributions of positive numbers with heavy or stretched tails. Source: torch.distributions. Next: ``continuous``, ``kl``."""
+"""Distributions of positive numbers: sizes of others, and heavy or stretched tails. Source: torch.distributions. Next: ``continuous``, ``kl``."""
 
 from __future__ import annotations
 
@@ -8,57 +8,72 @@ from typing import Any
 
 from gt.distributions import constraints
 from gt.distributions.constraints import Constraint
-from gt.distributions.continuous import EULER, Cauchy
-from gt.distributions.distribution import Distribution, broadcast_all
+from gt.distributions.continuous import EULER, Cauchy, LocationScale, Normal
+from gt.distributions.distribution import Distribution
 from gt.functions import create, draw
 
 
-class HalfCauchy(Distribution):
-    """Sizes of Cauchy numbers around 0."""
+class _Sizes(Distribution):
+    """Sizes of numbers that are spread alike on both sides of 0."""
 
     has_rsample = True
     arg_constraints = {"scale": constraints.positive}
-    _params = {"scale": 0}
+    support = constraints.nonnegative
+    _both_sides: type[LocationScale]
+    scale: Any
 
     def __init__(self, scale: Any, validate_args: bool | None = None) -> None:
-        (self.scale,) = broadcast_all(scale)
-        super().__init__(self.scale.shape, validate_args=validate_args)
+        self._take(validate_args, scale=scale)
 
-    def _both_sides(self) -> Cauchy:
-        return Cauchy(create.zeros_like(self.scale), self.scale)
-
-    @property
-    def support(self) -> Constraint:
-        return constraints.nonnegative
-
-    @property
-    def mean(self) -> Any:
-        return create.full_like(self.scale, math.inf)
+    def _signed(self) -> LocationScale:
+        return self._both_sides(create.zeros_like(self.scale), self.scale)
 
     @property
     def mode(self) -> Any:
         return create.zeros_like(self.scale)
 
-    @property
-    def variance(self) -> Any:
-        return create.full_like(self.scale, math.inf)
-
     def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
-        return self._both_sides().rsample(sample_shape).abs()
+        return self._signed().rsample(sample_shape).abs()
 
     def log_prob(self, value: Any) -> Any:
         self._validate_sample(value)
-        return (self._both_sides().log_prob(value) + math.log(2)).masked_fill(value < 0, -math.inf)
+        return (self._signed().log_prob(value) + math.log(2)).masked_fill(value < 0, -math.inf)
 
     def cdf(self, value: Any) -> Any:
         self._validate_sample(value)
-        return 2 * self._both_sides().cdf(value) - 1
+        return 2 * self._signed().cdf(value) - 1
 
     def icdf(self, value: Any) -> Any:
-        return self._both_sides().icdf((value + 1) / 2)
+        return self._signed().icdf((value + 1) / 2)
 
     def entropy(self) -> Any:
-        return self._both_sides().entropy() - math.log(2)
+        return self._signed().entropy() - math.log(2)
+
+
+class HalfNormal(_Sizes):
+    """Sizes of normal numbers with mean 0."""
+
+    _both_sides = Normal
+
+    @property
+    def mean(self) -> Any:
+        return self.scale * math.sqrt(2 / math.pi)
+
+    @property
+    def variance(self) -> Any:
+        return self.scale.square() * (1 - 2 / math.pi)
+
+
+class HalfCauchy(_Sizes):
+    """Sizes of Cauchy numbers around 0."""
+
+    _both_sides = Cauchy
+
+    @property
+    def mean(self) -> Any:
+        return create.full_like(self.scale, math.inf)
+
+    variance = mean
 
 
 class _OfExponential(Distribution):
@@ -85,14 +100,13 @@ class Pareto(_OfExponential):
     """Numbers from ``scale`` on whose density falls with the power ``alpha`` + 1."""
 
     arg_constraints = {"alpha": constraints.positive, "scale": constraints.positive}
-    _params = {"alpha": 0, "scale": 0}
+    alpha: Any
 
     def __init__(self, scale: Any, alpha: Any, validate_args: bool | None = None) -> None:
-        self.scale, self.alpha = broadcast_all(scale, alpha)
-        super().__init__(self.scale.shape, validate_args=validate_args)
+        self._take(validate_args, scale=scale, alpha=alpha)
 
     @property
-    def support(self) -> Constraint:
+    def support(self) -> Constraint:  # type: ignore[override]
         return constraints.greater_than_eq(self.scale)
 
     @property
@@ -128,16 +142,12 @@ class Weibull(_OfExponential):
     """Waiting times whose rate changes with the power ``concentration`` - 1 of the time waited."""
 
     arg_constraints = {"scale": constraints.positive, "concentration": constraints.positive}
-    _params = {"scale": 0, "concentration": 0}
+    concentration: Any
+    support = constraints.positive
 
     def __init__(self, scale: Any, concentration: Any, validate_args: bool | None = None) -> None:
-        self.scale, self.concentration = broadcast_all(scale, concentration)
+        self._take(validate_args, scale=scale, concentration=concentration)
         self.concentration_reciprocal = self.concentration.reciprocal()
-        super().__init__(self.scale.shape, validate_args=validate_args)
-
-    @property
-    def support(self) -> Constraint:
-        return constraints.positive
 
     @property
     def mean(self) -> Any:
@@ -169,4 +179,4 @@ class Weibull(_OfExponential):
         return EULER * (1 - self.concentration_reciprocal) + (self.scale * self.concentration_reciprocal).log() + 1
 
 
-__all__ = ["HalfCauchy", "Pareto", "Weibull"]
+__all__ = ["HalfCauchy", "HalfNormal", "Pareto", "Weibull"]

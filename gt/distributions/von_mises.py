@@ -8,7 +8,7 @@ from typing import Any
 
 from gt.autograd import no_grad
 from gt.distributions import constraints
-from gt.distributions.distribution import Distribution, broadcast_all
+from gt.distributions.distribution import Distribution
 from gt.functions import draw
 from gt.functions.pointwise import where
 from gt.functions.special import i0e, i1e
@@ -21,11 +21,11 @@ class VonMises(Distribution):
     """Angles in radians with direction ``loc``, the closer to it the larger ``concentration``."""
 
     arg_constraints = {"loc": constraints.real, "concentration": constraints.positive}
-    _params = {"loc": 0, "concentration": 0}
+    loc: Any
+    concentration: Any
 
     def __init__(self, loc: Any, concentration: Any, validate_args: bool | None = None) -> None:
-        self.loc, self.concentration = broadcast_all(loc, concentration)
-        super().__init__(self.loc.shape, validate_args=validate_args)
+        self._take(validate_args, loc=loc, concentration=concentration)
 
     @property
     def mean(self) -> Any:

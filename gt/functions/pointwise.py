@@ -405,8 +405,3 @@ def square(input: Tensor) -> Tensor:
 isnan, isinf, isfinite = map(_unary, ("isnan", "isinf", "isfinite"))
 absolute, negative = abs, neg
 arccos, arccosh, arcsin, arcsinh, arctan, arctanh, arctan2 = acos, acosh, asin, asinh, atan, atanh, atan2
-
-
-def to_dtype(input: Tensor, dtype: DType | str) -> Tensor:
-    """Convert the element type; the same tensor if it has it already."""
-    return cast(input, dtype_of(dtype))

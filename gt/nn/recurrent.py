@@ -232,7 +232,17 @@ def _check_arguments(
         raise ValueError("proj_size has to be smaller than hidden_size")
 
 
-class RNN(RNNBase):
+class _OneState(RNNBase):
+    """What RNN and GRU share: a state is one tensor."""
+
+    def forward(self, input: Any, hx: Tensor | None = None) -> tuple[Any, Tensor]:
+        """Give the outputs, packed if the input is, and the last state."""
+        states = None if hx is None else (hx,)
+        out, (h,) = self._run_packed(input, states) if isinstance(input, PackedSequence) else self._run(input, states)
+        return out, h
+
+
+class RNN(_OneState):
     """h' = tanh(W_ih x + b_ih + W_hh h + b_hh), or with relu."""
 
     def __init__(
@@ -258,14 +268,7 @@ class RNN(RNNBase):
         )
         self.nonlinearity = nonlinearity
 
-    def forward(self, input: Any, hx: Tensor | None = None) -> tuple[Any, Tensor]:
-        """Give the outputs, packed if the input is, and the last state."""
-        states = None if hx is None else (hx,)
-        out, (h,) = self._run_packed(input, states) if isinstance(input, PackedSequence) else self._run(input, states)
-        return out, h
-
-
-class GRU(RNNBase):
+class GRU(_OneState):
     """Gated recurrent units."""
 
     def __init__(
@@ -277,13 +280,6 @@ class GRU(RNNBase):
         if more:
             raise TypeError(f"GRU got unexpected arguments: {', '.join(more)}")
         super().__init__("GRU", input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, dtype=dtype)
-
-    def forward(self, input: Any, hx: Tensor | None = None) -> tuple[Any, Tensor]:
-        """Give the outputs, packed if the input is, and the last state."""
-        states = None if hx is None else (hx,)
-        out, (h,) = self._run_packed(input, states) if isinstance(input, PackedSequence) else self._run(input, states)
-        return out, h
-
 
 class LSTM(RNNBase):
     """Long short-term memory; ``proj_size``: the size the outputs are projected to."""

@@ -19,20 +19,8 @@ import click
 import zmq
 
 from gt.runtime import env, wire
-from gt.runtime.dispatcher_state import (
-    Command,
-    DispatcherState,
-    Event,
-    Expelled,
-    Kill,
-    MakePlan,
-    Options,
-    PeerGone,
-    Planned,
-    Received,
-    Send,
-    Tick,
-)
+from gt.runtime.dispatcher_events import Command, Event, Expelled, Kill, MakePlan, PeerGone, Planned, Received, Send, Tick
+from gt.runtime.dispatcher_state import DispatcherState, Options
 from gt.runtime.errors import ProtocolError
 from gt.runtime.log import open_log, setup_logging
 from gt.runtime.planner import PlannerProcess, outputs_of, request_of

@@ -1,8 +1,8 @@
 """The dispatcher as a pure state machine: events in, commands out. No sockets, no clock, no planning of its own.
 
-Owns: who is there (peers), plans by structure, the order of epochs, placement of uploads, poisoning and loss. Time
-comes in events; peers are opaque bytes. Must not know: ZMQ, torch, how plans are made. Next: ``schedule`` (what a
-client holds), ``dispatcher`` (the process around this), ``worker_state`` (the other end).
+Owns: who is there (peers), the order of calls and epochs, placement of uploads, and what a loss means. Must not know: ZMQ, torch, how
+plans are made. Next: ``dispatcher_events`` (what comes in and goes out), ``schedule`` (what a client holds), ``plan_records`` (which
+plans there are), ``flights`` (epochs on their way, poisoning), ``dispatcher`` (the process around this), ``worker_state`` (the other end).
 """
 
 from __future__ import annotations
@@ -10,102 +10,20 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 from gt.ir.mesh import Sharding
-from gt.ir.program import Program, WireType
-from gt.ir.types import TensorType
-from gt.passes.reasons import PlanReasons
+from gt.ir.program import WireType
 from gt.passes.signal_placement import cluster_mesh, signal_sharding
 from gt.runtime import wire
 from gt.runtime.buffer_reasons import buffer_reasons, upload_reasons
+from gt.runtime.dispatcher_events import Command, Event, Expelled, Kill, MakePlan, PeerGone, Planned, Received, Send, Tick
 from gt.runtime.errors import Fault
+from gt.runtime.flights import Flights
+from gt.runtime.plan_records import PlanRecord, PlanRecords
 from gt.runtime.rendezvous import KeyStore
-from gt.runtime.schedule import MAX_QUEUE, NO_REASONS, Buffer, Client, Flight
+from gt.runtime.schedule import MAX_QUEUE, Buffer, Client, Flight
 from gt.runtime.wire import Message
-
-# -- events
-
-
-@dataclass(frozen=True, slots=True)
-class Received:
-    """A peer sent a message. ``data``: its data frame, or the object itself when embedded."""
-
-    now: float
-    peer: bytes
-    message: Message
-    data: Any = None
-
-
-@dataclass(frozen=True, slots=True)
-class PeerGone:
-    """A peer's connection is closed or its process is known to be dead."""
-
-    now: float
-    peer: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Expelled:
-    """A peer's message made this program fail: whatever the peer wants is not served, and nobody else should notice."""
-
-    now: float
-    peer: bytes
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """A plan was made: programs by worker, the placed types of the outputs and what it says of itself; or why not."""
-
-    now: float
-    plan: int
-    programs: dict[int, Program] = field(default_factory=dict)
-    outputs: tuple[TensorType, ...] = ()
-    fault: Fault | None = None
-    reasons: PlanReasons | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """Time passes."""
-
-    now: float
-
-
-Event: TypeAlias = Received | PeerGone | Expelled | Planned | Tick
-
-# -- commands
-
-
-@dataclass(frozen=True, slots=True)
-class Send:
-    """Send a message to a peer, with a data frame or an embedded object."""
-
-    peer: bytes
-    message: Message
-    data: Any = None
-
-
-@dataclass(frozen=True, slots=True)
-class MakePlan:
-    """Plan a graph whose inputs have these placed types for these workers, and come back with ``Planned``."""
-
-    plan: int
-    graph: Any
-    inputs: tuple[TensorType, ...]
-    workers: tuple[int, ...]
-    num_scalars: int
-
-
-@dataclass(frozen=True, slots=True)
-class Kill:
-    """End a process of this host that stopped answering, so that what waits for it ends too."""
-
-    pid: int
-
-
-Command: TypeAlias = Send | MakePlan | Kill
 
 
 @dataclass
@@ -134,24 +52,6 @@ class Worker:
         return f"worker {self.id} {'joined' if self.link else 'joining'}"
 
 
-@dataclass(slots=True, eq=False)
-class PlanRecord:
-    """A plan: being made (no programs, no fault), ready or failed."""
-
-    id: int
-    key: object
-    ready: bool = False
-    programs: dict[int, Program] = field(default_factory=dict)
-    outputs: tuple[TensorType, ...] = ()
-    groups: tuple[tuple[int, ...], ...] = ()
-    where: str = ""
-    fault: Fault | None = None
-    reasons: PlanReasons = NO_REASONS
-
-    def __repr__(self) -> str:
-        return f"plan {self.id} {'failed' if self.fault else 'ready' if self.ready else 'planning'}"
-
-
 class DispatcherState:
     """Handles one event at a time and says what to do. ``secret()`` draws 16 random bytes (tokens and tickets)."""
 
@@ -161,19 +61,17 @@ class DispatcherState:
         self.clients: dict[int, Client] = {}
         self.workers: dict[int, Worker] = {}
         self.peers: dict[bytes, Client | Worker] = {}
-        self.plans: dict[object, PlanRecord] = {}
-        self.plan_by_id: dict[int, PlanRecord] = {}
-        self.flights: dict[int, Flight] = {}
-        self.groups: set[tuple[int, ...]] = set()
+        self.plans = PlanRecords(self.options.max_plans)
+        self.flights = Flights(self._send)
         self.rendezvous = KeyStore()
-        self.epoch = self.next_uid = self.next_client = self.next_worker = self.next_plan = 0
+        self.epoch = self.next_uid = self.next_client = self.next_worker = 0
         self.uploads: dict[int, tuple[Client, Buffer]] = {}
         self.last_ping = 0.0
         self.out: list[Command] = []
 
     def __repr__(self) -> str:
-        lines = [f"dispatcher epoch {self.epoch}, flying {sorted(self.flights)}, groups {sorted(self.groups)}"]
-        lines += map(repr, (*self.workers.values(), *self.clients.values(), *self.plans.values()))
+        lines = [f"dispatcher epoch {self.epoch}, flying {sorted(self.flights.by_epoch)}, groups {sorted(self.flights.groups)}"]
+        lines += map(repr, (*self.workers.values(), *self.clients.values(), *self.plans))
         return "\n  ".join(lines)
 
     def handle(self, event: Event) -> list[Command]:
@@ -296,9 +194,7 @@ class DispatcherState:
                 self._no_workers(client)
         if self.now - self.last_ping >= 0.5:
             self.last_ping = self.now
-            for peer in [c.down for c in self.clients.values()] + [
-                p for w in self.workers.values() for p in (w.work, w.link) if p
-            ]:
+            for peer in [c.down for c in self.clients.values()] + [p for w in self.workers.values() for p in (w.work, w.link) if p]:
                 self._send(peer, wire.Ping())
 
     def _client_gone(self, client: Client) -> None:
@@ -309,10 +205,7 @@ class DispatcherState:
         client.queue.clear()
         self._drop(list(client.buffers.values()))
         client.buffers.clear()
-        for flight in self.flights.values():
-            if flight.client is client:
-                flight.client = None
-                flight.fetches.clear()
+        self.flights.lose_client(client)
 
     def _no_workers(self, client: Client) -> None:
         client.blocked_since = None
@@ -335,9 +228,7 @@ class DispatcherState:
         match message:
             case wire.Define(key):
                 digest = (
-                    hashlib.blake2b(data, digest_size=16).digest()
-                    if isinstance(data, bytes | memoryview)
-                    else (client.id, key)
+                    hashlib.blake2b(data, digest_size=16).digest() if isinstance(data, bytes | memoryview) else (client.id, key)
                 )
                 client.graphs[key] = (digest, bytes(data) if isinstance(data, memoryview) else data)
             case wire.Run() | wire.Fetch() | wire.Explain() | wire.Free():
@@ -413,9 +304,7 @@ class DispatcherState:
     def _fetch(self, client: Client, fetch: wire.Fetch) -> bool:
         buffer = client.buffers.get(fetch.buffer)
         if buffer is None:
-            self._send(
-                client.down, wire.Failed(fetch.request, Fault("protocol", f"buffer {fetch.buffer} is not there"))
-            )
+            self._send(client.down, wire.Failed(fetch.request, Fault("protocol", f"buffer {fetch.buffer} is not there")))
             return True
         if buffer.fault is not None:
             self._send(client.down, wire.Failed(fetch.request, buffer.fault))
@@ -431,14 +320,9 @@ class DispatcherState:
         if flight is not None and not final:
             flight.fetches.append(fetch.request)
         tiles = [(w, sharding.bounds(buffer.type.shape, w)) for w in workers]
-        tiles = (
-            list({bounds: (w, bounds) for w, bounds in reversed(tiles) if all(a < b for a, b in bounds)}.values())
-            or tiles[:1]
-        )
+        tiles = list({bounds: (w, bounds) for w, bounds in reversed(tiles) if all(a < b for a, b in bounds)}.values()) or tiles[:1]
         for w, bounds in tiles:
-            ship = wire.Ship(
-                buffer.uid, client.token, fetch.request, WireType.of(buffer.type), bounds, len(tiles), final
-            )
+            ship = wire.Ship(buffer.uid, client.token, fetch.request, WireType.of(buffer.type), bounds, len(tiles), final)
             self._send(self.workers[w].work, ship)
         return True
 
@@ -516,54 +400,40 @@ class DispatcherState:
     def _plan_for(self, client: Client, run: wire.Run, inputs: list[Buffer], workers: tuple[int, ...]) -> PlanRecord:
         digest, graph = client.graphs[run.key]
         key = (digest, tuple([b.type for b in inputs]), workers, len(run.scalars))
-        plan = self.plans.get(key)
+        plan = self.plans.find(key)
         if plan is None:
-            self.next_plan += 1
-            plan = self.plans[key] = self.plan_by_id[self.next_plan] = PlanRecord(self.next_plan, key)
+            plan = self.plans.begin(key)
             types = tuple(b.type for b in inputs if b.type is not None)
             self.out.append(MakePlan(plan.id, graph, types, workers, len(run.scalars)))
-            self._evict()
+            for old in self.plans.evict():
+                self._unload(old)
         return plan
 
-    def _evict(self) -> None:
-        """Forget the oldest plans beyond the limit, here and on the workers."""
-        while len(self.plans) > self.options.max_plans:
-            key, old = next(iter(self.plans.items()))
-            if not old.ready and old.fault is None:
-                return
-            del self.plans[key], self.plan_by_id[old.id]
-            for worker in self.workers.values():
-                if old.id in worker.loaded:
-                    worker.loaded.discard(old.id)
-                    self._send(worker.work, wire.Unload((old.id,)))
+    def _unload(self, plan: PlanRecord) -> None:
+        for worker in self.workers.values():
+            if plan.id in worker.loaded:
+                worker.loaded.discard(plan.id)
+                self._send(worker.work, wire.Unload((plan.id,)))
 
     def _planned(self, event: Planned) -> None:
-        plan = self.plan_by_id.get(event.plan)
+        plan = self.plans.made(event)
         if plan is None:
             return
-        plan.ready, plan.fault = event.fault is None, event.fault
-        plan.programs, plan.outputs, plan.reasons = event.programs, event.outputs, event.reasons or NO_REASONS
-        plan.groups = tuple(dict.fromkeys(c.group for p in event.programs.values() for c in p.collectives))
-        plan.where = next((f"{file}:{line}" for p in event.programs.values() for file, line, *_ in p.locations), "")
         for client in list(self.clients.values()):
             self._serve(client)
         if plan.fault is not None:  # asked again, it is planned again: the fault may have been the planner's death
-            self.plans.pop(plan.key, None)
-            self.plan_by_id.pop(plan.id, None)
+            self.plans.forget(plan)
 
     def _dispatch(self, client: Client, run: wire.Run, plan: PlanRecord, inputs: list[Buffer]) -> None:
         for group in plan.groups:
-            if group not in self.groups:
+            if group not in self.flights.groups:
                 self._make_group(group)
         self.epoch += 1
         workers = tuple(plan.programs)
         upstream = list({id(b.flight): b.flight for b in inputs if b.flight is not None}.values())
         local = workers[0] if len(workers) == 1 and all(f.local == workers[0] for f in upstream) else None
         flight = Flight(self.epoch, client, set(workers), local=local, groups=plan.groups, where=plan.where)
-        for f in upstream:
-            flight.deps.add(f.epoch)
-            f.dependents.append(flight)
-        self.flights[self.epoch] = flight
+        self.flights.add(flight, upstream)
         outputs = []
         for i, (number, type_) in enumerate(zip(run.outputs, plan.outputs, strict=True)):
             self.next_uid += 1
@@ -598,11 +468,11 @@ class DispatcherState:
 
     def _make_group(self, members: tuple[int, ...]) -> None:
         self.epoch += 1
-        self.groups.add(members)
+        self.flights.groups.add(members)
         hellos = [self.workers[w].hello for w in members]
         devices = {(h.host, h.device) for h in hellos}
         nccl = all(h.device.startswith("cuda") for h in hellos) and len(devices) == len(members)
-        self.flights[self.epoch] = Flight(self.epoch, None, set(members), groups=(members,))
+        self.flights.add(Flight(self.epoch, None, set(members), groups=(members,)))
         message = wire.MakeGroup(self.epoch, f"g{self.epoch}", members, "nccl" if nccl else "gloo")
         for w in members:
             self._send(self.workers[w].work, message)
@@ -612,7 +482,9 @@ class DispatcherState:
     def _from_worker(self, worker: Worker, peer: bytes, message: Message) -> None:
         match message:
             case wire.Done(epoch, _, fault):
-                self._done(worker, epoch, fault)
+                flight = self.flights.done(epoch, worker.id, fault)
+                if flight is not None:
+                    self._landed(flight)
             case wire.Uploaded(uid):
                 self._uploaded(worker, uid)
             case wire.StoreOp():
@@ -632,17 +504,6 @@ class DispatcherState:
             del self.uploads[uid]
             self._serve(client)
 
-    def _done(self, worker: Worker, epoch: int, fault: Fault | None) -> None:
-        flight = self.flights.get(epoch)
-        if flight is None or worker.id not in flight.waiting:
-            return
-        flight.waiting.discard(worker.id)
-        if fault is not None and fault.kind == "collective":
-            flight.suspect = flight.suspect or fault  # maybe a peer's death, which will tell the real cause
-        elif fault is not None:
-            self._fail(flight, fault)
-        self._landed(flight)
-
     def _landed(self, flight: Flight) -> None:
         """When all workers are through with an epoch, its client may send another."""
         if flight.waiting:
@@ -651,46 +512,7 @@ class DispatcherState:
             self._finished(flight.client)
         else:
             self._forget_rendezvous(flight)
-        self._settle(flight)
-
-    def _settle(self, flight: Flight) -> None:
-        """When an epoch and all it read from went well, its values are what they should be."""
-        if flight.waiting or flight.deps or self.flights.pop(flight.epoch, None) is None:
-            return
-        if flight.fault is None and flight.suspect is not None:
-            self._fail(flight, flight.suspect)
-        if flight.suspect is not None:
-            self.groups -= set(flight.groups)  # they are made anew by the next run that needs them
-        if flight.fault is None:
-            for buffer in flight.outputs:
-                buffer.flight = None
-            if flight.client is not None:
-                for request in flight.fetches:
-                    self._send(flight.client.down, wire.Settled(request))
-        for dependent in flight.dependents:
-            dependent.deps.discard(flight.epoch)
-            self._settle(dependent)
-        flight.dependents.clear()
-
-    def _fail(self, flight: Flight, fault: Fault) -> None:
-        """Poison the outputs of an epoch and of all epochs that read from it."""
-        reached, stack = [], [flight]
-        while stack:
-            f = stack.pop()
-            if f.fault is not None:
-                continue
-            f.fault = fault
-            f.deps.clear()
-            reached.append(f)
-            stack += f.dependents
-            for buffer in f.outputs:
-                buffer.fault, buffer.flight = fault, None
-            if f.client is not None:
-                for request in f.fetches:
-                    self._send(f.client.down, wire.Failed(request, fault))
-            f.fetches.clear()
-        for f in reached[1:]:
-            self._settle(f)
+        self.flights.settle(flight)
 
     def _forget_rendezvous(self, flight: Flight) -> None:
         for to, reply in self.rendezvous.forget(f"g{flight.epoch}"):
@@ -705,16 +527,12 @@ class DispatcherState:
             del self.peers[peer]
             self.rendezvous.drop_peer(peer)
         self._send(worker.link or worker.work, wire.Stop())
-        self.groups = {g for g in self.groups if worker.id not in g}
         for other in self.workers.values():
             self._send(other.link, wire.Abort(worker.id))
-        left = [f for f in self.flights.values() if worker.id in f.waiting]
-        lost = [f for f in left if _needs(f, worker.id)]
-        for flight in left:
-            flight.waiting.discard(worker.id)
+        left, lost = self.flights.lose_worker(worker.id)
         for flight in lost:
             text = f"{reason} during epoch {flight.epoch}; its values are lost, run again what made them"
-            self._fail(flight, Fault("worker_lost", text, worker.id, flight.epoch, flight.where))
+            self.flights.fail(flight, Fault("worker_lost", text, worker.id, flight.epoch, flight.where))
             if flight.client is None:
                 self._forget_rendezvous(flight)
         text = f"{reason}; its values are lost, run again what made them"
@@ -725,9 +543,7 @@ class DispatcherState:
             client.workers = tuple(w for w in client.workers if w != worker.id)
             for buffer in client.buffers.values():
                 self._shrink(buffer, worker.id, client.workers, fault)
-        for key, plan in list(self.plans.items()):
-            if worker.id in plan.programs:
-                del self.plans[key], self.plan_by_id[plan.id]
+        self.plans.forget_worker(worker.id)
         for flight in left:
             self._landed(flight)
         self._workers_changed()
@@ -747,15 +563,4 @@ class DispatcherState:
             self.uploads.pop(buffer.uid, None)
 
 
-def _needs(flight: Flight, worker: int) -> bool:
-    """Whether an epoch cannot do without a worker: others meet it in a collective, or some result is nowhere else."""
-    if any(worker in group for group in flight.groups):
-        return True
-    placed = (b.type.sharding for b in flight.outputs if b.type is not None and b.type.sharding is not None)
-    return any(worker in p.mesh.workers and (p.is_split or p.mesh.workers == (worker,)) for p in placed)
-
-
-__all__ = [
-    "Command", "DispatcherState", "Event", "Expelled", "Kill", "MakePlan", "Options", "PeerGone", "Planned", "Received", "Send",
-    "Tick",
-]  # fmt: skip
+__all__ = ["DispatcherState", "Options"]

@@ -26,7 +26,8 @@ from gt.ir.signals import SignalConfig
 from gt.ir.types import Scalar, TensorType
 from gt.runtime import wire
 from gt.runtime.buffer_reasons import BufferReasons
-from gt.runtime.dispatcher_state import Command, DispatcherState, Event, MakePlan, Options, Planned, Received, Send
+from gt.runtime.dispatcher_events import Command, Event, MakePlan, Planned, Received, Send
+from gt.runtime.dispatcher_state import DispatcherState, Options
 from gt.runtime.engine import Engine
 from gt.runtime.errors import Fault, SessionClosed, fault_of
 from gt.runtime.interrupt import SHIELD

@@ -23,7 +23,7 @@ from gt.ir.graph import Graph
 from gt.ir.program import WireType, encode_graph
 from gt.ir.signals import SignalConfig
 from gt.ir.types import DType, Scalar, TensorType
-from gt.runtime import wire
+from gt.runtime import wire, wire_arrays
 from gt.runtime.buffer_reasons import BufferReasons
 from gt.runtime.errors import ConnectionFailed, Fault, ProtocolError, SessionClosed
 from gt.runtime.interrupt import SHIELD
@@ -42,7 +42,7 @@ class Reading:
     buffer: int
     future: Future[np.ndarray]
     array: np.ndarray | None = None
-    parts: set[wire.Bounds] = field(default_factory=set)
+    parts: set[wire_arrays.Bounds] = field(default_factory=set)
     complete: bool = False
     settled: bool = False
     retried: Fault | None = None  # the loss that made the session ask again
@@ -50,9 +50,9 @@ class Reading:
     def add(self, part: wire.Part, data: Any) -> None:
         shape = part.type.shape
         if self.array is None:
-            self.array = np.empty(shape, wire.wire_dtype(DType.by_name[part.type.dtype]))
+            self.array = np.empty(shape, wire_arrays.wire_dtype(DType.by_name[part.type.dtype]))
         local = WireType(tuple(b - a for a, b in part.bounds), part.type.dtype)
-        self.array[wire.rows(part.bounds)] = wire.array_of(local, data)
+        self.array[wire_arrays.rows(part.bounds)] = wire_arrays.array_of(local, data)
         self.parts.add(part.bounds)
         self.complete = len(self.parts) >= part.tiles
         self.settled = self.settled or part.final
@@ -133,9 +133,9 @@ class RemoteSession:
 
     def put(self, buffer: int, type: TensorType, data: np.ndarray, signal: SignalConfig | None) -> None:
         wire_type = WireType.of(type)
-        wire.check_data(data.nbytes)
+        wire_arrays.check_data(data.nbytes)
         if data.nbytes <= INLINE:
-            self._call(wire.Put(buffer, wire_type, signal, True), wire.data_of(data))
+            self._call(wire.Put(buffer, wire_type, signal, True), wire_arrays.data_of(data))
         else:
             self._uploads[buffer] = (data.reshape(type.shape), wire_type)
             self._call(wire.Put(buffer, wire_type, signal, False))
@@ -308,8 +308,8 @@ class RemoteSession:
             socket = self._upload_sockets.get(tile.worker)
             if socket is None:
                 continue  # lost meanwhile: the dispatcher knows
-            part = array[wire.rows(tile.bounds)]
-            send(socket, wire.Upload(tile.ticket, WireType(part.shape, type_.dtype)), wire.data_of(part))
+            part = array[wire_arrays.rows(tile.bounds)]
+            send(socket, wire.Upload(tile.ticket, WireType(part.shape, type_.dtype)), wire_arrays.data_of(part))
             if self._log is not None:
                 self._log.write("upload", "put", part.nbytes, f"buffer={buffer} worker={tile.worker}")
 

@@ -22,7 +22,8 @@ from gt.runtime.engine import Engine, Loaded
 from gt.runtime.errors import Fault, GtError, fault_of
 from gt.runtime.log import InstructionLog
 from gt.runtime.store import LARGE, ValueStore, give_memory_back
-from gt.runtime.wire import Message, padded, rows, wire_dtype
+from gt.runtime.wire import Message
+from gt.runtime.wire_arrays import array_of, padded, rows, wire_dtype
 from gt.runtime.worker_state import (
     Arrived,
     DropValues,
@@ -156,7 +157,7 @@ class Runner:
         if isinstance(data, np.ndarray):
             array = data
         else:
-            whole = wire.array_of(store.type, data)
+            whole = array_of(store.type, data)
             array = padded(whole[rows(store.bounds)], store.local)
             array = array.copy() if array.base is not None or not array.flags.writeable else array
         self.values.put(uid, self.engine.from_host(array, DType.by_name[store.type.dtype]))

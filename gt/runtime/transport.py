@@ -14,7 +14,8 @@ from typing import Any
 import zmq
 
 from gt.runtime.errors import ProtocolError
-from gt.runtime.wire import MAX_DATA, MAX_HEADER, Codec, Message, encode
+from gt.runtime.wire import MAX_HEADER, Codec, Message, encode
+from gt.runtime.wire_arrays import MAX_DATA
 
 BEAT_S = 0.5
 ZERO_COPY = 64 << 10

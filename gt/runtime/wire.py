@@ -2,31 +2,29 @@
 
 Owns: the message structs, ``encode``/``decode`` and the size limits. A message is one header frame (a version byte and
 MessagePack) and at most one raw data frame. ``decode`` raises ProtocolError for anything else; receivers count it and
-go on. Must not know: sockets, states. Next: ``transport`` (sockets), ``dispatcher_state`` (who answers).
+go on. Must not know: sockets, states. Next: ``wire_arrays`` (data frames), ``transport`` (sockets),
+``dispatcher_state`` (who answers).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import msgspec
-import numpy as np
 
 from gt.ir.program import Program, WireType
 from gt.ir.signals import SignalConfig
-from gt.ir.types import DType, Scalar, bfloat16
+from gt.ir.types import Scalar
 from gt.runtime.buffer_reasons import BufferReasons
 from gt.runtime.errors import Fault, ProtocolError
+from gt.runtime.wire_arrays import Bounds, check_nbytes, check_type
 
 VERSION = 1
 MAX_HEADER = 64 << 20
-MAX_DATA = 16 << 30
 INLINE = 64 << 10  # uploads up to here ride in the control message
 
 Buffers: TypeAlias = tuple[int, ...]
-Bounds: TypeAlias = tuple[tuple[int, int], ...]
 WireScalar: TypeAlias = bool | int | float | tuple[float, float]  # a pair is a complex number
 Frames: TypeAlias = Sequence[Any]
 
@@ -402,64 +400,6 @@ def encode(message: Message) -> bytes:
     if len(header) > MAX_HEADER:
         raise ProtocolError(f"{type(message).__name__} of {len(header)} bytes is over the limit of {MAX_HEADER} bytes")
     return header
-
-
-def check_data(nbytes: int) -> None:
-    """Refuse to send a data frame that the receiver would drop."""
-    if nbytes > MAX_DATA:
-        raise ProtocolError(f"data of {nbytes} bytes is over the limit of {MAX_DATA} bytes: split the tensor")
-
-
-# -- arrays
-
-
-def wire_dtype(dtype: DType) -> np.dtype[Any]:
-    """Give the NumPy dtype in which elements travel."""
-    return np.dtype(np.uint16) if dtype is bfloat16 else dtype.numpy
-
-
-def check_type(type_: WireType) -> DType:
-    """Give the dtype of a type that a peer sent, once it is known to be a type."""
-    dtype = DType.by_name.get(type_.dtype)
-    if dtype is None:
-        raise ProtocolError(f"expected a dtype, got {type_.dtype!r}")
-    if len(type_.shape) > 64 or any(s < 0 for s in type_.shape):
-        raise ProtocolError(f"expected a shape of at most 64 sizes >= 0, got {type_.shape}")
-    return dtype
-
-
-def check_nbytes(type_: WireType, nbytes: int) -> None:
-    """Check that a data frame has the bytes its type says, before anything is built on it."""
-    dtype = check_type(type_)
-    if math.prod(type_.shape) * dtype.itemsize != nbytes:
-        raise ProtocolError(f"{type_.dtype}{list(type_.shape)} does not fill {nbytes} bytes")
-
-
-def array_of(type_: WireType, data: memoryview | bytes) -> np.ndarray:
-    """Give a read-only array over a data frame."""
-    check_nbytes(type_, memoryview(data).nbytes)
-    return np.frombuffer(data, wire_dtype(DType.by_name[type_.dtype])).reshape(type_.shape)
-
-
-def data_of(array: np.ndarray) -> memoryview:
-    """Give an array's bytes as a data frame, copied only when it is not contiguous."""
-    flat = np.ascontiguousarray(array)
-    check_data(flat.nbytes)
-    return flat.reshape(-1).view(np.uint8).data if flat.size else memoryview(b"")
-
-
-def rows(bounds: Bounds) -> tuple[slice, ...]:
-    """Give bounds as an index."""
-    return tuple(slice(a, b) for a, b in bounds)
-
-
-def padded(array: np.ndarray, local: tuple[int, ...]) -> np.ndarray:
-    """Give the array grown to ``local`` at the ends with zeros."""
-    if array.shape == local:
-        return array
-    out = np.zeros(local, array.dtype)
-    out[tuple(slice(0, s) for s in array.shape)] = array
-    return out
 
 
 def pack_scalar(value: Scalar) -> WireScalar:

@@ -22,7 +22,7 @@ import click
 import numpy as np
 import zmq
 
-from gt.runtime import env, wire
+from gt.runtime import env, wire, wire_arrays
 from gt.runtime.collective import CollectiveFailed, Groups
 from gt.runtime.errors import ConnectionFailed, ProtocolError
 from gt.runtime.log import InstructionLog, open_log, setup_logging
@@ -86,7 +86,7 @@ class Outlet:
         send(self.work, message)
 
     def ship(self, token: bytes, message: wire.Part | wire.PartFailed, array: np.ndarray | None) -> None:
-        data = None if array is None else wire.data_of(array)
+        data = None if array is None else wire_arrays.data_of(array)
         try:
             send(self.results, message, data, token)
         except PeerUnreachable:
@@ -152,7 +152,7 @@ class Intake:
             self.dropped += 1
             self.expected[expect.ticket] = expect
             return []
-        part = wire.array_of(upload.type, data)
+        part = wire_arrays.array_of(upload.type, data)
         array = np.zeros(expect.local, part.dtype) if part.shape != expect.local else np.empty(part.shape, part.dtype)
         array[tuple(slice(0, n) for n in part.shape)] = part
         self.uploads[expect.uid] = (array, expect.type.dtype)

@@ -96,7 +96,7 @@ def drop(count):
 drop(200)
 before = memory()
 drop(count)
-held = None if workers else [len(gt.session.current()._state.clients[0].buffers), len(gt.session.current()._state.flights)]
+held = None if workers else [len(gt.session.current()._state.clients[0].buffers), len(gt.session.current()._state.flights.by_epoch)]
 print(json.dumps([memory() - before, held]))
 """
 

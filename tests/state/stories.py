@@ -12,17 +12,8 @@ from gt.ir.program import Collective, Program, WireType
 from gt.ir.types import TensorType, float32
 from gt.passes.signal_placement import cluster_mesh
 from gt.runtime import wire
-from gt.runtime.dispatcher_state import (
-    DispatcherState,
-    Event,
-    MakePlan,
-    Options,
-    PeerGone,
-    Planned,
-    Received,
-    Send,
-    Tick,
-)
+from gt.runtime.dispatcher_events import Event, MakePlan, PeerGone, Planned, Received, Send, Tick
+from gt.runtime.dispatcher_state import DispatcherState, Options
 from gt.runtime.wire import Message
 
 T = TensorType((4, 4), float32)

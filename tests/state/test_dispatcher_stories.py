@@ -8,7 +8,7 @@ from gt.ir.types import TensorType, float32
 from gt.passes.reasons import PlanReasons
 from gt.passes.signal_placement import signal_sharding
 from gt.runtime import wire
-from gt.runtime.dispatcher_state import Kill, Planned
+from gt.runtime.dispatcher_events import Kill, Planned
 from gt.runtime.errors import Fault
 from tests.state.stories import Story, plans, program, sent
 
@@ -137,7 +137,7 @@ def test_a_failing_run_poisons_what_depends_on_it_and_no_other_client():
         out += s.done(worker, epoch)
     assert sent(out, wire.Settled, "c1") == [wire.Settled(8)]
     assert sent(s.fetch(3, 9), wire.Failed) == [wire.Failed(9, fault)]
-    assert s.state.flights == {}
+    assert s.state.flights.by_epoch == {}
 
 
 def test_frees_ride_with_the_run_and_every_worker_that_holds_the_buffer_hears_of_them():
@@ -202,7 +202,7 @@ def test_a_run_that_the_lost_worker_only_repeated_goes_on_with_the_copies():
     out = s.done(0, 1)
     assert sent(out, wire.Settled, "c0") == [wire.Settled(5)] and sent(out, wire.Progress) == [wire.Progress(1)]
     (ship,) = sent(s.fetch(2, 6), wire.Ship, "w0")
-    assert ship.final and s.state.flights == {}
+    assert ship.final and s.state.flights.by_epoch == {}
 
 
 def test_a_run_that_reads_what_was_lost_fails_though_its_own_results_are_elsewhere():
@@ -230,7 +230,7 @@ def test_losing_a_worker_that_a_clients_runs_do_not_use_is_nothing_to_it():
     assert sent(out, wire.Execute, "w2") == [] and sent(out, wire.Load, "w2") == []
     s.fetch(2, 5)
     out = s.gone("w2")
-    assert sent(out, wire.Failed) == [] and (0, 1) in s.state.groups
+    assert sent(out, wire.Failed) == [] and (0, 1) in s.state.flights.groups
     assert sent(out, wire.Workers, "c0") == [wire.Workers(((0, "u0", "r0"), (1, "u1", "r1")))]
     for epoch in (1, 2):
         out = s.done(0, epoch) + s.done(1, epoch)

@@ -10,7 +10,7 @@ import pytest
 from gt.ir.program import WireType
 from gt.ir.signals import ShardConfig, SignalConfig
 from gt.runtime import wire
-from gt.runtime.dispatcher_state import Expelled, Planned
+from gt.runtime.dispatcher_events import Expelled, Planned
 from gt.runtime.errors import Fault, ProtocolError
 from tests.state.stories import Story, plans, sent
 

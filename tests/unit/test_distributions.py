@@ -235,3 +235,35 @@ def test_reprs() -> None:
         lambda m, d: d.MultivariateNormal(m.zeros(2), m.eye(2)), lambda m, d: d.Pareto(1.0, 2.0), lambda m, d: d.VonMises(0.0, 1.0),
     ):  # fmt: skip
         assert repr(make(gt, gt.distributions)) == repr(make(torch, torch.distributions)).replace("torch.", "gt.")
+
+
+def test_supports_are_enumerated() -> None:
+    for make in (
+        lambda m, d: d.Bernoulli(m.tensor(SHARE)), lambda m, d: d.Categorical(m.tensor(PROBS)),
+        lambda m, d: d.OneHotCategorical(m.tensor(PROBS)),
+    ):  # fmt: skip
+        for expand in (True, False):
+            got, want = (make(m, m.distributions).enumerate_support(expand) for m in (gt, torch))
+            assert got.dtype.name == str(want.dtype).removeprefix("torch.")
+            np.testing.assert_array_equal(got.numpy(), want.numpy())
+
+
+def test_a_distribution_of_ones_own_expands_by_its_constraints() -> None:
+    class Point(gt.distributions.Distribution):
+        arg_constraints = {"at": gt.distributions.constraints.real_vector}
+        support = gt.distributions.constraints.real_vector
+
+        def __init__(self, at: Any, validate_args: bool | None = None) -> None:
+            self.at = at
+            super().__init__(at.shape[:-1], at.shape[-1:], validate_args)
+
+    wide = Point(gt.zeros(3), validate_args=True).expand((2,))
+    assert tuple(wide.batch_shape) == (2,) and tuple(wide.at.shape) == (2, 3) and repr(wide) == "Point(at: gt.Size([2, 3]))"
+
+
+def test_checks_of_parameters_that_depend_on_each_other() -> None:
+    for m in (gt, torch):
+        with pytest.raises(ValueError, match="low"):
+            m.distributions.Uniform(m.tensor(1.0), m.tensor(0.0), validate_args=True)
+        with pytest.raises(ValueError, match="dependent"):
+            m.distributions.constraints.dependent.check(m.zeros(2))

@@ -283,6 +283,22 @@ def test_functions_pass_several_values_and_what_is_no_tensor() -> None:
         np.testing.assert_allclose(pipe(x, 0.5).detach().numpy(), end(*begin(x, 0.5)).detach().numpy(), rtol=1e-6)
 
 
+def test_a_stage_may_give_one_tensor_twice() -> None:
+    first = nn.Linear(WIDTH, WIDTH)
+
+    def begin(x: gt.Tensor) -> tuple[gt.Tensor, gt.Tensor]:
+        h = first(x)
+        return h, h
+
+    with sessions.pinned(SimulatedSession(2)):
+        x, y = rows(4), rows(4)
+        F.mse_loss(first(x) * first(x), y).backward()
+        want = first.weight.grad.numpy().copy()
+        first.weight.grad = None
+        gt.pipeline([begin, lambda a, b: a * b], microbatches=2, loss_fn=F.mse_loss).step(x, target=y)
+        np.testing.assert_allclose(first.weight.grad.numpy(), want, rtol=1e-5, atol=1e-7)
+
+
 def test_a_step_is_replayed_under_jit_and_may_be_flushed_in_the_middle(monkeypatch: pytest.MonkeyPatch) -> None:
     arrays = [RNG.normal(size=(8, WIDTH)).astype(np.float32) for _ in range(2)]
 

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from gt.ir import factors as fx
-from gt.ir.graph import AttrValue
 from gt.ir.opdef import OPS, Linear, Var, emitter, op
 from gt.ir.ops.families import local_shape, reduced, rule_of, unary, unchanged
 from gt.ir.types import DType, Shape, ShapeError, TensorType, complex64, float32, int64
@@ -180,11 +179,6 @@ def unbroadcast(g: Var, type_: TensorType) -> Any:
 def constant(value: bool | int | float, like: Var) -> Any:
     """Give a 0-d constant of the dtype of ``like``."""
     return emitter().constant(value, like.type.dtype)
-
-
-def scalar_attr(value: AttrValue) -> float:
-    assert isinstance(value, int | float)
-    return value
 
 
 __all__ = [

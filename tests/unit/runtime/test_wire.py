@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gt.ir.program import WireSharding, WireType
 from gt.ir.types import bfloat16
 from gt.passes.reasons import SentReason
-from gt.runtime import wire
+from gt.runtime import wire, wire_arrays
 from gt.runtime.buffer_reasons import BufferReasons
 from gt.runtime.errors import Fault, GtError, ProtocolError, WorkerLost, fault_of
 
@@ -121,11 +121,11 @@ def test_another_version_is_refused_with_both_named():
 
 def test_the_sender_refuses_what_the_receiver_would_drop(monkeypatch):
     monkeypatch.setattr(wire, "MAX_HEADER", 100)
-    monkeypatch.setattr(wire, "MAX_DATA", 100)
+    monkeypatch.setattr(wire_arrays, "MAX_DATA", 100)
     with pytest.raises(ProtocolError, match="over the limit of 100 bytes"):
         wire.encode(wire.Free(tuple(range(1000))))
     with pytest.raises(ProtocolError, match="over the limit of 100 bytes"):
-        wire.data_of(np.zeros(1000, np.uint8))
+        wire_arrays.data_of(np.zeros(1000, np.uint8))
     with pytest.raises(ProtocolError, match="64 bits"):
         wire.encode(wire.Run(1, (), (), (2**70,), ()))
 
@@ -135,15 +135,15 @@ def test_the_sender_refuses_what_the_receiver_would_drop(monkeypatch):
 def test_arrays_round_trip(shape, dtype):
     array = np.ones(shape, dtype)
     name = "bfloat16" if dtype is np.uint16 else np.dtype(dtype).name
-    back = wire.array_of(WireType(shape, name), wire.data_of(array))
+    back = wire_arrays.array_of(WireType(shape, name), wire_arrays.data_of(array))
     assert back.shape == shape and np.array_equal(back, array)
-    assert wire.wire_dtype(bfloat16) == np.uint16
+    assert wire_arrays.wire_dtype(bfloat16) == np.uint16
 
 
 def test_padding_and_bounds():
     array = np.arange(6, dtype=np.int64).reshape(3, 2)
-    assert wire.padded(array[wire.rows(((1, 3), (0, 2)))], (4, 2)).tolist() == [[2, 3], [4, 5], [0, 0], [0, 0]]
-    assert wire.padded(array, (3, 2)) is array
+    assert wire_arrays.padded(array[wire_arrays.rows(((1, 3), (0, 2)))], (4, 2)).tolist() == [[2, 3], [4, 5], [0, 0], [0, 0]]
+    assert wire_arrays.padded(array, (3, 2)) is array
 
 
 def test_faults_become_the_errors_a_reader_sees():

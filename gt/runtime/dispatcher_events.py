@@ -1,0 +1,101 @@
+"""What the dispatcher's state machine is told and what it says: events in, commands out.
+
+Time comes in events; peers are opaque bytes. Next: ``dispatcher_state`` (which handles the one and gives the other), ``dispatcher``
+and ``embedded`` (which make events of the world and carry out the commands).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from gt.ir.program import Program
+from gt.ir.types import TensorType
+from gt.passes.reasons import PlanReasons
+from gt.runtime.errors import Fault
+from gt.runtime.wire import Message
+
+# -- events
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A peer sent a message. ``data``: its data frame, or the object itself when embedded."""
+
+    now: float
+    peer: bytes
+    message: Message
+    data: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class PeerGone:
+    """A peer's connection is closed or its process is known to be dead."""
+
+    now: float
+    peer: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Expelled:
+    """A peer's message made this program fail: whatever the peer wants is not served, and nobody else should notice."""
+
+    now: float
+    peer: bytes
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan was made: programs by worker, the placed types of the outputs and what it says of itself; or why not."""
+
+    now: float
+    plan: int
+    programs: dict[int, Program] = field(default_factory=dict)
+    outputs: tuple[TensorType, ...] = ()
+    fault: Fault | None = None
+    reasons: PlanReasons | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time passes."""
+
+    now: float
+
+
+Event: TypeAlias = Received | PeerGone | Expelled | Planned | Tick
+
+# -- commands
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send a message to a peer, with a data frame or an embedded object."""
+
+    peer: bytes
+    message: Message
+    data: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class MakePlan:
+    """Plan a graph whose inputs have these placed types for these workers, and come back with ``Planned``."""
+
+    plan: int
+    graph: Any
+    inputs: tuple[TensorType, ...]
+    workers: tuple[int, ...]
+    num_scalars: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """End a process of this host that stopped answering, so that what waits for it ends too."""
+
+    pid: int
+
+
+Command: TypeAlias = Send | MakePlan | Kill
+
+__all__ = ["Command", "Event", "Expelled", "Kill", "MakePlan", "PeerGone", "Planned", "Received", "Send", "Tick"]

@@ -1,0 +1,96 @@
+"""Which plans there are: by structure, so that equal calls share one, and by number, as workers know them.
+
+Owns: ``PlanRecord``, ``PlanRecords``. Must not know: how plans are made, who holds them. Next: ``dispatcher_state``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from gt.ir.program import Program
+from gt.ir.types import TensorType
+from gt.passes.reasons import PlanReasons
+from gt.runtime.dispatcher_events import Planned
+from gt.runtime.errors import Fault
+from gt.runtime.schedule import NO_REASONS
+
+
+@dataclass(slots=True, eq=False)
+class PlanRecord:
+    """A plan: being made (no programs, no fault), ready or failed."""
+
+    id: int
+    key: object
+    ready: bool = False
+    programs: dict[int, Program] = field(default_factory=dict)
+    outputs: tuple[TensorType, ...] = ()
+    groups: tuple[tuple[int, ...], ...] = ()
+    where: str = ""
+    fault: Fault | None = None
+    reasons: PlanReasons = NO_REASONS
+
+    def __repr__(self) -> str:
+        return f"plan {self.id} {'failed' if self.fault else 'ready' if self.ready else 'planning'}"
+
+
+class PlanRecords:
+    """The plans, oldest first; at most ``most``, those being made aside."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._by_key: dict[object, PlanRecord] = {}
+        self._by_id: dict[int, PlanRecord] = {}
+        self._last = 0
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def __iter__(self) -> Iterator[PlanRecord]:
+        return iter(self._by_key.values())
+
+    def find(self, key: object) -> PlanRecord | None:
+        """Give the plan of a structure, if one is known or being made."""
+        return self._by_key.get(key)
+
+    def begin(self, key: object) -> PlanRecord:
+        """Number a plan that is to be made."""
+        self._last += 1
+        plan = self._by_key[key] = self._by_id[self._last] = PlanRecord(self._last, key)
+        return plan
+
+    def made(self, event: Planned) -> PlanRecord | None:
+        """Fill in what was made, or why it was not; None for a plan that was forgotten meanwhile."""
+        plan = self._by_id.get(event.plan)
+        if plan is None:
+            return None
+        plan.ready, plan.fault = event.fault is None, event.fault
+        plan.programs, plan.outputs, plan.reasons = event.programs, event.outputs, event.reasons or NO_REASONS
+        plan.groups = tuple(dict.fromkeys(c.group for p in event.programs.values() for c in p.collectives))
+        plan.where = next((f"{file}:{line}" for p in event.programs.values() for file, line, *_ in p.locations), "")
+        return plan
+
+    def forget(self, plan: PlanRecord) -> None:
+        """Let a plan be made again by the next call that needs it."""
+        self._by_key.pop(plan.key, None)
+        self._by_id.pop(plan.id, None)
+
+    def evict(self) -> list[PlanRecord]:
+        """Forget the oldest plans beyond the limit and give them; none from the first on that is being made."""
+        evicted: list[PlanRecord] = []
+        while len(self._by_key) > self.most:
+            oldest = next(iter(self))
+            if not oldest.ready and oldest.fault is None:
+                break
+            self.forget(oldest)
+            evicted.append(oldest)
+        return evicted
+
+    def forget_worker(self, worker: int) -> None:
+        """Forget the plans that a lost worker has a part in."""
+        for plan in list(self):
+            if worker in plan.programs:
+                self.forget(plan)
+
+
+__all__ = ["PlanRecord", "PlanRecords"]
