@@ -17,6 +17,9 @@ from typing import Any
 # Before anything imports NumPy or torch; child processes inherit it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# Tests start hundreds of processes: without bytecode each of them compiles all of gt, which takes twice what it then does.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 import hypothesis
 import hypothesis.core
