@@ -36,6 +36,7 @@ hypothesis.settings.register_profile(
     derandomize=False,
     suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.data_too_large],
 )
+hypothesis.settings.register_profile("thorough", hypothesis.settings.get_profile("gt"))  # see tests/property/budget.py
 hypothesis.settings.load_profile("gt")
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -1,4 +1,4 @@
-"""Sharded equals unsharded: 2,000 random graphs under random placements and signals, on simulated workers, bit by bit.
+"""Sharded equals unsharded: random graphs under random placements and signals, on simulated workers, bit by bit.
 
 Repeat a failure with ``pytest tests/property/test_sharding.py --hypothesis-seed=N``.
 """
@@ -16,7 +16,7 @@ from tests.property.sharding_graphs import Case, cases
 
 
 @pytest.mark.timeout(300)
-@settings(max_examples=1500)
+@settings(max_examples=2000)
 @given(cases())
 def test_sharded_equals_unsharded(case: Case) -> None:
     want = evaluate(case.graph, case.inputs)
