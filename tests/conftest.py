@@ -17,11 +17,17 @@ from typing import Any
 # Before anything imports NumPy or torch; child processes inherit it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("GT_COMPILE_AFTER", "0")  # compiling what is hot takes longer than any test here: those of it say so
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")  # else each cold cache compiles four programs to ask for vector instructions
 
 import hypothesis
 import hypothesis.core
 import psutil
 import pytest
+
+# Tests start hundreds of processes: without bytecode each of them compiles all of gt, which takes twice what it then does.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 hypothesis.settings.register_profile(
     "gt",
@@ -30,6 +36,7 @@ hypothesis.settings.register_profile(
     derandomize=False,
     suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.data_too_large],
 )
+hypothesis.settings.register_profile("thorough", hypothesis.settings.get_profile("gt"))  # see tests/property/budget.py
 hypothesis.settings.load_profile("gt")
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+import gt
 from gt.capture import Limits, capture_script
 from gt.cli import main
 from gt.config import auto_shard, get_config, register_mesh
 from gt.passes.plan import Cluster, plan_graph
+from gt.runtime.launch import start_local
 
 ROOT = Path(__file__).resolve().parents[2]
 STEP = str(ROOT / "benchmarks" / "gpt2_step.py")
@@ -68,46 +70,34 @@ def test_gt_plan_says_why(tmp_path: Path) -> None:
     assert "auto: splits dim 0 over w, cost 0 vs" in last and "wide.py:" in last
 
 
-SCRIPT = """
-import sys
-import numpy as np
-import gt
-
-gt.auto_shard(memory_bytes=int(sys.argv[2]) or None)
-if __name__ == "__main__":
-    if int(sys.argv[1]) > 1:
-        gt.gpu_workers(int(sys.argv[1]))
+def train() -> list[float]:
     gt.manual_seed(0)
     model = gt.nn.Sequential(gt.nn.Linear(64, 512), gt.nn.ReLU(), gt.nn.Linear(512, 64))
     optimizer = gt.optim.AdamW(model.parameters(), lr=1e-2)
     rng = np.random.default_rng(0)
+    losses = []
     for _ in range(5):
         x = gt.from_numpy(rng.standard_normal((16, 64)).astype("float32"))
         optimizer.zero_grad()
         loss = gt.nn.functional.mse_loss(model(x), x)
         loss.backward()
         optimizer.step()
-        print(loss.item())
-"""
+        losses.append(loss.item())
+    return losses
 
 
-def test_workers_train_the_same_under_a_search(tmp_path: Path) -> None:
+def test_workers_train_the_same_under_a_search() -> None:
     """Two real workers: fast, and with so little memory that parameters and moments must be split."""
-    import subprocess
-    import sys
-
-    script = tmp_path / "train.py"
-    script.write_text(SCRIPT)
-
-    def losses(*arguments: str) -> list[float]:
-        run = subprocess.run(
-            [sys.executable, str(script), *arguments], capture_output=True, text=True, timeout=100, cwd=ROOT,
-            env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}, check=False,
-        )  # fmt: skip
-        assert run.returncode == 0, run.stderr[-2000:]
-        return [float(line) for line in run.stdout.split()]
-
-    alone = losses("1", "0")
-    assert len(alone) == 5 and alone[-1] < alone[0]
-    for memory in ("0", "700000"):
-        np.testing.assert_allclose(losses("2", memory), alone, rtol=1e-5)
+    alone = train()
+    gt.disconnect()
+    assert alone[-1] < alone[0]
+    cluster = start_local(2, backend="torch")
+    try:
+        for memory_bytes in (None, 700_000):
+            auto_shard(memory_bytes=memory_bytes)
+            gt.connect(cluster.address)
+            np.testing.assert_allclose(train(), alone, rtol=1e-5)
+            gt.disconnect()
+    finally:
+        gt.disconnect()
+        cluster.stop()

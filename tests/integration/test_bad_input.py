@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,16 +12,24 @@ import pytest
 
 import gt
 from gt.runtime.env import BACKEND
+from gt.runtime.launch import LocalCluster, start_local
 from tests.integration.programs import run
 
 pytestmark = pytest.mark.timeout(120)
 
 
+@pytest.fixture(scope="module")
+def pair() -> Iterator[LocalCluster]:
+    cluster = start_local(2, backend="numpy")
+    yield cluster
+    cluster.stop()
+
+
 @pytest.fixture(params=[0, 2], ids=["embedded", "two workers"])
-def workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+def workers(request: pytest.FixtureRequest, pair: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> int:
     monkeypatch.setattr(BACKEND, "_read", ["numpy"])
     if request.param:
-        gt.gpu_workers(request.param)
+        gt.connect(pair.address)
     return int(request.param)
 
 

@@ -13,6 +13,7 @@ from sklearn.datasets import load_digits
 import gt
 import gt.nn.functional as F
 from gt import ShardConfig, SignalConfig
+from gt.runtime.launch import LocalCluster, start_local
 from tests.integration.programs import log_lines
 
 STEPS, BATCH = 50, 64
@@ -69,33 +70,46 @@ def rows_split() -> Iterator[None]:
     gt.get_config().clear()
 
 
+@pytest.fixture(scope="module")
+def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalCluster, Path]]:
+    """Four torch workers, and the log of who did what."""
+    log = tmp_path_factory.mktemp("four") / "log"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GT_INSTRUCTION_LOG", str(log))
+        cluster = start_local(4, backend="torch")
+    yield cluster, log
+    gt.disconnect()
+    cluster.stop()
+
+
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("rows_split")
+@pytest.mark.parametrize("workers", [0, 4])
 @pytest.mark.parametrize(
     ("name", "options"),
     [("SGD", {"lr": 0.5}), ("SGD", {"lr": 0.05, "momentum": 0.9, "nesterov": True, "weight_decay": 1e-4})],
     ids=["sgd", "momentum"],
 )
-@pytest.mark.parametrize("workers", [0, 4])
 def test_losses_agree_with_torch_at_every_step(
-    name: str, options: dict[str, float], workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, options: dict[str, float], workers: int, four: tuple[LocalCluster, Path]
 ) -> None:
     want = torch_losses(name, **options)
+    cluster, log = four
+    begun = len(log_lines(log))
     if workers:
-        monkeypatch.setenv("GT_INSTRUCTION_LOG", str(tmp_path / "log"))
-        gt.gpu_workers(workers)
+        gt.connect(cluster.address)
         assert gt.num_workers() == workers
     got = gt_losses(name, **options)
     assert len(got) == STEPS and got[-1] < 0.5 * got[0]
     np.testing.assert_allclose(got, want, rtol=0, atol=1e-5)
     if workers:
-        check_who_worked(log_lines(tmp_path / "log"))
+        check_who_worked(log_lines(log), begun)
 
 
-def check_who_worked(lines: list[list[str]]) -> None:
-    """Four torch processes took part in every step, joined by one group."""
+def check_who_worked(lines: list[list[str]], begun: int) -> None:
+    """Four torch processes, joined by one group, took part in every step: in lines from ``begun`` on."""
     everyone = {f"worker{i}" for i in range(4)}
     assert {line[3] for line in lines if line[2:5:2] == ["recv", "MakeGroup"]} == everyone
-    runs = [line[3] for line in lines if line[2] == "run" and "fault=-" in line]
+    runs = [line[3] for line in lines[begun:] if line[2] == "run" and "fault=-" in line]
     assert set(runs) == everyone and min(map(runs.count, everyone)) >= STEPS
     assert [line for line in lines if line[2:5:2] == ["recv", "WorkerHello"] and "backend=torch" in line]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import inspect
 import os
@@ -125,8 +126,14 @@ def test_a_plot_is_optional(name: str, monkeypatch: pytest.MonkeyPatch, capsys: 
     assert capsys.readouterr().out == "no plot: matplotlib is not installed (pip install -e '.[viz]')\n"
 
 
+@functools.cache
+def digits_alone() -> str:
+    """Give what the digits print on no workers, twenty epochs long."""
+    return run("digits.py")
+
+
 def test_digits_in_this_process() -> None:
-    out = run("digits.py")
+    out = digits_alone()
     seen = losses(out)
     assert len(seen) == 20
     assert seen[-1] < 0.1 * seen[0]
@@ -136,7 +143,7 @@ def test_digits_in_this_process() -> None:
 
 @pytest.mark.timeout(240)
 def test_digits_on_four_workers_equals_one() -> None:
-    one = losses(run("digits.py", "--epochs", 2))
+    one = losses(digits_alone())[:2]
     four = losses(run("digits.py", "--epochs", 2, "--workers", 4, "--config", CONFIG))
     assert len(one) == 2
     assert four == pytest.approx(one, abs=2e-4)  # printed to four places

@@ -31,8 +31,9 @@ def _clean() -> Iterator[None]:
     configs.get_config().clear()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
+    """Four workers for the module; its last test kills one."""
     started = start_local(4, backend="torch")
     try:
         yield started

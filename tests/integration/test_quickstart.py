@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -89,8 +91,15 @@ for step in range(20):
 """
 
 
-def test_a_model_class_trains(tmp_path: Path) -> None:
-    losses = numbers(output(TRAIN, tmp_path))
+@functools.cache
+def alone() -> list[float]:
+    """Give the losses of training in one process."""
+    with tempfile.TemporaryDirectory() as folder:
+        return numbers(output(TRAIN, Path(folder)))
+
+
+def test_a_model_class_trains() -> None:
+    losses = alone()
     assert len(losses) == 20 and losses[-1] < 0.5 * losses[0]
 
 
@@ -98,20 +107,18 @@ def test_four_local_workers_give_the_same_training(tmp_path: Path) -> None:
     log = tmp_path / "log"
     four = TRAIN.replace("import gt\n", "import gt\ngt.gpu_workers(4)\nassert gt.num_workers() == 4\n", 1)
     losses = numbers(output(four, tmp_path, GT_INSTRUCTION_LOG=str(log)))
-    np.testing.assert_allclose(losses, numbers(output(TRAIN, tmp_path)), rtol=1e-5)
+    np.testing.assert_allclose(losses, alone(), rtol=1e-5)
     assert {line[3] for line in log_lines(log) if line[2] == "run"} == {f"worker{i}" for i in range(4)}
 
 
 @pytest.mark.parametrize("commands", [("gt.server", "gt.worker"), ("gt server", "gt worker")], ids=["modules", "gt"])
 def test_a_server_with_workers_and_two_scripts(commands: tuple[str, str], tmp_path: Path) -> None:
+    """One names the server itself, the other finds it in GT_ADDR."""
     with server(0, *commands[0].split()) as there:
         there.add_workers(2, *commands[1].split())
         script = TRAIN.replace("import gt\n", f"import gt\ngt.connect('localhost:{there.port}')\n", 1)
-        expected = numbers(output(TRAIN, tmp_path))
-        for _ in range(2):
-            np.testing.assert_allclose(numbers(output(script, tmp_path)), expected, rtol=1e-5)
-        named = output(TRAIN, tmp_path, GT_ADDR=there.address)
-        np.testing.assert_allclose(numbers(named), expected, rtol=1e-5)
+        for losses in (output(script, tmp_path), output(TRAIN, tmp_path, GT_ADDR=there.address)):
+            np.testing.assert_allclose(numbers(losses), alone(), rtol=1e-5)
 
 
 def test_the_gt_command_is_the_modules(tmp_path: Path) -> None:

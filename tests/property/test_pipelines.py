@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import gt
@@ -19,6 +19,7 @@ from gt import ShardConfig, SignalConfig, nn
 from gt import session as sessions
 from gt.nn import functional as F  # noqa: N812
 from gt.runtime.simulated import SimulatedSession
+from tests.property.budget import examples
 
 Found = list[np.ndarray]
 
@@ -68,7 +69,7 @@ def signals_of(rng: Random, sets: list[list[int]]) -> list[str]:
     return names
 
 
-@settings(max_examples=40)
+@examples(25)
 @given(st.integers(0, 2**32))
 @pytest.mark.filterwarnings("ignore::gt.SignalWarning")  # a tensor too small for the workers is kept whole
 def test_a_pipeline_equals_the_model_on_one_worker(seed: int) -> None:

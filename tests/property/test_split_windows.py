@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import gt.ir.ops  # noqa: F401 - fills the table
@@ -24,6 +24,7 @@ from gt.ir.signals import PlanOptions
 from gt.ir.types import Shape, TensorType, float64
 from gt.passes.plan import Cluster, plan_graph
 from gt.runtime.simulator import simulate_graph
+from tests.property.budget import examples
 from tests.property.sharding_graphs import Recorder, record
 
 GRID = Mesh("grid", (("dp", 2), ("sp", 2)), (0, 1, 2, 3))
@@ -177,7 +178,7 @@ def test_gradients_of_a_convolution_send_a_few_rows_and_one_sum() -> None:
     assert max(halo) == 2 * (2 * 3 * 5 * 8) + 2 * (2 * 4 * 5 * 8), "one row of x and one of g to each side"
 
 
-@settings(max_examples=300)
+@examples(150)
 @given(st.integers(0, 2**32))
 def test_any_convolution_and_its_gradients(seed: int) -> None:
     rng = Random(seed)
@@ -210,7 +211,7 @@ def test_any_convolution_and_its_gradients(seed: int) -> None:
     check(graph, mesh.size, seed)
 
 
-@settings(max_examples=300)
+@examples(150)
 @given(st.integers(0, 2**32))
 def test_any_pooling_and_its_gradient(seed: int) -> None:
     rng, k = Random(seed), Random(seed + 1).choice((2, 3, 4))

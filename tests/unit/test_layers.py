@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import subprocess
 import sys
@@ -35,6 +36,11 @@ FORBIDDEN_ATTRIBUTES = {
 }  # fmt: skip
 
 
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), str(path))
+
+
 def module_of(path: Path) -> str:
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
@@ -52,7 +58,7 @@ def imports(path: Path) -> Iterator[tuple[int, str]]:
     """Give line and absolute module name of each import, those inside functions included, typing-only ones not."""
     module = module_of(path)
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    todo: list[ast.AST] = [ast.parse(path.read_text(), str(path))]
+    todo: list[ast.AST] = [parsed(path)]
     while todo:
         node = todo.pop()
         if isinstance(node, ast.Import):
@@ -107,7 +113,7 @@ def test_ir_and_passes_import_no_torch_and_no_zmq(path: Path) -> None:
 def test_nothing_executes_or_unpickles(path: Path) -> None:
     faults = [
         f"{named(path)}:{line} uses {what}"
-        for line, what in dangerous(ast.parse(path.read_text(), str(path)))
+        for line, what in dangerous(parsed(path))
         if (named(path), what) not in ALLOWED
     ]
     assert not faults, "\n".join(faults)
@@ -123,7 +129,7 @@ def dangerous(tree: ast.AST) -> Iterator[tuple[int, str]]:
         elif isinstance(node, ast.Name) and node.id in FORBIDDEN_CALLS and isinstance(node.ctx, ast.Load):
             yield node.lineno, node.id
         elif isinstance(node, ast.Attribute):
-            owner = ast.unparse(node.value).rpartition(".")[2]
+            owner = getattr(node.value, "attr", getattr(node.value, "id", ""))
             if (owner, node.attr) in FORBIDDEN_ATTRIBUTES or node.attr in ("recv_pyobj", "send_pyobj"):
                 yield node.lineno, f"{owner}.{node.attr}"
             elif owner == "builtins" and node.attr in FORBIDDEN_CALLS:

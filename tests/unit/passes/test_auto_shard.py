@@ -96,10 +96,6 @@ def test_a_model_that_does_not_fit_is_fully_sharded() -> None:
     assert found.splits("relu") == {ROWS}, "and each worker has a part of the batch"
     gathers = [n for n in found.final.nodes if n.op.name == "all_gather" and n.output.type.shape == (2048, 2048)]
     assert len(gathers) >= 7 + 5, "joined once more for the backward, but for the layers next to it"
-
-
-def test_a_choice_for_memory_says_so() -> None:
-    found = Planned(mlp(16384, (512, *(2048,) * 8), options=PlanOptions("search", memory_bytes=300_000_000)))
     assert any("whole, which takes more memory" in lines[0] for lines in found.context.output_reasons)
 
 
