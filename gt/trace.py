@@ -635,6 +635,21 @@ def guard_reads(guard: Callable[[], None] | None) -> None:
 # -- recording
 
 
+def _occupy(trace: Trace, size: int) -> bool:
+    """Begin to append to a trace of which ``size`` values were known when the operands were looked at.
+
+    Says no where another thread needed one of its values since, or a finalizer has recorded or read: the operands are to be looked
+    at again. Errors: RuntimeError in the middle of another op.
+    """
+    if trace.busy:
+        raise RuntimeError("a finalizer or a signal handler used a tensor while an op was being recorded")
+    trace.busy = True
+    if (trace.closing and (not trace.held or trace.sealed)) or trace.size != size:
+        trace.busy = False
+        return False
+    return True
+
+
 def _record(
     op: OpDef, inputs: tuple[Any, ...], attrs: Attrs = (), depth: int = 1, view: bool = False, first: bool = False
 ) -> Any:  # fmt: skip
@@ -650,7 +665,7 @@ def _record(
     if modes.autocast is not None and op.autocast:
         inputs = _autocast(op, inputs)
         trace = current()
-    taped = False
+    size, taped = trace.size, False
     for t in inputs:
         if (t._trace is not trace and t._trace is not None) or (t._base is not None and t._seen != t._root._version):
             return _record_elsewhere(op, inputs, attrs, depth, view, first)
@@ -661,9 +676,7 @@ def _record(
         rule = rule_of(op, attrs, key[2:])
     taped = taped and modes.grad and rule.differentiable
     frame = users_frame(_getframe(depth))
-    trace.busy = True
-    if trace.closing and not trace.held:  # another thread needed one of our values meanwhile
-        trace.busy = False
+    if not _occupy(trace, size):
         time.sleep(0)
         return _record(op, inputs, attrs, depth + 1, view, first)
     try:
@@ -726,12 +739,10 @@ def _record_into(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs, targets: Sequ
         if t._trace is not trace and t._trace is not None:
             _flush(t._trace, "a value crossed threads")
             trace = current()
-    types = tuple([t._type for t in inputs])
+    size, types = trace.size, tuple([t._type for t in inputs])
     rule = _rules.get((op, attrs, *types)) or rule_of(op, attrs, types)
     frame = users_frame(_getframe(1))
-    trace.busy = True
-    if trace.closing and not trace.held:
-        trace.busy = False
+    if not _occupy(trace, size):
         time.sleep(0)
         return _record_into(op, inputs, attrs, targets)
     try:

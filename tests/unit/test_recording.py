@@ -12,7 +12,7 @@ import pytest
 import gt
 from gt import flush
 from gt.ir.ops import OPS
-from gt.trace import Trace, record, state
+from gt.trace import Trace, _record, _record_into, record, rule_of, state
 
 
 @pytest.fixture
@@ -394,3 +394,43 @@ def test_what_reads_in_the_middle_of_an_op_is_told_so_and_nothing_is_lost(monkey
         patched.setattr(Trace, "enter", enter)
         w = x + z
     assert total.tolist() == [2.0] * 3 and w.tolist() == [3.0] * 3
+
+
+@pytest.mark.parametrize("which", ["record", "record_into"])
+def test_what_records_in_the_middle_of_an_op_is_told_so_and_the_op_goes_on(monkeypatch, which):
+    x, y = gt.ones(3), gt.ones(3)
+    gt.ones(1).sum().item()
+    entered, refused = Trace.enter, []
+
+    def enter(self, tensor):
+        for act in (lambda: x * 2, lambda: _record_into(OPS["add"], (x, x), (), [y])):
+            with pytest.raises(RuntimeError, match="while an op was being recorded"):
+                act()
+            refused.append(act)
+        return entered(self, tensor)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Trace, "enter", enter)
+        if which == "record":
+            y = _record(OPS["add"], (x, y))
+        else:
+            _record_into(OPS["add"], (x, y), (), [y])
+    assert y.tolist() == [2.0] * 3 and x.tolist() == [1.0] * 3 and len(refused) == 4
+
+
+def test_operands_are_looked_at_again_if_a_finalizer_records_or_reads_before_an_op_is_appended(monkeypatch):
+    x, y = gt.ones(3), gt.ones(3)
+    view = x[1:]
+    acts = [lambda: x.add_(1), lambda: (x + 0).tolist(), lambda: None]
+    looked = []
+
+    def rule(op, attrs, inputs):
+        if acts:
+            looked.append(acts.pop(0)())
+        return rule_of(op, attrs, inputs)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sys.modules["gt.trace"], "_rules", {})
+        patched.setattr(sys.modules["gt.trace"], "rule_of", rule)
+        out = _record(OPS["add"], (view, y[1:]))
+    assert out.tolist() == [3.0, 3.0] and looked
