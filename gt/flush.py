@@ -33,7 +33,7 @@ from gt.ir.types import Scalar, TensorType
 from gt.passes.autodiff import saved_values
 from gt.precision import with_precision
 from gt.runtime.interrupt import SHIELD
-from gt.runtime.session import Session
+from gt.runtime.session import Session, check_thread
 from gt.trace import (
     RULES,
     Buffer,
@@ -118,6 +118,7 @@ def flush(trace: Trace, reason: str) -> None:
     After Ctrl-C in a wait they are pending as before. RuntimeError, with nothing lost, where this thread is recording an op into
     ``trace`` and a finalizer or a signal handler came in between.
     """
+    check_thread()
     while not _flush_if_free(trace, reason):
         time.sleep(0)
 

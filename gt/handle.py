@@ -23,6 +23,7 @@ from gt.ir.graph import Attrs
 from gt.ir.opdef import OpDef
 from gt.ir.ops import OPS
 from gt.ir.types import DType, TensorType
+from gt.runtime.session import check_thread
 from gt.shape import Size
 from gt.trace import Buffer, Operand, Storage, Trace, check_read, holding, record, settle, state
 from gt.views import VIEWS, place_in_overlap, refuse_overlap, view_strides
@@ -372,6 +373,7 @@ class Handle(Operand):
 
     def _read(self) -> np.ndarray:
         """Give the values as a new array; bfloat16 as float32."""
+        check_thread()
         buffer = self._materialise()
         wire = buffer.session.fetch(buffer.id).result()
         return from_wire(wire, self._type.shape, self._type.dtype)

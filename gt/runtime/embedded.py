@@ -34,6 +34,7 @@ from gt.runtime.interrupt import SHIELD
 from gt.runtime.log import open_log, setup_logging
 from gt.runtime.planner import make_plan
 from gt.runtime.runner import Runner, make_engine
+from gt.runtime.session import CallLock, own_threads
 from gt.runtime.wire import Message
 
 logger = logging.getLogger("gt.embedded")
@@ -48,7 +49,7 @@ class EmbeddedSession:
         self, backend: str = "torch", device: str = "cpu", window: int = 8, make: Callable[[], Engine] | None = None
     ) -> None:
         self._pid = os.getpid()
-        self._lock = threading.Lock()
+        self._lock = CallLock()
         self._window = threading.Semaphore(window)
         self._runs_over = 0
         self._inbox: SimpleQueue[tuple[Message, Any] | None] = SimpleQueue()
@@ -259,6 +260,7 @@ def _work(
     session: weakref.ref[EmbeddedSession], inbox: SimpleQueue[tuple[Message, Any] | None], make: Callable[[], Engine]
 ) -> None:
     """The worker thread: make the engine, then one message after the other."""
+    own_threads.add(threading.get_ident())
     try:
         log = open_log("worker0")
         outlet = _Outlet(session)
@@ -268,6 +270,7 @@ def _work(
         alive = session()
         if alive is not None:
             alive._die(Fault(fault.kind, f"the engine could not start: {fault.message}"))
+        own_threads.discard(threading.get_ident())
         return
     get, handle = inbox.get, runner.handle
     try:
@@ -281,6 +284,7 @@ def _work(
             alive._die(fault_of(e))
         raise
     finally:
+        own_threads.discard(threading.get_ident())
         runner.close()
         if log is not None:
             log.close()

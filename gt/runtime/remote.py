@@ -28,6 +28,7 @@ from gt.runtime.buffer_reasons import BufferReasons
 from gt.runtime.errors import ConnectionFailed, Fault, ProtocolError, SessionClosed
 from gt.runtime.interrupt import SHIELD
 from gt.runtime.log import open_log, setup_logging
+from gt.runtime.session import CallLock, own_threads
 from gt.runtime.transport import Socket, endpoint_of, make_socket, receive, send
 from gt.runtime.wire import INLINE, TO_CLIENT, Message
 
@@ -66,7 +67,7 @@ class RemoteSession:
         self.address = address
         self._logger = setup_logging("client")
         self._context: zmq.Context[Socket] = zmq.Context()
-        self._lock = threading.Lock()  # guards the up socket
+        self._lock = CallLock()  # guards the up socket
         self._closed: Fault | None = None
         self._readings: dict[int, Reading] = {}
         self._explaining: dict[int, Future[BufferReasons]] = {}
@@ -208,6 +209,7 @@ class RemoteSession:
     # -- the io thread
 
     def _io(self) -> None:
+        own_threads.add(threading.get_ident())
         poller = zmq.Poller()
         for source in (self._down, self._results, self._wake_read):
             poller.register(source, zmq.POLLIN)
@@ -234,6 +236,7 @@ class RemoteSession:
             self._die(Fault("protocol", f"the client's io thread failed: {type(e).__name__}: {e}"))
             raise
         finally:
+            own_threads.discard(threading.get_ident())
             for socket in (self._down, self._results, *self._upload_sockets.values()):
                 socket.close(500)
 

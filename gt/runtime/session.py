@@ -7,6 +7,8 @@ Next: ``embedded`` and ``remote``, the two implementations.
 
 from __future__ import annotations
 
+import gc
+import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Protocol
@@ -20,6 +22,40 @@ from gt.runtime.errors import Fault
 
 if TYPE_CHECKING:
     from gt.runtime.buffer_reasons import BufferReasons
+
+
+own_threads: set[int] = set()  # of a session's own, by ident
+
+
+def check_thread() -> None:
+    """Refuse to wait on a thread that does a session's work, where the wait would be for itself. Errors: RuntimeError."""
+    if threading.get_ident() in own_threads:
+        raise RuntimeError(
+            "a value was read by a finalizer (__del__) that runs on one of gt's own threads: keep what is to be read in a tensor and "
+            "read it later"
+        )
+
+
+class CallLock:
+    """Held while a call changes a session. The collector of cycles waits meanwhile: its finalizers may read values, which is a call.
+
+    One that comes before the collector is told to, or after, finds nothing half done: so it may enter.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._collects = False
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        collects = gc.isenabled()
+        gc.disable()
+        self._collects = collects
+
+    def __exit__(self, *_: object) -> None:
+        if self._collects:
+            gc.enable()
+        self._lock.release()
 
 
 class Session(Protocol):
