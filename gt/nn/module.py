@@ -21,6 +21,7 @@ from gt.tensor import Tensor
 from gt.trace import replaced
 
 TABLES = ("_parameters", "_buffers", "_modules")
+WANTED = {"parameter": "torch.nn.Parameter", "child module": "torch.nn.Module", "buffer": "torch.nn.Buffer, torch.Tensor"}
 HOOKS = (
     "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_state_dict_hooks", "_state_dict_pre_hooks",
     "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks",
@@ -68,24 +69,19 @@ class Module(StateMixin):
         elif isinstance(value, Parameter):
             self._forget(name, "_parameters")
             self.register_parameter(name, value)
-        elif isinstance(value, Module):
+        elif isinstance(value, Module) and name not in tables["_parameters"]:
             self._forget(name, "_modules")
             self._hold(name, value)
-        elif isinstance(value, Buffer):
-            persistent = value.persistent and name not in self._non_persistent
-            self._forget(name, "_buffers")
-            self.register_buffer(name, value, persistent)
+        elif isinstance(value, Buffer) and name not in tables["_parameters"] and name not in tables["_modules"]:
+            self.register_buffer(name, value, value.persistent)
         else:
             self._set_plain(name, value)
 
     def _set_plain(self, name: str, value: Any) -> None:
         for table, kind in (("_parameters", "parameter"), ("_modules", "child module"), ("_buffers", "buffer")):
             if name in self.__dict__[table]:
-                wanted = (
-                    "torch.nn.Module" if kind == "child module" else "torch.nn.Parameter" if kind == "parameter" else "torch.Tensor"
-                )
                 if value is not None and not (kind == "buffer" and isinstance(value, Handle)):
-                    raise TypeError(f"cannot assign '{type(value).__name__}' as {kind} '{name}' ({wanted} or None expected)")
+                    raise TypeError(f"cannot assign '{type(value).__name__}' as {kind} '{name}' ({WANTED[kind]} or None expected)")
                 if self.__dict__[table][name] is not value:
                     replaced()
                 self.__dict__[table][name] = value

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from typing import Any
 
 import numpy as np
 import pytest
@@ -294,3 +295,90 @@ def test_what_is_not_supported_says_what_to_use():
         nn.Embedding(3, 2, sparse=True)
     with pytest.raises(NotImplementedError, match="average windows first"):
         nn.functional.interpolate(gt.ones(1, 1, 4, 4), scale_factor=0.5, mode="bilinear", antialias=True)
+
+
+@pytest.mark.parametrize("there", ["parameter", "no parameter", "module", "no module", "buffer", "no buffer", "attribute", "nothing"])
+@pytest.mark.parametrize("given", ["parameter", "module", "buffer", "hidden buffer", "tensor", "none", "number"])
+def test_what_an_attribute_takes_depends_on_what_it_is_as_in_torch(there: str, given: str) -> None:
+    found = []
+    for lib in (torch, gt):
+        m, nn = lib.nn.Module(), lib.nn
+        if there.endswith("parameter"):
+            m.register_parameter("x", None if there.startswith("no") else nn.Parameter(lib.ones(1)))
+        elif there.endswith("module"):
+            m.add_module("x", None if there.startswith("no") else nn.ReLU())
+        elif there.endswith("buffer"):
+            m.register_buffer("x", None if there.startswith("no") else lib.ones(1), persistent=False)
+        elif there == "attribute":
+            m.x = 1
+        value = {
+            "parameter": lambda nn=nn, lib=lib: nn.Parameter(lib.zeros(1)), "module": nn.Identity, "tensor": lambda lib=lib: lib.zeros(1),
+            "buffer": lambda nn=nn, lib=lib: nn.Buffer(lib.zeros(1)), "none": lambda: None, "number": lambda: 3,
+            "hidden buffer": lambda nn=nn, lib=lib: nn.Buffer(lib.zeros(1), persistent=False),
+        }[given]()  # fmt: skip
+        try:
+            m.x = value
+            fault = ""
+        except (TypeError, KeyError) as error:
+            fault = type(error).__name__ + str(error).split("' as ")[-1]
+        tables = [[(k, type(v).__name__) for k, v in getattr(m, t).items()] for t in ("_parameters", "_modules", "_buffers")]
+        found.append((fault, tables, [k for k, _ in m.named_parameters()], list(m.state_dict()), "x" in m.__dict__))
+    kinds = str(found[0][1]).replace("'Tensor'", "'Buffer'"), str(found[1][1]).replace("'Tensor'", "'Buffer'")
+    assert kinds[0] == kinds[1] and found[0][0] == found[1][0] and found[0][2:] == found[1][2:]
+
+
+class Tagged(gt.nn.Parameter):
+    def __new__(cls, data: Any, tag: Any = None, requires_grad: bool = True) -> Any:
+        self = super().__new__(cls, data, requires_grad)
+        self.tag = tag
+        return self
+
+
+class TaggedOfTorch(torch.nn.Parameter):
+    def __new__(cls, data: Any, tag: Any = None, requires_grad: bool = True) -> Any:
+        self = super().__new__(cls, data, requires_grad)
+        self.tag = tag
+        return self
+
+
+class Late(gt.nn.Parameter):
+    def __init__(self, data: Any, requires_grad: bool = True) -> None:
+        super().__init__()
+        self.tag = "late"
+
+
+class LateOfTorch(torch.nn.Parameter):
+    def __init__(self, data: Any, requires_grad: bool = True) -> None:
+        super().__init__()
+        self.tag = "late"
+
+
+@pytest.mark.parametrize("copied", [lambda p: p, copy.copy, copy.deepcopy, lambda p: pickle.loads(pickle.dumps(p))])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda m: (Tagged if m is gt else TaggedOfTorch)(m.ones(2), "t"),
+        lambda m: (Tagged if m is gt else TaggedOfTorch)(m.ones(2), requires_grad=False),
+        lambda m: (Late if m is gt else LateOfTorch)(m.ones(2)),
+        lambda m: m.Tensor._make_subclass(Tagged if m is gt else TaggedOfTorch, m.ones(2), True),
+        lambda m: m.Tensor._make_subclass(m.nn.Parameter, m.ones(2)),
+    ],
+)
+def test_subclasses_of_parameter_are_made_copied_and_printed_as_torchs(make: Any, copied: Any) -> None:
+    mine, theirs = copied(make(gt)), copied(make(torch))
+    assert repr(mine) == repr(theirs).replace("OfTorch", "")
+    assert type(mine).__name__ == type(theirs).__name__.replace("OfTorch", "")
+    assert (mine.requires_grad, mine.tolist(), mine.__dict__) == (theirs.requires_grad, theirs.tolist(), theirs.__dict__)
+    assert type(mine + 1) is gt.Tensor and [n for n, _ in gt.nn.ParameterList([mine]).named_parameters()] == ["0"]
+
+
+def test_copies_keep_the_attributes_that_a_user_gave_as_in_torch() -> None:
+    found = []
+    for m in (gt, torch):
+        p, t = m.nn.Parameter(m.ones(2)), m.ones(2)
+        (p * 2).sum().backward()
+        for x in (p, t):
+            x.tag = [1]
+        sent = [f(x) for x in (p, t) for f in (copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x)))]
+        found.append([(getattr(x, "tag", None), x.grad is None) for x in sent])
+    assert found[0] == found[1]
