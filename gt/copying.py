@@ -28,7 +28,7 @@ class Copies(InPlace):
     @staticmethod
     def _make_subclass(cls: type, data: Any, require_grad: bool = False) -> Any:
         """Give a tensor of class ``cls`` with the values of ``data``. What is computed from it is a plain tensor."""
-        out = object.__new__(cls)
+        out: Any = object.__new__(cls)
         take_values(out, data)
         return out.requires_grad_(require_grad)
 

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any, Self
 
 from gt import legacy
+from gt.absent import METHODS
 from gt.autocasting import CPU, CUDA, autocasting
 from gt.autograd.gradients import backward, register_hook, register_post_accumulate_grad_hook, retain_grad
 from gt.copying import Copies
@@ -586,8 +587,9 @@ class Tensor(Copies):
         return bool(reduce.any(pointwise.eq(self, value)))
 
     def __getattr__(self, name: str) -> Any:
-        """Refuse an unknown name, with the nearest known one."""
-        raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'{did_you_mean(name, dir(type(self)))}")
+        """Refuse an unknown name, with the nearest known one or what to use instead."""
+        hint = f": {METHODS[name]}" if name in METHODS else did_you_mean(name, dir(type(self)))
+        raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'{hint}")
 
     def __dlpack__(
         self, *, stream: Any = None, max_version: tuple[builtins.int, builtins.int] | None = None, dl_device: Any = None,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 from gt.autograd import no_grad
+from gt.functions import create
 from gt.handle import Handle
 from gt.ir import types
 from gt.ir.types import DType, dtype_of
@@ -291,6 +292,20 @@ class Module(StateMixin):
                 raise AttributeError(f"`{part}` is not an nn.Module")
         return found
 
+    def set_submodule(self, target: str, module: Module, strict: bool = False) -> None:
+        """Put a module at a dotted name; ``strict``: only where one is. Errors: ValueError for no name or no module; AttributeError."""
+        if not target:
+            raise ValueError("Cannot set the submodule without a target name!")
+        if not isinstance(module, Module):
+            raise ValueError(f"`module` is not an nn.Module, found {type(module)}")
+        path, _, name = target.rpartition(".")
+        parent = self.get_submodule(path)
+        if strict and not hasattr(parent, name):
+            raise AttributeError(f"{parent._get_name()} has no attribute `{name}`")
+        if not isinstance(getattr(parent, name, module), Module):
+            raise AttributeError(f"`{name}` is not an nn.Module")
+        setattr(parent, name, module)
+
     def get_parameter(self, target: str) -> Parameter:
         """Give the parameter of a dotted name. Errors: AttributeError."""
         return self._get(target, "_parameters", "an nn.Parameter")
@@ -392,6 +407,13 @@ class Module(StateMixin):
 
     def bfloat16(self) -> Self:
         return self.to(dtype=types.bfloat16)
+
+    def to_empty(self, *, device: Any, recurse: bool = True) -> Self:
+        """Forget the values of parameters and buffers: they are zeros, as those of ``gt.empty``."""
+        return self._apply(create.empty_like, recurse)
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Do nothing: what a module records is compiled anyway."""
 
     def cpu(self) -> Self:
         """Give the module: where values lie is the signals' matter."""

@@ -259,7 +259,7 @@ class Optimizer:
         return type(self)._step is not Optimizer._step
 
     @property
-    def _own_state(self) -> type[dict[str, Any]]:
+    def _own_state(self) -> Callable[..., dict[str, Any]]:
         """Give the class of what is kept of one parameter."""
         return ParameterState if self._counts else dict
 

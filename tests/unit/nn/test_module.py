@@ -382,3 +382,77 @@ def test_copies_keep_the_attributes_that_a_user_gave_as_in_torch() -> None:
         sent = [f(x) for x in (p, t) for f in (copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x)))]
         found.append([(getattr(x, "tag", None), x.grad is None) for x in sent])
     assert found[0] == found[1]
+
+
+def test_a_submodule_is_set_by_its_dotted_name_as_in_torch() -> None:
+    found = []
+    for m in (gt.nn, torch.nn):
+        net = m.Sequential(m.Sequential(m.Linear(2, 3), m.ReLU()), m.Linear(3, 2))
+        net.set_submodule("0.1", m.Tanh())
+        net.set_submodule("0.new", m.Identity())
+        net.set_submodule("1", m.Linear(3, 1), strict=True)
+        faults = []
+        for target, module, strict in (
+            ("", m.ReLU(), False), ("0.0", 3, False), ("0.9", m.ReLU(), True), ("7.1", m.ReLU(), False), ("0.0.weight", m.ReLU(), False),
+            ("0.0.weight.x", m.ReLU(), False),
+        ):  # fmt: skip
+            with pytest.raises((ValueError, AttributeError)) as fault:
+                net.set_submodule(target, module, strict)
+            faults.append((type(fault.value), str(fault.value)))
+        found.append((repr(net), faults))
+    assert found[0] == found[1]
+
+
+def test_modules_are_emptied_and_compiled_as_in_torch() -> None:
+    net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    weight, before = net[0].weight, net(gt.ones(3, 2)).shape
+    assert net.compile(mode="max-autotune") is None and net(gt.ones(3, 2)).shape == before
+    assert net.to_empty(device="cpu") is net and net[0].weight is weight and weight.abs().sum() == 0
+    assert net[1].running_var.sum() == 0
+
+
+def test_private_names_of_state_dict_hooks_are_torchs() -> None:
+    found = []
+    for m in (gt.nn, torch.nn):
+        seen: list[Any] = []
+
+        class Renamed(m.Module):
+            def __init__(self, m=m, seen=seen):
+                super().__init__()
+                self.inner, self.seen = m.Linear(1, 1, bias=False), seen
+                self._register_load_state_dict_pre_hook(self._take)
+                self._register_load_state_dict_pre_hook(lambda module, *rest: seen.append(module is self), with_module=True)
+                self._register_state_dict_hook(lambda module, out, prefix, meta: out.update({prefix + "more": 1}))
+
+            def _take(self, state, prefix, meta, strict, missing, unexpected, errors):
+                self.seen.append((prefix, strict, sorted(state)))
+                state[prefix + "inner.weight"] = state.pop(prefix + "old")
+
+        net = m.Sequential(Renamed())
+        state = net.state_dict()
+        del state["0.more"]
+        state["0.old"] = state.pop("0.inner.weight")
+        seen.append(str(net.load_state_dict(state)))
+        twin = copy.deepcopy(net)
+        twin.load_state_dict({"0.old": state["0.old"]})
+        found.append((seen, list(net.state_dict()), twin[0].seen[-2:]))
+    assert found[0] == found[1]
+
+
+def test_batch_norms_become_synchronised_ones_as_in_torch() -> None:
+    found = []
+    for m in (gt.nn, torch.nn):
+        net = m.Sequential(m.Linear(2, 2), m.Sequential(m.BatchNorm1d(2, eps=1e-3), m.ReLU()), m.BatchNorm2d(3, affine=False)).eval()
+        weight = net[1][0].weight
+        twin = m.SyncBatchNorm.convert_sync_batchnorm(net)
+        assert twin is net and twin[1][0].weight is weight and type(twin[1][0]) is m.SyncBatchNorm
+        alone = m.SyncBatchNorm.convert_sync_batchnorm(m.BatchNorm1d(2, bias=False))
+        found.append((repr(twin), list(twin.state_dict()), twin[2].training, repr(alone), list(alone.state_dict())))
+    assert found[0] == found[1]
+    assert gt.nn.SyncBatchNorm(2, 1e-5, 0.1, True, True, None)(gt.randn(4, 2)).shape == (4, 2)
+
+
+def test_recurrent_layers_name_their_flat_weights_as_torchs() -> None:
+    make = lambda m: m.LSTM(2, 3, 2, bidirectional=True, proj_size=2)  # noqa: E731
+    assert make(nn)._flat_weights_names == make(torch.nn)._flat_weights_names
+    assert [tuple(w.shape) for w in make(nn)._flat_weights] == [tuple(w.shape) for w in make(torch.nn)._flat_weights]
