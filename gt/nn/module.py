@@ -389,7 +389,7 @@ class Module(StateMixin):
             return self
         wanted = dtype_of(dtype)
         if wanted.kind not in "fc":
-            raise TypeError(f"nn.Module.to only accepts floating point or complex dtypes, but got desired dtype={wanted.name}")
+            raise TypeError(f"nn.Module.to only accepts floating point or complex dtypes, but got desired dtype={wanted!r}")
         return self._apply(lambda t: t.to(wanted) if t.is_floating_point() or t.is_complex() else t)
 
     def type(self, dst_type: Any) -> Self:

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from collections import OrderedDict
 from typing import Any
 
 import numpy as np
@@ -456,3 +457,35 @@ def test_recurrent_layers_name_their_flat_weights_as_torchs() -> None:
     make = lambda m: m.LSTM(2, 3, 2, bidirectional=True, proj_size=2)  # noqa: E731
     assert make(nn)._flat_weights_names == make(torch.nn)._flat_weights_names
     assert [tuple(w.shape) for w in make(nn)._flat_weights] == [tuple(w.shape) for w in make(torch.nn)._flat_weights]
+
+
+def test_dicts_of_parameters_have_torchs_order_and_print_as_torchs() -> None:
+    found = []
+    for m in (gt, torch):
+        values = {"b": m.nn.Parameter(m.ones(2, 3)), "a": m.nn.Parameter(m.ones((), dtype=m.complex64)), "c": 3}
+        pairs = [(k, values[k]) for k in ("c", "b")]
+        dicts = [m.nn.ParameterDict(v) for v in (values, OrderedDict(values), pairs, m.nn.ParameterDict(pairs))]
+        dicts[2].update({"z": m.nn.Parameter(m.ones(1, dtype=m.float64)), "d": m.nn.Parameter(m.ones(1).long(), requires_grad=False)})
+        found.append([(repr(d), [k for k, _ in d.named_parameters()]) for d in dicts])
+    assert found[0] == found[1]
+    with pytest.raises(TypeError, match=r"desired dtype=gt\.int32"):
+        nn.Linear(2, 2).to(gt.int32)
+
+
+@pytest.mark.parametrize("name", ["pad_sequence", "pack_sequence"])
+@pytest.mark.parametrize("case", ["empty", "tuple", "number", "mixed", "none", "0d", "generator"])
+def test_sequences_that_cannot_be_padded_are_refused_as_in_torch(name: str, case: str) -> None:
+    raised = []
+    for m in (gt, torch):
+        given = {
+            "empty": [], "tuple": (), "number": 3, "mixed": [m.ones(2, 3), m.ones(2, 4)], "none": [None], "0d": [m.ones(())],
+            "generator": (x for x in [m.ones(2)]),
+        }[case]  # fmt: skip
+        try:
+            getattr(m.nn.utils.rnn, name)(given)
+            raised.append(None)
+        except (RuntimeError, TypeError, AttributeError, IndexError) as error:
+            raised.append(error)
+    assert isinstance(raised[0], type(raised[1]))
+    if case in ("empty", "tuple"):
+        assert str(raised[0]) == str(raised[1])
