@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from gt.functions import create
 from gt.functions.reduce import all as all_
 from gt.grad_mode import no_grad
 from gt.handle import Handle

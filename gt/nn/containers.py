@@ -367,7 +367,7 @@ class ParameterDict(Module):
 
 
 def _described(value: Any, by_type: bool = False) -> str:
-    if not isinstance(value, Handle):
+    if not isinstance(value, Tensor):
         return f"Object of type: {type(value).__name__}"
     kind = "Parameter" if isinstance(value, Parameter) else "Tensor"
     return f"{kind} containing: [{value.type() if by_type else value.dtype} of size {'x'.join(map(str, value.shape))}]"

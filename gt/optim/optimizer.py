@@ -32,6 +32,7 @@ from gt.trace import Number, record, record_into, replaced, settle, state
 
 Group = dict[str, Any]
 INF = math.inf
+stored = dict.__getitem__  # what is there, without making a count a tensor
 
 
 class HookHandle:
@@ -180,7 +181,8 @@ class Optimizer:
             if not own:
                 own["step"] = 0.0
                 own.update(start(p))
-            own["step"] = count = count_of(own) + 1
+            count = stored(own, "step")
+            own["step"] = count = (count if count.__class__ is float else count_of(own)) + 1
             if count in by_count:
                 by_count[count].append(p)
             else:
@@ -198,7 +200,7 @@ class Optimizer:
             return
         for each in by_dtype.values():
             owns = [self.state[p] for p in each] if states else []
-            held = [dict.__getitem__(own, name) for name in states for own in owns]
+            held = [stored(own, name) for name in states for own in owns]
             targets = [*each, *held]
             inputs = (*each, *[p._grad for p in each], *held, *numbers)
             update(OPS[op], inputs, (("num", len(each)), *attrs), targets)
