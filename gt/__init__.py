@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 
 from gt import tensor as _tensor  # noqa: I001 - installs the tensor class
 from gt import (
-    accelerator, amp, autograd, backends, compiler, cuda, fft, func, linalg, masked, nn, optim, random, signal, special, testing, utils,
+    accelerator, amp, autograd, backends, compiler, cuda, fft, func, linalg, masked, nn, optim, random, scripting, signal, special,
+    testing, types, utils,
 )  # fmt: skip
+from gt.absent import ABSENT
 from gt.amp import autocast, get_autocast_dtype, is_autocast_enabled
 from gt.arguments import guard
 from gt.autograd import (
@@ -26,7 +28,8 @@ from gt.config import (
     register_mesh, register_params,
 )  # fmt: skip
 from gt.devices import (
-    channels_last, channels_last_3d, contiguous_format, device, get_default_device, preserve_format, set_default_device, strided,
+    channels_last, channels_last_3d, contiguous_format, device, get_default_device, layout, memory_format, preserve_format,
+    set_default_device, strided,
 )  # fmt: skip
 from gt.explaining import explain
 from gt.finfo import finfo, iinfo
@@ -127,6 +130,7 @@ from gt.precision import get_float32_matmul_precision, set_float32_matmul_precis
 from gt.printing import printoptions, set_printoptions
 from gt.random import Generator, get_rng_state, initial_seed, manual_seed, seed, set_rng_state
 from gt.runtime.errors import DispatcherLost, GtError, NoWorkers, RunError, WorkerLost
+from gt.scripting import _assert as _assert
 from gt.serialization import load, save
 from gt.session import connect, disconnect, gpu_workers, num_workers
 from gt.shape import Size
@@ -152,9 +156,12 @@ zero_, lu_solve, detach, is_same_size = Tensor.zero_, Tensor.lu_solve, Tensor.de
 is_conj, is_neg, is_inference, is_signed = Tensor.is_conj, Tensor.is_neg, Tensor.is_inference, Tensor.is_signed
 
 guard(globals())
+scripting.install(jit)
 
 
 def __getattr__(name: str) -> object:
     if name in LOADED_WHEN_NAMED:
         return import_module(f"gt.{name}")
+    if name in ABSENT:
+        raise AttributeError(f"gt.{name} is not offered: {ABSENT[name]}")
     raise AttributeError(f"module 'gt' has no attribute '{name}'{did_you_mean(name, globals())}")

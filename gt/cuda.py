@@ -44,12 +44,31 @@ def current_device() -> int:
     )
 
 
+def _refused(name: str) -> Any:
+    def call(device: Any = None) -> Any:
+        raise RuntimeError(f"gt.cuda.{name}: no device is this script's own; workers have them, and is_available() says False")
+
+    call.__name__ = call.__qualname__ = name
+    call.__doc__ = "Refuse: see ``current_device``. Errors: RuntimeError."
+    return call
+
+
+get_device_name, get_device_properties, get_device_capability, mem_get_info = (
+    _refused(name) for name in ("get_device_name", "get_device_properties", "get_device_capability", "mem_get_info")
+)
+
+
+def ipc_collect() -> None:
+    """Do nothing: this process holds no device's memory."""
+
+
 def set_device(device: Any) -> None:
     """Accept a device and change nothing: placement is what signals say."""
 
 
 __all__ = [
-    "amp", "current_device", "device_count", "empty_cache", "is_available", "is_bf16_supported", "is_initialized", "manual_seed",
-    "manual_seed_all", "max_memory_allocated", "max_memory_reserved", "memory_allocated", "memory_reserved", "reset_peak_memory_stats",
+    "amp", "current_device", "device_count", "empty_cache", "get_device_capability", "get_device_name",
+    "get_device_properties", "ipc_collect", "is_available", "is_bf16_supported", "is_initialized", "manual_seed",
+    "manual_seed_all", "max_memory_allocated", "max_memory_reserved", "mem_get_info", "memory_allocated", "memory_reserved", "reset_peak_memory_stats",
     "set_device", "synchronize",
 ]  # fmt: skip

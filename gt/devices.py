@@ -63,7 +63,7 @@ def set_default_device(device_: Any) -> None:
 
 
 class Marker:
-    """A memory format or layout."""
+    """What memory formats and layouts are: a name."""
 
     __slots__ = ("name",)
 
@@ -74,10 +74,18 @@ class Marker:
         return f"gt.{self.name}"
 
 
-contiguous_format, preserve_format, strided = Marker("contiguous_format"), Marker("preserve_format"), Marker("strided")
-channels_last, channels_last_3d = Marker("channels_last"), Marker("channels_last_3d")
+class memory_format(Marker):  # noqa: N801 - torch's name
+    """The class of memory formats, which change nothing here."""
 
 
+class layout(Marker):  # noqa: N801 - torch's name
+    """The class of layouts: tensors are strided."""
+
+
+contiguous_format, preserve_format, strided = memory_format("contiguous_format"), memory_format("preserve_format"), layout("strided")
+channels_last, channels_last_3d = memory_format("channels_last"), memory_format("channels_last_3d")
+
+FORMAT = memory_format
 RANKS = {"channels_last": 4, "channels_last_3d": 5}
 
 
@@ -85,7 +93,7 @@ def check_memory_format(memory_format: Any, ndim: int) -> None:
     """Refuse what is no memory format, or none for so many dims. Values are the same in any, so it has no effect."""
     if memory_format is None:
         return
-    if not isinstance(memory_format, Marker) or memory_format is strided:
+    if not isinstance(memory_format, FORMAT):
         raise TypeError(f"argument 'memory_format' must be gt.memory_format, not {type(memory_format).__name__}")
     if ndim != RANKS.get(memory_format.name, ndim):
         raise RuntimeError(f"required rank {RANKS[memory_format.name]} tensor to use {memory_format.name} format")

@@ -46,7 +46,33 @@ def _inside() -> Iterator[bool]:
 
 def _own(tree: Any) -> Any:
     """Give an argument whose tensors can be differentiated by, with the history that they have."""
+    for t in flatten(tree)[0]:
+        if not isinstance(t, Handle):
+            raise ValueError(f"Thing passed to transform API must be Tensor, got {type(t)}")
+        if not _differentiable(t):
+            raise RuntimeError("only Tensors of floating point dtype can require gradients")
     return map_tree(lambda t: t.view_as(t) if t._rg else t.detach().requires_grad_(), tree, _differentiable)
+
+
+def _check_primals(tree: Any) -> None:
+    """Refuse what has no derivative along itself."""
+    for t in flatten(tree)[0]:
+        if isinstance(t, Handle) and not _differentiable(t):
+            raise ValueError(f"Expected primal to be floating point or complex, but got: {t.dtype}")
+
+
+def _check_real(name: str, leaves: Sequence[Any], what: str) -> None:
+    for i, t in enumerate(leaves):
+        if isinstance(t, Handle) and t.is_complex():
+            raise RuntimeError(f"{name}: Expected all {what} to be real but received complex tensor at flattened input idx: {i}")
+
+
+def _check_outputs(outputs: Sequence[Any]) -> None:
+    for o in outputs:
+        if isinstance(o, Handle) and not _differentiable(o):
+            raise RuntimeError(
+                f"vjp(f, ...): All outputs of f must be floating-point or complex Tensors, got Tensor with dtype {o.dtype}"
+            )
 
 
 def _differentiable(value: Any) -> bool:
@@ -110,12 +136,9 @@ def grad_and_value(func: Function, argnums: int | tuple[int, ...] = 0, has_aux: 
                 )
             chosen = [given[n] for n in numbers]
             leaves, form = flatten(chosen)
-            at = [i for i, t in enumerate(leaves) if _differentiable(t)]
-            for i, g in zip(at, _gradients([out], [leaves[i] for i in at], None), strict=True):
-                leaves[i] = g
-            found = unflatten(leaves, form)
+            found = unflatten(_gradients([out], leaves, None), form)
             result = found[0] if isinstance(argnums, int) else tuple(found)
-            keep = _kept([out], flatten(chosen)[0], [args, kwargs], outermost)
+            keep = _kept([out], leaves, [args, kwargs], outermost)
         value = _finish(out, keep)
         return _finish(result, keep), ((value, _finish(aux, keep)) if has_aux else value)
 
@@ -138,12 +161,13 @@ def grad(func: Function, argnums: int | tuple[int, ...] = 0, has_aux: bool = Fal
 
 
 def vjp(func: Function, *primals: Any, has_aux: bool = False) -> Any:
-    """Give (output, function of cotangents that gives gradients by all primals), and aux third with ``has_aux``."""
+    """Give (output, function of cotangents that gives a tuple of gradients, one by each primal), and aux third with ``has_aux``."""
     with _inside() as outermost:
         given, _ = _split(primals, tuple(range(len(primals))))
         out, aux = _with_aux(func(*given), has_aux, "vjp")
         outputs, form = flatten(out)
-        leaves = [t for t in flatten(given)[0] if _differentiable(t)]
+        _check_outputs(outputs)
+        leaves, in_form = flatten(given)
         keep = _kept(outputs, leaves, list(primals), outermost)
 
     def backwards(cotangents: Any, retain_graph: bool = True, create_graph: bool | None = None) -> Any:
@@ -153,11 +177,9 @@ def vjp(func: Function, *primals: Any, has_aux: bool = False) -> Any:
                 "Expected pytree structure of cotangents to be the same as pytree structure of outputs to the function."
             )
         with _inside():
-            rest = iter(_gradients(outputs, leaves, seeds))
-            found = [map_tree(lambda t: next(rest), g, _differentiable) for g in given]
+            found = unflatten(_gradients(outputs, leaves, seeds), in_form)
         inherits = keep or any(isinstance(s, Handle) and s._rg for s in seeds)
-        result = _finish(tuple(found), inherits)
-        return result[0] if len(result) == 1 else result
+        return _finish(tuple(found), inherits)
 
     return (_finish(out, keep), backwards, _finish(aux, keep)) if has_aux else (_finish(out, keep), backwards)
 
@@ -168,6 +190,7 @@ def jvp(func: Function, primals: tuple[Any, ...], tangents: tuple[Any, ...], *, 
         raise RuntimeError(
             f"jvp(f, primals, tangents): Expected primals to be a tuple. E.g. it should be valid to call f(*primals). Got {type(primals)}"
         )
+    _check_primals(primals)
     with _inside() as outermost:
         given, _ = _split(primals, tuple(range(len(primals))))
         out, aux = _with_aux(func(*given), has_aux, "jvp")
@@ -181,19 +204,57 @@ def jvp(func: Function, primals: tuple[Any, ...], tangents: tuple[Any, ...], *, 
     return (out, product, aux) if has_aux else (out, product)
 
 
+def linearize(func: Function, *primals: Any) -> tuple[Any, Function]:
+    """Give (output, function of tangents that gives its derivative along them). ``func`` is called once."""
+    _check_primals(primals)
+    with _inside() as outermost:
+        given, _ = _split(primals, tuple(range(len(primals))))
+        out = func(*given)
+        outputs, form = flatten(out)
+        leaves, in_form = flatten(given)
+        keep = _kept(outputs, leaves, list(primals), outermost)
+
+    def jvp_fn(*tangents: Any) -> Any:
+        along, own_form = flatten(list(tangents))
+        if not same_structure(in_form, own_form):
+            raise RuntimeError("Expected the tangents to have the same argspec as the primals")
+        for i, (t, p) in enumerate(zip(along, leaves, strict=True)):
+            for what, own, wanted in (("shape", t.shape, p.shape), ("dtype", t.dtype, p.dtype)):
+                if own != wanted:
+                    raise RuntimeError(
+                        f"tangent:{i} with {what} {own} in flattened pytree doesn't match the {what} {wanted} of the corresponding primal."
+                    )
+        with _inside():
+            product = unflatten(_along(outputs, leaves, along), form)
+        return _finish(product, keep or any(t._rg for t in along))
+
+    return _finish(out, keep), jvp_fn
+
+
 def _along(outputs: Sequence[Any], inputs: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
     """Differentiate gradients by their seeds, in which they are linear."""
-    seeds = [create.zeros_like(o).requires_grad_() for o in outputs]
-    return _gradients(_gradients(outputs, inputs, seeds), seeds, tangents)
+    seeds = [create.zeros_like(o).requires_grad_(_differentiable(o)) for o in outputs]
+    at = [i for i, seed in enumerate(seeds) if seed._rg]
+    along = _gradients(_gradients([outputs[i] for i in at], inputs, [seeds[i] for i in at]), [seeds[i] for i in at], tangents)
+    for i, product in zip(at, along, strict=True):
+        seeds[i] = product
+    return seeds
 
 
 def _jacobian(func: Function, argnums: int | tuple[int, ...], has_aux: bool, name: str) -> Function:
     @functools.wraps(func)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
+        wanted = [args[n] for n in ((argnums,) if isinstance(argnums, int) else argnums) if -len(args) <= n < len(args)]
+        _check_real(name, flatten(wanted)[0], "inputs")
+        if name == "jacfwd":
+            _check_primals(wanted)
         with _inside() as outermost:
             given, numbers = _split(args, argnums)
             out, aux = _with_aux(func(*given, **kwargs), has_aux, name)
             outputs, form = flatten(out)
+            _check_real(name, outputs, "outputs")
+            if name == "jacrev":
+                _check_outputs(outputs)
             chosen = [given[n] for n in numbers]
             leaves, in_form = flatten(chosen)
             per_output = []
@@ -211,6 +272,8 @@ def _jacobian(func: Function, argnums: int | tuple[int, ...], has_aux: bool, nam
 
 def _matrix(output: Any, inputs: Sequence[Any]) -> list[Any]:
     """Give the Jacobian of an output of shape O by inputs of shapes I: O + I each."""
+    if not _differentiable(output):
+        return [create.zeros(*output.shape, *t.shape, dtype=output.dtype) for t in inputs]
     flat = reshape(output, (-1,))
     rows = [_gradients([flat[i]], inputs, None) for i in range(output.numel())]
     if not rows:
@@ -333,5 +396,5 @@ def _count(leaves: list[Any], dims: list[Any], func: Function) -> int:
 
 
 __all__ = [
-    "functional_call", "grad", "grad_and_value", "hessian", "jacfwd", "jacrev", "jvp", "stack_module_state", "vjp", "vmap",
+    "functional_call", "grad", "grad_and_value", "hessian", "jacfwd", "jacrev", "jvp", "linearize", "stack_module_state", "vjp", "vmap",
 ]  # fmt: skip

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from gt.functions import create
 from gt.functions.reduce import all as all_
 from gt.grad_mode import no_grad
 from gt.handle import Handle
@@ -28,6 +27,7 @@ class GradScaler:
         self._growth, self._backoff, self._interval = growth_factor, backoff_factor, growth_interval
         self._finite: dict[int, Any] = {}  # of optimizers whose gradients were unscaled since the last update
         self._stepped: set[int] = set()
+        self._used = False  # whether a loss was scaled
 
     def is_enabled(self) -> bool:
         """Say whether losses are scaled."""
@@ -41,6 +41,7 @@ class GradScaler:
         """Give a loss, or each of several, times the scale."""
         if not self._enabled:
             return outputs
+        self._used = True
         if isinstance(outputs, Handle):
             return outputs * self._scale  # type: ignore[operator]
         return type(outputs)(self.scale(o) for o in outputs)
@@ -49,15 +50,17 @@ class GradScaler:
         """Divide the gradients of an optimizer's parameters by the scale, for example to clip them. Errors: RuntimeError if done before."""
         if not self._enabled:
             return
+        self._check_used("unscale_")
         if id(optimizer) in self._stepped:
             raise RuntimeError("unscale_() is being called after step().")
         if id(optimizer) in self._finite:
             raise RuntimeError("unscale_() has already been called on this optimizer since the last update().")
-        finite: Any = create.tensor(True)
+        finite: Any = None
         with no_grad():
             for p in (p for g in optimizer.param_groups for p in g["params"] if p.grad is not None):
                 p.grad.mul_(1.0 / self._scale)
-                finite = finite & all_(p.grad.isfinite())
+                fine = all_(p.grad.isfinite())
+                finite = fine if finite is None else finite & fine
         self._finite[id(optimizer)] = finite
 
     def step(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -66,10 +69,13 @@ class GradScaler:
             return optimizer.step(*args, **kwargs)
         if "closure" in kwargs:
             raise RuntimeError("Closure use is not currently supported if GradScaler is enabled.")
+        self._check_used("step")
         if id(optimizer) in self._stepped:
             raise RuntimeError("step() has already been called since the last update().")
         if id(optimizer) not in self._finite:
             self.unscale_(optimizer)
+        if self._finite[id(optimizer)] is None:
+            raise AssertionError("No inf checks were recorded for this optimizer.")
         self._finite[id(optimizer)] = bool(self._finite[id(optimizer)])
         self._stepped.add(id(optimizer))
         return optimizer.step(*args, **kwargs) if self._finite[id(optimizer)] else None
@@ -78,18 +84,27 @@ class GradScaler:
         """Lower the scale after gradients that were not finite, raise it after enough steps that were; or set it."""
         if not self._enabled:
             return
+        self._check_used("update")
         if new_scale is not None:
             self._scale = float(new_scale)
         else:
-            if not self._finite:
+            checks = [f for f in self._finite.values() if f is not None]
+            if not checks:
                 raise AssertionError("No inf checks were recorded prior to update.")
-            if all(bool(f) for f in self._finite.values()):
+            if all(bool(f) for f in checks):
                 self._tracker += 1
                 if self._tracker == self._interval:
                     self._scale, self._tracker = self._scale * self._growth, 0
             else:
                 self._scale, self._tracker = self._scale * self._backoff, 0
         self._finite, self._stepped = {}, set()
+
+    def _check_used(self, name: str) -> None:
+        if not self._used:
+            raise AssertionError(
+                f"Attempted {name} but _scale is None.  This may indicate your script did not use scaler.scale(loss or outputs) earlier in the "
+                "iteration."
+            )
 
     def get_growth_factor(self) -> float:
         return self._growth

@@ -170,7 +170,7 @@ def _with_notes(text: str, notes: list[str], indent: int) -> str:
     return text + ")"
 
 
-def format_tensor(tensor: Tensor) -> str:
+def format_tensor(tensor: Tensor, prefix: str = "tensor(") -> str:
     """Give ``tensor([...], dtype=..., requires_grad=True)`` as torch would."""
     shape = tensor._type.shape
     notes = []
@@ -185,14 +185,13 @@ def format_tensor(tensor: Tensor) -> str:
         array = _shown(tensor) if large else tensor._read()
         flat = array.reshape(-1)
         show = _ComplexFormat(flat) if array.dtype.kind == "c" else _Format(flat)
-        body = _nested(array, show, len("tensor("), tuple(large and n > 2 * options.edgeitems for n in shape))
+        body = _nested(array, show, len(prefix), tuple(large and n > 2 * options.edgeitems for n in shape))
     if not plain:
         notes.append(f"dtype={tensor.dtype!r}")
     if tensor.requires_grad:
         made = tensor.grad_fn
         notes.append("requires_grad=True" if made is None else f"grad_fn=<{made.name()}>")
-    head = "Parameter containing:\n" if type(tensor).__name__ == "Parameter" else ""
-    return head + _with_notes("tensor(" + body, notes, len("tensor("))
+    return _with_notes(prefix + body, notes, len(prefix))
 
 
 def describe(tensor: Tensor) -> str:

@@ -10,25 +10,30 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from gt.devices import device
+from gt.devices import device as Device  # noqa: N812 - a generator has one of its own
 from gt.trace import state
 
 
 class Generator:
-    """A seed and the number of the next stream. Each random op takes one stream."""
+    """A seed and the number of the next stream. Each random op takes one stream. A device is checked and changes nothing."""
 
-    def __init__(self, device: object = None) -> None:
+    def __init__(self, device: Any = None) -> None:
+        if device is not None:
+            Device(device)
         self._seed = 0
         self._stream = 0
 
     @property
-    def device(self) -> device:
+    def device(self) -> Device:
         """The CPU: numbers do not depend on where they are drawn."""
-        return device("cpu")
+        return Device("cpu")
 
     def manual_seed(self, seed: int) -> Generator:
-        """Start again from ``seed``. Errors: ValueError outside -2**63 to 2**64 - 1."""
+        """Start again from ``seed``. Errors: RuntimeError for no integer, ValueError outside -2**63 to 2**64 - 1."""
+        if isinstance(seed, bool) or not hasattr(seed, "__index__"):
+            raise RuntimeError(f"manual_seed expected a long, but got {type(seed).__name__}")
         if not -(2**63) <= int(seed) < 2**64:
             raise ValueError(f"Overflow when unpacking long long: a seed has 64 bits, got {seed}")
         self._seed = (int(seed) + 2**63) % 2**64 - 2**63
@@ -41,7 +46,8 @@ class Generator:
         return self._seed
 
     def initial_seed(self) -> int:
-        return self._seed
+        """Give the seed, as a number from 0 to 2**64 - 1."""
+        return self._seed % 2**64
 
     def get_state(self) -> tuple[int, int]:
         """Give (seed, stream): the whole state."""
@@ -96,7 +102,7 @@ def draw(generator: Generator | None) -> tuple[int, int]:
 
 def manual_seed(seed: int) -> Generator:
     """Start this thread's random streams again from ``seed``."""
-    return _default.generator.manual_seed(seed)
+    return _default.generator.manual_seed(int(seed))
 
 
 def seed() -> int:

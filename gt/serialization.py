@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import safetensors
 
+from gt.absent import absent
 from gt.devices import check_options
 from gt.functions.create import upload
 from gt.functions.strided import as_strided
@@ -224,5 +225,8 @@ def _rebuild(tree: dict[str, Any], tensors: dict[str, Any]) -> Any:
         return tuple(items) if kind == "tuple" else items
     return dtype_of(content) if kind == "dtype" else content
 
+
+ONLY_DATA = "only data is read from files, whatever classes are said to be safe"
+__getattr__ = absent("gt.serialization", add_safe_globals=ONLY_DATA, safe_globals=ONLY_DATA, get_safe_globals=ONLY_DATA)
 
 __all__ = ["load", "save"]

@@ -7,18 +7,17 @@ Owns: the list of methods; each is a function of ``gt.functions``. Next: ``handl
 from __future__ import annotations
 
 import builtins
-import copy
 import difflib
 import importlib
 from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any, Self
 
-import numpy as np
-
 from gt import legacy
+from gt.absent import METHODS
 from gt.autocasting import CPU, CUDA, autocasting
 from gt.autograd.gradients import backward, register_hook, register_post_accumulate_grad_hook, retain_grad
+from gt.copying import Copies
 from gt.devices import check_memory_format, check_options, device
 from gt.devices import strided as dense
 from gt.functions import (
@@ -45,7 +44,7 @@ from gt.functions import (
     strided,
 )  # fmt: skip
 from gt.handle import ALIAS, Handle, no_tape
-from gt.in_place import InPlace, attached, in_place
+from gt.in_place import attached, in_place
 from gt.ir.types import (
     DTYPES,
     DType,
@@ -81,9 +80,10 @@ def _never(name: str) -> Callable[..., builtins.bool]:
 
 
 _HERE = device("cpu")
+PLAIN = ("Tensor", "Parameter")  # classes that print as torch prints its own
 
 
-class Tensor(InPlace):
+class Tensor(Copies):
     """A multi-dimensional array, lazily computed, with torch's methods. Made by ``gt.tensor``, ``gt.randn`` and others."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -587,8 +587,9 @@ class Tensor(InPlace):
         return bool(reduce.any(pointwise.eq(self, value)))
 
     def __getattr__(self, name: str) -> Any:
-        """Refuse an unknown name, with the nearest known one."""
-        raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'{did_you_mean(name, dir(type(self)))}")
+        """Refuse an unknown name, with the nearest known one or what to use instead."""
+        hint = f": {METHODS[name]}" if name in METHODS else did_you_mean(name, dir(type(self)))
+        raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'{hint}")
 
     def __dlpack__(
         self, *, stream: Any = None, max_version: tuple[builtins.int, builtins.int] | None = None, dl_device: Any = None,
@@ -613,7 +614,7 @@ class Tensor(InPlace):
         return namespace
 
     def __repr__(self) -> str:
-        return format_tensor(self)
+        return format_tensor(self, "tensor(" if type(self).__name__ in PLAIN else f"{type(self).__name__}(")
 
     def _repr_html_(self) -> str:
         return html(self)
@@ -622,36 +623,6 @@ class Tensor(InPlace):
         if not self.ndim:
             return format(self.item(), spec)
         return object.__format__(self, spec) if spec else repr(self)
-
-    def __copy__(self) -> Tensor:
-        """Give another tensor of these values, which it shares (a parameter's copy has its own)."""
-        return self._twin(self.detach()) if self._leaf else self.detach()
-
-    def __deepcopy__(self, memo: dict[Any, Any]) -> Tensor:
-        if not self._leaf:
-            raise RuntimeError(
-                "Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol at the moment."
-            )
-        out = self._twin(self.detach().clone())
-        memo[id(self)] = out
-        if self._grad is not None:
-            out._grad = copy.deepcopy(self._grad, memo)
-        return out
-
-    def _twin(self, values: Tensor) -> Tensor:
-        """Give a tensor of this class and flags on other values."""
-        return values.requires_grad_(self._rg)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        array = self._read()
-        return _rebuild, (array.tobytes(), array.dtype.str, tuple(self.shape), self.dtype, self._rg)
-
-
-def _rebuild(data: bytes, storage: str, size: tuple[int, ...], dtype: DType, requires_grad: bool) -> Tensor:
-    """Make a tensor of pickled values."""
-    array = np.frombuffer(data, storage).reshape(size)
-    out = create.upload(array, dtype)
-    return out.requires_grad_(requires_grad)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

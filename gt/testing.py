@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gt.functions import draw
+from gt.functions import create, draw
 from gt.handle import Handle
 from gt.ir.types import DType, dtype_of
 
@@ -15,6 +15,7 @@ TOLERANCES = {
     "float16": (1e-3, 1e-5), "bfloat16": (1.6e-2, 1e-5), "float32": (1.3e-6, 1e-5), "float64": (1e-7, 1e-7),
     "complex64": (1.3e-6, 1e-5), "complex128": (1e-7, 1e-7),
 }  # fmt: skip
+LOOSER = {"float16": (1e-3, 1e-3), "float32": (1e-4, 1e-5), "float64": (1e-5, 1e-8)}  # of assert_allclose
 
 
 def assert_close(
@@ -33,6 +34,18 @@ def assert_close(
     fault = _fault(actual, expected, "", rtol, atol, equal_nan, check_dtype, check_stride)
     if fault:
         raise AssertionError(fault if msg is None else msg(fault) if callable(msg) else msg)
+
+
+def assert_allclose(
+    actual: Any, expected: Any, rtol: float | None = None, atol: float | None = None, equal_nan: bool = True, msg: str = ""
+) -> None:
+    """Do ``assert_close`` of values made tensors, whatever their dtypes; NaNs are equal. Deprecated in torch."""
+    a: Any = actual if isinstance(actual, Handle) else create.tensor(actual)
+    b: Any = expected if isinstance(expected, Handle) else create.tensor(expected, dtype=a.dtype)
+    if rtol is None and atol is None:
+        known = [LOOSER.get(v.dtype.name, (0.0, 0.0)) for v in (a, b)]
+        rtol, atol = max(k[0] for k in known), max(k[1] for k in known)
+    assert_close(a, b, rtol=rtol, atol=atol, equal_nan=equal_nan, check_dtype=False, msg=msg or None)
 
 
 def _fault(
@@ -123,4 +136,4 @@ def make_tensor(
     return out.requires_grad_(requires_grad) if requires_grad else out
 
 
-__all__ = ["assert_close", "make_tensor"]
+__all__ = ["assert_allclose", "assert_close", "make_tensor"]

@@ -5,6 +5,7 @@ Next: ``gradients`` (of a tape, and hooks), ``several`` (of several tensors), ``
 """
 
 from gt import grad_mode
+from gt.absent import ABSENT, absent
 from gt.autograd import function, functional
 from gt.autograd.gradcheck import GradcheckError, gradcheck, gradgradcheck
 from gt.autograd.gradients import (
@@ -29,6 +30,9 @@ from gt.autograd.gradients import (
 from gt.autograd.several import backward, grad
 from gt.autograd.variable import Variable
 
+__getattr__ = absent(
+    "gt.autograd", profiler=ABSENT["profiler"], forward_ad="use func.jvp", graph="to save memory use gt.utils.checkpoint"
+)  # fmt: skip
 __all__ = [
     "GRAD", "Function", "FunctionCtx", "GradcheckError", "Hook", "RemovableHandle", "Variable", "backward", "detect_anomaly", "enable_grad", "function",
     "functional", "grad", "grad_mode", "gradcheck", "gradgradcheck", "inference_mode", "is_anomaly_enabled", "is_grad_enabled",

@@ -357,15 +357,17 @@ class ParameterDict(Module):
 
     def update(self, parameters: Any) -> None:
         """Enter values of a mapping or of pairs."""
-        for key, value in _pairs("ParameterDict", parameters):
+        pairs = _pairs("ParameterDict", parameters)
+        in_order = not isinstance(parameters, Mapping) or isinstance(parameters, OrderedDict | ParameterDict)
+        for key, value in pairs if in_order else sorted(pairs):
             self[key] = value
 
     def extra_repr(self) -> str:
-        return "\n".join(f"  ({k}): {_described(p)}" for k, p in self.items())
+        return "\n".join(f"  ({k}): {_described(p, by_type=True)}" for k, p in self.items())
 
 
-def _described(value: Any) -> str:
-    if not isinstance(value, Handle):
+def _described(value: Any, by_type: bool = False) -> str:
+    if not isinstance(value, Tensor):
         return f"Object of type: {type(value).__name__}"
     kind = "Parameter" if isinstance(value, Parameter) else "Tensor"
-    return f"{kind} containing: [{value.dtype} of size {'x'.join(map(str, value.shape))}]"
+    return f"{kind} containing: [{value.type() if by_type else value.dtype} of size {'x'.join(map(str, value.shape))}]"

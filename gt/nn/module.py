@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 from gt.autograd import no_grad
+from gt.functions import create
 from gt.handle import Handle
 from gt.ir import types
 from gt.ir.types import DType, dtype_of
@@ -21,6 +22,7 @@ from gt.tensor import Tensor
 from gt.trace import replaced
 
 TABLES = ("_parameters", "_buffers", "_modules")
+WANTED = {"parameter": "torch.nn.Parameter", "child module": "torch.nn.Module", "buffer": "torch.nn.Buffer, torch.Tensor"}
 HOOKS = (
     "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_state_dict_hooks", "_state_dict_pre_hooks",
     "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks",
@@ -68,24 +70,19 @@ class Module(StateMixin):
         elif isinstance(value, Parameter):
             self._forget(name, "_parameters")
             self.register_parameter(name, value)
-        elif isinstance(value, Module):
+        elif isinstance(value, Module) and name not in tables["_parameters"]:
             self._forget(name, "_modules")
             self._hold(name, value)
-        elif isinstance(value, Buffer):
-            persistent = value.persistent and name not in self._non_persistent
-            self._forget(name, "_buffers")
-            self.register_buffer(name, value, persistent)
+        elif isinstance(value, Buffer) and name not in tables["_parameters"] and name not in tables["_modules"]:
+            self.register_buffer(name, value, value.persistent)
         else:
             self._set_plain(name, value)
 
     def _set_plain(self, name: str, value: Any) -> None:
         for table, kind in (("_parameters", "parameter"), ("_modules", "child module"), ("_buffers", "buffer")):
             if name in self.__dict__[table]:
-                wanted = (
-                    "torch.nn.Module" if kind == "child module" else "torch.nn.Parameter" if kind == "parameter" else "torch.Tensor"
-                )
                 if value is not None and not (kind == "buffer" and isinstance(value, Handle)):
-                    raise TypeError(f"cannot assign '{type(value).__name__}' as {kind} '{name}' ({wanted} or None expected)")
+                    raise TypeError(f"cannot assign '{type(value).__name__}' as {kind} '{name}' ({WANTED[kind]} or None expected)")
                 if self.__dict__[table][name] is not value:
                     replaced()
                 self.__dict__[table][name] = value
@@ -295,6 +292,20 @@ class Module(StateMixin):
                 raise AttributeError(f"`{part}` is not an nn.Module")
         return found
 
+    def set_submodule(self, target: str, module: Module, strict: bool = False) -> None:
+        """Put a module at a dotted name; ``strict``: only where one is. Errors: ValueError for no name or no module; AttributeError."""
+        if not target:
+            raise ValueError("Cannot set the submodule without a target name!")
+        if not isinstance(module, Module):
+            raise ValueError(f"`module` is not an nn.Module, found {type(module)}")
+        path, _, name = target.rpartition(".")
+        parent = self.get_submodule(path)
+        if strict and not hasattr(parent, name):
+            raise AttributeError(f"{parent._get_name()} has no attribute `{name}`")
+        if not isinstance(getattr(parent, name, module), Module):
+            raise AttributeError(f"`{name}` is not an nn.Module")
+        setattr(parent, name, module)
+
     def get_parameter(self, target: str) -> Parameter:
         """Give the parameter of a dotted name. Errors: AttributeError."""
         return self._get(target, "_parameters", "an nn.Parameter")
@@ -378,7 +389,7 @@ class Module(StateMixin):
             return self
         wanted = dtype_of(dtype)
         if wanted.kind not in "fc":
-            raise TypeError(f"nn.Module.to only accepts floating point or complex dtypes, but got desired dtype={wanted.name}")
+            raise TypeError(f"nn.Module.to only accepts floating point or complex dtypes, but got desired dtype={wanted!r}")
         return self._apply(lambda t: t.to(wanted) if t.is_floating_point() or t.is_complex() else t)
 
     def type(self, dst_type: Any) -> Self:
@@ -396,6 +407,13 @@ class Module(StateMixin):
 
     def bfloat16(self) -> Self:
         return self.to(dtype=types.bfloat16)
+
+    def to_empty(self, *, device: Any, recurse: bool = True) -> Self:
+        """Forget the values of parameters and buffers: they are zeros, as those of ``gt.empty``."""
+        return self._apply(create.empty_like, recurse)
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Do nothing: what a module records is compiled anyway."""
 
     def cpu(self) -> Self:
         """Give the module: where values lie is the signals' matter."""

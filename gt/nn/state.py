@@ -6,12 +6,14 @@ Owns: which values a state dict has, and how given ones are checked and copied. 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from gt.autograd import no_grad
 from gt.functions.create import as_tensor
 from gt.handle import Handle
+from gt.nn.hooks import HookHandle, add
 from gt.tensor import Tensor
 
 EXTRA = "_extra_state"
@@ -27,6 +29,16 @@ class IncompatibleKeys(NamedTuple):
         if not self.missing_keys and not self.unexpected_keys:
             return "<All keys matched successfully>"
         return f"_IncompatibleKeys(missing_keys={self.missing_keys}, unexpected_keys={self.unexpected_keys})"
+
+
+@dataclass
+class WithoutModule:
+    """A hook that is not told which module it is called for."""
+
+    hook: Callable[..., Any]
+
+    def __call__(self, module: Any, *args: Any) -> Any:
+        return self.hook(*args)
 
 
 class StateMixin:
@@ -115,6 +127,14 @@ class StateMixin:
         found = IncompatibleKeys(missing, unexpected)
         for hook in self.__dict__["_load_state_dict_post_hooks"].values():
             hook(self, found)
+
+    def _register_state_dict_hook(self, hook: Callable[..., Any]) -> HookHandle:
+        """Do ``register_state_dict_post_hook``; what the hook returns, if not None, replaces the state dict."""
+        return add(self.__dict__["_state_dict_hooks"], hook)
+
+    def _register_load_state_dict_pre_hook(self, hook: Callable[..., Any], with_module: bool = False) -> HookHandle:
+        """Call ``hook([module,] state_dict, prefix, ...)`` before the module's part is loaded."""
+        return add(self.__dict__["_load_state_dict_pre_hooks"], hook if with_module else WithoutModule(hook))
 
     def _load_from_state_dict(
         self, state_dict: Any, prefix: str, local_metadata: dict[str, Any], strict: bool, missing_keys: list[str],

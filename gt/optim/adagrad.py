@@ -29,7 +29,7 @@ class Adagrad(Optimizer):
         super().__init__(params, defaults)
         for group in self.param_groups:
             for p in group["params"]:
-                self.state[p] = {"step": 0.0, **self._fresh(group, p)}
+                self.state[p] = self._own_state(step=0.0, **self._fresh(group, p))
 
     def _fresh(self, group: Group, p: Any) -> dict[str, Any]:
         return {"sum": create.full_like(p, float(group["initial_accumulator_value"]))}

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from gt.functions import create
-from gt.optim.optimizer import INF, Group, Optimizer, check, check_betas, number
+from gt.optim.optimizer import INF, Group, Optimizer, check, check_betas
+from gt.optim.parameter_state import number
 
 
 class Adam(Optimizer):

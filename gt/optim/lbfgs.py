@@ -12,7 +12,8 @@ from gt.autograd import enable_grad, no_grad
 from gt.functions import create
 from gt.functions.shape import cat
 from gt.handle import Handle
-from gt.optim.optimizer import Optimizer, check, number
+from gt.optim.optimizer import Optimizer, check
+from gt.optim.parameter_state import number
 from gt.trace import state
 
 Evaluate = Callable[[float], tuple[float, Any, float]]
@@ -168,7 +169,7 @@ class LBFGS(Optimizer):
             for name in ("old_dirs", "old_stps", "ro"):
                 own[name] = [_here(v) for v in own.get(name, [])]
             own.pop("al", None)
-            for name in ("t", "H_diag", "prev_loss"):
+            for name in ("t", "prev_loss"):
                 if name in own:
                     own[name] = number(own[name])
 

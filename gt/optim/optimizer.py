@@ -3,7 +3,7 @@
 Owns: what all optimizers share. A subclass says its defaults, its per-parameter state, and how a group steps.
 Next: ``sgd``, ``adam``, ``gt.ir.ops.optim`` (meaning).
 
-The step count of a parameter is a number here and a 0-d tensor in state dicts, which are torch's. Learning rates and step counts
+The step count of a parameter is a number here and a 0-d tensor to who looks at it (``parameter_state``). Learning rates and step counts
 are run-time scalars: changing them makes no new graph.
 """
 
@@ -26,12 +26,13 @@ from gt.ir.graph import Attrs
 from gt.ir.opdef import OpDef
 from gt.ir.ops import OPS
 from gt.ir.types import Scalar, float32, float64
+from gt.optim.parameter_state import COUNTS, ParameterState, count_of, number
 from gt.tensor import Tensor
 from gt.trace import Number, record, record_into, replaced, settle, state
 
 Group = dict[str, Any]
 INF = math.inf
-COUNTS = ("step", "mu_product")  # state that is a number here and a 0-d tensor in state dicts
+stored = dict.__getitem__  # what is there, without making a count a tensor
 
 
 class HookHandle:
@@ -52,7 +53,7 @@ class Optimizer:
 
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
         self.defaults = defaults
-        self.state: dict[Any, dict[str, Any]] = defaultdict(dict)
+        self.state: dict[Any, dict[str, Any]] = defaultdict(self._own_state)
         self.param_groups: list[Group] = []
         self._hooks: dict[str, list[Any]] = defaultdict(list)
         if isinstance(params, Handle):
@@ -180,8 +181,8 @@ class Optimizer:
             if not own:
                 own["step"] = 0.0
                 own.update(start(p))
-            count = own["step"]
-            own["step"] = count = (count if count.__class__ is float else number(count)) + 1
+            count = stored(own, "step")
+            own["step"] = count = (count if count.__class__ is float else count_of(own)) + 1
             if count in by_count:
                 by_count[count].append(p)
             else:
@@ -199,7 +200,7 @@ class Optimizer:
             return
         for each in by_dtype.values():
             owns = [self.state[p] for p in each] if states else []
-            held = [own[name] for name in states for own in owns]
+            held = [stored(own, name) for name in states for own in owns]
             targets = [*each, *held]
             inputs = (*each, *[p._grad for p in each], *held, *numbers)
             update(OPS[op], inputs, (("num", len(each)), *attrs), targets)
@@ -245,9 +246,8 @@ class Optimizer:
             {**{k: v for k, v in g.items() if k != "params"}, "params": [numbers[id(p)] for p in g["params"]]}
             for g in self.param_groups
         ]
-        counts = COUNTS if self._counts else ()
         out: dict[str, Any] = {
-            "state": {numbers[id(p)]: _shown(s, counts) for p, s in self.state.items()},
+            "state": {numbers[id(p)]: dict(s) for p, s in self.state.items()},
             "param_groups": groups,
         }
         for hook in list(self._hooks["state_dict_post"]):
@@ -259,6 +259,11 @@ class Optimizer:
     def _counts(self) -> bool:
         """Say whether it is one of gt's own, which count steps in Python numbers, and not one that does its own ``step``."""
         return type(self)._step is not Optimizer._step
+
+    @property
+    def _own_state(self) -> Callable[..., dict[str, Any]]:
+        """Give the class of what is kept of one parameter."""
+        return ParameterState if self._counts else dict
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take back what ``state_dict`` gave, here or in torch. Errors: ValueError if groups or their sizes differ."""
@@ -273,7 +278,8 @@ class Optimizer:
             raise ValueError("loaded state dict contains a parameter group that doesn't match the size of optimizer's group")
         given = chain.from_iterable(g["params"] for g in saved)
         by_number = dict(zip(given, chain.from_iterable(g["params"] for g in self.param_groups), strict=True))
-        self.state = defaultdict(dict, {by_number[i]: _taken(by_number[i], s, self._counts) for i, s in state_dict["state"].items()})
+        taken = {by_number[i]: self._own_state(_taken(by_number[i], s, self._counts)) for i, s in state_dict["state"].items()}
+        self.state = defaultdict(self._own_state, taken)
         groups = []
         for own, new in zip(self.param_groups, saved, strict=True):
             names = {"param_names": own["param_names"]} if "param_names" in own and "param_names" not in new else {}
@@ -311,18 +317,9 @@ def _name_apart(group: Group, given: list[Any]) -> None:
         group["param_names"] = names
 
 
-def number(value: Any) -> float:
-    """Give a number that a state dict holds as a number or a tensor."""
-    return float(value.item()) if hasattr(value, "item") else float(value)
-
-
 def scalar(value: Any) -> Any:
     """Give a learning rate or step count as a run-time scalar, in the precision torch computes it in."""
     return cast(value.reshape(()), float64) if isinstance(value, Tensor) else operand(float(value), float64)
-
-
-def _shown(own: dict[str, Any], counts: tuple[str, ...]) -> dict[str, Any]:
-    return {k: create.tensor(float(v)) if k in counts and not isinstance(v, Handle) else v for k, v in own.items()}
 
 
 def _taken(p: Any, given: dict[str, Any], counts: bool) -> dict[str, Any]:

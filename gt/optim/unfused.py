@@ -13,7 +13,8 @@ from gt.finfo import finfo
 from gt.functions import create
 from gt.handle import Handle
 from gt.ir.types import bfloat16, float32
-from gt.optim.optimizer import INF, Group, Optimizer, check, number
+from gt.optim.optimizer import INF, Group, Optimizer, check
+from gt.optim.parameter_state import number
 from gt.trace import state
 
 

@@ -231,3 +231,26 @@ def test_on_cuda_all_recurrent_layers_are_low():
         with gt.autocast("cuda", dtype=gt.bfloat16):
             y = layer(gt.tensor(x))
         assert (y[0] if isinstance(y, tuple) else y).dtype is gt.bfloat16
+
+
+@pytest.mark.parametrize(
+    "calls",
+    ["scale step step", "scale unscale unscale", "scale step unscale", "scale update", "scale zero step", "scale zero unscale step",
+     "scale zero unscale update", "step", "unscale", "update", "scale step update update", "scale step update"],
+)  # fmt: skip
+def test_a_scaler_used_out_of_order_says_so_as_torchs(calls: str) -> None:
+    found = []
+    for m in (gt, torch):
+        p = m.ones(2).requires_grad_()
+        optimizer, scaler = m.optim.SGD([p], lr=0.1), m.amp.GradScaler("cpu")
+        acts = {
+            "scale": lambda p=p, s=scaler: s.scale((p * p).sum()).backward(), "step": lambda o=optimizer, s=scaler: s.step(o),
+            "unscale": lambda o=optimizer, s=scaler: s.unscale_(o), "update": scaler.update, "zero": optimizer.zero_grad,
+        }  # fmt: skip
+        try:
+            for call in calls.split():
+                acts[call]()
+            found.append(None)
+        except (RuntimeError, AssertionError) as error:
+            found.append((type(error), str(error)))
+    assert found[0] == found[1]

@@ -61,6 +61,9 @@ FUNC = [
     lambda m, x, v, w: m.func.grad_and_value(lambda t: (w @ t).sin().sum())(x),
     lambda m, x, v, w: m.func.vjp(lambda t: (w @ t).tanh(), x)[1](v),
     lambda m, x, v, w: m.func.vjp(lambda a, b: (a * b, a), x, v)[1]((x, v)),
+    lambda m, x, v, w: m.func.linearize(lambda t: (w @ t).tanh(), x)[1](v),
+    lambda m, x, v, w: m.func.linearize(lambda p, q: {"a": p["x"] * q, "b": q}, {"x": x}, v)[1]({"x": v}, x),
+    lambda m, x, v, w: m.func.jacfwd(lambda t: (t > 0).sum())(x),
     lambda m, x, v, w: m.func.jvp(lambda t: (w @ t).tanh(), (x,), (v,)),
     lambda m, x, v, w: m.func.jvp(lambda a, b: (a * b, a.exp()), (x, v), (v, x)),
     lambda m, x, v, w: m.func.jacrev(lambda t: (w @ t).tanh())(x),
@@ -114,6 +117,9 @@ def test_stacked_models_are_called_one_by_one() -> None:
         lambda m: m.vmap(lambda a: 1)(m.ones(2)),
         lambda m: m.vmap(lambda a: a + m.rand(1))(m.ones(2)),
         lambda m: m.func.grad(lambda a: a * 2)(m.ones(2)),
+        lambda m: m.func.linearize(lambda a: a, m.ones(2))[1](m.ones(3)),
+        lambda m: m.func.linearize(lambda a: a, m.ones(2))[1](m.ones(2), m.ones(2)),
+        lambda m: m.func.linearize(lambda a: a, m.ones(2))[1](m.ones(2).double()),
         lambda m: m.autograd.functional.jvp(lambda a: a, m.ones(2)),
         lambda m: m.autograd.functional.vjp(lambda a: a, m.ones(2), m.ones(3)),
         lambda m: m.autograd.functional.hessian(lambda a: a, m.ones(2)),
@@ -171,3 +177,43 @@ def test_an_argument_that_is_not_used_has_a_gradient_of_zeros():
     for lib in (gt, torch):
         found = lib.func.grad(lambda x, y: (x * x).sum(), argnums=(0, 1))(lib.ones(2), lib.ones(3))
         assert [g.tolist() for g in found] == [[2.0, 2.0], [0.0, 0.0, 0.0]]
+
+
+def test_the_function_of_vjp_gives_a_tuple_for_one_primal_too():
+    for lib in (gt, torch):
+        x = lib.tensor([1.0, 2.0])
+        (found,) = lib.func.vjp(lambda a: a**2, x)[1](x)
+        assert found.tolist() == [2.0, 8.0]
+        (found,) = lib.func.vjp(lambda a: (a["x"] ** 2, a), {"x": x}, has_aux=True)[1](x)
+        assert found["x"].tolist() == [2.0, 8.0]
+
+
+@pytest.mark.parametrize("name", ["grad", "grad_and_value", "jacrev", "jacfwd", "hessian", "vjp", "jvp", "linearize"])
+@pytest.mark.parametrize("case", ["int", "bool", "inside", "second", "number"])
+def test_what_has_no_gradient_is_refused_as_in_torch(name: str, case: str) -> None:
+    raised = []
+    for m in (torch, gt):
+        x, n = m.ones(2), m.tensor([1, 2])
+        args = {"int": (n,), "bool": (n > 1,), "inside": ({"x": x, "n": n},), "second": (x, n), "number": (2.0,)}[case]
+        function = getattr(m.func, name)
+        with pytest.raises((ValueError, RuntimeError, AttributeError)) as fault:
+            total = lambda *a, x=x: sum((v["x"] * v["n"] if isinstance(v, dict) else v * x).sum() for v in a)  # noqa: E731
+            if name in ("vjp", "linearize"):
+                function(total, *args)
+            elif name == "jvp":
+                function(total, args, args)
+            else:
+                function(total, argnums=tuple(range(len(args))))(*args)
+        raised.append(fault.value)
+    if case != "number":  # there torch's forward mode does not get to say what is wrong
+        assert type(raised[0]) is type(raised[1]) and str(raised[0]).replace("torch.", "gt.") == str(raised[1])
+
+
+@pytest.mark.parametrize("name", ["jacrev", "jacfwd"])
+def test_jacobians_are_real(name: str) -> None:
+    for m in (torch, gt):
+        z = m.ones(2, dtype=m.complex64)
+        with pytest.raises(RuntimeError, match="Expected all inputs to be real"):
+            getattr(m.func, name)(lambda a: a.abs())(z)
+        with pytest.raises(RuntimeError, match="Expected all outputs to be real"):
+            getattr(m.func, name)(lambda a, z=z: a * z)(m.ones(2))

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import gt
 from gt import config as configs
@@ -215,3 +216,25 @@ def test_torch_parts_are_those_of_the_whole(workers: int) -> None:
 
     for one, many in zip(run(Cluster((0,))), run(Cluster(tuple(range(workers)))), strict=True):
         np.testing.assert_array_equal(one, many)
+
+
+@pytest.mark.parametrize("seed", [-1, -2, -(2**63), 2**63, 2**64 - 1, 5])
+def test_initial_seeds_are_torchs(seed: int) -> None:
+    for lib in (gt, torch):
+        assert lib.Generator().manual_seed(seed).initial_seed() == seed % 2**64
+        assert lib.manual_seed(seed).initial_seed() == lib.initial_seed() == seed % 2**64
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda m: m.Generator("foo"), lambda m: m.Generator(device="cpu:x"), lambda m: m.Generator(3.5), lambda m: m.Generator([1]),
+        lambda m: m.Generator().manual_seed(1.7), lambda m: m.Generator().manual_seed("a"), lambda m: m.Generator().manual_seed(True),
+        lambda m: m.manual_seed("a"), lambda m: m.Generator().manual_seed(2**64),
+    ],
+)  # fmt: skip
+def test_what_no_generator_takes_is_refused_as_in_torch(call) -> None:
+    with pytest.raises((RuntimeError, TypeError, ValueError)) as theirs:
+        call(torch)
+    with pytest.raises(type(theirs.value)):
+        call(gt)

@@ -185,7 +185,8 @@ def pad_packed_sequence(
 
 def pack_sequence(sequences: Sequence[Tensor], enforce_sorted: bool = True) -> PackedSequence:
     """Pack sequences [length, *]."""
-    return pack_padded_sequence(pad_sequence(sequences), [s.shape[0] for s in sequences], enforce_sorted=enforce_sorted)
+    lengths = [s.shape[0] for s in sequences]
+    return pack_padded_sequence(pad_sequence(sequences), lengths, enforce_sorted=enforce_sorted)
 
 
 def unpack_sequence(packed_sequences: PackedSequence) -> list[Tensor]:
@@ -199,7 +200,17 @@ def pad_sequence(
 ) -> Tensor:
     """Give [longest, batch, *] (``batch_first``: [batch, longest, *]) of sequences [length, *]."""
     if padding_side not in ("left", "right"):
-        raise ValueError(f"padding_side should be 'left' or 'right', got {padding_side!r}")
+        raise RuntimeError(f"Expected padding_side to be one of left or right, but got {padding_side}.")
+    if not isinstance(sequences, Iterable):
+        raise RuntimeError(f"pad_sequence: Expected iterable for input sequences, but got arg of type: {type(sequences)}")
+    sequences = list(sequences)
+    if not sequences:
+        raise RuntimeError("received an empty list of sequences")
+    for i, s in enumerate(sequences):
+        if not isinstance(s, Handle):
+            raise TypeError(f"expected Tensor as element {i} in argument 0, but got {type(s).__name__}")
+        if not s.ndim:
+            raise RuntimeError(f"pad_sequence: expected sequences of at least one dim, but element {i} has none")
     longest = max(s.shape[0] for s in sequences)
     rows = []
     for s in sequences:

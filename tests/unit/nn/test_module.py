@@ -2,6 +2,8 @@
 
 import copy
 import pickle
+from collections import OrderedDict
+from typing import Any
 
 import numpy as np
 import pytest
@@ -294,3 +296,196 @@ def test_what_is_not_supported_says_what_to_use():
         nn.Embedding(3, 2, sparse=True)
     with pytest.raises(NotImplementedError, match="average windows first"):
         nn.functional.interpolate(gt.ones(1, 1, 4, 4), scale_factor=0.5, mode="bilinear", antialias=True)
+
+
+@pytest.mark.parametrize("there", ["parameter", "no parameter", "module", "no module", "buffer", "no buffer", "attribute", "nothing"])
+@pytest.mark.parametrize("given", ["parameter", "module", "buffer", "hidden buffer", "tensor", "none", "number"])
+def test_what_an_attribute_takes_depends_on_what_it_is_as_in_torch(there: str, given: str) -> None:
+    found = []
+    for lib in (torch, gt):
+        m, nn = lib.nn.Module(), lib.nn
+        if there.endswith("parameter"):
+            m.register_parameter("x", None if there.startswith("no") else nn.Parameter(lib.ones(1)))
+        elif there.endswith("module"):
+            m.add_module("x", None if there.startswith("no") else nn.ReLU())
+        elif there.endswith("buffer"):
+            m.register_buffer("x", None if there.startswith("no") else lib.ones(1), persistent=False)
+        elif there == "attribute":
+            m.x = 1
+        value = {
+            "parameter": lambda nn=nn, lib=lib: nn.Parameter(lib.zeros(1)), "module": nn.Identity, "tensor": lambda lib=lib: lib.zeros(1),
+            "buffer": lambda nn=nn, lib=lib: nn.Buffer(lib.zeros(1)), "none": lambda: None, "number": lambda: 3,
+            "hidden buffer": lambda nn=nn, lib=lib: nn.Buffer(lib.zeros(1), persistent=False),
+        }[given]()  # fmt: skip
+        try:
+            m.x = value
+            fault = ""
+        except (TypeError, KeyError) as error:
+            fault = type(error).__name__ + str(error).split("' as ")[-1]
+        tables = [[(k, type(v).__name__) for k, v in getattr(m, t).items()] for t in ("_parameters", "_modules", "_buffers")]
+        found.append((fault, tables, [k for k, _ in m.named_parameters()], list(m.state_dict()), "x" in m.__dict__))
+    kinds = str(found[0][1]).replace("'Tensor'", "'Buffer'"), str(found[1][1]).replace("'Tensor'", "'Buffer'")
+    assert kinds[0] == kinds[1] and found[0][0] == found[1][0] and found[0][2:] == found[1][2:]
+
+
+class Tagged(gt.nn.Parameter):
+    def __new__(cls, data: Any, tag: Any = None, requires_grad: bool = True) -> Any:
+        self = super().__new__(cls, data, requires_grad)
+        self.tag = tag
+        return self
+
+
+class TaggedOfTorch(torch.nn.Parameter):
+    def __new__(cls, data: Any, tag: Any = None, requires_grad: bool = True) -> Any:
+        self = super().__new__(cls, data, requires_grad)
+        self.tag = tag
+        return self
+
+
+class Late(gt.nn.Parameter):
+    def __init__(self, data: Any, requires_grad: bool = True) -> None:
+        super().__init__()
+        self.tag = "late"
+
+
+class LateOfTorch(torch.nn.Parameter):
+    def __init__(self, data: Any, requires_grad: bool = True) -> None:
+        super().__init__()
+        self.tag = "late"
+
+
+@pytest.mark.parametrize("copied", [lambda p: p, copy.copy, copy.deepcopy, lambda p: pickle.loads(pickle.dumps(p))])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda m: (Tagged if m is gt else TaggedOfTorch)(m.ones(2), "t"),
+        lambda m: (Tagged if m is gt else TaggedOfTorch)(m.ones(2), requires_grad=False),
+        lambda m: (Late if m is gt else LateOfTorch)(m.ones(2)),
+        lambda m: m.Tensor._make_subclass(Tagged if m is gt else TaggedOfTorch, m.ones(2), True),
+        lambda m: m.Tensor._make_subclass(m.nn.Parameter, m.ones(2)),
+    ],
+)
+def test_subclasses_of_parameter_are_made_copied_and_printed_as_torchs(make: Any, copied: Any) -> None:
+    mine, theirs = copied(make(gt)), copied(make(torch))
+    assert repr(mine) == repr(theirs).replace("OfTorch", "")
+    assert type(mine).__name__ == type(theirs).__name__.replace("OfTorch", "")
+    assert (mine.requires_grad, mine.tolist(), mine.__dict__) == (theirs.requires_grad, theirs.tolist(), theirs.__dict__)
+    assert type(mine + 1) is gt.Tensor and [n for n, _ in gt.nn.ParameterList([mine]).named_parameters()] == ["0"]
+
+
+def test_copies_keep_the_attributes_that_a_user_gave_as_in_torch() -> None:
+    found = []
+    for m in (gt, torch):
+        p, t = m.nn.Parameter(m.ones(2)), m.ones(2)
+        (p * 2).sum().backward()
+        for x in (p, t):
+            x.tag = [1]
+        sent = [f(x) for x in (p, t) for f in (copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x)))]
+        found.append([(getattr(x, "tag", None), x.grad is None) for x in sent])
+    assert found[0] == found[1]
+
+
+def test_a_submodule_is_set_by_its_dotted_name_as_in_torch() -> None:
+    found = []
+    for m in (gt.nn, torch.nn):
+        net = m.Sequential(m.Sequential(m.Linear(2, 3), m.ReLU()), m.Linear(3, 2))
+        net.set_submodule("0.1", m.Tanh())
+        net.set_submodule("0.new", m.Identity())
+        net.set_submodule("1", m.Linear(3, 1), strict=True)
+        faults = []
+        for target, module, strict in (
+            ("", m.ReLU(), False), ("0.0", 3, False), ("0.9", m.ReLU(), True), ("7.1", m.ReLU(), False), ("0.0.weight", m.ReLU(), False),
+            ("0.0.weight.x", m.ReLU(), False),
+        ):  # fmt: skip
+            with pytest.raises((ValueError, AttributeError)) as fault:
+                net.set_submodule(target, module, strict)
+            faults.append((type(fault.value), str(fault.value)))
+        found.append((repr(net), faults))
+    assert found[0] == found[1]
+
+
+def test_modules_are_emptied_and_compiled_as_in_torch() -> None:
+    net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    weight, before = net[0].weight, net(gt.ones(3, 2)).shape
+    assert net.compile(mode="max-autotune") is None and net(gt.ones(3, 2)).shape == before
+    assert net.to_empty(device="cpu") is net and net[0].weight is weight and weight.abs().sum() == 0
+    assert net[1].running_var.sum() == 0
+
+
+def test_private_names_of_state_dict_hooks_are_torchs() -> None:
+    found = []
+    for m in (gt.nn, torch.nn):
+        seen: list[Any] = []
+
+        class Renamed(m.Module):
+            def __init__(self, m=m, seen=seen):
+                super().__init__()
+                self.inner, self.seen = m.Linear(1, 1, bias=False), seen
+                self._register_load_state_dict_pre_hook(self._take)
+                self._register_load_state_dict_pre_hook(lambda module, *rest: seen.append(module is self), with_module=True)
+                self._register_state_dict_hook(lambda module, out, prefix, meta: out.update({prefix + "more": 1}))
+
+            def _take(self, state, prefix, meta, strict, missing, unexpected, errors):
+                self.seen.append((prefix, strict, sorted(state)))
+                state[prefix + "inner.weight"] = state.pop(prefix + "old")
+
+        net = m.Sequential(Renamed())
+        state = net.state_dict()
+        del state["0.more"]
+        state["0.old"] = state.pop("0.inner.weight")
+        seen.append(str(net.load_state_dict(state)))
+        twin = copy.deepcopy(net)
+        twin.load_state_dict({"0.old": state["0.old"]})
+        found.append((seen, list(net.state_dict()), twin[0].seen[-2:]))
+    assert found[0] == found[1]
+
+
+def test_batch_norms_become_synchronised_ones_as_in_torch() -> None:
+    found = []
+    for m in (gt.nn, torch.nn):
+        net = m.Sequential(m.Linear(2, 2), m.Sequential(m.BatchNorm1d(2, eps=1e-3), m.ReLU()), m.BatchNorm2d(3, affine=False)).eval()
+        weight = net[1][0].weight
+        twin = m.SyncBatchNorm.convert_sync_batchnorm(net)
+        assert twin is net and twin[1][0].weight is weight and type(twin[1][0]) is m.SyncBatchNorm
+        alone = m.SyncBatchNorm.convert_sync_batchnorm(m.BatchNorm1d(2, bias=False))
+        found.append((repr(twin), list(twin.state_dict()), twin[2].training, repr(alone), list(alone.state_dict())))
+    assert found[0] == found[1]
+    assert gt.nn.SyncBatchNorm(2, 1e-5, 0.1, True, True, None)(gt.randn(4, 2)).shape == (4, 2)
+
+
+def test_recurrent_layers_name_their_flat_weights_as_torchs() -> None:
+    make = lambda m: m.LSTM(2, 3, 2, bidirectional=True, proj_size=2)  # noqa: E731
+    assert make(nn)._flat_weights_names == make(torch.nn)._flat_weights_names
+    assert [tuple(w.shape) for w in make(nn)._flat_weights] == [tuple(w.shape) for w in make(torch.nn)._flat_weights]
+
+
+def test_dicts_of_parameters_have_torchs_order_and_print_as_torchs() -> None:
+    found = []
+    for m in (gt, torch):
+        values = {"b": m.nn.Parameter(m.ones(2, 3)), "a": m.nn.Parameter(m.ones((), dtype=m.complex64)), "c": 3}
+        pairs = [(k, values[k]) for k in ("c", "b")]
+        dicts = [m.nn.ParameterDict(v) for v in (values, OrderedDict(values), pairs, m.nn.ParameterDict(pairs))]
+        dicts[2].update({"z": m.nn.Parameter(m.ones(1, dtype=m.float64)), "d": m.nn.Parameter(m.ones(1).long(), requires_grad=False)})
+        found.append([(repr(d), [k for k, _ in d.named_parameters()]) for d in dicts])
+    assert found[0] == found[1]
+    with pytest.raises(TypeError, match=r"desired dtype=gt\.int32"):
+        nn.Linear(2, 2).to(gt.int32)
+
+
+@pytest.mark.parametrize("name", ["pad_sequence", "pack_sequence"])
+@pytest.mark.parametrize("case", ["empty", "tuple", "number", "mixed", "none", "0d", "generator"])
+def test_sequences_that_cannot_be_padded_are_refused_as_in_torch(name: str, case: str) -> None:
+    raised = []
+    for m in (gt, torch):
+        given = {
+            "empty": [], "tuple": (), "number": 3, "mixed": [m.ones(2, 3), m.ones(2, 4)], "none": [None], "0d": [m.ones(())],
+            "generator": (x for x in [m.ones(2)]),
+        }[case]  # fmt: skip
+        try:
+            getattr(m.nn.utils.rnn, name)(given)
+            raised.append(None)
+        except (RuntimeError, TypeError, AttributeError, IndexError) as error:
+            raised.append(error)
+    assert isinstance(raised[0], type(raised[1]))
+    if case in ("empty", "tuple"):
+        assert str(raised[0]) == str(raised[1])

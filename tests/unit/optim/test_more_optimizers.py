@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 
 import numpy as np
 import pytest
@@ -233,3 +234,36 @@ def test_state_of_an_optimizer_of_ones_own_is_given_back_as_it_is():
     assert found[0][:2] == found[1][:2] == [3, 4]
     np.testing.assert_allclose(found[0][2], found[1][2], rtol=1e-6)
     np.testing.assert_allclose(found[0][3], found[1][3], rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["Adam", "NAdam", "Adagrad", "RMSprop", "ASGD", "Adafactor"])
+def test_counts_in_an_optimizers_state_are_tensors_before_and_after_loading_as_in_torch(name: str) -> None:
+    found = []
+    for lib in (gt, torch):
+
+        def stepped(p, optimizer):
+            p.grad = p.detach() * 2
+            optimizer.step()
+
+        make = getattr(lib.optim, name)
+        p, q = (lib.nn.Parameter(lib.ones(2, 2)) for _ in range(2))
+        one, other = make([p]), make([q])
+        looked = [one.state[p]["step"].item()] if name == "Adagrad" else []
+        for _ in range(2):
+            stepped(p, one)
+        looked += [one.state[p]["step"].item(), one.state_dict()["state"][0]["step"].item()]
+        other.load_state_dict(one.state_dict())
+        stepped(q, other)
+        own = other.state[q]
+        stepped(q, other)
+        for given in (own, dict(own), {**own}, copy.deepcopy(own), own.copy(), dict(own.items()), pickle.loads(pickle.dumps(own))):
+            assert isinstance(given, dict) and isinstance(given["step"], lib.Tensor)
+            looked += [given["step"].item(), str(given["step"].dtype).split(".")[-1], tuple(given["step"].shape), sorted(given)]
+        assert all(isinstance(v, lib.Tensor) for v in own.values())
+        own["step"].fill_(10)  # what is written to it counts
+        stepped(q, other)
+        own["step"] = lib.tensor(20.0)
+        stepped(q, other)
+        found.append((looked, own["step"].item(), own.get("step").item(), q.tolist()))
+    assert found[0][:3] == found[1][:3]
+    np.testing.assert_allclose(found[0][3], found[1][3], rtol=1e-5)
