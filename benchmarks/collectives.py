@@ -51,7 +51,7 @@ def call_of(kind: str, rank: int, workers: int, nbytes: int) -> Callable[[], Any
 
 
 def predicted_s(kind: str, workers: int, nbytes: int) -> float:
-    return transfer_s(1, nbytes // workers) if kind == "transfer" else step_s(kind, workers, nbytes)
+    return transfer_s(1, nbytes // workers, workers) if kind == "transfer" else step_s(kind, workers, nbytes)
 
 
 def sent(kind: str, workers: int, nbytes: int) -> int:

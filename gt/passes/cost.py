@@ -1,7 +1,8 @@
 """What communication and compute cost: alpha + bytes / bandwidth.
 
-Owns: ``Machine`` and the predicted seconds of each collective. The numbers are those of two H200s joined by NVLink, with NCCL 2.28 in
-a CUDA graph, as ``benchmarks/collectives.py`` measures them. Must not know: graphs. Next: ``reshard`` (the cheapest way by this cost).
+Owns: ``Machine`` and the predicted seconds of each collective. The numbers are those of two and of four H200s joined by NVLink, with
+NCCL 2.28 in a CUDA graph, as ``benchmarks/collectives.py`` measures them. Must not know: graphs. Next: ``reshard`` (the cheapest way
+by this cost).
 """
 
 from __future__ import annotations
@@ -15,20 +16,31 @@ from gt.ir.ops.collective import SHARE, sent_bytes
 class Machine:
     """launch_s: to start a collective; hop_s: latency per hop; bandwidths in bytes/s that a worker sends, flops in 1/s.
 
-    ``reduce_bandwidth``: of all_reduce; ``gather_bandwidth``: of all_gather and reduce_scatter; ``link_bandwidth``: of messages, also all
-    at once.
+    ``reduce_bandwidth``: of all_reduce; ``gather_bandwidth``: of all_gather and reduce_scatter; ``exchange_bandwidth``: of all_to_all;
+    ``link_bandwidth``: of messages, where all send at once. ``pair``: what holds between two workers, if something else does.
     """
 
-    launch_s: float = 20e-6
-    hop_s: float = 0.6e-6
-    reduce_bandwidth: float = 300e9
-    gather_bandwidth: float = 245e9
-    link_bandwidth: float = 280e9
+    launch_s: float
+    hop_s: float
+    reduce_bandwidth: float
+    gather_bandwidth: float
+    exchange_bandwidth: float
+    link_bandwidth: float
     memory_bandwidth: float = 3e12
     flops: float = 400e12
+    pair: Machine | None = None
+
+    def among(self, workers: int) -> Machine:
+        """Give what holds among so many workers."""
+        return self.pair if workers == 2 and self.pair is not None else self
 
 
-H100 = Machine()
+H100 = Machine(
+    launch_s=18e-6, hop_s=2e-6, reduce_bandwidth=335e9, gather_bandwidth=295e9, exchange_bandwidth=260e9, link_bandwidth=155e9,
+    pair=Machine(
+        launch_s=20e-6, hop_s=0.6e-6, reduce_bandwidth=300e9, gather_bandwidth=245e9, exchange_bandwidth=280e9, link_bandwidth=280e9
+    ),
+)  # fmt: skip
 LEAST_SHOWN = 1e-8  # seconds
 
 
@@ -36,14 +48,17 @@ def step_s(kind: str, parts: int, nbytes: int, machine: Machine = H100) -> float
     """Give the predicted seconds of one collective; local steps cost nothing worth comparing."""
     if parts == 1 or kind not in SHARE:
         return 0.0
-    hops = 2 * (parts - 1) if kind == "all_reduce" else parts - 1
-    bandwidth = {"all_reduce": machine.reduce_bandwidth, "all_to_all": machine.link_bandwidth}.get(kind, machine.gather_bandwidth)
-    return machine.launch_s + hops * machine.hop_s + sent_bytes(kind, parts, nbytes) / bandwidth
+    at = machine.among(parts)
+    hops, bandwidth = {
+        "all_reduce": (2 * (parts - 1), at.reduce_bandwidth), "all_to_all": (0, at.exchange_bandwidth)
+    }.get(kind, (parts - 1, at.gather_bandwidth))  # fmt: skip
+    return at.launch_s + hops * at.hop_s + sent_bytes(kind, parts, nbytes) / bandwidth
 
 
-def transfer_s(messages: int, nbytes: int, machine: Machine = H100) -> float:
-    """Give the predicted seconds of a transfer in which one worker sends or gets so many messages, ``nbytes`` in all."""
-    return messages * machine.launch_s + nbytes / machine.link_bandwidth
+def transfer_s(messages: int, nbytes: int, workers: int, machine: Machine = H100) -> float:
+    """Give the predicted seconds of a transfer among so many workers in which one sends or gets so many messages, ``nbytes`` in all."""
+    at = machine.among(workers)
+    return messages * at.launch_s + nbytes / at.link_bandwidth
 
 
 def compute_s(work: int, nbytes: int, machine: Machine = H100) -> float:

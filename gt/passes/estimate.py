@@ -162,7 +162,7 @@ def sent_and_seconds(node: Node, machine: Machine = H100) -> tuple[int, float]:
     """Give the bytes that one worker sends in a collective, and the seconds it takes."""
     if node.op is transfer:
         messages, nbytes = transfer_load(node)
-        return nbytes, transfer_s(messages, nbytes, machine)
+        return nbytes, transfer_s(messages, nbytes, len(node.attr["group"]), machine)  # type: ignore[arg-type]
     parts, whole = _group(node)
     return sent_bytes(node.op.name, parts, whole), step_s(node.op.name, parts, whole, machine)
 

@@ -165,7 +165,7 @@ def _option(
     sent_s = 0.0
     if rule.near is not None and any(rule.kind[f] == "near" for f in assignment):
         numel, messages = busiest(requires[0], produces[0], call.operands[0].shape, rule.near)
-        sent_s = transfer_s(messages, numel * call.operands[0].dtype.itemsize, call.machine)
+        sent_s = transfer_s(messages, numel * call.operands[0].dtype.itemsize, len(call.mesh.workers), call.machine)
     return _priced(
         call, part, requires, produces, _work(rule, call.mesh, assignment, part.operands),
         tuple(sorted(assignment.items())), math.prod(call.mesh.axis_size(a) for a in assignment[stiff]) if stiff else 0, sent_s,

@@ -194,7 +194,8 @@ def _halo_s(problem: Problem, halo: Halo, assignment: Assignment, modes: Modes) 
         dim = next((d for d, factors in enumerate(dims) if factors == (halo.moved,)), None)
         if dim is not None and halo.rows:
             need = _required(problem, i, assignment, modes)
-            return transfer_s(2, halo.rows * (local_bytes(type_, need) // max(need.local_shape(type_.shape)[dim], 1)))
+            nbytes = halo.rows * (local_bytes(type_, need) // max(need.local_shape(type_.shape)[dim], 1))
+            return transfer_s(2, nbytes, len(need.mesh.workers))
     return 0.0
 
 
@@ -218,7 +219,7 @@ def near_s(problem: Problem, assignment: Assignment, modes: Modes) -> float:
         return sum(_halo_s(problem, halo, assignment, modes) for halo in rule.halos if halo.factor in assignment)
     need, made = _required(problem, 0, assignment, modes), produced(problem.home, rule, 0, assignment, modes)
     numel, messages = busiest(need, made, problem.operands[0].shape, rule.near)
-    return transfer_s(messages, numel * problem.operands[0].dtype.itemsize)
+    return transfer_s(messages, numel * problem.operands[0].dtype.itemsize, len(need.mesh.workers))
 
 
 def local_bytes(type_: TensorType, placed: Sharding) -> int:

@@ -90,8 +90,9 @@ def _between(have: Sharding, leave: Sharding, want: Sharding, type_: TensorType)
 
 def _transfer(have: Sharding, want: Sharding, type_: TensorType) -> Step:
     numel, messages = busiest(have, want, type_.shape)
-    seconds = transfer_s(messages, numel * type_.dtype.itemsize)
-    return Step(collective.transfer, (("group", members(have, want, type_.shape)),), want, seconds)
+    group = members(have, want, type_.shape)
+    seconds = transfer_s(messages, numel * type_.dtype.itemsize, len(group))
+    return Step(collective.transfer, (("group", group),), want, seconds)
 
 
 def _shortest(have: Sharding, want: Sharding, type_: TensorType) -> tuple[Step, ...]:

@@ -177,7 +177,7 @@ def _step_s(step: Step, at: Sharding, type_: TensorType, mates: int, machine: Ma
     attrs = dict(step.attrs)
     if step.op.name == "transfer":
         numel, messages = busiest(at, step.target, type_.shape)
-        return transfer_s(messages, numel * type_.dtype.itemsize, machine)
+        return transfer_s(messages, numel * type_.dtype.itemsize, len(attrs["group"]), machine)  # type: ignore[arg-type]
     axes = attrs["axes"]
     assert isinstance(axes, tuple)
     others = [a for d in at.dims for a in d if a not in axes]

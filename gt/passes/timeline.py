@@ -94,7 +94,7 @@ class _Run:
                     break
             elif isinstance(part, Half) and not part.receives:
                 messages, nbytes = transfer_load(part.node)
-                role.link = max(role.link, role.now) + transfer_s(messages, nbytes, self.machine)
+                role.link = max(role.link, role.now) + transfer_s(messages, nbytes, len(part.node.attr["group"]), self.machine)  # type: ignore[arg-type]
                 self.there.setdefault(part.node, []).append(role.link)
                 role.at += 1
             elif isinstance(part, Half):

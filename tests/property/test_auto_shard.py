@@ -41,7 +41,8 @@ EIGHT = everyone(8)
 GRID = Mesh.grid((("dp", 4), ("tp", 2)), tuple(range(8)))
 # Where sending is dear and starting to send is not, even small graphs are worth splitting in many ways.
 DEAR = Machine(
-    launch_s=1e-7, hop_s=1e-8, reduce_bandwidth=1e9, gather_bandwidth=1e9, link_bandwidth=1e9, memory_bandwidth=4e9, flops=1e10
+    launch_s=1e-7, hop_s=1e-8, reduce_bandwidth=1e9, gather_bandwidth=1e9, exchange_bandwidth=1e9, link_bandwidth=1e9,
+    memory_bandwidth=4e9, flops=1e10,
 )
 
 
@@ -132,7 +133,7 @@ def test_two_axes_in_turn_cost_little_more_than_at_once(sizes: tuple[int, ...]) 
 @pytest.mark.parametrize("seed", range(12))
 def test_what_the_search_reckons_is_what_is_sent(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes of the wires that move, and bytes of the collectives inserted; starting one costs nothing here."""
-    machine = Machine(launch_s=0.0, hop_s=0.0, reduce_bandwidth=1e11, gather_bandwidth=1e11, link_bandwidth=1e11)
+    machine = Machine(0.0, 0.0, *[1e11] * 4)
     kept: list[tuple[Problem, Solution]] = []
 
     def keep(problem: Problem, *_: object) -> Solution:
