@@ -49,7 +49,7 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
     values = input._read()
     if values.size and values.min() < 0:
         raise CallError("bincount only supports 1-d non-negative integral inputs.")
-    n = max(int(values.max(initial=-1)) + 1, minlength)
+    n = max(int(values.max()) + 1 if values.size else 0, minlength)
     if weights is None:
         return from_numpy(np.bincount(values, minlength=n).astype(np.int64))
     if weights._type.shape != input._type.shape:
