@@ -237,13 +237,14 @@ def uniform_(input: Tensor, from_: float = 0.0, to: float = 1.0, *, generator: G
     low, high = from_, to
     if low > high:
         raise CallError(f"uniform_ expects to return a [from, to) range, but found from={low} > to={high}")
-    _check_floating("uniform_", input.dtype, "f")
+    _check_floating("uniform_", input.dtype)
     for name, value in (("from", low), ("to", high)):
-        if abs(value) > largest(input.dtype):
+        if abs(value) > largest(real_dtype(input.dtype)):
             raise CallError(f"{name} is out of bounds for {c_name(input.dtype)}")
     drawn = rand(input._type.shape, dtype=input.dtype, generator=generator)  # as fine as the dtype: never rounded up to high
     plain = (low, high) == (0, 1)
-    return input._assign(drawn if plain else _line(cast(drawn, _wide(input.dtype)), high - low, low, input.dtype))
+    shift = complex(low, low) if input.dtype.kind == "c" else low
+    return input._assign(drawn if plain else _line(cast(drawn, _wide(input.dtype)), high - low, shift, input.dtype))
 
 
 def normal_(input: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: Generator | None = None) -> Tensor:
