@@ -26,7 +26,7 @@ class device:  # noqa: N801 - torch's name
 
     def __init__(self, type: str | int | device, index: int | None = None) -> None:
         if _names_device(type):
-            self.type, self.index = type.type, type.index  # type: ignore[union-attr]
+            self.type, self.index = type.type, type.index  # type: ignore[union-attr, assignment]
             return
         if isinstance(type, int):
             self.type, self.index = "cuda", type

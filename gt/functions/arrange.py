@@ -184,7 +184,7 @@ def repeat_interleave(
 ) -> Tensor:
     """Repeat each element along ``dim`` (of the flattened tensor if None). A tensor of counts is read: a flush."""
     if repeats is None:
-        return repeat_interleave(arange(input.numel()), input)
+        return repeat_interleave(arange(input.numel(), dtype=int32 if input.dtype is int32 else int64), input)
     if isinstance(repeats, Handle):
         flat, d = (reshape(input, -1), 0) if dim is None else (input, normalize_dim(dim, input.ndim))
         return _repeat_counts(flat, repeats, d)

@@ -136,6 +136,18 @@ def test_losses_over_two_dtypes() -> None:
     assert truth.item() == 0.15625
 
 
+@pytest.mark.parametrize("name", ["int32", "float16", "float32", "float64"])
+@pytest.mark.parametrize("other", ["int64", "float32", "float64"])
+def test_result_dtypes_of_losses(name: str, other: str) -> None:
+    def given(m: Any) -> Any:
+        return m.ones(2, 3, dtype=getattr(m, other)), m.ones(2, 3, dtype=getattr(m, name))
+
+    losses = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div", "soft_margin_loss", "binary_cross_entropy_with_logits")
+    for loss in losses:
+        same(lambda m: getattr(m.nn.functional, loss)(*given(m), reduction="none"), loss)
+    same(lambda m: m.nn.functional.binary_cross_entropy(m.ones(2, 3), m.ones(2, 3), weight=given(m)[1]), "weighted")
+
+
 def test_one_target_for_scores_without_a_batch() -> None:
     scores = gt.arange(4.0).requires_grad_()
     loss = gt.nn.functional.cross_entropy(scores, gt.tensor([1]))

@@ -115,7 +115,10 @@ def huber_loss(input: Tensor, target: Tensor, reduction: str = "mean", delta: fl
     if delta <= 0:
         raise CallError("huber_loss does not support non-positive values for delta.")
     d = pointwise.abs(_difference("huber_loss", input, target))
-    return _weighted(_near_and_far(d, d > delta, delta, 0.5, (d - 0.5 * delta) * delta), weight, reduction)
+    if input.dtype.kind != "f":
+        raise CallError(f"result type {scalar_type(d.dtype)} can't be cast to the desired output type {scalar_type(input.dtype)}")
+    loss = _near_and_far(d, d > delta, delta, 0.5, (d - 0.5 * delta) * delta)
+    return _weighted(cast(loss, input.dtype), weight, reduction)
 
 
 def binary_cross_entropy(
@@ -131,7 +134,7 @@ def binary_cross_entropy(
     if input.dtype is not target.dtype:
         raise CallError(f"Found dtype {target.dtype.name} but expected {input.dtype.name}")
     loss = binary(BCE, input, target)
-    return reduced(loss if weight is None else loss * weight, legacy(size_average, reduce, reduction))
+    return reduced(loss if weight is None else cast(loss * weight, input.dtype), legacy(size_average, reduce, reduction))
 
 
 def binary_cross_entropy_with_logits(
@@ -145,7 +148,7 @@ def binary_cross_entropy_with_logits(
         raise CallError(f"result type {scalar_type(input.dtype)} can't be cast to the desired output type {scalar_type(target.dtype)}")
     log = logsigmoid(input)
     loss = (1 - target) * input - (log if pos_weight is None else ((pos_weight - 1) * target + 1) * log)
-    return reduced(loss if weight is None else loss * weight, legacy(size_average, reduce, reduction))
+    return reduced(cast(loss if weight is None else loss * weight, target.dtype), legacy(size_average, reduce, reduction))
 
 
 def kl_div(
@@ -158,6 +161,8 @@ def kl_div(
 ) -> Tensor:
     """Give target * (log(target) - input), ``input`` being log probabilities."""
     kind = legacy(size_average, reduce, reduction)
+    if input.dtype.kind in "bui" or target.dtype.kind in "bui":
+        raise CallError("kl_div: Integral inputs not supported.")
     if log_target:
         loss = pointwise.exp(target) * (target - input)
     else:

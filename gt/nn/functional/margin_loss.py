@@ -75,7 +75,7 @@ def soft_margin_loss(
     if input.dtype.kind != "f":
         raise CallError(f"result type Float can't be cast to the desired output type {scalar_type(input.dtype)}")
     target = cast(target, input.dtype) if target.dtype.kind == "b" else target
-    return reduced(pointwise.log1p(pointwise.exp(-target * input)), legacy(size_average, reduce, reduction))
+    return reduced(cast(pointwise.log1p(pointwise.exp(-target * input)), input.dtype), legacy(size_average, reduce, reduction))
 
 
 def triplet_margin_loss(
