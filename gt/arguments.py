@@ -16,7 +16,7 @@ from typing import Any
 
 from gt.autocasting import autocasting
 from gt.handle import Handle
-from gt.ir.types import ShapeError, TypeMismatch
+from gt.ir.types import ShapeError, TypeMismatch, class_name
 
 Allowed = Callable[[object], bool]
 
@@ -88,13 +88,13 @@ def _fault(name: str, function: Callable[..., Any], args: tuple[Any, ...], kwarg
             given = value[0] if len(value) == 1 and isinstance(value[0], list | tuple) else value
             bad = next((i for i, v in enumerate(given) if not any(allows(v) for allows in wanted[0])), None)
             if bad is not None:
-                return f"{name}(): expected {wanted[1]} as element {bad} in argument {at - 1}, but got {type(given[bad]).__name__}"
+                return f"{name}(): expected {wanted[1]} as element {bad} in argument {at - 1}, but got {class_name(given[bad])}"
         elif not any(allows(value) for allows in wanted[0]):
             if wanted[1] == "tuple of Tensors" and isinstance(value, list | tuple):
                 bad = next((i for i, v in enumerate(value) if not isinstance(v, Handle)), 0)
-                return f"expected Tensor as element {bad} in argument {at - 1}, but got {type(value[bad]).__name__}"
+                return f"expected Tensor as element {bad} in argument {at - 1}, but got {class_name(value[bad])}"
             place = f" (position {at})" if at <= len(args) else ""
-            return f"{name}(): argument '{parameter.name}'{place} must be {wanted[1]}, not {type(value).__name__}"
+            return f"{name}(): argument '{parameter.name}'{place} must be {wanted[1]}, not {class_name(value)}"
     return None
 
 
@@ -116,7 +116,7 @@ def renamed(function: Callable[..., Any], kwargs: dict[str, Any]) -> dict[str, A
 
 
 def _shown(value: object) -> str:
-    return repr(value._type) if isinstance(value, Handle) else repr(value) if isinstance(value, int | float) else type(value).__name__
+    return repr(value._type) if isinstance(value, Handle) else repr(value) if isinstance(value, int | float) else class_name(value)
 
 
 def _given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:

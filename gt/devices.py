@@ -7,7 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from gt.ir.types import class_name
+
 TYPES = ("cpu", "cuda", "meta", "mps", "xpu")
+
+
+def _names_device(value: object) -> bool:
+    """Say whether a value is a device, torch's own included."""
+    return isinstance(value, device) or (value.__class__.__name__ == "device" and isinstance(getattr(value, "type", None), str))
 
 
 class device:  # noqa: N801 - torch's name
@@ -18,14 +25,14 @@ class device:  # noqa: N801 - torch's name
     index: int | None
 
     def __init__(self, type: str | int | device, index: int | None = None) -> None:
-        if isinstance(type, device):
-            self.type, self.index = type.type, type.index
+        if _names_device(type):
+            self.type, self.index = type.type, type.index  # type: ignore[union-attr, assignment]
             return
         if isinstance(type, int):
             self.type, self.index = "cuda", type
             return
         if not isinstance(type, str):
-            raise TypeError(f"argument 'device' must be gt.device, a string or a number, not {type.__class__.__name__}")
+            raise TypeError(f"argument 'device' must be gt.device, a string or a number, not {class_name(type)}")
         name, colon, number = type.partition(":")
         if name not in TYPES or (colon and not number.isdigit()):
             if colon and name in TYPES:
@@ -45,7 +52,7 @@ class device:  # noqa: N801 - torch's name
     def __eq__(self, other: object) -> bool:
         if isinstance(other, str):
             other = device(other)
-        return isinstance(other, device) and (self.type, self.index) == (other.type, other.index)
+        return _names_device(other) and (self.type, self.index) == (other.type, other.index)  # type: ignore[attr-defined]
 
     def __hash__(self) -> int:
         return hash((self.type, self.index))

@@ -291,10 +291,10 @@ class Tensor(Copies):
     __getitem__, __setitem__, __hash__ = index.getitem, index.setitem, Handle.__hash__
 
     def __eq__(self, other: object) -> Any:
-        return pointwise.eq(self, other) if isinstance(other, Handle) or promote.is_number(other) else NotImplemented
+        return pointwise.eq(self, other) if promote.is_compared("eq", other) else NotImplemented
 
     def __ne__(self, other: object) -> Any:
-        return pointwise.ne(self, other) if isinstance(other, Handle) or promote.is_number(other) else NotImplemented
+        return pointwise.ne(self, other) if promote.is_compared("ne", other) else NotImplemented
 
     def __lshift__(self, other: Any) -> Tensor:
         return numeric.bitwise_left_shift(self, other)

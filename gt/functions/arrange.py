@@ -15,7 +15,7 @@ from gt.functions.promote import cast, need_tensor, result_dtype
 from gt.functions.shape import cat, clone, flip, reshape, slice_dim, split, stack, transpose, unsqueeze
 from gt.handle import Handle
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, int64, normalize_dim
+from gt.ir.types import CallError, KindError, int32, int64, normalize_dim
 from gt.ir.types import broadcast_shapes as fit_shapes
 from gt.shape import Size
 from gt.trace import record
@@ -184,7 +184,7 @@ def repeat_interleave(
 ) -> Tensor:
     """Repeat each element along ``dim`` (of the flattened tensor if None). A tensor of counts is read: a flush."""
     if repeats is None:
-        return repeat_interleave(arange(input.numel()), input)
+        return repeat_interleave(arange(input.numel(), dtype=int32 if input.dtype is int32 else int64), input)
     if isinstance(repeats, Handle):
         flat, d = (reshape(input, -1), 0) if dim is None else (input, normalize_dim(dim, input.ndim))
         return _repeat_counts(flat, repeats, d)
@@ -199,8 +199,8 @@ def repeat_interleave(
 def _repeat_counts(input: Tensor, repeats: Tensor, dim: int) -> Tensor:
     """Repeat the i-th slice of ``dim`` as often as the i-th count says."""
     size = input._type.shape[dim] if input.ndim else 1
-    if repeats.dtype.kind not in "ui":
-        raise CallError("repeats has to be Long or Int tensor")
+    if repeats.dtype not in (int32, int64):
+        raise KindError("repeats has to be Long or Int tensor")
     if repeats.ndim > 1:
         raise CallError("repeat_interleave only accept 1D vector as repeat")
     counts = repeats.tolist()

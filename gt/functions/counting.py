@@ -19,7 +19,7 @@ from gt.functions.running import diff
 from gt.functions.shape import reshape, unsqueeze
 from gt.handle import Handle
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, Scalar, dtype_of, float64, int64, normalize_dim, scalar_type
+from gt.ir.types import CallError, KindError, Scalar, dtype_of, float64, int64, normalize_dim, scalar_type
 from gt.trace import record
 
 if TYPE_CHECKING:
@@ -42,14 +42,16 @@ class HistogramDD(NamedTuple):
 
 def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
     """Count how often each non-negative integer stands. Flushes: the size depends on data."""
-    if input.ndim != 1 or input.dtype.kind not in "ui":
+    if input.dtype.kind not in "ui":
+        raise KindError(f"\"bincount_cpu\" not implemented for '{scalar_type(input.dtype)}'")
+    if input.ndim != 1:
         raise CallError("bincount only supports 1-d non-negative integral inputs.")
     if minlength < 0:
         raise CallError("minlength should be >= 0")
     values = input._read()
     if values.size and values.min() < 0:
         raise CallError("bincount only supports 1-d non-negative integral inputs.")
-    n = max(int(values.max(initial=-1)) + 1, minlength)
+    n = max(int(values.max()) + 1 if values.size else 0, minlength)
     if weights is None:
         return from_numpy(np.bincount(values, minlength=n).astype(np.int64))
     if weights._type.shape != input._type.shape:

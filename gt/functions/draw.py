@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gt.devices import check_options
 from gt.functions.create import DTypeLike, check_shape, sized
-from gt.functions.promote import cast, get_default_dtype, operand
+from gt.functions.promote import C_NAMES, c_name, cast, get_default_dtype, largest, operand
 from gt.functions.shape import ints
 from gt.handle import Handle
 from gt.ir.ops import OPS
@@ -21,6 +21,9 @@ from gt.trace import record
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
+
+FINE = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}  # whole numbers up to so many bits are told apart
+_NOT_GIVEN: Any = object()
 
 
 def _random(op: str, shape: tuple[int, ...], dtype: DType, generator: Generator | None, *more: Any) -> Tensor:
@@ -68,15 +71,44 @@ def randint(
         low, high = (low, given[0]) if len(given) == 1 and high is None else (given[0], high) if len(given) == 1 else given
     if high is None or size is None:
         raise TypeError("randint() needs an upper bound and a size: randint(high, size) or randint(low, high, size)")
+    own = dtype_of(dtype or int64)
+    _check_bounds(low, high, own)
+    made = cast(_whole_numbers(low, high, tuple(size), generator), own)
+    return made.requires_grad_() if requires_grad else made
+
+
+def _check_bounds(low: int, high: int, dtype: DType) -> None:
+    """Refuse whole numbers from ``low`` up to ``high`` that a dtype does not hold."""
+    if dtype.kind == "c":
+        raise CallError("check_random_bounds handles only integral, floating-point and boolean types")
     if low >= high:
         raise CallError(f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}")
-    made = cast(_whole_numbers(low, high, tuple(size), generator), dtype_of(dtype or int64))
-    return made.requires_grad_() if requires_grad else made
+    if dtype.kind == "f":
+        top = int(min(largest(dtype), 2.0**63))
+        bottom, top = -top, min(top, 2**63 - 1)
+    else:
+        bits = 1 if dtype.kind == "b" else 8 * dtype.itemsize - (dtype.kind == "i")
+        bottom, top = -(1 << bits) if dtype.kind == "i" else 0, (1 << bits) - 1
+    for name, value in (("from", low), ("to - 1", high - 1)):
+        if not bottom <= value <= top:
+            raise CallError(f"{name} is out of bounds for {c_name(dtype)}")
+
+
+def _check_floating(name: str, dtype: DType, kinds: str = "fc") -> None:
+    if dtype.kind not in kinds:
+        raise KindError(f"\"{name}\" not implemented for '{scalar_type(dtype)}'")
 
 
 def _whole_numbers(low: int, high: int, shape: tuple[int, ...], generator: Generator | None) -> Tensor:
     if (low, high) == (0, 2**63):  # a bound that int64 does not hold
         return _random("random_bits", shape, int64, generator)
+    if high - low >= 2**63:  # as is such a span: one of two halves
+        half = (high - low + 1) // 2
+        upper = _whole_numbers(0, 2, shape, generator) > 0
+        parts = [_whole_numbers(first, first + half, shape, generator) for first in (high - half, low)]
+        return record(OPS["where"], (upper, *parts))
+    if high == 2**63:
+        return _whole_numbers(low - 1, high - 1, shape, generator) + 1
     return _random("random_int", shape, int64, generator, operand(low, int64), operand(high, int64))
 
 
@@ -109,8 +141,14 @@ def randperm(n: int, *, generator: Generator | None = None, dtype: DTypeLike = N
     """Give 0..n-1 in a random order."""
     if n < 0:
         raise CallError(f"Trying to create tensor with negative dimension {n}: [{n}]")
+    own = dtype_of(dtype or int64)
+    _check_floating("randperm", own, "uif")
+    if own.kind == "f" and n > 2 ** FINE[own.name] + 1:
+        raise CallError(f"n cannot be greater than {2 ** FINE[own.name] + 1} for {scalar_type(own)} type.")
+    if own.kind in "ui" and n > 2 ** (8 * own.itemsize - (own.kind == "i")):
+        raise CallError(f"value cannot be converted to type {C_NAMES[own.name]} without overflow")
     keys = _random("random_bits", (n,), int64, generator)
-    return cast(record(OPS["sort"], (keys,), (("dim", 0), ("descending", False)))[1], dtype_of(dtype or int64))
+    return cast(record(OPS["sort"], (keys,), (("dim", 0), ("descending", False)))[1], own)
 
 
 def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | None = None, out: Any = None) -> Tensor:
@@ -120,6 +158,7 @@ def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | N
         raise KindError(f"\"bernoulli\" not implemented for '{scalar_type(input.dtype)}': expected probabilities of floating type")
     if p is not None and not 0 <= p <= 1:
         raise CallError(f"bernoulli_ expects p to be in [0, 1], but got p={p}")
+    _check_floating("bernoulli", input.dtype, "buif")
     drawn = _random("random_uniform", input._type.shape, float64, generator)
     wanted = operand(p, float64) if p is not None else cast(input.detach(), float64)
     return cast(record(OPS["lt"], (drawn, wanted)), input.dtype)
@@ -151,6 +190,7 @@ def normal(
     else:
         shape = broadcast_shapes(*(t._type.shape for t in tensors))
     own = dtype_of(dtype) if dtype is not None else tensors[0].dtype if tensors else get_default_dtype()
+    _check_floating("normal", own)
     return _line(randn(shape, generator=generator, dtype=_wide(own), **options), std, mean, own)
 
 
@@ -197,15 +237,21 @@ def uniform_(input: Tensor, from_: float = 0.0, to: float = 1.0, *, generator: G
     low, high = from_, to
     if low > high:
         raise CallError(f"uniform_ expects to return a [from, to) range, but found from={low} > to={high}")
+    _check_floating("uniform_", input.dtype)
+    for name, value in (("from", low), ("to", high)):
+        if abs(value) > largest(real_dtype(input.dtype)):
+            raise CallError(f"{name} is out of bounds for {c_name(input.dtype)}")
     drawn = rand(input._type.shape, dtype=input.dtype, generator=generator)  # as fine as the dtype: never rounded up to high
     plain = (low, high) == (0, 1)
-    return input._assign(drawn if plain else _line(cast(drawn, _wide(input.dtype)), high - low, low, input.dtype))
+    shift = complex(low, low) if input.dtype.kind == "c" else low
+    return input._assign(drawn if plain else _line(cast(drawn, _wide(input.dtype)), high - low, shift, input.dtype))
 
 
 def normal_(input: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: Generator | None = None) -> Tensor:
     """Overwrite with draws from a normal distribution."""
     if std < 0:
         raise CallError(f"normal expects std >= 0.0, but found std {std}")
+    _check_floating("normal_", input.dtype)
     drawn = randn(input._type.shape, dtype=_wide(input.dtype), generator=generator)
     return input._assign(_line(drawn, std, mean, input.dtype))
 
@@ -214,55 +260,62 @@ def exponential_(input: Tensor, lambd: float = 1.0, *, generator: Generator | No
     """Overwrite with draws from the exponential distribution."""
     if lambd <= 0:
         raise CallError(f"exponential_ expects lambda > 0.0, but found lambda={lambd}")
-    return _overwritten("exponential_", input, lambda u: -(1 - u).log() / lambd, generator)
+    _check_continuous("Exponential", input)
+    return _overwritten(input, lambda u: -(1 - u).log() / lambd, generator)
 
 
 def geometric_(input: Tensor, p: float, *, generator: Generator | None = None) -> Tensor:
     """Overwrite with the numbers of trials until a success of probability ``p``."""
     if not 0 < p < 1:
         raise CallError(f"geometric_ expects p to be in (0, 1), but got p={p}")
-    return _overwritten("geometric_", input, lambda u: ((1 - u).log() / math.log1p(-p)).ceil().clamp(min=1), generator)
+    _check_floating("geometric_", input.dtype, "uif")
+    return _overwritten(input, lambda u: ((1 - u).log() / math.log1p(-p)).ceil().clamp(min=1), generator)
 
 
 def cauchy_(input: Tensor, median: float = 0.0, sigma: float = 1.0, *, generator: Generator | None = None) -> Tensor:
     """Overwrite with draws from the Cauchy distribution."""
     if sigma <= 0:
         raise CallError(f"cauchy_ expects sigma > 0.0, but found sigma={sigma}")
-    if input.dtype.kind not in "f":
-        raise CallError(
-            "Cauchy distribution is a continuous probability distribution. dtype must be a floating point but you specified "
-            f"{scalar_type(input.dtype)}"
-        )
-    return _overwritten("cauchy_", input, lambda u: ((u - 0.5) * math.pi).tan() * sigma + median, generator)
+    _check_continuous("Cauchy", input)
+    return _overwritten(input, lambda u: ((u - 0.5) * math.pi).tan() * sigma + median, generator)
 
 
 def log_normal_(input: Tensor, mean: float = 1.0, std: float = 2.0, *, generator: Generator | None = None) -> Tensor:
     """Overwrite with exponentials of normal draws."""
     if std <= 0:
         raise CallError(f"log_normal_ expects std > 0.0, but found std={std}")
-    if input.dtype.kind not in "f":
-        raise CallError(f"log_normal_ not implemented for '{scalar_type(input.dtype)}'")
+    _check_floating("log_normal_", input.dtype, "f")
     drawn = randn(input._type.shape, dtype=float64, generator=generator)
     return input._assign(cast((drawn * std + mean).exp(), input.dtype))
 
 
-def _overwritten(name: str, input: Tensor, transform: Callable[[Tensor], Tensor], generator: Generator | None) -> Tensor:
+def _check_continuous(name: str, input: Tensor) -> None:
+    if input.dtype.kind != "f":
+        raise CallError(
+            f"{name} distribution is a continuous probability distribution. dtype must be a floating point but you specified "
+            f"{scalar_type(input.dtype)}"
+        )
+
+
+def _overwritten(input: Tensor, transform: Callable[[Tensor], Tensor], generator: Generator | None) -> Tensor:
     """Overwrite with a function of uniform draws, rounded once."""
-    if input.dtype.kind == "c":
-        raise CallError(f"{name} is not implemented for complex tensors")
     u = rand(input._type.shape, dtype=float64, generator=generator)
     return input._assign(cast(transform(u), input.dtype))
 
 
-def random_(input: Tensor, from_: int = 0, to: int | None = None, *, generator: Generator | None = None) -> Tensor:
+def random_(input: Tensor, from_: int | None = None, to: Any = _NOT_GIVEN, *, generator: Generator | None = None) -> Tensor:
     """Overwrite with whole numbers: of all that the dtype tells apart, below ``from_`` if it stands alone, else from it on."""
-    own, low, high = input.dtype, from_, to
-    first, last = (0, low) if high is None and low else (low, high)
+    own = input.dtype
+    first, last = (0, from_) if to is _NOT_GIVEN else (from_ or 0, to)
     if last is None:
-        fine = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
-        last = 2 if own.kind == "b" else 2 ** fine[own.name] + 1 if own.kind == "f" else 2 ** (8 * own.itemsize - (own.kind == "i"))
-    if first >= last:
-        raise CallError(f"random_ expects 'from' to be less than 'to', but got from={first} >= to={last}")
+        last = 2 if own.kind == "b" else 2 ** FINE[own.name] + 1 if own.kind == "f" else 2 ** (8 * own.itemsize - (own.kind == "i"))
+        if own.kind == "f" and first >= last:
+            raise CallError(
+                f"random_ expects 'from' casted to dtype to be less than or equal to 'to_inc' casted to dtype, but got from={first} > "
+                f"to_inc={last - 1}"
+            )
+        last = max(last, first + 1)  # what the dtype does not hold is said below
+    _check_bounds(first, last, own)
     return input._assign(cast(_whole_numbers(first, last, input._type.shape, generator), own))
 
 

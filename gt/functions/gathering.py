@@ -14,7 +14,7 @@ from gt.functions.promote import COMPLEX, cast, check_fits, is_number, operand, 
 from gt.functions.shape import EXPAND, RESHAPE, reshape
 from gt.handle import Handle
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, ShapeError, bool_, broadcast_shapes, int64, normalize_dim, scalar_type
+from gt.ir.types import CallError, DimError, ShapeError, bool_, broadcast_shapes, int32, int64, normalize_dim, scalar_type
 from gt.trace import record
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def fit(value: Any, like: Tensor, shape: tuple[int, ...] | None = None) -> Any:
         return source
     while len(own) > len(target) and own[0] == 1:
         own = own[1:]
-    if broadcast_shapes(target, own) != target:
+    if len(own) > len(target) or any(n not in (1, m) for n, m in zip(reversed(own), reversed(target), strict=False)):
         raise ShapeError(
             f"shape mismatch: value tensor of shape {list(source._type.shape)} cannot be broadcast to indexing result of shape {list(target)}"
         )
@@ -48,10 +48,20 @@ def fit(value: Any, like: Tensor, shape: tuple[int, ...] | None = None) -> Any:
 
 
 def _index(name: str, index: Any) -> Any:
+    """Give an index tensor as int64; an empty one of ``gather`` and ``scatter`` may have any dtype, as in torch."""
     if not isinstance(index, Handle):
         raise refuse(name, index, "'index'")
-    if index.dtype.kind not in "ui" and index.numel():
-        raise CallError(f"{name}(): Expected dtype int32/int64 for index")
+    dtype = index._type.dtype
+    if dtype is int64:
+        return index
+    if name in ("index_copy", "index_fill"):
+        text = f"Expected a long tensor for index, but got {scalar_type(dtype)}" if name == "index_copy" else "Expected dtype int64 for index."
+        raise (CallError if name == "index_copy" else DimError)(f"{name}_(): {text}")
+    if dtype is not int32 and (index.numel() or name not in ("gather", "scatter")):
+        text = {"gather": "int32/int64 for index", "scatter": "int32/int64 for index", "index_select": "int32 or int64 for index"}.get(
+            name, f"int32/int64 for index but got: {scalar_type(dtype)}"
+        )
+        raise CallError(f"{name}{'' if name in ('gather', 'scatter', 'index_select') else '_'}(): Expected dtype {text}")
     return cast(index, int64)
 
 

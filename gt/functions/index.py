@@ -17,7 +17,7 @@ from gt.functions.promote import C_NAMES, c_name, cast, check_fits, is_number, o
 from gt.functions.shape import RESHAPE, SLICE, reshape, stack
 from gt.handle import Handle, take_view
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, DimError, bool_, broadcast_shapes, int64, scalar_type, uint8
+from gt.ir.types import CallError, DimError, ShapeError, bool_, broadcast_shapes, int32, int64, scalar_type, uint8
 from gt.trace import record
 from gt.views import Place, place_in_overlap, view_strides
 
@@ -47,8 +47,7 @@ def setitem(input: Tensor, key: Any, value: Any) -> None:
         _write_places(place, indices, value)
         return
     if len(indices) == 1 and indices[0][1].dtype is bool_ and (is_number(value) or value.numel() == 1):
-        if any(getattr(k, "ndim", 0) and k.dtype in (uint8, np.uint8) for k in (key if isinstance(key, tuple | list) else [key])):
-            raise CallError("masked_fill_ only supports boolean masks, but got mask with dtype unsigned char")
+        _check_masks(key if isinstance(key, tuple | list) else [key])
         viewed._assign(_masked(viewed, *indices[0], value))
         return
     _check_source(viewed, indices, value)
@@ -58,6 +57,12 @@ def setitem(input: Tensor, key: Any, value: Any) -> None:
         OPS["index_put"], (viewed, *positions, fit(value, viewed, shape)), (("dims", dims), ("accumulate", False))
     )
     viewed._assign(out)
+
+
+def _check_masks(key: Any) -> None:
+    """Refuse masks of uint8, which torch takes for several values but not for one."""
+    if any(getattr(k, "ndim", 0) and k.dtype in (uint8, np.uint8) for k in key):
+        raise CallError("masked_fill_ only supports boolean masks, but got mask with dtype unsigned char")
 
 
 def _check_source(input: Tensor, indices: list[tuple[int, Tensor]], value: Any) -> None:
@@ -134,9 +139,9 @@ def _items(input: Tensor, key: Any) -> list[Any]:
             item = tensor(bool(item))
         elif isinstance(item, list | tuple | np.ndarray | range):
             made = tensor(item)
-            item = made if made.numel() else cast(made, int64)
+            item = made if made.numel() and made.dtype.kind != "i" else cast(made, int64)
         if isinstance(item, Handle):
-            if item.dtype.kind not in "bui":
+            if item.dtype not in (int64, bool_, int32, uint8) and (item.ndim or item.dtype.kind != "i"):
                 raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
             if item.dtype is uint8:
                 warnings.warn(
@@ -212,7 +217,7 @@ def nonzero_columns(mask: Tensor) -> list[Tensor]:
 
 
 def _gathered_shape(input: Tensor, dims: tuple[int, ...], positions: list[Tensor]) -> tuple[int, ...]:
-    picked = broadcast_shapes(*(p._type.shape for p in positions))
+    picked = _together(positions)
     s = input._type.shape
     adjacent = dims == tuple(range(dims[0], dims[0] + len(dims)))
     rest = [n for d, n in enumerate(s) if d not in dims]
@@ -220,8 +225,19 @@ def _gathered_shape(input: Tensor, dims: tuple[int, ...], positions: list[Tensor
     return (*rest[:at], *picked, *rest[at:])
 
 
+def _together(positions: list[Tensor]) -> tuple[int, ...]:
+    """Give the shape that index tensors have together. Errors: IndexError, as torch's."""
+    try:
+        return broadcast_shapes(*(p._type.shape for p in positions))
+    except ShapeError:
+        shapes = ", ".join(str(list(p._type.shape)) for p in positions)
+        raise DimError(f"shape mismatch: indexing tensors could not be broadcast together with shapes {shapes}") from None
+
+
 def _gather(input: Tensor, indices: list[tuple[int, Tensor]]) -> Tensor:
     dims, positions = _positions(input, indices)
+    if len(positions) > 1:
+        _together(positions)
     return record(OPS["index"], (input, *positions), (("dims", dims),))
 
 
@@ -238,6 +254,8 @@ def index_put(input: Tensor, indices: Any, values: Tensor, accumulate: bool = Fa
     """Write (or add) ``values`` at ``input[indices]``; a copy."""
     viewed, found = _basic(input, tuple(slice(None) if i is None else i for i in indices))
     _check_source(viewed, found, values)
+    if len(found) == 1 and found[0][1].dtype is bool_ and values.numel() == 1 and not accumulate:
+        _check_masks(indices)
     dims, positions = _positions(viewed, found)
     source = fit(values, viewed, _gathered_shape(viewed, dims, positions))
     return record(OPS["index_put"], (viewed, *positions, source), (("dims", dims), ("accumulate", bool(accumulate))))

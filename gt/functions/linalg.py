@@ -18,7 +18,7 @@ from gt.functions.shape import permute, reshape, squeeze, unsqueeze
 from gt.functions.strided import diagonal
 from gt.handle import Handle
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, Shape, ShapeError, normalize_dim, scalar_type
+from gt.ir.types import CallError, Shape, ShapeError, class_name, normalize_dim, scalar_type
 from gt.trace import record, state
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ MATMUL = OPS["matmul"]
 def matmul(input: Tensor, other: Tensor) -> Tensor:
     """Multiply matrices: [..., m, k] x [..., k, n] -> [..., m, n]; a 1-d operand is a row (left) or column (right)."""
     if not isinstance(input, Handle) or not isinstance(other, Handle):
-        raise TypeError(f"matmul(): expected two tensors, got {type(input).__name__} and {type(other).__name__}")
+        raise TypeError(f"matmul(): expected two tensors, got {class_name(input)} and {class_name(other)}")
     if state.autocast is not None:
         input, other = low(input, other)
     a, b = input._type, other._type

@@ -22,6 +22,7 @@ from gt.ir.types import (
     Scalar,
     TensorType,
     broadcast_shapes,
+    class_name,
     complex64,
     complex_dtype,
     dtype_of,
@@ -201,16 +202,29 @@ def is_number(value: object) -> bool:
     return isinstance(value, int | float | complex | np.number | np.bool_)
 
 
+def _remedy(value: object) -> str:
+    return "; use gt.tensor(...) first" if class_name(value) in ("torch.Tensor", "torch.Parameter") else ""
+
+
 def refuse(name: str, value: object, argument: str = "") -> TypeError:
     where = (
-        f"argument {argument} must be Tensor, not {type(value).__name__}"
+        f"argument {argument} must be Tensor, not {class_name(value)}"
         if argument
-        else (f"expected a gt.Tensor or a number, got {type(value).__name__}")
+        else (f"expected a gt.Tensor or a number, got {class_name(value)}")
     )
     return TypeError(
         f"{name}(): {where}"
-        + ("; use gt.tensor(...) or gt.from_numpy(...) first" if isinstance(value, np.ndarray | list | tuple) else "")
+        + ("; use gt.tensor(...) or gt.from_numpy(...) first" if isinstance(value, np.ndarray | list | tuple) else _remedy(value))
     )
+
+
+def is_compared(name: str, value: object) -> bool:
+    """Say whether a value is a tensor or a number. Errors: TypeError for another library's array, which is not just another object."""
+    if isinstance(value, Handle) or is_number(value):
+        return True
+    if hasattr(value, "__array__"):
+        raise refuse(name, value)
+    return False
 
 
 def need_tensor(name: str, **arguments: Any) -> None:

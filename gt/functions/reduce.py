@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gt.functions.pointwise import sqrt, to_bool
 from gt.functions.promote import binary, cast, floated, operand
-from gt.functions.shape import narrow, squeeze
+from gt.functions.shape import SLICE, squeeze
 from gt.handle import Handle
 from gt.ir.ops import OPS
 from gt.ir.types import (
@@ -18,6 +18,7 @@ from gt.ir.types import (
     EmptyError,
     KindError,
     bool_,
+    class_name,
     dtype_of,
     int64,
     normalize_dim,
@@ -42,7 +43,7 @@ class ValuesIndices(NamedTuple):
 
 def _dims(input: Tensor, dim: Dims, axis: Dims) -> tuple[int, ...]:
     if not isinstance(input, Handle):
-        raise TypeError(f"expected a gt.Tensor, got {type(input).__name__}")
+        raise TypeError(f"expected a gt.Tensor, got {class_name(input)}")
     return normalize_dims(dim if axis is None else axis, len(input._type.shape))  # type: ignore[arg-type]
 
 
@@ -120,7 +121,7 @@ def min(
 
 def _extreme(name: str, input: Tensor, dim: Any, keepdim: bool, axis: int | None, keepdims: bool | None) -> Any:
     if not isinstance(input, Handle):
-        raise TypeError(f"{name}(): argument 'input' (position 1) must be Tensor, not {type(input).__name__}")
+        raise TypeError(f"{name}(): argument 'input' (position 1) must be Tensor, not {class_name(input)}")
     from_dim = dim if axis is None else axis
     if isinstance(from_dim, Handle):
         return binary(OPS[f"{name}imum"], input, from_dim)
@@ -299,4 +300,8 @@ def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: boo
     values, indices = sort(input, d, descending=largest)
     if not input.ndim:
         return ValuesIndices(values, indices)
-    return ValuesIndices(narrow(values, d, 0, k), narrow(indices, d, 0, k))
+    if k == size:
+        return ValuesIndices(values, indices)
+    first = tuple(k if i == d else n for i, n in enumerate(input._type.shape))
+    attrs = (("starts", (0,) * input.ndim), ("stops", first), ("steps", (1,) * input.ndim))
+    return ValuesIndices(record(SLICE, (values,), attrs), record(SLICE, (indices,), attrs))  # no views: in row-major order

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -358,6 +359,8 @@ def select(input: Tensor, dim: int, index: int) -> Tensor:
         raise DimError("select() cannot be applied to a 0-dim tensor.")
     d = normalize_dim(dim, input.ndim)
     size = input._type.shape[d]
+    if index.__class__ is not int:  # a 0-d tensor is read, once
+        index = operator.index(index)
     if not -size <= index < size:
         raise DimError(
             f"select(): index {index} out of range for tensor of size {list(input._type.shape)} at dimension {d}"

@@ -173,7 +173,7 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
     m, n = A._type.shape[-2:]
     empty = zeros(0, dtype=real_dtype(A.dtype))
     rest = matmul(A, x) - b
-    residuals = sum(abs_(rest) ** 2, -2) if m > n and driver != "gelsy" else empty
+    residuals = sum(abs_(rest) ** 2, -2) if m > n and driver not in (None, "gelsy") else empty
     rank = matrix_rank(A.detach()) if driver != "gels" else zeros(0, dtype=int64)
     values = svdvals(A.detach()) if driver in ("gelsd", "gelss") else empty
     return LstSq(reshape(x, x._type.shape[:-1]) if vector else x, residuals, rank, values)

@@ -220,7 +220,13 @@ def scalar_dtype(value: Scalar) -> DType:
         return float32
     if isinstance(value, complex | np.complexfloating):
         return complex64
-    raise TypeError(f"expected a number, got {type(value).__name__}")
+    raise TypeError(f"expected a number, got {class_name(value)}")
+
+
+def class_name(value: object) -> str:
+    """Give the name of a value's class for a text; of torch's classes, whose names gt's have too, with where they are from."""
+    name = type(value).__name__
+    return f"torch.{name}" if type(value).__module__.partition(".")[0] == "torch" else name
 
 
 class TensorType:

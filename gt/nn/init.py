@@ -15,7 +15,7 @@ from gt.functions.create import from_numpy
 from gt.functions.draw import rand
 from gt.functions.reduce import argsort
 from gt.ir.ops import OPS
-from gt.ir.types import float64
+from gt.ir.types import KindError, float64, scalar_type
 from gt.trace import record
 
 if TYPE_CHECKING:
@@ -64,6 +64,11 @@ def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Gene
         return tensor.normal_(mean, std, generator=generator)
 
 
+def _check_real(name: str, tensor: Tensor) -> None:
+    if tensor.dtype.kind != "f":
+        raise KindError(f"\"{name}\" not implemented for '{scalar_type(tensor.dtype)}'")
+
+
 def trunc_normal_(
     tensor: Tensor,
     mean: float = 0.0,
@@ -73,6 +78,7 @@ def trunc_normal_(
     generator: Generator | None = None,
 ) -> Tensor:
     """Fill from a normal distribution limited to [a, b] by drawing its quantiles uniformly."""
+    _check_real("trunc_normal_", tensor)
     if mean < a - 2 * std or mean > b + 2 * std:
         warnings.warn(
             "mean is more than 2 std from [a, b] in nn.init.trunc_normal_. The distribution of values may be incorrect.",
@@ -179,6 +185,7 @@ def orthogonal_(tensor: Tensor, gain: float = 1, generator: Generator | None = N
         raise ValueError("Only tensors with 2 or more dimensions are supported")
     if not tensor.numel():
         return tensor
+    _check_real("orthogonal_", tensor)
     rows = tensor.shape[0]
     with no_grad():
         drawn: Any = tensor.detach().clone().normal_(generator=generator).reshape(rows, -1)._read()

@@ -32,7 +32,8 @@ class Adagrad(Optimizer):
                 self.state[p] = self._own_state(step=0.0, **self._fresh(group, p))
 
     def _fresh(self, group: Group, p: Any) -> dict[str, Any]:
-        return {"sum": create.full_like(p, float(group["initial_accumulator_value"]))}
+        start = float(group["initial_accumulator_value"])
+        return {"sum": create.full_like(p, complex(start, start) if p.is_complex() else start)}
 
     def _step(self, group: Group, params: list[Any]) -> None:
         attrs = (

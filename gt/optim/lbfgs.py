@@ -23,6 +23,8 @@ ROOM = (4, 16, 64, *(2**n for n in range(8, 32, 2)))  # how long a history is ma
 class LBFGS(Optimizer):
     """Limited-memory BFGS over one group of parameters; ``step`` needs a closure that computes the loss and its gradients."""
 
+    _takes_complex = False
+
     def __init__(
         self, params: Iterable[Any], lr: Any = 1, max_iter: int = 20, max_eval: int | None = None, tolerance_grad: float = 1e-7,
         tolerance_change: float = 1e-9, history_size: int = 100, line_search_fn: str | None = None,

@@ -20,6 +20,7 @@ from typing import Any
 
 from gt.autograd import enable_grad, no_grad
 from gt.functions import create
+from gt.functions.numeric import view_as_complex, view_as_real
 from gt.functions.promote import cast, operand
 from gt.handle import Handle
 from gt.ir.graph import Attrs
@@ -49,6 +50,7 @@ class HookHandle:
 class Optimizer:
     """Base of all optimizers."""
 
+    _takes_complex = True  # as pairs of real numbers, as torch's
     _numbers: list[Scalar] | None = None  # while a step is replayed: its learning rate, counts and what follows from them
 
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
@@ -93,8 +95,8 @@ class Optimizer:
                 )
             if not (p._leaf or p._retains):
                 raise ValueError("can't optimize a non-leaf Tensor")
-            if p.is_complex():
-                raise NotImplementedError("complex parameters are not supported: optimize the real and imaginary parts")
+            if p.is_complex() and not self._takes_complex:
+                raise NotImplementedError(f"{type(self).__name__} does not take complex parameters: optimize the real and imaginary parts")
         for name, default in self.defaults.items():
             param_group.setdefault(name, default)
         if len(params) != len({id(p) for p in params}):
@@ -298,13 +300,25 @@ class Optimizer:
 
 
 def update(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs, targets: list[Any]) -> None:
-    """Record one node and let each target take its result."""
+    """Record one node over tensors of one dtype and let each target take its result."""
+    if targets[0]._type.dtype.kind == "c":
+        for target, value in zip(targets, in_pairs(op, inputs, attrs, targets), strict=True):
+            target._assign(value)
+        return
     if all(t._base is None for t in targets):
         record_into(op, inputs, attrs, targets)
         return
     out = record(op, inputs, attrs)  # a view writes its base too
     for target, value in zip(targets, out if isinstance(out, tuple) else (out,), strict=True):
         target._assign(value)
+
+
+def in_pairs(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs, like: list[Any]) -> list[Any]:
+    """Record one node in which complex tensors are pairs of real numbers; results are complex where ``like`` is."""
+    given = tuple(view_as_real(t) if isinstance(t, Tensor) and t._type.dtype.kind == "c" else t for t in inputs)
+    out = record(op, given, attrs)
+    values = out if isinstance(out, tuple) else (out,)
+    return [view_as_complex(v) if t._type.dtype.kind == "c" else v for t, v in zip(like, values, strict=True)]
 
 
 def _name_apart(group: Group, given: list[Any]) -> None:

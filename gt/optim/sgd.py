@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from gt.ir.ops import OPS
-from gt.optim.optimizer import INF, Group, Optimizer, check, scalar
-from gt.trace import record
+from gt.optim.optimizer import INF, Group, Optimizer, check, in_pairs, scalar
 
 
 class SGD(Optimizer):
@@ -46,7 +45,8 @@ class SGD(Optimizer):
     def _start(self, group: Group, params: list[Any], attrs: tuple[tuple[str, Any], ...]) -> None:
         """Take the first step of parameters with momentum: their buffers start as this step's gradients."""
         n, grads = len(params), [p._grad for p in params]
-        out = record(OPS["sgd_step"], (*params, *grads, *grads, scalar(group["lr"])), (("num", n), *attrs, ("first", True)))
+        inputs = (*params, *grads, *grads, scalar(group["lr"]))
+        out = in_pairs(OPS["sgd_step"], inputs, (("num", n), *attrs, ("first", True)), [*params, *params])
         for p, value, buffer in zip(params, out[:n], out[n:], strict=True):
             p._assign(value)
             self.state[p]["momentum_buffer"] = buffer

@@ -21,6 +21,8 @@ from gt.trace import state
 class Unfused(Optimizer):
     """An optimizer whose step is many ops. Learning rates given as a tensor are read."""
 
+    _takes_complex = False
+
     def _step_recorded(self, group: Group, params: list[Any]) -> None:
         if state.recorder is not None:
             raise NotImplementedError(

@@ -13,7 +13,7 @@ from gt.functions.promote import check_fits, float_unary
 from gt.handle import Handle
 from gt.ir.graph import Attrs
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, DType, KindError, ShapeError, normalize_dim, scalar_type
+from gt.ir.types import CallError, DType, KindError, ShapeError, class_name, normalize_dim, scalar_type
 from gt.trace import record
 from gt.views import check_separate
 
@@ -44,7 +44,7 @@ def need_floats(name: str, input: Tensor, kinds: str = "f") -> None:
 
 def _activation(name: str, input: Tensor, attrs: Attrs = (), inplace: bool = False) -> Tensor:
     if not isinstance(input, Handle):
-        raise TypeError(f"{name}(): argument 'input' must be Tensor, not {type(input).__name__}")
+        raise TypeError(f"{name}(): argument 'input' must be Tensor, not {class_name(input)}")
     need_floats(name, input)
     return written(input, record(OPS[name], (input,), attrs), inplace)
 

@@ -26,14 +26,18 @@ def _check(reduction: str) -> None:
         raise ValueError(f"{reduction} is not a valid value for reduction")
 
 
-def _check_classes(input: Tensor, target: Tensor, weight: Tensor | None) -> None:
-    """Check class indices against scores: [c], [n, c] or [n, c, d...]."""
+def _checked_classes(input: Tensor, target: Tensor, weight: Tensor | None) -> Tensor:
+    """Give class indices as int64, checked against scores: [c], [n, c] or [n, c, d...]."""
     s, t = input._type.shape, target._type.shape
     if not s:
         raise ValueError("Expected an input of at least one dim: the classes")
     if len(s) > 1 and (not t or s[0] != t[0]):
         raise ShapeError(f"Expected input batch_size ({s[0]}) to match target batch_size ({t[0] if t else 1}).")
     wanted = (s[0], *s[2:]) if len(s) > 1 else ()
+    if len(s) == 1 and len(t) == 1:
+        if t != (1,):
+            raise ShapeError(f"For 1D input, 1D target must have size 1, but got target size: {t[0]}")
+        target, t = target.reshape(()), ()
     if t != wanted:
         if len(s) > 2:
             raise CallError(f"Expected target size {list(wanted)}, got {list(t)}")
@@ -50,6 +54,7 @@ def _check_classes(input: Tensor, target: Tensor, weight: Tensor | None) -> None
             f"weight tensor should be defined either for all {classes} classes or no classes but got weight tensor of shape: "
             f"{list(weight._type.shape)}"
         )
+    return cast(target, int64)
 
 
 def _class_weights(target: Tensor, weight: Tensor, ignore_index: int) -> Tensor:
@@ -70,13 +75,12 @@ def cross_entropy(
         raise CallError(f"label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing}")
     if target.dtype.kind == "f" and input._type.shape == target._type.shape:
         _check_probabilities(input, target, weight, ignore_index)
-        if weight is None:
-            return _fused(input, cast(target, input.dtype), reduction, ignore_index, label_smoothing)
+        if weight is None and target.dtype is input.dtype:
+            return _fused(input, target, reduction, ignore_index, label_smoothing)
         return _weighted_probabilities(input, target, weight, reduction, label_smoothing)
     if input._type.shape == target._type.shape and input.ndim:
         raise CallError(f"Expected floating point type for target with class probabilities, got {scalar_type(target.dtype)}")
-    _check_classes(input, target, weight)
-    target = cast(target, int64)
+    target = _checked_classes(input, target, weight)
     if weight is None:
         return _fused(input, target, reduction, ignore_index, label_smoothing)
     return _weighted_classes(input, target, weight, reduction, ignore_index, label_smoothing)
@@ -102,12 +106,13 @@ def _by_class(weight: Tensor, ndim: int) -> Tensor:
     return weight.reshape(-1, *(1,) * (ndim - 2)) if ndim > 1 else weight
 
 
-def _weighted_probabilities(input: Tensor, target: Tensor, weight: Tensor, reduction: str, smoothing: float) -> Tensor:
+def _weighted_probabilities(input: Tensor, target: Tensor, weight: Tensor | None, reduction: str, smoothing: float) -> Tensor:
     c = 1 if input.ndim > 1 else 0
     classes = input._type.shape[c]
     if smoothing:
         target = target * (1 - smoothing) + smoothing / classes
-    loss = -sum(log_softmax(input, c) * target * _by_class(weight, input.ndim), c)
+    each = log_softmax(input, c) * target
+    loss = -sum(each if weight is None else each * _by_class(weight, input.ndim), c)
     return sum(loss) / max(input.numel() // classes, 1) if reduction == "mean" else reduced(loss, reduction)
 
 
@@ -130,8 +135,7 @@ def nll_loss(
     """Give minus the log probability of the target classes."""
     reduction = legacy(size_average, reduce, reduction)
     _check(reduction)
-    _check_classes(input, target, weight)
-    target = cast(target, int64)
+    target = _checked_classes(input, target, weight)
     if weight is not None:
         each = _class_weights(target, weight, ignore_index)
         loss = record(NLL_LOSS, (input, target), (("reduction", "none"), ("ignore_index", ignore_index))) * each
@@ -179,6 +183,8 @@ def multilabel_margin_loss(
         raise CallError(f"Expected non-empty vector or matrix with optional 0-dim batch size, but got: {list(shape)}")
     if target._type.shape != shape:
         raise CallError(f"inconsistent target size: {list(target._type.shape)} for input of size: {list(shape)}")
+    if target.dtype is not int64:
+        raise CallError(f"expected scalar type Long but found {scalar_type(target.dtype)}: use target.long()")
     if not shape:
         input, target = input.reshape(1), target.reshape(1)
     classes = input._type.shape[-1]

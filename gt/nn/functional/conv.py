@@ -12,7 +12,7 @@ from gt.functions.create import from_numpy
 from gt.functions.promote import c_name
 from gt.functions.shape import stack
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, ShapeError
+from gt.ir.types import CallError, ShapeError, normalize_dim
 from gt.nn.functional.padding import pad
 from gt.trace import record, state
 
@@ -219,6 +219,7 @@ def unfold(input: Tensor, kernel_size: Ints, dilation: Ints = 1, padding: Ints =
     """Give every window of [n, c, h, w] as a column: [n, c * kh * kw, windows]."""
     x, batched = (input, True) if input.ndim == 4 else (input.unsqueeze(0), False)
     if x.ndim != 4:
+        normalize_dim(min(max(input.ndim, 1), 2), input.ndim)  # an IndexError where there are too few dims, as torch's
         raise CallError(
             f"Expected 3D or 4D (batch mode) tensor for input with possibly 0 batch size, but got: {list(input._type.shape)}"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
 
 from gt.functions import create
@@ -34,31 +35,52 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
     return written(input, _drop(input, p), inplace) if training and p else input
 
 
-def _channels(input: Tensor, p: float, training: bool, inplace: bool, name: str, ranks: tuple[int, ...]) -> Tensor:
-    """Drop whole channels: dim 1, or dim 0 of an input without a batch."""
+def _channels(input: Tensor, p: float, training: bool, inplace: bool, lead: int) -> Tensor:
+    """Drop whole channels: the first ``lead`` dims are a batch, if there are two, and the channels."""
     _check(p)
-    if input.ndim not in ranks:
-        raise CallError(f"{name}: Expected {' or '.join(f'{r}D' for r in ranks)} input, but received a {input.ndim}D input.")
     if not training or not p:
         return input
-    lead = 2 if input.ndim == ranks[-1] else 1
+    if input.ndim < lead:
+        raise CallError("Feature dropout requires at least 2 dimensions in the input")
     shape = (*input._type.shape[:lead], *(1,) * (input.ndim - lead))
     return written(input, input * _drop(create.ones(shape, dtype=input.dtype), p), inplace)
 
 
 def dropout1d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     """Zero whole channels of [n, c, l] or [c, l]."""
-    return _channels(input, p, training, inplace, "dropout1d", (2, 3))
+    if input.ndim not in (2, 3):
+        raise CallError(f"dropout1d: Expected 2D or 3D input, but received a {input.ndim}D input.")
+    return _channels(input, p, training, inplace, input.ndim - 1)
 
 
 def dropout2d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """Zero whole channels of [n, c, h, w] or [c, h, w]."""
-    return _channels(input, p, training, inplace, "dropout2d", (3, 4))
+    """Zero whole channels of [n, c, h, w]. Other ranks are taken as [n, c, ...], with torch's warning: 3-d is [n, c, l]."""
+    if input.ndim == 3:
+        warnings.warn(
+            "dropout2d: Received a 3D input to dropout2d and assuming that channel-wise 1D dropout behavior is desired - input is "
+            "interpreted as shape (N, C, L), where C is the channel dim.",
+            stacklevel=4,
+        )
+    elif input.ndim != 4:
+        _warn_rank("dropout2d", input, 2)
+    return _channels(input, p, training, inplace, 2)
 
 
 def dropout3d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """Zero whole channels of [n, c, d, h, w] or [c, d, h, w]."""
-    return _channels(input, p, training, inplace, "dropout3d", (4, 5))
+    """Zero whole channels of [n, c, d, h, w] or [c, d, h, w]. Other ranks are taken as [c, ...], with torch's warning."""
+    if input.ndim not in (4, 5):
+        _warn_rank("dropout3d", input, 3)
+    return _channels(input, p, training, inplace, 2 if input.ndim == 5 else 1)
+
+
+def _warn_rank(name: str, input: Tensor, dims: int) -> None:
+    warnings.warn(
+        f"{name}: Received a {input.ndim}-D input to {name}, which is deprecated and will result in an error in a future release. To "
+        f"retain the behavior and silence this warning, please use dropout instead. Note that {name} exists to provide channel-wise "
+        f"dropout on inputs with {dims} spatial dimensions, a channel dimension, and an optional batch dimension "
+        f"(i.e. {dims + 1}D or {dims + 2}D inputs).",
+        stacklevel=5,
+    )
 
 
 def _alpha(input: Tensor, p: float, training: bool, inplace: bool, shape: tuple[int, ...]) -> Tensor:

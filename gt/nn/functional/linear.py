@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from gt.autocasting import low
 from gt.functions import create, linalg, norms, pointwise
 from gt.functions.counting import searchsorted
-from gt.functions.promote import cast
+from gt.functions.promote import cast, pair_dtype
 from gt.grad_mode import no_grad
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, ShapeError, bool_, int64, scalar_type
+from gt.ir.types import CallError, ShapeError, bool_, int32, int64, scalar_type
 from gt.trace import record, state
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def embedding(
     scale_grad_by_freq: bool = False, sparse: bool = False,
 ) -> Tensor:  # fmt: skip
     """Give rows of ``weight`` by index: [...] of [v, d] -> [..., d]. The row ``padding_idx`` gets no gradient."""
-    if input.dtype.kind not in "iu":
+    if input.dtype is not int64 and input.dtype is not int32:
         raise CallError(
             "Expected tensor for argument #1 'indices' to have one of the following scalar types: Long, Int; but got "
             f"gt.{scalar_type(input.dtype)}Tensor instead (while checking arguments for embedding)"
@@ -104,6 +104,8 @@ def embedding_bag(
 ) -> Tensor:  # fmt: skip
     """Give the sums, means or maxima of bags of rows: one bag for each row of ``input``, or from each offset to the next."""
     _check_bags(input, weight, offsets, per_sample_weights, mode)
+    if offsets is not None:
+        input = cast(input, pair_dtype(input, offsets))
     rows, flat = weight._type.shape[0], input.flatten()
     n, pad = flat._type.shape[0], None if padding_idx is None else padding_idx % rows
     if offsets is None:

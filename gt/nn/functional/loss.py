@@ -7,10 +7,10 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from gt.functions import pointwise, reduce
-from gt.functions.promote import binary
+from gt.functions.promote import binary, cast, pair_dtype
 from gt.handle import Handle
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, ShapeError, broadcast_shapes
+from gt.ir.types import CallError, KindError, ShapeError, broadcast_shapes, class_name, scalar_type
 from gt.nn.functional.activation import logsigmoid
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def reduced(loss: Tensor, reduction: str) -> Tensor:
 
 def _pair(name: str, input: Tensor, target: Tensor) -> None:
     if not isinstance(input, Handle) or not isinstance(target, Handle):
-        raise TypeError(f"{name}(): expected two tensors, got {type(input).__name__} and {type(target).__name__}")
+        raise TypeError(f"{name}(): expected two tensors, got {class_name(input)} and {class_name(target)}")
     if input._type.shape != target._type.shape:
         warnings.warn(
             f"Using a target size ({target.shape}) that is different to the input size ({input.shape}). "
@@ -49,6 +49,14 @@ def _pair(name: str, input: Tensor, target: Tensor) -> None:
             stacklevel=3,
         )
         broadcast_shapes(input._type.shape, target._type.shape)
+
+
+def _difference(name: str, input: Tensor, target: Tensor) -> Tensor:
+    """Give input - target in the dtype of both together, which a bool target does not change. Dtypes: floating point."""
+    dtype = pair_dtype(input, target)
+    if dtype.kind != "f":
+        raise KindError(f"\"{name}\" not implemented for '{scalar_type(dtype)}'")
+    return cast(input, dtype) - cast(target, dtype)
 
 
 def _weighted(loss: Tensor, weight: Tensor | None, reduction: str) -> Tensor:
@@ -67,7 +75,7 @@ def mse_loss(
 ) -> Tensor:  # fmt: skip
     """Give the squared difference."""
     _pair("mse_loss", input, target)
-    return _weighted(pointwise.square(input - target), weight, legacy(size_average, reduce, reduction))
+    return _weighted(pointwise.square(_difference("mse_loss", input, target)), weight, legacy(size_average, reduce, reduction))
 
 
 def l1_loss(
@@ -96,7 +104,7 @@ def smooth_l1_loss(
     _pair("smooth_l1_loss", input, target)
     if beta < 0:
         raise CallError("smooth_l1_loss does not support negative values for beta.")
-    d = pointwise.abs(input - target)
+    d = pointwise.abs(_difference("smooth_l1_loss", input, target))
     loss = d if beta == 0 else _near_and_far(d, d >= beta, beta, 0.5 / beta, d - 0.5 * beta)
     return reduced(loss, legacy(size_average, reduce, reduction))
 
@@ -106,8 +114,11 @@ def huber_loss(input: Tensor, target: Tensor, reduction: str = "mean", delta: fl
     _pair("huber_loss", input, target)
     if delta <= 0:
         raise CallError("huber_loss does not support non-positive values for delta.")
-    d = pointwise.abs(input - target)
-    return _weighted(_near_and_far(d, d > delta, delta, 0.5, (d - 0.5 * delta) * delta), weight, reduction)
+    d = pointwise.abs(_difference("huber_loss", input, target))
+    if input.dtype.kind != "f":
+        raise CallError(f"result type {scalar_type(d.dtype)} can't be cast to the desired output type {scalar_type(input.dtype)}")
+    loss = _near_and_far(d, d > delta, delta, 0.5, (d - 0.5 * delta) * delta)
+    return _weighted(cast(loss, input.dtype), weight, reduction)
 
 
 def binary_cross_entropy(
@@ -123,7 +134,7 @@ def binary_cross_entropy(
     if input.dtype is not target.dtype:
         raise CallError(f"Found dtype {target.dtype.name} but expected {input.dtype.name}")
     loss = binary(BCE, input, target)
-    return reduced(loss if weight is None else loss * weight, legacy(size_average, reduce, reduction))
+    return reduced(loss if weight is None else cast(loss * weight, input.dtype), legacy(size_average, reduce, reduction))
 
 
 def binary_cross_entropy_with_logits(
@@ -133,9 +144,11 @@ def binary_cross_entropy_with_logits(
     """Give the binary cross entropy of logits, without overflow. ``pos_weight`` scales what positive examples count."""
     if target._type.shape != input._type.shape:
         raise ValueError(f"Target size ({target.shape}) must be the same as input size ({input.shape})")
+    if target.dtype.kind in "ui" and input.dtype.kind in "fc":
+        raise CallError(f"result type {scalar_type(input.dtype)} can't be cast to the desired output type {scalar_type(target.dtype)}")
     log = logsigmoid(input)
     loss = (1 - target) * input - (log if pos_weight is None else ((pos_weight - 1) * target + 1) * log)
-    return reduced(loss if weight is None else loss * weight, legacy(size_average, reduce, reduction))
+    return reduced(cast(loss if weight is None else loss * weight, target.dtype), legacy(size_average, reduce, reduction))
 
 
 def kl_div(
@@ -148,6 +161,8 @@ def kl_div(
 ) -> Tensor:
     """Give target * (log(target) - input), ``input`` being log probabilities."""
     kind = legacy(size_average, reduce, reduction)
+    if input.dtype.kind in "bui" or target.dtype.kind in "bui":
+        raise CallError("kl_div: Integral inputs not supported.")
     if log_target:
         loss = pointwise.exp(target) * (target - input)
     else:
@@ -201,6 +216,8 @@ def gaussian_nll_loss(
             raise ShapeError("var is of incorrect size")
     if reduction not in ("none", "mean", "sum"):
         raise ValueError(f"{reduction} is not valid")
+    if var.dtype.kind in "bui":
+        raise CallError(f"result type Float can't be cast to the desired output type {scalar_type(var.dtype)}")
     floor = var.detach().clamp(min=eps) - var.detach()
     var = var + floor  # limited without changing the gradient
     loss = 0.5 * (var.log() + pointwise.square(input - target) / var)

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gt.functions import pointwise, reduce
-from gt.ir.types import CallError
+from gt.functions.promote import cast
+from gt.ir.types import CallError, scalar_type
 from gt.nn.functional.distance import pairwise_distance
 from gt.nn.functional.loss import legacy, reduced
 
@@ -70,8 +71,11 @@ def cosine_embedding_loss(
 def soft_margin_loss(
     input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean"
 ) -> Tensor:
-    """Give log(1 + exp(-target * input))."""
-    return reduced(pointwise.log1p(pointwise.exp(-target * input)), legacy(size_average, reduce, reduction))
+    """Give log(1 + exp(-target * input)). Dtypes: ``input`` of floating point."""
+    if input.dtype.kind != "f":
+        raise CallError(f"result type Float can't be cast to the desired output type {scalar_type(input.dtype)}")
+    target = cast(target, input.dtype) if target.dtype.kind == "b" else target
+    return reduced(cast(pointwise.log1p(pointwise.exp(-target * input)), input.dtype), legacy(size_average, reduce, reduction))
 
 
 def triplet_margin_loss(

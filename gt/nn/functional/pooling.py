@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gt.functions import create, linalg, pointwise, reduce
 from gt.functions.promote import cast
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, int64
+from gt.ir.types import CallError, int64, normalize_dim
 from gt.trace import record
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ def each(value: Any, dims: int, name: str) -> tuple[int, ...]:
 def _shaped(input: Tensor, dims: int, name: str) -> Tensor:
     """Give the input as [n, c, h, w]."""
     if input.ndim not in (dims + 1, dims + 2):
+        if name == "avg_pool2d":
+            normalize_dim(-3, input.ndim)  # an IndexError, as torch's
         raise _refused(input, dims, name, "non-empty " if dims > 1 else "")
     x = input if input.ndim == dims + 2 else input.unsqueeze(0)
     return x.unsqueeze(2) if dims == 1 else x

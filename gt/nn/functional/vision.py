@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gt.functions import create, linalg
 from gt.functions.promote import cast
 from gt.functions.shape import stack
-from gt.ir.types import CallError, DType, float32, float64, int64
+from gt.ir.types import CallError, DType, KindError, float32, float64, int64, scalar_type, uint8
 from gt.nn.functional.pooling import adaptive_avg
 
 if TYPE_CHECKING:
@@ -100,8 +100,17 @@ def interpolate(
         raise NotImplementedError("interpolate: antialias=True is not supported: average windows first, for example with avg_pool2d")
     if mode not in linear and mode not in ("nearest", "nearest-exact", "area"):
         raise NotImplementedError(f"Input Error: unknown interpolation mode {mode!r}")
+    if dims not in (1, 2, 3):
+        raise NotImplementedError(
+            f"Input Error: Only 3D, 4D and 5D input Tensors supported (got {input.ndim}D) for the modes: nearest | linear | bilinear | "
+            f"bicubic | trilinear | area | nearest-exact (got {mode})"
+        )
     if mode in linear and linear[mode] != dims:
         raise NotImplementedError(f"Got {input.ndim}D input, but {mode} mode needs {linear[mode] + 2}D input")
+    if input.dtype.kind != "f" and input.dtype is not uint8:
+        raise KindError(f"interpolate is not implemented for '{scalar_type(input.dtype)}'")
+    if 0 in input._type.shape[1:]:
+        raise CallError(f"Non-empty {input.ndim}D data tensor expected but got a tensor with sizes {list(input._type.shape)}")
     if align_corners is not None and mode not in linear:
         raise ValueError(
             "align_corners option can only be set with the interpolating modes: linear | bilinear | bicubic | trilinear"

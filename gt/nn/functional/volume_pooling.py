@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from gt.functions import pointwise
 from gt.functions.promote import cast
-from gt.ir.types import CallError
+from gt.ir.types import CallError, int64, scalar_type
 from gt.nn.functional.pooling import (
     Ints,
     adaptive_avg,
@@ -102,6 +102,8 @@ def lp_pool3d(input: Tensor, norm_type: float, kernel_size: Ints, stride: Ints |
 def _unpool(
     dims: int, input: Tensor, indices: Tensor, kernel: Any, stride: Any, padding: Any, output_size: Any
 ) -> Tensor:  # fmt: skip
+    if indices.dtype is not int64:
+        raise CallError(f"elements in indices should be type int64 but got: {scalar_type(indices.dtype)}")
     if input._type.shape != indices._type.shape:
         raise CallError(
             f"Expected shape of indices to be same as that of the input tensor ({list(input._type.shape)}) but got indices tensor "

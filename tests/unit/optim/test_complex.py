@@ -1,0 +1,52 @@
+"""Complex parameters: optimizers take them as pairs of real numbers, as torch's do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import gt
+
+CASES: list[tuple[str, dict[str, Any]]] = [
+    ("SGD", {}),
+    ("SGD", {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}),
+    ("Adam", {}),
+    ("Adam", {"amsgrad": True, "weight_decay": 0.1, "maximize": True}),
+    ("AdamW", {}),
+    ("RMSprop", {"centered": True, "momentum": 0.9}),
+    ("Adagrad", {"initial_accumulator_value": 0.5}),
+    ("Adadelta", {}),
+    ("Adamax", {}),
+    ("NAdam", {}),
+    ("RAdam", {}),
+]
+
+
+def trained(m: Any, name: str, options: dict[str, Any]) -> list[Any]:
+    """Give parameters and a state dict's complex values after steps over a complex and a real parameter."""
+    z = m.nn.Parameter(m.tensor([1 + 2j, -0.5 + 0.25j, 3 - 1j]))
+    x = m.nn.Parameter(m.tensor([0.5, -1.0, 2.0]))
+    optimizer = getattr(m.optim, name)([z, x], lr=0.05, **options)
+    for i in range(4):
+        optimizer.zero_grad()
+        loss = ((z * (x + i) - (1 - 2j)).abs() ** 2).sum()
+        loss.backward()
+        optimizer.step()
+    states = optimizer.state_dict()["state"].get(0, {})
+    return [z.detach().numpy(), x.detach().numpy(), *(states[k].numpy() for k in sorted(states) if k not in ("step", "mu_product"))]
+
+
+@pytest.mark.parametrize(("name", "options"), CASES, ids=lambda v: v if isinstance(v, str) else "-".join(v))
+def test_training_is_torchs(name: str, options: dict[str, Any]) -> None:
+    for mine, theirs in zip(trained(gt, name, options), trained(torch, name, options), strict=True):
+        assert mine.dtype == theirs.dtype
+        np.testing.assert_allclose(mine, theirs, rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["ASGD", "Rprop", "Adafactor", "LBFGS"])
+def test_others_refuse(name: str) -> None:
+    with pytest.raises(NotImplementedError, match="does not take complex parameters"):
+        getattr(gt.optim, name)([gt.nn.Parameter(gt.ones(2, dtype=gt.complex64))])

@@ -1,0 +1,224 @@
+# ruff: noqa: B023 - functions made in a loop are called in it
+"""Dtypes and ranks that torch refuses are refused here, and what it computes is computed: both run the same call."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import gt
+
+Call = Callable[[Any], Any]
+INTEGERS = ("bool", "uint8", "int8", "int16", "int32", "int64")
+BOUNDS = ((0, 2), (0, 3), (-5, 3), (0, 128), (0, 129), (0, 256), (0, 257), (-128, 0), (-129, 0), (0, 32769), (0, 2**31 + 1), (300, 400))
+
+
+def outcome(m: Any, call: Call) -> Any:
+    """Give an error's class, or a result's dtype and shape."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            made = call(m)
+        except (RuntimeError, IndexError, TypeError, ValueError) as error:
+            return next(k for k in (NotImplementedError, IndexError, RuntimeError, TypeError, ValueError) if isinstance(error, k))
+    return (str(made.dtype).split(".")[-1], tuple(made.shape)) if hasattr(made, "dtype") else None
+
+
+def same(call: Call, what: str) -> None:
+    assert outcome(gt, call) == outcome(torch, call), what
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+def test_draws_of_whole_numbers(name: str) -> None:
+    for low, high in BOUNDS:
+        same(lambda m: m.randint(low, high, (2,), dtype=getattr(m, name)), f"randint({low}, {high})")
+        same(lambda m: m.randint_like(m.zeros(2, dtype=getattr(m, name)), low, high), f"randint_like({low}, {high})")
+        same(lambda m: m.zeros(2, dtype=getattr(m, name)).random_(low, high), f"random_({low}, {high})")
+    for start in (0, 1, 2, 100, 200, -5):
+        same(lambda m: m.zeros(2, dtype=getattr(m, name)).random_(start, None), f"random_({start}, None)")
+    for n in (0, 2, 128, 129, 256, 257):
+        same(lambda m: m.randperm(n, dtype=getattr(m, name)), f"randperm({n})")
+
+
+@pytest.mark.parametrize("name", [*INTEGERS, "float16", "float32", "complex64"])
+def test_other_draws(name: str) -> None:
+    calls = (("normal_", ()), ("uniform_", ()), ("exponential_", ()), ("cauchy_", ()), ("log_normal_", ()), ("geometric_", (0.3,)))
+    for method, args in (*calls, ("bernoulli_", (0.5,)), ("uniform_", (0, 1e6))):
+        same(lambda m: getattr(m.zeros(2, dtype=getattr(m, name)), method)(*args), method)
+    same(lambda m: m.normal(0.0, 1.0, (2,), dtype=getattr(m, name)), "normal")
+    for method in ("normal_", "xavier_normal_", "kaiming_normal_"):
+        same(lambda m: getattr(m.nn.init, method)(m.zeros(2, 2, dtype=getattr(m, name))), method)
+
+
+def test_both_parts_are_drawn_in_the_range() -> None:
+    drawn = gt.zeros(200, dtype=gt.complex64).uniform_(2, 3).numpy()
+    for part in (drawn.real, drawn.imag):
+        assert part.min() >= 2 and part.max() < 3
+
+
+def test_spans_beyond_int64() -> None:
+    wide = gt.randint(-(2**63), 2**63 - 1, (1000,)).numpy()
+    assert 400 < (wide < 0).sum() < 600 and len(set(wide)) == 1000
+    assert (abs(wide.astype(float)) > 2.0**62).sum() > 400
+    assert (gt.zeros(50, dtype=gt.int64).random_(2**63 - 2, None) >= 2**63 - 2).all()
+    low = gt.zeros(500, dtype=gt.int8).random_(100, None)
+    assert (int(low.min()), int(low.max())) == (100, 127)
+
+
+@pytest.mark.parametrize("name", [*INTEGERS, "float32"])
+def test_index_dtypes(name: str) -> None:
+    def at(m: Any, n: int = 2) -> Any:
+        return m.zeros(n, dtype=getattr(m, name))
+
+    calls: dict[str, Call] = {
+        "x[i]": lambda m: m.ones(2, 3)[at(m)],
+        "x[i, i]": lambda m: m.ones(2, 2)[at(m), at(m)],
+        "x[0-d]": lambda m: m.ones(2, 3)[at(m)[0]],
+        "x[i] = 0": lambda m: m.ones(2, 3).__setitem__(at(m), 0.0),
+        "index_put": lambda m: m.ones(2, 3).index_put((at(m),), m.zeros(())),
+        "gather": lambda m: m.ones(2).gather(0, at(m)),
+        "gather of none": lambda m: m.ones(2).gather(0, at(m, 0)),
+        "take": lambda m: m.ones(2).take(at(m)),
+        "put": lambda m: m.ones(2).put(at(m), m.ones(2)),
+        "take_along_dim": lambda m: m.ones(2).take_along_dim(at(m), 0),
+        "index_select": lambda m: m.ones(2).index_select(0, at(m)),
+        "index_select of none": lambda m: m.ones(2).index_select(0, at(m, 0)),
+        "select": lambda m: m.ones(2).select(0, at(m)[0]),
+        "scatter": lambda m: m.ones(2).scatter(0, at(m), 1.0),
+        "scatter_add": lambda m: m.ones(2).scatter_add(0, at(m), m.ones(2)),
+        "scatter_reduce": lambda m: m.ones(2).scatter_reduce(0, at(m), m.ones(2), "amax"),
+        "index_add": lambda m: m.ones(2).index_add(0, at(m), m.ones(2)),
+        "index_add of none": lambda m: m.ones(2).index_add(0, at(m, 0), m.ones(0)),
+        "index_copy": lambda m: m.ones(2).index_copy(0, at(m), m.ones(2)),
+        "index_fill": lambda m: m.ones(2).index_fill(0, at(m), 1.0),
+        "index_reduce": lambda m: m.ones(2).index_reduce(0, at(m), m.ones(2), "amax"),
+        "embedding": lambda m: m.nn.functional.embedding(at(m), m.ones(2, 3)),
+        "embedding_bag": lambda m: m.nn.functional.embedding_bag(at(m), m.ones(2, 3), m.zeros(1, dtype=m.int64)),
+        "one_hot": lambda m: m.nn.functional.one_hot(at(m), 3),
+        "nll_loss": lambda m: m.nn.functional.nll_loss(m.ones(2, 3), at(m)),
+        "multilabel_margin_loss": lambda m: m.nn.functional.multilabel_margin_loss(m.ones(2), at(m)),
+        "max_unpool1d": lambda m: m.nn.functional.max_unpool1d(m.ones(1, 1, 2), at(m).reshape(1, 1, 2), 2),
+        "repeat_interleave": lambda m: m.ones(2).repeat_interleave(at(m)),
+        "bincount": lambda m: m.bincount(at(m)),
+        "binary_cross_entropy_with_logits": lambda m: m.nn.functional.binary_cross_entropy_with_logits(m.ones(2), at(m)),
+        "mse_loss": lambda m: m.nn.functional.mse_loss(m.ones(2), at(m)),
+        "smooth_l1_loss": lambda m: m.nn.functional.smooth_l1_loss(m.ones(2), at(m)),
+        "huber_loss": lambda m: m.nn.functional.huber_loss(m.ones(2), at(m)),
+        "soft_margin_loss": lambda m: m.nn.functional.soft_margin_loss(m.ones(2), at(m)),
+        "mse_loss of it": lambda m: m.nn.functional.mse_loss(at(m), at(m), reduction="none"),
+    }
+    if name in ("bool", "float32"):
+        del calls["select"]
+    for what, call in calls.items():
+        same(call, what)
+
+
+def test_numpy_indices_are_whole_numbers() -> None:
+    x = gt.arange(3)
+    assert x[np.array([2, 0], dtype=np.int8)].tolist() == [2, 0]
+
+
+def test_losses_over_two_dtypes() -> None:
+    def loss(m: Any, name: str) -> Any:
+        given = m.tensor([[0.5, 2.0, -1.0]]), m.tensor([[0.2, 0.7, 0.1]], dtype=getattr(m, name))
+        return m.nn.functional.cross_entropy(*given)
+
+    for name in ("float16", "float32", "float64"):
+        mine, theirs = loss(gt, name), loss(torch, name)
+        assert str(mine.dtype)[3:] == str(theirs.dtype)[6:]
+        np.testing.assert_allclose(mine.numpy(), theirs.numpy(), rtol=1e-6)
+    truth = gt.nn.functional.mse_loss(gt.tensor([0.5, 0.25]), gt.tensor([True, False]))
+    assert truth.item() == 0.15625
+
+
+@pytest.mark.parametrize("name", ["int32", "float16", "float32", "float64"])
+@pytest.mark.parametrize("other", ["int64", "float32", "float64"])
+def test_result_dtypes_of_losses(name: str, other: str) -> None:
+    def given(m: Any) -> Any:
+        return m.ones(2, 3, dtype=getattr(m, other)), m.ones(2, 3, dtype=getattr(m, name))
+
+    losses = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div", "soft_margin_loss", "binary_cross_entropy_with_logits")
+    for loss in losses:
+        same(lambda m: getattr(m.nn.functional, loss)(*given(m), reduction="none"), loss)
+    same(lambda m: m.nn.functional.binary_cross_entropy(m.ones(2, 3), m.ones(2, 3), weight=given(m)[1]), "weighted")
+
+
+def test_one_target_for_scores_without_a_batch() -> None:
+    scores = gt.arange(4.0).requires_grad_()
+    loss = gt.nn.functional.cross_entropy(scores, gt.tensor([1]))
+    assert loss.shape == () and loss.item() == pytest.approx(2.4401897)
+    loss.backward()
+    np.testing.assert_allclose(scores.grad.numpy(), torch.softmax(torch.arange(4.0), 0).numpy() - [0, 1, 0, 0], rtol=1e-5)
+    with pytest.raises(ValueError, match="1D target must have size 1"):
+        gt.nn.functional.cross_entropy(scores, gt.tensor([1, 2]))
+
+
+@pytest.mark.parametrize("shape", [(3,), (3, 3), (1, 3, 3), (1, 1, 3, 3), (1, 1, 1, 3, 3), (1, 1, 1, 1, 3, 3)])
+def test_ranks(shape: tuple[int, ...]) -> None:
+    for mode in ("nearest", "nearest-exact", "area", "linear", "bilinear", "trilinear", "bicubic"):
+        same(lambda m: m.nn.functional.interpolate(m.ones(shape), size=2, mode=mode), mode)
+    for name in ("dropout1d", "dropout2d", "dropout3d", "feature_alpha_dropout"):
+        same(lambda m: getattr(m.nn.functional, name)(m.ones(shape), training=True), name)
+    for name in ("avg_pool2d", "max_pool2d", "unfold"):
+        same(lambda m: getattr(m.nn.functional, name)(m.ones(shape), 2), name)
+    for name in ("int64", "bool", "complex64"):
+        same(lambda m: m.nn.functional.interpolate(m.ones(1, 1, 3, 3, dtype=getattr(m, name)), size=2), name)
+
+
+def test_channels_that_are_dropped() -> None:
+    for name, shape, lead in (("dropout2d", (8, 9, 5), 2), ("dropout2d", (8, 9), 2), ("dropout2d", (4, 5, 2, 2, 2), 2),
+                              ("dropout1d", (9, 5), 1), ("dropout3d", (9, 2, 3, 2), 1), ("dropout3d", (9, 5), 1)):  # fmt: skip
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            out = getattr(gt.nn.functional, name)(gt.ones(shape)).numpy()
+        channels = out.reshape(int(np.prod(shape[:lead])), -1)
+        assert (channels == channels[:, :1]).all() and set(channels[:, 0]) == {0.0, 2.0}, (name, shape)
+        if lead == 2:
+            assert len({tuple(row) for row in out.reshape(*shape[:2], -1)[:, :, 0]}) > 1  # not by the first dim alone
+
+
+def test_topk_is_no_view() -> None:
+    for dim, k in ((1, 2), (0, 1), (1, 4)):
+        values, indices = gt.rand(2, 4).topk(k, dim)
+        assert values.is_contiguous() and indices.is_contiguous()
+        assert values.stride() == torch.rand(2, 4).topk(k, dim)[0].stride()
+        assert indices.view(-1).shape == (values.numel(),)
+
+
+def test_lstsq_without_residuals() -> None:
+    for driver in (None, "gels", "gelsy", "gelsd", "gelss"):
+        mine, theirs = (m.linalg.lstsq(m.eye(4)[:, :2], m.ones(4, 3), driver=driver) for m in (gt, torch))
+        assert [tuple(t.shape) for t in mine] == [tuple(t.shape) for t in theirs]
+
+
+def test_torch_values_are_named() -> None:
+    theirs = torch.ones(1)
+    for call in (lambda: gt.nn.Linear(1, 2)(theirs), lambda: gt.cat([gt.ones(1), theirs]), lambda: gt.ones(1) @ theirs,
+                 lambda: gt.where(gt.ones(1) > 0, theirs, 0.0)):  # fmt: skip
+        with pytest.raises(TypeError, match=r"torch\.Tensor"):
+            call()
+    for call in (lambda: gt.ones(1) == theirs, lambda: theirs == gt.ones(1), lambda: gt.ones(1) != theirs, lambda: gt.ones(1) == np.ones(1)):
+        with pytest.raises(TypeError, match=r"expected a gt\.Tensor or a number"):
+            call()
+    assert (gt.ones(1) == None) is False and (gt.ones(1) == "a") is False  # noqa: E711
+
+
+def test_torch_devices() -> None:
+    assert gt.zeros(2, device=torch.device("cpu")).tolist() == [0, 0]
+    assert gt.device(torch.device("cuda", 1)) == gt.device("cuda:1")
+    assert gt.zeros(1).device == torch.device("cpu") and torch.device("cpu") == gt.zeros(1).device
+
+
+def test_shapes_of_indices() -> None:
+    x = gt.ones(2, 3)
+    two, three = gt.tensor([0, 1]), gt.tensor([0, 1, 2])
+    for call in (lambda: x[two, three], lambda: x.__setitem__((two, three), 1.0), lambda: x.index_put((two, three), gt.ones(()))):
+        with pytest.raises(IndexError, match=r"indexing tensors could not be broadcast together with shapes \[2\], \[3\]"):
+            call()
+    with pytest.raises(RuntimeError, match=r"value tensor of shape \[4\] cannot be broadcast to indexing result of shape \[6\]"):
+        x[x > 0] = gt.ones(4)
