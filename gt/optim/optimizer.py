@@ -347,7 +347,10 @@ def _taken(p: Any, given: dict[str, Any], counts: bool) -> dict[str, Any]:
         elif isinstance(value, Handle):
             out[key] = cast(value.detach(), p.dtype if value.is_floating_point() else value.dtype).clone()
         elif hasattr(value, "__array__"):
-            held = value.detach().cpu().float().numpy() if hasattr(value, "detach") else value
+            held = value
+            if hasattr(value, "detach"):  # torch's
+                held = value.detach().cpu()
+                held = (held if held.is_complex() else held.float()).numpy()
             out[key] = create.tensor(held, dtype=p.dtype)
         else:
             out[key] = value

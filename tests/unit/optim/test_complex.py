@@ -50,3 +50,25 @@ def test_training_is_torchs(name: str, options: dict[str, Any]) -> None:
 def test_others_refuse(name: str) -> None:
     with pytest.raises(NotImplementedError, match="does not take complex parameters"):
         getattr(gt.optim, name)([gt.nn.Parameter(gt.ones(2, dtype=gt.complex64))])
+
+
+def test_torchs_state_is_taken_with_both_parts() -> None:
+    """A run that torch began goes on here with the same numbers."""
+    begun, left = {}, {}
+    for m in (torch, gt):
+        z = m.nn.Parameter(m.tensor([1 + 2j, -0.5 + 0.25j]))
+        optimizer = m.optim.Adam([z], lr=0.05)
+        if m is gt:
+            with gt.no_grad():
+                z.copy_(gt.from_numpy(begun["z"]))
+            optimizer.load_state_dict(begun["state"])
+        for i in range(3):
+            if m is torch and i == 1:
+                begun = {"z": z.detach().numpy().copy(), "state": optimizer.state_dict()}
+                begun["state"]["state"][0] = {k: v.clone() for k, v in begun["state"]["state"][0].items()}
+            if m is torch or i > 0:
+                optimizer.zero_grad()
+                ((z - (3 - 1j) * i).abs() ** 2).sum().backward()
+                optimizer.step()
+        left[m] = z.detach().numpy()
+    np.testing.assert_allclose(left[gt], left[torch], rtol=1e-5)
