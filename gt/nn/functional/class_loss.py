@@ -178,6 +178,8 @@ def multilabel_margin_loss(
     input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean"
 ) -> Tensor:  # fmt: skip
     """Give max(0, 1 - (x[target] - x[class])) over targets, which a -1 ends, and the other classes, divided by the number of classes."""
+    how = legacy(size_average, reduce, reduction)
+    _check(how)
     shape = input._type.shape
     if len(shape) > 2 or 0 in shape[-1:]:
         raise CallError(f"Expected non-empty vector or matrix with optional 0-dim batch size, but got: {list(shape)}")
@@ -194,7 +196,7 @@ def multilabel_margin_loss(
     others = 1 - hits.amax(-2).detach()
     apart = pointwise.relu(1 - input.gather(-1, place).unsqueeze(-1) + input.unsqueeze(-2))
     counted = apart * cast(named, input.dtype).unsqueeze(-1) * others.unsqueeze(-2)
-    return reduced(sum(counted, (-2, -1)) / classes, legacy(size_average, reduce, reduction))
+    return reduced(sum(counted, (-2, -1)) / classes, how)
 
 
 def linear_cross_entropy(
