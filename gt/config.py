@@ -59,7 +59,7 @@ class Config:
         self._mesh: MeshAxes = ()
         self._params: ParamRules = ()
         self._auto: Literal["search"] | None = None
-        self._comm_bytes: int | None = None
+        self._budgets: list[int] = []
         self._memory_bytes: int | None = None
         self._warned: set[str] = set()
         self._strict = False
@@ -108,12 +108,12 @@ class Config:
         """Give what is asked of the planning of all work from here on. Where anything is configured, nothing is automatic."""
         configured = bool(self._signals or self._mesh or self._params or self._by_hand)
         auto = self._auto or ("rows" if env.AUTO_SHARD.get() and not configured else "off")
-        return PlanOptions(auto, self._strict, self._comm_bytes, self._memory_bytes)
+        return PlanOptions(auto, self._strict, self.comm_bytes, self._memory_bytes)
 
     @property
     def comm_bytes(self) -> int | None:
-        """Give how many bytes one worker may send in a run; None if there is no limit."""
-        return self._comm_bytes
+        """Give how many bytes one worker may send in a run, the least of the budgets there are; None if there is no limit."""
+        return min(self._budgets, default=None)
 
     def search(self, on: bool = True, memory_bytes: int | None = None) -> None:
         """Look for the fastest placement of what no signal places, within so much memory of each worker; or stop to."""
@@ -129,16 +129,18 @@ class Config:
             self._by_hand = True
             self._changed()
 
-    @contextlib.contextmanager
-    def comm_budget(self, nbytes: int) -> Iterator[None]:
+    def begin_budget(self, nbytes: int) -> None:
         """Make it an error to flush work in which one worker sends more than ``nbytes``. See ``gt.comm_budget``."""
-        if nbytes < 0:
-            raise ValueError(f"comm_budget takes a number of bytes from 0 up, got {nbytes}")
-        before, self._comm_bytes = self._comm_bytes, nbytes
-        try:
-            yield
-        finally:
-            self._comm_bytes = before
+        with self._lock:
+            self._budgets = [*self._budgets, nbytes]
+
+    def end_budget(self, nbytes: int) -> None:
+        """Take a budget away, in any order: other threads' begin and end meanwhile."""
+        with self._lock:
+            left = list(self._budgets)
+            if nbytes in left:  # else forgotten by ``clear``
+                left.remove(nbytes)
+            self._budgets = left
 
     def __repr__(self) -> str:
         return f"<Config {sorted(self.signals)}{' strict' if self.strict else ''}>"
@@ -222,7 +224,7 @@ class Config:
         with self._lock:
             self._signals.clear()
             self._mesh, self._params = (), ()
-            self._auto, self._comm_bytes, self._memory_bytes = None, None, None
+            self._auto, self._budgets, self._memory_bytes = None, [], None
             self._strict = self._by_hand = False
             self._changed()
 
