@@ -5,8 +5,8 @@ Owns: from where to where it holds. Next: ``config`` (which keeps it), ``gt.pass
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ContextDecorator
+from types import TracebackType
 
 from gt.config import get_config
 from gt.trace import settle, state
@@ -16,7 +16,7 @@ def comm_budget(nbytes: int) -> AbstractContextManager[None]:
     """Make it an error, within a ``with`` block, if one worker sends more than ``nbytes`` in one run of a flush.
 
     What is recorded in the block by this thread is run at its end at the latest, with all else that runs meanwhile in this
-    process under the same limit; what is pending before is run first, without it. The innermost block counts. Planning fails
+    process under the same limit; what is pending before is run first, without it. Of nested blocks the smallest budget counts. Planning fails
     before anything is sent: reading a value of that flush raises RunError, which names the collectives that send most, who
     asked for each and the line. On one worker nothing is sent. Errors: TypeError, ValueError unless ``nbytes`` is a whole
     number from 0 up.
@@ -25,15 +25,25 @@ def comm_budget(nbytes: int) -> AbstractContextManager[None]:
         raise TypeError(f"gt.comm_budget: expected a number of bytes as an int, got {type(nbytes).__name__}")
     if nbytes < 0:
         raise ValueError(f"gt.comm_budget: expected a number of bytes from 0 up, got {nbytes}")
-    return _within(nbytes)
+    return _Budget(nbytes)
 
 
-@contextmanager
-def _within(nbytes: int) -> Iterator[None]:
-    settle(state.trace, "the start of gt.comm_budget")
-    with get_config().comm_budget(nbytes):
-        yield
-        settle(state.trace, "the end of gt.comm_budget")
+class _Budget(ContextDecorator):
+    """The block of a budget; it may be entered again, also inside itself."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+
+    def __enter__(self) -> None:
+        settle(state.trace, "the start of gt.comm_budget")
+        get_config().begin_budget(self.nbytes)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        try:
+            if error is None:
+                settle(state.trace, "the end of gt.comm_budget")
+        finally:
+            get_config().end_budget(self.nbytes)
 
 
 __all__ = ["comm_budget"]

@@ -5,6 +5,7 @@ Owns: options and exit codes. Must not know: how anything is done. Next: ``gt.se
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from collections.abc import Collection, Sequence
 from functools import partial
@@ -19,7 +20,7 @@ from gt.version import __version__
 
 if TYPE_CHECKING:
     from gt.compiling import Lowered
-    from gt.passes.pipeline import PassError
+    from gt.passes.pipeline import PassError, Pipeline
 
 STAGES = ("captured", "global", "sharded", "explicit", "local", "programs")
 FORMATS = ("text", "json", "dot")
@@ -73,7 +74,7 @@ def worker(arguments: tuple[str, ...]) -> None:
 @click.option("--shapes", is_flag=True, help="Compute nothing: every value read is zero. For models too large for here.")
 @click.option("--flushes", default=20, show_default=True, type=click.IntRange(1), help="Stop a script after so many "
               "flushes that bring no new graph.")  # fmt: skip
-@click.option("--seconds", default=120.0, show_default=True, help="Stop a script after so long.")
+@click.option("--seconds", default=120.0, show_default=True, type=click.FloatRange(0, min_open=True), help="Stop a script after so long.")
 def compile_(
     source: Path,
     arguments: tuple[str, ...],
@@ -100,29 +101,33 @@ def compile_(
     a "--". Output of the script goes to stderr.
     """
     from gt import compiling, estimating
-    from gt.passes.pipeline import PASSES, PassError, PlanRefused
+    from gt.passes.pipeline import PassError, PlanRefused
 
     if source.suffix not in (".py", ".gtir"):
         raise click.BadParameter(f"{source} is neither a Python script (.py) nor a dumped graph (.gtir)", param_hint="SOURCE")
-    axes = _parse_mesh(mesh)
-    workers = workers or (math.prod(axes.values()) if axes else None)
-    _check_passes(passes, PASSES)
+    axes, workers = _parse_mesh(mesh, workers)
+    steps = _parse_pipeline(pipeline)
+    known = ("captured", *(step.name for step in steps.passes))
+    _check_passes(passes, known)
+    against, between = _parse_diff(diff, known)
+    if picture and folder is None:
+        raise click.BadParameter("give the folder for the drawings with -o", param_hint="--draw")
+    if picture and importlib.util.find_spec("matplotlib") is None:
+        raise click.BadParameter("drawings need matplotlib: pip install 'gt-tensor[viz]'", param_hint="--draw")
     if workers is not None or source.suffix != ".gtir":
         _check_workers(workers_shown, workers or 1)
     lower = partial(_lower, source, arguments, workers, axes)
     try:
-        lowered, fault = lower(config, pipeline, shapes, flushes, seconds)
-        other = lower(Path(diff), pipeline, shapes, flushes, seconds)[0] if diff and ".." not in diff else []
+        lowered, fault = lower(config, steps, shapes, flushes, seconds)
+        other = lower(against, steps, shapes, flushes, seconds)[0] if against else []
     except PassError as error:
         raise click.ClickException(_reproducer(error, folder or Path(), workers)) from error
     except PlanRefused as error:
         raise click.ClickException(str(error)) from error
-    if lowered:
+    if lowered:  # a dumped graph has been through some passes
         _check_passes(passes, lowered[0].order)
         _check_workers(workers_shown, lowered[0].num_workers)
     selection = compiling.Selection(stage, passes, workers_shown)
-    if picture and folder is None:
-        raise click.BadParameter("give the folder for the drawings with -o", param_hint="--draw")
     if picture and folder is not None:
         try:
             drawn = compiling.draw(lowered, selection, picture, folder)
@@ -136,42 +141,74 @@ def compile_(
         click.echo(compiling.render(lowered, selection, form), nl=False)
     if estimate:
         click.echo(estimating.estimate_text(lowered))
-    if diff:
-        click.echo(_diff_text(lowered, other, diff, config), nl=False)
+    if between:
+        click.echo(_between_text(lowered, between), nl=False)
+    if against:
+        click.echo(estimating.config_diff(lowered, other, (config.name if config else "no config", against.name)), nl=False)
     if form == "text":
         click.echo(("\n" if dump_ir and folder is None else "") + compiling.summary(lowered), nl=False)
     if fault is not None:
         raise click.ClickException(f"{source} ended early with {type(fault).__name__}: {fault}")
 
 
-def _parse_mesh(text: str | None) -> dict[str, int]:
-    """Read ``dp=4,tp=2``."""
+def _parse_mesh(text: str | None, workers: int | None) -> tuple[dict[str, int], int | None]:
+    """Read ``dp=4,tp=2``; give the workers there are, too."""
     axes: dict[str, int] = {}
     for item in text.split(",") if text else []:
         name, _, size = item.partition("=")
         if not name.strip().isidentifier() or not size.strip().isdigit() or int(size) < 1 or name.strip() in axes:
             raise click.BadParameter(f"expected AXIS=SIZE, as in dp=4,tp=2, got {item!r}", param_hint="--mesh")
         axes[name.strip()] = int(size)
-    return axes
+    count = math.prod(axes.values())
+    if axes and workers not in (None, count):
+        raise click.BadParameter(f"{text} is {count} workers, --workers says {workers}: leave --workers out", param_hint="--mesh")
+    return axes, count if axes else workers
 
 
-def _diff_text(lowered: list[Lowered], other: list[Lowered], diff: str, config: Path | None) -> str:
-    from gt.estimating import config_diff, step_diff
+def _parse_pipeline(text: str | None) -> Pipeline:
+    """Read the passes to run, by default the usual ones."""
+    from gt.passes.pipeline import DEFAULT, Pipeline, PipelineError
 
-    if ".." not in diff:
-        return config_diff(lowered, other, (config.name if config else "no config", Path(diff).name))
-    before, _, after = diff.partition("..")
     try:
-        return step_diff(lowered, before, after)
-    except ValueError as error:
+        steps = Pipeline.parse(text) if text else DEFAULT
+    except PipelineError as error:
+        raise click.BadParameter(str(error), param_hint="--pipeline") from error
+    if all(step.name != "lower_programs" for step in steps.passes):
+        raise click.BadParameter("it makes no programs: end it with lower_programs", param_hint="--pipeline")
+    return steps
+
+
+def _parse_diff(text: str | None, passes: Collection[str]) -> tuple[Path | None, tuple[str, str] | None]:
+    """Read ``PASS..PASS`` or the name of a configuration's file, which is read to see that it can be."""
+    if text is None:
+        return None, None
+    before, _, after = text.partition("..")
+    if ".." in text and before.isidentifier() and after.isidentifier():
+        _check_passes((before, after), passes, "--diff")
+        return None, (before, after)
+    from gt.config_file import read_config  # loads a YAML parser
+
+    try:
+        read_config(text)
+    except ConfigError as error:
+        raise click.BadParameter(f"expected PASS..PASS or a YAML file: {error}", param_hint="--diff") from error
+    return Path(text), None
+
+
+def _between_text(lowered: list[Lowered], between: tuple[str, str]) -> str:
+    from gt.estimating import step_diff
+
+    try:
+        return step_diff(lowered, *between)
+    except ValueError as error:  # left out by --pipeline
         raise click.BadParameter(str(error), param_hint="--diff") from error
 
 
-def _check_passes(passes: Sequence[str], known: Collection[str]) -> None:
+def _check_passes(passes: Sequence[str], known: Collection[str], option: str = "--pass") -> None:
     """Refuse a pass that is not there, or that is left out here."""
     for name in passes:
         if name not in known:
-            raise click.BadParameter(f"no pass {name!r}{did_you_mean(name, known)}", param_hint="--pass")
+            raise click.BadParameter(f"no pass {name!r}{did_you_mean(name, known)}", param_hint=option)
 
 
 def _check_workers(shown: Sequence[int], count: int) -> None:
@@ -187,7 +224,7 @@ def _lower(
     workers: int | None,
     mesh: dict[str, int],
     config: Path | None,
-    pipeline: str | None,
+    steps: Pipeline,
     shapes: bool,
     flushes: int,
     seconds: float,
@@ -196,11 +233,9 @@ def _lower(
     from gt.capture import Limits, capture_script
     from gt.compiling import lower, read_gtir
     from gt.ir.verify import VerifyError
-    from gt.passes.pipeline import DEFAULT, Pipeline, PipelineError
     from gt.passes.plan import Cluster
 
     try:
-        steps = Pipeline.parse(pipeline) if pipeline else DEFAULT
         if config is not None:
             get_config().clear()
             load_config(config)
@@ -211,7 +246,7 @@ def _lower(
                 raise click.UsageError("a .gtir file takes no arguments")
             graph, noted = read_gtir(source)
             return [lower(graph, Cluster(tuple(range(workers or noted))), steps)], None
-    except (ConfigError, PipelineError, OSError) as error:
+    except (ConfigError, OSError) as error:
         raise click.ClickException(str(error)) from error
     except (ParseError, VerifyError, UnicodeDecodeError) as error:
         raise click.ClickException(f"{source}: {error}") from error
@@ -233,7 +268,7 @@ def _lower(
 @click.option("--shapes", is_flag=True, help="Compute nothing: every value read is zero. For models too large for here.")
 @click.option("--flushes", default=20, show_default=True, type=click.IntRange(1), help="Stop a script after so many "
               "flushes that bring no new graph.")  # fmt: skip
-@click.option("--seconds", default=120.0, show_default=True, help="Stop a script after so long.")
+@click.option("--seconds", default=120.0, show_default=True, type=click.FloatRange(0, min_open=True), help="Stop a script after so long.")
 def plan(
     source: Path, arguments: tuple[str, ...], workers: int | None, mesh: str | None, config: Path | None, why: bool,
     shapes: bool, flushes: int, seconds: float,
@@ -245,10 +280,9 @@ def plan(
     from gt.estimating import estimate_text, placement_text
     from gt.passes.pipeline import PassError, PlanRefused
 
-    axes = _parse_mesh(mesh)
-    workers = workers or (math.prod(axes.values()) if axes else None)
+    axes, workers = _parse_mesh(mesh, workers)
     try:
-        lowered, fault = _lower(source, arguments, workers, axes, config, None, shapes, flushes, seconds)
+        lowered, fault = _lower(source, arguments, workers, axes, config, _parse_pipeline(None), shapes, flushes, seconds)
     except PassError as error:
         raise click.ClickException(_reproducer(error, Path(), workers)) from error
     except PlanRefused as error:

@@ -19,7 +19,18 @@ from typing import Any, Literal
 
 import msgspec
 
-from gt.ir.signals import MeshAxes, ParamRules, PlanOptions, ShardConfig, SignalConfig, mesh_axes, param_rules
+from gt.ir.signals import (
+    MeshAxes,
+    ParamRules,
+    PlanOptions,
+    ShardConfig,
+    SignalConfig,
+    SignalFault,
+    byte_limit,
+    mesh_axes,
+    param_rules,
+    truth,
+)  # fmt: skip
 from gt.runtime import env
 
 _PACKAGE = os.path.dirname(os.path.realpath(__file__)) + os.sep
@@ -32,10 +43,15 @@ class ConfigError(ValueError):
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Give ``"; did you mean 'x'?"`` for the nearest known word, or what is known if none is near."""
     choices = sorted(known)
-    near = difflib.get_close_matches(word, choices, n=1, cutoff=0.6)
-    if near:
-        return f"; did you mean {near[0]!r}?"
+    if near := nearest(word, choices):
+        return near
     return f"; known: {', '.join(choices[:8])}{', ...' if len(choices) > 8 else ''}" if choices else ""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Give ``"; did you mean 'x'?"`` for the nearest known word, nothing if none is near."""
+    near = difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.6)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 class UnknownSignal(ConfigError, LookupError):
@@ -59,7 +75,7 @@ class Config:
         self._mesh: MeshAxes = ()
         self._params: ParamRules = ()
         self._auto: Literal["search"] | None = None
-        self._comm_bytes: int | None = None
+        self._budgets: list[int] = []
         self._memory_bytes: int | None = None
         self._warned: set[str] = set()
         self._strict = False
@@ -78,7 +94,7 @@ class Config:
     @strict.setter
     def strict(self, value: bool) -> None:
         with self._lock:
-            self._strict = value
+            self._strict = truth(value, "strict")
             self._changed()
 
     @property
@@ -108,17 +124,18 @@ class Config:
         """Give what is asked of the planning of all work from here on. Where anything is configured, nothing is automatic."""
         configured = bool(self._signals or self._mesh or self._params or self._by_hand)
         auto = self._auto or ("rows" if env.AUTO_SHARD.get() and not configured else "off")
-        return PlanOptions(auto, self._strict, self._comm_bytes, self._memory_bytes)
+        return PlanOptions(auto, self._strict, self.comm_bytes, self._memory_bytes)
 
     @property
     def comm_bytes(self) -> int | None:
-        """Give how many bytes one worker may send in a run; None if there is no limit."""
-        return self._comm_bytes
+        """Give how many bytes one worker may send in a run, the least of the budgets there are; None if there is no limit."""
+        return min(self._budgets, default=None)
 
     def search(self, on: bool = True, memory_bytes: int | None = None) -> None:
         """Look for the fastest placement of what no signal places, within so much memory of each worker; or stop to."""
-        if memory_bytes is not None and memory_bytes < 1:
-            raise ValueError(f"memory_bytes takes a number of bytes from 1 up, got {memory_bytes}")
+        truth(on, "on")
+        if memory_bytes is not None:
+            memory_bytes = byte_limit(memory_bytes, "memory_bytes")
         with self._lock:
             self._auto, self._memory_bytes = ("search", memory_bytes) if on else (None, None)
             self._changed()
@@ -129,16 +146,18 @@ class Config:
             self._by_hand = True
             self._changed()
 
-    @contextlib.contextmanager
-    def comm_budget(self, nbytes: int) -> Iterator[None]:
+    def begin_budget(self, nbytes: int) -> None:
         """Make it an error to flush work in which one worker sends more than ``nbytes``. See ``gt.comm_budget``."""
-        if nbytes < 0:
-            raise ValueError(f"comm_budget takes a number of bytes from 0 up, got {nbytes}")
-        before, self._comm_bytes = self._comm_bytes, nbytes
-        try:
-            yield
-        finally:
-            self._comm_bytes = before
+        with self._lock:
+            self._budgets = [*self._budgets, nbytes]
+
+    def end_budget(self, nbytes: int) -> None:
+        """Take a budget away, in any order: other threads' begin and end meanwhile."""
+        with self._lock:
+            left = list(self._budgets)
+            if nbytes in left:  # else forgotten by ``clear``
+                left.remove(nbytes)
+            self._budgets = left
 
     def __repr__(self) -> str:
         return f"<Config {sorted(self.signals)}{' strict' if self.strict else ''}>"
@@ -146,11 +165,14 @@ class Config:
     def has_signal(self, name: str) -> bool:
         return name in self._signals
 
-    def load(self, path: str | os.PathLike[str]) -> None:
-        """Add what a YAML file says. Nothing is added if the file has a fault. Errors: ConfigError, OSError."""
+    def load(self, path: str | os.PathLike[str], named: str = "") -> None:
+        """Add what a YAML file says. Nothing is added if the file has a fault. Errors: ConfigError, for an unreadable file, too.
+
+        ``named``: what such an error calls the file (default: its path).
+        """
         from gt.config_file import read_config  # loads a YAML parser
 
-        found = read_config(path)
+        found = read_config(path, named)
         with self._lock:
             self._signals.update(found.signals)
             self._mesh = found.mesh or self._mesh
@@ -162,7 +184,9 @@ class Config:
             self._changed()
 
     def register_signal(self, name: str, config: SignalConfig) -> None:
-        """Add one signal. Errors: TypeError unless ``config`` is a SignalConfig."""
+        """Add one signal. Errors: TypeError unless ``name`` is text and ``config`` a SignalConfig."""
+        if not isinstance(name, str):
+            raise TypeError(f"a signal's name must be text, got {name!r}")
         if not isinstance(config, SignalConfig):
             raise TypeError(f"expected a gt.SignalConfig for signal {name!r}, got {type(config).__name__}")
         with self._lock:
@@ -171,13 +195,13 @@ class Config:
 
     def register_mesh(self, mesh: Mapping[str, int]) -> None:
         """Name the axes of the workers, row-major. Errors: ConfigError."""
-        with self._lock, _as_config_errors("mesh"):
+        with self._lock, _as_config_errors():
             self._mesh = mesh_axes(mesh)
             self._changed()
 
     def register_params(self, rules: Mapping[str, Mapping[int, Any]]) -> None:
         """Place parameters by the pattern of their name: ``{"*.weight": {1: "tp"}}``. Errors: ConfigError."""
-        with self._lock, _as_config_errors("params"):
+        with self._lock, _as_config_errors():
             self._params = param_rules(rules)
             self._changed()
 
@@ -222,7 +246,7 @@ class Config:
         with self._lock:
             self._signals.clear()
             self._mesh, self._params = (), ()
-            self._auto, self._comm_bytes, self._memory_bytes = None, None, None
+            self._auto, self._budgets, self._memory_bytes = None, [], None
             self._strict = self._by_hand = False
             self._changed()
 
@@ -249,11 +273,11 @@ class Config:
 
 
 @contextlib.contextmanager
-def _as_config_errors(key: str) -> Iterator[None]:
+def _as_config_errors() -> Iterator[None]:
     try:
         yield
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"{key}: {error}") from error
+    except SignalFault as error:
+        raise ConfigError(str(error)) from error
 
 
 def _warn(text: str) -> None:
@@ -293,16 +317,13 @@ def get_config() -> Config:
                 found.strict = env.STRICT.get()
                 path = env.CONFIG.get()
                 if path:
-                    try:
-                        found.load(path)
-                    except OSError as error:
-                        raise ConfigError(f"GT_CONFIG={path}: {error.strerror or error}") from error
+                    found.load(path, f"GT_CONFIG={path}")
                 _config = found
     return found
 
 
 def load_config(path: str | os.PathLike[str]) -> Config:
-    """Add the signals of a YAML file to this process's configuration. Errors: ConfigError, OSError."""
+    """Add the signals of a YAML file to this process's configuration. Errors: ConfigError, for an unreadable file, too."""
     config = get_config()
     config.load(path)
     return config

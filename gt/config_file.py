@@ -7,18 +7,34 @@ Next: ``gt.ir.signals`` (the schema).
 from __future__ import annotations
 
 import os
-import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 import yaml
 
-from gt.config import ConfigError, did_you_mean
-from gt.ir.signals import MeshAxes, ParamRules, ShardConfig, SignalConfig, mesh_axes
+from gt.config import ConfigError, did_you_mean, nearest
+from gt.ir.signals import (
+    MeshAxes,
+    ParamRules,
+    ShardConfig,
+    SignalConfig,
+    SignalFault,
+    WrongType,
+    WrongValue,
+    byte_limit,
+    contradiction,
+    dotted,
+    mesh_axes,
+    shown,
+    truth,
+)  # fmt: skip
 
 _SIGNAL_KEYS = ("shard", "backward", "compile", "mesh", "params")  # what a file may say of one signal
 AUTO = "auto"  # in place of a shard: search for it
+_SHARD_KEYS = tuple(field.name for field in msgspec.structs.fields(ShardConfig))
 _CLASHES = (("dims", "axis"), ("dims", "replicated"), ("replicated", "axis"))  # of a shard: one or the other
 
 
@@ -36,14 +52,28 @@ class ConfigFile(NamedTuple):
     memory_bytes: int | None = None
 
 
-def read_config(path: str | os.PathLike[str]) -> ConfigFile:
-    """Read a YAML file. Errors: ConfigError with file, line, column and key; OSError."""
-    name = os.fspath(path)
+def read_config(path: str | os.PathLike[str], named: str = "") -> ConfigFile:
+    """Read a YAML file; errors of opening it call it ``named``. Errors: ConfigError with file, line, column and key."""
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"expected the path of a YAML file, got {type(path).__name__}")
+    name, file = os.fspath(path), Path(path)
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ConfigError(f"{name}: not UTF-8 text at byte {error.start}") from error
+    except (OSError, ValueError) as error:  # ValueError: a null character in the path
+        what = error.strerror if isinstance(error, OSError) else None
+        raise ConfigError(f"{named or name}: {what or error}{_files_beside(file)}") from error
     return parse_config(text, name)
+
+
+def _files_beside(file: Path) -> str:
+    """Give which YAML file may be meant instead of one that cannot be read."""
+    folder = file if file.is_dir() else file.parent
+    try:
+        return did_you_mean(file.name, (f.name for f in folder.iterdir() if f.suffix in (".yaml", ".yml")))
+    except (OSError, ValueError):
+        return ""
 
 
 def parse_config(text: str, name: str = "<string>") -> ConfigFile:
@@ -62,16 +92,16 @@ def parse_config(text: str, name: str = "<string>") -> ConfigFile:
         if not isinstance(key, str):
             raise ConfigError(f"{_at(name, where[0].start_mark)}: a signal's name must be text, got {key!r}: quote it")
         if key == "strict" and not isinstance(value, dict):
-            if not isinstance(value, bool):
-                raise ConfigError(f"{_at(name, where[1].start_mark)}: strict: expected true or false, got {value!r}")
-            strict = value
+            with _placed(root, name):
+                strict = truth(value, "strict")
         elif key == "shard" and value == AUTO:
             search = True
         elif key == "memory_bytes" and not isinstance(value, dict):
-            memory_bytes = _memory_bytes(value, where[1], name)
+            with _placed(root, name):
+                memory_bytes = byte_limit(value, "memory_bytes")
         elif key in ("mesh", "params") and not (isinstance(value, dict) and set(value) & set(_SIGNAL_KEYS)):
-            found = _signal("", {key: value}, root, name)
-            whole = msgspec.structs.replace(whole, **{key: getattr(found, key)})
+            with _placed(root, name):
+                whole = msgspec.structs.replace(whole, **{key: value})
         else:
             if isinstance(value, dict) and value.get("shard") == AUTO:
                 search, value = True, {k: v for k, v in value.items() if k != "shard"}
@@ -83,12 +113,6 @@ def parse_config(text: str, name: str = "<string>") -> ConfigFile:
         _check_axes(key, config, mesh_axes(config.mesh or whole.mesh), root, name)
     params: ParamRules = tuple(whole.params)  # type: ignore[arg-type]
     return ConfigFile(signals, strict, mesh_axes(whole.mesh), params, search, memory_bytes)
-
-
-def _memory_bytes(value: Any, node: yaml.Node, name: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ConfigError(f"{_at(name, node.start_mark)}: memory_bytes: expected a number of bytes from 1 up, got {value!r}")
-    return value
 
 
 def _read_yaml(text: str, name: str) -> tuple[yaml.Node | None, Any]:
@@ -117,42 +141,75 @@ def _read_yaml(text: str, name: str) -> tuple[yaml.Node | None, Any]:
 
 
 def _signal(key: str, value: Any, node: yaml.Node, name: str) -> SignalConfig:
-    """Read one signal; ``key`` is "" for what stands at the top of the file."""
+    """Read one signal."""
     if value is None:
         return SignalConfig()
-    try:
-        _check_clashes(key, value, node, name)
-        return msgspec.convert(value, SignalConfig)
-    except msgspec.ValidationError as error:
-        what, _, path = str(error).partition(" - at `")
-        path = path.rstrip("`").rpartition("$")[2].replace("[...]", "")
-        where, keys = _follow(node, path or ("" if key else f".{next(iter(value))}"))
-        unknown = re.search(r"unknown field `(.*)`", what)
-        if unknown and isinstance(where, yaml.MappingNode):
-            known = [f.encode_name for f in msgspec.structs.fields(ShardConfig)] if keys else _SIGNAL_KEYS
-            what = f"unknown key {unknown[1]!r}{did_you_mean(unknown[1], known)}"
-            where = _child(where, unknown[1])[0]
-        raise ConfigError(f"{_at(name, where.start_mark)}: {'.'.join(k for k in [key, *keys] if k)}: {what}") from error
-    except RecursionError as error:
-        raise ConfigError(f"{_at(name, node.start_mark)}: {key}: nested too deep") from error
+    with _placed(node, name, key):
+        if not isinstance(value, dict):
+            hint = _top_level(key, value)
+            raise WrongType(f"expected what a signal asks for, as in {{shard: {{axis: 0}}}}, got {shown(value)}{hint}")
+        if key == "shard" and any(k in _SHARD_KEYS for k in value):
+            raise WrongValue(
+                f"at the top of a file it is {AUTO!r} or a signal's name: what to split stands in a signal, as in NAME: {{shard: ...}}",
+                on_key=True,
+            )
+        near = nearest(key, ("mesh", "params"))
+        _check_known(value, _SIGNAL_KEYS, meant=f"{near[:-1]} instead of {key!r}?" if near else "")
+        given = {"backward_signal" if k == "backward" else k: v for k, v in value.items()}
+        if given.get("shard") is not None:
+            given["shard"] = _shard(given["shard"])
+        return SignalConfig(**given)
 
 
-def _check_clashes(key: str, value: Any, node: yaml.Node, name: str) -> None:
-    """Refuse keys that contradict each other, and those that only gt fills in."""
-    if isinstance(value, dict) and "backward_config" in value:
-        where = _child(node, "backward_config")[0] if isinstance(node, yaml.MappingNode) else node
-        hint = did_you_mean("backward_config", _SIGNAL_KEYS)
-        raise ConfigError(f"{_at(name, where.start_mark)}: {key}: unknown key 'backward_config'{hint}")
-    shard = value.get("shard") if isinstance(value, dict) else None
-    if not isinstance(shard, dict):
-        return
-    given = {k for k in shard if k != "replicated" or shard[k]}
+def _shard(value: Any) -> ShardConfig:
+    if not isinstance(value, dict):
+        near = nearest(value, [AUTO]) if isinstance(value, str) else ""
+        raise WrongType(f"expected what to split, as in {{axis: 0}}, or {AUTO!r}, got {shown(value)}{near}", "shard")
+    _check_known(value, _SHARD_KEYS, "shard")
+    given = {k for k in value if k != "replicated" or value[k]}
     for a, b in _CLASHES:
         if a in given and b in given:
-            where = _child(_child(node, "shard")[1], b)[0]  # type: ignore[arg-type]
-            raise ConfigError(
-                f"{_at(name, where.start_mark)}: {key}.shard: {a} and {b} contradict each other: remove one of them"
-            )
+            raise _under("shard", contradiction(a, b))
+    try:
+        return ShardConfig(**value)
+    except SignalFault as error:
+        raise _under("shard", error) from None
+
+
+def _under(key: str, fault: SignalFault) -> SignalFault:
+    return type(fault)(fault.what, key, *fault.keys, on_key=fault.on_key)
+
+
+def _check_known(given: Mapping[Any, Any], known: Sequence[str], *keys: str, meant: str = "") -> None:
+    for key in given:
+        if key not in known:
+            hint = nearest(str(key), known) or meant or did_you_mean(str(key), known)
+            raise WrongValue(f"unknown key {key!r}{hint}", *keys, key, on_key=True)
+
+
+def _top_level(key: str, value: object) -> str:
+    """Give what a key with a plain value at the top of the file may have been meant to be."""
+    if key == "shard":
+        return nearest(str(value), [AUTO]) or f", or {AUTO!r}"
+    if key in _SIGNAL_KEYS:
+        return f"; {key!r} stands in a signal, as in NAME: {{{key}: ...}}"
+    if key in _SHARD_KEYS:
+        return f"; {key!r} stands in a signal's shard, as in NAME: {{shard: {{{key}: ...}}}}"
+    return nearest(key, ("strict", "memory_bytes", "mesh", "params", "shard"))
+
+
+@contextmanager
+def _placed(node: yaml.Node, name: str, signal: str = "") -> Iterator[None]:
+    """Say of a fault below ``node`` in which line it is."""
+    try:
+        yield
+    except SignalFault as error:
+        where = _follow(node, error.keys, error.on_key)
+        keys = ["backward" if key == "backward_signal" else key for key in error.keys]
+        if error.on_key and error.what.startswith("unknown key"):
+            keys = keys[:-1]  # it is in the words
+        path = ("." if signal and keys and isinstance(keys[0], str) else "").join(filter(None, (signal, dotted(keys))))
+        raise ConfigError(f"{_at(name, where.start_mark)}: {path}: {error.what}") from error
 
 
 def _check_axes(key: str, config: SignalConfig, mesh: MeshAxes, root: yaml.MappingNode, name: str) -> None:
@@ -199,17 +256,17 @@ def _check_keys(root: yaml.Node, name: str) -> None:
                 todo.append(child)
 
 
-def _follow(node: yaml.Node, path: str) -> tuple[yaml.Node, list[str]]:
-    """Walk a msgspec error path such as ``.shard.workers[0]`` down the YAML nodes; give where it ends and the keys."""
-    keys: list[str] = []
-    for field, index in re.findall(r"\.([^.\[]+)|\[(\d+)\]", path):
-        if field and isinstance(node, yaml.MappingNode):
-            node = _child(node, field)[1]
-            keys.append(field)
-        elif index and isinstance(node, yaml.SequenceNode):
-            node = node.value[int(index)]
-            keys[-1] += f"[{index}]"
-    return node, keys
+def _follow(node: yaml.Node, keys: Sequence[object], on_key: bool) -> yaml.Node:
+    """Walk keys down the YAML nodes as far as they lead; give where that is, the last key itself if ``on_key``."""
+    for at, key in enumerate(keys):
+        if isinstance(node, yaml.MappingNode):
+            entry = _child(node, "backward" if key == "backward_signal" and not on_key else key)
+            if entry[1] is node:  # merged from elsewhere
+                return node
+            node = entry[0 if on_key and at == len(keys) - 1 else 1]
+        elif isinstance(node, yaml.SequenceNode) and isinstance(key, int):
+            node = node.value[key]
+    return node
 
 
 def _child(node: yaml.MappingNode, key: object) -> tuple[yaml.Node, yaml.Node]:

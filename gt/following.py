@@ -100,9 +100,18 @@ def _unfollowed(graph: Graph, workers: tuple[int, ...]) -> Iterator[tuple[str, s
     for value in graph.inputs if rules.rules else ():
         if (placed := rules.find(value.hint, value.type)) is not None:
             first[placed[1]] = None if not placed[2] else first.get(placed[1], (placed[2], None))
+    if (unused := _rules_problem(configs, workers)) is not None:
+        yield "parameters", unused, None
     for name, unfollowed in first.items():
         if unfollowed is not None:
             yield (f"signal {name!r}" if unfollowed[1] else f"parameters {name!r}"), *unfollowed
+
+
+def _rules_problem(configs: dict[str, SignalConfig], workers: tuple[int, ...]) -> str | None:
+    """Give what is wrong with the mesh of the rules for parameters, which no scope names; signals say it of their own."""
+    problems = {name: signal_mesh(config, Mesh.line(workers))[1] for name, config in configs.items()}
+    found = problems.pop("", None)
+    return found if found and found not in problems.values() else None
 
 
 def _asked(node: Node, configs: dict[str, SignalConfig], differentiated: bool) -> Iterator[tuple[str, SignalConfig, list[TensorType]]]:

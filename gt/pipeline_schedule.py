@@ -8,7 +8,7 @@ Source: 1F1B as in PipeDream-Flush (Narayanan et al. 2021), GPipe (Huang et al. 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -79,11 +79,18 @@ def _needs(action: Action, stages: int) -> tuple[Action, ...]:
     return (Action(s + 1, i, True),) if s + 1 < stages else ()
 
 
-def bubble(stages: int, microbatches: int, schedule: Schedule) -> float:
-    """Give the share of the time that stages wait, if all take equally long: (stages - 1) / (microbatches + stages - 1)."""
-    timed = in_time(stages, microbatches, schedule)
-    busy = sum(t.end - t.start for t in timed)
-    return 1 - busy / (stages * max(t.end for t in timed))
+def bubble(stages: int, microbatches: int, schedule: Schedule, places: Sequence[Hashable] | None = None) -> float:
+    """Give the share of the time that workers wait, if all stages take equally long: (stages - 1) / (microbatches + stages - 1).
+
+    ``places``: where each stage is, if some are at the same place; what is there takes turns, in the order of ``in_time``.
+    """
+    places = range(stages) if places is None else places
+    free, end, busy = dict.fromkeys(places, 0), dict[Action, int](), 0
+    for action in (timed.action for timed in in_time(stages, microbatches, schedule)):
+        place, takes = places[action.stage], SECONDS[action.backward]
+        end[action] = free[place] = max([free[place], *(end[a] for a in _needs(action, stages))]) + takes
+        busy += takes
+    return 1 - busy / (len(free) * max(free.values()))
 
 
 __all__ = ["SCHEDULES", "Action", "Schedule", "Timed", "actions_of", "bubble", "in_time"]

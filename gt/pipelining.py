@@ -79,11 +79,11 @@ class Pipeline(Module):
 
     @property
     def bubble(self) -> float:
-        """Give the share of a step's time in which stages wait for others, if all take equally long.
+        """Give the share of a step's time in which workers wait, if all stages take equally long. Stages that share one take turns.
 
         ``gt plan`` predicts it from what the stages really do.
         """
-        return bubble(len(self._placed), self.microbatches, self.schedule)
+        return bubble(len(self._placed), self.microbatches, self.schedule, self.workers)
 
     def _settle(self) -> None:
         """Bring parameters and buffers to the workers of the first stage that has them."""

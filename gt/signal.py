@@ -6,8 +6,9 @@ Next: ``config`` (what names mean), ``gt.ir.signals``, ``gt.passes.propagate_sha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import ContextDecorator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
     from gt.tensor import Tensor
 
 Named = tuple[str, SignalConfig]
+
+
+class _Entered(tuple[str, SignalConfig]):
+    """What ``enter`` puts on the stack: no block of its own ends it."""
+
+    __slots__ = ()
 
 
 def resolve(name: str, backward: str | None = None) -> Named:
@@ -61,7 +68,7 @@ def for_backward(signal: Named | None) -> Named | None:
 
 def enter(name: str, backward: str | None = None) -> None:
     """Begin a scope; ``exit(name)`` ends it. Scopes nest, the innermost counts."""
-    state.signals.append(resolve(name, backward))
+    state.signals.append(_Entered(resolve(name, backward)))
     state.trace.mark(state.signals[-1])
 
 
@@ -76,24 +83,40 @@ def exit(name: str) -> None:
     state.trace.mark(state.signals[-1] if state.signals else None)
 
 
-@contextmanager
-def context(name: str, backward: str | None = None) -> Iterator[None]:
+class _Block(ContextDecorator):
+    """A ``with`` block under a signal. It may be entered again, also inside itself; blocks of one thread may end in any order."""
+
+    def __init__(self, find: Callable[[], Named]) -> None:
+        self._find = find
+        self._open: list[tuple[list[Named], Named]] = []  # the stacks it is on, each of a thread, and what it is there
+
+    def __enter__(self) -> None:
+        named = self._find()
+        state.signals.append(named)
+        state.trace.mark(named)
+        self._open.append((state.signals, named))
+
+    def __exit__(self, *_: object) -> None:
+        stack = state.signals
+        here = [at for at, (other, _) in enumerate(self._open) if other is stack]
+        if not here:
+            raise RuntimeError("the block of a signal ended in another thread than it began in: end it where it began")
+        named = self._open.pop(here[-1])[1]
+        own = next((at for at in reversed(range(len(stack))) if stack[at] is named), None)
+        if own is not None:  # else ``exit`` has ended it
+            after = (at for at in range(own + 1, len(stack)) if not isinstance(stack[at], _Entered))
+            del stack[own : next(after, len(stack))]  # and what ``enter`` began in it; another block stays
+            state.trace.mark(stack[-1] if stack else None)
+
+
+def context(name: str, backward: str | None = None) -> _Block:
     """Run the block's work under signal ``name``; gradients follow ``backward`` if given."""
-    with within(resolve(name, backward)):
-        yield
+    return _Block(partial(resolve, name, backward))
 
 
-@contextmanager
-def within(named: Named) -> Iterator[None]:
+def within(named: Named) -> _Block:
     """Run the block's work under a signal that is given with what it asks for."""
-    state.signals.append(named)
-    state.trace.mark(named)
-    depth = len(state.signals)
-    try:
-        yield
-    finally:
-        del state.signals[depth - 1 :]
-        state.trace.mark(state.signals[-1] if state.signals else None)
+    return _Block(lambda: named)
 
 
 signal = context

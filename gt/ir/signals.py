@@ -1,12 +1,14 @@
 """What a signal asks for. A signal never changes a value: it can always be ignored.
 
 Owns: the signal schema, shared by YAML, Python and the wire. Forms that people write (one axis name, a mapping) become
-one form with tuples, which is hashable and prints the same everywhere.
+one form with tuples, which is hashable and prints the same everywhere. What they may not write is refused here, whichever way it comes,
+as a ``SignalFault`` that knows the keys that lead to it.
 Next: ``gt.config`` (loading), ``gt.passes.signal_placement`` (what it means for one tensor).
 """
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeAlias
 
@@ -18,37 +20,48 @@ MeshAxes: TypeAlias = tuple[tuple[str, int], ...]  # axis -> size; -1 for what t
 ParamRules: TypeAlias = tuple[tuple[str, DimAxes], ...]  # pattern of a parameter's name -> how it is split
 
 
+class SignalFault(Exception):
+    """What may not be in a signal, and the keys that lead to it; ``on_key`` if the last of them is itself wrong."""
+
+    def __init__(self, what: str, *keys: object, on_key: bool = False) -> None:
+        super().__init__(f"{dotted(keys)}: {what}")
+        self.what, self.keys, self.on_key = what, keys, on_key
+
+
+class WrongType(SignalFault, TypeError):
+    """A value or key of a type that does not belong there."""
+
+
+class WrongValue(SignalFault, ValueError):
+    """A value of the right type that is not possible."""
+
+
 class ShardConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Split dim ``axis`` of a tensor over ``workers`` (all workers if None), or keep it whole on them (``replicated``).
 
     ``axis`` None: it is computed on these workers, split or whole as follows from what it is made of. ``dims`` says it for a
-    mesh of several axes: ``{0: "dp", 1: "tp"}``, or ``{0: ("dp", "tp")}``. ``workers`` may be given
-    as a list. Errors: ValueError if workers are none, repeated or negative, if an axis splits two dims, or if ``dims``
-    stands beside what contradicts it.
+    mesh of several axes: ``{0: "dp", 1: "tp"}``, or ``{0: ("dp", "tp")}``; ``{}`` splits none. ``workers`` may be given
+    as a list. Errors: TypeError; ValueError if workers are none, repeated or negative, if an axis splits two dims, or if ``dims``
+    or ``replicated`` stands beside what contradicts it.
     """
 
     axis: int | None = 0
     workers: tuple[int, ...] | None = None
     replicated: bool = False
-    dims: dict[int, Axes] | DimAxes = ()
+    dims: dict[int, Axes] | DimAxes | None = None
 
     def __post_init__(self) -> None:
-        if self.axis is not None and (not isinstance(self.axis, int) or isinstance(self.axis, bool)):
-            raise TypeError(f"axis must be the number of a dim, or None for workers alone, got {self.axis!r}")
-        _set(self, "dims", dim_axes(self.dims))
-        if self.dims and (self.replicated or self.axis != 0):
-            other = "replicated" if self.replicated else "axis"
-            raise ValueError(f"dims and {other} contradict each other: keep one of them")
-        if self.replicated and self.axis is None:
-            raise ValueError("axis None and replicated contradict each other: keep one of them")
-        if self.workers is None:
-            return
-        workers = tuple(self.workers)
-        if not all(isinstance(w, int) and not isinstance(w, bool) for w in workers):
-            raise TypeError(f"workers must be worker numbers, got {list(workers)}")
-        if not workers or min(workers) < 0 or len(set(workers)) != len(workers):
-            raise ValueError(f"workers must be different numbers from 0 up, at least one, got {list(workers)}")
-        _set(self, "workers", workers)
+        if self.axis is not None and not _is_int(self.axis):
+            raise WrongType(f"expected the number of a dim (an int), got {shown(self.axis)}", "axis")
+        truth(self.replicated, "replicated")
+        if self.dims is not None:
+            _set(self, "dims", dim_axes(self.dims, "dims"))
+            if self.replicated or self.axis != 0:
+                raise contradiction("dims", "replicated" if self.replicated else "axis")
+        if self.replicated and self.axis != 0:
+            raise contradiction("replicated", "axis")
+        if self.workers is not None:
+            _set(self, "workers", _worker_numbers(self.workers))
 
     @property
     def only_workers(self) -> bool:
@@ -58,7 +71,7 @@ class ShardConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def axes(self) -> tuple[str, ...]:
         """Give the mesh axes that ``dims`` names."""
-        return tuple(axis for _, axes in dim_axes(self.dims) for axis in axes)
+        return tuple(axis for _, axes in dim_axes(self.dims or ()) for axis in axes)
 
 
 class SignalConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -77,6 +90,11 @@ class SignalConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     backward_config: SignalConfig | None = None
 
     def __post_init__(self) -> None:
+        if self.shard is not None and not isinstance(self.shard, ShardConfig):
+            raise WrongType(f"expected a gt.ShardConfig, got {shown(self.shard)}", "shard")
+        if self.backward_signal is not None and not isinstance(self.backward_signal, str):
+            raise WrongType(f"expected the name of a signal, got {shown(self.backward_signal)}", "backward_signal")
+        truth(self.compile, "compile")
         _set(self, "mesh", mesh_axes(self.mesh))
         _set(self, "params", param_rules(self.params))
 
@@ -128,45 +146,113 @@ class PlanOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def mesh_axes(given: Mapping[str, int] | Iterable[Any]) -> MeshAxes:
-    """Give a mesh's axes in one form. Errors: ValueError for a size below 1 (one -1 is allowed), TypeError."""
-    pairs = tuple((name, size) for name, size in _items(given))
+    """Give a mesh's axes in one form. Errors: WrongValue for a size below 1 (one -1 is allowed), WrongType."""
+    pairs = _pairs(given, "axes with their sizes, as in {dp: 2, tp: 2}", "mesh")
     for name, size in pairs:
         if not isinstance(name, str) or not name.isidentifier():
-            raise ValueError(f"a mesh axis is named by a word, got {name!r}")
-        if not isinstance(size, int) or isinstance(size, bool) or (size < 1 and size != -1):
-            raise ValueError(f"mesh axis {name!r}: expected a size from 1 up, or -1 for the rest, got {size!r}")
+            raise WrongValue(f"a mesh axis is named by a word, got {shown(name)}", "mesh", name, on_key=True)
+        if not _is_int(size) or (size < 1 and size != -1):
+            kind = WrongValue if _is_int(size) else WrongType
+            raise kind(f"expected a size from 1 up, or -1 for the rest, got {shown(size)}", "mesh", name)
     if len(dict(pairs)) != len(pairs):
-        raise ValueError(f"a mesh axis is named twice in {pairs}")
+        raise WrongValue(f"an axis is named twice in {pairs}", "mesh")
     if sum(size == -1 for _, size in pairs) > 1:
-        raise ValueError("only one mesh axis may have size -1")
+        raise WrongValue("only one mesh axis may have size -1", "mesh")
     return pairs
 
 
-def dim_axes(given: Mapping[int, Any] | Iterable[Any]) -> DimAxes:
-    """Give which mesh axes split which dims in one form. Errors: ValueError if an axis splits two dims."""
-    pairs = tuple((dim, (axes,) if isinstance(axes, str) else tuple(axes)) for dim, axes in _items(given))
+def dim_axes(given: Mapping[int, Any] | Iterable[Any], *keys: object) -> DimAxes:
+    """Give which mesh axes split which dims in one form; ``keys`` lead to it. Errors: WrongValue if an axis splits two dims, WrongType."""
+    pairs = []
+    for dim, axes in _pairs(given, "dims with the mesh axes that split them, as in {0: dp}", *keys):
+        if not _is_int(dim):
+            raise WrongType(f"expected the number of a dim (an int), got {shown(dim)}", *keys, dim, on_key=True)
+        named = (axes,) if isinstance(axes, str) else _listed(axes)
+        if named is None or not all(isinstance(axis, str) for axis in named):
+            raise WrongType(f"expected a mesh axis or a list of them, as in dp or [dp, tp], got {shown(axes)}", *keys, dim)
+        pairs.append((dim, named))
     seen: dict[str, int] = {}
     for dim, axes in pairs:
         for axis in axes:
             if axis in seen:
-                raise ValueError(f"mesh axis {axis!r} splits dims {seen[axis]} and {dim}: it can split one")
+                raise WrongValue(f"mesh axis {axis!r} splits dims {seen[axis]} and {dim}: it can split one", *keys)
             seen[axis] = dim
-    return pairs
+    return tuple(pairs)
 
 
 def param_rules(given: Mapping[str, Any] | Iterable[Any]) -> ParamRules:
-    """Give the rules for parameters in one form."""
+    """Give the rules for parameters in one form. Errors: WrongType, WrongValue."""
     rules = []
-    for pattern, dims in _items(given):
-        try:
-            rules.append((pattern, dim_axes(dims)))
-        except ValueError as error:
-            raise ValueError(f"{pattern}: {error}") from None
+    for pattern, dims in _pairs(given, "patterns of names with dims to split, as in {'*.weight': {0: dp}}", "params"):
+        if not isinstance(pattern, str):
+            raise WrongType(f"expected a pattern of names as text, got {shown(pattern)}", "params", pattern, on_key=True)
+        rules.append((pattern, dim_axes(dims, "params", pattern)))
     return tuple(rules)
 
 
-def _items(given: Any) -> Iterable[tuple[Any, Any]]:
-    return given.items() if isinstance(given, Mapping) else given
+def byte_limit(given: Any, *keys: object) -> int:
+    """Give a number of bytes that is one. Errors: WrongType, WrongValue."""
+    if not _is_int(given) or given < 1:
+        kind = WrongValue if _is_int(given) else WrongType
+        raise kind(f"expected a number of bytes from 1 up, got {shown(given)}", *keys)
+    return int(given)
+
+
+def truth(given: Any, *keys: object) -> bool:
+    """Give a bool that is one. Errors: WrongType."""
+    if not isinstance(given, bool):
+        raise WrongType(f"expected true or false, got {shown(given)}", *keys)
+    return given
+
+
+def contradiction(one: str, other: str) -> WrongValue:
+    """Give the fault of two keys of a shard of which only one may stand, at the second."""
+    return WrongValue(f"{one} and {other} contradict each other: remove one of them", other, on_key=True)
+
+
+def dotted(keys: Iterable[object]) -> str:
+    """Give keys as they are written to get at a value: ``shard.workers[1]``."""
+    text = ""
+    for key in keys:
+        named = isinstance(key, str) and key.isidentifier()
+        text += (f".{key}" if text else str(key)) if named else f"[{key!r}]"
+    return text
+
+
+def shown(value: object) -> str:
+    """Give a value as it is told, which is short."""
+    if value is None:
+        return "nothing"
+    return str(value).lower() if isinstance(value, bool) else reprlib.repr(value)
+
+
+def _worker_numbers(given: Any) -> tuple[int, ...]:
+    workers = _listed(given)
+    if workers is None:
+        raise WrongType(f"expected worker numbers in a list, as in [0, 1], got {shown(given)}", "workers")
+    for at, worker in enumerate(workers):
+        if not _is_int(worker):
+            raise WrongType(f"worker numbers are ints, got {shown(worker)}", "workers", at)
+    if not workers or min(workers) < 0 or len(set(workers)) != len(workers):
+        raise WrongValue(f"expected different numbers from 0 up, at least one, got {shown(list(workers))}", "workers")
+    return workers
+
+
+def _pairs(given: Any, expected: str, *keys: object) -> tuple[tuple[Any, Any], ...]:
+    """Give the items of a mapping, or of what it became on the wire."""
+    items = tuple(given.items()) if isinstance(given, Mapping) else _listed(given)
+    if items is None or not all(isinstance(item, list | tuple) and len(item) == 2 for item in items):
+        raise WrongType(f"expected {expected}, got {shown(given)}", *keys)
+    return tuple((key, value) for key, value in items)
+
+
+def _listed(given: Any) -> tuple[Any, ...] | None:
+    """Give what is listed; None if it is no list."""
+    return tuple(given) if isinstance(given, Iterable) and not isinstance(given, str | bytes | Mapping) else None
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _set(config: msgspec.Struct, name: str, value: object) -> None:
@@ -174,6 +260,6 @@ def _set(config: msgspec.Struct, name: str, value: object) -> None:
 
 
 __all__ = [
-    "Axes", "DimAxes", "MeshAxes", "ParamRules", "PlanOptions", "ShardConfig", "SignalConfig", "backward_of", "dim_axes", "mesh_axes",
-    "param_rules",
+    "Axes", "DimAxes", "MeshAxes", "ParamRules", "PlanOptions", "ShardConfig", "SignalConfig", "SignalFault", "WrongType", "WrongValue",
+    "backward_of", "byte_limit", "contradiction", "dim_axes", "dotted", "mesh_axes", "param_rules", "shown", "truth",
 ]  # fmt: skip

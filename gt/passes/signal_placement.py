@@ -70,7 +70,7 @@ def cut(shard: ShardConfig, mesh: Mesh, type_: TensorType) -> tuple[Sharding, st
     if shard.replicated or shard.axis is None or mesh.size == 1:
         return Sharding.replicated(mesh, type_.ndim), ""
     everywhere = ((shard.axis, tuple(axis for axis, _ in mesh.axes)),)
-    return cut_dims(dim_axes(shard.dims) or everywhere, mesh, type_)
+    return cut_dims(everywhere if shard.dims is None else dim_axes(shard.dims), mesh, type_)
 
 
 def cut_dims(asked: DimAxes, mesh: Mesh, type_: TensorType) -> tuple[Sharding, str]:

@@ -258,6 +258,45 @@ def test_faults_are_told_in_one_line(tmp_path: Path, row_sum: Path) -> None:
             assert word in done.stderr, (arguments, done.stderr)
 
 
+def test_options_that_cannot_be_are_told_before_the_script_runs(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nimport gt\nprint((gt.ones(2) + 1).sum().item())\n")
+    (tmp_path / "rows.yaml").write_text("rows: {shard: {axis: 0}}\n")
+    (tmp_path / "bad.yaml").write_text("stict: true\n")
+    for arguments, words in (
+        (["--workers", 4, "--mesh", "dp=2,tp=4"], ["--mesh: dp=2,tp=4 is 8 workers, --workers says 4: leave --workers out"]),
+        (["--workers", 4, "--mesh", "dp=2"], ["--mesh: dp=2 is 2 workers, --workers says 4"]),
+        (["--draw", "svg"], ["--draw: give the folder for the drawings with -o"]),
+        (["--diff", tmp_path / "row.yaml"], ["--diff: expected PASS..PASS or a YAML file", "did you mean 'rows.yaml'?"]),
+        (["--diff", tmp_path], ["--diff: expected PASS..PASS or a YAML file", "Is a directory"]),
+        (["--diff", tmp_path / "bad.yaml"], ["bad.yaml:1:8: stict: ", "did you mean 'strict'?"]),
+        (["--diff", "localize..nothing"], ["--diff: no pass 'nothing'"]),
+        (["--diff", "cse..localise"], ["--diff: no pass 'localise'; did you mean 'localize'?"]),
+        (["--diff", "localize"], ["--diff: expected PASS..PASS or a YAML file: localize: No such file"]),
+        (["--pass", "cse", "--pipeline", "localize,lower_programs"], ["--pass: no pass 'cse'; known: captured, localize"]),
+        (["--pipeline", "localize"], ["--pipeline: it makes no programs: end it with lower_programs"]),
+        (["--pipeline", "autodif"], ["--pipeline: unknown pass 'autodif'"]),
+        (["--config", tmp_path / "bad.yaml"], ["did you mean 'strict'?"]),
+        (["--config", tmp_path / "absent.yaml"], ["does not exist"]),
+        (["--seconds", 0], ["--seconds", "x>0"]),
+    ):
+        done = command("compile", script, *arguments)
+        assert done.returncode in (1, 2), arguments
+        assert "Traceback" not in done.stderr and all(word in done.stderr for word in words), (arguments, done.stderr)
+        assert not (tmp_path / "ran").exists(), arguments
+    done = command("plan", script, "--workers", 4, "--mesh", "dp=2,tp=4")
+    assert done.returncode == 2 and "leave --workers out" in done.stderr and not (tmp_path / "ran").exists()
+    assert "2 workers" in ok("plan", script, "--workers", 2, "--mesh", "dp=2"), "said twice, but the same"
+
+
+def test_a_file_in_the_folder_above_is_compared_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "rows.yaml").write_text("rows: {shard: {axis: 0}}\n")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "script.py").write_text("import gt\nprint((gt.ones(2) + 1).sum().item())\n")
+    monkeypatch.chdir(tmp_path / "in")
+    assert "rows.yaml" in ok("compile", "script.py", "--diff", "../rows.yaml")
+
+
 def test_every_pass_can_be_asked_for(row_sum: Path, tmp_path: Path) -> None:
     out = ok("compile", row_sum, *(x for name in PASSES for x in ("--pass", name)))
     assert out.count("; ---- step: after ") >= 3

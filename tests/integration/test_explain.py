@@ -208,8 +208,8 @@ def test_a_budget_names_the_collective_who_asked_and_the_line() -> None:
     said = str(caught.value)
     assert "comm_budget: worker 0 would send 192 bytes, 191 are allowed" in said
     assert re.search(rf"192 B all_gather for operand 1 of matmul.*, {re.escape(__file__)}:{at}", said)
-    with gt.comm_budget(0), gt.comm_budget(192):
-        assert (a @ b).sum(dim=1).numpy().tolist() == [64.0] * 8, "the innermost counts"
+    with gt.comm_budget(192):
+        assert (a @ b).sum(dim=1).numpy().tolist() == [64.0] * 8
     assert (a @ b).numpy().shape == (8, 8), "and it ends with its block"
 
 
@@ -227,6 +227,35 @@ def test_a_budget_holds_for_what_its_block_records_alone() -> None:
         refused = gathered(a, b)
     with pytest.raises(gt.RunError, match="comm_budget"):
         refused.numpy()
+
+
+@pytest.mark.usefixtures("four")
+@pytest.mark.parametrize("budgets", [(10, 100_000), (100_000, 10)])
+def test_of_nested_budgets_the_smallest_counts(budgets: tuple[int, int]) -> None:
+    a, b = rows(8, 8), rows(8, 8)
+    with gt.comm_budget(budgets[0]), gt.comm_budget(budgets[1]):
+        product = a @ b
+    with pytest.raises(gt.RunError, match="would send 192 bytes, 10 are allowed"):
+        product.numpy()
+
+
+def test_a_budget_that_ends_before_one_inside_it_takes_only_itself_away() -> None:
+    """As those of two threads may, or of generators."""
+    outer, inner = gt.comm_budget(100), gt.comm_budget(200)
+    for block in (outer, inner):
+        block.__enter__()
+    outer.__exit__(None, None, None)
+    assert gt.get_config().comm_bytes == 200
+    inner.__exit__(None, None, None)
+    assert gt.get_config().comm_bytes is None
+
+
+def test_a_budget_may_be_used_again_and_inside_itself() -> None:
+    budget = gt.comm_budget(7)
+    for _ in range(2):
+        with budget, budget:
+            assert gt.get_config().comm_bytes == 7
+        assert gt.get_config().comm_bytes is None
 
 
 def test_a_budget_is_a_whole_number_of_bytes() -> None:

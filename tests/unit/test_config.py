@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import warnings
 from pathlib import Path
 
 import msgspec
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +17,8 @@ from gt import config as config_module
 from gt.config import Config, ConfigError, SignalWarning, UnknownSignal
 from gt.config_file import parse_config
 from gt.ir.signals import ShardConfig, SignalConfig
+from gt.ir.types import TensorType, float32
+from gt.passes.signal_placement import signal_sharding
 from gt.runtime import env
 
 
@@ -72,13 +76,25 @@ def test_anchors_and_merge_keys() -> None:
     [
         ("a:\n  shard:\n    workrs: [0]\n", "3:5", ["a.shard", "'workrs'", "did you mean 'workers'?"]),
         ("a:\n  backwards: x\n", "2:3", ["a", "'backwards'", "did you mean 'backward'?"]),
-        ("a:\n  compile: maybe\n", "2:12", ["a.compile", "bool", "str"]),
-        ("a:\n  shard: {axis: 0.5}\n", "2:17", ["a.shard.axis", "int", "float"]),
-        ("a:\n  shard: {workers: [0, one]}\n", "2:24", ["a.shard.workers[1]", "int", "str"]),
-        ("a:\n  shard: {workers: [0, 0]}\n", "2:10", ["a.shard", "different"]),
-        ("a:\n  shard: {workers: []}\n", "2:10", ["a.shard", "at least one"]),
-        ("a:\n  shard: {workers: [-1]}\n", "2:10", ["a.shard", "from 0 up"]),
-        ("a: 3\n", "1:4", ["a", "object", "int"]),
+        ("a:\n  compile: maybe\n", "2:12", ["a.compile", "true or false", "'maybe'"]),
+        ("a:\n  shard: {axis: 0.5}\n", "2:17", ["a.shard.axis", "int", "0.5"]),
+        ("a:\n  shard: {workers: [0, one]}\n", "2:24", ["a.shard.workers[1]", "int", "'one'"]),
+        ("a:\n  shard: {workers: [0, 0]}\n", "2:20", ["a.shard.workers", "different"]),
+        ("a:\n  shard: {workers: []}\n", "2:20", ["a.shard.workers", "at least one"]),
+        ("a:\n  shard: {workers: [-1]}\n", "2:20", ["a.shard.workers", "from 0 up"]),
+        ("a: 3\n", "1:4", ["a: expected what a signal asks for, as in {shard: {axis: 0}}, got 3"]),
+        ("a: {shard: {workers: 2}}\n", "1:22", ["a.shard.workers: expected worker numbers in a list, as in [0, 1], got 2"]),
+        ("a: {shard: {replicated: 1}}\n", "1:25", ["a.shard.replicated: expected true or false, got 1"]),
+        ("a: {shard: 0}\n", "1:12", ["a.shard: expected what to split, as in {axis: 0}, or 'auto', got 0"]),
+        ("a: {backward: 3}\n", "1:15", ["a.backward: expected the name of a signal, got 3"]),
+        ("a: {backward_signal: x}\n", "1:5", ["a: unknown key 'backward_signal'; did you mean 'backward'?"]),
+        ("stict: true\n", "1:8", ["stict: ", "got true; did you mean 'strict'?"]),
+        ("shard: autoo\n", "1:8", ["shard: ", "got 'autoo'; did you mean 'auto'?"]),
+        ("shard: {axis: 0}\n", "1:8", ["shard: at the top of a file", "as in NAME: {shard: ...}"]),
+        ("compile: true\n", "1:10", ["'compile' stands in a signal, as in NAME: {compile: ...}"]),
+        ("axis: 0\n", "1:7", ["'axis' stands in a signal's shard, as in NAME: {shard: {axis: ...}}"]),
+        ("msh: {dp: 2}\n", "1:7", ["msh: unknown key 'dp'; did you mean 'mesh' instead of 'msh'?"]),
+        ("strict:\n", "1:8", ["strict: expected true or false, got nothing"]),
         ("a: {}\nb: {}\na: {}\n", "3:1", ["'a'", "line 1"]),
         ("a:\n  shard: {axis: 0, axis: 1}\n", "2:20", ["'axis'", "line 2"]),
         ("- a\n", "1:1", ["mapping", "list"]),
@@ -125,8 +141,15 @@ def test_a_date_that_does_not_exist_is_a_config_error() -> None:
 
 
 def test_file_faults(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        Config().load(tmp_path / "absent.yaml")
+    (tmp_path / "grid.yaml").write_text("")
+    for path, said in ((tmp_path / "gird.yaml", "No such file or directory; did you mean 'grid.yaml'?"),
+                       (tmp_path, "Is a directory; known: grid.yaml"), (tmp_path / "no" / "a.yaml", "No such file or directory"),
+                       ("a\0b", "embedded null byte")):  # fmt: skip
+        with pytest.raises(ConfigError) as caught:
+            Config().load(path)
+        assert str(caught.value) == f"{path}: {said}"
+    with pytest.raises(TypeError, match="path of a YAML file, got int"):
+        Config().load(0)  # type: ignore[arg-type]
     (tmp_path / "bytes.yaml").write_bytes(b"a: {}\n\xff")
     with pytest.raises(ConfigError, match="not UTF-8 text at byte 6"):
         Config().load(tmp_path / "bytes.yaml")
@@ -253,3 +276,66 @@ def test_no_warning_for_known_signals() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert config.get_signal("a") == SignalConfig()
+
+
+@pytest.mark.parametrize(
+    ("shard", "kind", "said"),
+    [
+        ({"axis": 1, "replicated": True}, ValueError, "axis: replicated and axis contradict each other"),
+        ({"axis": 1, "dims": {}}, ValueError, "axis: dims and axis contradict each other"),
+        ({"dims": {0: "dp"}, "replicated": True}, ValueError, "replicated: dims and replicated contradict each other"),
+        ({"axis": "left"}, TypeError, "axis: expected the number of a dim"),
+        ({"axis": True}, TypeError, "axis: expected the number of a dim"),
+        ({"replicated": 1}, TypeError, "replicated: expected true or false"),
+        ({"dims": {0.5: "dp"}}, TypeError, r"dims\[0.5\]: expected the number of a dim"),
+        ({"dims": {0: 3}}, TypeError, r"dims\[0\]: expected a mesh axis or a list of them"),
+        ({"dims": {0: [3]}}, TypeError, r"dims\[0\]: expected a mesh axis or a list of them"),
+        ({"dims": {0: {"dp": 2}}}, TypeError, r"dims\[0\]: expected a mesh axis or a list of them"),
+        ({"dims": "dp"}, TypeError, "dims: expected dims with the mesh axes that split them"),
+        ({"workers": 2}, TypeError, "workers: expected worker numbers in a list"),
+        ({"workers": "01"}, TypeError, "workers: expected worker numbers in a list"),
+        ({"workers": [0, True]}, TypeError, r"workers\[1\]: worker numbers are ints, got true"),
+        ({"workers": []}, ValueError, "workers: expected different numbers"),
+    ],
+)
+def test_python_refuses_what_a_file_may_not_say(shard: dict[str, object], kind: type[Exception], said: str) -> None:
+    with pytest.raises(kind, match=f"^{said}"):
+        ShardConfig(**shard)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=rf"a\.shard\.{said}"):
+        parse_config(json.dumps({"a": {"shard": shard}}) if "dims" not in shard else yaml.dump({"a": {"shard": shard}}), "f")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"backward_signal": 3}, "backward_signal: expected the name of a signal, got 3"),
+        ({"compile": "yes"}, "compile: expected true or false, got 'yes'"),
+        ({"shard": {"axis": 0}}, "shard: expected a gt.ShardConfig, got {'axis': 0}"),
+        ({"mesh": 4}, "mesh: expected axes with their sizes"),
+        ({"params": {"*": 0}}, r"params\['\*'\]: expected dims"),
+        ({"params": {3: {}}}, r"params\[3\]: expected a pattern of names"),
+    ],
+)
+def test_python_refuses_a_signal_of_wrong_types(given: dict[str, object], said: str) -> None:
+    with pytest.raises(TypeError, match=f"^{said}"):
+        SignalConfig(**given)  # type: ignore[arg-type]
+
+
+def test_the_rest_of_the_configuration_has_its_types_too() -> None:
+    config = Config()
+    with pytest.raises(TypeError, match="strict: expected true or false, got 'yes'"):
+        config.strict = "yes"  # type: ignore[assignment]
+    with pytest.raises(TypeError, match="memory_bytes: expected a number of bytes from 1 up, got '80GB'"):
+        config.search(memory_bytes="80GB")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="a signal's name must be text, got 7"):
+        config.register_signal(7, SignalConfig())  # type: ignore[arg-type]
+
+
+def test_dims_of_nothing_split_nothing() -> None:
+    """As ``params: {"*": {}}`` means whole; without dims, it is dim 0."""
+    found = parse_config("a: {shard: {dims: {}}}\nb: {shard: {}}").signals
+    assert found["a"].shard == ShardConfig(dims={}) != ShardConfig() == found["b"].shard
+    for shard, dims in ((found["a"].shard, ((), ())), (found["b"].shard, (("w",), ()))):
+        assert signal_sharding(TensorType((8, 4), float32), SignalConfig(shard), (0, 1)).dims == dims
+        again = msgspec.json.decode(msgspec.json.encode(shard), type=ShardConfig)
+        assert again == shard

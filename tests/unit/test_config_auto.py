@@ -56,7 +56,7 @@ def test_without_a_word_there_is_no_search(tmp_path: Path) -> None:
         ("memory_bytes: 9", "1:1: memory_bytes is what a search keeps within: add 'shard: auto'"),
         ("shard: auto\nmemory_bytes: 0", "2:15: memory_bytes: expected a number of bytes from 1 up, got 0"),
         ("shard: auto\nmemory_bytes: 80GB", "2:15: memory_bytes: expected a number of bytes from 1 up, got '80GB'"),
-        ("layer: {shard: automatic}", "layer.shard: Expected `object | null`, got `str`"),
+        ("layer: {shard: automatic}", "layer.shard: expected what to split, as in {axis: 0}, or 'auto', got 'automatic'; did you mean 'auto'?"),
     ],
 )
 def test_faults_name_the_place(text: str, fault: str) -> None:

@@ -67,15 +67,23 @@ def test_a_signal_without_axes_carries_no_mesh() -> None:
     [
         ("mesh: {dp: 2, tp: 2}\na:\n  shard: {dims: {0: pd}}\n", "3:21", ["a", "'pd'", "known: dp, tp"]),
         ("mesh: {dp: 2}\nparams:\n  x: {0: tp}\n", "3:10", ["params", "'tp'"]),
-        ("mesh: {dp: two}\n", "1:7", ["mesh", "int", "str"]),
-        ("mesh: {dp: 0}\n", "1:7", ["mesh", "'dp'", "from 1 up"]),
+        ("mesh: {dp: two}\n", "1:12", ["mesh.dp: expected a size from 1 up, or -1 for the rest, got 'two'"]),
+        ("mesh: [2, 2]\n", "1:7", ["mesh: expected axes with their sizes, as in {dp: 2, tp: 2}, got [2, 2]"]),
+        ("a: {mesh: 4}\n", "1:11", ["a.mesh: expected axes with their sizes"]),
+        ("params: {'*.w': 0}\n", "1:17", ["params['*.w']: expected dims with the mesh axes that split them, as in {0: dp}, got 0"]),
+        ("params: {x: {a: tp}}\n", "1:14", ["params.x.a: expected the number of a dim (an int)"]),
+        ("params: {x: {0: 3}}\n", "1:17", ["params.x[0]: expected a mesh axis or a list of them, as in dp or [dp, tp], got 3"]),
+        ("params: {3: {}}\n", "1:10", ["params[3]: expected a pattern of names as text"]),
+        ("params: [x]\n", "1:9", ["params: expected patterns of names with dims to split"]),
+        ("a: {shard: {dims: {0.5: dp}}}\n", "1:20", ["a.shard.dims[0.5]: expected the number of a dim"]),
+        ("mesh: {dp: 0}\n", "1:12", ["mesh.dp", "from 1 up"]),
         ("mesh: {dp: -1, tp: -1}\n", "1:7", ["only one"]),
-        ("mesh: {d-p: 1}\n", "1:7", ["word"]),
-        ("a:\n  shard:\n    dims: {0: dp, 1: dp}\n", "3:5", ["a.shard", "'dp'", "dims 0 and 1"]),
+        ("mesh: {d-p: 1}\n", "1:8", ["word"]),
+        ("a:\n  shard:\n    dims: {0: dp, 1: dp}\n", "3:11", ["a.shard.dims", "'dp'", "dims 0 and 1"]),
         ("a:\n  shard: {dims: {0: dp}, axis: 0}\n", "2:26", ["a.shard", "dims and axis contradict", "remove one"]),
         ("a:\n  shard: {dims: {0: dp}, replicated: true}\n", "2:26", ["dims and replicated contradict"]),
         ("a:\n  shard: {axis: 0, replicated: true}\n", "2:11", ["replicated and axis contradict"]),
-        ("params: {x: {0: dp, 1: dp}}\n", "1:9", ["params", "dims 0 and 1"]),
+        ("params: {x: {0: dp, 1: dp}}\n", "1:13", ["params.x", "dims 0 and 1"]),
         ("a: {backward_config: {}}\n", "1:5", ["unknown key"]),
     ],
 )
@@ -96,10 +104,14 @@ def test_signals_may_be_named_mesh_or_params() -> None:
 
 def test_faults_from_python() -> None:
     config = Config()
-    with pytest.raises(ConfigError, match="mesh: mesh axis 'dp': expected a size"):
+    with pytest.raises(ConfigError, match="^mesh.dp: expected a size"):
         config.register_mesh({"dp": 0})
     with pytest.raises(ConfigError, match="splits dims 0 and 1"):
         config.register_params({"*": {0: "dp", 1: "dp"}})
+    with pytest.raises(ConfigError, match=r"^params\['\*'\]: expected dims with the mesh axes that split them, as in {0: dp}, got 0"):
+        config.register_params({"*": 0})  # type: ignore[dict-item]
+    with pytest.raises(ConfigError, match="^mesh: expected axes with their sizes"):
+        config.register_mesh(4)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="contradict"):
         ShardConfig(axis=1, dims={0: "dp"})
 

@@ -143,3 +143,25 @@ def test_strict_mode_makes_it_an_error_each_time() -> None:
     for _ in range(2):
         with pytest.raises(configs.ConfigError, match=r"workers \[9\] are not present"), gt.signal.context("more"):
             pass
+
+
+@pytest.mark.parametrize(
+    ("mesh", "said"),
+    [
+        ({}, "parameters: mesh axis 'zz' is not declared: add 'mesh: {zz: SIZE}'"),
+        ({"zz": 8}, "parameters: the mesh asks for 8 workers, 4 are present: using {zz: 4}"),
+    ],
+)
+def test_rules_for_parameters_whose_mesh_is_not_there_are_told_without_any_signal(mesh: dict[str, int], said: str) -> None:
+    gt.register_params({"*": {0: "zz"}})
+    gt.register_mesh(mesh)
+    layer = gt.nn.Linear(8, 8)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            at, read = line(), layer(gt.ones(4, 8)).sum().item()
+    assert np.isfinite(read) and told(found) == [(at, said)]
+    configs.get_config().strict = True
+    for _ in range(2):
+        with pytest.raises(gt.ConfigError, match=said.partition("{")[0]):
+            layer(gt.ones(4, 8)).sum().item()

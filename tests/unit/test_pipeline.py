@@ -173,6 +173,14 @@ def test_the_planner_predicts_the_textbooks_bubble_for_equal_stages(stages: int,
     assert found.seconds == pytest.approx(found.compute_s / (1 - found.bubble), rel=0.1), "the busiest stage computes"
 
 
+@pytest.mark.filterwarnings("ignore:gt.pipeline. 3 stages")
+@pytest.mark.parametrize(("workers", "right"), [(1, 0.0), (2, 0.28)])
+def test_stages_that_share_a_worker_take_turns_and_do_not_wait_for_themselves(workers: int, right: float) -> None:
+    with sessions.pinned(SimulatedSession(workers)):
+        assert gt.pipeline(layers(3), microbatches=4).bubble == pytest.approx(right)
+    assert predicted(workers, 4, [wide() for _ in range(3)]).bubble == pytest.approx(right, abs=0.03), "so says the plan"
+
+
 def test_an_uneven_cut_waits_longer_and_the_plan_says_so(tmp_path: Path) -> None:
     even = predicted(2, 4, [wide(), wide()])
     uneven = predicted(2, 4, [wide(), nn.Sequential(wide(), wide())])

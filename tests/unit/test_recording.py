@@ -5,6 +5,7 @@ import os
 import queue
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -247,6 +248,41 @@ def test_signals_nest_unwind_and_never_change_values():
     assert gt.signal.tensor(x, name="outer").tolist() == [2, 2, 2, 2]
     with pytest.raises(RuntimeError, match="no signal"):
         gt.signal.exit("outer")
+
+
+def test_a_signals_block_ends_alone_in_any_order_and_may_be_used_again():
+    for name in ("o", "p"):
+        gt.register_config(name, gt.SignalConfig(shard=gt.ShardConfig(axis=0)))
+
+    def generator():
+        with gt.signal.context("o"):
+            yield
+
+    begun = generator()
+    next(begun)
+    with gt.signal.context("p"):
+        gt.signal.enter("o")
+        begun.close()
+        assert gt.signal.get_signal_stack() == ["p", "o"]
+    assert gt.signal.get_signal_stack() == [], "what enter began inside a block ends with it"
+    gt.signal.enter("p")
+    next(begun := generator())
+    gt.signal.exit("o")
+    begun.close()
+    assert gt.signal.get_signal_stack() == ["p"], "ended by exit, it has nothing left to end"
+    gt.signal.exit("p")
+    block = gt.signal.context("o")
+    for _ in range(2):
+        with block, gt.signal.context("p"), block:
+            assert gt.signal.get_signal_stack() == ["o", "p", "o"]
+        assert gt.signal.get_signal_stack() == []
+    assert block(gt.signal.get_signal_stack)() == ["o"], "as a decorator"
+    begun = generator()
+    next(begun)
+    with ThreadPoolExecutor(1) as other, pytest.raises(RuntimeError, match="another thread than it began in"):
+        other.submit(begun.close).result()
+    assert gt.signal.get_signal_stack() == ["o"]
+    gt.signal.exit("o")
 
 
 def test_a_thread_that_reads_does_not_disturb_one_that_records():
