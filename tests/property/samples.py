@@ -374,7 +374,9 @@ SAMPLES["permute"] = attr_cases("buifc", tuple((s, {"dims": d}) for s, d in (
 SAMPLES["slice"] = attr_cases("buifc", SLICES)
 SAMPLES["flip"] = attr_cases("buifc", (((3,), {"dims": (0,)}), ((0, 2), {"dims": (0,)}), ((2, 3, 4), {"dims": (0, 2)})))
 SAMPLES["roll"] = attr_cases("buifc", (((3,), {"shifts": (1,), "dims": (0,)}), ((0, 2), {"shifts": (1,), "dims": (0,)}),
-                                       ((2, 3, 4), {"shifts": (-1, 5), "dims": (0, 2)})))  # fmt: skip
+                                       ((2, 3, 4), {"shifts": (-1, 5), "dims": (0, 2)}),
+                                       ((5, 3), {"shifts": (-5, 2), "dims": (0, 1)}), ((3,), {"shifts": (1, 2), "dims": (0, 0)}),
+                                       ((8,), {"shifts": (16,), "dims": (0,)})))  # fmt: skip
 SAMPLES["windows"] = attr_cases("uif", (
     ((5,), {"rows": (((1, 0, 3, 1, 1), (4, 2, 3, 1, 1)),), "sizes": (8,), "fill": 0}),
     ((2, 4), {"rows": (((0, 0, 2, 1, 1),), ((0, 1, 2, 1, 1), (2, 1, 3, 1, 1))), "sizes": (2, 6), "fill": 1}),
