@@ -909,7 +909,7 @@ from tests.property import sample_families  # noqa: E402, F401 - registers the r
 # ops that run on no array: collectives, the gradient node
 UNSAMPLED = frozenset(name for name, o in OPS.items() if o.numpy is None)
 # placement ops: tests/unit/ir/test_collective.py
-COVERED_ELSEWHERE = frozenset({"reshard", "shard_slice", "partial_from_part", "partial_from_whole", "mask_pad", "pad_end", "unpad"})
+COVERED_ELSEWHERE = frozenset({"reshard", "shard_slice", "partial_from_part", "partial_from_whole", "mask_pad", "pad_end", "unpad", "dense"})
 # their vectors are defined up to sign: tests/unit/test_linalg.py and tests/peer
 COVERED_ELSEWHERE |= {"svd", "eigh", "eig", "eigvals"}
 # no derivative by their first operand, here as in torch; the functions of the API say so
