@@ -128,6 +128,8 @@ class OpDef:
     literal:  name of the attribute that is the value of a constant, for ops that make one.
     nonzero:  operands that must not hold integer zeros, padding included: divisors.
     indices:  operands of indices: padding must hold one that is in range.
+    wide:     takes an attribute ``dtype`` that its sums are added up and given in: float32, of halves, where each worker's
+              result is a partial sum. Other ops get operands in float32, but for those with ``autocast`` "low".
     autocast: "low" if mixed precision makes float operands of its low precision. The rest of it is ``gt.amp``'s.
     follows:  ``(number of operands, attrs) -> results`` that belong to another result, as an optimizer's states to
               the parameters: they are placed to suit it. None: no result leads another.
@@ -157,6 +159,7 @@ class OpDef:
     inplace: tuple[tuple[int, int], ...] | Callable[..., tuple[tuple[int, int], ...]] = ()
     follows: Callable[[int, dict[str, Any]], Sequence[int]] | None = None
     subset: Callable[[dict[str, Any], Sequence[int]], tuple[list[int], list[int], dict[str, Any]]] | None = None
+    wide: bool = False
     autocast: str = ""
     effect: str = ""
     numbers: tuple[int, ...] | None = None

@@ -113,6 +113,7 @@ float64 = DType("float64", 8, "f", "float64")
 complex64 = DType("complex64", 8, "c", "complex64")
 complex128 = DType("complex128", 16, "c", "complex128")
 
+HALVES = (float16, bfloat16)
 DTYPES: tuple[DType, ...] = tuple(DType.by_name.values())
 SHORT: dict[DType, str] = {
     bool_: "b8", uint8: "u8", int8: "i8", int16: "i16", int32: "i32", int64: "i64",

@@ -57,6 +57,7 @@ class _Localizer:
     def __init__(self, graph: Graph) -> None:
         self.nodes: list[Node] = []
         self.now: dict[Value, Value] = {}
+        self.ordered: dict[Value, Value] = {}
         for value in (*graph.inputs, *graph.scalars):
             self.now[value] = Value(local_type(value.type), value.hint)
 
@@ -88,6 +89,12 @@ class _Localizer:
         attrs: Attrs = (("dim", dim), ("size", size))
         self.nodes.append(Node(collective.pad_end, (value,), (out,), attrs, like.loc, like.signal, why=like.why))
         return out
+
+    def dense(self, value: Value, like: Node) -> Value:
+        if value not in self.ordered:
+            self.ordered[value] = out = Value(value.type, value.hint)
+            self.nodes.append(Node(collective.dense, (value,), (out,), (), like.loc, like.signal, why=like.why))
+        return self.ordered[value]
 
     def unpad(self, value: Value, dim: int, size: int, like: Node) -> Value:
         if value.type.shape[dim] == size:
@@ -150,7 +157,10 @@ def _all_to_all(to: _Localizer, node: Node, x: Value) -> Value:
 
 
 def _transfer(to: _Localizer, node: Node, x: Value) -> Value:
+    """Who keeps the value and who receives it are to have the same bits in the same order: a sum depends on it."""
     whole, part = node.inputs[0].type.shape, local_type(node.output.type).shape
+    if set(_placed(x).mesh.workers) & set(_placed(node.output).mesh.workers):
+        x = to.dense(x, node)
     return to.emit(collective.transfer, x, part, node, **node.attr, whole=whole, part=part)
 
 

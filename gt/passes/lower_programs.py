@@ -142,6 +142,7 @@ class _Layout:
         graph = plan.graph
         for value in (*(v for v in graph.inputs if self.holds(v)), *graph.scalars):
             self.define(value)
+        self.read = self.needed()
         self.parts: list[tuple[Part | Half, list[Node]]] = []
         self.coming: list[Node] = []  # transfers that have begun and not been read yet
         self.begins: dict[Node, int] = {}  # before which part they did
@@ -217,8 +218,20 @@ class _Layout:
     def taken(self, part: Part) -> list[Node]:
         """Give the nodes of a part that these workers take part in."""
         if isinstance(part, Region):
-            return [n for n in part.nodes if any(self.holds(out) for out in n.outputs)]
+            return [n for n in part.nodes if any(self.holds(out) and out in self.read for out in n.outputs)]
         return [part] if self.holds(part.output) or self.member in _members(part) else []
+
+    def needed(self) -> set[Value]:
+        """Give the values that these workers read, send or keep: of those they could compute, others may send their own."""
+        found = set(self.plan.graph.outputs)
+        for node in reversed(self.plan.graph.nodes):
+            if node.op.effect == "comm":
+                takes = self.member in _members(node) or self.holds(node.output)
+            else:
+                takes = any(self.holds(out) and out in found for out in node.outputs)
+            if takes:
+                found.update(node.inputs)
+        return found
 
     def define(self, value: Value, slot: int | None = None) -> None:
         if slot is None:

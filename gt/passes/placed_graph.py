@@ -11,13 +11,16 @@ from dataclasses import replace
 
 from gt.ir.graph import Graph, Node, Value
 from gt.ir.mesh import Sharding
-from gt.ir.ops import collective
+from gt.ir.ops import OPS, collective
+from gt.ir.types import HALVES, DType, TensorType, float32
 from gt.passes.context import Context, Origin, PlanRefused
 from gt.passes.cost import time_text
+from gt.passes.half_sums import adds_halves, in_float32, is_sum
 from gt.passes.placement import Choice
 from gt.passes.reshard import cost_s, is_local, plan_reshard, usable_as
 
 ASKED = ("signal ", "parameters ", "updated in place", "auto: ")  # how reasons start that a user gave, or asked for
+CAST = OPS["cast"]
 REDUCTIONS = (collective.all_reduce, collective.reduce_scatter)
 
 
@@ -40,11 +43,15 @@ class PlacedGraph:
         self.needed = needed
         self.asking = {name for name, config in graph.signals if config.shard is not None}
         self.nodes: list[Node] = []
+        self.at: Node
         self.now: dict[Value, Value] = {v: v for v in (*graph.inputs, *graph.scalars)}
         self.moved: dict[tuple[Value, Sharding], Value] = {}
         self.copies: dict[Value, list[Value]] = {}
+        self.wide: dict[Value, Value] = {}  # values in float32 that stand for these halves
+        self.casts: dict[tuple[Value, DType], Value] = {}
 
     def add(self, node: Node, choice: Choice) -> None:
+        self.at = node
         inputs = []
         brought = ""
         for i, (value, need) in enumerate(zip(node.inputs, choice.requires, strict=True)):
@@ -57,15 +64,43 @@ class PlacedGraph:
             for whole in self._whole_first(value, need):
                 self.move(self.now[value], whole, node, why)
             inputs.append(self.move(self.now[value], need, node, why))
-        outputs = tuple(
-            Value(v.type.placed(made), v.hint) for v, made in zip(node.outputs, choice.produces, strict=True)
-        )
-        self.nodes.append(replace(node, inputs=tuple(inputs), outputs=outputs))
+        outputs = self._compute(node, choice, tuple(inputs))
         for value, made in zip(node.outputs, outputs, strict=True):
             origin = self.origin.get(value, "")
             why = origin or "a result must not be pending"
             self.now[value] = self.move(made, self.placed[value], node, why)
             self._note(node, made, self.now[value], origin, choice, brought)
+
+    def _compute(self, node: Node, choice: Choice, inputs: tuple[Value, ...]) -> tuple[Value, ...]:
+        """Append the node; pending sums of halves that it gives are in float32."""
+        made = node
+        if adds_halves(node, choice, inputs, self.wide):
+            low = node.op.autocast == "low"  # products of halves, whatever they are added up in
+            change = self._halved if low else (lambda v: v) if node.op.wide else self._widened
+            made = in_float32(node, tuple(map(change, inputs)))
+        elif node.op is not CAST:
+            inputs = tuple(map(self._halved, inputs))
+        outputs = tuple(Value(v.type.placed(p), v.hint) for v, p in zip(made.outputs, choice.produces, strict=True))
+        self.nodes.append(replace(made, inputs=inputs if made is node else made.inputs, outputs=outputs))
+        for value, asked in zip(outputs, node.outputs, strict=True):
+            if value.type.dtype is not asked.type.dtype:
+                self.wide[value] = asked
+        return outputs
+
+    def _cast(self, value: Value, dtype: DType, hint: str = "") -> Value:
+        key = value, dtype
+        if key not in self.casts:
+            out = Value(TensorType(value.type.shape, dtype, value.type.sharding), hint)
+            self.nodes.append(Node(CAST, (value,), (out,), (("dtype", dtype),), self.at.loc, self.at.signal))
+            self.casts[key] = out
+        return self.casts[key]
+
+    def _widened(self, value: Value) -> Value:
+        return self._cast(value, float32) if value.type.dtype in HALVES else value
+
+    def _halved(self, value: Value) -> Value:
+        asked = self.wide.get(value)
+        return value if asked is None else self._cast(value, asked.type.dtype, asked.hint)
 
     def _note(self, node: Node, made: Value, value: Value, origin: str, choice: Choice, brought: str) -> None:
         """Keep why a result is where it is, and what bringing the operands there costs."""
@@ -120,8 +155,20 @@ class PlacedGraph:
         return max(found, key=lambda v: v.type.nbytes, default=None)
 
     def move(self, value: Value, need: Sharding, node: Node | None, why: str) -> Value:
+        if value in self.wide and not is_sum(need):
+            return self._added_up(value, need, node, why)
         if usable_as(placement(value), need):
             return value
+        return self._moved(value, need, node, why)
+
+    def _added_up(self, value: Value, need: Sharding, node: Node | None, why: str) -> Value:
+        """Bring a sum of halves in float32 to where it is not pending, as a half; once it is one it is moved as one."""
+        source = self._nearest(value, need)
+        if is_sum(placement(source)):
+            return self._halved(self._moved(value, need, node, why))
+        return self.move(self._halved(source), need, node, why)
+
+    def _moved(self, value: Value, need: Sharding, node: Node | None, why: str) -> Value:
         key = (value, need)
         if key not in self.moved:
             if self.strict:
@@ -132,6 +179,8 @@ class PlacedGraph:
             self.nodes.append(Node(collective.reshard, (source,), (moved,), loc=loc, signal=signal, why=why))
             self.moved[key] = moved
             self.copies.setdefault(value, [value]).append(moved)
+            if value in self.wide:
+                self.wide[moved] = self.wide[value]
         return self.moved[key]
 
     def _whole_first(self, value: Value, need: Sharding) -> list[Sharding]:

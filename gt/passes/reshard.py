@@ -20,7 +20,7 @@ from gt.ir.mesh import Mesh, Reduction, Sharding
 from gt.ir.opdef import OpDef
 from gt.ir.ops import collective
 from gt.ir.tiles import busiest, members
-from gt.ir.types import TensorType
+from gt.ir.types import HALVES, TensorType
 from gt.passes.cost import step_s, transfer_s
 
 LOCAL_STEP_S = 1e-9  # so that of two free ways the shorter wins
@@ -222,5 +222,6 @@ def _in_mesh_order(mesh: Mesh, partial: dict[str, Reduction]) -> tuple[tuple[str
 def _step(op: OpDef, attrs: Attrs, target: Sharding, axes: tuple[str, ...], at: Sharding, type_: TensorType) -> Step:
     parts = math.prod(at.mesh.axis_size(a) for a in axes)
     others = [a for d in at.dims for a in d if a not in axes]
-    nbytes = type_.nbytes // math.prod(at.mesh.axis_size(a) for a in others)  # as if whole along ``axes``
+    wide = 2 if op.name in ("all_reduce", "reduce_scatter") and type_.dtype in HALVES else 1  # sums of halves are in float32
+    nbytes = wide * type_.nbytes // math.prod(at.mesh.axis_size(a) for a in others)  # as if whole along ``axes``
     return Step(op, attrs, target, step_s(op.name, parts, nbytes))

@@ -97,6 +97,8 @@ def receives(node: Node, source: int | None, target: int, frame: Frame) -> list[
         box, at = writer.around(at, tile, need, edges)
         pieces[box] = at
     writer.join(pieces, local, rows.fill if rows else 0)
+    if source in types:
+        writer.dense(writer.nodes[-1].outputs[0], local)
     steps += writer.take(tuple(types), tuple(types.values()), (target,))
     arrived = tuple(at for at in types if at != source)
     return [*steps, Free(arrived)] if arrived else steps
@@ -187,6 +189,9 @@ class _Writer:
             if shape[dim] < size:
                 shape = (*shape[:dim], size, *shape[dim + 1 :])
                 slot = self.add("pad_end", (slot,), self.type(shape), (("dim", dim), ("size", size)))
+
+    def dense(self, slot: int, local: Shape) -> None:
+        self.add("dense", (slot,), self.type(local), ())
 
     def _row(self, row: list[tuple[Box, int]], dim: int) -> tuple[Box, int]:
         (first, slot), (last, _) = row[0], row[-1]

@@ -101,6 +101,17 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
     return (a.unsqueeze(-1) * b.unsqueeze(-3)).sum(-2, dtype=a.dtype)
 
 
+def wide_matmul(a: Tensor, b: Tensor) -> Tensor:
+    """Multiply matrices of halves, giving the float32 sums that kernels for halves round at the end."""
+    if not a.is_cuda or a.dtype is torch.float32:
+        return torch.matmul(a.float(), b.float())
+    if b.ndim == 2:
+        return torch.mm(a.reshape(-1, a.shape[-1]), b, out_dtype=torch.float32).reshape(*a.shape[:-1], b.shape[-1])
+    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    a, b = (t.expand(*batch, *t.shape[-2:]).reshape(-1, *t.shape[-2:]) for t in (a, b))
+    return torch.bmm(a, b, out_dtype=torch.float32).reshape(*batch, a.shape[-2], b.shape[-1])
+
+
 def slice_scatter(x: Tensor, source: Tensor, starts: Shape, stops: Shape, steps: Shape) -> Tensor:
     """Write a source over a strided part."""
     out = x.clone()
@@ -259,5 +270,5 @@ __all__ = [
     "layer_norm", "layer_norm_backward", "lion_step", "lion_step_", "matmul", "nadam_step", "nadam_step_",
     "nll_loss_backward", "one_hot", "pad", "philox", "prod", "radam_step", "radam_step_", "random_bits",
     "random_int", "random_normal", "random_uniform", "rmsprop_step", "rmsprop_step_", "sgd_step", "sgd_step_",
-    "slice_scatter", "windows",
+    "slice_scatter", "wide_matmul", "windows",
 ]

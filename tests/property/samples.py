@@ -374,7 +374,9 @@ SAMPLES["permute"] = attr_cases("buifc", tuple((s, {"dims": d}) for s, d in (
 SAMPLES["slice"] = attr_cases("buifc", SLICES)
 SAMPLES["flip"] = attr_cases("buifc", (((3,), {"dims": (0,)}), ((0, 2), {"dims": (0,)}), ((2, 3, 4), {"dims": (0, 2)})))
 SAMPLES["roll"] = attr_cases("buifc", (((3,), {"shifts": (1,), "dims": (0,)}), ((0, 2), {"shifts": (1,), "dims": (0,)}),
-                                       ((2, 3, 4), {"shifts": (-1, 5), "dims": (0, 2)})))  # fmt: skip
+                                       ((2, 3, 4), {"shifts": (-1, 5), "dims": (0, 2)}),
+                                       ((5, 3), {"shifts": (-5, 2), "dims": (0, 1)}), ((3,), {"shifts": (1, 2), "dims": (0, 0)}),
+                                       ((8,), {"shifts": (16,), "dims": (0,)})))  # fmt: skip
 SAMPLES["windows"] = attr_cases("uif", (
     ((5,), {"rows": (((1, 0, 3, 1, 1), (4, 2, 3, 1, 1)),), "sizes": (8,), "fill": 0}),
     ((2, 4), {"rows": (((0, 0, 2, 1, 1),), ((0, 1, 2, 1, 1), (2, 1, 3, 1, 1))), "sizes": (2, 6), "fill": 1}),
@@ -907,7 +909,7 @@ from tests.property import sample_families  # noqa: E402, F401 - registers the r
 # ops that run on no array: collectives, the gradient node
 UNSAMPLED = frozenset(name for name, o in OPS.items() if o.numpy is None)
 # placement ops: tests/unit/ir/test_collective.py
-COVERED_ELSEWHERE = frozenset({"reshard", "shard_slice", "partial_from_part", "partial_from_whole", "mask_pad", "pad_end", "unpad"})
+COVERED_ELSEWHERE = frozenset({"reshard", "shard_slice", "partial_from_part", "partial_from_whole", "mask_pad", "pad_end", "unpad", "dense"})
 # their vectors are defined up to sign: tests/unit/test_linalg.py and tests/peer
 COVERED_ELSEWHERE |= {"svd", "eigh", "eig", "eigvals"}
 # no derivative by their first operand, here as in torch; the functions of the API say so

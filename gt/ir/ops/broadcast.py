@@ -149,7 +149,7 @@ sum = op(  # noqa: A001 - torch's name
     ),
     torch="torch.sum({x}, {dims}, keepdim={keepdim}, dtype={dtype})",
     vjp=_sum_vjp,
-    factors=reduced("sum"), linear=((0,),),
+    factors=reduced("sum"), linear=((0,),), wide=True,
 )  # fmt: skip
 
 

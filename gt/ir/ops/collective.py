@@ -243,8 +243,14 @@ unpad = op(
     torch="torch.narrow({x}, {dim}, 0, {size})", view=True,
 )  # fmt: skip
 
+dense = op(
+    "dense", "x",
+    doc="The value in row-major order in memory, as what has been received is: equal values on several workers then sum up alike.",
+    infer=lambda x: x, numpy=lambda x: np.asarray(x, order="C"), torch="{x}.contiguous()", shares=lambda operands, results: True,
+)  # fmt: skip
+
 __all__ = [
-    "SHARE", "all_gather", "all_reduce", "all_to_all", "identity_of", "mask_pad", "node_bytes", "pad_end",
+    "SHARE", "all_gather", "all_reduce", "all_to_all", "dense", "identity_of", "mask_pad", "node_bytes", "pad_end",
     "partial_from_part", "partial_from_whole", "reduce_scatter", "reshard", "rows_of", "sent_bytes", "shard_slice", "transfer", "transfer_load",
     "unpad",
 ]  # fmt: skip

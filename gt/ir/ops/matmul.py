@@ -15,18 +15,18 @@ from gt.ir.ops.broadcast import reshape, total, unbroadcast
 from gt.ir.ops.elementwise import add, cj
 from gt.ir.ops.families import check_kind, check_same, rule_of
 from gt.ir.ops.movement import swap_last
-from gt.ir.types import ShapeError, TensorType, broadcast_shapes
+from gt.ir.types import DType, ShapeError, TensorType, broadcast_shapes
 
 
-def contract(a: TensorType, b: TensorType) -> TensorType:
-    dtype = check_same("matmul", (a, b))
+def contract(a: TensorType, b: TensorType, dtype: DType | None = None) -> TensorType:
+    own = check_same("matmul", (a, b))
     check_kind("matmul", "uifc", a)
     if a.ndim < 2 or b.ndim < 2:
         raise ShapeError(f"matmul: expected two dims at least, got {a!r} and {b!r}")
     if a.shape[-1] != b.shape[-2]:
         (m, k), (j, n) = a.shape[-2:], b.shape[-2:]
         raise ShapeError(f"mat1 and mat2 shapes cannot be multiplied ({m}x{k} and {j}x{n})")
-    return TensorType((*broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1]), dtype)
+    return TensorType((*broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1]), dtype or own)
 
 
 def wide(x: np.ndarray) -> np.ndarray:
@@ -35,6 +35,8 @@ def wide(x: np.ndarray) -> np.ndarray:
 
 
 def _matmul_torch(names: tuple[str, ...], attrs: dict[str, Any], types: tuple[TensorType, ...]) -> str:
+    if "dtype" in attrs:
+        return f"kernels.wide_matmul({', '.join(names)})"
     where = "torch" if types[0].dtype.is_differentiable else "kernels"  # CUDA has no integer matmul
     return f"{where}.matmul({', '.join(names)})"
 
@@ -43,8 +45,8 @@ matmul = op(
     "matmul", "a b",
     autocast="low", doc="Batched matrix product: [..., m, k] x [..., k, n] -> [..., m, n].",
     infer=contract,
-    numpy=lambda a, b: np.matmul(wide(a), wide(b)),
-    torch=_matmul_torch,
+    numpy=lambda a, b, dtype=None: np.matmul(wide(a), wide(b)),
+    torch=_matmul_torch, wide=True,
     vjp=lambda g, y, a, b: (
         unbroadcast(matmul(g, swap_last(cj(b))), a.type), unbroadcast(matmul(swap_last(cj(a)), g), b.type),
     ),
@@ -52,18 +54,25 @@ matmul = op(
 )  # fmt: skip
 
 
-def _linear_infer(x: TensorType, weight: TensorType, *bias: TensorType) -> TensorType:
-    dtype = check_same("linear", (x, weight, *bias))
+def _linear_infer(x: TensorType, weight: TensorType, *bias: TensorType, dtype: DType | None = None) -> TensorType:
+    own = check_same("linear", (x, weight, *bias))
     if weight.ndim != 2 or x.ndim < 1 or x.shape[-1] != weight.shape[1]:
         raise ShapeError(f"linear: expected [..., k] and [n, k], got {x!r} and {weight!r}")
     if bias and bias[0].shape != (weight.shape[0],):
         raise ShapeError(f"linear: expected a bias of [{weight.shape[0]}], got {bias[0]!r}")
-    return TensorType((*x.shape[:-1], weight.shape[0]), dtype)
+    return TensorType((*x.shape[:-1], weight.shape[0]), dtype or own)
 
 
-def _linear_numpy(x: np.ndarray, weight: np.ndarray, *bias: np.ndarray) -> np.ndarray:
+def _linear_numpy(x: np.ndarray, weight: np.ndarray, *bias: np.ndarray, dtype: DType | None = None) -> np.ndarray:
     out = np.matmul(wide(x), wide(weight).T)
-    return out + bias[0] if bias else out
+    return out + wide(bias[0]) if bias else out
+
+
+def _linear_torch(names: tuple[str, ...], attrs: dict[str, Any], types: tuple[TensorType, ...]) -> str:
+    if "dtype" in attrs:
+        product = f"kernels.wide_matmul({names[0]}, {names[1]}.t())"
+        return f"({product} + {names[2]})" if len(names) == 3 else product
+    return f"torch.nn.functional.linear({', '.join(names)})"
 
 
 def _linear_vjp(g: Var, y: Var, x: Var, weight: Var, *bias: Var) -> tuple[Any, ...]:
@@ -87,11 +96,11 @@ def _linear_rule(operands: Any, results: Any, attrs: dict[str, Any]) -> Any:
     return fx.rule(from_text, operands, results)
 
 
-def _backward_weight_infer(g: TensorType, x: TensorType) -> TensorType:
-    dtype = check_same("linear_backward_weight", (g, x))
+def _backward_weight_infer(g: TensorType, x: TensorType, dtype: DType | None = None) -> TensorType:
+    own = check_same("linear_backward_weight", (g, x))
     if g.ndim < 1 or g.shape[:-1] != x.shape[:-1]:
         raise ShapeError(f"linear_backward_weight: expected [..., n] and [..., k], got {g!r} and {x!r}")
-    return TensorType((g.shape[-1], x.shape[-1]), dtype)
+    return TensorType((g.shape[-1], x.shape[-1]), dtype or own)
 
 
 def _rows(x: np.ndarray) -> np.ndarray:
@@ -101,8 +110,9 @@ def _rows(x: np.ndarray) -> np.ndarray:
 def _backward_weight_torch(names: tuple[str, ...], attrs: dict[str, Any], types: tuple[TensorType, ...]) -> str:
     n, k = types[0].shape
     if not n or not k:
-        return f"torch.zeros({(n, k)}, dtype={names[0]}.dtype, device={names[0]}.device)"
-    return f"torch.matmul({names[0]}.reshape(-1, {n}).t(), {names[1]}.reshape(-1, {k}))"
+        return f"torch.zeros({(n, k)}, dtype=torch.{types[0].dtype.name}, device={names[0]}.device)"
+    matmul = "kernels.wide_matmul" if "dtype" in attrs else "torch.matmul"
+    return f"{matmul}({names[0]}.reshape(-1, {n}).t(), {names[1]}.reshape(-1, {k}))"
 
 
 def _backward_weight_rule(operands: Any, results: Any, attrs: dict[str, Any]) -> fx.Rule:
@@ -115,8 +125,8 @@ linear_backward_weight = op(
     "linear_backward_weight", "g x",
     autocast="low", doc="Sum over all rows of the outer products g x: [..., n] and [..., k] -> [n, k].",
     infer=_backward_weight_infer,
-    numpy=lambda g, x: np.matmul(_rows(g).T, _rows(x)),
-    torch=_backward_weight_torch,
+    numpy=lambda g, x, dtype=None: np.matmul(_rows(g).T, _rows(x)),
+    torch=_backward_weight_torch, wide=True,
     vjp=lambda gg, y, g, x: (linear(cj(x), gg), _backward_weight_x(gg, g)),
     factors=_backward_weight_rule, linear=((0,), (1,)),
 )  # fmt: skip
@@ -139,7 +149,7 @@ linear = op(
     autocast="low", doc="x @ weight.T + bias: [..., k] x [n, k] (+ [n]) -> [..., n].",
     infer=_linear_infer,
     numpy=_linear_numpy,
-    torch=lambda names, attrs, types: f"torch.nn.functional.linear({', '.join(names)})",
+    torch=_linear_torch, wide=True,
     vjp=_linear_vjp,
     factors=_linear_rule, linear=_linear_groups, when_split=_linear_when_split,
 )  # fmt: skip

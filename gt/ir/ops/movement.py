@@ -220,10 +220,23 @@ def _flip_rule(operands: tuple[Shape, ...], results: tuple[Shape, ...], attrs: d
     return moved(x, Rows(tuple((Span(0, n - 1, n, -1) if d in turned else Span(0, 0, n),) for d, n in enumerate(x)), x))
 
 
-def _roll_rule(operands: tuple[Shape, ...], results: tuple[Shape, ...], attrs: dict[str, Any]) -> fx.Rule:
-    (x,), by = operands, [0] * len(operands[0])
+def _turns(x: Shape, attrs: dict[str, Any]) -> list[int]:
+    """Give by how much each dim is rolled in all: less than its rows."""
+    by = [0] * len(x)
     for shift, d in zip(attrs["shifts"], attrs["dims"], strict=True):
         by[d] = (by[d] + shift) % max(x[d], 1)
+    return by
+
+
+def _roll_local(attrs: dict[str, Any], where: Local) -> dict[str, Any]:
+    """A whole turn of a dim that is split leaves its rows where they are, though it isn't one of a padded part's rows."""
+    by = _turns(where.global_inputs[0].shape, attrs)
+    return attrs | {"shifts": tuple(by), "dims": tuple(range(len(by)))}
+
+
+def _roll_rule(operands: tuple[Shape, ...], results: tuple[Shape, ...], attrs: dict[str, Any]) -> fx.Rule:
+    (x,) = operands
+    by = _turns(x, attrs)
     halves = lambda n, s: (Span(0, n - s, s), Span(s, 0, n - s)) if s else (Span(0, 0, n),)  # noqa: E731
     return moved(x, Rows(tuple(map(halves, x, by)), x))
 
@@ -248,4 +261,5 @@ roll = op(
     vjp=lambda g, y, x, shifts, dims: (roll(g, shifts=tuple(-s for s in shifts), dims=dims),),
     factors=_roll_rule,
     linear=((0,),),
+    local=_roll_local,
 )  # fmt: skip

@@ -20,7 +20,7 @@ from gt.ir.ops.index import in_dim
 from gt.ir.ops.matmul import wide
 from gt.ir.ops.normalization import like, up
 from gt.ir.ops.reduce import amax
-from gt.ir.types import Shape, ShapeError, TensorType, TypeMismatch, int64, normalize_dim
+from gt.ir.types import DType, Shape, ShapeError, TensorType, TypeMismatch, int64, normalize_dim
 
 # -- softmax
 
@@ -154,16 +154,16 @@ def _checked_target(target: Var, shape: Shape, ignore_index: int) -> Any:
     return in_range(target, size=shape[class_dim(len(shape))], ignore=ignore_index)
 
 
-def _nll_infer(logp: TensorType, target: TensorType, reduction: str, ignore_index: int) -> TensorType:
+def _nll_infer(logp: TensorType, target: TensorType, reduction: str, ignore_index: int, dtype: DType | None = None) -> TensorType:
     check_kind("nll_loss", FLOAT, logp)
     if target.dtype is not int64:
         raise TypeMismatch(f"nll_loss: expected a target of int64 class indices, got {target!r}")
     if logp.ndim < 1 or target.shape != _without_class(logp.shape):
         raise ShapeError(f"Expected input batch_size to match target batch_size: got {logp!r} and {target!r}")
-    return TensorType((), logp.dtype) if reduction == "sum" else TensorType(target.shape, logp.dtype)
+    return TensorType(() if reduction == "sum" else target.shape, dtype or logp.dtype)
 
 
-def _nll_numpy(logp: np.ndarray, target: np.ndarray, reduction: str, ignore_index: int) -> np.ndarray:
+def _nll_numpy(logp: np.ndarray, target: np.ndarray, reduction: str, ignore_index: int, dtype: DType | None = None) -> np.ndarray:
     axis = class_dim(logp.ndim)
     valid = target != ignore_index
     in_dim(target[valid], logp.shape[axis])
@@ -192,6 +192,12 @@ def _class_rule(full: list[Shape], batch: list[Shape], results: tuple[Shape, ...
     return rule_of(terms, outs, (*full, *batch, *results), kinds)
 
 
+def _nll_torch(names: tuple[str, ...], attrs: dict[str, Any], types: tuple[TensorType, ...]) -> str:
+    each = attrs["reduction"] if "dtype" not in attrs else "none"
+    loss = f"torch.nn.functional.nll_loss({names[0]}, {names[1]}, ignore_index={attrs['ignore_index']}, reduction={each!r})"
+    return f"{loss}.sum(dtype=torch.{types[0].dtype.name})" if "dtype" in attrs else loss
+
+
 def _split_nll(inputs: tuple[Any, ...], attrs: dict[str, Any], shards: int) -> tuple[Any, ...]:
     """Over parts of the classes: each worker adds what its own classes hold."""
     logp, target = inputs
@@ -207,7 +213,7 @@ nll_loss = op(
     "nll_loss", "logp target",
     doc="-logp at the target class; 0 where target is ignore_index. reduction: sum or none.",
     infer=_nll_infer, numpy=_nll_numpy,
-    torch='torch.nn.functional.nll_loss({logp}, {target}, ignore_index={ignore_index}, reduction={reduction})',
+    torch=_nll_torch, wide=True,
     vjp=lambda g, y, logp, target, reduction, ignore_index: (
         nll_loss_backward(
             g, _checked_target(target, logp.type.shape, ignore_index), shape=logp.type.shape, ignore_index=ignore_index

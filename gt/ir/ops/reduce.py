@@ -20,7 +20,7 @@ from gt.ir.ops.families import FLOATING, REAL, check_kind, reduced, unchanged, w
 from gt.ir.ops.index import scatter_add
 from gt.ir.ops.matmul import wide
 from gt.ir.ops.movement import flip, pad, permute, slice
-from gt.ir.types import EmptyError, TensorType, bool_, float32, int64
+from gt.ir.types import HALVES, EmptyError, TensorType, bool_, float32, int64
 
 Dims = tuple[int, ...]
 LINEAR: Linear = ((0,),)
@@ -293,18 +293,21 @@ def _scan_infer(name: str, kinds: str) -> Any:
 
 
 def _split_cumsum(inputs: tuple[Any, ...], attrs: dict[str, Any], shards: int) -> tuple[Any, ...] | None:
-    """Each part runs its own sum, from what all parts before it add up to."""
+    """Each part runs its own sum, from what all parts before it add up to; of halves in float32."""
     (x,), dim = inputs, attrs["dim"]
-    shape = x.type.shape
+    shape, given = x.type.shape, x.type.dtype
     if shape[dim] % shards or shape[dim] == shards:
         return None
+    if given in HALVES:
+        x = cast(x, dtype=float32)
     parts = reshape(x, shape=(*shape[:dim], shards, shape[dim] // shards, *shape[dim + 1 :]))
     sums = sum(parts, dims=(dim + 1,), keepdim=True, dtype=x.type.dtype)
     none = (0,) * sums.type.ndim
     low = tuple(int(d == dim) for d in range(sums.type.ndim))
     longer = pad(sums, low=low, high=none, interior=none, value=0)
     shifted = slice(longer, starts=none, stops=sums.type.shape, steps=(1,) * sums.type.ndim)
-    return (reshape(add(cumsum(parts, dim=dim + 1), cumsum(shifted, dim=dim)), shape=shape),)
+    run = reshape(add(cumsum(parts, dim=dim + 1), cumsum(shifted, dim=dim)), shape=shape)
+    return (run if given is x.type.dtype else cast(run, dtype=given),)
 
 
 cumsum = op(

@@ -27,6 +27,7 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("partial_from_part", {"axes": ("w",), "dim": 1}),
     ("pad_end", {"dim": 0, "size": 6}),
     ("pad_end", {"dim": 1, "size": 5}),
+    ("dense", {}),
     ("unpad", {"dim": 1, "size": 2}),
     *(
         ("mask_pad", {"dim": dim, "reduce": reduce, "start": start, "size": 5})
