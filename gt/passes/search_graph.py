@@ -4,8 +4,8 @@ Inputs that a node updates in place are one unit with the output that takes thei
 next run on, so where they are now does not count and the next search finds the same. Other inputs stay where they are.
 Outputs land where it suits. Gradients, what an update makes, and what this graph itself reads on are free to stay in parts:
 such a tensor is seldom read by anything else, and a client's read joins the parts by itself. Of other results, which later
-graphs may read whole, half of joining them is charged. What users asked for is given. Owns: ``SearchGraph``. Must not know: how problems are solved, any op. Next: ``options`` (how a node can compute),
-``search_problem``.
+graphs may read whole, half of joining them is charged. What users asked for is given. Owns: ``SearchGraph``. Must not know:
+how problems are solved, any op. Next: ``options`` (how a node can compute), ``search_problem``.
 """
 
 from __future__ import annotations

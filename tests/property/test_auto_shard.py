@@ -37,6 +37,7 @@ from tests.property.training_steps import SEARCH, any_step, mlp, residual
 
 EXPLICIT = Pipeline.parse("autodiff,decompose,simplify,cse,dce,propagate_sharding,insert_collectives")
 EXACT = Effort(gap=1e-7, seconds=60.0)
+PROVEN = Effort(gap=1e-4, seconds=60.0)
 EIGHT = everyone(8)
 GRID = Mesh.grid((("dp", 4), ("tp", 2)), tuple(range(8)))
 # Where sending is dear and starting to send is not, even small graphs are worth splitting in many ways.
@@ -110,12 +111,13 @@ def test_layers_that_decide_as_one_cost_little(seed: int) -> None:
     assert exact.bound * (1 - 1e-6) <= found.seconds <= 1.05 * exact.seconds
 
 
-@pytest.mark.parametrize("seed", [s for s in range(22) if s not in (2, 14)])  # two take seconds to prove
+@pytest.mark.parametrize("seed", range(22))
 def test_a_small_graph_as_shipped_costs_what_the_exact_program_finds(seed: int) -> None:
     problem = problem_of(any_step(seed), EIGHT)
     merged = merge_alike(problem, auto_shard.KINDS)
-    exact, found = solve(problem, None, EXACT), solve_in_turn(merged.problem, EIGHT, None, Effort())
-    assert exact is not None and found is not None and found.seconds <= 1.05 * exact.seconds
+    exact, found = solve(problem, None, PROVEN), solve_in_turn(merged.problem, EIGHT, None, Effort())
+    assert exact is not None and found is not None and exact.bound >= (1 - 2e-4) * exact.seconds, "the exact program is solved"
+    assert found.seconds <= 1.05 * exact.seconds
 
 
 @pytest.mark.parametrize("sizes", [(256, 512, 256), (64, 4096, 8192), (8192, 256, 1024)])
