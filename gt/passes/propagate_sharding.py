@@ -253,7 +253,9 @@ class _Placer:
                 continue
             for part in components(rule):
                 leader = next((node.outputs[r] for r in part.results if node.outputs[r] in ruled), None)
-                for value in (node.inputs[i] for i in part.operands) if leader is not None else ():
+                if leader is None:
+                    continue
+                for value in (node.inputs[i] for i in part.operands):
                     if value not in self.placed and value not in self.fixed and value.type.shape == leader.type.shape:
                         self.fixed[value], self.origin[value] = self.fixed[leader], self.origin[leader]
 
