@@ -135,6 +135,8 @@ class OpDef:
               the parameters: they are placed to suit it. None: no result leads another.
     subset:   ``(attrs, members) -> (operands, results, attrs)`` that concern some members of an op over many tensors,
               its attribute ``num``, so that it can be written as several. None: it cannot.
+    work:     ``(operand types, result types, attrs) -> multiply-adds``. None: those of its contraction, by the factors: what is
+              linear in two groups of operands and sums over a factor that both have.
     effect:   "comm" for collectives, which keep their order; "grad" for the gradient node.
     """
 
@@ -161,6 +163,7 @@ class OpDef:
     subset: Callable[[dict[str, Any], Sequence[int]], tuple[list[int], list[int], dict[str, Any]]] | None = None
     wide: bool = False
     autocast: str = ""
+    work: Callable[[Sequence[TensorType], Sequence[TensorType], dict[str, Any]], int] | None = None
     effect: str = ""
     numbers: tuple[int, ...] | None = None
     literal: str = ""

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from gt.ir.factors import PENDING
 from gt.ir.graph import Graph, Location, Node, Value
 from gt.ir.mesh import Mesh
 from gt.ir.ops.collective import sent_bytes, transfer, transfer_load
@@ -20,6 +19,7 @@ from gt.passes.cost import H100, Machine, step_s, transfer_s
 from gt.passes.lower_programs import Programs
 from gt.passes.timeline import Timeline, timeline
 from gt.passes.transfers import Half
+from gt.passes.work import multiply_adds
 
 
 @dataclass(frozen=True)
@@ -113,16 +113,7 @@ def _timeline(graph: Graph, programs: object, machine: Machine) -> Timeline | No
 
 def work(node: Node) -> int:
     """Give the multiply-adds of a node that contracts operands; 0 for one that only moves or maps elements."""
-    types = [v.type for v in node.inputs], [v.type for v in node.outputs]
-    rule = node.op.rule(*types, node.attrs) if len(node.inputs) > 1 else None
-    if rule is None or not node.op.linear:
-        return 0
-    kept = {f for term in rule.results for d in term for f in d}
-    contracted = {
-        f for f, kind in rule.kind.items()
-        if (kind in PENDING or (kind == "whole" and f not in kept)) and sum(any(f in d for d in term) for term in rule.operands) > 1
-    }  # fmt: skip
-    return rule.volume(rule.size) if contracted else 0
+    return multiply_adds(node.op, [v.type for v in node.inputs], [v.type for v in node.outputs], node.attrs)
 
 
 def _traffic(graph: Graph, nodes: Sequence[Node]) -> int:

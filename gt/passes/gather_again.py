@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from gt.ir.graph import Graph, Node, Value
 from gt.passes.context import Context
-from gt.passes.schedule import joins_early
+from gt.passes.schedule import joins_early, moved_inputs
 
 
 @dataclass(frozen=True)
@@ -34,14 +34,25 @@ class GatherAgain:
         uses = {gather: sorted(_uses(graph, gather.output, place)) for gather in gathers}
         firsts = sorted(at[0] for at in uses.values() if at)
         if graph.options.auto == "search":
-            inputs = (_uses(graph, v, place) for v in graph.inputs if v.type.ndim > 1)
-            firsts = sorted(min(at) for at in inputs if at)
+            firsts = _first_reads(graph, place)
         again: dict[int, list[Node]] = {}  # position of a use -> the gathers repeated before it
         for gather, at in uses.items():
             for before, after in zip(at, at[1:], strict=False):
                 if bisect_left(firsts, after) - bisect_left(firsts, before + 1) >= self.others:
                     again.setdefault(after, []).append(gather)
         return _repeat(graph, again) if again else graph
+
+
+def _first_reads(graph: Graph, place: dict[Node, int]) -> list[int]:
+    """Give where inputs of some size are first read, which bringing them to where later runs have them is not."""
+    moved = moved_inputs(graph)
+    reads: dict[Value, int] = {}
+    for value in (*graph.inputs, *moved):
+        source = moved.get(value, value)
+        readers = (place[node] for node, _ in graph.uses.get(value, ()) if not any(out in moved for out in node.outputs))
+        if source.type.ndim > 1 and (first := min(readers, default=None)) is not None:
+            reads[source] = min(first, reads.get(source, first))
+    return sorted(reads.values())
 
 
 def _uses(graph: Graph, value: Value, place: dict[Node, int]) -> set[int]:

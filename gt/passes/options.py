@@ -33,6 +33,7 @@ from gt.passes.placement import (
     splittable,
     with_partners,
 )
+from gt.passes.work import local_multiply_adds
 
 MOST = 64  # options of one part; of more, those that compute fastest are kept
 VIEW_S = 1e-9  # so that of two plans that cost the same the one that does less wins
@@ -167,7 +168,7 @@ def _option(
         numel, messages = busiest(requires[0], produces[0], call.operands[0].shape, rule.near)
         sent_s = transfer_s(messages, numel * call.operands[0].dtype.itemsize, len(call.mesh.workers), call.machine)
     return _priced(
-        call, part, requires, produces, _work(rule, call.mesh, assignment, part.operands),
+        call, part, requires, produces, _work(call, part, requires, produces, assignment),
         tuple(sorted(assignment.items())), math.prod(call.mesh.axis_size(a) for a in assignment[stiff]) if stiff else 0, sent_s,
     )  # fmt: skip
 
@@ -177,7 +178,7 @@ def _whole(call: Call, operands: tuple[int, ...], results: tuple[int, ...]) -> P
     requires = [Sharding.replicated(call.mesh, call.operands[i].ndim) for i in operands]
     produces = [Sharding.replicated(call.mesh, call.results[i].ndim) for i in results]
     part = Component((), operands, results)
-    return Part(operands, results, (_priced(call, part, requires, produces, 0, (), 0),))
+    return Part(operands, results, (_priced(call, part, requires, produces, _work(call, part, requires, produces, {}), (), 0),))
 
 
 def _priced(
@@ -194,30 +195,16 @@ def _priced(
     return Option(tuple(requires), tuple(produces), factors, seconds, apart)
 
 
-def _work(rule: Rule, mesh: Mesh, assignment: Assignment, operands: tuple[int, ...]) -> int:
-    """Give the multiply-adds of one worker."""
-    total = 0
-    for product in _products(rule, operands):
-        shards = math.prod(mesh.axis_size(axis) for f in product - rule.following for axis in assignment.get(f, ()))
-        total += rule.volume(product) // shards
-    return total
-
-
-@lru_cache(maxsize=4096)
-def _products(rule: Rule, operands: tuple[int, ...]) -> tuple[frozenset[Factor], ...]:
-    """Give the factors of each two operands that are contracted with each other.
-
-    Two are if they share a factor that not everything has, and all their factors together make more than any operand
-    or result holds: q and k of attention, but not the two sides of a sum.
-    """
-    factors = lambda dims: frozenset(f for d in dims for f in d)  # noqa: E731
-    size = lambda of: math.prod(rule.size[f] for f in of)  # noqa: E731
-    mine = [factors(rule.operands[i]) for i in operands]
-    results = [factors(dims) for dims in rule.results]
-    everywhere = frozenset.intersection(*mine, *results) if mine else frozenset()
-    largest = max(map(size, (*mine, *results)), default=0)
-    pairs = itertools.combinations(mine, 2)
-    return tuple(a | b for a, b in pairs if (a & b) - everywhere and size(a | b) > largest)
+def _work(call: Call, part: Component, requires: Sequence[Sharding], produces: Sequence[Sharding], assignment: Assignment) -> int:
+    """Give the multiply-adds of one worker. Those of a call are its first part's."""
+    if part.operands[:1] != (0,):
+        return 0
+    places = dict(zip(part.operands, requires, strict=True)), dict(zip(part.results, produces, strict=True))
+    operands, results = (
+        [(t, own.get(i) or Sharding.replicated(call.mesh, t.ndim)) for i, t in enumerate(types)]
+        for own, types in zip(places, (call.operands, call.results), strict=True)
+    )
+    return local_multiply_adds(call.op, operands, results, call.attrs, call.mesh, assignment)
 
 
 __all__ = ["Call", "Option", "Part", "parts"]

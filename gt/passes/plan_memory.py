@@ -18,6 +18,7 @@ from gt.ir.ops import OPS
 from gt.ir.ops.collective import transfer
 from gt.passes.context import Context, MemoryPlan, Region
 from gt.passes.parts import parts_of, travelling
+from gt.passes.schedule import moved_inputs
 from gt.passes.transfers import is_kept
 
 InPlace: TypeAlias = dict[Node, tuple[tuple[int, int], ...]]
@@ -40,7 +41,19 @@ class PlanMemory:
         context.memory = MemoryPlan(
             inplace, frozenset(i for i, v in enumerate(graph.inputs) if v in overwritten), peaks, at, alive
         )
+        if text := over_limit(graph, max(peaks.values(), default=0)):
+            context.placement_notes.append(text)
         return graph
+
+
+def over_limit(graph: Graph, peak: int) -> str:
+    """Say that a plan takes more than the memory limit, by how much, and whether it is the run that moves parameters."""
+    limit, moved = graph.options.memory_bytes, moved_inputs(graph)
+    if limit is None or peak <= limit:
+        return ""
+    moves = any(node.op.effect == "comm" and node.output in moved for node in graph.nodes)
+    once = "; it brings inputs to where later runs have them, which those need not" if moves else ""
+    return f"memory_bytes: a run takes up to {peak / 1e6:.4g} MB on a worker, over the limit of {limit / 1e6:.4g} MB{once}"
 
 
 class _Storage:
@@ -247,4 +260,4 @@ def _buffers(node: Node) -> tuple[int, int]:
             return 0, 0
 
 
-__all__ = ["PlanMemory"]
+__all__ = ["PlanMemory", "over_limit"]

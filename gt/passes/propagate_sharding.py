@@ -26,7 +26,7 @@ from gt.ir.types import TensorType
 from gt.passes.auto_shard import NOTHING, Decided, Given, search
 from gt.passes.context import Context, Origin
 from gt.passes.placed_graph import PlacedGraph, placement
-from gt.passes.placement import Choice, Problem, choose
+from gt.passes.placement import Choice, Problem, choose, components
 from gt.passes.reasons import placement_notes
 from gt.passes.reshard import cost_s, is_local, usable_as
 from gt.passes.signal_placement import ParamPlacement, cut, declared_mesh, involved, signal_mesh
@@ -239,6 +239,25 @@ class _Placer:
             self.origin[value] = f"parameters {pattern!r}"
             if problem:
                 self.context.note(value, f"parameters {pattern!r}: {problem}")
+        self._place_before_updates()
+
+    def _place_before_updates(self) -> None:
+        """Make what an update reads for a split parameter where the parameter goes: its value before, gradient and state.
+
+        In a graph that makes a parameter and updates it, only the updated one has the name; the first was whole otherwise.
+        """
+        for node in reversed(self.graph.nodes):
+            ruled = [v for v in node.outputs if v in self.fixed and self.fixed[v].is_split and self.origin[v].startswith("parameters ")]
+            rule = node.op.rule([v.type for v in node.inputs], [v.type for v in node.outputs], node.attrs)
+            if not ruled or rule is None or node.op.follows is None:
+                continue
+            for part in components(rule):
+                leader = next((node.outputs[r] for r in part.results if node.outputs[r] in ruled), None)
+                if leader is None:
+                    continue
+                for value in (node.inputs[i] for i in part.operands):
+                    if value not in self.placed and value not in self.fixed and value.type.shape == leader.type.shape:
+                        self.fixed[value], self.origin[value] = self.fixed[leader], self.origin[leader]
 
     def _split_created(self) -> None:
         """The simple automatic rule: created tensors are split by rows where the workers divide them.

@@ -169,16 +169,29 @@ def scatters_soon(graph: Graph) -> set[Node]:
 
 
 def joins_early(graph: Graph) -> set[Node]:
-    """Give the gathers that wait for no other collective."""
+    """Give the gathers that wait for no other collective, but for those that bring inputs to where later runs have them."""
+    moved = moved_inputs(graph)
     waits: set[Value] = set()
     found: set[Node] = set()
     for node in graph.nodes:
         waiting = any(v in waits for v in node.inputs)
         if node.op is collective.all_gather and not waiting:
             found.add(node)
-        if waiting or node.op.effect == "comm":
+        if waiting or (node.op.effect == "comm" and node.output not in moved):
             waits.update(node.outputs)
     return found
 
 
-__all__ = ["joins_early", "overlap", "ranks", "scatters_soon", "schedule"]
+def moved_inputs(graph: Graph) -> dict[Value, Value]:
+    """Give what is nothing but an input elsewhere, exchanged but not joined, with that input: it is there from the start, too."""
+    found: dict[Value, Value] = {}
+    inputs = set(graph.inputs)
+    for node in graph.nodes:
+        sources = [found.get(v, v) for v in node.inputs]
+        carried = node.op.view or node.op is OPS["cat"] or (node.op in MOVES and node.op is not collective.all_gather)
+        if carried and sources and all(v in inputs for v in sources):
+            found |= dict.fromkeys(node.outputs, sources[0])
+    return found
+
+
+__all__ = ["joins_early", "moved_inputs", "overlap", "ranks", "scatters_soon", "schedule"]

@@ -2,9 +2,10 @@
 
 Inputs that a node updates in place are one unit with the output that takes their memory: they may live anywhere, from the
 next run on, so where they are now does not count and the next search finds the same. Other inputs stay where they are.
-Outputs land where it suits, and as half of them are read whole, half of joining them is charged. What users asked for is
-given. Owns: ``SearchGraph``. Must not know: how problems are solved, any op. Next: ``options`` (how a node can compute),
-``search_problem``.
+Outputs land where it suits. Gradients, what an update makes, and what this graph itself reads on are free to stay in parts:
+such a tensor is seldom read by anything else, and a client's read joins the parts by itself. Of other results, which later
+graphs may read whole, half of joining them is charged. What users asked for is given. Owns: ``SearchGraph``. Must not know:
+how problems are solved, any op. Next: ``options`` (how a node can compute), ``search_problem``.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from gt.passes.placement import Choice
 from gt.passes.search_problem import FOREVER, Problem, Slot, Stay, Unit, Way, Wire, move_s
 
 FUSED = 1 / 16  # of a pass through memory: what a value costs that is made and read within one kernel
-JOINED = 0.5  # share of outputs that are read whole
+JOINED = 0.5  # share of results that are read whole
+GRADIENT = "d_"  # begins the names of gradients
 VIEW = (1, 0)
 OTHERS = 2  # first joined between two uses of an input: then it is joined again, as ``gather_again`` does
 
@@ -206,12 +208,17 @@ class SearchGraph:
 
     def _landing(self, value: Value) -> None:
         fixed = self.given.fixed.get(value)
+        joined = fixed is None and self._is_result(value)
         ways = []
         for placed in [fixed] if fixed is not None else spread(self.mesh, value.type):
             whole = Sharding.replicated(placed.mesh, value.type.ndim)
-            charge = JOINED * move_s(placed, whole, value.type, self.mates, self.machine) if fixed is None else 0.0
+            charge = JOINED * move_s(placed, whole, value.type, self.mates, self.machine) if joined else 0.0
             ways.append(Way((placed,), (placed,), charge))
         self._add(Landing(value), [self.made[value]], [self.wire[value]], ways)
+
+    def _is_result(self, value: Value) -> bool:
+        """Whether an output is there for later graphs: nothing in this one reads it, it is no gradient and no updated state."""
+        return value not in self.graph.uses and not value.hint.startswith(GRADIENT) and self.graph.producer[value].op.follows is None
 
     def _homes(self) -> None:
         for new, old in self.ties.items():

@@ -26,17 +26,19 @@ from gt.passes import auto_shard
 from gt.passes.axes_in_turn import solve_in_turn
 from gt.passes.context import Context
 from gt.passes.cost import Machine
+from gt.passes.estimate import estimate
 from gt.passes.integer_program import Effort, Solution, solve
 from gt.passes.merge_alike import merge_alike
-from gt.passes.pipeline import Pipeline
+from gt.passes.pipeline import DEFAULT, Pipeline
 from gt.passes.search_problem import Problem, memory
 from gt.passes.search_problem import evaluate as seconds_of
 from gt.runtime.simulator import simulate_graph
 from tests.property.sharding_graphs import everyone, make_case
-from tests.property.training_steps import SEARCH, any_step, mlp, residual
+from tests.property.training_steps import SEARCH, any_step, mlp, next_step, residual
 
 EXPLICIT = Pipeline.parse("autodiff,decompose,simplify,cse,dce,propagate_sharding,insert_collectives")
 EXACT = Effort(gap=1e-7, seconds=60.0)
+PROVEN = Effort(gap=1e-4, seconds=60.0)
 EIGHT = everyone(8)
 GRID = Mesh.grid((("dp", 4), ("tp", 2)), tuple(range(8)))
 # Where sending is dear and starting to send is not, even small graphs are worth splitting in many ways.
@@ -111,12 +113,13 @@ def test_layers_that_decide_as_one_cost_little(seed: int) -> None:
     assert exact.bound * (1 - 1e-6) <= found.seconds <= 1.05 * exact.seconds
 
 
-@pytest.mark.parametrize("seed", [s for s in range(22) if s not in (2, 14)])  # two take seconds to prove
+@pytest.mark.parametrize("seed", range(22))
 def test_a_small_graph_as_shipped_costs_what_the_exact_program_finds(seed: int) -> None:
     problem = problem_of(any_step(seed), EIGHT)
     merged = merge_alike(problem, auto_shard.KINDS)
-    exact, found = solve(problem, None, EXACT), solve_in_turn(merged.problem, EIGHT, None, Effort())
-    assert exact is not None and found is not None and found.seconds <= 1.05 * exact.seconds
+    exact, found = solve(problem, None, PROVEN), solve_in_turn(merged.problem, EIGHT, None, Effort())
+    assert exact is not None and found is not None and exact.bound >= (1 - 2e-4) * exact.seconds, "the exact program is solved"
+    assert found.seconds <= 1.05 * exact.seconds
 
 
 @pytest.mark.parametrize("sizes", [(256, 512, 256), (64, 4096, 8192), (8192, 256, 1024)])
@@ -149,6 +152,22 @@ def test_what_the_search_reckons_is_what_is_sent(seed: int, monkeypatch: pytest.
     # Inputs are moved once before the first of many runs.
     sent = sum(node_bytes(n) for n in graph.nodes if n.op.effect == "comm" and n.inputs[0] not in graph.inputs)
     assert reckoned == pytest.approx(sent, rel=0.01, abs=20_000) and sent
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, 3, 10])
+def test_what_the_search_reckons_is_near_what_the_plan_is_predicted_to_take(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within a factor of 1.6. The plan fuses more than the search counts; the search lets a lone sum share the start of others."""
+    kept: list[Solution | None] = []
+
+    def keep(problem: Problem, *rest: Any) -> Solution | None:
+        kept.append(found := solve_in_turn(problem, *rest))
+        return found
+
+    monkeypatch.setattr(auto_shard, "_solve", keep)
+    first, context = Context(EIGHT), Context(EIGHT)
+    DEFAULT.run(any_step(seed), first)
+    final = DEFAULT.run(next_step(any_step(seed), first.output_shardings), context)  # parameters are where they live
+    assert kept[-1] is not None and 1 / 1.6 <= estimate(final, context).seconds / kept[-1].seconds <= 1.6
 
 
 # -- correct

@@ -11,6 +11,7 @@ import numpy as np
 
 from gt.ir import factors as fx
 from gt.ir.opdef import Var, op
+from gt.ir.ops import flops
 from gt.ir.ops.broadcast import constant, expand, reshape, total, unbroadcast
 from gt.ir.ops.compare import eq, le, where
 from gt.ir.ops.creation import iota
@@ -118,6 +119,7 @@ scaled_dot_product_attention = op(
     torch=_torch,
     vjp=_vjp,
     factors=_rule,
+    work=flops.attention,
 )
 
 # -- backward
@@ -192,4 +194,5 @@ attention_backward = op(
     doc="Gradients of scaled_dot_product_attention for q, k and v.",
     infer=lambda g, q, k, v, y, lse, *mask, is_causal, scale: (q, k, v),
     numpy=_backward_numpy, torch=_backward_torch, decompose=_backward_parts, factors=_backward_rule,
+    work=flops.attention_backward,
 )  # fmt: skip

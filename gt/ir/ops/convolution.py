@@ -16,6 +16,7 @@ import numpy as np
 
 from gt.ir import factors as fx
 from gt.ir.opdef import Linear, Var, op
+from gt.ir.ops import flops
 from gt.ir.ops.broadcast import total
 from gt.ir.ops.families import check_kind, check_same, rule_of
 from gt.ir.ops.matmul import wide
@@ -255,7 +256,7 @@ convolution = op(
     autocast="low", doc="Cross-correlation with stride, padding, dilation and groups, or its transpose: [n, c, *] -> [n, out, *].",
     infer=_infer, numpy=_numpy, torch=_torch, vjp=_conv_vjp, linear=_groups,
     factors=lambda operands, results, attrs: _rule(operands, results, attrs, "xwby" if len(operands) == 3 else "xwy"),
-    near=_near_convolution,
+    near=_near_convolution, work=flops.convolution("xwy"),
 )  # fmt: skip
 
 
@@ -278,6 +279,7 @@ convolution_input_grad = op(
     ),
     factors=lambda operands, results, attrs: _rule(operands, results, attrs, "ywx"),
     near=_near_input_grad,
+    work=flops.convolution("ywx"),
     linear=((0,), (1,)),
     local=_grad_local,
 )
@@ -296,6 +298,7 @@ convolution_weight_grad = op(
     ),
     factors=lambda operands, results, attrs: _rule(operands, results, attrs, "yxw"),
     near=_near_weight_grad,
+    work=flops.convolution("yxw"),
     linear=((0,), (1,)),
     local=_grad_local,
 )

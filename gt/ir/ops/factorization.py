@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from gt.ir.opdef import Var, op
+from gt.ir.ops import flops
 from gt.ir.ops.broadcast import cast, constant, expand, reshape, sum, unbroadcast, zeros_like
 from gt.ir.ops.compare import eq
 from gt.ir.ops.creation import iota
@@ -112,7 +113,7 @@ qr = op(
     "qr", "x", doc="x = q r with orthonormal q and upper triangular r; complete: q is square.",
     infer=_qr_infer, numpy=lambda x, complete: tuple(np.linalg.qr(x, "complete" if complete else "reduced")),
     torch=lambda names, attrs, types: f"tuple(torch.linalg.qr({names[0]}, mode={'complete' if attrs['complete'] else 'reduced'!r}))",
-    vjp=_qr_vjp, factors="...mn->...mk,...kn | !m !n !k",
+    vjp=_qr_vjp, factors="...mn->...mk,...kn | !m !n !k", work=flops.qr,
 )  # fmt: skip
 
 # -- SVD
@@ -162,12 +163,12 @@ svd = op(
     "svd", "x", doc="x = u diag(s) vh with s falling; full: u and vh are square.",
     infer=_svd_infer, numpy=lambda x, full: tuple(np.linalg.svd(x, full_matrices=full)),
     torch="tuple(torch.linalg.svd({x}, full_matrices={full}))", vjp=_svd_vjp,
-    factors="...mn->...mk,...s,...ln | !m !n !k !s !l",
+    factors="...mn->...mk,...s,...ln | !m !n !k !s !l", work=flops.svd,
 )  # fmt: skip
 svdvals = op(
     "svdvals", "x", doc="Singular values, falling.",
     infer=lambda x: _svd_infer(x, False)[1], numpy=lambda x: np.linalg.svd(x, compute_uv=False),
-    torch="torch.linalg.svdvals({x})", factors="...mn->...s | !m !n !s",
+    torch="torch.linalg.svdvals({x})", factors="...mn->...s | !m !n !s", work=flops.svdvals,
     vjp=lambda g, y, x: (_svdvals_vjp(g, x),),
 )  # fmt: skip
 
@@ -200,7 +201,7 @@ eigh = op(
     "eigh", "x", doc="Eigenvalues, rising, and orthonormal eigenvectors of symmetric matrices; reads one triangle.",
     infer=_eigh_infer, numpy=lambda x, upper: tuple(np.linalg.eigh(x, "U" if upper else "L")),
     torch=lambda names, attrs, types: f"tuple(torch.linalg.eigh({names[0]}, UPLO={'U' if attrs['upper'] else 'L'!r}))",
-    vjp=_eigh_vjp, factors="...ij->...i,...ij | !i !j",
+    vjp=_eigh_vjp, factors="...ij->...i,...ij | !i !j", work=flops.eigh,
 )  # fmt: skip
 
 # -- eigenvalues of any square matrix
@@ -236,11 +237,12 @@ def _eig_vjp(gs: tuple[Any, Any], ys: tuple[Var, Var], x: Var) -> tuple[Any]:
 eig = op(
     "eig", "x", doc="Complex eigenvalues, in no order, and eigenvectors of norm 1 of square matrices.",
     infer=_eig_infer, numpy=_eig_numpy, torch="tuple(torch.linalg.eig({x}))", vjp=_eig_vjp, factors="...ij->...i,...ij | !i !j",
+    work=flops.eig,
 )  # fmt: skip
 eigvals = op(
     "eigvals", "x", doc="Complex eigenvalues, in no order.", infer=lambda x: _eig_infer(x)[0],
     numpy=lambda x: np.asarray(np.linalg.eigvals(x), np.result_type(x.dtype, np.complex64)), torch="torch.linalg.eigvals({x})",
-    vjp=lambda g, y, x: _eig_vjp((g, None), eig(x), x), factors="...ij->...i | !i !j",
+    vjp=lambda g, y, x: _eig_vjp((g, None), eig(x), x), factors="...ij->...i | !i !j", work=flops.eigvals,
 )  # fmt: skip
 
 # -- determinants
@@ -263,7 +265,7 @@ def _slogdet_vjp(gs: tuple[Any, Any], ys: tuple[Var, Var], x: Var) -> tuple[Any]
 slogdet = op(
     "slogdet", "x", doc="Sign and log of the absolute value of the determinant.",
     infer=_slogdet_infer, numpy=lambda x: tuple(np.linalg.slogdet(x)), torch="tuple(torch.linalg.slogdet({x}))",
-    vjp=_slogdet_vjp, factors="...ij->...,... | !i !j",
+    vjp=_slogdet_vjp, factors="...ij->...,... | !i !j", work=flops.lu,
 )  # fmt: skip
 
 # -- LU with row pivoting
@@ -328,7 +330,7 @@ lu = op(
     "lu", "x", doc="x = p l u with row pivoting, and the pivots as LAPACK counts them (from 1).",
     infer=_lu_infer, numpy=_lu_numpy,
     torch="(lambda f: (*torch.lu_unpack(*f), f[1]))(torch.linalg.lu_factor({x}))",
-    vjp=_lu_vjp, factors="...mn->...mo,...mk,...kn,...k | !m !n !o !k",
+    vjp=_lu_vjp, factors="...mn->...mo,...mk,...kn,...k | !m !n !o !k", work=flops.lu,
 )  # fmt: skip
 
 # -- triangular solve
@@ -370,6 +372,7 @@ solve_triangular = op(
     infer=_triangular_infer, numpy=_triangular_numpy,
     torch="torch.linalg.solve_triangular({a}, {b}, upper={upper}, left={left}, unitriangular={unit})",
     vjp=_triangular_vjp, factors="...ij,...kl->...kl | !i !j !k !l", linear=((1,),),
+    work=flops.solve_triangular,
 )  # fmt: skip
 
 # -- pseudo-inverse and exponential
@@ -401,7 +404,7 @@ pinv = op(
     "pinv", "x", doc="Pseudo-inverse: singular values not above max(atol, rtol * largest) count as 0.",
     infer=lambda x, rtol, atol, hermitian: _with(x, *reversed(_matrix("pinv", x, hermitian, "fc"))),
     numpy=_pinv_numpy, torch="torch.linalg.pinv({x}, rtol={rtol}, atol={atol}, hermitian={hermitian})",
-    vjp=_pinv_vjp, factors="...mn->...nm | !m !n",
+    vjp=_pinv_vjp, factors="...mn->...nm | !m !n", work=flops.pinv,
 )  # fmt: skip
 
 
@@ -431,4 +434,5 @@ matrix_exp = op(
     "matrix_exp", "x", doc="Exponential of square matrices.",
     infer=lambda x: _with(x, *_matrix("matrix_exp", x, square=True)),
     numpy=_matrix_exp_numpy, torch="torch.linalg.matrix_exp({x})", vjp=_matrix_exp_vjp, factors="...ij->...ij | !i !j",
+    work=flops.matrix_exp,
 )  # fmt: skip

@@ -12,6 +12,7 @@ import numpy as np
 
 from gt.ir import factors as fx
 from gt.ir.opdef import Var, op
+from gt.ir.ops import flops
 from gt.ir.ops.broadcast import constant
 from gt.ir.ops.elementwise import mul, real
 from gt.ir.ops.families import along, check_kind
@@ -40,7 +41,7 @@ fft_c2c = op(
         f"torch.fft.{'ifftn' if attrs['inverse'] else 'fftn'}({names[0]}, dim={attrs['dims']}, norm={attrs['norm']!r})"
     ),
     vjp=lambda g, y, x, dims, inverse, norm: (fft_c2c(g, dims=dims, inverse=not inverse, norm=OTHER[norm]),),
-    factors=_rule, linear=((0,),),
+    factors=_rule, linear=((0,),), work=flops.fourier,
 )  # fmt: skip
 
 
@@ -64,7 +65,7 @@ fft_r2c = op(
     "fft_r2c", "x", doc="Real to the non-negative half of complex: the last of dims holds n // 2 + 1.",
     infer=_r2c_infer, numpy=lambda x, dims, norm: np.fft.rfftn(x, axes=dims, norm=norm),
     torch="torch.fft.rfftn({x}, dim={dims}, norm={norm})",
-    vjp=_r2c_vjp, factors=_rule, linear=((0,),),
+    vjp=_r2c_vjp, factors=_rule, linear=((0,),), work=flops.fourier,
 )  # fmt: skip
 
 
@@ -101,5 +102,5 @@ fft_c2r = op(
         f"torch.fft.irfftn({names[0]}, s={tuple(types[0].shape[d] for d in attrs['dims'])}, dim={attrs['dims']}, "
         f"norm={attrs['norm']!r})"
     ),
-    vjp=_c2r_vjp, factors=_rule, linear=((0,),),
+    vjp=_c2r_vjp, factors=_rule, linear=((0,),), work=flops.fourier,
 )  # fmt: skip

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gt.ir.opdef import Var, op
+from gt.ir.ops import flops
 from gt.ir.ops.broadcast import cast, constant, expand, reshape
 from gt.ir.ops.compare import eq
 from gt.ir.ops.creation import iota
@@ -36,7 +37,7 @@ inverse = op(
     "inverse", "x", doc="Inverse of square matrices.",
     infer=lambda x: _square("inv", x), numpy=np.linalg.inv, torch="torch.linalg.inv({x})",
     vjp=lambda g, y, x: (neg(matmul(adjoint(y), matmul(g, adjoint(y)))),),
-    factors="...ij->...ij | !i !j",
+    factors="...ij->...ij | !i !j", work=flops.inverse,
 )  # fmt: skip
 
 
@@ -56,7 +57,7 @@ def _solve_vjp(g: Var, y: Var, a: Var, b: Var) -> tuple[Any, Any]:
 solve = op(
     "solve", "a b", doc="x in a x = b: [..., n, n], [..., n, k] -> [..., n, k].",
     infer=_solve_infer, numpy=np.linalg.solve, torch="torch.linalg.solve({a}, {b})", vjp=_solve_vjp,
-    factors="...ij,...jk->...ik | !i !j", linear=((1,),),
+    factors="...ij,...jk->...ik | !i !j", linear=((1,),), work=flops.solve,
 )  # fmt: skip
 
 
@@ -75,6 +76,7 @@ det = op(
     torch="torch.linalg.det({x})",
     vjp=_det_vjp,
     factors="...ij->... | !i !j",
+    work=flops.lu,
 )
 
 
@@ -96,5 +98,5 @@ def _cholesky_vjp(g: Var, y: Var, x: Var) -> tuple[Any]:
 cholesky = op(
     "cholesky", "x", doc="Lower triangular l with l l^H = x, of positive definite matrices.",
     infer=lambda x: _square("cholesky", x), numpy=np.linalg.cholesky, torch="torch.linalg.cholesky({x})",
-    vjp=_cholesky_vjp, factors="...ij->...ij | !i !j",
+    vjp=_cholesky_vjp, factors="...ij->...ij | !i !j", work=flops.cholesky,
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -18,6 +19,8 @@ from gt.ir.signals import PlanOptions, ShardConfig, SignalConfig
 from gt.ir.types import TensorType, float32, float64
 from gt.passes.autodiff import Autodiff
 from gt.passes.context import Context, PlanRefused
+from gt.passes.cost import H100
+from gt.passes.estimate import estimate
 from gt.passes.pipeline import DEFAULT, Pipeline
 from gt.passes.plan import Cluster, plan_graph
 from gt.runtime.simulator import simulate_graph
@@ -103,6 +106,53 @@ def test_what_fits_nowhere_takes_the_least_and_says_so() -> None:
     found = Planned(mlp(64, (256, 256, 64), options=PlanOptions("search", memory_bytes=100_000)))
     assert any("which is the least found, over" in note for note in found.notes)
     assert found.peak < Planned(mlp(64, (256, 256, 64))).peak
+
+
+def with_gradients(step: Graph) -> Graph:
+    """Give a step that keeps the gradients, as ``.grad`` does until it is set to None."""
+    grad = next(n for n in step.nodes if n.op.name == "grad")
+    return replace(step, outputs=(*step.outputs, *grad.outputs))
+
+
+def steady(step: Graph, cluster: Cluster = EIGHT) -> tuple[float, int, list[Sharding]]:
+    """Give the predicted seconds and the peak of every run but the first, and where outputs are."""
+    first, then = Context(cluster.mesh), Context(cluster.mesh)
+    DEFAULT.run(step, first)
+    own = 1 + sum(v.hint[:1] in "pmv" for v in step.inputs)
+    final = DEFAULT.run(next_step(step, first.output_shardings[:own]), then)
+    found = estimate(final, then)
+    return found.seconds, found.peak_nbytes, then.output_shardings
+
+
+def test_gradients_that_are_kept_stay_in_parts() -> None:
+    step = mlp(16, (1024, 8192, 8192, 1024))
+    seconds, peak, outputs = steady(step)
+    kept_s, kept_peak, kept = steady(with_gradients(step))
+    assert kept[: len(outputs)] == outputs, "the same plan"
+    assert all(p.is_split for p, v in zip(kept[len(outputs) :], step.inputs[1:], strict=False) if v.type.ndim > 1)
+    written = sum(v.type.nbytes for v in step.inputs[1:7]) / 8
+    assert kept_s <= seconds + 1.1 * written / H100.memory_bandwidth, "which takes as long but for writing them"
+    assert kept_peak <= peak + 1.1 * written
+
+
+def test_a_tighter_limit_is_never_predicted_to_be_faster() -> None:
+    step = with_gradients(mlp(16, (1024, 8192, 8192, 1024)))
+    _, peak, _ = steady(step)
+    found = [
+        steady(replace(step, options=PlanOptions("search", memory_bytes=round(peak * share))))[0] for share in (8, 2, 1.2, 1.0, 0.9)
+    ]
+    assert all(looser <= tighter * 1.001 for looser, tighter in itertools.pairwise(found)), found
+    assert found[0] == pytest.approx(steady(step)[0], rel=1e-3), "a limit that does not bind changes nothing"
+
+
+@pytest.mark.parametrize("limit", [100_000, 300_000_000])
+def test_a_run_over_the_limit_is_noted_with_its_figure(limit: int) -> None:
+    context = Context(EIGHT.mesh)
+    DEFAULT.run(mlp(64, (256, 256, 64), options=PlanOptions("search", memory_bytes=limit)), context)
+    assert context.memory is not None
+    peak, notes = max(context.memory.peak_nbytes.values()), [n for n in context.placement_notes if n.startswith("memory_bytes: ")]
+    assert [f"up to {peak / 1e6:.4g} MB" in note and "limit of 0.1 MB" in note for note in notes] == [True] * (peak > limit)
+    assert (peak > limit) == (limit < 1_000_000)
 
 
 def test_classes_are_split_over_their_own_parts() -> None:

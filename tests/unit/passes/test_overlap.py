@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -17,6 +18,7 @@ from gt.ir.verify import verify
 from gt.passes.context import Context, Region
 from gt.passes.cost import H100
 from gt.passes.estimate import estimate, work
+from gt.passes.gather_again import GatherAgain
 from gt.passes.pipeline import DEFAULT
 from gt.passes.plan import Cluster, plan_graph
 from gt.passes.schedule import overlap, schedule
@@ -192,6 +194,31 @@ def test_a_gather_needed_first_does_not_wait_for_one_of_the_same_value_needed_la
   return %y3"""
     )
     assert order.index("n") < order.index("early") < order.index("y0"), "it travels while what stands before computes"
+
+
+def test_inputs_that_are_moved_are_gathered_like_those_that_are_there() -> None:
+    """Weights that come in rows and live in columns from now on: each is whole near its uses only, and again for the far one."""
+    names = range(4)
+    lines = [f"  input %p{i}: f32[8@w, 8]" for i in names] + ["  input %x0: f32[8, 8]"]
+    lines += [f'  %m{i} = all_to_all(%p{i}, axes=("w",), src=0, dst=1) : f32[8, 8@w]' for i in names]
+    for i in names:
+        lines += [f'  %w{i} = all_gather(%m{i}, axes=("w",), dim=1) : f32[8, 8]', f"  %x{i + 1} = matmul(%x{i}, %w{i}) : f32[8, 8]"]
+    lines += [f"  %x{8 - i} = matmul(%x{7 - i}, %w{i}) : f32[8, 8]" for i in reversed(names)]
+    text = "gtir 1\nmesh @all {w: 4} workers 0 1 2 3\ngraph @g explicit {\n" + "\n".join(lines) + "\n  return %x8, %m0, %m1, %m2, %m3\n}\n"
+    graph = replace(parse_graph(text), options=PlanOptions("search"))
+    again = GatherAgain().run(graph, Context(MESH))
+    verify(again)
+    assert Counter(n.output.hint for n in again.nodes if n.op.name == "all_gather") == {"w0": 2, "w1": 2, "w2": 1, "w3": 1}
+    order = schedule(again)
+    readers = [{user for user, _ in again.uses[n.output]} for n in order if n.op.name == "all_gather"]
+    firsts = [min(order.index(user) for user in found) for found in readers]
+    assert firsts == sorted(firsts) and order.index(again.producer[graph_value(again, "x1")]) < [
+        i for i, n in enumerate(order) if n.op.name == "all_gather"
+    ][-1], "joined one by one, not all at the start"
+
+
+def graph_value(graph: Graph, hint: str) -> Value:
+    return next(v for v in graph.values if v.hint == hint)
 
 
 @pytest.mark.parametrize("waits", [0, 1])

@@ -1,0 +1,56 @@
+"""How much an op computes: its multiply-adds, as estimates and the search count them.
+
+Owns: ``multiply_adds``, ``local_multiply_adds``. Must not know: any one op. Next: ``cost`` (what they take).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+from gt.ir.factors import PENDING, Factor, Rule
+from gt.ir.graph import Attrs
+from gt.ir.mesh import Mesh, Sharding
+from gt.ir.opdef import OpDef
+from gt.ir.types import TensorType
+
+COMPLEX = 4  # real multiply-adds in a complex one
+
+
+def multiply_adds(op: OpDef, operands: Sequence[TensorType], results: Sequence[TensorType], attrs: Attrs) -> int:
+    """Give the multiply-adds of a call; 0 for one that only moves or maps elements."""
+    if op.work is not None:
+        return op.work(operands, results, dict(attrs))
+    rule = op.rule(operands, results, attrs) if len(operands) > 1 and op.linear else None
+    if rule is None or not _contracts(op, rule, attrs):
+        return 0
+    return rule.volume(rule.size) * (COMPLEX if results[0].dtype.is_complex else 1)
+
+
+def local_multiply_adds(
+    op: OpDef, operands: Sequence[tuple[TensorType, Sharding]], results: Sequence[tuple[TensorType, Sharding]], attrs: Attrs,
+    mesh: Mesh, assignment: Mapping[Factor, tuple[str, ...]],
+) -> int:  # fmt: skip
+    """Give the multiply-adds of one worker of a call whose factors are split so, of whose operands and results it has such parts."""
+    if op.work is not None:
+        local = [[TensorType(placed.local_shape(t.shape), t.dtype) for t, placed in side] for side in (operands, results)]
+        return op.work(*local, dict(attrs))
+    types = [t for t, _ in operands], [t for t, _ in results]
+    total = multiply_adds(op, *types, attrs)
+    rule = op.rule(*types, attrs) if total else None
+    following = rule.following if rule is not None else frozenset()
+    return total // math.prod(mesh.axis_size(axis) for f, axes in assignment.items() if f not in following for axis in axes)
+
+
+@lru_cache(maxsize=4096)
+def _contracts(op: OpDef, rule: Rule, attrs: Attrs) -> bool:
+    """Whether an op sums products: it is linear in two groups of operands that share a factor which no result has."""
+    groups = op.linear_groups(len(rule.operands), attrs)
+    kept = {f for term in rule.results for d in term for f in d}
+    summed = {f for f, kind in rule.kind.items() if kind in PENDING or kind == "whole" or f in rule.pending}
+    having = [{f for i in group for d in rule.operands[i] for f in d} for group in groups]
+    return any(sum(f in own for own in having) > 1 for f in summed - kept)
+
+
+__all__ = ["local_multiply_adds", "multiply_adds"]
