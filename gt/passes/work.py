@@ -34,8 +34,8 @@ def local_multiply_adds(
 ) -> int:  # fmt: skip
     """Give the multiply-adds of one worker of a call whose factors are split so, of whose operands and results it has such parts."""
     if op.work is not None:
-        local = [[TensorType(placed.local_shape(t.shape), t.dtype) for t, placed in side] for side in (operands, results)]
-        return op.work(*local, dict(attrs))
+        part = lambda t, placed: TensorType(placed.local_shape(t.shape), t.dtype)  # noqa: E731
+        return op.work([part(*own) for own in operands], [part(*own) for own in results], dict(attrs))
     types = [t for t, _ in operands], [t for t, _ in results]
     total = multiply_adds(op, *types, attrs)
     rule = op.rule(*types, attrs) if total else None
