@@ -481,9 +481,16 @@ def test_a_loss_is_that_of_the_whole_batch(loss: Callable[[], Any], options: dic
     np.testing.assert_allclose(found[1][1], found[0][1], rtol=1e-4, atol=1e-6)
 
 
-def test_a_loss_that_ends_in_a_sum_is_asked_about() -> None:
+SUMS: list[Callable[..., gt.Tensor]] = [
+    lambda a, b: (a - b).square().sum(), lambda a, b: F.cross_entropy(a, b.argmax(1), reduction="sum"),
+    lambda a, b: F.nll_loss(a, b.argmax(1), reduction="sum"), lambda a, b: F.mse_loss(a, b, reduction="sum"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("loss", SUMS)
+def test_a_loss_that_ends_in_a_sum_is_asked_about(loss: Callable[..., gt.Tensor]) -> None:
     with sessions.pinned(SimulatedSession(2)):
-        pipe = gt.pipeline([layers(1), layers(1)], microbatches=2, loss_fn=lambda a, b: (a - b).square().sum())
+        pipe = gt.pipeline([layers(1), layers(1)], microbatches=2, loss_fn=loss)
         with pytest.warns(UserWarning, match="reduction='sum'"):
             pipe.step(rows(4), target=rows(4))
     with pytest.raises(ValueError, match="'mean' or 'sum'"):
