@@ -31,6 +31,10 @@ class GradFn:
             return ()
         return tuple(_made_by(self._trace, id) for id in self._operands)
 
+    def _attrs(self) -> dict[str, Any]:
+        """Give the attributes of the op."""
+        return {} if self._trace is None else dict(RULES[self._trace.code[self._entry][0] >> 1].attrs)  # type: ignore[arg-type]
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, GradFn) and self._key() == other._key()
 

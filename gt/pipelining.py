@@ -21,13 +21,13 @@ from gt.ir.ops import OPS
 from gt.ir.signals import ShardConfig, SignalConfig
 from gt.nn.containers import ModuleList, Sequential
 from gt.nn.module import Module
+from gt.pipeline_loss import Loss, whole_loss
 from gt.pipeline_schedule import SCHEDULES, Schedule, bubble, in_time
 from gt.signal import Named, resolve, within
 from gt.tensor import Tensor
 from gt.trace import record
 
 COPY = OPS["copy"]
-Loss = Callable[[Any, Any], Tensor]
 Rows = range  # of the batch: one microbatch
 
 
@@ -65,10 +65,11 @@ class Pipeline(Module):
         loss_fn: Loss | None,
         placed: Sequence[Stage],
         schedule: Schedule,
+        reduction: str | None = None,
     ) -> None:
         super().__init__()
         self.stages = ModuleList(stage for stage in stages if isinstance(stage, Module))
-        self.microbatches, self.loss_fn, self.schedule = microbatches, loss_fn, schedule
+        self.microbatches, self.loss_fn, self.schedule, self.reduction = microbatches, loss_fn, schedule, reduction
         self._placed = tuple(placed)
         self._settle()
 
@@ -112,8 +113,9 @@ class Pipeline(Module):
         """Run forward and backward of one batch; give its loss. Gradients are added to ``.grad``, as by ``loss.backward()``.
 
         ``args`` go to the first stage and ``target`` to the loss, cut into microbatches along dim 0; what is no tensor goes whole.
-        The loss is the mean of the microbatches' losses, each weighted by its rows: that of the whole batch if ``loss_fn`` gives a
-        mean over rows. ``losses`` gets the microbatches' own. Errors: ValueError for fewer rows than microbatches.
+        The loss is that of the whole batch: of means over rows the mean, of sums the sum (``reduction`` of ``gt.pipeline``), and of
+        ``cross_entropy`` and ``nll_loss`` the mean over the targets that count. ``losses`` gets what each microbatch adds to it,
+        or, where it is a mean over rows, the microbatches' own. Errors: ValueError for fewer rows than microbatches.
         """
         if self.loss_fn is None:
             raise ValueError("Pipeline.step() needs a loss: gt.pipeline(stages, microbatches=..., loss_fn=...)")
@@ -147,13 +149,20 @@ class _Step:
     """What a step has under way: for each stage and microbatch what it was given and what it made."""
 
     def __init__(self, pipe: Pipeline, inputs: tuple[Any, ...], target: Any, rows: list[Rows]) -> None:
-        self.stages, self.loss_fn = pipe._placed, pipe.loss_fn
+        assert pipe.loss_fn is not None
+        self.stages, self.whole = pipe._placed, whole_loss(pipe.loss_fn, pipe.reduction)
         self.inputs, self.target, self.rows = inputs, target, rows
         self.given: dict[tuple[int, int], list[Any]] = {}
         self.made: dict[tuple[int, int], tuple[Any, ...]] = {}
         self.gradients: dict[tuple[int, int], list[Any]] = {}
         self.losses: list[Tensor] = []
-        self.weights = [len(own) / rows[-1].stop for own in rows]
+        self.weights: list[Any] = [1.0 if self.whole.reduction == "sum" else len(own) / rows[-1].stop for own in rows]
+        if (counted := self.whole.counts(target)):
+            with self.stages[-1].scope(), no_grad():
+                self.count = self.whole.count(self.stages[-1].take(target))
+            self.weights = [1.0] * len(rows)
+        self.loss_fn = self.whole.run if counted or not self.whole.counted else pipe.loss_fn
+        self.counted = counted
 
     def forward(self, s: int, i: int) -> None:
         stage = self.stages[s]
@@ -170,8 +179,14 @@ class _Step:
         if s == len(self.stages) - 1:
             target = stage.take(self.target, self.rows[i])
             with stage.scope():
-                assert self.loss_fn is not None
-                loss = self.loss_fn(made[0] if len(made) == 1 else made, target)
+                result: Any = made[0] if len(made) == 1 else made
+                loss = self.loss_fn(result, target)
+                if self.counted:
+                    loss = loss / self.count
+                elif not self.losses and self.whole.is_sum(loss):
+                    get_config().cannot_follow(
+                        "gt.pipeline: the loss ends in a sum, and is taken as a mean over rows: say reduction='sum' or reduction='mean'"
+                    )
                 self.losses.append(loss.detach())
                 (loss * self.weights[i]).backward()
         else:
@@ -218,6 +233,7 @@ def pipeline(
     workers: Sequence[Sequence[int]] | None = None,
     signals: Sequence[str] | None = None,
     schedule: Schedule = "1f1b",
+    reduction: str | None = None,
 ) -> Pipeline:
     """Put the stages of a model on workers of their own and train it microbatch by microbatch.
 
@@ -225,6 +241,8 @@ def pipeline(
     numbers of parameters. ``workers``: each stage's; or ``signals``: names of signals that say so, and how values are split there.
     By default the workers there are are cut into equal sets. A stage of several workers splits each microbatch over them.
     ``schedule``: "1f1b" or "gpipe", which takes as long and holds more activations.
+
+    ``reduction``: "mean" or "sum" over rows, which losses of gt's own, modules and partials of them tell by themselves.
 
     ``pipe.step(x, target=y)`` runs forward and backward, ``pipe(x)`` forward alone. Random numbers, as dropout draws, are those of
     microbatches. Errors: ValueError for a worker in two stages. With fewer workers than stages, stages share workers: one warning,
@@ -241,9 +259,11 @@ def pipeline(
         raise ValueError(f"gt.pipeline: microbatches must be a number from 1 up, got {microbatches!r}")
     if schedule not in SCHEDULES:
         raise ValueError(f"gt.pipeline: schedule is one of {', '.join(map(repr, SCHEDULES))}, got {schedule!r}")
+    if reduction not in (None, "mean", "sum"):
+        raise ValueError(f"gt.pipeline: reduction is 'mean' or 'sum', got {reduction!r}")
     get_config().placed_by_hand()
     placed = [Stage(run, *own) for run, own in zip(stages, _places(len(stages), workers, signals), strict=True)]
-    return Pipeline(stages, microbatches, loss_fn, placed, schedule)
+    return Pipeline(stages, microbatches, loss_fn, placed, schedule, reduction)
 
 
 def _in_parts(model: Sequential, parts: int) -> list[Callable[..., Any]]:

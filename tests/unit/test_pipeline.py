@@ -7,6 +7,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -444,3 +445,61 @@ def test_two_stages_without_a_pipeline_send_the_activations_and_their_gradients_
     across = [c for c in messages if (c.group[0] < 2) != (c.group[1] < 2)]
     assert {c.number for c in messages} == {c.number for c in across}
     assert len({c.number for c in across}) == 2, "activations there, gradients back: no parameter moves"
+
+
+CLASSES = np.array([-100, -100, 3, 0, 1, -100, 2, 2, -100, 4])
+WEIGHT = np.array([1.0, 0.5, 2.0, 1.0, 3.0], np.float32)
+
+
+def weighted() -> nn.Module:
+    return nn.CrossEntropyLoss(weight=gt.from_numpy(WEIGHT))
+
+
+@pytest.mark.parametrize(
+    ("loss", "options"),
+    [
+        (lambda: F.cross_entropy, {}),
+        (lambda: partial(F.cross_entropy, ignore_index=2, label_smoothing=0.1), {}),
+        (lambda: partial(F.cross_entropy, reduction="sum"), {}),
+        (weighted, {}),
+        (lambda: nn.CrossEntropyLoss(reduction="sum"), {}),
+        (lambda: lambda a, b: F.cross_entropy(a, b, reduction="sum"), {"reduction": "sum"}),
+        (lambda: lambda a, b: (a.square().sum(1) * (b + 101)).sum(), {"reduction": "sum"}),
+    ],
+)
+@pytest.mark.parametrize("microbatches", [3, 5])  # of five, the first has no target that counts
+def test_a_loss_is_that_of_the_whole_batch(loss: Callable[[], Any], options: dict[str, Any], microbatches: int) -> None:
+    data = np.random.default_rng(0).normal(size=(10, 5)).astype(np.float32)
+    found = []
+    for count in (1, 2):
+        with sessions.pinned(SimulatedSession(count)):
+            gt.manual_seed(0)
+            lost = loss()
+            classes = np.abs(CLASSES) % 5 if "ignore_index" in getattr(lost, "keywords", {}) else CLASSES
+            stages = [layers(1, 5), layers(1, 5)]
+            x, y = gt.from_numpy(data), gt.from_numpy(classes)
+            if count == 1:
+                value = lost(stages[1](stages[0](x)), y)
+                value.backward()
+            else:
+                value = gt.pipeline(stages, microbatches=microbatches, loss_fn=lost, **options).step(x, target=y)
+            gradient = stages[0][0][0].weight.grad
+            found.append((value.item(), gradient.numpy()))
+    np.testing.assert_allclose(found[1][0], found[0][0], rtol=1e-5)
+    np.testing.assert_allclose(found[1][1], found[0][1], rtol=1e-4, atol=1e-6)
+
+
+SUMS: list[Callable[..., gt.Tensor]] = [
+    lambda a, b: (a - b).square().sum(), lambda a, b: F.cross_entropy(a, b.argmax(1), reduction="sum"),
+    lambda a, b: F.nll_loss(a, b.argmax(1), reduction="sum"), lambda a, b: F.mse_loss(a, b, reduction="sum"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("loss", SUMS)
+def test_a_loss_that_ends_in_a_sum_is_asked_about(loss: Callable[..., gt.Tensor]) -> None:
+    with sessions.pinned(SimulatedSession(2)):
+        pipe = gt.pipeline([layers(1), layers(1)], microbatches=2, loss_fn=loss)
+        with pytest.warns(UserWarning, match="reduction='sum'"):
+            pipe.step(rows(4), target=rows(4))
+    with pytest.raises(ValueError, match="'mean' or 'sum'"):
+        gt.pipeline([layers(1)], microbatches=1, reduction="none")
