@@ -5,9 +5,13 @@ Where values live is the sharding layer's matter. Next: ``signal`` (placement).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
-from gt.ir.types import class_name
+import numpy as np
+
+from gt.handle import Handle
+from gt.ir.types import DType, class_name, dtype_of
 
 TYPES = ("cpu", "cuda", "meta", "mps", "xpu")
 
@@ -121,3 +125,20 @@ def check_options(
         raise RuntimeError(f"{name}(): layout {layout} is not offered: gt has dense tensors only")
     if device_ is not None and not isinstance(device_, device):
         device(device_)
+
+
+def dtype_among(name: str, args: Iterable[Any]) -> DType | None:
+    """Give the dtype that positional arguments name, be it gt's, torch's or NumPy's or a tensor's. The others are devices and flags."""
+    found = None
+    for a in args:
+        if isinstance(a, Handle):
+            found = a.dtype
+        elif isinstance(a, DType) or (isinstance(a, str) and a in DType.by_name):
+            found = dtype_of(a)
+        elif a is None or isinstance(a, str | int) or _names_device(a):
+            check_options(name, a)
+        elif isinstance(a, type | np.dtype) or class_name(a) == "torch.dtype":
+            found = dtype_of(a)
+        else:
+            raise TypeError(f"{name}(): expected a dtype, a device or a gt.Tensor, got {class_name(a)}")
+    return found

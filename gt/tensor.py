@@ -18,7 +18,7 @@ from gt.absent import METHODS
 from gt.autocasting import CPU, CUDA, autocasting
 from gt.autograd.gradients import backward, register_hook, register_post_accumulate_grad_hook, retain_grad
 from gt.copying import Copies
-from gt.devices import check_memory_format, check_options, device
+from gt.devices import check_memory_format, check_options, device, dtype_among
 from gt.devices import strided as dense
 from gt.functions import (
     arrange,
@@ -47,7 +47,6 @@ from gt.handle import ALIAS, Handle, no_tape
 from gt.in_place import attached, in_place
 from gt.ir.types import (
     DTYPES,
-    DType,
     TensorType,
     bfloat16,
     bool_,
@@ -370,17 +369,7 @@ class Tensor(Copies):
     ) -> Tensor:
         """Convert the dtype, to that of ``other`` if given. A device is accepted and ignored: placement is the signals' matter."""
         flags = [a for a in args if isinstance(a, builtins.bool)]
-        for a in args if other is None else (*args, other):
-            if isinstance(a, Handle):
-                dtype = a.dtype
-            elif (
-                isinstance(a, DType)
-                or (isinstance(a, str) and a in DType.by_name)
-                or a in (builtins.bool, builtins.int, builtins.float, complex)
-            ):
-                dtype = a
-            elif isinstance(a, str):
-                check_options("to", a)
+        dtype = dtype_among("to", args if other is None else (*args, other)) or dtype
         check_memory_format(memory_format, self.ndim)
         out = promote.cast(self, dtype_of(dtype)) if dtype is not None else self
         copy = copy or flags[1:2] == [True]
@@ -442,7 +431,8 @@ class Tensor(Copies):
             return promote.cast(self, dtype.dtype)
         if dtype is Tensor:
             return promote.cast(self, promote.get_default_dtype())
-        named = next((d for d in DTYPES if dtype == f"torch.{scalar_type(d)}Tensor"), None)
+        theirs = f"{dtype.__module__}.{dtype.__name__}" if isinstance(dtype, builtins.type) else dtype  # torch's classes
+        named = next((d for d in DTYPES if theirs == f"torch.{scalar_type(d)}Tensor"), None)
         return promote.cast(self, named if named is not None else dtype_of(dtype))
 
     def type_as(self, other: Tensor) -> Tensor:

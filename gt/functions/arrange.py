@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from gt.functions import shape as shapes
 from gt.functions.create import arange, tensor, zeros
-from gt.functions.promote import cast, need_tensor, result_dtype
+from gt.functions.promote import cast, need_tensor, refuse, result_dtype
 from gt.functions.shape import cat, clone, flip, reshape, slice_dim, split, stack, transpose, unsqueeze
 from gt.handle import Handle
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, KindError, int32, int64, normalize_dim
+from gt.ir.types import CallError, KindError, class_name, int32, int64, normalize_dim
 from gt.ir.types import broadcast_shapes as fit_shapes
 from gt.shape import Size
 from gt.trace import record
@@ -185,6 +185,8 @@ def repeat_interleave(
     """Repeat each element along ``dim`` (of the flattened tensor if None). A tensor of counts is read: a flush."""
     if repeats is None:
         return repeat_interleave(arange(input.numel(), dtype=int32 if input.dtype is int32 else int64), input)
+    if class_name(repeats) == "torch.Tensor":
+        raise refuse("repeat_interleave", repeats, "'repeats'")
     if isinstance(repeats, Handle):
         flat, d = (reshape(input, -1), 0) if dim is None else (input, normalize_dim(dim, input.ndim))
         return _repeat_counts(flat, repeats, d)

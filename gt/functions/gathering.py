@@ -88,6 +88,8 @@ def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False)
 
 def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
     """Take the values at ``indices`` along ``dim``; the other dims broadcast."""
+    if not isinstance(indices, Handle):
+        raise refuse("take_along_dim", indices, "'indices'")
     if indices.dtype is not int64:
         raise CallError("torch.take_along_dim(): dtype of indices should be Long but got " + scalar_type(indices.dtype))
     if dim is None:

@@ -13,11 +13,11 @@ import numpy as np
 
 from gt.functions.create import arange, from_numpy, full, tensor, zeros
 from gt.functions.gathering import fit
-from gt.functions.promote import C_NAMES, c_name, cast, check_fits, is_number, operand, real_number
+from gt.functions.promote import C_NAMES, c_name, cast, check_fits, is_number, operand, real_number, refuse
 from gt.functions.shape import RESHAPE, SLICE, reshape, stack
 from gt.handle import Handle, take_view
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, DimError, ShapeError, bool_, broadcast_shapes, int32, int64, scalar_type, uint8
+from gt.ir.types import CallError, DimError, ShapeError, bool_, broadcast_shapes, class_name, int32, int64, scalar_type, uint8
 from gt.trace import record
 from gt.views import Place, place_in_overlap, view_strides
 
@@ -137,6 +137,8 @@ def _items(input: Tensor, key: Any) -> list[Any]:
     for item in raw:
         if isinstance(item, bool | np.bool_):
             item = tensor(bool(item))
+        elif _foreign(item) is not None:
+            raise TypeError(f"indices must be gt.Tensor, not {class_name(_foreign(item))}; use gt.tensor(...) first")
         elif isinstance(item, list | tuple | np.ndarray | range):
             made = tensor(item)
             item = made if made.numel() and made.dtype.kind != "i" else cast(made, int64)
@@ -169,6 +171,18 @@ def _items(input: Tensor, key: Any) -> list[Any]:
         raise IndexError("an index can only have a single ellipsis ('...')")
     at = dots[0] if dots else len(items)
     return [*items[:at], *rest, *items[at + bool(dots) :]]
+
+
+def _foreign(item: Any) -> Any:
+    """Give the other library's array that an index is, or the list holds that it is; NumPy's are none."""
+    if isinstance(item, list | tuple):
+        return next((i for i in item if not isinstance(i, list | tuple) and _foreign(i) is not None), None)
+    return item if hasattr(item, "__array__") and not isinstance(item, Handle | np.ndarray | np.generic) else None
+
+
+def _check_tensor(name: str, mask: Any) -> None:
+    if not isinstance(mask, Handle):
+        raise refuse(name, mask, "'mask'")
 
 
 def _names_dims(key: Any) -> bool:
@@ -266,6 +280,7 @@ def index_put(input: Tensor, indices: Any, values: Tensor, accumulate: bool = Fa
 
 def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
     """Write ``value`` where ``mask`` holds; into integers without its fraction."""
+    _check_tensor("masked_fill", mask)
     if mask.dtype is not bool_:
         raise CallError("masked_fill_ only supports boolean masks, but got mask with dtype " + c_name(mask.dtype))
     if isinstance(value, Handle) and value.ndim:
@@ -283,6 +298,7 @@ def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
 
 def masked_select(input: Tensor, mask: Tensor) -> Tensor:
     """Give the elements where ``mask`` holds, in order. Flushes: their number depends on data."""
+    _check_tensor("masked_select", mask)
     if mask.dtype is not bool_:
         raise CallError("masked_select: expected BoolTensor for mask")
     shape = broadcast_shapes(input._type.shape, mask._type.shape)
@@ -293,6 +309,7 @@ def masked_select(input: Tensor, mask: Tensor) -> Tensor:
 
 def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     """Write the elements of ``source``, in order, where ``mask`` holds."""
+    _check_tensor("masked_scatter", mask)
     if mask.dtype is not bool_:
         raise CallError("masked_scatter_ only supports boolean masks, but got mask with dtype " + c_name(mask.dtype))
     if source.dtype is not input.dtype:

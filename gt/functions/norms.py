@@ -127,9 +127,14 @@ def old_norm(input: Tensor, p: Any = "fro", dim: Any = None, keepdim: bool = Fal
 
 
 def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str = "use_mm_for_euclid_dist_if_necessary") -> Tensor:
-    """Give the p-norm distances between every row of one and every row of another."""
+    """Give the p-norm distances between every row of one and every row of another. Dtypes: floating point, the same."""
     if x1.ndim < 2 or x2.ndim < 2:
         raise CallError(f"cdist only supports at least 2D tensors, X1 got: {x1.ndim}D")
+    for name, x in (("X1", x1), ("X2", x2)):
+        if x.dtype.kind != "f":
+            raise CallError(f"cdist only supports floating-point dtypes, {name} got: {scalar_type(x.dtype)}")
+    if x1.dtype is not x2.dtype:
+        raise CallError(f"expected scalar type {scalar_type(x1.dtype)} but found {scalar_type(x2.dtype)}")
     if x1._type.shape[-1] != x2._type.shape[-1]:
         raise CallError(f"X1 and X2 must have the same number of columns. X1: {x1._type.shape[-1]} X2: {x2._type.shape[-1]}")
     apart = unsqueeze(x1, -2) - unsqueeze(x2, -3)

@@ -49,6 +49,8 @@ class _Default:
 
 def set_default_dtype(d: DType) -> None:
     """Set the dtype of Python floats and of what integers become in real functions. Dtypes: floating point only."""
+    if class_name(d) == "torch.dtype":
+        d = dtype_of(d)
     if not isinstance(d, DType) or d.kind != "f":
         raise TypeError(f"only floating-point types are supported as the default type, got {d!r}")
     _Default.dtype = d

@@ -146,7 +146,7 @@ def dtype_of(value: DType | str | type | np.dtype[np.generic]) -> DType:
         return DType.by_name[name[6:]]
     try:
         return _FROM_NUMPY[np.dtype(value)]
-    except (TypeError, KeyError):
+    except (TypeError, ValueError, KeyError):
         raise TypeError(f"dtype {value!r} is not supported: use one of {', '.join(DType.by_name)}") from None
 
 
@@ -168,6 +168,8 @@ def promote_types(a: DType, b: DType) -> DType:
     """Give the smallest dtype that both convert to. Source: torch.promote_types."""
     if a is b:
         return a
+    if not (isinstance(a, DType) and isinstance(b, DType)):
+        a, b = dtype_of(a), dtype_of(b)  # torch's
     ca, cb = _CATEGORY[a.kind], _CATEGORY[b.kind]
     if ca != cb:
         low, high = (a, b) if ca < cb else (b, a)

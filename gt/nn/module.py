@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 from gt.autograd import no_grad
+from gt.devices import dtype_among
 from gt.functions import create
 from gt.handle import Handle
 from gt.ir import types
-from gt.ir.types import DType, dtype_of
+from gt.ir.types import dtype_of
 from gt.nn import hooks
 from gt.nn.hooks import HookHandle
 from gt.nn.parameter import Buffer, Parameter
@@ -380,11 +381,7 @@ class Module(StateMixin):
 
     def to(self, *args: Any, dtype: Any = None, device: Any = None, non_blocking: bool = False, memory_format: Any = None) -> Self:
         """Convert floating-point parameters and buffers to ``dtype``; a device is accepted and ignored."""
-        for a in args:
-            if isinstance(a, Handle):
-                dtype = a.dtype
-            elif isinstance(a, DType) or a in (float, complex, int, bool):
-                dtype = a
+        dtype = dtype_among("to", args) or dtype
         if dtype is None:
             return self
         wanted = dtype_of(dtype)

@@ -222,3 +222,63 @@ def test_shapes_of_indices() -> None:
             call()
     with pytest.raises(RuntimeError, match=r"value tensor of shape \[4\] cannot be broadcast to indexing result of shape \[6\]"):
         x[x > 0] = gt.ones(4)
+
+
+@pytest.mark.parametrize("name", [*INTEGERS, "float32", "float64", "complex64"])
+def test_second_operands_of_losses_and_distances(name: str) -> None:
+    f, values = np.array([[0.2, 0.7], [0.4, 0.9]], np.float32), [[0, 1], [1, 0]]
+    calls: dict[str, Callable[[Any, Any, Any], Any]] = {
+        "soft margin": lambda m, f, o: m.nn.functional.soft_margin_loss(f, o),
+        "cross entropy by weight": lambda m, f, o: m.nn.functional.binary_cross_entropy(f, f, weight=o),
+        "of logits by weight": lambda m, f, o: m.nn.functional.binary_cross_entropy_with_logits(f, f, weight=o),
+        "of logits by pos_weight": lambda m, f, o: m.nn.functional.binary_cross_entropy_with_logits(f, f, pos_weight=o + 1),
+        "cosine": lambda m, f, o: m.nn.functional.cosine_similarity(f, o * 20),
+        "cosine, other first": lambda m, f, o: m.nn.functional.cosine_similarity(o * 20, f),
+        "cosine of one dtype": lambda m, f, o: m.nn.functional.cosine_similarity(o, o),
+        "cdist": lambda m, f, o: m.cdist(f, o),
+        "cdist, other first": lambda m, f, o: m.cdist(o, f),
+        "margin ranking": lambda m, f, o: m.nn.functional.margin_ranking_loss(f, f * 2, o),
+        "hinge": lambda m, f, o: m.nn.functional.hinge_embedding_loss(f, o * 2 - 1),
+        "cosine embedding": lambda m, f, o: m.nn.functional.cosine_embedding_loss(f, f * 2, (o * 2 - 1)[0]),
+        "mean square by weight": lambda m, f, o: m.nn.functional.mse_loss(f, f * 2, weight=o),
+        "huber by weight": lambda m, f, o: m.nn.functional.huber_loss(f, f * 2, weight=o),
+        "poisson": lambda m, f, o: m.nn.functional.poisson_nll_loss(f, o),
+        "gaussian": lambda m, f, o: m.nn.functional.gaussian_nll_loss(f, o, f),
+        "pairwise": lambda m, f, o: m.nn.functional.pairwise_distance(f, o),
+        "dist": lambda m, f, o: m.dist(f, o),
+    }
+    for what, call in calls.items():
+        both = lambda m: call(m, m.tensor(f), m.tensor(values, dtype=getattr(m, name)))  # noqa: E731
+        same(both, what)
+        if isinstance(outcome(torch, both), tuple):
+            np.testing.assert_allclose(both(gt).numpy(), both(torch).numpy(), rtol=2e-5, err_msg=what)
+
+
+def test_torch_dtypes() -> None:
+    x, d = gt.zeros(2), torch.float64
+    for made in (x.to(d), x.to("cpu", d), x.to(None, d), x.to(np.float64), x.to(np.dtype("float64")), gt.nn.Linear(1, 1).to(d).weight,
+                 gt.nn.Linear(1, 1).to("cpu", d).weight, gt.nn.Linear(1, 1).to(np.float64).weight, x.type(torch.DoubleTensor)):  # fmt: skip
+        assert made.dtype is gt.float64
+    assert x.to(torch.device("cpu")) is x and x.to(0) is x and x.to(None) is x and x.to("cuda:1", non_blocking=True) is x
+    assert gt.promote_types(d, gt.float32) is gt.float64 and gt.promote_types(gt.int8, torch.uint8) is gt.int16
+    gt.set_default_dtype(torch.float32)
+    assert gt.get_default_dtype() is gt.float32
+    for wrong in (3.5, object(), torch.zeros(2), torch.float8_e5m2, "float", [gt.float64]):
+        for call in (lambda: x.to(wrong), lambda: gt.nn.Linear(1, 1).to(wrong)):
+            with pytest.raises((TypeError, RuntimeError)):
+                call()
+    with pytest.raises(TypeError, match=r"torch\.Tensor"):
+        x.to(other=torch.zeros(2))
+
+
+def test_torch_indices() -> None:
+    x, i, b = gt.arange(3.0), torch.tensor([0]), torch.tensor([True, False, True])
+    for key in (i, b, torch.tensor(0), torch.tensor(True), [i], [torch.tensor(0)], (i,), (None, i), (..., b)):
+        for call in (lambda: x[key], lambda: x.__setitem__(key, 1.0)):
+            with pytest.raises(TypeError, match=r"torch\.Tensor; use gt\.tensor\(\.\.\.\) first"):
+                call()
+    assert x.tolist() == [0, 1, 2]
+    for call in (lambda: x.index_put((i,), gt.ones(1)), lambda: x.masked_fill(b, 0.0), lambda: x.masked_scatter(b, x),
+                 lambda: x.masked_select(b), lambda: x.take_along_dim(i, 0)):  # fmt: skip
+        with pytest.raises(TypeError, match=r"torch\.Tensor"):
+            call()

@@ -13,13 +13,16 @@ import numpy as np
 from gt.ir import factors as fx
 from gt.ir.opdef import OPS, Linear, Var, emitter, op
 from gt.ir.ops.families import local_shape, reduced, rule_of, unary, unchanged
-from gt.ir.types import DType, Shape, ShapeError, TensorType, complex64, float32, int64
+from gt.ir.types import DType, Shape, ShapeError, TensorType, complex64, float16, float32, int64
 
 
 def _cast_numpy(x: Any, dtype: DType) -> Any:
     if np.iscomplexobj(x) and not dtype.is_complex:
         x = x != 0 if dtype.kind == "b" else x.real
-    return np.asarray(x).astype(dtype.numpy)
+    array = np.asarray(x)
+    if dtype is float16 and array.dtype == np.float64:
+        array = array.astype(np.float32)  # rounded twice, as torch does
+    return array.astype(dtype.numpy)
 
 
 def _cast_vjp(g: Var, y: Var, x: Var, dtype: DType) -> tuple[Var | None]:

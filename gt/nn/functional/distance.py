@@ -9,8 +9,8 @@ import numpy as np
 
 from gt.functions import pointwise, reduce
 from gt.functions.create import from_numpy
-from gt.functions.promote import broadcast
-from gt.ir.types import CallError
+from gt.functions.promote import broadcast, cast, pair_dtype
+from gt.ir.types import CallError, scalar_type
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
@@ -40,8 +40,11 @@ def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -
 
 
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
-    """Give the cosine of the angle between vectors along ``dim``; inputs broadcast."""
-    a, b = broadcast(x1, x2)  # ``dim`` counts in the shape they broadcast to
+    """Give the cosine of the angle between vectors along ``dim``; inputs broadcast. Dtypes: floating point together."""
+    dtype = pair_dtype(x1, x2)
+    if dtype.kind != "f":
+        raise CallError(f"expected common dtype to be floating point, yet common dtype is {scalar_type(dtype)}")
+    a, b = broadcast(cast(x1, dtype), cast(x2, dtype))  # ``dim`` counts in the shape they broadcast to
     return reduce.sum(normalize(a, 2, dim, eps) * normalize(b, 2, dim, eps), dim)
 
 

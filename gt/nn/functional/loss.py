@@ -10,7 +10,7 @@ from gt.functions import pointwise, reduce
 from gt.functions.promote import binary, cast, pair_dtype
 from gt.handle import Handle
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, KindError, ShapeError, broadcast_shapes, class_name, scalar_type
+from gt.ir.types import CallError, DType, KindError, ShapeError, broadcast_shapes, class_name, scalar_type
 from gt.nn.functional.activation import logsigmoid
 
 if TYPE_CHECKING:
@@ -59,14 +59,20 @@ def _difference(name: str, input: Tensor, target: Tensor) -> Tensor:
     return cast(input, dtype) - cast(target, dtype)
 
 
-def _weighted(loss: Tensor, weight: Tensor | None, reduction: str) -> Tensor:
-    """Reduce with weights; their mean divides by the sum of weights, as torch."""
+def check_result(found: DType, wanted: DType) -> None:
+    """Refuse to give up imaginary parts, as torch, where the result has the dtype of an argument."""
+    if found.kind == "c" and wanted.kind != "c":
+        raise CallError(f"result type {scalar_type(found)} can't be cast to the desired output type {scalar_type(wanted)}")
+
+
+def _weighted(loss: Tensor, weight: Tensor | None, reduction: str, by_weight: bool = True) -> Tensor:
+    """Reduce with weights; ``by_weight``: their mean divides by the sum of weights, as torch's but for ``huber_loss``."""
     if weight is None:
         return reduced(loss, reduction)
     if weight._type.shape != loss._type.shape:
-        raise ValueError("Inputs and weight must have the same size.")
+        raise ValueError("Weights and input must have the same size.")
     scaled = loss * weight
-    return reduce.sum(scaled) / reduce.sum(weight) if reduction == "mean" else reduced(scaled, reduction)
+    return reduce.sum(scaled) / reduce.sum(weight) if reduction == "mean" and by_weight else reduced(scaled, reduction)
 
 
 def mse_loss(
@@ -118,7 +124,7 @@ def huber_loss(input: Tensor, target: Tensor, reduction: str = "mean", delta: fl
     if input.dtype.kind != "f":
         raise CallError(f"result type {scalar_type(d.dtype)} can't be cast to the desired output type {scalar_type(input.dtype)}")
     loss = _near_and_far(d, d > delta, delta, 0.5, (d - 0.5 * delta) * delta)
-    return _weighted(cast(loss, input.dtype), weight, reduction)
+    return _weighted(cast(loss, input.dtype), weight, reduction, by_weight=False)
 
 
 def binary_cross_entropy(
@@ -133,6 +139,8 @@ def binary_cross_entropy(
         )
     if input.dtype is not target.dtype:
         raise CallError(f"Found dtype {target.dtype.name} but expected {input.dtype.name}")
+    if weight is not None:
+        check_result(weight.dtype, input.dtype)
     loss = binary(BCE, input, target)
     return reduced(loss if weight is None else cast(loss * weight, input.dtype), legacy(size_average, reduce, reduction))
 
@@ -146,6 +154,9 @@ def binary_cross_entropy_with_logits(
         raise ValueError(f"Target size ({target.shape}) must be the same as input size ({input.shape})")
     if target.dtype.kind in "ui" and input.dtype.kind in "fc":
         raise CallError(f"result type {scalar_type(input.dtype)} can't be cast to the desired output type {scalar_type(target.dtype)}")
+    for by in (weight, pos_weight):
+        if by is not None:
+            check_result(by.dtype, target.dtype)
     log = logsigmoid(input)
     loss = (1 - target) * input - (log if pos_weight is None else ((pos_weight - 1) * target + 1) * log)
     return reduced(cast(loss if weight is None else loss * weight, target.dtype), legacy(size_average, reduce, reduction))

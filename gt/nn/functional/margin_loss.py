@@ -10,7 +10,7 @@ from gt.functions import pointwise, reduce
 from gt.functions.promote import cast
 from gt.ir.types import CallError, scalar_type
 from gt.nn.functional.distance import pairwise_distance
-from gt.nn.functional.loss import legacy, reduced
+from gt.nn.functional.loss import check_result, legacy, reduced
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
@@ -74,8 +74,8 @@ def soft_margin_loss(
     """Give log(1 + exp(-target * input)). Dtypes: ``input`` of floating point."""
     if input.dtype.kind != "f":
         raise CallError(f"result type Float can't be cast to the desired output type {scalar_type(input.dtype)}")
-    target = cast(target, input.dtype) if target.dtype.kind == "b" else target
-    return reduced(cast(pointwise.log1p(pointwise.exp(-target * input)), input.dtype), legacy(size_average, reduce, reduction))
+    check_result(target.dtype, input.dtype)
+    return reduced(pointwise.log1p(pointwise.exp(-cast(target, input.dtype) * input)), legacy(size_average, reduce, reduction))
 
 
 def triplet_margin_loss(

@@ -7,7 +7,9 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from gt.functions import create, linalg
+import numpy as np
+
+from gt.functions import create, linalg, pointwise
 from gt.functions.promote import cast
 from gt.functions.shape import stack
 from gt.ir.types import CallError, DType, KindError, float32, float64, int64, scalar_type, uint8
@@ -121,28 +123,58 @@ def interpolate(
             if size is None
             else "only one of size or scale_factor should be defined"
         )
+    if size is not None and recompute_scale_factor:
+        raise ValueError("recompute_scale_factor is not meaningful with an explicit size.")
     shape = input._type.shape[2:]
-    if size is not None:
-        sizes = (size,) * dims if isinstance(size, int) else tuple(int(s) for s in size)
-        factors: tuple[float | None, ...] = (None,) * dims
-    else:
-        given = (scale_factor,) * dims if isinstance(scale_factor, int | float) else tuple(scale_factor)
-        sizes = tuple(math.floor(n * f) for n, f in zip(shape, given, strict=True))
-        factors = (None,) * dims if recompute_scale_factor else given
-    if len(sizes) != dims:
-        raise ValueError(f"Input and output must have the same number of spatial dimensions, but got {dims} and {len(sizes)}")
+    sizes, factors = _sizes(shape, size, scale_factor)
+    factors = (None,) * dims if recompute_scale_factor else factors
     if mode == "area":
         return adaptive_avg(dims, input, sizes)
+    if input.dtype is uint8 and mode in ("linear", "trilinear"):
+        raise KindError(f"\"interpolate\" of mode {mode!r} not implemented for 'Byte'")
+    if min(sizes, default=1) <= 0:
+        given, made = (", ".join(f"{d}: {n}" for d, n in zip("DHW"[3 - dims :], of, strict=True)) for of in (shape, sizes))
+        raise CallError(f"Input and output sizes should be greater than 0, but got input ({given}) output ({made})")
     weights = _cubic_weights if mode == "bicubic" else _linear_weights
     out = input
-    for d, (n, o, f) in enumerate(zip(shape, sizes, factors, strict=True), start=2):
+    for d, (n, o, f) in reversed(list(enumerate(zip(shape, sizes, factors, strict=True), start=2))):
         step = n / o if f is None else 1 / f
-        if mode in linear:
+        if mode in linear and input.dtype is uint8:
+            out = _along_bytes(out, d, weights(n, o, step, bool(align_corners), float64))
+        elif mode in linear:
             out = _along(out, d, weights(n, o, step, bool(align_corners), input.dtype))
         else:
             at = (create.arange(o, dtype=float32) + (0.5 if mode == "nearest-exact" else 0.0)) * step
             out = out.index_select(d, cast(at.floor(), int64).clamp(max=n - 1))
     return out
+
+
+def _sizes(shape: tuple[int, ...], size: Any, scale_factor: Any) -> tuple[tuple[int, ...], tuple[float | None, ...]]:
+    """Give the sizes of the result, and by how much each dim grows if that was given."""
+    dims = len(shape)
+    given = size if size is not None else scale_factor
+    each = tuple(given) if isinstance(given, list | tuple) else (given,) * dims
+    what = "size" if size is not None else "scale_factor"
+    kinds = (int, np.integer) if size is not None else (int, float, np.integer, np.floating)
+    if any(isinstance(g, bool) or not isinstance(g, kinds) for g in each):
+        raise TypeError(f"interpolate(): expected {what} to be a number or a tuple of {dims} numbers, but got {given!r}")
+    if len(each) != dims:
+        raise ValueError(
+            f"Input and {'output' if size is not None else what} must have the same number of spatial dimensions, but got input with "
+            f"spatial dimensions of {list(shape)} and {'output size' if size is not None else f'{what} of shape'} {each}."
+        )
+    if size is not None:
+        return tuple(int(s) for s in each), (None,) * dims
+    if not all(math.isfinite(f) for f in each):
+        raise CallError("value cannot be converted to type int64_t without overflow")
+    return tuple(math.floor(n * f) for n, f in zip(shape, each, strict=True)), each
+
+
+def _along_bytes(x: Tensor, dim: int, weights: Tensor) -> Tensor:
+    """Do ``_along`` of uint8 as torch: with weights of 15 bits, rounded and kept in range after each dim."""
+    scale = 2.0 ** (pointwise.log2(32767.5 / weights.amax()).ceil() - 1)
+    whole = (weights.abs() * scale + 0.5).floor() * weights.sign()
+    return cast((_along(cast(x, float64), dim, whole) / scale + 0.5).floor().clamp(0, 255), uint8)
 
 
 def _along(x: Tensor, dim: int, weights: Tensor) -> Tensor:
