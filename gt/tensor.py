@@ -332,7 +332,7 @@ class Tensor(Copies):
 
     def copy_(self, other: Any, non_blocking: bool = False) -> Self:
         """Overwrite with ``other``, which broadcasts and is converted to this dtype."""
-        return self._assign(attached(self, gathering.fit(other, self)))
+        return self._assign(attached(self, gathering.fit_copied(other, self)))
 
     def fill_(self, value: Any) -> Self:
         """Overwrite every element with one value."""

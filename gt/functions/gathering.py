@@ -47,6 +47,15 @@ def fit(value: Any, like: Tensor, shape: tuple[int, ...] | None = None) -> Any:
     return record(EXPAND, (source,), (("shape", target),)) if own != target else source
 
 
+def fit_copied(value: Any, like: Tensor) -> Any:
+    """Broadcast and convert what ``like`` is overwritten with as a whole."""
+    if isinstance(value, Handle):
+        own, target = value._type.shape, like._type.shape
+        if own != target and (found := broadcast_shapes(target, own)) != target and len(own) <= len(target):
+            raise ShapeError(f"output with shape {list(target)} doesn't match the broadcast shape {list(found)}")
+    return fit(value, like)
+
+
 def _index(name: str, index: Any) -> Any:
     """Give an index tensor as int64; an empty one of ``gather`` and ``scatter`` may have any dtype, as in torch."""
     if not isinstance(index, Handle):

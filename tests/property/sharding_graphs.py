@@ -348,10 +348,8 @@ def factorings(n: int) -> list[Shape]:
 def signal(rng: Random, num_workers: int) -> ShardConfig:
     """Any signal: workers shuffled, some only, absent ones among them; dims a tensor may lack."""
     workers = rng.sample(range(num_workers + 1), rng.randint(1, num_workers)) if rng.random() < 0.4 else None
-    return ShardConfig(
-        axis=rng.choice((0, 0, 0, 1, -1, 2, -2)), workers=None if workers is None else tuple(workers),
-        replicated=rng.random() < 0.15,
-    )  # fmt: skip
+    axis, replicated = rng.choice((0, 0, 0, 1, -1, 2, -2)), rng.random() < 0.15
+    return ShardConfig(axis=0 if replicated else axis, workers=None if workers is None else tuple(workers), replicated=replicated)
 
 
 MESHES: dict[int, tuple[dict[str, int], ...]] = {
