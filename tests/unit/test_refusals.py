@@ -245,6 +245,9 @@ def test_second_operands_of_losses_and_distances(name: str) -> None:
         "poisson": lambda m, f, o: m.nn.functional.poisson_nll_loss(f, o),
         "gaussian": lambda m, f, o: m.nn.functional.gaussian_nll_loss(f, o, f),
         "pairwise": lambda m, f, o: m.nn.functional.pairwise_distance(f, o),
+        "normalize": lambda m, f, o: m.nn.functional.normalize(o),
+        "multi margin by weight": lambda m, f, o: m.nn.functional.multi_margin_loss(f, m.tensor([0, 1]), weight=o[0]),
+        "prelu": lambda m, f, o: m.nn.functional.prelu(f, o[0, :1] if o.is_complex() else f[0, :1]),
         "dist": lambda m, f, o: m.dist(f, o),
     }
     for what, call in calls.items():

@@ -154,6 +154,8 @@ def multi_margin_loss(
         raise ValueError("only p == 1 and p == 2 supported")
     if weight is not None and weight.ndim != 1:
         raise ValueError("weight must be one-dimensional")
+    if weight is not None and weight.dtype is not input.dtype:
+        raise CallError(f"expected scalar type {scalar_type(input.dtype)} but found {scalar_type(weight.dtype)}")
     batched = input.ndim > 1
     size = input._type.shape[0] if batched else 1
     if target.ndim > 1 or target.numel() != size:

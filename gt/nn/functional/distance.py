@@ -36,6 +36,8 @@ def vector_norm(x: Tensor, p: float, dim: int, keepdim: bool = False) -> Tensor:
 
 def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
     """Divide by the p-norm along ``dim``, at least ``eps``."""
+    if input.dtype.kind not in "fc":
+        raise CallError(f"linalg.vector_norm: Expected a floating point or complex tensor as input. Got {scalar_type(input.dtype)}")
     return input / vector_norm(input, p, dim, keepdim=True).clamp(eps, math.inf)
 
 
