@@ -393,17 +393,20 @@ class Module(StateMixin):
         """Convert all parameters and buffers to a dtype."""
         return self._apply(lambda t: t.to(dtype_of(dst_type)))
 
+    def _convert_floats(self, dtype: types.DType) -> Self:
+        return self._apply(lambda t: t.to(dtype) if t.is_floating_point() else t)
+
     def float(self) -> Self:
-        return self.to(dtype=types.float32)
+        return self._convert_floats(types.float32)
 
     def double(self) -> Self:
-        return self.to(dtype=types.float64)
+        return self._convert_floats(types.float64)
 
     def half(self) -> Self:
-        return self.to(dtype=types.float16)
+        return self._convert_floats(types.float16)
 
     def bfloat16(self) -> Self:
-        return self.to(dtype=types.bfloat16)
+        return self._convert_floats(types.bfloat16)
 
     def to_empty(self, *, device: Any, recurse: bool = True) -> Self:
         """Forget the values of parameters and buffers: they are zeros, as those of ``gt.empty``."""

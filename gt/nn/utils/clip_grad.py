@@ -22,7 +22,7 @@ def _each(parameters: Tensors) -> list[Tensor]:
 
 
 def _norm(x: Tensor, norm_type: float) -> Tensor:
-    wide = cast(x, float32) if x.dtype.itemsize == 2 else x
+    wide = pointwise.abs(x) if x.is_complex() else cast(x, float32) if x.dtype.itemsize == 2 else x
     if norm_type == math.inf:
         return reduce.amax(pointwise.abs(wide)) if x.numel() else create.zeros((), dtype=wide.dtype)
     if norm_type == 2:

@@ -72,3 +72,28 @@ def test_torchs_state_is_taken_with_both_parts() -> None:
                 optimizer.step()
         left[m] = z.detach().numpy()
     np.testing.assert_allclose(left[gt], left[torch], rtol=1e-5)
+
+
+@pytest.mark.parametrize("order", [1.0, 2.0, 3.0, float("inf")])
+def test_gradients_are_clipped_by_the_norm_of_both_parts(order: float) -> None:
+    found = []
+    for m in (torch, gt):
+        z, x = m.nn.Parameter(m.ones(2, dtype=m.complex64)), m.nn.Parameter(m.ones(2))
+        z.grad, x.grad = m.tensor([3 + 4j, 1j]), m.tensor([0.5, -2.0])
+        total = m.nn.utils.clip_grad_norm_([z, x], 1.0, order)
+        assert total.dtype == m.float32
+        found.append([total.numpy(), z.grad.numpy(), x.grad.numpy()])
+    for theirs, mine in zip(*found, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-6)
+
+
+@pytest.mark.parametrize("way", ["half", "float", "double", "bfloat16"])
+def test_conversions_of_floats_leave_complex_parameters(way: str) -> None:
+    found = []
+    for m in (torch, gt):
+        layer = m.nn.Linear(2, 2, dtype=m.complex64)
+        layer.register_buffer("real", m.ones(2))
+        layer.register_buffer("count", m.ones(2, dtype=m.int64))
+        getattr(layer, way)()
+        found.append([str(t.dtype).split(".")[1] for t in (layer.weight, layer.real, layer.count)])
+    assert found[0] == found[1]
