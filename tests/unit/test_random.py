@@ -265,3 +265,19 @@ def test_halves_are_rounded_as_torch_rounds_them() -> None:
     with sessions.pinned(EmbeddedSession("numpy")):
         got = gt.tensor(wide).half().numpy()
     np.testing.assert_array_equal(got, torch.tensor(wide).half().numpy())
+
+
+@pytest.mark.parametrize("draw", [
+    lambda y: y.normal_(), lambda y: y.uniform_(), lambda y: y.exponential_(), lambda y: y.bernoulli_(0.5), lambda y: y.random_(0, 9),
+    lambda y: y.log_normal_(), lambda y: y.cauchy_(), lambda y: y.geometric_(0.5), lambda y: y.bernoulli_(y.detach().sigmoid()),
+])  # fmt: skip
+def test_a_draw_over_a_value_with_a_history_gives_it_no_gradient(draw):
+    found = []
+    for m in (torch, gt):
+        x = m.ones(3, requires_grad=True)
+        y = x * 2
+        draw(y)
+        assert y.requires_grad
+        (y.sum() + x.sum()).backward()
+        found.append(x.grad.numpy())
+    np.testing.assert_array_equal(found[1], found[0])
