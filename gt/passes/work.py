@@ -35,7 +35,7 @@ def local_multiply_adds(
     """Give the multiply-adds of one worker of a call whose factors are split so, of whose operands and results it has such parts."""
     if op.work is not None:
         local = [[TensorType(placed.local_shape(t.shape), t.dtype) for t, placed in side] for side in (operands, results)]
-        return op.work(*local, dict(attrs))
+        return op.work(local[0], local[1], dict(attrs))
     types = [t for t, _ in operands], [t for t, _ in results]
     total = multiply_adds(op, *types, attrs)
     rule = op.rule(*types, attrs) if total else None
