@@ -242,22 +242,29 @@ class _Placer:
         self._place_before_updates()
 
     def _place_before_updates(self) -> None:
-        """Make what an update reads for a split parameter where the parameter goes: its value before, gradient and state.
+        """Make what an update reads for a split parameter where the parameter goes: its value before, state, a kept gradient.
 
         In a graph that makes a parameter and updates it, only the updated one has the name; the first was whole otherwise.
         """
         for node in reversed(self.graph.nodes):
-            ruled = [v for v in node.outputs if v in self.fixed and self.fixed[v].is_split and self.origin[v].startswith("parameters ")]
+            updated = {node.outputs[r]: node.inputs[o] for r, o in node.op.inplace_pairs(len(node.inputs), node.attrs)}
+            ruled = [v for v in updated if v in self.fixed and self.fixed[v].is_split and self.origin[v].startswith("parameters ")]
             rule = node.op.rule([v.type for v in node.inputs], [v.type for v in node.outputs], node.attrs)
             if not ruled or rule is None or node.op.follows is None:
                 continue
+            wanted: dict[Value, dict[Value | None, None]] = {}  # by what is read: the parameters it is read for
             for part in components(rule):
                 leader = next((node.outputs[r] for r in part.results if node.outputs[r] in ruled), None)
-                if leader is None:
-                    continue
                 for value in (node.inputs[i] for i in part.operands):
-                    if value not in self.placed and value not in self.fixed and value.type.shape == leader.type.shape:
-                        self.fixed[value], self.origin[value] = self.fixed[leader], self.origin[leader]
+                    fits = leader is not None and updated[leader] not in self.placed and value.type.shape == leader.type.shape
+                    wanted.setdefault(value, {})[leader if fits else None] = None
+            for value, leaders in wanted.items():  # zeros may be read for several
+                leader, *others = leaders
+                kept = value in updated.values() or value in self.is_output
+                if None in leaders or leader is None or not kept or value in self.placed or value in self.fixed:
+                    continue
+                if all(self.fixed[other] == self.fixed[leader] for other in others if other is not None):
+                    self.fixed[value], self.origin[value] = self.fixed[leader], self.origin[leader]
 
     def _split_created(self) -> None:
         """The simple automatic rule: created tensors are split by rows where the workers divide them.
