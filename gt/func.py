@@ -101,6 +101,15 @@ def _finish(tree: Any, keep: bool) -> Any:
     return tree if keep else map_tree(lambda t: t.detach(), tree, lambda v: isinstance(v, Handle))
 
 
+def _outputs(out: Any, name: str) -> tuple[list[Any], Any]:
+    """Give the tensors of what a function gave, and its form."""
+    outputs, form = flatten(out)
+    for o in outputs:
+        if not isinstance(o, Handle):
+            raise RuntimeError(f"{name}(f, ...): expected f to give only tensors, but got {type(o)}")
+    return outputs, form
+
+
 def _gradients(outputs: Sequence[Any], inputs: Sequence[Any], seeds: Sequence[Any] | None) -> list[Any]:
     """Give gradients by each input, zeros where it was not used."""
     needed = [i for i, o in enumerate(outputs) if o._rg]
@@ -165,7 +174,7 @@ def vjp(func: Function, *primals: Any, has_aux: bool = False) -> Any:
     with _inside() as outermost:
         given, _ = _split(primals, tuple(range(len(primals))))
         out, aux = _with_aux(func(*given), has_aux, "vjp")
-        outputs, form = flatten(out)
+        outputs, form = _outputs(out, "vjp")
         _check_outputs(outputs)
         leaves, in_form = flatten(given)
         keep = _kept(outputs, leaves, list(primals), outermost)
@@ -194,7 +203,7 @@ def jvp(func: Function, primals: tuple[Any, ...], tangents: tuple[Any, ...], *, 
     with _inside() as outermost:
         given, _ = _split(primals, tuple(range(len(primals))))
         out, aux = _with_aux(func(*given), has_aux, "jvp")
-        outputs, form = flatten(out)
+        outputs, form = _outputs(out, "jvp")
         leaves, along = flatten(given)[0], flatten(tangents)[0]
         if len(leaves) != len(along):
             raise RuntimeError("jvp(f, primals, tangents): Expected primals and tangents to have the same python structure.")
@@ -210,7 +219,7 @@ def linearize(func: Function, *primals: Any) -> tuple[Any, Function]:
     with _inside() as outermost:
         given, _ = _split(primals, tuple(range(len(primals))))
         out = func(*given)
-        outputs, form = flatten(out)
+        outputs, form = _outputs(out, "linearize")
         leaves, in_form = flatten(given)
         keep = _kept(outputs, leaves, list(primals), outermost)
 
@@ -251,7 +260,7 @@ def _jacobian(func: Function, argnums: int | tuple[int, ...], has_aux: bool, nam
         with _inside() as outermost:
             given, numbers = _split(args, argnums)
             out, aux = _with_aux(func(*given, **kwargs), has_aux, name)
-            outputs, form = flatten(out)
+            outputs, form = _outputs(out, name)
             _check_real(name, outputs, "outputs")
             if name == "jacrev":
                 _check_outputs(outputs)
@@ -259,8 +268,6 @@ def _jacobian(func: Function, argnums: int | tuple[int, ...], has_aux: bool, nam
             leaves, in_form = flatten(chosen)
             per_output = []
             for o in outputs:
-                if not isinstance(o, Handle):
-                    raise RuntimeError(f"{name}: Expected the function to return Tensors, got {type(o)}")
                 found = unflatten(_matrix(o, leaves), in_form)
                 per_output.append(found[0] if isinstance(argnums, int) else tuple(found))
             result = unflatten(per_output, form)

@@ -217,3 +217,13 @@ def test_jacobians_are_real(name: str) -> None:
             getattr(m.func, name)(lambda a: a.abs())(z)
         with pytest.raises(RuntimeError, match="Expected all outputs to be real"):
             getattr(m.func, name)(lambda a, z=z: a * z)(m.ones(2))
+
+
+@pytest.mark.parametrize("function", [lambda x: 3.0, lambda x: None, lambda x: (x, 3)], ids=["number", "nothing", "one of two"])
+@pytest.mark.parametrize("call", [
+    lambda f, x: gt.func.vjp(f, x), lambda f, x: gt.func.jvp(f, (x,), (x,)), lambda f, x: gt.func.linearize(f, x),
+    lambda f, x: gt.func.jacrev(f)(x), lambda f, x: gt.func.jacfwd(f)(x),
+], ids=["vjp", "jvp", "linearize", "jacrev", "jacfwd"])  # fmt: skip
+def test_what_is_no_tensor_is_named(call, function):
+    with pytest.raises(RuntimeError, match=r"\(f, \.\.\.\): expected f to give only tensors, but got <class '(float|NoneType|int)'>"):
+        call(function, gt.ones(2))
