@@ -8,7 +8,7 @@ the last of their bucket, but not beyond a reader; gathers go with the first. Ne
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
@@ -38,16 +38,22 @@ class BucketCollectives:
         buckets = list(self._buckets(graph, nodes))
         if not buckets:
             return graph
-        return _Joiner(graph, nodes, buckets).run()
+        early = joins_early(graph)
+        return _Joiner(graph, nodes, buckets, {bucket[0] for bucket in buckets if bucket[0] in early}).run()
 
     def _buckets(self, graph: Graph, nodes: list[Node]) -> Iterator[Bucket]:
         """Give what travels together: gathers in the order of need, other collectives that stand side by side."""
-        early, soon = joins_early(graph), scatters_soon(graph)
+        early, soon, behind = joins_early(graph), scatters_soon(graph), _behind(graph)
         open_: dict[object, Bucket] = {}
+        place, seen = {node: i for i, node in enumerate(nodes)}, -1  # where the last collective is that is no such gather
         for node in nodes:
+            seen = place[node] if node.op.effect == "comm" and node not in early else seen
             for key in [k for k, bucket in open_.items() if k[0] != "early" and _reads(node, bucket)]:  # type: ignore[index]
                 yield from _done(open_.pop(key))
             if node in early:
+                if node.inputs[0] in behind:  # it is there only behind what came before: no gather before that waits for it
+                    for key in [k for k, bucket in open_.items() if k[0] == "early" and bucket and seen > place[bucket[0]]]:  # type: ignore[index]
+                        yield from _done(open_.pop(key))
                 yield from self._add(graph, open_, ("early", _key(node)), node)
             elif node in soon:
                 yield from self._add(graph, open_, ("soon", _key(node)), node)
@@ -70,6 +76,15 @@ class BucketCollectives:
             yield from _done(bucket)
             open_[key] = bucket = []
         bucket.append(node)
+
+
+def _behind(graph: Graph) -> set[Value]:
+    """Give what is made of anything that a collective gives."""
+    found: set[Value] = set()
+    for node in graph.nodes:
+        if node.op.effect == "comm" or any(v in found for v in node.inputs):
+            found.update(node.outputs)
+    return found
 
 
 def _reads(node: Node, bucket: Bucket) -> bool:
@@ -100,14 +115,17 @@ def _nbytes(node: Node) -> int:
 
 
 class _Joiner:
-    """Writes the nodes anew, each bucket as one collective at the place of its last member; of gathers, its first."""
+    """Writes the nodes anew, each bucket as one collective at the place of its last member; of gathers of what is there anyway, its first.
 
-    def __init__(self, graph: Graph, nodes: list[Node], buckets: list[Bucket]) -> None:
+    ``early``: the first members of these.
+    """
+
+    def __init__(self, graph: Graph, nodes: list[Node], buckets: list[Bucket], early: Set[Node]) -> None:
         self.graph, self.nodes = graph, nodes
         self.rewriter = Rewriter(graph)
         self.at: dict[Node, Bucket] = {}
         for bucket in buckets:
-            self.at[bucket[0] if bucket[0].op is collective.all_gather else bucket[-1]] = bucket
+            self.at[bucket[0] if bucket[0] in early else bucket[-1]] = bucket
         self.members = {node for bucket in buckets for node in bucket}
         self.done: set[Node] = set()
 

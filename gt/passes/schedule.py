@@ -21,6 +21,7 @@ MOVES = (
     collective.all_gather, collective.all_reduce, collective.all_to_all, collective.pad_end, collective.partial_from_part,
     collective.partial_from_whole, collective.reduce_scatter, collective.shard_slice, collective.unpad,
 )  # fmt: skip
+EXCHANGES = (collective.all_to_all, collective.pad_end, collective.shard_slice, collective.unpad)
 
 
 def schedule(graph: Graph) -> list[Node]:
@@ -188,7 +189,7 @@ def moved_inputs(graph: Graph) -> dict[Value, Value]:
     inputs = set(graph.inputs)
     for node in graph.nodes:
         sources = [found.get(v, v) for v in node.inputs]
-        carried = node.op.view or node.op is OPS["cat"] or (node.op in MOVES and node.op is not collective.all_gather)
+        carried = node.op.view or node.op is OPS["cat"] or node.op in EXCHANGES
         if carried and sources and all(v in inputs for v in sources):
             found |= dict.fromkeys(node.outputs, sources[0])
     return found

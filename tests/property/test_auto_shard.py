@@ -179,6 +179,12 @@ def test_any_choice_computes_the_same(seed: int, count: int) -> None:
     check(seed, count, lambda problem: solution(problem, any_picks(problem, seed)))
 
 
+@pytest.mark.parametrize(("seed", "count"), [(240, 30), (164, 20), (2823474748, 14), (2501033042, 13), (3914363009, 21)])
+def test_gathers_that_travel_together_wait_for_what_they_read(seed: int, count: int) -> None:
+    """A gather of a bucket reads what another collective makes, behind the first of its bucket."""
+    check(seed, count, lambda problem: solution(problem, any_picks(problem, seed)))
+
+
 @settings(max_examples=25)
 @given(st.integers(0, 2**32), st.integers(5, 25))
 def test_the_best_choice_computes_the_same(seed: int, count: int) -> None:
