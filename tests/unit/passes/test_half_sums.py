@@ -19,6 +19,7 @@ F = nn.functional
 
 @pytest.fixture(autouse=True)
 def _clean() -> Iterator[None]:
+    gt.disconnect()
     config.get_config().clear()
     gt.register_config("rows", SignalConfig(shard=ShardConfig(axis=0)))
     gt.register_config("columns", SignalConfig(shard=ShardConfig(axis=1)))

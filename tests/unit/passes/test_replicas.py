@@ -16,6 +16,7 @@ from gt.runtime.simulated import SimulatedSession
 
 @pytest.fixture(autouse=True)
 def _clean() -> Iterator[None]:
+    gt.disconnect()
     config.get_config().clear()
     gt.register_config("one", SignalConfig(shard=ShardConfig(replicated=True, workers=[0])))
     gt.register_config("two", SignalConfig(shard=ShardConfig(replicated=True, workers=[0, 1])))
