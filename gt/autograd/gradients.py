@@ -47,7 +47,7 @@ def backward(
     found = _gradients([self], [seed], inputs, retain, create_graph)
     plain = state.recorder is None
     for tensor, g in found:
-        if plain and tensor._grad is None and not tensor._hooks:
+        if plain and tensor._grad is None and not tensor._hooks and not tensor._after:
             tensor._grad = g
         else:
             _accumulate(tensor, g, create_graph)

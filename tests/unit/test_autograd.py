@@ -326,3 +326,11 @@ def test_grad_refuses_what_torchs_does(call, error, text):
     for m in (torch, gt):
         with pytest.raises(error, match=text):
             call(m, m.ones(2, requires_grad=True))
+
+
+def test_a_hook_after_accumulation_runs_for_the_first_gradient_too():
+    x, seen = gt.ones(2, requires_grad=True), []
+    x.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad.tolist()))
+    for _ in range(2):
+        (x * 3).sum().backward()
+    assert seen == [[3.0, 3.0], [6.0, 6.0]]

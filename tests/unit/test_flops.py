@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import gt
 from gt.capture import Limits, capture_script
 from gt.compiling import lower
 from gt.ir.mesh import Sharding
@@ -22,6 +23,7 @@ def flops_of(body: str, tmp_path: Path) -> int:
     """Give the flops of all runs of a script."""
     script = tmp_path / "script.py"
     script.write_text("import gt\nfrom gt.nn import functional as F\n" + body)
+    gt.disconnect()  # the capture has a session of its own
     capture = capture_script(str(script), [], Cluster((0,)), Limits(), shapes_only=True)
     assert capture.error is None
     return sum(lower(one.graph, Cluster((0,))).estimate.flops * one.runs for one in capture.graphs)
