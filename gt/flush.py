@@ -17,7 +17,7 @@ import threading
 import time
 import types
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from sys import getrefcount
@@ -149,7 +149,7 @@ def _flush_if_free(trace: Trace, reason: str) -> bool:
             return True
         try:
             session = trace.session or sessions.current()
-            live = _live_handles(trace) if native is None else native.live_handles(trace)
+            live = live_handles(trace)
             saved = _residuals(trace, [t for t in live if t._rg and not t._leaf])
             _submit(trace, session, live, saved, reason)
         except KeyboardInterrupt:
@@ -265,7 +265,7 @@ def _submit(trace: Trace, session: Session, live: list[Handle], saved: set[int],
         inputs = dict(zip(trace.input_ids.values(), trace.inputs, strict=True))
         scalars = dict(zip(trace.scalar_ids, trace.scalars, strict=True))
     computed = saved - inputs.keys() - scalars.keys()
-    named = _named(live) if native is None else native.named(live)
+    named = named_values(live)
     outputs = tuple(sorted(named.keys() | computed) if computed else named)
     trace.saved = {id: inputs[id] if id in inputs else scalars[id] for id in saved - computed}
     if not outputs:
@@ -275,7 +275,7 @@ def _submit(trace: Trace, session: Session, live: list[Handle], saved: set[int],
         return
     del inputs
     held = trace.inputs
-    donated, names, input_types = _given(held) if native is None else native.given(held)
+    donated, names, input_types = given(held)
     marks = tuple((at, signal) for at, signal in trace.marks if at < len(trace.code))
     config = get_config()
     signals, options = named_signals(marks, config.base), with_precision(config.options)
@@ -320,7 +320,7 @@ def _submit(trace: Trace, session: Session, live: list[Handle], saved: set[int],
     if len(made) != len(results):  # another thread flushes at once
         made = results
     recent.append((made, reason, frame.f_code, frame.f_lasti))
-    taped = (_take if native is None else native.take)(trace, live, buffers)
+    taped = take(trace, live, buffers)
     for id in computed:
         trace.saved[id] = buffers[id]
     if trace.recorder is not None:
@@ -376,6 +376,13 @@ def _seal(trace: Trace, keep_tape: bool) -> None:
     trace.scalars = []
     if not keep_tape:
         trace.code, trace.where, trace.links, trace.leaves = [], [], {}, {}
+
+
+_chosen = (_live_handles, _named, _given, _take) if native is None else (native.live_handles, native.named, native.given, native.take)
+live_handles: Callable[[Trace], list[Handle]] = _chosen[0]
+named_values: Callable[[list[Handle]], dict[int, TensorType]] = _chosen[1]
+given: Callable[[list[Buffer]], tuple[tuple[int, ...], list[int], list[TensorType]]] = _chosen[2]
+take: Callable[[Trace, list[Handle], dict[int, Buffer]], bool] = _chosen[3]
 
 
 # -- graphs
