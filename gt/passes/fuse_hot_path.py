@@ -6,8 +6,10 @@ gives them equal keys. Owns: the cuts. Must not know: any one op. Next: ``plan_m
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -26,11 +28,13 @@ class FuseHotPath:
 
     A collective that takes ``overlap_s`` longer than to start is not waited for before it is read.
     A structure of ``min_nodes`` nodes or more that comes ``min_repeats`` times in a row is cut into regions of its own.
+    What does not repeat is cut where it is longer than ``max_nodes``, as its compilation takes more than its share.
     """
 
     name: ClassVar[str] = "fuse_hot_path"
     min_repeats: int = 3
     min_nodes: int = 12
+    max_nodes: int = 300
     overlap_s: float = 20e-6
 
     def run(self, graph: Graph, context: Context) -> Graph:
@@ -41,9 +45,9 @@ class FuseHotPath:
         for run in runs:
             marked = run[0].signal in compiled
             regions += [Region(tuple(piece), marked) for piece in self._pieces(run)]
+        nodes, regions = _with_own_views(graph, nodes, regions)
         context.regions = tuple(regions)
-        repeated = len(regions) - len(runs)
-        if repeated:
+        if len(regions) > len(runs):
             context.note(regions[0].nodes[0], f"cut into {len(regions)} regions at repeated structure")
         return graph if tuple(nodes) == graph.nodes else graph.with_nodes(nodes)
 
@@ -54,13 +58,11 @@ class FuseHotPath:
         found = repeats(run, self.min_repeats, self.min_nodes)
         at = 0
         for start, period, count in found:
-            if start > at:
-                yield run[at:start]
+            yield from cut(run[at:start], self.max_nodes)
             for i in range(count):
                 yield run[start + i * period : start + (i + 1) * period]
             at = start + count * period
-        if at < len(run):
-            yield run[at:]
+        yield from cut(run[at:], self.max_nodes)
 
 
 def _runs(nodes: Sequence[Node], compiled: set[str], awaited: Callable[[Node], bool]) -> Iterable[list[Node]]:
@@ -118,9 +120,76 @@ def repeats(run: Sequence[Node], min_repeats: int, min_nodes: int) -> list[tuple
     return sorted(chosen)
 
 
+def cut(nodes: Sequence[Node], most: int) -> list[Sequence[Node]]:
+    """Cut nodes into about equal pieces of at most ``most``, where the fewest bytes pass from one to the next."""
+    if len(nodes) <= most:
+        return [nodes] if nodes else []
+    count = math.ceil(1.25 * len(nodes) / most)  # an edge may be moved by an eighth of a piece either way
+    crossing, even = _crossing(nodes), len(nodes) / count
+    near = range(-int(even / 8), int(even / 8) + 1)
+    edges = [min((round(i * even) + d for d in near), key=lambda at: (crossing[at], at)) for i in range(1, count)]
+    return [nodes[start:stop] for start, stop in itertools.pairwise((0, *edges, len(nodes)))]
+
+
+def _crossing(nodes: Sequence[Node]) -> list[int]:
+    """Give for each place between nodes the bytes that are made before it and read after it, within ``nodes``."""
+    change = [0] * (len(nodes) + 1)
+    made = {out: i + 1 for i, node in enumerate(nodes) for out in node.outputs}
+    last = {value: i for i, node in enumerate(nodes) for value in node.inputs if value in made}
+    for value, read in last.items():
+        change[made[value]] += value.type.nbytes
+        change[read + 1] -= value.type.nbytes
+    return list(itertools.accumulate(change))
+
+
+def _with_own_views(graph: Graph, nodes: Sequence[Node], regions: list[Region]) -> tuple[list[Node], list[Region]]:
+    """Have each region make the views of the graph's inputs that it reads.
+
+    A view of a parameter beside the parameter itself would keep compiled code from overwriting the parameter.
+    """
+    inputs = set(graph.inputs)
+    views: dict[Value, Node] = {}
+    for node in nodes:
+        shares = node.op.may_share([v.type for v in node.inputs], [v.type for v in node.outputs])
+        if shares and (node.inputs[0] in inputs or node.inputs[0] in views):
+            views[node.output] = node
+    added: dict[Node, list[Node]] = {}  # views to make, by the region's first node
+    renamed: dict[Node, Node] = {}
+
+    def remade(value: Value, made: dict[Value, Value], out: list[Node]) -> Value:
+        if value not in views or value in made:
+            return made.get(value, value)
+        node = views[value]
+        new = Value(value.type, value.hint)
+        out.append(replace(node, inputs=(remade(node.inputs[0], made, out), *node.inputs[1:]), outputs=(new,)))
+        made[value] = new
+        return new
+
+    for region in regions:
+        made = {out: out for node in region.nodes for out in node.outputs}
+        if not any(v in views and v not in made for node in region.nodes for v in node.inputs):
+            continue
+        new: list[Node] = []
+        for node in region.nodes:
+            operands = tuple(remade(v, made, new) for v in node.inputs)
+            renamed[node] = node if operands == node.inputs else replace(node, inputs=operands)
+        added[region.nodes[0]] = new
+    if not added:
+        return list(nodes), regions
+    order = [n for node in nodes for n in (*added.get(node, ()), renamed.get(node, node))]
+    alive, dead = set(graph.outputs), set[Node]()
+    for node in reversed(order):
+        if node.outputs[0] in views and node.outputs[0] not in alive:
+            dead.add(node)
+        else:
+            alive.update(node.inputs)
+    of = lambda r: [n for node in r.nodes for n in (*added.get(node, ()), renamed.get(node, node)) if n not in dead]  # noqa: E731
+    return [n for n in order if n not in dead], [replace(r, nodes=tuple(own)) for r in regions if (own := of(r))]
+
+
 def _label(node: Node) -> object:
     types = tuple(v.type for v in (*node.inputs, *node.outputs))
     return node.op.name, attrs_key(node.attrs), types
 
 
-__all__ = ["FuseHotPath", "repeats"]
+__all__ = ["FuseHotPath", "cut", "repeats"]

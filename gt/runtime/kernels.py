@@ -17,6 +17,7 @@ from gt.runtime.layer_kernels import (
     attention,
     attention_backward,
     avg_pool_backward,
+    convolution,
     convolution_input_grad,
     convolution_weight_grad,
     layer_norm,
@@ -266,8 +267,8 @@ def dropout(x: Tensor, seed: Key, stream: Key, p: float, global_shape: Shape, of
 __all__ = [
     "adadelta_step", "adadelta_step_", "adagrad_step", "adagrad_step_", "adam_step", "adam_step_", "adamax_step",
     "adamax_step_", "adamw_step", "adamw_step_", "argmax", "argmin", "attention", "attention_backward",
-    "avg_pool_backward", "convolution_input_grad", "convolution_weight_grad", "cumprod_backward", "dropout", "iota",
-    "layer_norm", "layer_norm_backward", "lion_step", "lion_step_", "matmul", "nadam_step", "nadam_step_",
+    "avg_pool_backward", "convolution", "convolution_input_grad", "convolution_weight_grad", "cumprod_backward", "dropout",
+    "iota", "layer_norm", "layer_norm_backward", "lion_step", "lion_step_", "matmul", "nadam_step", "nadam_step_",
     "nll_loss_backward", "one_hot", "pad", "philox", "prod", "radam_step", "radam_step_", "random_bits",
     "random_int", "random_normal", "random_uniform", "rmsprop_step", "rmsprop_step_", "sgd_step", "sgd_step_",
     "slice_scatter", "wide_matmul", "windows",

@@ -5,6 +5,7 @@ Next: ``kernels`` (hands them to op lowerings).
 
 from __future__ import annotations
 
+import functools
 from typing import TypeAlias
 
 import torch
@@ -14,10 +15,30 @@ Shape: TypeAlias = tuple[int, ...]
 aten = torch.ops.aten
 
 
-def _is_flash(q: Tensor, v: Tensor, mask: Tensor | None) -> bool:
-    """CUDA's flash kernel takes halves without a mask, heads of one size up to 256."""
+def _fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool) -> str:
+    """Name the fused kernel that takes these: "cudnn", "flash", or "" for none.
+
+    Both take halves on a GPU without a mask, with heads of one size; which keys a causal query sees they count from
+    different ends unless there are as many. cuDNN's is taken where torch prefers it, by its rule.
+    """
+    size = q.shape[-1]
     halves = q.dtype in (torch.float16, torch.bfloat16)
-    return q.is_cuda and halves and mask is None and q.shape[-1] == v.shape[-1] <= 256 and q.shape[-1] % 8 == 0
+    if not (q.is_cuda and halves and mask is None and size == v.shape[-1] <= 256 and size % 8 == 0 and q.numel() and k.numel()):
+        return ""
+    if is_causal and q.shape[2] != k.shape[2]:
+        return ""
+    return "cudnn" if size <= 128 and min(q.shape[2], k.shape[2]) >= 64 and _prefers_cudnn() else "flash"
+
+
+@functools.cache
+def _prefers_cudnn() -> bool:
+    major, minor = torch.cuda.get_device_capability()
+    return major in (9, 10) and minor == 0 and (torch.backends.cudnn.version() or 0) >= 90900
+
+
+def _rows(x: Tensor) -> Tensor:
+    """Fused kernels want the last dim's elements side by side."""
+    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def _wide(x: Tensor) -> Tensor:
@@ -38,7 +59,13 @@ def attention(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool, scale: float
 ) -> tuple[Tensor, Tensor]:
     """Give the attended values and the log of the sums of each row's exponentials."""
-    if _is_flash(q, v, mask):
+    fused = _fused(q, k, v, mask, is_causal)
+    if fused:
+        q, k, v = _rows(q), _rows(k), _rows(v)
+    if fused == "cudnn":
+        out = aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, is_causal, False, scale=scale)
+        return out[0], out[1].reshape(q.shape[:3])
+    if fused:
         out = aten._scaled_dot_product_flash_attention(q, k, v, 0.0, is_causal, False, scale=scale)
         return out[0], out[1]
     dtype, q, k, v = q.dtype, _wide(q), _wide(k), _wide(v)
@@ -63,10 +90,18 @@ def attention_backward(
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Give the gradients of q, k and v."""
-    if _is_flash(q, v, mask):
+    fused = _fused(q, k, v, mask, is_causal)
+    if fused:
+        g, q, k, v, y = map(_rows, (g, q, k, v, y))
         unused = torch.zeros((), dtype=torch.int64, device=q.device)
+        lengths = q.shape[2], k.shape[2], 0.0, is_causal
+    if fused == "cudnn":
+        return aten._scaled_dot_product_cudnn_attention_backward(
+            g, q, k, v, y, lse.unsqueeze(-1), unused, unused, None, None, None, *lengths, scale=scale
+        )
+    if fused:
         return aten._scaled_dot_product_flash_attention_backward(
-            g, q, k, v, y, lse, None, None, q.shape[2], k.shape[2], 0.0, is_causal, unused, unused, scale=scale
+            g, q, k, v, y, lse, None, None, *lengths, unused, unused, scale=scale
         )
     dtype, g, q, k, v, y = q.dtype, _wide(g), _wide(q), _wide(k), _wide(v), _wide(y)
     scores = _scores(q, k, None if mask is None else _wide(mask), is_causal, scale)
@@ -91,11 +126,26 @@ def layer_norm_backward(
     return aten.native_layer_norm_backward(g, x, list(weight.shape), mean, rstd, weight, bias, [True, True, True])
 
 
+def _channels_last(x: Tensor) -> Tensor:
+    """Lay images of halves on a GPU out as its tensor cores read them; cuDNN would do so at every call."""
+    images = x.is_cuda and x.ndim == 4 and x.dtype in (torch.float16, torch.bfloat16)
+    return x.contiguous(memory_format=torch.channels_last) if images else x
+
+
+def convolution(
+    x: Tensor, weight: Tensor, bias: Tensor | None, stride: list[int], padding: list[int], dilation: list[int],
+    transposed: bool, output_padding: list[int], groups: int,
+) -> Tensor:  # fmt: skip
+    x, weight = _channels_last(x), _channels_last(weight)
+    return aten.convolution(x, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
+
+
 def convolution_input_grad(
     g: Tensor, weight: Tensor, shape: Shape, stride: list[int], padding: list[int], dilation: list[int],
     transposed: bool, output_padding: list[int], groups: int,
 ) -> Tensor:  # fmt: skip
-    x = g.new_empty(shape)  # only its shape is read
+    g, weight = _channels_last(g), _channels_last(weight)
+    x = _channels_last(g.new_empty(shape))  # only its shape and layout are read
     return aten.convolution_backward(
         g, x, weight, None, stride, padding, dilation, transposed, output_padding, groups, [True, False, False]
     )[0]
@@ -105,10 +155,12 @@ def convolution_weight_grad(
     g: Tensor, x: Tensor, shape: Shape, stride: list[int], padding: list[int], dilation: list[int], transposed: bool,
     output_padding: list[int], groups: int,
 ) -> Tensor:  # fmt: skip
-    weight = g.new_empty(shape)  # only its shape is read
-    return aten.convolution_backward(
+    g, x = _channels_last(g), _channels_last(x)
+    weight = _channels_last(g.new_empty(shape))  # only its shape and layout are read
+    grad = aten.convolution_backward(
         g, x, weight, None, stride, padding, dilation, transposed, output_padding, groups, [False, True, False]
     )[1]
+    return grad.contiguous()  # as the weight it updates is
 
 
 def avg_pool_backward(

@@ -18,7 +18,8 @@ from gt.ir.program import Collective, Compute, Program, WireNode
 Inplace: TypeAlias = tuple[tuple[int, tuple[tuple[int, int], ...]], ...]
 
 MIN_REPEATS = 3  # a region that comes this often in a program is worth compiling once, as a piece of its own
-MAX_PIECE_NODES = 2000  # Inductor's time grows faster than the graph; past this a piece ends at the next region's edge
+MAX_PIECE_NODES = 2000  # Inductor's time grows faster than the graph; past this a piece ends at a region's edge
+MAX_SMALL_NODES = 300  # the same where pieces are compiled side by side and cost nothing to call, in one CUDA graph
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -96,9 +97,11 @@ class Layout:
 def lay_out(program: Program, cut_repeats: bool = False) -> Layout:
     """Cut a program at its collectives, and where ``compile`` changes.
 
-    ``cut_repeats``: regions that repeat (a model's layers) become equal pieces, each compiled once; calls cost more.
+    ``cut_repeats``: regions that repeat (a model's layers) become equal pieces, each compiled once, and long ones stay
+    apart; calls cost more.
     """
     counts = Counter(step.key for step in program.steps if isinstance(step, Compute)) if cut_repeats else Counter[str]()
+    most = MAX_SMALL_NODES if cut_repeats else MAX_PIECE_NODES
     own = {key for key, count in counts.items() if count >= MIN_REPEATS}
     groups: list[list[Compute] | Collective] = []
     for step in program.steps:
@@ -106,7 +109,7 @@ def lay_out(program: Program, cut_repeats: bool = False) -> Layout:
             groups.append(step)
         elif isinstance(step, Compute):
             last = groups[-1] if groups else None
-            joins = isinstance(last, list) and last[0].compile == step.compile and _size(last) < MAX_PIECE_NODES
+            joins = isinstance(last, list) and last[0].compile == step.compile and _size([*last, step]) <= most
             if isinstance(last, list) and joins and step.key not in own and last[0].key not in own:
                 last.append(step)
             else:

@@ -145,7 +145,7 @@ def _geometry(attrs: dict[str, Any]) -> str:
 
 def _torch(names: tuple[str, ...], attrs: dict[str, Any], types: tuple[TensorType, ...]) -> str:
     bias = names[2] if len(names) == 3 else "None"
-    return f"torch.ops.aten.convolution({names[0]}, {names[1]}, {bias}, {_geometry(attrs)})"
+    return f"kernels.convolution({names[0]}, {names[1]}, {bias}, {_geometry(attrs)})"
 
 
 def _shape_of_windows(kernel: Shape, attrs: dict[str, Any]) -> list[Ints]:

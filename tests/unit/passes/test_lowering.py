@@ -55,6 +55,55 @@ def test_few_repeats_stay_one_region() -> None:
     assert repeats(graph.nodes, 3, 3) == [] and repeats(parse_graph(layers(4)).nodes, 3, 3) == [(0, 3, 4)]
 
 
+def irregular(count: int) -> str:
+    """Stages of unlike sizes, each of four nodes that widen a value and sum it up again."""
+    lines, name = ["gtir 1", "graph @g global {", "  input %x: f32[4]"], "%x"
+    for i in range(count):
+        wide = f"f32[{10 + i}, 4]"
+        lines += [f"  %a{i} = expand({name}, shape=({10 + i}, 4)) : {wide}", f"  %b{i} = exp(%a{i}) : {wide}"]
+        lines += [f"  %c{i} = sin(%b{i}) : {wide}", f"  %d{i} = sum(%c{i}, dims=(0,), keepdim=false, dtype=f32) : f32[4]"]
+        name = f"%d{i}"
+    return "\n".join([*lines, f"  return {name}", "}", ""])
+
+
+def test_what_does_not_repeat_is_cut_where_little_passes() -> None:
+    context = lower(irregular(40), pipeline="fuse_hot_path{max_nodes=50},plan_memory,lower_programs")
+    assert context.regions is not None and context.programs is not None
+    sizes = [len(r.nodes) for r in context.regions]
+    assert sum(sizes) == 160 and max(sizes) <= 50 and min(sizes) >= 25
+    assert {r.nodes[-1].op.name for r in context.regions} == {"sum"}  # four numbers pass, elsewhere ten times as many
+    assert len(lower(irregular(40)).regions or ()) == 1
+
+
+def test_a_region_makes_its_own_views_of_inputs() -> None:
+    """A view that came from another region would be a second name of memory that the region overwrites."""
+    text = """gtir 1
+graph @g global {
+  input %w: f32[64] donated
+  input %x: f32[2, 64]
+  %v = reshape(%w, shape=(1, 64)) : f32[1, 64]
+  %e = expand(%v, shape=(2, 64)) : f32[2, 64]
+  %a = mul(%x, %e) : f32[2, 64]
+  %b = exp(%a) : f32[2, 64]
+  %s = sum(%b, dims=(0,), keepdim=false, dtype=f32) : f32[64]
+  %c = sin(%s) : f32[64]
+  %d = cos(%c) : f32[64]
+  %f = mul(%d, %c) : f32[64]
+  %g = mul(%b, %e) : f32[2, 64]
+  %t = sum(%g, dims=(0,), keepdim=false, dtype=f32) : f32[64]
+  %n = add(%w, %t) : f32[64]
+  return %n, %f
+}
+"""
+    context = lower(text, pipeline="fuse_hot_path{max_nodes=8},plan_memory,lower_programs")
+    assert context.programs is not None
+    regions = [s for s in context.programs[0].steps if isinstance(s, Compute)]
+    assert len(regions) > 1
+    views = {out for r in regions for n in r.nodes if n.op in ("reshape", "expand") for out in n.outputs}
+    assert not views & {slot for r in regions for slot in r.inputs}
+    assert [n.op for n in regions[-1].nodes][:2] == ["reshape", "expand"]
+
+
 COMM = """gtir 1
 mesh @all {dp: 2, tp: 2} workers 0 1 2 3
 graph @g local {

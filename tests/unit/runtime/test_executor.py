@@ -304,3 +304,16 @@ def test_gradients_stay_on_in_the_callers_thread(engine: TorchEngine) -> None:
 def test_tiers_agree_up_to_rounding(expected: torch.Tensor, got: torch.Tensor, word: str) -> None:
     said = disagreement(expected, got)
     assert (word in said) if word else said == ""
+
+
+def test_sums_of_rounded_halves_may_differ_more_where_they_cancel() -> None:
+    torch.manual_seed(0)
+    expected = torch.randn(4096)
+    rounded = expected * (1 + 0.03 * torch.randn(4096))
+    assert "largest" in disagreement(expected, rounded) and disagreement(expected, rounded, halves=True) == ""
+    wrong = expected.clone()
+    wrong[7] += expected.abs().max()
+    assert "largest" in disagreement(expected, wrong, halves=True)
+    assert "largest" in disagreement(expected, expected.roll(1), halves=True)
+    infinite = torch.cat([rounded, torch.tensor([float("inf")])])
+    assert "largest" in disagreement(torch.cat([expected, torch.zeros(1)]), infinite, halves=True)
