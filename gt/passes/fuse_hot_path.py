@@ -149,7 +149,7 @@ def _with_own_views(graph: Graph, nodes: Sequence[Node], regions: list[Region]) 
     """
     inputs = set(graph.inputs)
     views: dict[Value, Node] = {}
-    for node in nodes:
+    for node in (node for region in regions for node in region.nodes):
         shares = node.op.may_share([v.type for v in node.inputs], [v.type for v in node.outputs])
         if shares and (node.inputs[0] in inputs or node.inputs[0] in views):
             views[node.output] = node
