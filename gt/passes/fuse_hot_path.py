@@ -20,6 +20,7 @@ from gt.passes.context import Context, Region
 from gt.passes.cost import H100
 from gt.passes.estimate import sent_and_seconds
 from gt.passes.schedule import overlap, schedule
+from gt.passes.work import multiply_adds
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class FuseHotPath:
     def _pieces(self, run: Sequence[Node]) -> Iterable[Sequence[Node]]:
         found = repeats(run, self.min_repeats, self.min_nodes)
         at = 0
-        for start, period, count in found:
+        for start, period, count in (_turned(run, *repeat) for repeat in found):
             yield from cut(run[at:start], self.max_nodes)
             for i in range(count):
                 yield run[start + i * period : start + (i + 1) * period]
@@ -118,6 +119,25 @@ def repeats(run: Sequence[Node], min_repeats: int, min_nodes: int) -> list[tuple
             taken[start : start + period * count] = True
             chosen.append((start, period, count))
     return sorted(chosen)
+
+
+def _turned(run: Sequence[Node], start: int, period: int, count: int) -> tuple[int, int, int]:
+    """Begin the pieces of a repeat right after a heavy op, if there is one: what maps its result is not parted from it.
+
+    A repeat has no first node: pieces that begin a few nodes later are equal too, one fewer of them.
+    """
+    crossing = _crossing(run[start : start + 2 * period])
+    heavy = [at for at in range(1, period) if _is_heavy(run[start + at - 1])]
+    if count <= 2 or not heavy or _is_heavy(run[start + period - 1]):
+        return start, period, count
+    shift = min(heavy, key=lambda at: (crossing[at + period], at))
+    return start + shift, period, count - 1
+
+
+def _is_heavy(node: Node) -> bool:
+    """Whether arithmetic bounds an op: a library runs it, and compiled code around it is fused up to it."""
+    work = multiply_adds(node.op, [v.type for v in node.inputs], [v.type for v in node.outputs], node.attrs)
+    return work > 8 * sum(v.type.numel for v in (*node.inputs, *node.outputs))
 
 
 def cut(nodes: Sequence[Node], most: int) -> list[Sequence[Node]]:

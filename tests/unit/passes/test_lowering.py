@@ -75,6 +75,24 @@ def test_what_does_not_repeat_is_cut_where_little_passes() -> None:
     assert len(lower(irregular(40)).regions or ()) == 1
 
 
+def test_equal_layers_are_cut_right_after_a_heavy_op() -> None:
+    """What maps the result of a matrix product stays with what reads it, so that one kernel does both."""
+    lines, name = ["gtir 1", "graph @g global {", "  input %x: f32[64, 64]", "  input %w: f32[64, 64]"], "%x"
+    for i in range(5):
+        lines += [
+            f"  %{op}{i} = {op}({a.format(i=i, x=name)}) : f32[64, 64]"
+            for op, a in (("exp", "{x}"), ("matmul", "%exp{i}, %w"), ("sin", "%matmul{i}"), ("add", "%sin{i}, {x}"))
+        ]
+        name = f"%add{i}"
+    context = lower(
+        "\n".join([*lines, f"  return {name}", "}", ""]), pipeline="fuse_hot_path{min_nodes=4},plan_memory,lower_programs"
+    )
+    assert context.regions is not None
+    assert [[n.op.name for n in r.nodes] for r in context.regions] == [
+        ["exp", "matmul"], *[["sin", "add", "exp", "matmul"]] * 4, ["sin", "add"],
+    ]  # fmt: skip
+
+
 def test_a_region_makes_its_own_views_of_inputs() -> None:
     """A view that came from another region would be a second name of memory that the region overwrites."""
     text = """gtir 1
