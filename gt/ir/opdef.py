@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, Protocol
 
@@ -122,6 +122,8 @@ class OpDef:
     random:   result depends on the attributes seed/stream (never merged by cse, may be recomputed).
     decompose: ``(inputs, attrs) -> outputs`` in other ops. ``torch`` may then be None.
     inplace:  ``{result index: operand index}`` the torch lowering ``torch_inplace`` overwrites when donated.
+    into:     by operand, the template that writes the result into its memory, for elementwise ops that end a chain from
+              an input which it replaces: running statistics, counters.
     numbers:  operands that the torch lowering takes as Python numbers, giving the declared dtype (negative: from the
               end); the others are handed 0-d tensors. None: both sides of a lowering that is one infix operator, beside
               a tensor; else none.
@@ -159,6 +161,7 @@ class OpDef:
     decompose: Callable[..., Any] | None = None
     torch_inplace: Callable[..., str] | None = None
     inplace: tuple[tuple[int, int], ...] | Callable[..., tuple[tuple[int, int], ...]] = ()
+    into: Mapping[int, str] = field(default_factory=dict)
     follows: Callable[[int, dict[str, Any]], Sequence[int]] | None = None
     subset: Callable[[dict[str, Any], Sequence[int]], tuple[list[int], list[int], dict[str, Any]]] | None = None
     wide: bool = False

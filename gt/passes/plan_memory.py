@@ -149,12 +149,35 @@ def _plan_inplace(graph: Graph, context: Context) -> tuple[Graph, InPlace]:
             new = replace(node, inputs=inputs)
             swaps[node] = (*copies.values(), new)
             plan[new] = pairs
+    for value in storage.roots:
+        if value not in storage.kept and storage.made.get(value) is None:
+            plan.update(_chain(value, graph, storage, plan))
     if not swaps:
         return graph, plan
     swapped = lambda nodes: tuple(n for node in nodes for n in swaps.get(node, (node,)))  # noqa: E731
     if context.regions is not None:
         context.regions = tuple(replace(r, nodes=swapped(r.nodes)) for r in context.regions)
     return graph.with_nodes(swapped(graph.nodes)), plan
+
+
+def _chain(value: Value, graph: Graph, storage: _Storage, plan: InPlace) -> InPlace:
+    """Give the elementwise nodes that lead from an input to the output which replaces it, all in the input's memory.
+
+    So running statistics and counters stay where they are. Nothing, unless each node is the last reader of the one before.
+    """
+    found: InPlace = {}
+    outputs = set(graph.outputs)
+    while value in storage.last:
+        node = graph.nodes[storage.last[value]]
+        operand = node.inputs.index(value) if value in node.inputs else -1
+        reads = Counter(storage.root[v] for v in node.inputs)
+        if operand not in node.op.into or node in plan or _why_not(value, node.output, storage.last[value], reads, storage):
+            return {}
+        found[node] = ((0, operand),)
+        value = node.output
+        if value in outputs:
+            return found
+    return {}
 
 
 def _copy(value: Value, why: str, like: Node | None = None) -> Node:

@@ -113,7 +113,7 @@ class _PieceWriter:
             return
         operands = self.operands(op, node, index)
         dead = {s for s in (*node.inputs, *node.outputs) if self.last_use[s] == index and s not in self.numbers}
-        source = expression(op, operands, attrs, types, overwrites=index in self.inplace)
+        source = expression(op, operands, attrs, types, self.inplace.get(index, ()))
         text = f"    {_targets(node.outputs, len(node.outputs) == 1)} = {source}"
         text += _deleted(sorted(dead)) + "  # " + ", ".join(map(_type_text, node.types))
         location = self.locations[index] if self.locations else None
@@ -198,10 +198,13 @@ def build(source: Source, **names: Any) -> Callable[..., Any]:
 
 
 def expression(
-    op: OpDef, operands: tuple[str, ...], attrs: dict[str, Any], types: tuple[TensorType, ...], overwrites: bool = False
-) -> str:
-    """Give the source of one node's value, or values as a tuple."""
-    if overwrites:
+    op: OpDef, operands: tuple[str, ...], attrs: dict[str, Any], types: tuple[TensorType, ...],
+    inplace: tuple[tuple[int, int], ...] = (),
+) -> str:  # fmt: skip
+    """Give the source of one node's value, or values as a tuple. ``inplace``: (result, operand) pairs that share memory."""
+    if inplace and op.into:
+        return op.into[inplace[0][1]].format(**dict(zip(op.operands, operands, strict=True)))
+    if inplace:
         assert op.torch_inplace is not None, f"{op} has no lowering in place"
         return op.torch_inplace(operands, attrs, types)
     if op.torch is None:

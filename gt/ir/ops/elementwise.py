@@ -33,21 +33,21 @@ def cj(x: Var) -> Any:
 neg = unary("neg", np.negative, "(-{x})", lambda g, y, x: neg(g), kinds=NUMERIC, linear=((0,),), doc="-x")
 add = binary(
     "add", np.add, "({a} + {b})", lambda g, y, a, b: (unbroadcast(g, a.type), unbroadcast(g, b.type)),
-    kinds=ALL, linear=((0, 1),), doc="a + b",
+    kinds=ALL, linear=((0, 1),), into={0: "{a}.add_({b})", 1: "{b}.add_({a})"}, doc="a + b",
 )  # fmt: skip
 sub = binary(
     "sub", np.subtract, "({a} - {b})", lambda g, y, a, b: (unbroadcast(g, a.type), unbroadcast(neg(g), b.type)),
-    linear=((0, 1),), doc="a - b",
+    linear=((0, 1),), into={0: "{a}.sub_({b})"}, doc="a - b",
 )  # fmt: skip
 mul = binary(
     "mul", np.multiply, "({a} * {b})",
     lambda g, y, a, b: (unbroadcast(mul(g, cj(b)), a.type), unbroadcast(mul(g, cj(a)), b.type)),
-    kinds=ALL, linear=((0,), (1,)), doc="a * b",
+    kinds=ALL, linear=((0,), (1,)), into={0: "{a}.mul_({b})", 1: "{b}.mul_({a})"}, doc="a * b",
 )  # fmt: skip
 div = binary(
     "div", np.divide, "({a} / {b})",
     lambda g, y, a, b: (unbroadcast(div(g, cj(b)), a.type), unbroadcast(neg(mul(g, cj(div(y, b)))), b.type)),
-    kinds=FLOATING, linear=((0,),), doc="a / b, of floats.",
+    kinds=FLOATING, linear=((0,),), into={0: "{a}.div_({b})"}, doc="a / b, of floats.",
 )  # fmt: skip
 
 

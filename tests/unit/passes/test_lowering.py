@@ -122,6 +122,27 @@ graph @g global {
     assert [n.op for n in regions[-1].nodes][:2] == ["reshape", "expand"]
 
 
+def test_what_replaces_an_input_is_computed_in_its_memory() -> None:
+    """Running statistics stay where they are; an input that is still held, or read again, is left alone."""
+    text = """gtir 1
+graph @g global {
+  input %mean: f32[8] donated
+  input %x: f32[8]
+  %a = mul(%mean, %x) : f32[8]
+  %b = exp(%x) : f32[8]
+  %n = add(%b, %a) : f32[8]
+  return %n
+}
+"""
+    overwritten = lambda t: lower(t).memory.overwritten  # type: ignore[union-attr]  # noqa: E731
+    assert overwritten(text) == {0}
+    assert overwritten(text.replace(" donated", "")) == frozenset()
+    assert overwritten(text.replace("exp(%x)", "exp(%mean)")) == frozenset()  # read again after
+    assert overwritten(text.replace("  return", "  %m = exp(%mean) : f32[8]\n  return").replace("%n\n}", "%n, %m\n}")) == frozenset()
+    assert overwritten(text.replace("return %n", "return %n, %a")) == {0}  # by %a, which is kept
+    assert overwritten(text.replace("mul(%mean, %x)", "exp(%mean)")) == frozenset()  # no form in place
+
+
 COMM = """gtir 1
 mesh @all {dp: 2, tp: 2} workers 0 1 2 3
 graph @g local {
