@@ -371,7 +371,10 @@ class Module(StateMixin):
         with no_grad():
             for p in self._parameters.values():
                 if p is not None:
-                    p.data = fn(p.detach())
+                    values = fn(p.detach())
+                    if p._rg and not values.dtype.is_differentiable:
+                        raise RuntimeError("data set to a tensor that requires gradients must be floating point or complex dtype")
+                    p.data = values
                     if p._grad is not None:
                         p._grad = fn(p._grad)
             for name, b in self._buffers.items():
@@ -390,8 +393,8 @@ class Module(StateMixin):
         return self._apply(lambda t: t.to(wanted) if t.is_floating_point() or t.is_complex() else t)
 
     def type(self, dst_type: Any) -> Self:
-        """Convert all parameters and buffers to a dtype."""
-        return self._apply(lambda t: t.to(dtype_of(dst_type)))
+        """Convert all parameters and buffers to a dtype. Errors: RuntimeError for one that what requires a gradient cannot have."""
+        return self._apply(lambda t: t.type(dst_type))
 
     def _convert_floats(self, dtype: types.DType) -> Self:
         return self._apply(lambda t: t.to(dtype) if t.is_floating_point() else t)

@@ -156,6 +156,11 @@ def test_one_target_for_scores_without_a_batch() -> None:
     np.testing.assert_allclose(scores.grad.numpy(), torch.softmax(torch.arange(4.0), 0).numpy() - [0, 1, 0, 0], rtol=1e-5)
     with pytest.raises(ValueError, match="1D target must have size 1"):
         gt.nn.functional.cross_entropy(scores, gt.tensor([1, 2]))
+    for target in (1, [1]):
+        for reduction in ("mean", "sum", "none"):
+            smooth = {"label_smoothing": 0.1, "reduction": reduction}
+            same(lambda m: m.nn.functional.cross_entropy(m.ones(4), m.tensor(target), **smooth), f"{target} {reduction}")
+            same(lambda m: m.nn.functional.cross_entropy(m.ones(4), m.tensor(target), m.ones(4), **smooth), f"{target} by weight")
 
 
 @pytest.mark.parametrize("shape", [(3,), (3, 3), (1, 3, 3), (1, 1, 3, 3), (1, 1, 1, 3, 3), (1, 1, 1, 1, 3, 3)])
@@ -285,3 +290,65 @@ def test_torch_indices() -> None:
                  lambda: x.masked_select(b), lambda: x.take_along_dim(i, 0)):  # fmt: skip
         with pytest.raises(TypeError, match=r"torch\.Tensor"):
             call()
+
+
+@pytest.mark.parametrize("name", [*INTEGERS, "float32", "float64", "complex64"])
+def test_dtypes_of_counts_and_positions(name: str) -> None:
+    calls: dict[str, Callable[[Any, Any], Any]] = {
+        "histc": lambda m, t: m.histc(t, 4, 0, 3),
+        "histc of the data's range": lambda m, t: t.histc(4),
+        "histogram": lambda m, t: m.histogram(t, 4).hist,
+        "histogram between edges": lambda m, t: m.histogram(t, m.tensor([0.0, 1, 2])).hist,
+        "histogram between its edges": lambda m, t: m.histogram(m.ones(2), t).hist,
+        "histogram by weight": lambda m, t: m.histogram(m.ones(3), 4, weight=t).hist,
+        "histogramdd": lambda m, t: m.histogramdd(t.reshape(3, 1), [2]).hist,
+        "histogramdd by weight": lambda m, t: m.histogramdd(m.ones(3, 1), [2], weight=t).hist,
+        "tril_indices": lambda m, t: m.tril_indices(2, 2, dtype=t.dtype),
+        "triu_indices": lambda m, t: m.triu_indices(2, 2, dtype=t.dtype),
+        "no triu_indices": lambda m, t: m.triu_indices(0, 2, dtype=t.dtype),
+        "unravel_index": lambda m, t: m.unravel_index(t, (3, 2))[0],
+        "vander": lambda m, t: m.vander(t * 100),
+        "vander of two": lambda m, t: m.vander(t, 2, increasing=True),
+        "vander of one": lambda m, t: m.vander(t, 1),
+        "linalg.vander": lambda m, t: m.linalg.vander(t + t),
+    }
+    for what, call in calls.items():
+        both = lambda m: call(m, m.tensor([0, 1, 3], dtype=getattr(m, name)))  # noqa: E731
+        same(both, what)
+        if isinstance(outcome(torch, both), tuple):
+            np.testing.assert_array_equal(both(gt).numpy(), both(torch).numpy(), err_msg=what)
+    assert gt.linalg.vander(gt.tensor([float("inf"), 2.0])).tolist() == [[1, float("inf")], [1, 2]]
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "float64", "int64", "complex64"])
+@pytest.mark.parametrize("given", ["float16", "bfloat16", "float32", "float64"])
+def test_dtypes_of_scales_and_statistics(given: str, name: str) -> None:
+    calls: dict[str, Callable[[Any, Any, Any], Any]] = {
+        "layer": lambda f, x, p: f.layer_norm(x, (4,), p, p),
+        "layer by weight": lambda f, x, p: f.layer_norm(x, (4,), p),
+        "layer by bias": lambda f, x, p: f.layer_norm(x, (4,), None, p),
+        "layer by both": lambda f, x, p: f.layer_norm(x, (4,), p, x[0]),
+        "rms": lambda f, x, p: f.rms_norm(x, (4,), p),
+        "rms of it": lambda f, x, p: f.rms_norm(p, (4,), p),
+        "group": lambda f, x, p: f.group_norm(x, 2, p, p),
+        "batch": lambda f, x, p: f.batch_norm(x, None, None, p, p, True),
+        "batch with statistics": lambda f, x, p: f.batch_norm(x, p.clone(), p.clone()),
+        "batch with a variance": lambda f, x, p: f.batch_norm(x, x[0] + 1, p.clone()),
+        "batch with all": lambda f, x, p: f.batch_norm(x, x[0] + 1, x[0] + 1, p, p),
+        "training with statistics": lambda f, x, p: f.batch_norm(x, p.clone(), p.clone(), training=True),
+        "instance": lambda f, x, p: f.instance_norm(x[:, :, None].expand(3, 4, 3), None, None, p),
+    }
+    for what, call in calls.items():
+        both = lambda m: call(  # noqa: E731
+            m.nn.functional, (m.arange(12.0).reshape(3, 4) % 5).to(getattr(m, given)), m.tensor([1, 2, 3, 1]).to(getattr(m, name))
+        )
+        same(both, what)
+        if isinstance(outcome(torch, both), tuple):
+            mine, theirs = (both(m).to(m.complex64 if both(m).is_complex() else m.float32).numpy() for m in (gt, torch))
+            np.testing.assert_allclose(mine, theirs, rtol=2e-5, atol=2e-2 if "16" in given + name else 1e-4, err_msg=what)
+
+
+@pytest.mark.parametrize("shape", [(1, 2), (2, 2), (1, 4), (1, 4, 1), (1, 4, 2), (2, 4, 1), (0, 4)])
+def test_groups_of_one_value(shape: tuple[int, ...]) -> None:
+    for groups in (2, shape[1]):
+        same(lambda m: m.nn.functional.group_norm(m.ones(shape), groups), f"{groups} groups")
