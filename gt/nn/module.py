@@ -14,7 +14,7 @@ from gt.devices import dtype_among
 from gt.functions import create
 from gt.handle import Handle
 from gt.ir import types
-from gt.ir.types import dtype_of
+from gt.ir.types import class_name, dtype_of, remedy
 from gt.nn import hooks
 from gt.nn.hooks import HookHandle
 from gt.nn.parameter import Buffer, Parameter
@@ -83,7 +83,7 @@ class Module(StateMixin):
         for table, kind in (("_parameters", "parameter"), ("_modules", "child module"), ("_buffers", "buffer")):
             if name in self.__dict__[table]:
                 if value is not None and not (kind == "buffer" and isinstance(value, Handle)):
-                    raise TypeError(f"cannot assign '{type(value).__name__}' as {kind} '{name}' ({WANTED[kind]} or None expected)")
+                    raise TypeError(f"cannot assign '{class_name(value)}' as {kind} '{name}' ({WANTED[kind]} or None expected){remedy(value)}")
                 if self.__dict__[table][name] is not value:
                     replaced()
                 self.__dict__[table][name] = value
@@ -134,7 +134,7 @@ class Module(StateMixin):
         self._check_name("parameter", name, "_parameters")
         if param is not None and not isinstance(param, Parameter):
             raise TypeError(
-                f"cannot assign '{type(param).__name__}' object to parameter '{name}' (torch.nn.Parameter or None required)"
+                f"cannot assign '{class_name(param)}' object to parameter '{name}' (torch.nn.Parameter or None required){remedy(param)}"
             )
         if param is not None:
             if not param._leaf:
@@ -150,7 +150,7 @@ class Module(StateMixin):
         """Add a tensor that is state but not trained; ``persistent``: part of the state dict."""
         self._check_name("buffer", name, "_buffers")
         if tensor is not None and not isinstance(tensor, Handle):
-            raise TypeError(f"cannot assign '{type(tensor).__name__}' object to buffer '{name}' (torch Tensor or None required)")
+            raise TypeError(f"cannot assign '{class_name(tensor)}' object to buffer '{name}' (torch Tensor or None required){remedy(tensor)}")
         if tensor is not None:
             tensor._name = tensor._name or self._path + name
         self._buffers[name] = tensor
