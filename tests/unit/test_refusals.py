@@ -259,6 +259,7 @@ def test_second_operands_of_losses_and_distances(name: str) -> None:
     f, values = np.array([[0.2, 0.7], [0.4, 0.9]], np.float32), [[0, 1], [1, 0]]
     calls: dict[str, Callable[[Any, Any, Any], Any]] = {
         "soft margin": lambda m, f, o: m.nn.functional.soft_margin_loss(f, o),
+        "soft margin, other first": lambda m, f, o: m.nn.functional.soft_margin_loss(o, f),
         "cross entropy by weight": lambda m, f, o: m.nn.functional.binary_cross_entropy(f, f, weight=o),
         "of logits by weight": lambda m, f, o: m.nn.functional.binary_cross_entropy_with_logits(f, f, weight=o),
         "of logits by pos_weight": lambda m, f, o: m.nn.functional.binary_cross_entropy_with_logits(f, f, pos_weight=o + 1),
