@@ -23,7 +23,7 @@ def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
 def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
     """Write the parts of a vector over the parameters."""
     if not isinstance(vec, Handle):
-        raise TypeError(f"expected gt.Tensor, but got: {got(vec)}")
+        raise TypeError(f"expected torch.Tensor, but got: {got(vec)}")
     at = 0
     with no_grad():
         for p in parameters:
