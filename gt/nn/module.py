@@ -133,9 +133,7 @@ class Module(StateMixin):
         """Add a parameter by name; None keeps the name without a value."""
         self._check_name("parameter", name, "_parameters")
         if param is not None and not isinstance(param, Parameter):
-            raise TypeError(
-                f"cannot assign '{class_name(param)}' object to parameter '{name}' (torch.nn.Parameter or None required){remedy(param)}"
-            )
+            raise TypeError(f"cannot assign '{class_name(param)}' object to parameter '{name}' (torch.nn.Parameter or None required){remedy(param)}")
         if param is not None:
             if not param._leaf:
                 raise ValueError(
