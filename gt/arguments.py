@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import re
 import types
 from collections.abc import Callable, Iterable
@@ -16,9 +17,11 @@ from typing import Any
 
 from gt.autocasting import autocasting
 from gt.handle import Handle
-from gt.ir.types import ShapeError, TypeMismatch, class_name
+from gt.ir.blame import Located
+from gt.ir.types import ShapeError, class_name, got
 
 Allowed = Callable[[object], bool]
+OURS = ("gt.functions.", "gt.nn.functional.", "gt.tensor")  # where functions are that call nobody else's
 
 
 def _is_int(value: object) -> bool:
@@ -71,8 +74,8 @@ def _wanted(annotation: object) -> tuple[list[Allowed], str] | None:
     return ([p[0] for p in found if p], next(p[1] for p in found if p)) if all(found) else None
 
 
-def _fault(name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    """Say which argument is not what its annotation allows."""
+def _fault(name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], own: int = 0) -> str | None:
+    """Say which argument is not what its annotation allows, or is torch's. ``own``: how many are not counted: a method's tensor."""
     if kwargs.get("out") is not None:
         return f"{name}(): out= is not offered, values are computed later: assign the result instead"
     try:
@@ -88,14 +91,20 @@ def _fault(name: str, function: Callable[..., Any], args: tuple[Any, ...], kwarg
             given = value[0] if len(value) == 1 and isinstance(value[0], list | tuple) else value
             bad = next((i for i, v in enumerate(given) if not any(allows(v) for allows in wanted[0])), None)
             if bad is not None:
-                return f"{name}(): expected {wanted[1]} as element {bad} in argument {at - 1}, but got {class_name(given[bad])}"
+                return f"{name}(): expected {wanted[1]} as element {bad} in argument {at - 1}, but got {got(given[bad])}"
         elif not any(allows(value) for allows in wanted[0]):
             if wanted[1] == "tuple of Tensors" and isinstance(value, list | tuple):
                 bad = next((i for i, v in enumerate(value) if not isinstance(v, Handle)), 0)
-                return f"expected Tensor as element {bad} in argument {at - 1}, but got {class_name(value[bad])}"
-            place = f" (position {at})" if at <= len(args) else ""
-            return f"{name}(): argument '{parameter.name}'{place} must be {wanted[1]}, not {class_name(value)}"
-    return None
+                return f"expected Tensor as element {bad} in argument {at - 1}, but got {got(value[bad])}"
+            place = f" (position {at - own})" if at <= len(args) else ""
+            return f"{name}(): argument '{parameter.name}'{place} must be {wanted[1]}, not {got(value)}"
+    theirs = next((v for v in _leaves((args, kwargs)) if class_name(v) in ("torch.Tensor", "torch.Parameter")), None)
+    return None if theirs is None else f"{name}(): expected gt.Tensor, got {got(theirs)}"
+
+
+def _leaves(value: object) -> Iterable[object]:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else None
+    return (value,) if inner is None else itertools.chain.from_iterable(map(_leaves, inner))
 
 
 def renamed(function: Callable[..., Any], kwargs: dict[str, Any]) -> dict[str, Any] | None:
@@ -124,12 +133,12 @@ def _given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
 
 
 def _explained(
-    error: Exception, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    error: Exception, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], own: int
 ) -> tuple[type[Exception], str] | None:
     """Give class and text of what to raise for an error that a call ended in; None if it says enough."""
-    if isinstance(error, TypeMismatch):
+    if isinstance(error, Located):
         return None
-    fault = _fault(name, function, args, kwargs)
+    fault = _fault(name, function, args, kwargs, own)
     if fault is not None:
         return TypeError, fault
     unknown = UNKNOWN_NAME.search(str(error))
@@ -142,10 +151,10 @@ def _explained(
     return None
 
 
-def guarded(function: Callable[..., Any], module: str, name: str) -> Callable[..., Any]:
+def guarded(function: Callable[..., Any], module: str, name: str, own: int = 0) -> Callable[..., Any]:
     """Give a function that says what is wrong with its arguments, and refuses ``out=``; pickled by its public name.
 
-    An argument may have any name that torch takes for it: a call that fails is looked at for such names.
+    An argument may have any name that torch takes for it: a call that fails is looked at for such names. ``own``: 1 for a method.
     """
 
     @functools.wraps(function)
@@ -156,7 +165,7 @@ def guarded(function: Callable[..., Any], module: str, name: str) -> Callable[..
             others = renamed(function, kwargs) if kwargs and isinstance(error, TypeError) else None
             if others is not None:
                 return call(*args, **others)
-            explained = _explained(error, name, function, args, kwargs)
+            explained = _explained(error, name, function, args, kwargs, own)
             if explained is None:
                 raise
             raise explained[0](explained[1]) from None
@@ -165,9 +174,25 @@ def guarded(function: Callable[..., Any], module: str, name: str) -> Callable[..
     return call
 
 
+def takes_tensors(function: Callable[..., Any]) -> bool:
+    """Say whether a method takes tensors besides its own, and calls no user's function, whose errors are its own."""
+    own = inspect.unwrap(function).__code__.co_varnames[:1]
+    others = " ".join(str(a) for n, a in function.__annotations__.items() if n not in (*own, "return"))
+    return function.__module__.startswith(OURS) and "Tensor" in others and "Callable" not in others
+
+
+def guard_methods(kind: type) -> None:
+    """Guard the methods of a class that take tensors besides their own; operators say themselves what they cannot take."""
+    for name, value in list(vars(kind).items()):
+        if isinstance(value, types.FunctionType) and not name.startswith("__") and takes_tensors(value):
+            method = guarded(value, kind.__module__, name, 1)
+            method.__qualname__ = f"{kind.__name__}.{name}"
+            setattr(kind, name, method)
+
+
 def guard(namespace: dict[str, Any]) -> None:
     """Guard every function of a public namespace that does something to tensors, and let it follow mixed precision's lists."""
     prefix = {"gt.linalg": "linalg.", "gt.fft": "fft."}.get(namespace["__name__"], "")
     for name, value in namespace.items():
-        if isinstance(value, types.FunctionType) and value.__module__.startswith(("gt.functions.", "gt.nn.functional.", "gt.tensor")):
+        if isinstance(value, types.FunctionType) and value.__module__.startswith(OURS):
             namespace[name] = guarded(autocasting(value, prefix + name), namespace["__name__"], name)

@@ -13,7 +13,7 @@ import numpy as np
 from gt.functions import create
 from gt.handle import ALIAS, Handle, no_tape
 from gt.in_place import InPlace
-from gt.ir.types import DType
+from gt.ir.types import DType, got
 from gt.trace import Operand, holding, record
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Copies(InPlace):
 def take_values(tensor: Any, data: Any) -> None:
     """Let a new tensor begin with the value of ``data`` as a value of its own, so that the tensor it was made from keeps its."""
     if not isinstance(data, Handle):
-        raise TypeError(f"{type(tensor).__name__}(): expected a gt.Tensor, got {type(data).__name__}")
+        raise TypeError(f"{type(tensor).__name__}(): expected a gt.Tensor, got {got(data)}")
     Operand.__init__(tensor, None, -1, data._type)
     source: Any = data if data._base is None else data.clone()  # type: ignore[attr-defined]
     if source._trace is None:

@@ -20,7 +20,7 @@ from gt.ir.graph import Attrs
 from gt.ir.opdef import OpDef, emitting
 from gt.ir.ops import OPS
 from gt.ir.ops.broadcast import total
-from gt.ir.types import DType, TensorType, bool_
+from gt.ir.types import DType, TensorType, bool_, got
 from gt.passes.autodiff import backpropagate
 from gt.signal import for_backward
 from gt.tape import Key, Tape
@@ -47,6 +47,8 @@ def call_hook(hook: Hook, g: Any) -> Any:
     out = hook(g)
     if out is None:
         return g
+    if not isinstance(out, Handle):
+        raise TypeError(f"expected Tensor, but hook returned {got(out)}")
     if out._type is not g._type:
         raise RuntimeError(f"hook must return a gradient of type {g._type!r}, got {out._type!r}")
     return out

@@ -14,6 +14,7 @@ from typing import Any
 
 from gt.autograd import enable_grad, several
 from gt.functions import create
+from gt.functions.promote import need_tensor
 from gt.functions.shape import movedim, reshape, select, stack
 from gt.handle import Handle
 from gt.nn.functional_call import functional_call, stack_module_state
@@ -22,6 +23,8 @@ from gt.tape import key_of, walk
 from gt.trees import flatten, map_tree, same_structure, unflatten
 
 Function = Callable[..., Any]
+VJP, JVP = "vjp(f, *primals)", "jvp(f, primals, tangents)"
+CALLS = {"vjp": VJP, "jacrev": VJP, "jvp": JVP, "jacfwd": JVP, "grad_and_value": "grad_and_value(f)(*args)"}  # as texts name them
 
 
 class _Depth(threading.local):
@@ -59,6 +62,28 @@ def _check_primals(tree: Any) -> None:
     for t in flatten(tree)[0]:
         if isinstance(t, Handle) and not _differentiable(t):
             raise ValueError(f"Expected primal to be floating point or complex, but got: {t.dtype}")
+
+
+def _check_tangents(primals: Any, tangents: Any) -> None:
+    """Refuse tangents that are not one for each primal, of its size."""
+    (leaves, form), (along, own) = flatten(primals), flatten(tangents)
+    if form != own:
+        raise RuntimeError(
+            f"{JVP}: Expected primals and tangents to have the same python structure. For example, if primals is a tuple of 3 tensors, "
+            "tangents also must be."
+        )
+    if not leaves:
+        raise RuntimeError(f"{JVP}: Expected primals to contain at least one Tensor.")
+    for name, values in (("primals", leaves), ("tangents", along)):
+        for value in values:
+            if not isinstance(value, Handle):
+                raise RuntimeError(f"{JVP}: Expected {name} to only contain Tensors, got {type(value)}")
+    for primal, tangent in zip(leaves, along, strict=True):
+        if primal._type.shape != tangent._type.shape:
+            raise RuntimeError(
+                "Trying to set a forward gradient that has a different size than that of the original Tensor, this is not supported. Tensor is "
+                f"of size {list(primal._type.shape)} while the given forward gradient is of size {list(tangent._type.shape)}."
+            )
 
 
 def _check_real(name: str, leaves: Sequence[Any], what: str) -> None:
@@ -104,9 +129,11 @@ def _finish(tree: Any, keep: bool) -> Any:
 def _outputs(out: Any, name: str) -> tuple[list[Any], Any]:
     """Give the tensors of what a function gave, and its form."""
     outputs, form = flatten(out)
+    if not outputs or outputs == [None]:
+        raise RuntimeError(f"{CALLS[name]}: Expected f to be a function that has non-empty output (got output = {outputs})")
     for o in outputs:
         if not isinstance(o, Handle):
-            raise RuntimeError(f"{name}(f, ...): expected f to give only tensors, but got {type(o)}")
+            raise RuntimeError(f"{CALLS[name]}: expected f(*primals) to return only tensors, got unsupported type {type(o)}")
     return outputs, form
 
 
@@ -124,7 +151,10 @@ def _with_aux(out: Any, has_aux: bool, name: str) -> tuple[Any, Any]:
     if not has_aux:
         return out, None
     if not isinstance(out, tuple) or len(out) != 2:
-        raise RuntimeError(f"{name}(f)(*args): output of function f should be a tuple: (output, aux) if has_aux is True")
+        raise RuntimeError(f"{CALLS[name]}: output of function f should be a tuple: (output, aux) if has_aux is True")
+    for value in flatten(out[1])[0]:
+        if not isinstance(value, Handle):
+            raise RuntimeError(f"Expected tensors, got unsupported type {type(value)}")
     return out
 
 
@@ -199,14 +229,13 @@ def jvp(func: Function, primals: tuple[Any, ...], tangents: tuple[Any, ...], *, 
         raise RuntimeError(
             f"jvp(f, primals, tangents): Expected primals to be a tuple. E.g. it should be valid to call f(*primals). Got {type(primals)}"
         )
+    _check_tangents(primals, tangents)
     _check_primals(primals)
     with _inside() as outermost:
         given, _ = _split(primals, tuple(range(len(primals))))
         out, aux = _with_aux(func(*given), has_aux, "jvp")
         outputs, form = _outputs(out, "jvp")
         leaves, along = flatten(given)[0], flatten(tangents)[0]
-        if len(leaves) != len(along):
-            raise RuntimeError("jvp(f, primals, tangents): Expected primals and tangents to have the same python structure.")
         product = unflatten(_along(outputs, leaves, along), form)
         keep = _kept(outputs, leaves, [primals, tangents], outermost)
     out, product, aux = _finish(out, keep), _finish(product, keep), _finish(aux, keep)
@@ -214,12 +243,16 @@ def jvp(func: Function, primals: tuple[Any, ...], tangents: tuple[Any, ...], *, 
 
 
 def linearize(func: Function, *primals: Any) -> tuple[Any, Function]:
-    """Give (output, function of tangents that gives its derivative along them). ``func`` is called once."""
+    """Give (output, function of tangents that gives its derivative along them). ``func`` is called once.
+
+    What ``func`` gives that is no tensor stands in both as it is.
+    """
     _check_primals(primals)
     with _inside() as outermost:
         given, _ = _split(primals, tuple(range(len(primals))))
         out = func(*given)
-        outputs, form = _outputs(out, "linearize")
+        values, form = flatten(out)
+        outputs = [v for v in values if isinstance(v, Handle)]
         leaves, in_form = flatten(given)
         keep = _kept(outputs, leaves, list(primals), outermost)
 
@@ -228,13 +261,15 @@ def linearize(func: Function, *primals: Any) -> tuple[Any, Function]:
         if not same_structure(in_form, own_form):
             raise RuntimeError("Expected the tangents to have the same argspec as the primals")
         for i, (t, p) in enumerate(zip(along, leaves, strict=True)):
+            need_tensor("linearize", **{f"tangent:{i}": t})
             for what, own, wanted in (("shape", t.shape, p.shape), ("dtype", t.dtype, p.dtype)):
                 if own != wanted:
                     raise RuntimeError(
                         f"tangent:{i} with {what} {own} in flattened pytree doesn't match the {what} {wanted} of the corresponding primal."
                     )
         with _inside():
-            product = unflatten(_along(outputs, leaves, along), form)
+            products = iter(_along(outputs, leaves, along))
+            product = unflatten([next(products) if isinstance(v, Handle) else v for v in values], form)
         return _finish(product, keep or any(t._rg for t in along))
 
     return _finish(out, keep), jvp_fn

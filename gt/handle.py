@@ -22,7 +22,7 @@ from gt.ir.evaluate import from_wire
 from gt.ir.graph import Attrs
 from gt.ir.opdef import OpDef
 from gt.ir.ops import OPS
-from gt.ir.types import DType, TensorType
+from gt.ir.types import DType, TensorType, got
 from gt.runtime.session import check_thread
 from gt.shape import Size
 from gt.trace import Buffer, Operand, Storage, Trace, check_read, holding, record, settle, state
@@ -163,7 +163,7 @@ class Handle(Operand):
         if value is not None:
             if not isinstance(value, Handle):
                 raise TypeError(
-                    f"assigned grad expected to be a Tensor or None but got grad of type {type(value).__name__}"
+                    f"assigned grad expected to be a Tensor or None but got grad of type {got(value)}"
                 )
             if value._type is not self._type:
                 raise RuntimeError(
@@ -191,7 +191,7 @@ class Handle(Operand):
     def data(self, value: Handle) -> None:
         """Take other values, of any shape and dtype, and stay the same tensor; gradients of earlier uses are unaffected."""
         if not isinstance(value, Handle):
-            raise TypeError(f"Variable data has to be a tensor, but got {type(value).__name__}")
+            raise TypeError(f"Variable data has to be a tensor, but got {got(value)}")
         if self._base is not None:
             raise RuntimeError("cannot assign .data of a view: assign to its base, or write view[...] = values")
         with holding():

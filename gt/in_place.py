@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from gt.arguments import guarded, takes_tensors
 from gt.functions import create, gathering, index, linalg, norms, numeric, pointwise, promote, reduce, special
 from gt.grad_mode import is_grad_enabled
 from gt.handle import Handle, here
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 def in_place(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give the in-place form of a function: compute, check shape and dtype as torch, assign."""
 
+    name = f"{function.__name__}_"
+    if takes_tensors(function):
+        function = guarded(function, function.__module__, name, 1)
+
     def method(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         if self._base is not None:
             check_separate(self)
@@ -31,8 +36,8 @@ def in_place(function: Callable[..., Any]) -> Callable[..., Any]:
             result = _as_written(self, result)
         return self._assign(attached(self, result), start)
 
-    method.__name__ = method.__qualname__ = f"{function.__name__}_"
-    method.__doc__ = f"Do ``{function.__name__}`` in place."
+    method.__name__ = method.__qualname__ = name
+    method.__doc__ = f"Do ``{name[:-1]}`` in place."
     return method
 
 

@@ -39,7 +39,7 @@ def script_method(fn: Callable[..., Any]) -> Callable[..., Any]:
     return fn
 
 
-script_if_tracing = export = unused = interface = script_method
+script_if_tracing = export = unused = interface = _overload_method = script_method
 
 
 def ignore(drop: Any = False, **kwargs: Any) -> Any:
@@ -104,6 +104,6 @@ __all__ = [
 
 def install(jit: Any) -> None:
     """Let ``jit`` have these names, and ``from gt.jit import ...`` find them."""
-    for name in __all__:
+    for name in (*__all__, "_overload_method"):
         setattr(jit, name, globals()[name])
     sys.modules["gt.jit"] = sys.modules[__name__]

@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from gt import legacy
 from gt.absent import METHODS
+from gt.arguments import guard_methods
 from gt.autocasting import CPU, CUDA, autocasting
 from gt.autograd.gradients import backward, register_hook, register_post_accumulate_grad_hook, retain_grad
 from gt.copying import Copies
@@ -628,4 +629,5 @@ for _name in {**CPU, **CUDA}:
     if _name in vars(Tensor):
         setattr(Tensor, _name, autocasting(vars(Tensor)[_name], _name))
 
+guard_methods(Tensor)
 install_tensor(Tensor)

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 from gt.expand import Hook, call_hook, expand, ones
 from gt.function import Function, FunctionCtx, free_tape
 from gt.grad_mode import enable_grad, inference_mode, is_grad_enabled, is_inference_mode_enabled, no_grad, set_grad_enabled
-from gt.handle import no_tape
+from gt.handle import Handle, no_tape
 from gt.ir.ops import OPS
+from gt.ir.types import got
 from gt.tape import Key, key_of, walk
 from gt.trace import ValueRef, holding, record, state
 
@@ -54,6 +55,8 @@ def backward(
 
 
 def _check_seed(root: Tensor, gradient: Any) -> Any:
+    if not isinstance(root, Handle):
+        raise TypeError(f"expected a Tensor to differentiate, but got {got(root)}")
     if not root._rg:
         raise RuntimeError("element 0 of tensors does not require grad and does not have a grad_fn")
     if gradient is None:
@@ -62,6 +65,8 @@ def _check_seed(root: Tensor, gradient: Any) -> Any:
         if root._type.dtype.kind == "c":
             raise RuntimeError(f"grad can be implicitly created only for real scalar outputs but got {root._type.dtype!r}")
         return None if not root._type.shape else ones(root._type)
+    if not isinstance(gradient, Handle):
+        raise TypeError(f"gradients can be either Tensors or None, but got {got(gradient)}")
     if gradient._type.shape != root._type.shape:
         raise RuntimeError(
             f"Mismatch in shape: grad_output[0] has a shape of {gradient.shape} and output[0] has a shape of {root.shape}."

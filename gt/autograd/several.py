@@ -10,6 +10,7 @@ from gt.autograd import gradients
 from gt.expand import FULL
 from gt.functions.shape import stack
 from gt.handle import Handle
+from gt.ir.types import got
 from gt.trace import record
 
 if TYPE_CHECKING:
@@ -75,6 +76,9 @@ def grad(
     if not targets:
         raise RuntimeError("`inputs` argument to `grad()` cannot be empty.")
     seeds = _seeds(roots, grad_outputs)
+    for t in targets:
+        if not isinstance(t, Handle):
+            raise TypeError(f"expected Tensors to differentiate by, but got {got(t)}")
     if not all(t._rg for t in targets):
         raise RuntimeError("One of the differentiated Tensors does not require grad")
     found = {id(t): g for t, g in gradients._gradients(roots, seeds, targets, keep, create_graph)} if roots else {}
@@ -93,7 +97,7 @@ def grad(
 
 
 def _listed(tensors: Any) -> list[Any]:
-    return [tensors] if isinstance(tensors, Handle) else list(tensors)
+    return [tensors] if hasattr(tensors, "requires_grad") else list(tensors)
 
 
 def _seeds(roots: list[Any], given: Any) -> list[Any]:

@@ -15,7 +15,7 @@ from gt.functions.promote import cast, need_tensor, refuse, result_dtype
 from gt.functions.shape import cat, clone, flip, reshape, slice_dim, split, stack, transpose, unsqueeze
 from gt.handle import Handle
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, KindError, class_name, int32, int64, normalize_dim
+from gt.ir.types import CallError, KindError, class_name, dtype_of, int32, int64, normalize_dim, scalar_type
 from gt.ir.types import broadcast_shapes as fit_shapes
 from gt.shape import Size
 from gt.trace import record
@@ -319,17 +319,19 @@ def tril_indices(
     row: int, col: int, offset: int = 0, *, dtype: Any = int64, device: Any = None, layout: Any = None
 ) -> Tensor:
     """Give the positions of the lower triangle: [2, n]."""
-    return _triangle(row, col, lambda i, j: j - i <= offset, dtype)
+    return _triangle(row, col, lambda i, j: j - i <= offset, dtype, "tril_indices")
 
 
 def triu_indices(
     row: int, col: int, offset: int = 0, *, dtype: Any = int64, device: Any = None, layout: Any = None
 ) -> Tensor:
     """Give the positions of the upper triangle: [2, n]."""
-    return _triangle(row, col, lambda i, j: j - i >= offset, dtype)
+    return _triangle(row, col, lambda i, j: j - i >= offset, dtype, "triu_indices")
 
 
-def _triangle(row: int, col: int, inside: Any, dtype: Any) -> Tensor:
+def _triangle(row: int, col: int, inside: Any, dtype: Any, name: str) -> Tensor:
+    if dtype_of(dtype) not in (int32, int64):
+        raise KindError(f"\"{name}\" not implemented for '{scalar_type(dtype_of(dtype))}': use int32 or int64")
     pairs = [(i, j) for i in range(row) for j in range(col) if inside(i, j)]
     return tensor([[i for i, _ in pairs], [j for _, j in pairs]], dtype=dtype) if pairs else zeros((2, 0), dtype=dtype)
 
@@ -337,9 +339,9 @@ def _triangle(row: int, col: int, inside: Any, dtype: Any) -> Tensor:
 def unravel_index(indices: Tensor, shape: int | Sequence[int]) -> tuple[Tensor, ...]:
     """Turn positions in the flattened tensor into one tensor for each dim."""
     if indices.dtype.kind not in "ui":
-        raise CallError(f"expected 'indices' to be integer dtype, but got {indices.dtype!r}")
+        raise TypeError(f"expected 'indices' to be integer dtype, but got {indices.dtype!r}")
     sizes = (shape,) if isinstance(shape, int) else tuple(shape)
-    out, rest = [], indices
+    out, rest = [], cast(indices, int64)
     for step, size in zip(contiguous_strides(sizes), sizes, strict=True):
         out.append(rest // step % size)
     return tuple(out)

@@ -13,7 +13,7 @@ import numpy as np
 from gt.functions.create import from_numpy, linspace, tensor, zeros
 from gt.functions.gathering import gather
 from gt.functions.pointwise import logical_not, where
-from gt.functions.promote import cast, linked
+from gt.functions.promote import c_name, cast, linked
 from gt.functions.reduce import amax, amin, sum
 from gt.functions.running import diff
 from gt.functions.shape import reshape, unsqueeze
@@ -64,6 +64,8 @@ def histc(input: Tensor, bins: int = 100, min: Scalar = 0, max: Scalar = 0) -> T
     """Count elements in ``bins`` equal bins from ``min`` to ``max`` (of the data if equal)."""
     if bins <= 0:
         raise CallError(f"bins must be > 0, but got {bins}")
+    if input.dtype.kind != "f":
+        raise KindError(f"\"histogram_cpu\" not implemented for '{scalar_type(input.dtype)}': cast it first, e.g. x.float()")
     x = reshape(input, -1)
     low: Any = min
     high: Any = max
@@ -82,6 +84,7 @@ def histc(input: Tensor, bins: int = 100, min: Scalar = 0, max: Scalar = 0) -> T
 
 def histogram(input: Tensor, bins: Any, *, range: Any = None, weight: Tensor | None = None, density: bool = False) -> Histogram:
     """Count elements between bin edges, or in equal bins of a range."""
+    _check_dtypes(input, [bins], weight)
     x = reshape(input, -1)
     edges = bins if isinstance(bins, Handle) else _edges(x, bins, range)
     place, inside = _bins(x, edges)
@@ -100,6 +103,7 @@ def histogramdd(
     each = [bins] * columns if isinstance(bins, int) else list(bins)
     if input.ndim < 2 or len(each) != columns:
         raise CallError(f"torch.histogramdd: The size of bins must be equal to the innermost dimension of the input, {columns}, got {len(each)}")
+    _check_dtypes(input, each, weight)
     x = reshape(input, (-1, columns))
     edges, place, inside = [], None, None
     for d, of_dim in enumerate(each):
@@ -119,6 +123,24 @@ def histogramdd(
         for d, own in enumerate(edges):
             counts = counts / reshape(diff(own), tuple(-1 if i == d else 1 for i, _ in enumerate(shape)))
     return HistogramDD(counts, tuple(edges))
+
+
+def _check_dtypes(input: Tensor, bins: list[Any], weight: Tensor | None) -> None:
+    """Refuse what is not of floating point, and edges and weights of another dtype."""
+    dtype = input.dtype
+    for at, edges in enumerate(bins):
+        if isinstance(edges, Handle) and edges._type.dtype is not dtype:
+            raise CallError(
+                "torch.histogramdd: input tensor and bins tensors should have the same dtype, but got input with dtype "
+                f"{c_name(dtype)} and bins for dimension {at} with dtype {c_name(edges._type.dtype)}"
+            )
+    if weight is not None and weight.dtype is not dtype:
+        raise CallError(
+            "torch.histogramdd: if weight tensor is provided, input tensor and weight tensor should have the same dtype, but got "
+            f"input({c_name(dtype)}), and weight({c_name(weight.dtype)})"
+        )
+    if dtype.kind != "f":
+        raise KindError(f"\"histogramdd\" not implemented for '{scalar_type(dtype)}': cast it first, e.g. x.float()")
 
 
 def _edges(x: Tensor, bins: int, range: Any) -> Tensor:

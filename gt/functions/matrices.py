@@ -22,7 +22,7 @@ from gt.functions.solving import inv
 from gt.functions.strided import diagonal as diagonal_
 from gt.handle import Handle
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, normalize_dim, scalar_type
+from gt.ir.types import CallError, int64, normalize_dim, scalar_type
 from gt.trace import record
 
 if TYPE_CHECKING:
@@ -156,9 +156,10 @@ def old_vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Ten
     n = x._type.shape[0] if N is None else N
     if n < 0:
         raise CallError("N must be non-negative.")
+    x = x if x.dtype.kind in "fc" else cast(x, int64)
     if n < 2:
         return x.new_ones((x._type.shape[0], n))
-    rising = vander(x, N=n)
+    rising = _powers(x, n)
     return rising if increasing else rising.flip(1)
 
 
@@ -168,6 +169,11 @@ def vander(x: Tensor, *, N: int | None = None) -> Tensor:  # noqa: N803
     n = x._type.shape[-1] if N is None else N
     if n <= 1:
         raise CallError(f"N must be greater than 1, but got {n}")
-    ones = x.unsqueeze(-1) * 0 + 1
+    if x.dtype.kind == "b":
+        raise CallError("linalg.vander supports floating point, complex, and integer tensors, but got Bool")
+    return _powers(x if x.dtype.kind in "fc" else cast(x, int64), n)
+
+
+def _powers(x: Tensor, n: int) -> Tensor:
     powers = x.unsqueeze(-1).expand(*x._type.shape, n - 1)
-    return record(OPS["cat"], (cast(ones, x.dtype), powers.cumprod(-1).to(x.dtype)), (("dim", x.ndim),))
+    return record(OPS["cat"], (x.new_ones((*x._type.shape, 1)), powers.cumprod(-1)), (("dim", x.ndim),))

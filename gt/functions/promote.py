@@ -27,6 +27,7 @@ from gt.ir.types import (
     complex_dtype,
     dtype_of,
     float32,
+    got,
     real_dtype,
 )
 from gt.trace import Number, record, record_pair
@@ -204,20 +205,10 @@ def is_number(value: object) -> bool:
     return isinstance(value, int | float | complex | np.number | np.bool_)
 
 
-def _remedy(value: object) -> str:
-    return "; use gt.tensor(...) first" if class_name(value) in ("torch.Tensor", "torch.Parameter") else ""
-
-
 def refuse(name: str, value: object, argument: str = "") -> TypeError:
-    where = (
-        f"argument {argument} must be Tensor, not {class_name(value)}"
-        if argument
-        else (f"expected a gt.Tensor or a number, got {class_name(value)}")
-    )
-    return TypeError(
-        f"{name}(): {where}"
-        + ("; use gt.tensor(...) or gt.from_numpy(...) first" if isinstance(value, np.ndarray | list | tuple) else _remedy(value))
-    )
+    where = f"argument {argument} must be Tensor, not" if argument else "expected a gt.Tensor or a number, got"
+    more = "; use gt.tensor(...) or gt.from_numpy(...) first" if isinstance(value, np.ndarray | list | tuple) else ""
+    return TypeError(f"{name}(): {where} {got(value)}{more}")
 
 
 def is_compared(name: str, value: object) -> bool:

@@ -232,6 +232,16 @@ def class_name(value: object) -> str:
     return f"torch.{name}" if type(value).__module__.partition(".")[0] == "torch" else name
 
 
+def got(value: object) -> str:
+    """Give what ends a text that says what stands where a tensor is wanted: its class, and what to do with torch's tensors."""
+    return class_name(value) + remedy(value)
+
+
+def remedy(value: object) -> str:
+    """Give what a text says besides of a tensor of torch's, nothing of all else."""
+    return "; use gt.tensor(...) first" if class_name(value) in ("torch.Tensor", "torch.Parameter") else ""
+
+
 class TensorType:
     """Shape, dtype and, once placed, sharding. Interned: equal types are one object, so memo keys hash fast.
 

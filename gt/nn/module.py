@@ -14,7 +14,7 @@ from gt.devices import dtype_among
 from gt.functions import create
 from gt.handle import Handle
 from gt.ir import types
-from gt.ir.types import dtype_of
+from gt.ir.types import class_name, dtype_of, remedy
 from gt.nn import hooks
 from gt.nn.hooks import HookHandle
 from gt.nn.parameter import Buffer, Parameter
@@ -83,7 +83,7 @@ class Module(StateMixin):
         for table, kind in (("_parameters", "parameter"), ("_modules", "child module"), ("_buffers", "buffer")):
             if name in self.__dict__[table]:
                 if value is not None and not (kind == "buffer" and isinstance(value, Handle)):
-                    raise TypeError(f"cannot assign '{type(value).__name__}' as {kind} '{name}' ({WANTED[kind]} or None expected)")
+                    raise TypeError(f"cannot assign '{class_name(value)}' as {kind} '{name}' ({WANTED[kind]} or None expected){remedy(value)}")
                 if self.__dict__[table][name] is not value:
                     replaced()
                 self.__dict__[table][name] = value
@@ -133,9 +133,7 @@ class Module(StateMixin):
         """Add a parameter by name; None keeps the name without a value."""
         self._check_name("parameter", name, "_parameters")
         if param is not None and not isinstance(param, Parameter):
-            raise TypeError(
-                f"cannot assign '{type(param).__name__}' object to parameter '{name}' (torch.nn.Parameter or None required)"
-            )
+            raise TypeError(f"cannot assign '{class_name(param)}' object to parameter '{name}' (torch.nn.Parameter or None required){remedy(param)}")
         if param is not None:
             if not param._leaf:
                 raise ValueError(
@@ -150,7 +148,7 @@ class Module(StateMixin):
         """Add a tensor that is state but not trained; ``persistent``: part of the state dict."""
         self._check_name("buffer", name, "_buffers")
         if tensor is not None and not isinstance(tensor, Handle):
-            raise TypeError(f"cannot assign '{type(tensor).__name__}' object to buffer '{name}' (torch Tensor or None required)")
+            raise TypeError(f"cannot assign '{class_name(tensor)}' object to buffer '{name}' (torch Tensor or None required){remedy(tensor)}")
         if tensor is not None:
             tensor._name = tensor._name or self._path + name
         self._buffers[name] = tensor
@@ -371,7 +369,10 @@ class Module(StateMixin):
         with no_grad():
             for p in self._parameters.values():
                 if p is not None:
-                    p.data = fn(p.detach())
+                    values = fn(p.detach())
+                    if p._rg and not values.dtype.is_differentiable:
+                        raise RuntimeError("data set to a tensor that requires gradients must be floating point or complex dtype")
+                    p.data = values
                     if p._grad is not None:
                         p._grad = fn(p._grad)
             for name, b in self._buffers.items():
@@ -390,8 +391,8 @@ class Module(StateMixin):
         return self._apply(lambda t: t.to(wanted) if t.is_floating_point() or t.is_complex() else t)
 
     def type(self, dst_type: Any) -> Self:
-        """Convert all parameters and buffers to a dtype."""
-        return self._apply(lambda t: t.to(dtype_of(dst_type)))
+        """Convert all parameters and buffers to a dtype. Errors: RuntimeError for one that what requires a gradient cannot have."""
+        return self._apply(lambda t: t.type(dst_type))
 
     def _convert_floats(self, dtype: types.DType) -> Self:
         return self._apply(lambda t: t.to(dtype) if t.is_floating_point() else t)

@@ -12,6 +12,7 @@ from typing import Any
 from gt.autocasting import CUDA, lists, low
 from gt.functions import create, pointwise
 from gt.functions.gathering import index_select
+from gt.functions.promote import need_tensor
 from gt.functions.shape import cat, stack
 from gt.ir.types import DType
 from gt.nn import functional as F  # noqa: N812 - torch's name
@@ -125,6 +126,7 @@ class RNNBase(Module):
 
     def _run(self, input: Tensor, states: State | None) -> tuple[Tensor, State]:
         """Run all layers; ``states``: [layers * directions, batch, size] each. Gives outputs and last states."""
+        need_tensor(type(self).__name__, input=input, **dict(zip(("hx", "cx"), states or (), strict=False)))
         if input.ndim not in (2, 3):
             raise ValueError(f"{type(self).__name__}: Expected input to be 2D or 3D, got {input.ndim}D tensor instead")
         batched = input.ndim == 3

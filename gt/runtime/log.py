@@ -10,7 +10,9 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
 import time
+from collections import deque
 
 from gt.runtime import env
 
@@ -22,7 +24,8 @@ SIGNS_OF_LIFE = ("Beat", "Ping")  # told at GT_DEBUG=4 only: they would fill the
 class InstructionLog:
     """Appends ``elapsed sequence event who operation size details`` lines to a file that several processes share.
 
-    Each line is one O_APPEND write, so lines of different processes never mix and a crash loses none already logged.
+    Each line is one O_APPEND write, so lines of different processes never mix and a crash loses none already logged. A process's threads
+    write one after another: lines have their sequence numbers, and their times, in order.
     Elapsed seconds count from the file's first line, on the machine's wall clock. With a ``logger``, each event is a
     debug line too; without a ``path``, it is only that.
     """
@@ -30,6 +33,8 @@ class InstructionLog:
     def __init__(self, path: str, who: str, logger: logging.Logger | None = None, signs_of_life: bool = False) -> None:
         self.who, self.sequence, self.logger, self.signs_of_life = who, 0, logger, signs_of_life
         self.file, self.start = -1, time.time()
+        self.lock, self.waiting = threading.RLock(), deque[str]()
+        self.writing = False
         if path:
             self._open(path)
 
@@ -48,20 +53,29 @@ class InstructionLog:
         """Append one line."""
         if operation in SIGNS_OF_LIFE and not self.signs_of_life:
             return
-        self.sequence += 1
         if self.logger is not None:
             self.logger.debug("%s %s %s %d %s", event, self.who, operation, nbytes, details)
         if self.file < 0:
             return
-        elapsed = time.time() - self.start
         details = details.replace("\n", "\\n")
-        line = f"{elapsed:.6f} {self.sequence} {event} {self.who} {operation or '-'} {nbytes} {details}".rstrip()
-        os.write(self.file, (line[:4000] + "\n").encode())
+        self.waiting.append(f"{event} {self.who} {operation or '-'} {nbytes} {details}".rstrip())
+        with self.lock:
+            if self.writing:
+                return  # a signal handler or finalizer within a write of this thread, which writes this line next
+            self.writing = True
+            try:
+                while self.waiting and self.file >= 0:
+                    self.sequence += 1
+                    line = f"{time.time() - self.start:.6f} {self.sequence} {self.waiting.popleft()}"
+                    os.write(self.file, (line[:4000] + "\n").encode())
+            finally:
+                self.writing = False
 
     def close(self) -> None:
-        if self.file >= 0:
-            os.close(self.file)
-            self.file = -1
+        with self.lock:
+            if self.file >= 0:
+                os.close(self.file)
+                self.file = -1
 
 
 def open_log(who: str) -> InstructionLog | None:

@@ -68,7 +68,6 @@ EQUALS = "which of equal elements is unspecified in torch"
 SKIP_SAMPLES: tuple[tuple[str, str, str], ...] = (
     ("*", r"complex64\] .*(got c64|complex tensors|complex128|not implemented for ('Complex|complex))", NO_COMPLEX),
     ("*", r"(int64|bool)\] .*(convolution|pooling|hardtanh)", NO_INTEGERS),
-    ("nn.functional.rms_norm", r"complex64\]", NO_COMPLEX),
     ("masked.var", r"complex64\]", NO_COMPLEX),
     ("masked.std", r"complex64\]", NO_COMPLEX),
     ("nn.functional.pairwise_distance", r"complex64\]", NO_COMPLEX),

@@ -37,6 +37,8 @@ def test_a_scripted_module_is_the_module() -> None:
     assert gt.jit.annotate(list[int], [1]) == [1] and gt.jit.isinstance([1], list)
     assert gt.jit.Final is torch.jit.Final
 
+    assert gt.jit._overload_method(double) is double
+
     class Old(gt.jit.ScriptModule):
         @gt.jit.script_method
         def forward(self, x):

@@ -156,6 +156,11 @@ def test_one_target_for_scores_without_a_batch() -> None:
     np.testing.assert_allclose(scores.grad.numpy(), torch.softmax(torch.arange(4.0), 0).numpy() - [0, 1, 0, 0], rtol=1e-5)
     with pytest.raises(ValueError, match="1D target must have size 1"):
         gt.nn.functional.cross_entropy(scores, gt.tensor([1, 2]))
+    for target in (1, [1]):
+        for reduction in ("mean", "sum", "none"):
+            smooth = {"label_smoothing": 0.1, "reduction": reduction}
+            same(lambda m: m.nn.functional.cross_entropy(m.ones(4), m.tensor(target), **smooth), f"{target} {reduction}")
+            same(lambda m: m.nn.functional.cross_entropy(m.ones(4), m.tensor(target), m.ones(4), **smooth), f"{target} by weight")
 
 
 @pytest.mark.parametrize("shape", [(3,), (3, 3), (1, 3, 3), (1, 1, 3, 3), (1, 1, 1, 3, 3), (1, 1, 1, 1, 3, 3)])
@@ -205,6 +210,31 @@ def test_torch_values_are_named() -> None:
     for call in (lambda: gt.ones(1) == theirs, lambda: theirs == gt.ones(1), lambda: gt.ones(1) != theirs, lambda: gt.ones(1) == np.ones(1)):
         with pytest.raises(TypeError, match=r"expected a gt\.Tensor or a number"):
             call()
+    x = gt.ones(1, requires_grad=True)
+    module = gt.nn.Module()
+    module.register_buffer("kept", gt.ones(1))
+    x.register_hook(lambda g: theirs if g.sum() == 3 else None)
+    calls: dict[str, Callable[[], Any]] = {
+        "backward": lambda: (x * 2).backward(theirs), "autograd.backward": lambda: gt.autograd.backward(x * 2, theirs),
+        "backward of": lambda: gt.autograd.backward(theirs),
+        "autograd.grad": lambda: gt.autograd.grad(x * 2, theirs), "grad_outputs": lambda: gt.autograd.grad(x * 2, x, theirs),
+        "hook": lambda: (x * 3).backward(), "einsum": lambda: gt.einsum("i->i", theirs), "data": lambda: setattr(x, "data", theirs),
+        "grad": lambda: setattr(x, "grad", theirs), "Parameter": lambda: gt.nn.Parameter(theirs),
+        "register_buffer": lambda: module.register_buffer("more", theirs), "buffer": lambda: setattr(module, "kept", theirs),
+        "register_parameter": lambda: module.register_parameter("more", theirs),
+        "masked_fill": lambda: x.masked_fill(theirs > 0, 0.0), "masked_fill by": lambda: x.masked_fill(x > 0, theirs[0]),
+        "masked_fill_": lambda: x.detach().masked_fill_(x > 0, theirs[0]), "put_": lambda: x.detach().put_(gt.tensor([0]), theirs),
+        "lerp": lambda: x.lerp(x, theirs), "clamp": lambda: x.clamp(theirs), "view_as": lambda: x.view_as(theirs),
+        "type_as": lambda: x.type_as(theirs), "full": lambda: gt.full((1,), theirs[0]),
+        "parameters_to_vector": lambda: gt.nn.utils.parameters_to_vector([theirs]), "vjp": lambda: gt.func.vjp(lambda x: x, x)[1](theirs),
+        "pad_sequence": lambda: gt.nn.utils.rnn.pad_sequence([theirs]), "jvp": lambda: gt.func.jvp(lambda x: x, (x,), (theirs,)),
+        **{kind: lambda kind=kind: getattr(gt.nn, kind)(1, 1)(theirs.reshape(1, 1)) for kind in ("LSTM", "GRU", "RNN", "LSTMCell")},  # type: ignore[misc]
+        "hx": lambda: gt.nn.GRU(1, 1)(gt.ones(1, 1), theirs.reshape(1, 1)),
+    }  # fmt: skip
+    for what, call in calls.items():
+        with pytest.raises((TypeError, RuntimeError)) as fault:
+            call()
+        assert "torch.Tensor" in str(fault.value), f"{what}: {fault.value!r}"
     assert (gt.ones(1) == None) is False and (gt.ones(1) == "a") is False  # noqa: E711
 
 
@@ -229,6 +259,7 @@ def test_second_operands_of_losses_and_distances(name: str) -> None:
     f, values = np.array([[0.2, 0.7], [0.4, 0.9]], np.float32), [[0, 1], [1, 0]]
     calls: dict[str, Callable[[Any, Any, Any], Any]] = {
         "soft margin": lambda m, f, o: m.nn.functional.soft_margin_loss(f, o),
+        "soft margin, other first": lambda m, f, o: m.nn.functional.soft_margin_loss(o, f),
         "cross entropy by weight": lambda m, f, o: m.nn.functional.binary_cross_entropy(f, f, weight=o),
         "of logits by weight": lambda m, f, o: m.nn.functional.binary_cross_entropy_with_logits(f, f, weight=o),
         "of logits by pos_weight": lambda m, f, o: m.nn.functional.binary_cross_entropy_with_logits(f, f, pos_weight=o + 1),
@@ -285,3 +316,65 @@ def test_torch_indices() -> None:
                  lambda: x.masked_select(b), lambda: x.take_along_dim(i, 0)):  # fmt: skip
         with pytest.raises(TypeError, match=r"torch\.Tensor"):
             call()
+
+
+@pytest.mark.parametrize("name", [*INTEGERS, "float32", "float64", "complex64"])
+def test_dtypes_of_counts_and_positions(name: str) -> None:
+    calls: dict[str, Callable[[Any, Any], Any]] = {
+        "histc": lambda m, t: m.histc(t, 4, 0, 3),
+        "histc of the data's range": lambda m, t: t.histc(4),
+        "histogram": lambda m, t: m.histogram(t, 4).hist,
+        "histogram between edges": lambda m, t: m.histogram(t, m.tensor([0.0, 1, 2])).hist,
+        "histogram between its edges": lambda m, t: m.histogram(m.ones(2), t).hist,
+        "histogram by weight": lambda m, t: m.histogram(m.ones(3), 4, weight=t).hist,
+        "histogramdd": lambda m, t: m.histogramdd(t.reshape(3, 1), [2]).hist,
+        "histogramdd by weight": lambda m, t: m.histogramdd(m.ones(3, 1), [2], weight=t).hist,
+        "tril_indices": lambda m, t: m.tril_indices(2, 2, dtype=t.dtype),
+        "triu_indices": lambda m, t: m.triu_indices(2, 2, dtype=t.dtype),
+        "no triu_indices": lambda m, t: m.triu_indices(0, 2, dtype=t.dtype),
+        "unravel_index": lambda m, t: m.unravel_index(t, (3, 2))[0],
+        "vander": lambda m, t: m.vander(t * 100),
+        "vander of two": lambda m, t: m.vander(t, 2, increasing=True),
+        "vander of one": lambda m, t: m.vander(t, 1),
+        "linalg.vander": lambda m, t: m.linalg.vander(t + t),
+    }
+    for what, call in calls.items():
+        both = lambda m: call(m, m.tensor([0, 1, 3], dtype=getattr(m, name)))  # noqa: E731
+        same(both, what)
+        if isinstance(outcome(torch, both), tuple):
+            np.testing.assert_array_equal(both(gt).numpy(), both(torch).numpy(), err_msg=what)
+    assert gt.linalg.vander(gt.tensor([float("inf"), 2.0])).tolist() == [[1, float("inf")], [1, 2]]
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "float64", "int64", "complex64"])
+@pytest.mark.parametrize("given", ["float16", "bfloat16", "float32", "float64"])
+def test_dtypes_of_scales_and_statistics(given: str, name: str) -> None:
+    calls: dict[str, Callable[[Any, Any, Any], Any]] = {
+        "layer": lambda f, x, p: f.layer_norm(x, (4,), p, p),
+        "layer by weight": lambda f, x, p: f.layer_norm(x, (4,), p),
+        "layer by bias": lambda f, x, p: f.layer_norm(x, (4,), None, p),
+        "layer by both": lambda f, x, p: f.layer_norm(x, (4,), p, x[0]),
+        "rms": lambda f, x, p: f.rms_norm(x, (4,), p),
+        "rms of it": lambda f, x, p: f.rms_norm(p, (4,), p),
+        "group": lambda f, x, p: f.group_norm(x, 2, p, p),
+        "batch": lambda f, x, p: f.batch_norm(x, None, None, p, p, True),
+        "batch with statistics": lambda f, x, p: f.batch_norm(x, p.clone(), p.clone()),
+        "batch with a variance": lambda f, x, p: f.batch_norm(x, x[0] + 1, p.clone()),
+        "batch with all": lambda f, x, p: f.batch_norm(x, x[0] + 1, x[0] + 1, p, p),
+        "training with statistics": lambda f, x, p: f.batch_norm(x, p.clone(), p.clone(), training=True),
+        "instance": lambda f, x, p: f.instance_norm(x[:, :, None].expand(3, 4, 3), None, None, p),
+    }
+    for what, call in calls.items():
+        both = lambda m: call(  # noqa: E731
+            m.nn.functional, (m.arange(12.0).reshape(3, 4) % 5).to(getattr(m, given)), m.tensor([1, 2, 3, 1]).to(getattr(m, name))
+        )
+        same(both, what)
+        if isinstance(outcome(torch, both), tuple):
+            mine, theirs = (both(m).to(m.complex64 if both(m).is_complex() else m.float32).numpy() for m in (gt, torch))
+            np.testing.assert_allclose(mine, theirs, rtol=2e-5, atol=5e-2 if "16" in given + name else 1e-4, err_msg=what)
+
+
+@pytest.mark.parametrize("shape", [(1, 2), (2, 2), (1, 4), (1, 4, 1), (1, 4, 2), (2, 4, 1), (0, 4)])
+def test_groups_of_one_value(shape: tuple[int, ...]) -> None:
+    for groups in (2, shape[1]):
+        same(lambda m: m.nn.functional.group_norm(m.ones(shape), groups), f"{groups} groups")

@@ -80,7 +80,10 @@ def cross_entropy(
         return _weighted_probabilities(input, target, weight, reduction, label_smoothing)
     if input._type.shape == target._type.shape and input.ndim:
         raise CallError(f"Expected floating point type for target with class probabilities, got {scalar_type(target.dtype)}")
-    target = _checked_classes(input, target, weight)
+    classes = _checked_classes(input, target, weight)
+    if label_smoothing and input.ndim == target.ndim == 1:
+        raise CallError("output with shape [] doesn't match the broadcast shape [1]: give the one target without a dim")
+    target = classes
     if weight is None:
         return _fused(input, target, reduction, ignore_index, label_smoothing)
     return _weighted_classes(input, target, weight, reduction, ignore_index, label_smoothing)

@@ -9,8 +9,10 @@ import numpy as np
 
 from gt.autocasting import low
 from gt.functions.create import from_numpy
+from gt.functions.numeric import complex, imag, real
 from gt.functions.promote import c_name
-from gt.functions.shape import stack
+from gt.functions.shape import cat, stack
+from gt.ir.graph import Attrs
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, ShapeError, normalize_dim
 from gt.nn.functional.padding import pad
@@ -45,7 +47,18 @@ def _batched(input: Tensor, dims: int, name: str) -> tuple[Tensor, bool]:
     return (input, True) if input.ndim == dims + 2 else (input.unsqueeze(0), False)
 
 
-def _check(x: Tensor, weight: Tensor, geometry: dict[str, tuple[int, ...]], groups: int) -> None:
+def _check_operands(x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+    if weight.ndim != x.ndim:
+        raise ShapeError(
+            f"Expected {weight.ndim}-dimensional input for {weight.ndim}-dimensional weight {list(weight._type.shape)}, but got "
+            f"{x.ndim}-dimensional input of size {list(x._type.shape)} instead"
+        )
+    for t in (weight, bias):
+        if t is not None and t.dtype is not x.dtype:
+            raise CallError(f"Input type ({c_name(x.dtype)}) and bias type ({c_name(t.dtype)}) should be the same")
+
+
+def _check_geometry(geometry: dict[str, tuple[int, ...]], groups: int) -> None:
     if groups <= 0:
         raise CallError("non-positive groups is not supported")
     if any(s <= 0 for s in geometry["stride"]):
@@ -54,13 +67,6 @@ def _check(x: Tensor, weight: Tensor, geometry: dict[str, tuple[int, ...]], grou
         raise CallError("negative padding is not supported")
     if any(d <= 0 for d in geometry["dilation"]):
         raise CallError("dilation should be greater than zero")
-    if weight.ndim != x.ndim:
-        raise ShapeError(
-            f"Expected {x.ndim}-dimensional input for {x.ndim}-dimensional weight {list(weight._type.shape)}, but got "
-            f"{weight.ndim}-dimensional weight instead"
-        )
-    if x.dtype is not weight.dtype:
-        raise CallError(f"Input type ({c_name(x.dtype)}) and bias type ({c_name(weight.dtype)}) should be the same")
 
 
 def _conv(
@@ -77,6 +83,7 @@ def _conv(
         input, weight, bias = low(input, weight, bias)
     name = f"conv{dims}d"
     x, batched = _batched(input, dims, name)
+    _check_operands(x, weight, bias)
     steps, dilations = each(stride, dims, "stride"), each(dilation, dims, "dilation")
     if isinstance(padding, str):
         if padding not in ("same", "valid"):
@@ -86,7 +93,7 @@ def _conv(
         x, pads = _same(x, weight, dilations) if padding == "same" else (x, (0,) * dims)
     else:
         pads = each(padding, dims, "padding")
-    _check(x, weight, {"stride": steps, "padding": pads, "dilation": dilations}, groups)
+    _check_geometry({"stride": steps, "padding": pads, "dilation": dilations}, groups)
     effective = [d * (k - 1) + 1 for d, k in zip(dilations, weight._type.shape[2:], strict=True)]
     padded = [n + 2 * p for n, p in zip(x._type.shape[2:], pads, strict=True)]
     if any(n < k for n, k in zip(padded, effective, strict=True)):
@@ -121,8 +128,19 @@ def _run(
         raise ShapeError(
             f"{given}, expected bias to be 1-dimensional with {channels} elements, but got bias of size {list(bias._type.shape)} instead"
         )
-    out = record(CONVOLUTION, (x, weight) if bias is None else (x, weight, bias), attrs)
+    if x.dtype.kind == "c":
+        out = _complex_run(x, weight, bias, attrs)
+    else:
+        out = record(CONVOLUTION, (x, weight) if bias is None else (x, weight, bias), attrs)
     return out if batched else out.squeeze(0)
+
+
+def _complex_run(x: Tensor, weight: Tensor, bias: Tensor | None, attrs: Attrs) -> Tensor:
+    """Convolve both parts of ``x`` at once, as a batch, by the weight's real part and by its imaginary part."""
+    parts, n = cat([real(x), imag(x)]), x._type.shape[0]
+    by_real, by_imag = (record(CONVOLUTION, (parts, w), attrs) for w in (real(weight), imag(weight)))
+    out = complex(by_real[:n] - by_imag[n:], by_imag[:n] + by_real[n:])
+    return out if bias is None else out + bias.reshape(-1, *(1,) * (x.ndim - 2))
 
 
 def conv1d(
@@ -176,13 +194,14 @@ def _transposed(
     dilation: Ints,
 ) -> Tensor:
     x, batched = _batched(input, dims, f"conv_transpose{dims}d")
+    _check_operands(x, weight, bias)
     steps, pads, dilations = (
         each(stride, dims, "stride"),
         each(padding, dims, "padding"),
         each(dilation, dims, "dilation"),
     )
     extra = each(output_padding, dims, "output_padding")
-    _check(x, weight, {"stride": steps, "padding": pads, "dilation": dilations}, groups)
+    _check_geometry({"stride": steps, "padding": pads, "dilation": dilations}, groups)
     if any(o >= s and o >= d for o, s, d in zip(extra, steps, dilations, strict=True)):
         raise CallError(
             f"output padding must be smaller than either stride or dilation, but got output_padding: {list(extra)}, stride: {list(steps)}, "

@@ -71,8 +71,8 @@ def cosine_embedding_loss(
 def soft_margin_loss(
     input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean"
 ) -> Tensor:
-    """Give log(1 + exp(-target * input)). Dtypes: ``input`` of floating point."""
-    if input.dtype.kind != "f":
+    """Give log(1 + exp(-target * input)). Dtypes: ``input`` of real or complex numbers."""
+    if input.dtype.kind not in "fc":
         raise CallError(f"result type Float can't be cast to the desired output type {scalar_type(input.dtype)}")
     check_result(target.dtype, input.dtype)
     return reduced(pointwise.log1p(pointwise.exp(-cast(target, input.dtype) * input)), legacy(size_average, reduce, reduction))

@@ -11,7 +11,7 @@ from gt.functions import create, reduce
 from gt.functions.promote import cast
 from gt.ir.graph import Attrs
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, KindError, ShapeError, TensorType, float32, scalar_type
+from gt.ir.types import CallError, KindError, ShapeError, TensorType, float32, real_dtype, scalar_type
 from gt.nn.functional.padding import pad
 from gt.trace import record
 
@@ -27,6 +27,21 @@ def _affine(x: Tensor, shape: tuple[int, ...], weight: Tensor | None, bias: Tens
     w = create.ones(shape, dtype=x.dtype) if weight is None else cast(weight, x.dtype)
     b = create.zeros(shape, dtype=x.dtype) if bias is None else cast(bias, x.dtype)
     return w, b
+
+
+def _check_dtypes(input: Tensor, *params: Tensor | None) -> None:
+    """Refuse parameters of another dtype than the input's, except that those of halves may all be float32."""
+    dtype = input.dtype
+    dtypes = [p.dtype for p in params if p is not None]
+    if dtype.kind != "f" or all(d is dtype for d in dtypes):
+        return
+    if not all(d is float32 for d in dtypes):
+        raise CallError(
+            f"mixed dtype (CPU): expect parameter to have scalar type of Float, or all of {scalar_type(dtype)}, but got "
+            f"{', '.join(map(scalar_type, dtypes))}"
+        )
+    if dtype.itemsize != 2:
+        raise CallError("mixed dtype (CPU): all inputs must share same datatype.")
 
 
 def _common(input: Tensor, *params: Tensor | None) -> Tensor:
@@ -73,6 +88,7 @@ def layer_norm(
                 f"Expected {name} to be of same shape as normalized_shape, but got {name} of shape {list(p._type.shape)} and "
                 f"normalized_shape = {list(shape)}"
             )
+    _check_dtypes(input, weight, bias)
     x = _common(input, weight, bias)
     return cast(record(LAYER_NORM, (x, *_affine(x, shape, weight, bias)), (("eps", float(eps)),), first=True), input.dtype)
 
@@ -87,6 +103,10 @@ def rms_norm(input: Tensor, normalized_shape: Any, weight: Tensor | None = None,
             f"Expected weight to be of same shape as normalized_shape, but got weight of shape {list(weight._type.shape)} and "
             f"normalized_shape = {list(shape)}"
         )
+    if input.dtype.kind == "c":
+        last = tuple(range(input.ndim - len(shape), input.ndim))
+        out = input * (reduce.mean(input * input, last, True) + (EPS[real_dtype(input.dtype).name] if eps is None else eps)).rsqrt()
+        return out if weight is None else cast(out * weight, input.dtype)
     x = _common(input, weight)
     w = create.ones(shape, dtype=x.dtype) if weight is None else cast(weight, x.dtype)
     return cast(record(RMS_NORM, (x, w), (("eps", EPS[input.dtype.name] if eps is None else float(eps)),)), input.dtype)
@@ -106,7 +126,10 @@ def group_norm(
             f"Expected number of channels in input to be divisible by num_groups, but got input of shape {list(input._type.shape)} and "
             f"num_groups={num_groups}"
         )
-    _one_value(input, math.prod((input._type.shape[0], num_groups)), input.numel())
+    if input.numel() == num_groups:
+        sizes = [input._type.shape[0] * channels // num_groups, num_groups, *input._type.shape[2:]]
+        raise ValueError(f"Expected more than 1 value per channel when training, got input size {sizes}")
+    _check_dtypes(input, weight, bias)
     x = _common(input, weight, bias)
     attrs = (("groups", num_groups), ("eps", float(eps)))
     return cast(record(GROUP_NORM, (x, *_affine(x, (channels,), weight, bias)), attrs), input.dtype)
@@ -115,13 +138,6 @@ def group_norm(
 def _both_or_neither(running_mean: Tensor | None, running_var: Tensor | None) -> None:
     if (running_mean is None) != (running_var is None):
         raise ValueError("running_mean and running_var must either both be None or neither be None")
-
-
-def _one_value(input: Tensor, groups: int, numel: int) -> None:
-    if numel and numel == groups:
-        raise ValueError(
-            f"Expected more than 1 value per channel when training, got input size {input.shape}".replace("gt.", "torch.")
-        )
 
 
 def _channels(input: Tensor, p: Tensor) -> Tensor:
@@ -145,8 +161,11 @@ def batch_norm(
     for name, p in (("running_mean", running_mean), ("running_var", running_var), ("weight", weight), ("bias", bias)):
         if p is not None and p.numel() != channels:
             raise CallError(f"{name} should contain {channels} elements not {p.numel()}")
-    if training:
-        _one_value(input, channels, input.numel())
+    if training and input.numel() == channels and channels:
+        raise ValueError(
+            f"Expected more than 1 value per channel when training, got input size {input.shape}".replace("gt.", "torch.")
+        )
+    _check_dtypes(input, weight, bias, running_mean, running_var)
     x = _common(input, weight, bias, running_mean)
     w, b = _affine(x, (channels,), weight, bias)
     if not training:
@@ -186,6 +205,7 @@ def instance_norm(
             f"Expected more than 1 spatial element when training, got input size {input.shape}".replace("gt.", "torch.")
         )
     channels, spatial = input._type.shape[1], tuple(range(2, input.ndim))
+    _check_dtypes(input, weight, bias, running_mean, running_var)
     x = _common(input, weight, bias)
     out = record(GROUP_NORM, (x, *_affine(x, (channels,), weight, bias)), (("groups", channels), ("eps", float(eps))))
     if running_mean is not None:

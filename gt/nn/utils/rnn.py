@@ -16,6 +16,7 @@ from gt.functions import create
 from gt.functions.gathering import index_select
 from gt.functions.shape import cat, stack
 from gt.handle import Handle
+from gt.ir.types import got
 from gt.nn.functional.padding import pad
 from gt.tensor import Tensor
 
@@ -208,7 +209,7 @@ def pad_sequence(
         raise RuntimeError("received an empty list of sequences")
     for i, s in enumerate(sequences):
         if not isinstance(s, Handle):
-            raise TypeError(f"expected Tensor as element {i} in argument 0, but got {type(s).__name__}")
+            raise TypeError(f"expected Tensor as element {i} in argument 0, but got {got(s)}")
         if not s.ndim:
             raise RuntimeError(f"pad_sequence: expected sequences of at least one dim, but element {i} has none")
     longest = max(s.shape[0] for s in sequences)

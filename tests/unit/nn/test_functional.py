@@ -131,6 +131,34 @@ def test_values_and_gradients_equal_torch(name, args, kwargs):
         close(g, w, f"input {i} afterwards")
 
 
+def numbers(*shape):
+    return torch.tensor(RNG.standard_normal(shape) + 1j * RNG.standard_normal(shape), dtype=torch.complex64).requires_grad_()
+
+
+COMPLEX = [
+    ("conv1d", (numbers(3, 8), numbers(5, 3, 4), numbers(5)), {"stride": 2, "padding": 1}),
+    ("conv2d", (numbers(2, 4, 6, 7), numbers(6, 2, 3, 2), numbers(6)), {"groups": 2, "padding": "same", "dilation": 2}),
+    ("conv3d", (numbers(1, 2, 3, 4, 3), numbers(2, 2, 2, 2, 1)), {}),
+    ("conv_transpose2d", (numbers(2, 4, 3, 3), numbers(4, 2, 3, 3), numbers(4)), {"stride": 2, "output_padding": 1, "groups": 2}),
+    ("conv_transpose1d", (numbers(0, 4, 3), numbers(4, 2, 3)), {}),
+    ("rms_norm", (numbers(2, 3, 4), (4,), numbers(4)), {}),
+    ("rms_norm", (numbers(2, 3, 4), (3, 4)), {"eps": 0.5}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "args", "kwargs"), COMPLEX, ids=[f"{i}-{c[0]}" for i, c in enumerate(COMPLEX)])
+def test_complex_values_and_gradients_equal_torch(name, args, kwargs):
+    theirs_in = fresh((args, kwargs))
+    ours_in = to_gt(theirs_in)
+    want, got = getattr(TF, name)(*theirs_in[0], **theirs_in[1]), getattr(F, name)(*ours_in[0], **ours_in[1])
+    close(got, want, "result")
+    (want.real * 2 - want.imag).sum().backward()
+    (got.real * 2 - got.imag).sum().backward()
+    for i, (g, w) in enumerate(zip(leaves(ours_in), leaves(theirs_in), strict=True)):
+        if w.grad is not None:
+            close(g.grad, w.grad, f"gradient of input {i}")
+
+
 def test_attention_is_one_fused_node():
     q, k = gt.randn(2, 4, 5, 8, requires_grad=True), gt.randn(2, 4, 5, 8)
     before = len(state.trace.code)
@@ -151,6 +179,8 @@ ERRORS = [
     ("cross_entropy", (rand(3, 4), classes(4, 3)), {"reduction": "avg"}, "avg is not a valid value for reduction"),
     ("conv2d", (rand(1, 3, 4, 4), rand(2, 2, 3, 3)), {}, "Given groups=1"),
     ("conv2d", (rand(1, 3, 2, 2), rand(2, 3, 3, 3)), {}, "Kernel size can't be greater than actual input size"),
+    ("conv2d", (IMAGE, rand(4, 3, 3)), {"padding": "same"}, "Expected 3-dimensional input for 3-dimensional weight"),
+    ("conv2d", (IMAGE, rand(4, 4, 3, 3), numbers(4)), {}, "Input type .* and bias type .* should be the same"),
     ("conv2d", (rand(3, 3), rand(2, 3, 3, 3)), {}, r"Expected 3D \(unbatched\) or 4D \(batched\) input to conv2d"),
     ("layer_norm", (rand(2, 3), (4,)), {}, r"Given normalized_shape=\[4\], expected input with shape \[\*, 4\]"),
     ("group_norm", (rand(2, 3, 4), 2), {}, "Expected number of channels in input to be divisible by num_groups"),

@@ -107,6 +107,19 @@ def test_conversion_keeps_parameters_and_gradients():
     assert net.half().to(gt.float32).bfloat16().first.weight.dtype is gt.bfloat16
 
 
+@pytest.mark.parametrize("m", [gt, torch])
+def test_what_requires_a_gradient_takes_no_whole_numbers(m):
+    net = m.nn.BatchNorm1d(2)
+    for wrong in (m.int32, m.bool, "torch.LongTensor"):
+        with pytest.raises(RuntimeError, match="data set to a tensor that requires gradients must be floating point or complex dtype"):
+            net.type(wrong)
+    assert net.weight.dtype is m.float32 and net.running_mean.dtype is m.float32
+    assert net.type("torch.DoubleTensor").weight.dtype is m.float64 and net.num_batches_tracked.dtype is m.float64
+    for p in net.parameters():
+        p.requires_grad_(False)
+    assert net.type(m.int32).weight.dtype is m.int32 and net.running_mean.dtype is m.int32
+
+
 def test_modes_apply_and_requires_grad():
     net = Net().eval()
     assert not any(m.training for m in net.modules())

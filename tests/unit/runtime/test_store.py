@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import numpy as np
 import pytest
 
@@ -77,3 +80,30 @@ def test_two_processes_share_an_instruction_log(tmp_path):
     assert all(float(line.split()[0]) >= 0 for line in lines)
     first.close()
     second.close()
+
+
+def test_threads_of_a_process_write_lines_in_the_order_of_their_numbers(tmp_path, monkeypatch):
+    class Clock:
+        """Lets other threads run whenever a line's time is asked for, and logs from a signal handler, as it were."""
+
+        def __init__(self) -> None:
+            self.asked = 0
+
+        def time(self) -> float:
+            self.asked += 1
+            if self.asked == 7:
+                log.write("recv", "Signal")
+            time.sleep(0)
+            return time.time()
+
+    log = InstructionLog(str(tmp_path / "log"), "client0")
+    monkeypatch.setattr("gt.runtime.log.time", Clock())
+    threads = [threading.Thread(target=lambda: [log.write("call", "Run") for _ in range(200)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    lines = [line.split() for line in (tmp_path / "log").read_text().splitlines()[1:]]
+    assert [int(line[1]) for line in lines] == list(range(1, 802))
+    assert [float(line[0]) for line in lines] == sorted(float(line[0]) for line in lines)
+    log.close()
