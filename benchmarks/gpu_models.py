@@ -30,14 +30,14 @@ CASES = ("mlp", "gpt-tiny", "gpt2-124m", "resnet18")
 BATCHES = 4  # kept on the device, taken in turn
 
 
-def batches(case: str) -> list[tuple[Array, Array]]:
-    """Give inputs and targets."""
+def batches(case: str, times: int = 1) -> list[tuple[Array, Array]]:
+    """Give inputs and targets, of a batch ``times`` as large."""
     random = np.random.default_rng(1)
     if case in GPTS:
         c = GPTS[case]
-        return [tuple(random.integers(0, c.vocab, (2, c.batch, c.length))) for _ in range(BATCHES)]  # type: ignore[misc]
-    shape = (128, 784) if case == "mlp" else (128, 3, 32, 32)
-    return [(random.standard_normal(shape, np.float32), random.integers(0, 10, 128)) for _ in range(BATCHES)]
+        return [tuple(random.integers(0, c.vocab, (2, times * c.batch, c.length))) for _ in range(BATCHES)]  # type: ignore[misc]
+    shape = (times * 128, 784) if case == "mlp" else (times * 128, 3, 32, 32)
+    return [(random.standard_normal(shape, np.float32), random.integers(0, 10, shape[0])) for _ in range(BATCHES)]
 
 
 def weights(named: Iterable[tuple[str, Any]]) -> dict[str, Array]:

@@ -5,6 +5,7 @@ Prints one JSON line. Owns: training steps and their timing. Next: ``gpu_models`
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import json
@@ -125,7 +126,8 @@ def memory(cuda: bool) -> dict[str, float]:
     return {"peak_gib": peak, "reserved_gib": torch.cuda.memory_reserved() / 2**30}
 
 
-def gt_step(case: str, device: str, jit: bool) -> Step:
+def gt_step(case: str, device: str, jit: bool, times: int = 1, signal: str = "") -> Step:
+    """Give a training step. ``times``: how much larger the batch is; ``signal``: what it is made under."""
     import gt
     import gt.nn.functional as F
 
@@ -133,7 +135,8 @@ def gt_step(case: str, device: str, jit: bool) -> Step:
     with gt.no_grad():
         for (_, p), w in zip(model.named_parameters(), weights(model.named_parameters()).values(), strict=True):
             p.copy_(gt.from_numpy(w))
-    data = [tuple(gt.from_numpy(a) for a in pair) for pair in batches(case)]
+    with gt.signal.context(signal) if signal else contextlib.nullcontext():
+        data = [tuple(gt.from_numpy(a) for a in pair) for pair in batches(case, times)]
     optimizer = gt.optim.AdamW(model.parameters(), lr=LR)
 
     def train(x: Any, y: Any) -> Any:
