@@ -139,6 +139,7 @@ def compile_piece(request: Request) -> None:
     config: Any = importlib.import_module("torch._inductor.config")
     # on CPU a pool costs seconds to start; on a GPU several of these processes compile at once
     config.compile_threads = 1 if request.device == "cpu" else max(1, (os.cpu_count() or 1) // 4)
+    config.reorder_for_locality = False  # it has sums computed before the products that write down what they sum
     with _locked(path):
         if path.exists():
             return
