@@ -20,6 +20,7 @@ from gt.ir.text import attr_text, print_graph
 from gt.ir.verify import VerifyError, verify
 from gt.passes.autodiff import Autodiff
 from gt.passes.bucket_collectives import BucketCollectives
+from gt.passes.chunk_rows import ChunkRows
 from gt.passes.context import Context, MemoryPlan, Pass, PlanRefused, Region
 from gt.passes.cse import Cse
 from gt.passes.dce import Dce
@@ -34,7 +35,7 @@ from gt.passes.propagate_sharding import PropagateSharding
 from gt.passes.simplify import Simplify
 
 _CLASSES: tuple[type[Any], ...] = (
-    Autodiff, Decompose, Simplify, Cse, Dce, PropagateSharding, InsertCollectives, GatherAgain, Localize,
+    Autodiff, Decompose, Simplify, Cse, Dce, PropagateSharding, InsertCollectives, GatherAgain, Localize, ChunkRows,
     BucketCollectives, FuseHotPath, PlanMemory, LowerPrograms,
 )  # fmt: skip
 PASSES: dict[str, Callable[..., Pass]] = {cls.name: cast("Callable[..., Pass]", cls) for cls in _CLASSES}

@@ -1,0 +1,180 @@
+"""Which nodes of a LOCAL graph can run on a few rows at a time, so that a large value between them is never whole.
+
+A chunk of rows is to a group of nodes what a worker's part is to a graph: the rows are split over the axes of a mesh whose
+"workers" are the chunks, by the same sharding rules. What follows a large value grows into a group until all that it makes is
+small, or a sum over its rows. Owns: ``Group``, ``grow``. It sees sharding rules, never an op. Next: ``chunk_rows`` (who asks).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from gt.ir.graph import Coord, Graph, Node, Value
+from gt.ir.mesh import Mesh, Sharding
+from gt.ir.types import HALVES
+from gt.passes.estimate import work
+from gt.passes.placement import Assignment, produced, splittable, split_as
+
+MOST_NODES, MOST_PRODUCTS = 48, 3  # a product, and the two of its gradients
+TRIES = 8  # numbers of chunks
+
+
+class NotChunked(Exception):
+    """Why a group cannot run in chunks; ``told``: whether a user would ask."""
+
+    def __init__(self, why: str = "", about: Value | None = None) -> None:
+        super().__init__(why)
+        self.why, self.about = why, about
+
+
+@dataclass
+class Group:
+    """Nodes and where their operands and results are on a mesh of chunks. ``held``: large values that stay whole."""
+
+    mesh: Mesh
+    placed: dict[Value, Sharding] = field(default_factory=dict)
+    nodes: dict[Node, tuple[tuple[Sharding, ...], tuple[Sharding, ...]]] = field(default_factory=dict)
+    held: dict[Value, None] = field(default_factory=dict)
+
+    @property
+    def largest(self) -> Value:
+        return max((v for v in self.placed if v not in self.held), key=lambda v: v.type.nbytes)
+
+
+def grow(graph: Graph, seed: Value, need: int) -> Group:
+    """Give the group of a large value, in about ``need`` chunks. Errors: NotChunked."""
+    fault: NotChunked | None = None
+    for mesh, placed in _splits(seed, need):
+        try:
+            group = _grown(graph, seed, placed, mesh)
+            _check(graph, group)
+            return group
+        except NotChunked as error:
+            fault = fault if fault is not None and fault.why else error
+    raise fault or NotChunked()
+
+
+def _splits(seed: Value, need: int) -> Iterator[tuple[Mesh, Sharding]]:
+    """Give the ways to cut the leading dims of a value into equal chunks, those of about the wanted number first."""
+    ways: dict[int, tuple[int, ...]] = {}
+    before: tuple[int, ...] = ()
+    for size in seed.type.shape[:-1]:
+        whole = math.prod(before)
+        for k in range(1, size + 1):
+            if size % k == 0:
+                ways.setdefault(whole * k, (*before, k))
+        before = (*before, size)
+    enough = sorted(k for k in ways if need <= k <= 4 * need)
+    fewer = sorted((k for k in ways if 1 < k < need), reverse=True)
+    for k in [*enough[: TRIES - 2], *fewer[:2]]:
+        axes: list[tuple[str, int]] = []
+        dims: list[tuple[str, ...]] = []
+        for part in ways[k]:
+            own = [(f"chunk{len(axes) + i}", p) for i, p in enumerate(_primes(part))]
+            axes += own
+            dims.append(tuple(name for name, _ in own))
+        mesh = Mesh("chunks", tuple(axes), tuple(range(k)))
+        yield mesh, Sharding(mesh, (*dims, *((),) * (seed.type.ndim - len(dims))))
+
+
+def _primes(number: int) -> list[int]:
+    found, p = [], 2
+    while number > 1:
+        while number % p == 0:
+            found.append(p)
+            number //= p
+        p += 1 if p * p <= number else max(number - p, 1)
+    return found
+
+
+def _grown(graph: Graph, seed: Value, placed: Sharding, mesh: Mesh) -> Group:
+    group = Group(mesh, {seed: placed})
+    outputs = set(graph.outputs)
+    products = 0
+    todo = [seed]
+    while todo:
+        value = todo.pop()
+        maker = graph.producer.get(value)
+        if maker is None or value in outputs:
+            group.held[value] = None
+            continue
+        for node in dict.fromkeys((maker, *(user for user, _ in graph.uses.get(value, ())))):
+            if node in group.nodes:
+                continue
+            group.nodes[node] = places = _places(node, group)
+            products += bool(work(node))
+            if products > MOST_PRODUCTS or len(group.nodes) > MOST_NODES:
+                raise NotChunked()
+            for other, where in zip((*node.inputs, *node.outputs), (*places[0], *places[1]), strict=True):
+                if other.type.numel * 2 >= seed.type.numel and where.is_split and other not in group.placed:
+                    group.placed[other] = where
+                    todo.append(other)
+    return group
+
+
+def _places(node: Node, group: Group) -> tuple[tuple[Sharding, ...], tuple[Sharding, ...]]:
+    """Give where a node's operands must be and its results are, from those that are known."""
+    rule = node.op.rule([v.type for v in node.inputs], [v.type for v in node.outputs], node.attrs)
+    if rule is None or node.op.effect or any(_differs(value) for _, value in node.attrs):
+        raise NotChunked()
+    assignment: Assignment = {}
+    terms = [*zip(node.inputs, rule.operands, strict=True), *zip(node.outputs, rule.results, strict=True)]
+    for value, dims in terms:
+        if value not in group.placed:
+            continue
+        for factors, axes in zip(dims, group.placed[value].dims, strict=True):
+            found = rule.split_by(factors, axes, group.mesh) if axes else {}
+            if found is None:
+                raise NotChunked()
+            for factor, own in found.items():
+                if own and assignment.setdefault(factor, own) != own:
+                    raise NotChunked()
+    if any(rule.kind[f] in ("near", "index") for f in assignment) or not splittable(rule, assignment, group.mesh):
+        raise NotChunked()
+    requires = tuple(split_as(group.mesh, dims, assignment, {}) for dims in rule.operands)
+    produces = tuple(produced(group.mesh, rule, r, assignment, {}) for r in range(len(rule.results)))
+    for (value, _), where in zip(terms, (*requires, *produces), strict=True):
+        uneven = any(size % where.shards(d) for d, size in enumerate(value.type.shape))
+        if uneven or group.placed.get(value, where) != where:
+            raise NotChunked()
+    return requires, produces
+
+
+def _differs(value: object) -> bool:
+    return isinstance(value, Coord) or (isinstance(value, tuple) and any(map(_differs, value)))
+
+
+def _check(graph: Graph, group: Group) -> None:
+    """Errors: NotChunked unless the group can run chunk by chunk, and then makes no large value whole."""
+    axes = {axis for axis, _ in group.mesh.axes}
+    made: dict[Value, Sharding] = {}
+    summed: list[Value] = []
+    for node in graph.nodes:
+        if node not in group.nodes:
+            continue
+        requires, produces = group.nodes[node]
+        if any(made.get(v, where) != where for v, where in zip(node.inputs, requires, strict=True)):
+            raise NotChunked()
+        for value, where in zip(node.outputs, produces, strict=True):
+            made[value] = where
+            if where.used_axes != axes or (where.partial and where.is_split):
+                raise NotChunked()
+            if where.partial:
+                summed.append(value)
+                if value.type.dtype in HALVES and node.op.autocast == "low" and not node.op.wide:
+                    raise NotChunked()
+    if not summed or all(v in group.held for v in group.placed):
+        raise NotChunked()
+    behind: set[Value] = set()  # what follows the group, made by others
+    for node in graph.nodes:
+        if node in group.nodes:
+            if any(v in behind for v in node.inputs):
+                scalar = next((v for v in summed if v.type.numel == 1), None)
+                raise NotChunked("its gradient depends on what all of its rows sum to" if scalar is not None else "", scalar)
+        elif any(v in behind or v in made for v in node.inputs):
+            behind.update(node.outputs)
+
+
+__all__ = ["Group", "NotChunked", "grow"]
