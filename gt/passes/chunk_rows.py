@@ -37,8 +37,9 @@ class ChunkRows:
         if graph.stage is not Stage.LOCAL or not self.above:
             return graph
         tried: set[Value] = set()
-        while (seed := self._largest(graph, tried)) is not None:
-            tried.add(seed)
+        for seed in self._large(graph):
+            if seed in tried or seed not in graph.producer:
+                continue
             try:
                 group = grow(graph, seed, max(2, math.ceil(seed.type.nbytes / self.target)))
             except NotChunked as fault:
@@ -54,10 +55,12 @@ class ChunkRows:
             graph = _Chunks(graph, group).run()
         return graph
 
-    def _largest(self, graph: Graph, tried: set[Value]) -> Value | None:
-        kept = {*graph.inputs, *graph.scalars, *graph.outputs, *tried}
-        large = (v for node in graph.nodes for v in node.outputs if v.type.nbytes >= self.above and v not in kept and v.type.ndim > 1)
-        return max(large, key=lambda v: v.type.nbytes, default=None)
+    def _large(self, graph: Graph) -> list[Value]:
+        """Give the values to begin with, largest first."""
+        kept = set(graph.outputs)
+        made = [v for node in graph.nodes for v in node.outputs]
+        large = [v for v in made if v.type.nbytes >= self.above and v.type.ndim > 1 and v not in kept]
+        return sorted(large, key=lambda v: -v.type.nbytes)
 
 
 def _tell(graph: Graph, context: Context, about: Value, text: str) -> None:
