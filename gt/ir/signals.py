@@ -133,7 +133,7 @@ class PlanOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``auto``: what is done with tensors that no signal places: "off" keeps them whole, "rows" splits created tensors of
     two dims or more by rows where the workers divide them, "search" looks for the fastest placement of the whole graph
-    within ``memory_bytes`` of each worker. ``strict``: a value moved that nobody asked to move is an error.
+    within ``memory_limit`` of each worker. ``strict``: a value moved that nobody asked to move is an error.
     ``comm_bytes``: more bytes than these sent by one worker in one run are an error. ``float32_matmul``: how exactly products of
     float32 matrices are computed, in the words of torch.set_float32_matmul_precision.
     """
@@ -141,7 +141,7 @@ class PlanOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     auto: Literal["off", "rows", "search"] = "off"
     strict: bool = False
     comm_bytes: int | None = None
-    memory_bytes: int | None = None
+    memory_limit: int | None = None
     float32_matmul: Precision = "highest"
 
 

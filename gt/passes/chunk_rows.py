@@ -27,7 +27,10 @@ ADDED = {"sum": OPS["add"], "max": OPS["maximum"], "min": OPS["minimum"]}
 
 @dataclass(frozen=True)
 class ChunkRows:
-    """Chunk what a value of ``above`` bytes or more is part of, into pieces of about ``target`` bytes. ``above`` 0: nothing."""
+    """Chunk what a value of ``above`` bytes or more is part of, into pieces of about ``target`` bytes. ``above`` 0: nothing.
+
+    Under a memory limit pieces are at most a 32nd of it, and what takes an 8th of it is chunked, too.
+    """
 
     name: ClassVar[str] = "chunk_rows"
     above: int = 1 << 28
@@ -36,12 +39,16 @@ class ChunkRows:
     def run(self, graph: Graph, context: Context) -> Graph:
         if graph.stage is not Stage.LOCAL or not self.above:
             return graph
+        limit = graph.options.memory_limit
+        above, target = self.above, self.target
+        if limit is not None:
+            above, target = min(above, limit // 8 + 1), min(target, limit // 32 + 1)
         tried: set[Value] = set()
-        for seed in self._large(graph):
+        for seed in _large(graph, above):
             if seed in tried or seed not in graph.producer:
                 continue
             try:
-                group = grow(graph, seed, max(2, math.ceil(seed.type.nbytes / self.target)))
+                group = grow(graph, seed, max(2, math.ceil(seed.type.nbytes / target)))
             except NotChunked as fault:
                 if fault.about is not None and fault.why:
                     _tell(graph, context, seed, f"not computed in chunks of rows: {fault.why}")
@@ -55,12 +62,13 @@ class ChunkRows:
             graph = _Chunks(graph, group).run()
         return graph
 
-    def _large(self, graph: Graph) -> list[Value]:
-        """Give the values to begin with, largest first."""
-        kept = set(graph.outputs)
-        made = [v for node in graph.nodes for v in node.outputs]
-        large = [v for v in made if v.type.nbytes >= self.above and v.type.ndim > 1 and v not in kept]
-        return sorted(large, key=lambda v: -v.type.nbytes)
+
+def _large(graph: Graph, above: int) -> list[Value]:
+    """Give the values to begin with, largest first."""
+    kept = set(graph.outputs)
+    made = [v for node in graph.nodes for v in node.outputs]
+    large = [v for v in made if v.type.nbytes >= above and v.type.ndim > 1 and v not in kept]
+    return sorted(large, key=lambda v: -v.type.nbytes)
 
 
 def _tell(graph: Graph, context: Context, about: Value, text: str) -> None:

@@ -39,6 +39,11 @@ class MemoryPlan:
     peak_at: Node | None
     peak: tuple[Value, ...]
 
+    @property
+    def most(self) -> int:
+        """Give the peak of the fullest worker."""
+        return max(self.peak_nbytes.values(), default=0)
+
 
 class PlanRefused(ValueError):
     """The client asked, by its options, not to run what this plan would do."""

@@ -25,6 +25,7 @@ from gt.passes.context import Context, MemoryPlan, Pass, PlanRefused, Region
 from gt.passes.cse import Cse
 from gt.passes.dce import Dce
 from gt.passes.decompose import Decompose
+from gt.passes.fit_memory import FitMemory
 from gt.passes.fuse_hot_path import FuseHotPath
 from gt.passes.gather_again import GatherAgain
 from gt.passes.insert_collectives import InsertCollectives
@@ -36,7 +37,7 @@ from gt.passes.simplify import Simplify
 
 _CLASSES: tuple[type[Any], ...] = (
     Autodiff, Decompose, Simplify, Cse, Dce, PropagateSharding, InsertCollectives, GatherAgain, Localize, ChunkRows,
-    BucketCollectives, FuseHotPath, PlanMemory, LowerPrograms,
+    BucketCollectives, FuseHotPath, FitMemory, PlanMemory, LowerPrograms,
 )  # fmt: skip
 PASSES: dict[str, Callable[..., Pass]] = {cls.name: cast("Callable[..., Pass]", cls) for cls in _CLASSES}
 Verify: TypeAlias = Literal["each", "ends", "off"]

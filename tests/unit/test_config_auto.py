@@ -24,14 +24,14 @@ def loaded(text: str, tmp_path: Path) -> Config:
     ("text", "memory"),
     [
         ("shard: auto", None),
-        ("shard: auto\nmemory_bytes: 40_000_000_000", 40_000_000_000),
-        ("memory_bytes: 8\nlayer: {shard: auto}", 8),
+        ("shard: auto\nmemory_limit: 40_000_000_000", 40_000_000_000),
+        ("memory_limit: 8\nlayer: {shard: auto}", 8),
         ("mesh: {dp: 2, tp: 2}\nshard: auto\nbatch: {shard: {dims: {0: dp}}}", None),
     ],
 )
 def test_a_file_asks_for_a_search(text: str, memory: int | None, tmp_path: Path) -> None:
     options = loaded(text, tmp_path).options
-    assert (options.auto, options.memory_bytes) == ("search", memory)
+    assert (options.auto, options.memory_limit) == ("search", memory)
 
 
 def test_a_signal_that_is_searched_keeps_what_else_it_says(tmp_path: Path) -> None:
@@ -40,10 +40,10 @@ def test_a_signal_that_is_searched_keeps_what_else_it_says(tmp_path: Path) -> No
     assert signal is not None and signal.shard is None and signal.compile and signal.backward_signal == "other"
 
 
-def test_a_signal_may_be_called_shard_or_memory_bytes() -> None:
-    found = parse_config("shard: {shard: {axis: 1}}\nmemory_bytes: {compile: true}")
-    assert found.signals["shard"].shard == ShardConfig(axis=1) and found.signals["memory_bytes"].compile
-    assert not found.search and found.memory_bytes is None
+def test_a_signal_may_be_called_shard_or_memory_limit() -> None:
+    found = parse_config("shard: {shard: {axis: 1}}\nmemory_limit: {compile: true}")
+    assert found.signals["shard"].shard == ShardConfig(axis=1) and found.signals["memory_limit"].compile
+    assert not found.search and found.memory_limit is None
 
 
 def test_without_a_word_there_is_no_search(tmp_path: Path) -> None:
@@ -53,9 +53,9 @@ def test_without_a_word_there_is_no_search(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("memory_bytes: 9", "1:1: memory_bytes is what a search keeps within: add 'shard: auto'"),
-        ("shard: auto\nmemory_bytes: 0", "2:15: memory_bytes: expected a number of bytes from 1 up, got 0"),
-        ("shard: auto\nmemory_bytes: 80GB", "2:15: memory_bytes: expected a number of bytes from 1 up, got '80GB'"),
+        ("memory_limit: 9", "1:1: memory_limit is what a search keeps within: add 'shard: auto'"),
+        ("shard: auto\nmemory_limit: 0", "2:15: memory_limit: expected a number of bytes from 1 up, got 0"),
+        ("shard: auto\nmemory_limit: 80GB", "2:15: memory_limit: expected a number of bytes from 1 up, got '80GB'"),
         ("layer: {shard: automatic}", "layer.shard: expected what to split, as in {axis: 0}, or 'auto', got 'automatic'; did you mean 'auto'?"),
     ],
 )
@@ -67,12 +67,12 @@ def test_faults_name_the_place(text: str, fault: str) -> None:
 
 def test_from_python(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config_module, "_config", Config())
-    auto_shard(memory_bytes=100)
-    assert get_config().options == PlanOptions("search", memory_bytes=100)
+    auto_shard(memory_limit=100)
+    assert get_config().options == PlanOptions("search", memory_limit=100)
     auto_shard(on=False)
-    assert get_config().options.auto != "search" and get_config().options.memory_bytes is None
+    assert get_config().options.auto != "search" and get_config().options.memory_limit is None
     with pytest.raises(ValueError, match="from 1 up, got 0"):
-        auto_shard(memory_bytes=0)
+        auto_shard(memory_limit=0)
     auto_shard()
     get_config().clear()
     assert get_config().options.auto != "search"
