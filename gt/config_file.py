@@ -41,7 +41,7 @@ _CLASHES = (("dims", "axis"), ("dims", "replicated"), ("replicated", "axis"))  #
 class ConfigFile(NamedTuple):
     """What a file says: signals by name, strictness, the mesh, and rules for parameters.
 
-    ``search``: look for the best placement of what no signal places, within ``memory_limit`` of each worker.
+    ``search``: look for the best placement of what no signal places. ``memory_limit``: bytes of each worker to stay within.
     """
 
     signals: dict[str, SignalConfig]
@@ -106,9 +106,6 @@ def parse_config(text: str, name: str = "<string>") -> ConfigFile:
             if isinstance(value, dict) and value.get("shard") == AUTO:
                 search, value = True, {k: v for k, v in value.items() if k != "shard"}
             signals[key] = _signal(key, value, where[1], name)
-    if memory_limit is not None and not search:
-        mark = _child(root, "memory_limit")[0].start_mark
-        raise ConfigError(f"{_at(name, mark)}: memory_limit is what a search keeps within: add 'shard: {AUTO}'")
     for key, config in (*signals.items(), ("", whole)):
         _check_axes(key, config, mesh_axes(config.mesh or whole.mesh), root, name)
     params: ParamRules = tuple(whole.params)  # type: ignore[arg-type]

@@ -54,8 +54,8 @@ class ChunkRows:
                     _tell(graph, context, seed, f"not computed in chunks of rows: {fault.why}")
                 continue
             tried.update(group.placed)
-            for value in group.held:
-                _tell(graph, context, value, "not computed in chunks of rows: it is whole, as it is kept or given")
+            for value in (v for v in group.held if v in graph.outputs):
+                _tell(graph, context, value, "not computed in chunks of rows: it is whole, as it is kept")
             whole, count = group.largest, group.mesh.size
             part = f"{whole.type.nbytes / count / 1e6:.4g} of {whole.type.nbytes / 1e6:.4g} MB"
             _tell(graph, context, whole, f"computed in {count} chunks of rows, {part} at once")

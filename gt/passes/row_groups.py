@@ -18,11 +18,12 @@ from gt.passes.estimate import work
 from gt.passes.placement import Assignment, produced, splittable, split_as
 
 MOST_NODES, MOST_PRODUCTS = 48, 3  # a product, and the two of its gradients
+MOST_CHUNKS = 64
 TRIES = 8  # numbers of chunks
 
 
 class NotChunked(Exception):
-    """Why a group cannot run in chunks; ``told``: whether a user would ask."""
+    """A group cannot run in chunks; ``why``, if a user would ask, and of which value."""
 
     def __init__(self, why: str = "", about: Value | None = None) -> None:
         super().__init__(why)
@@ -62,11 +63,12 @@ def _splits(seed: Value, need: int) -> Iterator[tuple[Mesh, Sharding]]:
     before: tuple[int, ...] = ()
     for size in seed.type.shape[:-1]:
         whole = math.prod(before)
-        for k in range(1, size + 1):
-            if size % k == 0:
+        for k in range(1, min(size, MOST_CHUNKS) + 1):
+            if size % k == 0 and whole * k <= MOST_CHUNKS:
                 ways.setdefault(whole * k, (*before, k))
         before = (*before, size)
-    enough = sorted(k for k in ways if need <= k <= 4 * need)
+    need = min(need, MOST_CHUNKS)
+    enough = sorted(k for k in ways if need <= k <= min(4 * need, MOST_CHUNKS))
     fewer = sorted((k for k in ways if 1 < k < need), reverse=True)
     for k in [*enough[: TRIES - 2], *fewer[:2]]:
         axes: list[tuple[str, int]] = []

@@ -150,7 +150,7 @@ def test_a_run_over_the_limit_is_noted_with_its_figure(limit: int) -> None:
     context = Context(EIGHT.mesh)
     DEFAULT.run(mlp(64, (256, 256, 64), options=PlanOptions("search", memory_limit=limit)), context)
     assert context.memory is not None
-    peak, notes = max(context.memory.peak_nbytes.values()), [n for n in context.placement_notes if n.startswith("memory_limit: ")]
+    peak, notes = max(context.memory.peak_nbytes.values()), [n for n in context.placement_notes if n.startswith("memory_limit: a run takes")]
     assert [f"up to {peak / 1e6:.4g} MB" in note and "limit of 0.1 MB" in note for note in notes] == [True] * (peak > limit)
     assert (peak > limit) == (limit < 1_000_000)
 
