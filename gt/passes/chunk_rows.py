@@ -50,6 +50,7 @@ class ChunkRows:
             try:
                 group = grow(graph, seed, max(2, math.ceil(seed.type.nbytes / target)))
             except NotChunked as fault:
+                tried.update(fault.alike)
                 if fault.about is not None and fault.why:
                     _tell(graph, context, seed, f"not computed in chunks of rows: {fault.why}")
                 continue

@@ -74,7 +74,7 @@ class _Fit:
     def recompute(self) -> bool:
         """Lower the peak, to the limit if that can be at this peak, by the least. Says whether it is lower."""
         plan = Recompute(self.graph, self.regions, self.memory, self.context.machine)
-        order = plan.cheap(len(self.graph.nodes))
+        order = plan.cheap()
         tried: dict[int, tuple[Graph, Regions, dict[Node, list[Node]], MemoryPlan]] = {}
 
         def most(count: int) -> int:

@@ -66,8 +66,9 @@ class Recompute:
                 continue
             if value in self.storage.kept or not self._here(value, read):
                 continue
-            nodes = self.chain(value, ())
-            if nodes is not None:
+            chain = self.chain(value, ())
+            if chain is not None:
+                nodes = chain[0]
                 found.append(Candidate(value, nodes, sum(seconds(node, self.machine) for node in nodes)))
         return sorted(found, key=lambda c: (c.seconds / max(c.value.type.nbytes, 1), self.storage.made[c.value]))
 
@@ -77,9 +78,9 @@ class Recompute:
         users = [self.graph.nodes[read], *(u for u, _ in self.graph.uses.get(value, ()) if self.place[u] > self.at)]
         return all(u.op.effect or mesh(u.outputs[0].type) == mesh(value.type) for u in users)
 
-    def chain(self, value: Value, dropped: Collection[Value]) -> tuple[Node, ...] | None:
-        """Give the nodes that make a value from what is there where it is read; None if that cannot be, or is too much."""
-        at, found = self.first[value], dict[Node, None]()
+    def chain(self, value: Value, dropped: Collection[Value]) -> tuple[tuple[Node, ...], set[Value]] | None:
+        """Give the nodes that make a value where it is read, and from what that is there; None if that cannot be, or is too much."""
+        at, found, there = self.first[value], dict[Node, None](), set[Value]()
         todo = [value]
         while todo:
             v = todo.pop()
@@ -88,26 +89,27 @@ class Recompute:
             if node is None or node in found:
                 continue
             if root is not value and root not in dropped and self.storage.last.get(root, -1) >= at:
+                there.add(root)
                 continue
             if not self._repeats(node) or len(found) == MOST_NODES:
                 return None
             found[node] = None
             todo += node.inputs
-        return tuple(found)
+        return tuple(found), there
 
     def _repeats(self, node: Node) -> bool:
         return not node.op.effect and node not in self.memory.inplace
 
-    def cheap(self, limit: int) -> list[Value]:
-        """Give the candidates that can all go together, in order, at most ``limit``."""
-        dropped: dict[Value, tuple[Node, ...]] = {}
+    def cheap(self) -> list[Value]:
+        """Give the candidates that can all go together, in order."""
+        dropped: dict[Value, set[Value]] = {}  # each with what it is made from
         for candidate in self.candidates:
-            if len(dropped) == limit:
-                break
-            now = {**dropped, candidate.value: ()}
-            chains = {v: self.chain(v, now) for v in now}
-            if all(nodes is not None for nodes in chains.values()):
-                dropped = {v: nodes or () for v, nodes in chains.items()}
+            now = {*dropped, candidate.value}
+            others = (v for v, there in dropped.items() if candidate.value in there)
+            chains = {v: self.chain(v, now) for v in (candidate.value, *others)}
+            fit = {v: chain[1] for v, chain in chains.items() if chain is not None}
+            if len(fit) == len(chains):
+                dropped |= fit
         return list(dropped)
 
     def without(self, dropped: Iterable[Value]) -> tuple[Graph, Regions, dict[Node, list[Node]]]:

@@ -8,26 +8,32 @@ small, or a sum over its rows. Owns: ``Group``, ``grow``. It sees sharding rules
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from gt.ir.graph import Coord, Graph, Node, Value
 from gt.ir.mesh import Mesh, Sharding
 from gt.ir.types import HALVES
 from gt.passes.estimate import work
-from gt.passes.placement import Assignment, produced, splittable, split_as
+from gt.passes.placement import Assignment, produced, split_as, splittable
 
 MOST_NODES, MOST_PRODUCTS = 48, 3  # a product, and the two of its gradients
 MOST_CHUNKS = 64
+SMALL = 16  # times less than the values in between
 TRIES = 8  # numbers of chunks
 
 
 class NotChunked(Exception):
-    """A group cannot run in chunks; ``why``, if a user would ask, and of which value."""
+    """A group cannot run in chunks; ``why``, if a user would ask, and of which value. ``alike``: from what no group can grow either."""
 
     def __init__(self, why: str = "", about: Value | None = None) -> None:
         super().__init__(why)
         self.why, self.about = why, about
+        self.alike: Collection[Value] = ()
+
+
+class NotSoMany(NotChunked):
+    """A group cannot run in so many chunks."""
 
 
 @dataclass
@@ -46,15 +52,19 @@ class Group:
 
 def grow(graph: Graph, seed: Value, need: int) -> Group:
     """Give the group of a large value, in about ``need`` chunks. Errors: NotChunked."""
-    fault: NotChunked | None = None
+    fault: NotChunked = NotSoMany()
     for mesh, placed in _splits(seed, need):
+        group = Group(mesh, {seed: placed})
         try:
-            group = _grown(graph, seed, placed, mesh)
+            _grow(graph, group)
             _check(graph, group)
             return group
+        except NotSoMany as error:
+            fault = error
         except NotChunked as error:
-            fault = fault if fault is not None and fault.why else error
-    raise fault or NotChunked()
+            error.alike = group.placed
+            raise
+    raise fault
 
 
 def _splits(seed: Value, need: int) -> Iterator[tuple[Mesh, Sharding]]:
@@ -91,11 +101,12 @@ def _primes(number: int) -> list[int]:
     return found
 
 
-def _grown(graph: Graph, seed: Value, placed: Sharding, mesh: Mesh) -> Group:
-    group = Group(mesh, {seed: placed})
+def _grow(graph: Graph, group: Group) -> None:
+    """Add what reads or makes a large value, until none is left."""
     outputs = set(graph.outputs)
     products = 0
-    todo = [seed]
+    todo = list(group.placed)
+    (seed,) = todo
     while todo:
         value = todo.pop()
         maker = graph.producer.get(value)
@@ -113,7 +124,6 @@ def _grown(graph: Graph, seed: Value, placed: Sharding, mesh: Mesh) -> Group:
                 if other.type.numel * 2 >= seed.type.numel and where.is_split and other not in group.placed:
                     group.placed[other] = where
                     todo.append(other)
-    return group
 
 
 def _places(node: Node, group: Group) -> tuple[tuple[Sharding, ...], tuple[Sharding, ...]]:
@@ -129,18 +139,18 @@ def _places(node: Node, group: Group) -> tuple[tuple[Sharding, ...], tuple[Shard
         for factors, axes in zip(dims, group.placed[value].dims, strict=True):
             found = rule.split_by(factors, axes, group.mesh) if axes else {}
             if found is None:
-                raise NotChunked()
+                raise NotSoMany()
             for factor, own in found.items():
                 if own and assignment.setdefault(factor, own) != own:
-                    raise NotChunked()
+                    raise NotSoMany()
     if any(rule.kind[f] in ("near", "index") for f in assignment) or not splittable(rule, assignment, group.mesh):
-        raise NotChunked()
+        raise NotSoMany()
     requires = tuple(split_as(group.mesh, dims, assignment, {}) for dims in rule.operands)
     produces = tuple(produced(group.mesh, rule, r, assignment, {}) for r in range(len(rule.results)))
     for (value, _), where in zip(terms, (*requires, *produces), strict=True):
         uneven = any(size % where.shards(d) for d, size in enumerate(value.type.shape))
         if uneven or group.placed.get(value, where) != where:
-            raise NotChunked()
+            raise NotSoMany()
     return requires, produces
 
 
@@ -167,7 +177,7 @@ def _check(graph: Graph, group: Group) -> None:
                 summed.append(value)
                 if value.type.dtype in HALVES and node.op.autocast == "low" and not node.op.wide:
                     raise NotChunked()
-    if not summed or all(v in group.held for v in group.placed):
+    if all(v in group.held for v in group.placed) or not any(_is_loss(node, v, made[v], group) for node in group.nodes for v in node.outputs):
         raise NotChunked()
     behind: set[Value] = set()  # what follows the group, made by others
     for node in graph.nodes:
@@ -177,6 +187,12 @@ def _check(graph: Graph, group: Group) -> None:
                 raise NotChunked("its gradient depends on what all of its rows sum to" if scalar is not None else "", scalar)
         elif any(v in behind or v in made for v in node.inputs):
             behind.update(node.outputs)
+
+
+def _is_loss(node: Node, value: Value, where: Sharding, group: Group) -> bool:
+    """Whether a value is what all rows sum to, or something small of each row, and no product."""
+    small = value.type.numel * SMALL <= group.largest.type.numel
+    return not work(node) and (value.type.numel == 1 if where.partial else where.is_split and small)
 
 
 __all__ = ["Group", "NotChunked", "grow"]

@@ -37,12 +37,13 @@ class Planned:
     """A step planned for one worker under a limit of so much of its peak; None: without one."""
 
     def __init__(self, step: Graph, share: float | None = None, workers: int = 1) -> None:
-        limit = None if share is None else round(share * Planned(step, None, workers).peak)
+        limit: int | None = None if share is None else round(share * Planned(step, None, workers).peak)
         self.step = replace(step, options=PlanOptions(memory_limit=limit))
         self.context = Context(Cluster(tuple(range(workers))).mesh)
         self.final = DEFAULT.run(self.step, self.context, verify="each")
         assert self.context.memory is not None
-        self.peak, self.limit = self.context.memory.most, limit or 0
+        self.peak: int = self.context.memory.most
+        self.limit = limit or 0
         self.notes = [n for n in self.context.placement_notes if n.startswith("memory_limit: ")]
 
     @property
@@ -149,7 +150,7 @@ def test_a_view_of_what_is_updated_is_read_first() -> None:
 
 
 @pytest.mark.parametrize("split", [{0: "dp"}, {1: "dp"}], ids=["rows", "columns"])
-def test_collectives_are_not_repeated(split: dict[int, str]) -> None:
+def test_collectives_are_not_repeated(split: dict[int, str | tuple[str, ...]]) -> None:
     def loss(data: Sequence[Value], params: Sequence[Value]) -> Value:
         x, own = data[0], iter(params)
         for _ in range(4):
