@@ -44,14 +44,14 @@ class ChunkRows:
         if limit is not None:
             above, target = min(above, limit // 8 + 1), min(target, limit // 32 + 1)
         tried: set[Value] = set()
-        for seed in _large(graph, above):
+        for seed in (large := _large(graph, above)):
             if seed in tried or seed not in graph.producer:
                 continue
             try:
                 group = grow(graph, seed, max(2, math.ceil(seed.type.nbytes / target)))
             except NotChunked as fault:
                 tried.update(fault.alike)
-                if fault.about is not None and fault.why:
+                if fault.why and (fault.loss is not None or seed is large[0]):
                     _tell(graph, context, seed, f"not computed in chunks of rows: {fault.why}")
                 continue
             tried.update(group.placed)

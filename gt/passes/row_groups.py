@@ -24,11 +24,14 @@ TRIES = 8  # numbers of chunks
 
 
 class NotChunked(Exception):
-    """A group cannot run in chunks; ``why``, if a user would ask, and of which value. ``alike``: from what no group can grow either."""
+    """A group cannot run in chunks; ``why``, if a user would ask: of a loss, or of the largest value that there is.
 
-    def __init__(self, why: str = "", about: Value | None = None) -> None:
+    ``loss``: what the rows sum to, if that is known. ``alike``: from what no group can grow either.
+    """
+
+    def __init__(self, why: str = "", loss: Value | None = None) -> None:
         super().__init__(why)
-        self.why, self.about = why, about
+        self.why, self.loss = why, loss
         self.alike: Collection[Value] = ()
 
 
@@ -129,7 +132,9 @@ def _grow(graph: Graph, group: Group) -> None:
 def _places(node: Node, group: Group) -> tuple[tuple[Sharding, ...], tuple[Sharding, ...]]:
     """Give where a node's operands must be and its results are, from those that are known."""
     rule = node.op.rule([v.type for v in node.inputs], [v.type for v in node.outputs], node.attrs)
-    if rule is None or node.op.effect or any(_differs(value) for _, value in node.attrs):
+    if any(_differs(value) for _, value in node.attrs):
+        raise NotChunked("each worker has other classes, or other columns, of it")
+    if rule is None or node.op.effect:
         raise NotChunked()
     assignment: Assignment = {}
     terms = [*zip(node.inputs, rule.operands, strict=True), *zip(node.outputs, rule.results, strict=True)]
@@ -179,14 +184,16 @@ def _check(graph: Graph, group: Group) -> None:
                     raise NotChunked()
     if all(v in group.held for v in group.placed) or not any(_is_loss(node, v, made[v], group) for node in group.nodes for v in node.outputs):
         raise NotChunked()
-    behind: set[Value] = set()  # what follows the group, made by others
+    behind: dict[Value, bool] = {}  # what follows the group, made by others; whether it waits for other workers
     for node in graph.nodes:
-        if node in group.nodes:
-            if any(v in behind for v in node.inputs):
-                scalar = next((v for v in summed if v.type.numel == 1), None)
-                raise NotChunked("its gradient depends on what all of its rows sum to" if scalar is not None else "", scalar)
-        elif any(v in behind or v in made for v in node.inputs):
-            behind.update(node.outputs)
+        late = [behind[v] for v in node.inputs if v in behind]
+        if node not in group.nodes:
+            if late or any(v in made for v in node.inputs):
+                behind |= dict.fromkeys(node.outputs, node.op.effect == "comm" or any(late))
+        elif late:
+            why = "workers exchange values between its parts" if any(late) else "its gradient depends on what all of its rows sum to"
+            scalar = next((v for v in summed if v.type.numel == 1), None)
+            raise NotChunked(why if scalar is not None else "", scalar)
 
 
 def _is_loss(node: Node, value: Value, where: Sharding, group: Group) -> bool:

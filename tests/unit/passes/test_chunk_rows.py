@@ -204,3 +204,17 @@ def test_split_work_gives_the_same(name: str, axis: int) -> None:
     pipeline.run(graph, context, verify="each")
     if axis == 0:
         assert any("computed in" in n for n in notes(context))
+
+
+def test_split_classes_are_not_chunked_and_say_so() -> None:
+    def head(recorder: Recorder, x: Value, w: Value, b: Value, target: Value) -> Value:
+        recorder.signal = "s"
+        w, recorder.signal = OPS["copy"](w), None
+        return gpt(recorder, x, w, b, target)
+
+    graph, data = step(head, signals={"s": ShardConfig(axis=0)}), arrays()
+    pipeline, context = chunking(1000, above=1500), Context(Cluster((0, 1)).mesh)
+    pipeline.run(graph, context, verify="each")
+    assert notes(context) and all("not computed in chunks of rows: each worker has other classes" in n for n in notes(context))
+    for a, b in zip(evaluate(planned(step(gpt), WHOLE)[0], data), simulate_graph(graph, data, (), 2, pipeline), strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-12, atol=1e-13)
