@@ -21,7 +21,7 @@ from gt.arguments import guard
 from gt.autograd import (
     enable_grad, inference_mode, is_anomaly_enabled, is_grad_enabled, is_inference_mode_enabled, no_grad, set_grad_enabled,
 )  # fmt: skip
-from gt.budget import comm_budget
+from gt.budget import comm_budget, memory_limit
 from gt.compiler import compile
 from gt.config import (
     ConfigError, SignalWarning, UnknownSignal, auto_shard, get_config, get_signal_config, load_config, register_config,

@@ -25,6 +25,7 @@ from gt.passes.estimate import Estimate, estimate
 from gt.passes.lower_programs import Programs
 from gt.passes.pipeline import DEFAULT, Context, Pipeline
 from gt.passes.plan import Cluster
+from gt.passes.reasons import shown_notes
 
 MANY = 64  # workers: beyond, one program for each role is shown, and graphs are verified at both ends only
 _WORKERS = re.compile(r"^; workers: ([1-9]\d*)$", re.MULTILINE)  # what a dump notes for reading it again
@@ -44,7 +45,7 @@ class Lowered:
     """A graph on its way down: every step that changed it, the programs, and what a run is estimated to cost.
 
     ``programs``: of all workers that take part, or of one for each role where there are many; ``every`` has all.
-    ``reasons``: why each output is where it is. ``order``: all passes, those that changed nothing too.
+    ``reasons``: why each output is where it is. ``order``: all passes, those that changed nothing too. ``notes``: on placement and memory.
     """
 
     steps: tuple[Step, ...]
@@ -55,6 +56,7 @@ class Lowered:
     reasons: tuple[tuple[str, ...], ...] = ()
     order: tuple[str, ...] = ()
     every: Mapping[int, Program] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -123,7 +125,7 @@ def lower(graph: Graph, cluster: Cluster, pipeline: Pipeline = DEFAULT, runs: in
     shown = sorted(context.programs.roles() if many else context.programs)
     return Lowered(
         tuple(steps), tuple(context.programs[w] for w in shown), estimate(final, context), len(cluster.workers), runs,
-        tuple(context.output_reasons), ("captured", *(p.name for p in pipeline.passes)), context.programs,
+        tuple(context.output_reasons), ("captured", *(p.name for p in pipeline.passes)), context.programs, shown_notes(context),
     )  # fmt: skip
 
 

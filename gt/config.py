@@ -76,7 +76,7 @@ class Config:
         self._params: ParamRules = ()
         self._auto: Literal["search"] | None = None
         self._budgets: list[int] = []
-        self._memory_bytes: int | None = None
+        self._memory_limit: int | None = None
         self._warned: set[str] = set()
         self._strict = False
         self._by_hand = False
@@ -124,20 +124,29 @@ class Config:
         """Give what is asked of the planning of all work from here on. Where anything is configured, nothing is automatic."""
         configured = bool(self._signals or self._mesh or self._params or self._by_hand)
         auto = self._auto or ("rows" if env.AUTO_SHARD.get() and not configured else "off")
-        return PlanOptions(auto, self._strict, self.comm_bytes, self._memory_bytes)
+        return PlanOptions(auto, self._strict, self.comm_bytes, self._memory_limit)
 
     @property
     def comm_bytes(self) -> int | None:
         """Give how many bytes one worker may send in a run, the least of the budgets there are; None if there is no limit."""
         return min(self._budgets, default=None)
 
-    def search(self, on: bool = True, memory_bytes: int | None = None) -> None:
-        """Look for the fastest placement of what no signal places, within so much memory of each worker; or stop to."""
-        truth(on, "on")
-        if memory_bytes is not None:
-            memory_bytes = byte_limit(memory_bytes, "memory_bytes")
+    @property
+    def memory_limit(self) -> int | None:
+        """Give the bytes within which a run is to stay on each worker; None if there is no limit. See ``gt.memory_limit``."""
+        return self._memory_limit
+
+    @memory_limit.setter
+    def memory_limit(self, given: int | str | None) -> None:
         with self._lock:
-            self._auto, self._memory_bytes = ("search", memory_bytes) if on else (None, None)
+            self._memory_limit = None if given is None else byte_limit(given, "memory_limit")
+            self._version += 1  # what gt.jit recorded was planned for another limit
+
+    def search(self, on: bool = True) -> None:
+        """Look for the fastest placement of what no signal places, within the memory limit, if there is one; or stop to."""
+        truth(on, "on")
+        with self._lock:
+            self._auto = "search" if on else None
             self._changed()
 
     def placed_by_hand(self) -> None:
@@ -180,7 +189,9 @@ class Config:
             if found.strict is not None:
                 self._strict = found.strict
             if found.search:
-                self.search(memory_bytes=found.memory_bytes)
+                self.search()
+            if found.memory_limit is not None:
+                self.memory_limit = found.memory_limit
             self._changed()
 
     def register_signal(self, name: str, config: SignalConfig) -> None:
@@ -246,7 +257,7 @@ class Config:
         with self._lock:
             self._signals.clear()
             self._mesh, self._params = (), ()
-            self._auto, self._budgets, self._memory_bytes = None, [], None
+            self._auto, self._budgets, self._memory_limit = None, [], None
             self._strict = self._by_hand = False
             self._changed()
 
@@ -344,13 +355,13 @@ def register_params(rules: Mapping[str, Mapping[int, Any]]) -> None:
     get_config().register_params(rules)
 
 
-def auto_shard(on: bool = True, memory_bytes: int | None = None) -> None:
-    """Search for the fastest placement of all that no signal places, within so much memory of each worker; or stop to.
+def auto_shard(on: bool = True) -> None:
+    """Search for the fastest placement of all that no signal places, within ``gt.memory_limit``; or stop to.
 
     As ``shard: auto`` in a file. From the next flush on, a graph as a whole is placed by an integer program over the ways
     of every op, the time that moving values takes, and memory. Needs SciPy (``pip install 'gt-tensor[solver]'``).
     """
-    get_config().search(on, memory_bytes)
+    get_config().search(on)
 
 
 def get_signal_config(name: str) -> SignalConfig | None:

@@ -41,7 +41,7 @@ _CLASHES = (("dims", "axis"), ("dims", "replicated"), ("replicated", "axis"))  #
 class ConfigFile(NamedTuple):
     """What a file says: signals by name, strictness, the mesh, and rules for parameters.
 
-    ``search``: look for the best placement of what no signal places, within ``memory_bytes`` of each worker.
+    ``search``: look for the best placement of what no signal places. ``memory_limit``: bytes of each worker to stay within.
     """
 
     signals: dict[str, SignalConfig]
@@ -49,7 +49,7 @@ class ConfigFile(NamedTuple):
     mesh: MeshAxes = ()
     params: ParamRules = ()
     search: bool = False
-    memory_bytes: int | None = None
+    memory_limit: int | None = None
 
 
 def read_config(path: str | os.PathLike[str], named: str = "") -> ConfigFile:
@@ -86,7 +86,7 @@ def parse_config(text: str, name: str = "<string>") -> ConfigFile:
     signals: dict[str, SignalConfig] = {}
     strict: bool | None = None
     whole = SignalConfig()  # what the file says of every signal
-    search, memory_bytes = False, None
+    search, memory_limit = False, None
     for key, value in data.items():
         where = _child(root, key)
         if not isinstance(key, str):
@@ -96,9 +96,9 @@ def parse_config(text: str, name: str = "<string>") -> ConfigFile:
                 strict = truth(value, "strict")
         elif key == "shard" and value == AUTO:
             search = True
-        elif key == "memory_bytes" and not isinstance(value, dict):
+        elif key == "memory_limit" and not isinstance(value, dict):
             with _placed(root, name):
-                memory_bytes = byte_limit(value, "memory_bytes")
+                memory_limit = byte_limit(value, "memory_limit")
         elif key in ("mesh", "params") and not (isinstance(value, dict) and set(value) & set(_SIGNAL_KEYS)):
             with _placed(root, name):
                 whole = msgspec.structs.replace(whole, **{key: value})
@@ -106,13 +106,10 @@ def parse_config(text: str, name: str = "<string>") -> ConfigFile:
             if isinstance(value, dict) and value.get("shard") == AUTO:
                 search, value = True, {k: v for k, v in value.items() if k != "shard"}
             signals[key] = _signal(key, value, where[1], name)
-    if memory_bytes is not None and not search:
-        mark = _child(root, "memory_bytes")[0].start_mark
-        raise ConfigError(f"{_at(name, mark)}: memory_bytes is what a search keeps within: add 'shard: {AUTO}'")
     for key, config in (*signals.items(), ("", whole)):
         _check_axes(key, config, mesh_axes(config.mesh or whole.mesh), root, name)
     params: ParamRules = tuple(whole.params)  # type: ignore[arg-type]
-    return ConfigFile(signals, strict, mesh_axes(whole.mesh), params, search, memory_bytes)
+    return ConfigFile(signals, strict, mesh_axes(whole.mesh), params, search, memory_limit)
 
 
 def _read_yaml(text: str, name: str) -> tuple[yaml.Node | None, Any]:
@@ -195,7 +192,7 @@ def _top_level(key: str, value: object) -> str:
         return f"; {key!r} stands in a signal, as in NAME: {{{key}: ...}}"
     if key in _SHARD_KEYS:
         return f"; {key!r} stands in a signal's shard, as in NAME: {{shard: {{{key}: ...}}}}"
-    return nearest(key, ("strict", "memory_bytes", "mesh", "params", "shard"))
+    return nearest(key, ("strict", "memory_limit", "mesh", "params", "shard"))
 
 
 @contextmanager

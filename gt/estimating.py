@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from gt.compiling import Lowered
 from gt.ir.text import print_graph
 from gt.passes.estimate import Estimate
-from gt.passes.plan_memory import over_limit
 
 LINES = 8  # shown of a table
 Rows = Sequence[Sequence[str]]
@@ -31,8 +30,7 @@ def _one(one: Lowered) -> str:
         f"  communicate  {seconds(e.comm_s):>10}   {quantity(e.comm_nbytes, 'B')} sent",
         f"  peak memory  {quantity(e.peak_nbytes, 'B'):>10}",
     ]
-    if text := over_limit(one.steps[-1].graph, e.peak_nbytes):
-        head.append(f"  {text}")
+    head += [f"  {note}" for note in one.notes]
     tables = ""
     rows: list[Sequence[str]]
     if e.collectives:

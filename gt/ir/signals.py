@@ -8,6 +8,7 @@ Next: ``gt.config`` (loading), ``gt.passes.signal_placement`` (what it means for
 
 from __future__ import annotations
 
+import re
 import reprlib
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeAlias
@@ -133,7 +134,7 @@ class PlanOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``auto``: what is done with tensors that no signal places: "off" keeps them whole, "rows" splits created tensors of
     two dims or more by rows where the workers divide them, "search" looks for the fastest placement of the whole graph
-    within ``memory_bytes`` of each worker. ``strict``: a value moved that nobody asked to move is an error.
+    within ``memory_limit`` of each worker. ``strict``: a value moved that nobody asked to move is an error.
     ``comm_bytes``: more bytes than these sent by one worker in one run are an error. ``float32_matmul``: how exactly products of
     float32 matrices are computed, in the words of torch.set_float32_matmul_precision.
     """
@@ -141,7 +142,7 @@ class PlanOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     auto: Literal["off", "rows", "search"] = "off"
     strict: bool = False
     comm_bytes: int | None = None
-    memory_bytes: int | None = None
+    memory_limit: int | None = None
     float32_matmul: Precision = "highest"
 
 
@@ -190,11 +191,16 @@ def param_rules(given: Mapping[str, Any] | Iterable[Any]) -> ParamRules:
     return tuple(rules)
 
 
+_UNITS = {unit: 1000**i for i, unit in enumerate(("B", "KB", "MB", "GB", "TB"))} | {f"{c}iB": 1024**i for i, c in enumerate("KMGT", 1)}
+
+
 def byte_limit(given: Any, *keys: object) -> int:
-    """Give a number of bytes that is one. Errors: WrongType, WrongValue."""
+    """Give a number of bytes, or text such as "20GiB", as a number. Errors: WrongType, WrongValue."""
+    if isinstance(given, str) and (match := re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?i?B)\s*", given)) and match[2] in _UNITS:
+        given = int(float(match[1]) * _UNITS[match[2]])
     if not _is_int(given) or given < 1:
-        kind = WrongValue if _is_int(given) else WrongType
-        raise kind(f"expected a number of bytes from 1 up, got {shown(given)}", *keys)
+        kind = WrongValue if _is_int(given) or isinstance(given, str) else WrongType
+        raise kind(f"expected a number of bytes from 1 up, or text such as '20GiB', got {shown(given)}", *keys)
     return int(given)
 
 

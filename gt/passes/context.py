@@ -39,6 +39,11 @@ class MemoryPlan:
     peak_at: Node | None
     peak: tuple[Value, ...]
 
+    @property
+    def most(self) -> int:
+        """Give the peak of the fullest worker."""
+        return max(self.peak_nbytes.values(), default=0)
+
 
 class PlanRefused(ValueError):
     """The client asked, by its options, not to run what this plan would do."""
@@ -58,7 +63,7 @@ class Context:
 
     ``origins``: why each value is where it is, by the values of the SHARDED graph; ``output_reasons`` the same for each
     output, from the value back to what the user said. ``notes``: one (value or node, reason) for each decision a user may ask
-    about; ``placement_notes``: those that say what of a placement was not done as asked, with their lines. ``regions``: the
+    about; ``placement_notes``: those that say what of a placement was not done as asked, or was done for memory, with their lines. ``regions``: the
     schedule, collectives excluded; set by ``fuse_hot_path``. ``output_shardings``: where each output lands.
     ``machine``: what an automatic search reckons with.
     """

@@ -20,10 +20,12 @@ from gt.ir.text import attr_text, print_graph
 from gt.ir.verify import VerifyError, verify
 from gt.passes.autodiff import Autodiff
 from gt.passes.bucket_collectives import BucketCollectives
+from gt.passes.chunk_rows import ChunkRows
 from gt.passes.context import Context, MemoryPlan, Pass, PlanRefused, Region
 from gt.passes.cse import Cse
 from gt.passes.dce import Dce
 from gt.passes.decompose import Decompose
+from gt.passes.fit_memory import FitMemory
 from gt.passes.fuse_hot_path import FuseHotPath
 from gt.passes.gather_again import GatherAgain
 from gt.passes.insert_collectives import InsertCollectives
@@ -34,8 +36,8 @@ from gt.passes.propagate_sharding import PropagateSharding
 from gt.passes.simplify import Simplify
 
 _CLASSES: tuple[type[Any], ...] = (
-    Autodiff, Decompose, Simplify, Cse, Dce, PropagateSharding, InsertCollectives, GatherAgain, Localize,
-    BucketCollectives, FuseHotPath, PlanMemory, LowerPrograms,
+    Autodiff, Decompose, Simplify, Cse, Dce, PropagateSharding, InsertCollectives, GatherAgain, Localize, ChunkRows,
+    BucketCollectives, FuseHotPath, FitMemory, PlanMemory, LowerPrograms,
 )  # fmt: skip
 PASSES: dict[str, Callable[..., Pass]] = {cls.name: cast("Callable[..., Pass]", cls) for cls in _CLASSES}
 Verify: TypeAlias = Literal["each", "ends", "off"]

@@ -12,7 +12,7 @@ from gt.ir.graph import Graph
 from gt.ir.mesh import Mesh, Sharding
 from gt.ir.program import Program
 from gt.passes.pipeline import DEFAULT, Context, Pipeline
-from gt.passes.reasons import PlanReasons, plan_reasons
+from gt.passes.reasons import PlanReasons, plan_reasons, shown_notes
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Plan:
     """Programs by worker, and where each output lands. Input placements are those of the graph's inputs.
 
     ``reasons``: for each output why it is there, from its own reason back to what the user said. ``told``: these and all else
-    that the plan says of itself, as it travels; nothing but its name where one worker does everything.
+    that the plan says of itself, as it travels; its name and notes where one worker does everything.
     """
 
     programs: Mapping[int, Program]
@@ -46,5 +46,5 @@ def plan_graph(graph: Graph, cluster: Cluster, pipeline: Pipeline = DEFAULT) -> 
     final = pipeline.run(graph, context)
     assert context.programs is not None
     everyone = len(cluster.workers)
-    told = plan_reasons(final, context, everyone) if everyone > 1 else PlanReasons(graph.name)
+    told = plan_reasons(final, context, everyone) if everyone > 1 else PlanReasons(graph.name, notes=shown_notes(context))
     return Plan(context.programs, tuple(context.output_shardings), tuple(context.output_reasons), told)

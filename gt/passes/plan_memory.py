@@ -32,31 +32,34 @@ class PlanMemory:
     inplace: bool = True
 
     def run(self, graph: Graph, context: Context) -> Graph:
-        graph = _copy_outputs(graph, context)
-        inplace: InPlace = {}
-        if self.inplace:
-            graph, inplace = _plan_inplace(graph, context)
-        overwritten = {node.inputs[o] for node, pairs in inplace.items() for _, o in pairs}
-        peaks, at, alive = _peak(graph, inplace, context)
-        context.memory = MemoryPlan(
-            inplace, frozenset(i for i, v in enumerate(graph.inputs) if v in overwritten), peaks, at, alive
-        )
-        if text := over_limit(graph, max(peaks.values(), default=0)):
+        graph, context.memory = memory_plan(graph, context, self.inplace)
+        if text := over_limit(graph, context.memory.most):
             context.placement_notes.append(text)
         return graph
 
 
+def memory_plan(graph: Graph, context: Context, reuse: bool = True) -> tuple[Graph, MemoryPlan]:
+    """Give the graph with its copies, which are noted and put into the context's regions, and what shares memory."""
+    graph = _copy_outputs(graph, context)
+    inplace: InPlace = {}
+    if reuse:
+        graph, inplace = _plan_inplace(graph, context)
+    overwritten = {node.inputs[o] for node, pairs in inplace.items() for _, o in pairs}
+    peaks, at, alive = _peak(graph, inplace, context)
+    return graph, MemoryPlan(inplace, frozenset(i for i, v in enumerate(graph.inputs) if v in overwritten), peaks, at, alive)
+
+
 def over_limit(graph: Graph, peak: int) -> str:
     """Say that a plan takes more than the memory limit, by how much, and whether it is the run that moves parameters."""
-    limit, moved = graph.options.memory_bytes, moved_inputs(graph)
+    limit, moved = graph.options.memory_limit, moved_inputs(graph)
     if limit is None or peak <= limit:
         return ""
     moves = any(node.op.effect == "comm" and node.output in moved for node in graph.nodes)
     once = "; it brings inputs to where later runs have them, which those need not" if moves else ""
-    return f"memory_bytes: a run takes up to {peak / 1e6:.4g} MB on a worker, over the limit of {limit / 1e6:.4g} MB{once}"
+    return f"memory_limit: a run takes up to {peak / 1e6:.4g} MB on a worker, over the limit of {limit / 1e6:.4g} MB{once}"
 
 
-class _Storage:
+class Storage:
     """Whose memory each value is in: ``root`` is the value that owns it, ``resized`` views that are not all of it."""
 
     def __init__(self, graph: Graph) -> None:
@@ -93,7 +96,7 @@ def _stays(node: Node) -> bool:
 
 
 def _copy_outputs(graph: Graph, context: Context) -> Graph:
-    storage = _Storage(graph)
+    storage = Storage(graph)
     outside = {*graph.inputs, *graph.scalars}
     taken: set[Value] = set()
     copies: list[Node] = []
@@ -129,7 +132,7 @@ def _with_copies(regions: tuple[Region, ...], nodes: Sequence[Node], copies: lis
 
 def _plan_inplace(graph: Graph, context: Context) -> tuple[Graph, InPlace]:
     """Find the nodes that may overwrite. Where only some operands of a node may be, the others are copied for it."""
-    storage = _Storage(graph)
+    storage = Storage(graph)
     plan: InPlace = {}
     swaps: dict[Node, tuple[Node, ...]] = {}
     for i, node in enumerate(graph.nodes):
@@ -185,7 +188,7 @@ def _copy(value: Value, why: str, like: Node | None = None) -> Node:
     return Node(OPS["copy"], (value,), (Value(value.type, value.hint),), loc=loc, why=why)
 
 
-def _why_not(value: Value, made: Value, at: int, reads: Counter[Value], storage: _Storage) -> str:
+def _why_not(value: Value, made: Value, at: int, reads: Counter[Value], storage: Storage) -> str:
     """Give why an operand's memory cannot hold a result, or nothing if it can. ``reads``: operands by storage."""
     if (value.type.shape, value.type.dtype) != (made.type.shape, made.type.dtype) or (
         value.type.sharding and made.type.sharding and value.type.sharding != made.type.sharding
@@ -211,7 +214,7 @@ def _peak(graph: Graph, inplace: InPlace, context: Context) -> tuple[dict[int, i
     A donated input dies with its last use; other inputs and the outputs live through the run. What travels while others compute has
     its own copy of what it sends, and room for what comes.
     """
-    storage = _Storage(graph)
+    storage = Storage(graph)
     meshes: dict[Mesh, int] = {}  # by number: the workers of a mesh may be many
     where = {v: meshes.setdefault(v.type.sharding.mesh if v.type.sharding else context.mesh, len(meshes)) for v in graph.values}
     held = storage.undonated | storage.scalars | storage.kept
@@ -283,4 +286,4 @@ def _buffers(node: Node) -> tuple[int, int]:
             return 0, 0
 
 
-__all__ = ["PlanMemory", "over_limit"]
+__all__ = ["PlanMemory", "Storage", "memory_plan", "over_limit"]

@@ -59,9 +59,14 @@ def plan_reasons(graph: Graph, context: Context, num_workers: int) -> PlanReason
     lone = NOTHING_PLACED if context.mesh.size == num_workers else FEWER
     lines, outputs = _table(context.output_reasons or [(lone,)] * len(graph.outputs))
     sent = _sent(graph)
-    notes = tuple(dict.fromkeys(map(_clipped, context.placement_notes)))
-    left_out = max(0, len(sent) - MAX_SENT), max(0, len(notes) - MAX_NOTES)
-    return PlanReasons(_clipped(graph.name), lines, outputs, sent[:MAX_SENT], notes[:MAX_NOTES], left_out)
+    notes = shown_notes(context)
+    left_out = max(0, len(sent) - MAX_SENT), max(0, len(set(context.placement_notes)) - MAX_NOTES)
+    return PlanReasons(_clipped(graph.name), lines, outputs, sent[:MAX_SENT], notes, left_out)
+
+
+def shown_notes(context: Context) -> tuple[str, ...]:
+    """Give the notes of a plan on its placement and memory, each once."""
+    return tuple(dict.fromkeys(map(_clipped, context.placement_notes)))[:MAX_NOTES]
 
 
 def _table(reasons: Iterable[Sequence[str]]) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]:
@@ -108,4 +113,4 @@ def placement_notes(graph: Graph, placed: Graph, context: Context) -> list[str]:
     return out
 
 
-__all__ = ["PlanReasons", "SentReason", "placement_notes", "plan_reasons"]
+__all__ = ["PlanReasons", "SentReason", "placement_notes", "plan_reasons", "shown_notes"]

@@ -48,7 +48,7 @@ def overlap(graph: Graph, order: Sequence[Node], longer: Callable[[Node], bool])
     early = joins_early(graph)
     moved = {node for node in order if node.op.effect == "comm" and node.op is not collective.transfer and longer(node)}
     gathers = [node for node in order if node in moved and node in early]
-    moved -= set(gathers[:1] if graph.options.memory_bytes is None else gathers)
+    moved -= set(gathers[:1] if graph.options.memory_limit is None else gathers)
     if not moved:
         return list(order)
     serves: dict[Node, Node] = {node: node for node in gathers}
@@ -164,7 +164,7 @@ def ranks(graph: Graph) -> dict[Node, int]:
 
 def scatters_soon(graph: Graph) -> set[Node]:
     """Give the sums of which each worker keeps a part, where memory is limited."""
-    if graph.options.memory_bytes is None:
+    if graph.options.memory_limit is None:
         return set()
     return {node for node in graph.nodes if node.op is collective.reduce_scatter}
 

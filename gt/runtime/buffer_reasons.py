@@ -49,7 +49,7 @@ def buffer_reasons(type_: TensorType, reasons: PlanReasons, output: int, num_wor
     assert type_.sharding is not None
     where = WireType.of(type_), WireSharding.of(type_.sharding), num_workers
     if num_workers == 1:
-        return BufferReasons(*where, reasons.graph, (ALONE,))
+        return BufferReasons(*where, reasons.graph, (ALONE,), notes=reasons.notes)
     return BufferReasons(*where, reasons.graph, reasons.why(output), reasons.sent, reasons.notes, reasons.left_out)
 
 

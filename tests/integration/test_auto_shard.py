@@ -93,8 +93,9 @@ def test_workers_train_the_same_under_a_search() -> None:
     assert alone[-1] < alone[0]
     cluster = start_local(2, backend="torch")
     try:
-        for memory_bytes in (None, 700_000):
-            auto_shard(memory_bytes=memory_bytes)
+        for memory_limit in (None, 700_000):
+            auto_shard()
+            gt.memory_limit(memory_limit)
             gt.connect(cluster.address)
             np.testing.assert_allclose(train(), alone, rtol=1e-5)
             gt.disconnect()

@@ -199,7 +199,7 @@ def any_picks(problem: Problem, seed: int) -> tuple[int, ...]:
 def check(seed: int, count: int, pick: Any) -> None:
     case = make_case(seed, count)
     # With a limit sums are made as soon as they can be.
-    graph = replace(case.graph, options=PlanOptions("search", memory_bytes=500 if seed % 2 else None))
+    graph = replace(case.graph, options=PlanOptions("search", memory_limit=500 if seed % 2 else None))
     with pytest.MonkeyPatch.context() as patch:
         if pick is not None:
             patch.setattr(auto_shard, "_solve", lambda problem, *_: pick(problem))

@@ -26,7 +26,7 @@ from gt.passes.context import Context
 from gt.passes.emit import NodeEmitter
 from gt.passes.pipeline import DEFAULT, Pipeline
 from gt.passes.plan import Cluster
-from gt.passes.plan_memory import _Storage
+from gt.passes.plan_memory import Storage
 from tests.property.random_graphs import arrays, graphs, same_bits
 from tests.property.sharding_graphs import Case, cases
 
@@ -122,7 +122,7 @@ def run_program(program: Program, inputs: Sequence[np.ndarray], scalars: Sequenc
 def test_outputs_own_their_memory(graph: Graph) -> None:
     context = Context(ONE)
     after = Pipeline.parse("plan_memory").run(graph, context, verify="each")
-    storage = _Storage(after)
+    storage = Storage(after)
     roots = [storage.root[v] for v in after.outputs]
     assert len(set(roots)) == len(roots) and not {*after.inputs, *after.scalars} & set(roots)
     assert context.memory is not None

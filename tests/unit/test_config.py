@@ -325,8 +325,8 @@ def test_the_rest_of_the_configuration_has_its_types_too() -> None:
     config = Config()
     with pytest.raises(TypeError, match="strict: expected true or false, got 'yes'"):
         config.strict = "yes"  # type: ignore[assignment]
-    with pytest.raises(TypeError, match="memory_bytes: expected a number of bytes from 1 up, got '80GB'"):
-        config.search(memory_bytes="80GB")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="memory_limit: expected a number of bytes from 1 up, or text such as '20GiB', got 8.5"):
+        config.memory_limit = 8.5  # type: ignore[assignment]
     with pytest.raises(TypeError, match="a signal's name must be text, got 7"):
         config.register_signal(7, SignalConfig())  # type: ignore[arg-type]
 

@@ -24,14 +24,14 @@ def loaded(text: str, tmp_path: Path) -> Config:
     ("text", "memory"),
     [
         ("shard: auto", None),
-        ("shard: auto\nmemory_bytes: 40_000_000_000", 40_000_000_000),
-        ("memory_bytes: 8\nlayer: {shard: auto}", 8),
+        ("shard: auto\nmemory_limit: 40_000_000_000", 40_000_000_000),
+        ("memory_limit: 8\nlayer: {shard: auto}", 8),
         ("mesh: {dp: 2, tp: 2}\nshard: auto\nbatch: {shard: {dims: {0: dp}}}", None),
     ],
 )
 def test_a_file_asks_for_a_search(text: str, memory: int | None, tmp_path: Path) -> None:
     options = loaded(text, tmp_path).options
-    assert (options.auto, options.memory_bytes) == ("search", memory)
+    assert (options.auto, options.memory_limit) == ("search", memory)
 
 
 def test_a_signal_that_is_searched_keeps_what_else_it_says(tmp_path: Path) -> None:
@@ -40,10 +40,18 @@ def test_a_signal_that_is_searched_keeps_what_else_it_says(tmp_path: Path) -> No
     assert signal is not None and signal.shard is None and signal.compile and signal.backward_signal == "other"
 
 
-def test_a_signal_may_be_called_shard_or_memory_bytes() -> None:
-    found = parse_config("shard: {shard: {axis: 1}}\nmemory_bytes: {compile: true}")
-    assert found.signals["shard"].shard == ShardConfig(axis=1) and found.signals["memory_bytes"].compile
-    assert not found.search and found.memory_bytes is None
+def test_a_signal_may_be_called_shard_or_memory_limit() -> None:
+    found = parse_config("shard: {shard: {axis: 1}}\nmemory_limit: {compile: true}")
+    assert found.signals["shard"].shard == ShardConfig(axis=1) and found.signals["memory_limit"].compile
+    assert not found.search and found.memory_limit is None
+
+
+@pytest.mark.parametrize(
+    ("given", "nbytes"), [("9", 9), ("20GiB", 20 * 2**30), ("80GB", 80 * 10**9), ("1.5 MiB", 3 * 2**19), ("7B", 7), ("2 TB", 2 * 10**12)]
+)
+def test_a_limit_on_memory_needs_no_search(given: str, nbytes: int, tmp_path: Path) -> None:
+    options = loaded(f"memory_limit: {given}", tmp_path).options
+    assert (options.auto, options.memory_limit) != ("search", None) and options.memory_limit == nbytes
 
 
 def test_without_a_word_there_is_no_search(tmp_path: Path) -> None:
@@ -53,9 +61,9 @@ def test_without_a_word_there_is_no_search(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("memory_bytes: 9", "1:1: memory_bytes is what a search keeps within: add 'shard: auto'"),
-        ("shard: auto\nmemory_bytes: 0", "2:15: memory_bytes: expected a number of bytes from 1 up, got 0"),
-        ("shard: auto\nmemory_bytes: 80GB", "2:15: memory_bytes: expected a number of bytes from 1 up, got '80GB'"),
+        ("shard: auto\nmemory_limit: 0", "2:15: memory_limit: expected a number of bytes from 1 up, or text such as '20GiB', got 0"),
+        ("memory_limit: 80 gigs", "1:15: memory_limit: expected a number of bytes from 1 up, or text such as '20GiB', got '80 gigs'"),
+        ("memory_limit: 0.5B", "1:15: memory_limit: expected a number of bytes from 1 up, or text such as '20GiB', got 0"),
         ("layer: {shard: automatic}", "layer.shard: expected what to split, as in {axis: 0}, or 'auto', got 'automatic'; did you mean 'auto'?"),
     ],
 )
@@ -67,12 +75,15 @@ def test_faults_name_the_place(text: str, fault: str) -> None:
 
 def test_from_python(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config_module, "_config", Config())
-    auto_shard(memory_bytes=100)
-    assert get_config().options == PlanOptions("search", memory_bytes=100)
+    auto_shard()
+    get_config().memory_limit = 100
+    assert get_config().options == PlanOptions("search", memory_limit=100)
     auto_shard(on=False)
-    assert get_config().options.auto != "search" and get_config().options.memory_bytes is None
-    with pytest.raises(ValueError, match="from 1 up, got 0"):
-        auto_shard(memory_bytes=0)
+    assert get_config().options.auto != "search" and get_config().options.memory_limit == 100
+    get_config().memory_limit = None
+    assert get_config().options.memory_limit is None
+    with pytest.raises(ValueError, match="from 1 up, or text such as '20GiB', got 0"):
+        get_config().memory_limit = 0
     auto_shard()
     get_config().clear()
     assert get_config().options.auto != "search"

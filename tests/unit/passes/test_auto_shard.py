@@ -89,9 +89,9 @@ def test_a_model_that_does_not_fit_is_fully_sharded() -> None:
     sizes, limit = (512, *(2048,) * 8), 300_000_000
     free = Planned(mlp(16384, sizes))
     assert free.peak > limit and not all(p.is_split for p in free.outputs[1:17:2])
-    roomy = Planned(mlp(16384, sizes, options=PlanOptions("search", memory_bytes=4 * limit)))
+    roomy = Planned(mlp(16384, sizes, options=PlanOptions("search", memory_limit=4 * limit)))
     assert roomy.comms() == free.comms(), "a limit that does not bind changes nothing"
-    found = Planned(mlp(16384, sizes, options=PlanOptions("search", memory_bytes=limit)))
+    found = Planned(mlp(16384, sizes, options=PlanOptions("search", memory_limit=limit)))
     assert found.peak <= limit
     weights, moments = found.outputs[1:17:2], found.outputs[17:49:2]
     assert all(p.is_split for p in (*weights, *moments))
@@ -103,7 +103,7 @@ def test_a_model_that_does_not_fit_is_fully_sharded() -> None:
 
 
 def test_what_fits_nowhere_takes_the_least_and_says_so() -> None:
-    found = Planned(mlp(64, (256, 256, 64), options=PlanOptions("search", memory_bytes=100_000)))
+    found = Planned(mlp(64, (256, 256, 64), options=PlanOptions("search", memory_limit=100_000)))
     assert any("which is the least found, over" in note for note in found.notes)
     assert found.peak < Planned(mlp(64, (256, 256, 64))).peak
 
@@ -139,7 +139,7 @@ def test_a_tighter_limit_is_never_predicted_to_be_faster() -> None:
     step = with_gradients(mlp(16, (1024, 8192, 8192, 1024)))
     _, peak, _ = steady(step)
     found = [
-        steady(replace(step, options=PlanOptions("search", memory_bytes=round(peak * share))))[0] for share in (8, 2, 1.2, 1.0, 0.9)
+        steady(replace(step, options=PlanOptions("search", memory_limit=round(peak * share))))[0] for share in (8, 2, 1.2, 1.0, 0.9)
     ]
     assert all(looser <= tighter * 1.001 for looser, tighter in itertools.pairwise(found)), found
     assert found[0] == pytest.approx(steady(step)[0], rel=1e-3), "a limit that does not bind changes nothing"
@@ -148,9 +148,9 @@ def test_a_tighter_limit_is_never_predicted_to_be_faster() -> None:
 @pytest.mark.parametrize("limit", [100_000, 300_000_000])
 def test_a_run_over_the_limit_is_noted_with_its_figure(limit: int) -> None:
     context = Context(EIGHT.mesh)
-    DEFAULT.run(mlp(64, (256, 256, 64), options=PlanOptions("search", memory_bytes=limit)), context)
+    DEFAULT.run(mlp(64, (256, 256, 64), options=PlanOptions("search", memory_limit=limit)), context)
     assert context.memory is not None
-    peak, notes = max(context.memory.peak_nbytes.values()), [n for n in context.placement_notes if n.startswith("memory_bytes: ")]
+    peak, notes = max(context.memory.peak_nbytes.values()), [n for n in context.placement_notes if n.startswith("memory_limit: a run takes")]
     assert [f"up to {peak / 1e6:.4g} MB" in note and "limit of 0.1 MB" in note for note in notes] == [True] * (peak > limit)
     assert (peak > limit) == (limit < 1_000_000)
 
@@ -265,7 +265,7 @@ def test_one_worker_has_nothing_to_search() -> None:
 # -- values
 
 
-@pytest.mark.parametrize("options", [SEARCH, PlanOptions("search", memory_bytes=20_000)], ids=["fast", "small"])
+@pytest.mark.parametrize("options", [SEARCH, PlanOptions("search", memory_limit=20_000)], ids=["fast", "small"])
 def test_a_step_equals_the_unsharded_one(options: PlanOptions) -> None:
     for step in (mlp(16, (8, 24, 9), float64, options), residual(6, 8, 16, 2, float64, options)):
         rng = np.random.default_rng(0)

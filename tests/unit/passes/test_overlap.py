@@ -107,7 +107,7 @@ def test_the_next_parameters_are_joined_while_a_layer_computes() -> None:
 
 
 def test_gathers_stay_where_they_are_needed_if_memory_is_limited() -> None:
-    graph = replace(step(sharded=True), options=PlanOptions(memory_bytes=1 << 40))
+    graph = replace(step(sharded=True), options=PlanOptions(memory_limit=1 << 40))
     steps = walk(plan_graph(graph, Cluster((0, 1, 2, 3))).programs[0])
     assert not any(s.startswith("begin all_gather") for s in steps)
 
@@ -260,7 +260,7 @@ def under_way(program: Program) -> int:
 
 
 def test_gradients_that_travel_are_whole_one_at_a_time_if_memory_is_limited() -> None:
-    limited = replace(step(sharded=True), options=PlanOptions(memory_bytes=1 << 40))
+    limited = replace(step(sharded=True), options=PlanOptions(memory_limit=1 << 40))
     program, free = (plan_graph(g, Cluster((0, 1, 2, 3))).programs[0] for g in (limited, step(sharded=True)))
     assert under_way(program) == 1 and any(s.begins for s in program.collectives), "one travels while the next is made"
     assert under_way(free) == LAYERS

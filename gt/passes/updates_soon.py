@@ -1,0 +1,77 @@
+"""Runs the update of parameters as soon as their gradients are complete, so that not all gradients are there at once.
+
+An optimizer's step over all tensors is written as one for each of a few groups, each behind the last of its gradients and of what
+else reads what it overwrites. Owns: ``updates_soon``. Must not know: any one op (``OpDef.subset`` says how). Next: ``fit_memory``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gt.ir.graph import Graph, Node, Value
+from gt.passes.recompute import Regions, placed_in
+
+GROUPS = 16  # of one step at most: each is some kernels more
+
+
+def updates_soon(graph: Graph, regions: Regions) -> tuple[Graph, Regions]:
+    """Give the graph with updates in groups; the same object if all gradients are complete at one moment."""
+    place = {node: i for i, node in enumerate(graph.nodes)}
+    behind: dict[Node, list[Node]] = {}
+    gone: set[Node] = set()
+    for node in graph.nodes:
+        groups = _groups(graph, node, place) if node.op.subset is not None else []
+        if len(groups) > 1:
+            gone.add(node)
+            for at, part in groups:
+                behind.setdefault(graph.nodes[at], []).append(part)
+    if not gone:
+        return graph, regions
+    nodes = {node: node for node in graph.nodes if node not in gone}
+    listed = [n for old in graph.nodes for n in (*((old,) if old in nodes else ()), *behind.get(old, ()))]
+    return graph.with_nodes(listed), placed_in(regions, graph, nodes, {}, behind, set(listed))
+
+
+def _groups(graph: Graph, node: Node, place: dict[Node, int]) -> list[tuple[int, Node]]:
+    """Give the parts of a step, each with the number of the node behind which it can run."""
+    num = node.attr["num"]
+    assert isinstance(num, int) and node.op.subset is not None
+    ready = [(_ready(graph, node, i, place), i) for i in range(num)]
+    size = lambda i: node.inputs[i].type.nbytes  # noqa: E731
+    share = sum(map(size, range(num))) / GROUPS
+    groups: list[list[int]] = [[]]
+    ends: list[int] = [-1]
+    for at, i in sorted(ready):
+        if sum(map(size, groups[-1])) >= share and at > ends[-1]:
+            groups.append([])
+            ends.append(-1)
+        groups[-1].append(i)
+        ends[-1] = at
+    out = []
+    for end, members in zip(ends, groups, strict=True):
+        operands, results, attrs = node.op.subset(dict(node.attrs), sorted(members))
+        inputs, outputs = tuple(node.inputs[i] for i in operands), tuple(node.outputs[i] for i in results)
+        out.append((end, replace(node, inputs=inputs, outputs=outputs, attrs=tuple(attrs.items()))))
+    return out
+
+
+def _ready(graph: Graph, node: Node, member: int, place: dict[Node, int]) -> int:
+    """Give the last node that one member's update waits for: what makes its operands, what else reads them or a part of them."""
+    assert node.op.subset is not None
+    operands, _, _ = node.op.subset(dict(node.attrs), [member])
+    seen: set[Value] = set()
+    todo = [node.inputs[i] for i in operands if node.inputs[i].type.shape]
+    last = max((place[graph.producer[v]] for i in operands if (v := node.inputs[i]) in graph.producer), default=0)
+    while todo:
+        value = todo.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        for user, _ in graph.uses.get(value, ()):
+            if user is not node:
+                last = max(last, place[user])
+                todo += user.outputs if user.op.view else ()
+    return last
+
+
+__all__ = ["updates_soon"]
