@@ -163,7 +163,7 @@ def _plan_inplace(graph: Graph, context: Context) -> tuple[Graph, InPlace]:
     return graph.with_nodes(swapped(graph.nodes)), plan
 
 
-def _chain(value: Value, graph: Graph, storage: _Storage, plan: InPlace) -> InPlace:
+def _chain(value: Value, graph: Graph, storage: Storage, plan: InPlace) -> InPlace:
     """Give the elementwise nodes that lead from an input to the output which replaces it, all in the input's memory.
 
     So running statistics and counters stay where they are. Nothing, unless each node is the last reader of the one before.

@@ -95,7 +95,7 @@ def test_parts_may_leave_the_range_of_float16_where_their_sum_does_not() -> None
 
 
 def norm(w: gt.Tensor) -> gt.Tensor:
-    return F.layer_norm(rows(half(9, 6)), (6,), w, w).square().sum()
+    return F.layer_norm(rows(half(9, 6).to(w.dtype)), (6,), w, w).square().sum()
 
 
 def embedded(w: gt.Tensor) -> gt.Tensor:
