@@ -84,8 +84,8 @@ class Engine(Protocol):
         """Give the engine's value of an array in wire form. A writable array is the engine's from here on."""
         ...
 
-    def to_host(self, value: Any, dtype: DType) -> np.ndarray:
-        """Give a C-contiguous array in the dtype's wire form, in memory of its own, once the value is computed."""
+    def to_host(self, value: Any, dtype: DType, out: np.ndarray | None = None) -> np.ndarray:
+        """Give a C-contiguous array in the dtype's wire form, in ``out`` or memory of its own, once the value is computed."""
         ...
 
     def synchronize(self) -> None:

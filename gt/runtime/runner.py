@@ -53,6 +53,10 @@ class Outlet(Protocol):
         """Send to the dispatcher."""
         ...
 
+    def room(self, token: bytes, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray | None:
+        """Give an array to be filled and shipped to a client, in memory shared with it; None if there is none."""
+        ...
+
     def ship(self, token: bytes, message: wire.Part | wire.PartFailed, array: np.ndarray | None) -> None:
         """Send to a client."""
         ...
@@ -163,13 +167,16 @@ class Runner:
         self.values.put(uid, self.engine.from_host(array, DType.by_name[store.type.dtype]))
 
     def _ship(self, ship: wire.Ship) -> None:
+        true = tuple(b - a for a, b in ship.bounds)
         try:
-            array = self.engine.to_host(self.values[ship.uid], DType.by_name[ship.type.dtype])
+            value, dtype = self.values[ship.uid], DType.by_name[ship.type.dtype]
+            whole = tuple(value.shape) == true
+            room = self.outlet.room(ship.token, true, wire_dtype(dtype)) if whole else None
+            array = self.engine.to_host(value, dtype, room)
         except Exception as e:  # what was submitted earlier may fail only now
             fault = fault_of(e, "run", self.state.worker, self.epoch)
             self.outlet.ship(ship.token, wire.PartFailed(ship.request, fault), None)
             return
-        true = tuple(b - a for a, b in ship.bounds)
         if array.shape != true:
             array = np.asarray(array[tuple(slice(0, n) for n in true)], order="C")
         if self.log is not None:

@@ -81,6 +81,9 @@ class SimulatedSession:
             self._plans[where] = Planned(graph, plan_graph(graph, self.cluster))
         return self._plans[where]
 
+    def room(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+        return np.empty(shape, dtype)
+
     def put(self, buffer: int, type: TensorType, data: np.ndarray, signal: SignalConfig | None) -> None:
         placed = signal_sharding(type, signal, self.cluster.workers)
         self._types[buffer], self._made[buffer] = type.placed(placed), (upload_reasons(signal, placed), 0)
