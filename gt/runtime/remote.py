@@ -254,6 +254,7 @@ class RemoteSession:
             for socket in (self._down, self._results, *self._upload_sockets.values()):
                 socket.close(500)
             self._pool.close()
+            self._probe = None
 
     def _receive(self, socket: Socket, copy: bool, worker: int = -1) -> None:
         while True:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import importlib
 import logging
 import time
-from collections.abc import MutableMapping
-from typing import Any, Protocol
+from collections.abc import Callable, MutableMapping
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -45,6 +45,8 @@ from gt.runtime.worker_state import (
 
 log = logging.getLogger("gt.worker")
 
+HostArray: TypeAlias = tuple[np.ndarray, str, Callable[[], None] | None]
+
 
 class Outlet(Protocol):
     """Where a runner's results go."""
@@ -78,8 +80,8 @@ def make_engine(backend: str, device: str = "cpu") -> Engine:
 
 
 class Runner:
-    """One worker's values and programs. ``uploads``: host arrays that came on the data socket, by uid, with their
-    dtype."""
+    """One worker's values and programs. ``uploads``: host arrays that came on the data socket, by uid, with their dtype and, if
+    their memory is the sender's, what says that they have been read."""
 
     def __init__(
         self,
@@ -87,7 +89,7 @@ class Runner:
         engine: Engine,
         outlet: Outlet,
         groups: Groups | None = None,
-        uploads: MutableMapping[int, tuple[np.ndarray, str]] | None = None,
+        uploads: MutableMapping[int, HostArray] | None = None,
         log: InstructionLog | None = None,
     ) -> None:
         self.state = WorkerState(worker)
@@ -152,8 +154,9 @@ class Runner:
 
     def _take_uploads(self) -> None:
         for uid in list(self.uploads):
-            array, dtype = self.uploads.pop(uid)
-            self.values.put(uid, self.engine.from_host(array, DType.by_name[dtype]))
+            array, name, done = self.uploads.pop(uid)
+            dtype, engine = DType.by_name[name], self.engine
+            self.values.put(uid, engine.from_host(array, dtype) if done is None else engine.from_shared(array, dtype, done))
             self.state.handle(Arrived(uid))
 
     def _keep(self, uid: int, store: wire.Store, data: Any) -> None:
@@ -287,4 +290,4 @@ def _copy(value: Any) -> Any:
     return value.copy() if isinstance(value, np.ndarray) else value.clone()
 
 
-__all__ = ["Outlet", "Runner", "make_engine"]
+__all__ = ["HostArray", "Outlet", "Runner", "make_engine"]
