@@ -314,7 +314,7 @@ class RemoteSession:
             elif part.region.pid in self._opened.values():
                 rows, done = self._openings.view(part.region, local)
             else:
-                raise ProtocolError("it is in memory that is not shared with this process")
+                raise OSError("it is not shared with this process any more")
             if reading is None:
                 return
             reading.add(part, rows)

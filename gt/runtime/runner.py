@@ -170,18 +170,20 @@ class Runner:
         self.values.put(uid, self.engine.from_host(array, DType.by_name[store.type.dtype]))
 
     def _ship(self, ship: wire.Ship) -> None:
-        true = tuple(b - a for a, b in ship.bounds)
+        true, dtype = tuple(b - a for a, b in ship.bounds), DType.by_name[ship.type.dtype]
         try:
-            value, dtype = self.values[ship.uid], DType.by_name[ship.type.dtype]
+            value = self.values[ship.uid]
             whole = tuple(value.shape) == true
-            room = self.outlet.room(ship.token, true, wire_dtype(dtype)) if whole else None
-            array = self.engine.to_host(value, dtype, room)
+            room = self.outlet.room(ship.token, true, wire_dtype(dtype))
+            array = self.engine.to_host(value, dtype, room if whole else None)
         except Exception as e:  # what was submitted earlier may fail only now
             fault = fault_of(e, "run", self.state.worker, self.epoch)
             self.outlet.ship(ship.token, wire.PartFailed(ship.request, fault), None)
             return
-        if array.shape != true:
-            array = np.asarray(array[tuple(slice(0, n) for n in true)], order="C")
+        if not whole:
+            inner = array[tuple(slice(0, n) for n in true)]
+            array = np.empty(true, array.dtype) if room is None else room
+            np.copyto(array, inner)
         if self.log is not None:
             self.log.write("ship", "fetch", array.nbytes, f"uid={ship.uid} request={ship.request}")
         part = wire.Part(ship.request, ship.type, ship.bounds, ship.tiles, ship.final)
