@@ -6,7 +6,7 @@ Next: ``executor`` (torch), ``numpy_engine`` (the reference), ``collective`` (a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -84,12 +84,8 @@ class Engine(Protocol):
         """Give the engine's value of an array in wire form. A writable array is the engine's from here on."""
         ...
 
-    def from_shared(self, array: np.ndarray, dtype: DType, done: Callable[[], None]) -> Any:
-        """Give the engine's value of a C-contiguous array that its owner will write again once ``done`` is called."""
-        ...
-
-    def poll(self) -> bool:
-        """Call what waits for copies that are over; whether any is still under way."""
+    def from_shared(self, array: np.ndarray, dtype: DType) -> Any:
+        """Give the engine's value of a C-contiguous array whose owner may write it again when this has returned."""
         ...
 
     def to_host(self, value: Any, dtype: DType, out: np.ndarray | None = None) -> np.ndarray:

@@ -87,7 +87,7 @@ class Outlet:
 class Intake:
     """Uploads, on the io thread: matched with what the dispatcher said to expect, in whichever order the two come.
 
-    ``direct``: what lies in shared memory is handed on as it is, for the engine to copy from.
+    ``direct``: what lies in shared memory is handed on as it is, for the engine to copy from: where a GPU is, to pinned memory.
     """
 
     def __init__(self, socket: Socket, uploads: dict[int, HostArray], direct: bool = False) -> None:

@@ -29,7 +29,6 @@ from gt.runtime.engine import Comm, ExecutionError, LoadedStats, Tier, wire_dtyp
 from gt.runtime.errors import GtError
 from gt.runtime.layout import Stretch, lay_out
 from gt.runtime.piece import TorchPiece, disagreement, failed_line, reason_of
-from gt.runtime.pinned import PinnedCopies
 from gt.runtime.render import build, render_driver
 
 Tensor: TypeAlias = torch.Tensor
@@ -262,7 +261,6 @@ class TorchEngine:
             compile_after, compile_after_s = min(compile_after, GPU_COMPILE_AFTER), min(compile_after_s, 0.5)
         self.compile_after, self.compile_after_s, self.cache_dir = compile_after, compile_after_s, cache_dir
         self._compiler: Compiler | None = None
-        self._copies = PinnedCopies(self.device) if self.device.type == "cuda" else None
         self._loaded: weakref.WeakSet[TorchLoaded] = weakref.WeakSet()
         engines.add(self)
 
@@ -307,18 +305,12 @@ class TorchEngine:
             host = host.to(self.device, non_blocking=True)
         return host.view(torch.bfloat16) if dtype.name == "bfloat16" else host
 
-    def from_shared(self, array: np.ndarray, dtype: DType, done: Callable[[], None]) -> Tensor:
-        if self._copies is None or not self._copies.pin(array):
-            value = self.from_host(np.array(array), dtype)
-            done()
-            return value
-        words = array.view(np.int16) if dtype.name == "bfloat16" else array.view()
-        words.flags.writeable = True  # torch has no tensors that are only read; nothing writes to it
-        value = self._copies.upload(torch.from_numpy(words), array, done)
-        return value.view(torch.bfloat16) if dtype.name == "bfloat16" else value
-
-    def poll(self) -> bool:
-        return self._copies is not None and self._copies.poll()
+    def from_shared(self, array: np.ndarray, dtype: DType) -> Tensor:
+        if self.device.type != "cuda":
+            return self.from_host(np.array(array), dtype)
+        array = array.view()
+        array.flags.writeable = True  # nothing writes to it: it is copied to pinned memory, or by the driver, before this returns
+        return self.from_host(array, dtype)
 
     def to_host(self, value: Tensor, dtype: DType, out: np.ndarray | None = None) -> np.ndarray:
         assert str(value.dtype) == f"torch.{dtype.name}", f"expected {dtype}, the value is {value.dtype}"
@@ -330,8 +322,6 @@ class TorchEngine:
         if value.device.type == "cpu":
             np.copyto(words, value.resolve_conj().resolve_neg().numpy())  # which copies faster than torch does
         else:
-            if self._copies is not None:
-                self._copies.pin(out)  # a copy to other memory goes through the driver's own, piece by piece
             torch.from_numpy(words).copy_(value)
         return out
 

@@ -6,7 +6,7 @@ Must not know: torch. Next: ``gt.ir.evaluate`` (what each op means).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -83,13 +83,8 @@ class NumpyEngine:
         owned = from_wire(array, array.shape, dtype)
         return owned if owned.flags.writeable else np.array(owned)
 
-    def from_shared(self, array: Array, dtype: DType, done: Callable[[], None]) -> Array:
-        value = self.from_host(np.array(array), dtype)
-        done()
-        return value
-
-    def poll(self) -> bool:
-        return False
+    def from_shared(self, array: Array, dtype: DType) -> Array:
+        return self.from_host(np.array(array), dtype)
 
     def to_host(self, value: Array, dtype: DType, out: Array | None = None) -> Array:
         array = to_wire(value, dtype)

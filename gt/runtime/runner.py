@@ -155,8 +155,13 @@ class Runner:
     def _take_uploads(self) -> None:
         for uid in list(self.uploads):
             array, name, done = self.uploads.pop(uid)
-            dtype, engine = DType.by_name[name], self.engine
-            self.values.put(uid, engine.from_host(array, dtype) if done is None else engine.from_shared(array, dtype, done))
+            dtype = DType.by_name[name]
+            if done is None:
+                value = self.engine.from_host(array, dtype)
+            else:
+                value = self.engine.from_shared(array, dtype)
+                done()
+            self.values.put(uid, value)
             self.state.handle(Arrived(uid))
 
     def _keep(self, uid: int, store: wire.Store, data: Any) -> None:

@@ -92,7 +92,7 @@ class WorkerProcess:
         self.welcome = self._join(hello)
         self.log: InstructionLog | None = open_log(f"worker{self.welcome.worker}")
         self.uploads: dict[int, HostArray] = {}
-        self.intake = Intake(intake, self.uploads, direct=device.startswith("cuda"))
+        self.intake = Intake(intake, self.uploads, direct=str(getattr(self.engine, "device", "cpu")).startswith("cuda"))
         self.outlet = Outlet(self.work, self.results, self.intake.sharing)
         timeout_s = env.GROUP_TIMEOUT_S.get()
         self.groups = Groups(
@@ -134,7 +134,7 @@ class WorkerProcess:
         poller.register(self.wake_read, zmq.POLLIN)
         try:
             while not self.stopping:
-                poller.poll(2 if self.outlet.unsent or self.engine.poll() else 1000)
+                poller.poll(2 if self.outlet.unsent else 1000)
                 if self.outlet.unsent:
                     self.outlet.retry()
                 self.outlet.tidy()
