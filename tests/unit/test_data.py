@@ -260,3 +260,25 @@ def test_batches_follow_the_signal_under_which_they_are_asked_for(monkeypatch: p
     with gt.signal.context("batch"):
         batches = iter(ours.prefetch([np.ones(2)] * 3))
     assert len(list(batches)) == 3 and [s.shard.axis for s in seen] == [0, 0, 0]
+
+
+def test_a_step_under_jit_is_replayed_on_batches_from_the_thread() -> None:
+    data = np.random.default_rng(0).standard_normal((64, 4)).astype(np.float32)
+
+    def losses(prefetch: int) -> list[float]:
+        gt.manual_seed(0)
+        model = gt.nn.Linear(4, 1)
+        optimizer = gt.optim.SGD(model.parameters(), lr=0.1)
+
+        @gt.jit
+        def step(x: gt.Tensor) -> gt.Tensor:
+            optimizer.zero_grad()
+            loss = (model(x) ** 2).mean()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        loader = ours.DataLoader(ours.TensorDataset(data), 8, shuffle=True, generator=gt.Generator(), prefetch=prefetch)
+        return [step(x).item() for _ in range(3) for (x,) in loader]
+
+    assert losses(2) == losses(0) and losses(2)[-1] < losses(2)[0]

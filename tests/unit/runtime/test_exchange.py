@@ -8,11 +8,15 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+import torch
 import zmq
 
 from gt.ir.program import WireType
+from gt.ir.types import DType, bfloat16, float32
 from gt.runtime import shared, wire
+from gt.runtime.engine import wire_dtype
 from gt.runtime.exchange import Intake
+from gt.runtime.executor import TorchEngine
 from gt.runtime.numpy_engine import NumpyEngine
 from gt.runtime.runner import Runner
 from gt.runtime.shared import Slot, SlotPool
@@ -135,3 +139,21 @@ def test_memory_of_strangers_and_of_those_who_left_is_not_opened(client: Client)
     assert client.intake.sharing == {b"me"}
     client.intake.forget(b"me")
     assert not client.intake.sharing and not client.intake.opened and len(client.intake.openings) == 0
+
+
+@pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
+@pytest.mark.parametrize("device", ["numpy", "cpu", "cuda"])
+def test_an_engine_has_read_shared_memory_when_it_gives_the_value(device: str, dtype: DType) -> None:
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+    engine: Any = NumpyEngine() if device == "numpy" else TorchEngine(device, compile_after=0)
+    for value in range(5):
+        array = SlotPool().take((700, 1000), wire_dtype(dtype))
+        assert array is not None
+        array[...] = value
+        view = array.view()
+        view.flags.writeable = False
+        held = engine.from_shared(view, dtype)
+        array[...] = 99
+        assert np.array_equal(engine.to_host(held, dtype), np.full((700, 1000), value, wire_dtype(dtype)))
+        assert np.array_equal(engine.to_host(held, dtype, array), array) and array[3, 4] == value
