@@ -133,6 +133,21 @@ def round_trip(rounds: int, warm_s: float) -> Row:
     return Row("a + b, read (p50)", "us", ours * 1e6, theirs * 1e6, "<= 500 us", ours * 1e6 <= 500)
 
 
+# -- up and down
+
+
+def transfer(rounds: int, where: str) -> Row:
+    """Upload 64 MiB and read them back, beside torch's copying them twice."""
+    x = np.random.default_rng(0).standard_normal(16 << 20, dtype=np.float32)
+    there = torch.from_numpy(x)
+    for _ in range(3):  # until memory that is used again is there
+        same(gt.from_numpy(x).numpy(), x, "64 MiB up and down")
+    ours, theirs = alternate(
+        lambda: timed(lambda: gt.from_numpy(x).numpy()), lambda: timed(lambda: there.clone().clone().numpy()), rounds
+    )
+    return Row(f"64 MiB up and down, {where}", "ms", ours * 1e3, theirs * 1e3, "<= 2x torch", ours <= 2 * theirs)
+
+
 # -- a training step
 
 
@@ -196,7 +211,7 @@ def mlp_step(rounds: int, warm_s: float) -> Row:
 
 
 def show(rows: list[Row]) -> None:
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, gt {gt.__version__}, embedded")
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, gt {gt.__version__}; embedded unless said otherwise")
     print(f"{'gt/torch':>9}  {'gt':>10}  {'torch':>10}      {'bound':<14} {'met':<4} what")
     for row in rows:
         print(
@@ -216,7 +231,10 @@ def main() -> None:
     warm_s = 2.0 if args.quick else 180.0
     short_s = min(warm_s, 10.0)
     rows = [record(rounds, short_s), round_trip(rounds, short_s), chain(rounds, 64, warm_s), chain(rounds, 512, warm_s)]
-    show([*rows, mlp_step(rounds, warm_s)])
+    rows += [mlp_step(rounds, warm_s), transfer(rounds, "embedded")]
+    gt.disconnect()
+    gt.gpu_workers(1)
+    show([*rows, transfer(rounds, "through a worker process")])
 
 
 if __name__ == "__main__":

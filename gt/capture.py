@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -60,6 +61,9 @@ class ShapesOnly:
     ) -> None:
         self._types.update((b, v.type.placed(None)) for b, v in zip(outputs, self._graphs[key].outputs, strict=True))
         self.free(frees)
+
+    def room(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+        return np.empty(shape, dtype)
 
     def put(self, buffer: int, type: TensorType, data: np.ndarray, signal: SignalConfig | None) -> None:
         self._types[buffer] = type
@@ -147,6 +151,9 @@ class CaptureSession:
                 graph = replace(graph, name=f"{graph.name}.{len(self.captured)}")
             found = self.captured[key, placed] = Captured(graph, plan_graph(graph, self.cluster))
         return found
+
+    def room(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+        return self.inner.room(shape, dtype)
 
     def put(self, buffer: int, type: TensorType, data: np.ndarray, signal: SignalConfig | None) -> None:
         self._placed[buffer] = signal_sharding(type, signal, self.cluster.workers)

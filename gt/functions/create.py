@@ -21,7 +21,7 @@ from gt.functions.shape import ints
 from gt.handle import Handle
 from gt.ir.evaluate import to_wire
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, DType, Scalar, TensorType, bool_, dtype_of, float64, int64, scalar_type
+from gt.ir.types import CallError, DType, Scalar, TensorType, bfloat16, bool_, dtype_of, float64, int64, scalar_type
 from gt.trace import check_fork, new_buffer, record, state, tensor_of
 
 if TYPE_CHECKING:
@@ -30,16 +30,24 @@ if TYPE_CHECKING:
 DTypeLike = DType | str | type | None
 
 
-def upload(array: np.ndarray, dtype: DType) -> Tensor:
-    """Make a tensor of host data, which is copied now: later writes to the array are not seen."""
+def upload(array: np.ndarray, dtype: DType, *, copy: bool = False) -> Tensor:
+    """Make a tensor of host data. With ``copy`` it is copied now, to where it travels from: later writes to the array are not seen."""
     check_fork()
     type = TensorType(array.shape, dtype)
     session = sessions.current()
     signal = state.signals[-1] if state.signals else None
     if signal is not None and array.ndim:
         check_tensor(*signal, type)
+    if not copy:
+        data = to_wire(array, dtype)
+    elif dtype is bfloat16:
+        data = to_wire(converted(array, dtype), dtype)
+    else:
+        data = session.room(array.shape, dtype.numpy)
+        with np.errstate(invalid="ignore", over="ignore"):  # numbers beyond the dtype become what NumPy makes of them
+            np.copyto(data, array, casting="unsafe")
     buffer = new_buffer(type, session)
-    session.put(buffer.id, type, to_wire(array, dtype), signal[1] if signal is not None else None)
+    session.put(buffer.id, type, data, signal[1] if signal is not None else None)
     return tensor_of(buffer)
 
 
@@ -70,7 +78,7 @@ def tensor(
             number: Any = data if wanted.kind in "ui" else converted(array, wanted).item()  # too large a float is inf
             out = record(OPS["copy"], (operand(number, wanted),))
         else:
-            out = upload(converted(array, wanted), wanted)
+            out = upload(array, wanted, copy=True)
     return out.requires_grad_() if requires_grad else out
 
 

@@ -202,6 +202,8 @@ class DispatcherState:
         for peer in (client.down, client.up):
             if peer is not None:
                 self.peers.pop(peer, None)
+        for worker in self.workers.values():
+            self._send(worker.link, wire.Gone(client.token))
         client.queue.clear()
         self._drop(list(client.buffers.values()))
         client.buffers.clear()

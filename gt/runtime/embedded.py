@@ -86,6 +86,9 @@ class EmbeddedSession:
             CLIENT, wire.Run(key, tuple(inputs), tuple(outputs), tuple(map(wire.pack_scalar, scalars)), tuple(frees))
         )
 
+    def room(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+        return np.empty(shape, dtype)
+
     def put(self, buffer: int, type: TensorType, data: np.ndarray, signal: SignalConfig | None) -> None:
         self._feed(CLIENT, wire.Put(buffer, WireType.of(type), signal, True), data)
 
@@ -238,6 +241,9 @@ class _Outlet:
         session = self.session()
         if session is not None:
             session.reply(message)
+
+    def room(self, token: bytes, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray | None:
+        return None
 
     def ship(self, token: bytes, message: wire.Part | wire.PartFailed, array: np.ndarray | None) -> None:
         session = self.session()

@@ -84,8 +84,12 @@ class Engine(Protocol):
         """Give the engine's value of an array in wire form. A writable array is the engine's from here on."""
         ...
 
-    def to_host(self, value: Any, dtype: DType) -> np.ndarray:
-        """Give a C-contiguous array in the dtype's wire form, in memory of its own, once the value is computed."""
+    def from_shared(self, array: np.ndarray, dtype: DType) -> Any:
+        """Give the engine's value of a C-contiguous array whose owner may write it again when this has returned."""
+        ...
+
+    def to_host(self, value: Any, dtype: DType, out: np.ndarray | None = None) -> np.ndarray:
+        """Give a C-contiguous array in the dtype's wire form, in ``out`` or memory of its own, once the value is computed."""
         ...
 
     def synchronize(self) -> None:

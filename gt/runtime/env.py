@@ -102,6 +102,9 @@ WINDOW = Variable(
     "Runs a client may have in flight before a flush waits. A server's own counts for its clients.",
 )  # fmt: skip
 NATIVE = Variable("GT_NATIVE", flag, True, "Record ops by the compiled module, where it has been built; 0: in Python.")
+SHARED_MEMORY = Variable(
+    "GT_SHARED_MEMORY", flag, True, "Move large arrays between processes of one host through shared memory; 0: through sockets."
+)
 GROUP_TIMEOUT_S = Variable("GT_GROUP_TIMEOUT", float, 60.0, "Seconds a collective may wait for another worker.")
 
 

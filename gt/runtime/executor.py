@@ -305,10 +305,25 @@ class TorchEngine:
             host = host.to(self.device, non_blocking=True)
         return host.view(torch.bfloat16) if dtype.name == "bfloat16" else host
 
-    def to_host(self, value: Tensor, dtype: DType) -> np.ndarray:
+    def from_shared(self, array: np.ndarray, dtype: DType) -> Tensor:
+        if self.device.type != "cuda":
+            return self.from_host(np.array(array), dtype)
+        array = array.view()
+        array.flags.writeable = True  # nothing writes to it: it is copied to pinned memory, or by the driver, before this returns
+        return self.from_host(array, dtype)
+
+    def to_host(self, value: Tensor, dtype: DType, out: np.ndarray | None = None) -> np.ndarray:
         assert str(value.dtype) == f"torch.{dtype.name}", f"expected {dtype}, the value is {value.dtype}"
-        host = torch.empty(value.shape, dtype=value.dtype).copy_(value.detach())
-        return host.view(torch.int16).numpy().view(np.uint16) if dtype.name == "bfloat16" else host.numpy()
+        value = value.detach()
+        value = value.view(torch.int16) if dtype.name == "bfloat16" else value
+        if out is None:
+            out = np.empty(tuple(value.shape), wire_dtype(dtype))
+        words = out.view(np.int16) if dtype.name == "bfloat16" else out
+        if value.device.type == "cpu":
+            np.copyto(words, value.resolve_conj().resolve_neg().numpy())  # which copies faster than torch does
+        else:
+            torch.from_numpy(words).copy_(value)
+        return out
 
     def synchronize(self) -> None:
         if self.device.type == "cuda":

@@ -83,8 +83,15 @@ class NumpyEngine:
         owned = from_wire(array, array.shape, dtype)
         return owned if owned.flags.writeable else np.array(owned)
 
-    def to_host(self, value: Array, dtype: DType) -> Array:
-        return np.array(to_wire(value, dtype), order="C")
+    def from_shared(self, array: Array, dtype: DType) -> Array:
+        return self.from_host(np.array(array), dtype)
+
+    def to_host(self, value: Array, dtype: DType, out: Array | None = None) -> Array:
+        array = to_wire(value, dtype)
+        if out is None:
+            return np.array(array, order="C")
+        np.copyto(out, array)
+        return out
 
     def synchronize(self) -> None:
         """Nothing is ever under way."""

@@ -7,6 +7,7 @@ Calls never wait, but for ``run`` when the window is full. Must not know: plans,
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -29,6 +30,7 @@ from gt.runtime.errors import ConnectionFailed, Fault, ProtocolError, SessionClo
 from gt.runtime.interrupt import SHIELD
 from gt.runtime.log import open_log, setup_logging
 from gt.runtime.session import CallLock, own_threads
+from gt.runtime.shared import MAX_LANES, Openings, Slot, SlotPool, probe
 from gt.runtime.transport import Socket, endpoint_of, make_socket, receive, send
 from gt.runtime.wire import INLINE, TO_CLIENT, Message
 
@@ -48,12 +50,10 @@ class Reading:
     settled: bool = False
     retried: Fault | None = None  # the loss that made the session ask again
 
-    def add(self, part: wire.Part, data: Any) -> None:
-        shape = part.type.shape
+    def add(self, part: wire.Part, rows: np.ndarray) -> None:
         if self.array is None:
-            self.array = np.empty(shape, wire_arrays.wire_dtype(DType.by_name[part.type.dtype]))
-        local = WireType(tuple(b - a for a, b in part.bounds), part.type.dtype)
-        self.array[wire_arrays.rows(part.bounds)] = wire_arrays.array_of(local, data)
+            self.array = np.empty(part.type.shape, wire_arrays.wire_dtype(DType.by_name[part.type.dtype]))
+        self.array[wire_arrays.rows(part.bounds)] = rows
         self.parts.add(part.bounds)
         self.complete = len(self.parts) >= part.tiles
         self.settled = self.settled or part.final
@@ -76,6 +76,10 @@ class RemoteSession:
         self._runs_over = 0
         self._workers: dict[int, tuple[str, str]] = {}
         self._upload_sockets: dict[int, Socket] = {}
+        self._poller = zmq.Poller()
+        self._pool, self._openings, self._probe = SlotPool(), Openings(), probe()
+        self._sharing: set[int] = set()  # workers that can open this process's slots
+        self._opened: dict[int, int] = {}  # workers whose slots this process can open, with their pids
         self._endpoint = endpoint_of(address)
         self._down = make_socket(self._context, zmq.DEALER)
         self._up = make_socket(self._context, zmq.DEALER)
@@ -131,6 +135,12 @@ class RemoteSession:
             with SHIELD.lifted():
                 self._window.acquire()
         self._call(wire.Run(key, tuple(inputs), tuple(outputs), tuple(map(wire.pack_scalar, scalars)), tuple(frees)))
+
+    def room(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+        room = None
+        if self._sharing and math.prod(shape) * dtype.itemsize > INLINE:
+            room = self._pool.take(shape, dtype)
+        return np.empty(shape, dtype) if room is None else room
 
     def put(self, buffer: int, type: TensorType, data: np.ndarray, signal: SignalConfig | None) -> None:
         wire_type = WireType.of(type)
@@ -210,19 +220,21 @@ class RemoteSession:
 
     def _io(self) -> None:
         own_threads.add(threading.get_ident())
-        poller = zmq.Poller()
         for source in (self._down, self._results, self._wake_read):
-            poller.register(source, zmq.POLLIN)
+            self._poller.register(source, zmq.POLLIN)
         seen = beat = time.monotonic()
         try:
             while self._closed is None:
-                ready = dict(poller.poll(int(BEAT_S * 500)))
+                ready = dict(self._poller.poll(int(BEAT_S * 500)))
                 now = time.monotonic()
                 if self._down in ready:
                     seen = now
                     self._receive(self._down, copy=True)
                 if self._results in ready:
                     self._receive(self._results, copy=False)
+                for worker, socket in list(self._upload_sockets.items()):
+                    if socket in ready:
+                        self._receive(socket, copy=True, worker=worker)
                 if now - seen > DISPATCHER_TIMEOUT_S:
                     self._die(
                         Fault(
@@ -232,6 +244,8 @@ class RemoteSession:
                 if now - beat >= BEAT_S:
                     beat = now
                     send(self._down, wire.Beat())
+                    self._pool.trim()
+                    self._openings.sweep()
         except Exception as e:  # a fault of gt's own: nothing more can be trusted
             self._die(Fault("protocol", f"the client's io thread failed: {type(e).__name__}: {e}"))
             raise
@@ -239,8 +253,10 @@ class RemoteSession:
             own_threads.discard(threading.get_ident())
             for socket in (self._down, self._results, *self._upload_sockets.values()):
                 socket.close(500)
+            self._pool.close()
+            self._probe = None
 
-    def _receive(self, socket: Socket, copy: bool) -> None:
+    def _receive(self, socket: Socket, copy: bool, worker: int = -1) -> None:
         while True:
             try:
                 got = receive(socket, TO_CLIENT, copy=copy)
@@ -249,9 +265,9 @@ class RemoteSession:
                 continue
             if got is None:
                 return
-            self._got(got[1], got[2])
+            self._got(got[1], got[2], worker)
 
-    def _got(self, message: Message, data: Any) -> None:
+    def _got(self, message: Message, data: Any, worker: int) -> None:
         match message:
             case wire.Part(request):
                 self._part(request, message, data)
@@ -276,6 +292,10 @@ class RemoteSession:
             case wire.Explained(request, explanation):
                 if (asked := self._explaining.pop(request, None)) is not None:
                     asked.set_result(explanation)
+            case wire.Share() if worker in self._upload_sockets:
+                self._share(worker, message)
+            case wire.Unread(upload) if worker in self._upload_sockets:
+                self._resend(worker, upload)
             case wire.Placed(buffer, tiles):
                 self._upload(buffer, tiles)
             case wire.Workers(workers):
@@ -286,17 +306,33 @@ class RemoteSession:
                 pass
 
     def _part(self, request: int, part: wire.Part, data: Any) -> None:
-        reading = self._readings.get(request)
-        if reading is None:
-            return
+        reading, done = self._readings.get(request), None
+        local = WireType(tuple(b - a for a, b in part.bounds), part.type.dtype)
         try:
-            reading.add(part, data)
-        except (ValueError, IndexError) as e:
-            del self._readings[request]
-            reading.future.set_exception(ProtocolError(f"a worker sent a part that does not fit: {e}"))
+            if part.region is None:
+                rows = wire_arrays.array_of(local, data)
+            elif part.region.pid in self._opened.values():
+                rows, done = self._openings.view(part.region, local)
+            else:
+                raise OSError("it is not shared with this process any more")
+            if reading is None:
+                return
+            reading.add(part, rows)
+        except OSError as e:  # no descriptor left, for one
+            self._logger.warning("a worker's shared memory cannot be opened, going on without: %s", e)
+            self._share_no_more(part.region)
+            if self._readings.pop(request, None) is not None and reading is not None:
+                self._ask(Reading(reading.buffer, reading.future))
             return
+        except (ValueError, IndexError, ProtocolError) as e:
+            if self._readings.pop(request, None) is not None and reading is not None:
+                reading.future.set_exception(ProtocolError(f"a worker sent a part that does not fit: {e}"))
+            return
+        finally:
+            if done is not None:
+                done()
         if self._log is not None:
-            self._log.write("part", "fetch", data.nbytes, f"request={request}")
+            self._log.write("part", "fetch", rows.nbytes, f"request={request}")
         self._resolve(request, reading)
 
     def _resolve(self, request: int, reading: Reading) -> None:
@@ -307,14 +343,53 @@ class RemoteSession:
 
     def _upload(self, buffer: int, tiles: tuple[wire.Tile, ...]) -> None:
         array, type_ = self._uploads.pop(buffer)
+        slot: Slot | None = None
         for tile in tiles:
             socket = self._upload_sockets.get(tile.worker)
             if socket is None:
                 continue  # lost meanwhile: the dispatcher knows
             part = array[wire_arrays.rows(tile.bounds)]
-            send(socket, wire.Upload(tile.ticket, WireType(part.shape, type_.dtype)), wire_arrays.data_of(part))
+            upload = wire.Upload(tile.ticket, WireType(part.shape, type_.dtype))
+            if tile.worker in self._sharing:
+                slot = slot or self._slot_of(array)
+            if slot is not None and tile.worker in self._sharing and len(slot.readers) < MAX_LANES:
+                region = slot.lend(tile.worker, array.shape, tile.bounds)
+                send(socket, wire.Upload(upload.ticket, upload.type, region))
+            else:
+                send(socket, upload, wire_arrays.data_of(part))
             if self._log is not None:
                 self._log.write("upload", "put", part.nbytes, f"buffer={buffer} worker={tile.worker}")
+
+    def _slot_of(self, array: np.ndarray) -> Slot | None:
+        """Give the slot that an array lies in, or is copied to; None if there is no room."""
+        if self._pool.find(array) is None:
+            room = self._pool.take(array.shape, array.dtype)
+            if room is None:
+                return None
+            np.copyto(room, array)
+            array = room
+        return self._pool.find(array)
+
+    def _share(self, worker: int, message: wire.Share) -> None:
+        """Hear whether a worker can open this process's slots, and tell it whether its own can be opened here."""
+        if message.opened:
+            self._sharing.add(worker)
+        if message.probe is not None and self._openings.opens(message.probe):
+            self._opened[worker] = message.probe.pid
+            send(self._upload_sockets[worker], wire.Share(self._welcome.token, None, True))
+
+    def _share_no_more(self, region: Any) -> None:
+        for worker in [w for w, pid in self._opened.items() if region is not None and pid == region.pid]:
+            del self._opened[worker]
+            send(self._upload_sockets[worker], wire.Share(self._welcome.token, None, False))
+
+    def _resend(self, worker: int, upload: wire.Upload) -> None:
+        """Send in a frame what the worker could not open."""
+        self._sharing.discard(worker)
+        slot = None if upload.region is None else self._pool.named(upload.region.secret)
+        if slot is not None and upload.region is not None:
+            part = slot.take_back(upload.region, wire_arrays.wire_dtype(DType.by_name[upload.type.dtype]))
+            send(self._upload_sockets[worker], wire.Upload(upload.ticket, upload.type), wire_arrays.data_of(part))
 
     def _set_workers(self, workers: tuple[tuple[int, str, str], ...]) -> None:
         present = {w: (upload, results) for w, upload, results in workers}
@@ -323,10 +398,18 @@ class RemoteSession:
                 self._results.connect(results)
                 socket = self._upload_sockets[w] = make_socket(self._context, zmq.DEALER, data=True)
                 socket.connect(upload)
+                self._poller.register(socket, zmq.POLLIN)
+                if self._probe is not None:
+                    send(socket, wire.Share(self._welcome.token, self._probe.offer(), False))
         lost = [w for w in self._workers if w not in present]
         for w in lost:
             self._results.disconnect(self._workers[w][1])
-            self._upload_sockets.pop(w).close(0)
+            socket = self._upload_sockets.pop(w)
+            self._poller.unregister(socket)
+            socket.close(0)
+            self._sharing.discard(w)
+            self._pool.lose(w)
+            self._openings.drop(self._opened.pop(w, 0))
         self._workers = present
         self._present.set()
         if lost:

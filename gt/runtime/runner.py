@@ -9,8 +9,8 @@ from __future__ import annotations
 import importlib
 import logging
 import time
-from collections.abc import MutableMapping
-from typing import Any, Protocol
+from collections.abc import Callable, MutableMapping
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -45,12 +45,18 @@ from gt.runtime.worker_state import (
 
 log = logging.getLogger("gt.worker")
 
+HostArray: TypeAlias = tuple[np.ndarray, str, Callable[[], None] | None]
+
 
 class Outlet(Protocol):
     """Where a runner's results go."""
 
     def reply(self, message: Message) -> None:
         """Send to the dispatcher."""
+        ...
+
+    def room(self, token: bytes, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray | None:
+        """Give an array to be filled and shipped to a client, in memory shared with it; None if there is none."""
         ...
 
     def ship(self, token: bytes, message: wire.Part | wire.PartFailed, array: np.ndarray | None) -> None:
@@ -74,8 +80,8 @@ def make_engine(backend: str, device: str = "cpu") -> Engine:
 
 
 class Runner:
-    """One worker's values and programs. ``uploads``: host arrays that came on the data socket, by uid, with their
-    dtype."""
+    """One worker's values and programs. ``uploads``: host arrays that came on the data socket, by uid, with their dtype and, if
+    their memory is the sender's, what says that they have been read."""
 
     def __init__(
         self,
@@ -83,7 +89,7 @@ class Runner:
         engine: Engine,
         outlet: Outlet,
         groups: Groups | None = None,
-        uploads: MutableMapping[int, tuple[np.ndarray, str]] | None = None,
+        uploads: MutableMapping[int, HostArray] | None = None,
         log: InstructionLog | None = None,
     ) -> None:
         self.state = WorkerState(worker)
@@ -148,8 +154,14 @@ class Runner:
 
     def _take_uploads(self) -> None:
         for uid in list(self.uploads):
-            array, dtype = self.uploads.pop(uid)
-            self.values.put(uid, self.engine.from_host(array, DType.by_name[dtype]))
+            array, name, done = self.uploads.pop(uid)
+            dtype = DType.by_name[name]
+            if done is None:
+                value = self.engine.from_host(array, dtype)
+            else:
+                value = self.engine.from_shared(array, dtype)
+                done()
+            self.values.put(uid, value)
             self.state.handle(Arrived(uid))
 
     def _keep(self, uid: int, store: wire.Store, data: Any) -> None:
@@ -163,15 +175,20 @@ class Runner:
         self.values.put(uid, self.engine.from_host(array, DType.by_name[store.type.dtype]))
 
     def _ship(self, ship: wire.Ship) -> None:
+        true, dtype = tuple(b - a for a, b in ship.bounds), DType.by_name[ship.type.dtype]
         try:
-            array = self.engine.to_host(self.values[ship.uid], DType.by_name[ship.type.dtype])
+            value = self.values[ship.uid]
+            whole = tuple(value.shape) == true
+            room = self.outlet.room(ship.token, true, wire_dtype(dtype))
+            array = self.engine.to_host(value, dtype, room if whole else None)
         except Exception as e:  # what was submitted earlier may fail only now
             fault = fault_of(e, "run", self.state.worker, self.epoch)
             self.outlet.ship(ship.token, wire.PartFailed(ship.request, fault), None)
             return
-        true = tuple(b - a for a, b in ship.bounds)
-        if array.shape != true:
-            array = np.asarray(array[tuple(slice(0, n) for n in true)], order="C")
+        if not whole:
+            inner = array[tuple(slice(0, n) for n in true)]
+            array = np.empty(true, array.dtype) if room is None else room
+            np.copyto(array, inner)
         if self.log is not None:
             self.log.write("ship", "fetch", array.nbytes, f"uid={ship.uid} request={ship.request}")
         part = wire.Part(ship.request, ship.type, ship.bounds, ship.tiles, ship.final)
@@ -280,4 +297,4 @@ def _copy(value: Any) -> Any:
     return value.copy() if isinstance(value, np.ndarray) else value.clone()
 
 
-__all__ = ["Outlet", "Runner", "make_engine"]
+__all__ = ["HostArray", "Outlet", "Runner", "make_engine"]

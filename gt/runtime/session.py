@@ -11,7 +11,7 @@ import gc
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -70,6 +70,10 @@ class Session(Protocol):
 
         An input also in ``frees`` may be overwritten by the run (the graph's ``donated`` says which).
         """
+        ...
+
+    def room(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+        """Give an array to be filled and handed to ``put``, in the memory from which it travels with no more copies."""
         ...
 
     def put(self, buffer: int, type: TensorType, data: np.ndarray, signal: SignalConfig | None) -> None:

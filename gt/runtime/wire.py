@@ -18,6 +18,7 @@ from gt.ir.signals import SignalConfig
 from gt.ir.types import Scalar
 from gt.runtime.buffer_reasons import BufferReasons
 from gt.runtime.errors import Fault, ProtocolError
+from gt.runtime.shared import Region, check_region
 from gt.runtime.wire_arrays import Bounds, check_nbytes, check_type
 
 VERSION = 1
@@ -249,6 +250,12 @@ class Ship(Message, frozen=True):
     final: bool
 
 
+class Gone(Message, frozen=True):
+    """The client that owned ``token`` is gone: what was kept for it alone can go."""
+
+    token: bytes
+
+
 class Abort(Message, frozen=True):
     """A worker is lost: end whatever waits for it."""
 
@@ -311,20 +318,39 @@ class StoreOp(Message, frozen=True):
 
 
 class Upload(Message, frozen=True):
-    """Client to worker: the rows asked for by a ticket, in the data frame."""
+    """Client to worker: the rows asked for by a ticket, in the data frame or in shared memory."""
 
     ticket: bytes
     type: WireType
+    region: Region | None = None
+
+
+class Share(Message, frozen=True):
+    """Offer shared memory: the receiver tries to open ``probe``. ``opened``: whether the sender could open the receiver's.
+
+    A client says who it is by its ``token``; a worker answers on the same connection.
+    """
+
+    token: bytes
+    probe: Region | None
+    opened: bool
+
+
+class Unread(Message, frozen=True):
+    """Worker to client: an upload's shared memory could not be opened after all. Send it in a frame."""
+
+    upload: Upload
 
 
 class Part(Message, frozen=True):
-    """Worker to client: one of ``tiles`` parts of a result of ``type``, in the data frame."""
+    """Worker to client: one of ``tiles`` parts of a result of ``type``, in the data frame or in shared memory."""
 
     request: int
     type: WireType
     bounds: Bounds
     tiles: int
     final: bool
+    region: Region | None = None
 
 
 class PartFailed(Message, frozen=True):
@@ -341,9 +367,10 @@ Incoming: TypeAlias = (
 )
 ToClient: TypeAlias = (
     ClientWelcome | Workers | Attached | Placed | Failed | Settled | Explained | Progress | Ping | Refused | Part | PartFailed
+    | Share | Unread
 )
 ToWorker: TypeAlias = (
-    WorkerWelcome | Attached | Load | Unload | Execute | MakeGroup | Store | Expect | Ship | Free | Abort | StoreReply
+    WorkerWelcome | Attached | Load | Unload | Execute | MakeGroup | Store | Expect | Ship | Free | Gone | Abort | StoreReply
     | Ping | Stop | Refused
 )  # fmt: skip
 
@@ -374,21 +401,29 @@ class Codec(Generic[T]):
             raise ProtocolError(f"malformed message: {e}") from None
         data = memoryview(frames[1]) if len(frames) == 2 else None
         wants = isinstance(message, WITH_DATA) and not (isinstance(message, Put) and not message.inline)
+        region = message.region if isinstance(message, Upload | Part) else None
+        wants = wants and region is None
         if wants != (data is not None):
             raise ProtocolError(f"{type(message).__name__} {'needs a' if wants else 'takes no'} data frame")
         if isinstance(message, Put | Store | Upload):
             check_type(message.type)
             if data is not None:
                 check_nbytes(message.type, data.nbytes)
-        if isinstance(message, Part) and data is not None:
-            check_nbytes(WireType(tuple(b - a for a, b in message.bounds), message.type.dtype), data.nbytes)
+        if isinstance(message, Part):
+            part = WireType(tuple(b - a for a, b in message.bounds), message.type.dtype)
+            if data is not None:
+                check_nbytes(part, data.nbytes)
+            if region is not None:
+                check_region(region, part)
+        if isinstance(message, Upload) and region is not None:
+            check_region(region, message.type)
         return message, data
 
 
 FROM_PEERS: Codec[Incoming] = Codec(Incoming)
 TO_CLIENT: Codec[ToClient] = Codec(ToClient)
 TO_WORKER: Codec[ToWorker] = Codec(ToWorker)
-UPLOADS: Codec[Upload | Attach] = Codec(Upload | Attach)
+UPLOADS: Codec[Upload | Share] = Codec(Upload | Share)
 
 
 def encode(message: Message) -> bytes:

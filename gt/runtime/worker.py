@@ -2,8 +2,8 @@
 
 Owns: the four sockets of a worker. ``work`` (main thread) carries ordered work from the dispatcher and its outcomes;
 ``results`` (main thread) sends values to clients; ``link`` and ``intake`` (the io thread) carry heartbeats, loss
-notices and uploads, so both go on while a program runs. Must not know: what messages lead to. Next: ``runner``,
-``worker_state``.
+notices and uploads, so both go on while a program runs. Must not know: what messages lead to. Next: ``exchange`` (uploads and
+results), ``runner``, ``worker_state``.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import click
-import numpy as np
 import zmq
 
-from gt.runtime import env, wire, wire_arrays
+from gt.runtime import env, wire
 from gt.runtime.collective import CollectiveFailed, Groups
 from gt.runtime.errors import ConnectionFailed, ProtocolError
+from gt.runtime.exchange import Intake, Outlet
 from gt.runtime.log import InstructionLog, open_log, setup_logging
-from gt.runtime.runner import Runner, make_engine
+from gt.runtime.runner import HostArray, Runner, make_engine
 from gt.runtime.transport import (
     BEAT_S,
     PeerUnreachable,
@@ -38,12 +38,10 @@ from gt.runtime.transport import (
     receive,
     send,
 )
-from gt.runtime.wire import TO_WORKER, UPLOADS, Message
+from gt.runtime.wire import TO_WORKER
 
 DISPATCHER_TIMEOUT_S = 10.0
 GRACE_S = 2.0  # how long a busy main thread may go on once the worker should end
-UNSENT_S = 5.0
-MAX_EARLY = 256
 
 
 class StoreLink:
@@ -75,90 +73,6 @@ class StoreLink:
         raise CollectiveFailed(f"the other workers did not come within {self.timeout_s:g} s")
 
 
-class Outlet:
-    """The runner's outputs, on the main thread's sockets. A value for a client not connected yet is tried again."""
-
-    def __init__(self, work: Socket, results: Socket) -> None:
-        self.work, self.results = work, results
-        self.unsent: list[tuple[float, bytes, Message, memoryview | None]] = []
-
-    def reply(self, message: Message) -> None:
-        send(self.work, message)
-
-    def ship(self, token: bytes, message: wire.Part | wire.PartFailed, array: np.ndarray | None) -> None:
-        data = None if array is None else wire_arrays.data_of(array)
-        try:
-            send(self.results, message, data, token)
-        except PeerUnreachable:
-            self.unsent.append((time.monotonic() + UNSENT_S, token, message, data))
-
-    def retry(self) -> None:
-        """Try again what had no receiver; give up on what has waited too long: its client is gone."""
-        entries, self.unsent = self.unsent, []
-        for deadline, token, message, data in entries:
-            try:
-                send(self.results, message, data, token)
-            except PeerUnreachable:
-                if time.monotonic() < deadline:
-                    self.unsent.append((deadline, token, message, data))
-
-
-class Intake:
-    """Uploads, on the io thread: matched with what the dispatcher said to expect, in whichever order the two come."""
-
-    def __init__(self, socket: Socket, uploads: dict[int, tuple[np.ndarray, str]]) -> None:
-        self.socket, self.uploads = socket, uploads
-        self.expected: dict[bytes, wire.Expect] = {}
-        self.early: dict[bytes, tuple[wire.Upload, memoryview]] = {}
-        self.dropped = 0
-
-    def expect(self, expect: wire.Expect) -> list[int]:
-        """Note an upload to come; give the uids that are complete now."""
-        early = self.early.pop(expect.ticket, None)
-        if early is not None:
-            return self._keep(expect, *early)
-        self.expected[expect.ticket] = expect
-        return []
-
-    def cancel(self, uids: tuple[int, ...]) -> None:
-        for ticket in [t for t, e in self.expected.items() if e.uid in uids]:
-            del self.expected[ticket]
-
-    def receive(self) -> list[int]:
-        """Take what the socket has; give the uids that are complete now."""
-        complete: list[int] = []
-        while True:
-            try:
-                got = receive(self.socket, UPLOADS, routed=True, copy=False)
-            except ProtocolError:
-                self.dropped += 1
-                continue
-            if got is None:
-                return complete
-            _, upload, data = got
-            if not isinstance(upload, wire.Upload):
-                continue
-            expect = self.expected.pop(upload.ticket, None)
-            if expect is not None:
-                complete += self._keep(expect, upload, data)
-            else:
-                self.early[upload.ticket] = (upload, data)
-                if len(self.early) > MAX_EARLY:
-                    self.early.pop(next(iter(self.early)))
-                    self.dropped += 1
-
-    def _keep(self, expect: wire.Expect, upload: wire.Upload, data: memoryview) -> list[int]:
-        if upload.type != expect.type:
-            self.dropped += 1
-            self.expected[expect.ticket] = expect
-            return []
-        part = wire_arrays.array_of(upload.type, data)
-        array = np.zeros(expect.local, part.dtype) if part.shape != expect.local else np.empty(part.shape, part.dtype)
-        array[tuple(slice(0, n) for n in part.shape)] = part
-        self.uploads[expect.uid] = (array, expect.type.dtype)
-        return [expect.uid]
-
-
 class WorkerProcess:
     """A worker from hello to stop."""
 
@@ -177,9 +91,9 @@ class WorkerProcess:
         )
         self.welcome = self._join(hello)
         self.log: InstructionLog | None = open_log(f"worker{self.welcome.worker}")
-        self.uploads: dict[int, tuple[np.ndarray, str]] = {}
-        self.intake = Intake(intake, self.uploads)
-        self.outlet = Outlet(self.work, self.results)
+        self.uploads: dict[int, HostArray] = {}
+        self.intake = Intake(intake, self.uploads, direct=str(getattr(self.engine, "device", "cpu")).startswith("cuda"))
+        self.outlet = Outlet(self.work, self.results, self.intake.sharing)
         timeout_s = env.GROUP_TIMEOUT_S.get()
         self.groups = Groups(
             self.welcome.worker, self._store_link(timeout_s), own_address(endpoint), timeout_s, backend == "numpy",
@@ -223,6 +137,7 @@ class WorkerProcess:
                 poller.poll(2 if self.outlet.unsent else 1000)
                 if self.outlet.unsent:
                     self.outlet.retry()
+                self.outlet.tidy()
                 while not self.stopping:
                     try:
                         got = receive(self.work, TO_WORKER)
@@ -278,6 +193,7 @@ class WorkerProcess:
             if now - beat >= BEAT_S:
                 beat = now
                 send(link, wire.Beat(self.runner.epoch))
+                self.intake.openings.sweep()
         deadline = time.monotonic() + GRACE_S
         while threading.main_thread().is_alive() and time.monotonic() < deadline and self.runner.epoch >= 0:
             time.sleep(0.02)
@@ -301,6 +217,8 @@ class WorkerProcess:
                     self._acknowledge(link, self.intake.expect(expect))
                 case wire.Free(uids):
                     self.intake.cancel(uids)
+                case wire.Gone(token):
+                    self.intake.forget(token)
                 case wire.Abort(worker):
                     self.groups.abort(worker)
                 case wire.Stop() | wire.Refused():

@@ -1,5 +1,5 @@
 """``gt.utils``: what torch keeps under torch.utils."""
 
-from gt.utils import checkpoint, dlpack
+from gt.utils import checkpoint, data, dlpack
 
-__all__ = ["checkpoint", "dlpack"]
+__all__ = ["checkpoint", "data", "dlpack"]

@@ -1,0 +1,234 @@
+"""torch's data sets, samplers and loader, where they meet gt: its tensors in and out, and its random streams.
+
+Owns: the classes that differ from torch's; the others are torch's own. Only ``gt.utils.data`` imports this, when a name is used.
+Next: ``prefetching``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils import data as torch_data
+from torch.utils.data import (
+    BatchSampler,
+    ChainDataset,
+    ConcatDataset,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    Sampler,
+    SequentialSampler,
+    StackDataset,
+    Subset,
+    default_convert,
+    get_worker_info,
+)  # fmt: skip
+from torch.utils.data._utils.collate import collate, default_collate_fn_map
+
+from gt.functions.create import tensor
+from gt.functions.shape import stack
+from gt.random import Generator, draw
+from gt.tensor import Tensor
+from gt.trace import check_fork
+from gt.utils.data.prefetching import DEPTH, Batches, Line, batches, check_depth, is_torch, mapped
+
+# -- random numbers
+
+
+def torch_generator(generator: Generator | torch.Generator | None) -> torch.Generator:
+    """Give torch's generator for a generator, gt's default one if None: what it draws follows from gt's seed."""
+    return generator if isinstance(generator, torch.Generator) else torch.Generator().manual_seed(_seed(generator))
+
+
+def _seed(generator: Generator | None) -> int:
+    seed, stream = draw(generator)
+    return int(np.random.SeedSequence([seed % 2**64, stream]).generate_state(1, np.uint64)[0] >> 1)
+
+
+def random_split(dataset: Any, lengths: Sequence[int | float], generator: Generator | torch.Generator | None = None) -> list[Any]:
+    """Split a data set into parts without overlap, by lengths or fractions. ``gt.manual_seed`` decides how."""
+    return torch_data.random_split(dataset, lengths, torch_generator(generator))
+
+
+class _Drawing:
+    """A sampler of torch's that draws from gt's default generator, or the one it is given."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        given = next((a for a in (*args, *options.values()) if isinstance(a, Generator)), None)
+        args = tuple(None if a is given and given is not None else a for a in args)
+        super().__init__(*args, **{k: None if v is given and given is not None else v for k, v in options.items()})
+        self._own: Generator | None = given
+
+    def __iter__(self) -> Iterator[Any]:
+        if self.generator is not None:  # torch's
+            yield from super().__iter__()  # type: ignore[misc]
+            return
+        self.generator: torch.Generator | None = torch_generator(self._own)
+        try:
+            order = list(super().__iter__())  # type: ignore[misc]
+        finally:
+            self.generator = None
+        yield from order
+
+
+class RandomSampler(_Drawing, torch_data.RandomSampler):
+    """torch's, drawing from gt's generators."""
+
+
+class SubsetRandomSampler(_Drawing, torch_data.SubsetRandomSampler):
+    """torch's, drawing from gt's generators."""
+
+
+class WeightedRandomSampler(_Drawing, torch_data.WeightedRandomSampler):
+    """torch's, drawing from gt's generators. Weights may be a tensor of gt's."""
+
+    def __init__(self, weights: Any, *args: Any, **options: Any) -> None:
+        super().__init__(weights.tolist() if isinstance(weights, Tensor) else weights, *args, **options)
+
+
+# -- data sets
+
+
+class Rows(Sequence[Any]):
+    """Several items of a data set of tensors, picked at once where the default collation wants them."""
+
+    def __init__(self, dataset: TensorDataset, indices: Sequence[int]) -> None:
+        self.dataset, self.indices = dataset, indices
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, i: Any) -> Any:
+        return Rows(self.dataset, self.indices[i]) if isinstance(i, slice) else self.dataset[self.indices[i]]
+
+    def together(self) -> list[torch.Tensor]:
+        at = torch.as_tensor(self.indices, dtype=torch.int64)
+        return [values[at] for values in self.dataset.host()]
+
+
+class TensorDataset(Dataset[Any]):
+    """Tensors of one first size; an item is a tuple of their rows.
+
+    A loader picks the rows of a batch from a copy on this host; in its worker processes items are torch's tensors.
+    """
+
+    def __init__(self, *tensors: Any) -> None:
+        if any(t.shape[0] != tensors[0].shape[0] for t in tensors):
+            raise AssertionError("Size mismatch between tensors")
+        self.tensors = tensors
+        self._host: list[tuple[Any, torch.Tensor]] = []  # with what was read
+
+    def __len__(self) -> int:
+        return int(self.tensors[0].shape[0])
+
+    def __getitem__(self, index: Any) -> tuple[Any, ...]:
+        return tuple(t[index] for t in (self.tensors if get_worker_info() is None else self.host()))
+
+    def __getitems__(self, indices: Sequence[int]) -> Rows:
+        return Rows(self, indices)
+
+    def read(self) -> None:
+        """Read the tensors if they have changed since."""
+        held = dict((id(buffer), values) for buffer, values in self._host)
+        buffers = [t._materialise() if isinstance(t, Tensor) else t for t in self.tensors]
+        self._host = [
+            (b, held[id(b)] if id(b) in held and b is not t else as_torch(t)) for b, t in zip(buffers, self.tensors, strict=True)
+        ]
+
+    def host(self) -> list[torch.Tensor]:
+        """Give the tensors as torch's, as they were read."""
+        if not self._host:
+            self.read()
+        return [values for _, values in self._host]
+
+    def __getstate__(self) -> dict[str, Any]:
+        self.read()
+        return {**self.__dict__, "tensors": tuple(self.host()), "_host": []}
+
+
+def as_torch(t: Any) -> torch.Tensor:
+    """Give a tensor or an array as torch's, on this host."""
+    if not isinstance(t, Tensor):
+        return torch.as_tensor(t)
+    plain = t.detach()
+    return torch.from_numpy(plain.float().numpy()).bfloat16() if t.dtype.name == "bfloat16" else torch.from_numpy(plain.numpy())
+
+
+def _read(dataset: Any) -> None:
+    """Read the tensors that a data set is made of, in the thread that asks: those that load cannot, or not as cheaply."""
+    if isinstance(dataset, TensorDataset):
+        dataset.read()
+    for inner in [getattr(dataset, "dataset", None), *_listed(getattr(dataset, "datasets", None))]:
+        if isinstance(inner, Dataset):
+            _read(inner)
+
+
+def _listed(datasets: Any) -> list[Any]:
+    if isinstance(datasets, dict):
+        return list(datasets.values())
+    return list(datasets) if isinstance(datasets, list | tuple) else []
+
+
+# -- loading
+
+
+def _stacked(batch: Sequence[Tensor], *, collate_fn_map: Any = None) -> Tensor:
+    return stack(list(batch))
+
+
+def default_collate(batch: Any) -> Any:
+    """Make one batch of samples, as torch's function of this name does. Samples may hold gt's tensors."""
+    if isinstance(batch, Rows):
+        return batch.together()
+    return collate(batch, collate_fn_map={Tensor: _stacked, **default_collate_fn_map})
+
+
+def _uploaded(batch: Any) -> Any:
+    return mapped(batch, lambda leaf: tensor(leaf) if is_torch(leaf) else leaf)
+
+
+class DataLoader(torch_data.DataLoader[Any]):
+    """torch's loader, whose batches are gt's tensors: ``prefetch`` of them are loaded and uploaded ahead, by a thread.
+
+    With ``prefetch=0`` each is loaded when it is asked for. All else is torch's; ``gt.manual_seed`` decides the order of
+    ``shuffle=True``, ``pin_memory`` changes nothing. Samples are made in that thread, or in processes with ``num_workers``, where
+    gt's functions cannot be used: use NumPy's or torch's there.
+    """
+
+    def __init__(
+        self, dataset: Any, batch_size: int | None = 1, shuffle: bool | None = None, sampler: Any = None, batch_sampler: Any = None,
+        num_workers: int = 0, collate_fn: Callable[[Any], Any] | None = None, pin_memory: bool = False, drop_last: bool = False,
+        timeout: float = 0, worker_init_fn: Callable[[int], None] | None = None, multiprocessing_context: Any = None,
+        generator: Generator | torch.Generator | None = None, *, prefetch: int = DEPTH, pin_memory_device: str = "", **options: Any,
+    ) -> None:  # fmt: skip
+        self.prefetch = check_depth(prefetch)
+        self._given = generator
+        self._drawn = generator if isinstance(generator, torch.Generator) else torch.Generator()
+        self._line: Line | None = None
+        if collate_fn is None and (batch_size is not None or batch_sampler is not None):
+            collate_fn = default_collate
+        super().__init__(
+            dataset, batch_size, shuffle, sampler, batch_sampler, num_workers, collate_fn, False, drop_last, timeout, worker_init_fn,
+            multiprocessing_context, self._drawn, **options,
+        )  # fmt: skip
+
+    def __iter__(self) -> Any:
+        check_fork()
+        if self._line is not None and self._line.closed:  # its thread may be making a batch still
+            self._line.join()
+        if not isinstance(self._given, torch.Generator):
+            self._drawn.manual_seed(_seed(self._given))
+        _read(self.dataset)
+        made = batches(super().__iter__(), self.prefetch, _uploaded)
+        self._line = made.line if isinstance(made, Batches) else None
+        return made
+
+
+__all__ = [
+    "BatchSampler", "ChainDataset", "ConcatDataset", "DataLoader", "Dataset", "DistributedSampler", "IterableDataset",
+    "RandomSampler", "Sampler", "SequentialSampler", "StackDataset", "Subset", "SubsetRandomSampler", "TensorDataset",
+    "WeightedRandomSampler", "default_collate", "default_convert", "get_worker_info", "random_split",
+]  # fmt: skip

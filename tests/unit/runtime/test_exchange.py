@@ -1,0 +1,159 @@
+"""Uploads as a worker takes them in: from shared memory, in whichever order messages come, each slot given back when it was read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+import zmq
+
+from gt.ir.program import WireType
+from gt.ir.types import DType, bfloat16, float32
+from gt.runtime import shared, wire
+from gt.runtime.engine import wire_dtype
+from gt.runtime.exchange import Intake
+from gt.runtime.executor import TorchEngine
+from gt.runtime.numpy_engine import NumpyEngine
+from gt.runtime.runner import Runner
+from gt.runtime.shared import Slot, SlotPool
+from gt.runtime.transport import make_socket, receive, send
+from gt.runtime.wire_arrays import data_of
+
+pytestmark = pytest.mark.skipif(not shared.supported(), reason="this system has no memory without a name")
+SHAPE = (200, 100)
+TYPE = WireType(SHAPE, "float32")
+
+
+class Client:
+    """A client's end of the socket, with slots of its own."""
+
+    def __init__(self, socket: Any, intake: Intake) -> None:
+        self.socket, self.intake, self.pool = socket, intake, SlotPool()
+        self.probe = shared.probe()
+
+    def meet(self) -> wire.Share:
+        assert self.probe is not None
+        answer = self.ask(wire.Share(b"me", self.probe.offer(), False))
+        assert isinstance(answer, wire.Share) and answer.opened and self.intake.openings.opens(answer.probe)
+        return answer
+
+    def ask(self, message: wire.Message) -> Any:
+        self.send(message)
+        assert self.socket.poll(2000)
+        got = receive(self.socket, wire.TO_CLIENT)
+        return got and got[1]
+
+    def send(self, message: wire.Message, data: Any = None) -> list[int]:
+        send(self.socket, message, data)
+        assert self.intake.socket.poll(2000)
+        return self.intake.receive()
+
+    def upload(self, ticket: bytes, value: float) -> tuple[Slot, wire.Upload]:
+        array = self.pool.take(SHAPE, np.dtype(np.float32))
+        assert array is not None
+        array[...] = value
+        slot = self.pool.find(array)
+        assert slot is not None
+        return slot, wire.Upload(ticket, TYPE, slot.lend(0, SHAPE, tuple((0, n) for n in SHAPE)))
+
+
+@pytest.fixture(params=[False, True], ids=["copied", "direct"])
+def client(request: pytest.FixtureRequest) -> Iterator[Client]:
+    context: zmq.Context = zmq.Context()
+    router, dealer = make_socket(context, zmq.ROUTER, data=True), make_socket(context, zmq.DEALER, data=True)
+    router.bind("inproc://intake")
+    dealer.connect("inproc://intake")
+    yield Client(dealer, Intake(router, {}, direct=request.param))
+    context.destroy(0)
+
+
+def expect(uid: int, ticket: bytes, local: tuple[int, ...] = SHAPE) -> wire.Expect:
+    return wire.Expect(uid, ticket, TYPE, local)
+
+
+class Nowhere:
+    def reply(self, message: wire.Message) -> None: ...
+    def ship(self, *_: Any) -> None: ...
+    def room(self, *_: Any) -> None: ...
+
+
+def test_a_slot_is_given_back_once_its_value_is_a_workers_own(client: Client) -> None:
+    client.meet()
+    intake = client.intake
+    runner = Runner(0, NumpyEngine(), Nowhere(), uploads=intake.uploads)
+    assert intake.expect(expect(1, b"a")) == []
+    slot, upload = client.upload(b"a", 3.0)
+    assert client.send(upload) == [1]
+    if intake.direct:
+        assert slot.busy and client.upload(b"x", 9.0)[0] is not slot  # the engine has not copied it yet
+    runner.handle(wire.Ping())
+    assert not slot.busy
+    slot.array(80_000)[...] = 0
+    assert runner.values[1].min() == runner.values[1].max() == 3.0
+
+
+def test_padded_and_early_uploads_come_as_they_are(client: Client) -> None:
+    client.meet()
+    slot, upload = client.upload(b"a", 2.0)
+    assert client.send(upload) == [] and slot.busy  # before the dispatcher has spoken of it
+    assert client.intake.expect(expect(4, b"a", (256, 100))) == [4]
+    array, name, done = client.intake.uploads[4]
+    assert (array.shape, name, done, slot.busy) == ((256, 100), "float32", None, False)
+    assert array[:200].min() == array[:200].max() == 2.0 and not array[200:].any()
+
+
+def test_uploads_that_nobody_wants_any_more_are_passed_over(client: Client) -> None:
+    client.meet()
+    client.intake.expect(expect(1, b"a"))
+    client.intake.cancel((1,))
+    slot, upload = client.upload(b"a", 1.0)
+    assert client.send(upload) == [] and not slot.busy and not client.intake.early and not client.intake.called_off
+    assert client.send(wire.Upload(b"b", TYPE), data_of(np.ones(SHAPE, np.float32))) == []  # in a frame, and early
+    assert client.intake.expect(expect(2, b"b")) == [2]
+
+
+def test_what_cannot_be_opened_is_asked_for_in_a_frame(client: Client) -> None:
+    client.meet()
+    client.intake.expect(expect(1, b"a"))
+    slot, upload = client.upload(b"a", 5.0)
+    assert upload.region is not None
+    lost = msgspec.structs.replace(upload, region=msgspec.structs.replace(upload.region, fd=99_999))
+    answer = client.ask(lost)
+    assert answer == wire.Unread(lost) and slot.busy
+    part = slot.take_back(lost.region, np.dtype(np.float32))
+    assert not slot.busy and client.send(wire.Upload(b"a", TYPE), data_of(part)) == [1]
+    assert client.intake.uploads[1][0].max() == 5.0
+
+
+def test_memory_of_strangers_and_of_those_who_left_is_not_opened(client: Client) -> None:
+    client.intake.expect(expect(1, b"a"))
+    _, upload = client.upload(b"a", 1.0)
+    assert client.send(upload) == [] and client.intake.dropped == 1  # it has not said who it is
+    client.meet()
+    assert client.send(upload) == [1] and len(client.intake.openings) == 1
+    client.send(wire.Share(b"me", None, True))
+    assert client.intake.sharing == {b"me"}
+    client.intake.forget(b"me")
+    assert not client.intake.sharing and not client.intake.opened and len(client.intake.openings) == 0
+
+
+@pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
+@pytest.mark.parametrize("device", ["numpy", "cpu", "cuda"])
+def test_an_engine_has_read_shared_memory_when_it_gives_the_value(device: str, dtype: DType) -> None:
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+    engine: Any = NumpyEngine() if device == "numpy" else TorchEngine(device, compile_after=0)
+    for value in range(5):
+        array = SlotPool().take((700, 1000), wire_dtype(dtype))
+        assert array is not None
+        array[...] = value
+        view = array.view()
+        view.flags.writeable = False
+        held = engine.from_shared(view, dtype)
+        array[...] = 99
+        assert np.array_equal(engine.to_host(held, dtype), np.full((700, 1000), value, wire_dtype(dtype)))
+        assert np.array_equal(engine.to_host(held, dtype, array), array) and array[3, 4] == value
