@@ -67,7 +67,7 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("prefetch", [0, 1, 2, 5])
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("options", OPTIONS, ids="-".join)
 def test_batches_are_torchs(options: dict[str, Any], prefetch: int) -> None:
     expected, got = theirs.DataLoader(Squares(), **options), ours.DataLoader(Squares(), **options, prefetch=prefetch)
     assert len(got) == len(expected) and isinstance(got, theirs.DataLoader)
