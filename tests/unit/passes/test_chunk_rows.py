@@ -218,3 +218,18 @@ def test_split_classes_are_not_chunked_and_say_so() -> None:
     assert notes(context) and all("not computed in chunks of rows: each worker has other classes" in n for n in notes(context))
     for a, b in zip(evaluate(planned(step(gpt), WHOLE)[0], data), simulate_graph(graph, data, (), 2, pipeline), strict=True):
         np.testing.assert_allclose(b, a, rtol=1e-12, atol=1e-13)
+
+
+def test_rows_times_the_same_rows_stay_whole() -> None:
+    """Chunks of both operands' rows would give only the blocks on the product's diagonal."""
+
+    def body(recorder: Recorder, x: Value, target: Value) -> list[Value]:
+        ordered, places = OPS["sort"](x, dim=1, descending=False)
+        loss = OPS["nll_loss"](OPS["cast"](places, dtype=float64), target, reduction="sum", ignore_index=-100)
+        return [OPS["linear"](ordered, x), loss, OPS["nll_loss_backward"](loss, target, shape=(7, 8), ignore_index=-100)]
+
+    graph = record([TensorType((7, 8), float64), TensorType((7,), int64)], body)
+    rng = np.random.default_rng(0)
+    data = [rng.normal(size=(7, 8)), rng.integers(0, 8, 7)]
+    for a, b in zip(evaluate(planned(graph, WHOLE)[0], data), evaluate(planned(graph, chunking(64, above=64))[0], data), strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-12)
