@@ -156,7 +156,9 @@ def _parse_mesh(text: str | None, workers: int | None) -> tuple[dict[str, int], 
     axes: dict[str, int] = {}
     for item in text.split(",") if text else []:
         name, _, size = item.partition("=")
-        if not name.strip().isidentifier() or not size.strip().isdigit() or int(size) < 1 or name.strip() in axes:
+        if name.strip() in axes:
+            raise click.BadParameter(f"expected each AXIS=SIZE once, got {name.strip()!r} twice", param_hint="--mesh")
+        if not name.strip().isidentifier() or not size.strip().isdigit() or int(size) < 1:
             raise click.BadParameter(f"expected AXIS=SIZE, as in dp=4,tp=2, got {item!r}", param_hint="--mesh")
         axes[name.strip()] = int(size)
     count = math.prod(axes.values())

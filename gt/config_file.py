@@ -91,12 +91,12 @@ def parse_config(text: str, name: str = "<string>") -> ConfigFile:
         where = _child(root, key)
         if not isinstance(key, str):
             raise ConfigError(f"{_at(name, where[0].start_mark)}: a signal's name must be text, got {key!r}: quote it")
-        if key == "strict" and not isinstance(value, dict):
+        if key == "strict" and not (isinstance(value, dict) and set(value) & set(_SIGNAL_KEYS)):
             with _placed(root, name):
                 strict = truth(value, "strict")
         elif key == "shard" and value == AUTO:
             search = True
-        elif key == "memory_limit" and not isinstance(value, dict):
+        elif key == "memory_limit" and not (isinstance(value, dict) and set(value) & set(_SIGNAL_KEYS)):
             with _placed(root, name):
                 memory_limit = byte_limit(value, "memory_limit")
         elif key in ("mesh", "params") and not (isinstance(value, dict) and set(value) & set(_SIGNAL_KEYS)):

@@ -53,8 +53,11 @@ def whole_loss(loss_fn: Loss, reduction: str | None) -> Whole:
     """Read off a loss, if it is one of gt's or a partial of one, how it is reduced; ``reduction``: as the caller says."""
     function, given = _opened(loss_fn)
     known = function is not None and getattr(function, "__module__", "").startswith("gt.nn.functional")
-    if known and reduction is None:
-        reduction = legacy(given.get("size_average"), given.get("reduce"), given.get("reduction", "mean"))
+    if known:
+        own = legacy(given.get("size_average"), given.get("reduce"), given.get("reduction", "mean"))
+        if reduction not in (None, own):
+            raise ValueError(f"pipeline: the loss's own reduction is {own!r}, reduction={reduction!r} was given: make them equal")
+        reduction = own
     if function not in BY_CLASS.values() or reduction != "mean" or set(given) - {*GIVEN, "reduction"}:
         return Whole(loss_fn, reduction)
 
@@ -70,12 +73,15 @@ def _opened(loss_fn: Any) -> tuple[Any, dict[str, Any]]:
     if isinstance(loss_fn, functools.partial) and not loss_fn.args:
         function, given = _opened(loss_fn.func)
         return function, {**given, **loss_fn.keywords}
-    if type(loss_fn) in BY_CLASS:
-        given = {name: getattr(loss_fn, name) for name in (*GIVEN, "reduction") if hasattr(loss_fn, name)}
-        return BY_CLASS[type(loss_fn)], given
-    if isinstance(loss_fn, nn.Module) and type(loss_fn).__module__ == "gt.nn.loss" and hasattr(loss_fn, "reduction"):
-        return F.mse_loss, {"reduction": loss_fn.reduction}  # any that is no mean over classes
-    return loss_fn, {}
+    module = getattr(loss_fn, "__self__", loss_fn)
+    if not isinstance(module, nn.Module) or (module is not loss_fn and getattr(loss_fn, "__func__", None) is not type(module).forward):
+        return loss_fn, {}
+    made = next((c for c in type(module).__mro__ if c.__module__ == "gt.nn.loss"), None)
+    if made is None or type(module).forward is not made.forward or not hasattr(module, "reduction"):
+        return loss_fn, {}
+    if made not in BY_CLASS:
+        return F.mse_loss, {"reduction": module.reduction}  # any that is no mean over classes
+    return BY_CLASS[made], {name: getattr(module, name) for name in (*GIVEN, "reduction") if hasattr(module, name)}
 
 
 __all__ = ["Whole", "whole_loss"]

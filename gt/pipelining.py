@@ -245,8 +245,8 @@ def pipeline(
     ``reduction``: "mean" or "sum" over rows, which losses of gt's own, modules and partials of them tell by themselves.
 
     ``pipe.step(x, target=y)`` runs forward and backward, ``pipe(x)`` forward alone. Random numbers, as dropout draws, are those of
-    microbatches. Errors: ValueError for a worker in two stages. With fewer workers than stages, stages share workers: one warning,
-    an error in strict mode. Source: torch.distributed.pipelining.
+    microbatches. Errors: ValueError for a worker in two stages, or a reduction that is not the loss's own. With fewer workers than
+    stages, stages share workers: one warning, an error in strict mode. Source: torch.distributed.pipelining.
     """
     if isinstance(stages, Sequential):
         stages = _in_parts(stages, parts if parts is not None else len(stages))
@@ -261,6 +261,8 @@ def pipeline(
         raise ValueError(f"gt.pipeline: schedule is one of {', '.join(map(repr, SCHEDULES))}, got {schedule!r}")
     if reduction not in (None, "mean", "sum"):
         raise ValueError(f"gt.pipeline: reduction is 'mean' or 'sum', got {reduction!r}")
+    if loss_fn is not None:
+        whole_loss(loss_fn, reduction)  # so that a contradiction is told here
     get_config().placed_by_hand()
     placed = [Stage(run, *own) for run, own in zip(stages, _places(len(stages), workers, signals), strict=True)]
     return Pipeline(stages, microbatches, loss_fn, placed, schedule, reduction)

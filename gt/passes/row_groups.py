@@ -133,7 +133,8 @@ def _places(node: Node, group: Group) -> tuple[tuple[Sharding, ...], tuple[Shard
     """Give where a node's operands must be and its results are, from those that are known."""
     rule = node.op.rule([v.type for v in node.inputs], [v.type for v in node.outputs], node.attrs)
     if any(_differs(value) for _, value in node.attrs):
-        raise NotChunked("each worker has other classes, or other columns, of it")
+        reads = any(v in group.placed for v in node.inputs)  # what makes a value of nothing is no loss head
+        raise NotChunked("each worker has other classes, or other columns, of it" if reads else "")
     if rule is None or node.op.effect:
         raise NotChunked()
     assignment: Assignment = {}

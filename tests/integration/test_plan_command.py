@@ -73,7 +73,7 @@ def test_plan_says_where_outputs_are_and_why(script: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize("mesh", ["dp", "dp=0", "dp=2,dp=2", "=3"])
 def test_a_wrong_mesh_is_said(script: str, mesh: str) -> None:
     result = CliRunner().invoke(main, ["plan", script, "--mesh", mesh])
-    assert result.exit_code == 2 and "AXIS=SIZE" in result.output
+    assert result.exit_code == 2 and "AXIS=SIZE" in result.output and ("got 'dp' twice" in result.output) == (mesh == "dp=2,dp=2")
 
 
 def test_an_unknown_pass_is_said(script: str) -> None:

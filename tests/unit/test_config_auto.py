@@ -62,6 +62,7 @@ def test_without_a_word_there_is_no_search(tmp_path: Path) -> None:
     ("text", "fault"),
     [
         ("shard: auto\nmemory_limit: 0", "2:15: memory_limit: expected a number of bytes from 1 up, or text such as '20GiB', got 0"),
+        ("memory_limit: {a: 1}", "1:15: memory_limit: expected a number of bytes from 1 up, or text such as '20GiB', got {'a': 1}"),
         ("memory_limit: 80 gigs", "1:15: memory_limit: expected a number of bytes from 1 up, or text such as '20GiB', got '80 gigs'"),
         ("memory_limit: 0.5B", "1:15: memory_limit: expected a number of bytes from 1 up, or text such as '20GiB', got 0"),
         ("layer: {shard: automatic}", "layer.shard: expected what to split, as in {axis: 0}, or 'auto', got 'automatic'; did you mean 'auto'?"),

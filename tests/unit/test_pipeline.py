@@ -455,6 +455,10 @@ def weighted() -> nn.Module:
     return nn.CrossEntropyLoss(weight=gt.from_numpy(WEIGHT))
 
 
+class OwnLoss(nn.CrossEntropyLoss):
+    """A loss under another name; its forward is gt's."""
+
+
 @pytest.mark.parametrize(
     ("loss", "options"),
     [
@@ -463,6 +467,8 @@ def weighted() -> nn.Module:
         (lambda: partial(F.cross_entropy, reduction="sum"), {}),
         (weighted, {}),
         (lambda: nn.CrossEntropyLoss(reduction="sum"), {}),
+        (lambda: OwnLoss(label_smoothing=0.1), {}),
+        (lambda: OwnLoss(reduction="sum").forward, {}),
         (lambda: lambda a, b: F.cross_entropy(a, b, reduction="sum"), {"reduction": "sum"}),
         (lambda: lambda a, b: (a.square().sum(1) * (b + 101)).sum(), {"reduction": "sum"}),
     ],
@@ -487,6 +493,13 @@ def test_a_loss_is_that_of_the_whole_batch(loss: Callable[[], Any], options: dic
             found.append((value.item(), gradient.numpy()))
     np.testing.assert_allclose(found[1][0], found[0][0], rtol=1e-5)
     np.testing.assert_allclose(found[1][1], found[0][1], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("loss", [nn.MSELoss(), nn.MSELoss().forward, F.mse_loss, OwnLoss()])
+def test_a_reduction_that_is_not_the_losss_own_is_refused(loss: Callable[..., gt.Tensor]) -> None:
+    with pytest.raises(ValueError, match="the loss's own reduction is 'mean', reduction='sum' was given"):
+        gt.pipeline([layers(1)], microbatches=2, loss_fn=loss, reduction="sum")
+    gt.pipeline([layers(1)], microbatches=2, loss_fn=loss, reduction="mean")
 
 
 SUMS: list[Callable[..., gt.Tensor]] = [

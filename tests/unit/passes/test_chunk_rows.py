@@ -233,3 +233,15 @@ def test_rows_times_the_same_rows_stay_whole() -> None:
     data = [rng.normal(size=(7, 8)), rng.integers(0, 8, 7)]
     for a, b in zip(evaluate(planned(graph, WHOLE)[0], data), evaluate(planned(graph, chunking(64, above=64))[0], data), strict=True):
         np.testing.assert_allclose(b, a, rtol=1e-12)
+
+
+def test_weights_that_are_made_are_no_loss_head() -> None:
+    def body(recorder: Recorder, x: Value) -> list[Value]:
+        recorder.signal = "s"
+        made = OPS["cast"](OPS["iota"](shape=(64, 64), dim=0, dtype=int64), dtype=float64)
+        return [OPS["mul"](made, x)]
+
+    graph = record([TensorType((64, 64), float64)], body, {"s": ShardConfig(axis=0)})
+    context = Context(Cluster((0, 1)).mesh)
+    chunking(1000, above=1500).run(graph, context, verify="each")
+    assert not [n for n in notes(context) if "chunks" in n]
