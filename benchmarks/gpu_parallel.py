@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gpu_models import batches, make, weights
-from gpu_sides import CURVE, LR, curve, gt_step, speed
+from gpu_models import batches
+from gpu_sides import CURVE, LR, curve, gt_step, speed, torch_model, torch_training
 
 HERE = Path(__file__).resolve().parent
 CASE = "gpt2-124m"
@@ -62,11 +62,7 @@ def torch_rank(rank: int, name: str, workers: int, port: int) -> None:
     torch.cuda.set_device(rank)
     torch.set_float32_matmul_precision("high")
     dist.init_process_group("nccl", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=workers)
-    model = make(CASE, torch, torch.nn, torch.nn.functional)
-    with torch.no_grad():
-        for (_, p), w in zip(model.named_parameters(), weights(model.named_parameters()).values(), strict=True):
-            p.copy_(torch.from_numpy(w))
-    model = model.cuda()
+    model = torch_model(CASE).cuda()
     if name == "ddp":
         model = torch.nn.parallel.DistributedDataParallel(model, device_ids=[rank], gradient_as_bucket_view=True)
         model = torch.compile(model)
@@ -80,17 +76,7 @@ def torch_rank(rank: int, name: str, workers: int, port: int) -> None:
         fully_shard(model, mp_policy=policy)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR, fused=True)
     data = [tuple(torch.from_numpy(np.array_split(a, workers)[rank]).cuda() for a in pair) for pair in batches(CASE, workers)]
-
-    def step(i: int) -> Any:
-        x, y = data[i % len(data)]
-        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=name == "ddp"):
-            logits = model(x)
-            loss = torch.nn.functional.cross_entropy(logits.view(-1, logits.shape[-1]).float(), y.view(-1))
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss
-
+    step = torch_training(model, optimizer, data, "cuda", autocast=name == "ddp")
     start = time.perf_counter()
     losses = []
     for i in range(CURVE):

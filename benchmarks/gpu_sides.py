@@ -89,22 +89,34 @@ def torch_side(case: str, device: str, modes: list[str], profiles: str) -> dict[
 def torch_step(case: str, device: str, mode: str) -> Step:
     import torch
 
-    model = make(case, torch, torch.nn, torch.nn.functional)
-    with torch.no_grad():
-        for (_, p), w in zip(model.named_parameters(), weights(model.named_parameters()).values(), strict=True):
-            p.copy_(torch.from_numpy(w))
+    model = torch_model(case).to(device)
     data = [tuple(torch.from_numpy(a).to(device) for a in pair) for pair in batches(case)]
-    model = model.to(device)
     if case == "resnet18":
         model = model.to(memory_format=torch.channels_last)
         data = [(x.to(memory_format=torch.channels_last), y) for x, y in data]
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR, fused=True)
     if mode != "eager":
         model = torch.compile(model, mode=None if mode == "compile" else mode)
+    return torch_training(model, optimizer, data, device)
+
+
+def torch_model(case: str) -> Any:
+    """Give a case's model with the weights that all sides start from."""
+    import torch
+
+    model = make(case, torch, torch.nn, torch.nn.functional)
+    with torch.no_grad():
+        for (_, p), w in zip(model.named_parameters(), weights(model.named_parameters()).values(), strict=True):
+            p.copy_(torch.from_numpy(w))
+    return model
+
+
+def torch_training(model: Any, optimizer: Any, data: list[tuple[Any, ...]], device: str, autocast: bool = True) -> Step:
+    import torch
 
     def step(i: int) -> Any:
         x, y = data[i % len(data)]
-        with torch.autocast(device, dtype=torch.bfloat16):
+        with torch.autocast(device, dtype=torch.bfloat16, enabled=autocast):
             logits = model(x)
             loss = torch.nn.functional.cross_entropy(logits.view(-1, logits.shape[-1]).float(), y.view(-1))
         loss.backward()

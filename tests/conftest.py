@@ -25,6 +25,8 @@ import hypothesis.core
 import psutil
 import pytest
 
+import gt
+
 # Tests start hundreds of processes: without bytecode each of them compiles all of gt, which takes twice what it then does.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
@@ -69,6 +71,20 @@ def pytest_report_header() -> str:
 def update_golden(request: pytest.FixtureRequest) -> bool:
     """Say whether golden files are to be rewritten rather than compared."""
     return bool(request.config.getoption("--update-golden"))
+
+
+@pytest.fixture
+def clean() -> Iterator[None]:
+    """No signal is configured before the test, nor after it."""
+    gt.get_config().clear()
+    yield
+    gt.get_config().clear()
+
+
+@pytest.fixture
+def alone(clean: None) -> None:
+    """Besides, no session is left from a test before: what is pinned then is the only one."""
+    gt.disconnect()
 
 
 def _held() -> set[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,17 +12,10 @@ import pytest
 
 import gt
 from gt.runtime.env import BACKEND
-from gt.runtime.launch import LocalCluster, start_local
+from gt.runtime.launch import LocalCluster
 from tests.integration.programs import run
 
 pytestmark = pytest.mark.timeout(120)
-
-
-@pytest.fixture(scope="module")
-def pair() -> Iterator[LocalCluster]:
-    cluster = start_local(2, backend="numpy")
-    yield cluster
-    cluster.stop()
 
 
 @pytest.fixture(params=[0, 2], ids=["embedded", "two workers"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,11 +30,7 @@ for _ in range(3):
 """
 
 
-@pytest.fixture(autouse=True)
-def _clean() -> Iterator[None]:
-    configs.get_config().clear()
-    yield
-    configs.get_config().clear()
+pytestmark = pytest.mark.usefixtures("clean")
 
 
 @pytest.mark.parametrize("optimizer", ["AdamW", "SGD"])

@@ -24,11 +24,7 @@ STEPS = 20
 WITHIN_S = 10.0
 
 
-@pytest.fixture(autouse=True)
-def _clean() -> Iterator[None]:
-    configs.get_config().clear()
-    yield
-    configs.get_config().clear()
+pytestmark = pytest.mark.usefixtures("clean")
 
 
 @pytest.fixture(scope="module")

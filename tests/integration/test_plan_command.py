@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,11 +28,7 @@ print(w.grad.sum().item())
 """
 
 
-@pytest.fixture(autouse=True)
-def _clean() -> Iterator[None]:
-    configs.get_config().clear()
-    yield
-    configs.get_config().clear()
+pytestmark = pytest.mark.usefixtures("clean")
 
 
 @pytest.fixture

@@ -34,13 +34,6 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
     started.stop()
 
 
-@pytest.fixture(scope="module")
-def pair() -> Iterator[LocalCluster]:
-    started = start_local(2, backend="numpy")
-    yield started
-    started.stop()
-
-
 @pytest.fixture
 def desk(cluster: LocalCluster) -> Iterator[Desk]:
     session = RemoteSession(cluster.address)

@@ -6,7 +6,6 @@ Next: ``examples/sharding``.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -24,11 +23,7 @@ LAYOUTS = sorted(path.stem for path in FOLDER.glob("*.yaml"))
 STEPS = 5
 
 
-@pytest.fixture(autouse=True)
-def _clean() -> Iterator[None]:
-    configs.get_config().clear()
-    yield
-    configs.get_config().clear()
+pytestmark = pytest.mark.usefixtures("clean")
 
 
 def train(layout: str | None, workers: int, steps: int = STEPS) -> tuple[list[float], SimulatedSession]:

@@ -13,7 +13,7 @@ import pytest
 
 from gt.ir.types import TensorType, float32
 from gt.runtime import env, remote, shared, wire
-from gt.runtime.launch import LocalCluster, start_local
+from gt.runtime.launch import LocalCluster
 from gt.runtime.remote import RemoteSession
 from gt.runtime.shared import Openings, Slot
 from tests.integration.cluster import Desk, cols, rows
@@ -24,13 +24,6 @@ pytestmark = [
     pytest.mark.skipif(not shared.supported(), reason="this system has no memory without a name"),
 ]
 SHM = Path("/dev/shm")
-
-
-@pytest.fixture(scope="module")
-def pair() -> Iterator[LocalCluster]:
-    started = start_local(2, backend="numpy")
-    yield started
-    started.stop()
 
 
 @pytest.fixture

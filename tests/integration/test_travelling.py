@@ -5,7 +5,7 @@ Next: ``tests/unit/passes/test_overlap.py`` (the order), ``tests/property/test_s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -20,11 +20,7 @@ from gt.runtime.simulated import SimulatedSession
 WIDTH = 1500  # 9 MB of each weight: gradients travel apart
 
 
-@pytest.fixture(autouse=True)
-def _clean() -> Iterator[None]:
-    configs.get_config().clear()
-    yield
-    configs.get_config().clear()
+pytestmark = pytest.mark.usefixtures("clean")
 
 
 def layers(split: str) -> list[np.ndarray]:

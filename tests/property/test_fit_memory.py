@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -31,12 +30,7 @@ WIDTH, BATCH = 8, 48
 Found = list[np.ndarray]
 
 
-@pytest.fixture(autouse=True)
-def _clean() -> Iterator[None]:
-    gt.disconnect()
-    gt.get_config().clear()
-    yield
-    gt.get_config().clear()
+pytestmark = pytest.mark.usefixtures("alone")
 
 
 class Residual(nn.Module):

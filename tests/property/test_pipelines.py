@@ -5,7 +5,6 @@ Repeat a failure with ``pytest tests/property/test_pipelines.py --hypothesis-see
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from random import Random
 from typing import Any
 
@@ -24,12 +23,7 @@ from tests.property.budget import examples
 Found = list[np.ndarray]
 
 
-@pytest.fixture(autouse=True)
-def _clean() -> Iterator[None]:
-    gt.disconnect()
-    gt.get_config().clear()
-    yield
-    gt.get_config().clear()
+pytestmark = pytest.mark.usefixtures("alone")
 
 
 def model(rng: Random, depth: int) -> nn.Sequential:

@@ -5,7 +5,7 @@ The memory is what the plan of one worker needs, and what a session still holds 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,13 +17,7 @@ from gt import session as sessions
 from gt.runtime.simulated import SimulatedSession
 from gt.utils.checkpoint import checkpoint, checkpoint_sequential
 
-
-@pytest.fixture(autouse=True)
-def _clean() -> Iterator[None]:
-    configs.get_config().clear()
-    sessions.disconnect()
-    yield
-    configs.get_config().clear()
+pytestmark = pytest.mark.usefixtures("alone")
 
 
 def plain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -6,7 +6,7 @@ import math
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,12 +33,7 @@ WIDTH = 4
 RNG = np.random.default_rng(0)
 
 
-@pytest.fixture(autouse=True)
-def _clean() -> Iterator[None]:
-    gt.disconnect()
-    gt.get_config().clear()
-    yield
-    gt.get_config().clear()
+pytestmark = pytest.mark.usefixtures("alone")
 
 
 def layers(count: int, width: int = WIDTH) -> nn.Sequential:

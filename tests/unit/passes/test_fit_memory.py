@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -26,11 +26,7 @@ from tests.property.training_steps import adamw, dense, mean_square, mlp
 KEEP = PlanOptions()
 
 
-@pytest.fixture(autouse=True)
-def _clean() -> Iterator[None]:
-    gt.get_config().clear()
-    yield
-    gt.get_config().clear()
+pytestmark = pytest.mark.usefixtures("clean")
 
 
 class Planned:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import gt
-from gt import config, nn, session
+from gt import nn, session
 from gt.config import ShardConfig, SignalConfig
 from gt.runtime.simulated import SimulatedSession
 
@@ -18,13 +18,9 @@ F = nn.functional
 
 
 @pytest.fixture(autouse=True)
-def _clean() -> Iterator[None]:
-    gt.disconnect()
-    config.get_config().clear()
+def _signals(alone: None) -> None:
     gt.register_config("rows", SignalConfig(shard=ShardConfig(axis=0)))
     gt.register_config("columns", SignalConfig(shard=ShardConfig(axis=1)))
-    yield
-    config.get_config().clear()
 
 
 def rows(x: gt.Tensor) -> gt.Tensor:

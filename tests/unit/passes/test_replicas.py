@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
 import gt
-from gt import config, session
+from gt import session
 from gt.config import ShardConfig, SignalConfig
 from gt.ir.program import Compute
 from gt.runtime.simulated import SimulatedSession
 
 
 @pytest.fixture(autouse=True)
-def _clean() -> Iterator[None]:
-    gt.disconnect()
-    config.get_config().clear()
+def _signals(alone: None) -> None:
     gt.register_config("one", SignalConfig(shard=ShardConfig(replicated=True, workers=[0])))
     gt.register_config("two", SignalConfig(shard=ShardConfig(replicated=True, workers=[0, 1])))
     gt.register_config("all", SignalConfig(shard=ShardConfig(replicated=True, workers=[0, 1, 2])))
-    yield
-    config.get_config().clear()
 
 
 def test_who_keeps_a_value_has_it_in_the_order_of_who_received_it() -> None:
