@@ -46,6 +46,8 @@ def _one(one: Lowered) -> str:
             names = ", ".join(dict.fromkeys(f"{v.hint or '?'} {v.type.placed(None)!r}" for v in m.values[:3]))
             more = f", {len(m.values) - 3} more" if len(m.values) > 3 else ""
             rows.append((quantity(m.nbytes, "B"), str(m.loc or "inputs"), names + more))
+        if (under_way := e.peak_nbytes - sum(m.nbytes for m in e.memory)) > 0:
+            rows.append((quantity(under_way, "B"), "", "copies that collectives under way hold"))
         tables += _table(rows) + _left(len(e.memory))
     return "\n".join(head) + "\n" + tables
 

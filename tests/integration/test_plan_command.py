@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
@@ -50,6 +51,21 @@ def test_estimate_names_collectives_by_cause_and_memory_by_line(script: str, tmp
     assert "on each of 4 workers" in out
     assert "all_reduce" in out and "script.py:10" in out and "at the peak" in out
     assert "131 kflop" in out, "16 rows of 64 by 32, forward and backward"
+
+
+def test_the_lines_at_the_peak_add_up_to_it(tmp_path: Path) -> None:
+    """What collectives under way hold belongs to no line, and is told apart."""
+    (tmp_path / "wide.py").write_text(
+        "import gt\nm = gt.nn.Sequential(gt.nn.Linear(1024, 4096), gt.nn.GELU(), gt.nn.Linear(4096, 1024))\n"
+        "with gt.signal.context('batch'): x = gt.zeros(1024, 1024)\nl = m(x).square().mean()\nl.backward()\nl.item()\n"
+    )
+    (tmp_path / "fsdp.yaml").write_text("mesh: {dp: -1}\nbatch: {shard: {dims: {0: dp}}}\nparams: {'*': {0: dp}}\n")
+    out = gt("plan", str(tmp_path / "wide.py"), "--shapes", "--workers", "4", "--config", str(tmp_path / "fsdp.yaml"))
+    size = lambda text: float(text.split()[0]) * {"B": 1, "kB": 1e3, "MB": 1e6}[text.split()[1]]  # noqa: E731
+    peak = re.search(r"peak memory +(.*)", out)
+    rows = out.split("at the peak")[1].splitlines()[1:]
+    assert peak is not None and "copies that collectives under way hold" in rows[-1] + rows[-2]
+    assert sum(size(row) for row in rows if row.strip()) == pytest.approx(size(peak[1]), rel=0.01)
 
 
 def test_diff_between_passes_and_between_configurations(script: str, tmp_path: Path) -> None:
