@@ -21,6 +21,9 @@ from gt.ir.blame import Located
 from gt.ir.types import ShapeError, class_name, got
 
 Allowed = Callable[[object], bool]
+ARITHMETIC = frozenset(
+    ["add", "sub", "subtract", "mul", "multiply", "div", "divide", "true_divide", "pow", "lt", "le", "gt", "ge", "less", "less_equal", "greater", "greater_equal", "eq", "ne", "matmul", "mm"]
+)  # as the operators, these say themselves what they cannot take; a guard would cost a quarter of recording them
 OURS = ("gt.functions.", "gt.nn.functional.", "gt.tensor")  # where functions are that call nobody else's
 
 
@@ -182,9 +185,10 @@ def takes_tensors(function: Callable[..., Any]) -> bool:
 
 
 def guard_methods(kind: type) -> None:
-    """Guard the methods of a class that take tensors besides their own; operators say themselves what they cannot take."""
+    """Guard the methods of a class that take tensors besides their own."""
     for name, value in list(vars(kind).items()):
-        if isinstance(value, types.FunctionType) and not name.startswith("__") and takes_tensors(value):
+        named = name.startswith("__") or name.removesuffix("_") in ARITHMETIC
+        if isinstance(value, types.FunctionType) and not named and takes_tensors(value):
             method = guarded(value, kind.__module__, name, 1)
             method.__qualname__ = f"{kind.__name__}.{name}"
             setattr(kind, name, method)
