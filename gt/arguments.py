@@ -21,9 +21,10 @@ from gt.ir.blame import Located
 from gt.ir.types import ShapeError, class_name, got
 
 Allowed = Callable[[object], bool]
-ARITHMETIC = frozenset(
-    ["add", "sub", "subtract", "mul", "multiply", "div", "divide", "true_divide", "pow", "lt", "le", "gt", "ge", "less", "less_equal", "greater", "greater_equal", "eq", "ne", "matmul", "mm"]
-)  # as the operators, these say themselves what they cannot take; a guard would cost a quarter of recording them
+ARITHMETIC = frozenset({  # as the operators, these say themselves what they cannot take; a guard would cost a quarter of recording them
+    "add", "sub", "subtract", "mul", "multiply", "div", "divide", "true_divide", "pow", "lt", "le", "gt", "ge", "less", "less_equal",
+    "greater", "greater_equal", "eq", "ne", "matmul", "mm",
+})  # fmt: skip
 OURS = ("gt.functions.", "gt.nn.functional.", "gt.tensor")  # where functions are that call nobody else's
 
 
