@@ -47,7 +47,13 @@ def _batched(input: Tensor, dims: int, name: str) -> tuple[Tensor, bool]:
     return (input, True) if input.ndim == dims + 2 else (input.unsqueeze(0), False)
 
 
-def _check_operands(x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+def _operands(
+    input: Tensor, weight: Tensor, bias: Tensor | None, dims: int, name: str
+) -> tuple[Tensor, Tensor, Tensor | None, bool]:
+    """Give the operands in mixed precision's dtype, with a batch, and whether there was one."""
+    if state.autocast is not None:
+        input, weight, bias = low(input, weight, bias)
+    x, batched = _batched(input, dims, name)
     if weight.ndim != x.ndim:
         raise ShapeError(
             f"Expected {weight.ndim}-dimensional input for {weight.ndim}-dimensional weight {list(weight._type.shape)}, but got "
@@ -56,6 +62,7 @@ def _check_operands(x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
     for t in (weight, bias):
         if t is not None and t.dtype is not x.dtype:
             raise CallError(f"Input type ({c_name(x.dtype)}) and bias type ({c_name(t.dtype)}) should be the same")
+    return x, weight, bias, batched
 
 
 def _check_geometry(geometry: dict[str, tuple[int, ...]], groups: int) -> None:
@@ -79,11 +86,7 @@ def _conv(
     dilation: Ints,
     groups: int,
 ) -> Tensor:
-    if state.autocast is not None:
-        input, weight, bias = low(input, weight, bias)
-    name = f"conv{dims}d"
-    x, batched = _batched(input, dims, name)
-    _check_operands(x, weight, bias)
+    x, weight, bias, batched = _operands(input, weight, bias, dims, f"conv{dims}d")
     steps, dilations = each(stride, dims, "stride"), each(dilation, dims, "dilation")
     if isinstance(padding, str):
         if padding not in ("same", "valid"):
@@ -138,7 +141,11 @@ def _run(
 def _complex_run(x: Tensor, weight: Tensor, bias: Tensor | None, attrs: Attrs) -> Tensor:
     """Convolve both parts of ``x`` at once, as a batch, by the weight's real part and by its imaginary part."""
     parts, n = cat([real(x), imag(x)]), x._type.shape[0]
-    by_real, by_imag = (record(CONVOLUTION, (parts, w), attrs) for w in (real(weight), imag(weight)))
+    before, state.autocast = state.autocast, None  # which leaves complex numbers, and so their parts, alone
+    try:
+        by_real, by_imag = (record(CONVOLUTION, (parts, w), attrs) for w in (real(weight), imag(weight)))
+    finally:
+        state.autocast = before
     out = complex(by_real[:n] - by_imag[n:], by_imag[:n] + by_real[n:])
     return out if bias is None else out + bias.reshape(-1, *(1,) * (x.ndim - 2))
 
@@ -193,8 +200,7 @@ def _transposed(
     groups: int,
     dilation: Ints,
 ) -> Tensor:
-    x, batched = _batched(input, dims, f"conv_transpose{dims}d")
-    _check_operands(x, weight, bias)
+    x, weight, bias, batched = _operands(input, weight, bias, dims, f"conv_transpose{dims}d")
     steps, pads, dilations = (
         each(stride, dims, "stride"),
         each(padding, dims, "padding"),

@@ -11,7 +11,7 @@ from gt.functions import create, reduce
 from gt.functions.promote import cast
 from gt.ir.graph import Attrs
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, KindError, ShapeError, TensorType, float32, real_dtype, scalar_type
+from gt.ir.types import CallError, DType, KindError, ShapeError, TensorType, float32, real_dtype, scalar_type
 from gt.nn.functional.padding import pad
 from gt.trace import record
 
@@ -105,11 +105,16 @@ def rms_norm(input: Tensor, normalized_shape: Any, weight: Tensor | None = None,
         )
     if input.dtype.kind == "c":
         last = tuple(range(input.ndim - len(shape), input.ndim))
-        out = input * (reduce.mean(input * input, last, True) + (EPS[real_dtype(input.dtype).name] if eps is None else eps)).rsqrt()
+        out = input * (reduce.mean(input * input, last, True) + _eps(real_dtype(input.dtype), eps)).rsqrt()
         return out if weight is None else cast(out * weight, input.dtype)
     x = _common(input, weight)
     w = create.ones(shape, dtype=x.dtype) if weight is None else cast(weight, x.dtype)
-    return cast(record(RMS_NORM, (x, w), (("eps", EPS[input.dtype.name] if eps is None else float(eps)),)), input.dtype)
+    return cast(record(RMS_NORM, (x, w), (("eps", _eps(input.dtype, eps)),)), input.dtype)
+
+
+def _eps(dtype: DType, given: float | None) -> float:
+    """Give what is added to a mean square: by default the epsilon of what halves are computed in."""
+    return EPS[float32.name if dtype.itemsize == 2 else dtype.name] if given is None else float(given)
 
 
 def group_norm(
@@ -171,8 +176,9 @@ def batch_norm(
     if not training:
         if running_mean is None or running_var is None:
             raise CallError("Expected running_mean and running_var to be defined when training=False")
-        scale = (cast(running_var, x.dtype) + eps).rsqrt() * w
-        return cast((x - _channels(x, cast(running_mean, x.dtype))) * _channels(x, scale) + _channels(x, b), input.dtype)
+        wide = float32 if x.dtype.itemsize == 2 else x.dtype  # halves are rounded once
+        x, mean, variance, w, b = (cast(t, wide) for t in (x, running_mean, running_var, w, b))
+        return cast((x - _channels(x, mean)) * _channels(x, (variance + eps).rsqrt() * w) + _channels(x, b), input.dtype)
     out, mean, variance = record(BATCH_NORM, (x, w, b), (("eps", float(eps)),))
     if input.numel():
         count = input.numel() // channels
@@ -205,7 +211,7 @@ def instance_norm(
             f"Expected more than 1 spatial element when training, got input size {input.shape}".replace("gt.", "torch.")
         )
     channels, spatial = input._type.shape[1], tuple(range(2, input.ndim))
-    _check_dtypes(input, weight, bias, running_mean, running_var)
+    _check_dtypes(input, weight, bias)
     x = _common(input, weight, bias)
     out = record(GROUP_NORM, (x, *_affine(x, (channels,), weight, bias)), (("groups", channels), ("eps", float(eps))))
     if running_mean is not None:

@@ -258,3 +258,44 @@ def test_dropout_between_recurrent_layers(name, dropout):
     assert different == (dropout > 0)
     layer.eval()
     np.testing.assert_array_equal(layer(x)[0].detach().numpy(), layer(x)[0].detach().numpy())
+
+
+HALVES = {  # what torch computes in float32 and rounds once
+    "rms_norm": lambda m, a: m.nn.functional.rms_norm(a[0] * 0.01, (8,)),
+    "rms_norm of small": lambda m, a: m.nn.RMSNorm(8).to(a[0].dtype)(a[0] * 1e-3).detach(),
+    "batch_norm": lambda m, a: m.nn.functional.batch_norm(a[0], a[1], a[2], a[3], a[4]),
+    "batch_norm by float32": lambda m, a: m.nn.functional.batch_norm(a[0], a[1].float(), a[2].float(), a[3].float(), a[4].float()),
+}
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("what", HALVES)
+def test_norms_of_halves(what, dtype):
+    given = [RNG.standard_normal(s).astype(np.float32) for s in ((6, 8), (8,), (8,), (8,), (8,))]
+    given[2] = np.abs(given[2]) + 0.1
+    ours, theirs = (HALVES[what](m, [m.from_numpy(v).to(getattr(m, dtype)) for v in given]).float().numpy() for m in (gt, torch))
+    unit = 2.0 ** (-8 if dtype == "bfloat16" else -11)
+    np.testing.assert_allclose(ours, theirs, rtol=2 * unit, atol=0)
+    assert (ours != theirs).mean() < 0.05
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_instance_norm_of_halves_is_rounded_once(dtype):
+    """With statistics in float32 or none; torch's own is up to 8 units off."""
+    x, w, b = (torch.tensor(RNG.standard_normal(s)).to(getattr(torch, dtype)) for s in ((1, 6, 8), (6,), (6,)))
+    right = TF.instance_norm(x.double(), None, None, w.double(), b.double()).to(x.dtype).float().numpy()
+    for running in ((None, None), (gt.zeros(6), gt.ones(6))):
+        ours = F.instance_norm(to_gt(x), *running, to_gt(w), to_gt(b))
+        np.testing.assert_array_equal(ours.float().numpy(), right)
+
+
+@pytest.mark.parametrize("name", ["cpu", "cuda"])
+def test_convolutions_of_mixed_operands_under_autocast(name):
+    x, z = np.ones((1, 2, 5, 5), np.float32), np.ones((1, 2, 5, 5), np.complex64)
+    with gt.autocast(name, dtype=gt.bfloat16):
+        out = gt.nn.ConvTranspose2d(2, 2, 2)(gt.nn.Conv2d(2, 2, 3)(gt.tensor(x)))
+        whole = F.conv2d(gt.tensor(z), gt.tensor(z))
+        across = F.conv_transpose2d(gt.tensor(z), gt.tensor(z).mT.reshape(2, 1, 5, 5))
+    assert out.dtype is gt.bfloat16 and whole.dtype is gt.complex64
+    np.testing.assert_allclose(whole.numpy(), TF.conv2d(torch.tensor(z), torch.tensor(z)).numpy(), rtol=1e-5)
+    np.testing.assert_allclose(across.numpy(), TF.conv_transpose2d(torch.tensor(z), torch.tensor(z).mT.reshape(2, 1, 5, 5)).numpy(), rtol=1e-5)
