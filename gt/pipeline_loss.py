@@ -76,7 +76,7 @@ def _opened(loss_fn: Any) -> tuple[Any, dict[str, Any]]:
     module = getattr(loss_fn, "__self__", loss_fn)
     if not isinstance(module, nn.Module) or (module is not loss_fn and getattr(loss_fn, "__func__", None) is not type(module).forward):
         return loss_fn, {}
-    made = next((c for c in type(module).__mro__ if c.__module__ == "gt.nn.loss"), None)
+    made: Any = next((c for c in type(module).__mro__ if c.__module__ == "gt.nn.loss"), None)
     if made is None or type(module).forward is not made.forward or not hasattr(module, "reduction"):
         return loss_fn, {}
     if made not in BY_CLASS:

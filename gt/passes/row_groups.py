@@ -149,8 +149,8 @@ def _places(node: Node, group: Group) -> tuple[tuple[Sharding, ...], tuple[Shard
             for factor, own in found.items():
                 if own and assignment.setdefault(factor, own) != own:
                     raise NotSoMany()
-    axes = [axis for own in assignment.values() for axis in own]
-    if len(set(axes)) < len(axes):  # a product of rows with the same rows: a chunk would be some of its diagonal's blocks
+    used = [axis for own in assignment.values() for axis in own]
+    if len(set(used)) < len(used):  # a product of rows with the same rows: a chunk would be some of its diagonal's blocks
         raise NotSoMany()
     if any(rule.kind[f] in ("near", "index") for f in assignment) or not splittable(rule, assignment, group.mesh):
         raise NotSoMany()
