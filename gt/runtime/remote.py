@@ -343,15 +343,15 @@ class RemoteSession:
 
     def _upload(self, buffer: int, tiles: tuple[wire.Tile, ...]) -> None:
         array, type_ = self._uploads.pop(buffer)
-        slot: Slot | None = None
+        slot: Slot | None = None  # taken again as soon as nobody holds an array in it: ``array`` does until all parts are lent
         for tile in tiles:
             socket = self._upload_sockets.get(tile.worker)
             if socket is None:
                 continue  # lost meanwhile: the dispatcher knows
             part = array[wire_arrays.rows(tile.bounds)]
             upload = wire.Upload(tile.ticket, WireType(part.shape, type_.dtype))
-            if tile.worker in self._sharing:
-                slot = slot or self._slot_of(array)
+            if tile.worker in self._sharing and slot is None:
+                slot, array = self._in_slot(array)
             if slot is not None and tile.worker in self._sharing and len(slot.readers) < MAX_LANES:
                 region = slot.lend(tile.worker, array.shape, tile.bounds)
                 send(socket, wire.Upload(upload.ticket, upload.type, region))
@@ -360,15 +360,13 @@ class RemoteSession:
             if self._log is not None:
                 self._log.write("upload", "put", part.nbytes, f"buffer={buffer} worker={tile.worker}")
 
-    def _slot_of(self, array: np.ndarray) -> Slot | None:
-        """Give the slot that an array lies in, or is copied to; None if there is no room."""
-        if self._pool.find(array) is None:
-            room = self._pool.take(array.shape, array.dtype)
-            if room is None:
-                return None
+    def _in_slot(self, array: np.ndarray) -> tuple[Slot | None, np.ndarray]:
+        """Give the slot that an array lies in, or is copied to, and the array there; no slot if there is no room."""
+        slot = self._pool.find(array)
+        if slot is None and (room := self._pool.take(array.shape, array.dtype)) is not None:
             np.copyto(room, array)
-            array = room
-        return self._pool.find(array)
+            slot, array = self._pool.find(room), room
+        return slot, array
 
     def _share(self, worker: int, message: wire.Share) -> None:
         """Hear whether a worker can open this process's slots, and tell it whether its own can be opened here."""

@@ -106,6 +106,20 @@ def test_an_array_is_as_it_was_at_the_call_whatever_is_written_to_it_next(desk, 
     assert sum(travelled) > len(travelled) / 2
 
 
+@pytest.mark.parametrize("signal", [None, rows()], ids=["whole", "rows"])
+def test_a_slot_is_not_taken_again_before_all_its_parts_are_lent(desk, travelled, monkeypatch, signal):
+    """What is not in a slot yet is copied to one on the io thread, while the caller's thread takes others and fills them."""
+    array, taken, lend = numbers(300, 300), [], Slot.lend
+
+    def meanwhile(self, *rest):
+        taken.append(desk.session._pool.take(array.shape, array.dtype))
+        taken[-1][...] = -1
+        return lend(self, *rest)
+
+    monkeypatch.setattr(Slot, "lend", meanwhile)
+    assert np.array_equal(desk.get(desk.put(array, signal)), array) and taken
+
+
 def test_uploads_called_off_give_their_slots_back(desk):
     array, pool = numbers(300, 300), desk.session._pool
     for i in range(3 * shared.MAX_SLOTS):
