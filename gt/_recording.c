@@ -22,7 +22,7 @@ static PyObject *globals, *state, *rules, *ours, *input_entries, *number_entries
 static PyObject *slow_record, *slow_pair, *slow_into;
 
 static struct {
-    Py_ssize_t _trace, _index, _type, _buffer, _base, _rg, _leaf, _root, _view, _storage, _seen, _version, _tape, _name;
+    Py_ssize_t _trace, _index, _type, _buffer, _base, _rg, _leaf, _root, _view, _storage, _seen, _version, _tape, _name, _before;
 } operand;
 static struct { Py_ssize_t value; } number;
 static struct {
@@ -612,6 +612,8 @@ static int rename_result(PyObject *trace, PyObject *t, PyObject *index, PyObject
     }
     if (replaced != NULL && PyDict_SetItem(overwritten, replaced, entry))
         return -1;
+    if (Py_IS_TYPE(SLOT(t, operand._buffer), Buffer))
+        put(t, operand._before, SLOT(SLOT(t, operand._buffer), buffer_at.id));
     put(t, operand._trace, trace);
     put(t, operand._index, index);
     put(t, operand._buffer, Py_None);
@@ -853,8 +855,48 @@ static PyObject *take(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
         }
         put(t, operand._buffer, buffer);
         put(t, operand._trace, Py_None);
+        Py_CLEAR(SLOT(t, operand._before));
     }
     return PyBool_FromLong(taped);
+}
+
+struct replaced { Py_ssize_t id; PyObject *before; };
+
+static int by_result(const void *a, const void *b)
+{
+    Py_ssize_t x = ((const struct replaced *)a)->id, y = ((const struct replaced *)b)->id;
+    return x < y ? -1 : x > y;
+}
+
+/* Give which buffers the tensors of a run's outputs had before: gt/flush.py's ``_replaced``. ``outputs`` are in order. */
+static PyObject *replaced(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs != 2 || !PyList_CheckExact(args[0]) || !PyTuple_CheckExact(args[1])) {
+        PyErr_SetString(PyExc_TypeError, "expected a list of handles and a tuple of ids");
+        return NULL;
+    }
+    Py_ssize_t n = PyList_GET_SIZE(args[0]), m = PyTuple_GET_SIZE(args[1]), any = 0, ordered = 1, at = 0;
+    struct replaced *found = PyMem_New(struct replaced, n);
+    if (found == NULL)
+        return PyErr_NoMemory();
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *t = PyList_GET_ITEM(args[0], i);
+        found[i] = (struct replaced){number_in(t, operand._index), SLOT(t, operand._before)};
+        any |= found[i].before != NULL;
+        ordered &= i == 0 || found[i - 1].id <= found[i].id;
+    }
+    PyObject *out = PyTuple_New(any ? m : 0);
+    if (out != NULL && any && !ordered)
+        qsort(found, n, sizeof *found, by_result);
+    for (Py_ssize_t i = 0; out != NULL && any && i < m; i++) {
+        Py_ssize_t id = PyLong_AsSsize_t(PyTuple_GET_ITEM(args[1], i));
+        while (at < n && found[at].id < id)
+            at++;
+        PyObject *before = at < n && found[at].id == id && (at + 1 == n || found[at + 1].id != id) ? found[at].before : NULL;
+        PyTuple_SET_ITEM(out, i, Py_NewRef(before == NULL ? minus_one : before));
+    }
+    PyMem_Free(found);
+    return out;
 }
 
 /* -- set up */
@@ -873,7 +915,7 @@ static PyObject *set_up(PyObject *module, PyObject *given)
     if (AT(operand, Operand, _trace) || AT(operand, Operand, _index) || AT(operand, Operand, _type) || AT(operand, Operand, _buffer)
         || AT(operand, Operand, _base) || AT(operand, Operand, _rg) || AT(operand, Operand, _leaf) || AT(operand, Operand, _root)
         || AT(operand, Operand, _view) || AT(operand, Operand, _storage) || AT(operand, Operand, _seen)
-        || AT(operand, Operand, _version) || AT(operand, Operand, _tape) || AT(operand, Operand, _name) || AT(number, Number, value)
+        || AT(operand, Operand, _version) || AT(operand, Operand, _tape) || AT(operand, Operand, _name) || AT(operand, Operand, _before) || AT(number, Number, value)
         || AT(trace_at, Trace, modes) || AT(trace_at, Trace, code) || AT(trace_at, Trace, where) || AT(trace_at, Trace, handles)
         || AT(trace_at, Trace, size) || AT(trace_at, Trace, inputs) || AT(trace_at, Trace, input_ids) || AT(trace_at, Trace, scalars)
         || AT(trace_at, Trace, scalar_ids) || AT(trace_at, Trace, leaves) || AT(trace_at, Trace, links)
@@ -911,6 +953,7 @@ static PyMethodDef methods[] = {
     {"live_handles", live_handles, METH_O, "Give the handles that name a pending value of a trace: gt.flush."},
     {"named", named, METH_O, "Give the types of the values that handles name, in order: gt.flush."},
     {"given", given, METH_O, "Give which inputs of a run it may free, and the ids and types of all: gt.flush."},
+    {"replaced", (PyCFunction)(void (*)(void))replaced, METH_FASTCALL, "Give which buffers the tensors of outputs had before: gt.flush."},
     {"new_buffers", (PyCFunction)(void (*)(void))new_buffers, METH_FASTCALL, "Name the results of a run: gt.trace."},
     {"take", (PyCFunction)(void (*)(void))take, METH_FASTCALL, "Let handles name what a run makes: gt.flush."},
     {"set_up", set_up, METH_O, "Take the names of gt.trace."},

@@ -57,7 +57,13 @@ class ShapesOnly:
         self._graphs[key] = graph
 
     def run(
-        self, key: int, inputs: Sequence[int], outputs: Sequence[int], scalars: Sequence[Scalar], frees: Sequence[int]
+        self,
+        key: int,
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        scalars: Sequence[Scalar],
+        frees: Sequence[int],
+        replaces: Sequence[int] = (),
     ) -> None:
         self._types.update((b, v.type.placed(None)) for b, v in zip(outputs, self._graphs[key].outputs, strict=True))
         self.free(frees)
@@ -126,7 +132,13 @@ class CaptureSession:
         self.inner.define(key, graph)
 
     def run(
-        self, key: int, inputs: Sequence[int], outputs: Sequence[int], scalars: Sequence[Scalar], frees: Sequence[int]
+        self,
+        key: int,
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        scalars: Sequence[Scalar],
+        frees: Sequence[int],
+        replaces: Sequence[int] = (),
     ) -> None:
         found = self._find(key, inputs)
         found.runs += 1
@@ -134,7 +146,7 @@ class CaptureSession:
         for i, (buffer, value) in enumerate(zip(outputs, found.graph.outputs, strict=True)):
             self._made[buffer] = value.type, found.plan.told, i
         self.free(frees, inner=False)
-        self.inner.run(key, inputs, outputs, scalars, frees)
+        self.inner.run(key, inputs, outputs, scalars, frees, replaces)
         if self._quiet >= self.limits.quiet_flushes or time.monotonic() > self._until:
             raise CaptureDone
 

@@ -303,12 +303,13 @@ def _submit(trace: Trace, session: Session, live: list[Handle], saved: set[int],
     if computed:
         every = [t for id, _ in trace.code for t in RULES[id >> 1].outputs]
         types_ = [every[id] for id in outputs]
+    replaces = replaced(live, outputs)
     dead = take_dead(session)
     spare = [held[i] for i in donated]
     made_here = new_buffers(types_, session, spare)
     results = [b.id for b in made_here]
     try:
-        session.run(known, names, results, trace.scalars, [names[i] for i in donated] + dead)
+        session.run(known, names, results, trace.scalars, [names[i] for i in donated] + dead, replaces)
     except BaseException:
         for i in donated:
             held[i].id, held[i].type = names[i], input_types[i]
@@ -340,6 +341,14 @@ def _named(live: list[Handle]) -> dict[int, TensorType]:
     return {index: found[index] for index in sorted(found)}
 
 
+def _replaced(live: list[Handle], outputs: tuple[int, ...]) -> tuple[int, ...]:
+    """Give for each output the buffer that its tensor had before, -1 where that is none or not one; nothing if so for all."""
+    found: dict[int, int] = {}
+    for t in live:
+        found[t._index] = getattr(t, "_before", -1) if t._index not in found else -1
+    return tuple([found.get(id, -1) for id in outputs]) if max(found.values(), default=-1) >= 0 else ()
+
+
 def _given(held: list[Buffer]) -> tuple[tuple[int, ...], list[int], list[TensorType]]:
     """Give which inputs of a run no handle, tape or fetch names, so that it may free them, and the ids and types of all."""
     donated = tuple([i for i in range(len(held)) if getrefcount(held[i]) <= UNHELD])  # the list and the call
@@ -352,6 +361,8 @@ def _take(trace: Trace, live: list[Handle], buffers: dict[int, Buffer]) -> bool:
         t._tape = (trace, t._index) if t._rg and not t._leaf else None
         t._buffer = buffers[t._index]
         t._trace = None
+        if hasattr(t, "_before"):
+            del t._before
     return any([t._tape is not None for t in live])
 
 
@@ -378,11 +389,14 @@ def _seal(trace: Trace, keep_tape: bool) -> None:
         trace.code, trace.where, trace.links, trace.leaves = [], [], {}, {}
 
 
-_chosen = (_live_handles, _named, _given, _take) if native is None else (native.live_handles, native.named, native.given, native.take)
+_chosen = (_live_handles, _named, _given, _take, _replaced)
+if native is not None:
+    _chosen = native.live_handles, native.named, native.given, native.take, native.replaced
 live_handles: Callable[[Trace], list[Handle]] = _chosen[0]
 named_values: Callable[[list[Handle]], dict[int, TensorType]] = _chosen[1]
 given: Callable[[list[Buffer]], tuple[tuple[int, ...], list[int], list[TensorType]]] = _chosen[2]
 take: Callable[[Trace, list[Handle], dict[int, Buffer]], bool] = _chosen[3]
+replaced: Callable[[list[Handle], tuple[int, ...]], tuple[int, ...]] = _chosen[4]
 
 
 # -- graphs

@@ -243,6 +243,8 @@ class Handle(Operand):
         trace = other._trace
         if trace is not None and trace is not self._trace:
             trace.handles.append(self)  # type: ignore[arg-type]
+        if self._buffer is not None:
+            self._before = self._buffer.id
         self._trace, self._index, self._buffer, self._tape = trace, other._index, other._buffer, other._tape
 
     def _assign(self, value: Handle, since: tuple[Trace, int] | None = None, repeats: bool = False) -> Self:

@@ -209,12 +209,17 @@ def _replay(session: Session, known: Signature, arguments: list[Handle]) -> list
         for start, stop, refresh in step.refreshed:
             scalars[start:stop] = refresh()
         outputs = new_buffers(run.types, session, [])
+        targets = [(place, None if _is_new(known, source) else _at(source, arguments)) for place, source in step.targets]
+        replaces = [-1] * len(outputs)
+        for place, t in targets:
+            if t is not None and t._buffer is not None:
+                replaces[place] = t._buffer.id
         frees = [inputs[i].id for i in step.donated]
         for i in step.donated:
             inputs[i].id = -1 - inputs[i].id  # the run frees it, not its finalizer
         dead = take_dead(session)
         try:
-            session.run(run.known, names, [b.id for b in outputs], scalars, frees + dead)
+            session.run(run.known, names, [b.id for b in outputs], scalars, frees + dead, replaces)
         except BaseException:
             for i in step.donated:
                 inputs[i].id = -1 - inputs[i].id
@@ -222,13 +227,10 @@ def _replay(session: Session, known: Signature, arguments: list[Handle]) -> list
             raise
         _count(counters)
         made.append(outputs)
-        for place, source in step.targets:
-            if source.__class__ is GradOf:
-                leaf = _at(source.leaf, arguments)  # type: ignore[union-attr]
-                if not _keeps(known, source.leaf):  # type: ignore[union-attr]
-                    fresh[id(leaf)] = tensor_of(outputs[place])
-                    continue
-            t = _at(source, arguments)
+        for (place, t), (_, source) in zip(targets, step.targets, strict=True):
+            if t is None:
+                fresh[id(_at(source.leaf, arguments))] = tensor_of(outputs[place])  # type: ignore[union-attr]
+                continue
             t._buffer, t._trace, t._tape = outputs[place], None, None
             t._version += 1
         for place, result in step.returned:
@@ -250,6 +252,11 @@ def _at(source: Source, arguments: list[Handle]) -> Any:
     if source.__class__ is Arg:
         return arguments[source.index]  # type: ignore[union-attr]
     return _at(source.leaf, arguments)._grad if source.__class__ is GradOf else source  # type: ignore[union-attr]
+
+
+def _is_new(known: Signature, source: Source) -> bool:
+    """Whether a source is a gradient that is a new tensor after each call."""
+    return source.__class__ is GradOf and not _keeps(known, source.leaf)  # type: ignore[union-attr]
 
 
 def _keeps(known: Signature, leaf: Arg | Handle) -> bool:

@@ -182,7 +182,7 @@ class Operand:
 
     __slots__ = (
         "_trace", "_index", "_type", "_buffer", "_base", "_rg", "_leaf",
-        "_root", "_view", "_storage", "_seen", "_version", "_tape", "_name",
+        "_root", "_view", "_storage", "_seen", "_version", "_tape", "_name", "_before",
     )  # fmt: skip
     _trace: Trace | None
     _index: int
@@ -198,6 +198,7 @@ class Operand:
     _version: int
     _tape: tuple[Trace, int] | None
     _name: str
+    _before: int  # while a new value is pending: the id of the buffer that was the last one; else not set
 
     def __init__(self, trace: Trace | None, index: int, type: TensorType, flows: bool = False) -> None:
         self._trace, self._index, self._type, self._buffer, self._base, self._rg, self._leaf = trace, index, type, None, None, flows, not flows

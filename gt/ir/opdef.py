@@ -130,6 +130,8 @@ class OpDef:
     literal:  name of the attribute that is the value of a constant, for ops that make one.
     nonzero:  operands that must not hold integer zeros, padding included: divisors.
     indices:  operands of indices: padding must hold one that is in range.
+    refuses:  operands whose values the op may refuse when it runs: indices, integer divisors, singular matrices. Of an op that takes
+              any number, the last stands for all that follow.
     wide:     takes an attribute ``dtype`` that its sums are added up and given in: float32, of halves, where each worker's
               result is a partial sum. Other ops get operands in float32, but for those with ``autocast`` "low".
     autocast: "low" if mixed precision makes float operands of its low precision. The rest of it is ``gt.amp``'s.
@@ -172,6 +174,7 @@ class OpDef:
     literal: str = ""
     nonzero: tuple[int, ...] = ()
     indices: tuple[int, ...] = ()
+    refuses: tuple[int, ...] = ()
 
     def __call__(self, *inputs: Any, **attrs: AttrValue) -> Any:
         """Append this op to the ambient emitter; one result comes bare, several as a tuple."""

@@ -55,6 +55,16 @@ class WireNode(msgspec.Struct, frozen=True, array_like=True):
     attrs: tuple[tuple[str, Any], ...]
     loc: int = -1
 
+    @property
+    def refusable(self) -> tuple[int, ...]:
+        """Give the slots whose values the op may refuse when it runs."""
+        op = OPS[self.op]
+        if not op.refuses or (op.nonzero and DType.by_name[self.types[0].dtype].kind not in "ui"):
+            return ()
+        if op.operands[-1].startswith("*"):
+            return self.inputs[op.refuses[-1] :]
+        return tuple(self.inputs[i] for i in op.refuses)
+
 
 class Compute(msgspec.Struct, frozen=True, tag_field="step", tag="compute"):
     """Run nodes over slots. ``inputs`` are the slots read from outside, ``outputs`` those needed after.
@@ -126,6 +136,11 @@ class Program(msgspec.Struct, frozen=True):
     @property
     def collectives(self) -> tuple[Collective, ...]:
         return tuple(s for s in self.steps if isinstance(s, Collective))
+
+    @property
+    def refuses(self) -> bool:
+        """Whether some op may refuse its values."""
+        return any(node.refusable for s in self.steps if isinstance(s, Compute) for node in s.nodes)
 
 
 # -- attributes on the wire: dtypes and coords become tagged maps, everything else is plain

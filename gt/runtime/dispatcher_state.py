@@ -205,7 +205,7 @@ class DispatcherState:
         for worker in self.workers.values():
             self._send(worker.link, wire.Gone(client.token))
         client.queue.clear()
-        self._drop(list(client.buffers.values()))
+        self._drop(list(dict.fromkeys(client.buffers.values())))
         client.buffers.clear()
         self.flights.lose_client(client)
 
@@ -233,7 +233,7 @@ class DispatcherState:
                     hashlib.blake2b(data, digest_size=16).digest() if isinstance(data, bytes | memoryview) else (client.id, key)
                 )
                 client.graphs[key] = (digest, bytes(data) if isinstance(data, memoryview) else data)
-            case wire.Run() | wire.Fetch() | wire.Explain() | wire.Free():
+            case wire.Run() | wire.Fetch() | wire.Explain() | wire.Free() | wire.Recover():
                 if len(client.queue) >= MAX_QUEUE:
                     self._send(client.down, wire.Refused(f"more than {MAX_QUEUE} calls are waiting"))
                     self._client_gone(client)
@@ -295,6 +295,8 @@ class DispatcherState:
                     done = self._fetch(client, entry)
                 case wire.Explain():
                     done = self._explain(client, entry)
+                case wire.Recover():
+                    done = self._recover(client, entry)
                 case _:
                     done = self._free(client, entry)
             if not done:
@@ -342,14 +344,25 @@ class DispatcherState:
         return True
 
     def _free(self, client: Client, free: wire.Free) -> bool:
-        found = [b for i in free.buffers if (b := client.buffers.pop(i, None)) is not None]
-        self._drop(found)
+        self._drop(list(self._released(client, free.buffers).values()))
         return True
+
+    def _released(self, client: Client, numbers: tuple[int, ...]) -> dict[int, Buffer]:
+        """Take numbers from a client; give the buffers that no number names any more."""
+        found = {}
+        for number in numbers:
+            buffer = client.buffers.pop(number, None)
+            if buffer is not None:
+                buffer.holders -= 1
+                if not buffer.holders:
+                    found[number] = buffer
+        return found
 
     def _drop(self, buffers: list[Buffer]) -> None:
         """Tell the workers that hold the buffers to let them go. Uploads on their way are called off."""
         by_worker: dict[int, list[int]] = {}
-        for b in buffers:
+        behind = [old for b in buffers for old in _only_for(b)]
+        for b in (*buffers, *behind):
             if b.type is not None and b.type.sharding is not None:
                 for w in b.type.sharding.mesh.workers:
                     by_worker.setdefault(w, []).append(b.uid)
@@ -362,6 +375,22 @@ class DispatcherState:
                 if late:
                     self._send(self.workers[w].link, wire.Free(late))
 
+    def _recover(self, client: Client, message: wire.Recover) -> bool:
+        """Let what failed in the same run as a buffer be what it replaced, once nothing is on its way that may fail too."""
+        if any(f.client is client for f in self.flights.by_epoch.values()):
+            return False
+        known = client.buffers.get(message.buffer)
+        if known is None or known.fault is None:
+            return True
+        for number, buffer in list(client.buffers.items()):
+            old = buffer.lasting if buffer.failed_with(known) else None
+            if old is not None:
+                client.buffers[number], buffer.before = old, None
+                old.holders += 1
+                old.kept = False
+                self._drop([buffer])
+        return True
+
     # -- runs
 
     def _run(self, client: Client, run: wire.Run) -> bool:
@@ -370,7 +399,8 @@ class DispatcherState:
         if missing and client.homeless:
             return False
         known = [b for b in inputs if b is not None]
-        fault = next((b.fault for b in known if b.fault is not None), None)
+        failed = [b for b in known if b.fault is not None]
+        fault = next((b.fault for b in failed if not b.alone), None)
         if missing:
             fault = Fault("protocol", f"run reads buffers {missing[:8]} that are not there")
         elif run.key not in client.graphs:
@@ -395,6 +425,8 @@ class DispatcherState:
                 run,
                 Fault("protocol", f"the graph has {len(plan.outputs)} outputs, the run names {len(run.outputs)}"),
             )
+        elif failed and failed[0].fault is not None and len(plan.programs) > 1:  # else its worker runs what does not read it
+            self._skip(client, run, failed[0].fault)
         else:
             self._dispatch(client, run, plan, known)
         return True
@@ -441,11 +473,14 @@ class DispatcherState:
             self.next_uid += 1
             buffer = client.buffers[number] = Buffer(self.next_uid, type_, flight=flight, reasons=plan.reasons, output=i)
             outputs.append(buffer)
-        flight.outputs = tuple(outputs)
-        freed = [b for i in run.frees if (b := client.buffers.pop(i, None)) is not None]
+        flight.outputs, flight.replaces = tuple(outputs), run.replaces
+        freed = flight.freed = self._released(client, run.frees)
+        flight.refuses = plan.refuses or any(b.fault is not None for b in inputs) or any(f.refuses for f in upstream)
+        if local is not None and flight.refuses and run.replaces:
+            flight.late = frozenset(freed[n] for n in (freed.keys() & set(run.replaces)).difference(run.inputs))
         message = wire.Execute(
             self.epoch, plan.id, tuple([b.uid for b in inputs]), tuple([b.uid for b in outputs]), run.scalars,
-            tuple([b.uid for b in freed]),
+            tuple([b.uid for b in freed.values() if b not in flight.late] if flight.late else [b.uid for b in freed.values()]),
         )  # fmt: skip
         for w in workers:
             worker = self.workers[w]
@@ -453,15 +488,20 @@ class DispatcherState:
                 worker.loaded.add(plan.id)
                 self._send(worker.work, wire.Load(plan.id, plan.programs[w]))
             self._send(worker.work, message)
-        elsewhere = {t for t in {b.type for b in freed} if t and t.sharding and set(t.sharding.mesh.workers) - set(workers)}
+        elsewhere = {t for t in {b.type for b in freed.values()} if t and t.sharding and set(t.sharding.mesh.workers) - set(workers)}
         if elsewhere:
-            self._drop([b for b in freed if b.type in elsewhere])
+            self._drop([b for b in freed.values() if b.type in elsewhere])
 
     def _skip(self, client: Client, run: wire.Run, fault: Fault) -> None:
         """A run that cannot be: its outputs fail with the cause."""
-        for number in run.outputs:
-            client.buffers[number] = Buffer(0, None, fault=fault)
-        self._free(client, wire.Free(run.frees))
+        freed = self._released(client, run.frees)
+        for i, number in enumerate(run.outputs):
+            failed = client.buffers[number] = Buffer(0, None, fault=fault)
+            if i < len(run.replaces):
+                failed.before = freed.get(run.replaces[i]) or client.buffers.get(run.replaces[i])
+            if failed.before is not None and not failed.before.holders:
+                failed.before.kept = client.salvaged = True
+        self._drop([b for b in freed.values() if not b.kept])
         self._finished(client)
 
     def _finished(self, client: Client) -> None:
@@ -483,8 +523,10 @@ class DispatcherState:
 
     def _from_worker(self, worker: Worker, peer: bytes, message: Message) -> None:
         match message:
-            case wire.Done(epoch, _, fault):
-                flight = self.flights.done(epoch, worker.id, fault)
+            case wire.Done(epoch, _, fault, failed, kept):
+                flight = self.flights.done(epoch, worker.id, fault, failed)
+                if kept or (flight is not None and (fault is not None or flight.late or (flight.client and flight.client.salvaged))):
+                    self._keep(worker, flight, set(kept))
                 if flight is not None:
                     self._landed(flight)
             case wire.Uploaded(uid):
@@ -496,6 +538,24 @@ class DispatcherState:
                 self._worker_lost(worker, f"worker {worker.id} left")
             case _:
                 pass
+
+    def _keep(self, worker: Worker, flight: Flight | None, here: set[int]) -> None:
+        """Keep what failed outputs of an epoch were to replace. What else is there only for what failed goes."""
+        wanted = set()
+        if flight is not None:
+            here |= {b.uid for b in flight.late}
+        if flight is not None and flight.client is not None:
+            for buffer, number in zip(flight.outputs, flight.replaces, strict=False):
+                old = flight.freed.get(number) or flight.client.buffers.get(number)
+                if buffer.alone and old is not None:
+                    buffer.before = old
+                    old.kept |= old.uid in here
+                    wanted.add(old)
+            flight.client.salvaged |= bool(wanted)
+            self._drop([old for b in flight.freed.values() if b not in wanted for old in _only_for(b)])
+        unwanted = here - {b.uid for b in wanted}
+        if unwanted:
+            self._send(worker.work, wire.Free(tuple(sorted(unwanted))))
 
     def _uploaded(self, worker: Worker, uid: int) -> None:
         client, buffer = self.uploads.get(uid, (None, None))
@@ -510,11 +570,14 @@ class DispatcherState:
         """When all workers are through with an epoch, its client may send another."""
         if flight.waiting:
             return
-        if flight.client is not None:
-            self._finished(flight.client)
+        client = flight.client
+        if client is not None:
+            self._finished(client)
         else:
             self._forget_rendezvous(flight)
         self.flights.settle(flight)
+        if client is not None and client.queue:  # its next call may have waited for this
+            self._serve(client)
 
     def _forget_rendezvous(self, flight: Flight) -> None:
         for to, reply in self.rendezvous.forget(f"g{flight.epoch}"):
@@ -543,7 +606,8 @@ class DispatcherState:
             epoch, where = (own.epoch, own.where) if own is not None else (self.epoch, "")
             fault = Fault("worker_lost", text, worker.id, epoch, where)
             client.workers = tuple(w for w in client.workers if w != worker.id)
-            for buffer in client.buffers.values():
+            for buffer in list(client.buffers.values()):
+                self._drop(_only_for(buffer))
                 self._shrink(buffer, worker.id, client.workers, fault)
         self.plans.forget_worker(worker.id)
         for flight in left:
@@ -554,6 +618,7 @@ class DispatcherState:
         """Take a lost worker out of a buffer's placement; whole copies elsewhere keep it alive."""
         if buffer.type is None or buffer.type.sharding is None or lost not in buffer.type.sharding.mesh.workers:
             return
+        buffer.failed_in = -1
         rest = tuple(w for w in buffer.type.sharding.mesh.workers if w != lost)
         buffer.waiting.discard(lost)
         if rest and buffer.type.sharding.is_replicated:
@@ -563,6 +628,18 @@ class DispatcherState:
             buffer.waiting.clear()
         if not buffer.waiting:
             self.uploads.pop(buffer.uid, None)
+
+
+def _only_for(buffer: Buffer) -> list[Buffer]:
+    """Give what is kept only because a buffer, or one before it, failed to replace it; it is kept no longer."""
+    found, old = [], buffer.before
+    buffer.before = None
+    while old is not None:
+        if old.kept and not old.holders:
+            found.append(old)
+        earlier, old.kept, old.before = old.before, False, None
+        old = earlier
+    return found
 
 
 __all__ = ["DispatcherState", "Options"]

@@ -54,6 +54,7 @@ class EmbeddedSession:
         self._runs_over = 0
         self._inbox: SimpleQueue[tuple[Message, Any] | None] = SimpleQueue()
         self._futures: dict[int, Future[np.ndarray]] = {}
+        self._reading: dict[int, int] = {}  # the buffer of each request under way
         self._explaining: dict[int, Future[BufferReasons]] = {}
         self._requests = 0
         self._closed: Fault | None = None
@@ -77,13 +78,20 @@ class EmbeddedSession:
         self._feed(CLIENT, wire.Define(key), graph)
 
     def run(
-        self, key: int, inputs: Sequence[int], outputs: Sequence[int], scalars: Sequence[Scalar], frees: Sequence[int]
+        self,
+        key: int,
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        scalars: Sequence[Scalar],
+        frees: Sequence[int],
+        replaces: Sequence[int] = (),
     ) -> None:
         if not self._window.acquire(blocking=False):
             with SHIELD.lifted():
                 self._window.acquire()
         self._feed(
-            CLIENT, wire.Run(key, tuple(inputs), tuple(outputs), tuple(map(wire.pack_scalar, scalars)), tuple(frees))
+            CLIENT,
+            wire.Run(key, tuple(inputs), tuple(outputs), tuple(map(wire.pack_scalar, scalars)), tuple(frees), tuple(replaces)),
         )
 
     def room(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
@@ -96,7 +104,7 @@ class EmbeddedSession:
         future: Future[np.ndarray] = Future()
         self._requests += 1
         request = self._requests
-        self._futures[request] = future
+        self._futures[request], self._reading[request] = future, buffer
         self._feed(CLIENT, wire.Fetch(buffer, request))
         return future
 
@@ -190,6 +198,9 @@ class EmbeddedSession:
                     self._window.release()
             case wire.Failed(request, fault) | wire.PartFailed(request, fault):
                 future: Future[Any] | None = self._futures.pop(request, None) or self._explaining.pop(request, None)
+                buffer = self._reading.pop(request, None)
+                if buffer is not None and self._closed is None:
+                    self._feed(CLIENT, wire.Recover(buffer))
                 if future is not None:
                     future.set_exception(fault.exception())
             case wire.Explained(request, explanation):
@@ -219,6 +230,7 @@ class EmbeddedSession:
             self._answer(message)
             return
         future = self._futures.pop(message.request, None)
+        self._reading.pop(message.request, None)
         if self._log is not None and array is not None:
             self._log.write("part", "fetch", array.nbytes, f"request={message.request}")
         if future is not None and array is not None:

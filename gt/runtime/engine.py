@@ -6,7 +6,7 @@ Next: ``executor`` (torch), ``numpy_engine`` (the reference), ``collective`` (a 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -15,7 +15,8 @@ import numpy as np
 from gt.ir.graph import Location
 from gt.ir.program import Collective, Program
 from gt.ir.types import DType, Scalar
-from gt.runtime.errors import RunError
+from gt.runtime.errors import Fault, RunError
+from gt.runtime.salvage import Salvaged
 
 Tier: TypeAlias = Literal["eager", "compiled", "graph"]
 
@@ -28,6 +29,12 @@ class ExecutionError(RunError):
         self.where = str(location) if location else ""
         where = f" (recorded at {location} in {location.function})" if location else ""
         super().__init__(f"{op}: {reason}{where}")
+
+
+def reason_of(error: Exception) -> str:
+    """Give an error's text, with its class unless that says nothing."""
+    text = str(error).strip()
+    return text if isinstance(error, RuntimeError) and text else f"{type(error).__name__}: {text}"
 
 
 class Comm(Protocol):
@@ -57,6 +64,7 @@ class Loaded(Protocol):
 
     program: Program
     stats: LoadedStats
+    undoes: bool  # it may refuse values, and then needs the inputs it was given
 
     @property
     def tier(self) -> Tier: ...
@@ -66,7 +74,17 @@ class Loaded(Protocol):
 
         The list of inputs is emptied, so that what nobody else holds is freed as soon as it is dead.
 
-        Errors: ExecutionError naming op and location; what the program overwrites is then undefined.
+        Errors: ExecutionError naming op and location; ``salvage`` gives what does not depend on that op.
+        """
+        ...
+
+    def salvage(
+        self, error: Exception | None, inputs: Sequence[Any], scalars: Sequence[Scalar], causes: Mapping[int, Fault]
+    ) -> Salvaged | None:
+        """Give what can still be had of a run that raised ``error``, or, without one, of inputs some of which are not there.
+
+        ``inputs``: what the run was given, as far as somebody still holds it. ``causes``: why inputs are missing, by position. The program has no collectives.
+        None: not to be had, because it is not known how far the run came.
         """
         ...
 
@@ -106,4 +124,4 @@ def wire_dtype(dtype: DType) -> np.dtype[Any]:
     return np.dtype("uint16") if dtype.name == "bfloat16" else dtype.numpy
 
 
-__all__ = ["Comm", "Engine", "ExecutionError", "Loaded", "LoadedStats", "Tier", "wire_dtype"]
+__all__ = ["Comm", "Engine", "ExecutionError", "Loaded", "LoadedStats", "Tier", "reason_of", "wire_dtype"]

@@ -66,6 +66,10 @@ class Fault(msgspec.Struct, frozen=True):
     epoch: int = -1
     where: str = ""
 
+    def same_run(self, other: Fault) -> bool:
+        """Whether both say why one run failed: several of its ops may."""
+        return self == other or self.epoch == other.epoch >= 0
+
     def exception(self) -> GtError:
         """Give the exception that a reader of a failed value sees."""
         at = f" (at {self.where})" if self.where and self.where not in self.message else ""

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -25,11 +25,13 @@ from gt.ir.program import Collective, Program
 from gt.ir.types import DType, Scalar
 from gt.runtime.compiler import CompileError, Compiler
 from gt.runtime.cuda_graph import Body, Graphs, GraphUnit, Vectors
-from gt.runtime.engine import Comm, ExecutionError, LoadedStats, Tier, wire_dtype
-from gt.runtime.errors import GtError
+from gt.runtime.engine import Comm, ExecutionError, LoadedStats, Tier, reason_of, wire_dtype
+from gt.runtime.errors import Fault, GtError
 from gt.runtime.layout import Stretch, lay_out
-from gt.runtime.piece import TorchPiece, disagreement, failed_line, reason_of
+from gt.runtime.piece import TorchPiece, disagreement, failed_line
 from gt.runtime.render import build, render_driver
+from gt.runtime.salvage import Salvaged
+from gt.runtime.torch_salvage import Left, left_of, salvage_run
 
 Tensor: TypeAlias = torch.Tensor
 
@@ -53,7 +55,8 @@ class TorchLoaded:
         self.program, self.engine = program, engine
         self.stats = LoadedStats()
         self.table = [Location(*entry) for entry in program.locations]
-        layout = lay_out(program, cut_repeats=engine.graphs is not None)
+        self.undoes = engine.device.type == "cpu" and program.refuses
+        layout = lay_out(program, cut_repeats=engine.graphs is not None, undo=self.undoes)
         self.parts = [
             TorchPiece(part, engine, self.stats, self.table) if isinstance(part, Stretch) else part
             for part in layout.parts
@@ -155,6 +158,17 @@ class TorchLoaded:
         if stats.compiled_pieces:
             stats.compiled_runs += 1
         return outputs
+
+    def salvage(
+        self, error: Exception | None, inputs: Sequence[Tensor | None], scalars: Sequence[Scalar], causes: Mapping[int, Fault]
+    ) -> Salvaged | None:
+        slots = [slot for _, slot in self.program.inputs]
+        given = {slot: t for slot, t in zip(slots, inputs, strict=False) if t is not None}
+        left = Left(0, given) if error is None else left_of(error, self.program, self.driver, self.pieces)
+        if left is None:
+            return None
+        left.values.update({slot: t for slot, t in given.items() if slot not in left.overwritten})
+        return salvage_run(self.program, left, scalars, {slots[i]: cause for i, cause in causes.items()}, self.engine.device)
 
     # -- tiers
 

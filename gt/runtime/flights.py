@@ -28,7 +28,9 @@ class Flights:
             f.dependents.append(flight)
         self.by_epoch[flight.epoch] = flight
 
-    def done(self, epoch: int, worker: int, fault: Fault | None) -> Flight | None:
+    def done(
+        self, epoch: int, worker: int, fault: Fault | None, failed: tuple[tuple[int, Fault], ...] | None = None
+    ) -> Flight | None:
         """Hear that a worker is through with an epoch; give the epoch, None if that is no news."""
         flight = self.by_epoch.get(epoch)
         if flight is None or worker not in flight.waiting:
@@ -36,9 +38,20 @@ class Flights:
         flight.waiting.discard(worker)
         if fault is not None and fault.kind == "collective":
             flight.suspect = flight.suspect or fault  # maybe a peer's death, which will tell the real cause
+        elif fault is not None and failed is not None and flight.local == worker:
+            self._fail_part(flight, dict(failed))
         elif fault is not None:
             self.fail(flight, fault)
         return flight
+
+    def _fail_part(self, flight: Flight, failed: dict[int, Fault]) -> None:
+        """Poison some outputs of an epoch. Its worker knows, and says itself what of later epochs fails with them."""
+        for buffer in flight.outputs:
+            if buffer.uid in failed:
+                buffer.fault, buffer.flight, buffer.failed_in = failed[buffer.uid], None, flight.epoch
+        for dependent in flight.dependents:
+            if dependent.local is None:
+                self.fail(dependent, next(iter(failed.values())))
 
     def settle(self, flight: Flight) -> None:
         """When an epoch and all it read from went well, its values are what they should be."""

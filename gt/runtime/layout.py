@@ -13,11 +13,13 @@ from typing import TypeAlias
 
 import msgspec
 
+from gt.ir.opdef import OPS
 from gt.ir.program import Collective, Compute, Program, WireNode
 
 Inplace: TypeAlias = tuple[tuple[int, tuple[tuple[int, int], ...]], ...]
 
 MIN_REPEATS = 3  # a region that comes this often in a program is worth compiling once, as a piece of its own
+REST = "rest of "  # begins the key of a region that is to be a piece's first
 MAX_PIECE_NODES = 2000  # Inductor's time grows faster than the graph; past this a piece ends at a region's edge
 MAX_SMALL_NODES = 300  # the same where pieces are compiled side by side and cost nothing to call, in one CUDA graph
 
@@ -94,12 +96,15 @@ class Layout:
 # -- cutting a program into pieces
 
 
-def lay_out(program: Program, cut_repeats: bool = False) -> Layout:
+def lay_out(program: Program, cut_repeats: bool = False, undo: bool = False) -> Layout:
     """Cut a program at its collectives, and where ``compile`` changes.
 
     ``cut_repeats``: regions that repeat (a model's layers) become equal pieces, each compiled once, and long ones stay
-    apart; calls cost more.
+    apart; calls cost more. ``undo``: a piece with an op that may refuse its values overwrites no input, so that nothing is lost where
+    it does; what comes after the last such op is a piece of its own.
     """
+    if undo:
+        program = _with_end_apart(program)
     counts = Counter(step.key for step in program.steps if isinstance(step, Compute)) if cut_repeats else Counter[str]()
     most = MAX_SMALL_NODES if cut_repeats else MAX_PIECE_NODES
     own = {key for key, count in counts.items() if count >= MIN_REPEATS}
@@ -110,6 +115,7 @@ def lay_out(program: Program, cut_repeats: bool = False) -> Layout:
         elif isinstance(step, Compute):
             last = groups[-1] if groups else None
             joins = isinstance(last, list) and last[0].compile == step.compile and _size([*last, step]) <= most
+            joins = joins and not step.key.startswith(REST)
             if isinstance(last, list) and joins and step.key not in own and last[0].key not in own:
                 last.append(step)
             else:
@@ -117,8 +123,38 @@ def lay_out(program: Program, cut_repeats: bool = False) -> Layout:
     whole = len(groups) == 1
     parts: list[Stretch | Collective] = []
     for group, after in zip(groups, _needed_after(groups, program), strict=True):
-        parts.append(group if isinstance(group, Collective) else _stretch(group, after, program, whole))
+        parts.append(group if isinstance(group, Collective) else _stretch(group, after, program, whole, undo))
     return Layout(program, tuple(parts))
+
+
+def _with_end_apart(program: Program) -> Program:
+    """Cut the region in which the last op is that may refuse its values, behind it. What one has taken counts as taken by all."""
+    taken: set[int] = set()
+    root: dict[int, int] = {}
+    last: tuple[int, int] | None = None
+    for i, step in enumerate(program.steps):
+        for j, node in enumerate(step.nodes if isinstance(step, Compute) else ()):
+            op = OPS[node.op]
+            if (op.view or op.name == "in_range") and node.inputs:
+                root[node.outputs[0]] = root.get(node.inputs[0], node.inputs[0])
+            found = {root.get(slot, slot) for slot in node.refusable}
+            if not found <= taken:
+                last = i, j + 1
+            taken |= found
+    if last is None:
+        return program
+    at, end = last
+    step = program.steps[at]
+    assert isinstance(step, Compute)
+    if end == len(step.nodes):
+        return program
+    head = tuple((i, pairs) for i, pairs in step.inplace if i < end)
+    rest = tuple((i - end, pairs) for i, pairs in step.inplace if i >= end)
+    halves = (
+        msgspec.structs.replace(step, nodes=step.nodes[:end], inplace=head),
+        msgspec.structs.replace(step, nodes=step.nodes[end:], inplace=rest, key=REST + step.key),
+    )
+    return msgspec.structs.replace(program, steps=(*program.steps[:at], *halves, *program.steps[at + 1 :]))
 
 
 def _size(steps: list[Compute]) -> int:
@@ -140,7 +176,7 @@ def _needed_after(groups: Sequence[list[Compute] | Collective], program: Program
     return out[::-1]
 
 
-def _stretch(steps: list[Compute], after: set[int], program: Program, whole: bool) -> Stretch:
+def _stretch(steps: list[Compute], after: set[int], program: Program, whole: bool, undo: bool) -> Stretch:
     """Renumber the steps' slots. A piece that is the whole program takes all inputs and gives the program's outputs."""
     nodes: list[WireNode] = []
     inplace: list[tuple[int, tuple[tuple[int, int], ...]]] = []
@@ -169,8 +205,17 @@ def _stretch(steps: list[Compute], after: set[int], program: Program, whole: boo
         len(inputs), tuple(program.scalars[scalar_at[s]][1] for s in scalars), tuple(renumbered),
         tuple(number_of[slot] for slot in outputs), tuple(inplace),
     )  # fmt: skip
+    if undo and any(node.refusable for node in nodes):
+        piece = _with_inputs_kept(piece)
     places = tuple(scalar_at[s] for s in scalars)
     return Stretch(piece, tuple(inputs), places, outputs, steps[0].compile, tuple(node.loc for node in nodes))
+
+
+def _with_inputs_kept(piece: Piece) -> Piece:
+    """Take an input's memory for no result."""
+    roots = piece.roots()
+    kept = ((i, tuple(p for p in pairs if roots[piece.nodes[i].inputs[p[1]]] >= piece.inputs)) for i, pairs in piece.inplace)
+    return msgspec.structs.replace(piece, inplace=tuple((i, pairs) for i, pairs in kept if pairs))
 
 
 __all__ = ["Layout", "Piece", "Stretch", "lay_out"]

@@ -6,7 +6,7 @@ Must not know: torch. Next: ``gt.ir.evaluate`` (what each op means).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,9 @@ from gt.ir.opdef import OpDef
 from gt.ir.program import Collective, Compute, Free, Program, WireNode
 from gt.ir.types import DType, Scalar, TensorType
 from gt.runtime.engine import Comm, ExecutionError, LoadedStats, Tier
+from gt.runtime.errors import Fault
 from gt.runtime.render import checked
+from gt.runtime.salvage import Salvaged, salvage
 
 Array = np.ndarray[Any, Any]
 Ready = tuple[OpDef, Attrs, tuple[TensorType, ...]]
@@ -31,22 +33,27 @@ class NumpyLoaded:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.stats = LoadedStats(pieces=1)
+        self.undoes = program.refuses
         self.table = [Location(*entry) for entry in program.locations]
         self.ready: list[list[Ready]] = [
             [_ready(node) for node in step.nodes] if isinstance(step, Compute) else [] for step in program.steps
         ]
         self.outputs = {slot for _, slot in program.outputs}
+        self.left: tuple[int, dict[int, Array]] | None = None  # of a failed run: the node it failed at, and the values
 
     def run(self, inputs: list[Array], scalars: Sequence[Scalar], comm: Comm | None = None) -> list[Array]:
-        slots = {slot: array for (_, slot), array in zip(self.program.inputs, inputs, strict=True)}
+        slots = self._slots(inputs, scalars)
         inputs.clear()
-        for (slot, dtype), value in zip(self.program.scalars, scalars, strict=True):
-            with np.errstate(all="ignore"):
-                slots[slot] = as_dtype(np.asarray(value), DType.by_name[dtype])
+        at = 0
         for step, ready in zip(self.program.steps, self.ready, strict=True):
             if isinstance(step, Compute):
                 for node, (op, attrs, types) in zip(step.nodes, ready, strict=True):
-                    slots.update(zip(node.outputs, self._node(node, op, attrs, types, slots), strict=True))
+                    try:
+                        slots.update(zip(node.outputs, self._node(node, op, attrs, types, slots), strict=True))
+                    except ExecutionError:
+                        self.left = at, slots
+                        raise
+                    at += 1
             elif isinstance(step, Collective):
                 assert comm is not None, f"{step.kind} needs other workers"
                 result = comm.run(step, slots[step.input] if step.input >= 0 else None)
@@ -57,6 +64,28 @@ class NumpyLoaded:
                     slots.pop(slot, None)
         self.stats.runs += 1
         return [np.array(slots[slot]) for _, slot in self.program.outputs]
+
+    def _slots(self, inputs: Sequence[Array | None], scalars: Sequence[Scalar]) -> dict[int, Array]:
+        slots = {slot: array for (_, slot), array in zip(self.program.inputs, inputs, strict=False) if array is not None}
+        for (slot, dtype), value in zip(self.program.scalars, scalars, strict=True):
+            with np.errstate(all="ignore"):
+                slots[slot] = as_dtype(np.asarray(value), DType.by_name[dtype])
+        return slots
+
+    def salvage(
+        self, error: Exception | None, inputs: Sequence[Array | None], scalars: Sequence[Scalar], causes: Mapping[int, Fault]
+    ) -> Salvaged | None:
+        given = self._slots(inputs, scalars)
+        left, self.left = self.left if error is not None else (0, {}), None
+        if left is None:
+            return None
+
+        def run(node: WireNode, operands: Sequence[Array]) -> tuple[Array, ...]:
+            return self._node(node, *_ready(node), dict(zip(node.inputs, operands, strict=True)))
+
+        found = salvage(self.program, left[0], left[1] | given, {self.program.inputs[i][1]: cause for i, cause in causes.items()}, run)
+        found.outputs[:] = [None if array is None else np.array(array) for array in found.outputs]
+        return found
 
     def _node(
         self, node: WireNode, op: OpDef, attrs: Attrs, types: tuple[TensorType, ...], slots: dict[int, Array]

@@ -18,7 +18,7 @@ from gt.ir.types import Scalar
 from gt.runtime import kernels
 from gt.runtime.compiler import Compiled, CompileError, InputSpec, spec_of
 from gt.runtime.cuda_graph import GraphUnit, Vectors
-from gt.runtime.engine import ExecutionError, LoadedStats
+from gt.runtime.engine import ExecutionError, LoadedStats, reason_of
 from gt.runtime.layout import Stretch
 from gt.runtime.render import build, pack, render_piece
 
@@ -169,15 +169,22 @@ class TorchPiece:
         try:
             return self._compiled_outputs(a, self._vectors(s))
         except Exception as error:
-            if held:
-                self._fail_eagerly(held, s, error)
+            if held or not self.piece.inputs:
+                return self._eager_after(held, s, error)
             raise
 
-    def _fail_eagerly(self, a: list[Tensor], s: tuple[Scalar, ...], error: Exception) -> None:
+    def _eager_after(self, a: list[Tensor], s: tuple[Scalar, ...], error: Exception) -> list[Tensor]:
         """Raise what the eager tier raises for these values, which names the op; compiled code knows no op and no class."""
-        self.eager([_copy(t) if i in self.mutated else t for i, t in enumerate(a)], s)
+        if not self.mutated:
+            return self.eager(a, s)
+        try:
+            self.eager([_copy(t) if i in self.mutated else t for i, t in enumerate(a)], s)
+        except Exception as e:
+            e.overwrote = True  # type: ignore[attr-defined]
+            raise
         if "out of bounds" in str(error):  # what was overwritten before had the index
             raise IndexError(str(error)) from error
+        raise error
 
     def _vectors(self, s: tuple[Scalar, ...]) -> list[Tensor]:
         floats, ints = pack(self.piece.scalars, s) if s else ((), ())
@@ -202,11 +209,6 @@ class TorchPiece:
             return None
         loc = self.stretch.locations[index]
         return ExecutionError(self.piece.nodes[index].op, self.table[loc] if loc >= 0 else None, reason_of(error))
-
-
-def reason_of(error: Exception) -> str:
-    text = str(error).strip()
-    return text if isinstance(error, RuntimeError) and text else f"{type(error).__name__}: {text}"
 
 
 def _copy(t: Tensor) -> Tensor:
@@ -251,4 +253,4 @@ def _rounding_alone(expected: Tensor, got: Tensor, tolerance: float) -> bool:
     return whole and float(error.max()) <= 4 * tolerance * float(expected.abs().max())
 
 
-__all__ = ["PieceFn", "TorchPiece", "disagreement", "failed_line", "reason_of"]
+__all__ = ["PieceFn", "TorchPiece", "disagreement", "failed_line"]

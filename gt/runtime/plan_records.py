@@ -18,7 +18,7 @@ from gt.runtime.schedule import NO_REASONS
 
 @dataclass(slots=True, eq=False)
 class PlanRecord:
-    """A plan: being made (no programs, no fault), ready or failed."""
+    """A plan: being made (no programs, no fault), ready or failed. ``refuses``: some op may refuse its values."""
 
     id: int
     key: object
@@ -27,6 +27,7 @@ class PlanRecord:
     outputs: tuple[TensorType, ...] = ()
     groups: tuple[tuple[int, ...], ...] = ()
     where: str = ""
+    refuses: bool = False
     fault: Fault | None = None
     reasons: PlanReasons = NO_REASONS
 
@@ -67,6 +68,7 @@ class PlanRecords:
         plan.ready, plan.fault = event.fault is None, event.fault
         plan.programs, plan.outputs, plan.reasons = event.programs, event.outputs, event.reasons or NO_REASONS
         plan.groups = tuple(dict.fromkeys(c.group for p in event.programs.values() for c in p.collectives))
+        plan.refuses = any(p.refuses for p in event.programs.values())
         plan.where = next((f"{file}:{line}" for p in event.programs.values() for file, line, *_ in p.locations), "")
         return plan
 

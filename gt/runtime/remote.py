@@ -129,12 +129,19 @@ class RemoteSession:
         self._call(wire.Define(key), msgspec.msgpack.encode(encode_graph(graph)))
 
     def run(
-        self, key: int, inputs: Sequence[int], outputs: Sequence[int], scalars: Sequence[Scalar], frees: Sequence[int]
+        self,
+        key: int,
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        scalars: Sequence[Scalar],
+        frees: Sequence[int],
+        replaces: Sequence[int] = (),
     ) -> None:
         if not self._window.acquire(blocking=False):
             with SHIELD.lifted():
                 self._window.acquire()
-        self._call(wire.Run(key, tuple(inputs), tuple(outputs), tuple(map(wire.pack_scalar, scalars)), tuple(frees)))
+        packed = tuple(map(wire.pack_scalar, scalars))
+        self._call(wire.Run(key, tuple(inputs), tuple(outputs), packed, tuple(frees), tuple(replaces)))
 
     def room(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
         room = None
@@ -286,6 +293,8 @@ class RemoteSession:
                     if fault.kind == "worker_lost":  # who is told of it finds the worker gone
                         self._set_workers(tuple((w, *at) for w, at in self._workers.items() if w != fault.worker))
                     told = reading.retried if reading.retried is not None and fault.kind == "protocol" else fault
+                    if self._closed is None:
+                        self._call(wire.Recover(reading.buffer))
                     reading.future.set_exception(told.exception())
                 elif (asked := self._explaining.pop(request, None)) is not None:
                     asked.set_exception(fault.exception())

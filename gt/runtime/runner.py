@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import logging
 import time
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -208,7 +208,10 @@ class Runner:
         if self.groups is not None:
             self.groups.issued = 0
         fault = self.unloadable.get(command.plan)
-        values = self.values
+        if command.poisoned and fault is None:
+            return self._run_without(command)
+        values, ran = self.values, None
+        held: Sequence[Any] = ()
         inputs = [values[uid] for uid in command.inputs]
         for i in command.copies:
             inputs[i] = _copy(inputs[i])
@@ -217,6 +220,7 @@ class Runner:
         if fault is None:
             try:
                 loaded = self.loaded[command.plan]
+                held = list(inputs) if loaded.undoes else ()
                 scalars = [wire.unpack_scalar(s) for s in command.scalars]
                 outputs = loaded.run(inputs, scalars, self.groups)
                 if self.groups is not None and self.groups.sending:
@@ -225,7 +229,11 @@ class Runner:
                     values.put(uid, value)
             except Exception as e:
                 fault = self._fault(e, command.epoch)
-        if fault is not None:
+                if not self.state.programs[command.plan].collectives:
+                    ran = self._salvage(command, e, held)
+        if ran is not None:
+            fault = ran.fault
+        elif fault is not None:
             inputs.clear()
             fault = self._finish_collectives(command.plan, fault)
         self.epoch = -1
@@ -238,7 +246,40 @@ class Runner:
                 sum([values.sizes.get(uid, 0) for uid in command.outputs]),
                 f"epoch={command.epoch} plan={command.plan} seconds={seconds:.6f} fault={fault.kind if fault else '-'}",
             )
-        return Ran(command.epoch, seconds, fault)
+        return ran or Ran(command.epoch, seconds, fault)
+
+    def _run_without(self, command: RunProgram) -> Ran:
+        """Run what does not depend on inputs that are not there."""
+        missing = dict(command.poisoned)
+        inputs = [None if i in missing else self.values[uid] for i, uid in enumerate(command.inputs)]
+        for uid in command.takes:
+            self.values.take(uid)
+        ran = self._salvage(command, None, inputs)
+        self.epoch = -1
+        return ran or Ran(command.epoch, 0.0, command.poisoned[0][1])
+
+    def _salvage(self, command: RunProgram, error: Exception | None, inputs: Sequence[Any]) -> Ran | None:
+        """Keep what does not depend on the op that failed, or on inputs that are not there."""
+        start = time.perf_counter()
+        scalars = [wire.unpack_scalar(s) for s in command.scalars]
+        try:
+            found = self.loaded[command.plan].salvage(error, inputs, scalars, dict(command.poisoned))
+        except Exception:  # such as a device that runs nothing more
+            log.exception("nothing could be kept of a run that failed")
+            return None
+        if found is None:
+            return None
+        causes = {i: c if isinstance(c, Fault) else self._fault(c, command.epoch) for i, c in found.causes.items()}
+        for i, (uid, value) in enumerate(zip(command.outputs, found.outputs, strict=True)):
+            if i not in causes:
+                self.values.put(uid, value)
+        if not causes:  # what failed went well the second time, or nothing depends on it
+            return Ran(command.epoch, time.perf_counter() - start)
+        kept = {command.inputs[i]: value for i, value in found.kept.items() if command.inputs[i] in command.takes}
+        for uid, value in kept.items():
+            self.values.put(uid, value)
+        failed = tuple((command.outputs[i], fault) for i, fault in causes.items())
+        return Ran(command.epoch, time.perf_counter() - start, failed[0][1], failed, tuple(kept))
 
     def _fault(self, error: BaseException, epoch: int) -> Fault:
         cause: BaseException | None = error

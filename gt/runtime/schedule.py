@@ -14,7 +14,7 @@ from typing import Any
 from gt.ir.types import TensorType
 from gt.passes.reasons import PlanReasons
 from gt.runtime.errors import Fault
-from gt.runtime.wire import Explain, Fetch, Free, Run
+from gt.runtime.wire import Explain, Fetch, Free, Recover, Run
 
 MAX_QUEUE = 100_000
 NO_REASONS = PlanReasons("")
@@ -26,6 +26,9 @@ class Buffer:
 
     ``waiting``: workers whose upload has not come yet. ``flight``: the unsettled run that makes it. ``reasons``: what the plan of
     that run says, of its output ``output``; an upload has reasons of its own.
+
+    Of one that failed: ``failed_in``: the epoch, if the worker that was to make it knows and nobody else had a part in it, -1 if not;
+    ``before``: what it was to replace. ``holders``: how many of the client's numbers name it. ``kept``: it is there though freed, because what replaced it failed.
     """
 
     uid: int
@@ -35,6 +38,10 @@ class Buffer:
     fault: Fault | None = None
     reasons: PlanReasons = NO_REASONS
     output: int = 0
+    failed_in: int = -1
+    before: Buffer | None = None
+    holders: int = 1
+    kept: bool = False
 
     def __repr__(self) -> str:
         if self.fault:
@@ -43,11 +50,32 @@ class Buffer:
             return f"uploading{sorted(self.waiting)}"
         return f"epoch {self.flight.epoch}" if self.flight else "ready"
 
+    @property
+    def alone(self) -> bool:
+        """Whether it failed, and its worker goes on without it."""
+        return self.failed_in >= 0
+
+    def failed_with(self, other: Buffer) -> bool:
+        """Whether both failed in one run, or for one cause."""
+        if self.fault is None or other.fault is None:
+            return False
+        return (self.alone and self.failed_in == other.failed_in) or self.fault.same_run(other.fault)
+
+    @property
+    def lasting(self) -> Buffer | None:
+        """Give the latest of what a failed buffer and those before it replaced that is still there."""
+        old = self.before
+        while old is not None and (old.fault is not None or not (old.holders or old.kept)):
+            old = old.before
+        return old
+
 
 @dataclass(slots=True, eq=False)
 class Flight:
     """One epoch on its way. It is *settled* once all workers, and all runs it read from, report success.
 
+    ``replaces``: as in ``Run``. ``freed``: the buffers that went with it, by number, ``late`` those of them that
+    wait until it has gone well: what is replaced and not read. ``refuses``: it may fail for its values, or those it reads may have.
     ``local``: the only worker that it and its unsettled inputs touched; that worker alone knows whether it went well.
     """
 
@@ -55,6 +83,10 @@ class Flight:
     client: Client | None
     waiting: set[int]
     outputs: tuple[Buffer, ...] = ()
+    replaces: tuple[int, ...] = ()
+    freed: dict[int, Buffer] = field(default_factory=dict)
+    late: frozenset[Buffer] = frozenset()
+    refuses: bool = False
     local: int | None = None
     deps: set[int] = field(default_factory=set)
     dependents: list[Flight] = field(default_factory=list)
@@ -77,10 +109,11 @@ class Client:
     workers: tuple[int, ...] = ()
     graphs: dict[int, tuple[object, Any]] = field(default_factory=dict)  # key -> (digest, graph)
     buffers: dict[int, Buffer] = field(default_factory=dict)
-    queue: deque[Run | Fetch | Explain | Free] = field(default_factory=deque)
+    queue: deque[Run | Fetch | Explain | Free | Recover] = field(default_factory=deque)
     homeless: list[tuple[Any, Any]] = field(default_factory=list)  # uploads that came before any worker
     blocked_since: float | None = None
     runs: int = 0
+    salvaged: bool = False  # something may be kept that what replaced it failed
 
     def __repr__(self) -> str:
         buffers = ", ".join(f"{n}: {b!r}" for n, b in self.buffers.items())

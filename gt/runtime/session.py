@@ -65,10 +65,20 @@ class Session(Protocol):
         """Make a captured graph known under a key of this session. Comes before the first ``run`` of that key."""
         ...
 
-    def run(self, key: int, inputs: Sequence[int], outputs: Sequence[int], scalars: Sequence[Scalar], frees: Sequence[int]) -> None:
+    def run(
+        self,
+        key: int,
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        scalars: Sequence[Scalar],
+        frees: Sequence[int],
+        replaces: Sequence[int] = (),
+    ) -> None:
         """Run a graph on buffers. ``frees`` are buffers no handle names any more; they go after this run.
 
-        An input also in ``frees`` may be overwritten by the run (the graph's ``donated`` says which).
+        An input also in ``frees`` may be overwritten by the run (the graph's ``donated`` says which). ``replaces``: by output, the
+        buffer whose value a tensor had that has the output's from now on, -1 for a new tensor; empty if all are new. Where the output
+        fails, it is what it replaces once a read has raised the cause.
         """
         ...
 

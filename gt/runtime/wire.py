@@ -57,13 +57,16 @@ class Define(Message, frozen=True):
 
 
 class Run(Message, frozen=True):
-    """Run graph ``key``; ``frees`` go after it."""
+    """Run graph ``key``; ``frees`` go after it. ``replaces``: by output, which buffer was the value of the tensor that it becomes the
+    value of, -1 if none was; nothing if so for all.
+    """
 
     key: int
     inputs: Buffers
     outputs: Buffers
     scalars: tuple[WireScalar, ...]
     frees: Buffers
+    replaces: Buffers = ()
 
 
 class Put(Message, frozen=True):
@@ -93,6 +96,12 @@ class Free(Message, frozen=True):
     """Drop buffers, after everything sent before. Also dispatcher to worker, by uid."""
 
     buffers: Buffers
+
+
+class Recover(Message, frozen=True):
+    """The client knows that a buffer failed. What failed with it becomes what it replaced, as far as that is still there."""
+
+    buffer: int
 
 
 class Beat(Message, frozen=True):
@@ -290,11 +299,15 @@ class WorkerHello(Message, frozen=True):
 
 
 class Done(Message, frozen=True):
-    """An epoch is over on this worker."""
+    """An epoch is over on this worker. With a fault: ``failed`` are the outputs that are not there and why, by uid, all if None;
+    ``kept`` what was to be freed and is still here.
+    """
 
     epoch: int
     seconds: float
     fault: Fault | None = None
+    failed: tuple[tuple[int, Fault], ...] | None = None
+    kept: Buffers = ()
 
 
 class Uploaded(Message, frozen=True):
@@ -360,10 +373,10 @@ class PartFailed(Message, frozen=True):
     fault: Fault
 
 
-FromClient: TypeAlias = ClientHello | Define | Run | Put | Fetch | Explain | Free
+FromClient: TypeAlias = ClientHello | Define | Run | Put | Fetch | Explain | Free | Recover
 FromWorker: TypeAlias = WorkerHello | Done | Uploaded | StoreOp
 Incoming: TypeAlias = (
-    ClientHello | Define | Run | Put | Fetch | Explain | Free | WorkerHello | Done | Uploaded | StoreOp | Attach | Beat | Bye
+    ClientHello | Define | Run | Put | Fetch | Explain | Free | Recover | WorkerHello | Done | Uploaded | StoreOp | Attach | Beat | Bye
 )
 ToClient: TypeAlias = (
     ClientWelcome | Workers | Attached | Placed | Failed | Settled | Explained | Progress | Ping | Refused | Part | PartFailed

@@ -33,11 +33,16 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """A program, or its skipping, is over."""
+    """A program, or its skipping, is over. ``failed``: which outputs are not there, and why, by uid; all if None.
+
+    ``kept``: what was taken for the run, and holds what it held before.
+    """
 
     epoch: int
     seconds: float
     fault: Fault | None = None
+    failed: tuple[tuple[int, Fault], ...] | None = None
+    kept: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +77,8 @@ class UnloadPrograms:
 class RunProgram:
     """Run a program on values; ``takes`` are inputs that leave the store before the run, so that it may reuse them.
 
-    ``copies``: positions in ``inputs`` that the program overwrites though somebody still holds them.
+    ``copies``: positions in ``inputs`` that the program overwrites though somebody still holds them. ``poisoned``: positions of inputs
+    that are not there, and why: only what does not depend on them runs.
     """
 
     epoch: int
@@ -82,6 +88,7 @@ class RunProgram:
     scalars: tuple[wire.WireScalar, ...]
     takes: tuple[int, ...] = ()
     copies: tuple[int, ...] = ()
+    poisoned: tuple[tuple[int, Fault], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,14 +235,16 @@ class WorkerState:
         self.outputs = tuple(message.outputs[position] for position, _ in program.outputs)
         self.frees = message.frees
         obstacle = self._why_not(mine, program)
-        if obstacle is not None:
+        poisoned = self._poisoned(mine) if obstacle is not None and not program.collectives else ()
+        if obstacle is not None and not poisoned:
             self.running = SkipProgram(message.epoch, message.plan, obstacle)
             return [self.running]
         freed = set(message.frees)
         unique = set(mine)
-        takes = tuple([uid for uid in dict.fromkeys(mine) if uid in freed])
+        read = tuple([uid for uid in dict.fromkeys(mine) if uid in freed])
+        takes = tuple([uid for uid in read if uid in self.values]) if poisoned else read
         copies: tuple[int, ...] = ()
-        if program.donated and (len(unique) < len(mine) or len(takes) < len(mine)):
+        if program.donated and not poisoned and (len(unique) < len(mine) or len(read) < len(mine)):
             donated, twice = set(program.donated), len(unique) < len(mine)
             copies = tuple([
                 i for i, ((_, slot), uid) in enumerate(zip(program.inputs, mine, strict=True))
@@ -243,9 +252,9 @@ class WorkerState:
             ])  # fmt: skip
         self.values.difference_update(takes)
         # What is freed and not read goes first: nothing is kept for it, and its memory serves the run.
-        dropped = self._drop(tuple(freed - unique)) if len(freed) > len(takes) else []
-        self.frees = takes
-        self.running = RunProgram(message.epoch, message.plan, mine, self.outputs, message.scalars, takes, copies)
+        dropped = self._drop(tuple(freed - unique)) if len(freed) > len(read) else []
+        self.frees = read
+        self.running = RunProgram(message.epoch, message.plan, mine, self.outputs, message.scalars, takes, copies, poisoned)
         return [*dropped, self.running]
 
     def _why_not(self, inputs: tuple[int, ...], program: Program) -> Fault | None:
@@ -260,6 +269,12 @@ class WorkerState:
                     return self.broken[step.group]
         return None
 
+    def _poisoned(self, inputs: tuple[int, ...]) -> tuple[tuple[int, Fault], ...]:
+        """Give which inputs are poisoned, by position; nothing if others are missing for no known reason."""
+        missing = [(i, uid) for i, uid in enumerate(inputs) if uid not in self.values]
+        known = all(uid in self.poison for _, uid in missing)
+        return tuple((i, self.poison[uid]) for i, uid in missing) if known else ()
+
     def _ran(self, event: Ran) -> list[Command]:
         assert self.running is not None and self.running.epoch == event.epoch
         fault = event.fault
@@ -271,9 +286,13 @@ class WorkerState:
         if fault is None:
             self.values.update(self.outputs)
         else:
-            self.poison |= dict.fromkeys(self.outputs, fault)
+            failed = dict.fromkeys(self.outputs, fault) if event.failed is None else dict(event.failed)
+            self.poison |= failed
+            self.values.update(uid for uid in self.outputs if uid not in failed)
         frees, self.running, self.outputs, self.frees = self.frees, None, (), ()
-        return [*self._drop(frees), Reply(wire.Done(event.epoch, event.seconds, fault))]
+        done = [*self._drop(frees), Reply(wire.Done(event.epoch, event.seconds, fault, event.failed, event.kept))]
+        self.values.update(event.kept)
+        return done
 
     def _drop(self, uids: tuple[int, ...]) -> list[Command]:
         here = tuple(uid for uid in uids if uid in self.values)

@@ -69,9 +69,10 @@ class Story:
         self.say(f"c{client}up", wire.Define(key), memoryview(graph))
 
     def run(
-        self, key: int, inputs: tuple[int, ...], outputs: tuple[int, ...], frees: tuple[int, ...] = (), client: int = 0
-    ) -> list[Any]:
-        return self.say(f"c{client}up", wire.Run(key, inputs, outputs, (), frees))
+        self, key: int, inputs: tuple[int, ...], outputs: tuple[int, ...], frees: tuple[int, ...] = (), client: int = 0,
+        replaces: tuple[int, ...] = (),
+    ) -> list[Any]:  # fmt: skip
+        return self.say(f"c{client}up", wire.Run(key, inputs, outputs, (), frees, replaces))
 
     def fetch(self, buffer: int, request: int, client: int = 0) -> list[Any]:
         return self.say(f"c{client}up", wire.Fetch(buffer, request))
@@ -91,8 +92,8 @@ class Story:
             )
         )
 
-    def done(self, worker: int, epoch: int, fault: Any = None) -> list[Any]:
-        return self.say(f"w{worker}", wire.Done(epoch, 0.01, fault))
+    def done(self, worker: int, epoch: int, fault: Any = None, failed: Any = None, kept: tuple[int, ...] = ()) -> list[Any]:
+        return self.say(f"w{worker}", wire.Done(epoch, 0.01, fault, failed, kept))
 
 
 def program(

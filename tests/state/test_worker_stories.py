@@ -54,10 +54,29 @@ def test_a_failed_run_poisons_its_outputs_and_those_after_it():
     w = worker(10)
     execute(w, 1, (10,), (11,))
     assert w.handle(Ran(1, 0.1, BROKE)) == [Reply(wire.Done(1, 0.1, BROKE))]
-    assert execute(w, 2, (11,), (12,)) == SkipProgram(2, 1, BROKE)
-    assert w.handle(Ran(2, 0.0)) == [Reply(wire.Done(2, 0.0, BROKE))]
+    assert execute(w, 2, (11,), (12,)) == RunProgram(2, 1, (11,), (12,), (), poisoned=((0, BROKE),))  # some of it may not read it
+    w.handle(Ran(2, 0.0, BROKE, ((12, BROKE),)))
     assert w.handle(ship(12)) == [ShipFault(b"t", wire.PartFailed(5, BROKE))]
     assert w.handle(ship(12, final=False)) == []  # the dispatcher tells, once it knows the cause
+
+
+def test_with_collectives_what_reads_poison_only_takes_part_in_them():
+    w = worker(10, groups=((0, 1),))
+    execute(w, 1, (10,), (11,))
+    w.handle(Ran(1, 0.1, BROKE))
+    assert execute(w, 2, (11,), (12,)) == SkipProgram(2, 1, BROKE)
+    assert w.handle(Ran(2, 0.0)) == [Reply(wire.Done(2, 0.0, BROKE))]
+
+
+def test_outputs_that_do_not_depend_on_what_failed_are_there_and_what_was_to_be_freed_may_be_kept():
+    w = WorkerState(0)
+    w.handle(Got(wire.Load(1, program(0, 1, 2))))
+    w.handle(Arrived(10))
+    execute(w, 1, (10,), (11, 12), frees=(10,))
+    assert w.values == set()
+    assert w.handle(Ran(1, 0.1, BROKE, ((12, BROKE),), (10,))) == [Reply(wire.Done(1, 0.1, BROKE, ((12, BROKE),), (10,)))]
+    assert w.values == {10, 11} and w.poison == {12: BROKE}
+    assert isinstance(w.handle(ship(11))[0], ShipValue) and isinstance(w.handle(ship(12))[0], ShipFault)
 
 
 def test_what_is_freed_leaves_before_the_run_and_its_inputs_with_it():

@@ -73,6 +73,7 @@ scatter_reduce = op(
     "scatter_reduce", "x index source",
     doc="x combined with source at index along dim; reduce: amax, amin or prod. Ties share the gradient.",
     infer=_infer, numpy=_numpy, torch="torch.scatter_reduce({x}, {dim}, {index}, {source}, {reduce})", vjp=_vjp, factors=_rule,
+    refuses=(1,),
 )  # fmt: skip
 
 

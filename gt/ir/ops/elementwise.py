@@ -75,7 +75,7 @@ def _flat_vjp(g: Var, y: Var, a: Var, b: Var) -> tuple[Var, Var]:
 
 
 floor_divide = binary(
-    "floor_divide", _floor_divide, "({a} // {b})", _flat_vjp, kinds="uif", nonzero=(1,), doc="a / b rounded down."
+    "floor_divide", _floor_divide, "({a} // {b})", _flat_vjp, kinds="uif", nonzero=(1,), refuses=(1,), doc="a / b rounded down."
 )
 trunc_divide = binary(
     "trunc_divide",
@@ -83,18 +83,18 @@ trunc_divide = binary(
     'torch.div({a}, {b}, rounding_mode="trunc")',
     _flat_vjp,
     kinds="uif",
-    nonzero=(1,),
+    nonzero=(1,), refuses=(1,),
     doc="a / b rounded towards zero.",
 )
 remainder = binary(
     "remainder", _of_integers(np.remainder), "({a} % {b})",
     lambda g, y, a, b: (unbroadcast(g, a.type), unbroadcast(neg(mul(g, floor_divide(a, b))), b.type)),
-    kinds="uif", nonzero=(1,), doc="The rest of a // b, with the sign of b.",
+    kinds="uif", nonzero=(1,), refuses=(1,), doc="The rest of a // b, with the sign of b.",
 )  # fmt: skip
 fmod = binary(
     "fmod", _of_integers(np.fmod), "torch.fmod({a}, {b})",
     lambda g, y, a, b: (unbroadcast(g, a.type), unbroadcast(neg(mul(g, trunc_divide(a, b))), b.type)),
-    kinds="uif", nonzero=(1,), doc="The rest of a / b rounded towards zero, with the sign of a.",
+    kinds="uif", nonzero=(1,), refuses=(1,), doc="The rest of a / b rounded towards zero, with the sign of a.",
 )  # fmt: skip
 
 

@@ -163,13 +163,13 @@ svd = op(
     "svd", "x", doc="x = u diag(s) vh with s falling; full: u and vh are square.",
     infer=_svd_infer, numpy=lambda x, full: tuple(np.linalg.svd(x, full_matrices=full)),
     torch="tuple(torch.linalg.svd({x}, full_matrices={full}))", vjp=_svd_vjp,
-    factors="...mn->...mk,...s,...ln | !m !n !k !s !l", work=flops.svd,
+    factors="...mn->...mk,...s,...ln | !m !n !k !s !l", work=flops.svd, refuses=(0,),
 )  # fmt: skip
 svdvals = op(
     "svdvals", "x", doc="Singular values, falling.",
     infer=lambda x: _svd_infer(x, False)[1], numpy=lambda x: np.linalg.svd(x, compute_uv=False),
     torch="torch.linalg.svdvals({x})", factors="...mn->...s | !m !n !s", work=flops.svdvals,
-    vjp=lambda g, y, x: (_svdvals_vjp(g, x),),
+    vjp=lambda g, y, x: (_svdvals_vjp(g, x),), refuses=(0,),
 )  # fmt: skip
 
 
@@ -201,7 +201,7 @@ eigh = op(
     "eigh", "x", doc="Eigenvalues, rising, and orthonormal eigenvectors of symmetric matrices; reads one triangle.",
     infer=_eigh_infer, numpy=lambda x, upper: tuple(np.linalg.eigh(x, "U" if upper else "L")),
     torch=lambda names, attrs, types: f"tuple(torch.linalg.eigh({names[0]}, UPLO={'U' if attrs['upper'] else 'L'!r}))",
-    vjp=_eigh_vjp, factors="...ij->...i,...ij | !i !j", work=flops.eigh,
+    vjp=_eigh_vjp, factors="...ij->...i,...ij | !i !j", work=flops.eigh, refuses=(0,),
 )  # fmt: skip
 
 # -- eigenvalues of any square matrix
@@ -237,12 +237,12 @@ def _eig_vjp(gs: tuple[Any, Any], ys: tuple[Var, Var], x: Var) -> tuple[Any]:
 eig = op(
     "eig", "x", doc="Complex eigenvalues, in no order, and eigenvectors of norm 1 of square matrices.",
     infer=_eig_infer, numpy=_eig_numpy, torch="tuple(torch.linalg.eig({x}))", vjp=_eig_vjp, factors="...ij->...i,...ij | !i !j",
-    work=flops.eig,
+    work=flops.eig, refuses=(0,),
 )  # fmt: skip
 eigvals = op(
     "eigvals", "x", doc="Complex eigenvalues, in no order.", infer=lambda x: _eig_infer(x)[0],
     numpy=lambda x: np.asarray(np.linalg.eigvals(x), np.result_type(x.dtype, np.complex64)), torch="torch.linalg.eigvals({x})",
-    vjp=lambda g, y, x: _eig_vjp((g, None), eig(x), x), factors="...ij->...i | !i !j", work=flops.eigvals,
+    vjp=lambda g, y, x: _eig_vjp((g, None), eig(x), x), factors="...ij->...i | !i !j", work=flops.eigvals, refuses=(0,),
 )  # fmt: skip
 
 # -- determinants
@@ -330,7 +330,7 @@ lu = op(
     "lu", "x", doc="x = p l u with row pivoting, and the pivots as LAPACK counts them (from 1).",
     infer=_lu_infer, numpy=_lu_numpy,
     torch="(lambda f: (*torch.lu_unpack(*f), f[1]))(torch.linalg.lu_factor({x}))",
-    vjp=_lu_vjp, factors="...mn->...mo,...mk,...kn,...k | !m !n !o !k", work=flops.lu,
+    vjp=_lu_vjp, factors="...mn->...mo,...mk,...kn,...k | !m !n !o !k", work=flops.lu, refuses=(0,),
 )  # fmt: skip
 
 # -- triangular solve
@@ -404,7 +404,7 @@ pinv = op(
     "pinv", "x", doc="Pseudo-inverse: singular values not above max(atol, rtol * largest) count as 0.",
     infer=lambda x, rtol, atol, hermitian: _with(x, *reversed(_matrix("pinv", x, hermitian, "fc"))),
     numpy=_pinv_numpy, torch="torch.linalg.pinv({x}, rtol={rtol}, atol={atol}, hermitian={hermitian})",
-    vjp=_pinv_vjp, factors="...mn->...nm | !m !n", work=flops.pinv,
+    vjp=_pinv_vjp, factors="...mn->...nm | !m !n", work=flops.pinv, refuses=(0,),
 )  # fmt: skip
 
 

@@ -66,7 +66,7 @@ gather = op(
     torch="torch.gather({x}, {dim}, {index})",
     vjp=lambda g, y, x, index, dim: (scatter_add(zeros_like(x), index, g, dim=dim), None),
     factors=lambda operands, results, attrs: along(operands, results, _partial_dims(attrs["dim"], *operands)),
-    linear=((0,),),
+    linear=((0,),), refuses=(1,),
 )  # fmt: skip
 
 
@@ -118,7 +118,7 @@ scatter = op(
     doc="x with source written at index along dim; of repeated indices any one wins.",
     infer=_scatter_infer("scatter"), numpy=_scatter_numpy, torch="torch.scatter({x}, {dim}, {index}, {source})",
     vjp=lambda g, y, x, index, source, dim: (_zero_at(g, index, dim), None, gather(g, index, dim=dim)),
-    factors=_scatter_rule, linear=((0, 2),),
+    factors=_scatter_rule, linear=((0, 2),), refuses=(1,),
 )  # fmt: skip
 scatter_add = op(
     "scatter_add",
@@ -129,7 +129,7 @@ scatter_add = op(
     torch="torch.scatter_add({x}, {dim}, {index}, {source})",
     vjp=lambda g, y, x, index, source, dim: (g, None, gather(g, index, dim=dim)),
     factors=_scatter_rule,
-    linear=((0, 2),),
+    linear=((0, 2),), refuses=(1,),
 )
 
 
@@ -160,7 +160,7 @@ index_select = op(
     torch="torch.index_select({x}, {dim}, kernels.from_start({index}, {x}.shape[{dim}]))",
     vjp=lambda g, y, x, index, dim: (index_add(zeros_like(x), index, g, dim=dim), None),
     factors=_rows_rule,
-    linear=((0,),),
+    linear=((0,),), refuses=(1,),
 )
 
 
@@ -185,7 +185,7 @@ index_add = op(
     infer=_index_add_infer, numpy=_index_add_numpy,
     torch="torch.index_add({x}, {dim}, kernels.from_start({index}, {x}.shape[{dim}]), {source})",
     vjp=lambda g, y, x, index, source, dim: (g, None, index_select(g, index, dim=dim)),
-    factors=_rows_rule, linear=((0, 2),),
+    factors=_rows_rule, linear=((0, 2),), refuses=(1,),
 )  # fmt: skip
 
 # -- several index tensors: x[i, j, ...] on chosen dims, as NumPy's advanced indexing
@@ -258,6 +258,7 @@ index = op(
     ),
     factors=_index_rule, linear=((0,),),
     shares=lambda operands, results: all(not t.shape for t in operands[1:]),  # torch then selects
+    refuses=(1,),
 )  # fmt: skip
 
 
@@ -301,7 +302,7 @@ index_put = op(
     doc="x with the last operand written (or added) at x[..., i, j, ...]; it broadcasts.",
     infer=_put_infer, numpy=_put_numpy, torch=_put_torch, vjp=_put_vjp, factors=_index_rule,
     linear=lambda num_operands, attrs: ((0, num_operands - 1),),
-    torch_inplace=lambda *how: _put_torch(*how).replace("index_put", "index_put_"), inplace=((0, 0),),
+    torch_inplace=lambda *how: _put_torch(*how).replace("index_put", "index_put_"), inplace=((0, 0),), refuses=(1,),
 )  # fmt: skip
 
 # -- writes into a slice

@@ -37,7 +37,7 @@ inverse = op(
     "inverse", "x", doc="Inverse of square matrices.",
     infer=lambda x: _square("inv", x), numpy=np.linalg.inv, torch="torch.linalg.inv({x})",
     vjp=lambda g, y, x: (neg(matmul(adjoint(y), matmul(g, adjoint(y)))),),
-    factors="...ij->...ij | !i !j", work=flops.inverse,
+    factors="...ij->...ij | !i !j", work=flops.inverse, refuses=(0,),
 )  # fmt: skip
 
 
@@ -57,7 +57,7 @@ def _solve_vjp(g: Var, y: Var, a: Var, b: Var) -> tuple[Any, Any]:
 solve = op(
     "solve", "a b", doc="x in a x = b: [..., n, n], [..., n, k] -> [..., n, k].",
     infer=_solve_infer, numpy=np.linalg.solve, torch="torch.linalg.solve({a}, {b})", vjp=_solve_vjp,
-    factors="...ij,...jk->...ik | !i !j", linear=((1,),), work=flops.solve,
+    factors="...ij,...jk->...ik | !i !j", linear=((1,),), work=flops.solve, refuses=(0,),
 )  # fmt: skip
 
 
@@ -98,5 +98,5 @@ def _cholesky_vjp(g: Var, y: Var, x: Var) -> tuple[Any]:
 cholesky = op(
     "cholesky", "x", doc="Lower triangular l with l l^H = x, of positive definite matrices.",
     infer=lambda x: _square("cholesky", x), numpy=np.linalg.cholesky, torch="torch.linalg.cholesky({x})",
-    vjp=_cholesky_vjp, factors="...ij->...ij | !i !j", work=flops.cholesky,
+    vjp=_cholesky_vjp, factors="...ij->...ij | !i !j", work=flops.cholesky, refuses=(0,),
 )  # fmt: skip

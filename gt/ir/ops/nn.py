@@ -146,7 +146,7 @@ in_range = op(
     "in_range", "index",
     doc="The indices, once each is known to lie in a dim of this size or to be the one ignored. Errors: IndexError when run.",
     infer=lambda index, size, ignore=None: index, numpy=_in_range_numpy, torch=_in_range_torch,
-    factors=fx.elementwise, indices=(0,),
+    factors=fx.elementwise, indices=(0,), refuses=(0,),
 )  # fmt: skip
 
 
@@ -220,7 +220,7 @@ nll_loss = op(
         ),
         None,
     ),
-    factors=_nll_rule, linear=((0,),), when_split=_split_nll,
+    factors=_nll_rule, linear=((0,),), when_split=_split_nll, refuses=(1,),
 )  # fmt: skip
 
 
@@ -266,7 +266,7 @@ nll_loss_backward = op(
     vjp=lambda gg, y, g, target, shape, ignore_index: (
         nll_loss(gg, target, reduction="none" if g.type.ndim else "sum", ignore_index=ignore_index), None,
     ),
-    factors=_nll_backward_rule, linear=((0,),), local=_nll_backward_local,
+    factors=_nll_backward_rule, linear=((0,),), local=_nll_backward_local, refuses=(1,),
 )  # fmt: skip
 
 
@@ -405,7 +405,7 @@ embedding = op(
         ),
         None,
     ),
-    factors="vd,...->...d | ^v", linear=((0,),), local=_embedding_local,
+    factors="vd,...->...d | ^v", linear=((0,),), local=_embedding_local, refuses=(1,),
 )  # fmt: skip
 
 
@@ -446,5 +446,5 @@ embedding_backward = op(
     infer=lambda g, index, rows, padding_idx, start=0: TensorType((rows, g.shape[-1]), g.dtype),
     numpy=_embedding_backward_numpy, torch=_embedding_backward_torch, local=_embedding_backward_local,
     vjp=lambda gg, y, g, index, rows, padding_idx: (embedding(gg, index, padding_idx=padding_idx), None),
-    factors=_embedding_backward_rule, linear=((0,),),
+    factors=_embedding_backward_rule, linear=((0,),), refuses=(1,),
 )  # fmt: skip

@@ -81,5 +81,5 @@ one_hot = op(
         f"kernels.one_hot({names[0]}, {attrs['classes']}, torch.{attrs['dtype'].name}, {attrs.get('offset', 0)})"
     ),
     vjp=lambda g, y, index, **attrs: (None,),
-    factors=_one_hot_rule, local=_one_hot_local,
+    factors=_one_hot_rule, local=_one_hot_local, refuses=(0,),
 )  # fmt: skip
