@@ -346,7 +346,7 @@ def _replaced(live: list[Handle], outputs: tuple[int, ...]) -> tuple[int, ...]:
     found: dict[int, int] = {}
     for t in live:
         found[t._index] = getattr(t, "_before", -1) if t._index not in found else -1
-    return tuple([found.get(id, -1) for id in outputs]) if max(found.values(), default=-1) >= 0 else ()
+    return tuple([found.get(id, -1) for id in outputs]) if any(hasattr(t, "_before") for t in live) else ()
 
 
 def _given(held: list[Buffer]) -> tuple[tuple[int, ...], list[int], list[TensorType]]:

@@ -19,7 +19,6 @@ from gt.ir.program import Collective, Compute, Program, WireNode
 Inplace: TypeAlias = tuple[tuple[int, tuple[tuple[int, int], ...]], ...]
 
 MIN_REPEATS = 3  # a region that comes this often in a program is worth compiling once, as a piece of its own
-REST = "rest of "  # begins the key of a region that is to be a piece's first
 MAX_PIECE_NODES = 2000  # Inductor's time grows faster than the graph; past this a piece ends at a region's edge
 MAX_SMALL_NODES = 300  # the same where pieces are compiled side by side and cost nothing to call, in one CUDA graph
 
@@ -100,35 +99,41 @@ def lay_out(program: Program, cut_repeats: bool = False, undo: bool = False) -> 
     """Cut a program at its collectives, and where ``compile`` changes.
 
     ``cut_repeats``: regions that repeat (a model's layers) become equal pieces, each compiled once, and long ones stay
-    apart; calls cost more. ``undo``: a piece with an op that may refuse its values overwrites no input, so that nothing is lost where
-    it does; what comes after the last such op is a piece of its own.
+    apart; calls cost more. ``undo``: up to the last op that may refuse its values no piece overwrites an input, so that nothing is lost
+    where one does; what comes after is a piece of its own.
     """
-    if undo:
-        program = _with_end_apart(program)
+    program, end = _with_end_apart(program) if undo else (program, 0)
     counts = Counter(step.key for step in program.steps if isinstance(step, Compute)) if cut_repeats else Counter[str]()
     most = MAX_SMALL_NODES if cut_repeats else MAX_PIECE_NODES
     own = {key for key, count in counts.items() if count >= MIN_REPEATS}
     groups: list[list[Compute] | Collective] = []
-    for step in program.steps:
+    kept = 0  # so many groups overwrite no input
+    for i, step in enumerate(program.steps):
+        if i == end:
+            kept = len(groups)
         if isinstance(step, Collective):
             groups.append(step)
         elif isinstance(step, Compute):
             last = groups[-1] if groups else None
             joins = isinstance(last, list) and last[0].compile == step.compile and _size([*last, step]) <= most
-            joins = joins and not step.key.startswith(REST)
-            if isinstance(last, list) and joins and step.key not in own and last[0].key not in own:
+            if isinstance(last, list) and joins and len(groups) > kept and step.key not in own and last[0].key not in own:
                 last.append(step)
             else:
                 groups.append([step])
     whole = len(groups) == 1
     parts: list[Stretch | Collective] = []
-    for group, after in zip(groups, _needed_after(groups, program), strict=True):
-        parts.append(group if isinstance(group, Collective) else _stretch(group, after, program, whole, undo))
+    if end == len(program.steps):
+        kept = len(groups)
+    for i, (group, after) in enumerate(zip(groups, _needed_after(groups, program), strict=True)):
+        parts.append(group if isinstance(group, Collective) else _stretch(group, after, program, whole, i < kept))
     return Layout(program, tuple(parts))
 
 
-def _with_end_apart(program: Program) -> Program:
-    """Cut the region in which the last op is that may refuse its values, behind it. What one has taken counts as taken by all."""
+def _with_end_apart(program: Program) -> tuple[Program, int]:
+    """Cut the region in which the last op is that may refuse its values, behind it; give the program and how many steps that is.
+
+    What one op has taken counts as taken by all.
+    """
     taken: set[int] = set()
     root: dict[int, int] = {}
     last: tuple[int, int] | None = None
@@ -142,19 +147,19 @@ def _with_end_apart(program: Program) -> Program:
                 last = i, j + 1
             taken |= found
     if last is None:
-        return program
+        return program, 0
     at, end = last
     step = program.steps[at]
     assert isinstance(step, Compute)
     if end == len(step.nodes):
-        return program
+        return program, at + 1
     head = tuple((i, pairs) for i, pairs in step.inplace if i < end)
     rest = tuple((i - end, pairs) for i, pairs in step.inplace if i >= end)
     halves = (
         msgspec.structs.replace(step, nodes=step.nodes[:end], inplace=head),
-        msgspec.structs.replace(step, nodes=step.nodes[end:], inplace=rest, key=REST + step.key),
+        msgspec.structs.replace(step, nodes=step.nodes[end:], inplace=rest),
     )
-    return msgspec.structs.replace(program, steps=(*program.steps[:at], *halves, *program.steps[at + 1 :]))
+    return msgspec.structs.replace(program, steps=(*program.steps[:at], *halves, *program.steps[at + 1 :])), at + 1
 
 
 def _size(steps: list[Compute]) -> int:
@@ -176,8 +181,11 @@ def _needed_after(groups: Sequence[list[Compute] | Collective], program: Program
     return out[::-1]
 
 
-def _stretch(steps: list[Compute], after: set[int], program: Program, whole: bool, undo: bool) -> Stretch:
-    """Renumber the steps' slots. A piece that is the whole program takes all inputs and gives the program's outputs."""
+def _stretch(steps: list[Compute], after: set[int], program: Program, whole: bool, kept: bool) -> Stretch:
+    """Renumber the steps' slots. A piece that is the whole program takes all inputs and gives the program's outputs.
+
+    ``kept``: it overwrites no input.
+    """
     nodes: list[WireNode] = []
     inplace: list[tuple[int, tuple[tuple[int, int], ...]]] = []
     for step in steps:
@@ -205,7 +213,7 @@ def _stretch(steps: list[Compute], after: set[int], program: Program, whole: boo
         len(inputs), tuple(program.scalars[scalar_at[s]][1] for s in scalars), tuple(renumbered),
         tuple(number_of[slot] for slot in outputs), tuple(inplace),
     )  # fmt: skip
-    if undo and any(node.refusable for node in nodes):
+    if kept:
         piece = _with_inputs_kept(piece)
     places = tuple(scalar_at[s] for s in scalars)
     return Stretch(piece, tuple(inputs), places, outputs, steps[0].compile, tuple(node.loc for node in nodes))
@@ -214,8 +222,8 @@ def _stretch(steps: list[Compute], after: set[int], program: Program, whole: boo
 def _with_inputs_kept(piece: Piece) -> Piece:
     """Take an input's memory for no result."""
     roots = piece.roots()
-    kept = ((i, tuple(p for p in pairs if roots[piece.nodes[i].inputs[p[1]]] >= piece.inputs)) for i, pairs in piece.inplace)
-    return msgspec.structs.replace(piece, inplace=tuple((i, pairs) for i, pairs in kept if pairs))
+    others = ((i, tuple(p for p in pairs if roots[piece.nodes[i].inputs[p[1]]] >= piece.inputs)) for i, pairs in piece.inplace)
+    return msgspec.structs.replace(piece, inplace=tuple((i, pairs) for i, pairs in others if pairs))
 
 
 __all__ = ["Layout", "Piece", "Stretch", "lay_out"]

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import gt
+from gt import flush
 from gt.handle import COPY
 from gt.ir.ops import OPS
 from gt.nn import functional as F
@@ -152,6 +153,27 @@ def test_what_repeats_is_expected_and_shares_its_entries():
     assert expected.entries[: len(state.trace.code)] != state.trace.code  # what comes otherwise is recorded as it is
     np.testing.assert_allclose(other.numpy(), 1 - np.exp(2) * np.ones((3, 5)), rtol=1e-6)
     np.testing.assert_array_equal(z.numpy(), np.ones((27, 5)))
+
+
+@in_use
+def test_what_outputs_replace_is_told_alike(monkeypatch):
+    found = []
+    monkeypatch.setattr(flush, "replaced", lambda *given: found.append((flush._replaced(*given), native.replaced(*given))) or found[-1][1])
+    a, b, c = gt.ones(3), gt.ones(3), gt.ones(3)
+    settle(state.trace, "a test")
+    ids = [t._buffer.id for t in (a, b, c)]
+    new = a + b
+    c.add_(1).mul_(2)
+    a.copy_(new * 2)
+    settle(state.trace, "a test")
+    assert sorted(found[-1][0]) == sorted([-1, ids[0], ids[2]])
+    y = a * 3
+    a.copy_(y)  # two tensors come to share a value: which one should have the old one again?
+    settle(state.trace, "a test")
+    assert found[-1][0] == (-1,) and all(x == y for x, y in found)
+    d = gt.ones(3)
+    settle(state.trace, "a test")
+    assert found[-1] == ((), ()) and d is not None
 
 
 @in_use

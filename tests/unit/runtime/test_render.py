@@ -93,6 +93,22 @@ def test_equal_regions_give_equal_pieces_whatever_their_slots_and_lines() -> Non
     assert first.inputs != second.inputs and first.scalars != second.scalars
 
 
+def test_nothing_is_overwritten_before_the_last_op_that_may_refuse_its_values() -> None:
+    b = ProgramBuilder()
+    w, index, other = b.input(4, 3), b.input(2, dtype=int64), b.input(4, 3)
+    step = {"num": 1, "momentum": 0.0, "nesterov": False, "weight_decay": 0.0, "dampening": 0.0, "maximize": False}
+    lr = b.scalar()
+    (early,) = b.apply("sgd_step", other, b("exp", other), lr, inplace=((0, 0),), **step)
+    rows = b("index_select", w, index, dim=0)
+    (late,) = b.apply("sgd_step", w, b("index_add", w, index, rows, dim=0), lr, inplace=((0, 0),), **step)
+    program = b.program(early, late)
+    assert program.refuses
+    first, second = lay_out(program, undo=True).stretches
+    assert [node.op for node in first.piece.nodes] == ["exp", "sgd_step", "index_select"]  # its index has been taken by then
+    assert not first.piece.mutated() and len(second.piece.mutated()) == 1
+    assert len(lay_out(program).stretches) == 1
+
+
 def test_the_driver_calls_pieces_and_collectives_in_order() -> None:
     b = ProgramBuilder()
     x, unused = b.input(4), b.input(2)
