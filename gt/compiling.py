@@ -23,8 +23,8 @@ from gt.ir.text import attr_text, parse_graph, print_graph, print_program, value
 from gt.ir.verify import verify
 from gt.passes.estimate import Estimate, estimate
 from gt.passes.lower_programs import Programs
-from gt.passes.pipeline import DEFAULT, Context, Pipeline
-from gt.passes.plan import Cluster
+from gt.passes.pipeline import DEFAULT, Pipeline
+from gt.passes.plan import Cluster, run_pipeline
 from gt.passes.reasons import shown_notes
 
 MANY = 64  # workers: beyond, one program for each role is shown, and graphs are verified at both ends only
@@ -114,12 +114,9 @@ def lower(graph: Graph, cluster: Cluster, pipeline: Pipeline = DEFAULT, runs: in
         if after is not before:
             steps.append(Step(name, after))
 
-    context = Context(cluster.mesh)
     pipeline = _rest(pipeline, graph)
-    if graph.stage is not Stage.GLOBAL:
-        context.output_shardings = [v.type.sharding for v in graph.outputs if v.type.sharding is not None]
     many = len(cluster.workers) > MANY
-    final = pipeline.run(graph, context, "ends" if many else "each", observe)
+    final, context = run_pipeline(pipeline, graph, cluster.mesh, "ends" if many else "each", observe)
     if not isinstance(context.programs, Programs):
         raise ValueError(f"the pipeline {pipeline} makes no programs: end it with lower_programs")
     shown = sorted(context.programs.roles() if many else context.programs)

@@ -54,7 +54,7 @@ def search(graph: Graph, context: Context, given: Given, seconds: float) -> tupl
         return graph, NOTHING
     made = SearchGraph(graph, context.mesh, given, context.machine)
     merged = merge_alike(made.problem, KINDS)
-    limit = graph.options.memory_limit
+    limit = graph.options.memory_limit if context.within else None
     try:
         found = _solve(merged.problem, context.mesh, _room(limit), Effort(seconds=seconds))
     except SolverMissing as error:

@@ -65,7 +65,8 @@ class Context:
     output, from the value back to what the user said. ``notes``: one (value or node, reason) for each decision a user may ask
     about; ``placement_notes``: those that say what of a placement was not done as asked, or was done for memory, with their lines. ``regions``: the
     schedule, collectives excluded; set by ``fuse_hot_path``. ``output_shardings``: where each output lands.
-    ``machine``: what an automatic search reckons with.
+    ``machine``: what an automatic search reckons with. ``within``: whether it is held to the limit on memory: not where the plan it
+    finds without keeps it all the same (``plan.run_pipeline``).
     """
 
     mesh: Mesh
@@ -78,6 +79,7 @@ class Context:
     output_reasons: list[tuple[str, ...]] = field(default_factory=list)
     placement_notes: list[str] = field(default_factory=list)
     machine: Machine = H100
+    within: bool = True
 
     def explain(self, value: Value) -> tuple[str, ...]:
         """Give why a value is where it is: one line for each step back to what was said or given."""

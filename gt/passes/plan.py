@@ -1,17 +1,19 @@
 """From a captured graph to each worker's program: the planner's entry.
 
-Owns: ``Cluster``, ``Plan``, ``plan_graph``. Next: ``pipeline`` (the passes in order).
+Owns: ``Cluster``, ``Plan``, ``plan_graph``, ``run_pipeline``. Next: ``pipeline`` (the passes in order).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import msgspec
 
 from gt.ir.graph import Graph
 from gt.ir.mesh import Mesh, Sharding
 from gt.ir.program import Program
-from gt.passes.pipeline import DEFAULT, Context, Pipeline
+from gt.passes.pipeline import DEFAULT, Context, OnPass, Pipeline, Verify
 from gt.passes.reasons import PlanReasons, plan_reasons, shown_notes
 
 
@@ -40,10 +42,34 @@ class Plan:
     told: PlanReasons = PlanReasons("")
 
 
+def run_pipeline(
+    pipeline: Pipeline, graph: Graph, mesh: Mesh, verify: Verify = "ends", on_pass: OnPass | None = None
+) -> tuple[Graph, Context]:
+    """Run a pipeline; give the last graph and what passes noted. ``on_pass`` hears of the passes that led there.
+
+    A limit on memory changes nothing where it is kept without. A search reckons with less than later passes save, so it is held to the
+    limit only where these are not enough.
+    """
+    limit = graph.options.memory_limit
+    tries = [(graph, True)]
+    if limit is not None:
+        free = replace(graph, options=msgspec.structs.replace(graph.options, memory_limit=None))
+        tries = [(free, True), *[(graph, False)] * (graph.options.auto == "search"), *tries]
+    for tried, within in tries:
+        heard: list[tuple[str, Graph, Graph, float]] = []
+        context = Context(mesh, within=within)
+        final = pipeline.run(tried, context, verify, lambda *step, heard=heard: heard.append(step))  # type: ignore[misc]
+        if limit is None or context.memory is None or context.memory.most <= limit:
+            break
+    if on_pass is not None:
+        for step in heard:
+            on_pass(*step)
+    return final, context
+
+
 def plan_graph(graph: Graph, cluster: Cluster, pipeline: Pipeline = DEFAULT) -> Plan:
     """Lower a captured graph whose inputs are placed. Errors: PassError naming the pass at fault."""
-    context = Context(cluster.mesh)
-    final = pipeline.run(graph, context)
+    final, context = run_pipeline(pipeline, graph, cluster.mesh)
     assert context.programs is not None
     everyone = len(cluster.workers)
     told = plan_reasons(final, context, everyone) if everyone > 1 else PlanReasons(graph.name, notes=shown_notes(context))

@@ -22,7 +22,7 @@ from gt.passes.context import Context, PlanRefused
 from gt.passes.cost import H100
 from gt.passes.estimate import estimate
 from gt.passes.pipeline import DEFAULT, Pipeline
-from gt.passes.plan import Cluster, plan_graph
+from gt.passes.plan import Cluster, plan_graph, run_pipeline
 from gt.runtime.simulator import simulate_graph
 from tests.property.sharding_graphs import Recorder, everyone, record
 from tests.property.training_steps import SEARCH, adamw, classifier, mean_square, mlp, next_step, residual
@@ -143,6 +143,18 @@ def test_a_tighter_limit_is_never_predicted_to_be_faster() -> None:
     ]
     assert all(looser <= tighter * 1.001 for looser, tighter in itertools.pairwise(found)), found
     assert found[0] == pytest.approx(steady(step)[0], rel=1e-3), "a limit that does not bind changes nothing"
+
+
+def test_a_limit_that_is_kept_anyway_changes_nothing_and_is_not_said_to_be_missed() -> None:
+    """The search does not see that a loss head is computed in chunks of rows: it reckons with more than the run takes."""
+    step = classifier(16384, 512, 32768)
+    free, without = run_pipeline(DEFAULT, step, EIGHT.mesh)
+    assert without.memory is not None
+    found, context = run_pipeline(DEFAULT, replace(step, options=PlanOptions("search", memory_limit=without.memory.most)), EIGHT.mesh)
+    assert estimate(found, context).seconds == estimate(free, without).seconds
+    assert [note for note in context.placement_notes if "memory_limit" in note or "over" in note] == []
+    found, context = run_pipeline(DEFAULT, replace(step, options=PlanOptions("search", memory_limit=without.memory.most // 4 * 3)), EIGHT.mesh)
+    assert context.memory is not None and context.memory.most <= without.memory.most // 4 * 3
 
 
 @pytest.mark.parametrize("limit", [100_000, 300_000_000])
