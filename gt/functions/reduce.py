@@ -297,11 +297,6 @@ def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: boo
     size = input._type.shape[d] if input.ndim else 1
     if not 0 <= k <= size:
         raise CallError("selected index k out of range")
-    values, indices = sort(input, d, descending=largest)
     if not input.ndim:
-        return ValuesIndices(values, indices)
-    if k == size:
-        return ValuesIndices(values, indices)
-    first = tuple(k if i == d else n for i, n in enumerate(input._type.shape))
-    attrs = (("starts", (0,) * input.ndim), ("stops", first), ("steps", (1,) * input.ndim))
-    return ValuesIndices(record(SLICE, (values,), attrs), record(SLICE, (indices,), attrs))  # no views: in row-major order
+        return sort(input)
+    return ValuesIndices(*record(OPS["topk"], (input,), (("k", int(k)), ("dim", d), ("largest", bool(largest)))))
