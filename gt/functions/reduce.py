@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gt.functions.pointwise import sqrt, to_bool
 from gt.functions.promote import binary, cast, floated, operand
-from gt.functions.shape import SLICE, squeeze
+from gt.functions.shape import squeeze
 from gt.handle import Handle
 from gt.ir.ops import OPS
 from gt.ir.types import (

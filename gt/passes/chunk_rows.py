@@ -60,9 +60,9 @@ class ChunkRows:
             kept = [v for v in group.held if v in graph.outputs]
             for value in kept:
                 _tell(graph, context, value, "not computed in chunks of rows: it is whole, as it is kept")
-            if any(v in graph.producer for v in kept) and _peak(chunked, context) >= _peak(graph, context):
-                continue  # its parts and what they are joined to are as much as is saved
             whole, count = group.largest, group.mesh.size
+            if any(v in graph.producer for v in kept) and _peak(chunked, context) + whole.type.nbytes // count >= _peak(graph, context):
+                continue  # what parts are joined to is as much as they save
             part = f"{whole.type.nbytes / count / 1e6:.4g} of {whole.type.nbytes / 1e6:.4g} MB"
             _tell(graph, context, whole, f"computed in {count} chunks of rows, {part} at once")
             graph = chunked
