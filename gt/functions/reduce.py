@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gt.functions.pointwise import sqrt, to_bool
-from gt.functions.promote import binary, cast, floated, operand
+from gt.functions.promote import binary, cast, floated, number_of, operand
 from gt.functions.shape import squeeze
 from gt.handle import Handle
 from gt.ir.ops import OPS
@@ -213,6 +213,7 @@ def var(
         dim, unbiased = None, dim
     if correction is None:
         correction = 0 if unbiased is False else 1
+    correction = number_of("var", "correction", correction)
     dims = _dims(input, dim, axis)
     return record(OPS["var"], (input,), (*_attrs(dims, keepdim, keepdims), ("correction", correction)))
 

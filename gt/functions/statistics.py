@@ -12,7 +12,7 @@ from gt.functions.create import tensor, zeros
 from gt.functions.gathering import gather
 from gt.functions.numeric import real_only
 from gt.functions.pointwise import isnan, logical_not, sqrt, where
-from gt.functions.promote import cast, floated
+from gt.functions.promote import cast, floated, is_number, refuse
 from gt.functions.reduce import (
     ValuesIndices,
     amax,
@@ -179,6 +179,8 @@ def _quantile(name: str, input: Tensor, q: Any, dim: int | None, keepdim: bool, 
         raise CallError(
             f"{name}() interpolation must be one of linear, lower, higher, midpoint or nearest, but got {interpolation}"
         )
+    if not isinstance(q, Handle) and (not is_number(q) or isinstance(q, complex)):
+        raise refuse(name, q, "'q' (position 2)")
     points = q if isinstance(q, Handle) else tensor(float(q), dtype=input.dtype)
     if points.ndim > 1:
         raise CallError(f"{name}() q must be a scalar or 1D tensor")
