@@ -7,11 +7,11 @@ import warnings
 from collections.abc import Iterable
 
 from gt.autograd import no_grad
-from gt.functions import create, pointwise, reduce
+from gt.functions import create
+from gt.functions.norms import vector_norm
 from gt.functions.promote import cast, refuse_torch
 from gt.functions.shape import stack
 from gt.handle import Handle
-from gt.ir.types import float32
 from gt.tensor import Tensor
 
 Tensors = Tensor | Iterable[Tensor]
@@ -24,15 +24,6 @@ def _each(name: str, parameters: Tensors) -> list[Tensor]:
     return values
 
 
-def _norm(x: Tensor, norm_type: float) -> Tensor:
-    wide = pointwise.abs(x) if x.is_complex() else cast(x, float32) if x.dtype.itemsize == 2 else x
-    if norm_type == math.inf:
-        return reduce.amax(pointwise.abs(wide)) if x.numel() else create.zeros((), dtype=wide.dtype)
-    if norm_type == 2:
-        return pointwise.sqrt(reduce.sum(pointwise.square(wide)))
-    return reduce.sum(pointwise.abs(wide).pow(norm_type)).pow(1 / norm_type)
-
-
 def get_total_norm(
     tensors: Tensors, norm_type: float = 2.0, error_if_nonfinite: bool = False, foreach: bool | None = None
 ) -> Tensor:
@@ -42,8 +33,7 @@ def get_total_norm(
         return create.tensor(0.0)
     with no_grad():
         norm_type = float(norm_type)
-        each = [_norm(t, norm_type) for t in values]
-        total = each[0] if len(each) == 1 else _norm(stack(each), norm_type)
+        total = vector_norm(stack([vector_norm(t, norm_type) for t in values]), norm_type)
         if error_if_nonfinite and not math.isfinite(total.item()):
             raise RuntimeError(
                 f"The total norm of order {norm_type} for gradients from `parameters` is non-finite, so it cannot be clipped. To disable "
