@@ -12,6 +12,7 @@ from gt.distributions.distribution import Distribution, broadcast_all
 from gt.finfo import finfo
 from gt.functions import create, draw
 from gt.functions.index import one_hot
+from gt.functions.promote import need_tensor
 from gt.ir.types import float32
 from gt.nn.functional.loss import binary_cross_entropy_with_logits
 
@@ -147,6 +148,7 @@ class Categorical(_Probabilities):
 
     def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
         name, given = self._given(probs, logits)
+        need_tensor("Categorical", **{name: given})
         if given.ndim < 1:
             raise ValueError(f"`{name}` parameter must be at least one-dimensional.")
         self.__dict__[name] = given / given.sum(-1, keepdim=True) if name == "probs" else given - given.logsumexp(-1, keepdim=True)

@@ -14,13 +14,17 @@ from gt.distributions import constraints
 from gt.distributions.constraints import Constraint
 from gt.functions import create
 from gt.functions.numeric import broadcast_tensors
-from gt.functions.promote import get_default_dtype
+from gt.functions.promote import get_default_dtype, is_number
 from gt.handle import Handle
+from gt.ir.types import got
 from gt.shape import Size
 
 
 def broadcast_all(*values: Any) -> tuple[Any, ...]:
     """Give numbers and tensors as tensors of one shape; numbers take the tensors' dtype."""
+    for v in values:
+        if not isinstance(v, Handle) and not is_number(v):
+            raise ValueError(f"Input arguments must all be instances of Number or gt.Tensor, but got {got(v)}")
     dtype = next((v.dtype for v in values if isinstance(v, Handle)), get_default_dtype())
     tensors: list[Any] = [v if isinstance(v, Handle) else create.tensor(v, dtype=dtype) for v in values]
     return tuple(broadcast_tensors(*tensors)) if len(tensors) > 1 else (tensors[0],)

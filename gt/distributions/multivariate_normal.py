@@ -13,6 +13,7 @@ from gt.functions import create, draw
 from gt.functions.arrange import broadcast_shapes
 from gt.functions.factorization import cholesky
 from gt.functions.linalg import matmul
+from gt.functions.promote import need_tensor
 from gt.functions.solving import inv, solve_triangular
 
 
@@ -43,10 +44,11 @@ class MultivariateNormal(Distribution):
         self, loc: Any, covariance_matrix: Any = None, precision_matrix: Any = None, scale_tril: Any = None,
         validate_args: bool | None = None,
     ) -> None:  # fmt: skip
-        if loc.ndim < 1:
-            raise ValueError("loc must be at least one-dimensional.")
         matrices = {"covariance_matrix": covariance_matrix, "precision_matrix": precision_matrix, "scale_tril": scale_tril}
         given = [(n, m) for n, m in matrices.items() if m is not None]
+        need_tensor("MultivariateNormal", loc=loc, **dict(given))
+        if loc.ndim < 1:
+            raise ValueError("loc must be at least one-dimensional.")
         if len(given) != 1:
             raise ValueError("Exactly one of covariance_matrix or precision_matrix or scale_tril may be specified.")
         ((name, matrix),) = given

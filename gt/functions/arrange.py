@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gt.functions import shape as shapes
 from gt.functions.create import arange, tensor, zeros
-from gt.functions.promote import cast, need_tensor, refuse, result_dtype
+from gt.functions.promote import cast, need_tensor, refuse, refuse_torch, result_dtype
 from gt.functions.shape import cat, clone, flip, reshape, slice_dim, split, stack, transpose, unsqueeze
 from gt.handle import Handle
 from gt.ir.ops import OPS
@@ -32,7 +32,9 @@ def _tensors(tensors: Any) -> list[Any]:
 
 
 def _at_least(tensors: tuple[Any, ...], make: Any) -> Any:
-    made = tuple(make(t) for t in _tensors(tensors))
+    given = _tensors(tensors)
+    refuse_torch("atleast", *given)
+    made = tuple(map(make, given))
     return made[0] if len(tensors) == 1 and isinstance(tensors[0], Handle) else made
 
 
@@ -127,6 +129,7 @@ def tensor_split(input: Tensor, indices_or_sections: Any, dim: int = 0) -> tuple
                 "tensor_split expected tensor_indices_or_sections to be a zero-dimensional or one-dimensional tensor of long"
             )
         indices_or_sections = indices_or_sections.tolist()
+    refuse_torch("tensor_split", indices_or_sections)
     size = input._type.shape[d]
     if isinstance(indices_or_sections, int):
         n = indices_or_sections

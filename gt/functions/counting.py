@@ -13,7 +13,7 @@ import numpy as np
 from gt.functions.create import from_numpy, linspace, tensor, zeros
 from gt.functions.gathering import gather
 from gt.functions.pointwise import logical_not, where
-from gt.functions.promote import c_name, cast, linked
+from gt.functions.promote import c_name, cast, is_number, linked, refuse
 from gt.functions.reduce import amax, amin, sum
 from gt.functions.running import diff
 from gt.functions.shape import reshape, unsqueeze
@@ -206,8 +206,14 @@ def bucketize(input: Any, boundaries: Tensor, *, out_int32: bool = False, right:
 
 def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
     """Say which elements are among others."""
-    a = elements if isinstance(elements, Handle) else tensor(elements)
-    b = test_elements if isinstance(test_elements, Handle) else tensor(test_elements)
+    given = (elements, test_elements)
+    for at, v in enumerate(given):
+        if not isinstance(v, Handle) and (not is_number(v) or is_number(given[1 - at])):
+            raise refuse("isin", v, f"'{('elements', 'test_elements')[at]}' (position {at + 1})")
+    a, b = (v if isinstance(v, Handle) else tensor(v) for v in given)
+    for t in (a, b):
+        if t.dtype.kind in "bc":
+            raise KindError(f"Unsupported input type encountered for isin(): {scalar_type(t.dtype)}")
     found = (unsqueeze(a, -1) == reshape(b, -1)).any(-1)
     return logical_not(found) if invert else found
 

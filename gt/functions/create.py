@@ -16,7 +16,17 @@ from gt import session as sessions
 from gt.devices import check_options
 from gt.following import check_tensor
 from gt.functions.host_data import converted, host_array
-from gt.functions.promote import cast, check_fits, default_complex, get_default_dtype, is_number, operand, real_number, scalar_dtype
+from gt.functions.promote import (
+    cast,
+    check_fits,
+    default_complex,
+    get_default_dtype,
+    is_number,
+    number_of,
+    operand,
+    real_number,
+    scalar_dtype,
+)
 from gt.functions.shape import ints
 from gt.handle import Handle
 from gt.ir.evaluate import to_wire
@@ -259,7 +269,7 @@ def arange(
             if len(args) == 2
             else args
         )
-    start, end, step = (v.item() if isinstance(v, Handle) else v for v in (start, end, step))
+    start, end, step = (number_of("arange", n, v) for n, v in (("start", start), ("end", end), ("step", step)))
     if step == 0:
         raise CallError("step must be nonzero")
     if not all(math.isfinite(v) for v in (start, end)):
@@ -327,7 +337,7 @@ def _ends(name: str, start: Any, end: Any, steps: int, dtype: DTypeLike) -> tupl
         raise TypeError(
             f"{name}() received an invalid combination of arguments - got (int, int, float, ...): steps must be int"
         )
-    start, end = (v.item() if isinstance(v, Handle) else v for v in (start, end))
+    start, end = number_of(name, "start", start), number_of(name, "end", end)
     if steps is None or steps < 0:
         raise CallError("number of steps must be non-negative")
     is_complex = isinstance(start, complex) or isinstance(end, complex)
@@ -366,7 +376,7 @@ def eye(
 ) -> Tensor:  # fmt: skip
     """Make the identity matrix."""
     check_options("eye", device, layout, None, pin_memory, out)
-    m = n if m is None else m
+    n, m = ints((n, n if m is None else m))
     if n < 0 or m < 0:
         raise CallError(f"{'n' if n < 0 else 'm'} must be greater or equal to 0, got {n if n < 0 else m}")
     own = dtype_of(dtype) if dtype is not None else get_default_dtype()

@@ -16,7 +16,19 @@ from gt.functions.shape import ints
 from gt.handle import Handle
 from gt.in_place import attached
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, DType, KindError, broadcast_shapes, complex128, dtype_of, float64, int64, real_dtype, scalar_type
+from gt.ir.types import (
+    CallError,
+    DType,
+    KindError,
+    broadcast_shapes,
+    complex128,
+    dtype_of,
+    float64,
+    got,
+    int64,
+    real_dtype,
+    scalar_type,
+)
 from gt.random import Generator, draw
 from gt.trace import record
 
@@ -73,6 +85,9 @@ def randint(
     if high is None or size is None:
         raise TypeError("randint() needs an upper bound and a size: randint(high, size) or randint(low, high, size)")
     own = dtype_of(dtype or int64)
+    if not hasattr(low, "__index__") or not hasattr(high, "__index__"):
+        raise TypeError(f"randint(): bounds must be int, not {got(low if not hasattr(low, '__index__') else high)}")
+    low, high = ints((low, high))
     _check_bounds(low, high, own)
     made = cast(_whole_numbers(low, high, tuple(size), generator), own)
     return made.requires_grad_() if requires_grad else made

@@ -16,38 +16,54 @@ from gt.functions.promote import cast
 from gt.functions.reduce import amax, amin, sum
 from gt.functions.shape import movedim, reshape, unsqueeze
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, bool_, dtype_of, normalize_dim, scalar_type
+from gt.ir.types import CallError, bool_, class_name, dtype_of, normalize_dim, promote_types, scalar_type
 from gt.trace import record
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
 
 
-def vector_norm(x: Tensor, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
-    """Give the p-norm over dims (all if None)."""
-    if x.dtype.kind not in "fc":
+def _checked(name: str, x: Tensor, dtype: Any) -> Tensor:
+    """Give a norm's operand in the dtype asked for, which may not be narrower."""
+    if dtype is None:
+        return x
+    wanted = dtype_of(dtype)
+    if wanted.kind not in "fc":
+        raise CallError(f"{name}: dtype should be floating point or complex, but got {scalar_type(wanted)}")
+    if wanted.kind != x.dtype.kind:
+        kind = "complex" if x.dtype.kind == "c" else "real"
+        raise CallError(f"{name}: dtype should be {kind} for {kind} inputs, but got {scalar_type(wanted)}")
+    if promote_types(x.dtype, wanted) is not wanted:
         raise CallError(
-            f"linalg.vector_norm: Expected a floating point or complex tensor as input. Got {scalar_type(x.dtype)}"
+            f"{name}: the dtype of the input ({scalar_type(x.dtype)}) should be convertible without narrowing to the specified dtype "
+            f"({scalar_type(wanted)})"
         )
-    if dtype is not None:
-        x = cast(x, dtype_of(dtype))
+    return cast(x, wanted)
+
+
+def _check_floating(name: str, x: Tensor) -> None:
+    if x.dtype.kind not in "fc":
+        raise CallError(f"{name}: Expected a floating point or complex tensor as input. Got {scalar_type(x.dtype)}")
+
+
+def vector_norm(x: Tensor, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    """Give the p-norm over dims (all if None). ``dtype``: what it is computed in, not narrower than the operand's."""
+    if ord is None or isinstance(ord, str):
+        raise TypeError(f"linalg_vector_norm(): argument 'ord' (position 2) must be Number, not {class_name(ord)}")
+    _check_floating("linalg.vector_norm", x)
     dims = _dims(dim, x.ndim)
     shape = x._type.shape
     if (ord < 0 or ord == math.inf) and any(shape[d] == 0 for d in dims):
         if dim is None or len(dims) == x.ndim:
             raise CallError(
-                f"linalg.vector_norm cannot compute the {_text(ord)} norm on an empty tensor because the operation does not have an identity"
+                f"linalg.vector_norm cannot compute the {ord} norm on an empty tensor because the operation does not have an identity"
             )
         bad = next(d for d in dims if shape[d] == 0)
         raise CallError(
-            f"linalg.vector_norm cannot compute the {_text(ord)} norm on the dimension {bad} because this dimension is empty and the "
+            f"linalg.vector_norm cannot compute the {ord} norm on the dimension {bad} because this dimension is empty and the "
             "operation does not have an identity"
         )
-    return power_norm(x, ord, dims, keepdim)
-
-
-def _text(ord: float) -> str:
-    return str(ord)
+    return power_norm(_checked("linalg.vector_norm", x, dtype), ord, dims, keepdim)
 
 
 def _dims(dim: Any, ndim: int) -> tuple[int, ...]:
@@ -63,67 +79,61 @@ def _dims(dim: Any, ndim: int) -> tuple[int, ...]:
 
 
 def matrix_norm(A: Tensor, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False, *, dtype: Any = None) -> Tensor:  # noqa: N803
-    """Give a matrix norm: "fro", "nuc", or inf, -inf, 1, -1, 2, -2."""
-    if A.dtype.kind not in "fc":
-        raise CallError(
-            f"linalg.matrix_norm: Expected a floating point or complex tensor as input. Got {scalar_type(A.dtype)}"
-        )
+    """Give a matrix norm: "fro", "nuc", or inf, -inf, 1, -1, 2, -2. ``dtype`` as of ``vector_norm``."""
+    if ord is None:
+        raise TypeError("linalg_matrix_norm(): argument 'ord' must be Number or str, not NoneType")
+    if not isinstance(dim, tuple | list):
+        raise TypeError(f"linalg_matrix_norm(): argument 'dim' must be tuple of ints, not {type(dim).__name__}")
+    return _matrix_norm(A, ord, tuple(dim), keepdim, dtype)
+
+
+def _matrix_norm(A: Tensor, ord: Any, dims: tuple[int, ...], keepdim: bool, dtype: Any) -> Tensor:  # noqa: N803
+    if ord not in ("fro", "nuc", 1, -1, 2, -2, math.inf, -math.inf):
+        raise CallError(f"linalg.matrix_norm: Order {ord} not supported.")
     if A.ndim < 2:
         raise CallError("linalg.matrix_norm: The input tensor A must have at least 2 dimensions.")
-    if dtype is not None:
-        A = cast(A, dtype_of(dtype))  # noqa: N806
-    dims = (dim,) if isinstance(dim, int) else tuple(dim)
+    _check_floating("linalg.matrix_norm", A)
+    if ord in (2, -2, "nuc") and A.dtype.itemsize == 2:
+        raise CallError(f"linalg.matrix_norm: Low precision dtypes not supported. Got {scalar_type(A.dtype)}")
     if len(dims) != 2:
         raise CallError(f"linalg.matrix_norm: dim must be a 2-tuple. Got {' '.join(map(str, dims))}")
     a, b = (normalize_dim(d, A.ndim) for d in dims)
     if a == b:
-        raise CallError(f"linalg.matrix_norm: dims must be different. Got ({dims[0]}, {dims[1]})")
+        raise CallError(f"linalg.matrix_norm: dims must be different. Got ({a}, {b})")
+    A = _checked("linalg.matrix_norm", A, dtype)  # noqa: N806
     if ord == "fro":
         return vector_norm(A, 2, (a, b), keepdim)
     if ord in (2, -2, "nuc"):
         s = svdvals(movedim(A, (a, b), (-2, -1)))
         out = sum(s, -1) if ord == "nuc" else amax(s, -1) if ord == 2 else amin(s, -1)
-    elif ord in (1, -1, math.inf, -math.inf):
+    else:
         over, then = (a, b) if abs(ord) == 1 else (b, a)
         size = sum(abs_(A), over, True)
         out = (amax if ord > 0 else amin)(size, then, True)
         return out if keepdim else reshape(out, tuple(n for d, n in enumerate(A._type.shape) if d not in (a, b)))
-    elif isinstance(ord, str):
-        raise CallError(f"linalg.matrix_norm: Order {ord} not supported.")
-    else:
-        raise CallError(f"linalg.matrix_norm: Order {ord} not supported.")
     if keepdim:
         out = reshape(out, tuple(1 if d in (a, b) else n for d, n in enumerate(A._type.shape)))
     return out
 
 
 def norm(A: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:  # noqa: N803
-    """Give a vector norm, or with two dims (or a matrix and an ``ord``) a matrix norm."""
-    if ord is not None:
-        if isinstance(ord, str) and (dim is None and A.ndim != 2):
-            raise CallError("linalg.norm: If dim is not specified but ord is, the input must be 1D or 2D. Got " + f"{A.ndim}D.")
-        dims = None if dim is None else ((dim,) if isinstance(dim, int) else tuple(dim))
-        if dims is not None and len(dims) not in (1, 2):
-            raise CallError(f"linalg.norm: If dim is specified, it must be of length 1 or 2. Got {list(dims)}")
-        if dims is None and A.ndim not in (1, 2):
-            raise CallError(f"linalg.norm: If dim is not specified but ord is, the input must be 1D or 2D. Got {A.ndim}D.")
-        if (dims is not None and len(dims) == 2) or (dims is None and A.ndim == 2):
-            return matrix_norm(A, ord, dims or (0, 1), keepdim, dtype=dtype)
-        return vector_norm(A, ord, dim, keepdim, dtype=dtype)
-    return vector_norm(A, 2, dim, keepdim, dtype=dtype)
+    """Give a vector norm, or with two dims (or a matrix and an ``ord``) a matrix norm. ``dtype`` as of ``vector_norm``."""
+    dims = None if dim is None else ((dim,) if isinstance(dim, int) else tuple(dim))
+    if dims is not None and len(dims) not in (1, 2):
+        raise CallError(f"linalg.norm: If dim is specified, it must be of length 1 or 2. Got {list(dims)}")
+    if dims is None and ord is not None and A.ndim not in (1, 2):
+        raise CallError(f"linalg.norm: If dim is not specified but ord is, the input must be 1D or 2D. Got {A.ndim}D.")
+    if isinstance(ord, str) or (ord is not None and (len(dims) if dims is not None else A.ndim) == 2):
+        return _matrix_norm(A, ord, (0, 1) if dims is None else dims, keepdim, dtype)
+    return vector_norm(A, 2 if ord is None else ord, dims, keepdim, dtype=dtype)
 
 
 def old_norm(input: Tensor, p: Any = "fro", dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
-    """Give a norm: torch.norm's form."""
-    if input.dtype.kind not in "fc":
-        raise CallError(f"linalg.vector_norm: Expected a floating point or complex tensor as input. Got {scalar_type(input.dtype)}")
-    if p == "nuc":
-        dims = (-2, -1) if dim is None else dim
-        if dim is None and input.ndim != 2:
-            raise CallError("norm: expected a matrix for the nuclear norm")
-        return matrix_norm(input, "nuc", dims, keepdim, dtype=dtype)
-    order = 2 if p in ("fro", None) else p
-    return vector_norm(input, order, dim, keepdim, dtype=dtype)
+    """Give a norm: torch.norm's form. ``dtype`` as of ``linalg.vector_norm``."""
+    dims = None if dim is None else ((dim,) if isinstance(dim, int) else tuple(dim))
+    if not isinstance(p, str) or (p == "fro" and (dims is None or len(dims) <= 2)):
+        return vector_norm(input, 2 if p in ("fro", None) else p, dims, keepdim, dtype=dtype)
+    return _matrix_norm(input, p, tuple(range(input.ndim)) if dims is None else dims, keepdim, dtype)
 
 
 def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str = "use_mm_for_euclid_dist_if_necessary") -> Tensor:

@@ -427,11 +427,13 @@ def is_tensor(obj: object) -> bool:
 
 def is_floating_point(input: Tensor) -> bool:
     """Say whether the elements are floating point numbers."""
+    need_tensor("is_floating_point", input=input)
     return input.is_floating_point()
 
 
 def is_complex(input: Tensor) -> bool:
     """Say whether the elements are complex numbers."""
+    need_tensor("is_complex", input=input)
     return input.is_complex()
 
 
@@ -442,6 +444,7 @@ def is_nonzero(input: Tensor) -> bool:
 
 def numel(input: Tensor) -> int:
     """Give the number of elements."""
+    need_tensor("numel", input=input)
     return input.numel()
 
 

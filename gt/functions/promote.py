@@ -29,6 +29,7 @@ from gt.ir.types import (
     float32,
     got,
     real_dtype,
+    remedy,
 )
 from gt.trace import Number, record, record_pair
 
@@ -225,6 +226,22 @@ def need_tensor(name: str, **arguments: Any) -> None:
     for at, (argument, value) in enumerate(arguments.items(), 1):
         if not isinstance(value, Handle):
             raise refuse(name, value, f"'{argument}' (position {at})")
+
+
+def refuse_torch(name: str, *values: object) -> None:
+    """Raise TypeError for torch's tensors, where what is no tensor is taken by value."""
+    for value in values:
+        if remedy(value):
+            raise refuse(name, value)
+
+
+def number_of(name: str, argument: str, value: Any) -> Any:
+    """Give a number, read from a tensor of no dims. Errors: TypeError, with torch's text, for all else."""
+    if isinstance(value, Handle) and not value._type.shape:
+        return value.item()
+    if not is_number(value):
+        raise TypeError(f"{name}(): argument '{argument}' must be Number, not {got(value)}")
+    return value
 
 
 def binary(op: OpDef, a: Any, b: Any, floating: bool = False) -> Any:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gt.functions.pointwise import sqrt, to_bool
-from gt.functions.promote import binary, cast, floated, operand
-from gt.functions.shape import SLICE, squeeze
+from gt.functions.promote import binary, cast, floated, number_of, operand
+from gt.functions.shape import squeeze
 from gt.handle import Handle
 from gt.ir.ops import OPS
 from gt.ir.types import (
@@ -213,6 +213,7 @@ def var(
         dim, unbiased = None, dim
     if correction is None:
         correction = 0 if unbiased is False else 1
+    correction = number_of("var", "correction", correction)
     dims = _dims(input, dim, axis)
     return record(OPS["var"], (input,), (*_attrs(dims, keepdim, keepdims), ("correction", correction)))
 
@@ -297,11 +298,6 @@ def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: boo
     size = input._type.shape[d] if input.ndim else 1
     if not 0 <= k <= size:
         raise CallError("selected index k out of range")
-    values, indices = sort(input, d, descending=largest)
     if not input.ndim:
-        return ValuesIndices(values, indices)
-    if k == size:
-        return ValuesIndices(values, indices)
-    first = tuple(k if i == d else n for i, n in enumerate(input._type.shape))
-    attrs = (("starts", (0,) * input.ndim), ("stops", first), ("steps", (1,) * input.ndim))
-    return ValuesIndices(record(SLICE, (values,), attrs), record(SLICE, (indices,), attrs))  # no views: in row-major order
+        return sort(input)
+    return ValuesIndices(*record(OPS["topk"], (input,), (("k", int(k)), ("dim", d), ("largest", bool(largest)))))

@@ -12,7 +12,7 @@ from gt.functions.create import tensor, zeros
 from gt.functions.gathering import gather
 from gt.functions.numeric import real_only
 from gt.functions.pointwise import isnan, logical_not, sqrt, where
-from gt.functions.promote import cast, floated
+from gt.functions.promote import cast, floated, is_number, refuse
 from gt.functions.reduce import (
     ValuesIndices,
     amax,
@@ -23,7 +23,7 @@ from gt.functions.reduce import (
     var,
 )  # fmt: skip
 from gt.functions.reduce import sort as sort_
-from gt.functions.shape import narrow, reshape, squeeze, unsqueeze
+from gt.functions.shape import reshape, squeeze, unsqueeze
 from gt.handle import Handle
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, DType, bool_, int64, normalize_dim, real_dtype
@@ -99,14 +99,14 @@ def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Val
         raise IndexError(f"kthvalue(): Expected reduction dim {d} to have non-zero size.")
     if not 1 <= k <= size:
         raise CallError(f"kthvalue(): selected number k out of range for dimension {d}")
-    return _pick(*sort_(input, d, stable=True), d, k - 1, keepdim)
+    return _one("kthvalue", input, d, keepdim, ("k", int(k)))
 
 
-def _pick(values: Tensor, indices: Tensor, dim: int, at: int, keepdim: bool) -> ValuesIndices:
-    if not values.ndim:
-        return ValuesIndices(values, indices)
-    picked = [narrow(t, dim, at, 1) for t in (values, indices)]
-    return ValuesIndices(*(t if keepdim else squeeze(t, dim) for t in picked))
+def _one(op: str, input: Tensor, dim: int, keepdim: bool, *how: tuple[str, Any]) -> ValuesIndices:
+    values, indices = record(OPS[op], (input,), (("dim", dim), *how))
+    if not keepdim and input.ndim:
+        values, indices = squeeze(values, dim), squeeze(indices, dim)
+    return ValuesIndices(values, indices)
 
 
 def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
@@ -135,16 +135,7 @@ def _median(name: str, input: Tensor, dim: int | None, keepdim: bool) -> Any:
     size = input._type.shape[d]
     if size == 0:
         raise IndexError(f"{name}(): Expected reduction dim {d} to have non-zero size.")
-    values, indices = sort_(input, d, stable=True)
-    if input.dtype.kind != "f":
-        return _pick(values, indices, d, (size - 1) // 2, keepdim)
-    valid = sum(logical_not(isnan(input)), d, True)
-    if name == "median":
-        at = where(valid < size, valid, (size - 1) // 2)  # the first NaN of the sorted order
-    else:
-        at = ((valid - 1) // 2).clamp(min=0)
-    picked = [gather(values, d, at), gather(indices, d, at)]
-    return ValuesIndices(*(t if keepdim else squeeze(t, d) for t in picked))
+    return _one("median", input, d, keepdim, ("skip_nan", name == "nanmedian"))
 
 
 def _shared(input: Tensor, value: Tensor) -> Tensor:
@@ -159,10 +150,7 @@ def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> ValuesIndices:
     d = normalize_dim(dim, input.ndim)
     if input.ndim and input._type.shape[d] == 0:
         raise IndexError(f"mode(): Expected reduction dim {d} to have non-zero size.")
-    values, indices = record(OPS["mode"], (input,), (("dim", d),))
-    if not keepdim and input.ndim:
-        values, indices = squeeze(values, d), squeeze(indices, d)
-    return ValuesIndices(values, indices)
+    return _one("mode", input, d, keepdim)
 
 
 def msort(input: Tensor) -> Tensor:
@@ -191,6 +179,8 @@ def _quantile(name: str, input: Tensor, q: Any, dim: int | None, keepdim: bool, 
         raise CallError(
             f"{name}() interpolation must be one of linear, lower, higher, midpoint or nearest, but got {interpolation}"
         )
+    if not isinstance(q, Handle) and (not is_number(q) or isinstance(q, complex)):
+        raise refuse(name, q, "'q' (position 2)")
     points = q if isinstance(q, Handle) else tensor(float(q), dtype=input.dtype)
     if points.ndim > 1:
         raise CallError(f"{name}() q must be a scalar or 1D tensor")

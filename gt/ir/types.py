@@ -7,6 +7,7 @@ Must not know: tensors, graphs, torch. Next: ``mesh`` (placement), ``graph`` (va
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable
 from typing import ClassVar, Literal, TypeAlias
 
@@ -292,6 +293,8 @@ class TensorType:
 
 def normalize_dim(dim: int, ndim: int) -> int:
     """Map a possibly negative dim to ``0..ndim-1``. Errors: DimError with torch's text."""
+    if dim.__class__ is not int:
+        dim = operator.index(dim)
     low, high = -max(ndim, 1), max(ndim, 1) - 1
     if not low <= dim <= high:
         raise DimError(f"Dimension out of range (expected to be in range of [{low}, {high}], but got {dim})")
@@ -302,7 +305,7 @@ def normalize_dims(dims: int | Iterable[int] | None, ndim: int) -> tuple[int, ..
     """Map a dim, several dims or None (all) to a sorted tuple without repeats."""
     if dims is None:
         return tuple(range(ndim))
-    given = (dims,) if isinstance(dims, int) else tuple(dims)
+    given = (dims,) if hasattr(dims, "__index__") and not getattr(dims, "ndim", 0) else tuple(dims)  # type: ignore[arg-type]
     if not given:
         return tuple(range(ndim))
     out = tuple(normalize_dim(d, ndim) for d in given)

@@ -13,6 +13,7 @@ from gt.autograd import no_grad
 from gt.functions.create import eye as identity
 from gt.functions.create import from_numpy
 from gt.functions.draw import rand
+from gt.functions.promote import refuse_torch
 from gt.functions.reduce import argsort
 from gt.ir.ops import OPS
 from gt.ir.types import KindError, float64, scalar_type
@@ -40,6 +41,7 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
 
 
 def _calculate_fan_in_and_fan_out(tensor: Tensor) -> tuple[int, int]:
+    refuse_torch("_calculate_fan_in_and_fan_out", tensor)
     if tensor.dim() < 2:
         raise ValueError("Fan in and fan out can not be computed for tensor with fewer than 2 dimensions")
     field = math.prod(tensor.shape[2:])
@@ -54,12 +56,14 @@ def _fan(tensor: Tensor, mode: str) -> int:
 
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Generator | None = None) -> Tensor:
     """Fill with draws from [a, b)."""
+    refuse_torch("uniform_", tensor)
     with no_grad():
         return tensor.uniform_(a, b, generator=generator)
 
 
 def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Generator | None = None) -> Tensor:
     """Fill with draws from a normal distribution."""
+    refuse_torch("normal_", tensor)
     with no_grad():
         return tensor.normal_(mean, std, generator=generator)
 
@@ -78,6 +82,7 @@ def trunc_normal_(
     generator: Generator | None = None,
 ) -> Tensor:
     """Fill from a normal distribution limited to [a, b] by drawing its quantiles uniformly."""
+    refuse_torch("trunc_normal_", tensor)
     _check_real("trunc_normal_", tensor)
     if mean < a - 2 * std or mean > b + 2 * std:
         warnings.warn(
@@ -94,6 +99,7 @@ def trunc_normal_(
 
 def constant_(tensor: Tensor, val: float) -> Tensor:
     """Fill with one value."""
+    refuse_torch("constant_", tensor)
     with no_grad():
         return tensor.fill_(val)
 
@@ -110,6 +116,7 @@ def ones_(tensor: Tensor) -> Tensor:
 
 def eye_(tensor: Tensor) -> Tensor:
     """Fill a matrix with the identity."""
+    refuse_torch("eye_", tensor)
     if tensor.dim() != 2:
         raise ValueError("Only tensors with 2 dimensions are supported")
     with no_grad():
@@ -118,6 +125,7 @@ def eye_(tensor: Tensor) -> Tensor:
 
 def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
     """Fill a convolution's weight so that it gives its input channels."""
+    refuse_torch("dirac_", tensor)
     if tensor.dim() not in (3, 4, 5):
         raise ValueError("Only tensors with 3, 4, or 5 dimensions are supported")
     shape = tuple(tensor.shape)
@@ -181,6 +189,7 @@ def kaiming_normal_(
 
 def orthogonal_(tensor: Tensor, gain: float = 1, generator: Generator | None = None) -> Tensor:
     """Fill with an orthogonal matrix (dims after the first flattened). Flushes. Source: Saxe et al. 2013."""
+    refuse_torch("orthogonal_", tensor)
     if tensor.dim() < 2:
         raise ValueError("Only tensors with 2 or more dimensions are supported")
     if not tensor.numel():
@@ -198,6 +207,7 @@ def orthogonal_(tensor: Tensor, gain: float = 1, generator: Generator | None = N
 
 def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: Generator | None = None) -> Tensor:
     """Fill a matrix normally, with a share of each column 0. Source: Martens 2010."""
+    refuse_torch("sparse_", tensor)
     if tensor.dim() != 2:
         raise ValueError("Only tensors with 2 dimensions are supported")
     zeros = math.ceil(sparsity * tensor.shape[0])

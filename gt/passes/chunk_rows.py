@@ -20,6 +20,7 @@ from gt.ir.ops import OPS
 from gt.ir.types import HALVES, Shape, TensorType, float32
 from gt.passes.context import Context
 from gt.passes.half_sums import in_float32
+from gt.passes.plan_memory import memory_plan
 from gt.passes.row_groups import Group, NotChunked, grow
 
 ADDED = {"sum": OPS["add"], "max": OPS["maximum"], "min": OPS["minimum"]}
@@ -55,12 +56,16 @@ class ChunkRows:
                     _tell(graph, context, seed, f"not computed in chunks of rows: {fault.why}")
                 continue
             tried.update(group.placed)
-            for value in (v for v in group.held if v in graph.outputs):
+            chunked = _Chunks(graph, group).run()
+            kept = [v for v in group.held if v in graph.outputs]
+            for value in kept:
                 _tell(graph, context, value, "not computed in chunks of rows: it is whole, as it is kept")
             whole, count = group.largest, group.mesh.size
+            if any(v in graph.producer for v in kept) and _peak(chunked, context) + whole.type.nbytes // count >= _peak(graph, context):
+                continue  # what parts are joined to is as much as they save
             part = f"{whole.type.nbytes / count / 1e6:.4g} of {whole.type.nbytes / 1e6:.4g} MB"
             _tell(graph, context, whole, f"computed in {count} chunks of rows, {part} at once")
-            graph = _Chunks(graph, group).run()
+            graph = chunked
         return graph
 
 
@@ -70,6 +75,10 @@ def _large(graph: Graph, above: int) -> list[Value]:
     made = [v for node in graph.nodes for v in node.outputs]
     large = [v for v in made if v.type.nbytes >= above and v.type.ndim > 1 and v not in kept]
     return sorted(large, key=lambda v: -v.type.nbytes)
+
+
+def _peak(graph: Graph, context: Context) -> int:
+    return memory_plan(graph, Context(context.mesh, machine=context.machine))[1].most
 
 
 def _tell(graph: Graph, context: Context, about: Value, text: str) -> None:

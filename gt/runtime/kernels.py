@@ -92,7 +92,7 @@ def nll_loss_backward(g: Scalar, target: Tensor, shape: Shape, ignore_index: int
     source = torch.where(
         counted, -(g.unsqueeze(dim) if g.dim() else g), torch.zeros((), dtype=g.dtype, device=g.device)
     )
-    return torch.zeros(shape, dtype=g.dtype, device=target.device).scatter(dim, torch.where(counted, index, 0), source)
+    return torch.zeros(shape, dtype=g.dtype, device=target.device).scatter_(dim, torch.where(counted, index, 0), source)
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
@@ -115,9 +115,12 @@ def wide_matmul(a: Tensor, b: Tensor) -> Tensor:
 
 def slice_scatter(x: Tensor, source: Tensor, starts: Shape, stops: Shape, steps: Shape) -> Tensor:
     """Write a source over a strided part."""
-    out = x.clone()
-    out[tuple(map(slice, starts, stops, steps))] = source
-    return out
+    return slice_scatter_(x.clone(), source, starts, stops, steps)
+
+
+def slice_scatter_(x: Tensor, source: Tensor, starts: Shape, stops: Shape, steps: Shape) -> Tensor:
+    x[tuple(map(slice, starts, stops, steps))] = source
+    return x
 
 
 def as_strided(x: Tensor, size: Shape, stride: Shape, offset: int) -> Tensor:
@@ -271,5 +274,5 @@ __all__ = [
     "iota", "layer_norm", "layer_norm_backward", "lion_step", "lion_step_", "matmul", "nadam_step", "nadam_step_",
     "nll_loss_backward", "one_hot", "pad", "philox", "prod", "radam_step", "radam_step_", "random_bits",
     "random_int", "random_normal", "random_uniform", "rmsprop_step", "rmsprop_step_", "sgd_step", "sgd_step_",
-    "slice_scatter", "wide_matmul", "windows",
+    "slice_scatter", "slice_scatter_", "wide_matmul", "windows",
 ]

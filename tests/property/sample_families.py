@@ -220,3 +220,23 @@ def _mode(rng: Rng) -> Iterator[Sample]:
             )
             array = x.reshape(s[dim], -1).T.reshape(s) if len(s) == 2 and dim == 1 else x.reshape(s)
             yield Sample((np.asarray(array, dtype.numpy),), (dtype,), {"dim": dim}, smooth=False)
+
+
+@samples("kthvalue")
+def _kthvalue(rng: Rng) -> Iterator[Sample]:
+    for dtype in (float64, int64):
+        for s, dim, k in (((), 0, 1), ((6,), 0, 6), ((3, 5), 1, 2), ((4, 2), 0, 1), ((0, 3), 1, 2)):
+            x = np.asarray(rng.permutation(int(np.prod(s, initial=1))).reshape(s), dtype.numpy)
+            yield Sample((x,), (dtype,), {"k": k, "dim": dim}, smooth=False)
+
+
+@samples("median")
+def _median(rng: Rng) -> Iterator[Sample]:
+    for s, dim in (((), 0), ((6,), 0), ((3, 5), 1), ((4, 2), 0), ((0, 3), 1)):
+        x = np.asarray(rng.permutation(int(np.prod(s, initial=1))).reshape(s))
+        for skip in (False, True):
+            for dtype in (float64, int64):
+                yield Sample((x.astype(dtype.numpy),), (dtype,), {"dim": dim, "skip_nan": skip}, smooth=False)
+            if s and x.size:
+                holes = np.where(x == 2, np.nan, x.astype(np.float64))
+                yield Sample((holes,), (float64,), {"dim": dim, "skip_nan": skip}, gradient=False)

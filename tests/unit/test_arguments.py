@@ -81,3 +81,42 @@ def test_guarded_functions_keep_their_name_signature_and_pickle() -> None:
     assert gt.gather.__doc__ and list(inspect.signature(gt.gather).parameters)[:3] == ["input", "dim", "index"]
     for function in (gt.add, gt.linalg.inv, gt.nn.functional.relu, gt.fft.fft, gt.special.expit):
         assert pickle.loads(pickle.dumps(function)) is function
+
+
+THEIRS = torch.ones(3, 3)
+TAKEN_BY_VALUE = {
+    "zeros_": lambda: gt.nn.init.zeros_(THEIRS), "xavier_normal_": lambda: gt.nn.init.xavier_normal_(THEIRS),
+    "kaiming_uniform_": lambda: gt.nn.init.kaiming_uniform_(THEIRS), "eye_": lambda: gt.nn.init.eye_(THEIRS),
+    "orthogonal_": lambda: gt.nn.init.orthogonal_(THEIRS), "sparse_": lambda: gt.nn.init.sparse_(THEIRS, 0.1),
+    "trunc_normal_": lambda: gt.nn.init.trunc_normal_(THEIRS), "dirac_": lambda: gt.nn.init.dirac_(torch.ones(3, 3, 3)),
+    "clip_grad_norm_": lambda: gt.nn.utils.clip_grad_norm_([torch.nn.Parameter(THEIRS)], 1.0),
+    "clip_grad_value_": lambda: gt.nn.utils.clip_grad_value_(torch.nn.Parameter(THEIRS), 1.0),
+    "get_total_norm": lambda: gt.nn.utils.get_total_norm([THEIRS]),
+    "pack_padded_sequence": lambda: gt.nn.utils.rnn.pack_padded_sequence(gt.ones(3, 2, 1), torch.tensor([3, 2])),
+    "isin": lambda: gt.isin(gt.ones(3), THEIRS), "isin of a number": lambda: gt.isin(1, THEIRS),
+    "Normal": lambda: gt.distributions.Normal(THEIRS, 1.0), "Uniform": lambda: gt.distributions.Uniform(0.0, THEIRS),
+    "Categorical": lambda: gt.distributions.Categorical(THEIRS), "Bernoulli": lambda: gt.distributions.Bernoulli(logits=THEIRS),
+    "MultivariateNormal": lambda: gt.distributions.MultivariateNormal(gt.zeros(3), THEIRS),
+    "arange": lambda: gt.arange(torch.tensor(4)), "arange's step": lambda: gt.arange(0, 4, torch.tensor(2)),
+    "linspace": lambda: gt.linspace(torch.tensor(0.0), 1, 3), "logspace": lambda: gt.logspace(0, torch.tensor(1.0), 3),
+    "quantile": lambda: gt.quantile(gt.ones(3), torch.tensor(0.5)), "nanquantile": lambda: gt.nanquantile(gt.ones(3), torch.tensor([0.5])),
+    "tensor_split": lambda: gt.tensor_split(gt.ones(4), torch.tensor([1, 2])), "atleast_2d": lambda: gt.atleast_2d(THEIRS),
+    "numel": lambda: gt.numel(THEIRS), "is_complex": lambda: gt.is_complex(THEIRS), "var": lambda: gt.var(gt.ones(3), correction=THEIRS),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TAKEN_BY_VALUE)
+def test_a_tensor_of_torchs_is_not_taken_by_value(name: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=r"torch\.(Tensor|Parameter); use gt\.tensor\(\.\.\.\) first"):
+        TAKEN_BY_VALUE[name]()
+    assert THEIRS.equal(torch.ones(3, 3))
+
+
+def test_a_whole_number_may_be_a_tensor_of_no_dims() -> None:
+    def run(m):
+        n, one = m.tensor(3), m.tensor(1)
+        x = m.arange(6.0).reshape(2, 3)
+        found = (m.eye(n), m.eye(n, one), x.sum(one), x.mean(one - 2), x.softmax(one), x.std(one, correction=one), m.randint(one, n, (2,)) * 0)
+        return [t.tolist() for t in found]
+
+    assert run(gt) == run(torch)

@@ -48,3 +48,10 @@ def test_which_result_of_an_op_an_operand_is():
     view = (gt.ones(3, requires_grad=True) * 1)[1:]
     gt.zeros(1).item()
     assert view.grad_fn.name() == "SliceBackward0"
+
+
+def test_order_statistics_do_not_sort() -> None:
+    x = gt.rand(3, 5, requires_grad=True) * 1
+    made = {"Topk": x.topk(2), "Kthvalue": x.kthvalue(2, keepdim=True), "Median": x.median(1, keepdim=True)}
+    for name, found in made.items():
+        assert found.values.grad_fn.name() == f"{name}Backward0"

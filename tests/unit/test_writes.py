@@ -238,3 +238,35 @@ def test_values_written_at_indices_have_the_dtype(dtype: str, of: str) -> None:
                 assert ours == theirs, (key(torch), shape)
     with pytest.raises(ValueError, match="Overflow when unpacking long long"):
         gt.zeros(3)[0] = 2**63
+
+
+def test_a_write_into_a_part_goes_where_the_rest_is() -> None:
+    """What the written tensor was before is read by nobody: no copy of it is made."""
+    x, row, index = gt.zeros(8, 4), gt.ones(4), gt.tensor([[1, 2, 3, 0]])
+    programs = []
+    for write in (
+        lambda: x.__setitem__(2, row), lambda: x.scatter_(0, index, 3.0), lambda: x.scatter_add_(0, index, row.reshape(1, 4)),
+        lambda: x.index_add_(0, index[0], gt.ones(4, 4)),
+    ):  # fmt: skip
+        x.sum().item()
+        write()
+        programs.append(x.tolist())
+    want, again, place = torch.zeros(8, 4), torch.ones(4), torch.tensor([[1, 2, 3, 0]])
+    want[2] = again
+    assert programs[0] == want.tolist()
+    assert programs[1] == want.scatter_(0, place, 3.0).tolist()
+    assert programs[2] == want.scatter_add_(0, place, again.reshape(1, 4)).tolist()
+    assert programs[3] == want.index_add_(0, place[0], torch.ones(4, 4)).tolist()
+
+
+def test_what_a_write_replaces_is_kept_for_its_views_and_copies() -> None:
+    def run(m):
+        x = m.arange(12.0).reshape(3, 4) * 1
+        before, part = x * 1, x[1:] + 0
+        x[0] = x[1]
+        x[1:] = x[:2] * 1
+        y = x.scatter(0, m.tensor([[0, 1, 2, 0]]), -1.0)
+        x.scatter_add_(1, m.tensor([[0], [1], [2]]), x[:, :1] * 1)
+        return [t.tolist() for t in (before, part, x, y)]
+
+    assert run(gt) == run(torch)

@@ -117,6 +117,7 @@ scatter = op(
     "scatter", "x index source",
     doc="x with source written at index along dim; of repeated indices any one wins.",
     infer=_scatter_infer("scatter"), numpy=_scatter_numpy, torch="torch.scatter({x}, {dim}, {index}, {source})",
+    torch_inplace=lambda names, attrs, types: f"{names[0]}.scatter_({attrs['dim']}, {names[1]}, {names[2]})", inplace=((0, 0),),
     vjp=lambda g, y, x, index, source, dim: (_zero_at(g, index, dim), None, gather(g, index, dim=dim)),
     factors=_scatter_rule, linear=((0, 2),), refuses=(1,),
 )  # fmt: skip
@@ -126,7 +127,8 @@ scatter_add = op(
     doc="x with source added at index along dim; repeated indices add up.",
     infer=_scatter_infer("scatter_add"),
     numpy=_scatter_add_numpy,
-    torch="torch.scatter_add({x}, {dim}, {index}, {source})",
+    torch="torch.scatter_add({x}, {dim}, {index}, {source})", inplace=((0, 0),),
+    torch_inplace=lambda names, attrs, types: f"{names[0]}.scatter_add_({attrs['dim']}, {names[1]}, {names[2]})",
     vjp=lambda g, y, x, index, source, dim: (g, None, gather(g, index, dim=dim)),
     factors=_scatter_rule,
     linear=((0, 2),), refuses=(1,),
@@ -179,11 +181,16 @@ def _index_add_infer(x: TensorType, index: TensorType, source: TensorType, dim: 
     return x
 
 
+def _index_add_torch(names: tuple[str, ...], attrs: dict[str, Any], types: tuple[TensorType, ...]) -> str:
+    (x, index, source), dim = names, attrs["dim"]
+    return f"{x}.index_add({dim}, kernels.from_start({index}, {x}.shape[{dim}]), {source})"
+
+
 index_add = op(
     "index_add", "x index source",
     doc="x with the rows of source added to the rows of dim that a 1-d index names.",
     infer=_index_add_infer, numpy=_index_add_numpy,
-    torch="torch.index_add({x}, {dim}, kernels.from_start({index}, {x}.shape[{dim}]), {source})",
+    torch=_index_add_torch, torch_inplace=lambda *how: _index_add_torch(*how).replace("index_add", "index_add_", 1), inplace=((0, 0),),
     vjp=lambda g, y, x, index, source, dim: (g, None, index_select(g, index, dim=dim)),
     factors=_rows_rule, linear=((0, 2),), refuses=(1,),
 )  # fmt: skip
@@ -328,11 +335,15 @@ def _slice_scatter_vjp(g: Var, y: Var, x: Var, source: Var, starts: Ints, stops:
     return cleared, slice(g, starts=starts, stops=stops, steps=steps)
 
 
+def _slice_scatter_torch(names: tuple[str, ...], attrs: dict[str, Any], types: Any, kernel: str = "slice_scatter") -> str:
+    return f"kernels.{kernel}({', '.join((*names, *(str(attrs[part]) for part in ('starts', 'stops', 'steps'))))})"
+
+
 slice_scatter = op(
     "slice_scatter", "x source",
     doc="x with source written over x[starts:stops:steps].",
     infer=_slice_scatter_infer, numpy=_slice_scatter_numpy,
-    torch="kernels.slice_scatter({x}, {source}, {starts}, {stops}, {steps})",
+    torch=_slice_scatter_torch, torch_inplace=lambda *how: _slice_scatter_torch(*how, "slice_scatter_"), inplace=((0, 0),),
     vjp=_slice_scatter_vjp,
     factors=lambda operands, results, attrs: along(operands, results, cut_dims(operands[0], attrs)),
     linear=((0, 1),), local=slice_local,

@@ -102,7 +102,10 @@ log_softmax_backward = op(
     "log_softmax_backward", "g y",
     doc="Gradient of log_softmax from its result.",
     infer=_log_softmax_backward_infer, numpy=_log_softmax_backward_numpy,
-    torch="torch.ops.aten._log_softmax_backward_data({g}, {y}, {dim}, {y}.dtype)",
+    torch="torch.ops.aten._log_softmax_backward_data({g}, {y}, {dim}, {y}.dtype)", inplace=((0, 0),),
+    torch_inplace=lambda names, attrs, types: (
+        "torch.ops.aten._log_softmax_backward_data.out({0}, {1}, {2}, {1}.dtype, out={0})".format(*names, attrs["dim"])
+    ),
     decompose=_log_softmax_backward_parts, factors=_along_dim, linear=((0,),),
     when_split=lambda inputs, attrs, shards: _log_softmax_backward_parts(inputs, attrs),
 )  # fmt: skip
@@ -324,9 +327,8 @@ def _cross_entropy_parts(inputs: tuple[Any, ...], attrs: dict[str, Any]) -> tupl
     loss = nll_loss(logp, target, reduction=inner, ignore_index=ignore)
     valid = ne(target, _index(ignore, target))
     if smoothing:
-        spread = neg(
-            total(mul(logp, cast(_unsqueeze(valid, c), dtype=logp.type.dtype)), (c,) if inner == "none" else None)
-        )
+        spread = neg(where(valid, total(logp, (c,)), constant(0, logp)))
+        spread = spread if inner == "none" else total(spread)
         loss = add(mul(loss, constant(1 - smoothing, loss)), mul(spread, constant(smoothing / classes, loss)))
     if reduction == "mean":
         count = sum(valid, dims=tuple(range(valid.type.ndim)), keepdim=False, dtype=int64)

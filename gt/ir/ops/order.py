@@ -1,4 +1,4 @@
-"""Ops that order elements along a dim: sort, topk, searchsorted.
+"""Ops that order elements along a dim: sort, topk, kthvalue, median, searchsorted.
 
 Next: ``position``.
 """
@@ -85,6 +85,48 @@ topk = op(
     infer=_topk_infer, numpy=_topk_numpy,
     torch="tuple(torch.topk({x}, {k}, dim={dim}, largest={largest}, sorted=True))",
     vjp=_sorted_vjp, factors=whole("dim"), when_split=_split_topk,
+)  # fmt: skip
+
+
+
+def _one_infer(name: str) -> Any:
+    def infer(x: TensorType, dim: int, **how: Any) -> tuple[TensorType, TensorType]:
+        check_kind(name, REAL, x)
+        if x.ndim and not 1 <= how.get("k", 1) <= x.shape[dim]:
+            raise ShapeError(f"{name}: no such element in a dim of {x.shape[dim]}")
+        shape = (*x.shape[:dim], 1, *x.shape[dim + 1 :]) if x.ndim else ()
+        return TensorType(shape, x.dtype), TensorType(shape, int64)
+
+    return infer
+
+
+def _kthvalue_numpy(x: np.ndarray, k: int, dim: int) -> tuple[np.ndarray, np.ndarray]:
+    values, order = _sort_numpy(x, dim, False)
+    at = (*(slice(None),) * dim, slice(k - 1, k)) if x.ndim else ()
+    return values[at], order[at]
+
+
+def _median_numpy(x: np.ndarray, dim: int, skip_nan: bool) -> tuple[np.ndarray, np.ndarray]:
+    values, order = _sort_numpy(x, dim, False)
+    if not x.ndim:
+        return values, order
+    size = x.shape[dim]
+    valid = np.sum(x == x, dim, keepdims=True)  # NaN comes last
+    at = np.maximum((valid - 1) // 2, 0) if skip_nan else np.where(valid < size, valid, (size - 1) // 2)
+    return np.take_along_axis(values, at, dim), np.take_along_axis(order, at, dim)
+
+
+kthvalue = op(
+    "kthvalue", "x", doc="The k-th smallest along dim, counting from 1, and where it is; dim becomes 1.",
+    infer=_one_infer("kthvalue"), numpy=_kthvalue_numpy, torch="tuple(torch.kthvalue({x}, {k}, {dim}, True))",
+    vjp=_sorted_vjp, factors=whole("dim"),
+)  # fmt: skip
+median = op(
+    "median", "x", doc="The lower median along dim, and where it is; NaN if any is, unless skip_nan; dim becomes 1.",
+    infer=_one_infer("median"), numpy=_median_numpy, vjp=_sorted_vjp, factors=whole("dim"),
+    torch=lambda names, attrs, types: (
+        f"tuple(torch.{'nanmedian' if attrs['skip_nan'] else 'median'}({names[0]}, {attrs['dim']}, True))"
+    ),
 )  # fmt: skip
 
 searchsorted = op(

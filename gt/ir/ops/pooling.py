@@ -185,7 +185,7 @@ max_pool_backward = op(
     "max_pool_backward", "g places",
     doc="Gradient of max_pool for x, of `shape`: g added at flat places of the last two dims.",
     infer=lambda g, places, shape, **attrs: TensorType(shape, g.dtype), numpy=_max_backward_numpy,
-    torch="{g}.new_zeros({shape}).flatten(2).scatter_add(2, {places}.flatten(2), {g}.flatten(2)).reshape({shape})",
+    torch="{g}.new_zeros({shape}).flatten(2).scatter_add_(2, {places}.flatten(2), {g}.flatten(2)).reshape({shape})",
     vjp=_max_backward_vjp, factors=_pool_rule, linear=((0,),), local=local_shape, near=_near_max_backward, indices=(1,),
 )  # fmt: skip
 

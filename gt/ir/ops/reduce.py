@@ -218,7 +218,8 @@ logsumexp = op(
     vjp=lambda g, y, x, dims, keepdim: (
         mul(keep(g, x, dims, keepdim), exp(sub(x, keep(y, x, dims, keepdim)))),
     ),
-    decompose=_logsumexp_parts,
+    torch="torch.logsumexp({x}, {dims}, keepdim={keepdim})",
+    factors=reduced("whole"), when_split=lambda inputs, attrs, shards: _logsumexp_parts(inputs, attrs), decompose=_logsumexp_parts,
 )  # fmt: skip
 
 
@@ -228,20 +229,22 @@ def _norm_vjp(g: Var, y: Var, x: Var, dims: Dims, keepdim: bool) -> tuple[Var]:
     return (where(eq(y, zero), zero, mul(x, div(g, y))),)
 
 
+def _norm_parts(inputs: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Any, ...]:
+    (x,) = inputs
+    from_half = x.type.dtype.itemsize == 2
+    v = cast(x, dtype=float32) if from_half else x
+    out = sqrt(total(mul(v, v), attrs["dims"], attrs["keepdim"]))
+    return (cast(out, dtype=x.type.dtype) if from_half else out,)
+
+
 norm = op(
     "norm", "x", doc="Euclidean norm over dims; its gradient at 0 is 0.",
     infer=_reduce_infer("norm", "f"),
     numpy=lambda x, dims, keepdim: np.sqrt(np.sum(wide(x) * wide(x), axis=dims, keepdims=keepdim)),
     vjp=_norm_vjp,
-    decompose=lambda inputs, attrs: _norm_parts(inputs[0], attrs["dims"], attrs["keepdim"]),
+    torch="torch.linalg.vector_norm({x}, 2, {dims}, {keepdim})",
+    factors=reduced("whole"), when_split=lambda inputs, attrs, shards: _norm_parts(inputs, attrs), decompose=_norm_parts,
 )  # fmt: skip
-
-
-def _norm_parts(x: Any, dims: Dims, keepdim: bool) -> tuple[Any, ...]:
-    from_half = x.type.dtype.itemsize == 2
-    v = cast(x, dtype=float32) if from_half else x
-    out = sqrt(total(mul(v, v), dims, keepdim))
-    return (cast(out, dtype=x.type.dtype) if from_half else out,)
 
 
 def _prod_vjp(g: Var, y: Var, x: Var, dims: Dims, keepdim: bool) -> tuple[Any]:

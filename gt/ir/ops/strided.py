@@ -72,7 +72,7 @@ def _add_numpy(g: np.ndarray, shape: Shape, **where: Any) -> np.ndarray:
 
 def _add_torch(names: tuple[str, ...], attrs: dict[str, Any], types: tuple[TensorType, ...]) -> str:
     zeros = f"torch.zeros({types[0].numel}, dtype=torch.{types[0].dtype.name}, device=device)"
-    return f"{zeros}.index_add(0, {_places(attrs, types[0].numel)}, {names[0]}.reshape(-1)).reshape({types[0].shape})"
+    return f"{zeros}.index_add_(0, {_places(attrs, types[0].numel)}, {names[0]}.reshape(-1)).reshape({types[0].shape})"
 
 
 as_strided = op(

@@ -7,40 +7,33 @@ import warnings
 from collections.abc import Iterable
 
 from gt.autograd import no_grad
-from gt.functions import create, pointwise, reduce
-from gt.functions.promote import cast
+from gt.functions import create
+from gt.functions.norms import vector_norm
+from gt.functions.promote import cast, refuse_torch
 from gt.functions.shape import stack
 from gt.handle import Handle
-from gt.ir.types import float32
 from gt.tensor import Tensor
 
 Tensors = Tensor | Iterable[Tensor]
 
 
-def _each(parameters: Tensors) -> list[Tensor]:
-    return [parameters] if isinstance(parameters, Handle) else list(parameters)  # type: ignore[list-item]
-
-
-def _norm(x: Tensor, norm_type: float) -> Tensor:
-    wide = pointwise.abs(x) if x.is_complex() else cast(x, float32) if x.dtype.itemsize == 2 else x
-    if norm_type == math.inf:
-        return reduce.amax(pointwise.abs(wide)) if x.numel() else create.zeros((), dtype=wide.dtype)
-    if norm_type == 2:
-        return pointwise.sqrt(reduce.sum(pointwise.square(wide)))
-    return reduce.sum(pointwise.abs(wide).pow(norm_type)).pow(1 / norm_type)
+def _each(name: str, parameters: Tensors) -> list[Tensor]:
+    refuse_torch(name, parameters)
+    values: list[Tensor] = [parameters] if isinstance(parameters, Handle) else list(parameters)  # type: ignore[list-item]
+    refuse_torch(name, *values)
+    return values
 
 
 def get_total_norm(
     tensors: Tensors, norm_type: float = 2.0, error_if_nonfinite: bool = False, foreach: bool | None = None
 ) -> Tensor:
     """Give the norm of all tensors seen as one vector."""
-    values = _each(tensors)
+    values = _each("get_total_norm", tensors)
     if not values:
         return create.tensor(0.0)
     with no_grad():
         norm_type = float(norm_type)
-        each = [_norm(t, norm_type) for t in values]
-        total = each[0] if len(each) == 1 else _norm(stack(each), norm_type)
+        total = vector_norm(stack([vector_norm(t, norm_type) for t in values]), norm_type)
         if error_if_nonfinite and not math.isfinite(total.item()):
             raise RuntimeError(
                 f"The total norm of order {norm_type} for gradients from `parameters` is non-finite, so it cannot be clipped. To disable "
@@ -51,7 +44,7 @@ def get_total_norm(
 
 def clip_grads_with_norm_(parameters: Tensors, max_norm: float, total_norm: Tensor, foreach: bool | None = None) -> None:
     """Scale gradients by max_norm / total_norm where that is below 1."""
-    grads = [p.grad for p in _each(parameters) if p.grad is not None]
+    grads = [p.grad for p in _each("clip_grads_with_norm_", parameters) if p.grad is not None]
     with no_grad():
         share = (float(max_norm) / (total_norm + 1e-6)).clamp(max=1.0)
         for g in grads:
@@ -66,7 +59,7 @@ def clip_grad_norm_(
     foreach: bool | None = None,
 ) -> Tensor:
     """Scale the gradients of all parameters so that their norm is at most ``max_norm``. Gives the norm they had."""
-    params = _each(parameters)
+    params = _each("clip_grad_norm_", parameters)
     grads = [p.grad for p in params if p.grad is not None]
     total = get_total_norm(grads, norm_type, error_if_nonfinite)  # type: ignore[arg-type]
     clip_grads_with_norm_(params, max_norm, total)
@@ -76,7 +69,7 @@ def clip_grad_norm_(
 def clip_grad_value_(parameters: Tensors, clip_value: float, foreach: bool | None = None) -> None:
     """Limit every element of the gradients to [-clip_value, clip_value]."""
     with no_grad():
-        for p in _each(parameters):
+        for p in _each("clip_grad_value_", parameters):
             if p.grad is not None:
                 p.grad.clamp_(-float(clip_value), float(clip_value))  # type: ignore[attr-defined]
 

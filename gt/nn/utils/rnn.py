@@ -14,6 +14,7 @@ import numpy as np
 
 from gt.functions import create
 from gt.functions.gathering import index_select
+from gt.functions.promote import need_tensor, refuse_torch
 from gt.functions.shape import cat, stack
 from gt.handle import Handle
 from gt.ir.types import got
@@ -126,6 +127,8 @@ def pack_padded_sequence(
     ``enforce_sorted``: the longest sequence is the first, else they are put in that order. Lengths given as a tensor are read.
     Errors: RuntimeError for lengths that are not positive, in another order, or not one for each sequence.
     """
+    need_tensor("pack_padded_sequence", input=input)
+    refuse_torch("pack_padded_sequence", lengths)
     sizes = _numbers(lengths)
     order = None
     if not enforce_sorted:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 
 import numpy as np
@@ -299,3 +300,14 @@ def test_convolutions_of_mixed_operands_under_autocast(name):
     assert out.dtype is gt.bfloat16 and whole.dtype is gt.complex64
     np.testing.assert_allclose(whole.numpy(), TF.conv2d(torch.tensor(z), torch.tensor(z)).numpy(), rtol=1e-5)
     np.testing.assert_allclose(across.numpy(), TF.conv_transpose2d(torch.tensor(z), torch.tensor(z).mT.reshape(2, 1, 5, 5)).numpy(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_smoothing_skips_ignored_examples_whatever_they_hold(reduction):
+    def run(m):
+        x = m.tensor([[1.0, math.nan, 2.0], [0.5, -1.0, 3.0], [math.inf, 1.0, -math.inf]], requires_grad=True)
+        loss = m.nn.functional.cross_entropy(x, m.tensor([-100, 1, -100]), label_smoothing=0.1, reduction=reduction)
+        (g,) = m.autograd.grad(loss.sum(), x)
+        return loss.tolist(), g.tolist()
+
+    assert repr(run(gt)) == repr(run(torch))

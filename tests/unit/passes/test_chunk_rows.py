@@ -245,3 +245,18 @@ def test_weights_that_are_made_are_no_loss_head() -> None:
     context = Context(Cluster((0, 1)).mesh)
     chunking(1000, above=1500).run(graph, context, verify="each")
     assert not [n for n in notes(context) if "chunks" in n]
+
+
+def test_a_gradient_kept_whole_is_chunked_only_if_that_saves_memory() -> None:
+    """Of logits that are there anyway: the chunks of their gradient, joined, are as much as the chunks would save."""
+
+    def body(recorder: Recorder, logits: Value, target: Value) -> list[Value]:
+        loss = entropy(logits, target)
+        recorder.nodes = [replace(node, taped=True) for node in recorder.nodes]
+        return [loss, *recorder.emit(OPS["grad"], (loss, logits), (("has_seed", False),))]
+
+    graph = record([TensorType((B * T, V), float64), TensorType((B * T,), int64)], body)
+    final, context, peak = planned(graph, chunking(2000))
+    assert notes(context) and all("not computed in chunks of rows: it is whole, as it is kept" in n for n in notes(context))
+    assert final == planned(graph, WHOLE)[0]
+    assert peak < 3.1 * B * T * V * 8, "logits, log-softmax, and one gradient that the other overwrites"
