@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable
-from typing import ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
@@ -305,7 +305,8 @@ def normalize_dims(dims: int | Iterable[int] | None, ndim: int) -> tuple[int, ..
     """Map a dim, several dims or None (all) to a sorted tuple without repeats."""
     if dims is None:
         return tuple(range(ndim))
-    given = (dims,) if hasattr(dims, "__index__") and not getattr(dims, "ndim", 0) else tuple(dims)  # type: ignore[arg-type]
+    one = hasattr(dims, "__index__") and not getattr(dims, "ndim", 0)
+    given: tuple[Any, ...] = (dims,) if one else tuple(dims)  # type: ignore[arg-type]
     if not given:
         return tuple(range(ndim))
     out = tuple(normalize_dim(d, ndim) for d in given)

@@ -343,7 +343,7 @@ slice_scatter = op(
     "slice_scatter", "x source",
     doc="x with source written over x[starts:stops:steps].",
     infer=_slice_scatter_infer, numpy=_slice_scatter_numpy,
-    torch=_slice_scatter_torch, torch_inplace=lambda *how: _slice_scatter_torch(*how, "slice_scatter_"), inplace=((0, 0),),
+    torch=_slice_scatter_torch, torch_inplace=lambda names, attrs, types: _slice_scatter_torch(names, attrs, types, "slice_scatter_"), inplace=((0, 0),),
     vjp=_slice_scatter_vjp,
     factors=lambda operands, results, attrs: along(operands, results, cut_dims(operands[0], attrs)),
     linear=((0, 1),), local=slice_local,
