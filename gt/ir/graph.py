@@ -52,13 +52,23 @@ class Location:
     function: str
     source: str = field(default="", compare=False)
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.file, self.line, self.function))
+
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class Value:
-    """One value of a graph: a type and the name the user gave it, if any. Identity is the object's own."""
+    """One value of a graph: a type and the name the user gave it, if any. Identity is the object's own.
+
+    Never changed once made, as all here; not declared frozen, which would make making one cost thrice as much.
+    """
 
     type: TensorType
     hint: str = ""
@@ -67,7 +77,7 @@ class Value:
         return f"%{self.hint or '?'}: {self.type!r}"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class Node:
     """One op applied to values.
 
@@ -84,7 +94,12 @@ class Node:
     taped: bool = False
     why: str = ""
 
-    @cached_property
+    def on(self, inputs: tuple[Value, ...], outputs: tuple[Value, ...] | None = None) -> Node:
+        """Give the same op on other operands, with the same results or others."""
+        made = self.outputs if outputs is None else outputs
+        return Node(self.op, inputs, made, self.attrs, self.loc, self.signal, self.taped, self.why)
+
+    @property
     def attr(self) -> dict[str, AttrValue]:
         return dict(self.attrs)
 
@@ -130,7 +145,18 @@ class Graph:
 
     @cached_property
     def values(self) -> tuple[Value, ...]:
-        return (*self.inputs, *self.scalars, *(o for n in self.nodes for o in n.outputs))
+        return (*self.inputs, *self.scalars, *[o for n in self.nodes for o in n.outputs])
+
+    @cached_property
+    def communicates(self) -> bool:
+        """Whether there are collectives among the nodes."""
+        return "comm" in {op.effect for op in {node.op for node in self.nodes}}
+
+    def on(self, mapping: Mapping[Value, Value]) -> Graph:
+        """Give the graph with other values in place of some, its inputs and scalars included."""
+        nodes = [n if mapping.keys().isdisjoint(n.inputs) else n.on(exchanged(n.inputs, mapping)) for n in self.nodes]
+        get = lambda values: exchanged(values, mapping)  # noqa: E731
+        return replace(self, inputs=get(self.inputs), scalars=get(self.scalars), nodes=tuple(nodes), outputs=get(self.outputs))
 
     def with_nodes(self, nodes: Iterable[Node], outputs: Iterable[Value] | None = None) -> Graph:
         return replace(self, nodes=tuple(nodes), outputs=self.outputs if outputs is None else tuple(outputs))
@@ -144,9 +170,14 @@ class Graph:
         return iter(self.nodes)
 
 
+def exchanged(values: Sequence[Value], mapping: Mapping[Value, Value]) -> tuple[Value, ...]:
+    """Give values with those of ``mapping`` in place of some."""
+    return tuple([mapping.get(v, v) for v in values])
+
+
 def attrs_key(attrs: Attrs) -> tuple[object, ...]:
     """Give what tells attributes apart: unlike plain equality, ``1``, ``1.0`` and ``True`` differ and a nan equals itself."""
-    return tuple((name, _attr_key(value)) for name, value in attrs)
+    return tuple([(name, _attr_key(value)) for name, value in attrs]) if attrs else ()
 
 
 def _attr_key(value: AttrValue) -> object:
@@ -215,10 +246,9 @@ class Rewriter:
         return outputs
 
     def copy(self, node: Node) -> Node:
-        inputs = tuple(self.get(v) for v in node.inputs)
-        if inputs != node.inputs:
+        if not self.mapping.keys().isdisjoint(node.inputs):
             self.changed = True
-            node = replace(node, inputs=inputs)
+            node = node.on(exchanged(node.inputs, self.mapping))
         self.nodes.append(node)
         return node
 
@@ -229,4 +259,4 @@ class Rewriter:
         return replace(self.graph, nodes=tuple(self.nodes), outputs=outputs, **changes)  # type: ignore[arg-type]
 
 
-__all__ = ["AttrValue", "Attrs", "Coord", "Graph", "Location", "Node", "Rewriter", "Stage", "Value", "attrs_key"]
+__all__ = ["AttrValue", "Attrs", "Coord", "Graph", "Location", "Node", "Rewriter", "Stage", "Value", "attrs_key", "exchanged"]

@@ -100,7 +100,7 @@ class Sharding:
     def replicated(cls, mesh: Mesh, ndim: int) -> Sharding:
         return cls(mesh, ((),) * ndim)
 
-    @property
+    @cached_property
     def is_replicated(self) -> bool:
         return not self.partial and not any(self.dims)
 
@@ -108,7 +108,7 @@ class Sharding:
     def used_axes(self) -> frozenset[str]:
         return frozenset(a for d in self.dims for a in d) | {a for a, _ in self.partial}
 
-    @property
+    @cached_property
     def is_split(self) -> bool:
         """Whether some dim is cut: a worker then holds a part only."""
         return any(self.dims)

@@ -27,6 +27,7 @@ class VerifyError(Exception):
 def verify(graph: Graph) -> None:
     """Check a graph against the rules of its stage. Errors: VerifyError at the first fault."""
     defined: set[Value] = set()
+    seen: set[object] = set()
     for kind, values in (("input", graph.inputs), ("scalar", graph.scalars)):
         for i, value in enumerate(values):
             if value in defined:
@@ -39,13 +40,14 @@ def verify(graph: Graph) -> None:
     if not all(0 <= i < len(graph.inputs) for i in graph.donated):
         raise _fault(graph, f"donated {sorted(graph.donated)} of {len(graph.inputs)} inputs")
     for at, node in enumerate(graph.nodes):
-        _check_node(graph, at, node, defined)
+        _check_node(graph, at, node, defined, seen)
     for i, value in enumerate(graph.outputs):
         if value not in defined:
             raise _fault(graph, f"output {i} ({value!r}) is not defined")
 
 
-def _check_node(graph: Graph, at: int, node: Node, defined: set[Value]) -> None:
+def _check_node(graph: Graph, at: int, node: Node, defined: set[Value], seen: set[object]) -> None:
+    """Check a node. ``seen``: the ops on types that were found right, as most of a graph's nodes are like others."""
     for i, value in enumerate(node.inputs):
         if value not in defined:
             raise _fault(graph, f"operand {i} ({value!r}) is not defined before the node", at)
@@ -53,6 +55,10 @@ def _check_node(graph: Graph, at: int, node: Node, defined: set[Value]) -> None:
         if value in defined:
             raise _fault(graph, f"result {i} ({value!r}) is defined twice", at)
         defined.add(value)
+    kind = node.op, node.attrs, tuple([v.type for v in node.inputs]), tuple([v.type for v in node.outputs])
+    if kind in seen:
+        return
+    for i, value in enumerate(node.outputs):
         _check_placement(graph, value, f"result {i}", at)
     if len({name for name, _ in node.attrs}) != len(node.attrs):
         raise _fault(graph, "an attribute is given twice", at)
@@ -60,6 +66,7 @@ def _check_node(graph: Graph, at: int, node: Node, defined: set[Value]) -> None:
     _check_types(graph, at, node)
     if graph.stage is Stage.EXPLICIT and node.op not in _MOVES and (why := placement_fault(node)):
         raise _fault(graph, why, at)
+    seen.add(kind)
 
 
 def _check_effect(graph: Graph, at: int, node: Node) -> None:

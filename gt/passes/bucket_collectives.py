@@ -34,6 +34,8 @@ class BucketCollectives:
     nbytes: int = 25 << 20
 
     def run(self, graph: Graph, context: Context) -> Graph:
+        if not graph.communicates:
+            return graph
         nodes = schedule(graph)
         buckets = list(self._buckets(graph, nodes))
         if not buckets:

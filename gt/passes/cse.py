@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gt.ir.graph import Graph, Node, Rewriter, attrs_key
+from gt.ir.graph import Graph, Node, Rewriter, attrs_key, exchanged
 from gt.passes.context import Context
 
 
@@ -23,22 +23,20 @@ class Cse:
         taping = any(node.op.effect == "grad" for node in graph.nodes)  # until autodiff, the tape tells nodes apart
         seen: dict[object, Node] = {}
         for old in graph.nodes:
-            inputs = tuple(rewriter.get(v) for v in old.inputs)
-            types = tuple(v.type for v in old.outputs)
-            key = old.op.name, inputs, attrs_key(old.attrs), types, taping and old.taped
-            kept = seen.get(key)
+            inputs = exchanged(old.inputs, rewriter.mapping)
+            types = old.outputs[0].type if len(old.outputs) == 1 else tuple([v.type for v in old.outputs])
+            key = old.op, inputs, attrs_key(old.attrs), types, taping and old.taped
+            kept = seen.setdefault(key, old)
             merges = (
-                kept is not None
+                kept is not old
                 and not old.op.effect
                 and (old.signal is None or kept.signal is None or old.signal == kept.signal)
             )
-            if merges and kept is not None:
+            if merges:
                 for a, b in zip(old.outputs, kept.outputs, strict=True):
                     rewriter.replace(a, b)
             else:
-                node = rewriter.copy(old)
-                if kept is None:
-                    seen[key] = node
+                rewriter.copy(old)
         return rewriter.finish()
 
 

@@ -22,7 +22,7 @@ class Dce:
         live: set[Value] = set(graph.outputs)
         kept: list[Node] = []
         for node in reversed(graph.nodes):
-            if any(out in live for out in node.outputs):
+            if not live.isdisjoint(node.outputs):
                 kept.append(node)
                 live.update(node.inputs)
         return graph if len(kept) == len(graph.nodes) else graph.with_nodes(reversed(kept))

@@ -26,6 +26,8 @@ class GatherAgain:
     others: int = 2
 
     def run(self, graph: Graph, context: Context) -> Graph:
+        if not graph.communicates:
+            return graph
         early = joins_early(graph) if self.others else set()
         gathers = [n for n in graph.nodes if n in early and n.output not in graph.outputs]
         if len(gathers) <= self.others and graph.options.auto != "search":

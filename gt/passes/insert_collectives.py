@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from gt.ir.factors import Rule
-from gt.ir.graph import Attrs, Graph, Node, Stage, Value
+from gt.ir.graph import Attrs, Graph, Node, Stage, Value, exchanged
 from gt.ir.mesh import Reduction, Sharding
 from gt.ir.opdef import OPS, OpDef
 from gt.ir.ops import collective
@@ -48,18 +48,18 @@ class _Inserter:
         return self.mapping.get(value, value)
 
     def add(self, node: Node) -> None:
-        inputs = tuple(self.get(v) for v in node.inputs)
+        inputs = exchanged(node.inputs, self.mapping)
         if node.op is collective.reshard:
             self.mapping[node.output] = self._reshard(inputs[0], node)
             return
         if node.op is OPS["copy"] and inputs[0].type == node.output.type:
             self.mapping[node.output] = inputs[0]  # it was there to be placed; plan_memory copies where memory needs it
             return
-        if self._moved(node, inputs):
-            return
-        if any(v.type.sharding is not None and v.type.sharding.is_split for v in inputs):
-            inputs = tuple(self._masked(v, list(_masks(node, i)), node) for i, v in enumerate(inputs))
-        self.nodes.append(node if inputs == node.inputs else replace(node, inputs=inputs))
+        if any([v.type.sharding is not None and v.type.sharding.is_split for v in inputs]):
+            if self._moved(node, inputs):
+                return
+            inputs = tuple([self._masked(v, list(_masks(node, i)), node) for i, v in enumerate(inputs)])
+        self.nodes.append(node if inputs == node.inputs else node.on(inputs))
 
     def _moved(self, node: Node, inputs: tuple[Value, ...]) -> bool:
         """Send each worker the rows of its neighbours' that it reads, where the node only moves rows of a split dim."""
@@ -67,8 +67,6 @@ class _Inserter:
             return False
         (value,), have, want = inputs, inputs[0].type.sharding, node.output.type.sharding
         assert have is not None and want is not None
-        if not have.is_split:
-            return False
         rule = node.op.rule([value.type], [node.output.type], node.attrs)
         if rule is None or rule.near is None:
             return False

@@ -30,7 +30,8 @@ class Localize:
     name: ClassVar[str] = "localize"
 
     def run(self, graph: Graph, context: Context) -> Graph:
-        if all(_placed(v).is_replicated for v in graph.values) and not any(n.op.effect for n in graph.nodes):
+        whole = all(placed is not None and placed.is_replicated for placed in {v.type.sharding for v in graph.values})
+        if whole and not any(op.effect for op in {n.op for n in graph.nodes}):
             return replace(graph, stage=Stage.LOCAL)
         localizer = _Localizer(graph)
         for node in graph.nodes:

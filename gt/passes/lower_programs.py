@@ -97,14 +97,16 @@ class _Plan:
         self.parts, self.soon = parts_of(graph, context.regions), scatters_soon(graph)
         comms = [part for part in self.parts if isinstance(part, Node)]
         self.number = {node: i for i, node in enumerate(comms)}
-        self.meshes = tuple(dict.fromkeys(self.mesh(v) for v in graph.values))
+        types = dict.fromkeys([v.type for v in graph.values])
+        self.on = {t: t.sharding.mesh if t.sharding is not None else context.mesh for t in types}
+        self.meshes = tuple(dict.fromkeys(self.on.values()))
         groups = {cast("tuple[int, ...]", n.attr["group"]) for n in comms if n.op.name == "transfer"}
         self.sets = [frozenset(workers) for workers in (*(m.workers for m in self.meshes), *groups)]
         self.alike: dict[tuple[bool, ...], _Layout] = {}
         self.groups: dict[tuple[Mesh, tuple[str, ...]], dict[int, tuple[int, ...]]] = {}
 
     def mesh(self, value: Value) -> Mesh:
-        return value.type.sharding.mesh if value.type.sharding is not None else self.context.mesh
+        return self.on[value.type]
 
     def sharding(self, value: Value) -> Sharding:
         return value.type.sharding or Sharding.replicated(self.context.mesh, value.type.ndim)
@@ -137,8 +139,11 @@ class _Layout:
         self.plan, self.member = plan, member
         self.slots: dict[Value, int] = {}
         self.types: dict[int, WireType] = {}
+        self.held = {type_ for type_, mesh in plan.on.items() if member in mesh.workers}
+        self.wire_types = {type_: WireType.of(type_) for type_ in plan.on}
         self.resolved: dict[tuple[int, tuple[Attrs, ...]], Compute] = {}  # regions by what the coordinates make of them
         self.wire: dict[Node, WireNode] = {}  # nodes that are the same on all workers
+        self.packed: dict[int, tuple[tuple[str, Any], ...]] = {}  # attributes of these by identity: many nodes share theirs
         graph = plan.graph
         for value in (*(v for v in graph.inputs if self.holds(v)), *graph.scalars):
             self.define(value)
@@ -155,12 +160,12 @@ class _Layout:
         taken = [node for _, nodes in self.parts for node in nodes]
         self.locations = {loc: i for i, loc in enumerate(dict.fromkeys(n.loc for n in taken if n.loc is not None))}
         outputs = {self.slots[v] for v in graph.outputs if self.holds(v)}
-        last = dict.fromkeys(self.slots.values(), -1)
-        for i, (_, nodes) in enumerate(self.parts):
-            if not _is_wait(self.parts[i][0]):
-                last.update((self.slots[v], i) for node in nodes for v in node.inputs if v in self.slots)
+        last, slots = dict.fromkeys(self.slots.values(), -1), self.slots
+        for i, (done, nodes) in enumerate(self.parts):
+            if not _is_wait(done):
+                last.update([(slots[v], i) for node in nodes for v in node.inputs if v in slots])
             else:
-                last.update((self.slots[out], max(i, last[self.slots[out]])) for node in nodes for out in node.outputs)
+                last.update([(slots[out], max(i, last[slots[out]])) for node in nodes for out in node.outputs])
         last.update(dict.fromkeys(outputs, len(self.parts)))
         self.last = last
         self.steps = [self.step(i, part, nodes) for i, (part, nodes) in enumerate(self.parts)]
@@ -213,22 +218,23 @@ class _Layout:
     # -- who holds what
 
     def holds(self, value: Value) -> bool:
-        return self.member in self.plan.mesh(value).workers
+        return value.type in self.held
 
     def taken(self, part: Part) -> list[Node]:
         """Give the nodes of a part that these workers take part in."""
         if isinstance(part, Region):
-            return [n for n in part.nodes if any(self.holds(out) and out in self.read for out in n.outputs)]
+            held, read = self.held, self.read
+            return [n for n in part.nodes if any([out.type in held and out in read for out in n.outputs])]
         return [part] if self.holds(part.output) or self.member in _members(part) else []
 
     def needed(self) -> set[Value]:
         """Give the values that these workers read, send or keep: of those they could compute, others may send their own."""
-        found = set(self.plan.graph.outputs)
+        found, held = set(self.plan.graph.outputs), self.held
         for node in reversed(self.plan.graph.nodes):
             if node.op.effect == "comm":
                 takes = self.member in _members(node) or self.holds(node.output)
             else:
-                takes = any(self.holds(out) and out in found for out in node.outputs)
+                takes = any([out.type in held and out in found for out in node.outputs])
             if takes:
                 found.update(node.inputs)
         return found
@@ -236,7 +242,7 @@ class _Layout:
     def define(self, value: Value, slot: int | None = None) -> None:
         if slot is None:
             slot = len(self.types)
-            self.types[slot] = WireType.of(value.type)
+            self.types[slot] = self.wire_types[value.type]
         self.slots[value] = slot
 
     # -- steps
@@ -316,7 +322,9 @@ class _Layout:
     def compute(self, at: int, region: Region, nodes: list[Node], coords: Coords) -> Compute:
         wire = tuple(self.node(node, coords) for node in nodes)
         made = [slot for node in wire for slot in node.outputs]
-        inputs = tuple(dict.fromkeys(slot for node in wire for slot in node.inputs if slot not in set(made)))
+        own = set(made)
+        outside = dict.fromkeys([slot for node in wire for slot in node.inputs])
+        inputs = tuple([slot for slot in outside if slot not in own])
         outputs = tuple(slot for slot in made if self.last[slot] > at)
         memory = self.plan.context.memory
         plan = memory.inplace if memory is not None else {}
@@ -325,13 +333,18 @@ class _Layout:
         return Compute(wire, inputs, outputs, key, region.compile, inplace)
 
     def node(self, node: Node, coords: Coords) -> WireNode:
-        differs = _differs(node.attrs)
-        if not differs and node in self.wire:
+        if node in self.wire:
             return self.wire[node]
-        attrs = self.attrs(node, coords) if differs else node.attrs
-        inputs, outputs = (tuple(self.slots[v] for v in values) for values in (node.inputs, node.outputs))
-        types = tuple(self.types[slot] for slot in outputs)
-        made = WireNode(node.op.name, inputs, outputs, types, pack_attrs(attrs), self.location(node))
+        differs, slots = _differs(node.attrs), self.slots
+        if differs:
+            attrs = pack_attrs(self.attrs(node, coords))
+        elif (found := self.packed.get(id(node.attrs))) is not None:
+            attrs = found
+        else:
+            attrs = self.packed[id(node.attrs)] = pack_attrs(node.attrs)
+        inputs, outputs = tuple([slots[v] for v in node.inputs]), tuple([slots[v] for v in node.outputs])
+        types = tuple([self.wire_types[v.type] for v in node.outputs])
+        made = WireNode(node.op.name, inputs, outputs, types, attrs, self.location(node))
         if not differs:
             self.wire[node] = made
         return made
@@ -386,7 +399,7 @@ def _groups(mesh: Mesh, axes: Sequence[str]) -> dict[int, tuple[int, ...]]:
 
 
 def _differs(value: Attrs | AttrValue) -> bool:
-    return isinstance(value, Coord) or (isinstance(value, tuple) and any(_differs(v) for v in value))
+    return isinstance(value, Coord) or (isinstance(value, tuple) and any([_differs(v) for v in value]))
 
 
 def _resolved(value: Any, coords: dict[str, int]) -> Any:

@@ -8,7 +8,7 @@ Must not know: buffers, workers' stores. Next: ``lower_programs``.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from typing import ClassVar, TypeAlias
 
@@ -40,20 +40,25 @@ class PlanMemory:
 
 def memory_plan(graph: Graph, context: Context, reuse: bool = True) -> tuple[Graph, MemoryPlan]:
     """Give the graph with its copies, which are noted and put into the context's regions, and what shares memory."""
-    graph = _copy_outputs(graph, context)
+    given, storage = graph, Storage(graph)
+    graph = _copy_outputs(graph, storage, context)
+    storage = storage if graph is given else Storage(graph)
     inplace: InPlace = {}
     if reuse:
-        graph, inplace = _plan_inplace(graph, context)
+        given = graph
+        graph, inplace = _plan_inplace(graph, storage, context)
+        storage = storage if graph is given else Storage(graph)
     overwritten = {node.inputs[o] for node, pairs in inplace.items() for _, o in pairs}
-    peaks, at, alive = _peak(graph, inplace, context)
+    peaks, at, alive = _peak(graph, storage, inplace, context)
     return graph, MemoryPlan(inplace, frozenset(i for i, v in enumerate(graph.inputs) if v in overwritten), peaks, at, alive)
 
 
 def over_limit(graph: Graph, peak: int) -> str:
     """Say that a plan takes more than the memory limit, by how much, and whether it is the run that moves parameters."""
-    limit, moved = graph.options.memory_limit, moved_inputs(graph)
+    limit = graph.options.memory_limit
     if limit is None or peak <= limit:
         return ""
+    moved = moved_inputs(graph)
     moves = any(node.op.effect == "comm" and node.output in moved for node in graph.nodes)
     once = "; it brings inputs to where later runs have them, which those need not" if moves else ""
     return f"memory_limit: a run takes up to {peak / 1e6:.4g} MB on a worker, over the limit of {limit / 1e6:.4g} MB{once}"
@@ -68,8 +73,9 @@ class Storage:
         self.last: dict[Value, int] = {}  # by root: the last node that reads the storage
         self.made: dict[Value, int] = {}
         for i, node in enumerate(graph.nodes):
-            types = [v.type for v in node.inputs], [v.type for v in node.outputs]
-            shares = node.op.may_share(*types) or _stays(node)
+            op, shares = node.op, node.op.view
+            if op.shares is not None or op is transfer:
+                shares = op.may_share([v.type for v in node.inputs], [v.type for v in node.outputs]) or _stays(node)
             for value in node.inputs:
                 self.last[self.root[value]] = i
             for out in node.outputs:
@@ -81,7 +87,7 @@ class Storage:
                 else:
                     self.root[out] = out
                     self.made[out] = i
-        self.roots = tuple(v for v in self.root if self.root[v] is v)
+        self.roots = tuple([v for v, root in self.root.items() if root is v])
         self.kept = {self.root[v] for v in graph.outputs}
         self.scalars = set(graph.scalars)
         self.undonated = {v for i, v in enumerate(graph.inputs) if i not in graph.donated}
@@ -95,8 +101,7 @@ def _stays(node: Node) -> bool:
     return bool(set(meshes[0]) & set(meshes[1]))
 
 
-def _copy_outputs(graph: Graph, context: Context) -> Graph:
-    storage = Storage(graph)
+def _copy_outputs(graph: Graph, storage: Storage, context: Context) -> Graph:
     outside = {*graph.inputs, *graph.scalars}
     taken: set[Value] = set()
     copies: list[Node] = []
@@ -130,9 +135,8 @@ def _with_copies(regions: tuple[Region, ...], nodes: Sequence[Node], copies: lis
     return (*regions, Region(tuple(copies)))
 
 
-def _plan_inplace(graph: Graph, context: Context) -> tuple[Graph, InPlace]:
+def _plan_inplace(graph: Graph, storage: Storage, context: Context) -> tuple[Graph, InPlace]:
     """Find the nodes that may overwrite. Where only some operands of a node may be, the others are copied for it."""
-    storage = Storage(graph)
     plan: InPlace = {}
     swaps: dict[Node, tuple[Node, ...]] = {}
     for i, node in enumerate(graph.nodes):
@@ -152,9 +156,10 @@ def _plan_inplace(graph: Graph, context: Context) -> tuple[Graph, InPlace]:
             new = replace(node, inputs=inputs)
             swaps[node] = (*copies.values(), new)
             plan[new] = pairs
+    outputs = set(graph.outputs)
     for value in storage.roots:
-        if value not in storage.kept and storage.made.get(value) is None:
-            plan.update(_chain(value, graph, storage, plan))
+        if value not in storage.kept and value not in storage.made:
+            plan.update(_chain(value, graph, outputs, storage, plan))
     if not swaps:
         return graph, plan
     swapped = lambda nodes: tuple(n for node in nodes for n in swaps.get(node, (node,)))  # noqa: E731
@@ -163,18 +168,19 @@ def _plan_inplace(graph: Graph, context: Context) -> tuple[Graph, InPlace]:
     return graph.with_nodes(swapped(graph.nodes)), plan
 
 
-def _chain(value: Value, graph: Graph, storage: Storage, plan: InPlace) -> InPlace:
+def _chain(value: Value, graph: Graph, outputs: Set[Value], storage: Storage, plan: InPlace) -> InPlace:
     """Give the elementwise nodes that lead from an input to the output which replaces it, all in the input's memory.
 
     So running statistics and counters stay where they are. Nothing, unless each node is the last reader of the one before.
     """
     found: InPlace = {}
-    outputs = set(graph.outputs)
     while value in storage.last:
         node = graph.nodes[storage.last[value]]
         operand = node.inputs.index(value) if value in node.inputs else -1
-        reads = Counter(storage.root[v] for v in node.inputs)
-        if operand not in node.op.into or node in plan or _why_not(value, node.output, storage.last[value], reads, storage):
+        if operand not in node.op.into or node in plan:
+            return {}
+        reads = Counter([storage.root[v] for v in node.inputs])
+        if _why_not(value, node.output, storage.last[value], reads, storage):
             return {}
         found[node] = ((0, operand),)
         value = node.output
@@ -208,15 +214,15 @@ def _why_not(value: Value, made: Value, at: int, reads: Counter[Value], storage:
     return "it, or a view of it, is an output" if root in storage.kept else ""
 
 
-def _peak(graph: Graph, inplace: InPlace, context: Context) -> tuple[dict[int, int], Node | None, tuple[Value, ...]]:
+def _peak(graph: Graph, storage: Storage, inplace: InPlace, context: Context) -> tuple[dict[int, int], Node | None, tuple[Value, ...]]:
     """Estimate the most bytes alive at once on each worker, and what they are on the fullest one.
 
     A donated input dies with its last use; other inputs and the outputs live through the run. What travels while others compute has
     its own copy of what it sends, and room for what comes.
     """
-    storage = Storage(graph)
     meshes: dict[Mesh, int] = {}  # by number: the workers of a mesh may be many
-    where = {v: meshes.setdefault(v.type.sharding.mesh if v.type.sharding else context.mesh, len(meshes)) for v in graph.values}
+    types = dict.fromkeys([v.type for v in graph.values])
+    where = {t: meshes.setdefault(t.sharding.mesh if t.sharding else context.mesh, len(meshes)) for t in types}
     held = storage.undonated | storage.scalars | storage.kept
     takes = {node.outputs[r]: node.inputs[o] for node, pairs in inplace.items() for r, o in pairs}
     dies: dict[int, list[Value]] = {}
@@ -229,7 +235,7 @@ def _peak(graph: Graph, inplace: InPlace, context: Context) -> tuple[dict[int, i
         alike.setdefault(frozenset(number for number, on in members if worker in on), []).append(worker)
     now = [0] * len(meshes)
     for value in (*graph.inputs, *graph.scalars):
-        now[where[value]] += value.type.nbytes
+        now[where[value.type]] += value.type.nbytes
     most = {group: (sum(now[w] for w in group), -1) for group in alike}
     place = {node: i for i, node in enumerate(graph.nodes)}
     under_way = travelling(graph, parts_of(graph, context.regions))
@@ -239,35 +245,41 @@ def _peak(graph: Graph, inplace: InPlace, context: Context) -> tuple[dict[int, i
 
     def look(at: int) -> None:
         for group, (nbytes, _) in most.items():
-            total = sum(now[w] for w in group)
+            total = sum([now[w] for w in group])
             if total > nbytes:
                 most[group] = total, at
 
     def end(at: int) -> None:
         for node in waits.get(at, ()):
             while_away, when_over = _buffers(node)
-            now[where[node.output]] += when_over - while_away
+            now[where[node.output.type]] += when_over - while_away
             look(at - 1)
-            now[where[node.output]] -= when_over
+            now[where[node.output.type]] -= when_over
 
     for i, node in enumerate(graph.nodes):
         end(i)
-        fresh = [out for out in node.outputs if storage.root[out] is out]
-        for out in fresh:
-            now[where[out]] += out.type.nbytes if out not in takes else 0
-        now[where[node.outputs[0]]] += _buffers(node)[0] if node in under_way else 0
+        later = []
+        for out in node.outputs:
+            if storage.root[out] is not out:
+                continue
+            if out in takes:
+                later.append(out)
+            else:
+                now[where[out.type]] += out.type.nbytes
+        if node in under_way:
+            now[where[node.outputs[0].type]] += _buffers(node)[0]
         look(i)
         for root in dies.get(i, ()):
-            now[where[root]] -= root.type.nbytes
-        for out in fresh:
-            now[where[out]] += out.type.nbytes if out in takes else 0
+            now[where[root.type]] -= root.type.nbytes
+        for out in later:
+            now[where[out.type]] += out.type.nbytes
     end(len(place))
     peaks = {worker: most[group][0] for group, workers in alike.items() for worker in workers}
     fullest = max(most, key=lambda group: most[group], default=frozenset())
     at = most[fullest][1] if fullest else -1
     alive = [
         v for v in storage.roots
-        if where[v] in fullest and storage.made.get(v, -1) <= at and (v in held or storage.last.get(v, -1) >= at) and v not in takes
+        if where[v.type] in fullest and storage.made.get(v, -1) <= at and (v in held or storage.last.get(v, -1) >= at) and v not in takes
     ]  # fmt: skip
     return peaks, graph.nodes[at] if at >= 0 else None, tuple(sorted(alive, key=lambda v: -v.type.nbytes))
 

@@ -15,14 +15,13 @@ Must not know: any op, how a reshard is done. Next: ``insert_collectives``.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from gt.ir.graph import Graph, Node, Stage, Value
+from gt.ir.graph import Graph, Node, Stage, Value, exchanged
 from gt.ir.mesh import Mesh, Sharding
 from gt.ir.signals import SignalConfig
-from gt.ir.types import TensorType
 from gt.passes.auto_shard import NOTHING, Decided, Given, search
 from gt.passes.context import Context, Origin
 from gt.passes.placed_graph import PlacedGraph, placement
@@ -47,11 +46,12 @@ class PropagateSharding:
 
     def run(self, graph: Graph, context: Context) -> Graph:
         context.mesh = _everything(graph, context.mesh)
-        graph = _place_inputs(graph, context.mesh)
-        if context.mesh.size == 1 or not _anything_placed(graph, context.mesh):
-            placed = _everything_whole(graph, context.mesh)
+        inputs = _place_inputs(graph, context.mesh)
+        if context.mesh.size == 1 or not _anything_placed(graph, exchanged(graph.inputs, inputs), context.mesh):
+            placed = _everything_whole(graph, inputs, context.mesh)
             context.output_shardings = [placement(v) for v in placed.outputs]
             return placed
+        graph = graph.on(inputs) if inputs else graph
         decided = NOTHING
         if graph.options.auto == "search":
             given = _Placer(graph, Context(context.mesh)).given()
@@ -108,32 +108,24 @@ def _own_axes(sharding: Sharding, everything: Mesh) -> Sharding:
     )
 
 
-def _place_inputs(graph: Graph, mesh: Mesh) -> Graph:
-    """Say where inputs and scalars live: as given, else whole on all workers that take part."""
+def _place_inputs(graph: Graph, mesh: Mesh) -> dict[Value, Value]:
+    """Say where inputs and scalars live that no place is said of, or one in other axes: whole on all workers that take part."""
     mapping: dict[Value, Value] = {}
     for value in (*graph.inputs, *graph.scalars):
         own, whole = value.type.sharding, Sharding.replicated(mesh, value.type.ndim)
         placed = whole if own is None or usable_as(own, whole) else own.on(mesh) or _own_axes(own, mesh)
         if placed != own:
             mapping[value] = Value(value.type.placed(placed), value.hint)
-    return _renamed(graph, mapping) if mapping else graph
+    return mapping
 
 
-def _renamed(graph: Graph, mapping: dict[Value, Value]) -> Graph:
-    get = lambda values: tuple(mapping.get(v, v) for v in values)  # noqa: E731
-    nodes = tuple(replace(n, inputs=get(n.inputs)) if any(v in mapping for v in n.inputs) else n for n in graph.nodes)
-    return replace(
-        graph, inputs=get(graph.inputs), scalars=get(graph.scalars), nodes=nodes, outputs=get(graph.outputs)
-    )
-
-
-def _anything_placed(graph: Graph, mesh: Mesh) -> bool:
+def _anything_placed(graph: Graph, inputs: Sequence[Value], mesh: Mesh) -> bool:
     """Whether there is anything to derive from: a signal that shards, or an input not whole on all workers."""
     if graph.options.auto == "search":
         return bool(graph.nodes)
     if graph.options.auto == "rows" and any(node.op.creates for node in graph.nodes):
         return True
-    if any(placement(v).mesh != mesh or not placement(v).is_replicated for v in graph.inputs):
+    if any(placement(v).mesh != mesh or not placement(v).is_replicated for v in inputs):
         return True
     if any(config.params for _, config in graph.signals):
         return True
@@ -141,21 +133,20 @@ def _anything_placed(graph: Graph, mesh: Mesh) -> bool:
     return any(node.signal in asked for node in graph.nodes)
 
 
-def _everything_whole(graph: Graph, mesh: Mesh) -> Graph:
-    """Place every value whole on all workers: nothing to choose, nothing to communicate."""
-    whole: dict[TensorType, TensorType] = {}
-    mapping: dict[Value, Value] = {}
+def _everything_whole(graph: Graph, inputs: Mapping[Value, Value], mesh: Mesh) -> Graph:
+    """Place every value whole on all workers: nothing to choose, nothing to communicate. ``inputs``: those that are placed anew."""
+    types = {value.type for node in graph.nodes for value in node.outputs}
+    whole = {type_: type_.placed(Sharding.replicated(mesh, type_.ndim)) for type_ in types}
+    mapping = dict(inputs)
     nodes = []
     for node in graph.nodes:
-        outputs = []
-        for value in node.outputs:
-            if value.type not in whole:
-                whole[value.type] = value.type.placed(Sharding.replicated(mesh, value.type.ndim))
-            mapping[value] = fresh = Value(whole[value.type], value.hint)
-            outputs.append(fresh)
-        nodes.append(replace(node, inputs=tuple(mapping.get(v, v) for v in node.inputs), outputs=tuple(outputs)))
-    results = tuple(mapping.get(v, v) for v in graph.outputs)
-    return replace(graph, nodes=tuple(nodes), outputs=results, stage=Stage.SHARDED)
+        outputs = tuple([Value(whole[v.type], v.hint) for v in node.outputs])
+        nodes.append(node.on(exchanged(node.inputs, mapping), outputs))
+        mapping.update(zip(node.outputs, outputs, strict=True))
+    get = lambda values: exchanged(values, mapping)  # noqa: E731
+    return replace(
+        graph, inputs=get(graph.inputs), scalars=get(graph.scalars), nodes=tuple(nodes), outputs=get(graph.outputs), stage=Stage.SHARDED
+    )
 
 
 class _Placer:

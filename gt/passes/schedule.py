@@ -26,7 +26,7 @@ EXCHANGES = (collective.all_to_all, collective.pad_end, collective.shard_slice, 
 
 def schedule(graph: Graph) -> list[Node]:
     """Give the nodes in the order to run them; without collectives, as they are."""
-    if not any(node.op.effect == "comm" for node in graph.nodes):
+    if not graph.communicates:
         return list(graph.nodes)
     if any(node.op is collective.transfer for node in graph.nodes):
         return _sent_soon(graph)
@@ -45,6 +45,8 @@ def overlap(graph: Graph, order: Sequence[Node], longer: Callable[[Node], bool])
     """Give the order with collectives that take long moved forward: behind what they send; a gather of what is there anyway to
     where the gather before it is first needed. Where memory is limited, gathers stay.
     """
+    if not graph.communicates:
+        return list(order)
     early = joins_early(graph)
     moved = {node for node in order if node.op.effect == "comm" and node.op is not collective.transfer and longer(node)}
     gathers = [node for node in order if node in moved and node in early]
@@ -164,7 +166,7 @@ def ranks(graph: Graph) -> dict[Node, int]:
 
 def scatters_soon(graph: Graph) -> set[Node]:
     """Give the sums of which each worker keeps a part, where memory is limited."""
-    if graph.options.memory_limit is None:
+    if graph.options.memory_limit is None or not graph.communicates:
         return set()
     return {node for node in graph.nodes if node.op is collective.reduce_scatter}
 
@@ -186,11 +188,12 @@ def joins_early(graph: Graph) -> set[Node]:
 def moved_inputs(graph: Graph) -> dict[Value, Value]:
     """Give what is nothing but an input elsewhere, exchanged but not joined, with that input: it is there from the start, too."""
     found: dict[Value, Value] = {}
-    inputs = set(graph.inputs)
+    inputs, cat = set(graph.inputs), OPS["cat"]
     for node in graph.nodes:
+        if not (node.op.view or node.op is cat or node.op in EXCHANGES):
+            continue
         sources = [found.get(v, v) for v in node.inputs]
-        carried = node.op.view or node.op is OPS["cat"] or node.op in EXCHANGES
-        if carried and sources and all(v in inputs for v in sources):
+        if sources and all(v in inputs for v in sources):
             found |= dict.fromkeys(node.outputs, sources[0])
     return found
 

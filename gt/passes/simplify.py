@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
-from gt.ir.graph import Graph, Node, Rewriter, Stage, Value
+from gt.ir.graph import Graph, Node, Rewriter, Stage, Value, exchanged
 from gt.ir.opdef import emitting
 from gt.ir.ops import OPS
 from gt.ir.types import DType, TensorType, bfloat16, float16, float32, float64
@@ -31,21 +31,20 @@ class Simplify:
         rewriter = Rewriter(graph)
         where = _Where(rewriter)
         placing = {name for name, config in graph.signals if config.shard is not None}
-        for old in graph.nodes:
-            rule = RULES.get(old.op.name)
-            if rule is _same and old.signal in placing:
-                rule = None  # the signal places this copy, not its source
-            new = None
-            if rule is not None:
-                operands = tuple(rewriter.get(v) for v in old.inputs)
-                where.emit.like, where.emit.signal, where.emit.taped = old, old.signal, old.taped
-                with emitting(where.emit):
-                    new = rule(where, old, operands)
-            if new is None:
-                rewriter.copy(old)
-            else:
-                rewriter.replace(old.output, new)
-            where.learn()
+        with emitting(where.emit):
+            for old in graph.nodes:
+                rule = RULES.get(old.op.name)
+                if rule is _same and old.signal in placing:
+                    rule = None  # the signal places this copy, not its source
+                new = None
+                if rule is not None:
+                    where.emit.like, where.emit.signal, where.emit.taped = old, old.signal, old.taped
+                    new = rule(where, old, exchanged(old.inputs, rewriter.mapping))
+                if new is None:
+                    rewriter.copy(old)
+                else:
+                    rewriter.replace(old.output, new)
+                where.learn()
         return rewriter.finish()
 
 
@@ -59,9 +58,12 @@ class _Where:
         self.known = 0
 
     def learn(self) -> None:
-        for node in self.rewriter.nodes[self.known :]:
-            self.producer.update((out, node) for out in node.outputs)
-        self.known = len(self.rewriter.nodes)
+        nodes = self.rewriter.nodes
+        while self.known < len(nodes):
+            node = nodes[self.known]
+            for out in node.outputs:
+                self.producer[out] = node
+            self.known += 1
 
     def made_by(self, value: Value, op: str) -> Node | None:
         node = self.producer.get(value)
@@ -160,31 +162,31 @@ def _is(value: Any, number: int, sign: float = 1.0) -> bool:
 
 
 def _mul(where: _Where, node: Node, xs: tuple[Value, ...]) -> Value | None:
-    if node.output.type.dtype.is_complex:
+    if node.outputs[0].type.dtype.is_complex:
         return None  # (inf + 0j) * (1 + 0j) is not inf + 0j
     for x, other in (xs, xs[::-1]):
-        if same_type(x.type, node.output.type) and _is(where.constant(other), 1):
+        if _is(where.constant(other), 1) and same_type(x.type, node.output.type):
             return x
     return None
 
 
 def _div(where: _Where, node: Node, xs: tuple[Value, ...]) -> Value | None:
     x, by = xs
-    exact = not node.output.type.dtype.is_complex and same_type(x.type, node.output.type)
-    return x if exact and _is(where.constant(by), 1) else None
+    one = _is(where.constant(by), 1)
+    return x if one and not node.output.type.dtype.is_complex and same_type(x.type, node.output.type) else None
 
 
 def _add(where: _Where, node: Node, xs: tuple[Value, ...]) -> Value | None:
-    sign = 1.0 if node.output.type.dtype.kind in "ui" else -1.0  # of floats, only -0.0 leaves -0.0 alone
+    sign = 1.0 if node.outputs[0].type.dtype.kind in "ui" else -1.0  # of floats, only -0.0 leaves -0.0 alone
     for x, other in (xs, xs[::-1]):
-        if same_type(x.type, node.output.type) and _is(where.constant(other), 0, sign):
+        if _is(where.constant(other), 0, sign) and same_type(x.type, node.output.type):
             return x
     return None
 
 
 def _sub(where: _Where, node: Node, xs: tuple[Value, ...]) -> Value | None:
     x, other = xs
-    return x if same_type(x.type, node.output.type) and _is(where.constant(other), 0) else None
+    return x if _is(where.constant(other), 0) and same_type(x.type, node.output.type) else None
 
 
 RULES: dict[str, Rule] = {

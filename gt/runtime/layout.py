@@ -48,7 +48,8 @@ class Piece(msgspec.Struct, frozen=True):
         root = {slot: slot for slot in range(self.inputs + len(self.scalars))}
         inplace = dict(self.inplace)
         for i, node in enumerate(self.nodes):
-            root.update({slot: slot for slot in node.outputs})
+            for slot in node.outputs:
+                root[slot] = slot
             for result, operand in inplace.get(i, ()):
                 root[node.outputs[result]] = root[node.inputs[operand]]
         return root
@@ -199,16 +200,18 @@ def _stretch(steps: list[Compute], after: set[int], program: Program, whole: boo
         for slot in node.inputs:
             if slot not in defined:
                 (scalars if slot in scalar_at else inputs)[slot] = None
-        defined.update(dict.fromkeys(node.outputs))
+        for slot in node.outputs:
+            defined[slot] = None
     outputs = tuple(slot for _, slot in program.outputs) if whole else tuple(slot for slot in defined if slot in after)
     number_of = {slot: i for i, slot in enumerate((*inputs, *scalars))}
     renumbered, count = [], len(number_of)
     for node in nodes:
-        ins = tuple(number_of[slot] for slot in node.inputs)
-        outs = tuple(range(count, count + len(node.outputs)))
-        number_of.update(zip(node.outputs, outs, strict=True))
-        count += len(outs)
-        renumbered.append(WireNode(node.op, ins, outs, node.types, node.attrs))
+        ins = tuple([number_of[slot] for slot in node.inputs])
+        first = count
+        for slot in node.outputs:
+            number_of[slot] = count
+            count += 1
+        renumbered.append(WireNode(node.op, ins, tuple(range(first, count)), node.types, node.attrs))
     piece = Piece(
         len(inputs), tuple(program.scalars[scalar_at[s]][1] for s in scalars), tuple(renumbered),
         tuple(number_of[slot] for slot in outputs), tuple(inplace),

@@ -13,7 +13,6 @@ import struct
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import BinaryIO
 
 import msgspec
@@ -79,14 +78,7 @@ def make_plan(
 def place_inputs(graph: Graph, types: Sequence[TensorType]) -> Graph:
     """Give the graph with its inputs placed."""
     mapping = {v: Value(t, v.hint) for v, t in zip(graph.inputs, types, strict=True) if v.type is not t}
-
-    def get(values: tuple[Value, ...]) -> tuple[Value, ...]:
-        return tuple([mapping.get(v, v) for v in values])
-
-    nodes = tuple(
-        replace(n, inputs=get(n.inputs)) if any(v in mapping for v in n.inputs) else n for n in graph.nodes
-    )  # fmt: skip
-    return replace(graph, inputs=get(graph.inputs), nodes=nodes, outputs=get(graph.outputs)) if mapping else graph
+    return graph.on(mapping) if mapping else graph
 
 
 def answer(request: PlanRequest) -> PlanReply:

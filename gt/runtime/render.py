@@ -51,6 +51,18 @@ def render_piece(piece: Piece, form: Form, name: str = "region", locations: Sequ
     return _PieceWriter(piece, form, name, locations).write()
 
 
+@dataclass(frozen=True)
+class _Kind:
+    """One op on given types. ``template``: its source, with a place for each operand, or "" where that has to be asked each time."""
+
+    op: OpDef
+    attrs: dict[str, Any]
+    types: tuple[TensorType, ...]
+    template: str
+    literal: str | None
+    comment: str
+
+
 class _PieceWriter:
     """Writes one function, line by line. A name is ``v`` and the slot, ``t`` for a number made a tensor."""
 
@@ -61,6 +73,7 @@ class _PieceWriter:
         self.numbers: dict[int, tuple[str, str]] = {}  # slot -> source of the number, dtype
         self.tensors: set[int] = set()  # numbers that have been made tensors
         self.inexact: set[int] = set()  # numbers that their dtype rounds, and torch would not
+        self.kinds: dict[object, _Kind] = {}
         self.last_use: dict[int, int] = {}
         for i, node in enumerate(piece.nodes):
             self.last_use.update(dict.fromkeys((*node.inputs, *node.outputs), i))
@@ -103,19 +116,36 @@ class _PieceWriter:
                 source = f"torch.complex({vector}[{at}], {vector}[{at + 1}])"
             self.line(f"    v{slot} = {source}.to(torch.{dtype})")
 
+    def kind(self, node: WireNode) -> _Kind:
+        """Give what nodes of one op on like types have in common; many of a piece are alike."""
+        key = node.op, id(node.attrs), node.types, len(node.inputs)
+        found = self.kinds.get(key)
+        if found is None:
+            op, attrs, types = checked(node)
+            template = ""
+            if isinstance(op.torch, str):
+                operands = tuple([f"{{{i}}}" for i in range(len(node.inputs))])
+                template = expression(op, operands, attrs, types)
+            literal, comment = self.literal(op, attrs, types), ", ".join(map(_type_text, node.types))
+            found = self.kinds[key] = _Kind(op, attrs, types, template, literal, f"  # {comment}")
+        return found
+
     def node(self, index: int, node: WireNode) -> None:
-        op, attrs, types = checked(node)
-        literal = self.literal(op, attrs, types)
-        if literal is not None:
-            self.numbers[node.outputs[0]] = (literal, types[0].dtype.name)
-            if types[0].dtype.name in _HALVES and not _is_short(attrs[op.literal]):
+        kind = self.kind(node)
+        if kind.literal is not None:
+            self.numbers[node.outputs[0]] = (kind.literal, kind.types[0].dtype.name)
+            if kind.types[0].dtype.name in _HALVES and not _is_short(kind.attrs[kind.op.literal]):
                 self.inexact.add(node.outputs[0])
             return
-        operands = self.operands(op, node, index)
-        dead = {s for s in (*node.inputs, *node.outputs) if self.last_use[s] == index and s not in self.numbers}
-        source = expression(op, operands, attrs, types, self.inplace.get(index, ()))
-        text = f"    {_targets(node.outputs, len(node.outputs) == 1)} = {source}"
-        text += _deleted(sorted(dead)) + "  # " + ", ".join(map(_type_text, node.types))
+        operands = self.operands(kind.op, node, index)
+        inplace = self.inplace.get(index, ())
+        if kind.template and not inplace:
+            source = kind.template.format(*operands)
+        else:
+            source = expression(kind.op, operands, kind.attrs, kind.types, inplace)
+        last, numbers = self.last_use, self.numbers
+        dead = {s for s in (*node.inputs, *node.outputs) if last[s] == index and s not in numbers}
+        text = f"    {_targets(node.outputs, len(node.outputs) == 1)} = {source}{_deleted(sorted(dead))}{kind.comment}"
         location = self.locations[index] if self.locations else None
         self.line(f"{text}  {location}" if location else text, index)
 
@@ -134,6 +164,8 @@ class _PieceWriter:
 
         torch computes a half times a number with the number unrounded; the IR's value is rounded to its dtype first.
         """
+        if self.numbers.keys().isdisjoint(node.inputs):
+            return tuple([f"v{slot}" for slot in node.inputs])
         overwritten = {operand for _, operand in self.inplace.get(index, ())}
         alone = op.numbers is None and all(slot in self.numbers for slot in node.inputs)  # no tensor sets the dtype
         as_number = set() if alone else {i % len(node.inputs) for i in op.number_operands} - overwritten
@@ -257,11 +289,11 @@ def _is_short(value: float) -> bool:
 
 
 def _targets(slots: Iterable[int], bare: bool = False) -> str:
-    return ", ".join(f"v{s}" for s in slots) + ("" if bare else ",")
+    return ", ".join([f"v{s}" for s in slots]) + ("" if bare else ",")
 
 
 def _deleted(slots: Sequence[int]) -> str:
-    return "; del " + ", ".join(f"v{s}" for s in slots) if slots else ""
+    return "; del " + ", ".join([f"v{s}" for s in slots]) if slots else ""
 
 
 def _type_text(type_: WireType) -> str:
