@@ -229,6 +229,8 @@ def _replay(session: Session, known: Signature, arguments: list[Handle]) -> list
                     fresh[id(leaf)] = tensor_of(outputs[place])
                     continue
             t = _at(source, arguments)
+            if t._buffer is not None:
+                t._buffer.replaced()
             t._buffer, t._trace, t._tape = outputs[place], None, None
             t._version += 1
         for place, result in step.returned:

@@ -40,7 +40,8 @@ def setitem(input: Tensor, key: Any, value: Any) -> None:
         raise ValueError("Overflow when unpacking long long")
     viewed, indices = _basic(input, key)
     if not indices:
-        viewed._assign(fit(value, viewed), repeats=is_number(value) and 0 not in view_strides(viewed))
+        source = fit(value, viewed)
+        viewed._assign(source, repeats=is_number(value) and 0 not in view_strides(viewed), given=source is value)
         return
     place = place_in_overlap(viewed)
     if place is not None and place.overlaps:

@@ -133,16 +133,17 @@ def cases_of(wanting: tuple[int, ...], tensors: list[torch.Tensor], num_outs: in
                     yield Case(want, target, how, read=True)
 
 
-def differences(op: Any, limit: int, every: bool = False, hows: tuple[str, ...] = HOWS) -> tuple[int, list[str]]:
+def differences(op: Any, limit: int, every: bool = False, hows: tuple[str, ...] = HOWS) -> tuple[int, dict[str, list[str]]]:
     """Give how many writes were compared and what differs."""
     name = opinfo.full_name(op)
     function = opinfo.offered(op)
-    compared, found = 0, []
+    compared = 0
+    found: dict[str, list[str]] = {}  # by what differs: the ways of writing that show it
     torch.manual_seed(0)
     try:
         samples = list(op.sample_inputs("cpu", torch.float32, requires_grad=True))
     except Exception:
-        return 0, []
+        return 0, {}
     for index, sample in enumerate(_spread(samples, limit)):
         tree = ((sample.input, *sample.args), dict(sample.kwargs))
         tensors = [t for t in opinfo.leaves(tree) if isinstance(t, torch.Tensor)]
@@ -170,7 +171,8 @@ def differences(op: Any, limit: int, every: bool = False, hows: tuple[str, ...] 
             said = _compare(got, want, op.name in opinfo.RANDOM)
             if said:
                 what = f"operand {case.target}" if case.target >= 0 else f"result {-1 - case.target}"
-                found.append(f"{name} [{index}] grads of {case.wanting}, {what} {case.how}{' after a read' if case.read else ''}: {said}  | {opinfo._summary(sample)[:110]}")
+                key = f"{name} [{index}] grads of {case.wanting}, {what}: {said}  | {opinfo._summary(sample)[:110]}"
+                found.setdefault(key, []).append(case.how + (" after a read" if case.read else ""))
     return compared, found
 
 
@@ -219,9 +221,9 @@ def main(arguments: list[str]) -> int:
     total, failures, started = 0, 0, time.monotonic()
     for op in entries(set(options.ops.split(",")) if options.ops else None):
         compared, found = differences(op, options.samples, options.every, tuple(options.hows.split(",")))
-        total, failures = total + compared, failures + len(found)
-        for line in found:
-            print(line, flush=True)
+        total, failures = total + compared, failures + sum(map(len, found.values()))
+        for line, hows in found.items():
+            print(line, "written:", ", ".join(hows), flush=True)
     print(f"{failures} of {total} writes differ; {time.monotonic() - started:.0f} s")
     return 1 if failures else 0
 
