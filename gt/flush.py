@@ -49,7 +49,7 @@ from gt.trace import (
     take_dead,
     users_frame,
 )  # fmt: skip
-from gt.versions import kept_values, watch
+from gt.versions import Saved, watch
 
 Named = tuple[str, SignalConfig]
 log = logging.getLogger("gt.flush")
@@ -247,6 +247,7 @@ def _residuals(trace: Trace, roots: list[Handle]) -> tuple[set[int], set[int]]:
     needed = {t._index for t in roots}
     saved: set[int] = set()
     kept: set[int] = set()
+    theirs = Saved(trace)
     for entry, rule, taped, operands, first in entries_backwards(trace):
         if not taped or entry in trace.freed or not reached(rule, first, needed):
             continue
@@ -255,7 +256,7 @@ def _residuals(trace: Trace, roots: list[Handle]) -> tuple[set[int], set[int]]:
         inputs, outputs = saved_by(rule, needs)
         saved.update([operands[i] for i in inputs])
         saved.update([first + i for i in outputs])
-        kept.update(kept_values(rule, needs, operands, first))
+        kept.update(theirs(entry, rule, needs, operands, first))
     return saved, kept
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from gt.flush import entries_backwards, reached, requires, saved_by
 from gt.handle import Handle
 from gt.trace import Rule, Trace, state
-from gt.versions import changed_since, kept_values
+from gt.versions import Saved, changed_since
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
@@ -129,8 +129,9 @@ def _check_versions(trace: Trace, visited: list[tuple[int, Rule, tuple[int, ...]
     since = changed_since(trace)
     if since is None:
         return
+    saved = Saved(trace)
     for entry, rule, operands, first in visited:
-        if any(entry < since(id) for id in kept_values(rule, requires(trace, operands), operands, first)):
+        if any(entry < since(id) for id in saved(entry, rule, requires(trace, operands), operands, first)):
             assert rule.op is not None
             raise RuntimeError(
                 "one of the variables needed for gradient computation has been modified by an inplace operation: "

@@ -53,7 +53,7 @@ class Rule:
         self.count = len(outputs)
         self.differentiable = op is not None and (op.vjp is not None or op.decompose is not None)
         self.saved: dict[tuple[bool, ...], tuple[tuple[int, ...], tuple[int, ...]]] = {}  # what the vjp reads
-        self.kept: dict[tuple[bool, ...], tuple[tuple[int, ...], tuple[int, ...]]] = {}  # what torch would save
+        self.kept: dict[Any, tuple[tuple[int, ...], tuple[int, ...]]] = {}  # what torch would save
         RULES.append(self)
 
 
@@ -298,7 +298,7 @@ class Trace:
     __slots__ = (
         "modes",
         "code", "where", "handles", "size", "inputs", "input_ids", "scalars", "scalar_ids", "leaves", "links", "marks",
-        "freed", "overwritten", "moved", "watched", "edge", "sealed", "lock", "number", "saved", "names", "hooks", "hooked", "custom",
+        "freed", "overwritten", "moved", "functions", "watched", "edge", "sealed", "lock", "number", "saved", "names", "hooks", "hooked", "custom",
         "stop", "weighed", "closing", "session", "tracked", "types", "failed", "busy", "held", "recorder",
         "expected", "__weakref__",
     )  # fmt: skip
@@ -323,6 +323,7 @@ class Trace:
         self.freed: set[int] = set()  # entries whose saved values a backward() has let go
         self.overwritten: dict[int, int] = {}  # value whose tensor was changed in place -> the first entry of that change
         self.moved: dict[int, int | None] = {}  # value -> the one that a change in place of its tensor replaces, where the code does not say
+        self.functions: list[tuple[int, int, tuple[int, ...]]] = []  # of several entries, one to torch: (first, end, values it would save)
         self.watched: dict[int, Mark] = {}  # after the flush: by value that torch would have saved
         self.edge = False  # an optimizer has stepped: flush before the next op
         self.closing = False  # somebody looks whether it can be sealed: its thread starts nothing then

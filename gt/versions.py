@@ -2,40 +2,121 @@
 
 A change in place marks the value that the changed tensor named: in ``overwritten`` of the trace it is pending in, with the entry from
 which on, and on its buffer for the tapes of earlier traces. A view's value goes with its base's: a change through one view is one of
-the base, and of all its views. What counts is what torch would have saved (``OpDef.saves``), not what gt's gradient reads: old values
+the base, and of all its views. What counts is what torch would have saved (``OpDef.saves``, ``saves`` for functions of several ops), not what gt's gradient reads: old values
 are all at hand here. Must not know: tensors, how gradients are computed. Next: ``tape`` (who asks), ``flush`` (what a tape keeps).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+import functools
+import inspect
+from collections.abc import Callable, Container, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gt.ir.ops import OPS
 from gt.passes.autodiff import saved_values
-from gt.trace import RULES, Buffer, Mark, Rule, Trace
+from gt.trace import RULES, Buffer, Mark, Operand, Rule, Trace, state
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+F = TypeVar("F", bound=Callable[..., Any])
 VIEWS = frozenset(OPS[name] for name in ("alias", "reshape", "permute", "slice", "expand", "as_strided"))
 
 Indices = tuple[tuple[int, ...], tuple[int, ...]]
 
 
-def kept_by(rule: Rule, needs: tuple[bool, ...]) -> Indices:
-    """Give which operands and results torch saves for the gradients of the operands in ``needs``."""
-    found = rule.kept.get(needs)
+def kept_by(rule: Rule, needs: tuple[bool, ...], numbers: tuple[bool, ...] | None = None) -> Indices:
+    """Give which operands and results torch saves for the gradients of the operands in ``needs``. ``numbers``: which are Python's."""
+    key = needs if numbers is None else (needs, numbers)
+    found = rule.kept.get(key)
     if found is None:
-        assert rule.op is not None
-        found = rule.kept[needs] = saved_values(rule.op, rule.attrs, rule.inputs, rule.outputs, needs)
+        op = rule.op
+        assert op is not None
+        if op.saves is None:
+            found = saved_values(op, rule.attrs, rule.inputs, rule.outputs, needs)
+        else:
+            text = op.saves if isinstance(op.saves, str) else op.saves(rule.inputs, dict(rule.attrs), numbers or (False,) * len(needs))
+            found = _indices(text, op.operand_names(len(needs)), needs, rule.count)
+        rule.kept[key] = found
     return found
 
 
-def kept_values(rule: Rule, needs: tuple[bool, ...], operands: Sequence[int], first: int) -> list[int]:
-    """Give the ids of what torch saves for an entry. ``first``: the id of its first result."""
-    ins, outs = kept_by(rule, needs)
-    return [*[operands[i] for i in ins], *[first + i for i in outs]]
+def _indices(text: str, operands: Sequence[str], needs: Sequence[bool], num_results: int) -> Indices:
+    results = ["y"] if num_results == 1 else [f"y{i}" for i in range(num_results)]
+    wanted = {name for name, need in zip(operands, needs, strict=True) if need}
+    names = saved_names(text, wanted)
+    assert names <= {*operands, *results}, f"{text!r} names what is neither one of {operands} nor of {results}"
+    return tuple(i for i, n in enumerate(operands) if n in names), tuple(i for i, n in enumerate(results) if n in names)
+
+
+def saved_names(text: str, wanted: Container[str]) -> set[str]:
+    """Give what is saved by the text of a declaration. ``wanted``: of what gradients are."""
+    pairs = [item.partition(":") for item in text.split()]
+    return {name for name, _, condition in pairs if not condition or any(n in wanted for n in condition.split(","))}
+
+
+class Saved:
+    """What a backward over a trace reads, entry by entry, as torch would have saved it."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.numbers = set(trace.scalar_ids)
+        self.inside = {entry: ids for start, end, ids in trace.functions for entry in range(start, end)}
+
+    def __call__(self, entry: int, rule: Rule, needs: tuple[bool, ...], operands: Sequence[int], first: int) -> Sequence[int]:
+        """Give the ids of what is saved for an entry. ``first``: of its first result."""
+        inside = self.inside.get(entry)
+        if inside is not None:
+            return inside
+        by_number = rule.op is not None and callable(rule.op.saves)
+        ins, outs = kept_by(rule, needs, tuple([id in self.numbers for id in operands]) if by_number else None)
+        return [*[operands[i] for i in ins], *[first + i for i in outs]]
+
+
+def saves(what: str | Callable[[dict[str, Any]], str | None]) -> Callable[[F], F]:
+    """Declare of a function of several ops what torch, to which it is one, saves for its backward: see ``OpDef.saves``.
+
+    Names are parameters and ``result``, or ``result0``, ``result1``. A callable gets the arguments by name and gives the text, or None
+    where the ops by themselves save what torch does, as they are taken to if the function is called to write ``inplace``.
+    """
+
+    def declare(function: F) -> F:
+        names = tuple(inspect.signature(function).parameters)
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            trace = state.trace
+            start = len(trace.code)
+            out = function(*args, **kwargs)
+            now = state.trace
+            if now.modes.grad and len(now.code) > (start if now is trace else 0):
+                _note(now, start if now is trace else 0, what, {**dict(zip(names, args, strict=False)), **kwargs}, out)
+            return out
+
+        return call  # type: ignore[return-value]
+
+    return declare
+
+
+def _note(trace: Trace, start: int, what: str | Callable[[dict[str, Any]], str | None], given: dict[str, Any], out: Any) -> None:
+    results = out if isinstance(out, tuple) else (out,)
+    if not any(getattr(t, "_rg", False) for t in results):
+        return
+    given["result"] = out
+    given.update({f"result{i}": t for i, t in enumerate(results)})
+    text = what if isinstance(what, str) else what(given)
+    if text is None or given.get("inplace"):
+        return
+    names = saved_names(text, [name for name, t in given.items() if getattr(t, "_rg", False)])
+    ids = [value_in(trace, given[name]) for name in names if isinstance(given.get(name), Operand)]
+    trace.functions.append((start, len(trace.code), tuple([id for id in ids if id is not None])))
+
+
+def value_in(trace: Trace, t: Any) -> int | None:
+    """Give the value of a trace that a tensor names; None if it has not been read there."""
+    if t._trace is trace:
+        return t._index  # type: ignore[no-any-return]
+    return trace.input_ids.get(t._buffer.id) if t._buffer is not None else None
 
 
 def wholes(trace: Trace) -> dict[int, int]:
@@ -88,4 +169,4 @@ def changed_since(trace: Trace) -> Callable[[int], int] | None:
     return since
 
 
-__all__ = ["changed_since", "kept_by", "kept_values", "watch", "wholes"]
+__all__ = ["Saved", "changed_since", "saves", "value_in", "watch"]

@@ -16,6 +16,7 @@ from gt.ir.ops import OPS
 from gt.ir.types import CallError, DType, KindError, ShapeError, class_name, normalize_dim, scalar_type
 from gt.trace import record
 from gt.views import check_separate
+from gt.versions import saves
 
 if TYPE_CHECKING:
     from gt.random import Generator
@@ -109,6 +110,7 @@ def selu(input: Tensor, inplace: bool = False) -> Tensor:
     return _activation("selu", input, (), inplace)
 
 
+@saves("input")
 def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """Give x where positive, else alpha * (exp(x / alpha) - 1)."""
     if alpha == 0:
@@ -122,6 +124,7 @@ def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = Fals
     return _activation("leaky_relu", input, (("slope", float(negative_slope)),), inplace)
 
 
+@saves("input weight")
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
     """Give x where positive, else x times a learned slope, one or one for each channel (dim 1)."""
     if weight.dtype.kind != input.dtype.kind:
@@ -162,12 +165,14 @@ def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
     return _activation("hardswish", input, (), inplace)
 
 
+@saves("input")
 def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """Give x, or 0 where |x| <= lambd."""
     need_floats("hardshrink", input)
     return pointwise.where(pointwise.logical_and(input >= -lambd, input <= lambd), 0, input)
 
 
+@saves("input")
 def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """Give x moved by lambd towards 0, or 0 where |x| <= lambd."""
     if lambd < 0:
@@ -196,6 +201,7 @@ def tanhshrink(input: Tensor) -> Tensor:
     return input - pointwise.tanh(input)
 
 
+@saves("input")
 def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
     """Give x where it is above the threshold, else ``value``."""
     need_floats("threshold", input, "uif")

@@ -13,6 +13,7 @@ from gt.nn.functional.activation import logsigmoid
 from gt.nn.functional.linear import linear
 from gt.nn.functional.loss import legacy, reduced
 from gt.trace import record
+from gt.versions import saves
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
@@ -148,6 +149,7 @@ def nll_loss(
     return loss / sum(target != ignore_index) if reduction == "mean" else loss
 
 
+@saves("input target weight")
 def multi_margin_loss(
     input: Tensor, target: Tensor, p: int = 1, margin: float = 1.0, weight: Tensor | None = None, size_average: bool | None = None,
     reduce: bool | None = None, reduction: str = "mean",
@@ -179,6 +181,7 @@ def multi_margin_loss(
     return reduced(loss if batched else loss.squeeze(0), legacy(size_average, reduce, reduction))
 
 
+@saves("input target")
 def multilabel_margin_loss(
     input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean"
 ) -> Tensor:  # fmt: skip
