@@ -255,6 +255,18 @@ class Handle(Operand):
             trace.handles.append(self)  # type: ignore[arg-type]
         self._trace, self._index, self._buffer, self._tape = trace, other._index, other._buffer, other._tape
 
+    def _renew(self, value: Handle) -> None:
+        """Take values that a function keeps up beside its result, as running statistics: torch does not count that as a change."""
+        with holding() as trace:
+            if self._base is not None:
+                self._assign(value)
+                return
+            before = self._index if self._trace is trace else trace.input_ids.get(self._buffer.id) if self._buffer else None
+            self._version += 1
+            self._adopt(value)
+            if before is not None:
+                trace.moved[before] = self._index
+
     def _assign(
         self, value: Handle, since: tuple[Trace, int] | None = None, repeats: bool = False, given: bool = False
     ) -> Self:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 F = TypeVar("F", bound=Callable[..., Any])
+What = str | Callable[[dict[str, Any]], str | Sequence[Any] | None]
 VIEWS = frozenset(OPS[name] for name in ("alias", "reshape", "permute", "slice", "expand", "as_strided"))
 
 Indices = tuple[tuple[int, ...], tuple[int, ...]]
@@ -73,11 +74,11 @@ class Saved:
         return [*[operands[i] for i in ins], *[first + i for i in outs]]
 
 
-def saves(what: str | Callable[[dict[str, Any]], str | None]) -> Callable[[F], F]:
+def saves(what: What) -> Callable[[F], F]:
     """Declare of a function of several ops what torch, to which it is one, saves for its backward: see ``OpDef.saves``.
 
-    Names are parameters and ``result``, or ``result0``, ``result1``. A callable gets the arguments by name and gives the text, or None
-    where the ops by themselves save what torch does, as they are taken to if the function is called to write ``inplace``.
+    Names are parameters and ``result``, or ``result0``, ``result1``. A callable gets the arguments by name and gives the text, or
+    the tensors, or None where the ops by themselves save what torch does, as they are taken to if the function is called to write ``inplace``.
     """
 
     def declare(function: F) -> F:
@@ -98,25 +99,27 @@ def saves(what: str | Callable[[dict[str, Any]], str | None]) -> Callable[[F], F
     return declare
 
 
-def _note(trace: Trace, start: int, what: str | Callable[[dict[str, Any]], str | None], given: dict[str, Any], out: Any) -> None:
+def _note(trace: Trace, start: int, what: What, given: dict[str, Any], out: Any) -> None:
     results = out if isinstance(out, tuple) else (out,)
     if not any(getattr(t, "_rg", False) for t in results):
         return
     given["result"] = out
     given.update({f"result{i}": t for i, t in enumerate(results)})
-    text = what if isinstance(what, str) else what(given)
-    if text is None or given.get("inplace"):
+    found = what if isinstance(what, str) else what(given)
+    if found is None or given.get("inplace"):
         return
-    names = saved_names(text, [name for name, t in given.items() if getattr(t, "_rg", False)])
-    ids = [value_in(trace, given[name]) for name in names if isinstance(given.get(name), Operand)]
-    trace.functions.append((start, len(trace.code), tuple([id for id in ids if id is not None])))
+    if isinstance(found, str):
+        names = saved_names(found, [name for name, t in given.items() if getattr(t, "_rg", False)])
+        found = [t for name in names if isinstance(t := given.get(name), Operand)]
+    end = len(trace.code)
+    trace.functions.append((start, end, tuple([_value_in(trace, t) for t in found])))
 
 
-def value_in(trace: Trace, t: Any) -> int | None:
-    """Give the value of a trace that a tensor names; None if it has not been read there."""
-    if t._trace is trace:
-        return t._index  # type: ignore[no-any-return]
-    return trace.input_ids.get(t._buffer.id) if t._buffer is not None else None
+def _value_in(trace: Trace, t: Any) -> int:
+    """Give the value of a trace that a tensor names, making it an input if the function has read it before a flush."""
+    if t._base is not None and t._seen != t._root._version:
+        t._refresh()
+    return t._index if t._trace is trace else trace.enter(t)
 
 
 def wholes(trace: Trace) -> dict[int, int]:
@@ -169,4 +172,4 @@ def changed_since(trace: Trace) -> Callable[[int], int] | None:
     return since
 
 
-__all__ = ["Saved", "changed_since", "saves", "value_in", "watch"]
+__all__ = ["Saved", "changed_since", "saves", "watch"]

@@ -20,6 +20,7 @@ from gt.ir.types import broadcast_shapes as fit_shapes
 from gt.shape import Size
 from gt.trace import record
 from gt.views import contiguous_strides
+from gt.versions import saves
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
@@ -290,6 +291,7 @@ def cartesian_prod(*tensors: Tensor) -> Tensor:
     return stack([reshape(t, -1) for t in meshgrid(*given)], 1)
 
 
+@saves("input")
 def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> Tensor:
     """Give the combinations of ``r`` elements, one a row."""
     if input.ndim != 1:

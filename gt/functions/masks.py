@@ -36,7 +36,7 @@ def _wide(input: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
     mask = cast(mask, bool_)
     while mask.ndim < input.ndim:
         mask = mask.unsqueeze(0)
-    return input, mask.expand(input._type.shape)
+    return input, mask if mask._type.shape == input._type.shape else mask.clone().expand(input._type.shape)  # torch's copy
 
 
 def _filled(input: Tensor, mask: Tensor | None, value: Any) -> Tensor:
@@ -54,11 +54,7 @@ def sum(
     input: Tensor, dim: Any = None, *, keepdim: bool = False, dtype: Any = None, mask: Tensor | None = None
 ) -> Tensor:
     """Add up."""
-    return (
-        red.sum(_filled(input, mask, 0), _dims(input, dim), keepdim, dtype=_out(input, dtype))
-        if input.ndim
-        else cast(_filled(input, mask, 0), _out(input, dtype))
-    )
+    return red.sum(_filled(input, mask, 0), _dims(input, dim), keepdim, dtype=_out(input, dtype))
 
 
 def prod(
@@ -68,7 +64,7 @@ def prod(
     out = cast(_filled(input, mask, 1), _out(input, dtype))
     for d in reversed(_dims(input, dim)):
         out = red.prod(out, d, keepdim)
-    return out
+    return out.clone() if out is input else out
 
 
 def cumsum(input: Tensor, dim: int, *, dtype: Any = None, mask: Tensor | None = None) -> Tensor:
@@ -95,11 +91,7 @@ def amax(
 ) -> Tensor:
     """Give the largest."""
     x = input if dtype is None else cast(input, dtype_of(dtype))
-    return (
-        red.amax(_filled(x, mask, _extreme(x.dtype, False)), _dims(input, dim), keepdim)
-        if input.ndim
-        else _filled(x, mask, _extreme(x.dtype, False))
-    )
+    return red.amax(_filled(x, mask, _extreme(x.dtype, False)), _dims(input, dim), keepdim)
 
 
 def amin(
@@ -107,11 +99,7 @@ def amin(
 ) -> Tensor:
     """Give the smallest."""
     x = input if dtype is None else cast(input, dtype_of(dtype))
-    return (
-        red.amin(_filled(x, mask, _extreme(x.dtype, True)), _dims(input, dim), keepdim)
-        if input.ndim
-        else _filled(x, mask, _extreme(x.dtype, True))
-    )
+    return red.amin(_filled(x, mask, _extreme(x.dtype, True)), _dims(input, dim), keepdim)
 
 
 def argmax(

@@ -18,11 +18,13 @@ from gt.functions.shape import movedim, reshape, unsqueeze
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, bool_, dtype_of, normalize_dim, scalar_type
 from gt.trace import record
+from gt.versions import saves
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
 
 
+@saves("x result")
 def vector_norm(x: Tensor, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """Give the p-norm over dims (all if None)."""
     if x.dtype.kind not in "fc":
@@ -126,6 +128,7 @@ def old_norm(input: Tensor, p: Any = "fro", dim: Any = None, keepdim: bool = Fal
     return vector_norm(input, order, dim, keepdim, dtype=dtype)
 
 
+@saves("x1 x2 result")
 def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str = "use_mm_for_euclid_dist_if_necessary") -> Tensor:
     """Give the p-norm distances between every row of one and every row of another. Dtypes: floating point, the same."""
     if x1.ndim < 2 or x2.ndim < 2:
@@ -143,6 +146,7 @@ def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str = "use_mm_fo
     return power_norm(apart, p, (apart.ndim - 1,), False)
 
 
+@saves("input other result")
 def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:
     """Give the p-norm of the difference."""
     return power_norm(reshape(input - other, -1), p, (0,), False)

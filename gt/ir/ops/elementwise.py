@@ -338,7 +338,7 @@ def _complex_infer(a: TensorType, b: TensorType) -> TensorType:
 
 complex_ = op(
     "complex", "a b", doc="a + bi", infer=_complex_infer, numpy=lambda a, b: a + 1j * b,
-    torch="torch.complex({a}, {b})", factors=fx.elementwise, linear=((0, 1),), saves="a:a b:b",
+    torch="torch.complex({a}, {b})", factors=fx.elementwise, linear=((0, 1),),
     vjp=lambda g, y, a, b: (unbroadcast(real(g), a.type), unbroadcast(imag(g), b.type)),
 )  # fmt: skip
 

@@ -372,7 +372,7 @@ solve_triangular = op(
     "solve_triangular", "a b", doc="x in a x = b (left) or x a = b, a triangular; unit: its diagonal counts as 1.",
     infer=_triangular_infer, numpy=_triangular_numpy,
     torch="torch.linalg.solve_triangular({a}, {b}, upper={upper}, left={left}, unitriangular={unit})",
-    vjp=_triangular_vjp, factors="...ij,...kl->...kl | !i !j !k !l", linear=((1,),),
+    vjp=_triangular_vjp, factors="...ij,...kl->...kl | !i !j !k !l", linear=((1,),), saves="a y",
     work=flops.solve_triangular,
 )  # fmt: skip
 

@@ -144,6 +144,7 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
     return pointwise.where(input > 0, input, weight * input)
 
 
+@saves(lambda given: "input" if given.get("training") else None)
 def rrelu(input: Tensor, lower: float = 1.0 / 8, upper: float = 1.0 / 3, training: bool = False, inplace: bool = False) -> Tensor:
     """Give a leaky relu whose slopes are drawn from [lower, upper) while training, else their middle."""
     if lower > upper:

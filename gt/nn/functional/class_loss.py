@@ -120,6 +120,7 @@ def _weighted_probabilities(input: Tensor, target: Tensor, weight: Tensor | None
     return sum(loss) / max(input.numel() // classes, 1) if reduction == "mean" else reduced(loss, reduction)
 
 
+@saves("target weight")
 def _weighted_classes(input: Tensor, target: Tensor, weight: Tensor, reduction: str, ignore_index: int, smoothing: float) -> Tensor:
     c = 1 if input.ndim > 1 else 0
     logp = log_softmax(input, c)
@@ -132,6 +133,7 @@ def _weighted_classes(input: Tensor, target: Tensor, weight: Tensor, reduction: 
     return sum(loss) / sum(each) if reduction == "mean" else reduced(loss, reduction)
 
 
+@saves(lambda given: "input target weight" if given.get("weight") is not None else None)
 def nll_loss(
     input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: bool | None = None, ignore_index: int = -100,
     reduce: bool | None = None, reduction: str = "mean",
