@@ -350,7 +350,7 @@ class Handle(Operand):
             if new is not value:
                 trace.moved[new._index] = None
             base._write(new, through, since, given=given and new is value)
-        if not given and base._index != value._index:
+        if not given and value._trace is trace is base._trace and base._index != value._index:
             trace.moved[value._index] = base._index
         return place is None or not place.overlaps
 

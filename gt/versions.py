@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from gt.ir.ops import OPS
 from gt.passes.autodiff import saved_values
-from gt.trace import RULES, Buffer, Mark, Operand, Rule, Trace, state
+from gt.trace import RULES, Buffer, Mark, Operand, Rule, Trace, record, state
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 F = TypeVar("F", bound=Callable[..., Any])
 What = str | Callable[[dict[str, Any]], str | Sequence[Any] | None]
+ALIAS = OPS["alias"]
 VIEWS = frozenset(OPS[name] for name in ("alias", "reshape", "permute", "slice", "expand", "as_strided"))
 
 Indices = tuple[tuple[int, ...], tuple[int, ...]]
@@ -112,14 +113,18 @@ def _note(trace: Trace, start: int, what: What, given: dict[str, Any], out: Any)
         names = saved_names(found, [name for name, t in given.items() if getattr(t, "_rg", False)])
         found = [t for name in names if isinstance(t := given.get(name), Operand)]
     end = len(trace.code)
-    trace.functions.append((start, end, tuple([_value_in(trace, t) for t in found])))
+    ids = [_value_in(trace, t) for t in found]
+    trace.functions.append((start, end, tuple([id for id in ids if id is not None])))
 
 
-def _value_in(trace: Trace, t: Any) -> int:
-    """Give the value of a trace that a tensor names, making it an input if the function has read it before a flush."""
-    if t._base is not None and t._seen != t._root._version:
-        t._refresh()
-    return t._index if t._trace is trace else trace.enter(t)
+def _value_in(trace: Trace, t: Any) -> int | None:
+    """Give the value of a trace that a tensor names; one that the function read before a flush is taken up again."""
+    if t._trace is not trace or (t._base is not None and t._seen != t._root._version):
+        if t._buffer is not None and (known := trace.input_ids.get(t._buffer.id)) is not None:
+            return known
+        record(ALIAS, (t,))
+        return trace.code[-1][1][0] if state.trace is trace else None
+    return t._index  # type: ignore[no-any-return]
 
 
 def wholes(trace: Trace) -> dict[int, int]:

@@ -17,6 +17,7 @@ from gt.functions.pointwise import abs as abs_
 from gt.functions.pointwise import where
 from gt.functions.promote import cast, floated
 from gt.ir.types import DType, bool_, dtype_of, int64, normalize_dim
+from gt.versions import saves
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
@@ -170,6 +171,12 @@ def logaddexp(
     return plain_logaddexp(_filled(a, input_mask, -math.inf), _filled(b, other_mask, -math.inf))
 
 
+def _kept(given: dict[str, Any]) -> str:
+    mask = given.get("mask")
+    return "input result" if mask is None else "mask result" if mask._type.shape == given["input"]._type.shape else "result"
+
+
+@saves(_kept)
 def norm(
     input: Tensor,
     ord: float | None = 2.0,

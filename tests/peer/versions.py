@@ -7,6 +7,7 @@ ways, and goes backward: both raise, or both give the same gradients. Next: ``op
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import time
 import warnings
@@ -139,6 +140,7 @@ def differences(op: Any, limit: int, every: bool = False, hows: tuple[str, ...] 
     function = opinfo.offered(op)
     compared = 0
     found: dict[str, list[str]] = {}  # by what differs: the ways of writing that show it
+    reasons = [pattern for entry, pattern, _ in skips.SKIP_VERSIONS if entry in ("*", op.name, name)]
     torch.manual_seed(0)
     try:
         samples = list(op.sample_inputs("cpu", torch.float32, requires_grad=True))
@@ -169,7 +171,7 @@ def differences(op: Any, limit: int, every: bool = False, hows: tuple[str, ...] 
             got = run(gt, function, mine, tree, None, case)
             compared += 1
             said = _compare(got, want, op.name in opinfo.RANDOM)
-            if said:
+            if said and not any(re.search(pattern, said) for pattern in reasons):
                 what = f"operand {case.target}" if case.target >= 0 else f"result {-1 - case.target}"
                 key = f"{name} [{index}] grads of {case.wanting}, {what}: {said}  | {opinfo._summary(sample)[:110]}"
                 found.setdefault(key, []).append(case.how + (" after a read" if case.read else ""))
@@ -215,15 +217,18 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--ops", default=None)
     parser.add_argument("--samples", type=int, default=2)
     parser.add_argument("--every", action="store_true", help="with a read before the write too")
+    parser.add_argument("--from", dest="first", type=int, default=0, help="the number of the first entry")
     parser.add_argument("--hows", default=",".join(HOWS))
     options = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
     total, failures, started = 0, 0, time.monotonic()
-    for op in entries(set(options.ops.split(",")) if options.ops else None):
+    for number, op in enumerate(entries(set(options.ops.split(",")) if options.ops else None)):
+        if number < options.first:
+            continue
         compared, found = differences(op, options.samples, options.every, tuple(options.hows.split(",")))
         total, failures = total + compared, failures + sum(map(len, found.values()))
         for line, hows in found.items():
-            print(line, "written:", ", ".join(hows), flush=True)
+            print(line, "written:", ", ".join(hows), f"(entry {number})", flush=True)
     print(f"{failures} of {total} writes differ; {time.monotonic() - started:.0f} s")
     return 1 if failures else 0
 
