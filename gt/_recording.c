@@ -17,7 +17,7 @@
 
 /* The classes of trace.py, and where in their objects the slots lie. */
 
-static PyTypeObject *Operand, *Number, *Tensor, *Trace, *Modes, *Rule, *Buffer, *TensorType, *Code;
+static PyTypeObject *Operand, *Number, *Tensor, *Trace, *Modes, *Rule, *Buffer, *Mark, *TensorType, *Code;
 static PyObject *globals, *state, *rules, *ours, *input_entries, *number_entries, *stale, *storage_class, *ids;
 static PyObject *slow_record, *slow_pair, *slow_into;
 
@@ -31,7 +31,8 @@ static struct {
 } trace_at;
 static struct { Py_ssize_t grad, autocast; } modes_at;
 static struct { Py_ssize_t id, taped, outputs, single, count, differentiable; } rule_at;
-static struct { Py_ssize_t id, type, session; } buffer_at;
+static struct { Py_ssize_t id, type, session, mark; } buffer_at;
+static struct { Py_ssize_t written; } mark_at;
 static struct { Py_ssize_t nbytes, differentiable, dtype; } type_at;
 static struct { Py_ssize_t entries, where; } code_at;
 
@@ -606,6 +607,9 @@ static int rename_result(PyObject *trace, PyObject *t, PyObject *index, PyObject
     if (put_number(t, operand._version, number_in(t, operand._version) + 1))
         return -1;
     if (SLOT(t, operand._trace) != trace) {
+        PyObject *mark = SLOT(SLOT(t, operand._buffer), buffer_at.mark);
+        if (mark != NULL && Py_IS_TYPE(mark, Mark))
+            put(mark, mark_at.written, Py_True);
         replaced = PyDict_GetItemWithError(SLOT(trace, trace_at.input_ids), SLOT(SLOT(t, operand._buffer), buffer_at.id));
         if ((replaced == NULL && PyErr_Occurred()) || PyList_Append(SLOT(trace, trace_at.handles), t))
             return -1;
@@ -820,6 +824,7 @@ static PyObject *new_buffers(PyObject *module, PyObject *const *args, Py_ssize_t
         Py_DECREF(id);
         put(buffer, buffer_at.type, PyList_GET_ITEM(types, i));
         put(buffer, buffer_at.session, args[1]);
+        put(buffer, buffer_at.mark, Py_None);
         PyList_SET_ITEM(made, i, buffer);
     }
     for (Py_ssize_t i = PyList_GET_SIZE(types); made != NULL && i < PyList_GET_SIZE(spare); i++) /* the run frees it, not its finalizer */
@@ -907,7 +912,7 @@ static PyObject *set_up(PyObject *module, PyObject *given)
 {
 #define TAKE(target, key) if ((target = (void *)PyDict_GetItemString(given, key)) == NULL) { PyErr_SetString(PyExc_KeyError, key); return NULL; } Py_INCREF(target)
     TAKE(Operand, "Operand"); TAKE(Number, "Number"); TAKE(Trace, "Trace"); TAKE(Modes, "Modes"); TAKE(Rule, "Rule");
-    TAKE(Buffer, "Buffer"); TAKE(TensorType, "TensorType"); TAKE(Code, "Code"); TAKE(state, "state"); TAKE(rules, "_rules"); TAKE(ours, "_ours");
+    TAKE(Buffer, "Buffer"); TAKE(Mark, "Mark"); TAKE(TensorType, "TensorType"); TAKE(Code, "Code"); TAKE(state, "state"); TAKE(rules, "_rules"); TAKE(ours, "_ours");
     TAKE(input_entries, "_input_entries"); TAKE(number_entries, "_number_entries"); TAKE(stale, "_Stale");
     TAKE(storage_class, "Storage"); TAKE(ids, "_ids"); TAKE(slow_record, "_record"); TAKE(slow_pair, "_record_pair"); TAKE(slow_into, "_record_into");
 #undef TAKE
@@ -924,7 +929,7 @@ static PyObject *set_up(PyObject *module, PyObject *given)
         || AT(trace_at, Trace, held) || AT(trace_at, Trace, recorder) || AT(modes_at, Modes, grad) || AT(modes_at, Modes, autocast)
         || AT(rule_at, Rule, id) || AT(rule_at, Rule, taped) || AT(rule_at, Rule, outputs) || AT(rule_at, Rule, single)
         || AT(rule_at, Rule, count) || AT(rule_at, Rule, differentiable) || AT(buffer_at, Buffer, id) || AT(buffer_at, Buffer, type)
-        || AT(buffer_at, Buffer, session) || AT(type_at, TensorType, nbytes) || AT(type_at, TensorType, differentiable) || AT(type_at, TensorType, dtype) || AT(code_at, Code, entries) || AT(code_at, Code, where)
+        || AT(buffer_at, Buffer, session) || AT(buffer_at, Buffer, mark) || AT(mark_at, Mark, written) || AT(type_at, TensorType, nbytes) || AT(type_at, TensorType, differentiable) || AT(type_at, TensorType, dtype) || AT(code_at, Code, entries) || AT(code_at, Code, where)
         || AT(trace_at, Trace, expected))
         return NULL;
 #define NAME(attribute) if ((name.attribute = PyUnicode_InternFromString(#attribute)) == NULL) return NULL

@@ -49,6 +49,7 @@ from gt.trace import (
     take_dead,
     users_frame,
 )  # fmt: skip
+from gt.versions import Saved, watch
 
 Named = tuple[str, SignalConfig]
 log = logging.getLogger("gt.flush")
@@ -150,8 +151,8 @@ def _flush_if_free(trace: Trace, reason: str) -> bool:
         try:
             session = trace.session or sessions.current()
             live = live_handles(trace)
-            saved = _residuals(trace, [t for t in live if t._rg and not t._leaf])
-            _submit(trace, session, live, saved, reason)
+            saved, kept = _residuals(trace, [t for t in live if t._rg and not t._leaf])
+            _submit(trace, session, live, saved, kept, reason)
         except KeyboardInterrupt:
             trace.sealed = trace.closing = False
             if not state.trace.code:
@@ -239,31 +240,36 @@ def saved_by(rule: Rule, needs: tuple[bool, ...]) -> tuple[tuple[int, ...], tupl
     return found
 
 
-def _residuals(trace: Trace, roots: list[Handle]) -> set[int]:
-    """Give the values that a backward() from ``roots`` will read."""
+def _residuals(trace: Trace, roots: list[Handle]) -> tuple[set[int], set[int]]:
+    """Give the values that a backward() from ``roots`` will read, and those that torch would have saved for it."""
     if not roots or len(trace.freed) == sum([code & 1 for code, _ in trace.code]):
-        return set()
+        return set(), set()
     needed = {t._index for t in roots}
     saved: set[int] = set()
+    kept: set[int] = set()
+    theirs = Saved(trace)
     for entry, rule, taped, operands, first in entries_backwards(trace):
         if not taped or entry in trace.freed or not reached(rule, first, needed):
             continue
         needed.update(operands)
-        inputs, outputs = saved_by(rule, requires(trace, operands))
-        saved.update(operands[i] for i in inputs)
-        saved.update(first + i for i in outputs)
-    return saved
+        needs = requires(trace, operands)
+        inputs, outputs = saved_by(rule, needs)
+        saved.update([operands[i] for i in inputs])
+        saved.update([first + i for i in outputs])
+        kept.update(theirs(entry, rule, needs, operands, first))
+    return saved, kept
 
 
 # -- keys
 
 
-def _submit(trace: Trace, session: Session, live: list[Handle], saved: set[int], reason: str) -> None:
+def _submit(trace: Trace, session: Session, live: list[Handle], saved: set[int], kept: set[int], reason: str) -> None:
     inputs: dict[int, Buffer] = {}
     scalars: dict[int, Scalar] = {}
-    if saved:
+    if saved or kept:
         inputs = dict(zip(trace.input_ids.values(), trace.inputs, strict=True))
         scalars = dict(zip(trace.scalar_ids, trace.scalars, strict=True))
+        watch(trace, kept, inputs)
     computed = saved - inputs.keys() - scalars.keys()
     named = named_values(live)
     outputs = tuple(sorted(named.keys() | computed) if computed else named)
@@ -324,6 +330,8 @@ def _submit(trace: Trace, session: Session, live: list[Handle], saved: set[int],
     taped = take(trace, live, buffers)
     for id in computed:
         trace.saved[id] = buffers[id]
+    if kept:
+        watch(trace, kept, buffers)
     if trace.recorder is not None:
         trace.recorder.submitted(
             Submitted(

@@ -141,11 +141,11 @@ class Handle(Operand):
         if self._trace is not None and self._trace is state.trace:
             trace = self._trace
             if self._index != trace.size - 1:
-                self._adopt(record(ALIAS, (self,)))
+                self._adopt(self._renamed())
             trace.tracked = None
             trace.leaves[self._index] = (weakref.ref(self), self._version)
         elif self._buffer is not None and self._buffer.id in state.trace.input_ids:
-            self._adopt(record(ALIAS, (self,)))
+            self._adopt(self._renamed())
             state.trace.leaves[self._index] = (weakref.ref(self), self._version)
 
     @property
@@ -197,8 +197,9 @@ class Handle(Operand):
         with holding():
             with no_tape():
                 new = record(ALIAS, (value,))
+                state.trace.moved[new._index] = None
                 if self._storage is not None:  # its views keep the values it had
-                    self._storage.moved = record(ALIAS, (self,))
+                    self._storage.moved = self._renamed()
                     self._storage = None
                     self._version += 1
             self._adopt(new)
@@ -214,11 +215,18 @@ class Handle(Operand):
 
     def detach_(self) -> Self:
         with holding():
-            self._take(record(ALIAS, (self,)))
+            self._adopt(self._renamed())
             self._rg, self._leaf = False, True
         return self
 
     # -- changing in place
+
+    def _renamed(self) -> Any:
+        """Give the value another id, whose changes in place are changes of what this one was and of its views."""
+        fresh = record(ALIAS, (self,))
+        trace = state.trace
+        trace.moved[fresh._index], trace.moved[trace.code[-1][1][0]] = None, fresh._index
+        return fresh
 
     def _take(self, other: Handle, since: int | None = None) -> None:
         """Adopt another tensor's value in place of the own, which no entry before ``since`` may have saved for its backward.
@@ -232,8 +240,10 @@ class Handle(Operand):
         """Note that entries before ``since`` that saved the value can have no backward."""
         if self._trace is not None:
             self._trace.overwritten.setdefault(self._index, since)
-        elif self._buffer is not None and self._buffer.id in state.trace.input_ids:
-            state.trace.overwritten.setdefault(state.trace.input_ids[self._buffer.id], since)
+        elif self._buffer is not None:
+            self._buffer.replaced()
+            if self._buffer.id in state.trace.input_ids:
+                state.trace.overwritten.setdefault(state.trace.input_ids[self._buffer.id], since)
 
     def _adopt(self, other: Handle) -> None:
         """Name the value that ``other`` names. The caller holds this thread's trace."""
@@ -247,11 +257,26 @@ class Handle(Operand):
             self._before = self._buffer.id
         self._trace, self._index, self._buffer, self._tape = trace, other._index, other._buffer, other._tape
 
-    def _assign(self, value: Handle, since: tuple[Trace, int] | None = None, repeats: bool = False) -> Self:
+    def _renew(self, value: Handle) -> None:
+        """Take values that a function keeps up beside its result, as running statistics: torch does not count that as a change."""
+        with holding() as trace:
+            if self._base is not None:
+                self._assign(value)
+                return
+            before = self._index if self._trace is trace else trace.input_ids.get(self._buffer.id) if self._buffer else None
+            self._version += 1
+            self._adopt(value)
+            if before is not None:
+                trace.moved[before] = self._index
+
+    def _assign(
+        self, value: Handle, since: tuple[Trace, int] | None = None, repeats: bool = False, given: bool = False
+    ) -> Self:
         """Replace the values, and those of everything that shares memory with this tensor.
 
         ``value`` has this tensor's type. ``since``: where ``value`` began to be computed (``here()``), as far as that is part of the
-        change; its last op if not given. ``repeats``: all values are one. Errors: RuntimeError for a leaf that needs a gradient, and, unless
+        change; its last op if not given. ``repeats``: all values are one. ``given``: somebody else has ``value`` too, and
+        keeps it. Errors: RuntimeError for a leaf that needs a gradient, and, unless
         it ``repeats``, for a view two of whose elements are one, as torch.
         """
         if state.grad:
@@ -270,20 +295,21 @@ class Handle(Operand):
         with holding() as trace:
             if since is None:
                 since = trace, len(trace.code) - (value._trace is trace and value._index == trace.size - 1)
-            self._write(value, True, since[1] if since[0] is trace else 0, repeats)
+            self._write(value, True, since[1] if since[0] is trace else 0, repeats, given)
             if self._base is not None and self._seen != -1:
                 self._seen = self._root._version
         return self
 
-    def _write(self, value: Handle, tracked: bool, since: int, repeats: bool = False) -> None:
+    def _write(self, value: Handle, tracked: bool, since: int, repeats: bool = False, given: bool = False) -> None:
         """``tracked``: gradients are to follow the new value, as in grad mode; else they follow the history there is."""
         tracked = tracked and state.grad
-        if value._base is not None or (value._leaf and value._rg):
+        if value._base is not None or (value._leaf and value._rg) or (given and (self._base is None or self._leaf and self._rg)):
             value = record(COPY, (value,))  # a value of its own: a view's may be out of date, a leaf's is the leaf's
+            given = False
         whole = True
         if self._base is not None:
-            whole = self._write_base(value, tracked, since, repeats)
-            if not tracked and self._rg and not self._leaf:
+            whole = self._write_base(value, tracked, since, repeats, given)
+            if given or (not tracked and self._rg and not self._leaf):
                 self._seen = -1  # taken again from the base, whose history it has
                 return
         else:
@@ -301,7 +327,7 @@ class Handle(Operand):
         if self._base is not None:
             self._seen = self._root._version if whole else -1
 
-    def _write_base(self, value: Handle, tracked: bool, since: int, repeats: bool) -> bool:
+    def _write_base(self, value: Handle, tracked: bool, since: int, repeats: bool, given: bool) -> bool:
         """Write ``value``, given to a view, where its elements are. Say whether the view has it now: not where elements overlap."""
         t: Handle | None = self
         while t is not None and t._base is not None:
@@ -321,8 +347,14 @@ class Handle(Operand):
             op, attrs, through = OPS["as_strided"], place.attrs, tracked and place.through
         if base._base is not None and base._seen != base._root._version:
             base._refresh()
+        trace = state.trace
         with no_tape(not through):
-            base._write(VIEWS[op.name].write(base, value, dict(attrs)), through, since)
+            new = VIEWS[op.name].write(base, value, dict(attrs))
+            if new is not value:
+                trace.moved[new._index] = None
+            base._write(new, through, since, given=given and new is value)
+        if not given and value._trace is trace is base._trace and base._index != value._index:
+            trace.moved[value._index] = base._index
         return place is None or not place.overlaps
 
     def _refresh(self) -> None:
@@ -340,7 +372,7 @@ class Handle(Operand):
             with no_tape(not self._rg):
                 if self._rg:
                     state.grad = True
-                fresh = record(op, (base,), attrs)
+                fresh = record(op, (base,), attrs)  # alike in the code: a view of the base
             if fresh._trace is not self._trace:
                 if (flushing := self._trace) is not None:  # asked once: another thread may change it
                     flushing.wait()

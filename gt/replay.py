@@ -231,6 +231,8 @@ def _replay(session: Session, known: Signature, arguments: list[Handle]) -> list
             if t is None:
                 fresh[id(_at(source.leaf, arguments))] = tensor_of(outputs[place])  # type: ignore[union-attr]
                 continue
+            if t._buffer is not None:
+                t._buffer.replaced()
             t._buffer, t._trace, t._tape = outputs[place], None, None
             t._version += 1
         for place, result in step.returned:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from gt.flush import entries_backwards, reached, requires, saved_by
 from gt.handle import Handle
 from gt.trace import Rule, Trace, state
+from gt.versions import Saved, changed_since
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
@@ -124,15 +125,13 @@ def walk(roots: Sequence[Key], extra: Sequence[Key] = ()) -> Tape:
 
 
 def _check_versions(trace: Trace, visited: list[tuple[int, Rule, tuple[int, ...], int]]) -> None:
-    """Raise if a value that a vjp reads was changed in place after it was recorded."""
-    never = len(trace.code)
-    stale = {id: never for id, (ref, version) in trace.leaves.items() if (t := ref()) is not None and t._version != version}
-    stale |= trace.overwritten  # what a change in place reads itself, it may replace
-    if not stale:
+    """Raise if a value that torch would have saved was changed in place after it was recorded."""
+    since = changed_since(trace)
+    if since is None:
         return
+    saved = Saved(trace)
     for entry, rule, operands, first in visited:
-        ins, outs = saved_by(rule, requires(trace, operands))
-        if any(entry < stale.get(operands[i], 0) for i in ins) or any(entry < stale.get(first + i, 0) for i in outs):
+        if any(entry < since(id) for id in saved(entry, rule, requires(trace, operands), operands, first)):
             assert rule.op is not None
             raise RuntimeError(
                 "one of the variables needed for gradient computation has been modified by an inplace operation: "

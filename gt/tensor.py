@@ -333,11 +333,13 @@ class Tensor(Copies):
 
     def copy_(self, other: Any, non_blocking: bool = False) -> Self:
         """Overwrite with ``other``, which broadcasts and is converted to this dtype."""
-        return self._assign(attached(self, gathering.fit_copied(other, self)))
+        source = gathering.fit_copied(other, self)
+        return self._assign(attached(self, source), given=source is other)
 
     def fill_(self, value: Any) -> Self:
         """Overwrite every element with one value."""
-        return self._assign(attached(self, gathering.fit(value, self)), repeats=True)
+        source = gathering.fit(value, self)
+        return self._assign(attached(self, source), repeats=True, given=source is value)
 
     def zero_(self) -> Self:
         """Overwrite with zeros."""

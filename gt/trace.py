@@ -43,7 +43,7 @@ MAX_KEPT = 1 << 28  # bytes of values that only pending work keeps alive, as a l
 class Rule:
     """An op on given attributes and types. ``id`` is even; ``id + 1`` in an entry says the entry is on the tape."""
 
-    __slots__ = ("id", "taped", "op", "attrs", "inputs", "outputs", "single", "count", "differentiable", "saved")
+    __slots__ = ("id", "taped", "op", "attrs", "inputs", "outputs", "single", "count", "differentiable", "saved", "kept")
 
     def __init__(self, op: OpDef | None, attrs: Attrs, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]):
         self.id = 2 * len(RULES)
@@ -53,6 +53,7 @@ class Rule:
         self.count = len(outputs)
         self.differentiable = op is not None and (op.vjp is not None or op.decompose is not None)
         self.saved: dict[tuple[bool, ...], tuple[tuple[int, ...], tuple[int, ...]]] = {}  # what the vjp reads
+        self.kept: dict[Any, tuple[tuple[int, ...], tuple[int, ...]]] = {}  # what torch would save
         RULES.append(self)
 
 
@@ -120,13 +121,28 @@ _input_entries = _InputEntries()
 _dead: deque[tuple[Session, int]] = deque()  # appended by finalizers, so nothing here may lock
 
 
+class Mark:
+    """Whether the tensor that named a buffer has been changed in place: for tapes that read it, and do not keep it."""
+
+    __slots__ = ("written",)
+
+    def __init__(self) -> None:
+        self.written = False
+
+
 class Buffer:
     """A value that exists, or will once an earlier run has finished. Freed when no handle names it any more."""
 
-    __slots__ = ("id", "type", "session")
+    __slots__ = ("id", "type", "session", "mark")
 
     def __init__(self, id: int, type: TensorType, session: Session) -> None:
         self.id, self.type, self.session = id, type, session
+        self.mark: Mark | None = None  # made by the first tape that wants to know
+
+    def replaced(self) -> None:
+        """Tell the tapes that want to know that the tensor has another value now."""
+        if self.mark is not None:
+            self.mark.written = True
 
     def __del__(self, append: Callable[[tuple[Session, int]], None] = _dead.append) -> None:
         if self.id >= 0:  # the default keeps what is needed when the interpreter ends
@@ -146,7 +162,7 @@ def new_buffer(type: TensorType, session: Session) -> Buffer:
 def _new_buffers(types: list[TensorType], session: Session, spare: list[Buffer]) -> list[Buffer]:
     """Name the results of a run, which takes along what has died. ``spare``: what the run frees, and nothing else names, names them first."""
     for buffer, type in zip(spare, types, strict=False):
-        buffer.id, buffer.type = next(_ids), type
+        buffer.id, buffer.type, buffer.mark = next(_ids), type, None
     for buffer in spare[len(types) :]:
         buffer.id = -1 - buffer.id  # the run frees it, not its finalizer
     return [*spare[: len(types)], *[Buffer(next(_ids), type, session) for type in types[len(spare) :]]]
@@ -283,7 +299,7 @@ class Trace:
     __slots__ = (
         "modes",
         "code", "where", "handles", "size", "inputs", "input_ids", "scalars", "scalar_ids", "leaves", "links", "marks",
-        "freed", "overwritten", "edge", "sealed", "lock", "number", "saved", "names", "hooks", "hooked", "custom",
+        "freed", "overwritten", "moved", "functions", "watched", "edge", "sealed", "lock", "number", "saved", "names", "hooks", "hooked", "custom",
         "stop", "weighed", "closing", "session", "tracked", "types", "failed", "busy", "held", "recorder",
         "expected", "__weakref__",
     )  # fmt: skip
@@ -307,6 +323,9 @@ class Trace:
         self.marks: list[tuple[int, tuple[str, SignalConfig] | None]] = [(0, signal)] if signal else []
         self.freed: set[int] = set()  # entries whose saved values a backward() has let go
         self.overwritten: dict[int, int] = {}  # value whose tensor was changed in place -> the first entry of that change
+        self.moved: dict[int, int | None] = {}  # value -> the one that a change in place of its tensor replaces, where the code does not say
+        self.functions: list[tuple[int, int, tuple[int, ...]]] = []  # of several entries, one to torch: (first, end, values it would save)
+        self.watched: dict[int, Mark] = {}  # after the flush: by value that torch would have saved
         self.edge = False  # an optimizer has stepped: flush before the next op
         self.closing = False  # somebody looks whether it can be sealed: its thread starts nothing then
         self.sealed = False
@@ -418,7 +437,7 @@ class Trace:
         del self.where[len(self.code) :], self.inputs[len(ids["input"]) :], self.scalars[len(ids["scalar"]) :]
         self.size, self.scalar_ids = size, ids["scalar"]
         self.input_ids = {buffer.id: id for buffer, id in zip(self.inputs, ids["input"], strict=True)}
-        for table in (self.leaves, self.links, self.names):
+        for table in (self.leaves, self.links, self.names, self.moved):
             for id in [id for id in table if id >= size]:
                 del table[id]
 
@@ -758,6 +777,7 @@ def _record_into(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs, targets: Sequ
             if t._trace is trace:
                 trace.overwritten[t._index] = len(trace.code)
             else:
+                t._buffer.replaced()
                 held = trace.input_ids.get(t._buffer.id)
                 if held is not None:
                     trace.overwritten[held] = len(trace.code)

@@ -19,6 +19,7 @@ from gt.ir.types import CallError, KindError, class_name, dtype_of, int32, int64
 from gt.ir.types import broadcast_shapes as fit_shapes
 from gt.shape import Size
 from gt.trace import record
+from gt.versions import saves
 from gt.views import contiguous_strides
 
 if TYPE_CHECKING:
@@ -293,6 +294,7 @@ def cartesian_prod(*tensors: Tensor) -> Tensor:
     return stack([reshape(t, -1) for t in meshgrid(*given)], 1)
 
 
+@saves("input")
 def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> Tensor:
     """Give the combinations of ``r`` elements, one a row."""
     if input.ndim != 1:

@@ -15,6 +15,7 @@ from gt.functions.shape import transpose, unsqueeze
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, ShapeError, int32, int64, scalar_type
 from gt.trace import record
+from gt.versions import saves
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
@@ -184,6 +185,7 @@ def _pivoting(name: str, pivot: bool) -> None:
         raise CallError(f"linalg.{name}: LU without pivoting is not implemented on the CPU")
 
 
+@saves("result0 result1")
 def lu_factor(A: Tensor, *, pivot: bool = True) -> LUFactor:  # noqa: N803
     """Give L and U in one matrix, and pivots."""
     _pivoting("lu_factor", pivot)
@@ -204,6 +206,7 @@ def _padded(t: Tensor, m: int, n: int) -> Tensor:
     return record(OPS["pad"], (t,), (("low", zero), ("high", high), ("interior", zero), ("value", 0.0)))
 
 
+@saves("result0 result1")
 def lu_factor_ex(A: Tensor, *, pivot: bool = True, check_errors: bool = False) -> LUFactorInfo:  # noqa: N803
     """Give L and U in one matrix, pivots and zeros."""
     return LUFactorInfo(*lu_factor(A, pivot=pivot), zero_info(A))
@@ -261,6 +264,7 @@ def lu_unpack(
 # -- reflections
 
 
+@saves("input tau result")
 def householder_product(input: Tensor, tau: Tensor) -> Tensor:
     """Give the first columns of the product of reflections I - tau v vᴴ, whose vectors stand below the diagonal."""
     need_matrix("householder_product", input)
@@ -289,6 +293,7 @@ def _reflected(vectors: Tensor, tau: Tensor, onto: Tensor) -> Tensor:
     return onto
 
 
+@saves("input tau other result")
 def ormqr(input: Tensor, tau: Tensor, other: Tensor, left: bool = True, transpose: bool = False) -> Tensor:
     """Multiply a matrix with the whole product of reflections, or its adjoint, from the left or the right."""
     for name, t in (("input", input), ("other", other)):

@@ -15,6 +15,7 @@ from gt.functions.shape import has_dim, narrow, roll
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, complex_dtype, float32, scalar_type
 from gt.trace import record
+from gt.versions import saves
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
@@ -79,6 +80,16 @@ def _complexed(name: str, t: Tensor) -> Tensor:
     return cast(t, complex_dtype(floated(t).dtype))
 
 
+def _of_reals(given: dict[str, Any]) -> str | None:
+    """Along one dim torch transforms real numbers as they are, and keeps them: those that are not padded first."""
+    t = given["t"]
+    if given["name"] not in ("fft", "ifft"):
+        return None
+    whole = all(n <= t._type.shape[d] for d, n in zip(given["dims"], given["sizes"], strict=True))
+    return "t" if t.dtype.kind == "f" and whole else None
+
+
+@saves(_of_reals)
 def _c2c(name: str, t: Tensor, dims: Sequence[int], sizes: Sequence[int], inverse: bool, norm: str | None) -> Tensor:
     x = _fit(_complexed(name, t), dims, sizes)
     if not dims:

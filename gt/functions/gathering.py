@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gt.functions.create import zeros
-from gt.functions.promote import COMPLEX, cast, check_fits, is_number, operand, refuse
+from gt.functions.promote import COMPLEX, cast, check_fits, converted, is_number, operand, refuse
 from gt.functions.shape import EXPAND, RESHAPE, reshape
 from gt.handle import Handle
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, DimError, ShapeError, bool_, broadcast_shapes, int32, int64, normalize_dim, scalar_type
 from gt.trace import record
+from gt.versions import saves
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
@@ -71,7 +72,7 @@ def _index(name: str, index: Any) -> Any:
             name, f"int32/int64 for index but got: {scalar_type(dtype)}"
         )
         raise CallError(f"{name}{'' if name in ('gather', 'scatter', 'index_select') else '_'}(): Expected dtype {text}")
-    return cast(index, int64)
+    return converted(index, int64)
 
 
 def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
@@ -95,6 +96,7 @@ def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False)
     return record(OPS["gather"], (input, index), (("dim", d),))
 
 
+@saves(lambda given: "input" if given.get("dim") is not None else "input indices")
 def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
     """Take the values at ``indices`` along ``dim``; the other dims broadcast."""
     if not isinstance(indices, Handle):
@@ -187,6 +189,7 @@ def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     return out if out._type.shape == input._type.shape else reshape(out, input._type.shape)
 
 
+@saves("input index src result")
 def scatter_reduce(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True) -> Tensor:
     """Combine ``src`` at the positions ``index`` names: sum, prod, mean, amax or amin."""
     if reduce not in ("sum", "prod", "mean", "amax", "amin"):
@@ -246,6 +249,7 @@ def _slices(name: str, input: Tensor, dim: int, index: Tensor, source: Any) -> t
     return d, x, index, source
 
 
+@saves("index:source source:source")
 def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1) -> Tensor:
     """Add the slices of ``source`` to the slices of ``dim`` that a 1-d index names."""
     d, x, index, src = _slices("index_add", input, dim, index, source)
@@ -253,6 +257,7 @@ def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: 
     return out if input.ndim else reshape(out, ())
 
 
+@saves("index source:source")
 def index_copy(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
     """Write the slices of ``source`` over the slices of ``dim`` that a 1-d index names."""
     d, x, index, src = _slices("index_copy", input, dim, index, source)
@@ -262,6 +267,7 @@ def index_copy(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor
     return out if input.ndim else reshape(out, ())
 
 
+@saves("index")
 def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
     """Write one value over the slices of ``dim`` that a 1-d index names."""
     if isinstance(value, Handle) and value.ndim:
@@ -283,6 +289,7 @@ def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
     return out if input.ndim else reshape(out, ())
 
 
+@saves("input index source result")
 def index_reduce(input: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True) -> Tensor:
     """Combine slices of ``source`` into the slices of ``dim`` that a 1-d index names: prod, mean, amax or amin."""
     if reduce not in ("prod", "mean", "amax", "amin"):
@@ -296,6 +303,7 @@ def index_reduce(input: Tensor, dim: int, index: Tensor, source: Tensor, reduce:
 # -- the flattened tensor
 
 
+@saves("input index")
 def take(input: Tensor, index: Tensor) -> Tensor:
     """Pick elements by position in the flattened tensor."""
     if index.dtype is not int64:
@@ -307,6 +315,7 @@ def take(input: Tensor, index: Tensor) -> Tensor:
     return reshape(picked, index._type.shape)
 
 
+@saves("index source:source")
 def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
     """Write (or add) elements by position in the flattened tensor."""
     if index.dtype is not int64:

@@ -13,12 +13,13 @@ import numpy as np
 
 from gt.functions.create import arange, from_numpy, full, tensor, zeros
 from gt.functions.gathering import fit
-from gt.functions.promote import C_NAMES, c_name, cast, check_fits, is_number, operand, real_number, refuse
+from gt.functions.promote import C_NAMES, c_name, cast, check_fits, converted, is_number, operand, real_number, refuse
 from gt.functions.shape import RESHAPE, SLICE, reshape, stack
 from gt.handle import Handle, take_view
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, DimError, ShapeError, bool_, broadcast_shapes, class_name, int32, int64, scalar_type, uint8
 from gt.trace import record
+from gt.versions import saves
 from gt.views import Place, place_in_overlap, view_strides
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ def setitem(input: Tensor, key: Any, value: Any) -> None:
         raise ValueError("Overflow when unpacking long long")
     viewed, indices = _basic(input, key)
     if not indices:
-        viewed._assign(fit(value, viewed), repeats=is_number(value) and 0 not in view_strides(viewed))
+        source = fit(value, viewed)
+        viewed._assign(source, repeats=is_number(value) and 0 not in view_strides(viewed), given=source is value)
         return
     place = place_in_overlap(viewed)
     if place is not None and place.overlaps:
@@ -51,12 +53,21 @@ def setitem(input: Tensor, key: Any, value: Any) -> None:
         viewed._assign(_masked(viewed, *indices[0], value))
         return
     _check_source(viewed, indices, value)
+    viewed._assign(_put(viewed, indices, value, False))
+
+
+def _masks(given: dict[str, Any]) -> list[Any] | None:
+    """Torch keeps masks as they are, not where they hold."""
+    tensors = [t for _, t in given["indices"]]
+    return tensors if any(t._type.dtype is bool_ for t in tensors) else None
+
+
+@saves(_masks)
+def _put(viewed: Tensor, indices: list[tuple[int, Tensor]], value: Any, accumulate: bool) -> Tensor:
+    """Give ``viewed`` with a value written, or added, at indices."""
     dims, positions = _positions(viewed, indices)
-    shape = _gathered_shape(viewed, dims, positions)
-    out = record(
-        OPS["index_put"], (viewed, *positions, fit(value, viewed, shape)), (("dims", dims), ("accumulate", False))
-    )
-    viewed._assign(out)
+    source = fit(value, viewed, _gathered_shape(viewed, dims, positions))
+    return record(OPS["index_put"], (viewed, *positions, source), (("dims", dims), ("accumulate", accumulate)))
 
 
 def _check_masks(key: Any) -> None:
@@ -221,7 +232,7 @@ def _positions(input: Tensor, indices: list[tuple[int, Tensor]]) -> tuple[tuple[
                 out.append(column)
         else:
             dims.append(dim)
-            out.append(cast(index, int64))
+            out.append(converted(index, int64))
     return tuple(dims), out
 
 
@@ -248,6 +259,7 @@ def _together(positions: list[Tensor]) -> tuple[int, ...]:
         raise DimError(f"shape mismatch: indexing tensors could not be broadcast together with shapes {shapes}") from None
 
 
+@saves(_masks)
 def _gather(input: Tensor, indices: list[tuple[int, Tensor]]) -> Tensor:
     dims, positions = _positions(input, indices)
     if len(positions) > 1:
@@ -270,9 +282,7 @@ def index_put(input: Tensor, indices: Any, values: Tensor, accumulate: bool = Fa
     _check_source(viewed, found, values)
     if len(found) == 1 and found[0][1].dtype is bool_ and values.numel() == 1 and not accumulate:
         _check_masks(indices)
-    dims, positions = _positions(viewed, found)
-    source = fit(values, viewed, _gathered_shape(viewed, dims, positions))
-    return record(OPS["index_put"], (viewed, *positions, source), (("dims", dims), ("accumulate", bool(accumulate))))
+    return _put(viewed, found, values, bool(accumulate))
 
 
 # -- masks
@@ -296,6 +306,7 @@ def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
     return record(OPS["where"], (mask, number, input))
 
 
+@saves("input mask")
 def masked_select(input: Tensor, mask: Tensor) -> Tensor:
     """Give the elements where ``mask`` holds, in order. Flushes: their number depends on data."""
     _check_tensor("masked_select", mask)

@@ -24,7 +24,7 @@ from gt.trace import record, state
 if TYPE_CHECKING:
     from gt.tensor import Tensor
 
-MATMUL = OPS["matmul"]
+MATMUL, RESHAPE = OPS["matmul"], OPS["reshape"]
 
 
 def matmul(input: Tensor, other: Tensor) -> Tensor:
@@ -380,7 +380,8 @@ def _pair(a: Tensor, x: list[Any], b: Tensor, y: list[Any], later: set[Any]) -> 
     pa = permute(a, tuple(x.index(n) for n in [*batch, *left, *summed]))
     pb = permute(b, tuple(y.index(n) for n in [*batch, *summed, *right]))
     lead_a, lead_b = pa._type.shape[: len(batch)], pb._type.shape[: len(batch)]
-    ma, mb = reshape(pa, (*lead_a, size(a, x, left), k)), reshape(pb, (*lead_b, k, size(b, y, right)))
+    shapes = (*lead_a, size(a, x, left), k), (*lead_b, k, size(b, y, right))
+    ma, mb = (record(RESHAPE, (p,), (("shape", s),)) for p, s in zip((pa, pb), shapes, strict=True))  # to torch mostly views
     out = matmul(ma, mb)
     shape = (
         *out._type.shape[: len(batch)],

@@ -17,6 +17,7 @@ from gt.functions.pointwise import abs as abs_
 from gt.functions.pointwise import where
 from gt.functions.promote import cast, floated
 from gt.ir.types import DType, bool_, dtype_of, int64, normalize_dim
+from gt.versions import saves
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
@@ -36,7 +37,7 @@ def _wide(input: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
     mask = cast(mask, bool_)
     while mask.ndim < input.ndim:
         mask = mask.unsqueeze(0)
-    return input, mask.expand(input._type.shape)
+    return input, mask if mask._type.shape == input._type.shape else mask.clone().expand(input._type.shape)  # torch's copy
 
 
 def _filled(input: Tensor, mask: Tensor | None, value: Any) -> Tensor:
@@ -54,11 +55,7 @@ def sum(
     input: Tensor, dim: Any = None, *, keepdim: bool = False, dtype: Any = None, mask: Tensor | None = None
 ) -> Tensor:
     """Add up."""
-    return (
-        red.sum(_filled(input, mask, 0), _dims(input, dim), keepdim, dtype=_out(input, dtype))
-        if input.ndim
-        else cast(_filled(input, mask, 0), _out(input, dtype))
-    )
+    return red.sum(_filled(input, mask, 0), _dims(input, dim), keepdim, dtype=_out(input, dtype))
 
 
 def prod(
@@ -68,7 +65,7 @@ def prod(
     out = cast(_filled(input, mask, 1), _out(input, dtype))
     for d in reversed(_dims(input, dim)):
         out = red.prod(out, d, keepdim)
-    return out
+    return out.clone() if out is input else out
 
 
 def cumsum(input: Tensor, dim: int, *, dtype: Any = None, mask: Tensor | None = None) -> Tensor:
@@ -95,11 +92,7 @@ def amax(
 ) -> Tensor:
     """Give the largest."""
     x = input if dtype is None else cast(input, dtype_of(dtype))
-    return (
-        red.amax(_filled(x, mask, _extreme(x.dtype, False)), _dims(input, dim), keepdim)
-        if input.ndim
-        else _filled(x, mask, _extreme(x.dtype, False))
-    )
+    return red.amax(_filled(x, mask, _extreme(x.dtype, False)), _dims(input, dim), keepdim)
 
 
 def amin(
@@ -107,11 +100,7 @@ def amin(
 ) -> Tensor:
     """Give the smallest."""
     x = input if dtype is None else cast(input, dtype_of(dtype))
-    return (
-        red.amin(_filled(x, mask, _extreme(x.dtype, True)), _dims(input, dim), keepdim)
-        if input.ndim
-        else _filled(x, mask, _extreme(x.dtype, True))
-    )
+    return red.amin(_filled(x, mask, _extreme(x.dtype, True)), _dims(input, dim), keepdim)
 
 
 def argmax(
@@ -182,6 +171,12 @@ def logaddexp(
     return plain_logaddexp(_filled(a, input_mask, -math.inf), _filled(b, other_mask, -math.inf))
 
 
+def _kept(given: dict[str, Any]) -> str:
+    mask = given.get("mask")
+    return "input result" if mask is None else "mask result" if mask._type.shape == given["input"]._type.shape else "result"
+
+
+@saves(_kept)
 def norm(
     input: Tensor,
     ord: float | None = 2.0,

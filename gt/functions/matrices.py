@@ -134,7 +134,8 @@ def _chain(given: list[Tensor]) -> Tensor:
         for i in range(n - length):
             j = i + length
             cost[i, j] = min(
-                (cost[i, k][0] + cost[k + 1, j][0] + sizes[i] * sizes[k + 1] * sizes[j + 1], k) for k in range(i, j)
+                ((cost[i, k][0] + cost[k + 1, j][0] + sizes[i] * sizes[k + 1] * sizes[j + 1], k) for k in range(i, j)),
+                key=lambda found: (found[0], -found[1] if n == 3 else found[1]),  # of equals torch takes the first, of two the last
             )
 
     def product(i: int, j: int) -> Tensor:

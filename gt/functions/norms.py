@@ -18,6 +18,7 @@ from gt.functions.shape import movedim, reshape, unsqueeze
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, bool_, class_name, dtype_of, normalize_dim, promote_types, scalar_type
 from gt.trace import record
+from gt.versions import saves
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
@@ -46,6 +47,7 @@ def _check_floating(name: str, x: Tensor) -> None:
         raise CallError(f"{name}: Expected a floating point or complex tensor as input. Got {scalar_type(x.dtype)}")
 
 
+@saves("x result")
 def vector_norm(x: Tensor, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """Give the p-norm over dims (all if None). ``dtype``: what it is computed in, not narrower than the operand's."""
     if ord is None or isinstance(ord, str):
@@ -136,6 +138,7 @@ def old_norm(input: Tensor, p: Any = "fro", dim: Any = None, keepdim: bool = Fal
     return _matrix_norm(input, p, tuple(range(input.ndim)) if dims is None else dims, keepdim, dtype)
 
 
+@saves("x1 x2 result")
 def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str = "use_mm_for_euclid_dist_if_necessary") -> Tensor:
     """Give the p-norm distances between every row of one and every row of another. Dtypes: floating point, the same."""
     if x1.ndim < 2 or x2.ndim < 2:
@@ -153,6 +156,7 @@ def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str = "use_mm_fo
     return power_norm(apart, p, (apart.ndim - 1,), False)
 
 
+@saves("input other result")
 def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:
     """Give the p-norm of the difference."""
     return power_norm(reshape(input - other, -1), p, (0,), False)

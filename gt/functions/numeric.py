@@ -34,6 +34,7 @@ from gt.handle import Handle
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, Scalar, bfloat16, bool_, broadcast_shapes, complex128, float16, float32, float64, scalar_type
 from gt.trace import record
+from gt.versions import saves
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
@@ -86,6 +87,7 @@ def logaddexp(input: Tensor, other: Tensor) -> Tensor:
     return both("logaddexp", "logaddexp", input, other)
 
 
+@saves("input other")
 def logaddexp2(input: Tensor, other: Tensor) -> Tensor:
     """Give log2(2**input + 2**other) without overflow."""
     need_tensor("logaddexp2", input=input, other=other)
@@ -132,6 +134,7 @@ def float_power(input: Tensor | Scalar, exponent: Tensor | Scalar) -> Tensor:
     return binary(OPS["pow"], a, b)
 
 
+@saves("other:input result")
 def ldexp(input: Tensor, other: Tensor) -> Tensor:
     """Give input * 2**other."""
     need_tensor("ldexp", input=input, other=other)
@@ -179,6 +182,7 @@ def rsub(input: Tensor, other: Tensor | Scalar, *, alpha: Scalar = 1) -> Tensor:
 # -- three operands
 
 
+@saves(lambda given: "weight input:weight end:weight" if isinstance(given["weight"], Handle) else "")
 def lerp(input: Tensor, end: Tensor, weight: Tensor | Scalar) -> Tensor:
     """Give ``input + weight * (end - input)``, exact at both ends."""
     need_tensor("lerp", input=input, end=end)
@@ -209,6 +213,7 @@ def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 
     return add(input, product if value == 1 else binary(OPS["mul"], product, value))
 
 
+@saves("tensor1:tensor2 tensor2")
 def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 1) -> Tensor:
     """Give ``input + value * tensor1 / tensor2``. Errors: RuntimeError for integers."""
     need_tensor("addcdiv", input=input, tensor1=tensor1, tensor2=tensor2)
@@ -250,6 +255,7 @@ def positive(input: Tensor) -> Tensor:
     return input
 
 
+@saves("input result")
 def sgn(input: Tensor) -> Tensor:
     """Give x / |x|, 0 at 0; the sign of real numbers."""
     return unary(OPS["sgn" if input._type.dtype.kind == "c" else "sign"], input)
@@ -332,6 +338,7 @@ def imag(input: Tensor) -> Tensor:
     return unary(OPS["imag"], input)
 
 
+@saves("real:real imag:imag")
 def complex(real: Tensor, imag: Tensor) -> Tensor:
     """Give ``real + 1j * imag``. Dtypes: float32 gives complex64, float64 complex128."""
     need_tensor("complex", real=real, imag=imag)
@@ -349,6 +356,7 @@ def _pair(a: Handle, b: Handle) -> str:
     return f"{scalar_type(a.dtype)} and {scalar_type(b.dtype)}"
 
 
+@saves("result")
 def polar(abs: Tensor, angle: Tensor) -> Tensor:
     """Give the complex number of an absolute value and an angle."""
     need_tensor("polar", abs=abs, angle=angle)
@@ -372,6 +380,7 @@ def view_as_real(input: Tensor) -> Tensor:
     return record(OPS["cat"], parts, (("dim", len(shape) - 1),))
 
 
+@saves("")
 def view_as_complex(input: Tensor) -> Tensor:
     """Give complex numbers of [..., 2]; a copy."""
     s = input._type.shape

@@ -30,6 +30,7 @@ from gt.ir.opdef import OpDef
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, DType, Scalar, bfloat16, complex128, dtype_of, float16, float32, int64, scalar_type
 from gt.trace import Number, record
+from gt.versions import saves
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
@@ -164,8 +165,13 @@ def pow(input: Tensor | Scalar, exponent: Tensor | Scalar) -> Tensor:
         if float(exponent).is_integer() and -64 <= exponent <= 64:  # type: ignore[arg-type, operator]
             return record(OPS["integer_pow"], (cast(input, dtype),), (("exponent", int(exponent)),))  # type: ignore[arg-type]
         if exponent == 0.5:
-            return float_unary(OPS["sqrt"], input)
+            return _root(input)
     return binary(POW, input, exponent)
+
+
+@saves("input")
+def _root(input: Tensor) -> Tensor:
+    return float_unary(OPS["sqrt"], input)
 
 
 def maximum(input: Tensor, other: Tensor) -> Tensor:

@@ -106,6 +106,15 @@ def cast(t: Any, dtype: DType) -> Any:
     return t if t._type.dtype is dtype else record(CAST, (t,), (("dtype", dtype),))
 
 
+def converted(t: Any, dtype: DType) -> Any:
+    """Convert an operand as part of an op, which torch lets read the tensor itself: changes of it count as changes of what is read."""
+    if t._type.dtype is dtype:
+        return t
+    out = record(CAST, (t,), (("dtype", dtype),))
+    out._trace.moved[out._index] = out._trace.code[-1][1][0]
+    return out
+
+
 def number_dtype(t: Handle, value: Scalar) -> DType:
     """Give the dtype of an op between a tensor and a Python number."""
     key = (t._type, value.__class__)
@@ -256,7 +265,7 @@ def binary(op: OpDef, a: Any, b: Any, floating: bool = False) -> Any:
                 dtype = pair_dtype(a, b)
             if floating and dtype.kind not in "fc":
                 dtype = _Default.dtype
-            return record(op, (cast(a, dtype), cast(b, dtype)))
+            return record(op, (converted(a, dtype), converted(b, dtype)))
         if b.__class__ is float and a._type.dtype.kind == "f":
             return record(op, (a, Number(b, a._type.dtype)), (), 3)
         if not is_number(b):
@@ -264,13 +273,13 @@ def binary(op: OpDef, a: Any, b: Any, floating: bool = False) -> Any:
         dtype = number_dtype(a, b)
         if floating and dtype.kind not in "fc":
             dtype = _Default.dtype
-        return record(op, (cast(a, dtype), operand(b, dtype)))
+        return record(op, (converted(a, dtype), operand(b, dtype)))
     if not isinstance(b, Handle) or not is_number(a):
         raise refuse(op.name, b if isinstance(a, Handle) or is_number(a) else a)
     dtype = number_dtype(b, a)
     if floating and dtype.kind not in "fc":
         dtype = _Default.dtype
-    return record(op, (operand(a, dtype), cast(b, dtype)))
+    return record(op, (operand(a, dtype), converted(b, dtype)))
 
 
 def operator(op: OpDef, function: Callable[[Any, Any], Any], kinds: str = "buifc") -> Callable[[Any, Any], Any]:
@@ -294,7 +303,7 @@ def promoted(*values: Any, floating: bool = False) -> list[Any]:
     dtype = result_dtype(tensors, [v for v in values if not isinstance(v, Handle)])
     if floating and dtype.kind not in "fc":
         dtype = _Default.dtype
-    return [cast(v, dtype) if isinstance(v, Handle) else operand(v, dtype) for v in values]
+    return [converted(v, dtype) if isinstance(v, Handle) else operand(v, dtype) for v in values]
 
 
 def broadcast(*tensors: Any) -> list[Any]:

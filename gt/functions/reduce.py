@@ -27,6 +27,7 @@ from gt.ir.types import (
     uint8,
 )
 from gt.trace import record
+from gt.versions import saves
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
@@ -130,13 +131,15 @@ def _extreme(name: str, input: Tensor, dim: Any, keepdim: bool, axis: int | None
         return record(OPS[f"a{name}"], (input,), _attrs(tuple(range(input.ndim)), keepdim, keepdims))
     if input.ndim and input._type.shape[normalize_dim(from_dim, input.ndim)] == 0:
         raise EmptyError(f"{name}(): Expected reduction dim {normalize_dim(from_dim, input.ndim)} to have non-zero size.")
-    keep = bool(keepdim if keepdims is None else keepdims)
-    index = _arg(f"arg{name}", input, from_dim, True)
-    values = (
-        record(OPS["gather"], (input, index), (("dim", normalize_dim(from_dim, input.ndim)),)) if input.ndim else input
-    )
-    if not keep and input.ndim:
-        values, index = squeeze(values, from_dim), squeeze(index, from_dim)
+    return _extreme_along(name, input, from_dim, bool(keepdim if keepdims is None else keepdims))
+
+
+@saves("result1")
+def _extreme_along(name: str, input: Tensor, dim: int, keepdim: bool) -> ValuesIndices:
+    index = _arg(f"arg{name}", input, dim, True)
+    values = record(OPS["gather"], (input, index), (("dim", normalize_dim(dim, input.ndim)),)) if input.ndim else input.clone()
+    if not keepdim and input.ndim:
+        values, index = squeeze(values, dim), squeeze(index, dim)
     return ValuesIndices(values, index)
 
 
@@ -218,6 +221,7 @@ def var(
     return record(OPS["var"], (input,), (*_attrs(dims, keepdim, keepdims), ("correction", correction)))
 
 
+@saves("input result")
 def std(
     input: Tensor, dim: Dims = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = None,
     axis: Dims = None, keepdims: bool | None = None,
@@ -241,7 +245,7 @@ def cumsum(input: Tensor, dim: int, *, dtype: DType | str | None = None) -> Tens
     kind = input._type.dtype
     out = dtype_of(dtype) if dtype is not None else (int64 if kind.kind in "bui" else kind)
     d = normalize_dim(dim, input.ndim)
-    return record(OPS["cumsum"], (cast(input, out),), (("dim", d),)) if input.ndim else cast(input, out)
+    return record(OPS["cumsum"], (cast(input, out),), (("dim", d),))
 
 
 def cumprod(input: Tensor, dim: int, *, dtype: DType | str | None = None) -> Tensor:
@@ -249,7 +253,7 @@ def cumprod(input: Tensor, dim: int, *, dtype: DType | str | None = None) -> Ten
     kind = input._type.dtype
     out = dtype_of(dtype) if dtype is not None else (int64 if kind.kind in "bui" else kind)
     d = normalize_dim(dim, input.ndim)
-    return record(OPS["cumprod"], (cast(input, out),), (("dim", d),)) if input.ndim else cast(input, out)
+    return record(OPS["cumprod"], (cast(input, out),), (("dim", d),))
 
 
 def count_nonzero(input: Tensor, dim: Dims = None) -> Tensor:
@@ -274,7 +278,7 @@ def _softmax(name: str, input: Tensor, dim: int | None, dtype: DType | str | Non
         input = cast(input, dtype_of(dtype))
     d = normalize_dim(dim, input.ndim)
     if not input.ndim:
-        return record(OPS["reshape"], (_softmax(name, input.reshape(1), 0, None),), (("shape", ()),))
+        return _softmax(name, input.reshape(1), 0, None).reshape(())
     return record(OPS[name], (input,), (("dim", d),))
 
 
@@ -291,6 +295,7 @@ def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool
     return sort(input, dim, descending).indices
 
 
+@saves("result1")
 def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> ValuesIndices:
     """Give the ``k`` largest (or smallest) along ``dim``, in order. Dtypes: all but bool."""
     _refuse_bool("topk does not support bool dtypes", input)

@@ -73,7 +73,9 @@ def reshape(input: Tensor, *args: Any, shape: Any = None) -> Tensor:
     target = infer_shape(ints(args if shape is None else (shape,)), input._type.numel)
     attrs = (("shape", target),)
     if input._base is not None and reshape_strides(input._type.shape, view_strides(input), target) is None:
-        return record(RESHAPE, (input,), attrs)
+        out = record(RESHAPE, (input,), attrs)
+        out._trace.moved[out._index] = None
+        return out
     return take_view(input, RESHAPE, attrs)
 
 

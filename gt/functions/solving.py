@@ -23,6 +23,7 @@ from gt.handle import Handle
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, ShapeError, broadcast_shapes, int64, normalize_dim, real_dtype
 from gt.trace import record
+from gt.versions import saves
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
@@ -113,6 +114,7 @@ def solve_triangular(
     return record(OPS["solve_triangular"], (A, B), attrs)
 
 
+@saves("LU pivots result")
 def lu_solve(LU: Tensor, pivots: Tensor, B: Tensor, *, left: bool = True, adjoint: bool = False) -> Tensor:  # noqa: N803
     """Solve A X = B (or X A = B, or with the adjoint of A) from ``lu_factor``'s result."""
     need_matrix("lu_solve", LU)
@@ -129,6 +131,7 @@ def lu_solve(LU: Tensor, pivots: Tensor, B: Tensor, *, left: bool = True, adjoin
     return solve_triangular(LU, y, upper=True)
 
 
+@saves("L result")
 def cholesky_inverse(L: Tensor, upper: bool = False) -> Tensor:  # noqa: N803
     """Give the inverse of a matrix from its Cholesky factor."""
     unread = L.tril(-1) if upper else L.triu(1)
@@ -137,6 +140,7 @@ def cholesky_inverse(L: Tensor, upper: bool = False) -> Tensor:  # noqa: N803
     return inv(full)
 
 
+@saves("B L result")
 def cholesky_solve(B: Tensor, L: Tensor, upper: bool = False) -> Tensor:  # noqa: N803
     """Solve A X = B from A's Cholesky factor."""
     if B.ndim < 2 or L.ndim < 2:
@@ -145,6 +149,7 @@ def cholesky_solve(B: Tensor, L: Tensor, upper: bool = False) -> Tensor:  # noqa
     return solve_triangular(adjoint_of(low), solve_triangular(low, B, upper=False), upper=True)
 
 
+@saves("b A result0")
 def triangular_solve(
     b: Tensor,
     A: Tensor,
@@ -158,6 +163,7 @@ def triangular_solve(
     return TriangularSolved(out, A.clone())
 
 
+@saves("A B result0")
 def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | None = None) -> LstSq:  # noqa: N803
     """Solve least squares by the pseudo-inverse."""
     need_matrix("lstsq", A)

@@ -15,6 +15,7 @@ from gt.handle import Handle
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, Scalar
 from gt.trace import record
+from gt.versions import saves
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
@@ -60,6 +61,7 @@ def entr(input: Tensor) -> Tensor:
     return float_unary(OPS["entr"], input)
 
 
+@saves("input")
 def logit(input: Tensor, eps: float | None = None) -> Tensor:
     """Give log(x / (1 - x)); ``eps`` keeps x away from 0 and 1."""
     real_only("logit", input)

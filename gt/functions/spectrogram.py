@@ -18,6 +18,7 @@ from gt.functions.strided import unfold
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, real_dtype
 from gt.trace import record
+from gt.versions import saves
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
@@ -56,6 +57,14 @@ def _reflected(x: Tensor, pad: int, mode: str) -> Tensor:
     return x.index_select(-1, from_numpy(where[mode]))
 
 
+def _padded(given: dict[str, Any]) -> str | None:
+    """Torch keeps what it reflects to pad it, and multiplies a copy by the window; without either it transforms its input."""
+    if given.get("center", True):
+        return "input:input window:input" if given.get("pad_mode", "reflect") in ("reflect", "replicate") else "window:input"
+    return "input:input" if given.get("window") is None else None
+
+
+@saves(_padded)
 def stft(
     input: Tensor, n_fft: int, hop_length: int | None = None, win_length: int | None = None, window: Tensor | None = None,
     center: bool = True, pad_mode: str = "reflect", normalized: bool = False, onesided: bool | None = None,

@@ -28,6 +28,7 @@ from gt.handle import Handle
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, DType, bool_, int64, normalize_dim, real_dtype
 from gt.trace import record
+from gt.versions import saves
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
@@ -58,6 +59,7 @@ def var_mean(
     return var(input, dim, unbiased, keepdim, correction=correction), mean(input, real_dims, keepdim)
 
 
+@saves("input result0")
 def std_mean(
     input: Tensor,
     dim: Dims = None,
@@ -90,6 +92,7 @@ def _refuse_bool(name: str, input: Tensor) -> None:
         raise CallError(f"\"{name}\" not implemented for 'Bool': use x.int()")
 
 
+@saves("result1")
 def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> ValuesIndices:
     """Give the k-th smallest along ``dim``, counting from 1, and where it is. Dtypes: all but bool."""
     _refuse_bool("kthvalue", input)
@@ -109,11 +112,17 @@ def _one(op: str, input: Tensor, dim: int, keepdim: bool, *how: tuple[str, Any])
     return ValuesIndices(values, indices)
 
 
+def _of_all(given: dict[str, Any]) -> str:
+    return "input result" if given.get("dim") is None else "result1"
+
+
+@saves(_of_all)
 def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     """Give the median, the lower of two middle ones; NaN if any is. With ``dim``, (values, indices)."""
     return _median("median", input, dim, keepdim)
 
 
+@saves(_of_all)
 def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     """Give the median of what is not NaN."""
     return _median("nanmedian", input, dim, keepdim)
@@ -238,12 +247,14 @@ def lerp_(start: Any, end: Any, weight: Any) -> Any:
 # -- NaN-skipping reductions
 
 
+@saves("input")
 def nansum(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: DType | str | None = None) -> Tensor:
     """Add up what is not NaN."""
     real_only("nansum", input)
     return sum(where(isnan(input), 0, input) if input.dtype.kind == "f" else input, dim, keepdim, dtype=dtype)
 
 
+@saves("input")
 def nanmean(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: DType | str | None = None) -> Tensor:
     """Average what is not NaN."""
     if input.dtype.kind != "f":

@@ -106,6 +106,9 @@ class OpDef:
               An op of several results gives an expression for a tuple.
     vjp:      ``(gs, ys, *inputs, **attrs) -> gradient or None for each operand``, written with ops. ``gs`` holds a
               gradient or None for each result; for an op of one result ``g`` and ``y`` are passed bare.
+    saves:    the operands and results that torch saves for this op's backward, and wants unchanged: names, ``y`` or ``y0 y1`` the
+              results; ``a:b,c`` is ``a`` if the gradient of ``b`` or ``c`` is wanted. Or ``(operand types, attrs, which
+              operands are Python numbers) -> such a text``. None: what ``vjp`` reads.
     factors:  the sharding rule (``factors.py``): text, or ``(operand shapes, result shapes, attrs) -> Rule``.
               None: the op is replicated.
     linear:   groups of operands; the op is linear in each group jointly with the others fixed, so a pending sum may pass
@@ -150,6 +153,7 @@ class OpDef:
     numpy: Callable[..., Any] | None
     torch: str | Callable[..., str] | None = None
     vjp: Callable[..., Any] | None = None
+    saves: str | Callable[[Sequence[TensorType], dict[str, Any], tuple[bool, ...]], str] | None = None
     factors: str | Callable[..., fx.Rule] | None = None
     linear: Linear | Callable[..., Linear] = ()
     when_split: Callable[[tuple[Any, ...], dict[str, Any], int], Any] | None = None

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from gt.autograd import no_grad
 from gt.functions.create import as_tensor
+from gt.functions.gathering import fit_copied
 from gt.handle import Handle
 from gt.nn.hooks import HookHandle, add
 from gt.tensor import Tensor
@@ -192,7 +193,7 @@ def _copy(key: str, own: Tensor, given: Any, assign: bool) -> str:
         if assign and value.dtype is not own.dtype:
             own.data = value
         else:
-            own.copy_(value)
+            own._assign(fit_copied(value, own))  # which it may share until either changes
     return ""
 
 

@@ -5,6 +5,7 @@ Next: ``convolution``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -110,6 +111,11 @@ def _vjp(
     return tuple(out)
 
 
+def _saves(types: Sequence[TensorType], attrs: dict[str, Any], numbers: tuple[bool, ...]) -> str:
+    """Torch's fused kernel takes heads of one width; else it multiplies scaled copies of q and k."""
+    return "q k v y0" + " mask0" * (len(types) > 3) if types[0].shape[3] == types[2].shape[3] else "v:q,k"
+
+
 scaled_dot_product_attention = op(
     "scaled_dot_product_attention",
     "q k v *mask",
@@ -118,6 +124,7 @@ scaled_dot_product_attention = op(
     numpy=_numpy,
     torch=_torch,
     vjp=_vjp,
+    saves=_saves,
     factors=_rule,
     work=flops.attention,
 )

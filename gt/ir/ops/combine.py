@@ -98,7 +98,7 @@ def _logcumsumexp_numpy(x: np.ndarray, dim: int) -> np.ndarray:
 logcumsumexp = op(
     "logcumsumexp", "x", doc="Log of the running sum of exp(x) along dim.",
     infer=_logcumsumexp_infer, numpy=_logcumsumexp_numpy, torch="torch.logcumsumexp({x}, {dim})",
-    vjp=_logcumsumexp_vjp, factors=whole("dim"),
+    vjp=_logcumsumexp_vjp, factors=whole("dim"), saves="x y",
 )  # fmt: skip
 
 

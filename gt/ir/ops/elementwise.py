@@ -48,6 +48,7 @@ div = binary(
     "div", np.divide, "({a} / {b})",
     lambda g, y, a, b: (unbroadcast(div(g, cj(b)), a.type), unbroadcast(neg(mul(g, cj(div(y, b)))), b.type)),
     kinds=FLOATING, linear=((0,),), into={0: "{a}.div_({b})"}, doc="a / b, of floats.",
+    saves=lambda types, attrs, numbers: "" if numbers[0] else "a:b b",  # of a number by b torch makes a product with 1 / b
 )  # fmt: skip
 
 
@@ -75,7 +76,8 @@ def _flat_vjp(g: Var, y: Var, a: Var, b: Var) -> tuple[Var, Var]:
 
 
 floor_divide = binary(
-    "floor_divide", _floor_divide, "({a} // {b})", _flat_vjp, kinds="uif", nonzero=(1,), refuses=(1,), doc="a / b rounded down."
+    "floor_divide", _floor_divide, "({a} // {b})", _flat_vjp, kinds="uif", nonzero=(1,), saves="a:b b", refuses=(1,),
+    doc="a / b rounded down.",
 )
 trunc_divide = binary(
     "trunc_divide",
@@ -83,7 +85,8 @@ trunc_divide = binary(
     'torch.div({a}, {b}, rounding_mode="trunc")',
     _flat_vjp,
     kinds="uif",
-    nonzero=(1,), refuses=(1,),
+    nonzero=(1,),
+    saves="a:b b", refuses=(1,),
     doc="a / b rounded towards zero.",
 )
 remainder = binary(
@@ -114,7 +117,8 @@ def _pow_vjp(g: Var, y: Var, a: Var, b: Var) -> tuple[Var, Var]:
 
 
 pow = binary(  # noqa: A001 - torch's name
-    "pow", _pow_numpy, "({a} ** {b})", _pow_vjp, doc="a to the power b."
+    "pow", _pow_numpy, "({a} ** {b})", _pow_vjp, doc="a to the power b.",
+    saves=lambda types, attrs, numbers: "b y" if numbers[0] else "a" if numbers[1] else "a b y",
 )
 
 
@@ -128,7 +132,7 @@ def _integer_pow_vjp(g: Var, y: Var, x: Var, exponent: int) -> Var:
 
 
 integer_pow = unary(
-    "integer_pow", lambda x, exponent: np.power(x, exponent), "torch.pow({x}, {exponent})", _integer_pow_vjp,
+    "integer_pow", lambda x, exponent: np.power(x, exponent), "torch.pow({x}, {exponent})", _integer_pow_vjp, saves="x",
     kinds=NUMERIC, doc="x to a fixed integer power.",
 )  # fmt: skip
 

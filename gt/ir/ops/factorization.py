@@ -169,7 +169,7 @@ svdvals = op(
     "svdvals", "x", doc="Singular values, falling.",
     infer=lambda x: _svd_infer(x, False)[1], numpy=lambda x: np.linalg.svd(x, compute_uv=False),
     torch="torch.linalg.svdvals({x})", factors="...mn->...s | !m !n !s", work=flops.svdvals,
-    vjp=lambda g, y, x: (_svdvals_vjp(g, x),), refuses=(0,),
+    vjp=lambda g, y, x: (_svdvals_vjp(g, x),), saves="y", refuses=(0,),
 )  # fmt: skip
 
 
@@ -242,7 +242,8 @@ eig = op(
 eigvals = op(
     "eigvals", "x", doc="Complex eigenvalues, in no order.", infer=lambda x: _eig_infer(x)[0],
     numpy=lambda x: np.asarray(np.linalg.eigvals(x), np.result_type(x.dtype, np.complex64)), torch="torch.linalg.eigvals({x})",
-    vjp=lambda g, y, x: _eig_vjp((g, None), eig(x), x), factors="...ij->...i | !i !j", work=flops.eigvals, refuses=(0,),
+    vjp=lambda g, y, x: _eig_vjp((g, None), eig(x), x), factors="...ij->...i | !i !j", work=flops.eigvals,
+    saves="y", refuses=(0,),
 )  # fmt: skip
 
 # -- determinants
@@ -265,7 +266,7 @@ def _slogdet_vjp(gs: tuple[Any, Any], ys: tuple[Var, Var], x: Var) -> tuple[Any]
 slogdet = op(
     "slogdet", "x", doc="Sign and log of the absolute value of the determinant.",
     infer=_slogdet_infer, numpy=lambda x: tuple(np.linalg.slogdet(x)), torch="tuple(torch.linalg.slogdet({x}))",
-    vjp=_slogdet_vjp, factors="...ij->...,... | !i !j", work=flops.lu,
+    vjp=_slogdet_vjp, factors="...ij->...,... | !i !j", work=flops.lu, saves="x y0",
 )  # fmt: skip
 
 # -- LU with row pivoting
@@ -371,7 +372,7 @@ solve_triangular = op(
     "solve_triangular", "a b", doc="x in a x = b (left) or x a = b, a triangular; unit: its diagonal counts as 1.",
     infer=_triangular_infer, numpy=_triangular_numpy,
     torch="torch.linalg.solve_triangular({a}, {b}, upper={upper}, left={left}, unitriangular={unit})",
-    vjp=_triangular_vjp, factors="...ij,...kl->...kl | !i !j !k !l", linear=((1,),),
+    vjp=_triangular_vjp, factors="...ij,...kl->...kl | !i !j !k !l", linear=((1,),), saves="a y",
     work=flops.solve_triangular,
 )  # fmt: skip
 

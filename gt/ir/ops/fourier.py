@@ -65,7 +65,7 @@ fft_r2c = op(
     "fft_r2c", "x", doc="Real to the non-negative half of complex: the last of dims holds n // 2 + 1.",
     infer=_r2c_infer, numpy=lambda x, dims, norm: np.fft.rfftn(x, axes=dims, norm=norm),
     torch="torch.fft.rfftn({x}, dim={dims}, norm={norm})",
-    vjp=_r2c_vjp, factors=_rule, linear=((0,),), work=flops.fourier,
+    vjp=_r2c_vjp, factors=_rule, linear=((0,),), work=flops.fourier, saves="x",
 )  # fmt: skip
 
 

@@ -244,6 +244,7 @@ ndtri = unary(
 log_ndtr = unary(
     "log_ndtr", by_element(_log_ndtr), "torch.special.log_ndtr({x})",
     lambda g, y, x: div(mul(g, constant(math.sqrt(2 / math.pi), g)), erfcx(mul(x, constant(-math.sqrt(0.5), x)))), kinds=FLOAT,
+    saves="x y",
     doc="Log of the standard normal distribution function.",
 )  # fmt: skip
 

@@ -66,7 +66,7 @@ gather = op(
     torch="torch.gather({x}, {dim}, {index})",
     vjp=lambda g, y, x, index, dim: (scatter_add(zeros_like(x), index, g, dim=dim), None),
     factors=lambda operands, results, attrs: along(operands, results, _partial_dims(attrs["dim"], *operands)),
-    linear=((0,),), refuses=(1,),
+    linear=((0,),), saves="x index", refuses=(1,),
 )  # fmt: skip
 
 
@@ -308,6 +308,7 @@ index_put = op(
     "index_put", "x *rest",
     doc="x with the last operand written (or added) at x[..., i, j, ...]; it broadcasts.",
     infer=_put_infer, numpy=_put_numpy, torch=_put_torch, vjp=_put_vjp, factors=_index_rule,
+    saves=lambda types, attrs, numbers: " ".join(f"rest{i}" for i in range(len(types) - 2)),
     linear=lambda num_operands, attrs: ((0, num_operands - 1),),
     torch_inplace=lambda *how: _put_torch(*how).replace("index_put", "index_put_"), inplace=((0, 0),), refuses=(1,),
 )  # fmt: skip

@@ -57,7 +57,7 @@ def _solve_vjp(g: Var, y: Var, a: Var, b: Var) -> tuple[Any, Any]:
 solve = op(
     "solve", "a b", doc="x in a x = b: [..., n, n], [..., n, k] -> [..., n, k].",
     infer=_solve_infer, numpy=np.linalg.solve, torch="torch.linalg.solve({a}, {b})", vjp=_solve_vjp,
-    factors="...ij,...jk->...ik | !i !j", linear=((1,),), work=flops.solve, refuses=(0,),
+    factors="...ij,...jk->...ik | !i !j", linear=((1,),), work=flops.solve, saves="a y", refuses=(0,),
 )  # fmt: skip
 
 

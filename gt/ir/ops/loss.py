@@ -40,6 +40,7 @@ binary_cross_entropy = op(
     "binary_cross_entropy", "x target",
     doc="-target * log(x) - (1 - target) * log(1 - x), logarithms being at least -100; its gradient divides by no less than 1e-12.",
     infer=together("binary_cross_entropy", FLOAT), numpy=_numpy, decompose=_parts, vjp=_vjp,
+    saves="x target",
 )  # fmt: skip
 
 __all__ = ["binary_cross_entropy"]

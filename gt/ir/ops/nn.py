@@ -216,7 +216,7 @@ nll_loss = op(
     "nll_loss", "logp target",
     doc="-logp at the target class; 0 where target is ignore_index. reduction: sum or none.",
     infer=_nll_infer, numpy=_nll_numpy,
-    torch=_nll_torch, wide=True,
+    torch=_nll_torch, wide=True, saves="logp target",
     vjp=lambda g, y, logp, target, reduction, ignore_index: (
         nll_loss_backward(
             g, _checked_target(target, logp.type.shape, ignore_index), shape=logp.type.shape, ignore_index=ignore_index
@@ -353,6 +353,9 @@ cross_entropy = op(
         'reduction={reduction}, label_smoothing={label_smoothing})'
     ),
     decompose=_cross_entropy_parts,
+    saves=lambda types, attrs, numbers: (
+        "target" if types[1].dtype is int64 else "" if attrs["label_smoothing"] else "target:logits"
+    ),
 )  # fmt: skip
 
 # -- embedding

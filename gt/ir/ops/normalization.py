@@ -103,7 +103,7 @@ layer_norm = op(
     doc="(x - mean) / sqrt(var + eps) * weight + bias over the weight's dims; also mean and 1 / sqrt(var + eps).",
     infer=_layer_infer, numpy=_layer_numpy,
     torch="kernels.layer_norm({x}, {weight}, {bias}, {eps})",
-    vjp=_layer_vjp, factors=_layer_rule, when_split=_split_layer,
+    vjp=_layer_vjp, factors=_layer_rule, when_split=_split_layer, saves="x weight bias",
 )  # fmt: skip
 
 
@@ -200,7 +200,7 @@ rms_norm = op(
     doc="x / sqrt(mean(x * x) + eps) * weight over the weight's dims.",
     infer=_rms_infer, numpy=_rms_numpy,
     torch="torch.nn.functional.rms_norm({x}, {weight}.shape, {weight}, {eps})",
-    vjp=_rms_vjp, factors=_rms_rule, when_split=_split_rms,
+    vjp=_rms_vjp, factors=_rms_rule, when_split=_split_rms, saves="x:x weight:x",
 )  # fmt: skip
 
 
@@ -245,7 +245,7 @@ def _group_numpy(x: Array, weight: Array, bias: Array, groups: int, eps: float) 
 group_norm = op(
     "group_norm", "x weight bias",
     doc="Normalize each group of channels (dim 1) of each example, then scale and shift by channel.",
-    infer=_group_infer, numpy=_group_numpy, decompose=_group_parts,
+    infer=_group_infer, numpy=_group_numpy, decompose=_group_parts, saves="x weight",
 )  # fmt: skip
 
 
@@ -286,4 +286,5 @@ batch_norm = op(
     infer=_batch_infer,
     numpy=_batch_numpy,
     decompose=_batch_parts,
+    saves="x weight",
 )

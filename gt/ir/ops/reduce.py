@@ -281,7 +281,7 @@ prod = op(
     infer=_reduce_infer("prod", "buifc"),
     numpy=lambda x, dims, keepdim: np.prod(wide(x), axis=dims, keepdims=keepdim, dtype=wide(x).dtype),
     torch="kernels.prod({x}, {dims}, {keepdim})",
-    vjp=_prod_vjp, factors=reduced("whole"), shares=unchanged,
+    vjp=_prod_vjp, factors=reduced("whole"), shares=unchanged, saves="x y",
 )  # fmt: skip
 
 # -- scans
@@ -327,7 +327,7 @@ cumprod = op(
     numpy=lambda x, dim: np.cumprod(wide(x), axis=dim, dtype=wide(x).dtype) if x.ndim else x,
     torch="torch.cumprod({x}, {dim}).to({out})",
     vjp=lambda g, y, x, dim: (cumprod_backward(g, x, dim=dim),),
-    factors=whole("dim"),
+    factors=whole("dim"), saves="x y",
 )  # fmt: skip
 
 
@@ -396,5 +396,5 @@ for _name, _best in (("cummax", np.greater_equal), ("cummin", np.less_equal)):
         vjp=lambda gs, ys, x, dim: (
             None if gs[0] is None else scatter_add(zeros_like(x), ys[1], gs[0], dim=dim),
         ),
-        factors=whole("dim"),
+        factors=whole("dim"), saves="x y1",
     )  # fmt: skip

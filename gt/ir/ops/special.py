@@ -130,11 +130,11 @@ copysign = binary(
         unbroadcast(where(eq(a, constant(0, a)), constant(0, g), mul(g, div(y, a))), a.type),
         unbroadcast(zeros_like(g), b.type),
     ),
-    kinds=FLOAT, doc="|a| with the sign of b.",
+    kinds=FLOAT, saves="a:a y", doc="|a| with the sign of b.",
 )  # fmt: skip
 nextafter = binary(
     "nextafter", np.nextafter, "torch.nextafter({a}, {b})",
-    lambda g, y, a, b: (unbroadcast(g, a.type), unbroadcast(zeros_like(g), b.type)), kinds=FLOAT,
+    lambda g, y, a, b: (unbroadcast(g, a.type), unbroadcast(zeros_like(g), b.type)), kinds=FLOAT, saves="a:a b:a",
     doc="The next number after a towards b."
 )
 
@@ -216,6 +216,7 @@ erfinv = unary(
     "torch.erfinv({x})",
     lambda g, y, x: mul(mul(constant(math.sqrt(math.pi) / 2, g), exp(mul(y, y))), g),
     kinds=FLOAT,
+    saves="x",
     doc="Inverse of erf.",
 )
 
@@ -256,5 +257,5 @@ nan_to_num = unary(
 angle = unary(
     "angle", lambda x: np.where(np.isnan(x), np.nan, np.where(x < 0, math.pi, 0)),
     "torch.where(torch.isnan({x}), {x}, ({x} < 0).to({out}) * 3.141592653589793)",
-    lambda g, y, x: zeros_like(g), kinds=FLOAT, doc="0 or pi.",
+    lambda g, y, x: zeros_like(g), kinds=FLOAT, saves="x", doc="0 or pi.",
 )  # fmt: skip

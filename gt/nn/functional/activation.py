@@ -15,6 +15,7 @@ from gt.ir.graph import Attrs
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, DType, KindError, ShapeError, class_name, normalize_dim, scalar_type
 from gt.trace import record
+from gt.versions import saves
 from gt.views import check_separate
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ def selu(input: Tensor, inplace: bool = False) -> Tensor:
     return _activation("selu", input, (), inplace)
 
 
+@saves("input")
 def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """Give x where positive, else alpha * (exp(x / alpha) - 1)."""
     if alpha == 0:
@@ -122,6 +124,7 @@ def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = Fals
     return _activation("leaky_relu", input, (("slope", float(negative_slope)),), inplace)
 
 
+@saves("input weight")
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
     """Give x where positive, else x times a learned slope, one or one for each channel (dim 1)."""
     if weight.dtype.kind != input.dtype.kind:
@@ -141,6 +144,7 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
     return pointwise.where(input > 0, input, weight * input)
 
 
+@saves(lambda given: "input" if given.get("training") else None)
 def rrelu(input: Tensor, lower: float = 1.0 / 8, upper: float = 1.0 / 3, training: bool = False, inplace: bool = False) -> Tensor:
     """Give a leaky relu whose slopes are drawn from [lower, upper) while training, else their middle."""
     if lower > upper:
@@ -162,12 +166,14 @@ def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
     return _activation("hardswish", input, (), inplace)
 
 
+@saves("input")
 def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """Give x, or 0 where |x| <= lambd."""
     need_floats("hardshrink", input)
     return pointwise.where(pointwise.logical_and(input >= -lambd, input <= lambd), 0, input)
 
 
+@saves("input")
 def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """Give x moved by lambd towards 0, or 0 where |x| <= lambd."""
     if lambd < 0:
@@ -196,6 +202,7 @@ def tanhshrink(input: Tensor) -> Tensor:
     return input - pointwise.tanh(input)
 
 
+@saves("input")
 def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
     """Give x where it is above the threshold, else ``value``."""
     need_floats("threshold", input, "uif")

@@ -17,6 +17,7 @@ from gt.nn.functional.dropout import dropout
 from gt.nn.functional.linear import linear
 from gt.nn.functional.padding import pad
 from gt.trace import record, state
+from gt.versions import saves
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
@@ -94,6 +95,13 @@ def _additive(mask: Tensor, dtype: Any) -> Tensor:
     return cast(mask, dtype)
 
 
+def _by_parts(given: dict[str, Any]) -> str | None:
+    """What torch's fused kernel does not take it scales first, so that copies of query and key are multiplied."""
+    fused = len(given["query"]._type.shape) == len(given["key"]._type.shape) == len(given["value"]._type.shape) == 4
+    return None if fused else "value:query,key"
+
+
+@saves(_by_parts)
 def _fused(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool, scale: float) -> Tensor:
     """Record the fused op, which takes [b, h, s, d]; other ranks are brought to it."""
     q, k, v = query._type.shape, key._type.shape, value._type.shape
@@ -116,6 +124,7 @@ def _fused(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_ca
     return out if lead is None else reshape(out, (*lead, *out._type.shape[-2:]))
 
 
+@saves("value:query,key")
 def _unfused(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float, is_causal: bool, scale: float
 ) -> Tensor:

@@ -13,6 +13,7 @@ from gt.nn.functional.activation import logsigmoid
 from gt.nn.functional.linear import linear
 from gt.nn.functional.loss import legacy, reduced
 from gt.trace import record
+from gt.versions import saves
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
@@ -119,6 +120,7 @@ def _weighted_probabilities(input: Tensor, target: Tensor, weight: Tensor | None
     return sum(loss) / max(input.numel() // classes, 1) if reduction == "mean" else reduced(loss, reduction)
 
 
+@saves("target weight")
 def _weighted_classes(input: Tensor, target: Tensor, weight: Tensor, reduction: str, ignore_index: int, smoothing: float) -> Tensor:
     c = 1 if input.ndim > 1 else 0
     logp = log_softmax(input, c)
@@ -131,6 +133,7 @@ def _weighted_classes(input: Tensor, target: Tensor, weight: Tensor, reduction: 
     return sum(loss) / sum(each) if reduction == "mean" else reduced(loss, reduction)
 
 
+@saves(lambda given: "input target weight" if given.get("weight") is not None else None)
 def nll_loss(
     input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: bool | None = None, ignore_index: int = -100,
     reduce: bool | None = None, reduction: str = "mean",
@@ -148,6 +151,7 @@ def nll_loss(
     return loss / sum(target != ignore_index) if reduction == "mean" else loss
 
 
+@saves("input target weight")
 def multi_margin_loss(
     input: Tensor, target: Tensor, p: int = 1, margin: float = 1.0, weight: Tensor | None = None, size_average: bool | None = None,
     reduce: bool | None = None, reduction: str = "mean",
@@ -179,6 +183,7 @@ def multi_margin_loss(
     return reduced(loss if batched else loss.squeeze(0), legacy(size_average, reduce, reduction))
 
 
+@saves("input target")
 def multilabel_margin_loss(
     input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean"
 ) -> Tensor:  # fmt: skip

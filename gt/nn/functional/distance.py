@@ -11,6 +11,7 @@ from gt.functions import pointwise, reduce
 from gt.functions.create import from_numpy
 from gt.functions.promote import broadcast, cast, pair_dtype
 from gt.ir.types import CallError, scalar_type
+from gt.versions import saves
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
@@ -34,6 +35,7 @@ def vector_norm(x: Tensor, p: float, dim: int, keepdim: bool = False) -> Tensor:
     return root.masked_fill(flat, 0)
 
 
+@saves("input")
 def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
     """Divide by the p-norm along ``dim``, at least ``eps``."""
     if input.dtype.kind not in "fc":
@@ -50,11 +52,13 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
     return reduce.sum(normalize(a, 2, dim, eps) * normalize(b, 2, dim, eps), dim)
 
 
+@saves("result")
 def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Tensor:
     """Give the p-norm of x1 - x2 + eps along the last dim."""
     return vector_norm(x1 - x2 + eps, p, -1, keepdim)
 
 
+@saves("input result")
 def pdist(input: Tensor, p: float = 2.0) -> Tensor:
     """Give the p-norm distances between every two rows of a matrix, as a vector."""
     if input.ndim != 2:

@@ -13,6 +13,7 @@ from gt.grad_mode import no_grad
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, ShapeError, bool_, int32, int64, scalar_type
 from gt.trace import record, state
+from gt.versions import saves
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
@@ -40,6 +41,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return record(LINEAR, (input, weight) if bias is None else (input, weight, bias))
 
 
+@saves("input1:input2,weight input2:input1,weight weight:input1,input2")
 def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Give x1 A x2 + b: [..., i], [..., j], [n, i, j] -> [..., n]."""
     s1, s2, w = input1._type.shape, input2._type.shape, weight._type.shape
@@ -97,6 +99,7 @@ def _by_frequency(out: Tensor, index: Tensor, rows: int) -> Tensor:
     return same + (out - same) / counts[index].unsqueeze(-1)
 
 
+@saves("weight:per_sample_weights input offsets per_sample_weights")
 def embedding_bag(
     input: Tensor, weight: Tensor, offsets: Tensor | None = None, max_norm: float | None = None, norm_type: float = 2.0,
     scale_grad_by_freq: bool = False, mode: str = "mean", sparse: bool = False, per_sample_weights: Tensor | None = None,

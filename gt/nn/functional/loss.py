@@ -12,6 +12,7 @@ from gt.handle import Handle
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, DType, KindError, ShapeError, broadcast_shapes, class_name, scalar_type
 from gt.nn.functional.activation import logsigmoid
+from gt.versions import saves
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
@@ -75,6 +76,11 @@ def _weighted(loss: Tensor, weight: Tensor | None, reduction: str, by_weight: bo
     return reduce.sum(scaled) / reduce.sum(weight) if reduction == "mean" and by_weight else reduced(scaled, reduction)
 
 
+def _unweighted(given: dict[str, Any]) -> str | None:
+    return "input target" if given.get("weight") is None else None
+
+
+@saves(_unweighted)
 def mse_loss(
     input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean",
     weight: Tensor | None = None,
@@ -98,6 +104,7 @@ def _near_and_far(d: Tensor, far: Tensor, limit: float, scale: float, beyond: Te
     return pointwise.where(far, beyond, pointwise.square(pointwise.where(far, limit, d)) * scale)
 
 
+@saves(_unweighted)
 def smooth_l1_loss(
     input: Tensor,
     target: Tensor,
@@ -115,6 +122,7 @@ def smooth_l1_loss(
     return reduced(loss, legacy(size_average, reduce, reduction))
 
 
+@saves(_unweighted)
 def huber_loss(input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0, weight: Tensor | None = None) -> Tensor:
     """Give half the squared difference below ``delta``, delta * (difference - delta / 2) above."""
     _pair("huber_loss", input, target)
@@ -127,6 +135,7 @@ def huber_loss(input: Tensor, target: Tensor, reduction: str = "mean", delta: fl
     return _weighted(cast(loss, input.dtype), weight, reduction, by_weight=False)
 
 
+@saves("input target weight")
 def binary_cross_entropy(
     input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: bool | None = None, reduce: bool | None = None,
     reduction: str = "mean",
@@ -145,6 +154,7 @@ def binary_cross_entropy(
     return reduced(loss if weight is None else cast(loss * weight, input.dtype), legacy(size_average, reduce, reduction))
 
 
+@saves("input target weight pos_weight")
 def binary_cross_entropy_with_logits(
     input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: bool | None = None, reduce: bool | None = None,
     reduction: str = "mean", pos_weight: Tensor | None = None,

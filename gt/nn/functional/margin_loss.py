@@ -11,6 +11,7 @@ from gt.functions.promote import cast
 from gt.ir.types import CallError, scalar_type
 from gt.nn.functional.distance import pairwise_distance
 from gt.nn.functional.loss import check_result, legacy, reduced
+from gt.versions import saves
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
@@ -68,6 +69,7 @@ def cosine_embedding_loss(
     return reduced(loss, legacy(size_average, reduce, reduction))
 
 
+@saves("input target")
 def soft_margin_loss(
     input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean"
 ) -> Tensor:

@@ -14,6 +14,7 @@ from gt.ir.ops import OPS
 from gt.ir.types import CallError, DType, KindError, ShapeError, TensorType, float32, real_dtype, scalar_type
 from gt.nn.functional.padding import pad
 from gt.trace import record
+from gt.versions import saves
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
@@ -149,6 +150,7 @@ def _channels(input: Tensor, p: Tensor) -> Tensor:
     return p.reshape(-1, *(1,) * (input.ndim - 2))
 
 
+@saves("input weight running_mean running_var")
 def batch_norm(
     input: Tensor, running_mean: Tensor | None, running_var: Tensor | None, weight: Tensor | None = None, bias: Tensor | None = None,
     training: bool = False, momentum: Any = 0.1, eps: float = 1e-5,
@@ -192,9 +194,10 @@ def _update(running: Tensor | None, value: Tensor, momentum: Any, unbias: float 
     if running is not None:
         with no_grad():
             new = value.detach() if unbias == 1.0 else value.detach() * unbias
-            running.copy_(running * (1 - momentum) + new * momentum)
+            running._renew(cast(running * (1 - momentum) + new * momentum, running.dtype))
 
 
+@saves("input")
 def instance_norm(
     input: Tensor, running_mean: Tensor | None = None, running_var: Tensor | None = None, weight: Tensor | None = None,
     bias: Tensor | None = None, use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,

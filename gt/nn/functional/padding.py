@@ -12,6 +12,7 @@ from gt.functions.shape import cat
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, Scalar
 from gt.trace import record
+from gt.versions import saves
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
@@ -49,6 +50,7 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
     return (_reflected if mode == "reflect" else _replicated if mode == "replicate" else _edges)(input, pairs, mode)
 
 
+@saves(lambda given: "" if given["mode"] == "circular" else "input")
 def _edges(input: Tensor, pairs: list[tuple[int, int]], mode: str) -> Tensor:
     out = input
     for i, (low, high) in enumerate(pairs):

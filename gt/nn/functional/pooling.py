@@ -10,6 +10,7 @@ from gt.functions.promote import cast
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, int64, normalize_dim
 from gt.trace import record
+from gt.versions import saves
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
@@ -155,6 +156,7 @@ def window_counts(
     return counts
 
 
+@saves("input")
 def avg_pool1d(
     input: Tensor,
     kernel_size: Ints,
@@ -167,6 +169,7 @@ def avg_pool1d(
     return _avg_pool(1, input, kernel_size, stride, padding, ceil_mode, count_include_pad, None)
 
 
+@saves("input")
 def avg_pool2d(
     input: Tensor, kernel_size: Ints, stride: Ints | None = None, padding: Ints = 0, ceil_mode: bool = False,
     count_include_pad: bool = True, divisor_override: int | None = None,
@@ -209,6 +212,12 @@ def _targets(input: Tensor, output_size: Any, dims: int, name: str) -> tuple[int
     return tuple(n if w is None else int(w) for n, w in zip(sizes, wanted, strict=True))
 
 
+def _unless_mean(given: dict[str, Any]) -> str | None:
+    outs = given["output_size"]
+    return None if all(n == 1 for n in (outs if isinstance(outs, tuple | list) else (outs,))) else "input"
+
+
+@saves(_unless_mean)
 def adaptive_avg(dims: int, input: Tensor, output_size: Any) -> Tensor:
     """Give averages that cover the last dims."""
     name = f"adaptive_avg_pool{dims}d"
@@ -276,11 +285,13 @@ def adaptive_max(dims: int, input: Tensor, output_size: Any, indices: bool) -> A
     return values, place.expand(seen._type.shape).gather(-1, tap.unsqueeze(-1)).squeeze(-1)
 
 
+@saves("input result1")
 def adaptive_max_pool1d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
     """Give ``output_size`` maxima that cover the last dim."""
     return adaptive_max(1, input, output_size, return_indices)
 
 
+@saves("input result1")
 def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
     """Give ``output_size`` maxima that cover the last two dims."""
     return adaptive_max(2, input, output_size, return_indices)
