@@ -19,8 +19,8 @@ from gt.ir.types import CallError, KindError, class_name, dtype_of, int32, int64
 from gt.ir.types import broadcast_shapes as fit_shapes
 from gt.shape import Size
 from gt.trace import record
-from gt.views import contiguous_strides
 from gt.versions import saves
+from gt.views import contiguous_strides
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor

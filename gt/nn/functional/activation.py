@@ -15,8 +15,8 @@ from gt.ir.graph import Attrs
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, DType, KindError, ShapeError, class_name, normalize_dim, scalar_type
 from gt.trace import record
-from gt.views import check_separate
 from gt.versions import saves
+from gt.views import check_separate
 
 if TYPE_CHECKING:
     from gt.random import Generator
