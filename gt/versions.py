@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gt.ir.ops import OPS
@@ -47,15 +47,16 @@ def kept_by(rule: Rule, needs: tuple[bool, ...], numbers: tuple[bool, ...] | Non
 def _indices(text: str, operands: Sequence[str], needs: Sequence[bool], num_results: int) -> Indices:
     results = ["y"] if num_results == 1 else [f"y{i}" for i in range(num_results)]
     wanted = {name for name, need in zip(operands, needs, strict=True) if need}
-    names = saved_names(text, wanted)
+    names = {name for name, conditions in _items(text) if not conditions or not wanted.isdisjoint(conditions)}
     assert names <= {*operands, *results}, f"{text!r} names what is neither one of {operands} nor of {results}"
     return tuple(i for i, n in enumerate(operands) if n in names), tuple(i for i, n in enumerate(results) if n in names)
 
 
-def saved_names(text: str, wanted: Container[str]) -> set[str]:
-    """Give what is saved by the text of a declaration. ``wanted``: of what gradients are."""
+@functools.lru_cache
+def _items(text: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Read a declaration: what is saved, and of what a gradient must be wanted for that; of nothing in particular if that is empty."""
     pairs = [item.partition(":") for item in text.split()]
-    return {name for name, _, condition in pairs if not condition or any(n in wanted for n in condition.split(","))}
+    return tuple((name, tuple(condition.split(",")) if condition else ()) for name, _, condition in pairs)
 
 
 class Saved:
@@ -83,16 +84,16 @@ def saves(what: What) -> Callable[[F], F]:
     """
 
     def declare(function: F) -> F:
-        names = tuple(inspect.signature(function).parameters)
+        places = {name: i for i, name in enumerate(inspect.signature(function).parameters)}
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
             trace = state.trace
             start = len(trace.code)
             out = function(*args, **kwargs)
-            now = state.trace
-            if now.modes.grad and len(now.code) > (start if now is trace else 0):
-                _note(now, start if now is trace else 0, what, {**dict(zip(names, args, strict=False)), **kwargs}, out)
+            if trace.modes.grad and (out._rg if isinstance(out, Operand) else _flows(out)):
+                now = state.trace
+                _note(now, start if now is trace else 0, what, places, args, kwargs, out)
             return out
 
         return call  # type: ignore[return-value]
@@ -100,20 +101,32 @@ def saves(what: What) -> Callable[[F], F]:
     return declare
 
 
-def _note(trace: Trace, start: int, what: What, given: dict[str, Any], out: Any) -> None:
-    results = out if isinstance(out, tuple) else (out,)
-    if not any(getattr(t, "_rg", False) for t in results):
+def _flows(results: Any) -> bool:
+    return any([getattr(t, "_rg", False) for t in results]) if isinstance(results, tuple) else False
+
+
+def _note(
+    trace: Trace, start: int, what: What, places: dict[str, int], args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
+) -> None:
+    """Write down that the entries from ``start`` on are one function, and what torch would have saved for it."""
+
+    def given(name: str) -> Any:
+        at = places.get(name)
+        if at is not None:
+            return args[at] if at < len(args) else kwargs.get(name)
+        return out[int(name[6:])] if len(name) > 6 else out
+
+    end = len(trace.code)
+    if end == start or ("inplace" in places and given("inplace")):
         return
-    given["result"] = out
-    given.update({f"result{i}": t for i, t in enumerate(results)})
-    found = what if isinstance(what, str) else what(given)
-    if found is None or given.get("inplace"):
+    found = what if isinstance(what, str) else what({**dict(zip(places, args, strict=False)), **kwargs})
+    if found is None:
         return
     if isinstance(found, str):
-        names = saved_names(found, [name for name, t in given.items() if getattr(t, "_rg", False)])
-        found = [t for name in names if isinstance(t := given.get(name), Operand)]
-    end = len(trace.code)
-    ids = [_value_in(trace, t) for t in found]
+        found = [
+            given(name) for name, conditions in _items(found) if not conditions or any([getattr(given(n), "_rg", False) for n in conditions])
+        ]
+    ids = [_value_in(trace, t) for t in found if isinstance(t, Operand)]
     trace.functions.append((start, end, tuple([id for id in ids if id is not None])))
 
 

@@ -56,13 +56,7 @@ def setitem(input: Tensor, key: Any, value: Any) -> None:
     viewed._assign(_put(viewed, indices, value, False))
 
 
-def _masks(given: dict[str, Any]) -> list[Any] | None:
-    """Torch keeps masks as they are, not where they hold."""
-    tensors = [t for _, t in given["indices"]]
-    return tensors if any(t._type.dtype is bool_ for t in tensors) else None
-
-
-@saves(_masks)
+@saves(lambda given: [t for _, t in given["indices"]])
 def _put(viewed: Tensor, indices: list[tuple[int, Tensor]], value: Any, accumulate: bool) -> Tensor:
     """Give ``viewed`` with a value written, or added, at indices."""
     dims, positions = _positions(viewed, indices)
@@ -259,12 +253,18 @@ def _together(positions: list[Tensor]) -> tuple[int, ...]:
         raise DimError(f"shape mismatch: indexing tensors could not be broadcast together with shapes {shapes}") from None
 
 
-@saves(_masks)
 def _gather(input: Tensor, indices: list[tuple[int, Tensor]]) -> Tensor:
+    return (_gather_where if any(t._type.dtype is bool_ for _, t in indices) else _gather_at)(input, indices)
+
+
+def _gather_at(input: Tensor, indices: list[tuple[int, Tensor]]) -> Tensor:
     dims, positions = _positions(input, indices)
     if len(positions) > 1:
         _together(positions)
     return record(OPS["index"], (input, *positions), (("dims", dims),))
+
+
+_gather_where = saves(lambda given: [t for _, t in given["indices"]])(_gather_at)  # masks as they are, not where they hold
 
 
 def _masked(input: Tensor, dim: int, mask: Tensor, value: Any) -> Tensor:
