@@ -275,15 +275,9 @@ class Handle(Operand):
         """Replace the values, and those of everything that shares memory with this tensor.
 
         ``value`` has this tensor's type. ``since``: where ``value`` began to be computed (``here()``), as far as that is part of the
-<<<<<<< HEAD
-        change; its last op if not given. ``repeats``: all values are one. ``given``: somebody else has ``value`` too, and
-        keeps it. Errors: RuntimeError for a leaf that needs a gradient, and, unless
-        it ``repeats``, for a view two of whose elements are one, as torch.
-=======
         change; its last op if not given. ``repeats``: all values are one. ``given``: somebody else has ``value`` too, and keeps it.
         Errors: RuntimeError for a leaf that needs a gradient, and, unless it ``repeats``, for a view two of whose elements are one,
         as torch.
->>>>>>> ver
         """
         if state.grad:
             root = self._base if self._base is not None else self
