@@ -39,7 +39,10 @@ def sum(x: Tensor, /, *, axis: Axis = None, dtype: DType | None = None, keepdims
 def prod(x: Tensor, /, *, axis: Axis = None, dtype: DType | None = None, keepdims: bool = False) -> Tensor:
     """Multiply. Dtypes: integers give int64."""
     axes, own = _axes(x, axis), dtype or _summed(x.dtype)
-    return reduce.prod(x, axes, keepdims, dtype=own) if axes else _unreduced(x, own)  # type: ignore[arg-type]
+    out = _unreduced(x, own)
+    for d in reversed(axes):
+        out = reduce.prod(out, d, keepdims, dtype=own)
+    return out
 
 
 def _unreduced(x: Tensor, dtype: DType) -> Tensor:

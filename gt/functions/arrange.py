@@ -345,7 +345,14 @@ def unravel_index(indices: Tensor, shape: int | Sequence[int]) -> tuple[Tensor, 
     """Turn positions in the flattened tensor into one tensor for each dim."""
     if indices.dtype.kind not in "ui":
         raise TypeError(f"expected 'indices' to be integer dtype, but got {indices.dtype!r}")
+    if not isinstance(shape, int | Sequence):
+        raise TypeError(f"expected 'shape' to be int or sequence of ints, but got {type(shape)}")
     sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+    for size in sizes:
+        if not isinstance(size, int):
+            raise TypeError(f"expected 'shape' sequence to only contain ints, but got {type(size)}")
+    if any(size < 0 for size in sizes):
+        raise ValueError(f"'shape' cannot have negative values, but got {sizes}")
     out, rest = [], cast(indices, int64)
     for step, size in zip(contiguous_strides(sizes), sizes, strict=True):
         out.append(rest // step % size)

@@ -19,7 +19,7 @@ from gt.functions.running import diff
 from gt.functions.shape import reshape, unsqueeze
 from gt.handle import Handle
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, KindError, Scalar, dtype_of, float64, int64, normalize_dim, scalar_type
+from gt.ir.types import CallError, KindError, Scalar, bool_, dtype_of, float64, int64, normalize_dim, scalar_type
 from gt.trace import record
 
 if TYPE_CHECKING:
@@ -86,6 +86,8 @@ def histogram(input: Tensor, bins: Any, *, range: Any = None, weight: Tensor | N
     """Count elements between bin edges, or in equal bins of a range."""
     _check_dtypes(input, [bins], weight)
     x = reshape(input, -1)
+    if input.dtype.itemsize == 2 and range is None and not isinstance(bins, Handle):
+        raise KindError(f"\"histogramdd\" not implemented for '{scalar_type(input.dtype)}'")
     edges = bins if isinstance(bins, Handle) else _edges(x, bins, range)
     place, inside = _bins(x, edges)
     w = reshape(weight, -1) if weight is not None else cast(inside, input.dtype)
@@ -104,6 +106,8 @@ def histogramdd(
     if input.ndim < 2 or len(each) != columns:
         raise CallError(f"torch.histogramdd: The size of bins must be equal to the innermost dimension of the input, {columns}, got {len(each)}")
     _check_dtypes(input, each, weight)
+    if input.dtype.itemsize == 2:
+        raise KindError(f"\"histogramdd\" not implemented for '{scalar_type(input.dtype)}'")
     x = reshape(input, (-1, columns))
     edges, place, inside = [], None, None
     for d, of_dim in enumerate(each):
@@ -185,6 +189,9 @@ def searchsorted(
         raise CallError(f"torch.searchsorted(): sorter must be a tensor of long dtype but got dtype {scalar_type(sorter.dtype)}")
     edges = sorted_sequence if sorter is None else gather(sorted_sequence, -1, sorter)
     values = input if isinstance(input, Handle) else tensor(input, dtype=edges.dtype)
+    for t in (values, edges):
+        if t.dtype.kind == "c" or (t.dtype is bool_ and t is edges):
+            raise KindError(f"\"searchsorted_out_cpu\" not implemented for '{scalar_type(t.dtype)}'")
     if edges.ndim > 1 and edges._type.shape[:-1] != values._type.shape[:-1]:
         raise CallError(
             "boundaries tensor should be 1 dimension or the first N-1 dimensions of boundaries tensor and input value tensor must match"
@@ -229,6 +236,8 @@ def unique(
     dim: int | None = None,
 ) -> Any:
     """Give the distinct elements (or slices along ``dim``) in order. Flushes."""
+    if input.dtype.kind == "c":
+        raise KindError(f"\"unique\" not implemented for '{scalar_type(input.dtype)}'")
     array = input._read()
     if dim is None:
         values, inverse, counts = np.unique(array.reshape(-1), return_inverse=True, return_counts=True, equal_nan=False)

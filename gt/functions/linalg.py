@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gt.autocasting import autocasting, low
 from gt.functions.numeric import conj
 from gt.functions.pointwise import add, isfinite, mul, where
-from gt.functions.promote import real_number
+from gt.functions.promote import c_name, real_number
 from gt.functions.reduce import sum
 from gt.functions.shape import permute, reshape, squeeze, unsqueeze
 from gt.functions.strided import diagonal
@@ -137,7 +137,7 @@ def _plus(name: str, input: Tensor, product: Tensor, beta: Any, alpha: Any) -> T
     beta, alpha = real_number(beta, product.dtype), real_number(alpha, product.dtype)
     if input.dtype.kind == "b":
         beta, alpha = bool(beta), bool(alpha)
-    if input.dtype.kind in "ui" and name not in ("addmm", "addr"):
+    if input.dtype.kind in "ui" and name != "addr":
         beta, alpha = int(beta), int(alpha)
     if input.dtype.kind in "bui" and not (_whole(beta) and _whole(alpha)):
         bad = "beta" if not _whole(beta) else "alpha"
@@ -147,6 +147,11 @@ def _plus(name: str, input: Tensor, product: Tensor, beta: Any, alpha: Any) -> T
     if beta == 0:
         return add(product, mul(where(isfinite(input), input, 0) if input.dtype.kind in "fc" else input, beta))
     return add(input if beta == 1 else mul(input, beta), product)
+
+
+def _check_self(own: Tensor, mat2: Tensor) -> None:
+    if own.dtype is not mat2.dtype:
+        raise CallError(f"self and mat2 must have the same dtype, but got {scalar_type(own.dtype)} and {scalar_type(mat2.dtype)}")
 
 
 def _check_expands(own: Shape, target: Shape) -> None:
@@ -170,11 +175,15 @@ def _whole(value: Any) -> bool:
 
 def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """Give ``beta * input + alpha * (mat1 @ mat2)``."""
+    _check_self(input, mat2)
     return _plus("addmm", input, mm(mat1, mat2), beta, alpha)
 
 
 def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """Give ``beta * input + alpha * (mat @ vec)``."""
+    kinds = [scalar_type(t.dtype) for t in (input, mat, vec)]
+    if len(set(kinds)) > 1:
+        raise CallError(f"addmv input tensors must have the same dtype, but got {kinds[0]}, {kinds[1]}, and {kinds[2]}")
     return _plus("addmv", input, mv(mat, vec), beta, alpha)
 
 
@@ -185,11 +194,15 @@ def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: f
 
 def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """Give ``beta * input + alpha * (batch1 @ batch2)``."""
+    if input.dtype is not batch1.dtype:
+        names = [c_name(t.dtype) for t in (input, batch1, batch2)]
+        raise CallError(f"Input dtypes must be the same, got: input {names[0]}, batch1: {names[1]}, batch2: {names[2]}")
     return _plus("baddbmm", input, bmm(batch1, batch2), beta, alpha)
 
 
 def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """Give ``beta * input + alpha * sum of batch1 @ batch2 over the batch``."""
+    _check_self(input, batch2)
     return _plus("addbmm", input, sum(bmm(batch1, batch2), 0, dtype=batch1.dtype), beta, alpha)
 
 

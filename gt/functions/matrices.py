@@ -22,7 +22,7 @@ from gt.functions.solving import inv
 from gt.functions.strided import diagonal as diagonal_
 from gt.handle import Handle
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, int64, normalize_dim, scalar_type
+from gt.ir.types import CallError, KindError, int64, normalize_dim, scalar_type
 from gt.trace import record
 
 if TYPE_CHECKING:
@@ -45,6 +45,11 @@ def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
         raise CallError(
             f"linalg.vecdot: Expected a floating point or complex tensor as input. Got {scalar_type(x.dtype)}"
         )
+    if x.dtype is not y.dtype:
+        raise CallError(
+            f"linalg.vecdot: Expected x and y to have the same dtype, but found x of type {scalar_type(x.dtype)} and y of type "
+            f"{scalar_type(y.dtype)} instead"
+        )
     a, b = broadcast(x, y)
     return sum(conj(a) * b, dim)
 
@@ -53,6 +58,10 @@ def cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
     """Give the cross products of vectors of three along ``dim``."""
     if input.ndim != other.ndim:
         raise CallError("linalg.cross: inputs must have the same number of dimensions.")
+    if input.dtype is not other.dtype:
+        raise CallError(f"expected scalar type {scalar_type(input.dtype)} but found {scalar_type(other.dtype)}")
+    if input.dtype.kind == "b":
+        raise KindError("\"cross\" not implemented for 'Bool'")
     d = normalize_dim(dim, input.ndim)
     if input._type.shape[d] != 3 or other._type.shape[d] != 3:
         raise CallError(
@@ -170,8 +179,8 @@ def vander(x: Tensor, *, N: int | None = None) -> Tensor:  # noqa: N803
     n = x._type.shape[-1] if N is None else N
     if n <= 1:
         raise CallError(f"N must be greater than 1, but got {n}")
-    if x.dtype.kind == "b":
-        raise CallError("linalg.vander supports floating point, complex, and integer tensors, but got Bool")
+    if x.dtype.kind == "b" or (x.dtype.kind == "f" and x.dtype.itemsize == 2):
+        raise CallError(f"linalg.vander supports floating point, complex, and integer tensors, but got {scalar_type(x.dtype)}")
     return _powers(x if x.dtype.kind in "fc" else cast(x, int64), n)
 
 

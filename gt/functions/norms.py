@@ -8,15 +8,16 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from gt.functions.create import zeros
+from gt.functions.create import ones_like, zeros
 from gt.functions.factorization import svdvals
+from gt.functions.linalg import matmul
 from gt.functions.pointwise import abs as abs_
-from gt.functions.pointwise import where
-from gt.functions.promote import cast
+from gt.functions.pointwise import sqrt, where
+from gt.functions.promote import cast, need_tensor, pair_dtype
 from gt.functions.reduce import amax, amin, sum
-from gt.functions.shape import movedim, reshape, unsqueeze
+from gt.functions.shape import cat, movedim, reshape, unsqueeze
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, bool_, class_name, dtype_of, normalize_dim, promote_types, scalar_type
+from gt.ir.types import CallError, KindError, bool_, class_name, dtype_of, float32, normalize_dim, promote_types, scalar_type
 from gt.trace import record
 from gt.versions import saves
 
@@ -45,6 +46,9 @@ def _checked(name: str, x: Tensor, dtype: Any) -> Tensor:
 def _check_floating(name: str, x: Tensor) -> None:
     if x.dtype.kind not in "fc":
         raise CallError(f"{name}: Expected a floating point or complex tensor as input. Got {scalar_type(x.dtype)}")
+
+
+MODES = ("use_mm_for_euclid_dist_if_necessary", "use_mm_for_euclid_dist", "donot_use_mm_for_euclid_dist")
 
 
 @saves("x result")
@@ -150,15 +154,35 @@ def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str = "use_mm_fo
         raise CallError(f"expected scalar type {scalar_type(x1.dtype)} but found {scalar_type(x2.dtype)}")
     if x1._type.shape[-1] != x2._type.shape[-1]:
         raise CallError(f"X1 and X2 must have the same number of columns. X1: {x1._type.shape[-1]} X2: {x2._type.shape[-1]}")
+    if compute_mode not in MODES:
+        raise ValueError(f"{compute_mode} is not a valid value for compute_mode")
+    if p < 0:
+        raise CallError("cdist only supports non-negative p values")
+    rows = max(x1._type.shape[-2], x2._type.shape[-2])
+    if p == 2 and (compute_mode == MODES[1] or (compute_mode == MODES[0] and rows > 25)) and x1._type.shape[-1]:
+        return _euclidean(x1, x2)
+    if x1.dtype.itemsize == 2 and 0 not in (*x1._type.shape, *x2._type.shape):
+        raise KindError(f"\"cdist\" not implemented for '{scalar_type(x1.dtype)}'")
     apart = unsqueeze(x1, -2) - unsqueeze(x2, -3)
-    if apart._type.shape[-1] == 0:
-        return sum(apart, -1)
-    return power_norm(apart, p, (apart.ndim - 1,), False)
+    return power_norm(apart, p, (apart.ndim - 1,), False) if apart._type.shape[-1] else sum(apart, -1)
+
+
+def _euclidean(x1: Tensor, x2: Tensor) -> Tensor:
+    """Distances from one matrix product: x1² - 2 x1 x2 + x2². Where it is 0, so is the gradient."""
+    first, second = (sum(x**2, -1, True) for x in (x1, x2))
+    left = cat([x1 * -2, first, ones_like(first)], -1)
+    right = cat([x2, ones_like(second), second], -1)
+    squares = matmul(left, right.transpose(-2, -1)).clamp(min=0)
+    zero = squares == 0
+    return where(zero, 0.0, sqrt(where(zero, 1.0, squares)))
 
 
 @saves("input other result")
 def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:
     """Give the p-norm of the difference."""
+    need_tensor("dist", input=input, other=other)
+    if (kind := pair_dtype(input, other)).kind not in "fc":
+        raise CallError(f"norm(): input dtype should be either floating point or complex. Got {scalar_type(kind)} instead.")
     return power_norm(reshape(input - other, -1), p, (0,), False)
 
 
@@ -179,8 +203,9 @@ def power_norm(x: Tensor, p: float, dims: tuple[int, ...], keepdim: bool) -> Ten
         return sum(size, dims, keepdim) if dims else size
     if p == 2:
         return record(OPS["norm"], (size,), (("dims", dims), ("keepdim", keepdim)))
-    total = sum(safe_power(size, p), dims, keepdim) if dims else safe_power(size, p)
-    return safe_power(total, 1 / p)
+    wide = cast(size, float32) if size.dtype.itemsize == 2 else size  # rounded once
+    total = sum(safe_power(wide, p), dims, keepdim) if dims else safe_power(wide, p)
+    return cast(safe_power(total, 1 / p), size.dtype)
 
 
 def safe_power(x: Tensor, p: float) -> Tensor:
@@ -204,5 +229,6 @@ def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
     if input.ndim < 2:
         raise CallError(f"renorm: input needs at least 2 dimensions, got {input.ndim} dimensions")
     d = normalize_dim(dim, input.ndim)
+    _check_floating("linalg.vector_norm", input)
     size = power_norm(input, p, tuple(i for i in range(input.ndim) if i != d), True)
     return input * where(size > maxnorm, maxnorm / (size + 1e-7), 1.0)

@@ -14,6 +14,7 @@ from gt.functions.pointwise import add, div, eq, isfinite, isinf, isnan, le, log
 from gt.functions.promote import (
     binary,
     broadcast,
+    c_name,
     cast,
     check_fits,
     floated,
@@ -32,8 +33,20 @@ from gt.functions.promote import (
 )  # fmt: skip
 from gt.handle import Handle
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, Scalar, bfloat16, bool_, broadcast_shapes, complex128, float16, float32, float64, scalar_type
-from gt.trace import record
+from gt.ir.types import (
+    CallError,
+    KindError,
+    Scalar,
+    bfloat16,
+    bool_,
+    broadcast_shapes,
+    complex128,
+    float16,
+    float32,
+    float64,
+    scalar_type,
+)
+from gt.trace import record, state
 from gt.versions import saves
 
 if TYPE_CHECKING:
@@ -46,11 +59,17 @@ def both(name: str, op: str, input: Tensor, other: Tensor, floating: bool = Fals
     return binary(OPS[op], input, other, floating)
 
 
+def no_complex_gradient(name: str, x: Any) -> None:
+    """Raise RuntimeError where torch has no gradient for complex numbers."""
+    if x._rg and state.grad:
+        raise CallError(f"{name} does not support automatic differentiation for outputs with complex dtype.")
+
+
 def real_only(name: str, *tensors: Any) -> None:
-    """Raise RuntimeError for complex operands."""
+    """Raise NotImplementedError for complex operands."""
     for t in tensors:
         if isinstance(t, Handle) and t._type.dtype.kind == "c":
-            raise CallError(f"{name} is not implemented for complex tensors")
+            raise KindError(f"\"{name}\" not implemented for '{scalar_type(t._type.dtype)}'")
 
 
 # -- two operands
@@ -138,8 +157,14 @@ def float_power(input: Tensor | Scalar, exponent: Tensor | Scalar) -> Tensor:
 def ldexp(input: Tensor, other: Tensor) -> Tensor:
     """Give input * 2**other."""
     need_tensor("ldexp", input=input, other=other)
-    kind = other._type.dtype
-    return mul(input, binary(OPS["pow"], 2.0, cast(other, get_default_dtype()) if kind.kind in "bui" else other))
+    own, kind = input._type.dtype, other._type.dtype.kind
+    if own.kind != "f" or kind not in "bui":
+        return mul(input, binary(OPS["pow"], 2.0, cast(other, get_default_dtype()) if kind in "bui" else other))
+    if kind == "b":
+        raise KindError("\"ldexp_cpu_exp\" not implemented for 'Bool'")
+    first = other // 2  # in two steps: 2**other may be beyond what the product is
+    steps = (binary(OPS["pow"], 2.0, cast(n, float64)) for n in (first, other - first))
+    return cast(mul(mul(cast(input, float64), next(steps)), next(steps)), own)
 
 
 class Frexp(NamedTuple):
@@ -188,6 +213,11 @@ def lerp(input: Tensor, end: Tensor, weight: Tensor | Scalar) -> Tensor:
     need_tensor("lerp", input=input, end=end)
     if input._type.dtype is not end._type.dtype:
         raise CallError(f"expected dtype {input._type.dtype.name} for `end` but got dtype {end._type.dtype.name}")
+    if isinstance(weight, Handle) and weight._type.shape and weight._type.dtype is not input._type.dtype:
+        raise CallError(f"expected dtype {c_name(input._type.dtype)} for `weight` but got dtype {c_name(weight._type.dtype)}")
+    if input._type.dtype.kind not in "fc":
+        kernel = "lerp_kernel_tensor" if isinstance(weight, Handle) else "lerp_kernel_scalar"
+        raise KindError(f"\"{kernel}\" not implemented for '{scalar_type(input._type.dtype)}'")
     apart = sub(end, input)
     if not isinstance(weight, Handle):
         weight = _weight(weight, input)
@@ -209,6 +239,8 @@ def _weight(value: Scalar, *tensors: Tensor) -> Scalar:
 def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 1) -> Tensor:
     """Give ``input + value * tensor1 * tensor2``."""
     need_tensor("addcmul", input=input, tensor1=tensor1, tensor2=tensor2)
+    if all(t._type.dtype is bool_ for t in (input, tensor1, tensor2)):
+        raise KindError("\"addcmul_cpu_out\" not implemented for 'Bool'")
     product, value = mul(tensor1, tensor2), _weight(value, input, tensor1, tensor2)
     return add(input, product if value == 1 else binary(OPS["mul"], product, value))
 
@@ -275,6 +307,7 @@ def nan_to_num(
     if dtype.kind in "bui":
         return record(OPS["copy"], (input,))
     if dtype.kind == "c":
+        no_complex_gradient("nan_to_num", input)
         return complex(*(nan_to_num(part, nan, posinf, neginf) for part in (real(input), imag(input))))
     top = largest(dtype)
     attrs = (
@@ -342,14 +375,20 @@ def imag(input: Tensor) -> Tensor:
 def complex(real: Tensor, imag: Tensor) -> Tensor:
     """Give ``real + 1j * imag``. Dtypes: float32 gives complex64, float64 complex128."""
     need_tensor("complex", real=real, imag=imag)
-    for t in (real, imag):
-        if t._type.dtype.kind != "f":
-            raise CallError(f"Expected both inputs to be Half, Float or Double tensors but got {_pair(real, imag)}")
+    _check_parts("complex", real, imag)
+    return binary(OPS["complex"], real, imag)
+
+
+def _check_parts(name: str, real: Tensor, imag: Tensor) -> None:
+    """Refuse parts that make no complex number, of halves for there is no dtype of those."""
+    if any(t._type.dtype.kind != "f" or t._type.dtype is bfloat16 for t in (real, imag)):
+        raise CallError(f"Expected both inputs to be Half, Float or Double tensors but got {_pair(real, imag)}")
     if real._type.dtype is not imag._type.dtype:
         raise CallError(
             f"Expected object of scalar type {scalar_type(real.dtype)} but got scalar type {scalar_type(imag.dtype)} for second argument"
         )
-    return binary(OPS["complex"], real, imag)
+    if real._type.dtype is float16:
+        raise KindError(f"\"{name}_cpu\" not implemented for 'Half'")
 
 
 def _pair(a: Handle, b: Handle) -> str:
@@ -360,6 +399,7 @@ def _pair(a: Handle, b: Handle) -> str:
 def polar(abs: Tensor, angle: Tensor) -> Tensor:
     """Give the complex number of an absolute value and an angle."""
     need_tensor("polar", abs=abs, angle=angle)
+    _check_parts("polar", abs, angle)
     a, b = broadcast(abs, angle)
     return complex(a * unary(OPS["cos"], b), a * unary(OPS["sin"], b))
 

@@ -84,6 +84,9 @@ def prod(
     axis: int | None = None, keepdims: bool | None = None,
 ) -> Tensor:  # fmt: skip
     """Multiply over a dim (all if None). Dtypes: integers and bool give int64."""
+    over, keep = dim if axis is None else axis, keepdim if keepdims is None else keepdims
+    if not hasattr(over, "__index__") and (over is not None or keep):
+        raise TypeError(f"prod(): argument 'dim' must be int, not {class_name(over)}")
     dims = _dims(input, dim, axis)
     kind = input._type.dtype
     out = dtype_of(dtype) if dtype is not None else (int64 if kind.kind in "bui" else kind)

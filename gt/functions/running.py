@@ -13,7 +13,7 @@ from gt.functions.reduce import ValuesIndices, sum
 from gt.functions.shape import has_dim, narrow, reshape, select
 from gt.handle import Handle
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, Scalar, bool_, normalize_dim, normalize_dims
+from gt.ir.types import CallError, Scalar, bool_, normalize_dim, normalize_dims, uint8
 from gt.trace import record
 
 if TYPE_CHECKING:
@@ -80,8 +80,8 @@ def cumulative_trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Scalar = 1, 
     """Give the running integral by the trapezoid rule."""
     has_dim(dim, y)
     _refuse_bools("cumulative_trapezoid", y=y, x=x)
-    pieces = _trapezoids(y, x, dx, dim)
-    return pieces.cumsum(normalize_dim(dim, y.ndim))
+    d = normalize_dim(dim, y.ndim)
+    return _trapezoids(y, None, dx / 2, dim).cumsum(d) if x is None else _trapezoids(y, x, 1, dim).cumsum(d) / 2
 
 
 def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Scalar = 1, dim: int = -1) -> Tensor:
@@ -92,7 +92,7 @@ def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Scalar = 1, dim: int = 
     _refuse_bools("trapezoid", y=y, x=x)
     if x is None:  # all but half of the ends: sums of small integers do not overflow
         return (sum(y, d) - (select(y, d, 0) + select(y, d, -1)) * 0.5) * dx
-    return sum(_trapezoids(y, x, dx, dim), d)
+    return sum(_trapezoids(y, x, dx, dim), d) / 2
 
 
 def _refuse_bools(name: str, **given: Tensor | None) -> None:
@@ -105,19 +105,22 @@ trapz = trapezoid
 
 
 def _trapezoids(y: Tensor, x: Tensor | None, dx: Scalar, dim: int) -> Tensor:
+    """Give twice the area of each trapezoid."""
     d = normalize_dim(dim, y.ndim)
     n = y._type.shape[d]
-    halves = (narrow(y, d, 1, n - 1) + narrow(y, d, 0, n - 1)) / 2 if n else floated(y)
+    sums = narrow(y, d, 1, n - 1) + narrow(y, d, 0, n - 1) if n else y
     if x is None:
-        return halves * dx if dx != 1 else halves
+        return sums * dx
     widths = diff(x, dim=-1 if x.ndim == 1 else dim)
     if x.ndim == 1 and y.ndim > 1:
         widths = reshape(widths, (-1, *(1,) * (y.ndim - d - 1)))
-    return halves * widths
+    return sums * widths
 
 
 def gradient(input: Tensor, *, spacing: Any = 1, dim: Dims = None, edge_order: int = 1) -> tuple[Tensor, ...]:
     """Estimate derivatives along dims by central differences; one-sided of ``edge_order`` at the ends."""
+    if input.dtype is uint8:
+        raise CallError("torch.gradient does not support uint8 input.")
     dims = list(normalize_dims(dim, input.ndim))
     if dim is not None and not isinstance(dim, int):
         dims = [normalize_dim(v, input.ndim) for v in dim]

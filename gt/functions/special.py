@@ -31,8 +31,6 @@ def _real(name: str, op: str | None = None) -> Any:
     return function
 
 
-exp2 = _real("exp2")
-sinc = _real("sinc")
 erfinv = _real("erfinv")
 lgamma = _real("lgamma")
 digamma = _real("digamma")
@@ -46,6 +44,18 @@ scaled_modified_bessel_k0, scaled_modified_bessel_k1 = (
 )
 modified_bessel_i0, modified_bessel_i1 = _real("modified_bessel_i0", "i0"), _real("modified_bessel_i1", "i1")
 spherical_bessel_j0, airy_ai = _real("spherical_bessel_j0"), _real("airy_ai")
+
+
+def exp2(input: Tensor) -> Tensor:
+    """Give 2 to the power of each element."""
+    return float_unary(OPS["exp2"], input)
+
+
+def sinc(input: Tensor) -> Tensor:
+    """Give sin(pi x) / (pi x), 1 at 0."""
+    return float_unary(OPS["sinc"], input)
+
+
 gammaln, psi = lgamma, digamma
 
 

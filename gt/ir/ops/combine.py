@@ -5,6 +5,7 @@ Next: ``index`` (scatter and scatter_add).
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,11 @@ from gt.ir import factors as fx
 from gt.ir.opdef import Var, op
 from gt.ir.ops.broadcast import cast, constant, zeros_like
 from gt.ir.ops.compare import eq, gt, logical_and, lt, where
-from gt.ir.ops.elementwise import abs, add, div, exp, log, mul, sub
-from gt.ir.ops.families import REAL, along, check_kind, check_same, whole
+from gt.ir.ops.elementwise import abs, add, cj, div, exp, log, mul, sub
+from gt.ir.ops.families import FLOATING, REAL, along, check_kind, check_same, whole
 from gt.ir.ops.index import gather, scatter_add
 from gt.ir.ops.movement import flip
+from gt.ir.ops.special import logaddexp_numpy
 from gt.ir.types import Shape, ShapeError, TensorType, TypeMismatch, int64
 
 
@@ -81,18 +83,24 @@ scatter_reduce = op(
 
 
 def _logcumsumexp_vjp(g: Var, y: Var, x: Var, dim: int) -> tuple[Any]:
+    if x.type.ndim and x.type.dtype.is_complex:  # whose logs exist, so that signs need no care
+        dims = (dim,)
+        later = flip(logcumsumexp(flip(sub(log(cj(g)), y), dims=dims), dim=dim), dims=dims)
+        return (cj(exp(add(later, x))),)
     return (logcumsumexp_backward(g, x, y, dim=dim) if x.type.ndim else g,)
 
 
 def _logcumsumexp_infer(x: TensorType, dim: int) -> TensorType:
-    check_kind("logcumsumexp", "f", x)
+    check_kind("logcumsumexp", FLOATING, x)
     return x
 
 
 def _logcumsumexp_numpy(x: np.ndarray, dim: int) -> np.ndarray:
     if not x.ndim or not x.size:
         return x
-    return np.logaddexp.accumulate(x.astype(np.float64), axis=dim)
+    rows = np.moveaxis(x, dim, 0)
+    steps = itertools.accumulate(rows.astype(np.complex128 if x.dtype.kind == "c" else np.float64), logaddexp_numpy)
+    return np.moveaxis(np.stack(list(steps)), 0, dim)
 
 
 logcumsumexp = op(

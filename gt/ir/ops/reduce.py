@@ -15,7 +15,7 @@ from gt.ir.opdef import Linear, OpDef, Var, op
 from gt.ir.ops.broadcast import cast, constant, expand, keep, reduced_shape, reshape, sum, total, zeros_like
 from gt.ir.ops.compare import eq, ge, isfinite, logical_or, ne, where
 from gt.ir.ops.creation import iota
-from gt.ir.ops.elementwise import add, cj, div, exp, log, mul, sqrt, sub
+from gt.ir.ops.elementwise import add, cj, div, exp, log, mul, real, sqrt, sub
 from gt.ir.ops.families import FLOATING, REAL, check_kind, reduced, unchanged, whole
 from gt.ir.ops.index import scatter_add
 from gt.ir.ops.matmul import wide
@@ -194,29 +194,30 @@ var = op(
 
 def _logsumexp_numpy(x: np.ndarray, dims: Dims, keepdim: bool) -> np.ndarray:
     x = wide(x)
-    top = np.max(x, axis=dims, keepdims=True, initial=-np.inf)
+    top = np.max(x.real, axis=dims, keepdims=True, initial=-np.inf)
     top = np.where(np.isfinite(top), top, 0)
     out = np.log(np.sum(np.exp(x - top), axis=dims, keepdims=True)) + top
     return out if keepdim else np.squeeze(out, axis=dims)
 
 
 def _logsumexp_parts(inputs: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Any, ...]:
-    """Shifted by the largest, which may be infinite; over shards: a max and a sum."""
+    """Shifted by the largest (real part), which may be infinite; over shards: a max and a sum."""
     (x,), dims, keepdim = inputs, attrs["dims"], attrs["keepdim"]
     shape = reduced_shape(x.type.shape, dims, keepdim)
     if count(x.type.shape, dims) == 0:
         return (log(total(exp(x), dims, keepdim)),)
-    top = amax(x, dims=dims, keepdim=True)
+    top = amax(real(x) if x.type.dtype.is_complex else x, dims=dims, keepdim=True)
     top = where(isfinite(top), top, constant(0, top))
+    top = cast(top, dtype=x.type.dtype) if x.type.dtype.is_complex else top
     out = log(total(exp(sub(x, top)), dims, keepdim))
     return (add(out, top if keepdim else reshape(top, shape=shape)),)
 
 
 logsumexp = op(
     "logsumexp", "x", doc="log(sum(exp(x))) over dims without overflow.",
-    infer=_reduce_infer("logsumexp", "f"), numpy=_logsumexp_numpy,
+    infer=_reduce_infer("logsumexp", FLOATING), numpy=_logsumexp_numpy,
     vjp=lambda g, y, x, dims, keepdim: (
-        mul(keep(g, x, dims, keepdim), exp(sub(x, keep(y, x, dims, keepdim)))),
+        mul(keep(g, x, dims, keepdim), cj(exp(sub(x, keep(y, x, dims, keepdim))))),
     ),
     torch="torch.logsumexp({x}, {dims}, keepdim={keepdim})",
     factors=reduced("whole"), when_split=lambda inputs, attrs, shards: _logsumexp_parts(inputs, attrs), decompose=_logsumexp_parts,

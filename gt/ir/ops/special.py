@@ -28,7 +28,7 @@ from gt.ir.ops.elementwise import (
     sigmoid,
     sub,
 )  # fmt: skip
-from gt.ir.ops.families import FLOAT, binary, unary
+from gt.ir.ops.families import FLOAT, FLOATING, binary, unary
 
 LN2, LN10 = math.log(2), math.log(10)
 
@@ -52,7 +52,6 @@ exp2 = unary(
     np.exp2,
     "torch.exp2({x})",
     lambda g, y, x: mul(g, cj(mul(y, constant(LN2, g)))),
-    kinds=FLOAT,
     doc="2 to the x.",
 )
 expm1 = unary(
@@ -140,12 +139,19 @@ nextafter = binary(
 
 
 def _logaddexp_vjp(g: Var, y: Var, a: Var, b: Var) -> tuple[Any, Any]:
-    return unbroadcast(mul(g, sigmoid(sub(a, b))), a.type), unbroadcast(mul(g, sigmoid(sub(b, a))), b.type)
+    return unbroadcast(mul(g, cj(sigmoid(sub(a, b)))), a.type), unbroadcast(mul(g, cj(sigmoid(sub(b, a)))), b.type)
 
 
-logaddexp = binary(
-    "logaddexp", np.logaddexp, "torch.logaddexp({a}, {b})", _logaddexp_vjp, kinds=FLOAT, doc="log(exp(a) + exp(b))"
-)
+def logaddexp_numpy(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Add exponentials; of complex numbers the one of the larger real part is taken out."""
+    if np.result_type(a, b).kind != "c":
+        return np.logaddexp(a, b)
+    low, high = np.where(a.real < b.real, a, b), np.where(a.real < b.real, b, a)
+    nothing = (low.real == high.real) & (high.real == -np.inf)
+    return np.where(nothing, low, np.log1p(np.exp(low - high)) + high)
+
+
+logaddexp = binary("logaddexp", logaddexp_numpy, "torch.logaddexp({a}, {b})", _logaddexp_vjp, kinds=FLOATING, doc="log(exp(a) + exp(b))")
 
 
 def _xlogy_vjp(g: Var, y: Var, a: Var, b: Var) -> tuple[Any, Any]:
@@ -235,10 +241,10 @@ entr = unary(
 def _sinc_vjp(g: Var, y: Var, x: Var) -> Any:
     px = mul(x, constant(math.pi, x))
     slope = div(sub(mul(px, cos(px)), sin(px)), mul(px, x))
-    return mul(g, where(eq(mul(px, x), constant(0, x)), constant(0, x), slope))
+    return mul(g, cj(where(eq(mul(px, x), constant(0, x)), constant(0, x), slope)))
 
 
-sinc = unary("sinc", np.sinc, "torch.sinc({x})", _sinc_vjp, kinds=FLOAT, doc="sin(pi x) / (pi x), 1 at 0.")
+sinc = unary("sinc", np.sinc, "torch.sinc({x})", _sinc_vjp, doc="sin(pi x) / (pi x), 1 at 0.")
 
 
 def _nan_to_num_numpy(x: np.ndarray, nan: float, posinf: float, neginf: float) -> np.ndarray:

@@ -9,6 +9,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from gt.functions import create, draw, pointwise, reduce
+from gt.functions.numeric import no_complex_gradient
 from gt.functions.promote import check_fits, float_unary
 from gt.handle import Handle
 from gt.ir.graph import Attrs
@@ -91,6 +92,7 @@ def silu(input: Tensor, inplace: bool = False) -> Tensor:
     """Give x * sigmoid(x)."""
     need_floats("silu", input, "fc")
     if input._type.dtype.kind == "c":
+        no_complex_gradient("silu", input)
         return written(input, input * pointwise.sigmoid(input), inplace)
     return written(input, float_unary(OPS["silu"], input), inplace)
 
@@ -127,8 +129,9 @@ def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = Fals
 @saves("input weight")
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
     """Give x where positive, else x times a learned slope, one or one for each channel (dim 1)."""
-    if weight.dtype.kind != input.dtype.kind:
+    if weight.dtype is not input.dtype:
         raise CallError(f"prelu: Type promoting not supported. Got {scalar_type(input.dtype)} and {scalar_type(weight.dtype)}")
+    need_floats("prelu", input)
     if weight.ndim > 1:
         raise CallError(f"prelu: Expected `weight` to be a scalar or 1D tensor, but got: ndim = {weight.ndim}")
     if weight.numel() != 1:

@@ -184,6 +184,8 @@ def kl_div(
     kind = legacy(size_average, reduce, reduction)
     if input.dtype.kind in "bui" or target.dtype.kind in "bui":
         raise CallError("kl_div: Integral inputs not supported.")
+    if "c" in (input.dtype.kind, target.dtype.kind):
+        raise CallError("kl_div: Complex inputs not supported.")
     if log_target:
         loss = pointwise.exp(target) * (target - input)
     else:

@@ -46,7 +46,7 @@ def hinge_embedding_loss(
     reduction: str = "mean",
 ) -> Tensor:
     """Give the input where target is 1, and max(0, margin - input) where it is -1."""
-    apart = pointwise.where(target != 1, _positive(margin - input), 0)
+    apart = cast(pointwise.where(target != 1, _positive(margin - input), 0), input.dtype)
     return reduced(apart + pointwise.where(target != -1, input, 0), legacy(size_average, reduce, reduction))
 
 

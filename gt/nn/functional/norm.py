@@ -228,6 +228,8 @@ def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: flo
     """Divide by (k + alpha * mean of squares over ``size`` neighbouring channels) ** beta."""
     if input.ndim < 3:
         raise ValueError(f"Expected 3D or higher dimensionality                          input (got {input.ndim} dimensions)")
+    if input.dtype.kind == "c":
+        raise KindError(f"\"avg_pool{min(input.ndim - 1, 3)}d\" not implemented for '{scalar_type(input.dtype)}'")
     channels = input._type.shape[1]
     squares = pad(input * input, [0, 0] * (input.ndim - 2) + [size // 2, (size - 1) // 2])
     total = squares.narrow(1, 0, channels)
