@@ -167,7 +167,7 @@ def test_a_half_is_multiplied_by_the_rounded_number(dtype: Any, engine: TorchEng
     arrays = [draw((64,), dtype)]
     for got, expected in zip(*(run_on(e, program, arrays, [0.1]) for e in (engine, NumpyEngine())), strict=True):
         np.testing.assert_array_equal(got, expected)
-    assert "0.5)" in render_program(program) and "0.1)" not in render_program(program)
+    assert " * 0.5" in render_program(program) and " * 0.1" not in render_program(program)
 
 
 def test_both_forms_of_a_piece_give_the_same() -> None:

@@ -71,7 +71,7 @@ def test_numbers_stay_numbers_only_where_the_op_takes_them() -> None:
     y = b("where", b("gt", x, s), b("mul", x, s), both)
     text = render_program(b.program(y))
     assert "t1 = torch.full((), v1, dtype=torch.float32, device=device)" in text
-    assert "(t1 + t1)" in text and "(v0 > v1)" in text and "(v0 * v1)" in text
+    assert "= t1 + t1" in text and "= v0 > v1" in text and "= v0 * v1" in text
 
 
 def test_constants_are_written_where_they_are_used() -> None:
@@ -80,7 +80,7 @@ def test_constants_are_written_where_they_are_used() -> None:
     two = b("full", shape=(), value=2, dtype=float32)
     infinite = b("full", shape=(), value=float("-inf"), dtype=float32)
     text = render_program(b.program(b("mul", x, two), b("add", x, infinite)))
-    assert "(v0 * 2.0)" in text and "(v0 + float('-inf'))" in text and "full" not in text
+    assert "= v0 * 2.0" in text and "= v0 + float('-inf')" in text and "full" not in text
 
 
 def test_equal_regions_give_equal_pieces_whatever_their_slots_and_lines() -> None:
