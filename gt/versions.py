@@ -114,7 +114,8 @@ def _note(
         at = places.get(name)
         if at is not None:
             return args[at] if at < len(args) else kwargs.get(name)
-        return out[int(name[6:])] if len(name) > 6 else out
+        results = out if isinstance(out, tuple) else (out,)  # where one of several is asked for, the others are nowhere to be changed
+        return out if name == "result" else next(iter(results[int(name[6:]) :]), None)
 
     end = len(trace.code)
     if end == start or ("inplace" in places and given("inplace")):

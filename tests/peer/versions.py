@@ -52,8 +52,8 @@ class Said:
         return self.stage == "backward" and RAISES in self.error
 
 
-def run(lib: Any, function: Callable[..., Any], process: Callable[..., Any], tree: Any, flags: Any, case: Case, values: bool = True) -> Said:
-    """``tree``: the sample's arguments, each tensor an array with a dtype. ``lib``: torch or gt."""
+def run(lib: Any, function: Callable[..., Any], process: Callable[..., Any], tree: Any, case: Case, values: bool = True) -> Said:
+    """``tree``: the sample's arguments, of torch's tensors. ``lib``: torch or gt. ``values``: gradients are read, not only recorded."""
     torches = lib is torch
     tensors: list[Any] = []
     leaves: list[Any] = []
@@ -107,9 +107,9 @@ def run(lib: Any, function: Callable[..., Any], process: Callable[..., Any], tre
                 written.mul_(0)
         stage = "backward"
         got = lib.autograd.grad(total, leaves, [lib.ones_like(t) for t in total], allow_unused=True)
-        if values and not torches:
-            got = [None if g is None else g._read() for g in got]
-        elif torches:
+        if not torches:
+            got = [None if g is None or not values else g._read() for g in got]
+        else:
             got = [None if g is None else opinfo.to_numpy(g) for g in got]
         return Said(gradients=list(got))
     except Exception as e:
@@ -134,7 +134,7 @@ def cases_of(wanting: tuple[int, ...], tensors: list[torch.Tensor], num_outs: in
                     yield Case(want, target, how, read=True)
 
 
-def differences(op: Any, limit: int, every: bool = False, hows: tuple[str, ...] = HOWS) -> tuple[int, dict[str, list[str]]]:
+def differences(op: Any, limit: int, every: bool = False, hows: tuple[str, ...] = HOWS, values: bool = True) -> tuple[int, dict[str, list[str]]]:
     """Give how many writes were compared and what differs."""
     name = opinfo.full_name(op)
     function = opinfo.offered(op)
@@ -164,13 +164,13 @@ def differences(op: Any, limit: int, every: bool = False, hows: tuple[str, ...] 
             if case.how not in hows:
                 continue
             torch.manual_seed(SEED)
-            want = run(torch, op.op, process, tree, None, case)
+            want = run(torch, op.op, process, tree, case)
             if want.stage in ("forward", "write") or (want.error and not want.raises):
                 continue
             gt.manual_seed(SEED)
-            got = run(gt, function, mine, tree, None, case)
+            got = run(gt, function, mine, tree, case, values)
             compared += 1
-            said = _compare(got, want, op.name in opinfo.RANDOM)
+            said = _compare(got, want, not values or op.name in opinfo.RANDOM)
             if said and not any(re.search(pattern, said) for pattern in reasons):
                 what = f"operand {case.target}" if case.target >= 0 else f"result {-1 - case.target}"
                 key = f"{name} [{index}] grads of {case.wanting}, {what}: {said}  | {opinfo._summary(sample)[:110]}"
@@ -183,7 +183,7 @@ def _spread(samples: list[Any], limit: int) -> list[Any]:
     return samples if len(samples) <= limit else [samples[i * len(samples) // limit] for i in range(limit)]
 
 
-def _compare(got: Said, want: Said, random: bool) -> str | None:
+def _compare(got: Said, want: Said, only_errors: bool) -> str | None:
     if got.raises or want.raises:
         if got.raises and want.raises:
             return None
@@ -192,7 +192,7 @@ def _compare(got: Said, want: Said, random: bool) -> str | None:
         return "torch raises, gt does not" if want.raises else f"gt raises, torch does not ({got.error[-70:]})"
     if got.error:
         return f"gt {got.stage}: {got.error}"
-    if random:
+    if only_errors:
         return None
     for i, (a, b) in enumerate(zip(got.gradients or (), want.gradients or (), strict=True)):
         if (a is None) is not (b is None):
