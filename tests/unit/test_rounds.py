@@ -52,32 +52,36 @@ def test_a_chain_of_ten_thousand_plans_little_and_a_second_one_nothing(planned):
     assert len(planned) < 30
 
 
+MOVES = (
+    lambda t, u, v, w, i: (u + v) * 0.5,
+    lambda t, u, v, w, i: (u - w).tanh(),
+    lambda t, u, v, w, i: u * (0.5 + i % 3),
+    lambda t, u, v, w, i: (u @ w).sin(),
+    lambda t, u, v, w, i: u.max(0)[0] + v * 0.25,
+    lambda t, u, v, w, i: t.where(u > v, u, v - 0.1),
+    lambda t, u, v, w, i: (u.t() * 0.9).t(),
+    lambda t, u, v, w, i: u / (1 + u.abs().sum()),
+)
+
+
 def body_of(seed):
     """A loop made up: several carried values, with lags, numbers, constants, results kept now and then, changes in place, views."""
 
     def body(t, x, w, count):
         rng = random.Random(seed)
-        ops = [rng.randrange(9) for _ in range(rng.randint(1, 12))]
+        ops = [rng.randrange(len(MOVES) + 1) for _ in range(rng.randint(1, 12))]
         picks = [(rng.randrange(3), rng.randrange(3)) for _ in ops]
         every = rng.choice([1, 2, 7, 1000])
         state, kept, total = [x, x * 0.5, w], [], t.zeros(4, 4)
         for i in range(count):
             for op, (a, b) in zip(ops, picks, strict=True):
-                u, v = state[a], state[b]
-                match op:
-                    case 0: u = (u + v) * 0.5
-                    case 1: u = (u - w).tanh()
-                    case 2: u = u * (0.5 + i % 3)
-                    case 3: u = (u @ w).sin()
-                    case 4: u = u.max(0)[0] + v * 0.25
-                    case 5: total += u[1].clamp(-1, 1)
-                    case 6: u = t.where(u > v, u, v - 0.1)
-                    case 7: u = (u.t() * 0.9).t()
-                    case 8: u = u / (1 + u.abs().sum())
-                state[b] = u
+                if op == len(MOVES):
+                    total += state[a][1].clamp(-1, 1)
+                else:
+                    state[b] = MOVES[op](t, state[a], state[b], w, i)
             if i % every == 0:
                 kept.append(state[0].sum())
-        return [*state, total, t.stack(kept)]  # fmt: skip
+        return [*state, total, t.stack(kept)]
 
     return body
 
