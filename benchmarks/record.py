@@ -158,6 +158,36 @@ def chain(rounds: int, count: int = 10_000) -> tuple[str, float, str, float]:
     return (f"{count} adds of 64x64, one read ({mine:.0f} ms; torch {other:.0f} ms)", mine / other, "x torch", 3)
 
 
+def first(count: int = 10_000) -> list[tuple[str, float, str, float]]:
+    """Time loops that have not been met before: they are recorded, planned, loaded and run."""
+    x = np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32)
+
+    def mixed(t: Any, x: Any) -> Any:
+        for _ in range(count // 4):
+            x = t.relu(((x + 1) * 0.5).sin())
+        return x
+
+    def recurrent(t: Any, x: Any) -> Any:
+        h = w = x * 0.1
+        for _ in range(count // 8):
+            h = t.tanh(x @ w + h @ w)
+            z = t.sigmoid(h)
+            h = h * z + (1 - z) * x
+        return h
+
+    rows = []
+    for name, loop in (("four ops in turn", mixed), ("a recurrent cell", recurrent)):
+        theirs, ours = [], []
+        for size in (8, 7, 6):
+            for t, of, times in ((torch, torch.from_numpy, theirs), (gt, gt.from_numpy, ours)):
+                start = time.process_time()
+                loop(t, of(x[:size, :size].copy())).numpy()
+                times.append(time.process_time() - start)
+        mine, other = median(ours, 1e3), median(theirs, 1e3)
+        rows.append((f"a loop of {count} ops met first, {name} ({mine:.0f} ms; torch {other:.0f} ms; CPU time)", mine / other, "x torch", NONE))
+    return rows
+
+
 def importing(rounds: int = 7) -> tuple[str, float, str, float]:
     code = "import time; t = time.perf_counter(); import gt; print(time.perf_counter() - t); import sys; assert 'torch' not in sys.modules"
     env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}  # as it is once installed
@@ -186,7 +216,7 @@ def main() -> None:
     if args.profile:
         profile()
         return
-    rows = [importing(), *gpt2(args.rounds), chain(args.rounds)]
+    rows = [importing(), *gpt2(args.rounds), chain(args.rounds), *first()]
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, gt {gt.__version__}, Python {sys.version.split()[0]}")
     for name, value, unit, bound in rows:
         met = "" if bound != bound else f"  <= {bound:g}  {'yes' if value <= bound else 'NO'}"

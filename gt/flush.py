@@ -32,6 +32,7 @@ from gt.ir.text import print_graph
 from gt.ir.types import Scalar, TensorType
 from gt.passes.autodiff import saved_values
 from gt.precision import with_precision
+from gt.rounds import Part, cut
 from gt.runtime.interrupt import SHIELD
 from gt.runtime.session import Session, check_thread
 from gt.trace import (
@@ -300,22 +301,30 @@ def _submit(trace: Trace, session: Session, live: list[Handle], saved: set[int],
         with _defining:
             known = sessions.known(session).get(structure)
             if known is None:
-                name = f"flush{len(sessions.known(session))}"
-                graph = build_graph(trace, name, outputs, frozenset(donated), signals, options)
-                known = _define(session, structure, graph, reason)
+                known = _define_rounds(trace, session, outputs, signals, options, reason)
+                if not known:
+                    graph = build_graph(trace, _name(session), outputs, frozenset(donated), signals, options)
+                    known = _define(session, structure, graph, reason)
+                sessions.known(session)[structure] = known
     else:
-        log.info("flush (%s): graph %d", reason, known)
+        log.info("flush (%s): graph %s", reason, known if isinstance(known, int) else [number for number, _ in known])
     types_ = list(named.values())
     if computed:
-        every = [t for id, _ in trace.code for t in RULES[id >> 1].outputs]
+        every = types_by_value(trace)
         types_ = [every[id] for id in outputs]
     replaces = replaced(live, outputs)
     dead = take_dead(session)
-    spare = [held[i] for i in donated]
+    frees = [names[i] for i in donated] + dead
+    spare = [held[i] for i in donated] if isinstance(known, int) else []
     made_here = new_buffers(types_, session, spare)
     results = [b.id for b in made_here]
     try:
-        session.run(known, names, results, trace.scalars, [names[i] for i in donated] + dead, replaces)
+        if isinstance(known, int):
+            session.run(known, names, results, trace.scalars, frees, replaces)
+        else:
+            _run_rounds(trace, session, known, names, dict(zip(outputs, results, strict=True)), frees)
+            for i in donated:
+                held[i].id = -1 - names[i]  # the last run frees it, not its finalizer
     except BaseException:
         for i in donated:
             held[i].id, held[i].type = names[i], input_types[i]
@@ -388,6 +397,43 @@ def _define(session: Session, structure: object, graph: Graph, reason: str) -> i
     return number
 
 
+def _name(session: Session) -> str:
+    return f"flush{len(sessions.known(session))}"
+
+
+def _define_rounds(
+    trace: Trace, session: Session, outputs: tuple[int, ...], signals: tuple[Named, ...], options: PlanOptions, reason: str
+) -> list[tuple[int, Part]]:
+    """Make the parts of a trace known whose rounds are alike; give what to run in order, with the graphs' numbers."""
+    limits = options.strict or options.comm_bytes is not None or options.memory_limit is not None or options.auto == "search"
+    if signals or limits or trace.recorder is not None:
+        return []
+    table, parts = sessions.known(session), cut(trace.code, outputs)
+    for part in parts:
+        if (part.key, options) not in table:
+            graph = build_graph(trace, _name(session), part.outputs, frozenset(part.donated), signals, options, part)
+            _define(session, (part.key, options), graph, reason)
+    return [(table[part.key, options], part) for part in parts]
+
+
+def _run_rounds(
+    trace: Trace, session: Session, rounds: list[tuple[int, Part]], names: list[int], results: dict[int, int], frees: list[int]
+) -> None:
+    """Run parts one after the other. The trace's inputs are left alone until the last: where a wait is interrupted, all runs again."""
+    at = dict(zip(trace.input_ids.values(), names, strict=True)) | results
+    scalars = dict(zip(trace.scalar_ids, trace.scalars, strict=True))
+    between: dict[int, Buffer] = {}
+    for i, (number, part) in enumerate(rounds):
+        fresh = [(id, type) for id, type in zip(part.outputs, part.types, strict=True) if id not in results]
+        for (id, _), buffer in zip(fresh, new_buffers([type for _, type in fresh], session, []), strict=True):
+            at[id], between[id] = buffer.id, buffer
+        gone = [at[id] for id in part.frees] + (frees if i == len(rounds) - 1 else [])
+        session.run(number, [at[id] for id in part.inputs], [at[id] for id in part.outputs], [scalars[id] for id in part.scalars], gone)
+        for id in part.frees:
+            buffer = between.pop(id)
+            buffer.id = -1 - buffer.id
+
+
 def _seal(trace: Trace, keep_tape: bool) -> None:
     """Let go of everything a later backward() does not need."""
     trace.handles = []
@@ -429,45 +475,55 @@ def named_signals(marks: Iterable[tuple[int, Named | None]], base: Named | None)
 
 
 def build_graph(
-    trace: Trace, name: str, outputs: tuple[int, ...], donated: frozenset[int], signals: tuple[Named, ...], options: PlanOptions
-) -> Graph:
-    """Make the graph of a trace. Runs once for each new key."""
-    values: list[Value] = []
+    trace: Trace, name: str, outputs: tuple[int, ...], donated: frozenset[int], signals: tuple[Named, ...], options: PlanOptions,
+    part: Part | None = None,
+) -> Graph:  # fmt: skip
+    """Make the graph of a trace, or of a part of it. Runs once for each new key."""
+    names = trace.names.get
     inputs: list[Value] = []
     scalars: list[Value] = []
     nodes: list[Node] = []
+    values: dict[int, Value] = {}
+    start, stop, at = 0, len(trace.code), 0
+    if part is not None:
+        start, stop, at = part.start, part.stop, part.first
+        types = types_by_value(trace)
+        inputs = [Value(types[id], names(id, "")) for id in part.inputs]
+        scalars = [Value(types[id], names(id, "")) for id in part.scalars]
+        values.update(zip((*part.inputs, *part.scalars), (*inputs, *scalars), strict=True))
     marks = iter([*trace.marks, (len(trace.code) + 1, None)])
     signal: str | None = None
     next_at, next_signal = next(marks)
-    for entry, ((id, operands), where) in enumerate(zip(trace.code, trace.where, strict=True)):
+    for entry in range(start, stop):
+        (id, operands), where = trace.code[entry], trace.where[entry]
         while entry >= next_at:
             signal = next_signal[0] if next_signal else None
             next_at, next_signal = next(marks)
         rule = RULES[id >> 1]
         if rule.op is None:
-            kind = rule.attrs[0][0]
-            value = Value(rule.outputs[0], trace.names.get(len(values), ""))
-            (inputs if kind == "input" else scalars).append(value)
-            values.append(value)
+            if part is None:
+                values[at] = value = Value(rule.outputs[0], names(at, ""))
+                (inputs if rule.attrs[0][0] == "input" else scalars).append(value)
+            at += 1
             continue
-        hint = assigned_name(*where) if where and len(rule.outputs) == 1 else ""
-        results = tuple(Value(t, trace.names.get(i, hint)) for i, t in enumerate(rule.outputs, len(values)))
-        nodes.append(
-            Node(
-                rule.op,
-                tuple(values[i] for i in operands),
-                results,
-                rule.attrs,
-                location(*where) if where else None,
-                signal,
-                bool(id & 1),
-            )  # fmt: skip
-        )
-        values.extend(results)
+        if rule.single is not None:
+            results: tuple[Value, ...] = (Value(rule.single, names(at) or (assigned_name(*where) if where else "")),)
+        else:
+            results = tuple([Value(t, names(i, "")) for i, t in enumerate(rule.outputs, at)])
+        taken = tuple([values[i] for i in operands])
+        nodes.append(Node(rule.op, taken, results, rule.attrs, location(*where) if where else None, signal, bool(id & 1)))
+        for value in results:
+            values[at] = value
+            at += 1
     return Graph(
-        name, tuple(inputs), tuple(scalars), tuple(nodes), tuple(values[i] for i in outputs),
+        name, tuple(inputs), tuple(scalars), tuple(nodes), tuple([values[i] for i in outputs]),
         donated=donated, signals=signals, options=options,
     )  # fmt: skip
+
+
+def types_by_value(trace: Trace) -> list[TensorType]:
+    """Give the types of all values of a trace."""
+    return [type for id, _ in trace.code for type in RULES[id >> 1].outputs]
 
 
 @lru_cache(maxsize=1 << 16)

@@ -32,7 +32,7 @@ _lock = threading.RLock()
 _session: Session | None = None
 _cluster: LocalCluster | None = None
 _pinned = False
-_keys: WeakKeyDictionary[Session, dict[Any, int]] = WeakKeyDictionary()
+_keys: WeakKeyDictionary[Session, dict[Any, Any]] = WeakKeyDictionary()
 
 
 def current() -> Session:
@@ -83,8 +83,8 @@ def pinned(session: Session) -> Iterator[None]:
         disconnect()
 
 
-def known(session: Session) -> dict[Any, int]:
-    """Give the keys of graphs that ``session`` has been told of."""
+def known(session: Session) -> dict[Any, Any]:
+    """Give the keys of what ``session`` has been told of: graphs, by number, and loops, as ``flush`` runs them."""
     found = _keys.get(session)
     if found is None:
         found = _keys.setdefault(session, {})

@@ -32,6 +32,7 @@ def _server() -> Iterator[Any]:
 
 @pytest.fixture(scope="module", params=["numpy", "torch", "server"])
 def place(request: pytest.FixtureRequest) -> Iterator[None]:
+    gt.disconnect()
     made = _server() if request.param == "server" else _embedded(request.param)
     with sessions.pinned(next(made)):
         yield

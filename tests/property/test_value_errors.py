@@ -17,6 +17,7 @@ from tests.property.budget import examples
 
 @pytest.fixture(scope="module", params=["numpy", "torch"])
 def backend(request: pytest.FixtureRequest) -> Iterator[str]:
+    gt.disconnect()
     session = EmbeddedSession(request.param)
     with sessions.pinned(session):
         yield request.param
