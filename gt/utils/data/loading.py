@@ -193,8 +193,9 @@ def _uploaded(batch: Any) -> Any:
 class DataLoader(torch_data.DataLoader[Any]):
     """torch's loader, whose batches are gt's tensors: ``prefetch`` of them are loaded and uploaded ahead, by a thread.
 
-    With ``prefetch=0`` each is loaded when it is asked for. All else is torch's; ``gt.manual_seed`` decides the order of
-    ``shuffle=True``, ``pin_memory`` changes nothing. Samples are made in that thread, or in processes with ``num_workers``, where
+    With ``prefetch=0`` each is loaded when it is asked for, as by torch's loader without workers: what the loop writes to the data set
+    is seen by the next batch. Otherwise batches made ahead have the values from before, as those of torch's workers do. All else is torch's;
+    ``gt.manual_seed`` decides the order of ``shuffle=True``, ``pin_memory`` changes nothing. Samples are made in that thread, or in processes with ``num_workers``, where
     gt's functions cannot be used: use NumPy's or torch's there.
     """
 
