@@ -47,14 +47,14 @@ def run_pipeline(
 ) -> tuple[Graph, Context]:
     """Run a pipeline; give the last graph and what passes noted. ``on_pass`` hears of the passes that led there.
 
-    A limit on memory changes nothing where it is kept without. A search reckons with less than later passes save, so it is held to the
-    limit only where these are not enough.
+    A search under a limit on memory that its plan keeps anyway finds what it finds without. It reckons with more than a run takes, for
+    later passes save some, so it is held to the limit only where these are not enough.
     """
     limit = graph.options.memory_limit
     tries = [(graph, True)]
-    if limit is not None:
+    if limit is not None and graph.options.auto == "search":
         free = replace(graph, options=msgspec.structs.replace(graph.options, memory_limit=None))
-        tries = [(free, True), *[(graph, False)] * (graph.options.auto == "search"), *tries]
+        tries = [(free, True), (graph, False), *tries]
     for tried, within in tries:
         heard: list[tuple[str, Graph, Graph, float]] = []
         context = Context(mesh, within=within)
