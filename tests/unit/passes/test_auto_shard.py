@@ -153,6 +153,9 @@ def test_a_limit_that_is_kept_anyway_changes_nothing_and_is_not_said_to_be_misse
     found, context = run_pipeline(DEFAULT, replace(step, options=PlanOptions("search", memory_limit=without.memory.most)), EIGHT.mesh)
     assert estimate(found, context).seconds == estimate(free, without).seconds
     assert [note for note in context.placement_notes if "memory_limit" in note or "over" in note] == []
+    limit = without.memory.most * 85 // 100  # a quarter less is more than any plan saves
+    found, context = run_pipeline(DEFAULT, replace(step, options=PlanOptions("search", memory_limit=limit)), EIGHT.mesh)
+    assert context.memory is not None and context.memory.most <= limit
 
 
 @pytest.mark.parametrize("limit", [100_000, 300_000_000])
