@@ -57,14 +57,9 @@ class ShapesOnly:
         self._graphs[key] = graph
 
     def run(
-        self,
-        key: int,
-        inputs: Sequence[int],
-        outputs: Sequence[int],
-        scalars: Sequence[Scalar],
-        frees: Sequence[int],
+        self, key: int, inputs: Sequence[int], outputs: Sequence[int], scalars: Sequence[Scalar], frees: Sequence[int],
         replaces: Sequence[int] = (),
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._types.update((b, v.type.placed(None)) for b, v in zip(outputs, self._graphs[key].outputs, strict=True))
         self.free(frees)
 
@@ -132,14 +127,9 @@ class CaptureSession:
         self.inner.define(key, graph)
 
     def run(
-        self,
-        key: int,
-        inputs: Sequence[int],
-        outputs: Sequence[int],
-        scalars: Sequence[Scalar],
-        frees: Sequence[int],
+        self, key: int, inputs: Sequence[int], outputs: Sequence[int], scalars: Sequence[Scalar], frees: Sequence[int],
         replaces: Sequence[int] = (),
-    ) -> None:
+    ) -> None:  # fmt: skip
         found = self._find(key, inputs)
         found.runs += 1
         self._placed.update(zip(outputs, found.plan.outputs, strict=True))

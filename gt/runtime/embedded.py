@@ -78,14 +78,9 @@ class EmbeddedSession:
         self._feed(CLIENT, wire.Define(key), graph)
 
     def run(
-        self,
-        key: int,
-        inputs: Sequence[int],
-        outputs: Sequence[int],
-        scalars: Sequence[Scalar],
-        frees: Sequence[int],
+        self, key: int, inputs: Sequence[int], outputs: Sequence[int], scalars: Sequence[Scalar], frees: Sequence[int],
         replaces: Sequence[int] = (),
-    ) -> None:
+    ) -> None:  # fmt: skip
         if not self._window.acquire(blocking=False):
             with SHIELD.lifted():
                 self._window.acquire()

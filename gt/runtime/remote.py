@@ -129,14 +129,9 @@ class RemoteSession:
         self._call(wire.Define(key), msgspec.msgpack.encode(encode_graph(graph)))
 
     def run(
-        self,
-        key: int,
-        inputs: Sequence[int],
-        outputs: Sequence[int],
-        scalars: Sequence[Scalar],
-        frees: Sequence[int],
+        self, key: int, inputs: Sequence[int], outputs: Sequence[int], scalars: Sequence[Scalar], frees: Sequence[int],
         replaces: Sequence[int] = (),
-    ) -> None:
+    ) -> None:  # fmt: skip
         if not self._window.acquire(blocking=False):
             with SHIELD.lifted():
                 self._window.acquire()

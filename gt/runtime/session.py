@@ -66,14 +66,9 @@ class Session(Protocol):
         ...
 
     def run(
-        self,
-        key: int,
-        inputs: Sequence[int],
-        outputs: Sequence[int],
-        scalars: Sequence[Scalar],
-        frees: Sequence[int],
+        self, key: int, inputs: Sequence[int], outputs: Sequence[int], scalars: Sequence[Scalar], frees: Sequence[int],
         replaces: Sequence[int] = (),
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Run a graph on buffers. ``frees`` are buffers no handle names any more; they go after this run.
 
         An input also in ``frees`` may be overwritten by the run (the graph's ``donated`` says which). ``replaces``: by output, the

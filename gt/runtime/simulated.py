@@ -62,14 +62,9 @@ class SimulatedSession:
         self._graphs[key] = graph
 
     def run(
-        self,
-        key: int,
-        inputs: Sequence[int],
-        outputs: Sequence[int],
-        scalars: Sequence[Scalar],
-        frees: Sequence[int],
+        self, key: int, inputs: Sequence[int], outputs: Sequence[int], scalars: Sequence[Scalar], frees: Sequence[int],
         replaces: Sequence[int] = (),
-    ) -> None:
+    ) -> None:  # fmt: skip
         planned = self._planned(key, [self._types[b] for b in inputs])
         given: dict[int, list[Array | None]] = {w: [self._parts[b].get(w) for b in inputs] for w in self.cluster.workers}
         results = simulate(planned.plan.programs, given, scalars)
