@@ -428,7 +428,7 @@ class DispatcherState:
         elif failed and failed[0].fault is not None and len(plan.programs) > 1:  # else its worker runs what does not read it
             self._skip(client, run, failed[0].fault)
         else:
-            self._dispatch(client, run, plan, known)
+            self._dispatch(client, run, plan, known, bool(failed))
         return True
 
     def _plan_for(self, client: Client, run: wire.Run, inputs: list[Buffer], workers: tuple[int, ...]) -> PlanRecord:
@@ -458,7 +458,8 @@ class DispatcherState:
         if plan.fault is not None:  # asked again, it is planned again: the fault may have been the planner's death
             self.plans.forget(plan)
 
-    def _dispatch(self, client: Client, run: wire.Run, plan: PlanRecord, inputs: list[Buffer]) -> None:
+    def _dispatch(self, client: Client, run: wire.Run, plan: PlanRecord, inputs: list[Buffer], failed: bool) -> None:
+        """Send a run to its workers. ``failed``: some input is not there, as its worker knows."""
         for group in plan.groups:
             if group not in self.flights.groups:
                 self._make_group(group)
@@ -475,7 +476,7 @@ class DispatcherState:
             outputs.append(buffer)
         flight.outputs, flight.replaces = tuple(outputs), run.replaces
         freed = flight.freed = self._released(client, run.frees)
-        flight.refuses = plan.refuses or any(b.fault is not None for b in inputs) or any(f.refuses for f in upstream)
+        flight.refuses = plan.refuses or failed or any(f.refuses for f in upstream)
         if local is not None and flight.refuses and run.replaces:
             flight.late = frozenset(freed[n] for n in (freed.keys() & set(run.replaces)).difference(run.inputs))
         message = wire.Execute(

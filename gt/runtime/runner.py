@@ -208,8 +208,8 @@ class Runner:
         if self.groups is not None:
             self.groups.issued = 0
         fault = self.unloadable.get(command.plan)
-        if command.poisoned and fault is None:
-            return self._run_without(command)
+        if command.poisoned:
+            return self._run_without(command, fault)
         values, ran = self.values, None
         held: Sequence[Any] = ()
         inputs = [values[uid] for uid in command.inputs]
@@ -248,15 +248,15 @@ class Runner:
             )
         return ran or Ran(command.epoch, seconds, fault)
 
-    def _run_without(self, command: RunProgram) -> Ran:
-        """Run what does not depend on inputs that are not there."""
+    def _run_without(self, command: RunProgram, fault: Fault | None) -> Ran:
+        """Run what does not depend on inputs that are not there. ``fault``: why nothing of the program can run."""
         missing = dict(command.poisoned)
         inputs = [None if i in missing else self.values[uid] for i, uid in enumerate(command.inputs)]
         for uid in command.takes:
             self.values.take(uid)
-        ran = self._salvage(command, None, inputs)
+        ran = self._salvage(command, None, inputs) if fault is None else None
         self.epoch = -1
-        return ran or Ran(command.epoch, 0.0, command.poisoned[0][1])
+        return ran or Ran(command.epoch, 0.0, fault or command.poisoned[0][1])
 
     def _salvage(self, command: RunProgram, error: Exception | None, inputs: Sequence[Any]) -> Ran | None:
         """Keep what does not depend on the op that failed, or on inputs that are not there."""

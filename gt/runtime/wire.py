@@ -21,7 +21,7 @@ from gt.runtime.errors import Fault, ProtocolError
 from gt.runtime.shared import Region, check_region
 from gt.runtime.wire_arrays import Bounds, check_nbytes, check_type
 
-VERSION = 1
+VERSION = 2
 MAX_HEADER = 64 << 20
 INLINE = 64 << 10  # uploads up to here ride in the control message
 
