@@ -18,8 +18,8 @@
 /* The classes of trace.py, and where in their objects the slots lie. */
 
 static PyTypeObject *Operand, *Number, *Tensor, *Trace, *Modes, *Rule, *Buffer, *Mark, *TensorType, *Code;
-static PyObject *globals, *state, *rules, *ours, *input_entries, *number_entries, *stale, *storage_class, *ids;
-static PyObject *slow_record, *slow_pair, *slow_into;
+static PyObject *state, *rules, *ours, *input_entries, *number_entries, *stale, *storage_class, *ids;
+static PyObject *slow_record, *slow_pair, *slow_into, *slow_low, *slow_cast, *cast_op, *cast_to, *slow_attribute;
 
 static struct {
     Py_ssize_t _trace, _index, _type, _buffer, _base, _rg, _leaf, _root, _view, _storage, _seen, _version, _tape, _name, _before;
@@ -37,7 +37,7 @@ static struct { Py_ssize_t nbytes, differentiable, dtype; } type_at;
 static struct { Py_ssize_t entries, where; } code_at;
 
 static struct {
-    PyObject *trace, *autocast, *_autocast, *__name__, *enter, *mend, *weigh;
+    PyObject *trace, *autocast, *__name__, *enter, *mend, *weigh, *_parameters, *_modules, *_buffers;
 } name;
 
 static PyObject *empty, *no_name, *zero, *one, *minus_one;
@@ -506,6 +506,30 @@ static int is_cast(PyObject *op, PyObject *modes, PyObject *const *operands, Py_
     return is;
 }
 
+static PyObject *record_ordinary(PyObject *, PyObject *const *, Py_ssize_t, PyObject *, Py_ssize_t, int, int, int);
+
+/* Give arguments, those of a float dtype that mixed precision takes cast to ``want``: gt/autocasting.py's ``cast_all``. */
+static PyObject *lowered(PyObject *const *operands, Py_ssize_t n, PyObject *want)
+{
+    PyObject *out = PyTuple_New(n), *attrs = PyDict_GetItemWithError(cast_to, want);
+    for (Py_ssize_t i = 0; out != NULL && i < n; i++) {
+        PyObject *t = operands[i], *dtype = NULL, *made = NULL;
+        if (PyObject_TypeCheck(t, Operand))
+            dtype = SLOT(SLOT(t, operand._type), type_at.dtype);
+        if (PyList_Check(t) || PyTuple_Check(t))
+            made = PyObject_CallFunctionObjArgs(slow_cast, t, want, NULL);
+        else if (dtype == NULL || dtype == want || attrs == NULL || PyDict_GetItemWithError(cast_to, dtype) == NULL)
+            made = PyErr_Occurred() ? NULL : Py_NewRef(t);
+        else if ((made = record_ordinary(cast_op, &t, 1, attrs, 1, 0, 0, 1)) == NULL && !PyErr_Occurred())
+            made = PyObject_CallFunction(slow_record, "O(O)O", cast_op, t, attrs);
+        if (made == NULL)
+            Py_CLEAR(out);
+        else
+            PyTuple_SET_ITEM(out, i, made);
+    }
+    return out;
+}
+
 /* Record if all is ordinary. Gives the result; NULL with an error; or NULL without one: ask trace.py.
    ``cast``: the operands are as mixed precision wants them. */
 static PyObject *record_ordinary(PyObject *op, PyObject *const *operands, Py_ssize_t n, PyObject *attrs, Py_ssize_t depth, int view,
@@ -521,15 +545,9 @@ static PyObject *record_ordinary(PyObject *op, PyObject *const *operands, Py_ssi
     if (waits < 0)
         goto end;
     if (waits) {
-        PyObject *function = PyDict_GetItemWithError(globals, name._autocast), *given = PyTuple_New(n), *inputs = NULL;
-        for (Py_ssize_t i = 0; given != NULL && i < n; i++)
-            PyTuple_SET_ITEM(given, i, Py_NewRef(operands[i]));
-        if (function != NULL && given != NULL)
-            inputs = PyObject_CallFunctionObjArgs(function, op, given, NULL);
-        if (inputs != NULL && PyTuple_CheckExact(inputs) && PyTuple_GET_SIZE(inputs) == n)
-            if ((result = record_ordinary(op, &PyTuple_GET_ITEM(inputs, 0), n, attrs, depth, view, first, 1)) == NULL && !PyErr_Occurred())
-                result = PyObject_CallFunction(slow_record, "OOOnOO", op, inputs, attrs, depth, view ? Py_True : Py_False, first ? Py_True : Py_False);
-        Py_XDECREF(given);
+        PyObject *inputs = lowered(operands, n, SLOT(modes, modes_at.autocast));
+        if (inputs != NULL && (result = record_ordinary(op, &PyTuple_GET_ITEM(inputs, 0), n, attrs, depth, view, first, 1)) == NULL && !PyErr_Occurred())
+            result = PyObject_CallFunction(slow_record, "OOOnOO", op, inputs, attrs, depth, view ? Py_True : Py_False, first ? Py_True : Py_False);
         Py_XDECREF(inputs);
         goto end;
     }
@@ -584,6 +602,31 @@ static PyObject *record(PyObject *module, PyObject *const *args, Py_ssize_t narg
             return out;
     }
     return PyObject_Vectorcall(slow_record, args, nargs, names);
+}
+
+/* gt/autocasting.py's ``low``. */
+static PyObject *low(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    PyObject *trace = trace_of_thread();
+    if (trace == NULL)
+        return NULL;
+    PyObject *want = Py_NewRef(SLOT(SLOT(trace, trace_at.modes), modes_at.autocast)), *out = NULL;
+    Py_DECREF(trace);
+    int ordinary = want != Py_None;
+    for (Py_ssize_t i = 0; ordinary && i < nargs; i++)
+        ordinary = args[i] == Py_None || PyObject_TypeCheck(args[i], Operand);
+    out = ordinary ? lowered(args, nargs, want) : PyObject_Vectorcall(slow_low, args, nargs, NULL);
+    Py_DECREF(want);
+    return out;
+}
+
+/* gt/autocasting.py's ``cast_all``. */
+static PyObject *cast_all(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs == 2 && PyTuple_CheckExact(args[0]))
+        return lowered(&PyTuple_GET_ITEM(args[0], 0), PyTuple_GET_SIZE(args[0]), args[1]);
+    PyErr_SetString(PyExc_TypeError, "expected a tuple and a dtype");
+    return NULL;
 }
 
 static PyObject *record_pair(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
@@ -904,7 +947,50 @@ static PyObject *replaced(PyObject *module, PyObject *const *args, Py_ssize_t na
     return out;
 }
 
+/* -- attributes of layers */
+
+/* Give what a layer has registered under a name: gt/nn/module.py's ``Module.__getattr__``, which is asked for all else. */
+static PyObject *registered(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    PyObject *own = nargs == 2 ? PyObject_GenericGetDict(args[0], NULL) : NULL, *found = NULL;
+    PyObject *const tables[] = {name._parameters, name._modules, name._buffers};
+    for (int i = 0; own != NULL && i < 3 && found == NULL; i++) {
+        PyObject *table = PyDict_GetItemWithError(own, tables[i]);
+        if (table == NULL || !PyDict_Check(table))
+            break;
+        found = PyDict_GetItemWithError(table, args[1]);
+    }
+    Py_XINCREF(found);
+    Py_XDECREF(own);
+    return found != NULL || PyErr_Occurred() ? found : PyObject_Vectorcall(slow_attribute, args, nargs, NULL);
+}
+
+static PyMethodDef registered_method = {"__getattr__", (PyCFunction)(void (*)(void))registered, METH_FASTCALL, "Give a registered attribute."};
+
+/* Give the method that does what Python's does, which it asks where nothing is registered. */
+static PyObject *registered_or(PyObject *module, PyObject *function)
+{
+    PyObject *plain = PyCFunction_New(&registered_method, NULL), *method = plain == NULL ? NULL : PyInstanceMethod_New(plain);
+    Py_XDECREF(plain);
+    Py_XSETREF(slow_attribute, Py_NewRef(function));
+    return method;
+}
+
 /* -- set up */
+
+/* Take the cast op, its attributes by dtype, and the functions in Python for what is not ordinary. */
+static PyObject *set_casts(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs != 4 || !PyDict_CheckExact(args[1])) {
+        PyErr_SetString(PyExc_TypeError, "expected an op, a dict and two functions");
+        return NULL;
+    }
+    Py_XSETREF(cast_op, Py_NewRef(args[0]));
+    Py_XSETREF(cast_to, Py_NewRef(args[1]));
+    Py_XSETREF(slow_low, Py_NewRef(args[2]));
+    Py_XSETREF(slow_cast, Py_NewRef(args[3]));
+    Py_RETURN_NONE;
+}
 
 #define AT(table, type, slot) ((table.slot = offset(type, #slot)) < 0)
 
@@ -916,7 +1002,6 @@ static PyObject *set_up(PyObject *module, PyObject *given)
     TAKE(input_entries, "_input_entries"); TAKE(number_entries, "_number_entries"); TAKE(stale, "_Stale");
     TAKE(storage_class, "Storage"); TAKE(ids, "_ids"); TAKE(slow_record, "_record"); TAKE(slow_pair, "_record_pair"); TAKE(slow_into, "_record_into");
 #undef TAKE
-    globals = Py_NewRef(given);
     if (AT(operand, Operand, _trace) || AT(operand, Operand, _index) || AT(operand, Operand, _type) || AT(operand, Operand, _buffer)
         || AT(operand, Operand, _base) || AT(operand, Operand, _rg) || AT(operand, Operand, _leaf) || AT(operand, Operand, _root)
         || AT(operand, Operand, _view) || AT(operand, Operand, _storage) || AT(operand, Operand, _seen)
@@ -933,7 +1018,7 @@ static PyObject *set_up(PyObject *module, PyObject *given)
         || AT(trace_at, Trace, expected))
         return NULL;
 #define NAME(attribute) if ((name.attribute = PyUnicode_InternFromString(#attribute)) == NULL) return NULL
-    NAME(trace); NAME(autocast); NAME(_autocast); NAME(__name__); NAME(enter); NAME(mend); NAME(weigh);
+    NAME(trace); NAME(autocast); NAME(_parameters); NAME(_modules); NAME(_buffers); NAME(__name__); NAME(enter); NAME(mend); NAME(weigh);
 #undef NAME
     if ((empty = PyTuple_New(0)) == NULL || (no_name = PyUnicode_FromString("")) == NULL || (zero = PyLong_FromLong(0)) == NULL
         || (one = PyLong_FromLong(1)) == NULL || (minus_one = PyLong_FromLong(-1)) == NULL)
@@ -955,6 +1040,10 @@ static PyMethodDef methods[] = {
     {"record", (PyCFunction)(void (*)(void))record, METH_FASTCALL | METH_KEYWORDS, "Record an op: gt.trace.record."},
     {"record_pair", (PyCFunction)(void (*)(void))record_pair, METH_FASTCALL, "Record an op of two tensors: gt.trace.record_pair."},
     {"record_into", (PyCFunction)(void (*)(void))record_into, METH_FASTCALL, "Record an update: gt.trace.record_into."},
+    {"low", (PyCFunction)(void (*)(void))low, METH_FASTCALL, "Cast the operands of a matrix product: gt.autocasting.low."},
+    {"cast_all", (PyCFunction)(void (*)(void))cast_all, METH_FASTCALL, "Cast what a function is given: gt.autocasting.cast_all."},
+    {"set_casts", (PyCFunction)(void (*)(void))set_casts, METH_FASTCALL, "Take what mixed precision casts with."},
+    {"registered_or", registered_or, METH_O, "Give a method that gives registered attributes: gt.nn.module."},
     {"live_handles", live_handles, METH_O, "Give the handles that name a pending value of a trace: gt.flush."},
     {"named", named, METH_O, "Give the types of the values that handles name, in order: gt.flush."},
     {"given", given, METH_O, "Give which inputs of a run it may free, and the ids and types of all: gt.flush."},

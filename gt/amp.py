@@ -1,7 +1,6 @@
 """Automatic mixed precision: ``gt.autocast``. Source: torch.amp.autocast and its lists of ops.
 
-Owns: the context, and the casts of ops that take the low precision (``OpDef.autocast``). Next: ``autocasting`` (what becomes of all
-other functions), ``trace`` (which casts when recording).
+Owns: the context. Next: ``autocasting`` (what becomes of each function), ``trace`` (which casts when recording).
 """
 
 from __future__ import annotations
@@ -11,12 +10,11 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from gt.autocasting import CPU, CUDA, Policy, lists, low
+from gt.autocasting import CPU, CUDA, Policy, lists
 from gt.grad_scaler import GradScaler
 from gt.handle import Handle
-from gt.ir.opdef import OpDef
 from gt.ir.types import DType, bfloat16, dtype_of, float16, float64
-from gt.trace import install_autocast, state
+from gt.trace import state
 from gt.trees import map_tree
 
 
@@ -103,11 +101,4 @@ def custom_bwd(bwd: Any = None, *, device_type: str = "cuda") -> Any:
     return decorated
 
 
-def apply(op: OpDef, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Cast an op's float operands to the low precision; called for each op that takes it and is recorded while it is on."""
-    return low(*inputs)
-
-
-install_autocast(apply)
-
-__all__ = ["GradScaler", "apply", "autocast", "custom_bwd", "custom_fwd", "get_autocast_dtype", "is_autocast_enabled"]
+__all__ = ["GradScaler", "autocast", "custom_bwd", "custom_fwd", "get_autocast_dtype", "is_autocast_enabled"]

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from gt.handle import Handle
 from gt.ir.ops import OPS
 from gt.ir.types import DType, bfloat16, float16, float32, float64, promote_types
-from gt.trace import record, state
+from gt.trace import install_autocast, native, record, state
 
 CAST = OPS["cast"]
 Policy = Literal["low", "float32", "widest", "same"]
@@ -90,7 +90,7 @@ def _cast(value: Any, dtype: DType) -> Any:
     return value.__class__([_cast(v, dtype) for v in value]) if _tensors(value) else value
 
 
-def low(*tensors: Any) -> tuple[Any, ...]:
+def _low(*tensors: Any) -> tuple[Any, ...]:
     """Cast the operands of a matrix product while autocast is on; for functions that check dtypes before recording."""
     want = state.modes.autocast
     if want is None:
@@ -98,6 +98,19 @@ def low(*tensors: Any) -> tuple[Any, ...]:
     return tuple([
         t if t is None or (own := t._type.dtype) is want or own not in LOW else record(CAST, (t,), CAST_TO[want]) for t in tensors
     ])  # fmt: skip
+
+
+def _cast_all(args: tuple[Any, ...], dtype: DType) -> tuple[Any, ...]:
+    """Cast the tensors among the arguments of a function."""
+    return tuple([_cast(a, dtype) for a in args])
+
+
+_chosen: tuple[Callable[..., tuple[Any, ...]], ...] = (_low, _cast_all)
+if native is not None:
+    native.set_casts(CAST, CAST_TO, _low, _cast)
+    _chosen = native.low, native.cast_all
+low, cast_all = _chosen
+install_autocast(low)
 
 
 def _widest(args: tuple[Any, ...], kwargs: dict[str, Any]) -> DType | None:
@@ -111,8 +124,8 @@ def _run(policy: Policy, function: Callable[..., Any], args: tuple[Any, ...], kw
     before = modes.autocast
     want = before if policy == "low" else float32 if policy == "float32" else _widest(args, kwargs) if policy == "widest" else None
     if want is not None and kwargs.get("dtype") is None:  # who names a dtype gets it
-        args = tuple([_cast(a, want) for a in args])
-        kwargs = {k: _cast(v, want) for k, v in kwargs.items()}
+        args = cast_all(args, want)
+        kwargs = {k: _cast(v, want) for k, v in kwargs.items()} if kwargs else kwargs
     modes.autocast = None
     try:
         return function(*args, **kwargs)

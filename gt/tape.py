@@ -142,7 +142,7 @@ def _check_versions(trace: Trace, visited: list[tuple[int, Rule, tuple[int, ...]
 def free(tape: Tape) -> None:
     """Let go of what the visited entries saved; walking them again is an error."""
     for trace, visited in tape.entries.items():
-        trace.freed.update(entry for entry, _, _, _ in visited)
+        trace.freed.update([entry for entry, _, _, _ in visited])
         for entry in trace.custom.keys() & trace.freed:
             del trace.custom[entry]
         if trace.sealed and trace.saved:

@@ -593,10 +593,10 @@ def install_flush(function: Callable[[Trace, str], None]) -> None:
     _flush = function
 
 
-_autocast: Callable[[OpDef, tuple[Any, ...]], tuple[Any, ...]]  # set by gt.amp
+_autocast: Callable[..., tuple[Any, ...]]  # set by gt.autocasting
 
 
-def install_autocast(function: Callable[[OpDef, tuple[Any, ...]], tuple[Any, ...]]) -> None:
+def install_autocast(function: Callable[..., tuple[Any, ...]]) -> None:
     global _autocast
     _autocast = function
 
@@ -683,7 +683,7 @@ def _record(
         trace = current()
     modes = trace.modes
     if modes.autocast is not None and op.autocast:
-        inputs = _autocast(op, inputs)
+        inputs = _autocast(*inputs)
         trace = current()
     size, taped = trace.size, False
     for t in inputs:

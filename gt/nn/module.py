@@ -20,7 +20,7 @@ from gt.nn.hooks import HookHandle
 from gt.nn.parameter import Buffer, Parameter
 from gt.nn.state import StateMixin
 from gt.tensor import Tensor
-from gt.trace import replaced
+from gt.trace import native, replaced
 
 TABLES = ("_parameters", "_buffers", "_modules")
 WANTED = {"parameter": "torch.nn.Parameter", "child module": "torch.nn.Module", "buffer": "torch.nn.Buffer, torch.Tensor"}
@@ -104,6 +104,9 @@ class Module(StateMixin):
         ):
             return table[name]
         raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+
+    if native is not None:
+        __getattr__ = native.registered_or(__getattr__)
 
     def __delattr__(self, name: str) -> None:
         for table in TABLES:

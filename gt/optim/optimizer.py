@@ -119,10 +119,11 @@ class Optimizer:
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients, or zero them. Work pending since a step is submitted, without the gradients."""
+        recorder = state.recorder
         for group in self.param_groups:
             for p in group["params"]:
-                if state.recorder is not None:
-                    state.recorder.grad_of(p)
+                if recorder is not None:
+                    recorder.grad_of(p)
                 if p._grad is not None:
                     if set_to_none:
                         p._grad = None
@@ -305,7 +306,7 @@ def update(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs, targets: list[Any])
         for target, value in zip(targets, in_pairs(op, inputs, attrs, targets), strict=True):
             target._assign(value)
         return
-    if all(t._base is None for t in targets):
+    if all([t._base is None for t in targets]):
         record_into(op, inputs, attrs, targets)
         return
     out = record(op, inputs, attrs)  # a view writes its base too
