@@ -41,7 +41,8 @@ from gt.utils.data.prefetching import DEPTH, Batches, Line, batches, check_depth
 
 def torch_generator(generator: Generator | torch.Generator | None) -> torch.Generator:
     """Give torch's generator for a generator, gt's default one if None: what it draws follows from gt's seed."""
-    return generator if isinstance(checked(generator), torch.Generator) else torch.Generator().manual_seed(_seed(generator))
+    given = checked(generator)
+    return given if isinstance(given, torch.Generator) else torch.Generator().manual_seed(_seed(given))
 
 
 def checked(generator: Any) -> Any:
