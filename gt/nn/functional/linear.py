@@ -25,18 +25,19 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Give ``input @ weight.T + bias``: [..., k] x [n, k] (+ [n]) -> [..., n]."""
     if state.autocast is not None:
         input, weight, bias = low(input, weight, bias)
-    x, w, own = input._type, weight._type, None if bias is None else bias._type
-    if len(w.shape) == 2 and x.shape[-1:] == w.shape[1:] and x.dtype is w.dtype:
+    x, w = input._type, weight._type
+    if len(w.shape) == 2 and x.dtype is w.dtype and x.shape and x.shape[-1] == w.shape[1]:
         if bias is None:
             return record(LINEAR, (input, weight))
-        if own.dtype is w.dtype and own.shape == w.shape[:1]:  # type: ignore[union-attr]
-            return record(LINEAR, (input, weight, bias))
-    _check_linear(x, w, own)
-    if len(w.shape) == 1:
-        return linalg.matmul(input, weight)
-    out = record(LINEAR, (input, weight))
-    linalg.check_expands(own.shape, out._type.shape)  # type: ignore[union-attr]
-    return out + bias
+        own = bias._type
+        if own.dtype is w.dtype:
+            if len(own.shape) == 1 and own.shape[0] == w.shape[0]:
+                return record(LINEAR, (input, weight, bias))
+            out = record(LINEAR, (input, weight))
+            linalg.check_expands(own.shape, out._type.shape)
+            return out + bias
+    _check_linear(x, w, None if bias is None else bias._type)
+    return linalg.matmul(input, weight)  # a weight of one dim
 
 
 def _check_linear(x: TensorType, w: TensorType, bias: TensorType | None) -> None:
