@@ -7,7 +7,8 @@ Next: ``gt.passes.autodiff`` (the same core, as a pass), ``autograd``.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -177,14 +178,12 @@ def expand(
         if rule.op is not None
     ]
     start: dict[Key, Any] = {}
-    trace = state.trace
-    signal = trace.marks[-1][1] if trace.marks else None
     recording = _Recording()
 
     def on_node(node: Any) -> None:
         recording.signal = _backward_signal(node)
 
-    with no_tape(not create_graph), emitting(recording):
+    with no_tape(not create_graph), emitting(recording), _marks_kept():
         for root, seed in zip(roots, seeds, strict=True):
             seed = _held(seed if seed is not None else ones(type_at(root)))
             root = _canonical(*root)
@@ -193,8 +192,16 @@ def expand(
         nodes = [_with_history(n, recording) for n in nodes] if create_graph else nodes
         lazy = backpropagate(_with_functions(nodes, recording), start, {key for key, _ in leaves}, lookup, on_node, watch)
         found = {key: recording.force(g) for key, g in lazy.items()}
-        trace.mark(signal)
     return [(t, found[key]) for key, t in leaves if key in found]
+
+
+@contextmanager
+def _marks_kept() -> Iterator[None]:
+    """Let what is recorded behind the block follow the scopes it is in again, also if a hook has raised, or read, which begins a trace."""
+    try:
+        yield
+    finally:
+        state.trace.mark(state.signals[-1] if state.signals else None)
 
 
 def _backward_signal(node: Any) -> Any:

@@ -13,13 +13,13 @@ import numpy as np
 from gt.functions.create import from_numpy, linspace, tensor, zeros
 from gt.functions.gathering import gather
 from gt.functions.pointwise import logical_not, where
-from gt.functions.promote import c_name, cast, is_number, linked, refuse
+from gt.functions.promote import c_name, cast, is_number, linked, refuse, result_dtype
 from gt.functions.reduce import amax, amin, sum
 from gt.functions.running import diff
 from gt.functions.shape import reshape, unsqueeze
 from gt.handle import Handle
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, KindError, Scalar, bool_, dtype_of, float64, int64, normalize_dim, scalar_type
+from gt.ir.types import CallError, KindError, Scalar, dtype_of, float64, int64, normalize_dim, scalar_type
 from gt.trace import record
 
 if TYPE_CHECKING:
@@ -174,38 +174,47 @@ def searchsorted(
     sorted_sequence: Tensor, input: Any, *, out_int32: bool = False, right: bool = False, side: str | None = None,
     sorter: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """Give where each value would stand in sorted order, along the last dim."""
+    """Give where each value would stand in sorted order, along the last dim. Values and edges are compared in their common dtype."""
+    if not isinstance(input, Handle) and not is_number(input):
+        raise refuse("searchsorted", input, "'input' (position 2)")
     if side not in (None, "left", "right"):
-        raise CallError(f"side can only be 'left' or 'right' but got {side}")
+        raise CallError(f"torch.searchsorted(): side can only be 'left' or 'right' but got {side}")
     if side == "left" and right:
-        raise CallError("side and right can't be set to opposites, got side of left while right was True")
-    right = right or side == "right"
-    if sorter is not None and sorter._type.shape != sorted_sequence._type.shape:
+        raise CallError("torch.searchsorted(): side and right can't be set to opposites, got side of left while right was True")
+    shape, sought = sorted_sequence._type.shape, input._type.shape if isinstance(input, Handle) else ()
+    if not sought and len(shape) != 1:
+        raise CallError(
+            "torch.searchsorted(): input value can be a scalar only when boundaries tensor dimension is 1, but we got boundaries "
+            f"tensor dim({len(shape)}) and input value's dim(0) numel(1)"
+        )
+    if not shape:
+        raise CallError("torch.searchsorted(): boundaries tensor should have positive dimension, but got 0 dimension")
+    if len(shape) > 1 and (len(shape) != len(sought) or shape[:-1] != sought[:-1]):
+        raise CallError(
+            "torch.searchsorted(): boundaries tensor should be 1 dimension or the first N-1 dimensions of boundaries tensor and input "
+            f"value tensor must match, but we got boundaries tensor {list(shape)} and input value tensor {list(sought)}"
+        )
+    if sorter is not None and sorter._type.shape != shape:
         raise CallError(
             f"torch.searchsorted(): boundary and sorter must have the same size, but got boundary tensor "
-            f"{list(sorted_sequence._type.shape)} and got sorter tensor {list(sorter._type.shape)}"
+            f"{list(shape)} and got sorter tensor {list(sorter._type.shape)}"
         )
     if sorter is not None and sorter.dtype is not int64:
         raise CallError(f"torch.searchsorted(): sorter must be a tensor of long dtype but got dtype {scalar_type(sorter.dtype)}")
-    edges = sorted_sequence if sorter is None else gather(sorted_sequence, -1, sorter)
-    values = input if isinstance(input, Handle) else tensor(input, dtype=edges.dtype)
-    for t in (values, edges):
-        if t.dtype.kind == "c" or (t.dtype is bool_ and t is edges):
-            raise KindError(f"\"searchsorted_out_cpu\" not implemented for '{scalar_type(t.dtype)}'")
-    if edges.ndim > 1 and edges._type.shape[:-1] != values._type.shape[:-1]:
-        raise CallError(
-            "boundaries tensor should be 1 dimension or the first N-1 dimensions of boundaries tensor and input value tensor must match"
-        )
-    if edges.ndim == 1:
-        out = record(OPS["searchsorted"], (edges, cast(values, edges.dtype)), (("right", right),))
-    else:
-        below = unsqueeze(edges, -2) <= unsqueeze(values, -1) if right else unsqueeze(edges, -2) < unsqueeze(values, -1)
-        out = sum(below, -1)
+    types = [t._type for t in (sorted_sequence, input) if isinstance(t, Handle)]
+    dtype = result_dtype(types, [] if isinstance(input, Handle) else [input])
+    if dtype.kind in "bc" and 0 not in sought:
+        raise KindError(f"\"searchsorted_out_cpu\" not implemented for '{scalar_type(dtype)}'")
+    edges = cast(sorted_sequence if sorter is None else gather(sorted_sequence, -1, sorter), dtype)
+    values = cast(input if isinstance(input, Handle) else tensor(input, dtype=dtype if dtype.kind == "f" else None), dtype)
+    out = record(OPS["searchsorted"], (edges, values), (("right", right or side == "right"),))
     return cast(out, dtype_of("int32")) if out_int32 else out
 
 
 def bucketize(input: Any, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
     """Give the index of the bucket of each value."""
+    if not isinstance(input, Handle) and not is_number(input):
+        raise refuse("bucketize", input, "'input' (position 1)")
     if boundaries.ndim != 1:
         raise CallError(f"boundaries tensor must be 1 dimension, but got dim({boundaries.ndim})")
     return searchsorted(boundaries, input, out_int32=out_int32, right=right)

@@ -18,7 +18,7 @@ from gt.functions.shape import permute, reshape, squeeze, unsqueeze
 from gt.functions.strided import diagonal
 from gt.handle import Handle
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, Shape, ShapeError, class_name, normalize_dim, scalar_type
+from gt.ir.types import CallError, KindError, Shape, ShapeError, TensorType, class_name, normalize_dim, scalar_type
 from gt.trace import record, state
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def matmul(input: Tensor, other: Tensor) -> Tensor:
         input, other = low(input, other)
     a, b = input._type, other._type
     if a.dtype is not b.dtype:
-        raise CallError(f"expected m1 and m2 to have the same dtype, but got: {scalar_type(a.dtype)} != {scalar_type(b.dtype)}")
+        raise _mixed(a, b)
     na, nb = len(a.shape), len(b.shape)
     if na >= 2 and nb >= 2:
         if na == nb == 3 and a.shape[2] != b.shape[1] and a.shape[0] == b.shape[0]:
@@ -57,6 +57,20 @@ def matmul(input: Tensor, other: Tensor) -> Tensor:
             )
         return squeeze(record(MATMUL, (input, unsqueeze(other, 1))), -1)
     return squeeze(record(MATMUL, (unsqueeze(input, 0), other)), -2)
+
+
+def _mixed(a: TensorType, b: TensorType, batched: str = "bmm") -> CallError | KindError:
+    """Give the error for operands of two dtypes: that of torch's function for these ranks."""
+    one, other, rank = scalar_type(a.dtype), scalar_type(b.dtype), len(b.shape)
+    if rank == 1 and len(a.shape) == 1:
+        return CallError(f"dot : expected both vectors to have same dtype, but found {one} and {other}")
+    if rank == 1:
+        return CallError(f"addmv input tensors must have the same dtype, but got {other}, {one}, and {other}")
+    if rank == 2:
+        return CallError(f"expected m1 and m2 to have the same dtype, but got: {c_name(a.dtype)} != {c_name(b.dtype)}")
+    if a.dtype.kind == "b":
+        return KindError(f"\"{batched}\" not implemented for 'Bool'")
+    return CallError(f"expected scalar type {one} but found {other}")
 
 
 def mm(input: Tensor, mat2: Tensor) -> Tensor:
@@ -142,7 +156,7 @@ def _plus(name: str, input: Tensor, product: Tensor, beta: Any, alpha: Any) -> T
     if input.dtype.kind in "bui" and not (_whole(beta) and _whole(alpha)):
         bad = "beta" if not _whole(beta) else "alpha"
         raise CallError(f"For integral input tensors, argument {bad} must not be a floating point number.")
-    _check_expands(input._type.shape, product._type.shape)
+    check_expands(input._type.shape, product._type.shape)
     product = product if alpha == 1 or alpha is True else mul(product, alpha)
     if beta == 0:
         return add(product, mul(where(isfinite(input), input, 0) if input.dtype.kind in "fc" else input, beta))
@@ -154,7 +168,13 @@ def _check_self(own: Tensor, mat2: Tensor) -> None:
         raise CallError(f"self and mat2 must have the same dtype, but got {scalar_type(own.dtype)} and {scalar_type(mat2.dtype)}")
 
 
-def _check_expands(own: Shape, target: Shape) -> None:
+def _check_mats(mat1: Tensor, mat2: Tensor) -> None:
+    if mat1.dtype is not mat2.dtype:
+        raise CallError(f"mat1 and mat2 must have the same dtype, but got {scalar_type(mat1.dtype)} and {scalar_type(mat2.dtype)}")
+
+
+def check_expands(own: Shape, target: Shape) -> None:
+    """Refuse a shape that does not broadcast to another."""
     lead = len(target) - len(own)
     for d, (n, size) in reversed(list(enumerate(zip(own, target[lead:], strict=True), lead)) if lead >= 0 else []):
         if n not in (1, size):
@@ -176,6 +196,7 @@ def _whole(value: Any) -> bool:
 def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """Give ``beta * input + alpha * (mat1 @ mat2)``."""
     _check_self(input, mat2)
+    _check_mats(mat1, mat2)
     return _plus("addmm", input, mm(mat1, mat2), beta, alpha)
 
 
@@ -197,17 +218,22 @@ def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, a
     if input.dtype is not batch1.dtype:
         names = [c_name(t.dtype) for t in (input, batch1, batch2)]
         raise CallError(f"Input dtypes must be the same, got: input {names[0]}, batch1: {names[1]}, batch2: {names[2]}")
+    if batch1.dtype is not batch2.dtype:
+        raise _mixed(batch1._type, batch2._type, "baddbmm")
     return _plus("baddbmm", input, bmm(batch1, batch2), beta, alpha)
 
 
 def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """Give ``beta * input + alpha * sum of batch1 @ batch2 over the batch``."""
     _check_self(input, batch2)
+    _check_mats(batch1, batch2)
     return _plus("addbmm", input, sum(bmm(batch1, batch2), 0, dtype=batch1.dtype), beta, alpha)
 
 
 def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
     """Multiply along dims of both and add up: the last n and first n, or two lists."""
+    if a.dtype is not b.dtype and state.autocast is None:
+        raise CallError("both inputs should have same dtype")
     if isinstance(dims, Handle):
         dims = dims.tolist()
     counted = isinstance(dims, int)

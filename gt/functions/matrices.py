@@ -15,7 +15,7 @@ from gt.functions.linalg import matmul
 from gt.functions.numeric import angle, conj
 from gt.functions.numeric import complex as complex_
 from gt.functions.pointwise import where
-from gt.functions.promote import broadcast, cast
+from gt.functions.promote import broadcast, c_name, cast
 from gt.functions.reduce import sum
 from gt.functions.shape import reshape, stack, unsqueeze
 from gt.functions.solving import inv
@@ -23,7 +23,7 @@ from gt.functions.strided import diagonal as diagonal_
 from gt.handle import Handle
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, KindError, int64, normalize_dim, scalar_type
-from gt.trace import record
+from gt.trace import record, state
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
@@ -58,10 +58,10 @@ def cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
     """Give the cross products of vectors of three along ``dim``."""
     if input.ndim != other.ndim:
         raise CallError("linalg.cross: inputs must have the same number of dimensions.")
-    if input.dtype is not other.dtype:
-        raise CallError(f"expected scalar type {scalar_type(input.dtype)} but found {scalar_type(other.dtype)}")
     if input.dtype.kind == "b":
         raise KindError("\"cross\" not implemented for 'Bool'")
+    if input.dtype is not other.dtype:
+        raise CallError(f"expected scalar type {scalar_type(input.dtype)} but found {scalar_type(other.dtype)}")
     d = normalize_dim(dim, input.ndim)
     if input._type.shape[d] != 3 or other._type.shape[d] != 3:
         raise CallError(
@@ -125,6 +125,12 @@ def multi_dot(tensors: Sequence[Tensor]) -> Tensor:
     given = list(tensors)
     if len(given) < 2:
         raise CallError("multi_dot(): expected at least 2 tensors but got " + str(len(given)))
+    for i, t in enumerate(given):
+        if t.dtype is not given[0].dtype and state.autocast is None:
+            raise CallError(
+                f"multi_dot(): all tensors must have be the same dtype but tensor 0 is {c_name(given[0].dtype)} and tensor {i} "
+                f"{c_name(t.dtype)}"
+            )
     first, last = given[0].ndim == 1, given[-1].ndim == 1
     given[0] = unsqueeze(given[0], 0) if first else given[0]
     given[-1] = unsqueeze(given[-1], 1) if last else given[-1]
@@ -175,12 +181,12 @@ def old_vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Ten
 
 def vander(x: Tensor, *, N: int | None = None) -> Tensor:  # noqa: N803
     """Give the Vandermonde matrix: powers 0 to N - 1 of each element."""
+    if x.dtype.kind == "b" or (x.dtype.kind == "f" and x.dtype.itemsize == 2):
+        raise CallError(f"linalg.vander supports floating point, complex, and integer tensors, but got {scalar_type(x.dtype)}")
     x = reshape(x, 1) if not x.ndim else x
     n = x._type.shape[-1] if N is None else N
     if n <= 1:
-        raise CallError(f"N must be greater than 1, but got {n}")
-    if x.dtype.kind == "b" or (x.dtype.kind == "f" and x.dtype.itemsize == 2):
-        raise CallError(f"linalg.vander supports floating point, complex, and integer tensors, but got {scalar_type(x.dtype)}")
+        raise CallError("N must be greater than 1.")
     return _powers(x if x.dtype.kind in "fc" else cast(x, int64), n)
 
 

@@ -57,19 +57,21 @@ def vector_norm(x: Tensor, ord: float = 2, dim: Any = None, keepdim: bool = Fals
     if ord is None or isinstance(ord, str):
         raise TypeError(f"linalg_vector_norm(): argument 'ord' (position 2) must be Number, not {class_name(ord)}")
     _check_floating("linalg.vector_norm", x)
-    dims = _dims(dim, x.ndim)
-    shape = x._type.shape
-    if (ord < 0 or ord == math.inf) and any(shape[d] == 0 for d in dims):
-        if dim is None or len(dims) == x.ndim:
-            raise CallError(
-                f"linalg.vector_norm cannot compute the {ord} norm on an empty tensor because the operation does not have an identity"
-            )
-        bad = next(d for d in dims if shape[d] == 0)
-        raise CallError(
-            f"linalg.vector_norm cannot compute the {ord} norm on the dimension {bad} because this dimension is empty and the "
-            "operation does not have an identity"
-        )
-    return power_norm(_checked("linalg.vector_norm", x, dtype), ord, dims, keepdim)
+    if isinstance(ord, complex):
+        raise CallError("linalg.vector_norm: Expected a non-complex scalar as the order of norm.")
+    if (ord < 0 or ord == math.inf) and 0 in x._type.shape:
+        _check_not_empty(ord, x, (dim,) if isinstance(dim, int) else tuple(dim or ()))
+    return power_norm(_checked("linalg.vector_norm", x, dtype), ord, _dims(dim, x.ndim), keepdim)
+
+
+def _check_not_empty(ord: float, x: Tensor, dims: tuple[int, ...]) -> None:
+    """Refuse a norm of nothing, which has no value: over all dims if none is given."""
+    text = f"linalg.vector_norm cannot compute the {ord} norm on"
+    if not dims:
+        raise CallError(f"{text} an empty tensor because the operation does not have an identity")
+    for d in dims:
+        if x._type.shape[normalize_dim(d, x.ndim)] == 0:
+            raise CallError(f"{text} the dimension {d} because this dimension is empty and the operation does not have an identity")
 
 
 def _dims(dim: Any, ndim: int) -> tuple[int, ...]:

@@ -35,6 +35,7 @@ from gt.handle import Handle
 from gt.ir.ops import OPS
 from gt.ir.types import (
     CallError,
+    DType,
     KindError,
     Scalar,
     bfloat16,
@@ -110,11 +111,11 @@ def logaddexp(input: Tensor, other: Tensor) -> Tensor:
 def logaddexp2(input: Tensor, other: Tensor) -> Tensor:
     """Give log2(2**input + 2**other) without overflow."""
     need_tensor("logaddexp2", input=input, other=other)
-    a, b = promoted(input, other)
-    if a._type.dtype.kind not in "fc":
-        raise CallError(f"\"logaddexp2\" not implemented for '{scalar_type(a._type.dtype)}'")
+    dtype, (a, b) = _wide(input, other)
+    if dtype.kind != "f":
+        raise KindError(f"\"logaddexp2_cpu\" not implemented for '{scalar_type(dtype)}'")
     ln2 = math.log(2)
-    return logaddexp(a * ln2, b * ln2) / ln2
+    return cast(logaddexp(a * ln2, b * ln2) / ln2, dtype)
 
 
 def gcd(input: Tensor, other: Tensor) -> Tensor:
@@ -212,37 +213,48 @@ def lerp(input: Tensor, end: Tensor, weight: Tensor | Scalar) -> Tensor:
     """Give ``input + weight * (end - input)``, exact at both ends."""
     need_tensor("lerp", input=input, end=end)
     if input._type.dtype is not end._type.dtype:
-        raise CallError(f"expected dtype {input._type.dtype.name} for `end` but got dtype {end._type.dtype.name}")
+        raise CallError(f"expected dtype {c_name(input._type.dtype)} for `end` but got dtype {c_name(end._type.dtype)}")
     if isinstance(weight, Handle) and weight._type.shape and weight._type.dtype is not input._type.dtype:
         raise CallError(f"expected dtype {c_name(input._type.dtype)} for `weight` but got dtype {c_name(weight._type.dtype)}")
-    if input._type.dtype.kind not in "fc":
+    tensors = (input, end, weight) if isinstance(weight, Handle) else (input, end)
+    dtype, (start, stop, *rest) = _wide(*tensors)
+    if dtype.kind not in "fc":
         kernel = "lerp_kernel_tensor" if isinstance(weight, Handle) else "lerp_kernel_scalar"
-        raise KindError(f"\"{kernel}\" not implemented for '{scalar_type(input._type.dtype)}'")
-    apart = sub(end, input)
-    if not isinstance(weight, Handle):
-        weight = _weight(weight, input)
-        check_fits(weight, input._type.dtype)
-        # the number has the tensors' dtype, as in torch's kernel
-        part = binary(OPS["mul"], apart, weight if builtins.abs(weight) < 0.5 else 1 - weight)
-        return add(input, part) if builtins.abs(weight) < 0.5 else sub(end, part)
-    return where(abs_(weight) < 0.5, input + weight * apart, end - apart * (1 - weight))
+        raise KindError(f"\"{kernel}\" not implemented for '{scalar_type(dtype)}'")
+    apart = sub(stop, start)
+    if isinstance(weight, Handle):
+        (by,) = rest
+        return cast(where(abs_(by) < 0.5, start + by * apart, stop - apart * (1 - by)), dtype)
+    weight = _weight(weight, input)
+    part = binary(OPS["mul"], apart, weight if builtins.abs(weight) < 0.5 else 1 - weight)
+    return cast(add(start, part) if builtins.abs(weight) < 0.5 else sub(stop, part), dtype)
+
+
+def _wide(*tensors: Tensor) -> tuple[DType, list[Tensor]]:
+    """Give the tensors in their common dtype, and its name: halves in float32, so that what is made of them is rounded once."""
+    dtype = result_dtype([t._type for t in tensors])
+    alike = [cast(t, dtype) for t in tensors]
+    return dtype, [cast(t, float32) for t in alike] if dtype in (float16, bfloat16) else alike
 
 
 def _weight(value: Scalar, *tensors: Tensor) -> Scalar:
     """Give a number that weighs tensors in their own dtype."""
     dtype = result_dtype([t._type for t in tensors])
-    value = real_number(value, dtype)
-    check_fits(value, float32 if dtype in (float16, bfloat16) else dtype)
+    wide = float32 if dtype in (float16, bfloat16) else dtype
+    value = real_number(value, wide)
+    check_fits(value, wide)
     return int(value) if dtype.kind in "ui" else value  # type: ignore[arg-type]
 
 
+@saves("tensor1:tensor2 tensor2:tensor1")
 def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 1) -> Tensor:
     """Give ``input + value * tensor1 * tensor2``."""
     need_tensor("addcmul", input=input, tensor1=tensor1, tensor2=tensor2)
     if all(t._type.dtype is bool_ for t in (input, tensor1, tensor2)):
         raise KindError("\"addcmul_cpu_out\" not implemented for 'Bool'")
-    product, value = mul(tensor1, tensor2), _weight(value, input, tensor1, tensor2)
-    return add(input, product if value == 1 else binary(OPS["mul"], product, value))
+    value = _weight(value, input, tensor1, tensor2)
+    dtype, (start, a, b) = _wide(input, tensor1, tensor2)
+    return cast(add(start, mul(a if value == 1 else binary(OPS["mul"], a, value), b)), dtype)
 
 
 @saves("tensor1:tensor2 tensor2")
@@ -255,7 +267,8 @@ def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 
             "of tensor1 and tensor2."
         )
     value = _weight(value, input, tensor1, tensor2)
-    return add(input, div(tensor1 if value == 1 else binary(OPS["mul"], tensor1, value), tensor2))
+    dtype, (start, a, b) = _wide(input, tensor1, tensor2)
+    return cast(add(start, div(a if value == 1 else binary(OPS["mul"], a, value), b)), dtype)
 
 
 # -- one operand

@@ -13,7 +13,7 @@ from gt.functions.reduce import ValuesIndices, sum
 from gt.functions.shape import has_dim, narrow, reshape, select
 from gt.handle import Handle
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, Scalar, bool_, normalize_dim, normalize_dims, uint8
+from gt.ir.types import CallError, KindError, Scalar, bool_, normalize_dim, normalize_dims, scalar_type, uint8
 from gt.trace import record
 
 if TYPE_CHECKING:
@@ -38,8 +38,9 @@ def _running(name: str, input: Tensor, dim: int) -> ValuesIndices:
 
 def logcumsumexp(input: Tensor, dim: int) -> Tensor:
     """Give the log of the running sum of exponentials along ``dim``."""
-    d = normalize_dim(dim, input.ndim)
-    return record(OPS["logcumsumexp"], (floated(input),), (("dim", d),))
+    if input.dtype.kind not in "fc":
+        raise KindError(f"\"logcumsumexp_out_cpu\" not implemented for '{scalar_type(input.dtype)}'")
+    return record(OPS["logcumsumexp"], (input,), (("dim", normalize_dim(dim, input.ndim)),))
 
 
 def diff(input: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None, append: Tensor | None = None) -> Tensor:

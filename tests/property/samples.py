@@ -680,6 +680,15 @@ def _searchsorted(rng: Rng) -> Iterator[Sample]:
                     {"right": right},
                     gradient=False,
                 )
+        for lead in ((4,), (0,), (2, 3)):
+            for n, right in ((5, False), (5, True), (0, False)):
+                edges = np.sort(values(rng, (*lead, n), dtype), -1)
+                yield Sample((edges, values(rng, (*lead, 3), dtype)), (dtype,) * 2, {"right": right}, gradient=False)
+    nans, x = np.array([-np.inf, 0, 1, np.nan, np.nan], np.float32), np.array([np.nan, np.inf, -np.inf, -0.0, 2], np.float32)
+    for edges in (nans, nans[::-1].copy(), np.array([3, 1, 2, 5, 0], np.float32)):
+        for right in (False, True):
+            yield Sample((edges, x), (float32,) * 2, {"right": right}, gradient=False)
+            yield Sample((np.stack([edges, nans]), np.stack([x, x])), (float32,) * 2, {"right": right}, gradient=False)
 
 
 SAMPLES["tril"] = SAMPLES["triu"] = attr_cases("buifc", tuple(

@@ -1,10 +1,13 @@
 """Gradients: torch's tape semantics."""
 
+from contextlib import suppress
+
 import numpy as np
 import pytest
 import torch
 
 import gt
+from gt.trace import state
 
 
 def pair(*arrays):
@@ -186,6 +189,94 @@ def test_hooks_and_retain_grad(flush):
         seen.append(h.grad)
     assert len(seen) == 4
     same(a.grad, ta.grad)
+
+
+class Stop(Exception):
+    pass
+
+
+def stopping(*given):
+    raise Stop
+
+
+def failing_tensor(m, x, on):
+    h = x * 3
+    if on:
+        h.register_hook(stopping)
+    return h
+
+
+def failing_module(m, x, on):
+    layer = m.nn.Identity()
+    if on:
+        layer.register_full_backward_hook(stopping)
+    return layer(x * 3)
+
+
+def failing_module_first(m, x, on):
+    layer = m.nn.Identity()
+    if on:
+        layer.register_full_backward_pre_hook(stopping)
+    return layer(x * 3)
+
+
+def failing_function(m, x, on):
+    class Triple(m.autograd.Function):
+        @staticmethod
+        def forward(ctx, value):
+            ctx.save_for_backward(value)
+            return value * 3
+
+        @staticmethod
+        def backward(ctx, g):
+            return stopping() if on else g * 3
+
+    return Triple.apply(x)
+
+
+@pytest.mark.parametrize("flush", [False, True])
+@pytest.mark.parametrize("fails", [failing_tensor, failing_module, failing_module_first, failing_function])
+def test_what_a_hook_raises_comes_out_of_backward_and_nothing_has_changed(fails, flush):
+    (a,), (ta,) = pair(A)
+    for m, x in ((gt, a), (torch, ta)):
+        before = m.ones(A.shape) * 2
+        x.grad = before.clone()
+        other = m.ones(A.shape).requires_grad_()
+        loss = (fails(m, x, True) * other).sum()
+        if flush:
+            loss.item()
+        with pytest.raises(Stop):
+            loss.backward()
+        assert m.is_grad_enabled() and (x.grad == before).all()
+        with pytest.raises(Stop):
+            m.autograd.grad((fails(m, x, True) * 2).sum(), x)
+        (fails(m, x, False) * x).sum().backward()
+    same(a.grad, ta.grad)
+    y = gt.tensor([1.0, 2.0], requires_grad=True)
+    other = gt.tensor([3.0, 4.0], requires_grad=True)
+    h = y * 2
+    handle = h.register_hook(stopping)
+    loss = (h * other).sum()
+    with pytest.raises(Stop):
+        loss.backward()
+    assert y.grad is None and other.grad is None  # torch keeps what it had computed
+    handle.remove()
+    loss.backward()  # and would have freed the graph
+    assert y.grad.tolist() == [6.0, 8.0] and other.grad.tolist() == [2.0, 4.0]
+
+
+@pytest.mark.parametrize("hook", [stopping, lambda g: g.sum().item() and None], ids=["raises", "reads"])
+def test_what_follows_a_backward_is_under_the_scopes_it_is_in(hook):
+    gt.register_config("rows", gt.SignalConfig(shard=gt.ShardConfig(axis=0)))
+    x = gt.ones(4, 2, requires_grad=True)
+    with gt.signal.context("rows", backward="rows"):
+        h = x * 2
+        k = h * h
+    h.register_hook(hook)
+    with suppress(Stop):
+        k.sum().backward()
+    y = gt.ones(4, 2) + 1
+    assert state.trace.signal_at(len(state.trace.code) - 1) is None and y.sum().item() == 16.0
 
 
 def test_two_losses_share_a_trunk_across_a_flush():

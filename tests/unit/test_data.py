@@ -92,6 +92,78 @@ def test_processes_load_samples(options: dict[str, Any]) -> None:
     ]
 
 
+ARGUMENTS: list[dict[str, Any]] = [
+    {"batch_size": 0}, {"batch_size": -1}, {"batch_size": 1.5}, {"batch_size": None, "drop_last": True}, {"prefetch_factor": 2},
+    {"persistent_workers": True}, {"num_workers": -1}, {"timeout": -1}, {"timeout": 3}, {"worker_init_fn": len}, {"in_order": False},
+    {"sampler": [1], "shuffle": True}, {"sampler": [1], "shuffle": False}, {"batch_sampler": [[1]], "batch_size": 2},
+    {"batch_sampler": [[1]], "shuffle": True}, {"batch_sampler": [[1]], "drop_last": True}, {"batch_sampler": [[1]], "sampler": [1]},
+    {"multiprocessing_context": "spawn"}, {"unknown": 1}, {"num_workers": 1, "prefetch_factor": -1}, {"num_workers": 1, "timeout": 30},
+    {"num_workers": 1, "prefetch_factor": 3}, {"num_workers": 1, "multiprocessing_context": "none"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", ARGUMENTS, ids=str)
+def test_arguments_are_taken_or_refused_as_by_torch(options: dict[str, Any]) -> None:
+    found = []
+    for lib in (theirs, ours):
+        try:
+            loader = lib.DataLoader(Squares(), **options)
+            names = ("batch_size", "num_workers", "drop_last", "timeout", "prefetch_factor", "persistent_workers", "in_order")
+            found.append([plain(list(loader)), len(loader), *(getattr(loader, name) for name in names)])
+        except (ValueError, TypeError, AssertionError) as error:
+            found.append([type(error), str(error)])
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_torchs_generators_decide_as_in_torch(num_workers: int) -> None:
+    def order(lib: Any, **options: Any) -> list[Any]:
+        loader = lib.DataLoader(range(20), 3, num_workers=num_workers, generator=seeded(5), **options)
+        return [[b.tolist() for b in loader] for _ in range(3)]
+
+    def seeded(seed: int) -> torch.Generator:
+        return torch.Generator().manual_seed(seed)
+
+    assert order(ours, shuffle=True) == order(theirs, shuffle=True)
+    assert order(ours, sampler=ours.RandomSampler(range(20), True, 50, seeded(3))) == order(
+        theirs, sampler=theirs.RandomSampler(range(20), True, 50, seeded(3))
+    )
+    for name, given in (("SubsetRandomSampler", ([4, 5, 6, 9],)), ("WeightedRandomSampler", ([0.1, 0.2, 1.0], 9))):
+        samplers = [getattr(lib, name)(*given, generator=seeded(1)) for lib in (ours, theirs)]
+        assert order(ours, sampler=samplers[0]) == order(theirs, sampler=samplers[1])
+        samplers = [lib.BatchSampler(getattr(lib, name)(*given, generator=seeded(1)), 2, True) for lib in (ours, theirs)]
+        batches = [[b.tolist() for b in lib.DataLoader(range(20), batch_sampler=s)] for lib, s in zip((ours, theirs), samplers, strict=True)]
+        assert batches[0] == batches[1]
+    with pytest.raises(TypeError, match="as generator, but got int"):
+        ours.DataLoader(range(20), shuffle=True, generator=3)
+
+
+class Noisy(theirs.Dataset):
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, i: int) -> float:
+        return i + float(np.random.rand())  # noqa: NPY002 - the stream that the loop draws from too
+
+
+def test_a_loop_and_its_data_set_draw_from_one_stream_in_torchs_order() -> None:
+    def drawn(lib: Any) -> list[Any]:
+        np.random.seed(0)  # noqa: NPY002
+        return [[batch.tolist(), np.random.rand()] for batch in lib.DataLoader(Noisy(), 2)]  # noqa: NPY002
+
+    assert drawn(ours) == drawn(theirs) == drawn(ours)
+    assert ours.DataLoader(Noisy()).prefetch == 0 and ours.DataLoader(Noisy(), num_workers=1).prefetch == 2
+
+
+@pytest.mark.parametrize("make", [gt.tensor, torch.tensor, np.array])
+def test_the_next_batch_sees_what_a_loop_writes(make: Any) -> None:
+    x, seen = make([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), []
+    for (batch,) in ours.DataLoader(ours.Subset(ours.TensorDataset(x), range(6)), 2):
+        seen.append(batch.tolist())
+        x += 10
+    assert seen == [[1.0, 2.0], [13.0, 14.0], [25.0, 26.0]]
+
+
 def test_other_data_sets_come_too() -> None:
     assert plain(list(ours.DataLoader(Stream(), 3))) == plain(list(theirs.DataLoader(Stream(), 3)))
     x, y = gt.arange(12).reshape(6, 2).float(), gt.arange(6)

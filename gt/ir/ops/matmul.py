@@ -56,6 +56,7 @@ matmul = op(
 
 def _linear_infer(x: TensorType, weight: TensorType, *bias: TensorType, dtype: DType | None = None) -> TensorType:
     own = check_same("linear", (x, weight, *bias))
+    check_kind("addmm_impl_cpu_", "uifc", x)
     if weight.ndim != 2 or x.ndim < 1 or x.shape[-1] != weight.shape[1]:
         raise ShapeError(f"linear: expected [..., k] and [n, k], got {x!r} and {weight!r}")
     if bias and bias[0].shape != (weight.shape[0],):

@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from gt.ir import factors as fx
 from gt.ir.opdef import Var, op
 from gt.ir.ops.broadcast import reshape, zeros_like
 from gt.ir.ops.creation import iota
 from gt.ir.ops.elementwise import add
-from gt.ir.ops.families import REAL, check_kind, whole
+from gt.ir.ops.families import REAL, check_kind, dim_names, rule_of, whole
 from gt.ir.ops.index import gather, scatter_add
-from gt.ir.types import ShapeError, TensorType, int64
+from gt.ir.types import Shape, ShapeError, TensorType, int64
 
 
 def _sort_infer(x: TensorType, dim: int, descending: bool) -> tuple[TensorType, TensorType]:
@@ -129,12 +130,32 @@ median = op(
     ),
 )  # fmt: skip
 
+
+def _searchsorted_numpy(edges: np.ndarray, x: np.ndarray, right: bool) -> np.ndarray:
+    """Bisect as torch does, also among NaNs and edges out of order."""
+    low, high = np.zeros(x.shape, np.int64), np.full(x.shape, edges.shape[-1])
+    while (searching := low < high).any():
+        middle = (low + high) // 2
+        at = np.minimum(middle, edges.shape[-1] - 1)
+        edge = edges[at] if edges.ndim == 1 else np.take_along_axis(edges, at, -1)
+        above = edge > x if right else edge >= x
+        low, high = np.where(searching & ~above, middle + 1, low), np.where(searching & above, middle, high)
+    return low
+
+
+def _searchsorted_rule(operands: tuple[Shape, ...], results: tuple[Shape, ...], attrs: dict[str, Any]) -> fx.Rule:
+    """Edges of one dim are for all x; of more, they and x share the leading dims."""
+    *names, edge = dim_names(len(operands[1]) + 1)
+    lead = names[: len(operands[0]) - 1]
+    return rule_of([[*lead, edge], names], [names], (*operands, *results), {edge: "whole"})
+
+
 searchsorted = op(
     "searchsorted", "edges x",
-    doc="Where each x would stand in sorted 1-d edges; right: after equal ones.",
+    doc="Where each x would stand in sorted edges (along the last dim); right: after equal ones.",
     infer=lambda edges, x, right: TensorType(x.shape, int64),
-    numpy=lambda edges, x, right: np.searchsorted(edges, x, side="right" if right else "left"),
+    numpy=_searchsorted_numpy,
     torch="torch.searchsorted({edges}, {x}, right={right})",
     vjp=lambda g, y, edges, x, right: (None, None),
-    factors="e,...->... | !e",
+    factors=_searchsorted_rule,
 )  # fmt: skip

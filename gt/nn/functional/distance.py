@@ -50,8 +50,10 @@ def pdist(input: Tensor, p: float = 2.0) -> Tensor:
         raise CallError(f"pdist only supports 2D tensors, got: {input.ndim}D")
     if p < 0:
         raise CallError("pdist only supports non-negative p values")
+    if input.dtype.kind != "f":
+        raise CallError("pdist only supports floating-point dtypes")
     first, second = np.triu_indices(input._type.shape[0], 1)
-    if input.dtype.kind != "f" or input.dtype.itemsize == 2:
+    if input.dtype.itemsize == 2 and len(first) and input._type.shape[1]:
         raise KindError(f"\"pdist\" not implemented for '{scalar_type(input.dtype)}'")
     return vector_norm(input.index_select(0, from_numpy(first)) - input.index_select(0, from_numpy(second)), p, 1)
 

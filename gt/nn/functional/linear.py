@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from gt.autocasting import low
 from gt.functions import create, linalg, norms, pointwise
 from gt.functions.counting import searchsorted
-from gt.functions.promote import cast, pair_dtype
+from gt.functions.promote import c_name, cast, pair_dtype
 from gt.grad_mode import no_grad
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, ShapeError, bool_, int32, int64, scalar_type
+from gt.ir.types import CallError, ShapeError, TensorType, bool_, int32, int64, scalar_type
 from gt.trace import record, state
 from gt.versions import saves
 
@@ -26,19 +26,37 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if state.autocast is not None:
         input, weight, bias = low(input, weight, bias)
     x, w = input._type, weight._type
+    if len(w.shape) == 2 and x.dtype is w.dtype and x.shape and x.shape[-1] == w.shape[1]:
+        if bias is None:
+            return record(LINEAR, (input, weight))
+        own = bias._type
+        if own.dtype is w.dtype:
+            if len(own.shape) == 1 and own.shape[0] == w.shape[0]:
+                return record(LINEAR, (input, weight, bias))
+            out = record(LINEAR, (input, weight))
+            linalg.check_expands(own.shape, out._type.shape)
+            return out + bias
+    _check_linear(x, w, None if bias is None else bias._type)
+    return linalg.matmul(input, weight)  # a weight of one dim
+
+
+def _check_linear(x: TensorType, w: TensorType, bias: TensorType | None) -> None:
     if not x.shape or not w.shape:
         raise ShapeError(f"both arguments to linear need to be at least 1D, but they are {len(x.shape)}D and {len(w.shape)}D")
+    if len(w.shape) > 2:
+        raise CallError(f"t() expects a tensor with <= 2 dimensions, but self is {len(w.shape)}D")
+    for name, other in (("self", bias), ("mat1", x)):
+        if bias is not None and other is not None and other.dtype is not w.dtype:
+            raise CallError(f"{name} and mat2 must have the same dtype, but got {scalar_type(other.dtype)} and {scalar_type(w.dtype)}")
     if len(w.shape) == 1:
-        out = linalg.matmul(input, weight)
-        return out if bias is None else out + bias
-    if x.shape[-1] != w.shape[-1]:
-        rows = x.numel // x.shape[-1] if x.shape[-1] else 1
-        raise ShapeError(
-            f"mat1 and mat2 shapes cannot be multiplied ({rows}x{x.shape[-1]} and {w.shape[-1]}x{w.shape[0]})"
-        )
+        if bias is not None:
+            raise CallError("mat2 must be a matrix, got 1-D tensor")
+        return
     if x.dtype is not w.dtype:
-        raise CallError(f"mat1 and mat2 must have the same dtype, but got {scalar_type(x.dtype)} and {scalar_type(w.dtype)}")
-    return record(LINEAR, (input, weight) if bias is None else (input, weight, bias))
+        raise CallError(f"expected m1 and m2 to have the same dtype, but got: {c_name(x.dtype)} != {c_name(w.dtype)}")
+    if x.shape[-1] != w.shape[1]:
+        rows = x.numel // x.shape[-1] if x.shape[-1] else 1
+        raise ShapeError(f"mat1 and mat2 shapes cannot be multiplied ({rows}x{x.shape[-1]} and {w.shape[1]}x{w.shape[0]})")
 
 
 @saves("input1:input2,weight input2:input1,weight weight:input1,input2")
@@ -47,11 +65,19 @@ def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None
     s1, s2, w = input1._type.shape, input2._type.shape, weight._type.shape
     if len(s1) != len(s2) or not s1 or len(w) != 3:
         raise ShapeError(f"bilinear(): input dimensions do not match: got {len(s1)} and {len(s2)}, and a weight of {len(w)} dims")
+    given = {"input1": input1, "input2": input2, "weight": weight, **({} if bias is None else {"bias": bias})}
+    if any(t.dtype is not input1.dtype for t in given.values()):
+        names = ", ".join(f"{name}: {c_name(t.dtype)}" for name, t in given.items())
+        raise CallError(f"All tensors must have the same dtype, got {names}")
     if s1[:-1] != s2[:-1]:
-        raise ShapeError(f"bilinear(): input batch dimensions do not match: got {list(s1)} and {list(s2)}")
+        d = next(d for d in range(len(s1)) if s1[d] != s2[d])
+        raise ShapeError(f"bilinear(): input batch dimensions do not match at dim {d}: got {s1[d]} and {s2[d]}")
     for i, (s, name) in enumerate(((s1, "input1"), (s2, "input2")), start=1):
         if s[-1] != w[i]:
             raise ShapeError(f"bilinear(): {name} size does not match weight size: got {s[-1]} but expected {w[i]}")
+    if bias is not None and bias._type.shape[:1] != w[:1]:
+        size = bias._type.shape[0] if bias.ndim else 1
+        raise ShapeError(f"bilinear(): bias size does not match weight size: got {size} but expected {w[0]}")
     a, b = input1.reshape(-1, 1, 1, s1[-1]), input2.reshape(-1, 1, s2[-1], 1)
     out = linalg.matmul(linalg.matmul(a, weight), b).reshape(*s1[:-1], w[0])
     return out if bias is None else out + bias

@@ -11,7 +11,7 @@ from gt.functions import create, reduce
 from gt.functions.promote import cast
 from gt.ir.graph import Attrs
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, DType, KindError, ShapeError, TensorType, float32, real_dtype, scalar_type
+from gt.ir.types import CallError, DType, KindError, ShapeError, TensorType, float32, int64, real_dtype, scalar_type
 from gt.nn.functional.padding import pad
 from gt.trace import record
 from gt.versions import saves
@@ -228,14 +228,22 @@ def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: flo
     """Divide by (k + alpha * mean of squares over ``size`` neighbouring channels) ** beta."""
     if input.ndim < 3:
         raise ValueError(f"Expected 3D or higher dimensionality                          input (got {input.ndim} dimensions)")
-    if input.dtype.kind == "c":
-        raise KindError(f"\"avg_pool{min(input.ndim - 1, 3)}d\" not implemented for '{scalar_type(input.dtype)}'")
-    channels = input._type.shape[1]
+    if not input.numel():
+        return input
+    if size <= 0:
+        sizes = f"kH: {size} kW: 1" if input.ndim == 3 else f"kT: {size} kH: 1 kW: 1"
+        raise CallError(f"kernel size should be greater than zero, but got {sizes}")
+    dtype, channels = input.dtype, input._type.shape[1]
+    if dtype.kind not in "f" and dtype is not int64:
+        name = "avg_pool2d" if input.ndim == 3 else "avg_pool3d_out_frame"
+        raise KindError(f"\"{name}\" not implemented for '{scalar_type(dtype)}'")
     squares = pad(input * input, [0, 0] * (input.ndim - 2) + [size // 2, (size - 1) // 2])
-    total = squares.narrow(1, 0, channels)
+    wide = cast(squares, float32) if dtype.itemsize == 2 else squares
+    total = wide.narrow(1, 0, channels)
     for i in range(1, size):
-        total = total + squares.narrow(1, i, channels)
-    return input / (total * (alpha / size) + k).pow(beta)
+        total = total + wide.narrow(1, i, channels)
+    mean = cast(total / size if dtype.kind == "f" else total // size, dtype)
+    return input / (mean * alpha + k).pow(beta)
 
 
 __all__ = ["batch_norm", "group_norm", "instance_norm", "layer_norm", "local_response_norm", "rms_norm"]

@@ -30,6 +30,7 @@ from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 from gt.functions.create import tensor
 from gt.functions.shape import stack
+from gt.ir.types import class_name
 from gt.random import Generator, draw
 from gt.tensor import Tensor
 from gt.trace import check_fork
@@ -40,7 +41,15 @@ from gt.utils.data.prefetching import DEPTH, Batches, Line, batches, check_depth
 
 def torch_generator(generator: Generator | torch.Generator | None) -> torch.Generator:
     """Give torch's generator for a generator, gt's default one if None: what it draws follows from gt's seed."""
-    return generator if isinstance(generator, torch.Generator) else torch.Generator().manual_seed(_seed(generator))
+    given = checked(generator)
+    return given if isinstance(given, torch.Generator) else torch.Generator().manual_seed(_seed(given))
+
+
+def checked(generator: Any) -> Any:
+    """Refuse what is no generator. Errors: TypeError."""
+    if not isinstance(generator, Generator | torch.Generator | None):
+        raise TypeError(f"expected a gt.Generator, a torch.Generator or None as generator, but got {class_name(generator)}")
+    return generator
 
 
 def _seed(generator: Generator | None) -> int:
@@ -166,6 +175,13 @@ def _read(dataset: Any) -> None:
             _read(inner)
 
 
+def _reading(dataset: Any, source: Iterator[Any]) -> Iterator[Any]:
+    """Give batches of what the data set's tensors hold when each is asked for."""
+    for batch in source:
+        yield batch
+        _read(dataset)
+
+
 def _listed(datasets: Any) -> list[Any]:
     if isinstance(datasets, dict):
         return list(datasets.values())
@@ -191,22 +207,23 @@ def _uploaded(batch: Any) -> Any:
 
 
 class DataLoader(torch_data.DataLoader[Any]):
-    """torch's loader, whose batches are gt's tensors: ``prefetch`` of them are loaded and uploaded ahead, by a thread.
+    """torch's loader, whose batches are gt's tensors: ``prefetch`` of them are made and uploaded ahead, by a thread.
 
-    With ``prefetch=0`` each is loaded when it is asked for, as by torch's loader without workers: what the loop writes to the data set
-    is seen by the next batch. Otherwise batches made ahead have the values from before, as those of torch's workers do. All else is torch's;
-    ``gt.manual_seed`` decides the order of ``shuffle=True``, ``pin_memory`` changes nothing. Samples are made in that thread, or in processes with ``num_workers``, where
-    gt's functions cannot be used: use NumPy's or torch's there.
+    ``prefetch=None`` is 2 with ``num_workers``, and 0 without, where each is made when it is asked for, as by torch's loader: the
+    next batch sees what the loop writes to the data set, and random numbers that both draw come in one order. Batches made ahead
+    have the values from before, and what a data set of one's own draws comes when its thread is there. All else is torch's;
+    ``gt.manual_seed`` decides the order of ``shuffle=True``, ``pin_memory`` changes nothing. In processes gt's functions cannot be
+    used: use NumPy's or torch's there.
     """
 
     def __init__(
         self, dataset: Any, batch_size: int | None = 1, shuffle: bool | None = None, sampler: Any = None, batch_sampler: Any = None,
         num_workers: int = 0, collate_fn: Callable[[Any], Any] | None = None, pin_memory: bool = False, drop_last: bool = False,
         timeout: float = 0, worker_init_fn: Callable[[int], None] | None = None, multiprocessing_context: Any = None,
-        generator: Generator | torch.Generator | None = None, *, prefetch: int = DEPTH, pin_memory_device: str = "", **options: Any,
+        generator: Generator | torch.Generator | None = None, *, prefetch: int | None = None, pin_memory_device: str = "", **options: Any,
     ) -> None:  # fmt: skip
-        self.prefetch = check_depth(prefetch)
-        self._given = generator
+        self.prefetch = check_depth((DEPTH if num_workers else 0) if prefetch is None else prefetch)
+        self._given = checked(generator)
         self._drawn = generator if isinstance(generator, torch.Generator) else torch.Generator()
         self._line: Line | None = None
         if collate_fn is None and (batch_size is not None or batch_sampler is not None):
@@ -223,7 +240,8 @@ class DataLoader(torch_data.DataLoader[Any]):
         if not isinstance(self._given, torch.Generator):
             self._drawn.manual_seed(_seed(self._given))
         _read(self.dataset)
-        made = batches(super().__iter__(), self.prefetch, _uploaded)
+        source = super().__iter__()
+        made = batches(source if self.prefetch or self.num_workers else _reading(self.dataset, source), self.prefetch, _uploaded)
         self._line = made.line if isinstance(made, Batches) else None
         return made
 

@@ -1,0 +1,70 @@
+# ruff: noqa: B023 - functions made in a loop are called in it
+"""Products, norms and sums of exponentials over every form of their arguments: torch's values, or its error and text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.unit.both_sides import alike
+
+DTYPES = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64", "complex64", "complex128")
+INF, NAN = float("inf"), float("nan")
+
+
+def made(m: Any, values: Any, dtype: str) -> Any:
+    return m.tensor(np.array(values)).to(getattr(m, dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_prod(dtype: str) -> None:
+    for values in ([[1, 0, 3], [2, 1, 1]], [[2, 3, 4], [1, 5, 7]], [], [[], []], 3):
+        for options in ({}, {"dim": 0}, {"dim": -1}, {"dim": 0, "keepdim": True}, {"dim": 1}, {"dim": -3}):
+            for wanted in (None, "float32", "int32", "bool", "float16", "complex64"):
+                more = lambda m: {} if wanted is None else {"dtype": getattr(m, wanted)}  # noqa: E731
+                alike(lambda m: m.prod(made(m, values, dtype), **options, **more(m)), f"{values} {options} {wanted}", rtol=1e-6)
+    for wrong in ({"dim": (0, 1)}, {"keepdim": True}, {"dim": 1.0}):
+        alike(lambda m: m.prod(made(m, [[1, 2]], dtype), **wrong), f"{wrong}", text=False)
+
+
+@pytest.mark.parametrize("order", ["fro", "nuc", 0, 1, 2, 3, -1, -2, 0.5, 2.5, INF, -INF, None, "inf", "x", True, 1j], ids=str)
+@pytest.mark.parametrize("dtype", ["int64", "bool", "float16", "float32", "complex64"])
+def test_norm(dtype: str, order: Any) -> None:
+    for values in ([[1, -2, 0], [0, 4, 5]], [[], []], [], 3):
+        for options in ({}, {"dim": 0}, {"dim": -1, "keepdim": True}, {"dim": (0, 1)}, {"dim": (1, 0), "keepdim": True}, {"dim": ()}, {"dim": 4}):
+            for wanted in (None, "float64", "float16", "complex64", "int64"):
+                more = lambda m: {} if wanted is None else {"dtype": getattr(m, wanted)}  # noqa: E731
+                rtol = 1e-3 if "float16" in (dtype, wanted) else 2e-5
+                what = f"{values} {options} {wanted}"
+                empty = 0 in np.shape(values)  # there torch's texts lack a space
+                alike(lambda m: m.norm(made(m, values, dtype), order, **options, **more(m)), what, rtol, text=not empty)
+
+
+POINTS = [0.13 - 0.13j, 0.64 + 0.1j, -0.54 + 0.36j, 1.3 + 0.95j, -0.7 - 1.27j, 2j, 1 + 0j, -3.5 + 0j]
+ODD = [0j, 100 + 3j, -100 + 3j, complex(INF, 0), complex(-INF, 1), complex(INF, 1), complex(NAN, 1), complex(1, INF)]
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_complex_numbers(dtype: str) -> None:
+    rtol = 1e-5 if dtype == "complex64" else 1e-12
+    calls: dict[str, Any] = {
+        "exp2": lambda m, x: m.exp2(x), "sinc": lambda m, x: m.sinc(x), "logsumexp": lambda m, x: m.logsumexp(x, 0),
+        "logsumexp kept": lambda m, x: m.logsumexp(x, (0,), keepdim=True), "logcumsumexp": lambda m, x: m.logcumsumexp(x, 0),
+        "logaddexp": lambda m, x: m.logaddexp(x, x.flip(0)), "silu": lambda m, x: m.nn.functional.silu(x),
+    }  # fmt: skip
+
+    def gradient(m: Any, call: Any, values: list[complex]) -> Any:
+        x = made(m, values, dtype).requires_grad_()
+        (call(m, x) * (2 - 0.5j)).real.sum().backward()
+        return x.grad
+
+    for name, call in calls.items():
+        alike(lambda m: call(m, made(m, POINTS, dtype)), name, rtol)
+        alike(lambda m: gradient(m, call, POINTS), f"gradient of {name}", rtol * 10)
+        for z in ODD:
+            alike(lambda m: call(m, made(m, [z], dtype)), f"{name} of {z}", rtol)
+            alike(lambda m: call(m, made(m, [z, 1 + 0j], dtype)), f"{name} of {z} and 1", rtol)
+    alike(lambda m: m.logsumexp(made(m, [], dtype), 0), "logsumexp of nothing")
+    alike(lambda m: m.logaddexp(made(m, POINTS, dtype), made(m, range(8), "float32")), "logaddexp of two dtypes", rtol)
