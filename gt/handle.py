@@ -130,10 +130,11 @@ class Handle(Operand):
             )
         if requires_grad and not self._type.dtype.is_differentiable:
             raise RuntimeError("only Tensors of floating point and complex dtype can require gradients")
-        if requires_grad and not self._rg:
+        if bool(requires_grad) is not self._rg:
             with holding():
-                self._become_leaf()
-        self._rg = bool(requires_grad)  # recording compares it with True
+                self._rg = False  # while it gets an id of its own
+                self._become_leaf() if requires_grad else self._freeze()
+                self._rg = bool(requires_grad)  # recording compares it with True
         return self
 
     def _become_leaf(self) -> None:
@@ -147,6 +148,13 @@ class Handle(Operand):
         elif self._buffer is not None and self._buffer.id in state.trace.input_ids:
             self._adopt(self._renamed())
             state.trace.leaves[self._index] = (weakref.ref(self), self._version)
+
+    def _freeze(self) -> None:
+        """Give the value an id of its own if the trace has it as a leaf, so that uses after this call do not pass gradients."""
+        trace = state.trace
+        index = self._index if self._trace is trace else trace.input_ids.get(self._buffer.id, -1) if self._buffer is not None else -1
+        if index in trace.leaves:
+            self._adopt(self._renamed())
 
     @property
     def is_leaf(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -317,3 +318,30 @@ def test_sums_of_rounded_halves_may_differ_more_where_they_cancel() -> None:
     assert "largest" in disagreement(expected, expected.roll(1), halves=True)
     infinite = torch.cat([rounded, torch.tensor([float("inf")])])
     assert "largest" in disagreement(torch.cat([expected, torch.zeros(1)]), infinite, halves=True)
+
+
+@pytest.mark.parametrize("dtype", [float32, bfloat16])
+def test_what_rounding_leaves_of_sums_that_cancel_is_no_difference(engine: TorchEngine, dtype: Any) -> None:
+    build = ProgramBuilder()
+    x = build.input(64, 32, dtype=dtype)
+    p = build("softmax", x, dim=1)
+    rows = build("sum", x, dims=(1,), keepdim=False, dtype=dtype)
+    one, other = build("sum", rows, dims=(0,), keepdim=True, dtype=dtype), build("sum", x, dims=(0, 1), keepdim=True, dtype=dtype)
+    off = build("sub", one, build("reshape", other, shape=(1,)))  # 0 but for rounding
+    loaded = engine.load(build.program(p, off))
+    (piece,) = loaded.pieces
+    values = torch.randn(64, 32, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16 if dtype is bfloat16 else torch.float32)
+
+    def differing(noise: float, wrong: float) -> Any:
+        def function(args: list[torch.Tensor]) -> list[torch.Tensor]:
+            return [t + noise if t.shape == (1,) else t * (1 + wrong) for t in piece.eager(list(args), ())]
+
+        return SimpleNamespace(function=function, kept=(-1,) * 9, strides=((32, 1),), seconds=0.0)
+
+    small, large = (1e-5, 1e-2) if dtype is float32 else (0.5, 50.0)
+    (left,) = [t for t in piece.eager([values.clone()], ()) if t.shape == (1,)]
+    assert "largest" in disagreement(left, left + small, halves=dtype is bfloat16)
+    for noise, wrong, kept in ((0.0, 0.0, True), (small, 0.0, True), (large, 0.0, False), (0.0, 0.3, False)):
+        piece.compiled, piece.settled = differing(noise, wrong), False
+        piece._check([values.clone()], ())
+        assert (piece.call == piece._run_compiled) is kept, (noise, wrong, loaded.stats.notes)
