@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from gt.tensor import Tensor
 
 MAX_DEAD, LARGE = 256, 1 << 20  # when the memory of dropped tensors is given back before the next run
-MAX_PENDING = 4096  # entries; longer chains flush themselves in equal pieces, so that their keys recur
+MAX_PENDING, MAX_OVER = 4096, 1024  # values; longer chains flush themselves, or where a loop comes round soon after, so that keys recur
 MAX_CODES = 32  # programs of a thread of which to expect that they come again
 MAX_KEPT = 1 << 28  # bytes of values that only pending work keeps alive, as a loop that never reads does with its batches
 
@@ -542,11 +542,20 @@ def current() -> Trace:
         if trace.held and not trace.sealed:
             return trace
         if not trace.sealed:
+            if trace.stop == MAX_PENDING and trace.size < MAX_PENDING + MAX_OVER and not _begins_again(trace, sys._getframe(1)):
+                return trace
             _flush(trace, _why_full(trace))
         elif state.trace is trace:
             state.trace = new_trace()
         return state.trace
     return trace
+
+
+def _begins_again(trace: Trace, frame: types.FrameType) -> bool:
+    """Say whether the op to come is at the place of the trace's first: a loop comes round, and pieces that end there are alike."""
+    frame = users_frame(frame)
+    place = next((place for place in trace.where if place is not None), None)
+    return place is not None and place[0] is frame.f_code and place[1] == frame.f_lasti
 
 
 def _why_full(trace: Trace) -> str:

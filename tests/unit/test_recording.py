@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import gt
-from gt import flush
+from gt.flush import counters
 from gt.ir.ops import OPS
 from gt.trace import Trace, _record, _record_into, record, rule_of, state
 
@@ -20,8 +20,8 @@ from gt.trace import Trace, _record, _record_into, record, rule_of, state
 def graphs():
     """The number of new graphs since the test began."""
     gt.ones(1).sum().item()
-    start = flush.counters.graphs
-    return lambda: flush.counters.graphs - start
+    start = counters.graphs
+    return lambda: counters.graphs - start
 
 
 def test_changing_scalars_make_no_new_graph(graphs):
@@ -194,6 +194,28 @@ def test_a_value_made_by_a_thread_that_ended_is_not_lost():
     assert (made[0] + 1).tolist() == [6, 6, 6, 6]
 
 
+def test_a_loop_that_never_reads_is_handed_over_where_it_comes_round():
+    """Else each piece ends elsewhere in the loop's body, and none is like another."""
+    random = np.random.default_rng(0)
+    weights = [gt.from_numpy(random.standard_normal((4, 4)).astype(np.float32)) for _ in range(6)]
+    cache, x = gt.zeros(4, 4), gt.ones(4, 4)
+    before, made = counters.flushes, []
+    for _ in range(2500):
+        x = (x + 1.0) * 0.5
+        for w in weights:
+            x = (x @ w).tanh()
+        cache.add_(x)
+        made.append(counters.graphs)
+    assert counters.flushes - before >= 5
+    assert made[-1] == made[1500]
+    theirs, h = [w.numpy() for w in weights], np.ones((4, 4), np.float32)
+    for _ in range(2500):
+        h = (h + np.float32(1)) * np.float32(0.5)
+        for w in theirs:
+            h = np.tanh(h @ w)
+    np.testing.assert_allclose(x.numpy(), h, rtol=1e-3, atol=1e-4)
+
+
 def test_a_long_chain_flushes_itself_in_equal_pieces(graphs):
     x = gt.zeros(4)
     for _ in range(3 * 4096 + 10):
@@ -332,16 +354,16 @@ def test_batches_of_a_loop_that_never_reads_are_given_back(monkeypatch, view):
     monkeypatch.setattr(sys.modules["gt.trace"], "MAX_KEPT", 1 << 20)
     monkeypatch.setattr(state.modes, "held", 0)
     gt.ones(1).sum().item()  # a new trace, with the new bound
-    before = dict(flush.counters.reasons)
+    before = dict(counters.reasons)
     total, kept = gt.zeros(()), []
     for i in range(80):
         batch = gt.tensor(np.full((128, 256), float(i), dtype=np.float32))  # 128 KiB
         total = total + (batch.reshape(-1) if view else batch).mean()
         if i < 6:
             kept.append(batch)  # held by the caller: flushing would give nothing back
-    flushed = [r for r in flush.counters.reasons if flush.counters.reasons[r] > before.get(r, 0)]
+    flushed = [r for r in counters.reasons if counters.reasons[r] > before.get(r, 0)]
     assert flushed == ["more than 1 MiB kept by pending work alone"]
-    assert 2 <= flush.counters.reasons[flushed[0]] - before.get(flushed[0], 0) <= 9
+    assert 2 <= counters.reasons[flushed[0]] - before.get(flushed[0], 0) <= 9
     assert total.item() == sum(range(80))
     assert [k.mean().item() for k in kept] == list(range(6))
 
