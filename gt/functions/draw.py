@@ -10,9 +10,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from gt.devices import check_options
-from gt.functions.create import DTypeLike, check_shape, sized
+from gt.functions.create import DTypeLike, check_shape, sized, zeros
+from gt.functions.pointwise import where
 from gt.functions.promote import C_NAMES, c_name, cast, get_default_dtype, largest, operand
 from gt.functions.shape import ints
+from gt.grad_mode import is_grad_enabled
 from gt.handle import Handle
 from gt.in_place import attached
 from gt.ir.ops import OPS
@@ -20,6 +22,7 @@ from gt.ir.types import (
     CallError,
     DType,
     KindError,
+    bool_,
     broadcast_shapes,
     complex128,
     dtype_of,
@@ -177,7 +180,15 @@ def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | N
     _check_floating("bernoulli", input.dtype, "buif")
     drawn = _random("random_uniform", input._type.shape, float64, generator)
     wanted = operand(p, float64) if p is not None else cast(input.detach(), float64)
-    return cast(record(OPS["lt"], (drawn, wanted)), input.dtype)
+    return _after(cast(record(OPS["lt"], (drawn, wanted)), input.dtype), input)
+
+
+def _after(drawn: Tensor, *chances: Any) -> Tensor:
+    """Give what was drawn, through which gradients of 0 pass to what it was drawn from, as in torch."""
+    for t in chances:
+        if isinstance(t, Handle) and t._rg and is_grad_enabled():
+            drawn = where(zeros((), dtype=bool_), cast(t, drawn.dtype), drawn)
+    return drawn
 
 
 def normal(
@@ -197,7 +208,8 @@ def normal(
         raise CallError("normal expects standard deviation to be non-complex")
     if not isinstance(std, Handle) and std < 0:
         raise CallError(f"normal expects std >= 0.0, but found std {std}")
-    mean, std = (t.detach() if isinstance(t, Handle) else t for t in (mean, std))  # torch's gradients are 0
+    chances = mean, std
+    mean, std = (t.detach() if isinstance(t, Handle) else t for t in chances)
     tensors = [t for t in (mean, std) if isinstance(t, Handle)]
     if size is not None:
         shape = ints((size,))
@@ -207,7 +219,7 @@ def normal(
         shape = broadcast_shapes(*(t._type.shape for t in tensors))
     own = dtype_of(dtype) if dtype is not None else tensors[0].dtype if tensors else get_default_dtype()
     _check_floating("normal", own)
-    return _line(randn(shape, generator=generator, dtype=_wide(own), **options), std, mean, own)
+    return _after(_line(randn(shape, generator=generator, dtype=_wide(own), **options), std, mean, own), *chances)
 
 
 def _wide(dtype: DType) -> DType:

@@ -105,6 +105,11 @@ def _holds(dtype: DType, number: float) -> bool:
     return not math.isfinite(number) or math.ldexp(part, 8 if dtype is bfloat16 else 11).is_integer()
 
 
+def _is_half(t: Tensor) -> bool:
+    dtype = t._type.dtype
+    return dtype.itemsize == 2 and dtype.kind == "f"
+
+
 def _by_number(op: OpDef, t: Tensor, number: float) -> Tensor:
     """Record a product or quotient of half-width floats by a number, which keeps its own precision, as in torch."""
     dtype = t._type.dtype
@@ -116,9 +121,9 @@ def _by_number(op: OpDef, t: Tensor, number: float) -> Tensor:
 def div(input: Tensor | Scalar, other: Tensor | Scalar, *, rounding_mode: str | None = None) -> Tensor:
     """Divide, elementwise with broadcasting; true division unless ``rounding_mode`` is "floor" or "trunc"."""
     if rounding_mode is None:
-        if isinstance(input, Handle) and input._type.dtype.itemsize == 2 and isinstance(other, int | float):
+        if isinstance(input, Handle) and _is_half(input) and isinstance(other, int | float):
             return _by_number(DIV, input, other)
-        if isinstance(other, Handle) and other._type.dtype.itemsize == 2 and isinstance(input, int | float):
+        if isinstance(other, Handle) and _is_half(other) and isinstance(input, int | float):
             return _by_number(MUL, float_unary(OPS["reciprocal"], other), input)
         return binary(DIV, input, other, floating=True)
     if rounding_mode == "floor":

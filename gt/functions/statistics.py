@@ -26,7 +26,7 @@ from gt.functions.reduce import sort as sort_
 from gt.functions.shape import reshape, squeeze, unsqueeze
 from gt.handle import Handle
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, DType, bool_, int64, normalize_dim, real_dtype
+from gt.ir.types import CallError, DType, bool_, int32, int64, normalize_dim, real_dtype
 from gt.trace import record
 from gt.versions import saves
 
@@ -133,9 +133,8 @@ def _median(name: str, input: Tensor, dim: int | None, keepdim: bool) -> Any:
     _refuse_bool(name, input)
     if dim is None:
         if input.numel() == 0:
-            return (
-                tensor(math.nan, dtype=input.dtype) if input.dtype.kind == "f" else tensor(-(2**63), dtype=input.dtype)
-            )
+            smallest = -(2 ** (8 * input.dtype.itemsize - 1)) if input.dtype in (int32, int64) else 0  # what NaN becomes in torch
+            return tensor(math.nan if input.dtype.kind == "f" else smallest, dtype=input.dtype)
         found = _median(name, reshape(input, -1), 0, False).values
         return _shared(input, found.detach()) if input._rg else found
     d = normalize_dim(dim, input.ndim)

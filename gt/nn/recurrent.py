@@ -134,6 +134,8 @@ class RNNBase(Module):
         if batched and self.batch_first:
             x = x.transpose(0, 1)
         self._check_input(x)
+        if not x.shape[0]:
+            raise RuntimeError("Expected sequence length to be larger than 0 in RNN")
         x, final = self._layers(x, self._starting(x.dtype, x.shape[1], states, batched), None)
         if not batched:
             return x.squeeze(1), tuple(s.squeeze(1) for s in final)

@@ -209,7 +209,9 @@ def tanhshrink(input: Tensor) -> Tensor:
 def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
     """Give x where it is above the threshold, else ``value``."""
     need_floats("threshold", input, "uif")
-    return written(input, pointwise.where(input <= threshold, value, input), inplace)
+    if input._type.dtype.kind != "f":
+        threshold, value = int(threshold), int(value)
+    return written(input, pointwise.where(input <= threshold, create.tensor(value, dtype=input._type.dtype), input), inplace)
 
 
 def glu(input: Tensor, dim: int = -1) -> Tensor:

@@ -56,6 +56,8 @@ def scaled_dot_product_attention(
         raise CallError("_scaled_dot_product_attention: Explicit attn_mask should not be set when is_causal=True")
     if enable_gqa:
         key, value = _shared_heads(query, key), _shared_heads(query, value)
+    if not key._type.shape[-2]:  # nothing to attend to
+        return linalg.matmul(linalg.matmul(query, key.mT), value)
     factor = 1 / math.sqrt(q.shape[-1]) if scale is None and q.shape[-1] else 1.0 if scale is None else float(scale)
     mask = None if attn_mask is None else _additive(attn_mask, q.dtype)
     if dropout_p:
@@ -67,7 +69,7 @@ def scaled_dot_product_attention(
 def _plain(query: TensorType, key: TensorType, value: TensorType, is_causal: bool, scale: float | None) -> Attrs | None:
     """Give the attributes of attention that the fused op takes as it is; None for all else, faults included."""
     q, k, v = query.shape, key.shape, value.shape
-    fits = len(q) == len(k) == len(v) == 4 and q[:2] == k[:2] == v[:2] and q[3] == k[3] and k[2] == v[2] and q[3] > 0
+    fits = len(q) == len(k) == len(v) == 4 and q[:2] == k[:2] == v[:2] and q[3] == k[3] and k[2] == v[2] > 0 and q[3] > 0
     if not fits or not query.dtype is key.dtype is value.dtype:
         return None
     return ("is_causal", bool(is_causal)), ("scale", 1 / math.sqrt(q[3]) if scale is None else float(scale))

@@ -181,11 +181,12 @@ def batch_norm(
         wide = float32 if x.dtype.itemsize == 2 else x.dtype  # halves are rounded once
         x, mean, variance, w, b = (cast(t, wide) for t in (x, running_mean, running_var, w, b))
         return cast((x - _channels(x, mean)) * _channels(x, (variance + eps).rsqrt() * w) + _channels(x, b), input.dtype)
+    if not input.numel():
+        return cast(_channels(x, w) * x + _channels(x, b), input.dtype)  # no NaN of an empty mean reaches the weights' gradients
     out, mean, variance = record(BATCH_NORM, (x, w, b), (("eps", float(eps)),))
-    if input.numel():
-        count = input.numel() // channels
-        _update(running_mean, mean, momentum)
-        _update(running_var, variance, momentum, count / (count - 1))
+    count = input.numel() // channels
+    _update(running_mean, mean, momentum)
+    _update(running_var, variance, momentum, count / (count - 1))
     return cast(out, input.dtype)
 
 

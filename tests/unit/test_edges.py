@@ -1,0 +1,72 @@
+"""Edges of ordinary functions that torch has an answer for: nothing to reduce, to attend to or to normalise; small integers; draws."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import gt
+
+EDGES = [
+    *[f"m.tensor([1, 2, -3], dtype=m.{d}) / 2" for d in ("int8", "int16", "int32", "int64")],
+    "m.tensor([1, 2], dtype=m.int16).div(2)", "m.div(m.tensor([1, 2], dtype=m.int16), True)", "7 / m.tensor([1, 3], dtype=m.int16)",
+    "m.tensor([7, -7], dtype=m.int16) // 2", "m.tensor([3, 5], dtype=m.int16) * 2", "m.tensor([3, 5], dtype=m.int16) / 2.5",
+    *[f"m.median(m.ones(0, dtype=m.{d}))" for d in ("uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32")],
+    *[f"m.nanmedian(m.ones(0, dtype=m.{d}))" for d in ("uint8", "int16", "int32", "float64")],
+    *[f"m.nn.functional.threshold(m.arange(0, 4).to(m.{d}), 0.9, 2.0)" for d in ("uint8", "int16", "int64", "float32", "float16")],
+    "m.nn.functional.scaled_dot_product_attention(m.ones(2, 3, 4), m.ones(2, 0, 4), m.ones(2, 0, 4))",
+    "m.nn.functional.scaled_dot_product_attention(m.ones(1, 2, 3, 4), m.ones(1, 2, 0, 4), m.ones(1, 2, 0, 4))",
+    "m.nn.functional.scaled_dot_product_attention(m.ones(2, 0, 4), m.ones(2, 0, 4), m.ones(2, 0, 4))",
+    "m.nn.functional.scaled_dot_product_attention(m.ones(2, 0, 4), m.ones(2, 3, 4), m.ones(2, 3, 4))",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", EDGES)
+def test_value_and_dtype_are_torchs(text: str) -> None:
+    theirs, ours = (eval(text, {"m": m}) for m in (torch, gt))
+    assert str(ours.dtype).removeprefix("gt.") == str(theirs.dtype).removeprefix("torch.")
+    np.testing.assert_allclose(ours.double().numpy(), theirs.double().numpy(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(0, 2), (0, 2, 3), (0, 2, 3, 3), (2, 3, 0)])
+def test_batch_norm_of_nothing_has_gradients_of_zero(shape: tuple[int, ...]) -> None:
+    def story(m: Any) -> list[Any]:
+        layer, x = m.nn.BatchNorm1d(shape[1]) if len(shape) < 4 else m.nn.BatchNorm2d(shape[1]), m.ones(shape, requires_grad=True)
+        layer(x).sum().backward()
+        return [layer.weight.grad, layer.bias.grad, x.grad, layer.running_mean, layer.running_var, layer.num_batches_tracked]
+
+    for theirs, ours in zip(story(torch), story(gt), strict=True):
+        np.testing.assert_array_equal(ours.numpy(), theirs.numpy())
+
+
+@pytest.mark.parametrize("kind", ["RNN", "LSTM", "GRU"])
+def test_a_sequence_of_no_steps_is_refused(kind: str) -> None:
+    for m in (torch, gt):
+        for batch_first, shape in ((False, (0, 1, 2)), (True, (1, 0, 2)), (False, (0, 2))):
+            with pytest.raises(RuntimeError, match="Expected sequence length to be larger than 0 in RNN"):
+                getattr(m.nn, kind)(2, 3, batch_first=batch_first)(m.ones(shape))
+
+
+DRAWS = {
+    "bernoulli": lambda m, p: m.bernoulli(p),
+    "method": lambda m, p: p.bernoulli(),
+    "normal by mean": lambda m, p: m.normal(p, 1.0),
+    "normal by std": lambda m, p: m.normal(0.0, p),
+    "normal by both": lambda m, p: m.normal(p, p),
+}
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+def test_draws_whose_chances_need_a_gradient_need_one_that_is_zero(draw: str) -> None:
+    for m in (torch, gt):
+        p = m.full((3,), 0.5, requires_grad=True)
+        drawn = DRAWS[draw](m, p)
+        assert drawn.requires_grad
+        (drawn.sum() + 2 * p.sum()).backward()
+        assert p.grad.tolist() == [2.0, 2.0, 2.0]
+        with m.no_grad():
+            assert not DRAWS[draw](m, p).requires_grad
+        assert not DRAWS[draw](m, m.full((3,), 0.5)).requires_grad
