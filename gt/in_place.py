@@ -10,10 +10,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from gt.arguments import guarded, takes_tensors
-from gt.functions import create, gathering, index, linalg, norms, numeric, pointwise, promote, reduce, special
-from gt.grad_mode import is_grad_enabled
+from gt.functions import gathering, index, linalg, norms, numeric, pointwise, promote, reduce, special
 from gt.handle import Handle, here
-from gt.ir.types import ShapeError, bool_, scalar_type
+from gt.ir.types import ShapeError, scalar_type
 from gt.views import check_separate
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ def in_place(function: Callable[..., Any]) -> Callable[..., Any]:
         result = function(self, *args, **kwargs)
         if result._type is not self._type:
             result = _as_written(self, result)
-        return self._assign(attached(self, result), start)
+        return self._assign(result, start)
 
     method.__name__ = method.__qualname__ = name
     method.__doc__ = f"Do ``{name[:-1]}`` in place."
@@ -43,13 +42,6 @@ def in_place(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _forms(*functions: Callable[..., Any]) -> list[Callable[..., Any]]:
     return [in_place(f) for f in functions]
-
-
-def attached(target: Tensor, value: Tensor) -> Tensor:
-    """Give ``value``, through which gradients pass as far as ``target`` has a history: as zeros, if it does not depend on it."""
-    if target._rg and not target._leaf and not value._rg and is_grad_enabled():
-        return pointwise.where(create.zeros((), dtype=bool_), target, value)
-    return value
 
 
 def _as_written(target: Tensor, result: Tensor) -> Tensor:
@@ -127,4 +119,4 @@ class InPlace(Handle):
     resize_, resize_as_ = map(_refused, ("resize_", "resize_as_"))
 
 
-__all__ = ["InPlace", "attached", "in_place"]
+__all__ = ["InPlace", "in_place"]

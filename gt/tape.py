@@ -42,6 +42,11 @@ def key_of(t: Handle) -> Key | None:
     return t._tape
 
 
+def _retains(tensor: Tensor, key: Key) -> bool:
+    """Say whether a tensor keeps its gradient, and its value is not another by now."""
+    return tensor._retains and (tensor._base is not None or key_of(tensor) == key)
+
+
 @dataclass
 class Walked:
     """What a walk over one pending trace found: where a step comes again, its trace has the same code, and so the same tape."""
@@ -67,7 +72,7 @@ def _walk_again(roots: Sequence[Key], extra: Sequence[Key]) -> Tape | None:
     leaves: list[tuple[Key, Tensor]] = []
     for id in known.reached:
         tensor = trace.leaves[id][0]()
-        if tensor is not None and (tensor._leaf or tensor._retains):
+        if tensor is not None and (tensor._leaf or _retains(tensor, (trace, id))):
             leaves.append(((trace, id), tensor))
     return Tape({trace: known.visited}, leaves)
 
@@ -117,7 +122,7 @@ def walk(roots: Sequence[Key], extra: Sequence[Key] = ()) -> Tape:
                 needed.setdefault(link[0], set()).add(link[1])
             leaf = trace.leaves.get(id)
             tensor = leaf[0]() if leaf is not None else None
-            if tensor is not None and (tensor._leaf or tensor._retains or (trace, id) in wanted):
+            if tensor is not None and (tensor._leaf or (trace, id) in wanted or _retains(tensor, (trace, id))):
                 tape.leaves.append(((trace, id), tensor))
         if len(roots) == 1 and roots[0][0] is trace is state.trace and not (extra or trace.links or trace.freed or trace.hooks):
             _remember(roots[0], visited, ids)
