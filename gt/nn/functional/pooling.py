@@ -156,7 +156,7 @@ def window_counts(
     return counts
 
 
-@saves("input")
+@saves("input!")
 def avg_pool1d(
     input: Tensor,
     kernel_size: Ints,
@@ -169,7 +169,7 @@ def avg_pool1d(
     return _avg_pool(1, input, kernel_size, stride, padding, ceil_mode, count_include_pad, None)
 
 
-@saves("input")
+@saves("input!")
 def avg_pool2d(
     input: Tensor, kernel_size: Ints, stride: Ints | None = None, padding: Ints = 0, ceil_mode: bool = False,
     count_include_pad: bool = True, divisor_override: int | None = None,
@@ -214,7 +214,7 @@ def _targets(input: Tensor, output_size: Any, dims: int, name: str) -> tuple[int
 
 def _unless_mean(given: dict[str, Any]) -> str | None:
     outs = given["output_size"]
-    return None if all(n == 1 for n in (outs if isinstance(outs, tuple | list) else (outs,))) else "input"
+    return None if all(n == 1 for n in (outs if isinstance(outs, tuple | list) else (outs,))) else "input!"
 
 
 @saves(_unless_mean)
@@ -285,13 +285,13 @@ def adaptive_max(dims: int, input: Tensor, output_size: Any, indices: bool) -> A
     return values, place.expand(seen._type.shape).gather(-1, tap.unsqueeze(-1)).squeeze(-1)
 
 
-@saves("input result1")
+@saves("input! result1")
 def adaptive_max_pool1d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
     """Give ``output_size`` maxima that cover the last dim."""
     return adaptive_max(1, input, output_size, return_indices)
 
 
-@saves("input result1")
+@saves("input! result1")
 def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
     """Give ``output_size`` maxima that cover the last two dims."""
     return adaptive_max(2, input, output_size, return_indices)
