@@ -31,6 +31,7 @@ class Tape:
     entries: dict[Trace, Visited] = field(default_factory=dict)
     leaves: list[tuple[Key, Tensor]] = field(default_factory=list)
     hooked: bool = False
+    reached: set[Key] = field(default_factory=set)  # of the values asked for
 
 
 def key_of(t: Handle) -> Key | None:
@@ -116,6 +117,7 @@ def walk(roots: Sequence[Key], extra: Sequence[Key] = ()) -> Tape:
             ids.update(operands)
         if trace.overwritten or trace.sealed:
             _check_versions(trace, visited)
+        tape.reached.update(key for key in wanted if key[0] is trace and key[1] in ids)
         for id in ids:
             link = trace.links.get(id)
             if link is not None:
