@@ -56,6 +56,15 @@ def _as_written(target: Tensor, result: Tensor) -> Tensor:
     return promote.cast(result, b)
 
 
+def _real_abs(input: Tensor) -> Tensor:
+    if input.dtype.kind == "c":
+        raise RuntimeError("In-place abs is not supported for complex tensors.")
+    return pointwise.abs(input)
+
+
+_real_abs.__name__ = "abs"
+
+
 def _refused(name: str) -> Callable[..., Any]:
     """Give a method that says that shapes do not change in place."""
     plain = "reshape or a new tensor" if name.startswith("resize") else name[:-1]
@@ -74,7 +83,7 @@ class InPlace(Handle):
     add_, sub_, mul_, div_, pow_ = _forms(pointwise.add, pointwise.sub, pointwise.mul, pointwise.div, pointwise.pow)
     remainder_, floor_divide_, clamp_ = _forms(pointwise.remainder, pointwise.floor_divide, pointwise.clamp)
     clamp_min_, clamp_max_, exp_, log_ = _forms(pointwise.clamp_min, pointwise.clamp_max, pointwise.exp, pointwise.log)
-    sqrt_, rsqrt_, neg_, abs_, relu_ = _forms(pointwise.sqrt, pointwise.rsqrt, pointwise.neg, pointwise.abs, pointwise.relu)
+    sqrt_, rsqrt_, neg_, abs_, relu_ = _forms(pointwise.sqrt, pointwise.rsqrt, pointwise.neg, _real_abs, pointwise.relu)
     sigmoid_, tanh_, square_, reciprocal_ = _forms(pointwise.sigmoid, pointwise.tanh, pointwise.square, pointwise.reciprocal)
     floor_, ceil_, round_, trunc_ = _forms(pointwise.floor, pointwise.ceil, pointwise.round, pointwise.trunc)
     bitwise_and_, bitwise_or_, bitwise_xor_ = _forms(pointwise.bitwise_and, pointwise.bitwise_or, pointwise.bitwise_xor)
@@ -90,7 +99,7 @@ class InPlace(Handle):
     arccos_, arccosh_, arcsin_, arcsinh_ = _forms(pointwise.arccos, pointwise.arccosh, pointwise.arcsin, pointwise.arcsinh)
     arctan_, arctanh_, arctan2_, greater_ = _forms(pointwise.arctan, pointwise.arctanh, pointwise.arctan2, pointwise.greater)
     greater_equal_, less_, less_equal_ = _forms(pointwise.greater_equal, pointwise.less, pointwise.less_equal)
-    not_equal_, fix_, negative_, absolute_ = _forms(pointwise.not_equal, pointwise.fix, pointwise.negative, pointwise.absolute)
+    not_equal_, fix_, negative_, absolute_ = _forms(pointwise.not_equal, pointwise.fix, pointwise.negative, _real_abs)
     subtract_, multiply_, divide_, true_divide_ = _forms(pointwise.sub, pointwise.mul, pointwise.div, pointwise.div)
     clip_ = in_place(pointwise.clip)
     masked_fill_, tril_, triu_, index_put_ = _forms(index.masked_fill, index.tril, index.triu, index.index_put)

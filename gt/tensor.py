@@ -338,6 +338,8 @@ class Tensor(Copies):
 
     def fill_(self, value: Any) -> Self:
         """Overwrite every element with one value."""
+        if isinstance(value, Handle) and value.ndim:
+            raise RuntimeError(f"fill_ only supports 0-dimension value tensor but got tensor with {value.ndim} dimensions.")
         source = gathering.fit(value, self)
         return self._assign(source, repeats=True, given=source is value, anew=True)
 

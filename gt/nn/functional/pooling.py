@@ -212,6 +212,16 @@ def _targets(input: Tensor, output_size: Any, dims: int, name: str) -> tuple[int
     return tuple(n if w is None else int(w) for n, w in zip(sizes, wanted, strict=True))
 
 
+def _check_not_empty(input: Tensor, first: int, name: str) -> None:
+    """Refuse sizes of 0 from a dim on."""
+    for d, n in enumerate(input._type.shape):
+        if d >= first and n == 0:
+            raise CallError(
+                f"{name}(): Expected input to have non-zero size for non-batch dimensions, but input has sizes {list(input._type.shape)} "
+                f"with dimension {d} being empty"
+            )
+
+
 def _unless_mean(given: dict[str, Any]) -> str | None:
     outs = given["output_size"]
     return None if all(n == 1 for n in (outs if isinstance(outs, tuple | list) else (outs,))) else "input!"
@@ -222,6 +232,8 @@ def adaptive_avg(dims: int, input: Tensor, output_size: Any) -> Tensor:
     """Give averages that cover the last dims."""
     name = f"adaptive_avg_pool{dims}d"
     outs = _targets(input, output_size, dims, name)
+    if any(o != 1 for o in outs):
+        _check_not_empty(input, 1 if dims == 3 else input.ndim - dims, name)
     sizes = input._type.shape[-dims:]
     if all(o and n % o == 0 for n, o in zip(sizes, outs, strict=True)):
         kernel = tuple(n // o for n, o in zip(sizes, outs, strict=True))
@@ -267,7 +279,9 @@ def _taps(size: int, out: int) -> Tensor:
 
 def adaptive_max(dims: int, input: Tensor, output_size: Any, indices: bool) -> Any:
     """Give maxima that cover the last dims, and where they are in them flattened if asked."""
-    outs = _targets(input, output_size, dims, f"adaptive_max_pool{dims}d")
+    name = f"adaptive_max_pool{dims}d"
+    outs = _targets(input, output_size, dims, name)
+    _check_not_empty(input, 1, name)
     sizes = input._type.shape[-dims:]
     place = None  # of each window's elements, which come last: [*outs, taps]
     for n, o in zip(sizes, outs, strict=True):
