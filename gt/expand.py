@@ -16,6 +16,7 @@ import numpy as np
 
 from gt.flush import location, requires
 from gt.function import BOUNDARY, SECOND_TIME, call_backward
+from gt.functions.create import from_numpy
 from gt.handle import Handle, no_tape
 from gt.ir.graph import Attrs
 from gt.ir.opdef import OpDef, emitting
@@ -26,6 +27,7 @@ from gt.passes.autodiff import backpropagate
 from gt.signal import for_backward
 from gt.tape import Key, Tape
 from gt.trace import RULES, Buffer, Number, Trace, ValueRef, producer_name, record, rule_of, state, tensor_of
+from gt.versions import Saved
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
@@ -189,7 +191,9 @@ def expand(
             root = _canonical(*root)
             start[root] = ADD(start[root], seed) if root in start else seed
         watch = _gradient_watcher(tape, nodes, recording)
-        nodes = [_with_history(n, recording) for n in nodes] if create_graph else nodes
+        if create_graph:
+            shown = _shown_by_torch(nodes, canonical, lookup)
+            nodes = [_with_history(n, recording, shown(n)) for n in nodes]
         lazy = backpropagate(_with_functions(nodes, recording), start, {key for key, _ in leaves}, lookup, on_node, watch)
         found = {key: recording.force(g) for key, g in lazy.items()}
     return [(t, found[key]) for key, t in leaves if key in found]
@@ -246,22 +250,68 @@ def _lookup(key: Key) -> Any:
 # -- what a gradient depends on without having a slope
 
 
-def _with_history(node: _Entry, recording: _Recording) -> _Entry:
-    """Let the gradients of an entry need a gradient where they only look at what a value is, as those of relu do: it is 0."""
+def _with_history(node: _Entry, recording: _Recording, shown: dict[int, dict[Key, Any]]) -> _Entry:
+    """Let the gradients of an entry need a gradient where they only look at what a value is, as those of relu do: it is 0.
+
+    ``shown``: by operand, what torch's gradient of it needs a gradient by as well.
+    """
     inner = node.op.vjp
     if inner is None:
         return node
 
     def vjp(g: Any, y: Any, *inputs: Any, **attrs: Any) -> Any:
         out = inner(g, y, *inputs, **attrs)
-        values = [v for v in (*inputs, *(y if isinstance(y, tuple) else (y,))) if _needs_gradient(v)]
-        if not values:
+        read = dict(zip((*node.inputs, *node.outputs), (*inputs, *(y if isinstance(y, tuple) else (y,))), strict=True))
+        read = {key: v for key, v in read.items() if _needs_gradient(v)}
+        values = list(read.values())
+        if not values and not shown:
             return out
         gradients = out if isinstance(out, tuple | list) else (out,)
         stop = {id(each) for each in (g if isinstance(g, tuple) else (g,))}
-        return tuple(_attached(each, values, stop, recording) for each in gradients)
+        return tuple(
+            _attached(each, values, [read.get(key, v) for key, v in shown.get(i, {}).items()], stop, recording)
+            for i, each in enumerate(gradients)
+        )
 
     return replace(node, op=replace(node.op, vjp=vjp))
+
+
+def _shown_by_torch(
+    nodes: list[_Entry], canonical: Callable[[Trace, int], Key], lookup: Callable[[Key], Any]
+) -> Callable[[_Entry], dict[int, dict[Key, Any]]]:
+    """Give, for an entry, what torch's gradient of each operand needs a gradient by, whatever it is: see ``OpDef.saves``."""
+    saved = {trace: Saved(trace) for trace in {node.trace for node in nodes}}
+
+    def function(node: _Entry) -> Any:
+        inside = saved[node.trace].inside.get(node.entry)
+        return None if inside is None else (node.trace, inside[0])
+
+    within = {key: function(node) for node in nodes for key in node.outputs}
+
+    def shown(node: _Entry) -> dict[int, dict[Key, Any]]:
+        trace, own = node.trace, function(node)
+        code, operands = trace.code[node.entry]
+        values = {}
+        for key in (canonical(trace, id) for id in saved[trace].shown(node.entry, RULES[code >> 1], operands)):
+            value = lookup(key) if _at_hand(key) else _nothing(key)
+            if _needs_gradient(value):
+                values[key] = value
+        return {i: values for i, key in enumerate(node.inputs) if values and (own is None or within.get(key) != own)}
+
+    return shown
+
+
+def _nothing(key: Key) -> Any:
+    """Give zeros with the history of a value that is gone."""
+    trace, id = key
+    type = type_at(key)
+    leaf = trace.leaves.get(id)
+    tensor = leaf[0]() if leaf is not None else None
+    if tensor is None and type.dtype.kind == "f" and requires(trace, (id,))[0]:
+        tensor = from_numpy(np.zeros(type.shape, np.float32)).to(type.dtype)
+        tensor._materialise()
+        tensor._rg, tensor._leaf, tensor._tape = True, False, key
+    return ValueRef(trace, -1, type) if tensor is None else _Held(tensor)
 
 
 def _needs_gradient(value: Any) -> bool:
@@ -269,12 +319,13 @@ def _needs_gradient(value: Any) -> bool:
     return bool(value.type.dtype.kind == "f" and getattr(held, "_rg", False))
 
 
-def _attached(g: Any, values: Sequence[Any], stop: set[int], recording: _Recording) -> Any:
-    """Add nothing of the values that a gradient was made from without depending on them smoothly."""
-    if not isinstance(g, _Lazy) or g.type.dtype.kind != "f":
+def _attached(g: Any, values: Sequence[Any], shown: Sequence[Any], stop: set[int], recording: _Recording) -> Any:
+    """Add nothing of the values that a gradient was made from without depending on them smoothly, and of those that torch shows."""
+    if g is None or g.type.dtype.kind != "f" or not (shown or isinstance(g, _Lazy)):
         return g
     found, smooth = _sources(g, stop, False), _sources(g, stop, True)
-    for value in values:
+    found.update(map(id, shown))
+    for value in {id(v): v for v in (*values, *shown)}.values():
         if id(value) in found and id(value) not in smooth:
             nothing = OPS["where"](recording.constant(False, bool_), value, recording.constant(0, value.type.dtype))
             added = total(nothing)

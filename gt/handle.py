@@ -22,7 +22,7 @@ from gt.ir.evaluate import from_wire
 from gt.ir.graph import Attrs
 from gt.ir.opdef import OpDef
 from gt.ir.ops import OPS
-from gt.ir.types import DType, TensorType, got
+from gt.ir.types import DType, TensorType, bool_, got
 from gt.runtime.session import check_thread
 from gt.shape import Size
 from gt.trace import Buffer, Operand, Storage, Trace, check_read, holding, record, settle, state
@@ -197,22 +197,37 @@ class Handle(Operand):
 
     @data.setter
     def data(self, value: Handle) -> None:
-        """Take other values, of any shape and dtype, and stay the same tensor; gradients of earlier uses are unaffected."""
+        """Take other values, of any shape and dtype, and stay the same tensor; gradients of earlier uses are unaffected.
+
+        What was computed and needs a gradient keeps its history, and so its shape.
+        """
         if not isinstance(value, Handle):
             raise TypeError(f"Variable data has to be a tensor, but got {got(value)}")
         if self._base is not None:
             raise RuntimeError("cannot assign .data of a view: assign to its base, or write view[...] = values")
+        computed = self._rg and not self._leaf
+        if computed and value._type.shape != self._type.shape:
+            raise RuntimeError(
+                f"cannot assign .data of shape {list(value._type.shape)} to a tensor of shape {list(self._type.shape)} that was computed "
+                "and needs a gradient: take detach()"
+            )
         with holding():
-            with no_tape():
-                new = record(ALIAS, (value,))
-                state.trace.moved[new._index] = None
+            with tape() if computed else no_tape():
                 if self._storage is not None:  # its views keep the values it had
-                    self._storage.moved = self._renamed()
+                    self._storage.moved = self._renamed(COPY if computed else ALIAS)
                     self._storage = None
                     self._version += 1
+                if computed:
+                    old: Handle = self
+                    if value._type is not self._type:
+                        old = record(OPS["cast"], (old,), (("dtype", value._type.dtype),))
+                    new = record(GRAFT, (old, value))
+                else:
+                    new = record(ALIAS, (value,))
+                state.trace.moved[new._index] = None
             self._adopt(new)
             self._type = value._type
-            if self._rg and self._leaf and self._trace is not None:
+            if self._rg and (self._leaf or self._retains) and self._trace is not None:
                 self._trace.leaves[self._index] = (weakref.ref(self), self._version)
 
     def detach(self) -> Self:
@@ -229,9 +244,12 @@ class Handle(Operand):
 
     # -- changing in place
 
-    def _renamed(self) -> Any:
-        """Give the value another id, whose changes in place are changes of what this one was and of its views."""
-        fresh = record(ALIAS, (self,))
+    def _renamed(self, op: OpDef = ALIAS) -> Any:
+        """Give the value another id, whose changes in place are changes of what this one was and of its views.
+
+        ``op``: COPY if gradients are to pass.
+        """
+        fresh = record(op, (self,))
         trace = state.trace
         trace.moved[fresh._index], trace.moved[trace.code[-1][1][0]] = None, fresh._index
         return fresh
@@ -278,12 +296,13 @@ class Handle(Operand):
                 trace.moved[before] = self._index
 
     def _assign(
-        self, value: Handle, since: tuple[Trace, int] | None = None, repeats: bool = False, given: bool = False
+        self, value: Handle, since: tuple[Trace, int] | None = None, repeats: bool = False, given: bool = False, anew: bool = False
     ) -> Self:
         """Replace the values, and those of everything that shares memory with this tensor.
 
         ``value`` has this tensor's type. ``since``: where ``value`` began to be computed (``here()``), as far as that is part of the
         change; its last op if not given. ``repeats``: all values are one. ``given``: somebody else has ``value`` too, and keeps it.
+        ``anew``: ``value`` was made without what it replaces.
         Errors: RuntimeError for a leaf that needs a gradient, and, unless it ``repeats``, for a view two of whose elements are one,
         as torch.
         """
@@ -303,6 +322,9 @@ class Handle(Operand):
         with holding() as trace:
             if since is None:
                 since = trace, len(trace.code) - (value._trace is trace and value._index == trace.size - 1)
+            root = self if self._base is None else self._root
+            if anew and state.grad and value._rg and self._rg and not self._leaf and self._type.numel == root._type.numel:
+                value, given = self._onto(value), False
             self._write(value, True, since[1] if since[0] is trace else 0, repeats, given)
             if self._base is not None and self._seen != -1:
                 self._seen = self._root._version
@@ -311,29 +333,36 @@ class Handle(Operand):
     def _write(self, value: Handle, tracked: bool, since: int, repeats: bool = False, given: bool = False) -> None:
         """``tracked``: gradients are to follow the new value, as in grad mode; else they follow the history there is."""
         tracked = tracked and state.grad
+        keeps = self._rg and not self._leaf and not (tracked and value._rg)  # the history that it has
+        if keeps and tracked and (self._base is None or self._view is not None and self._view[0] is ALIAS):
+            value, keeps, given = self._onto(value), False, False
         if value._base is not None or (value._leaf and value._rg) or (given and (self._base is None or self._leaf and self._rg)):
             value = record(COPY, (value,))  # a value of its own: a view's may be out of date, a leaf's is the leaf's
             given = False
         whole = True
         if self._base is not None:
             whole = self._write_base(value, tracked, since, repeats, given)
-            if given or (not tracked and self._rg and not self._leaf):
+            if given or keeps:
                 self._seen = -1  # taken again from the base, whose history it has
                 return
         else:
             self._version += 1
-            if not tracked and self._rg and not self._leaf:
-                with no_tape(False):
-                    state.grad = True
+            if keeps:
+                with tape():
                     value = record(GRAFT, (self, value))
         leaf = self._leaf and self._rg and not value._rg
         self._take(value, since)
         if not leaf:
             self._rg, self._leaf = value._rg, value._leaf if value._rg else True
-        elif self._trace is not None:
+        if (leaf or self._retains and self._rg) and self._trace is not None:
             self._trace.leaves[self._index] = (weakref.ref(self), self._version)
         if self._base is not None:
             self._seen = self._root._version if whole else -1
+
+    def _onto(self, value: Handle) -> Handle:
+        """Give ``value``, from which gradients pass as zeros to the history that this tensor has."""
+        never = record(OPS["full"], (), (("shape", ()), ("value", 0.0), ("dtype", bool_)))
+        return record(OPS["where"], (never, self, value))
 
     def _write_base(self, value: Handle, tracked: bool, since: int, repeats: bool, given: bool) -> bool:
         """Write ``value``, given to a view, where its elements are. Say whether the view has it now: not where elements overlap."""
@@ -377,9 +406,7 @@ class Handle(Operand):
                 base._refresh()
             if base._rg and op is not ALIAS and not self._rg:  # the base has been given a history meanwhile
                 self._rg, self._leaf = True, False
-            with no_tape(not self._rg):
-                if self._rg:
-                    state.grad = True
+            with tape() if self._rg else no_tape():
                 fresh = record(op, (base,), attrs)  # alike in the code: a view of the base
             if fresh._trace is not self._trace:
                 if (flushing := self._trace) is not None:  # asked once: another thread may change it
@@ -488,6 +515,16 @@ def _dim(dim: int, ndim: int) -> int:
     if not 0 <= from_end < ndim:
         raise IndexError(f"Dimension out of range (expected to be in range of [{-ndim}, {ndim - 1}], but got {dim})")
     return from_end
+
+
+@contextmanager
+def tape() -> Iterator[None]:
+    """Record with gradients."""
+    before, state.grad = state.grad, True
+    try:
+        yield
+    finally:
+        state.grad = before
 
 
 @contextmanager

@@ -10,10 +10,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from gt.arguments import guarded, takes_tensors
-from gt.functions import create, gathering, index, linalg, norms, numeric, pointwise, promote, reduce, special
-from gt.grad_mode import is_grad_enabled
+from gt.functions import gathering, index, linalg, norms, numeric, pointwise, promote, reduce, special
 from gt.handle import Handle, here
-from gt.ir.types import ShapeError, bool_, scalar_type
+from gt.ir.types import ShapeError, scalar_type
 from gt.views import check_separate
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ def in_place(function: Callable[..., Any]) -> Callable[..., Any]:
         result = function(self, *args, **kwargs)
         if result._type is not self._type:
             result = _as_written(self, result)
-        return self._assign(attached(self, result), start)
+        return self._assign(result, start)
 
     method.__name__ = method.__qualname__ = name
     method.__doc__ = f"Do ``{name[:-1]}`` in place."
@@ -43,13 +42,6 @@ def in_place(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _forms(*functions: Callable[..., Any]) -> list[Callable[..., Any]]:
     return [in_place(f) for f in functions]
-
-
-def attached(target: Tensor, value: Tensor) -> Tensor:
-    """Give ``value``, through which gradients pass as far as ``target`` has a history: as zeros, if it does not depend on it."""
-    if target._rg and not target._leaf and not value._rg and is_grad_enabled():
-        return pointwise.where(create.zeros((), dtype=bool_), target, value)
-    return value
 
 
 def _as_written(target: Tensor, result: Tensor) -> Tensor:
@@ -62,6 +54,15 @@ def _as_written(target: Tensor, result: Tensor) -> Tensor:
     if rank[a.kind] > rank[b.kind]:
         raise RuntimeError(f"result type {scalar_type(a)} can't be cast to the desired output type {scalar_type(b)}")
     return promote.cast(result, b)
+
+
+def _real_abs(input: Tensor) -> Tensor:
+    if input.dtype.kind == "c":
+        raise RuntimeError("In-place abs is not supported for complex tensors.")
+    return pointwise.abs(input)
+
+
+_real_abs.__name__ = "abs"
 
 
 def _refused(name: str) -> Callable[..., Any]:
@@ -82,7 +83,7 @@ class InPlace(Handle):
     add_, sub_, mul_, div_, pow_ = _forms(pointwise.add, pointwise.sub, pointwise.mul, pointwise.div, pointwise.pow)
     remainder_, floor_divide_, clamp_ = _forms(pointwise.remainder, pointwise.floor_divide, pointwise.clamp)
     clamp_min_, clamp_max_, exp_, log_ = _forms(pointwise.clamp_min, pointwise.clamp_max, pointwise.exp, pointwise.log)
-    sqrt_, rsqrt_, neg_, abs_, relu_ = _forms(pointwise.sqrt, pointwise.rsqrt, pointwise.neg, pointwise.abs, pointwise.relu)
+    sqrt_, rsqrt_, neg_, abs_, relu_ = _forms(pointwise.sqrt, pointwise.rsqrt, pointwise.neg, _real_abs, pointwise.relu)
     sigmoid_, tanh_, square_, reciprocal_ = _forms(pointwise.sigmoid, pointwise.tanh, pointwise.square, pointwise.reciprocal)
     floor_, ceil_, round_, trunc_ = _forms(pointwise.floor, pointwise.ceil, pointwise.round, pointwise.trunc)
     bitwise_and_, bitwise_or_, bitwise_xor_ = _forms(pointwise.bitwise_and, pointwise.bitwise_or, pointwise.bitwise_xor)
@@ -98,7 +99,7 @@ class InPlace(Handle):
     arccos_, arccosh_, arcsin_, arcsinh_ = _forms(pointwise.arccos, pointwise.arccosh, pointwise.arcsin, pointwise.arcsinh)
     arctan_, arctanh_, arctan2_, greater_ = _forms(pointwise.arctan, pointwise.arctanh, pointwise.arctan2, pointwise.greater)
     greater_equal_, less_, less_equal_ = _forms(pointwise.greater_equal, pointwise.less, pointwise.less_equal)
-    not_equal_, fix_, negative_, absolute_ = _forms(pointwise.not_equal, pointwise.fix, pointwise.negative, pointwise.absolute)
+    not_equal_, fix_, negative_, absolute_ = _forms(pointwise.not_equal, pointwise.fix, pointwise.negative, _real_abs)
     subtract_, multiply_, divide_, true_divide_ = _forms(pointwise.sub, pointwise.mul, pointwise.div, pointwise.div)
     clip_ = in_place(pointwise.clip)
     masked_fill_, tril_, triu_, index_put_ = _forms(index.masked_fill, index.tril, index.triu, index.index_put)
@@ -127,4 +128,4 @@ class InPlace(Handle):
     resize_, resize_as_ = map(_refused, ("resize_", "resize_as_"))
 
 
-__all__ = ["InPlace", "attached", "in_place"]
+__all__ = ["InPlace", "in_place"]

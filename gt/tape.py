@@ -31,6 +31,7 @@ class Tape:
     entries: dict[Trace, Visited] = field(default_factory=dict)
     leaves: list[tuple[Key, Tensor]] = field(default_factory=list)
     hooked: bool = False
+    reached: set[Key] = field(default_factory=set)  # of the values asked for
 
 
 def key_of(t: Handle) -> Key | None:
@@ -40,6 +41,11 @@ def key_of(t: Handle) -> Key | None:
     if t._trace is not None:
         return t._trace, t._index
     return t._tape
+
+
+def _retains(tensor: Tensor, key: Key) -> bool:
+    """Say whether a tensor keeps its gradient, and its value is not another by now."""
+    return tensor._retains and (tensor._base is not None or key_of(tensor) == key)
 
 
 @dataclass
@@ -67,7 +73,7 @@ def _walk_again(roots: Sequence[Key], extra: Sequence[Key]) -> Tape | None:
     leaves: list[tuple[Key, Tensor]] = []
     for id in known.reached:
         tensor = trace.leaves[id][0]()
-        if tensor is not None and tensor._rg and (tensor._leaf or tensor._retains):
+        if tensor is not None and tensor._rg and (tensor._leaf or _retains(tensor, (trace, id))):
             leaves.append(((trace, id), tensor))
     return Tape({trace: known.visited}, leaves)
 
@@ -111,13 +117,14 @@ def walk(roots: Sequence[Key], extra: Sequence[Key] = ()) -> Tape:
             ids.update(operands)
         if trace.overwritten or trace.sealed:
             _check_versions(trace, visited)
+        tape.reached.update(key for key in wanted if key[0] is trace and key[1] in ids)
         for id in ids:
             link = trace.links.get(id)
             if link is not None:
                 needed.setdefault(link[0], set()).add(link[1])
             leaf = trace.leaves.get(id)
             tensor = leaf[0]() if leaf is not None else None
-            if tensor is not None and tensor._rg and (tensor._leaf or tensor._retains or (trace, id) in wanted):
+            if tensor is not None and tensor._rg and (tensor._leaf or (trace, id) in wanted or _retains(tensor, (trace, id))):
                 tape.leaves.append(((trace, id), tensor))
         if len(roots) == 1 and roots[0][0] is trace is state.trace and not (extra or trace.links or trace.freed or trace.hooks):
             _remember(roots[0], visited, ids)

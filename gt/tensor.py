@@ -45,7 +45,7 @@ from gt.functions import (
     strided,
 )  # fmt: skip
 from gt.handle import ALIAS, Handle, no_tape
-from gt.in_place import attached, in_place
+from gt.in_place import in_place
 from gt.ir.types import (
     DTYPES,
     TensorType,
@@ -334,12 +334,14 @@ class Tensor(Copies):
     def copy_(self, other: Any, non_blocking: bool = False) -> Self:
         """Overwrite with ``other``, which broadcasts and is converted to this dtype."""
         source = gathering.fit_copied(other, self)
-        return self._assign(attached(self, source), given=source is other)
+        return self._assign(source, given=source is other, anew=True)
 
     def fill_(self, value: Any) -> Self:
         """Overwrite every element with one value."""
+        if isinstance(value, Handle) and value.ndim:
+            raise RuntimeError(f"fill_ only supports 0-dimension value tensor but got tensor with {value.ndim} dimensions.")
         source = gathering.fit(value, self)
-        return self._assign(attached(self, source), repeats=True, given=source is value)
+        return self._assign(source, repeats=True, given=source is value, anew=True)
 
     def zero_(self) -> Self:
         """Overwrite with zeros."""

@@ -324,7 +324,8 @@ class Trace:
         self.freed: set[int] = set()  # entries whose saved values a backward() has let go
         self.overwritten: dict[int, int] = {}  # value whose tensor was changed in place -> the first entry of that change
         self.moved: dict[int, int | None] = {}  # value -> the one that a change in place of its tensor replaces, where the code does not say
-        self.functions: list[tuple[int, int, tuple[int, ...]]] = []  # of several entries, one to torch: (first, end, values it would save)
+        # Of several entries, one to torch: (first, end, values it would save, those of them that its gradients need a gradient by).
+        self.functions: list[tuple[int, int, tuple[int, ...], tuple[int, ...]]] = []
         self.watched: dict[int, Mark] = {}  # after the flush: by value that torch would have saved
         self.edge = False  # an optimizer has stepped: flush before the next op
         self.closing = False  # somebody looks whether it can be sealed: its thread starts nothing then

@@ -55,8 +55,14 @@ def _indices(text: str, operands: Sequence[str], needs: Sequence[bool], num_resu
 @functools.lru_cache
 def _items(text: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """Read a declaration: what is saved, and of what a gradient must be wanted for that; of nothing in particular if that is empty."""
-    pairs = [item.partition(":") for item in text.split()]
+    pairs = [item.replace("!", "").partition(":") for item in text.split()]
     return tuple((name, tuple(condition.split(",")) if condition else ()) for name, _, condition in pairs)
+
+
+@functools.lru_cache
+def _shown(text: str) -> frozenset[str]:
+    """Read which names a declaration marks with ``!``."""
+    return frozenset(item.partition(":")[0].removesuffix("!") for item in text.split() if "!" in item)
 
 
 class Saved:
@@ -64,16 +70,27 @@ class Saved:
 
     def __init__(self, trace: Trace) -> None:
         self.numbers = set(trace.scalar_ids)
-        self.inside = {entry: ids for start, end, ids in trace.functions for entry in range(start, end)}
+        self.inside = {entry: (start, ids, shown) for start, end, ids, shown in trace.functions for entry in range(start, end)}
 
     def __call__(self, entry: int, rule: Rule, needs: tuple[bool, ...], operands: Sequence[int], first: int) -> Sequence[int]:
         """Give the ids of what is saved for an entry. ``first``: of its first result."""
         inside = self.inside.get(entry)
         if inside is not None:
-            return inside
+            return inside[1]
         by_number = rule.op is not None and callable(rule.op.saves)
         ins, outs = kept_by(rule, needs, tuple([id in self.numbers for id in operands]) if by_number else None)
         return [*[operands[i] for i in ins], *[first + i for i in outs]]
+
+    def shown(self, entry: int, rule: Rule, operands: Sequence[int]) -> Sequence[int]:
+        """Give the ids of what makes torch's gradients of an entry, or of the function that it is part of, need a gradient."""
+        inside = self.inside.get(entry)
+        if inside is not None:
+            return inside[2]
+        assert rule.op is not None
+        if not isinstance(rule.op.saves, str):
+            return ()
+        names = _shown(rule.op.saves)
+        return [id for id, name in zip(operands, rule.op.operand_names(len(operands)), strict=True) if name in names]
 
 
 def saves(what: What) -> Callable[[F], F]:
@@ -123,12 +140,16 @@ def _note(
     found = what if isinstance(what, str) else what({**dict(zip(places, args, strict=False)), **kwargs})
     if found is None:
         return
+    shown: frozenset[str] = frozenset()
     if isinstance(found, str):
-        found = [
-            given(name) for name, conditions in _items(found) if not conditions or any([getattr(given(n), "_rg", False) for n in conditions])
-        ]
-    ids = [_value_in(trace, t) for t in found if isinstance(t, Operand)]
-    trace.functions.append((start, end, tuple([id for id in ids if id is not None])))
+        shown = _shown(found)
+        names = [name for name, conditions in _items(found) if not conditions or any([getattr(given(n), "_rg", False) for n in conditions])]
+        found = [given(name) for name in names]
+    else:
+        names = [""] * len(found)
+    pairs = [(_value_in(trace, t), name) for t, name in zip(found, names, strict=True) if isinstance(t, Operand)]
+    ids = tuple([id for id, _ in pairs if id is not None])
+    trace.functions.append((start, end, ids, tuple([id for id, name in pairs if id is not None and name in shown])))
 
 
 def _value_in(trace: Trace, t: Any) -> int | None:

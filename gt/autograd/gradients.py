@@ -102,7 +102,7 @@ def _gradients_of(
     if targets is not None:
         chosen = {id(t) for t in targets}
         leaves = [(key, t) for key, t in leaves if id(t) in chosen and t._leaf]
-        leaves += [(key, t) for t in targets if not t._leaf and (key := asked[id(t)]) is not None]
+        leaves += [(key, t) for t in targets if not t._leaf and (key := asked[id(t)]) in tape.reached]
     trace = state.trace
     simple = len(roots) == 1 and set(tape.entries) == {trace} and not tape.hooked and not create_graph and not state.anomaly
     if simple and leaves:

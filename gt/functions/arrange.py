@@ -274,6 +274,8 @@ def meshgrid(*tensors: Tensor, indexing: str | None = None) -> tuple[Tensor, ...
         raise CallError(
             "torch.meshgrid: Expected 0D or 1D tensor in the tensor list but got: " + str([t.ndim for t in given])
         )
+    if any(t.dtype is not given[0].dtype for t in given):
+        raise CallError("meshgrid expects all tensors to have the same dtype")
     swap = indexing == "xy" and len(given) >= 2
     if swap:
         given[0], given[1] = given[1], given[0]

@@ -16,7 +16,6 @@ from gt.functions.promote import C_NAMES, c_name, cast, get_default_dtype, large
 from gt.functions.shape import ints
 from gt.grad_mode import is_grad_enabled
 from gt.handle import Handle
-from gt.in_place import attached
 from gt.ir.ops import OPS
 from gt.ir.types import (
     CallError,
@@ -272,7 +271,7 @@ def uniform_(input: Tensor, from_: float = 0.0, to: float = 1.0, *, generator: G
     drawn = rand(input._type.shape, dtype=input.dtype, generator=generator)  # as fine as the dtype: never rounded up to high
     plain = (low, high) == (0, 1)
     shift = complex(low, low) if input.dtype.kind == "c" else low
-    return input._assign(attached(input, drawn if plain else _line(cast(drawn, _wide(input.dtype)), high - low, shift, input.dtype)))
+    return input._assign(drawn if plain else _line(cast(drawn, _wide(input.dtype)), high - low, shift, input.dtype))
 
 
 def normal_(input: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: Generator | None = None) -> Tensor:
@@ -281,7 +280,7 @@ def normal_(input: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: Ge
         raise CallError(f"normal expects std >= 0.0, but found std {std}")
     _check_floating("normal_", input.dtype)
     drawn = randn(input._type.shape, dtype=_wide(input.dtype), generator=generator)
-    return input._assign(attached(input, _line(drawn, std, mean, input.dtype)))
+    return input._assign(_line(drawn, std, mean, input.dtype))
 
 
 def exponential_(input: Tensor, lambd: float = 1.0, *, generator: Generator | None = None) -> Tensor:
@@ -314,7 +313,7 @@ def log_normal_(input: Tensor, mean: float = 1.0, std: float = 2.0, *, generator
         raise CallError(f"log_normal_ expects std > 0.0, but found std={std}")
     _check_floating("log_normal_", input.dtype, "f")
     drawn = randn(input._type.shape, dtype=float64, generator=generator)
-    return input._assign(attached(input, cast((drawn * std + mean).exp(), input.dtype)))
+    return input._assign(cast((drawn * std + mean).exp(), input.dtype))
 
 
 def _check_continuous(name: str, input: Tensor) -> None:
@@ -328,7 +327,7 @@ def _check_continuous(name: str, input: Tensor) -> None:
 def _overwritten(input: Tensor, transform: Callable[[Tensor], Tensor], generator: Generator | None) -> Tensor:
     """Overwrite with a function of uniform draws, rounded once."""
     u = rand(input._type.shape, dtype=float64, generator=generator)
-    return input._assign(attached(input, cast(transform(u), input.dtype)))
+    return input._assign(cast(transform(u), input.dtype))
 
 
 def random_(input: Tensor, from_: int | None = None, to: Any = _NOT_GIVEN, *, generator: Generator | None = None) -> Tensor:
@@ -344,11 +343,11 @@ def random_(input: Tensor, from_: int | None = None, to: Any = _NOT_GIVEN, *, ge
             )
         last = max(last, first + 1)  # what the dtype does not hold is said below
     _check_bounds(first, last, own)
-    return input._assign(attached(input, cast(_whole_numbers(first, last, input._type.shape, generator), own)))
+    return input._assign(cast(_whole_numbers(first, last, input._type.shape, generator), own))
 
 
 def bernoulli_(input: Tensor, p: Any = 0.5, *, generator: Generator | None = None) -> Tensor:
     """Overwrite with draws of 0 and 1."""
     if isinstance(p, Handle):
-        return input._assign(attached(input, cast(bernoulli(p.expand(input._type.shape), generator=generator), input.dtype)))
-    return input._assign(attached(input, bernoulli(input.detach(), p, generator=generator)))
+        return input._assign(cast(bernoulli(p.expand(input._type.shape), generator=generator), input.dtype))
+    return input._assign(bernoulli(input.detach(), p, generator=generator))

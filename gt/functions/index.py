@@ -42,7 +42,7 @@ def setitem(input: Tensor, key: Any, value: Any) -> None:
     viewed, indices = _basic(input, key)
     if not indices:
         source = fit(value, viewed)
-        viewed._assign(source, repeats=is_number(value) and 0 not in view_strides(viewed), given=source is value)
+        viewed._assign(source, repeats=is_number(value) and 0 not in view_strides(viewed), given=source is value, anew=True)
         return
     place = place_in_overlap(viewed)
     if place is not None and place.overlaps:

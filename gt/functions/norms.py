@@ -232,5 +232,11 @@ def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
         raise CallError(f"renorm: input needs at least 2 dimensions, got {input.ndim} dimensions")
     d = normalize_dim(dim, input.ndim)
     _check_floating("linalg.vector_norm", input)
-    size = power_norm(input, p, tuple(i for i in range(input.ndim) if i != d), True)
-    return input * where(size > maxnorm, maxnorm / (size + 1e-7), 1.0)
+    wide = cast(input, float32) if input.dtype.itemsize == 2 else input
+    size = power_norm(wide, p, tuple(i for i in range(input.ndim) if i != d), True)
+    over = size > maxnorm
+    scale = where(over, maxnorm / (where(over, size, 1.0) + 1e-7), 1.0)
+    if wide is input:
+        return input * scale
+    rounded = record(OPS["graft"], (scale, cast(cast(scale, input.dtype), float32)))
+    return cast(wide * rounded, input.dtype)  # the product of halves, with a gradient in float32

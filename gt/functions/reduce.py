@@ -20,6 +20,7 @@ from gt.ir.types import (
     bool_,
     class_name,
     dtype_of,
+    float32,
     int64,
     normalize_dim,
     normalize_dims,
@@ -230,6 +231,9 @@ def std(
     axis: Dims = None, keepdims: bool | None = None,
 ) -> Tensor:  # fmt: skip
     """Give the standard deviation over dims; see ``var``. Where it is 0, its gradient is 0."""
+    if isinstance(input, Handle) and input._type.dtype.kind == "f" and input._type.dtype.itemsize == 2:  # which may not hold squares
+        wide = cast(input, float32)
+        return cast(std(wide, dim, unbiased, keepdim, correction=correction, axis=axis, keepdims=keepdims), input._type.dtype)
     squared = var(input, dim, unbiased, keepdim, correction=correction, axis=axis, keepdims=keepdims)
     if not squared._rg:
         return sqrt(squared)

@@ -60,7 +60,7 @@ def _reflected(x: Tensor, pad: int, mode: str) -> Tensor:
 def _padded(given: dict[str, Any]) -> str | None:
     """Torch keeps what it reflects to pad it, and multiplies a copy by the window; without either it transforms its input."""
     if given.get("center", True):
-        return "input:input window:input" if given.get("pad_mode", "reflect") in ("reflect", "replicate") else "window:input"
+        return "input!:input window:input" if given.get("pad_mode", "reflect") in ("reflect", "replicate") else "window:input"
     return "input:input" if given.get("window") is None else None
 
 

@@ -107,7 +107,8 @@ class OpDef:
     vjp:      ``(gs, ys, *inputs, **attrs) -> gradient or None for each operand``, written with ops. ``gs`` holds a
               gradient or None for each result; for an op of one result ``g`` and ``y`` are passed bare.
     saves:    the operands and results that torch saves for this op's backward, and wants unchanged: names, ``y`` or ``y0 y1`` the
-              results; ``a:b,c`` is ``a`` if the gradient of ``b`` or ``c`` is wanted. Or ``(operand types, attrs, which
+              results; ``a:b,c`` is ``a`` if the gradient of ``b`` or ``c`` is wanted; by ``a!`` gradients need one in torch, which
+              is 0 as far as ``vjp`` does not say otherwise. Or ``(operand types, attrs, which
               operands are Python numbers) -> such a text``. None: what ``vjp`` reads.
     factors:  the sharding rule (``factors.py``): text, or ``(operand shapes, result shapes, attrs) -> Rule``.
               None: the op is replicated.

@@ -425,3 +425,18 @@ def test_a_hook_after_accumulation_runs_for_the_first_gradient_too():
     for _ in range(2):
         (x * 3).sum().backward()
     assert seen == [[3.0, 3.0], [6.0, 6.0]]
+
+
+@pytest.mark.parametrize("make", [lambda x: x[0], lambda x: x * 2, lambda x: (x * 2)[:2]], ids=["view", "computed", "view of computed"])
+@pytest.mark.parametrize("read", [False, True], ids=["pending", "read"])
+def test_a_value_that_an_output_does_not_depend_on_has_no_gradient(make, read):
+    x = gt.ones(3, requires_grad=True)
+    y = make(x)
+    if read:
+        y.tolist()
+    assert gt.autograd.grad(x.sum(), y, allow_unused=True) == (None,)
+    with pytest.raises(RuntimeError, match="appears to not have been used in the graph"):
+        gt.autograd.grad(x.sum(), y)
+    x.sum().backward(inputs=[y])
+    assert y.grad is None
+    assert gt.autograd.grad((y * 2).sum(), y)[0].tolist() == (y.detach() * 0 + 2).tolist()

@@ -68,3 +68,31 @@ def test_complex_numbers(dtype: str) -> None:
             alike(lambda m: call(m, made(m, [z, 1 + 0j], dtype)), f"{name} of {z} and 1", rtol)
     alike(lambda m: m.logsumexp(made(m, [], dtype), 0), "logsumexp of nothing")
     alike(lambda m: m.logaddexp(made(m, POINTS, dtype), made(m, range(8), "float32")), "logaddexp of two dtypes", rtol)
+
+
+HALF_NORMS: dict[str, Any] = {
+    "norm": lambda m, x: x.norm(),
+    "vector_norm": lambda m, x: m.linalg.vector_norm(x),
+    "dist": lambda m, x: m.dist(x, m.zeros_like(x)),
+    "normalize": lambda m, x: m.nn.functional.normalize(x, dim=0).sum(),
+    "cosine_similarity": lambda m, x: m.nn.functional.cosine_similarity(x, m.ones_like(x), dim=0),
+    "pairwise_distance of zeros": lambda m, x: m.nn.functional.pairwise_distance(x, m.zeros_like(x)),
+    "pairwise_distance of equal rows": lambda m, x: m.nn.functional.pairwise_distance(x, x.flip(0)),
+    "renorm": lambda m, x: x.reshape(2, 2).renorm(2, 0, 0.5).sum(),
+    "std": lambda m, x: x.std(),
+    "std_mean": lambda m, x: m.std_mean(x)[0],
+}
+
+
+@pytest.mark.parametrize("values", [[1e-6] * 4, [1e-3] * 4, [0.0] * 4, [1e-4, 2e-4, 3e-4, 5e-4], [6e4, 6e4, 0.0, 1.0]], ids=str)
+@pytest.mark.parametrize("name", HALF_NORMS)
+def test_norms_of_halves_stay_in_range(name: str, values: list[float]) -> None:
+    def both(m: Any) -> Any:
+        x = m.tensor(values, dtype=m.float16, requires_grad=True)
+        y = HALF_NORMS[name](m, x)
+        y.backward()
+        if "std" in name and max(values) > 1:  # torch's gradient, computed in halves, is 0
+            return y.detach()
+        return m.stack([y.detach(), *x.grad])
+
+    alike(both, name, rtol=0.02)

@@ -378,3 +378,53 @@ def test_dtypes_of_scales_and_statistics(given: str, name: str) -> None:
 def test_groups_of_one_value(shape: tuple[int, ...]) -> None:
     for groups in (2, shape[1]):
         same(lambda m: m.nn.functional.group_norm(m.ones(shape), groups), f"{groups} groups")
+
+
+LIKE_TORCH: dict[str, Any] = {
+    "fill_ with a tensor of a dim": lambda m: m.zeros(3).fill_(m.tensor([1.0])),
+    "meshgrid of two dtypes": lambda m: m.meshgrid(m.ones(2), m.ones(2, dtype=m.float64), indexing="ij"),
+    "abs_ of complex numbers": lambda m: m.tensor([1 + 1j]).abs_(),
+    "absolute_ of complex numbers": lambda m: m.tensor([1 + 1j]).absolute_(),
+    "unfold without channels": lambda m: m.nn.functional.unfold(m.ones(1, 0, 3, 3), 2),
+    "unfold without rows": lambda m: m.nn.functional.unfold(m.ones(2, 0, 3), 2),
+    "a target's gradient": lambda m: m.nn.functional.soft_margin_loss(m.ones(2), m.ones(2, requires_grad=True)),
+    **{
+        f"adaptive_{kind}_pool{n}d of {shape}": lambda m, kind=kind, n=n, shape=shape: getattr(
+            m.nn.functional, f"adaptive_{kind}_pool{n}d"
+        )(m.ones(shape), 2)
+        for kind, n, shape in (
+            ("avg", 2, (1, 2, 0, 3)), ("avg", 2, (2, 3, 0)), ("avg", 3, (1, 2, 0, 3, 3)), ("avg", 3, (1, 0, 3, 3, 3)),
+            ("max", 1, (1, 0, 3)), ("max", 1, (1, 2, 0)), ("max", 2, (1, 2, 0, 3)), ("max", 3, (1, 0, 3, 3, 3)),
+        )
+    },
+    **{
+        f"{dtype} to the power of {exponent}": lambda m, dtype=dtype, exponent=exponent: m.tensor([2], dtype=getattr(m, dtype)) ** exponent
+        for dtype, exponent in (
+            ("uint8", 300), ("int8", 128), ("int16", 40_000), ("int32", 3_000_000_000), ("float16", 70_000), ("bfloat16", 1e39),
+        )
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LIKE_TORCH)
+def test_what_torch_refuses_is_refused(name: str) -> None:
+    with pytest.raises(RuntimeError) as theirs:
+        LIKE_TORCH[name](torch)
+    with pytest.raises(RuntimeError) as ours:
+        LIKE_TORCH[name](gt)
+    assert str(ours.value) == str(theirs.value)
+
+
+def test_what_is_near_is_computed() -> None:
+    def outcomes(m: Any) -> list[Any]:
+        f = m.nn.functional
+        with m.no_grad():
+            loss = f.soft_margin_loss(m.ones(2), m.ones(2, requires_grad=True)).item()
+        return [
+            round(loss, 6), m.zeros(3).fill_(m.tensor(1.0)).tolist(), m.tensor([1], dtype=m.uint8).pow(255).tolist(),
+            m.tensor([1.0]).pow(3_000_000_000).tolist(), m.tensor([1.0]).pow(1e39).tolist(), tuple(f.unfold(m.ones(0, 2, 3, 3), 2).shape),
+            *[tuple(f.adaptive_avg_pool2d(m.ones(s), 2).shape) for s in ((0, 2, 3, 3), (1, 0, 3, 3))],
+            tuple(f.adaptive_max_pool2d(m.ones(0, 3, 3), 2).shape), str(f.adaptive_avg_pool1d(m.ones(1, 2, 0), 1).tolist()),
+        ]  # fmt: skip
+
+    assert outcomes(gt) == outcomes(torch)

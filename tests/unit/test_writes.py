@@ -270,3 +270,80 @@ def test_what_a_write_replaces_is_kept_for_its_views_and_copies() -> None:
         return [t.tolist() for t in (before, part, x, y)]
 
     assert run(gt) == run(torch)
+
+
+WHOLE: dict[str, Callable[[Any, Any], Any]] = {
+    "dots": lambda lib, y: y.__setitem__(..., 2.0),
+    "slice": lambda lib, y: y.__setitem__(slice(None), 2.0),
+    "empty": lambda lib, y: y.__setitem__((), 2.0),
+    "row": lambda lib, y: y.__setitem__(0, 2.0),
+    "new dim": lambda lib, y: y.__setitem__(None, 2.0),
+    "tensor": lambda lib, y: y.__setitem__(..., lib.tensor([[1.0, 2.0, 3.0]])),
+    "view": lambda lib, y: y.t().__setitem__(..., 2.0),
+    "data": lambda lib, y: setattr(y, "data", lib.full((1, 3), 5.0)),
+    "data without gradients": lambda lib, y: lib.no_grad()(lambda: setattr(y, "data", lib.full((1, 3), 5.0)))(),
+    "data of another dtype": lambda lib, y: setattr(y, "data", lib.full((1, 3), 5.0, dtype=lib.float64)),
+}
+
+
+@pytest.mark.parametrize("read", [False, True], ids=["pending", "read"])
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_computed_tensor_keeps_its_history_when_all_of_it_is_replaced(name: str, read: bool) -> None:
+    def outcome(lib: Any) -> Any:
+        x = lib.ones(1, 3, requires_grad=True)
+        y = x * 1.5
+        y.retain_grad()
+        if read:
+            y.tolist()
+        WHOLE[name](lib, y)
+        flags = y.requires_grad, y.is_leaf
+        (y * y * lib.tensor([1.0, 2.0, 3.0])).sum().backward()
+        return flags, x.grad.tolist(), y.tolist(), None if "data" in name else y.grad.tolist()
+
+    assert outcome(gt) == outcome(torch)
+
+
+@pytest.mark.parametrize("write", [lambda y, w: y.__setitem__(..., w * 2), lambda y, w: y.copy_(w * 2), lambda y, w: y.copy_(w)])
+def test_what_a_differentiable_value_replaces_gets_zeros(write: Callable[[Any, Any], Any]) -> None:
+    def outcome(lib: Any) -> Any:
+        x, w = lib.ones(3, requires_grad=True), lib.ones(3, requires_grad=True)
+        y = x * 1.5
+        write(y, w)
+        (y * y).sum().backward()
+        return x.grad.tolist(), w.grad.tolist()
+
+    assert outcome(gt) == outcome(torch)
+
+
+def test_a_view_whose_base_was_given_data_keeps_its_history() -> None:
+    def outcome(lib: Any) -> Any:
+        x = lib.ones(3, requires_grad=True)
+        y = x * 1.5
+        view = y[:2]
+        y.data = lib.ones(3)
+        (view * view).sum().backward()
+        return view.tolist(), x.grad.tolist()
+
+    assert outcome(gt) == outcome(torch)
+
+
+def test_data_of_another_shape_cannot_have_the_history_of_what_was_computed() -> None:
+    x = gt.ones(3, requires_grad=True)
+    y = x * 1.5
+    with pytest.raises(RuntimeError, match="cannot assign .data of shape"):
+        y.data = gt.ones(2)
+    x.data = gt.ones(2)
+    assert x.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("change", [lambda y: y.mul_(2), lambda y: y.__setitem__(0, 4.0), lambda y: y.zero_()])
+def test_a_retained_gradient_is_that_of_the_newest_values(change: Callable[[Any], Any]) -> None:
+    def outcome(lib: Any) -> Any:
+        x = lib.ones(3, requires_grad=True)
+        y = x * 1.5
+        y.retain_grad()
+        change(y)
+        (y * y).sum().backward()
+        return y.grad.tolist(), x.grad.tolist()
+
+    assert outcome(gt) == outcome(torch)

@@ -254,7 +254,7 @@ def _groups(num_operands: int, attrs: dict[str, Any]) -> Linear:
 convolution = op(
     "convolution", "x weight *bias",
     autocast="low", doc="Cross-correlation with stride, padding, dilation and groups, or its transpose: [n, c, *] -> [n, out, *].",
-    infer=_infer, numpy=_numpy, torch=_torch, vjp=_conv_vjp, linear=_groups, saves="x weight",
+    infer=_infer, numpy=_numpy, torch=_torch, vjp=_conv_vjp, linear=_groups, saves="x! weight!",
     factors=lambda operands, results, attrs: _rule(operands, results, attrs, "xwby" if len(operands) == 3 else "xwy"),
     near=_near_convolution, work=flops.convolution("xwy"),
 )  # fmt: skip

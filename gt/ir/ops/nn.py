@@ -216,7 +216,7 @@ nll_loss = op(
     "nll_loss", "logp target",
     doc="-logp at the target class; 0 where target is ignore_index. reduction: sum or none.",
     infer=_nll_infer, numpy=_nll_numpy,
-    torch=_nll_torch, wide=True, saves="logp target",
+    torch=_nll_torch, wide=True, saves="logp! target",
     vjp=lambda g, y, logp, target, reduction, ignore_index: (
         nll_loss_backward(
             g, _checked_target(target, logp.type.shape, ignore_index), shape=logp.type.shape, ignore_index=ignore_index

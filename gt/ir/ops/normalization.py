@@ -286,5 +286,5 @@ batch_norm = op(
     infer=_batch_infer,
     numpy=_batch_numpy,
     decompose=_batch_parts,
-    saves="x weight",
+    saves="x! weight!",
 )

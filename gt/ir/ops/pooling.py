@@ -137,7 +137,7 @@ max_pool = op(
     infer=lambda x, **attrs: (_pool_infer(x, **attrs), TensorType(_pool_shape(x.shape, attrs), int64)),
     numpy=_max_pool_numpy,
     torch="torch.ops.aten.max_pool2d_with_indices({x}, {kernel}, {stride}, {padding}, {dilation}, {ceil_mode})",
-    vjp=_max_pool_vjp, factors=_pool_rule, near=_near_pool, saves="x y1",
+    vjp=_max_pool_vjp, factors=_pool_rule, near=_near_pool, saves="x! y1",
 )  # fmt: skip
 
 

@@ -227,7 +227,7 @@ logsumexp = op(
 def _norm_vjp(g: Var, y: Var, x: Var, dims: Dims, keepdim: bool) -> tuple[Var]:
     y, g = keep(y, x, dims, keepdim), keep(g, x, dims, keepdim)
     zero = constant(0, y)
-    return (where(eq(y, zero), zero, mul(x, div(g, y))),)
+    return (mul(where(eq(y, zero), zero, div(x, y)), g),)  # x / y is at most 1, where g / y may be beyond a half's range
 
 
 def _norm_parts(inputs: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Any, ...]:

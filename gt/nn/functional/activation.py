@@ -126,7 +126,7 @@ def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = Fals
     return _activation("leaky_relu", input, (("slope", float(negative_slope)),), inplace)
 
 
-@saves("input weight")
+@saves("input! weight")
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
     """Give x where positive, else x times a learned slope, one or one for each channel (dim 1)."""
     if weight.dtype is not input.dtype:
@@ -169,14 +169,14 @@ def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
     return _activation("hardswish", input, (), inplace)
 
 
-@saves("input")
+@saves("input!")
 def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """Give x, or 0 where |x| <= lambd."""
     need_floats("hardshrink", input)
     return pointwise.where(pointwise.logical_and(input >= -lambd, input <= lambd), 0, input)
 
 
-@saves("input")
+@saves("input!")
 def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """Give x moved by lambd towards 0, or 0 where |x| <= lambd."""
     if lambd < 0:
@@ -205,7 +205,7 @@ def tanhshrink(input: Tensor) -> Tensor:
     return input - pointwise.tanh(input)
 
 
-@saves("input")
+@saves("input!")
 def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
     """Give x where it is above the threshold, else ``value``."""
     need_floats("threshold", input, "uif")

@@ -133,7 +133,7 @@ def _weighted_classes(input: Tensor, target: Tensor, weight: Tensor, reduction: 
     return sum(loss) / sum(each) if reduction == "mean" else reduced(loss, reduction)
 
 
-@saves(lambda given: "input target weight" if given.get("weight") is not None else None)
+@saves(lambda given: "input! target weight" if given.get("weight") is not None else None)
 def nll_loss(
     input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: bool | None = None, ignore_index: int = -100,
     reduce: bool | None = None, reduction: str = "mean",

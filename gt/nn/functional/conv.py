@@ -248,6 +248,11 @@ def unfold(input: Tensor, kernel_size: Ints, dilation: Ints = 1, padding: Ints =
         raise CallError(
             f"Expected 3D or 4D (batch mode) tensor for input with possibly 0 batch size, but got: {list(input._type.shape)}"
         )
+    if 0 in x._type.shape[1:]:
+        raise CallError(
+            "Expected 3D or 4D (batch mode) tensor with possibly 0 batch size and other non-zero dimensions for input, but got: "
+            f"{list(input._type.shape)}"
+        )
     k, d, p, s = each(kernel_size, 2), each(dilation, 2), each(padding, 2), each(stride, 2)
     for name, values, least in (("kernel", k, 1), ("dilation", d, 1), ("stride", s, 1), ("padding", p, 0)):
         if min(values) < least:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from gt.functions import pointwise, reduce
 from gt.functions.promote import cast
+from gt.grad_mode import is_grad_enabled
 from gt.ir.types import CallError, scalar_type
 from gt.nn.functional.distance import pairwise_distance
 from gt.nn.functional.loss import check_result, legacy, reduced
@@ -77,6 +78,11 @@ def soft_margin_loss(
     if input.dtype.kind not in "fc":
         raise CallError(f"result type Float can't be cast to the desired output type {scalar_type(input.dtype)}")
     check_result(target.dtype, input.dtype)
+    if target.requires_grad and is_grad_enabled():
+        raise CallError(
+            "The function 'soft_margin_loss' is not differentiable with respect to argument 'target'. This input cannot have "
+            "requires_grad True."
+        )
     return reduced(pointwise.log1p(pointwise.exp(-cast(target, input.dtype) * input)), legacy(size_average, reduce, reduction))
 
 

@@ -150,7 +150,7 @@ def _channels(input: Tensor, p: Tensor) -> Tensor:
     return p.reshape(-1, *(1,) * (input.ndim - 2))
 
 
-@saves("input weight running_mean running_var")
+@saves("input! weight! running_mean running_var")
 def batch_norm(
     input: Tensor, running_mean: Tensor | None, running_var: Tensor | None, weight: Tensor | None = None, bias: Tensor | None = None,
     training: bool = False, momentum: Any = 0.1, eps: float = 1e-5,
@@ -198,7 +198,7 @@ def _update(running: Tensor | None, value: Tensor, momentum: Any, unbias: float 
             running._renew(cast(running * (1 - momentum) + new * momentum, running.dtype))
 
 
-@saves("input")
+@saves("input!")
 def instance_norm(
     input: Tensor, running_mean: Tensor | None = None, running_var: Tensor | None = None, weight: Tensor | None = None,
     bias: Tensor | None = None, use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,

@@ -50,7 +50,7 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
     return (_reflected if mode == "reflect" else _replicated if mode == "replicate" else _edges)(input, pairs, mode)
 
 
-@saves(lambda given: "" if given["mode"] == "circular" else "input")
+@saves(lambda given: "" if given["mode"] == "circular" else "input!")
 def _edges(input: Tensor, pairs: list[tuple[int, int]], mode: str) -> Tensor:
     out = input
     for i, (low, high) in enumerate(pairs):

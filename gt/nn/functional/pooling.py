@@ -156,7 +156,7 @@ def window_counts(
     return counts
 
 
-@saves("input")
+@saves("input!")
 def avg_pool1d(
     input: Tensor,
     kernel_size: Ints,
@@ -169,7 +169,7 @@ def avg_pool1d(
     return _avg_pool(1, input, kernel_size, stride, padding, ceil_mode, count_include_pad, None)
 
 
-@saves("input")
+@saves("input!")
 def avg_pool2d(
     input: Tensor, kernel_size: Ints, stride: Ints | None = None, padding: Ints = 0, ceil_mode: bool = False,
     count_include_pad: bool = True, divisor_override: int | None = None,
@@ -212,9 +212,19 @@ def _targets(input: Tensor, output_size: Any, dims: int, name: str) -> tuple[int
     return tuple(n if w is None else int(w) for n, w in zip(sizes, wanted, strict=True))
 
 
+def _check_not_empty(input: Tensor, first: int, name: str) -> None:
+    """Refuse sizes of 0 from a dim on."""
+    for d, n in enumerate(input._type.shape):
+        if d >= first and n == 0:
+            raise CallError(
+                f"{name}(): Expected input to have non-zero size for non-batch dimensions, but input has sizes {list(input._type.shape)} "
+                f"with dimension {d} being empty"
+            )
+
+
 def _unless_mean(given: dict[str, Any]) -> str | None:
     outs = given["output_size"]
-    return None if all(n == 1 for n in (outs if isinstance(outs, tuple | list) else (outs,))) else "input"
+    return None if all(n == 1 for n in (outs if isinstance(outs, tuple | list) else (outs,))) else "input!"
 
 
 @saves(_unless_mean)
@@ -222,6 +232,8 @@ def adaptive_avg(dims: int, input: Tensor, output_size: Any) -> Tensor:
     """Give averages that cover the last dims."""
     name = f"adaptive_avg_pool{dims}d"
     outs = _targets(input, output_size, dims, name)
+    if any(o != 1 for o in outs):
+        _check_not_empty(input, 1 if dims == 3 else input.ndim - dims, name)
     sizes = input._type.shape[-dims:]
     if all(o and n % o == 0 for n, o in zip(sizes, outs, strict=True)):
         kernel = tuple(n // o for n, o in zip(sizes, outs, strict=True))
@@ -267,7 +279,9 @@ def _taps(size: int, out: int) -> Tensor:
 
 def adaptive_max(dims: int, input: Tensor, output_size: Any, indices: bool) -> Any:
     """Give maxima that cover the last dims, and where they are in them flattened if asked."""
-    outs = _targets(input, output_size, dims, f"adaptive_max_pool{dims}d")
+    name = f"adaptive_max_pool{dims}d"
+    outs = _targets(input, output_size, dims, name)
+    _check_not_empty(input, 1, name)
     sizes = input._type.shape[-dims:]
     place = None  # of each window's elements, which come last: [*outs, taps]
     for n, o in zip(sizes, outs, strict=True):
@@ -285,13 +299,13 @@ def adaptive_max(dims: int, input: Tensor, output_size: Any, indices: bool) -> A
     return values, place.expand(seen._type.shape).gather(-1, tap.unsqueeze(-1)).squeeze(-1)
 
 
-@saves("input result1")
+@saves("input! result1")
 def adaptive_max_pool1d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
     """Give ``output_size`` maxima that cover the last dim."""
     return adaptive_max(1, input, output_size, return_indices)
 
 
-@saves("input result1")
+@saves("input! result1")
 def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
     """Give ``output_size`` maxima that cover the last two dims."""
     return adaptive_max(2, input, output_size, return_indices)

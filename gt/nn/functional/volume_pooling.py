@@ -37,7 +37,7 @@ def _geometry(kernel: Any, stride: Any, padding: Any, dilation: Any = 1) -> list
     return [k, s, each(padding, 3, "padding"), each(dilation, 3, "dilation")]
 
 
-@saves("input result1")
+@saves("input! result1")
 def max_pool3d(
     input: Tensor, kernel_size: Ints, stride: Ints | None = None, padding: Ints = 0, dilation: Ints = 1, ceil_mode: bool = False,
     return_indices: bool = False,
@@ -61,7 +61,7 @@ def max_pool3d(
     return out, where.transpose(1, 2).reshape(lead)
 
 
-@saves("input")
+@saves("input!")
 def avg_pool3d(
     input: Tensor, kernel_size: Ints, stride: Ints | None = None, padding: Ints = 0, ceil_mode: bool = False,
     count_include_pad: bool = True, divisor_override: int | None = None,
@@ -87,7 +87,7 @@ def adaptive_avg_pool3d(input: Tensor, output_size: Any) -> Tensor:
     return adaptive_avg(3, input, output_size)
 
 
-@saves("input result1")
+@saves("input! result1")
 def adaptive_max_pool3d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
     """Give ``output_size`` maxima that cover the last three dims."""
     return adaptive_max(3, input, output_size, return_indices)
