@@ -139,6 +139,7 @@ from gt.switches import (
     set_flush_denormal, set_num_interop_threads, set_num_threads, use_deterministic_algorithms,
 )  # fmt: skip
 from gt.tensor import Tensor, did_you_mean
+from gt.utils.dlpack import to_dlpack
 from gt.version import __version__
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ Next: ``host_data`` (what data is), ``draw`` (random numbers), ``gt.ir.ops.creat
 
 from __future__ import annotations
 
+import importlib
 import math
 import warnings
 from collections.abc import Sequence
@@ -121,10 +122,28 @@ def frombuffer(
 
 
 def from_dlpack(ext_tensor: Any) -> Tensor:
-    """Make a tensor of another library's array. The data is copied."""
+    """Make a tensor of another library's array, or of a DLPack capsule in the CPU's memory. The data is copied."""
     if type(ext_tensor).__module__.partition(".")[0] == "torch":
         return tensor(ext_tensor)
-    return tensor(np.from_dlpack(ext_tensor))
+    if type(ext_tensor).__name__ == "PyCapsule":
+        ext_tensor = _Capsule(ext_tensor)
+    try:
+        return tensor(np.from_dlpack(ext_tensor))
+    except (RuntimeError, ValueError):  # a dtype that NumPy has not, as bfloat16; a capsule read before, where torch says so
+        return tensor(importlib.import_module("torch").from_dlpack(ext_tensor))
+
+
+class _Capsule:
+    """What gives a capsule as NumPy and torch ask for it."""
+
+    def __init__(self, capsule: Any) -> None:
+        self.capsule = capsule
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return self.capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)  # the CPU's memory
 
 
 # -- constants

@@ -237,6 +237,16 @@ def test_dlpack_both_ways() -> None:
     assert gt.from_dlpack(torch.arange(3)).tolist() == [0, 1, 2]
     with pytest.raises(BufferError, match="detach"):
         gt.ones(2, requires_grad=True).__dlpack__()
+    for dtype in ("float32", "float16", "bfloat16", "int8", "bool", "complex64", "float64"):
+        x = gt.arange(3).to(getattr(gt, dtype))
+        for back in (gt.from_dlpack(x), gt.utils.dlpack.from_dlpack(gt.to_dlpack(x)), gt.from_dlpack(torch.to_dlpack(torch.tensor(x)))):
+            assert back.dtype is x.dtype and back.tolist() == x.tolist()
+    capsule = gt.to_dlpack(x)
+    gt.from_dlpack(capsule)
+    with pytest.raises(RuntimeError, match="consumed only once"):
+        gt.from_dlpack(capsule)
+    with pytest.raises(AttributeError, match="__dlpack__"):
+        gt.from_dlpack(3)
 
 
 def test_pickle_and_deepcopy() -> None:
