@@ -125,7 +125,7 @@ def from_dlpack(ext_tensor: Any) -> Tensor:
     """Make a tensor of another library's array, or of a DLPack capsule in the CPU's memory. The data is copied."""
     if type(ext_tensor).__module__.partition(".")[0] == "torch":
         return tensor(ext_tensor)
-    if type(ext_tensor).__name__ == "PyCapsule":
+    if not hasattr(ext_tensor, "__dlpack__"):
         ext_tensor = _Capsule(ext_tensor)
     try:
         return tensor(np.from_dlpack(ext_tensor))
