@@ -16,7 +16,7 @@ from gt import (
     testing, types, utils,
 )  # fmt: skip
 from gt.absent import ABSENT
-from gt.amp import autocast, get_autocast_dtype, is_autocast_enabled
+from gt.amp import autocast, get_autocast_dtype, is_autocast_enabled, set_autocast_dtype, set_autocast_enabled
 from gt.arguments import guard
 from gt.autograd import (
     enable_grad, inference_mode, is_anomaly_enabled, is_grad_enabled, is_inference_mode_enabled, no_grad, set_grad_enabled,
@@ -115,7 +115,7 @@ from gt.ir.types import (
 from gt.ir.types import bool_ as bool
 from gt.legacy import (
     BFloat16Tensor, BoolTensor, ByteTensor, CharTensor, DoubleTensor, FloatTensor, HalfTensor, IntTensor, LongTensor, ShortTensor,
-    set_default_tensor_type,
+    set_default_tensor_type, typename,
 )  # fmt: skip
 from gt.nn.functional import (
     adaptive_avg_pool1d, adaptive_max_pool1d, alpha_dropout, avg_pool1d, bilinear, binary_cross_entropy_with_logits, celu,

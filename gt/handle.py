@@ -458,7 +458,7 @@ class Handle(Operand):
         return complex(self._number())
 
     def __index__(self) -> int:
-        if self._type.dtype.kind not in "bui":
+        if self._type.dtype.kind not in "bui" or self._type.numel != 1:
             raise TypeError("only integer tensors of a single element can be converted to an index")
         return int(self.item())
 

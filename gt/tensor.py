@@ -278,10 +278,10 @@ class Tensor(Copies):
     bernoulli = draw.bernoulli
 
     # -- operators
-    __add__, __mul__ = promote.operator(pointwise.ADD, pointwise.add), promote.operator(pointwise.MUL, pointwise.mul)
+    __add__, __mul__ = promote.operator(pointwise.ADD, pointwise.add), promote.operator(pointwise.MUL, pointwise.times)
     __sub__ = promote.operator(pointwise.SUB, pointwise.sub, "uifc")  # bools are refused
     __truediv__ = promote.operator(pointwise.DIV, pointwise.div, "fc")
-    __radd__, __rmul__ = pointwise.add, pointwise.mul
+    __radd__, __rmul__ = pointwise.add, pointwise.times
     __floordiv__, __mod__, __pow__, __matmul__, __neg__, __abs__, __invert__ = (
         pointwise.floor_divide, pointwise.remainder, pointwise.pow, linalg.matmul, pointwise.neg, pointwise.abs, pointwise.bitwise_not,
     )  # fmt: skip
@@ -350,12 +350,19 @@ class Tensor(Copies):
     cauchy_, log_normal_, random_, bernoulli_ = draw.cauchy_, draw.log_normal_, draw.random_, draw.bernoulli_
 
     def fill_diagonal_(self, fill_value: Any, wrap: bool = False) -> Self:
-        """Overwrite the main diagonal."""
+        """Overwrite the main diagonal; ``wrap``: it begins again below a row left out, in a matrix of more rows than columns."""
         if self.ndim < 2:
             raise RuntimeError("dimensions must larger than 1")
-        if wrap:
-            raise NotImplementedError("fill_diagonal_ with wrap=True is not offered")
-        self.diagonal().fill_(fill_value)
+        if self.ndim > 2 and len(set(self.shape)) > 1:
+            raise RuntimeError("all dimensions of input must be of equal length")
+        if wrap and self.ndim == 2:
+            rows, columns = self.shape
+            at = create.arange(rows) % (columns + 1)
+            return self.masked_fill_(at.unsqueeze(1) == create.arange(columns), fill_value)
+        diagonal: Tensor = self
+        while diagonal.ndim > 1:
+            diagonal = diagonal.diagonal()
+        diagonal.fill_(fill_value)
         return self
 
     # -- conversions
