@@ -42,7 +42,9 @@ from gt.functions.arrange import (
     fliplr, flipud, hsplit, hstack, kron, meshgrid, repeat_interleave, rot90, row_stack, split_with_sizes, tensor_split,
     tril_indices, triu_indices, unravel_index, unsafe_chunk, unsafe_split, vsplit, vstack,
 )  # fmt: skip
-from gt.functions.counting import bincount, bucketize, histc, histogram, histogramdd, isin, searchsorted, unique, unique_consecutive
+from gt.functions.counting import (
+    bincount, bucketize, histc, histogram, histogramdd, isin, searchsorted, segment_reduce, unique, unique_consecutive,
+)  # fmt: skip
 from gt.functions.create import (
     arange, as_tensor, asarray, empty, empty_like, empty_permuted, empty_strided, eye, fill, from_dlpack, from_numpy, frombuffer, full,
     full_like, linspace, logspace, ones, ones_like, scalar_tensor, tensor, zeros, zeros_like,
@@ -124,7 +126,7 @@ from gt.nn.functional import (
     pixel_shuffle, pixel_unshuffle, prelu, rms_norm, rrelu, selu, threshold,
 )  # fmt: skip
 from gt.nn.functional.padding import constant_pad_nd
-from gt.nn.native import batch_norm, embedding, gru_cell, lstm_cell, rnn_relu_cell, rnn_tanh_cell
+from gt.nn.native import batch_norm, embedding, gru_cell, instance_norm, kl_div, lstm_cell, rnn_relu_cell, rnn_tanh_cell
 from gt.pipelining import pipeline
 from gt.precision import get_float32_matmul_precision, set_float32_matmul_precision
 from gt.printing import printoptions, set_printoptions

@@ -33,6 +33,7 @@ class ContinuousBernoulli(_Binary):
 
     has_rsample = True
     support = constraints.unit_interval
+    probs: Any
 
     def __init__(
         self, probs: Any = None, logits: Any = None, lims: tuple[float, float] = (0.499, 0.501), validate_args: bool | None = None
