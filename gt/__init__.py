@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from gt import tensor as _tensor  # noqa: I001 - installs the tensor class
 from gt import (
-    accelerator, amp, autograd, backends, compiler, cuda, fft, func, linalg, masked, nn, optim, random, scripting, signal, special,
-    testing, types, utils,
+    accelerator, amp, autograd, backends, compiler, cuda, fft, func, linalg, masked, nn, optim, random, return_types, scripting, signal,
+    special, testing, types, utils,
 )  # fmt: skip
 from gt.absent import ABSENT
 from gt.amp import autocast, get_autocast_dtype, is_autocast_enabled, set_autocast_dtype, set_autocast_enabled

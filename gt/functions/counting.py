@@ -20,12 +20,14 @@ from gt.functions.shape import reshape, unsqueeze
 from gt.handle import Handle
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, KindError, Scalar, dtype_of, float64, int32, int64, normalize_dim, scalar_type
+from gt.return_types import named
 from gt.trace import record
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
 
 
+@named("histogram")
 class Histogram(NamedTuple):
     """Counts and the edges between them."""
 
@@ -33,6 +35,7 @@ class Histogram(NamedTuple):
     bin_edges: Tensor
 
 
+@named("histogramdd")
 class HistogramDD(NamedTuple):
     """Counts and the edges between them along each dim."""
 

@@ -23,12 +23,14 @@ from gt.functions.strided import diagonal as diagonal_
 from gt.handle import Handle
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, KindError, int64, normalize_dim, scalar_type
+from gt.return_types import named
 from gt.trace import record, state
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
 
 
+@named("linalg_slogdet")
 class SlogDet(NamedTuple):
     """Sign and log of the absolute value."""
 

@@ -26,6 +26,7 @@ from gt.ir.types import (
     scalar_type,
     uint8,
 )
+from gt.return_types import another
 from gt.trace import record
 from gt.versions import saves
 
@@ -40,6 +41,12 @@ class ValuesIndices(NamedTuple):
 
     values: Tensor
     indices: Tensor
+
+
+NAMED = {
+    name: another(name, ValuesIndices)
+    for name in ("max", "min", "sort", "topk", "kthvalue", "median", "nanmedian", "mode", "cummax", "cummin")
+}
 
 
 def _dims(input: Tensor, dim: Dims, axis: Dims) -> tuple[int, ...]:
@@ -143,7 +150,7 @@ def _extreme_along(name: str, input: Tensor, dim: int, keepdim: bool) -> ValuesI
     values = record(OPS["gather"], (input, index), (("dim", normalize_dim(dim, input.ndim)),)) if input.ndim else input.clone()
     if not keepdim and input.ndim:
         values, index = squeeze(values, dim), squeeze(index, dim)
-    return ValuesIndices(values, index)
+    return NAMED[name](values, index)
 
 
 def _refuse_empty(name: str, input: Tensor) -> None:
@@ -289,8 +296,8 @@ def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = 
     """Sort along ``dim``; NaN counts as the largest; equal elements keep their order."""
     d = normalize_dim(dim, input.ndim)
     if not input.ndim:
-        return ValuesIndices(input.clone(), _arg("argmax", input, None, False))
-    return ValuesIndices(*record(OPS["sort"], (input,), (("dim", d), ("descending", bool(descending)))))
+        return NAMED["sort"](input.clone(), _arg("argmax", input, None, False))
+    return NAMED["sort"](*record(OPS["sort"], (input,), (("dim", d), ("descending", bool(descending)))))
 
 
 def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Tensor:
@@ -308,4 +315,4 @@ def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: boo
         raise CallError("selected index k out of range")
     if not input.ndim:
         return sort(input)
-    return ValuesIndices(*record(OPS["topk"], (input,), (("k", int(k)), ("dim", d), ("largest", bool(largest)))))
+    return NAMED["topk"](*record(OPS["topk"], (input,), (("k", int(k)), ("dim", d), ("largest", bool(largest)))))

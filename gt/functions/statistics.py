@@ -14,6 +14,7 @@ from gt.functions.numeric import real_only
 from gt.functions.pointwise import isnan, logical_not, sqrt, where
 from gt.functions.promote import cast, floated, is_number, refuse
 from gt.functions.reduce import (
+    NAMED,
     ValuesIndices,
     amax,
     amin,
@@ -27,6 +28,7 @@ from gt.functions.shape import reshape, squeeze, unsqueeze
 from gt.handle import Handle
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, DType, bool_, int64, normalize_dim, real_dtype
+from gt.return_types import named
 from gt.trace import record
 from gt.versions import saves
 
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 Dims = int | tuple[int, ...] | list[int] | None
 
 
+@named("aminmax")
 class MinMax(NamedTuple):
     """The smallest and the largest."""
 
@@ -102,14 +105,14 @@ def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Val
         raise IndexError(f"kthvalue(): Expected reduction dim {d} to have non-zero size.")
     if not 1 <= k <= size:
         raise CallError(f"kthvalue(): selected number k out of range for dimension {d}")
-    return _one("kthvalue", input, d, keepdim, ("k", int(k)))
+    return _one("kthvalue", "kthvalue", input, d, keepdim, ("k", int(k)))
 
 
-def _one(op: str, input: Tensor, dim: int, keepdim: bool, *how: tuple[str, Any]) -> ValuesIndices:
+def _one(name: str, op: str, input: Tensor, dim: int, keepdim: bool, *how: tuple[str, Any]) -> ValuesIndices:
     values, indices = record(OPS[op], (input,), (("dim", dim), *how))
     if not keepdim and input.ndim:
         values, indices = squeeze(values, dim), squeeze(indices, dim)
-    return ValuesIndices(values, indices)
+    return NAMED[name](values, indices)
 
 
 def _of_all(given: dict[str, Any]) -> str:
@@ -140,11 +143,11 @@ def _median(name: str, input: Tensor, dim: int | None, keepdim: bool) -> Any:
         return _shared(input, found.detach()) if input._rg else found
     d = normalize_dim(dim, input.ndim)
     if not input.ndim:
-        return ValuesIndices(input.clone(), zeros((), dtype=int64))
+        return NAMED[name](input.clone(), zeros((), dtype=int64))
     size = input._type.shape[d]
     if size == 0:
         raise IndexError(f"{name}(): Expected reduction dim {d} to have non-zero size.")
-    return _one("median", input, d, keepdim, ("skip_nan", name == "nanmedian"))
+    return _one(name, "median", input, d, keepdim, ("skip_nan", name == "nanmedian"))
 
 
 def _shared(input: Tensor, value: Tensor) -> Tensor:
@@ -159,7 +162,7 @@ def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> ValuesIndices:
     d = normalize_dim(dim, input.ndim)
     if input.ndim and input._type.shape[d] == 0:
         raise IndexError(f"mode(): Expected reduction dim {d} to have non-zero size.")
-    return _one("mode", input, d, keepdim)
+    return _one("mode", "mode", input, d, keepdim)
 
 
 def msort(input: Tensor) -> Tensor:
