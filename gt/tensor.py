@@ -46,6 +46,7 @@ from gt.functions import (
 )  # fmt: skip
 from gt.handle import ALIAS, Handle, no_tape
 from gt.in_place import attached, in_place
+from gt.ir.blame import warn_user
 from gt.ir.types import (
     DTYPES,
     TensorType,
@@ -503,6 +504,14 @@ class Tensor(Copies):
 
     @property
     def T(self) -> Tensor:  # noqa: N802 - torch's name
+        if not self.ndim:
+            warn_user("Tensor.T is deprecated on 0-D tensors. This function is the identity in these cases.")
+        elif self.ndim != 2:
+            warn_user(
+                "The use of `x.T` on tensors of dimension other than 2 to reverse their shape is deprecated and it will throw an error in a "
+                "future release. Consider `x.mT` to transpose batches of matrices or `x.permute(*gt.arange(x.ndim - 1, -1, -1))` to reverse "
+                "the dimensions of a tensor."
+            )
         return shape.permute(self, tuple(reversed(range(self.ndim)))) if self.ndim else self
 
     @property
@@ -515,6 +524,8 @@ class Tensor(Copies):
     def H(self) -> Tensor:  # noqa: N802 - torch's name
         if self.ndim not in (0, 2):
             raise RuntimeError(f"tensor.H is only supported on matrices (2-D tensors). Got {self.ndim}-D tensor.")
+        if not self.ndim:
+            warn_user("Tensor.H is deprecated on 0-D tensors. Consider using x.conj().")
         return numeric.conj(shape.permute(self, (1, 0))) if self.ndim else numeric.conj(self)
 
     @property
@@ -574,6 +585,9 @@ class Tensor(Copies):
 
     def new_tensor(self, data: Any, dtype: Any = None, **options: Any) -> Tensor:
         """Make a tensor of this dtype from data."""
+        if isinstance(data, Handle):
+            warn_user(create.COPIED.format("tensor.new_tensor"))
+            return create.copied(data, dtype or self.dtype).requires_grad_(options.get("requires_grad", False))
         return create.tensor(data, dtype=dtype or self.dtype, **options)
 
     def __iter__(self) -> Iterator[Tensor]:

@@ -30,6 +30,7 @@ from gt.functions.promote import (
 )
 from gt.functions.shape import ints
 from gt.handle import Handle
+from gt.ir.blame import warn_user
 from gt.ir.evaluate import to_wire
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, DType, Scalar, TensorType, bfloat16, bool_, dtype_of, float64, int64, scalar_type
@@ -62,6 +63,12 @@ def upload(array: np.ndarray, dtype: DType, *, copy: bool = False) -> Tensor:
     return tensor_of(buffer)
 
 
+COPIED = (
+    "To copy construct from a tensor, it is recommended to use sourceTensor.detach().clone() or "
+    "sourceTensor.detach().clone().requires_grad_(True), rather than {}(sourceTensor)."
+)
+
+
 def tensor(
     data: Any, *, dtype: DTypeLike = None, device: Any = None, requires_grad: bool = False, pin_memory: bool = False
 ) -> Tensor:
@@ -71,8 +78,8 @@ def tensor(
     Errors: ValueError for ragged lists; TypeError for what is not numbers.
     """
     if isinstance(data, Handle):
-        with_dtype = cast(data.detach(), dtype_of(dtype)) if dtype is not None else data.detach()
-        out = record(OPS["copy"], (with_dtype,))
+        warn_user(COPIED.format("gt.tensor"))
+        out = copied(data, dtype)
     else:
         check_options("tensor", device)
         array, own = host_array(data)
@@ -91,6 +98,12 @@ def tensor(
         else:
             out = upload(array, wanted, copy=True)
     return out.requires_grad_() if requires_grad else out
+
+
+def copied(data: Tensor, dtype: DTypeLike = None) -> Tensor:
+    """Give the values of a tensor, in a dtype, as a leaf of their own."""
+    plain = data.detach()
+    return record(OPS["copy"], (plain if dtype is None else cast(plain, dtype_of(dtype)),))
 
 
 def as_tensor(data: Any, dtype: DTypeLike = None, device: Any = None) -> Tensor:

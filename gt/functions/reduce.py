@@ -5,12 +5,14 @@ Next: ``gt.ir.ops.reduce`` (meaning).
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gt.functions.pointwise import sqrt, to_bool
 from gt.functions.promote import binary, cast, floated, number_of, operand
 from gt.functions.shape import squeeze
 from gt.handle import Handle
+from gt.ir.blame import warn_user
 from gt.ir.ops import OPS
 from gt.ir.types import (
     CallError,
@@ -216,19 +218,33 @@ def var(
     axis: Dims = None, keepdims: bool | None = None,
 ) -> Tensor:  # fmt: skip
     """Give the variance over dims, divided by n - correction (1 unless ``unbiased`` is False). Dtypes: real for complex numbers."""
+    return variance("var", input, dim, unbiased, keepdim, correction, axis, keepdims)
+
+
+def variance(
+    name: str, input: Tensor, dim: Dims, unbiased: bool | None, keepdim: bool, correction: float | None, axis: Dims, keepdims: bool | None
+) -> Tensor:
+    """Give the variance, as a function of this name."""
     if isinstance(input, Handle) and input._type.dtype.kind not in "fc":
-        raise KindError(f"std and var only support floating point and complex dtypes, got {input._type!r}")
-    if isinstance(input, Handle) and input._type.dtype.kind == "c":
-        parts = (record(OPS[part], (input,)) for part in ("real", "imag"))
-        of_real, of_imag = (var(p, dim, unbiased, keepdim, correction=correction, axis=axis, keepdims=keepdims) for p in parts)
-        return binary(OPS["add"], of_real, of_imag)
+        names = name if name.endswith("_mean") else "std and var"
+        raise KindError(f"{names} only support floating point and complex dtypes, got {input._type!r}")
     if isinstance(dim, bool):
         dim, unbiased = None, dim
     if correction is None:
         correction = 0 if unbiased is False else 1
     correction = number_of("var", "correction", correction)
     dims = _dims(input, dim, axis)
-    return record(OPS["var"], (input,), (*_attrs(dims, keepdim, keepdims), ("correction", correction)))
+    shape = input._type.shape
+    out = 0 in [n for d, n in enumerate(shape) if d not in dims]
+    if (0 if out else math.prod(shape[d] for d in dims)) <= correction:
+        warn_user(
+            f"{name}(): degrees of freedom is <= 0. Correction should be strictly less than the reduction factor (input numel divided by "
+            "output numel)."
+        )
+    parts = [input] if input._type.dtype.kind != "c" else [record(OPS[part], (input,)) for part in ("real", "imag")]
+    attrs = (*_attrs(dims, keepdim, keepdims), ("correction", correction))
+    found = [record(OPS["var"], (part,), attrs) for part in parts]
+    return found[0] if len(found) == 1 else binary(OPS["add"], *found)
 
 
 @saves("input result")
@@ -237,7 +253,12 @@ def std(
     axis: Dims = None, keepdims: bool | None = None,
 ) -> Tensor:  # fmt: skip
     """Give the standard deviation over dims; see ``var``. Where it is 0, its gradient is 0."""
-    squared = var(input, dim, unbiased, keepdim, correction=correction, axis=axis, keepdims=keepdims)
+    return deviation("std", input, dim, unbiased, keepdim, correction, axis, keepdims)
+
+
+def deviation(name: str, *given: Any) -> Tensor:
+    """Give the standard deviation, as a function of this name."""
+    squared = variance(name, *given)
     if not squared._rg:
         return sqrt(squared)
     flat = record(OPS["eq"], (squared, operand(0.0, squared._type.dtype)))

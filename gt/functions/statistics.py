@@ -18,14 +18,15 @@ from gt.functions.reduce import (
     ValuesIndices,
     amax,
     amin,
+    deviation,
     mean,
-    std,
     sum,
-    var,
+    variance,
 )  # fmt: skip
 from gt.functions.reduce import sort as sort_
 from gt.functions.shape import reshape, squeeze, unsqueeze
 from gt.handle import Handle
+from gt.ir.blame import warn_user
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, DType, bool_, int64, normalize_dim, real_dtype
 from gt.return_types import named
@@ -59,7 +60,7 @@ def var_mean(
 ) -> tuple[Tensor, Tensor]:
     """Give variance and mean over dims."""
     real_dims = None if isinstance(dim, bool) else dim
-    return var(input, dim, unbiased, keepdim, correction=correction), mean(input, real_dims, keepdim)
+    return variance("var_mean", input, dim, unbiased, keepdim, correction, None, None), mean(input, real_dims, keepdim)
 
 
 @saves("input result0")
@@ -73,7 +74,7 @@ def std_mean(
 ) -> tuple[Tensor, Tensor]:
     """Give standard deviation and mean over dims."""
     real_dims = None if isinstance(dim, bool) else dim
-    return std(input, dim, unbiased, keepdim, correction=correction), mean(input, real_dims, keepdim)
+    return deviation("std_mean", input, dim, unbiased, keepdim, correction, None, None), mean(input, real_dims, keepdim)
 
 
 def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> MinMax:
@@ -301,6 +302,8 @@ def cov(
             raise CallError(f"cov(): {name} cannot be negative")
         weights = w if weights is None else weights * w
     if weights is None:
+        if n <= correction:
+            warn_user("cov(): degrees of freedom is <= 0. Correction should be strictly less than the number of observations.")
         centred, norm = x - mean(x, 1, True), max(n - correction, 0)
         left = centred
     else:
