@@ -4,6 +4,7 @@ Next: ``distribution`` (what they share), ``continuous``, ``positive``, ``discre
 ``mixture``, ``von_mises``, ``kl``, ``constraints``.
 """
 
+from gt.absent import absent
 from gt.distributions import constraints, kl, kl_pairs  # noqa: F401 - fills the table
 from gt.distributions.continuous import (
     Cauchy,
@@ -35,3 +36,12 @@ __all__ = [
     "OneHotCategorical", "OneHotCategoricalStraightThrough", "Pareto", "RelaxedBernoulli", "RelaxedOneHotCategorical", "Uniform", "VonMises",
     "Weibull", "constraints", "kl", "kl_divergence", "register_kl",
 ]  # fmt: skip
+NO_DRAWS = "those of gt's have closed forms; draw with torch's, and give the values to gt.tensor"
+NO_TRANSFORMS = "draw from the base distribution, transform the values, and add the logarithm of the Jacobian's determinant to log_prob"
+__getattr__ = absent(
+    "gt.distributions",
+    **dict.fromkeys(
+        ("Beta", "Binomial", "Chi2", "Dirichlet", "FisherSnedecor", "Gamma", "GeneralizedPareto", "InverseGamma", "Kumaraswamy", "LKJCholesky",
+         "Multinomial", "NegativeBinomial", "Poisson", "StudentT", "Wishart"), NO_DRAWS),
+    **dict.fromkeys(("LogisticNormal", "TransformedDistribution", "biject_to", "transform_to", "transforms"), NO_TRANSFORMS),
+)  # fmt: skip
