@@ -243,7 +243,7 @@ class Tensor(Copies):
     )  # fmt: skip
     addbmm = linalg.addbmm
     det, slogdet, logdet, inverse, pinverse, matrix_exp, matrix_power, adjoint = (
-        matrices.det, matrices.slogdet, matrices.logdet, solving.inv, solving.pinv, matrices.matrix_exp, matrices.matrix_power,
+        matrices.det, matrices.old_slogdet, matrices.logdet, solving.inv, solving.pinv, matrices.matrix_exp, matrices.matrix_power,
         factorization.adjoint,
     )  # fmt: skip
     cholesky_inverse, cholesky_solve, triangular_solve, norm, svd, qr = (

@@ -109,8 +109,8 @@ def test_results_with_names() -> None:
         lambda m, x: x.median(0), lambda m, x: m.nanmedian(x, 1), lambda m, x: x.mode(), lambda m, x: x.cummax(0), lambda m, x: m.cummin(x, 1),
         lambda m, x: x.aminmax(), lambda m, x: m.frexp(x), lambda m, x: m.histogram(x, 3), lambda m, x: m.lu_unpack(x, m.tensor([2, 2]).int()),
         lambda m, x: m.linalg.lu(x), lambda m, x: m.linalg.inv_ex(x), lambda m, x: m.linalg.lu_factor(x), lambda m, x: m.linalg.lu_factor_ex(x),
-        lambda m, x: m.linalg.cholesky_ex(x @ x.T), lambda m, x: m.linalg.slogdet(x), lambda m, x: m.linalg.solve_ex(x, x),
-        lambda m, x: m.tensor(2.0).max(0),
+        lambda m, x: m.linalg.cholesky_ex(x @ x.T), lambda m, x: m.linalg.slogdet(x), lambda m, x: m.slogdet(x), lambda m, x: x.slogdet(),
+        lambda m, x: m.linalg.solve_ex(x, x), lambda m, x: m.tensor(2.0).max(0),
     ):  # fmt: skip
         mine, theirs = (ask(m, m.tensor([[1.0, 3.0], [4.0, 2.0]])) for m in (gt, torch))
         assert repr(mine) == repr(theirs).replace("torch.", "gt.")
