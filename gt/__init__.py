@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from gt import tensor as _tensor  # noqa: I001 - installs the tensor class
 from gt import (
-    accelerator, amp, autograd, backends, compiler, cuda, fft, func, linalg, masked, nn, optim, random, scripting, signal, special,
-    testing, types, utils,
+    accelerator, amp, autograd, backends, compiler, cuda, fft, func, linalg, masked, nn, optim, random, return_types, scripting, signal,
+    special, testing, types, utils,
 )  # fmt: skip
 from gt.absent import ABSENT
-from gt.amp import autocast, get_autocast_dtype, is_autocast_enabled
+from gt.amp import autocast, get_autocast_dtype, is_autocast_enabled, set_autocast_dtype, set_autocast_enabled
 from gt.arguments import guard
 from gt.autograd import (
     enable_grad, inference_mode, is_anomaly_enabled, is_grad_enabled, is_inference_mode_enabled, no_grad, set_grad_enabled,
@@ -42,7 +42,9 @@ from gt.functions.arrange import (
     fliplr, flipud, hsplit, hstack, kron, meshgrid, repeat_interleave, rot90, row_stack, split_with_sizes, tensor_split,
     tril_indices, triu_indices, unravel_index, unsafe_chunk, unsafe_split, vsplit, vstack,
 )  # fmt: skip
-from gt.functions.counting import bincount, bucketize, histc, histogram, histogramdd, isin, searchsorted, unique, unique_consecutive
+from gt.functions.counting import (
+    bincount, bucketize, histc, histogram, histogramdd, isin, searchsorted, segment_reduce, unique, unique_consecutive,
+)  # fmt: skip
 from gt.functions.create import (
     arange, as_tensor, asarray, empty, empty_like, empty_permuted, empty_strided, eye, fill, from_dlpack, from_numpy, frombuffer, full,
     full_like, linspace, logspace, ones, ones_like, scalar_tensor, tensor, zeros, zeros_like,
@@ -67,7 +69,8 @@ from gt.functions.index import (
 from gt.functions.linalg import (
     addbmm, addmm, addmv, addr, baddbmm, bmm, dot, einsum, ger, inner, matmul, mm, mv, outer, tensordot, vdot,
 )  # fmt: skip
-from gt.functions.matrices import chain_matmul, cross, det, logdet, matrix_exp, matrix_power, slogdet
+from gt.functions.matrices import chain_matmul, cross, det, logdet, matrix_exp, matrix_power
+from gt.functions.matrices import old_slogdet as slogdet
 from gt.functions.matrices import old_vander as vander
 from gt.functions.norms import cdist, dist, renorm
 from gt.functions.norms import old_norm as norm
@@ -115,7 +118,7 @@ from gt.ir.types import (
 from gt.ir.types import bool_ as bool
 from gt.legacy import (
     BFloat16Tensor, BoolTensor, ByteTensor, CharTensor, DoubleTensor, FloatTensor, HalfTensor, IntTensor, LongTensor, ShortTensor,
-    set_default_tensor_type,
+    set_default_tensor_type, typename,
 )  # fmt: skip
 from gt.nn.functional import (
     adaptive_avg_pool1d, adaptive_max_pool1d, alpha_dropout, avg_pool1d, bilinear, binary_cross_entropy_with_logits, celu,
@@ -124,7 +127,7 @@ from gt.nn.functional import (
     pixel_shuffle, pixel_unshuffle, prelu, rms_norm, rrelu, selu, threshold,
 )  # fmt: skip
 from gt.nn.functional.padding import constant_pad_nd
-from gt.nn.native import batch_norm, embedding, gru_cell, lstm_cell, rnn_relu_cell, rnn_tanh_cell
+from gt.nn.native import batch_norm, embedding, gru_cell, instance_norm, kl_div, lstm_cell, rnn_relu_cell, rnn_tanh_cell
 from gt.pipelining import pipeline
 from gt.precision import get_float32_matmul_precision, set_float32_matmul_precision
 from gt.printing import printoptions, set_printoptions
@@ -139,6 +142,7 @@ from gt.switches import (
     set_flush_denormal, set_num_interop_threads, set_num_threads, use_deterministic_algorithms,
 )  # fmt: skip
 from gt.tensor import Tensor, did_you_mean
+from gt.utils.dlpack import to_dlpack
 from gt.version import __version__
 
 if TYPE_CHECKING:

@@ -6,14 +6,18 @@ from typing import Any
 
 ABSENT = {  # of torch
     "distributed": "workers and meshes are what signals name, see gt.signal and gt.register_mesh",
+    "embedding_bag": "use nn.functional.embedding_bag, which gives the bags alone",
     "fx": "gt compile SCRIPT on the command line shows the graphs that are recorded",
+    "gru": "use nn.GRU",
     "hub": "download the weights and read them with gt.load",
+    "lstm": "use nn.LSTM",
     "multiprocessing": "all threads of a client share its workers; use Python's own multiprocessing for other work",
     "nested": "use nn.utils.rnn.pad_sequence or pack_sequence",
     "onnx": "load the state dict into the same model in torch, and export that",
     "overrides": "functions take gt's tensors only",
     "profiler": "gt plan SCRIPT on the command line shows what each graph costs",
     "quantization": "quantized dtypes are not there",
+    "rnn_relu": 'use nn.RNN(nonlinearity="relu")', "rnn_tanh": "use nn.RNN",
     "sparse": "tensors are dense",
 }
 NO_STORAGE = "the memory is the workers': read values with numpy() or tolist()"

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gt.autocasting import CPU, CUDA, Policy, lists
+from gt.devices import device
 from gt.grad_scaler import GradScaler
 from gt.handle import Handle
 from gt.ir.types import DType, bfloat16, dtype_of, float16, float64
@@ -22,18 +23,18 @@ class autocast:  # noqa: N801 - torch's name
     """Record matrix products in a low precision and sensitive ops in float32, whatever their operands' float dtype.
 
     ``device_type``: whose lists of ops are followed: "cpu" has torch's for the CPU, all others those for CUDA. ``dtype``: bfloat16, or
-    float16 for "cuda", unless given. A context manager and a decorator.
+    float16 for "cuda", unless given or set by ``set_autocast_dtype``. A context manager and a decorator.
     """
 
     def __init__(
         self, device_type: str = "cuda", dtype: DType | str | None = None, enabled: bool = True, cache_enabled: bool | None = None
     ) -> None:
-        own = dtype_of(dtype) if dtype is not None else (float16 if device_type == "cuda" else bfloat16)
+        own = dtype_of(dtype) if dtype is not None else lists.dtypes.get(device_type, bfloat16)
         if own not in (float16, bfloat16):
             warnings.warn(f"autocast takes float16 or bfloat16, not {own!r}: it is disabled here", stacklevel=2)
             enabled = False
         self.dtype = own if enabled else None
-        self.device_type, self._policies = device_type, CPU if device_type == "cpu" else CUDA
+        self.device_type, self._policies = device_type, _policies(device_type)
         self._before: list[tuple[DType | None, dict[str, Policy]]] = []
 
     def __enter__(self) -> autocast:
@@ -53,14 +54,39 @@ class autocast:  # noqa: N801 - torch's name
         return wrapped
 
 
+def _policies(device_type: str) -> dict[str, Policy]:
+    return CPU if device_type == "cpu" else CUDA
+
+
 def is_autocast_enabled(device_type: str | None = None) -> bool:
-    """Say whether mixed precision is on in this thread."""
-    return state.autocast is not None
+    """Say whether mixed precision is on in this thread: by the lists of a device type, or by any."""
+    return state.autocast is not None and (device_type is None or lists.policies is _policies(_checked(device_type)))
+
+
+def set_autocast_enabled(*args: Any) -> None:
+    """Switch mixed precision on or off in this thread: ``(enabled)``, or ``(device_type, enabled)``, whose lists are followed."""
+    device_type, enabled = args if len(args) == 2 else ("cuda", *args)
+    if enabled or is_autocast_enabled(device_type):
+        state.autocast = get_autocast_dtype(device_type) if enabled else None
+        lists.policies = _policies(device_type) if enabled else CUDA
 
 
 def get_autocast_dtype(device_type: str | None = None) -> DType:
-    """Give the low precision in use, bfloat16 if mixed precision is off."""
-    return state.autocast or bfloat16
+    """Give the low precision of a device type; without one, that in use, bfloat16 if mixed precision is off."""
+    if state.autocast is not None and is_autocast_enabled(device_type):
+        return state.autocast
+    return bfloat16 if device_type is None else lists.dtypes.get(_checked(device_type), bfloat16)
+
+
+def set_autocast_dtype(device_type: str, dtype: DType) -> None:
+    """Set the low precision of a device type, in this thread."""
+    lists.dtypes[_checked(device_type)] = own = dtype_of(dtype)
+    if is_autocast_enabled(device_type):
+        state.autocast = own
+
+
+def _checked(device_type: str) -> str:
+    return device(device_type).type
 
 
 def custom_fwd(fwd: Any = None, *, device_type: str = "cuda", cast_inputs: DType | None = None) -> Any:
@@ -101,4 +127,4 @@ def custom_bwd(bwd: Any = None, *, device_type: str = "cuda") -> Any:
     return decorated
 
 
-__all__ = ["GradScaler", "autocast", "custom_bwd", "custom_fwd", "get_autocast_dtype", "is_autocast_enabled"]
+__all__ = ["GradScaler", "autocast", "custom_bwd", "custom_fwd", "get_autocast_dtype", "is_autocast_enabled", "set_autocast_dtype", "set_autocast_enabled"]

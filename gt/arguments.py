@@ -25,7 +25,7 @@ ARITHMETIC = frozenset({  # as the operators, these say themselves what they can
     "add", "sub", "subtract", "mul", "multiply", "div", "divide", "true_divide", "pow", "lt", "le", "gt", "ge", "less", "less_equal",
     "greater", "greater_equal", "eq", "ne", "matmul", "mm",
 })  # fmt: skip
-OURS = ("gt.functions.", "gt.nn.functional.", "gt.tensor")  # where functions are that call nobody else's
+OURS = ("gt.functions.", "gt.nn.functional.", "gt.tensor", "gt.handle")  # where functions are that call nobody else's
 
 
 def _is_int(value: object) -> bool:

@@ -64,9 +64,12 @@ SAFE_ON_CUDA = (
 
 
 class _Lists(threading.local):
-    """The lists of the mixed precision that this thread is in."""
+    """The lists of the mixed precision that this thread is in, and the low precision of each device type."""
 
     policies: dict[str, Policy] = CUDA
+
+    def __init__(self) -> None:
+        self.dtypes: dict[str, DType] = {"cuda": float16}
 
 
 lists = _Lists()

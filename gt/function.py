@@ -148,6 +148,8 @@ class Function:
     def backward(ctx: FunctionCtx, *grads: Any) -> Any:
         raise NotImplementedError("You must implement the backward function for custom autograd.Function.")
 
+    vjp = backward  # its other name
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise RuntimeError(
             "Legacy autograd function with non-static forward method is deprecated. Please use new-style autograd function with static "
@@ -229,11 +231,18 @@ def call_backward(
     ``types``: of the operands; ``keys``: where the outputs stand on the tape.
     """
     cls, ctx, tensors = entry
+    backward = cls.backward
+    if getattr(cls, "vjp", Function.vjp) is not Function.vjp:
+        if backward is not Function.backward:
+            raise RuntimeError(
+                "Implementing both 'backward' and 'vjp' for a custom Function is not allowed. You should only implement one of them."
+            )
+        backward = cls.vjp
     name = f"{cls.__name__}Backward"
     given = [gs[o] if isinstance(o, int) else _no_gradient(o, ctx._materialize) for o in ctx._outputs] if ctx._outputs else gs
     ctx._keys = keys
     try:
-        got = cls.backward(ctx, *given)
+        got = backward(ctx, *given)
     finally:
         ctx._keys = ()
     grads = got if isinstance(got, tuple) else (got,)

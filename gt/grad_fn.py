@@ -35,6 +35,11 @@ class GradFn:
         """Give the attributes of the op."""
         return {} if self._trace is None else dict(RULES[self._trace.code[self._entry][0] >> 1].attrs)  # type: ignore[arg-type]
 
+    def __getattr__(self, name: str) -> Any:
+        """Refuse an unknown name, and say where hooks go."""
+        hint = f": register hooks on tensors, with x.{name.replace('pre', '')}(hook)" if name in ("register_hook", "register_prehook") else ""
+        raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'{hint}")
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, GradFn) and self._key() == other._key()
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from gt.grad_fn import GradFn, grad_fn_of
+from gt.ir.blame import warn_user
 from gt.ir.evaluate import from_wire
 from gt.ir.graph import Attrs
 from gt.ir.opdef import OpDef
@@ -164,6 +165,12 @@ class Handle(Operand):
     def grad(self) -> Self | None:
         if state.recorder is not None:
             state.recorder.grad_of(self)
+        if self._grad is None and not self._leaf and not self._retains:
+            warn_user(
+                "The .grad attribute of a Tensor that is not a leaf Tensor is being accessed. Its .grad attribute won't be populated during "
+                "autograd.backward(). If you indeed want the .grad field to be populated for a non-leaf Tensor, use .retain_grad() on the "
+                "non-leaf Tensor. If you access the non-leaf Tensor by mistake, make sure you access the leaf Tensor instead."
+            )
         return self._grad
 
     @grad.setter
@@ -493,7 +500,7 @@ class Handle(Operand):
         return complex(self._number())
 
     def __index__(self) -> int:
-        if self._type.dtype.kind not in "bui":
+        if self._type.dtype.kind not in "bui" or self._type.numel != 1:
             raise TypeError("only integer tensors of a single element can be converted to an index")
         return int(self.item())
 

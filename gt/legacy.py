@@ -46,6 +46,16 @@ def make(args: tuple[Any, ...], options: dict[str, Any], dtype: DType, any_dtype
     return create.tensor(first, dtype=dtype)
 
 
+def typename(obj: Any, /) -> str:
+    """Give the full name of an object's type, of a class or a function its own; of a tensor torch's name, as ``'torch.FloatTensor'``."""
+    if isinstance(obj, Handle):
+        return f"torch.{scalar_type(obj._type.dtype)}Tensor"
+    named = obj if hasattr(obj, "__qualname__") or hasattr(obj, "__name__") else type(obj)
+    module = getattr(named, "__module__", "") or ""
+    name = str(getattr(named, "__qualname__", None) or named.__name__)
+    return name if module in ("", "builtins") else f"{module}.{name}"
+
+
 class TensorType(type):
     """The class of FloatTensor and its kin: called, they make tensors; a tensor is an instance if it has their dtype."""
 

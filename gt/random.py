@@ -57,6 +57,10 @@ class Generator:
         self._seed, self._stream = int(state[0]), int(state[1])
         return self
 
+    def clone_state(self) -> Generator:
+        """Give another generator, which goes on from here too."""
+        return Generator().set_state(self.get_state())
+
 
 class _Default(threading.local):
     """The default generator of each thread. The main thread's starts from a drawn seed; others from it and their number."""
@@ -131,6 +135,6 @@ def get_rng_state() -> tuple[int, int]:
     return _default.generator.get_state()
 
 
-def set_rng_state(state: tuple[int, int]) -> None:
+def set_rng_state(new_state: tuple[int, int]) -> None:
     """Set the default generator's state."""
-    _default.generator.set_state(state)
+    _default.generator.set_state(new_state)

@@ -46,6 +46,7 @@ from gt.functions import (
 )  # fmt: skip
 from gt.handle import ALIAS, Handle, no_tape
 from gt.in_place import in_place
+from gt.ir.blame import warn_user
 from gt.ir.types import (
     DTYPES,
     TensorType,
@@ -242,7 +243,7 @@ class Tensor(Copies):
     )  # fmt: skip
     addbmm = linalg.addbmm
     det, slogdet, logdet, inverse, pinverse, matrix_exp, matrix_power, adjoint = (
-        matrices.det, matrices.slogdet, matrices.logdet, solving.inv, solving.pinv, matrices.matrix_exp, matrices.matrix_power,
+        matrices.det, matrices.old_slogdet, matrices.logdet, solving.inv, solving.pinv, matrices.matrix_exp, matrices.matrix_power,
         factorization.adjoint,
     )  # fmt: skip
     cholesky_inverse, cholesky_solve, triangular_solve, norm, svd, qr = (
@@ -278,10 +279,10 @@ class Tensor(Copies):
     bernoulli = draw.bernoulli
 
     # -- operators
-    __add__, __mul__ = promote.operator(pointwise.ADD, pointwise.add), promote.operator(pointwise.MUL, pointwise.mul)
+    __add__, __mul__ = promote.operator(pointwise.ADD, pointwise.add), promote.operator(pointwise.MUL, pointwise.times)
     __sub__ = promote.operator(pointwise.SUB, pointwise.sub, "uifc")  # bools are refused
     __truediv__ = promote.operator(pointwise.DIV, pointwise.div, "fc")
-    __radd__, __rmul__ = pointwise.add, pointwise.mul
+    __radd__, __rmul__ = pointwise.add, pointwise.times
     __floordiv__, __mod__, __pow__, __matmul__, __neg__, __abs__, __invert__ = (
         pointwise.floor_divide, pointwise.remainder, pointwise.pow, linalg.matmul, pointwise.neg, pointwise.abs, pointwise.bitwise_not,
     )  # fmt: skip
@@ -352,12 +353,19 @@ class Tensor(Copies):
     cauchy_, log_normal_, random_, bernoulli_ = draw.cauchy_, draw.log_normal_, draw.random_, draw.bernoulli_
 
     def fill_diagonal_(self, fill_value: Any, wrap: bool = False) -> Self:
-        """Overwrite the main diagonal."""
+        """Overwrite the main diagonal; ``wrap``: it begins again below a row left out, in a matrix of more rows than columns."""
         if self.ndim < 2:
             raise RuntimeError("dimensions must larger than 1")
-        if wrap:
-            raise NotImplementedError("fill_diagonal_ with wrap=True is not offered")
-        self.diagonal().fill_(fill_value)
+        if self.ndim > 2 and len(set(self.shape)) > 1:
+            raise RuntimeError("all dimensions of input must be of equal length")
+        if wrap and self.ndim == 2:
+            rows, columns = self.shape
+            at = create.arange(rows) % (columns + 1)
+            return self.masked_fill_(at.unsqueeze(1) == create.arange(columns), fill_value)
+        diagonal: Tensor = self
+        while diagonal.ndim > 1:
+            diagonal = diagonal.diagonal()
+        diagonal.fill_(fill_value)
         return self
 
     # -- conversions
@@ -498,6 +506,14 @@ class Tensor(Copies):
 
     @property
     def T(self) -> Tensor:  # noqa: N802 - torch's name
+        if not self.ndim:
+            warn_user("Tensor.T is deprecated on 0-D tensors. This function is the identity in these cases.")
+        elif self.ndim != 2:
+            warn_user(
+                "The use of `x.T` on tensors of dimension other than 2 to reverse their shape is deprecated and it will throw an error in a "
+                "future release. Consider `x.mT` to transpose batches of matrices or `x.permute(*gt.arange(x.ndim - 1, -1, -1))` to reverse "
+                "the dimensions of a tensor."
+            )
         return shape.permute(self, tuple(reversed(range(self.ndim)))) if self.ndim else self
 
     @property
@@ -510,6 +526,8 @@ class Tensor(Copies):
     def H(self) -> Tensor:  # noqa: N802 - torch's name
         if self.ndim not in (0, 2):
             raise RuntimeError(f"tensor.H is only supported on matrices (2-D tensors). Got {self.ndim}-D tensor.")
+        if not self.ndim:
+            warn_user("Tensor.H is deprecated on 0-D tensors. Consider using x.conj().")
         return numeric.conj(shape.permute(self, (1, 0))) if self.ndim else numeric.conj(self)
 
     @property
@@ -569,6 +587,9 @@ class Tensor(Copies):
 
     def new_tensor(self, data: Any, dtype: Any = None, **options: Any) -> Tensor:
         """Make a tensor of this dtype from data."""
+        if isinstance(data, Handle):
+            warn_user(create.COPIED.format("tensor.new_tensor"))
+            return create.copied(data, dtype or self.dtype).requires_grad_(options.get("requires_grad", False))
         return create.tensor(data, dtype=dtype or self.dtype, **options)
 
     def __iter__(self) -> Iterator[Tensor]:

@@ -101,7 +101,11 @@ class Distribution:
         for name, value in self._given_parameters().items():
             dims = self.arg_constraints[name].event_dim
             given[name] = value.expand(*batch_shape, *value.shape[value.ndim - dims :])
-        return type(self)(**given, validate_args=False)
+        return type(self)(**self._settings(), **given, validate_args=False)
+
+    def _settings(self) -> dict[str, Any]:
+        """Give what else this was made of, which has no batch."""
+        return {}
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Any:
         """Draw values of shape sample + batch + event, without gradients."""

@@ -1,4 +1,4 @@
-"""``kl_divergence`` and its table by pairs of classes. Source: torch.distributions.kl."""
+"""``kl_divergence`` and its table by pairs of classes. Source: torch.distributions.kl. Next: ``kl_pairs`` (of two classes)."""
 
 from __future__ import annotations
 
@@ -143,20 +143,6 @@ def _independent(p: Any, q: Any) -> Any:
     if p.reinterpreted_batch_ndims != q.reinterpreted_batch_ndims:
         raise NotImplementedError("KL of two Independent distributions needs the same number of reinterpreted dims")
     return sum_rightmost(kl_divergence(p.base_dist, q.base_dist), p.reinterpreted_batch_ndims)
-
-
-@register_kl(Exponential, Normal)
-def _exponential_normal(p: Any, q: Any) -> Any:
-    variance, rate = q.scale.square(), p.rate.square()
-    second = 0.5 * (rate * variance * 2 * math.pi).log()
-    return second - 1 + (1 / rate - q.loc / p.rate + q.loc.square() / 2) / variance
-
-
-@register_kl(Uniform, Normal)
-def _uniform_normal(p: Any, q: Any) -> Any:
-    width = p.high - p.low
-    first = (math.sqrt(math.pi * 2) * q.scale / width).log()
-    return first + (width.square() / 12 + ((p.high + p.low - 2 * q.loc) / 2).square()) / (2 * q.scale.square())
 
 
 __all__ = ["kl_divergence", "register_kl"]

@@ -14,6 +14,7 @@ from gt.functions.create import arange, tensor, zeros
 from gt.functions.promote import cast, need_tensor, refuse, refuse_torch, result_dtype
 from gt.functions.shape import cat, clone, flip, reshape, slice_dim, split, stack, transpose, unsqueeze
 from gt.handle import Handle
+from gt.ir.blame import warn_user
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, KindError, class_name, dtype_of, int32, int64, normalize_dim, scalar_type
 from gt.ir.types import broadcast_shapes as fit_shapes
@@ -264,7 +265,9 @@ def rot90(input: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
 
 
 def meshgrid(*tensors: Tensor, indexing: str | None = None) -> tuple[Tensor, ...]:
-    """Give coordinates of a grid; indexing: "ij" (default) or "xy"."""
+    """Give coordinates of a grid; indexing: "ij" (the default, with a warning) or "xy"."""
+    if indexing is None:
+        warn_user("gt.meshgrid: in an upcoming release, it will be required to pass the indexing argument.")
     given = _tensors(tensors)
     if not given:
         raise CallError("meshgrid expects a non-empty TensorList")
@@ -293,7 +296,7 @@ def cartesian_prod(*tensors: Tensor) -> Tensor:
         raise CallError("Expect a 1D vector, but got shape " + str(list(given[0]._type.shape)))
     if len(given) == 1:
         return given[0]
-    return stack([reshape(t, -1) for t in meshgrid(*given)], 1)
+    return stack([reshape(t, -1) for t in meshgrid(*given, indexing="ij")], 1)
 
 
 @saves("input")

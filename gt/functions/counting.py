@@ -10,22 +10,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gt.functions.create import from_numpy, linspace, tensor, zeros
-from gt.functions.gathering import gather
+from gt.functions.create import arange, from_numpy, full, linspace, tensor, zeros
+from gt.functions.gathering import gather, scatter_reduce
 from gt.functions.pointwise import logical_not, where
 from gt.functions.promote import c_name, cast, is_number, linked, refuse, result_dtype
-from gt.functions.reduce import amax, amin, sum
+from gt.functions.reduce import amax, amin, cumsum, sum
 from gt.functions.running import diff
 from gt.functions.shape import reshape, unsqueeze
 from gt.handle import Handle
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, KindError, Scalar, dtype_of, float64, int64, normalize_dim, scalar_type
+from gt.ir.types import CallError, KindError, Scalar, dtype_of, float64, int32, int64, normalize_dim, scalar_type
+from gt.return_types import named
 from gt.trace import record
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
 
 
+@named("histogram")
 class Histogram(NamedTuple):
     """Counts and the edges between them."""
 
@@ -33,6 +35,7 @@ class Histogram(NamedTuple):
     bin_edges: Tensor
 
 
+@named("histogramdd")
 class HistogramDD(NamedTuple):
     """Counts and the edges between them along each dim."""
 
@@ -280,3 +283,46 @@ def _uniques(name: str, input: Tensor, values: Any, inverse: Any, counts: Any, w
     if with_counts:
         out.append(from_numpy(counts.astype(np.int64)))
     return out[0] if len(out) == 1 else tuple(out)
+
+
+def segment_reduce(
+    data: Tensor, reduce: str, *, lengths: Tensor | None = None, indices: Tensor | None = None, offsets: Tensor | None = None,
+    axis: int = 0, unsafe: bool = False, initial: Scalar | None = None,
+) -> Tensor:  # fmt: skip
+    """Give the sum, mean, max, min or product of each segment of a dim: by ``lengths`` [..., s], or ``offsets`` [..., s + 1].
+
+    They are not looked at: what is behind the last segment does not count, whether ``unsafe`` or not.
+    """
+    given = lengths if lengths is not None else offsets
+    if given is None:
+        raise CallError("segment_reduce(): Either lengths or offsets must be defined.")
+    if indices is not None:
+        raise CallError("segment_reduce(): indices based reduction is not supported yet.")
+    kind = {"sum": "sum", "mean": "sum", "prod": "prod", "max": "amax", "amax": "amax", "min": "amin", "amin": "amin"}.get(reduce)
+    if kind is None:
+        raise CallError(f"reduce argument must be either sum, prod, mean, amax or amin, got {reduce}")
+    if data.dtype.kind != "f":
+        raise NotImplementedError(f"\"_segment_reduce_cpu\" not implemented for '{scalar_type(data.dtype)}'")
+    if given.dtype not in (int32, int64):
+        raise NotImplementedError(f"\"_segment_reduce_lengths_cpu_kernel1\" not implemented for '{scalar_type(given.dtype)}'")
+    d = normalize_dim(axis, data.ndim)
+    if d != given.ndim - 1:
+        raise CallError(f"segment_reduce(): Expected axis to be the last dimension of lengths but got {d}.")
+    counts = given if lengths is not None else diff(given)
+    lead, n, rest = data._type.shape[:d], data._type.shape[d], data._type.shape[d + 1 :]
+    if counts._type.shape[:-1] != lead:
+        raise CallError(f"segment_reduce(): lengths {list(counts._type.shape)} do not go with data {list(data._type.shape)}")
+    segments, ends = counts._type.shape[-1], cumsum(counts, -1) if lengths is not None else given[..., 1:]
+    each = reshape(cast(arange(n), int64), (1,) * d + (n,)).expand(*lead, n)
+    at = reshape(searchsorted(ends, each, right=True), (*lead, n, *(1,) * len(rest))).expand(*lead, n, *rest)
+    start = {"sum": 0, "prod": 1, "amax": -math.inf, "amin": math.inf}[kind]
+    own = start if initial is None or kind.startswith("a") else initial
+    base = full((*lead, segments + 1, *rest), own, dtype=data.dtype)  # one more, for what is behind the last
+    out = scatter_reduce(base, d, at, data, kind).narrow(d, 0, segments)
+    if reduce == "mean":
+        count = cast(reshape(counts, (*counts._type.shape, *(1,) * len(rest))), data.dtype)
+        return out / (count if initial is None else count.clamp(min=1))
+    if initial is None or not kind.startswith("a"):
+        return out
+    first = full(out._type.shape, initial, dtype=data.dtype)
+    return where(out < first if kind == "amax" else out > first, first, out)

@@ -5,6 +5,7 @@ Next: ``host_data`` (what data is), ``draw`` (random numbers), ``gt.ir.ops.creat
 
 from __future__ import annotations
 
+import importlib
 import math
 import warnings
 from collections.abc import Sequence
@@ -29,6 +30,7 @@ from gt.functions.promote import (
 )
 from gt.functions.shape import ints
 from gt.handle import Handle
+from gt.ir.blame import warn_user
 from gt.ir.evaluate import to_wire
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, DType, Scalar, TensorType, bfloat16, bool_, dtype_of, float64, int64, scalar_type
@@ -61,6 +63,12 @@ def upload(array: np.ndarray, dtype: DType, *, copy: bool = False) -> Tensor:
     return tensor_of(buffer)
 
 
+COPIED = (
+    "To copy construct from a tensor, it is recommended to use sourceTensor.detach().clone() or "
+    "sourceTensor.detach().clone().requires_grad_(True), rather than {}(sourceTensor)."
+)
+
+
 def tensor(
     data: Any, *, dtype: DTypeLike = None, device: Any = None, requires_grad: bool = False, pin_memory: bool = False
 ) -> Tensor:
@@ -70,8 +78,8 @@ def tensor(
     Errors: ValueError for ragged lists; TypeError for what is not numbers.
     """
     if isinstance(data, Handle):
-        with_dtype = cast(data.detach(), dtype_of(dtype)) if dtype is not None else data.detach()
-        out = record(OPS["copy"], (with_dtype,))
+        warn_user(COPIED.format("gt.tensor"))
+        out = copied(data, dtype)
     else:
         check_options("tensor", device)
         array, own = host_array(data)
@@ -90,6 +98,12 @@ def tensor(
         else:
             out = upload(array, wanted, copy=True)
     return out.requires_grad_() if requires_grad else out
+
+
+def copied(data: Tensor, dtype: DTypeLike = None) -> Tensor:
+    """Give the values of a tensor, in a dtype, as a leaf of their own."""
+    plain = data.detach()
+    return record(OPS["copy"], (plain if dtype is None else cast(plain, dtype_of(dtype)),))
 
 
 def as_tensor(data: Any, dtype: DTypeLike = None, device: Any = None) -> Tensor:
@@ -121,10 +135,28 @@ def frombuffer(
 
 
 def from_dlpack(ext_tensor: Any) -> Tensor:
-    """Make a tensor of another library's array. The data is copied."""
+    """Make a tensor of another library's array, or of a DLPack capsule in the CPU's memory. The data is copied."""
     if type(ext_tensor).__module__.partition(".")[0] == "torch":
         return tensor(ext_tensor)
-    return tensor(np.from_dlpack(ext_tensor))
+    if not hasattr(ext_tensor, "__dlpack__"):
+        ext_tensor = _Capsule(ext_tensor)
+    try:
+        return tensor(np.from_dlpack(ext_tensor))
+    except (RuntimeError, ValueError):  # a dtype that NumPy has not, as bfloat16; a capsule read before, where torch says so
+        return tensor(importlib.import_module("torch").from_dlpack(ext_tensor))
+
+
+class _Capsule:
+    """What gives a capsule as NumPy and torch ask for it."""
+
+    def __init__(self, capsule: Any) -> None:
+        self.capsule = capsule
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return self.capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)  # the CPU's memory
 
 
 # -- constants

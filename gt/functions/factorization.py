@@ -14,6 +14,7 @@ from gt.functions.promote import cast, without_gradient
 from gt.functions.shape import transpose, unsqueeze
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, ShapeError, int32, int64, scalar_type
+from gt.return_types import another, named
 from gt.trace import record
 from gt.versions import saves
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from gt.tensor import Tensor
 
 
+@named("linalg_qr")
 class QR(NamedTuple):
     """x = Q R."""
 
@@ -28,6 +30,7 @@ class QR(NamedTuple):
     R: Tensor
 
 
+@named("linalg_svd")
 class SVD(NamedTuple):
     """x = U diag(S) Vh."""
 
@@ -36,6 +39,7 @@ class SVD(NamedTuple):
     Vh: Tensor
 
 
+@named("linalg_eigh")
 class Eigen(NamedTuple):
     """Eigenvalues and eigenvectors."""
 
@@ -43,6 +47,7 @@ class Eigen(NamedTuple):
     eigenvectors: Tensor
 
 
+@named("linalg_lu")
 class LU(NamedTuple):
     """x = P L U."""
 
@@ -51,6 +56,7 @@ class LU(NamedTuple):
     U: Tensor
 
 
+@named("linalg_lu_factor")
 class LUFactor(NamedTuple):
     """L (below the diagonal) and U in one matrix, and LAPACK's pivots."""
 
@@ -58,6 +64,7 @@ class LUFactor(NamedTuple):
     pivots: Tensor
 
 
+@named("linalg_lu_factor_ex")
 class LUFactorInfo(NamedTuple):
     """``LUFactor`` and a zero for each matrix."""
 
@@ -66,6 +73,10 @@ class LUFactorInfo(NamedTuple):
     info: Tensor
 
 
+EIG, OLD_QR, UNPACKED = another("linalg_eig", Eigen), another("qr", QR), another("lu_unpack", LU)
+
+
+@named("svd")
 class OldSVD(NamedTuple):
     """x = U diag(S) V^H."""
 
@@ -74,6 +85,7 @@ class OldSVD(NamedTuple):
     V: Tensor
 
 
+@named("linalg_cholesky_ex")
 class CholeskyInfo(NamedTuple):
     """A Cholesky factor and a zero for each matrix: failures raise instead."""
 
@@ -145,7 +157,7 @@ def eigvalsh(A: Tensor, UPLO: str = "L") -> Tensor:  # noqa: N803
 
 def eig(A: Tensor) -> Eigen:  # noqa: N803
     """Give eigenvalues and eigenvectors of any square matrix. Dtypes: complex."""
-    return Eigen(*record(OPS["eig"], (need_matrix("eig", A, True),)))
+    return EIG(*record(OPS["eig"], (need_matrix("eig", A, True),)))
 
 
 def eigvals(A: Tensor) -> Tensor:  # noqa: N803
@@ -256,9 +268,9 @@ def lu_unpack(
     empty = zeros(0, dtype=LU_data.dtype)
     p = permutation(LU_pivots, m, LU_data.dtype) if unpack_pivots else empty
     if not unpack_data:
-        return LU(p, empty, empty)
+        return UNPACKED(p, empty, empty)
     low = LU_data[..., :k].tril(-1) + eye(m, k, dtype=LU_data.dtype)
-    return LU(p, low, LU_data[..., :k, :].triu())
+    return UNPACKED(p, low, LU_data[..., :k, :].triu())
 
 
 # -- reflections
@@ -325,7 +337,7 @@ def svd_(input: Tensor, some: bool = True, compute_uv: bool = True) -> OldSVD:
 
 def qr_(input: Tensor, some: bool = True) -> QR:
     """Factor into orthonormal and upper triangular: torch's old form."""
-    return qr(input, "reduced" if some else "complete")
+    return OLD_QR(*qr(input, "reduced" if some else "complete"))
 
 
 def old_cholesky(input: Tensor, upper: bool = False) -> Tensor:

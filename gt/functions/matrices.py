@@ -23,12 +23,14 @@ from gt.functions.strided import diagonal as diagonal_
 from gt.handle import Handle
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, KindError, int64, normalize_dim, scalar_type
+from gt.return_types import another, named
 from gt.trace import record, state
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
 
 
+@named("linalg_slogdet")
 class SlogDet(NamedTuple):
     """Sign and log of the absolute value."""
 
@@ -88,6 +90,14 @@ def det(A: Tensor) -> Tensor:  # noqa: N803
 def slogdet(A: Tensor) -> SlogDet:  # noqa: N803
     """Give the sign and the log of the absolute value of the determinant."""
     return SlogDet(*record(OPS["slogdet"], (need_matrix("slogdet", A, True),)))
+
+
+OldSlogDet = another("slogdet", SlogDet)
+
+
+def old_slogdet(input: Tensor) -> SlogDet:
+    """Give the sign and the log of the absolute value of the determinant: torch's old form."""
+    return OldSlogDet(*slogdet(input))
 
 
 def logdet(input: Tensor) -> Tensor:

@@ -47,6 +47,7 @@ from gt.ir.types import (
     float64,
     scalar_type,
 )
+from gt.return_types import named
 from gt.trace import record, state
 from gt.versions import saves
 
@@ -168,6 +169,7 @@ def ldexp(input: Tensor, other: Tensor) -> Tensor:
     return cast(mul(mul(cast(input, float64), next(steps)), next(steps)), own)
 
 
+@named("frexp")
 class Frexp(NamedTuple):
     """x = mantissa * 2**exponent."""
 

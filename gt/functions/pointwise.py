@@ -86,6 +86,11 @@ def rsub(input: Tensor, other: Tensor | Scalar) -> Tensor:
     return sub(other, input)  # type: ignore[arg-type]
 
 
+def times(input: Tensor, other: Any) -> Any:
+    """Multiply, as an operator: Python repeats a list or a text as often as a tensor of one integer says."""
+    return NotImplemented if isinstance(other, list | tuple | str | bytes | bytearray) else mul(input, other)
+
+
 def mul(input: Tensor | Scalar, other: Tensor | Scalar) -> Tensor:
     """Multiply, elementwise with broadcasting."""
     if not isinstance(input, Handle) and not isinstance(other, Handle):

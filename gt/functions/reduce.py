@@ -5,12 +5,14 @@ Next: ``gt.ir.ops.reduce`` (meaning).
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gt.functions.pointwise import sqrt, to_bool
 from gt.functions.promote import binary, cast, floated, number_of, operand
 from gt.functions.shape import squeeze
 from gt.handle import Handle
+from gt.ir.blame import warn_user
 from gt.ir.ops import OPS
 from gt.ir.types import (
     CallError,
@@ -27,6 +29,7 @@ from gt.ir.types import (
     scalar_type,
     uint8,
 )
+from gt.return_types import another
 from gt.trace import record
 from gt.versions import saves
 
@@ -41,6 +44,12 @@ class ValuesIndices(NamedTuple):
 
     values: Tensor
     indices: Tensor
+
+
+NAMED = {
+    name: another(name, ValuesIndices)
+    for name in ("max", "min", "sort", "topk", "kthvalue", "median", "nanmedian", "mode", "cummax", "cummin")
+}
 
 
 def _dims(input: Tensor, dim: Dims, axis: Dims) -> tuple[int, ...]:
@@ -144,7 +153,7 @@ def _extreme_along(name: str, input: Tensor, dim: int, keepdim: bool) -> ValuesI
     values = record(OPS["gather"], (input, index), (("dim", normalize_dim(dim, input.ndim)),)) if input.ndim else input.clone()
     if not keepdim and input.ndim:
         values, index = squeeze(values, dim), squeeze(index, dim)
-    return ValuesIndices(values, index)
+    return NAMED[name](values, index)
 
 
 def _refuse_empty(name: str, input: Tensor) -> None:
@@ -210,19 +219,33 @@ def var(
     axis: Dims = None, keepdims: bool | None = None,
 ) -> Tensor:  # fmt: skip
     """Give the variance over dims, divided by n - correction (1 unless ``unbiased`` is False). Dtypes: real for complex numbers."""
+    return variance("var", input, dim, unbiased, keepdim, correction, axis, keepdims)
+
+
+def variance(
+    name: str, input: Tensor, dim: Dims, unbiased: bool | None, keepdim: bool, correction: float | None, axis: Dims, keepdims: bool | None
+) -> Tensor:
+    """Give the variance, as a function of this name."""
     if isinstance(input, Handle) and input._type.dtype.kind not in "fc":
-        raise KindError(f"std and var only support floating point and complex dtypes, got {input._type!r}")
-    if isinstance(input, Handle) and input._type.dtype.kind == "c":
-        parts = (record(OPS[part], (input,)) for part in ("real", "imag"))
-        of_real, of_imag = (var(p, dim, unbiased, keepdim, correction=correction, axis=axis, keepdims=keepdims) for p in parts)
-        return binary(OPS["add"], of_real, of_imag)
+        names = name if name.endswith("_mean") else "std and var"
+        raise KindError(f"{names} only support floating point and complex dtypes, got {input._type!r}")
     if isinstance(dim, bool):
         dim, unbiased = None, dim
     if correction is None:
         correction = 0 if unbiased is False else 1
     correction = number_of("var", "correction", correction)
     dims = _dims(input, dim, axis)
-    return record(OPS["var"], (input,), (*_attrs(dims, keepdim, keepdims), ("correction", correction)))
+    shape = input._type.shape
+    out = 0 in [n for d, n in enumerate(shape) if d not in dims]
+    if (0 if out else math.prod(shape[d] for d in dims)) <= correction:
+        warn_user(
+            f"{name}(): degrees of freedom is <= 0. Correction should be strictly less than the reduction factor (input numel divided by "
+            "output numel)."
+        )
+    parts = [input] if input._type.dtype.kind != "c" else [record(OPS[part], (input,)) for part in ("real", "imag")]
+    attrs = (*_attrs(dims, keepdim, keepdims), ("correction", correction))
+    found = [record(OPS["var"], (part,), attrs) for part in parts]
+    return found[0] if len(found) == 1 else binary(OPS["add"], *found)
 
 
 @saves("input result")
@@ -231,10 +254,14 @@ def std(
     axis: Dims = None, keepdims: bool | None = None,
 ) -> Tensor:  # fmt: skip
     """Give the standard deviation over dims; see ``var``. Where it is 0, its gradient is 0."""
+    return deviation("std", input, dim, unbiased, keepdim, correction, axis, keepdims)
+
+
+def deviation(name: str, input: Tensor, *given: Any) -> Tensor:
+    """Give the standard deviation, as a function of this name."""
     if isinstance(input, Handle) and input._type.dtype.kind == "f" and input._type.dtype.itemsize == 2:  # which may not hold squares
-        wide = cast(input, float32)
-        return cast(std(wide, dim, unbiased, keepdim, correction=correction, axis=axis, keepdims=keepdims), input._type.dtype)
-    squared = var(input, dim, unbiased, keepdim, correction=correction, axis=axis, keepdims=keepdims)
+        return cast(deviation(name, cast(input, float32), *given), input._type.dtype)
+    squared = variance(name, input, *given)
     if not squared._rg:
         return sqrt(squared)
     flat = record(OPS["eq"], (squared, operand(0.0, squared._type.dtype)))
@@ -293,8 +320,8 @@ def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = 
     """Sort along ``dim``; NaN counts as the largest; equal elements keep their order."""
     d = normalize_dim(dim, input.ndim)
     if not input.ndim:
-        return ValuesIndices(input.clone(), _arg("argmax", input, None, False))
-    return ValuesIndices(*record(OPS["sort"], (input,), (("dim", d), ("descending", bool(descending)))))
+        return NAMED["sort"](input.clone(), _arg("argmax", input, None, False))
+    return NAMED["sort"](*record(OPS["sort"], (input,), (("dim", d), ("descending", bool(descending)))))
 
 
 def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Tensor:
@@ -312,4 +339,4 @@ def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: boo
         raise CallError("selected index k out of range")
     if not input.ndim:
         return sort(input)
-    return ValuesIndices(*record(OPS["topk"], (input,), (("k", int(k)), ("dim", d), ("largest", bool(largest)))))
+    return NAMED["topk"](*record(OPS["topk"], (input,), (("k", int(k)), ("dim", d), ("largest", bool(largest)))))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gt.functions.promote import cast, floated
-from gt.functions.reduce import ValuesIndices, sum
+from gt.functions.reduce import NAMED, ValuesIndices, sum
 from gt.functions.shape import has_dim, narrow, reshape, select
 from gt.handle import Handle
 from gt.ir.ops import OPS
@@ -33,7 +33,7 @@ def cummin(input: Tensor, dim: int) -> ValuesIndices:
 
 
 def _running(name: str, input: Tensor, dim: int) -> ValuesIndices:
-    return ValuesIndices(*record(OPS[name], (input,), (("dim", normalize_dim(dim, input.ndim)),)))
+    return NAMED[name](*record(OPS[name], (input,), (("dim", normalize_dim(dim, input.ndim)),)))
 
 
 def logcumsumexp(input: Tensor, dim: int) -> Tensor:

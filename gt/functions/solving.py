@@ -22,6 +22,7 @@ from gt.functions.shape import movedim, reshape, transpose, unsqueeze
 from gt.handle import Handle
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, ShapeError, broadcast_shapes, int64, normalize_dim, real_dtype
+from gt.return_types import named
 from gt.trace import record
 from gt.versions import saves
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from gt.tensor import Tensor
 
 
+@named("linalg_solve_ex")
 class Solved(NamedTuple):
     """The solution and a zero for each matrix: failures raise instead."""
 
@@ -36,6 +38,7 @@ class Solved(NamedTuple):
     info: Tensor
 
 
+@named("linalg_inv_ex")
 class Inverse(NamedTuple):
     """The inverse and a zero for each matrix: failures raise instead."""
 
@@ -43,6 +46,7 @@ class Inverse(NamedTuple):
     info: Tensor
 
 
+@named("triangular_solve")
 class TriangularSolved(NamedTuple):
     """The solution, and the matrix."""
 
@@ -50,6 +54,7 @@ class TriangularSolved(NamedTuple):
     cloned_coefficient: Tensor
 
 
+@named("linalg_lstsq")
 class LstSq(NamedTuple):
     """What torch.linalg.lstsq gives."""
 

@@ -14,19 +14,22 @@ from gt.functions.numeric import real_only
 from gt.functions.pointwise import isnan, logical_not, sqrt, where
 from gt.functions.promote import cast, floated, is_number, refuse
 from gt.functions.reduce import (
+    NAMED,
     ValuesIndices,
     amax,
     amin,
+    deviation,
     mean,
-    std,
     sum,
-    var,
+    variance,
 )  # fmt: skip
 from gt.functions.reduce import sort as sort_
 from gt.functions.shape import reshape, squeeze, unsqueeze
 from gt.handle import Handle
+from gt.ir.blame import warn_user
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, DType, bool_, int32, int64, normalize_dim, real_dtype
+from gt.return_types import named
 from gt.trace import record
 from gt.versions import saves
 
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
 Dims = int | tuple[int, ...] | list[int] | None
 
 
+@named("aminmax")
 class MinMax(NamedTuple):
     """The smallest and the largest."""
 
@@ -56,7 +60,7 @@ def var_mean(
 ) -> tuple[Tensor, Tensor]:
     """Give variance and mean over dims."""
     real_dims = None if isinstance(dim, bool) else dim
-    return var(input, dim, unbiased, keepdim, correction=correction), mean(input, real_dims, keepdim)
+    return variance("var_mean", input, dim, unbiased, keepdim, correction, None, None), mean(input, real_dims, keepdim)
 
 
 @saves("input result0")
@@ -70,7 +74,7 @@ def std_mean(
 ) -> tuple[Tensor, Tensor]:
     """Give standard deviation and mean over dims."""
     real_dims = None if isinstance(dim, bool) else dim
-    return std(input, dim, unbiased, keepdim, correction=correction), mean(input, real_dims, keepdim)
+    return deviation("std_mean", input, dim, unbiased, keepdim, correction, None, None), mean(input, real_dims, keepdim)
 
 
 def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> MinMax:
@@ -102,14 +106,14 @@ def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Val
         raise IndexError(f"kthvalue(): Expected reduction dim {d} to have non-zero size.")
     if not 1 <= k <= size:
         raise CallError(f"kthvalue(): selected number k out of range for dimension {d}")
-    return _one("kthvalue", input, d, keepdim, ("k", int(k)))
+    return _one("kthvalue", "kthvalue", input, d, keepdim, ("k", int(k)))
 
 
-def _one(op: str, input: Tensor, dim: int, keepdim: bool, *how: tuple[str, Any]) -> ValuesIndices:
+def _one(name: str, op: str, input: Tensor, dim: int, keepdim: bool, *how: tuple[str, Any]) -> ValuesIndices:
     values, indices = record(OPS[op], (input,), (("dim", dim), *how))
     if not keepdim and input.ndim:
         values, indices = squeeze(values, dim), squeeze(indices, dim)
-    return ValuesIndices(values, indices)
+    return NAMED[name](values, indices)
 
 
 def _of_all(given: dict[str, Any]) -> str:
@@ -139,11 +143,11 @@ def _median(name: str, input: Tensor, dim: int | None, keepdim: bool) -> Any:
         return _shared(input, found.detach()) if input._rg else found
     d = normalize_dim(dim, input.ndim)
     if not input.ndim:
-        return ValuesIndices(input.clone(), zeros((), dtype=int64))
+        return NAMED[name](input.clone(), zeros((), dtype=int64))
     size = input._type.shape[d]
     if size == 0:
         raise IndexError(f"{name}(): Expected reduction dim {d} to have non-zero size.")
-    return _one("median", input, d, keepdim, ("skip_nan", name == "nanmedian"))
+    return _one(name, "median", input, d, keepdim, ("skip_nan", name == "nanmedian"))
 
 
 def _shared(input: Tensor, value: Tensor) -> Tensor:
@@ -158,7 +162,7 @@ def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> ValuesIndices:
     d = normalize_dim(dim, input.ndim)
     if input.ndim and input._type.shape[d] == 0:
         raise IndexError(f"mode(): Expected reduction dim {d} to have non-zero size.")
-    return _one("mode", input, d, keepdim)
+    return _one("mode", "mode", input, d, keepdim)
 
 
 def msort(input: Tensor) -> Tensor:
@@ -297,6 +301,8 @@ def cov(
             raise CallError(f"cov(): {name} cannot be negative")
         weights = w if weights is None else weights * w
     if weights is None:
+        if n <= correction:
+            warn_user("cov(): degrees of freedom is <= 0. Correction should be strictly less than the number of observations.")
         centred, norm = x - mean(x, 1, True), max(n - correction, 0)
         left = centred
     else:

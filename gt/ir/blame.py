@@ -7,6 +7,7 @@ have a ``_type``. Next: ``types`` (the errors).
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Iterable
 from types import FrameType
 from typing import Any
@@ -42,6 +43,17 @@ def called_from(frame: FrameType | None) -> str:
     return f"in {name}({types}) at {frame.f_code.co_filename}:{frame.f_lineno}"
 
 
+def warn_user(text: str) -> None:
+    """Give a UserWarning at the user's line, however deep in gt it is found out."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and is_ours(frame):
+        frame = frame.f_back
+    if frame is None:
+        return
+    known = frame.f_globals.setdefault("__warningregistry__", {})
+    warnings.warn_explicit(text, UserWarning, frame.f_code.co_filename, frame.f_lineno, frame.f_globals.get("__name__"), known)
+
+
 def is_ours(frame: FrameType) -> bool:
     return frame.f_globals.get("__name__", "").partition(".")[0] == "gt"
 
@@ -54,4 +66,4 @@ def _types(values: Iterable[Any]) -> Iterable[Any]:
             yield found
 
 
-__all__ = ["Located", "called_from", "is_ours"]
+__all__ = ["Located", "called_from", "is_ours", "warn_user"]

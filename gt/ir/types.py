@@ -165,24 +165,24 @@ def complex_dtype(dtype: DType) -> DType:
 _CATEGORY = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3}
 
 
-def promote_types(a: DType, b: DType) -> DType:
+def promote_types(type1: DType, type2: DType) -> DType:
     """Give the smallest dtype that both convert to. Source: torch.promote_types."""
-    if a is b:
-        return a
-    if not (isinstance(a, DType) and isinstance(b, DType)):
-        a, b = dtype_of(a), dtype_of(b)  # torch's
-    ca, cb = _CATEGORY[a.kind], _CATEGORY[b.kind]
+    if type1 is type2:
+        return type1
+    if not (isinstance(type1, DType) and isinstance(type2, DType)):
+        type1, type2 = dtype_of(type1), dtype_of(type2)  # torch's
+    ca, cb = _CATEGORY[type1.kind], _CATEGORY[type2.kind]
     if ca != cb:
-        low, high = (a, b) if ca < cb else (b, a)
+        low, high = (type1, type2) if ca < cb else (type2, type1)
         return complex128 if high is complex64 and low is float64 else high
     if ca == 2:
-        if {a, b} == {float16, bfloat16}:
+        if {type1, type2} == {float16, bfloat16}:
             return float32
-        return a if a.itemsize > b.itemsize else b
-    if uint8 in (a, b):
-        other = b if a is uint8 else a
+        return type1 if type1.itemsize > type2.itemsize else type2
+    if uint8 in (type1, type2):
+        other = type2 if type1 is uint8 else type1
         return int16 if other is int8 else other
-    return a if a.itemsize > b.itemsize else b
+    return type1 if type1.itemsize > type2.itemsize else type2
 
 
 def result_type(tensors: Iterable[TensorType], scalars: Iterable[Scalar] = ()) -> DType:

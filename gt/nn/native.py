@@ -26,6 +26,22 @@ def embedding(weight: Tensor, indices: Tensor, padding_idx: int = -1, scale_grad
     return F.embedding(indices, weight, padding, scale_grad_by_freq=scale_grad_by_freq, sparse=sparse)
 
 
+def instance_norm(
+    input: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor | None, running_var: Tensor | None,
+    use_input_stats: bool, momentum: float, eps: float, cudnn_enabled: bool,
+) -> Tensor:  # fmt: skip
+    """Normalise each channel of each example over its spatial dims, or by the running statistics."""
+    return F.instance_norm(input, running_mean, running_var, weight, bias, use_input_stats, momentum, eps)
+
+
+def kl_div(input: Tensor, target: Tensor, reduction: int = 0, *, log_target: bool = False) -> Tensor:
+    """Give target * (log(target) - input), ``input`` being log probabilities. ``reduction``: 0 for none, 1 for the mean, 2 for the sum."""
+    if reduction not in (0, 1, 2):
+        raise RuntimeError(f"reduction must be 0 (none), 1 (mean) or 2 (sum), got {reduction}")
+    loss: Tensor = F.kl_div(input, target, reduction="sum" if reduction == 2 else "none", log_target=log_target)
+    return loss.mean() if reduction == 1 else loss
+
+
 def _cell(mode: str, input: Tensor, state: tuple[Tensor, ...], w_ih: Tensor, w_hh: Tensor, b_ih: Any, b_hh: Any) -> tuple[Tensor, ...]:
     return step(mode, F.linear(input, w_ih, b_ih), state, w_hh, b_hh)
 
@@ -59,4 +75,4 @@ def rnn_relu_cell(
     return _cell("RNN_RELU", input, (hx,), w_ih, w_hh, b_ih, b_hh)[0]
 
 
-__all__ = ["batch_norm", "embedding", "gru_cell", "lstm_cell", "rnn_relu_cell", "rnn_tanh_cell"]
+__all__ = ["batch_norm", "embedding", "gru_cell", "instance_norm", "kl_div", "lstm_cell", "rnn_relu_cell", "rnn_tanh_cell"]

@@ -61,7 +61,11 @@ def test_what_needs_scripts_says_what_to_use(name: str) -> None:
         getattr(gt.jit, name)(1, 2)
 
 
-@pytest.mark.parametrize("name", ["distributed", "fx", "hub", "multiprocessing", "nested", "onnx", "overrides", "profiler", "sparse"])
+@pytest.mark.parametrize(
+    "name",
+    ["distributed", "fx", "hub", "multiprocessing", "nested", "onnx", "overrides", "profiler", "sparse"]
+    + ["embedding_bag", "lstm", "gru", "rnn_tanh", "rnn_relu"],
+)
 def test_what_is_not_there_says_what_to_use(name: str) -> None:
     assert hasattr(torch, name) and not hasattr(gt, name)
     with pytest.raises(AttributeError, match=rf"gt\.{name} is not offered: \w+"):
@@ -72,6 +76,9 @@ def test_parts_that_are_not_there_say_so() -> None:
     for ask, text in (
         (lambda: gt.autograd.profiler, "gt.autograd.profiler is not offered: gt plan"),
         (lambda: gt.serialization.add_safe_globals, "gt.serialization.add_safe_globals is not offered: only data is read"),
+        (lambda: gt.distributions.Gamma, "gt.distributions.Gamma is not offered: those of gt's have closed forms"),
+        (lambda: gt.distributions.TransformedDistribution, "gt.distributions.TransformedDistribution is not offered: draw from the base"),
+        (lambda: (gt.ones(1, requires_grad=True) * 2).grad_fn.register_prehook(print), r"attribute 'register_prehook': .*x\.register_hook"),
         (lambda: gt.ones(1).as_subclass, "'Tensor' object has no attribute 'as_subclass': what is computed is a plain tensor"),
         (lambda: gt.ones(1).untyped_storage(), "'Tensor' object has no attribute 'untyped_storage': the memory is"),
         (lambda: gt.ones(1).storage(), "'Tensor' object has no attribute 'storage': the memory is"),

@@ -254,3 +254,46 @@ def test_a_scaler_used_out_of_order_says_so_as_torchs(calls: str) -> None:
         except (RuntimeError, AssertionError) as error:
             found.append((type(error), str(error)))
     assert found[0] == found[1]
+
+
+def test_mixed_precision_is_switched_without_a_block() -> None:
+    seen = []
+    for m in (gt, torch):
+        a, got = m.ones(2, 2), []
+
+        def look(m=m, a=a, got=got) -> None:
+            states = m.is_autocast_enabled("cpu"), m.is_autocast_enabled("cuda"), m.get_autocast_dtype("cpu"), m.get_autocast_dtype("cuda")
+            got.append(str((*states, (a @ a).dtype)).replace("torch.", "gt."))
+
+        try:
+            look()
+            m.set_autocast_enabled("cpu", True)
+            look()
+            m.set_autocast_dtype("cpu", m.float16)
+            look()
+            with m.autocast("cpu"):
+                look()
+            with m.autocast("cpu", dtype=m.bfloat16):
+                look()
+            with m.autocast("cpu", enabled=False):
+                look()
+            look()
+            m.set_autocast_enabled("cuda", False)
+            look()
+            m.set_autocast_enabled("cpu", False)
+            look()
+        finally:
+            m.set_autocast_enabled("cpu", False)
+            m.set_autocast_dtype("cpu", m.bfloat16)
+        m.set_autocast_dtype("cuda", m.bfloat16)
+        got.append(str(m.get_autocast_dtype("cuda")).replace("torch.", "gt."))
+        m.set_autocast_dtype("cuda", m.float16)
+        m.set_autocast_enabled(True)
+        assert m.is_autocast_enabled("cuda")
+        m.set_autocast_enabled(False)
+        assert not m.is_autocast_enabled("cuda")
+        for wrong in (lambda m=m: m.set_autocast_enabled("foo", True), lambda m=m: m.set_autocast_dtype("foo", m.float16)):
+            with pytest.raises(RuntimeError, match="Expected one of cpu, cuda"):
+                wrong()
+        seen.append(got)
+    assert seen[0] == seen[1]

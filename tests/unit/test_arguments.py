@@ -120,3 +120,10 @@ def test_a_whole_number_may_be_a_tensor_of_no_dims() -> None:
         return [t.tolist() for t in found]
 
     assert run(gt) == run(torch)
+
+
+def test_names_of_functions_that_are_methods_or_take_no_tensor() -> None:
+    for m in (gt, torch):
+        assert m.promote_types(type1=m.int8, type2=m.uint8) is m.int16
+        assert m.detach(input=m.ones(1, requires_grad=True)).requires_grad is False
+        m.set_rng_state(new_state=m.get_rng_state())

@@ -237,6 +237,17 @@ def test_dlpack_both_ways() -> None:
     assert gt.from_dlpack(torch.arange(3)).tolist() == [0, 1, 2]
     with pytest.raises(BufferError, match="detach"):
         gt.ones(2, requires_grad=True).__dlpack__()
+    for dtype in ("float32", "float16", "bfloat16", "int8", "bool", "complex64", "float64"):
+        x = gt.arange(3).to(getattr(gt, dtype))
+        for back in (gt.from_dlpack(x), gt.utils.dlpack.from_dlpack(gt.to_dlpack(x)), gt.from_dlpack(torch.to_dlpack(torch.tensor(x)))):
+            assert back.dtype is x.dtype and back.tolist() == x.tolist()
+    capsule = gt.to_dlpack(x)
+    gt.from_dlpack(capsule)
+    with pytest.raises(RuntimeError, match="consumed only once"):
+        gt.from_dlpack(capsule)
+    for m in (gt, torch):
+        with pytest.raises(RuntimeError, match="invalid capsule"):
+            m.from_dlpack(3)
 
 
 def test_pickle_and_deepcopy() -> None:
@@ -347,3 +358,17 @@ def test_a_mistake_names_the_call_its_operands_and_the_line(call, note):
         call()
     (found,) = caught.value.__notes__
     assert re.fullmatch(note + rf" at {re.escape(__file__)}:{call.__code__.co_firstlineno}", found), found
+
+
+def test_what_python_repeats() -> None:
+    for m in (gt, torch):
+        two = m.tensor(2)
+        assert [0] * two == two * [0] == [0, 0] and two * (1, 2) == (1, 2, 1, 2) and "ab" * two == two * "ab" == "abab" and b"a" * two == b"aa"
+        assert [0] * m.tensor(True) == [0] and [0] * m.tensor([2]) == [0, 0] and m.Size([1]) * two == m.Size([1, 1])
+        for wrong in (lambda m=m: [0] * m.tensor(2.0), lambda m=m: [0] * m.tensor([2, 3]), lambda m=m: "a" * m.tensor(1j)):
+            with pytest.raises(TypeError, match="only integer tensors of a single element can be converted to an index"):
+                wrong()
+        with pytest.raises(TypeError):
+            range(3) * two
+        with pytest.raises(TypeError):
+            m.ones(2).mul([1, 2])

@@ -18,6 +18,7 @@ import torch.utils.data as theirs
 import gt
 import gt.utils.data as ours
 from gt import session as sessions
+from gt.utils.data.prefetching import mapped
 
 Point = collections.namedtuple("Point", "x y")
 
@@ -198,6 +199,30 @@ def test_a_collation_of_ones_own_gets_gts_tensors() -> None:
     loader = ours.DataLoader(data, 3, collate_fn=lambda items: gt.stack([x * 2 + y for x, y in items]))
     assert [b.tolist() for b in loader] == [[0.0, 3.0, 6.0], [9.0, 12.0, 15.0]]
     assert ours.default_collate([(gt.ones(2), 1), (gt.zeros(2), 2)])[0].tolist() == [[1.0, 1.0], [0.0, 0.0]]
+
+
+def twice(items: Any) -> Any:
+    return mapped(ours.default_collate(items), lambda x: x * 2)
+
+
+def test_collations_give_gts_tensors() -> None:
+    samples = [{"x": np.ones(2, np.float32), "y": (1, 2.0, "a")}, {"x": np.zeros(2, np.float32), "y": (3, 4.0, "b")}]
+    for name, data in (("default_collate", samples), ("default_convert", samples[0]), ("default_convert", [np.arange(3), "a", 1])):
+        mine, wanted = (getattr(m, name)(data) for m in (ours, theirs))
+        assert mapped(mine, lambda x: isinstance(x, gt.Tensor)) == mapped(wanted, lambda x: isinstance(x, torch.Tensor))
+        assert plain(mine) == plain(wanted)
+    (row, *_) = ours.DataLoader([np.arange(3.0)], batch_size=None)
+    assert isinstance(row, gt.Tensor)
+    data = ours.TensorDataset(gt.arange(4.0))
+    assert isinstance(ours.default_collate(data.__getitems__([1, 2]))[0], gt.Tensor)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_collation_that_calls_the_default_one(num_workers: int) -> None:
+    data = ours.TensorDataset(gt.arange(4.0), gt.arange(4))
+    (batch,) = ours.DataLoader(data, 4, collate_fn=twice, num_workers=num_workers)
+    assert all(isinstance(x, gt.Tensor) for x in batch)
+    assert [x.tolist() for x in batch] == [[0.0, 2.0, 4.0, 6.0], [0, 2, 4, 6]]
 
 
 # -- random numbers

@@ -43,6 +43,12 @@ CASES: dict[str, tuple[Any, list[np.ndarray], list[np.ndarray], np.ndarray]] = {
     "MultivariateNormal precision": (
         lambda d, a, b: d.MultivariateNormal(a, precision_matrix=b), [REAL, COVARIANCE], [OTHER, np.eye(4)], REAL + 0.2,
     ),
+    "LowRankMultivariateNormal": (
+        lambda d, a, b, c: d.LowRankMultivariateNormal(a, b, c), [REAL, ROOT[:, :2], SIZE], [OTHER, ROOT[:, 1:], POSITIVE], REAL + 0.2,
+    ),
+    "ContinuousBernoulli": (lambda d, a: d.ContinuousBernoulli(a), [np.append(PROBS[1:], [[0.5, 0.4995, 0.501, 1e-3]], 0)], [SHARE], PROBS[:1]),
+    "ContinuousBernoulli logits": (lambda d, a: d.ContinuousBernoulli(logits=a, lims=(0.49, 0.51)), [REAL], [OTHER], PROBS),
+    "OneHotCategoricalStraightThrough": (lambda d, a: d.OneHotCategoricalStraightThrough(a), [PROBS], [SHARE], np.eye(4)[[1, 0, 3]]),
     "Independent": (lambda d, a, b: d.Independent(d.Normal(a, b), 1), [REAL, SIZE], [OTHER + REAL, POSITIVE], REAL + 0.3),
 }  # fmt: skip
 
@@ -82,9 +88,11 @@ def test_densities_moments_and_gradients(name: str) -> None:
                 "Bernoulli",
                 "Geometric",
                 "Categorical",
+                "LowRankMultivariateNormal",
+                "OneHotCategoricalStraightThrough",
             ):
                 got |= {"cdf": p.cdf(value), "icdf": p.icdf(m.tensor(PROBS))}
-            got |= {k: getattr(p, k) for k in ("mean", "variance", "stddev", "mode")}
+            got |= {k: getattr(p, k) for k in ("mean", "variance", "stddev", "mode") if k != "mode" or "Continuous" not in name}
             total = sum(got[k].sum() for k in ("log_prob", "entropy", "kl"))
             wanted = [*params, *other_params, *([value] if value.requires_grad else [])]
             grads = m.autograd.grad(total, wanted, allow_unused=True)
@@ -123,13 +131,14 @@ def test_draws_have_the_moments(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name", ["Normal", "Laplace", "Uniform", "Exponential", "MultivariateNormal", "Independent", "Gumbel", "LogNormal"]
+    + ["LowRankMultivariateNormal", "ContinuousBernoulli", "OneHotCategoricalStraightThrough"],
 )
 def test_rsample_passes_gradients(name: str) -> None:
     make, arrays, _, _ = CASES[name]
     params = tensors(gt, arrays)
     p = make(gt.distributions, *params)
     assert p.has_rsample
-    grads = gt.autograd.grad(p.rsample((5,)).square().sum(), params)
+    grads = gt.autograd.grad((p.rsample((5,)) * gt.arange(4.0)).square().sum(), params)
     assert all(bool(g.abs().sum() > 0) for g in grads)
     with pytest.raises(NotImplementedError):
         gt.distributions.Bernoulli(gt.tensor(0.5)).rsample()
@@ -148,6 +157,84 @@ def test_divergences_of_other_pairs() -> None:
         for m in (gt, torch)
     ]
     np.testing.assert_allclose(*got, rtol=1e-5)
+
+
+PAIRS: dict[str, tuple[Any, Any]] = {  # by class: what has that support, at two parameters
+    "Normal": (lambda d, a, b: d.Normal(a, b)), "Laplace": (lambda d, a, b: d.Laplace(a, b)), "Gumbel": (lambda d, a, b: d.Gumbel(a, b)),
+    "Exponential": (lambda d, a, b: d.Exponential(b)), "Pareto": (lambda d, a, b: d.Pareto(b, a.abs() + 0.5)),
+    "Uniform": (lambda d, a, b: d.Uniform(a, a + b)), "ContinuousBernoulli": (lambda d, a, b: d.ContinuousBernoulli(logits=a * b)),
+    "within 0 to 1": (lambda d, a, b: d.Uniform(0.2 + 0 * a, 0.2 + b / 4)), "around 0 to 1": (lambda d, a, b: d.Uniform(-a.abs() - 1, 1 + b)),
+    "above 3": (lambda d, a, b: d.Uniform(3 + 0 * a, 3 + b)),
+    "MultivariateNormal": (lambda d, a, b: d.MultivariateNormal(a, scale_tril=(b.diag_embed() + 0.1 * a.unsqueeze(-1)).tril())),
+    "LowRankMultivariateNormal": (lambda d, a, b: d.LowRankMultivariateNormal(a, 0.3 * a.unsqueeze(-1), b)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("one", PAIRS)
+def test_divergences_of_all_pairs_that_torch_has(one: str) -> None:
+    for other in PAIRS:
+        found: list[list[Any]] = []
+        for m in (torch, gt):
+            params = tensors(m, [REAL, POSITIVE, OTHER, SIZE])
+            p, q = PAIRS[one](m.distributions, *params[:2]), PAIRS[other](m.distributions, *params[2:])
+            try:
+                kl = m.distributions.kl_divergence(p, q)
+            except NotImplementedError:
+                found.append([])
+                continue
+            weight = m.arange(float(kl.numel())).reshape(kl.shape).double().masked_fill(~kl.isfinite(), 0)
+            grads = m.autograd.grad((kl * weight).nansum(), params, allow_unused=True) if kl.requires_grad and bool(kl.isfinite().all()) else []
+            found.append([kl, *(g if g is not None else m.zeros(1) for g in grads)])
+        assert len(found[0]) == len(found[1]), (one, other)
+        for i, (theirs, mine) in enumerate(zip(*found, strict=True)):
+            same(mine, theirs, f"{one} and {other}: {i}")
+
+
+def test_normal_vectors_of_low_rank() -> None:
+    for m in (gt, torch):
+        for shapes, text in (
+            (((), (4, 1), (4,)), "loc"), (((4,), (4,), (4,)), "at least two"), (((4,), (3, 1), (4,)), "4 x m"), (((4,), (4, 1), (3,)), "vectors"),
+            (((2, 4), (3, 4, 1), (4,)), "Incompatible"),
+        ):  # fmt: skip
+            with pytest.raises(ValueError, match=text):
+                m.distributions.LowRankMultivariateNormal(*(m.ones(s) for s in shapes))
+    mine, theirs = (m.distributions.LowRankMultivariateNormal(*tensors(m, [REAL, ROOT[:, :2], POSITIVE])) for m in (gt, torch))
+    for name in ("scale_tril", "covariance_matrix", "precision_matrix"):
+        same(getattr(mine, name), getattr(theirs, name), name)
+
+
+RELAXED: dict[str, tuple[Any, np.ndarray]] = {
+    "RelaxedBernoulli": (lambda d, t, a: d.RelaxedBernoulli(t, a), np.append(PROBS[:2], [[0, 1, 1e-9, 0.5]], 0)),
+    "RelaxedBernoulli logits": (lambda d, t, a: d.RelaxedBernoulli(t, logits=a), PROBS),
+    "RelaxedOneHotCategorical": (lambda d, t, a: d.RelaxedOneHotCategorical(t, a), PROBS / PROBS.sum(-1, keepdims=True)),
+    "RelaxedOneHotCategorical logits": (lambda d, t, a: d.RelaxedOneHotCategorical(t, logits=a), PROBS / PROBS.sum(-1, keepdims=True)),
+}
+
+
+@pytest.mark.parametrize("name", RELAXED)
+def test_smooth_classes(name: str) -> None:
+    make, values = RELAXED[name]
+    found = []
+    for m in (torch, gt):
+        heat, given, value = tensors(m, [np.array(0.7), PROBS, values])
+        p = make(m.distributions, heat, given)
+        log_prob = p.log_prob(value)
+        grads = m.autograd.grad((log_prob * m.arange(float(log_prob.shape[-1]))).nansum(), [heat, given], retain_graph=True)
+        found.append([log_prob, p.probs, p.logits, *grads, p.expand((2, *p.batch_shape)).log_prob(value)])
+        with pytest.raises(NotImplementedError):
+            p.entropy()
+        m.manual_seed(0)
+        x = p.rsample((20000,))
+        assert p.has_rsample and x.requires_grad and not p.sample().requires_grad and repr(p) == f"{type(p).__name__}()"
+        assert bool(p.support.check(p.sample((50,))).all())
+        found[-1].append(x.mean(0))
+        pulls = m.autograd.grad((x * m.arange(4.0)).mean(0).sum(), [heat, given])
+        found[-1] += [pulls[0], pulls[1]]
+    for i, (theirs, mine) in enumerate(zip(*found, strict=True)):
+        if i < len(found[0]) - 3:
+            same(mine, theirs, f"{name}: {i}")
+        else:  # of draws: about as near as 20,000 make it
+            np.testing.assert_allclose(mine.detach().numpy(), theirs.detach().numpy(), rtol=0.03, atol=0.03, err_msg=f"{name}: {i}")
 
 
 def test_numbers_as_parameters_and_checks_when_asked_for() -> None:

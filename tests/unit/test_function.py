@@ -231,3 +231,16 @@ def test_grad_takes_torchs_arguments_in_torchs_order():
         assert found[0].tolist() == [2.0, 2.0] and found[1] is None
         with pytest.warns(FutureWarning, match="only_inputs"):
             lib.autograd.grad(d.sum(), x, only_inputs=False)
+
+
+def test_a_backward_by_its_other_name() -> None:
+    def run(lib: Any) -> Any:
+        x = lib.tensor([1.0, 2.0], requires_grad=True)
+        mine = type("Mine", (lib.autograd.Function,), {"forward": staticmethod(save_input), "vjp": staticmethod(times_input)})
+        mine.apply(x).sum().backward()
+        assert lib.autograd.Function.vjp is lib.autograd.Function.backward
+        with pytest.raises(RuntimeError, match="Implementing both 'backward' and 'vjp' for a custom Function is not allowed"):
+            function(lib, save_input, times_input, vjp=staticmethod(times_input)).apply(x).sum().backward()
+        return x.grad.tolist()
+
+    assert both(run) == [[1.0, 2.0]] * 2

@@ -129,3 +129,12 @@ def test_tensor_types_say_what_to_convert_to():
         x = lib.ones(2)
         assert x.type(lib.FloatTensor) is x and x.type(lib.LongTensor).dtype is lib.int64
         assert x.type(dtype=lib.HalfTensor).type() == "torch.HalfTensor" and x.long().type(lib.Tensor).dtype is lib.float32
+
+
+def test_type_names() -> None:
+    for ask in (
+        lambda m: m.ones(1), lambda m: m.ones(1, dtype=m.bool), lambda m: m.nn.Parameter(m.ones(1).half()), lambda m: 3, lambda m: int, lambda m: [],
+        lambda m: pytest.raises, lambda m: np.float32(1), lambda m: m,
+    ):  # fmt: skip
+        assert gt.typename(ask(gt)) == torch.typename(ask(torch)).replace("torch", "torch" if isinstance(ask(gt), gt.Tensor) else "gt")
+    assert gt.typename(gt.nn.Linear(1, 1)) == gt.typename(gt.nn.Linear) == "gt.nn.linear.Linear"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
 
 import numpy as np
@@ -100,3 +101,24 @@ def test_html_never_reads() -> None:
     x = gt.ones(2, 3) * 2
     with gt.flush_guard("disallow"):
         assert x._repr_html_() == "<code>gt.Tensor [2, 3] float32, pending</code>"
+
+
+def test_results_with_names() -> None:
+    for ask in (
+        lambda m, x: x.max(1), lambda m, x: m.min(x, 0), lambda m, x: x.sort(), lambda m, x: m.topk(x, 1), lambda m, x: x.kthvalue(2),
+        lambda m, x: x.median(0), lambda m, x: m.nanmedian(x, 1), lambda m, x: x.mode(), lambda m, x: x.cummax(0), lambda m, x: m.cummin(x, 1),
+        lambda m, x: x.aminmax(), lambda m, x: m.frexp(x), lambda m, x: m.histogram(x, 3), lambda m, x: m.lu_unpack(x, m.tensor([2, 2]).int()),
+        lambda m, x: m.linalg.lu(x), lambda m, x: m.linalg.inv_ex(x), lambda m, x: m.linalg.lu_factor(x), lambda m, x: m.linalg.lu_factor_ex(x),
+        lambda m, x: m.linalg.cholesky_ex(x @ x.T), lambda m, x: m.linalg.slogdet(x), lambda m, x: m.slogdet(x), lambda m, x: x.slogdet(),
+        lambda m, x: m.linalg.solve_ex(x, x), lambda m, x: m.tensor(2.0).max(0),
+    ):  # fmt: skip
+        mine, theirs = (ask(m, m.tensor([[1.0, 3.0], [4.0, 2.0]])) for m in (gt, torch))
+        assert repr(mine) == repr(theirs).replace("torch.", "gt.")
+        name = type(theirs).__name__
+        assert isinstance(mine, getattr(gt.return_types, name)) and type(mine).__name__ == name
+        again = pickle.loads(pickle.dumps(mine))
+        assert type(again) is type(mine) and [v.tolist() for v in again] == [v.tolist() for v in mine]
+    for ask in (lambda m, x: m.linalg.eig(x), lambda m, x: m.linalg.eigh(x), lambda m, x: m.linalg.svd(x), lambda m, x: m.svd(x), lambda m, x: m.qr(x)):
+        mine, theirs = (ask(m, m.eye(2)) for m in (gt, torch))  # signs are not promised
+        assert repr(mine).split("=")[0] == repr(theirs).split("=")[0].replace("torch.", "gt.")
+    assert gt.linalg.eigh(gt.eye(2))._fields == ("eigenvalues", "eigenvectors")

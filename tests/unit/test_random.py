@@ -284,3 +284,11 @@ def test_a_draw_over_a_value_with_a_history_gives_it_no_gradient(draw):
         (y.sum() + x.sum()).backward()
         found.append(x.grad.numpy())
     np.testing.assert_array_equal(found[1], found[0])
+
+
+def test_a_generators_copy_goes_on_from_there() -> None:
+    for m in (gt, torch):
+        g = m.Generator().manual_seed(3)
+        m.rand(2, generator=g)
+        h = g.clone_state()
+        assert h is not g and m.rand(3, generator=g).tolist() == m.rand(3, generator=h).tolist() and h.initial_seed() == 3

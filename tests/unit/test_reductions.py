@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+import gt
 from tests.unit.both_sides import alike
 
 DTYPES = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64", "complex64", "complex128")
@@ -96,3 +98,55 @@ def test_norms_of_halves_stay_in_range(name: str, values: list[float]) -> None:
         return m.stack([y.detach(), *x.grad])
 
     alike(both, name, rtol=0.02)
+
+
+SEGMENTS = {
+    "lengths": (np.array([1.0, 3.0, 3.0, 2.0, 0.0, 0.0]), {"lengths": [3, 0, 1, 2]}),
+    "offsets": (np.array([1.0, 3.0, 3.0, 2.0, 0.0, 0.0]), {"offsets": [0, 3, 3, 4, 6]}),
+    "rows": (np.random.default_rng(0).standard_normal((6, 2)), {"lengths": [2, 4]}),
+    "along the second dim": (np.random.default_rng(1).standard_normal((2, 6, 3)), {"lengths": [[2, 4, 0], [5, 0, 1]], "axis": 1}),
+    "offsets along the second dim": (np.random.default_rng(1).standard_normal((2, 6)), {"offsets": [[0, 2, 6], [0, 5, 6]], "axis": -1}),
+    "with some left over": (np.arange(6.0), {"lengths": [2, 1], "unsafe": True}),
+    "with a NaN": (np.array([1.0, np.nan, 2.0]), {"lengths": [2, 1]}),
+}
+
+
+@pytest.mark.parametrize("name", SEGMENTS)
+@pytest.mark.parametrize("reduce", ["sum", "mean", "max", "min", "prod"])
+@pytest.mark.parametrize("initial", [None, 2, 0.5])
+def test_segments(name: str, reduce: str, initial: Any) -> None:
+    values, options = SEGMENTS[name]
+    for dtype in ("float64", "float32"):
+        found = []
+        for m in (gt, torch):
+            x = m.tensor(values, dtype=getattr(m, dtype), requires_grad=True)
+            given = {k: m.tensor(v) if isinstance(v, list) else v for k, v in options.items()}
+            y = m.segment_reduce(x, reduce, **given, initial=initial)
+            if name != "with some left over" or m is gt:
+                weights = m.arange(float(y.numel()), dtype=y.dtype).reshape(y.shape) + 1
+                (g,) = m.autograd.grad((y * weights).sum(), x)
+            found.append((y, g))
+        assert str(found[0][0].dtype)[3:] == str(found[1][0].dtype)[6:]
+        np.testing.assert_allclose(found[0][0].detach().numpy(), found[1][0].detach().numpy(), rtol=1e-6)
+        if name == "with a NaN":  # its segment's gradients are NaN, torch's go to the NaN
+            assert found[0][1][2].item() == found[1][1][2].item()
+        elif name != "with some left over":  # torch's gradient behind the last segment is not set
+            np.testing.assert_allclose(found[0][1].numpy(), found[1][1].numpy(), rtol=1e-6)
+        else:
+            assert found[0][1][3:].tolist() == [0.0] * 3
+
+
+def test_segments_say_what_does_not_go() -> None:
+    for call in (
+        lambda m: m.segment_reduce(m.ones(3), "sum"), lambda m: m.segment_reduce(m.ones(3), "foo", lengths=m.tensor([3])),
+        lambda m: m.segment_reduce(m.ones(3), "sum", lengths=m.tensor([3]), axis=1), lambda m: m.segment_reduce(m.ones(3), "sum", lengths=m.ones(1) * 3),
+        lambda m: m.segment_reduce(m.arange(3), "sum", lengths=m.tensor([3])), lambda m: m.segment_reduce(m.ones(3), "sum", indices=m.tensor([3])),
+        lambda m: m.segment_reduce(m.ones(2, 3), "sum", lengths=m.tensor([3]), axis=1),
+    ):  # fmt: skip
+        errors = []
+        for m in (gt, torch):
+            with pytest.raises((RuntimeError, IndexError)) as raised:
+                call(m)
+            errors.append((isinstance(raised.value, IndexError), isinstance(raised.value, NotImplementedError), str(raised.value).split("\n")[0]))
+        if "Either" not in errors[1][2] and "indices" not in errors[1][2]:
+            assert errors[0] == errors[1]

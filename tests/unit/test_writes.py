@@ -347,3 +347,19 @@ def test_a_retained_gradient_is_that_of_the_newest_values(change: Callable[[Any]
         return y.grad.tolist(), x.grad.tolist()
 
     assert outcome(gt) == outcome(torch)
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (7, 3), (8, 2), (3, 5), (3, 3), (4, 1), (3, 3, 3), (2, 2, 2, 2)])
+@pytest.mark.parametrize("wrap", [False, True])
+def test_diagonals_are_filled(shape: tuple[int, ...], wrap: bool) -> None:
+    found = []
+    for m in (gt, torch):
+        x = m.arange(float(np.prod(shape))).reshape(shape).requires_grad_()
+        y = (x * 2).fill_diagonal_(7, wrap=wrap)
+        (y * y).sum().backward()
+        found.append((y.tolist(), x.grad.tolist()))
+        with pytest.raises(RuntimeError, match="equal length"):
+            m.zeros(3, 3, 2).fill_diagonal_(1, wrap=wrap)
+        with pytest.raises(RuntimeError, match="larger than 1"):
+            m.zeros(3).fill_diagonal_(1, wrap=wrap)
+    assert found[0] == found[1]

@@ -23,7 +23,6 @@ from torch.utils.data import (
     SequentialSampler,
     StackDataset,
     Subset,
-    default_convert,
     get_worker_info,
 )  # fmt: skip
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
@@ -196,10 +195,22 @@ def _stacked(batch: Sequence[Tensor], *, collate_fn_map: Any = None) -> Tensor:
 
 
 def default_collate(batch: Any) -> Any:
-    """Make one batch of samples, as torch's function of this name does. Samples may hold gt's tensors."""
+    """Make one batch of samples, as torch's function of this name does. Samples may hold gt's tensors.
+
+    In a loader's worker process the batch is of torch's tensors, which the loader uploads; so for ``default_convert``.
+    """
     if isinstance(batch, Rows):
-        return batch.together()
-    return collate(batch, collate_fn_map={Tensor: _stacked, **default_collate_fn_map})
+        return _uploaded_here(batch.together())
+    return _uploaded_here(collate(batch, collate_fn_map={Tensor: _stacked, **default_collate_fn_map}))
+
+
+def default_convert(data: Any) -> Any:
+    """Give data with its arrays as tensors, as torch's function of this name does."""
+    return _uploaded_here(torch_data.default_convert(data))
+
+
+def _uploaded_here(batch: Any) -> Any:
+    return _uploaded(batch) if get_worker_info() is None else batch
 
 
 def _uploaded(batch: Any) -> Any:

@@ -26,7 +26,6 @@ UNSUPPORTED = {
     "LazyConvTranspose1d": "a lazy layer takes its shape from the first call: give in_channels",
     "LazyConvTranspose2d": "a lazy layer takes its shape from the first call: give in_channels",
     "LazyConvTranspose3d": "a lazy layer takes its shape from the first call: give in_channels",
-    "LinearCrossEntropyLoss": "cross_entropy(linear(x)) is compiled as one program anyway",
 }
 ENTRIES = {e.module_cls.__name__: e for e in module_db if e.module_cls.__name__ not in UNSUPPORTED}
 TRANSFORMERS = [n for n in ENTRIES if "Transformer" in n or n == "MultiheadAttention"]

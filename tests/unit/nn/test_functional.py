@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
@@ -311,3 +312,50 @@ def test_smoothing_skips_ignored_examples_whatever_they_hold(reduction):
         return loss.tolist(), g.tolist()
 
     assert repr(run(gt)) == repr(run(torch))
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_torchs_own_signatures_of_losses_and_norms() -> None:
+    rng = np.random.default_rng(0)
+    a, b, x = rng.standard_normal((3, 4)), rng.uniform(0.1, 1, (3, 4)), rng.standard_normal((2, 3, 5))
+    weight, shift = rng.standard_normal(3), rng.standard_normal(3)
+    found: list[list[Any]] = []
+    for m in (gt, torch):
+        p, q, y, w, s = (m.tensor(v, requires_grad=True) for v in (a, b, x, weight, shift))
+        mean, variance = m.zeros(3, dtype=m.float64), m.ones(3, dtype=m.float64)
+        out = [m.kl_div(p, q), m.kl_div(p, q, 0, log_target=True), m.kl_div(p, q, reduction=2)]
+        out += [m.instance_norm(y, w, s, mean, variance, True, 0.3, 1e-5, False), m.instance_norm(y, w, s, mean, variance, False, 0.1, 1e-5, True)]
+        grads = m.autograd.grad(sum((o * o).sum() for o in out), [p, q, y, w, s])
+        found.append([v.detach().numpy() for v in (*out, *grads, mean, variance)])
+    for mine, theirs in zip(*found, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("options", [{}, {"out_features": (2, 3), "bias": True}, {"ignore_index": 1, "reduction": "sum", "bias": True}])
+@pytest.mark.parametrize("probabilities", [False, True])
+def test_cross_entropy_of_a_linear_layer(options: dict[str, Any], probabilities: bool) -> None:
+    if probabilities and "ignore_index" in options:
+        options = {**options, "label_smoothing": 0.2}
+        del options["ignore_index"]
+    rng, out = np.random.default_rng(0), options.get("out_features", ())
+    x = rng.standard_normal((2, 5))
+    target = rng.dirichlet(np.ones(4), (2, *out)).swapaxes(1, -1) if probabilities else rng.integers(0, 4, (2, *out))
+    if probabilities and len(out) == 2:
+        target = np.moveaxis(rng.dirichlet(np.ones(4), (2, *out)), -1, 1)
+    weight = rng.uniform(0.5, 1, 4)
+    theirs = torch.nn.LinearCrossEntropyLoss(5, 4, weight=torch.tensor(weight), dtype=torch.float64, **options)
+    mine = gt.nn.LinearCrossEntropyLoss(5, 4, weight=gt.tensor(weight), dtype=gt.float64, **options)
+    assert repr(mine) == repr(theirs) and list(mine.state_dict()) == list(theirs.state_dict())
+    mine.load_state_dict({k: gt.tensor(v) for k, v in theirs.state_dict().items()})
+    found = []
+    for m, layer in ((gt, mine), (torch, theirs)):
+        y = m.tensor(x, requires_grad=True)
+        loss = layer(y, m.tensor(target))
+        loss.sum().backward()
+        found.append([v.detach().numpy() for v in (loss, y.grad, *(p.grad for p in layer.parameters()))])
+        with pytest.raises(RuntimeError, match="expected weight shape"):
+            m.nn.LinearCrossEntropyLoss(5, 4, weight=m.ones(3))
+        with pytest.raises(RuntimeError, match="label_smoothing to be in range"):
+            m.nn.LinearCrossEntropyLoss(5, 4, label_smoothing=2)
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-9)
