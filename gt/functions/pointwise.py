@@ -170,6 +170,8 @@ def pow(input: Tensor | Scalar, exponent: Tensor | Scalar) -> Tensor:
             input, exponent = cast(input, dtype), exponent.real
         if dtype.kind in "ui" and exponent < 0:  # type: ignore[operator]
             raise CallError("Integers to negative integer powers are not allowed.")
+        if dtype.kind in "ui":
+            check_fits(exponent, int64)
         if dtype.kind in "ui" or dtype.itemsize == 2:
             check_fits(exponent, dtype)
         if float(exponent).is_integer() and -64 <= exponent <= 64:  # type: ignore[arg-type, operator]
