@@ -291,6 +291,10 @@ class Tensor(Copies):
     __lt__, __le__, __gt__, __ge__ = pointwise.lt, pointwise.le, pointwise.gt, pointwise.ge
     __getitem__, __setitem__, __hash__ = index.getitem, index.setitem, Handle.__hash__
 
+    def __delitem__(self, index: Any) -> None:
+        raise TypeError("Tensor does not support deleting items")
+
+
     def __eq__(self, other: object) -> Any:
         return pointwise.eq(self, other) if promote.is_compared("eq", other) else NotImplemented
 

@@ -120,6 +120,10 @@ def from_numpy(array: np.ndarray, requires_grad: bool = False) -> Tensor:
     """Make a tensor of an array, keeping its dtype. The data is copied at the call: later writes to it are not seen."""
     if not isinstance(array, np.ndarray | np.generic):
         raise TypeError(f"expected np.ndarray (got {type(array).__name__})")
+    if not array.dtype.isnative:
+        raise ValueError(
+            "given numpy array has byte order different from the native byte order. Conversion between byte orders is currently not supported."
+        )
     return tensor(np.asarray(array), requires_grad=requires_grad)
 
 

@@ -284,7 +284,9 @@ def tile(input: Tensor, *args: Any, dims: Any = None) -> Tensor:
 
 def cat(tensors: Sequence[Tensor], dim: int = 0, *, axis: int | None = None) -> Tensor:
     """Join along ``dim``; dtypes promote. Empty 1-d tensors are skipped, as torch does."""
-    if isinstance(tensors, Handle) or not len(tensors):
+    if isinstance(tensors, Handle):
+        raise TypeError("cat(): argument 'tensors' (position 1) must be tuple of Tensors, not Tensor")
+    if not len(tensors):
         raise ValueError("torch.cat(): expected a non-empty list of Tensors")
     dtype = result_type([t._type for t in tensors])
     kept = [t for t in tensors if t._type.shape != (0,)] or [tensors[0]]

@@ -70,3 +70,17 @@ def test_draws_whose_chances_need_a_gradient_need_one_that_is_zero(draw: str) ->
         with m.no_grad():
             assert not DRAWS[draw](m, p).requires_grad
         assert not DRAWS[draw](m, m.full((3,), 0.5)).requires_grad
+
+
+def test_refusals_are_torchs() -> None:
+    def delete(m: Any) -> None:
+        del m.ones(2)[0]
+
+    for call, kind, text in (
+        (delete, TypeError, "does not support deleting items"),
+        (lambda m: m.cat(m.ones(2)), TypeError, "must be tuple of Tensors, not Tensor"),
+        (lambda m: m.from_numpy(np.ones(2, ">i4")), ValueError, "byte order different from the native"),
+    ):
+        for m in (torch, gt):
+            with pytest.raises(kind, match=text):
+                call(m)

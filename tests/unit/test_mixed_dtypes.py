@@ -143,3 +143,12 @@ def test_scales_in_float32_get_gradients_added_up_in_float32(dtype: str) -> None
     gt.nn.functional.layer_norm(mine[0], (16,), *mine[1:]).backward(gt.tensor(g))
     for got, right in zip(mine[1:], wide[1:], strict=True):
         np.testing.assert_allclose(got.grad.numpy(), right.grad.numpy(), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int8", "int16", "int32", "int64"])
+def test_integers_by_a_number(dtype: str) -> None:
+    for number in (2, True, 0.5):
+        ways = (lambda m, t: t / number, lambda m, t: m.div(t, number), lambda m, t: number / t, lambda m, t: t.div(number))
+        for way in ways:
+            mine, theirs = (way(m, small(m, dtype, 4)) for m in (gt, torch))
+            assert (str(mine.dtype).split(".")[-1], mine.tolist()) == (str(theirs.dtype).split(".")[-1], theirs.tolist())
