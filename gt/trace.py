@@ -354,7 +354,7 @@ class Trace:
             code = Code(list(self.code), list(self.where))
             code = self.modes.codes.setdefault(code, code)
             if len(self.modes.codes) > MAX_CODES:
-                del self.modes.codes[next(iter(self.modes.codes))]
+                self.modes.codes.pop(list(self.modes.codes)[0], None)  # a thread that reads may drop the same one meanwhile
         before, self.modes.flushed = self.modes.flushed, code
         if before is not None:
             before.next = code
