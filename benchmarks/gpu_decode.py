@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 from gpu import card
-from gpu_models import Gpt, weights
+from gpu_models import Gpt, gpt_block, gpt_model, weights
 
 MODELS = {"gpt2-124m": Gpt(50304, 512, 12, 768, 12, 1), "small": Gpt(101, 64, 2, 64, 2, 1)}
 SIDES = ("gt", "gt.jit", "compile", "eager")
@@ -37,29 +37,19 @@ def decoder(c: Gpt, lib: Any, nn: Any, F: Any) -> Any:  # noqa: N803 - as users 
     """Give a decoder of one token at a time: (token [1, 1], place [1]) -> logits [1, vocabulary]."""
     shape = (1, c.heads, c.length, c.width // c.heads)
 
-    class Block(nn.Module):
+    class Block(gpt_block(c, nn, F)):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
-            d = c.width
-            self.ln1, self.ln2 = nn.LayerNorm(d), nn.LayerNorm(d)
-            self.qkv, self.proj = nn.Linear(d, 3 * d), nn.Linear(d, d)
-            self.fc, self.out = nn.Linear(d, 4 * d), nn.Linear(4 * d, d)
             self.register_buffer("keys", lib.zeros(shape))
             self.register_buffer("values", lib.zeros(shape))
 
-        def forward(self, x: Any, at: Any, mask: Any) -> Any:
-            q, k, v = (t.view(1, 1, c.heads, -1).transpose(1, 2) for t in self.qkv(self.ln1(x)).split(c.width, dim=2))
+        def attend(self, q: Any, k: Any, v: Any, at: Any, mask: Any) -> Any:
             self.keys[:, :, at], self.values[:, :, at] = k, v
-            y = F.scaled_dot_product_attention(q, self.keys, self.values, attn_mask=mask)
-            x = x + self.proj(y.transpose(1, 2).reshape(1, 1, c.width))
-            return x + self.out(F.gelu(self.fc(self.ln2(x)), approximate="tanh"))
+            return F.scaled_dot_product_attention(q, self.keys, self.values, attn_mask=mask)
 
-    class Decoder(nn.Module):
+    class Decoder(gpt_model(c, nn, Block)):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
-            self.wte, self.wpe = nn.Embedding(c.vocab, c.width), nn.Embedding(c.length, c.width)
-            self.blocks = nn.ModuleList([Block() for _ in range(c.layers)])
-            self.lnf, self.head = nn.LayerNorm(c.width), nn.Linear(c.width, c.vocab, bias=False)
             self.register_buffer("places", lib.arange(c.length))
 
         def forward(self, token: Any, at: Any) -> Any:

@@ -65,7 +65,9 @@ def mlp(nn: Any) -> Any:
     return nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 10))
 
 
-def gpt(c: Gpt, lib: Any, nn: Any, F: Any) -> Any:  # noqa: N803
+def gpt_block(c: Gpt, nn: Any, F: Any) -> Any:  # noqa: N803
+    """Give the class of a layer. A subclass may attend otherwise, by what follows ``x`` in a call."""
+
     class Block(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -74,21 +76,35 @@ def gpt(c: Gpt, lib: Any, nn: Any, F: Any) -> Any:  # noqa: N803
             self.qkv, self.proj = nn.Linear(d, 3 * d), nn.Linear(d, d)
             self.fc, self.out = nn.Linear(d, 4 * d), nn.Linear(4 * d, d)
 
-        def forward(self, x: Any) -> Any:
+        def attend(self, q: Any, k: Any, v: Any) -> Any:
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+        def forward(self, x: Any, *given: Any) -> Any:
             B, T, D = x.shape
             q, k, v = self.qkv(self.ln1(x)).split(D, dim=2)
             q, k, v = (t.view(B, T, c.heads, D // c.heads).transpose(1, 2) for t in (q, k, v))
-            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            y = self.attend(q, k, v, *given)
             x = x + self.proj(y.transpose(1, 2).reshape(B, T, D))
             return x + self.out(F.gelu(self.fc(self.ln2(x)), approximate="tanh"))
+
+    return Block
+
+
+def gpt_model(c: Gpt, nn: Any, block: Any) -> Any:
+    """Give the class of a model without its forward pass."""
 
     class Model(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.wte, self.wpe = nn.Embedding(c.vocab, c.width), nn.Embedding(c.length, c.width)
-            self.blocks = nn.ModuleList([Block() for _ in range(c.layers)])
+            self.blocks = nn.ModuleList([block() for _ in range(c.layers)])
             self.lnf, self.head = nn.LayerNorm(c.width), nn.Linear(c.width, c.vocab, bias=False)
 
+    return Model
+
+
+def gpt(c: Gpt, lib: Any, nn: Any, F: Any) -> Any:  # noqa: N803
+    class Model(gpt_model(c, nn, gpt_block(c, nn, F))):  # type: ignore[misc]
         def forward(self, index: Any) -> Any:
             x = self.wte(index) + self.wpe(lib.arange(index.shape[1], device=index.device))
             for block in self.blocks:

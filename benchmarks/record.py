@@ -123,7 +123,7 @@ def gpt2(rounds: int) -> list[tuple[str, float, str, float]]:
 def looped() -> list[tuple[str, float, str, float]]:
     """Time a step in a loop of steps: alone, and with its work in a worker process, as on a GPU, in CPU time of the recording thread."""
     rows = []
-    for name, call in (("recorded alone: a session that runs nothing", "alone(300)"), ("its work in a worker process (CPU time)", "loop(20)")):
+    for name, call in (("recorded alone: a session that runs nothing", "alone(300)"), ("its work in a worker process (CPU time)", "with_a_worker(20)")):
         code = f"import benchmarks.record as r; print(r.{call})"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(__file__).resolve().parent.parent)
         rows.append((f"the same in a loop of steps, {name}", float(done.stdout), "ms", 2.5))
@@ -135,23 +135,23 @@ def alone(count: int) -> float:
     step.check()
     session: Any = sessions.current()
     session.run = session.free = lambda *given: None  # from here on no value is ever there
-    times = []
-    for _ in range(count):
-        start = time.perf_counter()
-        step()
-        times.append(time.perf_counter() - start)
-    return median(times[count // 4 :], 1e3)
+    return loop(step, count, time.perf_counter)
 
 
-def loop(count: int) -> float:
+def with_a_worker(count: int) -> float:
     gt.gpu_workers(1)
     step = Step()
     step.check()
+    return loop(step, count, time.thread_time)
+
+
+def loop(step: Step, count: int, clock: Callable[[], float]) -> float:
+    """Give the median ms of steps one after the other, without the first quarter."""
     times = []
     for _ in range(count):
-        start = time.thread_time()
+        start = clock()
         step()
-        times.append(time.thread_time() - start)
+        times.append(clock() - start)
     return median(times[count // 4 :], 1e3)
 
 

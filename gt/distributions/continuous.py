@@ -8,14 +8,14 @@ from typing import Any
 
 from gt.distributions import constraints
 from gt.distributions.constraints import Constraint
-from gt.distributions.distribution import Distribution
+from gt.distributions.distribution import Distribution, Located
 from gt.functions import create, draw
 
 HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 EULER = 0.57721566490153286
 
 
-class LocationScale(Distribution):
+class LocationScale(Located):
     """A distribution moved by ``loc`` and stretched by ``scale``."""
 
     has_rsample = True
@@ -34,12 +34,6 @@ class LocationScale(Distribution):
         """Draw evenly within 0 to 1, ends left out."""
         tiny = 2.0 ** (-24 if self.loc.dtype.itemsize <= 4 else -53)
         return draw.rand(*self._extended_shape(sample_shape), dtype=self.loc.dtype).clamp(min=tiny / 2, max=1 - tiny)
-
-    @property
-    def mean(self) -> Any:
-        return self.loc
-
-    mode = mean
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
         return self.icdf(self._uniform(sample_shape))

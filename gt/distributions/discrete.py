@@ -198,25 +198,36 @@ class Categorical(_Probabilities):
         return self._enumerated(create.arange(self._num_events), expand)
 
 
-class OneHotCategorical(Distribution):
-    """One of the classes, as a vector that is 1 there and 0 elsewhere."""
+class OfAnother(Distribution):
+    """What has the probabilities of another distribution."""
 
-    has_enumerate_support = True
-    arg_constraints = {"probs": constraints.simplex, "logits": constraints.real_vector}
-    support = constraints.one_hot
-
-    def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
-        self._categorical = Categorical(probs, logits, validate_args)
-        shape = self._categorical.param_shape
-        super().__init__(shape[:-1], shape[-1:], validate_args)
+    _other: Any
 
     @property
     def probs(self) -> Any:
-        return self._categorical.probs
+        return self._other.probs
 
     @property
     def logits(self) -> Any:
-        return self._categorical.logits
+        return self._other.logits
+
+
+class OfClasses(OfAnother):
+    """Vectors with an element for each class."""
+
+    arg_constraints = {"probs": constraints.simplex, "logits": constraints.real_vector}
+
+    def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
+        self._other = Categorical(probs, logits, validate_args)
+        shape = self._other.param_shape
+        super().__init__(shape[:-1], shape[-1:], validate_args)
+
+
+class OneHotCategorical(OfClasses):
+    """One of the classes, as a vector that is 1 there and 0 elsewhere."""
+
+    has_enumerate_support = True
+    support = constraints.one_hot
 
     @property
     def mean(self) -> Any:
@@ -236,14 +247,14 @@ class OneHotCategorical(Distribution):
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Any:
         with no_grad():
-            return one_hot(self._categorical.sample(sample_shape), self._event_shape[0]).to(self.probs.dtype)
+            return one_hot(self._other.sample(sample_shape), self._event_shape[0]).to(self.probs.dtype)
 
     def log_prob(self, value: Any) -> Any:
         self._validate_sample(value)
-        return self._categorical.log_prob(value.argmax(-1))
+        return self._other.log_prob(value.argmax(-1))
 
     def entropy(self) -> Any:
-        return self._categorical.entropy()
+        return self._other.entropy()
 
     def enumerate_support(self, expand: bool = True) -> Any:
         n, batch = self._event_shape[0], self._batch_shape

@@ -170,3 +170,15 @@ class Distribution:
     def __repr__(self) -> str:
         given = [f"{n}: {v if v.numel() == 1 else v.shape}" for n, v in self._given_parameters().items()]
         return f"{type(self).__name__}({', '.join(given)})"
+
+
+class Located(Distribution):
+    """A distribution whose mean and mode are ``loc``."""
+
+    loc: Any
+
+    @property
+    def mean(self) -> Any:
+        return self.loc
+
+    mode = mean

@@ -125,7 +125,7 @@ def _categorical(p: Any, q: Any) -> Any:
 
 @register_kl(OneHotCategorical, OneHotCategorical)
 def _one_hot(p: Any, q: Any) -> Any:
-    return _categorical(p._categorical, q._categorical)
+    return _categorical(p._other, q._other)
 
 
 @register_kl(MultivariateNormal, MultivariateNormal)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gt.distributions import constraints
-from gt.distributions.distribution import Distribution
+from gt.distributions.distribution import Located
 from gt.distributions.multivariate_normal import half_log_det, mahalanobis
 from gt.functions import create, draw
 from gt.functions.factorization import cholesky
@@ -22,7 +22,7 @@ def _and_one(matrix: Any) -> Any:
     return matrix + create.eye(matrix.shape[-1], dtype=matrix.dtype)
 
 
-class LowRankMultivariateNormal(Distribution):
+class LowRankMultivariateNormal(Located):
     """Normal vectors with mean ``loc`` [..., k] and covariance ``cov_factor @ cov_factor.mT + diag(cov_diag)``: [..., k, m] and [..., k].
 
     Densities take matrices of m by m alone (Woodbury's identity).
@@ -73,12 +73,6 @@ class LowRankMultivariateNormal(Distribution):
         """Give Mahalanobis' distance of a vector from 0, squared."""
         inner = matmul(self._scaled(), x.unsqueeze(-1)).squeeze(-1)
         return (x.square() / self._d).sum(-1) - mahalanobis(self._capacitance, inner)
-
-    @property
-    def mean(self) -> Any:
-        return self.loc
-
-    mode = mean
 
     @property
     def variance(self) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 from gt.distributions import constraints
 from gt.distributions.constraints import Constraint
-from gt.distributions.distribution import Distribution
+from gt.distributions.distribution import Distribution, Located
 from gt.functions import create, draw
 from gt.functions.arrange import broadcast_shapes
 from gt.functions.factorization import cholesky
@@ -30,7 +30,7 @@ def half_log_det(factor: Any) -> Any:
     return factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
 
-class MultivariateNormal(Distribution):
+class MultivariateNormal(Located):
     """Normal vectors with mean ``loc`` [..., k] and a covariance [..., k, k], its inverse, or its Cholesky factor."""
 
     has_rsample = True
@@ -71,12 +71,6 @@ class MultivariateNormal(Distribution):
             return factor
         covariance = matmul(factor, factor.mT)
         return covariance if name == "covariance_matrix" else inv(covariance)
-
-    @property
-    def mean(self) -> Any:
-        return self.loc
-
-    mode = mean
 
     @property
     def variance(self) -> Any:

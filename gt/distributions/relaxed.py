@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from gt.distributions import constraints
-from gt.distributions.discrete import Categorical, OneHotCategorical, _Binary, clamp_probs
-from gt.distributions.distribution import Distribution, broadcast_all
+from gt.distributions.discrete import OfAnother, OfClasses, OneHotCategorical, _Binary, clamp_probs
+from gt.distributions.distribution import broadcast_all
 from gt.finfo import finfo
 from gt.functions import create, draw
 from gt.functions.pointwise import where
@@ -125,30 +125,19 @@ class LogitRelaxedBernoulli(_Binary):
         return self.temperature.log() + away - 2 * away.exp().log1p()
 
 
-class ExpRelaxedCategorical(Distribution):
+class ExpRelaxedCategorical(OfClasses):
     """Logarithms of ``RelaxedOneHotCategorical``'s vectors."""
 
     has_rsample = True
-    arg_constraints = {"probs": constraints.simplex, "logits": constraints.real_vector}
     support = constraints.real_vector
 
     def __init__(self, temperature: Any, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
-        self._categorical = Categorical(probs, logits, validate_args)
         (self.temperature,) = broadcast_all(temperature)
-        shape = self._categorical.param_shape
-        super().__init__(shape[:-1], shape[-1:], validate_args)
-
-    @property
-    def probs(self) -> Any:
-        return self._categorical.probs
-
-    @property
-    def logits(self) -> Any:
-        return self._categorical.logits
+        super().__init__(probs, logits, validate_args)
 
     def expand(self, batch_shape: Sequence[int]) -> Self:
         """Give the same distribution over a larger batch."""
-        wide = self._categorical.expand(batch_shape)
+        wide = self._other.expand(batch_shape)
         return type(self)(self.temperature, **wide._given_parameters(), validate_args=False)
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
@@ -163,27 +152,19 @@ class ExpRelaxedCategorical(Distribution):
         return (logits - value * self.temperature).log_softmax(-1).sum(-1) + scale
 
 
-class _Relaxed(Distribution):
+class _Relaxed(OfAnother):
     """Values of ``base_dist``, brought between 0 and 1."""
 
     has_rsample = True
     _base: type[Any]
 
     def __init__(self, temperature: Any, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
-        self.base_dist = self._base(temperature, probs, logits, validate_args)
+        self.base_dist = self._other = self._base(temperature, probs, logits, validate_args)
         super().__init__(self.base_dist.batch_shape, self.base_dist.event_shape, validate_args)
 
     @property
     def temperature(self) -> Any:
         return self.base_dist.temperature
-
-    @property
-    def probs(self) -> Any:
-        return self.base_dist.probs
-
-    @property
-    def logits(self) -> Any:
-        return self.base_dist.logits
 
     def expand(self, batch_shape: Sequence[int]) -> Self:
         """Give the same distribution over a larger batch."""

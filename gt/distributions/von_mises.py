@@ -8,7 +8,7 @@ from typing import Any
 
 from gt.autograd import no_grad
 from gt.distributions import constraints
-from gt.distributions.distribution import Distribution
+from gt.distributions.distribution import Located
 from gt.functions import draw
 from gt.functions.pointwise import where
 from gt.functions.special import i0e, i1e
@@ -17,8 +17,8 @@ from gt.ir.types import float64
 TRIES = 48  # each proposal is taken with probability above 0.65, so none is in one of 10**21 draws
 
 
-class VonMises(Distribution):
-    """Angles in radians with direction ``loc``, the closer to it the larger ``concentration``."""
+class VonMises(Located):
+    """Angles in radians with direction ``loc``, their circle's mean, the closer to it the larger ``concentration``."""
 
     arg_constraints = {"loc": constraints.real, "concentration": constraints.positive}
     loc: Any
@@ -26,13 +26,6 @@ class VonMises(Distribution):
 
     def __init__(self, loc: Any, concentration: Any, validate_args: bool | None = None) -> None:
         self._take(validate_args, loc=loc, concentration=concentration)
-
-    @property
-    def mean(self) -> Any:
-        """The direction, which is a circle's mean."""
-        return self.loc
-
-    mode = mean
 
     @property
     def variance(self) -> Any:

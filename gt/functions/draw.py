@@ -10,8 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from gt.devices import check_options
-from gt.functions.create import DTypeLike, check_shape, sized, zeros
-from gt.functions.pointwise import where
+from gt.functions.create import DTypeLike, check_shape, sized
 from gt.functions.promote import C_NAMES, c_name, cast, get_default_dtype, largest, operand
 from gt.functions.shape import ints
 from gt.grad_mode import is_grad_enabled
@@ -21,7 +20,6 @@ from gt.ir.types import (
     CallError,
     DType,
     KindError,
-    bool_,
     broadcast_shapes,
     complex128,
     dtype_of,
@@ -186,7 +184,7 @@ def _after(drawn: Tensor, *chances: Any) -> Tensor:
     """Give what was drawn, through which gradients of 0 pass to what it was drawn from, as in torch."""
     for t in chances:
         if isinstance(t, Handle) and t._rg and is_grad_enabled():
-            drawn = where(zeros((), dtype=bool_), cast(t, drawn.dtype), drawn)
+            drawn = cast(t, drawn.dtype)._onto(drawn)
     return drawn
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from gt.functions.create import ones_like, zeros
+from gt.functions.create import ones_like
 from gt.functions.factorization import svdvals
 from gt.functions.linalg import matmul
 from gt.functions.pointwise import abs as abs_
@@ -17,7 +17,7 @@ from gt.functions.promote import cast, need_tensor, pair_dtype
 from gt.functions.reduce import amax, amin, sum
 from gt.functions.shape import cat, movedim, reshape, unsqueeze
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, KindError, bool_, class_name, dtype_of, float32, normalize_dim, promote_types, scalar_type
+from gt.ir.types import CallError, KindError, class_name, dtype_of, float32, normalize_dim, promote_types, scalar_type
 from gt.trace import record
 from gt.versions import saves
 
@@ -199,7 +199,7 @@ def power_norm(x: Tensor, p: float, dims: tuple[int, ...], keepdim: bool) -> Ten
     if p == -math.inf:
         return amin(size, dims, keepdim) if dims else size
     if p == 0:
-        counted = where(zeros((), dtype=bool_), size, cast(x != 0, size.dtype))  # with a gradient, which is 0
+        counted = size._onto(cast(x != 0, size.dtype))  # with a gradient, which is 0
         return sum(counted, dims, keepdim) if dims else counted
     if p == 1:
         return sum(size, dims, keepdim) if dims else size
