@@ -14,7 +14,6 @@ Must not know: any op, how a reshard is done. Next: ``insert_collectives``.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -57,7 +56,7 @@ class PropagateSharding:
             given = _Placer(graph, Context(context.mesh)).given()
             graph, decided = search(graph, context, given, self.search_s)
         noted = len(context.notes)
-        for number in itertools.count():
+        for number in range(4 * ROUNDS):
             del context.notes[noted:]
             placer = _Placer(graph, context, decided)
             placer.settle()

@@ -7,6 +7,7 @@ split rows works on windows of them, each worker's with a few rows of its neighb
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -43,7 +44,8 @@ def _windows(node: Node, choice: Choice) -> Parts | None:
     if node.op.near is None:
         return None
     rule = node.op.rule([v.type for v in node.inputs], [v.type for v in node.outputs], node.attrs)
-    split = {factor for factor, axes in choice.factors if axes}
+    size = choice.produces[0].mesh.axis_size
+    split = {factor for factor, axes in choice.factors if math.prod(map(size, axes)) > 1}  # over one worker it is whole
     if rule is None or not any(halo.factor in split for halo in rule.halos):
         return None
     return tuple(tuple(placed.shards(d) for d in range(len(placed.dims))) for placed in choice.requires)

@@ -159,6 +159,17 @@ def test_rows_and_batch_split_together() -> None:
     assert nbytes(found) == [2 * 3 * 5 * 8] * 4, "one row of each worker's own part of the batch"
 
 
+@pytest.mark.parametrize("dim", [0, 2, 3])
+def test_rows_over_one_worker_are_whole(dim: int) -> None:
+    """Windows over an axis of one worker were written in windows again, without an end."""
+    shape = (2, 1, 6, 4)
+    one = Mesh("one", (("dp", 1), ("tp", 2)), (0, 1))
+    x = TensorType(shape, float64, on(one, shape, {dim: ("dp",)} | ({} if dim == 0 else {0: ("tp",)})))
+    given = TensorType((2, 1, 2, 3), float64), TensorType((2, 2, 5, 2), float64)
+    graph = record([x, *given], lambda _, x, w, g: [OPS["convolution"](x, w, **conv()), *gradients(x, w, g, conv())])
+    check(graph, 2)
+
+
 def gradients(x: Value, w: Value, g: Value, attrs: dict[str, Any]) -> list[Value]:
     return [
         OPS["convolution_input_grad"](g, w, shape=x.type.shape, **attrs),
