@@ -28,7 +28,7 @@ from gt.runtime.cuda_graph import Body, Graphs, GraphUnit, Vectors
 from gt.runtime.engine import Comm, ExecutionError, LoadedStats, Tier, reason_of, wire_dtype
 from gt.runtime.errors import Fault, GtError
 from gt.runtime.layout import Stretch, lay_out
-from gt.runtime.piece import TorchPiece, disagreement, failed_line
+from gt.runtime.piece import TorchPiece, failed_line
 from gt.runtime.render import build, render_driver
 from gt.runtime.salvage import Salvaged
 from gt.runtime.torch_salvage import Left, left_of, salvage_run
@@ -350,4 +350,4 @@ class TorchEngine:
             self._compiler.close()
 
 
-__all__ = ["TorchEngine", "TorchLoaded", "TorchPiece", "disagreement"]
+__all__ = ["TorchEngine", "TorchLoaded", "TorchPiece"]

@@ -1,7 +1,7 @@
 """One piece of a program in torch, at the tier it has reached: eager, or compiled elsewhere, checked and swapped in.
 
-Owns: ``TorchPiece`` and ``disagreement`` (when two tiers' results are the same). Must not know: programs, when a piece
-is hot. Next: ``executor`` (who decides that), ``compiler`` (where compiled code comes from).
+Owns: ``TorchPiece``. Must not know: programs, when a piece is hot. Next: ``executor`` (who decides that), ``compiler`` (where
+compiled code comes from), ``agreement`` (when two tiers' results are the same).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch
 from gt.ir.graph import Location
 from gt.ir.types import Scalar
 from gt.runtime import kernels
+from gt.runtime.agreement import apart, disagreement, nudged
 from gt.runtime.compiler import Compiled, CompileError, InputSpec, spec_of
 from gt.runtime.cuda_graph import GraphUnit, Vectors
 from gt.runtime.engine import ExecutionError, LoadedStats, reason_of
@@ -168,11 +169,11 @@ class TorchPiece:
         between the tiers may be a few times what that moves.
         """
         try:
-            moved = self.eager([_nudged(t, self.halves) for t in a], s)
+            moved = self.eager([nudged(t, self.halves) for t in a], s)
         except Exception:  # a value that an op refuses
             return False
         return all(
-            not disagreement(e, g, self.halves) or (e.is_floating_point() and e.shape == g.shape and e.dtype == g.dtype and _apart(e, g) <= MOVES * _apart(e, m))
+            not disagreement(e, g, self.halves) or (e.is_floating_point() and e.shape == g.shape and e.dtype == g.dtype and apart(e, g) <= MOVES * apart(e, m))
             for e, g, m in zip(expected, got, moved, strict=True)
         )
 
@@ -238,60 +239,4 @@ def _copy(t: Tensor) -> Tensor:
     return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device).copy_(t)
 
 
-def _nudged(t: Tensor, halves: bool) -> Tensor:
-    """Give a copy whose floats are moved by up to two of their last bits, of a half's where values on the way are halves."""
-    out = _copy(t)
-    if out.is_floating_point() and out.numel():
-        size = 2 * max(torch.finfo(t.dtype).eps, torch.finfo(torch.bfloat16).eps if halves else 0.0)
-        random = torch.Generator(t.device).manual_seed(0)
-        out.mul_(1 + size * (2 * torch.rand(t.shape, generator=random, device=t.device, dtype=torch.float64) - 1))
-    return out
-
-
-def _apart(a: Tensor, b: Tensor) -> float:
-    """Give the largest difference of two tensors, infinite where they are not finite at the same places."""
-    finite = torch.isfinite(a)
-    if bool((finite != torch.isfinite(b)).any()):
-        return float("inf")
-    return float((a.double() - b.double())[finite].abs().max()) if bool(finite.any()) else 0.0
-
-
-_TOLERANCE = {
-    torch.float64: 1e-9, torch.float32: 2e-4, torch.complex64: 2e-4, torch.complex128: 1e-9, torch.float16: 2e-2, torch.bfloat16: 4e-2,
-}  # fmt: skip
-
-
-def disagreement(expected: Tensor, got: Tensor, halves: bool = False) -> str:
-    """Say how two tiers' results differ beyond rounding, or give "". Floats by the value's own scale; whole numbers may
-    differ in one element of a thousand, where a rounding decides a comparison or an argmax.
-
-    ``halves``: some value on the way is a half, which a compiler may round later than eager code does.
-    """
-    if expected.shape != got.shape or expected.dtype != got.dtype:
-        return f"{expected.dtype}{list(expected.shape)} and {got.dtype}{list(got.shape)}"
-    if not expected.numel():
-        return ""
-    if not (expected.is_floating_point() or expected.is_complex()):
-        wrong = int((expected != got).sum())
-        return f"{wrong} of {expected.numel()} elements" if wrong > expected.numel() / (50 if halves else 1000) else ""
-    tolerance = max(_TOLERANCE[expected.dtype], _TOLERANCE[torch.bfloat16] if halves else 0.0)
-    finite = torch.isfinite(expected)
-    scale = float(expected[finite].abs().max()) if bool(finite.any()) else 0.0
-    if torch.allclose(expected, got, rtol=tolerance, atol=tolerance * max(scale, 1e-6), equal_nan=True):
-        return ""
-    if halves and bool((finite == torch.isfinite(got)).all()) and _rounding_alone(expected[finite], got[finite], tolerance):
-        return ""
-    error = float((expected - got)[finite].abs().nan_to_num(float("inf")).max()) if scale else float("nan")
-    return f"{expected.dtype}{list(expected.shape)}, largest difference {error:.3g} at a scale of {scale:.3g}"
-
-
-def _rounding_alone(expected: Tensor, got: Tensor, tolerance: float) -> bool:
-    """Tell whether values differ as sums of rounded halves do: little in all, and nowhere by much of the largest."""
-    wide = torch.complex128 if expected.is_complex() else torch.float64
-    expected, got = expected.to(wide), got.to(wide)
-    error = (got - expected).abs()
-    whole = float(torch.linalg.vector_norm(error)) <= 2 * tolerance * float(torch.linalg.vector_norm(expected))
-    return whole and float(error.max()) <= 4 * tolerance * float(expected.abs().max())
-
-
-__all__ = ["PieceFn", "TorchPiece", "disagreement", "failed_line"]
+__all__ = ["PieceFn", "TorchPiece", "failed_line"]

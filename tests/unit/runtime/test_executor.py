@@ -12,8 +12,9 @@ import torch
 
 from gt.ir.types import bfloat16, bool_, complex64, float16, float32, float64, int32, int64
 from gt.runtime import kernels
+from gt.runtime.agreement import PART, apart, disagreement
 from gt.runtime.engine import ExecutionError
-from gt.runtime.executor import TorchEngine, disagreement
+from gt.runtime.executor import TorchEngine
 from gt.runtime.layout import lay_out
 from gt.runtime.numpy_engine import NumpyEngine
 from gt.runtime.render import build, pack, render_piece, render_program
@@ -345,3 +346,29 @@ def test_what_rounding_leaves_of_sums_that_cancel_is_no_difference(engine: Torch
         piece.compiled, piece.settled = differing(noise, wrong), False
         piece._check([values.clone()], ())
         assert (piece.call == piece._run_compiled) is kept, (noise, wrong, loaded.stats.notes)
+
+
+@pytest.mark.parametrize("shape", [(7, 3, 5), (64,), (2, 2, 2, 9), ()])
+def test_large_results_are_compared_in_parts(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    a = torch.randn(shape)
+    same, off, holed = a + 1e-6, a.clone(), a.clone()
+    off.reshape(-1)[-1] += 1
+    holed.reshape(-1)[-1] = float("nan")
+    cases = [(a, same), (a, off), (a, holed), (holed, holed), (a > 0, off > 5), (a.bfloat16(), off.bfloat16()), (a + 1j, off + 1j)]
+    whole = [(disagreement(x, y, halves), apart(x, y)) for x, y in cases for halves in (False, True)]
+    monkeypatch.setattr("gt.runtime.agreement.PART", 4)
+    assert [(disagreement(x, y, halves), apart(x, y)) for x, y in cases for halves in (False, True)] == whole
+    assert [bool(text) for text, _ in whole[::2]] == [False, True, True, False, bool((a > 0).any()), True, True]
+
+
+def test_a_check_takes_little_memory_beside_its_values() -> None:
+    a = torch.zeros(1, 4 * PART, dtype=torch.bfloat16)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as found:
+        assert not disagreement(a, a.clone(), True)
+    held = peak = 0
+    for event in found.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            held += event.nbytes()
+            peak = max(peak, held)
+    assert peak <= a.nbytes + 32 * PART
