@@ -22,6 +22,8 @@ from gt.runtime.layer_kernels import (
     convolution_weight_grad,
     layer_norm,
     layer_norm_backward,
+    row_linear,
+    row_matmul,
     windows,
 )  # fmt: skip
 from gt.runtime.optim_adaptive_kernels import (
@@ -273,6 +275,6 @@ __all__ = [
     "avg_pool_backward", "convolution", "convolution_input_grad", "convolution_weight_grad", "cumprod_backward", "dropout",
     "iota", "layer_norm", "layer_norm_backward", "lion_step", "lion_step_", "matmul", "nadam_step", "nadam_step_",
     "nll_loss_backward", "one_hot", "pad", "philox", "prod", "radam_step", "radam_step_", "random_bits",
-    "random_int", "random_normal", "random_uniform", "rmsprop_step", "rmsprop_step_", "sgd_step", "sgd_step_",
+    "random_int", "random_normal", "random_uniform", "row_linear", "row_matmul", "rmsprop_step", "rmsprop_step_", "sgd_step", "sgd_step_",
     "slice_scatter", "slice_scatter_", "wide_matmul", "windows",
 ]

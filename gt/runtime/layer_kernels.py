@@ -6,6 +6,7 @@ Next: ``kernels`` (hands them to op lowerings).
 from __future__ import annotations
 
 import functools
+import importlib
 from typing import TypeAlias
 
 import torch
@@ -46,13 +47,45 @@ def _wide(x: Tensor) -> Tensor:
 
 
 def _scores(q: Tensor, k: Tensor, mask: Tensor | None, is_causal: bool, scale: float) -> Tensor:
-    scores = torch.matmul(q, k.transpose(-1, -2)) * scale
+    scores = (row_matmul if q.shape[-2] == 1 else torch.matmul)(q, k.transpose(-1, -2)) * scale
     if mask is not None:
         scores = scores + mask
     if is_causal:
         seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril()
         scores = scores.masked_fill(~seen, float("-inf"))
     return scores
+
+
+def row_matmul(a: Tensor, b: Tensor) -> Tensor:
+    """Multiply where ``a`` has one row: [..., 1, k] x [..., k, n]."""
+    return _row_product(a, b.mT) if _fuses(a) else torch.matmul(a, b)
+
+
+def row_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Give x @ weight.T + bias, where x has one row in all."""
+    return _row_product(x, weight, bias) if _fuses(x) else torch.nn.functional.linear(x, weight, bias)
+
+
+def _fuses(x: Tensor) -> bool:
+    """One row is bound by reading the matrix: as a sum, a GPU's compiler fuses it with what is around it."""
+    return x.is_cuda and torch.compiler.is_compiling()
+
+
+def _row_product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Sum along the last dim of [..., 1, k] (or [k]) and [..., n, k], in float32 for halves, rounded once."""
+    x = _written_down(x)
+    out = (_wide(x) * _wide(weight)).sum(-1)
+    out = out if x.ndim < 2 else out.unsqueeze(-2)
+    return (out if bias is None else out + _wide(bias)).to(x.dtype)
+
+
+def _written_down(x: Tensor) -> Tensor:
+    """Have Inductor compute what is here once, where it would again for each row that it is multiplied with."""
+    if not torch.compiler.is_compiling():
+        return x
+    importlib.import_module("torch._inductor.inductor_prims")  # which defines the op
+    written: Tensor = torch.ops.prims.inductor_force_stride_order(x, x.stride())
+    return written
 
 
 def attention(
@@ -74,7 +107,8 @@ def attention(
     top = torch.where(top == float("-inf"), 0.0, top)
     weights = torch.exp(scores - top)
     total = weights.sum(-1, keepdim=True)
-    out = torch.matmul(weights, v) / torch.where(total == 0, 1.0, total)  # a row that sees nothing gives zeros
+    product = (row_matmul if q.shape[-2] == 1 else torch.matmul)(weights, v)
+    out = product / torch.where(total == 0, 1.0, total)  # a row that sees nothing gives zeros
     return out.to(dtype), (total.log() + top).squeeze(-1)
 
 

@@ -178,8 +178,13 @@ class TorchPiece:
         )
 
     def _fits(self, a: Sequence[Tensor]) -> bool:
+        """Whether inputs lie as the compiled code expects. How far apart the elements of a dim of one are says nothing."""
         assert self.compiled is not None
-        return tuple(map(torch.Tensor.stride, a)) == self.compiled.strides
+        strides = tuple(map(torch.Tensor.stride, a))
+        return strides == self.compiled.strides or all(
+            own == wanted or all(s == w or n <= 1 for s, w, n in zip(own, wanted, t.shape, strict=True))
+            for own, wanted, t in zip(strides, self.compiled.strides, a, strict=True)
+        )
 
     def _run_compiled(self, a: list[Tensor], s: tuple[Scalar, ...]) -> list[Tensor]:
         if not self._fits(a):

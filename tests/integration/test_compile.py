@@ -15,8 +15,14 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from torch._guards import TracingContext, tracing
+from torch._inductor import standalone_compile
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from gt.ir.types import float32, int64
+from gt.runtime import compile_process, layer_kernels
 from gt.runtime.cuda_graph import Graphs
 from gt.runtime.engine import ExecutionError
 from gt.runtime.errors import fault_of
@@ -110,6 +116,29 @@ def test_a_hot_program_is_compiled_elsewhere_and_swapped_in(folder: Path) -> Non
         assert loaded.stats.compiled_runs > 10
     finally:
         engine.close()
+
+
+def test_compiled_products_of_one_row_equal_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is multiplied may be computed here, or lie within a larger value at an offset and with strides of its own."""
+    monkeypatch.setattr(layer_kernels, "_fuses", lambda x: torch.compiler.is_compiling())
+    row = layer_kernels.row_linear
+
+    def products(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        gelu = torch.nn.functional.gelu(row(x[:1, 0], w))
+        normal = torch.layer_norm(x, (64,))
+        inner = (x[0].sin() + 1)[2:3].unsqueeze(0)
+        return row(gelu, v), row(normal[1, -1:], w), row((x[0] * 2).mT.mT[3:4], w), row(x[1, 4], w), layer_kernels.row_matmul(inner, w.t().cos())
+
+    values = [torch.randn(s, generator=torch.Generator().manual_seed(0)) for s in ((2, 5, 64), (256, 64), (64, 256))]
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    with mode, compile_process._compiling():
+        examples = [torch.empty(v.shape) for v in values]
+        graph = make_fx(products)(*examples)
+    assert "inductor_force_stride_order" in graph.code
+    with tracing(TracingContext(mode)):
+        compiled = standalone_compile(graph, examples, dynamic_shapes="from_tracing_context")
+    for got, expected in zip(compiled(*values), products(*values), strict=True):
+        torch.testing.assert_close(got, expected, atol=1e-3, rtol=1e-4)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -37,8 +37,9 @@ def wide(x: np.ndarray) -> np.ndarray:
 def _matmul_torch(names: tuple[str, ...], attrs: dict[str, Any], types: tuple[TensorType, ...]) -> str:
     if "dtype" in attrs:
         return f"kernels.wide_matmul({', '.join(names)})"
-    where = "torch" if types[0].dtype.is_differentiable else "kernels"  # CUDA has no integer matmul
-    return f"{where}.matmul({', '.join(names)})"
+    if not types[0].dtype.is_differentiable:
+        return f"kernels.matmul({', '.join(names)})"  # CUDA has no integer matmul
+    return f"{'kernels.row_matmul' if types[0].shape[-2] == 1 else 'torch.matmul'}({', '.join(names)})"
 
 
 matmul = op(
@@ -73,7 +74,8 @@ def _linear_torch(names: tuple[str, ...], attrs: dict[str, Any], types: tuple[Te
     if "dtype" in attrs:
         product = f"kernels.wide_matmul({names[0]}, {names[1]}.t())"
         return f"({product} + {names[2]})" if len(names) == 3 else product
-    return f"torch.nn.functional.linear({', '.join(names)})"
+    one = types[0].numel == types[0].shape[-1] and types[0].dtype.is_differentiable
+    return f"{'kernels.row_linear' if one else 'torch.nn.functional.linear'}({', '.join(names)})"
 
 
 def _linear_vjp(g: Var, y: Var, x: Var, weight: Var, *bias: Var) -> tuple[Any, ...]:

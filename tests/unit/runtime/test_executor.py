@@ -17,6 +17,7 @@ from gt.runtime.engine import ExecutionError
 from gt.runtime.executor import TorchEngine
 from gt.runtime.layout import lay_out
 from gt.runtime.numpy_engine import NumpyEngine
+from gt.runtime.piece import TorchPiece
 from gt.runtime.render import build, pack, render_piece, render_program
 from tests.unit.runtime.program_builder import Doubling, ProgramBuilder, run_on
 
@@ -372,3 +373,12 @@ def test_a_check_takes_little_memory_beside_its_values() -> None:
             held += event.nbytes()
             peak = max(peak, held)
     assert peak <= a.nbytes + 32 * PART
+
+
+def test_strides_of_dims_of_one_say_nothing_about_a_layout() -> None:
+    piece: Any = SimpleNamespace(compiled=SimpleNamespace(strides=((8, 8, 1), (1,))))
+    one = torch.zeros(8).as_strided((1, 1, 8), (3, 8, 1))
+    assert TorchPiece._fits(piece, [torch.zeros(1, 1, 8), torch.zeros(4)])
+    assert TorchPiece._fits(piece, [one, torch.zeros(1).as_strided((1,), (7,))])
+    assert not TorchPiece._fits(piece, [one, torch.zeros(8)[::2]])
+    assert not TorchPiece._fits(piece, [torch.zeros(2, 1, 8).transpose(0, 2), torch.zeros(4)])
