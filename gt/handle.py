@@ -410,6 +410,7 @@ class Handle(Operand):
         """Take a view again from its base, which has changed or was flushed."""
         assert self._base is not None and self._view is not None
         op, attrs = self._view
+        was = self._tape if self._seen == -2 - self._root._version else None  # flushed, and the values are still those
         if self._storage is not None and self._storage.moved is not None:
             self._rebase()
         with holding():
@@ -419,9 +420,9 @@ class Handle(Operand):
             if base._rg and op is not ALIAS and not self._rg:  # the base has been given a history meanwhile
                 self._rg, self._leaf = True, False
             leaf = self._rg and self._leaf
-            with tape() if self._rg and not leaf else no_tape():
+            with tape() if self._rg and not leaf and was is None else no_tape():
                 fresh = record(op, (base,), attrs)  # alike in the code: a view of the base
-                if self._history is not None:
+                if self._history is not None and was is None:
                     fresh = record(GRAFT, (self._history, fresh))
             if fresh._trace is not self._trace:
                 if (flushing := self._trace) is not None:  # asked once: another thread may change it
@@ -429,7 +430,9 @@ class Handle(Operand):
                 fresh._trace.handles.append(self)
             self._trace, self._index, self._buffer, self._tape = fresh._trace, fresh._index, None, None
             self._seen = self._root._version
-            if leaf:
+            if was is not None:  # gradients of it then and now are one
+                fresh._trace.links[self._index] = was
+            elif leaf or (self._retains and self._rg):
                 fresh._trace.leaves[self._index] = (weakref.ref(self), self._version)
 
     def _rebase(self) -> None:
