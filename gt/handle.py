@@ -220,9 +220,9 @@ class Handle(Operand):
                 "and needs a gradient: take detach()"
             )
         with holding():
-            with tape() if computed else no_tape():
-                if self._storage is not None:  # its views keep the values it had
-                    self._storage.moved = self._renamed(COPY if computed else ALIAS)
+            with tape() if self._rg else no_tape():
+                if self._storage is not None:  # its views keep the values and the history it had
+                    self._storage.moved = self._renamed(COPY if self._rg else ALIAS)
                     self._storage = None
                     self._version += 1
                 if computed:

@@ -182,3 +182,17 @@ def test_a_view_of_all_elements_learns_of_gradients(view: Any, read: bool) -> No
         return [v, w.grad, v.is_leaf, leaf.is_leaf]
 
     assert told(gt, read, program) == told(torch, read, program)
+
+
+@pytest.mark.parametrize("read", [False, True], ids=["pending", "read"])
+def test_a_view_of_a_leaf_that_was_given_data_passes_gradients_to_it(read: bool) -> None:
+    def program(lib: Any, settle: Any) -> Told:
+        p = lib.arange(4.0).requires_grad_()
+        v = p[:2]
+        settle(v)
+        p.data = lib.ones(4)
+        settle(v)
+        (v * 3).sum().backward()
+        return [v, p, p.grad, v.requires_grad, v.is_leaf]
+
+    assert told(gt, read, program) == told(torch, read, program)
