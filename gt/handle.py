@@ -410,14 +410,16 @@ class Handle(Operand):
         """Take a view again from its base, which has changed or was flushed."""
         assert self._base is not None and self._view is not None
         op, attrs = self._view
-        was = self._tape if self._seen == -2 - self._root._version else None  # flushed, and the values are still those
+        same = self._seen == -2 - self._root._version  # flushed, and the values are still those
+        was = self._tape if same else None
         if self._storage is not None and self._storage.moved is not None:
             self._rebase()
         with holding():
             base = self._base
             if base._base is not None and base._seen != base._root._version:
                 base._refresh()
-            if base._rg and op is not ALIAS and not self._rg:  # the base has been given a history meanwhile
+            fixed = self._root._rg and self._root._leaf  # no write gives it a history
+            if base._rg and op is not ALIAS and not (self._rg or same or fixed):  # the base has been given a history meanwhile
                 self._rg, self._leaf = True, False
             leaf = self._rg and self._leaf
             with tape() if self._rg and not leaf and was is None else no_tape():

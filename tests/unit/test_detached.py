@@ -196,3 +196,15 @@ def test_a_view_of_a_leaf_that_was_given_data_passes_gradients_to_it(read: bool)
         return [v, p, p.grad, v.requires_grad, v.is_leaf]
 
     assert told(gt, read, program) == told(torch, read, program)
+
+
+@pytest.mark.parametrize("lib", [gt, torch])
+@pytest.mark.parametrize("through", [False, True])
+def test_views_taken_without_gradients_pass_none_once_read(lib: Any, through: bool) -> None:
+    p = lib.arange(4.0).requires_grad_()
+    q = p.view(2, 2) if through else p.view(4)
+    with lib.no_grad():
+        v = q[0] if through else q[:2]
+    v.tolist()
+    (q[:2] * v).sum().backward()
+    assert p.grad.tolist() == ([0, 1, 0, 1] if through else [0, 1, 0, 0])
