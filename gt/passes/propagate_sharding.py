@@ -60,7 +60,7 @@ class PropagateSharding:
         if graph.options.auto == "search":
             given = _Placer(graph, Context(context.mesh)).given()
             graph, decided = search(graph, context, given, self.search_s)
-        return _settled(graph, context, decided, _joined(graph, context, decided)).emit()
+        return _placed(graph, context, decided).emit()
 
 
 def _settled(graph: Graph, context: Context, decided: Decided, joined: bool) -> _Placer:
@@ -78,17 +78,19 @@ def _settled(graph: Graph, context: Context, decided: Decided, joined: bool) -> 
     raise AssertionError("what is rewritten for windows is not cut any further")
 
 
-def _joined(graph: Graph, context: Context, decided: Decided) -> bool:
-    """Whether a step is clearly faster with split parameters joined for use, the batch being split over the same axes.
+def _placed(graph: Graph, context: Context, decided: Decided) -> _Placer:
+    """Give what has placed a graph: with split parameters joined for use where a step is clearly faster so.
 
     Op by op a small batch is moved to the parameters, as it takes less, and then its activations at every layer.
     """
-    if decided is not NOTHING or not any(config.params for _, config in graph.signals):
-        return False
-    apart = _settled(graph, Context(context.mesh), decided, False)
-    if not any(apart.placed[v].is_split for v in apart.parameters):
-        return False
-    return _settled(graph, Context(context.mesh), decided, True).seconds() < apart.seconds() * CLEARLY_FASTER
+    noted = len(context.notes)
+    apart = _settled(graph, context, decided, False)
+    if decided is not NOTHING or not any(apart.placed[v].is_split for v in apart.parameters):
+        return apart
+    if _settled(graph, Context(context.mesh), decided, True).seconds() >= apart.seconds() * CLEARLY_FASTER:
+        return apart
+    del context.notes[noted:]
+    return _settled(graph, context, decided, True)
 
 
 # -- what is given
