@@ -481,6 +481,7 @@ def build_graph(
 ) -> Graph:  # fmt: skip
     """Make the graph of a trace, or of a part of it. Runs once for each new key."""
     names = trace.names.get
+    by_name = any(found.params for _, found in signals)  # rules for parameters know values by name: no variable's will do
     inputs: list[Value] = []
     scalars: list[Value] = []
     nodes: list[Node] = []
@@ -508,7 +509,8 @@ def build_graph(
             at += 1
             continue
         if rule.single is not None:
-            results: tuple[Value, ...] = (Value(rule.single, names(at) or (assigned_name(*where) if where else "")),)
+            hint = names(at) or ("" if by_name or not where else assigned_name(*where))
+            results: tuple[Value, ...] = (Value(rule.single, hint),)
         else:
             results = tuple([Value(t, names(i, "")) for i, t in enumerate(rule.outputs, at)])
         taken = tuple([values[i] for i in operands])
