@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gt.ir.mesh import Sharding
-from gt.ir.program import WireType
+from gt.ir.program import WireSharding, WireType
 from gt.passes.signal_placement import cluster_mesh, signal_sharding
 from gt.runtime import wire
 from gt.runtime.buffer_reasons import buffer_reasons, upload_reasons
@@ -243,6 +243,8 @@ class DispatcherState:
             case wire.Put():
                 self._place(client, message, data)
                 self._serve(client)
+            case wire.Fail(buffer, fault):
+                client.buffers.setdefault(buffer, Buffer(0, None, fault=fault))
             case wire.Bye():
                 self._client_gone(client)
             case _:
@@ -263,7 +265,8 @@ class DispatcherState:
             client.blocked_since = client.blocked_since or self.now
             return
         type_ = message.type.tensor_type
-        sharding = signal_sharding(type_, message.signal, workers)
+        asked = message.placed.checked(type_.ndim, workers) if message.placed is not None else None
+        sharding = asked or signal_sharding(type_, message.signal, workers)
         self.next_uid += 1
         why = upload_reasons(message.signal, sharding)
         buffer = client.buffers[message.buffer] = Buffer(self.next_uid, type_.placed(sharding), reasons=why)
@@ -323,6 +326,8 @@ class DispatcherState:
         final = flight is None or (flight.local is not None and workers == (flight.local,))
         if flight is not None and not final:
             flight.fetches.append(fetch.request)
+        if fetch.placed:
+            self._send(client.down, wire.Located(fetch.request, WireSharding.of(sharding)))
         tiles = [(w, sharding.bounds(buffer.type.shape, w)) for w in workers]
         tiles = list({bounds: (w, bounds) for w, bounds in reversed(tiles) if all(a < b for a, b in bounds)}.values()) or tiles[:1]
         for w, bounds in tiles:

@@ -97,6 +97,7 @@ COMPILE_AFTER = Variable(
     "Runs of a program before it is compiled, once they took 2 s in all (on a GPU at most 10 runs, 0.5 s); 0: never.",
 )  # fmt: skip
 STRICT = Variable("GT_STRICT", flag, False, "Make signals that cannot be followed errors instead of warnings.")
+RECOVER = Variable("GT_RECOVER", flag, False, "Go on after the loss of a worker, as after gt.recover().")
 WINDOW = Variable(
     "GT_WINDOW", at_least(1), 8,
     "Runs a client may have in flight before a flush waits. A server's own counts for its clients.",
