@@ -151,13 +151,13 @@ class DispatcherState:
             owner.link = peer
             self._workers_changed()
 
-    def _workers_message(self) -> wire.Workers:
+    def _workers_message(self, why: str = "") -> wire.Workers:
         present = (self.workers[w] for w in self.worker_ids)
-        return wire.Workers(tuple((w.id, w.hello.upload, w.hello.results) for w in present))
+        return wire.Workers(tuple((w.id, w.hello.upload, w.hello.results) for w in present), why)
 
-    def _workers_changed(self) -> None:
+    def _workers_changed(self, why: str = "") -> None:
         for client in self.clients.values():
-            self._send(client.down, self._workers_message())
+            self._send(client.down, self._workers_message(why))
             homeless, client.homeless = client.homeless, []
             for message, data in homeless:  # all of them before any call that may read them
                 self._place(client, message, data)
@@ -618,7 +618,7 @@ class DispatcherState:
         self.plans.forget_worker(worker.id)
         for flight in left:
             self._landed(flight)
-        self._workers_changed()
+        self._workers_changed(reason)
 
     def _shrink(self, buffer: Buffer, lost: int, workers: tuple[int, ...], fault: Fault) -> None:
         """Take a lost worker out of a buffer's placement; whole copies elsewhere keep it alive."""

@@ -287,8 +287,7 @@ class RecoveringSession:
                 return True  # of no interest any more
             if self._log is None or not self._log.whole or self._closing or self._failed is not None:
                 return False
-            if self._hurt is None or len(fault.message) > len(self._hurt.message):
-                self._hurt = fault
+            self._hurt = self._hurt or fault
             if self._open.is_set():
                 self._open.clear()
                 self._thread = threading.Thread(target=self._recover, name="gt-recovery", daemon=True)

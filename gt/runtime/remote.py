@@ -364,8 +364,8 @@ class RemoteSession:
                 self._resend(worker, upload)
             case wire.Placed(buffer, tiles):
                 self._upload(buffer, tiles)
-            case wire.Workers(workers):
-                self._set_workers(workers)
+            case wire.Workers(workers, why):
+                self._set_workers(workers, why)
             case wire.Refused(reason):
                 self._die(Fault("dispatcher_lost", f"the gt server at {self.address} ended the session: {reason}"))
             case _:
@@ -476,7 +476,7 @@ class RemoteSession:
             part = slot.take_back(upload.region, wire_arrays.wire_dtype(DType.by_name[upload.type.dtype]))
             send(self._upload_sockets[worker], wire.Upload(upload.ticket, upload.type), wire_arrays.data_of(part))
 
-    def _set_workers(self, workers: tuple[tuple[int, str, str], ...]) -> None:
+    def _set_workers(self, workers: tuple[tuple[int, str, str], ...], why: str = "") -> None:
         present = {w: (upload, results) for w, upload, results in workers}
         for w, (upload, results) in present.items():
             if w not in self._workers:
@@ -498,7 +498,7 @@ class RemoteSession:
         self._workers = present
         self._present.set()
         if lost:
-            fault = Fault("worker_lost", f"worker {lost[0]} is lost, and with it the value being read", lost[0])
+            fault = Fault("worker_lost", f"{why or f'worker {lost[0]} is lost'}; the value being read went with it", lost[0])
             if self._keeper is None or not self._keeper.lost(fault):
                 self._ask_again(fault)
 

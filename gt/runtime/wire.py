@@ -138,9 +138,10 @@ class ClientWelcome(Message, frozen=True):
 
 
 class Workers(Message, frozen=True):
-    """The workers present: id, address for uploads, address for results."""
+    """The workers present: id, address for uploads, address for results. ``why`` one that was there before is not any more."""
 
     workers: tuple[tuple[int, str, str], ...]
+    why: str = ""
 
 
 class Attached(Message, frozen=True):
