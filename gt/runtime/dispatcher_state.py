@@ -28,12 +28,17 @@ from gt.runtime.wire import Message
 
 @dataclass
 class Options:
-    """Deadlines and limits. ``owns_workers``: worker processes are local and may be killed when they stop answering."""
+    """Deadlines and limits. ``owns_workers``: worker processes are local and may be killed when they stop answering.
+
+    ``epoch_timeout_s``: how long a worker may be in one epoch; ``late_s``: how long once the others have given up waiting for it.
+    """
 
     window: int = 8
     client_lease_s: float = 10.0
     worker_timeout_s: float = 4.0
     no_workers_s: float = 30.0
+    epoch_timeout_s: float = 1800.0
+    late_s: float = 30.0
     max_plans: int = 2048
     owns_workers: bool = False
 
@@ -46,6 +51,8 @@ class Worker:
     hello: wire.WorkerHello
     link: bytes | None = None
     seen: float = 0.0
+    beat: wire.Beat = field(default_factory=wire.Beat)  # the latest
+    since: float = 0.0  # when it first said that it is in that epoch
     loaded: set[int] = field(default_factory=set)
 
     def __repr__(self) -> str:
@@ -182,11 +189,10 @@ class DispatcherState:
 
     def _tick(self) -> None:
         for worker in list(self.workers.values()):
-            if self.now - worker.seen > self.options.worker_timeout_s:
-                silent = f"worker {worker.id} (pid {worker.hello.pid} on {worker.hello.host}) stopped answering"
+            if stuck := self._stuck(worker):
                 if self.options.owns_workers:
                     self.out.append(Kill(worker.hello.pid))
-                self._worker_lost(worker, silent)
+                self._worker_lost(worker, f"worker {worker.id} (pid {worker.hello.pid} on {worker.hello.host}) {stuck}")
         for client in list(self.clients.values()):
             if self.now - client.seen > self.options.client_lease_s:
                 self._client_gone(client)
@@ -196,6 +202,21 @@ class DispatcherState:
             self.last_ping = self.now
             for peer in [c.down for c in self.clients.values()] + [p for w in self.workers.values() for p in (w.work, w.link) if p]:
                 self._send(peer, wire.Ping())
+
+    def _stuck(self, worker: Worker) -> str:
+        """Say why a worker is not waited for any more; nothing if it is."""
+        if self.now - worker.seen > self.options.worker_timeout_s:
+            return "stopped answering"
+        epoch, busy_s = worker.beat.epoch, self.now - worker.since
+        flight = self.flights.by_epoch.get(epoch)
+        if flight is None or worker.id not in flight.waiting:
+            return ""
+        at = f"at collective {worker.beat.collectives}" if flight.groups else "at its only part"
+        if busy_s > self.options.epoch_timeout_s:
+            return f"is stuck: for {busy_s:.0f} s in epoch {epoch}, {at}"
+        if flight.given_up_at is not None and self.now - flight.given_up_at > self.options.late_s:
+            return f"is stuck in epoch {epoch}, {at}: the others have given up waiting for it"
+        return ""
 
     def _client_gone(self, client: Client) -> None:
         del self.clients[client.id]
@@ -529,8 +550,14 @@ class DispatcherState:
 
     def _from_worker(self, worker: Worker, peer: bytes, message: Message) -> None:
         match message:
+            case wire.Beat():
+                if message.epoch != worker.beat.epoch:
+                    worker.since = self.now
+                worker.beat = message
             case wire.Done(epoch, _, fault, failed, kept):
                 flight = self.flights.done(epoch, worker.id, fault, failed)
+                if flight is not None and flight.suspect is not None:
+                    flight.given_up_at = flight.given_up_at or self.now
                 if kept or (flight is not None and (fault is not None or flight.late or (flight.client and flight.client.salvaged))):
                     self._keep(worker, flight, set(kept))
                 if flight is not None:

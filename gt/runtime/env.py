@@ -106,6 +106,9 @@ NATIVE = Variable("GT_NATIVE", flag, True, "Record ops by the compiled module, w
 SHARED_MEMORY = Variable(
     "GT_SHARED_MEMORY", flag, True, "Move large arrays between processes of one host through shared memory; 0: through sockets."
 )
+EPOCH_TIMEOUT_S = Variable(
+    "GT_EPOCH_TIMEOUT", float, 1800.0, "Seconds a worker may be busy with one run before a server counts it as stuck."
+)
 GROUP_TIMEOUT_S = Variable("GT_GROUP_TIMEOUT", float, 60.0, "Seconds a collective may wait for another worker.")
 
 

@@ -117,9 +117,10 @@ class Recover(Message, frozen=True):
 
 
 class Beat(Message, frozen=True):
-    """A sign of life. A worker says which epoch it is running, -1 for none."""
+    """A sign of life. A worker says which epoch it is running, -1 for none, and how many collectives of it have begun."""
 
     epoch: int = -1
+    collectives: int = 0
 
 
 class Bye(Message, frozen=True):

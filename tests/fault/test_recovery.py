@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -17,7 +19,7 @@ from gt.runtime.launch import LocalCluster, start_local
 from gt.runtime.recovering import RecoveringSession
 from gt.runtime.recovery import Recovery
 from tests.integration.cluster import Desk, rows
-from tests.integration.programs import wait_for
+from tests.integration.programs import environment, server, wait_for
 
 pytestmark = pytest.mark.timeout(120)
 SELDOM = Recovery(interval_s=1000)
@@ -91,21 +93,6 @@ def test_values_survive_one_worker_after_the_other_and_other_clients_notice_noth
         assert session.recoveries[1].runs <= 4  # only what came after it
 
 
-def test_a_read_that_waits_for_a_stopped_worker_is_answered_by_the_replay(cluster):
-    with session_at(cluster) as session:
-        job = Job(session)
-        job.steps(2)
-        job.check()
-        stopped = cluster.workers[1]
-        os.kill(stopped.pid, signal.SIGSTOP)
-        future = session.fetch(job.split)
-        start = time.monotonic()
-        assert future.result(60)[0, 0] == 4.0
-        (healed,) = session.recoveries
-        assert "stopped answering" in healed.lost and time.monotonic() - start - healed.seconds < 5.0
-        assert stopped.wait(10) == -signal.SIGKILL  # a stuck worker of one's own does not come back
-
-
 def test_workers_killed_during_a_snapshot_and_during_a_replay(cluster, monkeypatch):
     replay, killed = RecoveringSession._replay, threading.Event()
 
@@ -157,3 +144,43 @@ def test_without_replacements_the_smaller_set_takes_over_and_with_nobody_left_it
             WorkerLost, match=r"died, and recovery gave up after 2 tries: try 1: no worker joined .* 0.3 s; try 2: no"
         ):
             session.fetch(job.whole)
+
+
+HANGS = """
+import ctypes, signal
+from gt.worker import main
+signal.signal(signal.SIGUSR1, lambda *_: ctypes.PyDLL(None).sleep(600))  # keeps the interpreter's lock
+main()
+"""
+
+
+def test_at_a_server_a_stopped_worker_is_refused_when_it_comes_back_and_one_stuck_in_python_is_lost_too():
+    with server() as there:
+        there.add_workers(2)
+        command = [sys.executable, "-c", HANGS, "--host", "localhost", "-p", str(there.port)]
+        hangs = subprocess.Popen(command, env=environment(), text=True)
+        there.workers.append(hangs)
+        there.await_workers(3)
+        session = RecoveringSession(there.address, 20.0)
+        try:
+            session.recover(Recovery(interval_s=1000, wait_s=0))
+            job = Job(session)
+            job.steps(2)
+            job.check()
+            start = time.monotonic()
+            stopped = there.workers[0]
+            os.kill(stopped.pid, signal.SIGSTOP)
+            os.kill(hangs.pid, signal.SIGUSR1)
+            waiting = session.fetch(job.split)
+            assert wait_for(lambda: session._hurt is not None or session.recoveries)
+            assert time.monotonic() - start < 5.0
+            assert waiting.result(60)[0, 0] == job.total and "stopped answering" in session.recoveries[0].lost
+            assert wait_for(lambda: session.num_workers() == 1)
+            job.steps(2)
+            job.check()
+            os.kill(stopped.pid, signal.SIGCONT)
+            assert stopped.wait(15) == 0  # it is told that it is not known any more
+            job.check()
+        finally:
+            session.close()
+            hangs.kill()
