@@ -32,6 +32,7 @@ from gt.ir.signals import (
     truth,
 )  # fmt: skip
 from gt.runtime import env
+from gt.runtime.recovery import Recovery
 
 _PACKAGE = os.path.dirname(os.path.realpath(__file__)) + os.sep
 
@@ -77,6 +78,7 @@ class Config:
         self._auto: Literal["search"] | None = None
         self._budgets: list[int] = []
         self._memory_limit: int | None = None
+        self.recovery: Recovery | None = None  # see ``gt.recover``; it counts when a session begins
         self._warned: set[str] = set()
         self._strict = False
         self._by_hand = False
@@ -192,6 +194,7 @@ class Config:
                 self.search()
             if found.memory_limit is not None:
                 self.memory_limit = found.memory_limit
+            self.recovery = found.recovery or self.recovery
             self._changed()
 
     def register_signal(self, name: str, config: SignalConfig) -> None:
@@ -253,12 +256,13 @@ class Config:
             warnings.warn_explicit(text, SignalWarning, *place)
 
     def clear(self) -> None:
-        """Forget every signal, the mesh, the rules for parameters, and strictness."""
+        """Forget every signal, the mesh, the rules for parameters, strictness, and recovery for sessions to come."""
         with self._lock:
             self._signals.clear()
             self._mesh, self._params = (), ()
             self._auto, self._budgets, self._memory_limit = None, [], None
             self._strict = self._by_hand = False
+            self.recovery = None
             self._changed()
 
     def _changed(self) -> None:
@@ -326,6 +330,7 @@ def get_config() -> Config:
             if found is None:
                 found = Config()
                 found.strict = env.STRICT.get()
+                found.recovery = Recovery() if env.RECOVER.get() else None
                 path = env.CONFIG.get()
                 if path:
                     found.load(path, f"GT_CONFIG={path}")

@@ -32,6 +32,7 @@ from gt.ir.signals import (
     shown,
     truth,
 )  # fmt: skip
+from gt.runtime.recovery import Recovery
 
 _SIGNAL_KEYS = ("shard", "backward", "compile", "mesh", "params")  # what a file may say of one signal
 AUTO = "auto"  # in place of a shard: search for it
@@ -43,6 +44,7 @@ class ConfigFile(NamedTuple):
     """What a file says: signals by name, strictness, the mesh, and rules for parameters.
 
     ``search``: look for the best placement of what no signal places. ``memory_limit``: bytes of each worker to stay within.
+    ``recovery``: how to get over the loss of a worker.
     """
 
     signals: dict[str, SignalConfig]
@@ -51,6 +53,7 @@ class ConfigFile(NamedTuple):
     params: ParamRules = ()
     search: bool = False
     memory_limit: int | None = None
+    recovery: Recovery | None = None
 
 
 def read_config(path: str | os.PathLike[str], named: str = "") -> ConfigFile:
@@ -87,7 +90,7 @@ def parse_config(text: str, name: str = "<string>") -> ConfigFile:
     signals: dict[str, SignalConfig] = {}
     strict: bool | None = None
     whole = SignalConfig()  # what the file says of every signal
-    search, memory_limit = False, None
+    search, memory_limit, recovery = False, None, None
     for key, value in data.items():
         where = _child(root, key)
         if not isinstance(key, str):
@@ -100,6 +103,9 @@ def parse_config(text: str, name: str = "<string>") -> ConfigFile:
         elif key == "memory_limit" and not (isinstance(value, dict) and set(value) & set(_SIGNAL_KEYS)):
             with _placed(root, name):
                 memory_limit = byte_limit(value, "memory_limit")
+        elif key == "recover" and not (isinstance(value, dict) and set(value) & set(_SIGNAL_KEYS)):
+            with _placed(root, name):
+                recovery = _recovery(value)
         elif key in ("mesh", "params") and not (isinstance(value, dict) and set(value) & set(_SIGNAL_KEYS)):
             with _placed(root, name):
                 whole = msgspec.structs.replace(whole, **{key: value})
@@ -111,7 +117,7 @@ def parse_config(text: str, name: str = "<string>") -> ConfigFile:
         _check_axes(key, config, mesh_axes(config.mesh or whole.mesh), root, name)
         _check_workers(key, config, mesh_axes(config.mesh or whole.mesh), root, name)
     params: ParamRules = tuple(whole.params)  # type: ignore[arg-type]
-    return ConfigFile(signals, strict, mesh_axes(whole.mesh), params, search, memory_limit)
+    return ConfigFile(signals, strict, mesh_axes(whole.mesh), params, search, memory_limit, recovery)
 
 
 def _read_yaml(text: str, name: str) -> tuple[yaml.Node | None, Any]:
@@ -160,6 +166,17 @@ def _signal(key: str, value: Any, node: yaml.Node, name: str) -> SignalConfig:
         return SignalConfig(**given)
 
 
+def _recovery(value: Any) -> Recovery | None:
+    """Read ``recover``: true, false, or numbers by name."""
+    if not isinstance(value, dict):
+        return Recovery() if truth(value, "recover") else None
+    try:
+        _check_known(value, Recovery.__struct_fields__)
+        return Recovery(**value)
+    except SignalFault as error:
+        raise type(error)(error.what, "recover", *error.keys, on_key=error.on_key) from error
+
+
 def _shard(value: Any) -> ShardConfig:
     if not isinstance(value, dict):
         near = nearest(value, [AUTO]) if isinstance(value, str) else ""
@@ -194,7 +211,7 @@ def _top_level(key: str, value: object) -> str:
         return f"; {key!r} stands in a signal, as in NAME: {{{key}: ...}}"
     if key in _SHARD_KEYS:
         return f"; {key!r} stands in a signal's shard, as in NAME: {{shard: {{{key}: ...}}}}"
-    return nearest(key, ("strict", "memory_limit", "mesh", "params", "shard"))
+    return nearest(key, ("strict", "memory_limit", "mesh", "params", "shard", "recover"))
 
 
 @contextmanager

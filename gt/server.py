@@ -32,7 +32,7 @@ def main(port: int, host: str, trust_network: bool) -> None:
         )  # fmt: skip
         sys.exit(2)
     try:
-        serve(endpoint, Options(window=env.WINDOW.get()), None, 1)
+        serve(endpoint, Options(env.WINDOW.get(), epoch_timeout_s=env.EPOCH_TIMEOUT_S.get()), None, 1)
     except zmq.ZMQError as e:
         if e.errno != zmq.EADDRINUSE:
             raise

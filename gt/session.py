@@ -147,6 +147,11 @@ def disconnect() -> None:
                 hook(session)
 
 
+def cluster() -> LocalCluster | None:
+    """Give the worker processes that this process has started, if any."""
+    return _cluster
+
+
 def num_workers() -> int:
     """Give the number of workers of the session."""
     return current().num_workers()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from gt.runtime.embedded import EmbeddedSession
 from gt.runtime.env import BACKEND, EMBEDDED, WINDOW
 from gt.runtime.launch import LocalCluster, start_local, visible_gpus
-from gt.runtime.remote import RemoteSession
+from gt.runtime.recovering import RecoveringSession
 from gt.runtime.session import Session
 
 START_S = 60.0  # in which a dispatcher of this machine answers
@@ -33,7 +33,7 @@ def default() -> tuple[Session, LocalCluster | None]:
 
 def remote(address: str, timeout_s: float) -> Session:
     """Use a server. Errors: ConnectionError within ``timeout_s`` if there is none."""
-    return RemoteSession(address, timeout=timeout_s)
+    return RecoveringSession(address, timeout_s)
 
 
 def cluster(n: int) -> LocalCluster:

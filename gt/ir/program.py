@@ -214,6 +214,19 @@ class WireSharding(msgspec.Struct, frozen=True, array_like=True):
         partial = cast(tuple[tuple[str, Reduction], ...], self.partial)
         return Sharding(Mesh(self.mesh, self.axes, self.workers), self.dims, partial)
 
+    def checked(self, ndim: int, workers: Sequence[int]) -> Sharding | None:
+        """Give the placement of a whole value if it can be that of a tensor of ``ndim`` dims on these workers, else None.
+
+        For what a peer sends that is not trusted.
+        """
+        sizes, used = dict(self.axes), [axis for axes in self.dims for axis in axes]
+        sound = (
+            not self.partial and len(self.dims) == ndim and len(sizes) == len(self.axes) and len(set(used)) == len(used)
+            and sizes.keys() >= set(used) and all(size > 0 for size in sizes.values())
+            and 0 < len(self.workers) == len(set(self.workers)) == math.prod(sizes.values()) and set(workers) >= set(self.workers)
+        )  # fmt: skip
+        return self.sharding if sound else None
+
 
 def encode_graph(graph: Graph) -> WireGraph:
     """Give a captured graph in the form that travels. Placements of inputs travel apart (``WireSharding``)."""

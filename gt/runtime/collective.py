@@ -8,6 +8,7 @@ Next: ``process_group`` (torch.distributed), ``gt.ir.ops.collective`` (what the 
 from __future__ import annotations
 
 import importlib
+import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -23,6 +24,10 @@ class CollectiveFailed(GtError, RuntimeError):
     """A collective ended because another worker is gone, or did not come in time."""
 
     is_collective = True
+
+
+FORMING_POLL_S = 0.05
+LEFT_ALONE: list[Forming] = []  # for the rest of the process: to drop a group that others wait for may end it
 
 
 class Rendezvous(Protocol):
@@ -52,6 +57,36 @@ class Group(Protocol):
     def close(self) -> None: ...
 
 
+class Forming:
+    """A group being made, on a thread of its own: what waits for a member to connect cannot be called off, but be left alone."""
+
+    def __init__(self, make: Callable[[], Group]) -> None:
+        self._make, self._over = make, threading.Event()
+        self._group: Group | None = None
+        self._error: BaseException | None = None
+        threading.Thread(target=self._run, name="gt-group", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self._group = self._make()
+        except BaseException as e:  # raised where the group is wanted
+            self._error = e
+        self._over.set()
+
+    def result(self, check: Callable[[], None]) -> Group:
+        """Wait for the group. Errors: what making it raised; what ``check``, called meanwhile, raises."""
+        while not self._over.wait(FORMING_POLL_S):
+            try:
+                check()
+            except BaseException:
+                LEFT_ALONE.append(self)
+                raise
+        if self._error is not None:
+            raise self._error
+        assert self._group is not None
+        return self._group
+
+
 class Groups:
     """The groups this worker is in, by their members. ``issued`` counts collectives since the caller last reset it."""
 
@@ -66,18 +101,23 @@ class Groups:
         self.sending: dict[tuple[int, ...], None] = {}
 
     def form(self, name: str, members: tuple[int, ...], backend: str) -> None:
-        """Make the group of ``members``, all of whom do so now. Errors: CollectiveFailed when one is gone."""
+        """Make the group of ``members``, all of whom do so now. Errors: CollectiveFailed when one is gone, or goes meanwhile."""
         old = self.groups.pop(members, None)
         if old is not None:
             old.close()
         self._check(members)
         module = importlib.import_module("gt.runtime.process_group")
         rank = members.index(self.worker)
+        link, size = self.rendezvous(), len(members)
+
+        def make() -> Group:
+            made: Group = module.TorchGroup(name, rank, size, backend, link, self.host, self.timeout_s, self.device)
+            return made
+
         try:
-            self.groups[members] = module.TorchGroup(
-                name, rank, len(members), backend, self.rendezvous(), self.host, self.timeout_s, self.device
-            )
+            self.groups[members] = Forming(make).result(lambda: self._check(members))
         except RuntimeError as e:
+            self._check(members)
             raise CollectiveFailed(f"workers {list(members)} could not form a group: {e}") from e
         self._check(members)
 
@@ -129,9 +169,7 @@ class Groups:
             array = np.empty(step.type.shape, DType.by_name[step.type.dtype].numpy)
             group.run(step, torch.from_numpy(array))
             return array
-        tensor = (
-            None if array is None else torch.from_numpy(np.asarray(array, order="C"))
-        )  # ascontiguousarray would make 0-d 1-d
+        tensor = None if array is None else torch.from_numpy(np.asarray(array, order="C"))  # ascontiguousarray would make 0-d 1-d
         result = group.run(step, tensor)
         return None if result is None else as_dtype(result.numpy(), DType.by_name[step.type.dtype])
 

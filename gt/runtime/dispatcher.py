@@ -220,7 +220,8 @@ def main(bind: str, parent_fd: int | None, report_fd: int | None, owns_workers: 
     """Run a dispatcher for a local cluster."""
     endpoint = endpoint_of(bind)
     assert is_loopback(endpoint), f"{endpoint} is not local"
-    serve(endpoint, Options(window=env.WINDOW.get(), owns_workers=owns_workers), parent_fd, report_fd)
+    options = Options(env.WINDOW.get(), owns_workers=owns_workers, epoch_timeout_s=env.EPOCH_TIMEOUT_S.get())
+    serve(endpoint, options, parent_fd, report_fd)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gt.ir.mesh import Sharding
-from gt.ir.program import WireType
+from gt.ir.program import WireSharding, WireType
 from gt.passes.signal_placement import cluster_mesh, signal_sharding
 from gt.runtime import wire
 from gt.runtime.buffer_reasons import buffer_reasons, upload_reasons
@@ -28,12 +28,17 @@ from gt.runtime.wire import Message
 
 @dataclass
 class Options:
-    """Deadlines and limits. ``owns_workers``: worker processes are local and may be killed when they stop answering."""
+    """Deadlines and limits. ``owns_workers``: worker processes are local and may be killed when they stop answering.
+
+    ``epoch_timeout_s``: how long a worker may be in one epoch; ``late_s``: how long once the others have given up waiting for it.
+    """
 
     window: int = 8
     client_lease_s: float = 10.0
     worker_timeout_s: float = 4.0
     no_workers_s: float = 30.0
+    epoch_timeout_s: float = 1800.0
+    late_s: float = 30.0
     max_plans: int = 2048
     owns_workers: bool = False
 
@@ -46,6 +51,8 @@ class Worker:
     hello: wire.WorkerHello
     link: bytes | None = None
     seen: float = 0.0
+    beat: wire.Beat = field(default_factory=wire.Beat)  # the latest
+    since: float = 0.0  # when it first said that it is in that epoch
     loaded: set[int] = field(default_factory=set)
 
     def __repr__(self) -> str:
@@ -151,13 +158,13 @@ class DispatcherState:
             owner.link = peer
             self._workers_changed()
 
-    def _workers_message(self) -> wire.Workers:
+    def _workers_message(self, why: str = "") -> wire.Workers:
         present = (self.workers[w] for w in self.worker_ids)
-        return wire.Workers(tuple((w.id, w.hello.upload, w.hello.results) for w in present))
+        return wire.Workers(tuple((w.id, w.hello.upload, w.hello.results) for w in present), why)
 
-    def _workers_changed(self) -> None:
+    def _workers_changed(self, why: str = "") -> None:
         for client in self.clients.values():
-            self._send(client.down, self._workers_message())
+            self._send(client.down, self._workers_message(why))
             homeless, client.homeless = client.homeless, []
             for message, data in homeless:  # all of them before any call that may read them
                 self._place(client, message, data)
@@ -182,11 +189,10 @@ class DispatcherState:
 
     def _tick(self) -> None:
         for worker in list(self.workers.values()):
-            if self.now - worker.seen > self.options.worker_timeout_s:
-                silent = f"worker {worker.id} (pid {worker.hello.pid} on {worker.hello.host}) stopped answering"
+            if stuck := self._stuck(worker):
                 if self.options.owns_workers:
                     self.out.append(Kill(worker.hello.pid))
-                self._worker_lost(worker, silent)
+                self._worker_lost(worker, f"worker {worker.id} (pid {worker.hello.pid} on {worker.hello.host}) {stuck}")
         for client in list(self.clients.values()):
             if self.now - client.seen > self.options.client_lease_s:
                 self._client_gone(client)
@@ -196,6 +202,21 @@ class DispatcherState:
             self.last_ping = self.now
             for peer in [c.down for c in self.clients.values()] + [p for w in self.workers.values() for p in (w.work, w.link) if p]:
                 self._send(peer, wire.Ping())
+
+    def _stuck(self, worker: Worker) -> str:
+        """Say why a worker is not waited for any more; nothing if it is."""
+        if self.now - worker.seen > self.options.worker_timeout_s:
+            return "stopped answering"
+        epoch, busy_s = worker.beat.epoch, self.now - worker.since
+        flight = self.flights.by_epoch.get(epoch)
+        if flight is None or worker.id not in flight.waiting:
+            return ""
+        at = f"at collective {worker.beat.collectives}" if flight.groups else "at its only part"
+        if busy_s > self.options.epoch_timeout_s:
+            return f"is stuck: for {busy_s:.0f} s in epoch {epoch}, {at}"
+        if flight.given_up_at is not None and self.now - flight.given_up_at > self.options.late_s:
+            return f"is stuck in epoch {epoch}, {at}: the others have given up waiting for it"
+        return ""
 
     def _client_gone(self, client: Client) -> None:
         del self.clients[client.id]
@@ -243,6 +264,8 @@ class DispatcherState:
             case wire.Put():
                 self._place(client, message, data)
                 self._serve(client)
+            case wire.Fail(buffer, fault):
+                client.buffers.setdefault(buffer, Buffer(0, None, fault=fault))
             case wire.Bye():
                 self._client_gone(client)
             case _:
@@ -263,7 +286,8 @@ class DispatcherState:
             client.blocked_since = client.blocked_since or self.now
             return
         type_ = message.type.tensor_type
-        sharding = signal_sharding(type_, message.signal, workers)
+        asked = message.placed.checked(type_.ndim, workers) if message.placed is not None else None
+        sharding = asked or signal_sharding(type_, message.signal, workers)
         self.next_uid += 1
         why = upload_reasons(message.signal, sharding)
         buffer = client.buffers[message.buffer] = Buffer(self.next_uid, type_.placed(sharding), reasons=why)
@@ -323,6 +347,8 @@ class DispatcherState:
         final = flight is None or (flight.local is not None and workers == (flight.local,))
         if flight is not None and not final:
             flight.fetches.append(fetch.request)
+        if fetch.placed:
+            self._send(client.down, wire.Located(fetch.request, WireSharding.of(sharding)))
         tiles = [(w, sharding.bounds(buffer.type.shape, w)) for w in workers]
         tiles = list({bounds: (w, bounds) for w, bounds in reversed(tiles) if all(a < b for a, b in bounds)}.values()) or tiles[:1]
         for w, bounds in tiles:
@@ -524,8 +550,14 @@ class DispatcherState:
 
     def _from_worker(self, worker: Worker, peer: bytes, message: Message) -> None:
         match message:
+            case wire.Beat():
+                if message.epoch != worker.beat.epoch:
+                    worker.since = self.now
+                worker.beat = message
             case wire.Done(epoch, _, fault, failed, kept):
                 flight = self.flights.done(epoch, worker.id, fault, failed)
+                if flight is not None and flight.suspect is not None:
+                    flight.given_up_at = flight.given_up_at or self.now
                 if kept or (flight is not None and (fault is not None or flight.late or (flight.client and flight.client.salvaged))):
                     self._keep(worker, flight, set(kept))
                 if flight is not None:
@@ -613,7 +645,7 @@ class DispatcherState:
         self.plans.forget_worker(worker.id)
         for flight in left:
             self._landed(flight)
-        self._workers_changed()
+        self._workers_changed(reason)
 
     def _shrink(self, buffer: Buffer, lost: int, workers: tuple[int, ...], fault: Fault) -> None:
         """Take a lost worker out of a buffer's placement; whole copies elsewhere keep it alive."""

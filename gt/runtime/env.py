@@ -97,6 +97,7 @@ COMPILE_AFTER = Variable(
     "Runs of a program before it is compiled, once they took 2 s in all (on a GPU at most 10 runs, 0.5 s); 0: never.",
 )  # fmt: skip
 STRICT = Variable("GT_STRICT", flag, False, "Make signals that cannot be followed errors instead of warnings.")
+RECOVER = Variable("GT_RECOVER", flag, False, "Go on after the loss of a worker, as after gt.recover().")
 WINDOW = Variable(
     "GT_WINDOW", at_least(1), 8,
     "Runs a client may have in flight before a flush waits. A server's own counts for its clients.",
@@ -104,6 +105,9 @@ WINDOW = Variable(
 NATIVE = Variable("GT_NATIVE", flag, True, "Record ops by the compiled module, where it has been built; 0: in Python.")
 SHARED_MEMORY = Variable(
     "GT_SHARED_MEMORY", flag, True, "Move large arrays between processes of one host through shared memory; 0: through sockets."
+)
+EPOCH_TIMEOUT_S = Variable(
+    "GT_EPOCH_TIMEOUT", float, 1800.0, "Seconds a worker may be busy with one run before a server counts it as stuck."
 )
 GROUP_TIMEOUT_S = Variable("GT_GROUP_TIMEOUT", float, 60.0, "Seconds a collective may wait for another worker.")
 

@@ -8,6 +8,7 @@ sessions. Next: ``dispatcher``, ``worker`` (the children), ``remote`` (who conne
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import select
 import shutil
@@ -17,11 +18,13 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from gt.runtime import env
 from gt.runtime.errors import LaunchError
 
+log = logging.getLogger("gt.launch")
 MAX_IPC_PATH = 80  # of 107 that the system allows, the rest is for file names
 STDERR_TAIL = 4000
 
@@ -35,8 +38,11 @@ class LocalCluster:
         self.address = f"ipc://{folder}/d"
         self.dispatcher: subprocess.Popen[bytes] | None = None
         self.workers: list[subprocess.Popen[bytes]] = []
-        self._stopped = False
+        self._stopped = threading.Event()
         self._reaper: threading.Thread | None = None
+        self._start_worker: Callable[[int], subprocess.Popen[bytes]] | None = None
+        self._keep_read = -1
+        self.restarts_left = 0
 
     @property
     def processes(self) -> list[subprocess.Popen[bytes]]:
@@ -44,10 +50,14 @@ class LocalCluster:
 
     def stop(self) -> None:
         """End all processes and remove their files. Idempotent; nothing is left behind."""
-        if self._stopped or os.getpid() != self.pid:
+        if self._stopped.is_set() or os.getpid() != self.pid:
             return
-        self._stopped = True
+        self._stopped.set()
+        if self._reaper is not None:
+            self._reaper.join(5.0)  # it may be starting a worker
         os.close(self._keep)  # the children see the pipe end
+        if self._keep_read >= 0:
+            os.close(self._keep_read)
         for send in (None, signal.SIGTERM, signal.SIGKILL):
             patience = 3.0 if send is not None or self._reaper is not None else 0.1  # still importing, they see no pipe
             deadline = time.monotonic() + patience
@@ -59,18 +69,31 @@ class LocalCluster:
                     process.wait(max(0.01, deadline - time.monotonic()))
             if all(p.returncode is not None for p in self.processes):
                 break
-        if self._reaper is not None:
-            self._reaper.join(2.0)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _reap(self) -> None:
-        """Collect workers that die, so that none stays a zombie."""
-        while not self._stopped:
-            for process in self.workers:
-                process.poll()
-            time.sleep(0.2)
+        """Collect workers that die, so that none stays a zombie, and start others in their places as long as that is asked for."""
+        while not self._stopped.wait(0.1):
+            for i, process in enumerate(self.workers):
+                if process.poll() is not None and self.restarts_left > 0 and self._start_worker is not None:
+                    self.restarts_left -= 1
+                    try:
+                        self.workers[i] = self._start_worker(i)
+                    except OSError as e:  # no memory or descriptor left
+                        log.warning("a worker cannot be started in place of one that died: %s", e)
 
-    def watch(self) -> None:
+    @property
+    def replacing(self) -> bool:
+        """Whether every worker process that has died is, or will be, replaced by another."""
+        return self.restarts_left > 0 or all(p.returncode is None for p in self.workers)
+
+    def supervise(self, restarts: int) -> None:
+        """From here on start another worker, with the same device, where one has died; at most so many. Zero: none any more."""
+        self.restarts_left = restarts
+
+    def watch(self, keep_read: int, start_worker: Callable[[int], subprocess.Popen[bytes]]) -> None:
+        """Look after the workers. ``keep_read``: the pipe by which those to be started see this process end."""
+        self._keep_read, self._start_worker = keep_read, start_worker
         self._reaper = threading.Thread(target=self._reap, name="gt-reaper", daemon=True)
         self._reaper.start()
 
@@ -94,23 +117,27 @@ def start_local(num_workers: int, backend: str = "torch", timeout: float = 120.0
         )  # fmt: skip
         os.close(report_write)
         report_write = -1
-        for i in range(num_workers):
+
+        def start_worker(i: int) -> subprocess.Popen[bytes]:
             arguments = ["gt.runtime.worker", "--connect", cluster.address, "--backend", backend,
                          "--device", "cuda:0" if gpus else "cpu", "--parent-fd", str(keep_read)]  # fmt: skip
             variables = {"OMP_NUM_THREADS": str(max(1, _num_cores() // num_workers))}
             variables = {k: v for k, v in variables.items() if k not in os.environ}
             if gpus:
                 variables["CUDA_VISIBLE_DEVICES"] = gpus[i % len(gpus)]
-            cluster.workers.append(_start(folder, f"worker{i}", arguments, variables, (keep_read,)))
+            return _start(folder, f"worker{i}", arguments, variables, (keep_read,))
+
+        cluster.workers += map(start_worker, range(num_workers))
         _await_workers(cluster, report_read, num_workers, timeout)
     except BaseException:
         cluster.stop()
+        os.close(keep_read)
         raise
     finally:
-        for fd in (keep_read, report_read, report_write):
+        for fd in (report_read, report_write):
             if fd >= 0:
                 os.close(fd)
-    cluster.watch()
+    cluster.watch(keep_read, start_worker)
     return cluster
 
 
@@ -129,7 +156,7 @@ def _start(
     """Start a child in a session of its own: Ctrl-C reaches this process only, which then ends the child in order."""
     root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(dict.fromkeys([root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]))
-    with open(folder / f"{name}.err", "wb") as errors:
+    with open(folder / f"{name}.err", "ab") as errors:
         return subprocess.Popen(
             [sys.executable, "-m", *module],
             stdin=subprocess.DEVNULL,

@@ -14,14 +14,14 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
 import zmq
 
 from gt.ir.graph import Graph
-from gt.ir.program import WireType, encode_graph
+from gt.ir.program import WireSharding, WireType, encode_graph
 from gt.ir.signals import SignalConfig
 from gt.ir.types import DType, Scalar, TensorType
 from gt.runtime import wire, wire_arrays
@@ -38,12 +38,42 @@ BEAT_S = 1.0
 DISPATCHER_TIMEOUT_S = 4.0
 
 
+class Keeper(Protocol):
+    """Whoever gets over the loss of workers for a session, under a lock that both share."""
+
+    @property
+    def lock(self) -> CallLock: ...
+
+    def lost(self, fault: Fault) -> bool:
+        """Hear of a loss. True: whatever is open is asked again elsewhere."""
+        ...
+
+    def failed(self, buffer: int) -> None:
+        """Hear that a read was told why its buffer failed, before the reader is."""
+        ...
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A value as it was, and where."""
+
+    array: np.ndarray
+    type: WireType
+    placed: WireSharding
+
+
 @dataclass(eq=False)
 class Reading:
-    """A fetch under way: parts come from workers, and unless they are final the dispatcher confirms them."""
+    """A fetch under way: parts come from workers, and unless they are final the dispatcher confirms them.
+
+    ``copies``: it is one of a snapshot's, which the script does not hear of: it wants a ``Copy``, or the fault.
+    """
 
     buffer: int
-    future: Future[np.ndarray]
+    future: Future[Any]
+    copies: bool = False
+    type: WireType | None = None
+    placed: WireSharding | None = None
     array: np.ndarray | None = None
     parts: set[wire_arrays.Bounds] = field(default_factory=set)
     complete: bool = False
@@ -52,6 +82,7 @@ class Reading:
 
     def add(self, part: wire.Part, rows: np.ndarray) -> None:
         if self.array is None:
+            self.type = part.type
             self.array = np.empty(part.type.shape, wire_arrays.wire_dtype(DType.by_name[part.type.dtype]))
         self.array[wire_arrays.rows(part.bounds)] = rows
         self.parts.add(part.bounds)
@@ -62,12 +93,12 @@ class Reading:
 class RemoteSession:
     """A ``Session`` with a gt server. Errors: ConnectionFailed within ``timeout`` seconds if there is none."""
 
-    def __init__(self, address: str, timeout: float = 5.0) -> None:
+    def __init__(self, address: str, timeout: float = 5.0, keeper: Keeper | None = None) -> None:
         self._pid = os.getpid()
-        self.address = address
+        self.address, self._keeper = address, keeper
         self._logger = setup_logging("client")
         self._context: zmq.Context[Socket] = zmq.Context()
-        self._lock = CallLock()  # guards the up socket
+        self._lock = keeper.lock if keeper is not None else CallLock()  # guards the up socket
         self._closed: Fault | None = None
         self._readings: dict[int, Reading] = {}
         self._explaining: dict[int, Future[BufferReasons]] = {}
@@ -132,11 +163,28 @@ class RemoteSession:
         self, key: int, inputs: Sequence[int], outputs: Sequence[int], scalars: Sequence[Scalar], frees: Sequence[int],
         replaces: Sequence[int] = (),
     ) -> None:  # fmt: skip
+        self.admit()
+        packed = tuple(map(wire.pack_scalar, scalars))
+        self._call(wire.Run(key, tuple(inputs), tuple(outputs), packed, tuple(frees), tuple(replaces)))
+
+    def admit(self) -> None:
+        """Wait until one more run may be in flight."""
         if not self._window.acquire(blocking=False):
             with SHIELD.lifted():
                 self._window.acquire()
-        packed = tuple(map(wire.pack_scalar, scalars))
-        self._call(wire.Run(key, tuple(inputs), tuple(outputs), packed, tuple(frees), tuple(replaces)))
+
+    def admits(self, timeout_s: float) -> bool:
+        """As ``admit``, for so long; say whether it may."""
+        return self._window.acquire(timeout=timeout_s)
+
+    def idle(self, timeout_s: float) -> bool:
+        """Wait until no run is in flight, for so long; say whether that is so."""
+        held, until = 0, time.monotonic() + timeout_s
+        while held < self._welcome.window and self._window.acquire(timeout=max(0.0, until - time.monotonic())):
+            held += 1
+        if held:
+            self._window.release(held)
+        return held == self._welcome.window
 
     def room(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
         room = None
@@ -144,18 +192,30 @@ class RemoteSession:
             room = self._pool.take(shape, dtype)
         return np.empty(shape, dtype) if room is None else room
 
-    def put(self, buffer: int, type: TensorType, data: np.ndarray, signal: SignalConfig | None) -> None:
+    def put(
+        self, buffer: int, type: TensorType, data: np.ndarray, signal: SignalConfig | None, placed: WireSharding | None = None
+    ) -> None:
         wire_type = WireType.of(type)
         wire_arrays.check_data(data.nbytes)
         if data.nbytes <= INLINE:
-            self._call(wire.Put(buffer, wire_type, signal, True), wire_arrays.data_of(data))
+            self._call(wire.Put(buffer, wire_type, signal, True, placed), wire_arrays.data_of(data))
         else:
             self._uploads[buffer] = (data.reshape(type.shape), wire_type)
-            self._call(wire.Put(buffer, wire_type, signal, False))
+            self._call(wire.Put(buffer, wire_type, signal, False, placed))
+
+    def lends(self, data: np.ndarray) -> bool:
+        """Whether an array lies in memory that is to be filled again."""
+        return self._pool.find(data) is not None
 
     def fetch(self, buffer: int) -> Future[np.ndarray]:
         future: Future[np.ndarray] = Future()
         self._ask(Reading(buffer, future))
+        return future
+
+    def copy(self, buffer: int) -> Future[Copy | Fault]:
+        """Read a buffer as ``fetch`` does, for a snapshot; why it failed is a result."""
+        future: Future[Copy | Fault] = Future()
+        self._ask(Reading(buffer, future, copies=True))
         return future
 
     def explain(self, buffer: int) -> Future[BufferReasons]:
@@ -199,6 +259,10 @@ class RemoteSession:
 
     # -- outgoing
 
+    def tell(self, message: Message, data: Any = None) -> None:
+        """Send a message of a client's to the dispatcher. Errors: what ended the session."""
+        self._call(message, data)
+
     def _call(self, message: Message, data: Any = None) -> None:
         if self._closed is not None:
             raise self._closed.exception()
@@ -216,7 +280,7 @@ class RemoteSession:
             self._requests += 1
             request = self._requests
             self._readings[request] = reading
-        self._call(wire.Fetch(reading.buffer, request))
+        self._call(wire.Fetch(reading.buffer, request, reading.copies))
 
     # -- the io thread
 
@@ -277,20 +341,18 @@ class RemoteSession:
                 while self._runs_over < runs:
                     self._runs_over += 1
                     self._window.release()
-            case wire.Settled(request):
+            case wire.Settled(request) | wire.Located(request):
                 reading = self._readings.get(request)
-                if reading is not None:
+                if reading is not None and isinstance(message, wire.Located):
+                    reading.placed = message.placed
+                    self._resolve(request, reading)
+                elif reading is not None:
                     reading.settled = True
                     self._resolve(request, reading)
             case wire.Failed(request, fault) | wire.PartFailed(request, fault):
                 reading = self._readings.pop(request, None)
                 if reading is not None:
-                    if fault.kind == "worker_lost":  # who is told of it finds the worker gone
-                        self._set_workers(tuple((w, *at) for w, at in self._workers.items() if w != fault.worker))
-                    told = reading.retried if reading.retried is not None and fault.kind == "protocol" else fault
-                    if self._closed is None:
-                        self._call(wire.Recover(reading.buffer))
-                    reading.future.set_exception(told.exception())
+                    self._failed(reading, fault)
                 elif (asked := self._explaining.pop(request, None)) is not None:
                     asked.set_exception(fault.exception())
             case wire.Explained(request, explanation):
@@ -302,12 +364,28 @@ class RemoteSession:
                 self._resend(worker, upload)
             case wire.Placed(buffer, tiles):
                 self._upload(buffer, tiles)
-            case wire.Workers(workers):
-                self._set_workers(workers)
+            case wire.Workers(workers, why):
+                self._set_workers(workers, why)
             case wire.Refused(reason):
                 self._die(Fault("dispatcher_lost", f"the gt server at {self.address} ended the session: {reason}"))
             case _:
                 pass
+
+    def _failed(self, reading: Reading, fault: Fault) -> None:
+        if fault.kind == "worker_lost":
+            if self._keeper is not None and self._keeper.lost(fault):
+                return
+            # who is told of it finds the worker gone
+            self._set_workers(tuple((w, *at) for w, at in self._workers.items() if w != fault.worker))
+        told = reading.retried if reading.retried is not None and fault.kind == "protocol" else fault
+        if reading.copies:
+            reading.future.set_result(told)
+            return
+        if self._keeper is not None:
+            self._keeper.failed(reading.buffer)
+        elif self._closed is None:
+            self._call(wire.Recover(reading.buffer))
+        reading.future.set_exception(told.exception())
 
     def _part(self, request: int, part: wire.Part, data: Any) -> None:
         reading, done = self._readings.get(request), None
@@ -326,7 +404,7 @@ class RemoteSession:
             self._logger.warning("a worker's shared memory cannot be opened, going on without: %s", e)
             self._share_no_more(part.region)
             if self._readings.pop(request, None) is not None and reading is not None:
-                self._ask(Reading(reading.buffer, reading.future))
+                self._ask(Reading(reading.buffer, reading.future, reading.copies))
             return
         except (ValueError, IndexError, ProtocolError) as e:
             if self._readings.pop(request, None) is not None and reading is not None:
@@ -340,9 +418,14 @@ class RemoteSession:
         self._resolve(request, reading)
 
     def _resolve(self, request: int, reading: Reading) -> None:
-        if reading.complete and reading.settled:
-            del self._readings[request]
-            assert reading.array is not None
+        if not (reading.complete and reading.settled) or (reading.copies and reading.placed is None):
+            return
+        del self._readings[request]
+        assert reading.array is not None
+        if reading.copies:
+            assert reading.type is not None and reading.placed is not None
+            reading.future.set_result(Copy(reading.array, reading.type, reading.placed))
+        else:
             reading.future.set_result(reading.array)
 
     def _upload(self, buffer: int, tiles: tuple[wire.Tile, ...]) -> None:
@@ -393,7 +476,7 @@ class RemoteSession:
             part = slot.take_back(upload.region, wire_arrays.wire_dtype(DType.by_name[upload.type.dtype]))
             send(self._upload_sockets[worker], wire.Upload(upload.ticket, upload.type), wire_arrays.data_of(part))
 
-    def _set_workers(self, workers: tuple[tuple[int, str, str], ...]) -> None:
+    def _set_workers(self, workers: tuple[tuple[int, str, str], ...], why: str = "") -> None:
         present = {w: (upload, results) for w, upload, results in workers}
         for w, (upload, results) in present.items():
             if w not in self._workers:
@@ -415,15 +498,16 @@ class RemoteSession:
         self._workers = present
         self._present.set()
         if lost:
-            self._ask_again(lost[0])
+            fault = Fault("worker_lost", f"{why or f'worker {lost[0]} is lost'}; the value being read went with it", lost[0])
+            if self._keeper is None or not self._keeper.lost(fault):
+                self._ask_again(fault)
 
-    def _ask_again(self, worker: int) -> None:
+    def _ask_again(self, fault: Fault) -> None:
         """A lost worker may have owed us parts: ask for what is still open once more, now that others may hold it."""
-        fault = Fault("worker_lost", f"worker {worker} is lost, and with it the value being read", worker)
         with self._lock:
             waiting, self._readings = self._readings, {}
         for reading in waiting.values():
-            self._ask(Reading(reading.buffer, reading.future, retried=fault))
+            self._ask(Reading(reading.buffer, reading.future, reading.copies, retried=fault))
 
     def _die(self, fault: Fault) -> None:
         """End the session with a cause: what waits gets it, and so does every later call."""

@@ -17,16 +17,19 @@ Replies: TypeAlias = list[tuple[bytes, StoreReply]]
 
 @dataclass
 class KeyStore:
-    """Keys are ``group name/key``; ``parked`` holds (peer, operation) pairs that wait."""
+    """Keys are ``group name/key``; ``parked`` holds (peer, operation) pairs that wait. ``over``: groups for whose keys nobody waits."""
 
     values: dict[str, bytes] = field(default_factory=dict)
     parked: list[tuple[bytes, StoreOp]] = field(default_factory=list)
+    over: set[str] = field(default_factory=set)
 
     def apply(self, peer: bytes, op: StoreOp) -> Replies:
         """Do one operation; give the replies to send, to its peer and to those it woke."""
         if not op.keys:
             return [(peer, StoreReply(op.request, False))]
         if op.kind in ("get", "wait") and any(k not in self.values for k in op.keys):
+            if op.keys[0].partition("/")[0] in self.over:  # it lost a member while this was on its way
+                return [(peer, StoreReply(op.request, False))]
             self.parked.append((peer, op))
             return []
         replies = [(peer, self._do(op))]
@@ -35,7 +38,8 @@ class KeyStore:
         return replies
 
     def forget(self, group: str) -> Replies:
-        """Drop a group's keys and refuse whoever waits for them."""
+        """Drop a group's keys and refuse whoever waits for them, now or later."""
+        self.over.add(group)
         prefix = group + "/"
         self.values = {k: v for k, v in self.values.items() if not k.startswith(prefix)}
         lost = [(p, o) for p, o in self.parked if o.keys[0].startswith(prefix)]

@@ -95,6 +95,7 @@ class Flight:
     where: str = ""
     fault: Fault | None = None
     suspect: Fault | None = None  # a collective broke, for a reason not known yet
+    given_up_at: float | None = None  # when the first worker said so
 
 
 @dataclass(slots=True, eq=False)

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 
-from gt.ir.program import Program, WireType
+from gt.ir.program import Program, WireSharding, WireType
 from gt.ir.signals import SignalConfig
 from gt.ir.types import Scalar
 from gt.runtime.buffer_reasons import BufferReasons
@@ -21,7 +21,7 @@ from gt.runtime.errors import Fault, ProtocolError
 from gt.runtime.shared import Region, check_region
 from gt.runtime.wire_arrays import Bounds, check_nbytes, check_type
 
-VERSION = 2
+VERSION = 3
 MAX_HEADER = 64 << 20
 INLINE = 64 << 10  # uploads up to here ride in the control message
 
@@ -70,19 +70,31 @@ class Run(Message, frozen=True):
 
 
 class Put(Message, frozen=True):
-    """Make a buffer of host data: with the data frame if it is small (``inline``), else ask where to send it."""
+    """Make a buffer of host data: with the data frame if it is small (``inline``), else ask where to send it.
+
+    It goes where ``placed`` says, if that can be, else where ``signal`` asks.
+    """
 
     buffer: int
     type: WireType
     signal: SignalConfig | None
     inline: bool
+    placed: WireSharding | None = None
+
+
+class Fail(Message, frozen=True):
+    """Make a buffer that failed: whatever reads it fails with this cause. It is how a failed value outlives its workers."""
+
+    buffer: int
+    fault: Fault
 
 
 class Fetch(Message, frozen=True):
-    """Read a buffer back."""
+    """Read a buffer back. ``placed``: say where it is, too."""
 
     buffer: int
     request: int
+    placed: bool = False
 
 
 class Explain(Message, frozen=True):
@@ -105,9 +117,10 @@ class Recover(Message, frozen=True):
 
 
 class Beat(Message, frozen=True):
-    """A sign of life. A worker says which epoch it is running, -1 for none."""
+    """A sign of life. A worker says which epoch it is running, -1 for none, and how many collectives of it have begun."""
 
     epoch: int = -1
+    collectives: int = 0
 
 
 class Bye(Message, frozen=True):
@@ -126,9 +139,10 @@ class ClientWelcome(Message, frozen=True):
 
 
 class Workers(Message, frozen=True):
-    """The workers present: id, address for uploads, address for results."""
+    """The workers present: id, address for uploads, address for results. ``why`` one that was there before is not any more."""
 
     workers: tuple[tuple[int, str, str], ...]
+    why: str = ""
 
 
 class Attached(Message, frozen=True):
@@ -155,6 +169,13 @@ class Failed(Message, frozen=True):
 
     request: int
     fault: Fault
+
+
+class Located(Message, frozen=True):
+    """Where the buffer of a fetch is."""
+
+    request: int
+    placed: WireSharding
 
 
 class Settled(Message, frozen=True):
@@ -373,13 +394,14 @@ class PartFailed(Message, frozen=True):
     fault: Fault
 
 
-FromClient: TypeAlias = ClientHello | Define | Run | Put | Fetch | Explain | Free | Recover
+FromClient: TypeAlias = ClientHello | Define | Run | Put | Fail | Fetch | Explain | Free | Recover
 FromWorker: TypeAlias = WorkerHello | Done | Uploaded | StoreOp
 Incoming: TypeAlias = (
-    ClientHello | Define | Run | Put | Fetch | Explain | Free | Recover | WorkerHello | Done | Uploaded | StoreOp | Attach | Beat | Bye
-)
+    ClientHello | Define | Run | Put | Fail | Fetch | Explain | Free | Recover | WorkerHello | Done | Uploaded | StoreOp | Attach
+    | Beat | Bye
+)  # fmt: skip
 ToClient: TypeAlias = (
-    ClientWelcome | Workers | Attached | Placed | Failed | Settled | Explained | Progress | Ping | Refused | Part | PartFailed
+    ClientWelcome | Workers | Attached | Placed | Failed | Located | Settled | Explained | Progress | Ping | Refused | Part | PartFailed
     | Share | Unread
 )
 ToWorker: TypeAlias = (

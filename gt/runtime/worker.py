@@ -194,7 +194,7 @@ class WorkerProcess:
                 self.stop()
             if now - beat >= BEAT_S:
                 beat = now
-                send(link, wire.Beat(self.runner.epoch))
+                send(link, wire.Beat(self.runner.epoch, self.groups.issued))
                 self.intake.openings.sweep()
         deadline = time.monotonic() + GRACE_S
         while threading.main_thread().is_alive() and time.monotonic() < deadline and self.runner.epoch >= 0:

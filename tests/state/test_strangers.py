@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gt.ir.program import WireType
+from gt.ir.program import WireSharding, WireType
 from gt.ir.signals import ShardConfig, SignalConfig
 from gt.runtime import wire
 from gt.runtime.dispatcher_events import Expelled, Planned
@@ -17,6 +17,13 @@ from tests.state.stories import Story, plans, sent
 
 def numbers(r: random.Random) -> tuple[int, ...]:
     return tuple(r.choice([0, 1, 2, 3, -1, 5, 2**40, -(2**60)]) for _ in range(r.randrange(4)))
+
+
+def any_placement(r: random.Random) -> WireSharding:
+    axes = tuple((r.choice("abw"), r.choice([-1, 0, 1, 2, 2**40])) for _ in range(r.randrange(3)))
+    dims = tuple(tuple(r.choices("abw", k=r.randrange(3))) for _ in range(r.choice([2, 2, 2, 0, 3])))
+    workers = r.choice([(), (0,), (0, 1), (1, 1), (7,), (1, 0)])
+    return WireSharding("all", axes, workers, dims, r.choice([(), (), (("a", "sum"),)]))
 
 
 def any_message(r: random.Random) -> wire.Message:
@@ -33,7 +40,9 @@ def any_message(r: random.Random) -> wire.Message:
         lambda: wire.Run(num(), numbers(r), numbers(r), numbers(r), numbers(r)),
         lambda: wire.Put(num(), type_, r.choice([None, SignalConfig(), SignalConfig(shard=shard)]), r.random() < 0.3),
         lambda: wire.Put(num(), WireType((4, 4), "float32"), None, True),
-        lambda: wire.Fetch(num(), num()),
+        lambda: wire.Put(num(), WireType((4, 4), "float32"), None, r.random() < 0.5, any_placement(r)),
+        lambda: wire.Fail(num(), Fault("run", "x")),
+        lambda: wire.Fetch(num(), num(), r.random() < 0.3),
         lambda: wire.Explain(num(), num()),
         lambda: wire.Free(numbers(r)),
         lambda: wire.Beat(num()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -76,6 +77,33 @@ def test_a_group_that_breaks_while_another_waits_for_it_is_a_failed_collective()
     made.abort(2)
     with pytest.raises(CollectiveFailed, match="worker 2"):
         made.run(step("all_reduce", (0, 2)), "x")
+
+
+def test_making_a_group_ends_when_a_member_is_lost_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, _ = groups()
+    forever, begun = threading.Event(), threading.Event()
+
+    def never(*_: object) -> None:
+        begun.set()
+        assert forever.wait(30)
+
+    monkeypatch.setattr("gt.runtime.process_group.TorchGroup", never)
+    threading.Thread(target=lambda: begun.wait(10) and made.abort(3)).start()
+    with pytest.raises(CollectiveFailed, match="worker 3 of .0, 3. is lost"):
+        made.form("g1", (0, 3), "gloo")
+    forever.set()
+    assert (0, 3) not in made.groups
+
+
+def test_what_makes_a_group_fail_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, _ = groups()
+
+    def fails(*_: object) -> None:
+        raise RuntimeError("no route")
+
+    monkeypatch.setattr("gt.runtime.process_group.TorchGroup", fails)
+    with pytest.raises(CollectiveFailed, match="could not form a group: no route"):
+        made.form("g1", (0, 3), "gloo")
 
 
 def test_a_wait_takes_nothing() -> None:

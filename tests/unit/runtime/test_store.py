@@ -33,6 +33,7 @@ def test_a_wait_is_answered_when_the_last_key_comes_or_refused_when_the_group_go
     assert store.apply(b"a", StoreOp(4, "get", ("g1/z",))) == []
     assert [(p, r.ok) for p, r in store.forget("g1")] == [(b"a", False)]
     assert store.values == {} and store.parked == []
+    assert [r.ok for _, r in store.apply(b"b", StoreOp(5, "get", ("g1/z",)))] == [False]  # it was on its way
 
 
 def test_store_operations():

@@ -1,0 +1,482 @@
+"""The session at a server as a script sees it: it can outlive the workers that its values are on.
+
+Owns: ``RecoveringSession``. It passes calls on to a ``RemoteSession``, its *link*. With recovery on it keeps a ``RunLog``; when a worker
+is lost it holds up its callers, joins the server anew under another identity (so that nothing left of the old one can touch the new),
+and replays snapshot and log on the workers there are. Futures already handed out are answered by the replay. Must not know: plans,
+epochs, tensors. Next: ``run_log`` (what is kept), ``seats`` (who stands for whom), ``remote`` (the link).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import zmq
+
+from gt.ir.graph import Graph
+from gt.ir.program import encode_graph
+from gt.ir.signals import SignalConfig
+from gt.ir.types import Scalar, TensorType
+from gt.runtime import wire
+from gt.runtime.buffer_reasons import BufferReasons
+from gt.runtime.errors import Fault, GtError, WorkerLost
+from gt.runtime.interrupt import SHIELD
+from gt.runtime.recovery import Recovery
+from gt.runtime.remote import Copy, RemoteSession
+from gt.runtime.run_log import Asked, Kept, Put, RunLog
+from gt.runtime.seats import Seats
+from gt.runtime.session import CallLock
+
+log = logging.getLogger("gt.client")
+POLL_S = 0.02
+STARTS_S = 60.0  # in which a replacement that this process starts has joined
+JOINS_S = 10.0  # in which one at a server that others run has
+
+
+class Recovered(NamedTuple):
+    """One recovery: what was lost, how old the snapshot was, how many runs were replayed, on how many workers, how long it took."""
+
+    lost: str
+    snapshot_age_s: float
+    runs: int
+    workers: int
+    seconds: float
+
+    def __str__(self) -> str:
+        return (
+            f"recovered from a loss ({self.lost}): a snapshot {self.snapshot_age_s:.1f} s old and {self.runs} runs replayed on "
+            f"{self.workers} workers in {self.seconds:.2f} s"
+        )
+
+
+class Snapshots(NamedTuple):
+    """What snapshots have cost so far: how many, bytes read for them, and seconds from their begin to their end."""
+
+    taken: int = 0
+    nbytes: int = 0
+    seconds: float = 0.0
+
+
+class NotRecovered(GtError):
+    """One try to recover has failed."""
+
+
+@dataclass(frozen=True)
+class Ear:
+    """What one link tells its session. The session listens to the latest only."""
+
+    session: RecoveringSession
+    number: int
+
+    @property
+    def lock(self) -> CallLock:
+        return self.session.lock
+
+    def lost(self, fault: Fault) -> bool:
+        return self.session.hear_loss(self.number, fault)
+
+    def failed(self, buffer: int) -> None:
+        self.session.hear_failure(self.number, buffer)
+
+
+class RecoveringSession:
+    """A ``Session`` with a gt server. Errors: ConnectionFailed within ``timeout`` seconds if there is none."""
+
+    def __init__(self, address: str, timeout: float = 5.0) -> None:
+        self._pid = os.getpid()
+        self.lock = CallLock()  # guards all that follows, and is the link's own
+        self.address, self._timeout = address, timeout
+        self._graphs: dict[int, bytes] = {}
+        self._defined: set[int] = set()  # graphs that the link has been told of
+        self._alive: set[int] = set()  # while there is no log
+        self._log: RunLog | None = None
+        self._options = Recovery()
+        self._asked: dict[int, tuple[Future[np.ndarray], int]] = {}
+        self._explaining: dict[int, tuple[Future[BufferReasons], int]] = {}
+        self._tickets = 0
+        self._open = threading.Event()  # callers may go on
+        self._open.set()
+        self._hurt: Fault | None = None  # a loss that is not healed yet
+        self._closing = False
+        self._failed: Fault | None = None
+        self._thread: threading.Thread | None = None
+        self.recoveries: list[Recovered] = []
+        self.snapshots = Snapshots()
+        self.replacing: Callable[[], bool] = lambda: False  # whether replacements are on their way for sure
+        self._seats = Seats()
+        self._number = 0  # of the link: there may have been others
+        self._link = RemoteSession(address, timeout, Ear(self, 0))
+
+    # -- the Session interface
+
+    def define(self, key: int, graph: Graph) -> None:
+        data = msgspec.msgpack.encode(encode_graph(graph))
+        self._send(lambda link: self._graphs.__setitem__(key, data))
+
+    def run(
+        self, key: int, inputs: Sequence[int], outputs: Sequence[int], scalars: Sequence[Scalar], frees: Sequence[int],
+        replaces: Sequence[int] = (),
+    ) -> None:  # fmt: skip
+        packed = tuple(map(wire.pack_scalar, scalars))
+        message = wire.Run(key, tuple(inputs), tuple(outputs), packed, tuple(frees), tuple(replaces))
+        while True:
+            link = self._current()
+            link.admit()
+            with SHIELD, self.lock:
+                if link is self._link and self._open.is_set():
+                    self._note(message)
+                    self._run(link, message)
+                    return
+
+    def room(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+        return self._current().room(shape, dtype)
+
+    def put(self, buffer: int, type: TensorType, data: np.ndarray, signal: SignalConfig | None) -> None:
+        def send(link: RemoteSession) -> None:
+            self._seat(link)
+            if self._log is None:
+                self._alive.add(buffer)
+            else:
+                kept = np.array(data) if link.lends(data) else data
+                self._log.put(buffer, Kept(type, kept, signal))
+            link.put(buffer, type, data, self._seats.signal(signal))
+            self._snapshot_if_due()
+
+        self._send(send)
+
+    def fetch(self, buffer: int) -> Future[np.ndarray]:
+        future: Future[np.ndarray] = Future()
+
+        def send(link: RemoteSession) -> None:
+            self._tickets += 1
+            ticket = self._tickets
+            self._asked[ticket] = future, buffer
+            if self._log is not None:
+                self._log.ask(ticket, buffer)
+            self._ask(link, ticket)
+
+        self._send(send)
+        return future
+
+    def explain(self, buffer: int) -> Future[BufferReasons]:
+        future: Future[BufferReasons] = Future()
+
+        def send(link: RemoteSession) -> None:
+            self._tickets += 1
+            self._explaining[self._tickets] = future, buffer
+            self._ask_why(link, self._tickets)
+
+        self._send(send)
+        return future
+
+    def free(self, buffers: Sequence[int]) -> None:
+        if self._pid == os.getpid() and self.closed is None:
+            message = wire.Free(tuple(buffers))
+
+            def send(link: RemoteSession) -> None:
+                self._note(message)
+                link.tell(message)
+
+            self._send(send)
+
+    def num_workers(self) -> int:
+        return len(self.workers())
+
+    def workers(self) -> tuple[int, ...]:
+        return self._seats.named(self._link.workers())
+
+    @property
+    def closed(self) -> Fault | None:
+        return self._failed or (self._link.closed if self._open.is_set() or self._closing else None)
+
+    def close(self) -> None:
+        if self._pid != os.getpid():
+            return
+        with self.lock:
+            self._closing = True
+            thread = self._thread
+        self._link.close()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(self._timeout + 5.0)
+            self._link.close()  # a new one, perhaps
+
+    # -- passing on
+
+    def _current(self) -> RemoteSession:
+        """Give the link, once callers may go on. A recovery ends, one way or the other."""
+        while not self._open.is_set():
+            if self._pid != os.getpid():
+                break  # the link says why a child cannot use it
+            with SHIELD.lifted():
+                self._open.wait(POLL_S)
+        if self._failed is not None:
+            raise self._failed.exception()
+        return self._link
+
+    def _send(self, send: Callable[[RemoteSession], None]) -> None:
+        """Do what notes a call and passes it on, as one step that no recovery comes between."""
+        while True:
+            link = self._current()
+            with SHIELD, self.lock:
+                if link is self._link and self._open.is_set():
+                    send(link)
+                    return
+
+    def _note(self, message: wire.Run | wire.Free) -> None:
+        if self._log is not None:
+            self._log.run(message) if isinstance(message, wire.Run) else self._log.free(message)
+        elif isinstance(message, wire.Run):
+            self._alive.update(message.outputs)
+            self._alive.difference_update(message.frees)
+        else:
+            self._alive.difference_update(message.buffers)
+
+    def _run(self, link: RemoteSession, message: wire.Run) -> None:
+        self._seat(link)
+        if message.key not in self._defined and message.key in self._graphs:
+            link.tell(wire.Define(message.key), self._seats.graph(self._graphs[message.key]))
+            self._defined.add(message.key)
+        link.tell(message)
+        self._snapshot_if_due()
+
+    def _seat(self, link: RemoteSession) -> None:
+        """At the first value the workers get the names by which the script knows them."""
+        if not self._seats.names:
+            present = tuple(sorted(link.workers()))
+            self._seats = Seats(present, present)
+
+    def _ask(self, link: RemoteSession, ticket: int) -> None:
+        link.fetch(self._asked[ticket][1]).add_done_callback(partial(self._answered, self._number, ticket))
+
+    def _answered(self, number: int, ticket: int, got: Future[np.ndarray]) -> None:
+        with self.lock:
+            if number != self._number or ticket not in self._asked:
+                return  # it is asked again elsewhere
+            future, _ = self._asked.pop(ticket)
+            if self._log is not None:
+                self._log.answered(ticket)
+                self._finish_snapshot()
+        _pass_on(got, future)
+
+    def _ask_why(self, link: RemoteSession, ticket: int) -> None:
+        link.explain(self._explaining[ticket][1]).add_done_callback(partial(self._told_why, self._number, ticket))
+
+    def _told_why(self, number: int, ticket: int, got: Future[BufferReasons]) -> None:
+        with self.lock:
+            healing = self._log is not None and self._log.whole and isinstance(got.exception(), WorkerLost)
+            if number != self._number or ticket not in self._explaining or healing:
+                return
+            future, _ = self._explaining.pop(ticket)
+        _pass_on(got, future)
+
+    # -- what the link says, on its own thread
+
+    def hear_loss(self, number: int, fault: Fault) -> bool:
+        """Hear that a worker is lost. True: all that is open is asked again once that is healed."""
+        with self.lock:
+            if number != self._number:
+                return True  # of no interest any more
+            if self._log is None or not self._log.whole or self._closing or self._failed is not None:
+                return False
+            self._hurt = self._hurt or fault
+            if self._open.is_set():
+                self._open.clear()
+                self._thread = threading.Thread(target=self._recover, name="gt-recovery", daemon=True)
+                self._thread.start()
+            return True
+
+    def hear_failure(self, number: int, buffer: int) -> None:
+        """Hear that a read was told why its buffer failed: from here on what that was to replace is there again."""
+        with self.lock:
+            if number == self._number and self._link.closed is None:
+                message = wire.Recover(buffer)
+                if self._log is not None:
+                    self._log.recover(message)
+                self._link.tell(message)
+
+    # -- snapshots
+
+    def recover(self, options: Recovery | None) -> None:
+        """Get over losses from here on, as far as snapshots reach: the first begins now. None: do not."""
+        with SHIELD, self.lock:
+            if options is None:
+                if self._log is not None:
+                    self._alive, self._log = self._log.alive, None
+                return
+            self._options = options
+            if self._log is not None or self._failed is not None or self._link.closed is not None:
+                return
+            self._log = RunLog(self._alive, time.monotonic())
+            for ticket, (_, buffer) in self._asked.items():
+                self._log.ask(ticket, buffer)
+            if self._alive:
+                self._take_snapshot(self._log)
+
+    def _snapshot_if_due(self) -> None:
+        if self._log is not None and self._log.due(time.monotonic(), self._options):
+            self._take_snapshot(self._log)
+
+    def _take_snapshot(self, log: RunLog) -> None:
+        for buffer in log.begin(time.monotonic()):
+            self._link.copy(buffer).add_done_callback(partial(self._copied, self._number, log, buffer))
+        self._finish_snapshot()
+
+    def _copied(self, number: int, log: RunLog, buffer: int, got: Future[Copy | Fault]) -> None:
+        with self.lock:
+            if number != self._number or log is not self._log or got.exception() is not None or log.snapshot is None:
+                return
+            copy = got.result()
+            if isinstance(copy, Fault):
+                log.arrived(buffer, copy)
+            else:
+                placed = self._seats.remembered(copy.placed)
+                log.arrived(buffer, Kept(copy.type.tensor_type, copy.array, placed=placed))
+            self._finish_snapshot()
+
+    def _finish_snapshot(self) -> None:
+        done = None if self._log is None else self._log.complete()
+        if done is not None:
+            taken, nbytes, seconds = self.snapshots
+            read = sum(kept.nbytes for kept in done.got.values() if isinstance(kept, Kept))
+            self.snapshots = Snapshots(taken + 1, nbytes + read, seconds + time.monotonic() - done.began)
+
+    # -- recovery
+
+    def _recover(self) -> None:
+        """Heal a loss, in as many tries as there may be; then let callers go on, or tell all of them what was tried."""
+        began, tried, first = time.monotonic(), [], self._hurt
+        assert first is not None and self._log is not None
+        lost = first.message.partition(";")[0]
+        with self.lock:
+            self._log.abandon()
+            self._log.trim()
+        for number in range(1, self._options.tries + 1):
+            try:
+                self._try(lost, began)
+                return
+            except (GtError, OSError, zmq.ZMQError) as e:
+                tried.append(f"try {number}: {e}")
+                log.warning("recovery from a loss (%s) did not succeed, %s", lost, tried[-1])
+            except Exception as e:  # a fault of gt's own: nobody may wait for what does not come
+                self._give_up(Fault("protocol", f"{lost}, and recovery failed: {type(e).__name__}: {e}"))
+                raise
+            if self._closing:
+                break
+        text = f"{lost}, and recovery gave up after {len(tried)} tries: {'; '.join(tried)}"
+        self._give_up(Fault("worker_lost", text, first.worker, first.epoch, first.where))
+
+    def _try(self, lost: str, began: float) -> None:
+        """Join anew and replay. Errors: NotRecovered, and what the link raises."""
+        assert self._log is not None
+        with self.lock:
+            self._hurt = None
+            self._number += 1  # nothing that the old link still says counts
+        self._link.close()
+        link = self._link = RemoteSession(self.address, self._timeout, Ear(self, self._number))
+        self._await_workers(link)
+        with self.lock:
+            self._seats = Seats(self._seats.names, tuple(sorted(link.workers())))
+            self._defined.clear()
+        runs = self._replay(link, self._log)
+        with self.lock:
+            self._check(link)
+            for ticket in list(self._explaining):
+                self._ask_why(link, ticket)
+            age, seconds = began - self._log.taken_at, time.monotonic() - began
+            self.recoveries.append(Recovered(lost, age, runs, len(link.workers()), seconds))
+            self._open.set()
+        log.warning("%s", self.recoveries[-1])
+
+    def _check(self, link: RemoteSession) -> None:
+        """Errors: NotRecovered where a worker was lost meanwhile, or the link is over."""
+        if self._closing:
+            raise NotRecovered("the session is closed")
+        if link.closed is not None:
+            raise NotRecovered(link.closed.message)
+        if self._hurt is not None:
+            raise NotRecovered(self._hurt.message.partition(";")[0])
+
+    def _await_workers(self, link: RemoteSession) -> None:
+        """Wait for as many workers as there were; after a while go on with those there are."""
+        start = time.monotonic()
+        while len(link.workers()) < max(1, len(self._seats.names)):
+            replacing = self.replacing()
+            wait_s = self._options.wait_s
+            wait_s = (STARTS_S if replacing else JOINS_S) if wait_s is None else wait_s
+            if time.monotonic() - start >= wait_s:
+                if link.workers():
+                    return
+                raise NotRecovered(f"no worker joined the server within {wait_s:g} s")
+            self._check(link)
+            time.sleep(POLL_S)
+
+    def _replay(self, link: RemoteSession, log: RunLog) -> int:
+        """Send what makes the lost values again, and wait until all of it has run. Gives how many runs that is."""
+        for buffer, kept in log.base.items():
+            self._check(link)
+            if isinstance(kept, Fault):
+                link.tell(wire.Fail(buffer, kept))
+            else:
+                self._put_again(link, buffer, kept)
+        runs = 0
+        for entry in list(log.entries):
+            self._check(link)
+            match entry:
+                case Put(buffer, kept):
+                    self._put_again(link, buffer, kept)
+                case Asked():
+                    with self.lock:
+                        if entry.open:
+                            self._ask(link, entry.ticket)
+                case wire.Run():
+                    while not link.admits(POLL_S):
+                        self._check(link)
+                    runs += 1
+                    self._run_again(link, entry)
+                case _:
+                    link.tell(entry)
+        while not link.idle(POLL_S):
+            self._check(link)
+        return runs
+
+    def _run_again(self, link: RemoteSession, message: wire.Run) -> None:
+        if message.key not in self._defined:
+            link.tell(wire.Define(message.key), self._seats.graph(self._graphs[message.key]))
+            self._defined.add(message.key)
+        link.tell(message)
+
+    def _put_again(self, link: RemoteSession, buffer: int, kept: Kept) -> None:
+        placed, signal = (None, None) if kept.placed is None else self._seats.placement(kept.placed)
+        link.put(buffer, kept.type, kept.data, signal or self._seats.signal(kept.signal), placed)
+
+    def _give_up(self, fault: Fault) -> None:
+        with self.lock:
+            self._failed = fault
+            asked, self._asked = self._asked, {}
+            explaining, self._explaining = self._explaining, {}
+        self._link.close()
+        futures: list[Future[Any]] = [f for f, _ in asked.values()]
+        futures += [f for f, _ in explaining.values()]
+        for future in futures:
+            future.set_exception(fault.exception())
+        self._open.set()
+
+
+def _pass_on(got: Future[Any], future: Future[Any]) -> None:
+    error = got.exception()
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(got.result())
+
+
+__all__ = ["Recovered", "RecoveringSession", "Snapshots"]

@@ -1,0 +1,19 @@
+"""The chaos command, briefly: two workers that meet in collectives, both killed at once, and one delayed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.integration.programs import ROOT, environment
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def test_training_on_killed_and_delayed_workers_ends_as_if_nothing_had_been() -> None:
+    command = [sys.executable, "-m", "tests.fault.chaos", "--faults", "2", "--workers", "2", "--backend", "torch", "--seed", "7"]
+    done = subprocess.run(command, cwd=ROOT, env=environment(GT_COMPILE_AFTER="0"), capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 faults" in done.stdout and "equal to the last bit" in done.stdout

@@ -1,0 +1,186 @@
+"""Losing workers without noticing: real processes, killed at the worst moments, and values that are there all the same."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from gt.runtime.errors import WorkerLost
+from gt.runtime.launch import LocalCluster, start_local
+from gt.runtime.recovering import RecoveringSession
+from gt.runtime.recovery import Recovery
+from tests.integration.cluster import Desk, rows
+from tests.integration.programs import environment, server, wait_for
+
+pytestmark = pytest.mark.timeout(120)
+SELDOM = Recovery(interval_s=1000)
+
+
+@contextmanager
+def session_at(cluster: LocalCluster, options: Recovery | None = SELDOM) -> Iterator[RecoveringSession]:
+    session = RecoveringSession(cluster.address, 20.0)
+    session.recover(options)
+    session.replacing = lambda: cluster.replacing
+    try:
+        yield session
+    finally:
+        session.close()
+
+
+@pytest.fixture
+def cluster() -> Iterator[LocalCluster]:
+    """Two workers, each replaced when it dies."""
+    started = start_local(2, backend="numpy")
+    started.supervise(10)
+    yield started
+    started.stop()
+
+
+class Job:
+    """Work whose values are known: a number on all workers and one in rows, each the sum of all that was added to it."""
+
+    def __init__(self, session: RecoveringSession) -> None:
+        self.desk = Desk(session)
+        self.total = 1.0
+        self.whole = self.desk.put(np.ones((4, 4)))
+        self.split = self.desk.put(np.ones((4, 4)), rows())
+
+    def steps(self, count: int) -> None:
+        """Add an upload to both, in place, as often."""
+        for _ in range(count):
+            more = self.desk.put(np.full((4, 4), self.total))
+            self.whole = self.desk.run("add", (self.whole, (4, 4)), (more, (4, 4)), frees=(self.whole,))
+            self.split = self.desk.run("add", (self.split, (4, 4)), (more, (4, 4)), frees=(self.split, more))
+            self.total *= 2
+
+    def check(self) -> None:
+        for buffer in (self.whole, self.split):
+            assert np.array_equal(self.desk.get(buffer, 60), np.full((4, 4), self.total, np.float32))
+
+
+def test_values_survive_one_worker_after_the_other_and_other_clients_notice_nothing(cluster):
+    with session_at(cluster) as session, session_at(cluster, None) as other:
+        neighbour = Desk(other)
+        theirs = neighbour.put(np.full((3, 3), 7.0))
+        job = Job(session)
+        job.steps(5)
+        job.check()
+        cluster.workers[0].kill()
+        job.steps(3)  # may meet the loss, or not
+        job.check()
+        assert wait_for(lambda: len(session.recoveries) == 1)
+        assert session.workers() == (0, 1) and neighbour.get(theirs, 60)[0, 0] == 7.0
+        (first,) = session.recoveries
+        assert first.runs >= 10 and first.workers == 2 and "died" in first.lost and "snapshot" in str(first)
+        session.recover(Recovery(interval_s=0.05))
+        for _ in range(3):
+            time.sleep(0.06)  # a snapshot is due
+            job.steps(1)
+            job.check()
+        assert session.snapshots.taken >= 2 and session.snapshots.nbytes >= 2 * 64
+        cluster.workers[1].kill()
+        assert wait_for(lambda: len(session.recoveries) == 2)
+        job.check()
+        assert session.recoveries[1].runs <= 4  # only what came after it
+
+
+def test_workers_killed_during_a_snapshot_and_during_a_replay(cluster, monkeypatch):
+    replay, killed = RecoveringSession._replay, threading.Event()
+
+    def replaying(session, link, log):
+        if not killed.is_set():
+            killed.set()
+            cluster.workers[1].kill()
+            assert wait_for(lambda: session._hurt is not None)
+        return replay(session, link, log)
+
+    monkeypatch.setattr(RecoveringSession, "_replay", replaying)
+    with session_at(cluster, None) as session:
+        job = Job(session)
+        job.steps(4)
+        job.check()
+        os.kill(cluster.workers[0].pid, signal.SIGSTOP)
+        os.kill(cluster.workers[1].pid, signal.SIGSTOP)
+        session.recover(SELDOM)  # the first snapshot cannot end yet: until it has, there is nothing to fall back on
+        assert not session._log.whole
+        os.kill(cluster.workers[0].pid, signal.SIGCONT)
+        os.kill(cluster.workers[1].pid, signal.SIGCONT)
+        assert wait_for(lambda: session._log.whole)
+        job.steps(1)
+        os.kill(cluster.workers[0].pid, signal.SIGSTOP)
+        with session.lock:
+            session._take_snapshot(session._log)
+        assert session._log.snapshot is not None
+        cluster.workers[0].kill()
+        job.steps(1)
+        job.check()
+        assert wait_for(lambda: session.recoveries) and killed.is_set()
+        assert session.snapshots.taken == 1
+
+
+def test_without_replacements_the_smaller_set_takes_over_and_with_nobody_left_it_is_told_what_was_tried(cluster):
+    cluster.supervise(0)
+    with session_at(cluster, Recovery(interval_s=1000, wait_s=0.3, tries=2)) as session:
+        job = Job(session)
+        job.steps(3)
+        job.check()
+        cluster.workers[1].kill()
+        assert wait_for(lambda: session.recoveries)
+        job.steps(3)
+        job.check()
+        assert session.workers() == (0,) and session.recoveries[0].workers == 1
+        cluster.workers[0].kill()
+        assert wait_for(lambda: session.closed is not None)
+        with pytest.raises(
+            WorkerLost, match=r"died, and recovery gave up after 2 tries: try 1: no worker joined .* 0.3 s; try 2: no"
+        ):
+            session.fetch(job.whole)
+
+
+HANGS = """
+import ctypes, signal
+from gt.worker import main
+signal.signal(signal.SIGUSR1, lambda *_: ctypes.PyDLL(None).sleep(600))  # keeps the interpreter's lock
+main()
+"""
+
+
+def test_at_a_server_a_stopped_worker_is_refused_when_it_comes_back_and_one_stuck_in_python_is_lost_too():
+    with server() as there:
+        there.add_workers(2)
+        command = [sys.executable, "-c", HANGS, "--host", "localhost", "-p", str(there.port)]
+        hangs = subprocess.Popen(command, env=environment(), text=True)
+        there.workers.append(hangs)
+        there.await_workers(3)
+        session = RecoveringSession(there.address, 20.0)
+        try:
+            session.recover(Recovery(interval_s=1000, wait_s=0))
+            job = Job(session)
+            job.steps(2)
+            job.check()
+            start = time.monotonic()
+            stopped = there.workers[0]
+            os.kill(stopped.pid, signal.SIGSTOP)
+            os.kill(hangs.pid, signal.SIGUSR1)
+            waiting = session.fetch(job.split)
+            assert wait_for(lambda: session._hurt is not None or session.recoveries)
+            assert time.monotonic() - start < 5.0
+            assert waiting.result(60)[0, 0] == job.total and "stopped answering" in session.recoveries[0].lost
+            assert wait_for(lambda: session.num_workers() == 1)
+            job.steps(2)
+            job.check()
+            os.kill(stopped.pid, signal.SIGCONT)
+            assert stopped.wait(15) == 0  # it is told that it is not known any more
+            job.check()
+        finally:
+            session.close()
+            hangs.kill()
