@@ -1,6 +1,6 @@
 """Starts a dispatcher and workers on this machine, and ends them.
 
-Owns: ``start_local`` and ``LocalCluster``. All sockets are files in a private directory, so there are no ports to
+Owns: ``start_local`` and ``LocalCluster``. All sockets of ``start_local`` are files in a private directory, so there are no ports to
 clash. Children end when this process does: each holds the read end of a pipe whose write end is here. Must not know:
 sessions. Next: ``dispatcher``, ``worker`` (the children), ``remote`` (who connects).
 """
@@ -17,7 +17,9 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 from gt.runtime import env
 from gt.runtime.errors import LaunchError
@@ -27,14 +29,17 @@ STDERR_TAIL = 4000
 
 
 class LocalCluster:
-    """A dispatcher and workers as child processes. ``stop`` ends them; so does the end of this process."""
+    """Processes of this machine that end together: a dispatcher, unless it is elsewhere, and workers. ``stop`` ends them; so does
+    the end of this process. ``address``: where the dispatcher listens. ``folder``: of its socket, goes with it.
+    """
 
-    def __init__(self, folder: Path, keep: int) -> None:
+    def __init__(self, address: str, folder: Path | None = None) -> None:
         self.pid = os.getpid()
-        self.folder, self._keep = folder, keep
-        self.address = f"ipc://{folder}/d"
+        self.address, self.folder = address, folder
         self.dispatcher: subprocess.Popen[bytes] | None = None
         self.workers: list[subprocess.Popen[bytes]] = []
+        self._errors: dict[str, IO[bytes]] = {}  # files without a name, so that none stays
+        self._keep_read, self._keep = os.pipe()
         self._stopped = False
         self._reaper: threading.Thread | None = None
 
@@ -42,11 +47,62 @@ class LocalCluster:
     def processes(self) -> list[subprocess.Popen[bytes]]:
         return ([self.dispatcher] if self.dispatcher is not None else []) + self.workers
 
-    def stop(self) -> None:
-        """End all processes and remove their files. Idempotent; nothing is left behind."""
+    def start_dispatcher(self, arguments: Sequence[str], report: int) -> None:
+        """Start a dispatcher at ``address`` that writes to the pipe ``report`` where it listens and how many workers there are."""
+        module = ["gt.runtime.dispatcher", "--bind", self.address, *arguments]
+        pipes = ["--parent-fd", str(self._keep_read), "--report-fd", str(report)]
+        self.dispatcher = self._start("dispatcher", [*module, *pipes], {}, (self._keep_read, report))
+
+    def start_workers(self, count: int, backend: str) -> None:
+        """Start ``count`` workers more, one for each GPU while there are any."""
+        gpus = visible_gpus() if backend == "torch" else []
+        for i in range(len(self.workers), len(self.workers) + count):
+            arguments = ["gt.runtime.worker", "--connect", self.address, "--backend", backend,
+                         "--device", "cuda:0" if gpus else "cpu", "--parent-fd", str(self._keep_read)]  # fmt: skip
+            variables = {"OMP_NUM_THREADS": str(max(1, _num_cores() // count))}
+            variables = {k: v for k, v in variables.items() if k not in os.environ}
+            if gpus:
+                variables["CUDA_VISIBLE_DEVICES"] = gpus[i % len(gpus)]
+            self.workers.append(self._start(f"worker{i}", arguments, variables, (self._keep_read,)))
+
+    def _start(self, name: str, module: list[str], variables: dict[str, str], fds: tuple[int, ...]) -> subprocess.Popen[bytes]:
+        """Start a child in a session of its own: Ctrl-C reaches this process only, which then ends the child in order."""
+        errors = self._errors[name] = tempfile.TemporaryFile(prefix="gt-")  # noqa: SIM115  closed by stop
+        return subprocess.Popen(
+            [sys.executable, "-m", *module],
+            stdin=subprocess.DEVNULL,
+            stderr=None if env.DEBUG.get() else errors,
+            env=child_environment(variables),
+            pass_fds=fds,
+            start_new_session=True,
+        )
+
+    def dead(self) -> tuple[str, int] | None:
+        """Give the name and code of the first process that has ended, if one has."""
+        found = next((p for p in self.processes if p.poll() is not None), None)
+        if found is None:
+            return None
+        name = "dispatcher" if found is self.dispatcher else f"worker{self.workers.index(found)}"
+        return name, found.returncode
+
+    def tail(self, name: str) -> str:
+        """Give the end of what a child wrote to stderr, with an introduction."""
+        errors = self._errors.get(name)
+        if errors is None or errors.closed:
+            return ""
+        size = os.fstat(errors.fileno()).st_size
+        text = os.pread(errors.fileno(), STDERR_TAIL, max(0, size - STDERR_TAIL)).decode(errors="replace").strip()
+        return f" Its stderr ends:\n{text}" if text else ""
+
+    def stop(self, code: int | None = None) -> None:
+        """End all processes and remove their files. Idempotent; nothing is left behind. ``code``: of the job that is over, which the
+        dispatcher tells its nodes.
+        """
         if self._stopped or os.getpid() != self.pid:
             return
         self._stopped = True
+        if code is not None:
+            os.write(self._keep, b"%d\n" % code)
         os.close(self._keep)  # the children see the pipe end
         for send in (None, signal.SIGTERM, signal.SIGKILL):
             patience = 3.0 if send is not None or self._reaper is not None else 0.1  # still importing, they see no pipe
@@ -61,7 +117,11 @@ class LocalCluster:
                 break
         if self._reaper is not None:
             self._reaper.join(2.0)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        os.close(self._keep_read)
+        for errors in self._errors.values():
+            errors.close()
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def _reap(self) -> None:
         """Collect workers that die, so that none stays a zombie."""
@@ -82,32 +142,19 @@ def start_local(num_workers: int, backend: str = "torch", timeout: float = 120.0
     Errors: LaunchError with the end of a child's stderr when one does not come up.
     """
     folder = _private_folder()
-    keep_read, keep_write = os.pipe()
+    cluster = LocalCluster(f"ipc://{folder}/d", folder)
     report_read, report_write = os.pipe()
-    cluster = LocalCluster(folder, keep_write)
-    gpus = visible_gpus() if backend == "torch" else []
     try:
-        cluster.dispatcher = _start(
-            folder, "dispatcher", ["gt.runtime.dispatcher", "--bind", cluster.address, "--owns-workers",
-                                   "--parent-fd", str(keep_read), "--report-fd", str(report_write)],
-            {}, (keep_read, report_write),
-        )  # fmt: skip
+        cluster.start_dispatcher(["--owns-workers"], report_write)
         os.close(report_write)
         report_write = -1
-        for i in range(num_workers):
-            arguments = ["gt.runtime.worker", "--connect", cluster.address, "--backend", backend,
-                         "--device", "cuda:0" if gpus else "cpu", "--parent-fd", str(keep_read)]  # fmt: skip
-            variables = {"OMP_NUM_THREADS": str(max(1, _num_cores() // num_workers))}
-            variables = {k: v for k, v in variables.items() if k not in os.environ}
-            if gpus:
-                variables["CUDA_VISIBLE_DEVICES"] = gpus[i % len(gpus)]
-            cluster.workers.append(_start(folder, f"worker{i}", arguments, variables, (keep_read,)))
+        cluster.start_workers(num_workers, backend)
         _await_workers(cluster, report_read, num_workers, timeout)
     except BaseException:
         cluster.stop()
         raise
     finally:
-        for fd in (keep_read, report_read, report_write):
+        for fd in (report_read, report_write):
             if fd >= 0:
                 os.close(fd)
     cluster.watch()
@@ -123,21 +170,11 @@ def _private_folder() -> Path:
     return Path(folder)
 
 
-def _start(
-    folder: Path, name: str, module: list[str], variables: dict[str, str], fds: tuple[int, ...]
-) -> subprocess.Popen[bytes]:
-    """Start a child in a session of its own: Ctrl-C reaches this process only, which then ends the child in order."""
+def child_environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """Give this process's environment with ``variables``, in which a child finds the same gt."""
     root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(dict.fromkeys([root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]))
-    with open(folder / f"{name}.err", "wb") as errors:
-        return subprocess.Popen(
-            [sys.executable, "-m", *module],
-            stdin=subprocess.DEVNULL,
-            stderr=None if env.DEBUG.get() else errors,
-            env={**os.environ, **variables, "PYTHONPATH": path},
-            pass_fds=fds,
-            start_new_session=True,
-        )
+    return {**os.environ, **variables, "PYTHONPATH": path}
 
 
 def _await_workers(cluster: LocalCluster, report: int, num_workers: int, timeout: float) -> None:
@@ -145,24 +182,17 @@ def _await_workers(cluster: LocalCluster, report: int, num_workers: int, timeout
     deadline = time.monotonic() + timeout
     text = b""
     while b"workers %d\n" % num_workers not in text:
-        dead = next((p for p in cluster.processes if p.poll() is not None), None)
+        dead = cluster.dead()
         if dead is not None:
-            name = "dispatcher" if dead is cluster.dispatcher else f"worker{cluster.workers.index(dead)}"
-            raise LaunchError(f"the {name} process ended with code {dead.returncode} at start.{_tail(cluster, name)}")
+            raise LaunchError(f"the {dead[0]} process ended with code {dead[1]} at start.{cluster.tail(dead[0])}")
         if time.monotonic() > deadline:
             joined = text.count(b"workers")
             raise LaunchError(
-                f"{joined} of {num_workers} workers joined within {timeout:g} s{_tail(cluster, 'worker0')}"
+                f"{joined} of {num_workers} workers joined within {timeout:g} s.{cluster.tail('worker0')}"
             )
         ready, _, _ = select.select([report], [], [], 0.05)
         if ready:
             text += os.read(report, 65536)
-
-
-def _tail(cluster: LocalCluster, name: str) -> str:
-    errors = cluster.folder / f"{name}.err"
-    text = errors.read_text(errors="replace")[-STDERR_TAIL:].strip() if errors.exists() else ""
-    return f" Its stderr ends:\n{text}" if text else ""
 
 
 def _num_cores() -> int:
