@@ -68,7 +68,8 @@ def launch(
     """
     command = script_of(source, module, arguments)
     try:
-        place = detect(os.environ, Asked(num_nodes, node, head, None, launcher), socket.getfqdn() or socket.gethostname())
+        host = socket.getfqdn() if "JOB_COMPLETION_INDEX" in os.environ else socket.gethostname()  # the full name may take a look-up
+        place = detect(os.environ, Asked(num_nodes, node, head, None, launcher), host)
     except LauncherError as e:
         raise click.UsageError(str(e)) from e
     _say(f"{place}")
@@ -97,6 +98,7 @@ class Job:
 
     def lead(self) -> int:
         """Be node 0: listen, wait for all, run the script, tell the others how it ended."""
+        from gt.runtime.errors import GtError
         from gt.runtime.launch import LocalCluster
         from gt.runtime.script import Interrupted, Supervisor
 
@@ -111,7 +113,9 @@ class Job:
                     cluster.watch()
 
                     def look() -> None:
-                        self._look(cluster, link)
+                        with suppress(GtError):  # the script hears of it too, and decides
+                            link.step(0)
+                        self._ended(cluster)
 
                     code = supervisor.run(self.command, job_variables(endpoint), look)
             except Interrupted as e:
@@ -140,7 +144,8 @@ class Job:
                     if link.welcome and not cluster.workers:
                         cluster.start_workers(self.workers, self.backend)
                         cluster.watch()
-                    self._look(cluster, None)
+                    for text in self._ended(cluster):
+                        link.fail(text)
                     if not link.welcome:
                         waiting.tell()
                         if time.monotonic() > self.deadline:
@@ -270,20 +275,18 @@ class Job:
         finally:
             asking.close()
 
-    def _look(self, cluster: LocalCluster, link: NodeLink | None) -> None:
-        """Keep node 0's own link alive; say which workers of this node have ended."""
-        from gt.runtime.errors import GtError
+    def _ended(self, cluster: LocalCluster) -> list[str]:
+        """Say which workers of this node have ended since the last look, and how."""
         from gt.runtime.exit_codes import name_of
 
-        if link is not None:
-            with suppress(GtError):  # the script hears of it too, and decides
-                link.step(0)
+        said = []
         for i, process in enumerate(cluster.workers):
             if i not in self.told and process.poll() is not None:
                 self.told.add(i)
-                _say(
-                    f"worker {i} of this node (pid {process.pid}) ended by {name_of(process.returncode)}.{cluster.tail(f'worker{i}')}"
-                )
+                how = name_of(process.returncode)
+                said.append(f"worker {i} of this node (pid {process.pid}) ended by {how}.{cluster.tail(f'worker{i}')}")
+                _say(said[-1])
+        return said
 
 
 def missing(status: ServerStatus) -> str:
