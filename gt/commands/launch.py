@@ -55,10 +55,10 @@ class Failure(Exception):
 )
 @click.option("--wait", "wait_s", type=click.FloatRange(0, min_open=True), default=WAIT_S, show_default=True,
               help="Seconds in which all nodes and workers must be there.")  # fmt: skip
-@click.option("--trust-network", is_flag=True, help="Listen beyond this host without keys: whoever reaches the port may use it.")
+@click.option("--insecure", is_flag=True, help="Listen beyond this host without keys: whoever reaches the port may use it.")
 def launch(
     source: str | None, arguments: tuple[str, ...], module: str | None, num_nodes: int | None, node: int | None, head: str | None,
-    port: int, workers: int | None, launcher: str | None, wait_s: float, trust_network: bool,
+    port: int, workers: int | None, launcher: str | None, wait_s: float, insecure: bool,
 ) -> None:  # fmt: skip
     """Run SOURCE, a script, on the workers of all nodes of a job. Give the same line on every node, or let srun, torchrun, mpirun,
     SkyPilot or a Kubernetes indexed job do it.
@@ -75,7 +75,7 @@ def launch(
     _say(f"{place}")
     if place.num_nodes == 1:
         sys.exit(run_here("gt launch", command, workers))
-    job = Job(place, command, workers or default_workers(), port, trust_network, time.monotonic() + wait_s, wait_s)
+    job = Job(place, command, workers or default_workers(), port, insecure, time.monotonic() + wait_s, wait_s)
     try:
         sys.exit(job.lead() if place.node == 0 else job.follow())
     except Failure as e:
@@ -87,12 +87,12 @@ class Job:
     """What one node does for a job of several. Errors: Failure."""
 
     def __init__(
-        self, place: Place, command: Sequence[str], workers: int, port: int, trust_network: bool, deadline: float, wait_s: float
+        self, place: Place, command: Sequence[str], workers: int, port: int, insecure: bool, deadline: float, wait_s: float
     ) -> None:
         from gt.runtime import env
 
         self.place, self.command, self.workers, self.port = place, command, workers, port
-        self.trust_network, self.deadline, self.wait_s = trust_network, deadline, wait_s
+        self.insecure, self.deadline, self.wait_s = insecure, deadline, wait_s
         self.backend = env.BACKEND.get()
         self.told: set[int] = set()
 
@@ -183,16 +183,18 @@ class Job:
                 ExitCode.USAGE,
             )
         endpoint = f"tcp://{address}:{self.port}"
-        if self.place.node == 0 and not is_loopback(endpoint) and not self.trust_network:
+        if self.place.node == 0 and not is_loopback(endpoint) and not self.insecure:
             raise Failure(
-                f"{address} is reachable from other machines and there are no keys: anyone there could run programs. Use "
-                "--trust-network if the network is private", ExitCode.USAGE,
+                f"{address} is reachable from other machines and there are no keys: anyone there could run programs. Say --insecure "
+                "if whoever reaches it may", ExitCode.USAGE,
             )  # fmt: skip
+        if self.place.node == 0 and not is_loopback(endpoint):
+            _say(f"WARNING: INSECURE: listening on {address} without keys. Whoever reaches port {self.port} can run programs here")
         return endpoint
 
     def _admission(self) -> list[str]:
         """Give the dispatcher's arguments that say who may join. The one place where a key file is handed on."""
-        return ["--trust-network"] if self.trust_network else []
+        return ["--trust-network"] if self.insecure else []
 
     def _listen(self, cluster: LocalCluster) -> None:
         """Start the dispatcher and wait until it listens."""

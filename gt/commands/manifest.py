@@ -41,7 +41,7 @@ class Wanted:
 
     def line(self, *options: str) -> list[str]:
         """Give the line that every node runs. Its network is one that only the job's own machines reach."""
-        network = ["--trust-network"] if self.nodes > 1 else []
+        network = ["--insecure"] if self.nodes > 1 else []
         workers = [] if self.gpus else ["--workers", "1"]
         end = ["--"] if any(word.startswith("-") for word in self.command[:2]) else []  # what follows is not for gt
         return ["gt", "launch", *options, *network, *workers, *end, *self.command]

@@ -26,12 +26,13 @@ from gt.runtime.errors import ProtocolError
 from gt.runtime.exit_codes import ExitCode
 from gt.runtime.log import open_log, setup_logging
 from gt.runtime.planner import PlannerProcess, outputs_of, request_of
+from gt.runtime.port_owner import port_owner
 from gt.runtime.transport import PeerUnreachable, Socket, endpoint_of, is_loopback, make_socket, receive, send
 from gt.runtime.wire import FROM_PEERS, Message
 
 TICK_S = 0.1
 CANNOT_LISTEN = {
-    zmq.EADDRINUSE: "the port is in use: choose another with --port, or stop what uses it",
+    zmq.EADDRINUSE: "the port is in use{}: choose another with --port, or stop what uses it",
     zmq.EADDRNOTAVAIL: "this is not an address of this machine: node 0 must run where --head says",
     errno.ENODEV: "this is not an address of this machine: node 0 must run where --head says",
 }
@@ -245,7 +246,8 @@ def main(
     except zmq.ZMQError as e:
         if e.errno not in CANNOT_LISTEN:
             raise
-        click.echo(f"{endpoint}: {CANNOT_LISTEN[e.errno]}", err=True)
+        owner = port_owner(int(endpoint.rpartition(":")[2])) if e.errno == zmq.EADDRINUSE else ""
+        click.echo(f"{endpoint}: {CANNOT_LISTEN[e.errno].format(owner)}", err=True)
         raise SystemExit(int(ExitCode.USAGE)) from None
 
 

@@ -38,6 +38,7 @@ class LocalCluster:
         self.address, self.folder = address, folder
         self.dispatcher: subprocess.Popen[bytes] | None = None
         self.workers: list[subprocess.Popen[bytes]] = []
+        self._backend, self._count = "torch", 1  # of all workers
         self._errors: dict[str, IO[bytes]] = {}  # files without a name, so that none stays
         self._keep_read, self._keep = os.pipe()
         self._stopped = False
@@ -54,16 +55,19 @@ class LocalCluster:
         self.dispatcher = self._start("dispatcher", [*module, *pipes], {}, (self._keep_read, report))
 
     def start_workers(self, count: int, backend: str) -> None:
-        """Start ``count`` workers more, one for each GPU while there are any."""
-        gpus = visible_gpus() if backend == "torch" else []
-        for i in range(len(self.workers), len(self.workers) + count):
-            arguments = ["gt.runtime.worker", "--connect", self.address, "--backend", backend,
-                         "--device", "cuda:0" if gpus else "cpu", "--parent-fd", str(self._keep_read)]  # fmt: skip
-            variables = {"OMP_NUM_THREADS": str(max(1, _num_cores() // count))}
-            variables = {k: v for k, v in variables.items() if k not in os.environ}
-            if gpus:
-                variables["CUDA_VISIBLE_DEVICES"] = gpus[i % len(gpus)]
-            self.workers.append(self._start(f"worker{i}", arguments, variables, (self._keep_read,)))
+        """Start ``count`` workers, one for each GPU while there are any."""
+        self._backend, self._count = backend, count
+        self.workers += map(self._start_worker, range(count))
+
+    def _start_worker(self, i: int) -> subprocess.Popen[bytes]:
+        gpus = visible_gpus() if self._backend == "torch" else []
+        arguments = ["gt.runtime.worker", "--connect", self.address, "--backend", self._backend,
+                     "--device", "cuda:0" if gpus else "cpu", "--parent-fd", str(self._keep_read)]  # fmt: skip
+        variables = {"OMP_NUM_THREADS": str(max(1, _num_cores() // self._count))}
+        variables = {k: v for k, v in variables.items() if k not in os.environ}
+        if gpus:
+            variables["CUDA_VISIBLE_DEVICES"] = gpus[i % len(gpus)]
+        return self._start(f"worker{i}", arguments, variables, (self._keep_read,))
 
     def _start(self, name: str, module: list[str], variables: dict[str, str], fds: tuple[int, ...]) -> subprocess.Popen[bytes]:
         """Start a child in a session of its own: Ctrl-C reaches this process only, which then ends the child in order."""

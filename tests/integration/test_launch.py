@@ -78,7 +78,7 @@ def test_two_hosts_of_slurm_run_one_script_and_end_with_its_code(tmp_path: Path)
     (tmp_path / "script.py").write_text(TRAIN)
     with two_hosts() as (first, second):
         apart = bool(first.prefix)
-        words = ["--port", 29633, "--trust-network"]
+        words = ["--port", 29633, "--insecure"]
         nodes = "10.77.0.[1-2]" if apart else "127.0.0.[2-3]"
         variables = {**SLURM, "SLURM_STEP_NODELIST": nodes}
         with (
@@ -87,7 +87,9 @@ def test_two_hosts_of_slurm_run_one_script_and_end_with_its_code(tmp_path: Path)
         ):
             out, err = leader.communicate(timeout=60)
             assert (leader.returncode, out.splitlines()[0]) == (9, "2 262144.0"), err
-            assert err == f"gt launch: node 0 of 2 (by slurm, node 0 is {first.address})\n"
+            says, warns = err.splitlines()
+            assert says == f"gt launch: node 0 of 2 (by slurm, node 0 is {first.address})"
+            assert warns.startswith(f"gt launch: WARNING: INSECURE: listening on {first.address} without keys"), err
             listening = out.splitlines()[1].split()
             if apart:
                 assert set(listening) == {first.address}, listening
@@ -187,7 +189,7 @@ def test_a_port_in_use_and_an_address_elsewhere(tmp_path: Path) -> None:
         with node(tmp_path, *by_flags(0, port)) as process:
             _, err = process.communicate(timeout=20)
         assert process.returncode == 2
-        assert f"tcp://127.0.0.1:{port}: the port is in use: choose another with --port" in err, err
-    with node(tmp_path, *by_flags(0, port, head="192.0.2.1"), "--trust-network") as process:
+        assert f"tcp://127.0.0.1:{port}: the port is in use by {psutil.Process().name()}, pid {os.getpid()}: choose another" in err, err
+    with node(tmp_path, *by_flags(0, port, head="192.0.2.1"), "--insecure") as process:
         _, err = process.communicate(timeout=20)
     assert process.returncode == 2 and "not an address of this machine: node 0 must run where --head says" in err, err

@@ -119,6 +119,16 @@ def test_when_the_command_itself_is_killed_all_goes_with_it(tmp_path: Path) -> N
         assert wait_for(lambda: nothing_left(children, tmp_path)), children
 
 
+def test_asked_to_end_while_workers_start_it_does(tmp_path: Path) -> None:
+    with gt_run(tmp_path, "-n", 2, "script.py", "wait") as process:
+        assert wait_for(lambda: len(family(process).get("worker", [])) == 2)
+        children = family(process)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=10)
+        assert (process.returncode, err) == (143, "")
+        assert wait_for(lambda: nothing_left(children, tmp_path)), children
+
+
 def test_a_second_ctrl_c_ends_a_script_that_refuses(tmp_path: Path) -> None:
     with gt_run(tmp_path, "-n", 1, "script.py", "refuse") as process:
         line_of(process)
