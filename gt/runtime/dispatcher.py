@@ -24,6 +24,7 @@ from gt.runtime.dispatcher_events import Command, Event, Expelled, Kill, MakePla
 from gt.runtime.dispatcher_state import DispatcherState, Options
 from gt.runtime.errors import ProtocolError
 from gt.runtime.exit_codes import ExitCode
+from gt.runtime.interrupt import on_end_signals
 from gt.runtime.log import open_log, setup_logging
 from gt.runtime.planner import PlannerProcess, outputs_of, request_of
 from gt.runtime.port_owner import port_owner
@@ -219,8 +220,7 @@ def _brief(message: Any) -> str:
 def serve(endpoint: str, options: Options, parent_fd: int | None = None, report_fd: int | None = None) -> None:
     """Run a dispatcher in this process until it is told to stop. Errors: ZMQError when the address is in use."""
     dispatcher = Dispatcher(endpoint, options, parent_fd, report_fd)
-    signal.signal(signal.SIGTERM, dispatcher.stop)
-    signal.signal(signal.SIGINT, dispatcher.stop)
+    on_end_signals(dispatcher.stop, parent_fd)
     dispatcher.run()
     if endpoint.startswith("ipc://") and options.owns_workers:  # the parent may have been killed: leave nothing behind
         shutil.rmtree(Path(endpoint.removeprefix("ipc://")).parent, ignore_errors=True)

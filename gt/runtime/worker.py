@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import socket as sockets
 import sys
 import threading
@@ -26,6 +25,7 @@ from gt.runtime.collective import CollectiveFailed, Groups
 from gt.runtime.errors import ConnectionFailed, DispatcherLost, ProtocolError
 from gt.runtime.exchange import Intake, Outlet
 from gt.runtime.exit_codes import ExitCode
+from gt.runtime.interrupt import on_end_signals
 from gt.runtime.log import InstructionLog, open_log, setup_logging
 from gt.runtime.runner import HostArray, Runner, make_engine
 from gt.runtime.transport import (
@@ -253,8 +253,7 @@ def device_name(device: str) -> str:
 def work(endpoint: str, backend: str, device: str, parent_fd: int | None = None) -> None:
     """Run a worker in this process until it is told to stop. Errors: ConnectionFailed; DispatcherLost if nobody can tell it any more."""
     worker = WorkerProcess(endpoint, backend, device, parent_fd)
-    signal.signal(signal.SIGTERM, worker.stop)
-    signal.signal(signal.SIGINT, worker.stop)
+    on_end_signals(worker.stop, parent_fd)
     worker.run()
     if worker.groups.lost:  # what Gloo left unfinished must not meet the interpreter's end
         sys.stdout.flush()

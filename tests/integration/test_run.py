@@ -27,13 +27,17 @@ print((a @ a).sum().item(), flush=True)
 how = sys.argv[1]
 if how == "exit":
     sys.exit(7)
-if how == "raise":
-    raise ValueError("the user's own")
 if how == "SIGKILL":
     os.kill(os.getpid(), signal.SIGKILL)
+def save(*_):
+    print((a + 1).sum().item(), flush=True)
+    sys.exit(6)
+if how == "save":
+    signal.signal(signal.SIGTERM, save)
+    print("saving", flush=True)
 if how == "refuse":
     signal.signal(signal.SIGINT, lambda *_: print("no", flush=True))
-while how in ("wait", "refuse"):
+while how in ("wait", "refuse", "save"):
     time.sleep(0.01)
 while how == "work":
     a = (a @ a) / 64
@@ -79,35 +83,25 @@ def nothing_left(children: dict[str, list[psutil.Process]], folder: Path) -> boo
     return gone and not list((folder / "tmp").iterdir())
 
 
-@pytest.mark.parametrize(
-    ("how", "send", "code"),
-    [
-        ("return", None, 0),
-        ("exit", None, 7),
-        ("raise", None, 1),
-        ("SIGKILL", None, 137),
-        ("wait", "SIGINT", 130),
-        ("work", "SIGTERM", 143),
-    ],
-)
-def test_the_exit_code_is_the_scripts_and_nothing_is_left(how: str, send: str | None, code: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("how", "code"), [("exit", 7), ("SIGKILL", 137), ("wait", 130)])
+def test_the_exit_code_is_the_scripts_and_nothing_is_left(how: str, code: int, tmp_path: Path) -> None:
     with gt_run(tmp_path, "script.py", "-n", 1, how) as process:
         assert line_of(process) == "262144.0"
         children = {}
-        if send is not None:
+        if how == "wait":
             children = family(process)
             assert {name: len(group) for name, group in children.items()} == {
                 "script": 1,
                 "dispatcher": 1,
-                "worker": 2,
+                "worker": 1,
                 "planner": 1,
             }
-            os.killpg(process.pid, getattr(signal, send))  # as a terminal sends Ctrl-C to all that run in front
+            os.killpg(process.pid, signal.SIGINT)  # as a terminal sends Ctrl-C to all that run in front
         since = time.monotonic()
         _, err = process.communicate(timeout=30)
         assert time.monotonic() - since < 5
         assert process.returncode == code, err
-        assert err.count("Traceback") == (how in ("raise", "wait")), err  # the script's own, once
+        assert err.count("Traceback") == err.count("KeyboardInterrupt") == (how == "wait"), err  # the script's own, once
         assert wait_for(lambda: nothing_left(children, tmp_path)), children
 
 
@@ -116,6 +110,19 @@ def test_when_the_command_itself_is_killed_all_goes_with_it(tmp_path: Path) -> N
         line_of(process)
         children = family(process)
         process.kill()
+        assert wait_for(lambda: nothing_left(children, tmp_path)), children
+
+
+def test_what_all_processes_get_is_for_the_script_alone(tmp_path: Path) -> None:
+    """Slurm sends SIGTERM to every process of a job when its time is nearly over."""
+    with gt_run(tmp_path, "-n", 1, "script.py", "save") as process:
+        assert [line_of(process), line_of(process)] == ["262144.0", "saving"]
+        children = family(process)
+        for child in [*children["dispatcher"], *children["worker"], psutil.Process(process.pid)]:
+            child.send_signal(signal.SIGTERM)
+        assert line_of(process) == "8192.0"
+        _, err = process.communicate(timeout=10)
+        assert (process.returncode, err) == (6, "")
         assert wait_for(lambda: nothing_left(children, tmp_path)), children
 
 
