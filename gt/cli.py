@@ -1,6 +1,7 @@
 """The ``gt`` command. What ``import gt`` does not load is loaded inside a command, so that ``gt --help`` is quick.
 
-Owns: options and exit codes. Must not know: how anything is done. Next: ``gt.server``, ``gt.worker``, ``gt.compiling``.
+Owns: options and exit codes. Must not know: how anything is done. Next: ``gt.commands`` (clusters), ``gt.server``, ``gt.worker``,
+``gt.compiling``.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gt.commands import COMMANDS
 from gt.config import ConfigError, did_you_mean, get_config, load_config
 from gt.ir.text import ParseError
 from gt.version import __version__
@@ -30,8 +32,11 @@ CONTEXT = {"help_option_names": ["-h", "--help"]}
 @click.group(context_settings=CONTEXT)
 @click.version_option(__version__, prog_name="gt")
 def main() -> None:
-    """Run and inspect gt: servers, workers, and what a script compiles to."""
+    """Run and inspect gt: scripts on clusters, servers, workers, and what a script compiles to."""
 
+
+for command in COMMANDS:
+    main.add_command(command)
 
 PASS_ON = {"ignore_unknown_options": True, "help_option_names": []}
 

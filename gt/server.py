@@ -13,6 +13,8 @@ import zmq
 from gt.runtime import env
 from gt.runtime.dispatcher import serve
 from gt.runtime.dispatcher_state import Options
+from gt.runtime.exit_codes import ExitCode
+from gt.runtime.port_owner import port_owner
 from gt.runtime.transport import is_loopback
 
 
@@ -30,16 +32,16 @@ def main(port: int, host: str, trust_network: bool) -> None:
             f"gt server: {host} is reachable from other machines and this version has no keys: anyone there could run "
             "programs. Use --host 127.0.0.1, or --trust-network if the network is private.", err=True,
         )  # fmt: skip
-        sys.exit(2)
+        sys.exit(ExitCode.USAGE)
     try:
         serve(endpoint, Options(env.WINDOW.get(), epoch_timeout_s=env.EPOCH_TIMEOUT_S.get()), None, 1)
     except zmq.ZMQError as e:
         if e.errno != zmq.EADDRINUSE:
             raise
         click.echo(
-            f"gt server: port {port} on {host} is in use: choose another with -p, or stop what uses it.", err=True
+            f"gt server: port {port} on {host} is in use{port_owner(port)}: choose another with -p, or stop what uses it.", err=True
         )
-        sys.exit(2)
+        sys.exit(ExitCode.USAGE)
 
 
 if __name__ == "__main__":

@@ -106,7 +106,8 @@ def connect(address: str, timeout_s: float = CONNECT_S) -> None:
 def gpu_workers(n: int) -> None:
     """Start ``n`` local worker processes, one for each GPU while there are any, and use them from here on.
 
-    Call it before the first op. Errors: ValueError if ``n`` < 1; RuntimeError if a session is in use already.
+    Call it before the first op. In a script that ``gt run`` or ``gt launch`` started, these are the workers started with it.
+    Errors: ValueError if ``n`` < 1, or not the number of those; RuntimeError if a session is in use already.
     """
     global _cluster
     if n < 1:
@@ -115,6 +116,10 @@ def gpu_workers(n: int) -> None:
         return
     with _lock:
         _refuse_second("gt.gpu_workers")
+        own = _starting().of_job(n)
+        if own is not None:
+            _use(own)
+            return
         _cluster = _starting().cluster(n)
         try:
             _use(_starting().remote(_cluster.address, _starting().START_S))

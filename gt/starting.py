@@ -6,7 +6,8 @@ Owns: what each is made with. Next: ``gt.runtime.embedded``, ``gt.runtime.launch
 from __future__ import annotations
 
 from gt.runtime.embedded import EmbeddedSession
-from gt.runtime.env import BACKEND, EMBEDDED, WINDOW
+from gt.runtime.env import ADDRESS, BACKEND, EMBEDDED, JOB, WINDOW
+from gt.runtime.exit_codes import let_errors_be_codes
 from gt.runtime.launch import LocalCluster, start_local, visible_gpus
 from gt.runtime.recovering import RecoveringSession
 from gt.runtime.session import Session
@@ -33,7 +34,24 @@ def default() -> tuple[Session, LocalCluster | None]:
 
 def remote(address: str, timeout_s: float) -> Session:
     """Use a server. Errors: ConnectionError within ``timeout_s`` if there is none."""
+    if JOB.get():
+        let_errors_be_codes()
     return RecoveringSession(address, timeout_s)
+
+
+def of_job(n: int) -> Session | None:
+    """Use the workers that ``gt run`` or ``gt launch`` started for this script, None if neither did.
+
+    Errors: ValueError if they are not ``n``; ConnectionError.
+    """
+    if not JOB.get() or not ADDRESS.get():
+        return None
+    session = remote(ADDRESS.get(), START_S)
+    if session.num_workers() != n:
+        found = session.num_workers()
+        session.close()
+        raise ValueError(f"gt.gpu_workers({n}): this script was started with {found} workers: leave the call out, or start {n}")
+    return session
 
 
 def cluster(n: int) -> LocalCluster:

@@ -10,7 +10,8 @@ import sys
 import click
 
 from gt.runtime import env
-from gt.runtime.errors import ConnectionFailed
+from gt.runtime.errors import ConnectionFailed, DispatcherLost
+from gt.runtime.exit_codes import ExitCode
 from gt.runtime.launch import visible_gpus
 from gt.runtime.transport import endpoint_of
 from gt.runtime.worker import work
@@ -28,9 +29,9 @@ def main(host: str, port: int, device: str | None, backend: str | None) -> None:
         device = "cuda:0" if backend == "torch" and visible_gpus() else "cpu"
     try:
         work(endpoint_of(f"{host}:{port}"), backend, device)
-    except (ConnectionFailed, ValueError) as e:
+    except (ConnectionFailed, DispatcherLost, ValueError) as e:
         click.echo(f"gt worker: {e}", err=True)
-        sys.exit(3)
+        sys.exit(ExitCode.SERVER_LOST)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ are made. Next: ``dispatcher_state`` (decisions), ``planner`` (plans), ``launch`
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import os
 import shutil
@@ -23,17 +24,25 @@ from gt.runtime import env, wire
 from gt.runtime.dispatcher_events import Command, Event, Expelled, Kill, MakePlan, PeerGone, Planned, Received, Send, Tick
 from gt.runtime.dispatcher_state import DispatcherState, Options
 from gt.runtime.errors import ProtocolError
+from gt.runtime.exit_codes import ExitCode
+from gt.runtime.interrupt import on_end_signals
 from gt.runtime.log import open_log, setup_logging
 from gt.runtime.planner import PlannerProcess, outputs_of, request_of
+from gt.runtime.port_owner import port_owner
 from gt.runtime.transport import PeerUnreachable, Socket, endpoint_of, is_loopback, make_socket, receive, send
 from gt.runtime.wire import FROM_PEERS, Message
 
 TICK_S = 0.1
+CANNOT_LISTEN = {
+    zmq.EADDRINUSE: "the port is in use{}: choose another with --port, or stop what uses it",
+    zmq.EADDRNOTAVAIL: "this is not an address of this machine: node 0 must run where --head says",
+    errno.ENODEV: "this is not an address of this machine: node 0 must run where --head says",
+}
 BURST = 256  # messages between two looks at the clock
 
 
 class Dispatcher:
-    """Runs the loop until told to stop. ``malformed`` counts what was dropped."""
+    """Runs the loop until told to stop."""
 
     def __init__(
         self, endpoint: str, options: Options, parent_fd: int | None = None, report_fd: int | None = None
@@ -47,8 +56,8 @@ class Dispatcher:
         self.state = DispatcherState(lambda: os.urandom(16), options)
         self.planner = PlannerProcess()
         self.parent_fd, self.report_fd = parent_fd, report_fd
-        self.malformed = 0
-        self.stopping = False
+        self.state.started, self.state.wall_clock = self._now(), time.time
+        self.stopping, self.code = False, ExitCode.SERVER_LOST.value  # of the job, if there is one, for its nodes
         self.last_tick = 0.0
         self.num_workers = 0
         self._encoded: tuple[Message | None, bytes] = (None, b"")
@@ -66,7 +75,8 @@ class Dispatcher:
         while not self.stopping:
             ready = dict(poller.poll(5 if self.planner.has_unsent else int(TICK_S * 1000)))
             if self.parent_fd in ready:
-                break  # the parent is gone
+                self.code = code_from(self.parent_fd, self.code)
+                break  # the parent is gone, or is through
             if self.router in ready:
                 self._drain()
             if planner_fd in ready:
@@ -92,6 +102,8 @@ class Dispatcher:
                     self._send(Send(peer, wire.Stop()), [])
         for client in self.state.clients.values():
             self._send(Send(client.down, wire.Refused("the server has stopped")), [])
+        for peer in self.state.nodes.peers:
+            self._send(Send(peer, wire.JobEnded(self.code)), [])
         self.planner.close()
         self.router.close(300)
         self.context.term()
@@ -109,7 +121,7 @@ class Dispatcher:
             try:
                 got = receive(self.router, FROM_PEERS, routed=True)
             except ProtocolError as e:
-                self.malformed += 1
+                self.state.malformed += 1
                 self.logger.warning("dropped a malformed message: %s", e)
                 if self.log is not None:
                     self.log.write("drop", "malformed", 0, str(e))
@@ -195,6 +207,12 @@ class Dispatcher:
             self._report(f"workers {count}")
 
 
+def code_from(parent_fd: int | None, otherwise: int) -> int:
+    """Give the exit code that the parent leaves in its pipe as it ends in order."""
+    text = b"" if parent_fd is None else os.read(parent_fd, 16).strip()
+    return int(text) if text.isdigit() else otherwise
+
+
 def _brief(message: Any) -> str:
     """Give the small fields of a message, for the log."""
     shown = ("key", "buffer", "request", "epoch", "plan", "uid", "worker", "runs", "inline", "kind", "device", "backend")
@@ -204,8 +222,7 @@ def _brief(message: Any) -> str:
 def serve(endpoint: str, options: Options, parent_fd: int | None = None, report_fd: int | None = None) -> None:
     """Run a dispatcher in this process until it is told to stop. Errors: ZMQError when the address is in use."""
     dispatcher = Dispatcher(endpoint, options, parent_fd, report_fd)
-    signal.signal(signal.SIGTERM, dispatcher.stop)
-    signal.signal(signal.SIGINT, dispatcher.stop)
+    on_end_signals(dispatcher.stop, parent_fd)
     dispatcher.run()
     if endpoint.startswith("ipc://") and options.owns_workers:  # the parent may have been killed: leave nothing behind
         shutil.rmtree(Path(endpoint.removeprefix("ipc://")).parent, ignore_errors=True)
@@ -216,12 +233,26 @@ def serve(endpoint: str, options: Options, parent_fd: int | None = None, report_
 @click.option("--parent-fd", type=int)
 @click.option("--report-fd", type=int)
 @click.option("--owns-workers", is_flag=True)
-def main(bind: str, parent_fd: int | None, report_fd: int | None, owns_workers: bool) -> None:
-    """Run a dispatcher for a local cluster."""
+@click.option("--trust-network", is_flag=True)
+@click.option("--job", default="")
+@click.option("--num-nodes", default=0)
+def main(
+    bind: str, parent_fd: int | None, report_fd: int | None, owns_workers: bool, trust_network: bool, job: str, num_nodes: int
+) -> None:
+    """Run a dispatcher for a local cluster, or for the nodes of a job."""
     endpoint = endpoint_of(bind)
-    assert is_loopback(endpoint), f"{endpoint} is not local"
-    options = Options(env.WINDOW.get(), owns_workers=owns_workers, epoch_timeout_s=env.EPOCH_TIMEOUT_S.get())
-    serve(endpoint, options, parent_fd, report_fd)
+    assert is_loopback(endpoint) or trust_network, f"{endpoint} is not local"
+    options = Options(
+        env.WINDOW.get(), owns_workers=owns_workers, epoch_timeout_s=env.EPOCH_TIMEOUT_S.get(), job=job, num_nodes=num_nodes
+    )
+    try:
+        serve(endpoint, options, parent_fd, report_fd)
+    except zmq.ZMQError as e:
+        if e.errno not in CANNOT_LISTEN:
+            raise
+        owner = port_owner(int(endpoint.rpartition(":")[2])) if e.errno == zmq.EADDRINUSE else ""
+        click.echo(f"{endpoint}: {CANNOT_LISTEN[e.errno].format(owner)}", err=True)
+        raise SystemExit(int(ExitCode.USAGE)) from None
 
 
 if __name__ == "__main__":

@@ -20,10 +20,14 @@ from gt.runtime.buffer_reasons import buffer_reasons, upload_reasons
 from gt.runtime.dispatcher_events import Command, Event, Expelled, Kill, MakePlan, PeerGone, Planned, Received, Send, Tick
 from gt.runtime.errors import Fault
 from gt.runtime.flights import Flights
+from gt.runtime.nodes import Nodes
 from gt.runtime.plan_records import PlanRecord, PlanRecords
 from gt.runtime.rendezvous import KeyStore
 from gt.runtime.schedule import MAX_QUEUE, Buffer, Client, Flight
+from gt.runtime.status import ServerStatus, status_of
 from gt.runtime.wire import Message
+
+STATUS_S = 0.1  # in which whoever asks gets the same answer: it costs a step for each value
 
 
 @dataclass
@@ -41,6 +45,8 @@ class Options:
     late_s: float = 30.0
     max_plans: int = 2048
     owns_workers: bool = False
+    job: str = ""  # of gt launch, with num_nodes nodes; 0: none
+    num_nodes: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -74,6 +80,10 @@ class DispatcherState:
         self.epoch = self.next_uid = self.next_client = self.next_worker = 0
         self.uploads: dict[int, tuple[Client, Buffer]] = {}
         self.last_ping = 0.0
+        self.nodes = Nodes(self._send, self.options.job, self.options.num_nodes)
+        self.started, self.malformed = 0.0, 0  # told by the process around this, as is the clock on the wall
+        self.wall_clock: Callable[[], float] = float
+        self.status: tuple[float, ServerStatus] | None = None
         self.out: list[Command] = []
 
     def __repr__(self) -> str:
@@ -111,6 +121,8 @@ class DispatcherState:
     def _received(self, peer: bytes, message: Message, data: Any) -> None:
         owner = self.peers.get(peer)
         match message:
+            case _ if owner is None and peer in self.nodes:
+                self.nodes.said(self.now, peer, message)
             case wire.ClientHello() if owner is None:
                 self._client_hello(peer)
             case wire.WorkerHello() if owner is None:
@@ -125,8 +137,17 @@ class DispatcherState:
             case _ if isinstance(owner, Worker):
                 owner.seen = self.now
                 self._from_worker(owner, peer, message)
+            case wire.NodeHello():
+                self.nodes.hello(self.now, peer, message)
+            case wire.AskStatus():
+                self._tell_status(peer)
             case _:
                 self._send(peer, wire.Refused(f"expected a hello first, got {type(message).__name__}"))
+
+    def _tell_status(self, peer: bytes) -> None:
+        if self.status is None or not 0 <= self.now - self.status[0] < STATUS_S:
+            self.status = self.now, status_of(self)
+        self._send(peer, wire.Status(self.status[1]))
 
     def _client_hello(self, peer: bytes) -> None:
         client = Client(self.next_client, self.secret(), peer, seen=self.now)
@@ -171,6 +192,7 @@ class DispatcherState:
             self._serve(client)
 
     def _peer_gone(self, peer: bytes) -> None:
+        self.nodes.gone(peer)
         owner = self.peers.get(peer)
         if isinstance(owner, Worker):
             if peer in (owner.work, owner.link):
@@ -198,9 +220,10 @@ class DispatcherState:
                 self._client_gone(client)
             elif client.blocked_since is not None and self.now - client.blocked_since > self.options.no_workers_s:
                 self._no_workers(client)
+        self.nodes.tick(self.now)
         if self.now - self.last_ping >= 0.5:
             self.last_ping = self.now
-            for peer in [c.down for c in self.clients.values()] + [p for w in self.workers.values() for p in (w.work, w.link) if p]:
+            for peer in self.nodes.peers + [c.down for c in self.clients.values()] + [p for w in self.workers.values() for p in (w.work, w.link) if p]:
                 self._send(peer, wire.Ping())
 
     def _stuck(self, worker: Worker) -> str:

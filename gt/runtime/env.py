@@ -85,6 +85,10 @@ BACKEND = Variable("GT_BACKEND", one_of("torch", "numpy"), "torch", "Engine that
 EMBEDDED = Variable("GT_EMBEDDED", flag, False, "Run in this process on a GPU too, rather than in a worker process.")
 CONFIG = Variable("GT_CONFIG", str, "", "YAML file of signals, loaded when they are first needed.")
 ADDRESS = Variable("GT_ADDR", str, "", "host:port of a gt server that a script joins instead of starting its own.")
+JOB = Variable(
+    "GT_JOB", flag, False,
+    "Set by gt run and gt launch for their script: the workers at GT_ADDR are its alone, and errors of gt that end it are exit codes.",
+)  # fmt: skip
 DEBUG = Variable("GT_DEBUG", at_least(0), 0, "Log level: 1 warnings, 2 plans and flushes, 3 every message, 4 all.")
 INSTRUCTION_LOG = Variable(
     "GT_INSTRUCTION_LOG", str, "", "File that gets one line per event of clients, dispatcher and workers."

@@ -1,6 +1,7 @@
 """Ctrl-C while state changes hands: held back until the change is whole, so that a session outlives an interrupt.
 
-Owns: ``SHIELD``. Python may raise KeyboardInterrupt between any two steps of the main thread; inside ``with SHIELD:`` it
+Owns: ``SHIELD``; ``on_end_signals``, for processes that others start.
+Python may raise KeyboardInterrupt between any two steps of the main thread; inside ``with SHIELD:`` it
 waits for the end of the block, or for a wait marked by ``with SHIELD.lifted():``. Must not know: what is shielded.
 Next: ``embedded`` and ``remote`` (every call), ``gt.flush`` (from a trace to its run).
 """
@@ -66,4 +67,17 @@ class Shield:
 
 SHIELD = Shield()
 
-__all__ = ["SHIELD", "Shield"]
+
+def on_end_signals(stop: Callable[[int, FrameType | None], Any], parent_fd: int | None) -> None:
+    """Have ``stop`` called at SIGTERM and SIGINT, unless there is a parent, at whose end this process ends.
+
+    A scheduler sends SIGTERM to all processes of a job at once: the script may have its work to save, for which it needs the others.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop if parent_fd is None else _leave_to_parent)
+
+
+def _leave_to_parent(number: int, frame: FrameType | None) -> None:
+    """Do nothing. Not SIG_IGN, which this process's own children would inherit."""
+
+__all__ = ["SHIELD", "Shield", "on_end_signals"]

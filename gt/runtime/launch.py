@@ -1,6 +1,6 @@
 """Starts a dispatcher and workers on this machine, and ends them.
 
-Owns: ``start_local`` and ``LocalCluster``. All sockets are files in a private directory, so there are no ports to
+Owns: ``start_local`` and ``LocalCluster``. All sockets of ``start_local`` are files in a private directory, so there are no ports to
 clash. Children end when this process does: each holds the read end of a pipe whose write end is here. Must not know:
 sessions. Next: ``dispatcher``, ``worker`` (the children), ``remote`` (who connects).
 """
@@ -18,8 +18,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 from gt.runtime import env
 from gt.runtime.errors import LaunchError
@@ -30,34 +31,89 @@ STDERR_TAIL = 4000
 
 
 class LocalCluster:
-    """A dispatcher and workers as child processes. ``stop`` ends them; so does the end of this process."""
+    """Processes of this machine that end together: a dispatcher, unless it is elsewhere, and workers. ``stop`` ends them; so does
+    the end of this process. ``address``: where the dispatcher listens. ``folder``: of its socket, goes with it.
+    """
 
-    def __init__(self, folder: Path, keep: int) -> None:
+    def __init__(self, address: str, folder: Path | None = None) -> None:
         self.pid = os.getpid()
-        self.folder, self._keep = folder, keep
-        self.address = f"ipc://{folder}/d"
+        self.address, self.folder = address, folder
         self.dispatcher: subprocess.Popen[bytes] | None = None
         self.workers: list[subprocess.Popen[bytes]] = []
+        self._backend, self._count = "torch", 1  # of all workers
+        self._errors: dict[str, IO[bytes]] = {}  # files without a name, so that none stays
+        self._keep_read, self._keep = os.pipe()
         self._stopped = threading.Event()
         self._reaper: threading.Thread | None = None
-        self._start_worker: Callable[[int], subprocess.Popen[bytes]] | None = None
-        self._keep_read = -1
         self.restarts_left = 0
 
     @property
     def processes(self) -> list[subprocess.Popen[bytes]]:
         return ([self.dispatcher] if self.dispatcher is not None else []) + self.workers
 
-    def stop(self) -> None:
-        """End all processes and remove their files. Idempotent; nothing is left behind."""
+    def start_dispatcher(self, arguments: Sequence[str], report: int) -> None:
+        """Start a dispatcher at ``address`` that writes to the pipe ``report`` where it listens and how many workers there are."""
+        module = ["gt.runtime.dispatcher", "--bind", self.address, *arguments]
+        pipes = ["--parent-fd", str(self._keep_read), "--report-fd", str(report)]
+        self.dispatcher = self._start("dispatcher", [*module, *pipes], {}, (self._keep_read, report))
+
+    def start_workers(self, count: int, backend: str) -> None:
+        """Start ``count`` workers, one for each GPU while there are any."""
+        self._backend, self._count = backend, count
+        self.workers += map(self._start_worker, range(count))
+
+    def _start_worker(self, i: int) -> subprocess.Popen[bytes]:
+        gpus = visible_gpus() if self._backend == "torch" else []
+        arguments = ["gt.runtime.worker", "--connect", self.address, "--backend", self._backend,
+                     "--device", "cuda:0" if gpus else "cpu", "--parent-fd", str(self._keep_read)]  # fmt: skip
+        variables = {"OMP_NUM_THREADS": str(max(1, _num_cores() // self._count))}
+        variables = {k: v for k, v in variables.items() if k not in os.environ}
+        if gpus:
+            variables["CUDA_VISIBLE_DEVICES"] = gpus[i % len(gpus)]
+        return self._start(f"worker{i}", arguments, variables, (self._keep_read,))
+
+    def _start(self, name: str, module: list[str], variables: dict[str, str], fds: tuple[int, ...]) -> subprocess.Popen[bytes]:
+        """Start a child in a session of its own: Ctrl-C reaches this process only, which then ends the child in order."""
+        if name not in self._errors:
+            self._errors[name] = tempfile.TemporaryFile(prefix="gt-")  # noqa: SIM115  closed by stop
+        return subprocess.Popen(
+            [sys.executable, "-m", *module],
+            stdin=subprocess.DEVNULL,
+            stderr=None if env.DEBUG.get() else self._errors[name],
+            env=child_environment(variables),
+            pass_fds=fds,
+            start_new_session=True,
+        )
+
+    def dead(self) -> tuple[str, int] | None:
+        """Give the name and code of the first process that has ended, if one has."""
+        found = next((p for p in self.processes if p.poll() is not None), None)
+        if found is None:
+            return None
+        name = "dispatcher" if found is self.dispatcher else f"worker{self.workers.index(found)}"
+        return name, found.returncode
+
+    def tail(self, name: str) -> str:
+        """Give the end of what a child wrote to stderr, with an introduction."""
+        errors = self._errors.get(name)
+        if errors is None or errors.closed:
+            return ""
+        size = os.fstat(errors.fileno()).st_size
+        text = os.pread(errors.fileno(), STDERR_TAIL, max(0, size - STDERR_TAIL)).decode(errors="replace").strip()
+        return f" Its stderr ends:\n{text}" if text else ""
+
+    def stop(self, code: int | None = None) -> None:
+        """End all processes and remove their files. Idempotent; nothing is left behind. ``code``: of the job that is over, which the
+        dispatcher tells its nodes.
+        """
         if self._stopped.is_set() or os.getpid() != self.pid:
             return
         self._stopped.set()
         if self._reaper is not None:
             self._reaper.join(5.0)  # it may be starting a worker
+        if code is not None:
+            os.write(self._keep, b"%d\n" % code)
         os.close(self._keep)  # the children see the pipe end
-        if self._keep_read >= 0:
-            os.close(self._keep_read)
         for send in (None, signal.SIGTERM, signal.SIGKILL):
             patience = 3.0 if send is not None or self._reaper is not None else 0.1  # still importing, they see no pipe
             deadline = time.monotonic() + patience
@@ -69,13 +125,17 @@ class LocalCluster:
                     process.wait(max(0.01, deadline - time.monotonic()))
             if all(p.returncode is not None for p in self.processes):
                 break
-        shutil.rmtree(self.folder, ignore_errors=True)
+        os.close(self._keep_read)
+        for errors in self._errors.values():
+            errors.close()
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def _reap(self) -> None:
         """Collect workers that die, so that none stays a zombie, and start others in their places as long as that is asked for."""
         while not self._stopped.wait(0.1):
             for i, process in enumerate(self.workers):
-                if process.poll() is not None and self.restarts_left > 0 and self._start_worker is not None:
+                if process.poll() is not None and self.restarts_left > 0:
                     self.restarts_left -= 1
                     try:
                         self.workers[i] = self._start_worker(i)
@@ -91,9 +151,8 @@ class LocalCluster:
         """From here on start another worker, with the same device, where one has died; at most so many. Zero: none any more."""
         self.restarts_left = restarts
 
-    def watch(self, keep_read: int, start_worker: Callable[[int], subprocess.Popen[bytes]]) -> None:
-        """Look after the workers. ``keep_read``: the pipe by which those to be started see this process end."""
-        self._keep_read, self._start_worker = keep_read, start_worker
+    def watch(self) -> None:
+        """Look after the workers."""
         self._reaper = threading.Thread(target=self._reap, name="gt-reaper", daemon=True)
         self._reaper.start()
 
@@ -105,39 +164,22 @@ def start_local(num_workers: int, backend: str = "torch", timeout: float = 120.0
     Errors: LaunchError with the end of a child's stderr when one does not come up.
     """
     folder = _private_folder()
-    keep_read, keep_write = os.pipe()
+    cluster = LocalCluster(f"ipc://{folder}/d", folder)
     report_read, report_write = os.pipe()
-    cluster = LocalCluster(folder, keep_write)
-    gpus = visible_gpus() if backend == "torch" else []
     try:
-        cluster.dispatcher = _start(
-            folder, "dispatcher", ["gt.runtime.dispatcher", "--bind", cluster.address, "--owns-workers",
-                                   "--parent-fd", str(keep_read), "--report-fd", str(report_write)],
-            {}, (keep_read, report_write),
-        )  # fmt: skip
+        cluster.start_dispatcher(["--owns-workers"], report_write)
         os.close(report_write)
         report_write = -1
-
-        def start_worker(i: int) -> subprocess.Popen[bytes]:
-            arguments = ["gt.runtime.worker", "--connect", cluster.address, "--backend", backend,
-                         "--device", "cuda:0" if gpus else "cpu", "--parent-fd", str(keep_read)]  # fmt: skip
-            variables = {"OMP_NUM_THREADS": str(max(1, _num_cores() // num_workers))}
-            variables = {k: v for k, v in variables.items() if k not in os.environ}
-            if gpus:
-                variables["CUDA_VISIBLE_DEVICES"] = gpus[i % len(gpus)]
-            return _start(folder, f"worker{i}", arguments, variables, (keep_read,))
-
-        cluster.workers += map(start_worker, range(num_workers))
+        cluster.start_workers(num_workers, backend)
         _await_workers(cluster, report_read, num_workers, timeout)
     except BaseException:
         cluster.stop()
-        os.close(keep_read)
         raise
     finally:
         for fd in (report_read, report_write):
             if fd >= 0:
                 os.close(fd)
-    cluster.watch(keep_read, start_worker)
+    cluster.watch()
     return cluster
 
 
@@ -150,21 +192,11 @@ def _private_folder() -> Path:
     return Path(folder)
 
 
-def _start(
-    folder: Path, name: str, module: list[str], variables: dict[str, str], fds: tuple[int, ...]
-) -> subprocess.Popen[bytes]:
-    """Start a child in a session of its own: Ctrl-C reaches this process only, which then ends the child in order."""
+def child_environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """Give this process's environment with ``variables``, in which a child finds the same gt."""
     root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(dict.fromkeys([root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]))
-    with open(folder / f"{name}.err", "ab") as errors:
-        return subprocess.Popen(
-            [sys.executable, "-m", *module],
-            stdin=subprocess.DEVNULL,
-            stderr=None if env.DEBUG.get() else errors,
-            env={**os.environ, **variables, "PYTHONPATH": path},
-            pass_fds=fds,
-            start_new_session=True,
-        )
+    return {**os.environ, **variables, "PYTHONPATH": path}
 
 
 def _await_workers(cluster: LocalCluster, report: int, num_workers: int, timeout: float) -> None:
@@ -172,24 +204,17 @@ def _await_workers(cluster: LocalCluster, report: int, num_workers: int, timeout
     deadline = time.monotonic() + timeout
     text = b""
     while b"workers %d\n" % num_workers not in text:
-        dead = next((p for p in cluster.processes if p.poll() is not None), None)
+        dead = cluster.dead()
         if dead is not None:
-            name = "dispatcher" if dead is cluster.dispatcher else f"worker{cluster.workers.index(dead)}"
-            raise LaunchError(f"the {name} process ended with code {dead.returncode} at start.{_tail(cluster, name)}")
+            raise LaunchError(f"the {dead[0]} process ended with code {dead[1]} at start.{cluster.tail(dead[0])}")
         if time.monotonic() > deadline:
             joined = text.count(b"workers")
             raise LaunchError(
-                f"{joined} of {num_workers} workers joined within {timeout:g} s{_tail(cluster, 'worker0')}"
+                f"{joined} of {num_workers} workers joined within {timeout:g} s.{cluster.tail('worker0')}"
             )
         ready, _, _ = select.select([report], [], [], 0.05)
         if ready:
             text += os.read(report, 65536)
-
-
-def _tail(cluster: LocalCluster, name: str) -> str:
-    errors = cluster.folder / f"{name}.err"
-    text = errors.read_text(errors="replace")[-STDERR_TAIL:].strip() if errors.exists() else ""
-    return f" Its stderr ends:\n{text}" if text else ""
 
 
 def _num_cores() -> int:

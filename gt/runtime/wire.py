@@ -19,6 +19,7 @@ from gt.ir.types import Scalar
 from gt.runtime.buffer_reasons import BufferReasons
 from gt.runtime.errors import Fault, ProtocolError
 from gt.runtime.shared import Region, check_region
+from gt.runtime.status import ServerStatus
 from gt.runtime.wire_arrays import Bounds, check_nbytes, check_type
 
 VERSION = 3
@@ -205,6 +206,46 @@ class Refused(Message, frozen=True):
     """The dispatcher will not serve this peer."""
 
     reason: str
+
+
+# -- whoever asks, and the nodes of a job
+
+
+class AskStatus(Message, frozen=True):
+    """Ask a server who is there and what is under way. From a connection of its own, without a hello."""
+
+
+class Status(Message, frozen=True):
+    """Answer to an AskStatus."""
+
+    status: ServerStatus
+
+
+class NodeHello(Message, frozen=True):
+    """A node of a job is here and will start so many workers. It hears when the job is over."""
+
+    job: str
+    num_nodes: int
+    node: int
+    host: str
+    pid: int
+    workers: int
+
+
+class NodeFailed(Message, frozen=True):
+    """A node cannot start its workers."""
+
+    reason: str
+
+
+class NodeWelcome(Message, frozen=True):
+    """The node is known: it may start its workers."""
+
+
+class JobEnded(Message, frozen=True):
+    """The job is over, with the exit code of its script."""
+
+    code: int
 
 
 # -- dispatcher to worker
@@ -398,7 +439,7 @@ FromClient: TypeAlias = ClientHello | Define | Run | Put | Fail | Fetch | Explai
 FromWorker: TypeAlias = WorkerHello | Done | Uploaded | StoreOp
 Incoming: TypeAlias = (
     ClientHello | Define | Run | Put | Fail | Fetch | Explain | Free | Recover | WorkerHello | Done | Uploaded | StoreOp | Attach
-    | Beat | Bye
+    | Beat | Bye | AskStatus | NodeHello | NodeFailed
 )  # fmt: skip
 ToClient: TypeAlias = (
     ClientWelcome | Workers | Attached | Placed | Failed | Located | Settled | Explained | Progress | Ping | Refused | Part | PartFailed
@@ -408,6 +449,8 @@ ToWorker: TypeAlias = (
     WorkerWelcome | Attached | Load | Unload | Execute | MakeGroup | Store | Expect | Ship | Free | Gone | Abort | StoreReply
     | Ping | Stop | Refused
 )  # fmt: skip
+ToNode: TypeAlias = NodeWelcome | JobEnded | Ping | Refused
+ToAsker: TypeAlias = Status | Refused
 
 T = TypeVar("T")
 _ENCODER = msgspec.msgpack.Encoder()
@@ -458,6 +501,8 @@ class Codec(Generic[T]):
 FROM_PEERS: Codec[Incoming] = Codec(Incoming)
 TO_CLIENT: Codec[ToClient] = Codec(ToClient)
 TO_WORKER: Codec[ToWorker] = Codec(ToWorker)
+TO_NODE: Codec[ToNode] = Codec(ToNode)
+TO_ASKER: Codec[ToAsker] = Codec(ToAsker)
 UPLOADS: Codec[Upload | Share] = Codec(Upload | Share)
 
 

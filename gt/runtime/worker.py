@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import signal
 import socket as sockets
 import sys
 import threading
@@ -24,8 +23,10 @@ import zmq
 
 from gt.runtime import env, wire
 from gt.runtime.collective import CollectiveFailed, Groups
-from gt.runtime.errors import ConnectionFailed, ProtocolError
+from gt.runtime.errors import ConnectionFailed, DispatcherLost, ProtocolError
 from gt.runtime.exchange import Intake, Outlet
+from gt.runtime.exit_codes import ExitCode
+from gt.runtime.interrupt import on_end_signals
 from gt.runtime.log import InstructionLog, open_log, setup_logging
 from gt.runtime.runner import HostArray, Runner, make_engine
 from gt.runtime.transport import (
@@ -101,7 +102,7 @@ class WorkerProcess:
             str(getattr(self.engine, "device", "cpu")),
         )  # fmt: skip
         self.runner = Runner(self.welcome.worker, self.engine, self.outlet, self.groups, self.uploads, self.log)
-        self.stopping = False
+        self.stopping = self.deserted = False
         self.wake_read, self.wake_write = os.pipe()
         self.io = threading.Thread(target=self._io, name="gt-io", daemon=True)
 
@@ -189,7 +190,8 @@ class WorkerProcess:
                 self._from_link(link)
             if self.intake.socket in ready:
                 self._acknowledge(link, self.intake.receive())
-            if self.parent_fd in ready or now - seen > DISPATCHER_TIMEOUT_S:
+            self.deserted = now - seen > DISPATCHER_TIMEOUT_S
+            if self.parent_fd in ready or self.deserted:
                 self.logger.info("the parent or the dispatcher is gone")
                 self.stop()
             if now - beat >= BEAT_S:
@@ -251,15 +253,16 @@ def device_name(device: str) -> str:
 
 
 def work(endpoint: str, backend: str, device: str, parent_fd: int | None = None) -> None:
-    """Run a worker in this process until it is told to stop. Errors: ConnectionFailed."""
+    """Run a worker in this process until it is told to stop. Errors: ConnectionFailed; DispatcherLost if nobody can tell it any more."""
     worker = WorkerProcess(endpoint, backend, device, parent_fd)
-    signal.signal(signal.SIGTERM, worker.stop)
-    signal.signal(signal.SIGINT, worker.stop)
+    on_end_signals(worker.stop, parent_fd)
     worker.run()
     if worker.groups.lost:  # what Gloo left unfinished must not meet the interpreter's end
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(0)
+        os._exit(ExitCode.SERVER_LOST if worker.deserted else 0)
+    if worker.deserted:
+        raise DispatcherLost(f"the gt server at {endpoint} has not been heard of for {DISPATCHER_TIMEOUT_S:g} s")
 
 
 @click.command()
@@ -271,8 +274,9 @@ def main(connect: str, backend: str, device: str, parent_fd: int | None) -> None
     """Run a worker of a local cluster."""
     try:
         work(endpoint_of(connect), backend, device, parent_fd)
-    except ConnectionFailed as e:
-        sys.exit(f"gt worker: {e}")
+    except (ConnectionFailed, DispatcherLost) as e:
+        click.echo(f"gt worker: {e}", err=True)
+        sys.exit(ExitCode.SERVER_LOST)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import psutil
 from gt.runtime.remote import RemoteSession
 
 ROOT = Path(__file__).resolve().parents[2]
-OWN = ("GT_CONFIG", "GT_STRICT", "GT_ADDR", "GT_DEBUG", "GT_INSTRUCTION_LOG", "GT_BACKEND", "GT_COMPILE_AFTER")
+OWN = ("GT_CONFIG", "GT_STRICT", "GT_ADDR", "GT_JOB", "GT_DEBUG", "GT_INSTRUCTION_LOG", "GT_BACKEND", "GT_COMPILE_AFTER")
 
 
 def environment(**variables: str) -> dict[str, str]:

@@ -205,7 +205,25 @@ def test_a_port_in_use(words: list[str]) -> None:
             [sys.executable, "-m", *words, "-p", str(port)], env=environment(), capture_output=True, text=True, timeout=60
         )
     assert done.returncode == 2
-    assert done.stderr == f"gt server: port {port} on 127.0.0.1 is in use: choose another with -p, or stop what uses it.\n"
+    owner = f" by {psutil.Process().name()}, pid {os.getpid()}"
+    assert done.stderr == f"gt server: port {port} on 127.0.0.1 is in use{owner}: choose another with -p, or stop what uses it.\n"
+
+
+def test_a_worker_whose_server_is_killed_ends_with_a_code_that_says_so(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gt.server", "-p", "0"], env=environment(), stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    assert process.stdout is not None
+    port = process.stdout.readline().split()[1].rpartition(":")[2]
+    impatient = "import gt.runtime.worker as w, gt.worker; w.DISPATCHER_TIMEOUT_S = 2.0; gt.worker.main()"
+    worker = subprocess.Popen(
+        [sys.executable, "-c", impatient, "-p", port], env=environment(), cwd=ROOT, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "workers 1\n"
+    process.kill()
+    process.communicate()
+    _, err = worker.communicate(timeout=20)
+    assert (worker.returncode, err) == (3, f"gt worker: the gt server at tcp://127.0.0.1:{port} has not been heard of for 2 s\n")
 
 
 def test_ctrl_c_at_a_server_in_a_terminal_stops_it_quietly(tmp_path: Path) -> None:

@@ -272,6 +272,22 @@ def test_signals_nest_unwind_and_never_change_values():
         gt.signal.exit("outer")
 
 
+def test_an_error_in_a_signals_block_takes_nothing_with_it():
+    gt.register_config("rows", gt.SignalConfig(shard=gt.ShardConfig(axis=0)))
+    w = gt.ones(4, 4, requires_grad=True)
+    for i in range(3):
+        with pytest.raises(ValueError, match="shape"), gt.signal.context("rows"):
+            gt.signal.enter("rows")
+            h = w * 2
+            kept = h @ w
+            kept.reshape(3, 3)  # refused at the line, while work of the block is pending
+        assert gt.signal.get_signal_stack() == []
+        (kept.sum() * (i + 1)).backward()
+        assert kept.tolist() == [[8.0] * 4] * 4 and w.grad is not None
+        assert w.grad.tolist() == [[16.0 * (i + 1)] * 4] * 4
+        w.grad = None
+
+
 def test_a_signals_block_ends_alone_in_any_order_and_may_be_used_again():
     for name in ("o", "p"):
         gt.register_config(name, gt.SignalConfig(shard=gt.ShardConfig(axis=0)))

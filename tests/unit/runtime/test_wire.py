@@ -17,7 +17,7 @@ from gt.runtime import wire, wire_arrays
 from gt.runtime.buffer_reasons import BufferReasons
 from gt.runtime.errors import Fault, GtError, ProtocolError, WorkerLost, fault_of
 
-CODECS = [wire.FROM_PEERS, wire.TO_CLIENT, wire.TO_WORKER, wire.UPLOADS]
+CODECS = [wire.FROM_PEERS, wire.TO_CLIENT, wire.TO_WORKER, wire.TO_NODE, wire.TO_ASKER, wire.UPLOADS]
 SAMPLES: list[tuple[wire.Message, bytes | None]] = [
     (wire.ClientHello(7), None),
     (wire.Define(3), b"graph"),
@@ -28,6 +28,9 @@ SAMPLES: list[tuple[wire.Message, bytes | None]] = [
     (wire.StoreOp(1, "set", ("a/b",), b"\0\xff"), None),
     (wire.Beat(4), None),
     (wire.Explain(3, 9), None),
+    (wire.AskStatus(), None),
+    (wire.NodeHello("job", 2, 1, "host", 7, 8), None),
+    (wire.NodeFailed("no torch"), None),
 ]
 WHY = BufferReasons(
     WireType((64, 32), "float32"), WireSharding("all", (("w", 4),), (0, 1, 2, 3), (("w",), ())), 4, "flush3",
@@ -52,14 +55,14 @@ def test_an_explanation_comes_back_as_it_was_sent():
 
 
 def test_every_message_has_a_receiver():
-    known = {m for union in (wire.Incoming, wire.ToClient, wire.ToWorker) for m in typing.get_args(union)} | {
+    known = {m for union in (wire.Incoming, wire.ToClient, wire.ToWorker, wire.ToNode, wire.ToAsker) for m in typing.get_args(union)} | {
         wire.Upload
     }
     declared = set(wire.Message.__subclasses__())
     assert declared == known
 
 
-@pytest.mark.parametrize("codec", CODECS, ids=["peers", "client", "worker", "uploads"])
+@pytest.mark.parametrize("codec", CODECS, ids=["peers", "client", "worker", "node", "asker", "uploads"])
 @given(frames=st.lists(st.binary(max_size=200), max_size=4))
 def test_noise_is_refused(codec, frames):
     with pytest.raises(ProtocolError):

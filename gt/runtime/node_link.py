@@ -1,0 +1,79 @@
+"""A node's own connection to the dispatcher of its job, beside those of its workers: it hears when the job is over, and how it ended.
+
+Owns: ``NodeLink``. Next: ``nodes`` (the other end), ``gt.commands.launch`` (who waits here).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+import zmq
+
+from gt.runtime import wire
+from gt.runtime.errors import ConnectionFailed, DispatcherLost, LaunchError, ProtocolError
+from gt.runtime.transport import PeerUnreachable, Socket, make_socket, receive, send
+
+BEAT_S = 1.0
+DISPATCHER_TIMEOUT_S = 10.0
+MAX_REASON = 8000
+
+
+class NodeRefused(LaunchError):
+    """The dispatcher does not take this node in: it says why."""
+
+
+class NodeLink:
+    """From hello to the end of the job. ``step`` must be called every second or so."""
+
+    def __init__(self, endpoint: str, hello: wire.NodeHello) -> None:
+        self.endpoint = endpoint
+        self.welcome = False
+        self.seen = self.beat = time.monotonic()
+        self._context: zmq.Context[Socket] = zmq.Context()
+        self._socket = make_socket(self._context, zmq.DEALER)
+        self._socket.connect(endpoint)
+        send(self._socket, hello)  # waits here until somebody listens there
+
+    def step(self, wait_s: float) -> int | None:
+        """Listen for ``wait_s``; give the job's exit code once it is over.
+
+        Errors: NodeRefused; DispatcherLost if nothing is heard for 10 s after the welcome.
+        """
+        self._socket.poll(int(wait_s * 1000))
+        ended: int | None = None
+        while (message := self._next()) is not None:
+            self.seen = time.monotonic()
+            match message:
+                case wire.NodeWelcome():
+                    self.welcome = True
+                case wire.JobEnded(code):
+                    ended = code
+                case wire.Refused(reason):
+                    raise NodeRefused(f"the server at {self.endpoint} refuses: {reason}")
+        now = time.monotonic()
+        if self.welcome and ended is None and now - self.seen > DISPATCHER_TIMEOUT_S:
+            raise DispatcherLost(f"node 0's dispatcher at {self.endpoint} has not been heard of for {DISPATCHER_TIMEOUT_S:g} s")
+        if self.welcome and now - self.beat >= BEAT_S:
+            self.beat = now
+            send(self._socket, wire.Beat())
+        return ended
+
+    def _next(self) -> wire.ToNode | None:
+        try:
+            got = receive(self._socket, wire.TO_NODE)
+        except ProtocolError as e:
+            raise ConnectionFailed(f"what answers at {self.endpoint} is not a gt server of this version: {e}") from None
+        return None if got is None else got[1]
+
+    def fail(self, reason: str) -> None:
+        """Say that this node's workers could not start, or are lost."""
+        send(self._socket, wire.NodeFailed(reason[:MAX_REASON]))
+
+    def close(self) -> None:
+        with contextlib.suppress(PeerUnreachable):
+            send(self._socket, wire.Bye())
+        self._context.destroy(300)
+
+
+__all__ = ["NodeLink", "NodeRefused"]

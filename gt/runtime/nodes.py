@@ -1,0 +1,100 @@
+"""The nodes of a job of ``gt launch``, as the dispatcher knows them: who is there, and who could not start.
+
+Owns: ``Nodes``, a part of the dispatcher's state machine. A node's launcher says hello once, then gives signs of life, and hears
+``JobEnded`` from the process around the state machine. Must not know: sockets, clock, workers.
+Next: ``dispatcher_state`` (which hands it what nodes say), ``launched_nodes`` (the other end).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gt.runtime import wire
+from gt.runtime.status import NodeStatus
+from gt.runtime.wire import Message
+
+MAX_REASON = 8192
+NODE_TIMEOUT_S = 10.0
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """One node: its connection, what it said of itself, and why it failed, if it did."""
+
+    peer: bytes
+    hello: wire.NodeHello
+    seen: float
+    failed: str = ""
+
+
+class Nodes:
+    """The nodes of ``job``, which has ``num_nodes``; none may come if that is 0."""
+
+    def __init__(self, send: Callable[[bytes, Message], None], job: str = "", num_nodes: int = 0) -> None:
+        self._send, self.job, self.num_nodes = send, job, num_nodes
+        self.by_peer: dict[bytes, Node] = {}
+
+    def __repr__(self) -> str:
+        here = ", ".join(f"{n.hello.node}{' failed' if n.failed else ''}" for n in self.by_peer.values())
+        return f"nodes {{{here}}} of {self.num_nodes}"
+
+    def __contains__(self, peer: bytes) -> bool:
+        return peer in self.by_peer
+
+    @property
+    def peers(self) -> list[bytes]:
+        return list(self.by_peer)
+
+    def hello(self, now: float, peer: bytes, hello: wire.NodeHello) -> None:
+        """Take a node in, or say why not."""
+        reason = self._against(hello)
+        if reason:
+            self._send(peer, wire.Refused(reason))
+            return
+        self.by_peer[peer] = Node(peer, hello, now)
+        self._send(peer, wire.NodeWelcome())
+
+    def _against(self, hello: wire.NodeHello) -> str:
+        if not self.num_nodes:
+            return "this server was not started by gt launch: join it with gt worker, or choose another --port for the job"
+        if hello.job != self.job:
+            return f"this is the server of job {self.job!r}, not of {hello.job!r}: choose another --port for one of them"
+        if hello.num_nodes != self.num_nodes:
+            return f"node 0 counts {self.num_nodes} nodes, node {hello.node} counts {hello.num_nodes}: they must be told the same"
+        if not 0 <= hello.node < self.num_nodes:
+            return f"node {hello.node} of {self.num_nodes}: nodes count from 0"
+        for other in self.by_peer.values():
+            if other.hello.node == hello.node:
+                return (
+                    f"node {hello.node} is here already (pid {other.hello.pid} on {other.hello.host}): "
+                    "each node starts gt launch once, with a number of its own"
+                )
+        return ""
+
+    def said(self, now: float, peer: bytes, message: Message) -> None:
+        """Hear from a node that is known."""
+        node = self.by_peer[peer]
+        node.seen = now
+        match message:
+            case wire.NodeFailed(reason):
+                node.failed = reason[:MAX_REASON] or "it does not say why"
+            case wire.Bye():
+                del self.by_peer[peer]
+
+    def gone(self, peer: bytes) -> None:
+        self.by_peer.pop(peer, None)
+
+    def tick(self, now: float) -> None:
+        """Forget nodes that were not heard of for long."""
+        self.by_peer = {p: n for p, n in self.by_peer.items() if now - n.seen <= NODE_TIMEOUT_S}
+
+    def status(self) -> tuple[NodeStatus, ...]:
+        """Give the nodes by number."""
+        nodes = sorted(self.by_peer.values(), key=lambda n: n.hello.node)
+        return tuple(
+            NodeStatus(node=h.node, host=h.host, pid=h.pid, workers=h.workers, failed=n.failed) for n in nodes for h in (n.hello,)
+        )
+
+
+__all__ = ["NODE_TIMEOUT_S", "Node", "Nodes"]

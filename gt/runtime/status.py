@@ -1,0 +1,116 @@
+"""What a server says of itself to whoever asks: who is there and what is under way, no values and no secrets.
+
+Owns: the structs, as they travel, and ``status_of``. Must not know: sockets, clock. Next: ``dispatcher_state`` (which answers),
+``status_request`` (which asks).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from gt.runtime.dispatcher_state import DispatcherState
+
+MAX_EPOCHS = 64  # of those in flight, the oldest
+
+
+class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker: where it runs, on what, and when it was last heard of. ``joined``: whether it may be given work."""
+
+    id: int
+    host: str
+    pid: int
+    device: str
+    backend: str
+    joined: bool
+    silent_s: float
+
+
+class ClientStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A client: runs that are over and calls that wait, values it holds and their bytes (as the client sees them: one copy each)."""
+
+    id: int
+    runs: int
+    waiting: int
+    values: int
+    nbytes: int
+    silent_s: float
+
+
+class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A node of a job of ``gt launch``: how many workers it starts, and why it could not, if so."""
+
+    node: int
+    host: str
+    pid: int
+    workers: int
+    failed: str
+
+
+class EpochStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """An epoch in flight: whose it is (-1: nobody's), and the workers that are not through with it."""
+
+    epoch: int
+    client: int
+    waiting: tuple[int, ...]
+
+
+class ServerStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A server at one moment. ``wall_s``: its clock, in seconds since 1970. ``epoch``: the last one; ``in_flight`` are the first of
+    ``num_in_flight``. ``malformed``: messages that were dropped. ``num_nodes``: of the job, 0 if it runs none.
+    """
+
+    uptime_s: float
+    wall_s: float
+    malformed: int
+    workers: tuple[WorkerStatus, ...]
+    clients: tuple[ClientStatus, ...]
+    epoch: int
+    num_in_flight: int
+    in_flight: tuple[EpochStatus, ...]
+    plans_ready: int
+    plans_made: int
+    plans_failed: int
+    num_nodes: int
+    nodes: tuple[NodeStatus, ...]
+
+
+def status_of(state: DispatcherState) -> ServerStatus:
+    """Describe a dispatcher. Cost: a step for each value that a client holds."""
+    now, flying = state.now, sorted(state.flights.by_epoch.values(), key=lambda f: f.epoch)
+    plans = list(state.plans)
+    return ServerStatus(
+        uptime_s=round(max(0.0, now - state.started), 3),
+        wall_s=state.wall_clock(),
+        malformed=state.malformed,
+        workers=tuple(
+            WorkerStatus(
+                id=w.id, host=w.hello.host, pid=w.hello.pid, device=w.hello.device, backend=w.hello.backend,
+                joined=w.link is not None, silent_s=round(now - w.seen, 3),
+            )
+            for w in state.workers.values()
+        ),
+        clients=tuple(
+            ClientStatus(
+                id=c.id, runs=c.runs, waiting=len(c.queue), values=len(c.buffers),
+                nbytes=sum(b.type.nbytes for b in set(c.buffers.values()) if b.type is not None), silent_s=round(now - c.seen, 3),
+            )
+            for c in state.clients.values()
+        ),
+        epoch=state.epoch,
+        num_in_flight=len(flying),
+        in_flight=tuple(
+            EpochStatus(epoch=f.epoch, client=-1 if f.client is None else f.client.id, waiting=tuple(sorted(f.waiting)))
+            for f in flying[:MAX_EPOCHS]
+        ),
+        plans_ready=sum(p.ready for p in plans),
+        plans_made=sum(not p.ready and p.fault is None for p in plans),
+        plans_failed=sum(p.fault is not None for p in plans),
+        num_nodes=state.options.num_nodes,
+        nodes=state.nodes.status(),
+    )  # fmt: skip
+
+
+__all__ = ["ClientStatus", "EpochStatus", "NodeStatus", "ServerStatus", "WorkerStatus", "status_of"]

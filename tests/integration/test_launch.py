@@ -1,0 +1,195 @@
+"""``gt launch``: one line on every node, what each launcher's variables make of it, and how a job ends when a part of it does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.integration.hosts import Host, two_hosts
+from tests.integration.programs import ROOT, environment, wait_for
+
+pytestmark = pytest.mark.timeout(120)
+
+LAUNCHERS = ("SLURM", "TORCHELASTIC", "OMPI", "SKYPILOT", "JOB_COMPLETION", "GROUP_", "MASTER_")
+SLURM = {
+    "SLURM_JOB_ID": "77", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NUM_TASKS": "2",
+    "SLURM_STEP_NODELIST": "10.77.0.[1-2]", "SLURM_NNODES": "2",
+}  # fmt: skip
+
+
+@contextmanager
+def node(
+    folder: Path, *words: object, host: Host | None = None, script: str = "script.py", **variables: str
+) -> Iterator[subprocess.Popen[str]]:
+    """Run the command as one node."""
+    clean = {k: v for k, v in environment(TMPDIR=str(folder), **variables).items() if not k.startswith(LAUNCHERS) or k in variables}
+    process = subprocess.Popen(
+        [*(host.prefix if host else ()), sys.executable, "-m", "gt", "launch", *map(str, words), script],
+        cwd=folder, env=clean, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+def by_flags(i: int, port: int, head: str = "127.0.0.1", num_nodes: int = 2) -> list[object]:
+    return ["--nnodes", num_nodes, "--node-rank", i, "--head", head, "--port", port]
+
+
+def children(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    return psutil.Process(process.pid).children(recursive=True)
+
+
+def gone(processes: Sequence[psutil.Process]) -> bool:
+    return all(not p.is_running() or p.status() == psutil.STATUS_ZOMBIE for p in processes)
+
+
+TRAIN = """
+import sys
+import gt
+a = gt.ones(64, 64)
+print(gt.num_workers(), (a @ a).sum().item(), flush=True)
+with open("/proc/net/tcp") as f:  # of this host: what listens there
+    rows = [line.split() for line in f][1:]
+print(*sorted({".".join(str(int(r[1][i : i + 2], 16)) for i in (6, 4, 2, 0)) for r in rows if r[3] == "0A"}))
+sys.exit(9)
+"""
+
+
+def test_two_hosts_of_slurm_run_one_script_and_end_with_its_code(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(TRAIN)
+    with two_hosts() as (first, second):
+        apart = bool(first.prefix)
+        words = ["--port", 29633, "--insecure"]
+        nodes = "10.77.0.[1-2]" if apart else "127.0.0.[2-3]"
+        variables = {**SLURM, "SLURM_STEP_NODELIST": nodes}
+        with (
+            node(tmp_path, *words, host=second, **variables, SLURM_NODEID="1") as follower,
+            node(tmp_path, *words, host=first, **variables, SLURM_NODEID="0") as leader,
+        ):
+            out, err = leader.communicate(timeout=60)
+            assert (leader.returncode, out.splitlines()[0]) == (9, "2 262144.0"), err
+            says, warns = err.splitlines()
+            assert says == f"gt launch: node 0 of 2 (by slurm, node 0 is {first.address})"
+            assert warns.startswith(f"gt launch: WARNING: INSECURE: listening on {first.address} without keys"), err
+            listening = out.splitlines()[1].split()
+            if apart:
+                assert set(listening) == {first.address}, listening
+            assert "0.0.0.0" not in listening
+            _, err = follower.communicate(timeout=10)
+            assert follower.returncode == 9, err
+            assert err == f"gt launch: node 1 of 2 (by slurm, node 0 is {first.address})\n"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["script.py"]
+
+
+@pytest.mark.parametrize(
+    ("variables", "words", "says"),
+    [
+        ({"TORCHELASTIC_RUN_ID": "r", "GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", "WORLD_SIZE": "2",
+          "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}, [], "node 1 of 2 (by torchrun, node 0 is 127.0.0.1)"),
+        ({"OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_RANK": "2"}, ["--head", "127.0.0.1"], "node 2 of 3 (by openmpi, node 0 is 127.0.0.1)"),
+        ({"SKYPILOT_NODE_RANK": "1", "SKYPILOT_NODE_IPS": "127.0.0.1\n127.0.0.3"}, [], "node 1 of 2 (by skypilot, node 0 is 127.0.0.1)"),
+        ({"JOB_COMPLETION_INDEX": "3"}, ["--nnodes", 4, "--head", "localhost"], "node 3 of 4 (by kubernetes, node 0 is localhost)"),
+    ],
+    ids=["torchrun", "openmpi", "skypilot", "kubernetes"],
+)  # fmt: skip
+def test_a_node_says_who_it_is_and_waits_for_node_0_no_longer_than_told(
+    variables: dict[str, str], words: list[object], says: str, tmp_path: Path
+) -> None:
+    (tmp_path / "script.py").touch()
+    port = free_port()
+    since = time.monotonic()
+    with node(tmp_path, "--port", port, "--wait", 0.2, *words, **variables) as process:
+        _, err = process.communicate(timeout=20)
+    assert time.monotonic() - since < 10
+    first, second = err.splitlines()
+    assert first == f"gt launch: {says}" and process.returncode == 3
+    assert second.startswith(f"gt launch: node 0 does not answer at tcp://127.0.0.1:{port} within 0.2 s: check"), second
+
+
+def test_node_0_says_who_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "script.py").touch()
+    with node(tmp_path, *by_flags(0, free_port(), num_nodes=3), "--wait", 2) as process:
+        _, err = process.communicate(timeout=20)
+    assert process.returncode == 5
+    assert "nodes 1, 2 of 3 missing, 1 workers joined after 2 s: check those nodes' own output" in err, err
+
+
+WAIT = "import gt, time\nprint(gt.ones(2).tolist(), flush=True)\nwhile True:\n    time.sleep(0.01)"
+
+
+def test_when_node_0_is_killed_the_others_end(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(WAIT)
+    port = free_port()
+    with node(tmp_path, *by_flags(0, port)) as leader, node(tmp_path, *by_flags(1, port)) as follower:
+        assert leader.stdout is not None and leader.stdout.readline() == "[1.0, 1.0]\n"
+        left = children(leader) + children(follower)
+        assert len(left) == 5  # dispatcher, planner, the script, a worker on each
+        leader.kill()
+        _, err = follower.communicate(timeout=15)
+        assert follower.returncode == 3, err
+        assert wait_for(lambda: gone(left)), left
+
+
+def test_a_node_that_cannot_start_its_worker_ends_the_job_at_once(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(WAIT)
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(
+        "import sys\nif 'gt.runtime.worker' in sys.orig_argv:\n    raise SystemExit('the cause')\n"
+    )
+    port = free_port()
+    with (
+        node(tmp_path, *by_flags(0, port)) as leader,
+        node(tmp_path, *by_flags(1, port), PYTHONPATH=f"{ROOT}:{site}") as follower,
+    ):
+        _, err = leader.communicate(timeout=30)
+        assert leader.returncode == 5 and "gt launch: node 1 (" in err and "the cause" in err, err
+        _, err = follower.communicate(timeout=10)
+        assert follower.returncode == 5 and "the cause" in err, err
+
+
+def test_a_node_asked_to_end_once_goes_on_for_a_while(tmp_path: Path) -> None:
+    """Node 0, which was asked too, may have the script save its work. Asked twice it ends alone."""
+    (tmp_path / "script.py").write_text(WAIT)
+    port = free_port()
+    with node(tmp_path, *by_flags(0, port)) as leader, node(tmp_path, *by_flags(1, port)) as follower:
+        assert leader.stdout is not None and leader.stdout.readline() == "[1.0, 1.0]\n"
+        os.kill(follower.pid, signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            follower.wait(0.5)
+        os.kill(follower.pid, signal.SIGTERM)
+        assert follower.wait(10) == 143
+        os.kill(leader.pid, signal.SIGINT)
+        assert leader.wait(10) == 130
+
+
+def test_a_port_in_use_and_an_address_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "script.py").touch()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with node(tmp_path, *by_flags(0, port)) as process:
+            _, err = process.communicate(timeout=20)
+        assert process.returncode == 2
+        assert f"tcp://127.0.0.1:{port}: the port is in use by {psutil.Process().name()}, pid {os.getpid()}: choose another" in err, err
+    with node(tmp_path, *by_flags(0, port, head="192.0.2.1"), "--insecure") as process:
+        _, err = process.communicate(timeout=20)
+    assert process.returncode == 2 and "not an address of this machine: node 0 must run where --head says" in err, err

@@ -1,0 +1,85 @@
+"""``gt status`` and ``gt doctor`` at a real server."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import time
+
+import numpy as np
+import pytest
+import zmq
+from click.testing import CliRunner, Result
+
+from gt.cli import main
+from gt.runtime import checks
+from gt.runtime.remote import RemoteSession
+from tests.integration.cluster import Desk
+from tests.integration.programs import Server, server, wait_for
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def command(*words: object) -> Result:
+    done = CliRunner().invoke(main, list(map(str, words)))
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done
+
+
+def seen(there: Server) -> dict:
+    done = command("status", there.address, "--json")
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def test_a_server_says_who_is_there_and_what_they_hold() -> None:
+    with server(1) as there, contextlib.closing(RemoteSession(there.address, timeout=10)) as session:
+        desk = Desk(session)
+        x = desk.put(np.ones((1, 2)))
+        desk.get(desk.run("add", (x, (1, 2)), (x, (1, 2))))
+        with zmq.Context() as context, context.socket(zmq.DEALER) as stranger:
+            stranger.connect(f"tcp://127.0.0.1:{there.port}")
+            for _ in range(3):
+                stranger.send(b"\x02nonsense")
+            assert wait_for(lambda: seen(there)["malformed"] == 3)
+        found = seen(there)
+        (worker,), (client,) = found["workers"], found["clients"]
+        assert (worker["id"], worker["pid"], worker["device"], worker["joined"]) == (0, there.workers[0].pid, "cpu", True)
+        assert (client["runs"], client["waiting"], client["values"], client["nbytes"]) == (1, 0, 2, 16)
+        assert found["plans_ready"] == 1 and 0 < found["uptime_s"] < 60 and found["num_in_flight"] == 0
+        text = command("status", there.address)
+        assert "1 workers, 1 clients" in text.stdout and "3 malformed messages dropped" in text.stdout
+        session.close()
+        assert wait_for(lambda: seen(there)["clients"] == [])
+        (checked,) = [
+            c for c in json.loads(command("doctor", there.address, "--quick", "--json").stdout)["checks"] if c["name"] == "server"
+        ]
+        assert checked["verdict"] == "ok" and "has 1 workers and 0 clients; its clock is" in checked["text"]
+
+
+def test_no_answer_is_told_within_three_seconds() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:  # not gt
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        since = time.monotonic()
+        done = command("status", address)
+        assert time.monotonic() - since < 3
+    assert done.exit_code == 3 and f"no gt server answers at {address} within 2 s: check host and port" in done.stderr
+
+
+def test_a_wrong_address_is_code_2() -> None:
+    assert command("status", "nowhere").exit_code == 2
+    done = command("status")
+    assert done.exit_code == 2 and "set GT_ADDR" in done.output
+
+
+def test_the_doctor_starts_a_worker_and_finds_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gt.runtime.env.BACKEND._read", ["numpy"])
+    monkeypatch.setattr(checks, "gpu", lambda quick: checks.judge_gpu(0, None, None, 0))  # which takes torch's start
+    done = command("doctor", "127.0.0.1:1", "--json")
+    report = json.loads(done.stdout)
+    found = {c["name"]: c for c in report["checks"]}
+    assert found["worker"]["verdict"] == "ok" and "(numpy); there and back in" in found["worker"]["text"]
+    assert found["server"]["verdict"] == "failed" and found["server"]["fix"]
+    assert done.exit_code == 1 and report["ok"] is False
