@@ -159,7 +159,7 @@ def read_index(folder: Path) -> Index:
         raise DamagedError(f"{path} is damaged: it is not the JSON that was written ({type(error).__name__}: {error})") from None
     if not whole:
         raise DamagedError(f"{path} is damaged: its checksum is another")
-    if content.get("version") != VERSION:
+    if isinstance(content, dict) and content.get("version") != VERSION:
         raise ValueError(
             f"{path} has version {content.get('version')!r} of the format, this gt reads {VERSION}: use the gt that wrote it"
         )

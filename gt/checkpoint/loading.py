@@ -134,7 +134,7 @@ class _Checkpoint:
         self.index: Index = read_index(path)
         verify(path, self.index)
         self.parts = Parts(path, self.index)
-        self.made: dict[str, Any] = {}
+        self.made: dict[tuple[str, bool, bool], Any] = {}
 
     def items(self) -> dict[str, Form]:
         """Give the forms by the keys of the dict that was saved."""
@@ -147,7 +147,9 @@ class _Checkpoint:
         """Give a value anew."""
         try:
             return rebuild(form, self._leaf)
-        except (KeyError, TypeError, AttributeError, StopIteration, RecursionError) as error:
+        except DamagedError:
+            raise
+        except (ValueError, KeyError, TypeError, AttributeError, StopIteration, RecursionError) as error:
             raise DamagedError(f"{self.path / INDEX} is damaged: {type(error).__name__}: {error}") from None
 
     def _leaf(self, kind: str, form: Form) -> Any:
@@ -156,14 +158,19 @@ class _Checkpoint:
         if kind == "array":
             return self.parts.read(form["array"])
         if kind != "tensor":
-            raise ValueError(f"{self.path / INDEX}: a {kind!r}, which this gt does not know")
-        name = form["tensor"]
-        if name not in self.made:
-            self.made[name] = _uploaded(self.parts.read(name), form["dtype"])
-        value = self.made[name]
-        if form.get("parameter") and not isinstance(value, Parameter):
-            value = self.made[name] = Parameter(value, bool(form["requires_grad"]))
-        return value.requires_grad_() if form.get("requires_grad") else value
+            raise DamagedError(f"{self.path / INDEX} has a {kind!r}, which this gt does not know")
+        key = form["tensor"], bool(form.get("parameter")), bool(form.get("requires_grad"))
+        if key not in self.made:
+            self.made[key] = self._tensor(*key, form["dtype"])
+        return self.made[key]
+
+    def _tensor(self, name: str, parameter: bool, requires_grad: bool, dtype: str) -> Any:
+        plain = name, False, False
+        if plain not in self.made:
+            self.made[plain] = _uploaded(self.parts.read(name), dtype)
+        if parameter:
+            return Parameter(self.made[plain], requires_grad)
+        return self.made[plain].detach().requires_grad_() if requires_grad else self.made[plain]
 
     # -- into what is there
 

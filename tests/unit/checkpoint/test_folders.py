@@ -14,7 +14,7 @@ from gt.checkpoint import files, folders
 ROOT = Path(__file__).resolve().parents[3]
 
 # Saves step 2 over step 1, keeping one; dies by SIGKILL at the n-th call to the system that changes the disk, before or after it.
-WRITER = '''
+WRITER = """
 import os, shutil, signal, sys
 from pathlib import Path
 import numpy as np
@@ -67,7 +67,7 @@ for n in range(0, total):
             if n:
                 print("calls", n - 1)
                 sys.exit()
-'''
+"""
 
 
 def test_a_writer_killed_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
@@ -90,7 +90,9 @@ def test_a_writer_killed_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path)
         left.add((*there, len(list(folder.iterdir())) - len(there)))
         folders.sweep(folder)
         assert set(folder.iterdir()) == set(there.values()), "the next writer removes what is left"
-    assert {(1, 1), (1, 2, 0), (2, 1), (2, 0)} <= left, "killed before the rename, behind it, while the older one went, and not at all"
+    assert {(1, 1), (1, 2, 0), (2, 1), (2, 0)} <= left, (
+        "killed before the rename, behind it, while the older one went, and not at all"
+    )
 
 
 def test_what_a_living_writer_holds_stays(tmp_path: Path) -> None:
