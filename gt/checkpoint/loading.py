@@ -7,6 +7,7 @@ read and uploaded one object at a time. Where they go is the present signals' ma
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import numpy as np
 from gt.autograd import no_grad
 from gt.checkpoint import folders
 from gt.checkpoint.files import INDEX, DamagedError, Index, Parts, read_index, verify
+from gt.checkpoint.placing import Place, Places, wanted
 from gt.checkpoint.states import NOTHING, give, set_random_state, state_of
 from gt.functions.create import upload
 from gt.handle import Handle
@@ -23,6 +25,7 @@ from gt.ir.types import bfloat16, dtype_of
 from gt.nests import Form, read_key, rebuild
 from gt.nn.module import Module
 from gt.nn.parameter import Parameter
+from gt.signal import within
 from gt.trace import settle, state
 
 SHOWN = 20  # problems in one error
@@ -135,6 +138,7 @@ class _Checkpoint:
         verify(path, self.index)
         self.parts = Parts(path, self.index)
         self.made: dict[tuple[str, bool, bool], Any] = {}
+        self.places: Places = {}
 
     def items(self) -> dict[str, Form]:
         """Give the forms by the keys of the dict that was saved."""
@@ -167,7 +171,7 @@ class _Checkpoint:
     def _tensor(self, name: str, parameter: bool, requires_grad: bool, dtype: str) -> Any:
         plain = name, False, False
         if plain not in self.made:
-            self.made[plain] = _uploaded(self.parts.read(name), dtype)
+            self.made[plain] = _uploaded(self.parts.read(name), dtype, self.places.get(name))
         if parameter:
             return Parameter(self.made[plain], requires_grad)
         return self.made[plain].detach().requires_grad_() if requires_grad else self.made[plain]
@@ -228,6 +232,7 @@ class _Checkpoint:
     def into(self, form: Form, given: Any, path: str, strict: bool) -> Any:
         """Give a value to what takes it; give that, or a new value where it cannot be changed."""
         if "tensor" in form:
+            self.places = wanted(form, given)
             with no_grad():
                 given.copy_(self.value(form).detach())
             self.made.clear()
@@ -254,6 +259,7 @@ class _Checkpoint:
         return self.value(form)
 
     def _give(self, form: Form, given: Any, path: str, strict: bool) -> None:
+        self.places = wanted(form, given)
         own = self.value(form)
         self.made.clear()
         try:
@@ -280,14 +286,15 @@ def _shown(value: Any) -> str:
     return f" of shape {list(value.shape)}" if isinstance(value, Handle) else ""
 
 
-def _uploaded(array: np.ndarray, dtype_name: str) -> Any:
+def _uploaded(array: np.ndarray, dtype_name: str, place: Place | None) -> Any:
     """Make a tensor of what is in a file. A bfloat16 is 16 bits there, a complex number a pair."""
     dtype = dtype_of(dtype_name)
     if dtype is bfloat16:
         array = (array.astype(np.uint32) << np.uint32(16)).view(np.float32)
     elif dtype.kind == "c":
         array = array.view(dtype.numpy)[..., 0]
-    return upload(array, dtype)
+    with within(("a checkpoint", place.signal)) if place is not None and place.shape == array.shape else nullcontext():
+        return upload(array, dtype)
 
 
 __all__ = ["Resumed", "latest", "load", "load_into", "resume"]

@@ -6,11 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import gt
 from gt import checkpoint
 from gt import session as sessions
+from gt.ir.mesh import Sharding
+from gt.ir.types import TensorType
 from gt.runtime.simulated import SimulatedSession
 
 STEPS, SAVED = 6, 3
@@ -21,6 +24,18 @@ def clear(clean: None) -> Iterator[None]:
     yield
 
 
+class Seen(SimulatedSession):
+    """Remembers where uploads went."""
+
+    def __init__(self, workers: int) -> None:
+        super().__init__(workers)
+        self.puts: list[tuple[tuple[int, ...], Sharding]] = []
+
+    def put(self, buffer: int, type: TensorType, data: np.ndarray, signal: Any) -> None:
+        super().put(buffer, type, data, signal)
+        self.puts.append((type.shape, self.sharding(buffer)))
+
+
 def trained(
     folder: Path, workers: int, mesh: dict[str, int], split: dict[int, str], save: bool = False
 ) -> tuple[list[float], list[str]]:
@@ -29,12 +44,18 @@ def trained(
     gt.register_mesh(mesh)
     gt.register_config("batch", gt.SignalConfig(shard=gt.ShardConfig(dims={0: "dp"})))
     gt.register_params({"*weight": split})
-    with sessions.pinned(SimulatedSession(workers)):
+    session = Seen(workers)
+    with sessions.pinned(session):
         gt.manual_seed(1)
         model = gt.nn.Sequential(gt.nn.Linear(12, 24), gt.nn.GELU(), gt.nn.Dropout(0.1), gt.nn.Linear(24, 12))
         optimizer = gt.optim.AdamW(model.parameters(), 1e-2)
         parts = {"model": model, "optimizer": optimizer}
+        session.puts.clear()
         done = checkpoint.resume(folder, **parts).step
+        for shape, placed in session.puts:
+            if shape == (24, 12):  # the weight and both means: no worker gets more than what it keeps
+                assert placed.is_split == bool(split), placed
+        assert not done or len([shape for shape, _ in session.puts if shape == (24, 12)]) == 3
         losses = []
         for step in range(done, STEPS):
             with gt.signal.context("batch"):
