@@ -44,6 +44,7 @@ def trained(
     gt.register_mesh(mesh)
     gt.register_config("batch", gt.SignalConfig(shard=gt.ShardConfig(dims={0: "dp"})))
     gt.register_params({"*weight": split})
+    gt.disconnect()
     session = Seen(workers)
     with sessions.pinned(session):
         gt.manual_seed(1)
