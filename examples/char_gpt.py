@@ -3,6 +3,7 @@
     pip install -e '.[viz]'
     python examples/char_gpt.py                      # a few minutes on a CPU; writes char_gpt.png
     python examples/char_gpt.py --steps 30 --width 32
+    python examples/char_gpt.py --checkpoint runs    # saved as it goes; the same line again goes on from there
 """
 
 import argparse
@@ -75,6 +76,7 @@ def main():
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--steps", type=int, default=600)
     options.add_argument("--width", type=int, default=128)
+    options.add_argument("--checkpoint", metavar="FOLDER", help="save here every 100 steps, and go on from what is there")
     options.add_argument("--plot", default="char_gpt.png")
     args = options.parse_args()
 
@@ -89,8 +91,10 @@ def main():
     context = 64
     model = GPT(len(letters), context, layers=2, width=args.width, heads=4)
     optimizer = gt.optim.AdamW(model.parameters(), lr=1e-3)
-    losses, scores = [], []
-    for step in range(args.steps):
+    run = {"model": model, "optimizer": optimizer, "random": random}
+    done = gt.checkpoint.resume(args.checkpoint, **run) if args.checkpoint else gt.checkpoint.Resumed()
+    losses, scores = done.rest.get("seen", ([], []))
+    for step in range(done.step, args.steps):
         x, y = batch(train, 16, context, random)
         logits = model(x)
         loss = F.cross_entropy(logits.reshape(-1, len(letters)), y.reshape(-1))
@@ -101,8 +105,10 @@ def main():
         if step % 10 == 9 or step == args.steps - 1:
             losses.append((step + 1, loss.item()))
         if step % 100 == 99 or step == args.steps - 1:
-            scores.append((step + 1, held_out_loss(model, held_out, context, random)))
+            scores.append((step + 1, held_out_loss(model, held_out, context, np.random.default_rng(1))))
             print(f"step {step + 1:4d}  loss {losses[-1][1]:.3f}  held out {scores[-1][1]:.3f}")
+            if args.checkpoint:
+                gt.checkpoint.save(args.checkpoint, {**run, "seen": (losses, scores)}, step=step + 1, keep=2)
     uniform = np.log(len(letters))
     print(f"held-out loss {scores[-1][1]:.3f} (a uniform guess: {uniform:.3f})")
     print(write(model, "The ", letters, 120, random))

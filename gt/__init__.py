@@ -147,9 +147,9 @@ from gt.utils.dlpack import to_dlpack
 from gt.version import __version__
 
 if TYPE_CHECKING:
-    from gt import array_api, distributions
+    from gt import array_api, checkpoint, distributions
 
-LOADED_WHEN_NAMED = ("array_api", "distributions")
+LOADED_WHEN_NAMED = ("array_api", "checkpoint", "distributions")
 dtype = DType
 float, double, half, long, int, short = float32, float64, float16, int64, int32, int16
 cfloat, cdouble = complex64, complex128

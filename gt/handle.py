@@ -527,6 +527,15 @@ class Handle(Operand):
     __hash__ = object.__hash__
 
 
+def root_of(t: Handle) -> Handle:
+    """Give the tensor that has what a tensor is a view of, itself if it is none."""
+    if t._base is None:
+        return t
+    if t._storage is not None and t._storage.moved is not None:
+        t._rebase()
+    return t._root
+
+
 def here() -> tuple[Trace, int]:
     """Give where this thread's next op will be recorded."""
     return state.trace, len(state.trace.code)

@@ -18,13 +18,13 @@ from gt.absent import absent
 from gt.devices import check_options
 from gt.functions.create import upload
 from gt.functions.strided import as_strided
-from gt.handle import Handle
-from gt.ir.types import DType, dtype_of
+from gt.handle import Handle, root_of
+from gt.ir.types import dtype_of
+from gt.nests import Form, describe, rebuild
 from gt.nn.module import Module
 from gt.nn.parameter import Parameter
 from gt.trace import settle, state
 
-Plain = bool | int | float | str | None
 _SHORT = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float64", "I64": "int64", "I32": "int32", "I16": "int16"}
 _SHORT |= {"I8": "int8", "U8": "uint8", "BOOL": "bool"}
 ZIP, PICKLE = b"PK\x03\x04", b"\x80"  # how such files begin
@@ -44,9 +44,10 @@ def save(obj: Any, f: File) -> None:
         raise TypeError(
             f"gt.save: a {type(obj).__name__} is code as well as data, and nothing is pickled: save its state_dict(), and load it into a new one"
         )
-    tensors: dict[str, Handle] = {}
-    tree = _describe(obj, "", tensors, {})
-    tree = {"tree": tree, "views": _views(tensors)}
+    found = _Tensors()
+    form = describe(obj, found, "gt.save")
+    tensors = found.by_path
+    tree = {"tree": form, "views": _views(tensors)}
     if state.trace.code:
         settle(state.trace, "gt.save")
     data = _container({path: _wire(t) for path, t in tensors.items()}, {"gt": json.dumps(tree)})
@@ -56,48 +57,32 @@ def save(obj: Any, f: File) -> None:
         f.write(data)
 
 
-def _describe(obj: Any, path: str, tensors: dict[str, Handle], seen: dict[int, str]) -> Any:
-    """Give the JSON form of a tree, collecting its tensors by path. One that stands twice is ``seen``: it is read once."""
-    if isinstance(obj, Handle):
+class _Tensors:
+    """Collects the tensors of a nest by path. One that stands twice is read once."""
+
+    def __init__(self) -> None:
+        self.by_path: dict[str, Handle] = {}
+        self.seen: dict[int, str] = {}
+
+    def __call__(self, obj: Any, path: str) -> Form | None:
+        if not isinstance(obj, Handle):
+            return None
         path = path or "tensor"
-        while path in tensors:  # a key may hold a dot
+        while path in self.by_path:  # a key may hold a dot
             path += "'"
-        tensors[path] = obj
-        path = seen.setdefault(id(obj), path)
+        self.by_path[path] = obj
+        path = self.seen.setdefault(id(obj), path)
         return {"tensor": path, "parameter": isinstance(obj, Parameter), "requires_grad": obj._rg and obj._leaf}
-    join = f"{path}." if path else ""
-    if isinstance(obj, dict):
-        return {"dict": [[_key(k), _describe(v, f"{join}{k}", tensors, seen)] for k, v in obj.items()]}
-    if isinstance(obj, list | tuple):
-        kind = "tuple" if isinstance(obj, tuple) else "list"
-        return {kind: [_describe(v, f"{join}{i}", tensors, seen) for i, v in enumerate(obj)]}
-    if obj is None or isinstance(obj, bool | int | float | str):
-        return {"value": obj}
-    if isinstance(obj, DType):
-        return {"dtype": obj.name}
-    raise TypeError(f"gt.save: cannot save {type(obj).__name__} at {path or 'the top'!r}: only tensors, numbers, strings and nests of them")
-
-
-def _key(key: Any) -> Any:
-    if key is None or isinstance(key, bool | int | float | str):
-        return key
-    if isinstance(key, tuple):
-        return [_key(k) for k in key]
-    raise TypeError(f"gt.save: expected dict keys that are strings, numbers or tuples of them, got {type(key).__name__}")
-
-
-def _read_key(key: Any) -> Any:
-    return tuple(map(_read_key, key)) if isinstance(key, list) else key
 
 
 def _views(tensors: dict[str, Handle]) -> dict[str, Any]:
     """Say of which tensor those that share memory are views, and how they lie; a tensor that no path names is added."""
     groups: dict[int, list[str]] = {}
     for path, t in tensors.items():
-        groups.setdefault(id(_root(t)), []).append(path)
+        groups.setdefault(id(root_of(t)), []).append(path)
     views: dict[str, Any] = {}
     for paths in groups.values():
-        root = _root(tensors[paths[0]])
+        root = root_of(tensors[paths[0]])
         if len({id(tensors[p]) for p in paths}) == 1:  # no other shares it
             alone: Any = tensors[paths[0]]
             if alone.is_contiguous() or alone.numel() != root._type.numel:
@@ -109,12 +94,13 @@ def _views(tensors: dict[str, Handle]) -> dict[str, Any]:
         for path in paths:
             if path != storage:
                 view: Any = tensors[path]
-                views[path] = {"of": storage, "size": list(view.shape), "stride": list(view.stride()), "offset": view.storage_offset()}
+                views[path] = {
+                    "of": storage,
+                    "size": list(view.shape),
+                    "stride": list(view.stride()),
+                    "offset": view.storage_offset(),
+                }
     return views
-
-
-def _root(t: Handle) -> Handle:
-    return t._root if t._base is not None else t
 
 
 def _whole(t: Any, root: Handle) -> bool:
@@ -209,21 +195,18 @@ def _tensor(info: dict[str, Any]) -> Any:
     return upload(array.reshape(info["shape"]), dtype)
 
 
-def _rebuild(tree: dict[str, Any], tensors: dict[str, Any]) -> Any:
-    ((kind, content),) = tree.items() if "tensor" not in tree else (("tensor", tree["tensor"]),)
-    if kind == "tensor":
-        value = tensors[content]
-        if tree.get("parameter"):
+def _rebuild(form: Form, tensors: dict[str, Any]) -> Any:
+    def leaf(kind: str, form: Form) -> Any:
+        if kind != "tensor":
+            raise ValueError(f"a {kind!r}, which this gt does not know")
+        value = tensors[form["tensor"]]
+        if form.get("parameter"):
             if not isinstance(value, Parameter):
-                value = tensors[content] = Parameter(value, bool(tree.get("requires_grad")))
+                value = tensors[form["tensor"]] = Parameter(value, bool(form.get("requires_grad")))
             return value
-        return value.requires_grad_() if tree.get("requires_grad") else value
-    if kind == "dict":
-        return {_read_key(k): _rebuild(v, tensors) for k, v in content}
-    if kind in ("list", "tuple"):
-        items = [_rebuild(v, tensors) for v in content]
-        return tuple(items) if kind == "tuple" else items
-    return dtype_of(content) if kind == "dtype" else content
+        return value.requires_grad_() if form.get("requires_grad") else value
+
+    return rebuild(form, leaf)
 
 
 ONLY_DATA = "only data is read from files, whatever classes are said to be safe"

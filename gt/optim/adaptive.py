@@ -10,7 +10,7 @@ from typing import Any
 
 from gt.functions import create
 from gt.optim.optimizer import INF, Group, Optimizer, check, check_betas
-from gt.optim.parameter_state import count_of
+from gt.optim.parameter_state import count_of, rounded
 
 
 def _betas(group: Group) -> tuple[tuple[str, Any], ...]:
@@ -95,7 +95,7 @@ class NAdam(Optimizer):
         start = lambda p: {"mu_product": 1.0, **{name: create.zeros_like(p) for name in names}}  # noqa: E731
         for count, each in self._counted(params, start):
             now, later = (beta1 * (1.0 - 0.5 * 0.96 ** (t * decay)) for t in (count, count + 1))
-            product = count_of(self.state[each[0]], "mu_product") * now
+            product = rounded(count_of(self.state[each[0]], "mu_product") * rounded(now))  # in torch's precision
             for p in each:
                 self.state[p]["mu_product"] = product
             sizes = [lr * ((1.0 - now) / (1.0 - product)), lr * (later / (1.0 - product * later))]

@@ -9,7 +9,9 @@ from collections.abc import Iterator, MutableMapping
 from typing import Any
 
 from gt.functions import create
+from gt.functions.promote import get_default_dtype
 from gt.handle import Handle
+from gt.ir.types import DType, float32, float64
 
 COUNTS = ("step", "mu_product")
 
@@ -23,7 +25,7 @@ class ParameterState(dict[str, Any]):
     def __getitem__(self, key: str) -> Any:
         value = dict.__getitem__(self, key)
         if key in COUNTS and value.__class__ is float:
-            number, value = value, create.tensor(value)
+            number, value = value, create.tensor(value, dtype=count_dtype())
             dict.__setitem__(self, key, value)
             self._seen = {**getattr(self, "_seen", {}), key: (value, value._version, number)}
         return value
@@ -44,6 +46,16 @@ class ParameterState(dict[str, Any]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ParameterState, (dict(self),)
+
+
+def count_dtype() -> DType:
+    """Give the dtype of counts, which is torch's: that of numbers by default, but no halves, which count to 2,048."""
+    return float64 if get_default_dtype() is float64 else float32
+
+
+def rounded(value: float) -> float:
+    """Give a number as a state dict has it, so that who loads one goes on with the same number."""
+    return float(count_dtype().numpy.type(value))
 
 
 def count_of(own: dict[str, Any], key: str = "step") -> float:

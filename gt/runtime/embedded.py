@@ -8,6 +8,7 @@ Must not know: sockets. Next: ``dispatcher_state``, ``runner``; ``remote`` is th
 from __future__ import annotations
 
 import atexit
+import itertools
 import logging
 import os
 import threading
@@ -56,7 +57,7 @@ class EmbeddedSession:
         self._futures: dict[int, Future[np.ndarray]] = {}
         self._reading: dict[int, int] = {}  # the buffer of each request under way
         self._explaining: dict[int, Future[BufferReasons]] = {}
-        self._requests = 0
+        self._requests = itertools.count(1)  # drawn from by any thread
         self._closed: Fault | None = None
         setup_logging("embedded")
         self._log, self._dispatcher_log = open_log("client0"), open_log("dispatcher")
@@ -97,16 +98,14 @@ class EmbeddedSession:
 
     def fetch(self, buffer: int) -> Future[np.ndarray]:
         future: Future[np.ndarray] = Future()
-        self._requests += 1
-        request = self._requests
+        request = next(self._requests)
         self._futures[request], self._reading[request] = future, buffer
         self._feed(CLIENT, wire.Fetch(buffer, request))
         return future
 
     def explain(self, buffer: int) -> Future[BufferReasons]:
         future: Future[BufferReasons] = Future()
-        self._requests += 1
-        request = self._requests
+        request = next(self._requests)
         self._explaining[request] = future
         self._feed(CLIENT, wire.Explain(buffer, request))
         return future

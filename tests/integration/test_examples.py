@@ -82,6 +82,9 @@ def test_char_gpt_learns() -> None:
     assert held_out < 0.85 * uniform
     assert "The " in out
     check_picture("char_gpt.py", out)
+    half, rest = (run("char_gpt.py", "--steps", steps, "--width", 32, "--checkpoint", "runs") for steps in (20, 40))
+    assert "step   20" in half and "step   20" not in rest
+    assert rest == out, "who goes on from a checkpoint writes what who was not interrupted writes"
 
 
 def test_digits_cnn_learns() -> None:

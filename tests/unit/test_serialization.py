@@ -36,6 +36,22 @@ def test_round_trip_of_a_nest(tmp_path):
     np.testing.assert_array_equal(twin.weight.detach().numpy(), model.weight.detach().numpy())
 
 
+def test_a_view_of_what_data_replaced_keeps_its_values(tmp_path):
+    w = gt.ones(2)
+    old = w.detach()
+    w.data = gt.zeros(2)
+    gt.save({"old": old, "w": w}, tmp_path / "x")
+    got = gt.load(tmp_path / "x")
+    assert got["old"].tolist() == [1, 1] and got["w"].tolist() == [0, 0]
+
+
+def test_counters_and_numpys_numbers(tmp_path):
+    gt.save({"milestones": collections.Counter([2, 2, 5]), "n": np.int64(3), "x": np.float32(0.5)}, tmp_path / "x")
+    got = gt.load(tmp_path / "x")
+    assert got == {"milestones": collections.Counter({2: 2, 5: 1}), "n": 3, "x": 0.5}
+    assert isinstance(got["milestones"], collections.Counter)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16", "int64", "int8", "uint8", "bool"])
 def test_torch_reads_it_and_gt_reads_torchs(tmp_path, dtype):
     ours = gt.tensor([[0, 1], [3, 0]]).to(getattr(gt, dtype))

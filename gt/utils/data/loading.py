@@ -6,6 +6,7 @@ Next: ``prefetching``.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -33,6 +34,7 @@ from gt.ir.types import class_name
 from gt.random import Generator, draw
 from gt.tensor import Tensor
 from gt.trace import check_fork
+from gt.utils.data.places import DEFAULT, Epoch, Given, Order, put_back, states_of
 from gt.utils.data.prefetching import DEPTH, Batches, Line, batches, check_depth, is_torch, mapped
 
 # -- random numbers
@@ -237,6 +239,9 @@ class DataLoader(torch_data.DataLoader[Any]):
         self._given = checked(generator)
         self._drawn = generator if isinstance(generator, torch.Generator) else torch.Generator()
         self._line: Line | None = None
+        self._begun: Epoch | None = None  # while torch's iterator is made
+        self._giving: weakref.ref[Given] | None = None
+        self._resumed: dict[str, Any] | None = None  # an epoch to go on with
         if collate_fn is None and (batch_size is not None or batch_sampler is not None):
             collate_fn = default_collate
         super().__init__(
@@ -244,17 +249,75 @@ class DataLoader(torch_data.DataLoader[Any]):
             multiprocessing_context, self._drawn, **options,
         )  # fmt: skip
 
+    @property
+    def _index_sampler(self) -> Any:
+        order = super()._index_sampler
+        return order if self._is_iterable else Order(self, order)
+
+    @property
+    def _is_iterable(self) -> bool:
+        return isinstance(self.dataset, IterableDataset)
+
     def __iter__(self) -> Any:
         check_fork()
         if self._line is not None and self._line.closed:  # its thread may be making a batch still
             self._line.join()
+        generators, before, resumed = self._generators(), None, self._resumed
+        if resumed is not None:
+            self._resumed, before = None, states_of(generators)
+            put_back(generators, resumed["begin"])
+        ahead = bool(self.prefetch or self.num_workers)
+        epoch = self._begun = Epoch(generators, ahead, bool(self.num_workers), resumed)
         if not isinstance(self._given, torch.Generator):
             self._drawn.manual_seed(_seed(self._given))
         _read(self.dataset)
-        source = super().__iter__()
-        made = batches(source if self.prefetch or self.num_workers else _reading(self.dataset, source), self.prefetch, _uploaded)
+        source: Iterator[Any] = super().__iter__()
+        self._begun = None
+        if self._is_iterable:
+            source = epoch.behind(source)
+        if not ahead:
+            source = _reading(self.dataset, source)
+        made = batches(epoch.marked(source, bool(self.prefetch)), self.prefetch, _uploaded)
+        if before is not None:  # what the epoch's beginning drew was drawn then
+            put_back(generators, {DEFAULT: before[DEFAULT]} if ahead else before)
         self._line = made.line if isinstance(made, Batches) else None
-        return made
+        given = Given(made, epoch)
+        self._giving = weakref.ref(given)
+        return given
+
+    def _generators(self) -> dict[str, Any]:
+        """Give the generators of its own and of its samplers, by names."""
+        found = {"loader": self._given}
+        for i, sampler in enumerate((self.sampler, self.batch_sampler, getattr(self.batch_sampler, "sampler", None))):
+            own = getattr(sampler, "_own", None) or getattr(sampler, "generator", None)
+            if own is not self._drawn:
+                found[f"sampler {i}"] = own
+        return {name: own for name, own in found.items() if isinstance(own, Generator | torch.Generator)}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Give where it is, as plain values: how many batches of an epoch under way were given, and its generators' states.
+
+        What one loop has is an epoch under way until its last batch has come; a loop that was left early has none.
+        """
+        giving = self._giving() if self._giving is not None else None
+        epoch = None if giving is None or giving.epoch.over else giving.epoch
+        now = {name: state for name, state in states_of(self._generators()).items() if name != DEFAULT}
+        return {"epoch": epoch.state() if epoch is not None else self._resumed, "generators": now}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take back what ``state_dict`` gave, in another process for one: the next loop goes on behind the last batch given.
+
+        Batches given before are not made again, except by an ``IterableDataset``, which is read from its beginning. Random numbers that
+        a data set draws go on with gt's default generator (``gt.checkpoint.resume``); with ``num_workers`` those of its processes begin
+        anew. Errors: ValueError for a loader with other generators.
+        """
+        own, given = self._generators(), state_dict["generators"]
+        if own.keys() != given.keys():
+            raise ValueError(
+                f"the state is of a DataLoader with generators for {sorted(given) or 'nothing'}, this one has them for {sorted(own) or 'nothing'}"
+            )
+        put_back(own, given)
+        self._resumed, self._giving = state_dict["epoch"], None
 
 
 __all__ = [

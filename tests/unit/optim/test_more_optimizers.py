@@ -267,3 +267,21 @@ def test_counts_in_an_optimizers_state_are_tensors_before_and_after_loading_as_i
         found.append((looked, own["step"].item(), own.get("step").item(), q.tolist()))
     assert found[0][:3] == found[1][:3]
     np.testing.assert_allclose(found[0][3], found[1][3], rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+def test_counts_have_torchs_dtype_whatever_numbers_have(dtype):
+    found = []
+    for m in (gt, torch):
+        m.set_default_dtype(getattr(m, dtype))
+        try:
+            p = m.nn.Parameter(m.ones(2))
+            optimizer = m.optim.NAdam([p])
+            for _ in range(3):
+                p.grad = m.ones(2)
+                optimizer.step()
+            state = optimizer.state_dict()["state"][0]
+            found.append([(str(state[k].dtype).rpartition(".")[2], state[k].item()) for k in ("step", "mu_product")])
+        finally:
+            m.set_default_dtype(m.float32)
+    assert found[0] == found[1]

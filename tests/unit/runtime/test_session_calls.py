@@ -1,6 +1,7 @@
 """Calls of a session, and what finalizers do meanwhile."""
 
 import gc
+import sys
 import threading
 
 import pytest
@@ -78,3 +79,29 @@ def test_a_read_on_the_thread_that_computes_is_refused():
     thread.join()
     assert len(done) == 2 and pending.tolist() == [2.0] * 3
     assert sessions.current()._thread.ident in own_threads
+
+
+def test_reads_of_two_threads_are_told_apart():
+    a, b = gt.ones(3), gt.zeros(3)
+    session, first, second = sessions.current(), a._materialise().id, b._materialise().id
+    others = []
+
+    def between(frame, event, _):
+        """At each line of a read, let another thread begin one."""
+        if event == "line":
+            thread = threading.Thread(target=lambda: others.append(session.fetch(second)))
+            thread.start()
+            thread.join(10)
+        return between
+
+    def trace(frame, event, _):
+        return between if frame.f_code is type(session).fetch.__code__ else None
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        own = session.fetch(first)
+    finally:
+        sys.settrace(before)
+    assert own.result(10).tolist() == [1.0] * 3
+    assert others and all(other.result(10).tolist() == [0.0] * 3 for other in others)

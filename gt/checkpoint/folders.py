@@ -1,0 +1,120 @@
+"""Folders of checkpoints: one for each step, which appears whole or not at all, and stays whole.
+
+Owns: names, what is synced before what, which folders are there and which may go. A checkpoint is written in a hidden folder, whose
+writer holds a lock on it; files and folder are synced, then it is renamed. What a killed writer left has no lock: the next one
+removes it. Must not know: tensors, what is in the files. Next: ``files`` (what a folder holds), ``saving``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+NAME = re.compile(r"step-(\d{8,18})")
+UNDER_WAY = re.compile(r"\.step-\d{8,18}\.(?:partial|old)-[0-9a-f]{8}")
+MAX_STEP = 10**18 - 1
+
+
+def name_of(step: int) -> str:
+    """Give the name of the folder of a step."""
+    return f"step-{step:08d}"
+
+
+def whole(folder: Path) -> dict[int, Path]:
+    """Give the checkpoints of a folder by their steps, oldest first; none if it is not there."""
+    try:
+        found = [(NAME.fullmatch(entry.name), entry) for entry in folder.iterdir()]
+    except FileNotFoundError:
+        return {}
+    return dict(sorted((int(match[1]), entry) for match, entry in found if match))
+
+
+def make(folder: Path) -> None:
+    """Make a folder and those above it, each synced into the one that holds it."""
+    missing = [folder]
+    while not missing[-1].exists() and missing[-1].parent != missing[-1]:
+        missing.append(missing[-1].parent)
+    for path in reversed(missing[:-1]):
+        path.mkdir(exist_ok=True)
+        sync(path.parent)
+    if not folder.is_dir():
+        raise NotADirectoryError(f"{folder} is not a folder")
+
+
+def sync(path: Path) -> None:
+    """Wait until a file or a folder's entries are on the disk."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+@contextlib.contextmanager
+def written(folder: Path, step: int) -> Iterator[Path]:
+    """Give a new folder to write files of a checkpoint into: at the end of the block it becomes the checkpoint, on an error it goes.
+
+    The block syncs its files. Errors: OSError, FileExistsError if the step is there.
+    """
+    make(folder)
+    partial, lock = _begun(folder, step)
+    try:
+        yield partial
+        os.fsync(lock)
+        os.rename(partial, folder / name_of(step))
+        sync(folder)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    finally:
+        os.close(lock)
+
+
+def _begun(folder: Path, step: int) -> tuple[Path, int]:
+    """Make a folder to write into; give it and its locked descriptor."""
+    while True:
+        partial = folder / f".{name_of(step)}.partial-{secrets.token_hex(4)}"
+        partial.mkdir()
+        lock = os.open(partial, os.O_RDONLY)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if partial.exists():  # nobody swept it before it was locked
+            return partial, lock
+        os.close(lock)
+
+
+def prune(folder: Path, step: int, keep: int) -> None:
+    """Remove checkpoints before ``step`` but for the newest, so that ``keep`` are left with that of ``step``."""
+    older = [path for number, path in whole(folder).items() if number < step]
+    for path in older[: max(0, len(older) + 1 - keep)]:
+        gone = folder / f".{path.name}.old-{secrets.token_hex(4)}"
+        os.rename(path, gone)  # half of it is never taken for a checkpoint
+        shutil.rmtree(gone, ignore_errors=True)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what killed writers left: folders under way that nobody holds the lock of."""
+    if not folder.is_dir():
+        return
+    for path in folder.iterdir():
+        if not UNDER_WAY.fullmatch(path.name):
+            continue
+        try:
+            lock = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY)
+        except OSError:  # gone meanwhile, or no folder
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path, ignore_errors=True)
+        except BlockingIOError:
+            pass  # its writer is alive
+        finally:
+            os.close(lock)
+
+
+__all__ = ["MAX_STEP", "make", "name_of", "prune", "sweep", "sync", "whole", "written"]
