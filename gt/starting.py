@@ -5,8 +5,11 @@ Owns: what each is made with. Next: ``gt.runtime.embedded``, ``gt.runtime.launch
 
 from __future__ import annotations
 
+import os
+
 from gt.runtime.embedded import EmbeddedSession
 from gt.runtime.env import BACKEND, EMBEDDED, WINDOW
+from gt.runtime.keys import chosen_keys
 from gt.runtime.launch import LocalCluster, start_local, visible_gpus
 from gt.runtime.remote import RemoteSession
 from gt.runtime.session import Session
@@ -31,9 +34,13 @@ def default() -> tuple[Session, LocalCluster | None]:
         raise
 
 
-def remote(address: str, timeout_s: float) -> Session:
-    """Use a server. Errors: ConnectionError within ``timeout_s`` if there is none."""
-    return RemoteSession(address, timeout=timeout_s)
+def remote(address: str, timeout_s: float, key: str | os.PathLike[str] | None = None) -> Session:
+    """Use a server, as the owner of the key file ``key`` or of the one that GT_KEY_FILE names.
+
+    Errors: ConnectionError within ``timeout_s`` if there is none; ValueError for a key file that is none.
+    """
+    keys = None if address.startswith("ipc://") else chosen_keys(key, "client")
+    return RemoteSession(address, timeout=timeout_s, keys=keys)
 
 
 def cluster(n: int) -> LocalCluster:

@@ -20,6 +20,7 @@ from gt.runtime.buffer_reasons import buffer_reasons, upload_reasons
 from gt.runtime.dispatcher_events import Command, Event, Expelled, Kill, MakePlan, PeerGone, Planned, Received, Send, Tick
 from gt.runtime.errors import Fault
 from gt.runtime.flights import Flights
+from gt.runtime.hello import hello_fault
 from gt.runtime.plan_records import PlanRecord, PlanRecords
 from gt.runtime.rendezvous import KeyStore
 from gt.runtime.schedule import MAX_QUEUE, Buffer, Client, Flight
@@ -104,6 +105,8 @@ class DispatcherState:
     def _received(self, peer: bytes, message: Message, data: Any) -> None:
         owner = self.peers.get(peer)
         match message:
+            case wire.ClientHello() | wire.WorkerHello() if owner is None and (fault := hello_fault(message, self._torch)):
+                self._send(peer, wire.Refused(fault))
             case wire.ClientHello() if owner is None:
                 self._client_hello(peer)
             case wire.WorkerHello() if owner is None:
@@ -134,12 +137,19 @@ class DispatcherState:
         self.workers[worker.id] = self.peers[peer] = worker
         self._send(peer, wire.WorkerWelcome(worker.id, worker.token))
 
-    def _attach(self, peer: bytes, message: wire.Attach) -> None:
+    @property
+    def _torch(self) -> str:
+        """Give the version of torch that the workers have."""
+        return next((w.hello.torch for w in self.workers.values()), "")
+
+    def owner_of(self, token: bytes) -> Client | Worker | None:
+        """Give whose secret a token is."""
         owners: list[Client | Worker] = [*self.clients.values(), *self.workers.values()]
-        for owner in owners:
-            if owner.token == message.token:
-                break
-        else:
+        return next((owner for owner in owners if owner.token == token), None)
+
+    def _attach(self, peer: bytes, message: wire.Attach) -> None:
+        owner = self.owner_of(message.token)
+        if owner is None:
             self._send(peer, wire.Refused("the token is not known here"))
             return
         self.peers[peer] = owner
@@ -153,7 +163,7 @@ class DispatcherState:
 
     def _workers_message(self) -> wire.Workers:
         present = (self.workers[w] for w in self.worker_ids)
-        return wire.Workers(tuple((w.id, w.hello.upload, w.hello.results) for w in present))
+        return wire.Workers(tuple((w.id, w.hello.upload, w.hello.results, w.hello.key) for w in present))
 
     def _workers_changed(self) -> None:
         for client in self.clients.values():

@@ -85,6 +85,7 @@ BACKEND = Variable("GT_BACKEND", one_of("torch", "numpy"), "torch", "Engine that
 EMBEDDED = Variable("GT_EMBEDDED", flag, False, "Run in this process on a GPU too, rather than in a worker process.")
 CONFIG = Variable("GT_CONFIG", str, "", "YAML file of signals, loaded when they are first needed.")
 ADDRESS = Variable("GT_ADDR", str, "", "host:port of a gt server that a script joins instead of starting its own.")
+KEY_FILE = Variable("GT_KEY_FILE", str, "", "Key file of this client, worker or server, as `gt keygen` makes them: who it is.")
 DEBUG = Variable("GT_DEBUG", at_least(0), 0, "Log level: 1 warnings, 2 plans and flushes, 3 every message, 4 all.")
 INSTRUCTION_LOG = Variable(
     "GT_INSTRUCTION_LOG", str, "", "File that gets one line per event of clients, dispatcher and workers."

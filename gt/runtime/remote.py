@@ -27,7 +27,9 @@ from gt.ir.types import DType, Scalar, TensorType
 from gt.runtime import wire, wire_arrays
 from gt.runtime.buffer_reasons import BufferReasons
 from gt.runtime.errors import ConnectionFailed, Fault, ProtocolError, SessionClosed
+from gt.runtime.gate import Handshake, await_answer, explained
 from gt.runtime.interrupt import SHIELD
+from gt.runtime.keys import Keys
 from gt.runtime.log import open_log, setup_logging
 from gt.runtime.session import CallLock, own_threads
 from gt.runtime.shared import MAX_LANES, Openings, Slot, SlotPool, probe
@@ -60,9 +62,11 @@ class Reading:
 
 
 class RemoteSession:
-    """A ``Session`` with a gt server. Errors: ConnectionFailed within ``timeout`` seconds if there is none."""
+    """A ``Session`` with a gt server. Errors: ConnectionFailed within ``timeout`` seconds if there is none, or, as soon as that is
+    known, if it wants another key.
+    """
 
-    def __init__(self, address: str, timeout: float = 5.0) -> None:
+    def __init__(self, address: str, timeout: float = 5.0, keys: Keys | None = None) -> None:
         self._pid = os.getpid()
         self.address = address
         self._logger = setup_logging("client")
@@ -74,15 +78,17 @@ class RemoteSession:
         self._uploads: dict[int, tuple[np.ndarray, WireType]] = {}
         self._requests = 0
         self._runs_over = 0
-        self._workers: dict[int, tuple[str, str]] = {}
+        self._workers: dict[int, tuple[str, str, str]] = {}
         self._upload_sockets: dict[int, Socket] = {}
         self._poller = zmq.Poller()
         self._pool, self._openings, self._probe = SlotPool(), Openings(), probe()
         self._sharing: set[int] = set()  # workers that can open this process's slots
         self._opened: dict[int, int] = {}  # workers whose slots this process can open, with their pids
         self._endpoint = endpoint_of(address)
-        self._down = make_socket(self._context, zmq.DEALER)
-        self._up = make_socket(self._context, zmq.DEALER)
+        self._keys = None if self._endpoint.startswith("ipc://") else keys
+        self._watched: dict[int, Handshake] = {}  # by worker, of the socket for uploads: the one for results fares alike
+        self._down = self._made()
+        self._up = self._made()
         try:
             self._welcome = self._join(timeout)
         except BaseException:
@@ -104,21 +110,31 @@ class RemoteSession:
             "check host and port, or leave out gt.connect to run in this process"
         )
         deadline = time.monotonic() + timeout
-        self._down.connect(self._endpoint)
-        self._up.connect(self._endpoint)
-        send(self._down, wire.ClientHello(self._pid))
-        welcome = self._answer_to(self._down, wire.ClientWelcome, deadline, hint)
-        send(self._up, wire.Attach(welcome.token, "up"))
-        self._answer_to(self._up, wire.Attached, deadline, hint)
+        welcome = self._ask_to_join(self._down, wire.ClientHello(self._pid), wire.ClientWelcome, deadline, hint)
+        self._ask_to_join(self._up, wire.Attach(welcome.token, "up"), wire.Attached, deadline, hint)
         return welcome
 
-    def _answer_to(self, socket: Socket, kind: type[Any], deadline: float, hint: str) -> Any:
-        if not socket.poll(int(max(0.0, deadline - time.monotonic()) * 1000)):
-            raise ConnectionFailed(hint)
+    def _made(self, server: str = "", **options: Any) -> Socket:
+        """Make a socket that connects to the owner of a key, by default the dispatcher."""
+        socket = make_socket(self._context, zmq.DEALER, **options)
+        if self._keys is not None:
+            self._keys.join(socket, server)
+        return socket
+
+    def _ask_to_join(self, socket: Socket, message: Message, kind: type[Any], deadline: float, hint: str) -> Any:
+        handshake = Handshake(socket)
         try:
+            socket.connect(self._endpoint)
+            send(socket, message)
+            if not await_answer(socket, handshake, deadline, self.address, self._keys):
+                raise ConnectionFailed(hint)
             got = receive(socket, TO_CLIENT)
         except ProtocolError as e:
             raise ConnectionFailed(f"what answers at {self.address} is not a gt server of this version: {e}") from None
+        finally:
+            handshake.close()
+        if got is not None and isinstance(got[1], wire.Refused):
+            raise ConnectionFailed(f"the server at {self.address} refuses: {got[1].reason}")
         if got is None or not isinstance(got[1], kind):
             raise ConnectionFailed(f"the server at {self.address} refuses: {got and got[1]}")
         return got[1]
@@ -237,6 +253,9 @@ class RemoteSession:
                 for worker, socket in list(self._upload_sockets.items()):
                     if socket in ready:
                         self._receive(socket, copy=True, worker=worker)
+                for worker, handshake in self._watched.items():
+                    if failed := handshake.look():
+                        self._die(Fault("protocol", explained(failed, f"worker {worker} ({self._workers[worker][0]})", self._keys)))
                 if now - seen > DISPATCHER_TIMEOUT_S:
                     self._die(
                         Fault(
@@ -253,6 +272,8 @@ class RemoteSession:
             raise
         finally:
             own_threads.discard(threading.get_ident())
+            for handshake in self._watched.values():
+                handshake.close()
             for socket in (self._down, self._results, *self._upload_sockets.values()):
                 socket.close(500)
             self._pool.close()
@@ -393,12 +414,15 @@ class RemoteSession:
             part = slot.take_back(upload.region, wire_arrays.wire_dtype(DType.by_name[upload.type.dtype]))
             send(self._upload_sockets[worker], wire.Upload(upload.ticket, upload.type), wire_arrays.data_of(part))
 
-    def _set_workers(self, workers: tuple[tuple[int, str, str], ...]) -> None:
-        present = {w: (upload, results) for w, upload, results in workers}
-        for w, (upload, results) in present.items():
+    def _set_workers(self, workers: tuple[tuple[int, str, str, str], ...]) -> None:
+        present = {w: (upload, results, key) for w, upload, results, key in workers}
+        for w, (upload, results, key) in present.items():
             if w not in self._workers:
+                socket = self._upload_sockets[w] = self._made(key, data=True)
+                if self._keys is not None:
+                    self._keys.join(self._results, key)
+                    self._watched[w] = Handshake(socket)
                 self._results.connect(results)
-                socket = self._upload_sockets[w] = make_socket(self._context, zmq.DEALER, data=True)
                 socket.connect(upload)
                 self._poller.register(socket, zmq.POLLIN)
                 if self._probe is not None:
@@ -408,6 +432,8 @@ class RemoteSession:
             self._results.disconnect(self._workers[w][1])
             socket = self._upload_sockets.pop(w)
             self._poller.unregister(socket)
+            if w in self._watched:
+                self._watched.pop(w).close()
             socket.close(0)
             self._sharing.discard(w)
             self._pool.lose(w)

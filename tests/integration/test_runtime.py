@@ -307,4 +307,4 @@ def test_a_server_for_other_machines_wants_to_be_asked_twice():
         text=True,
         timeout=60,
     )
-    assert open_host.returncode == 2 and "--trust-network" in open_host.stderr
+    assert open_host.returncode == 2 and "--insecure" in open_host.stderr and "--key" in open_host.stderr
