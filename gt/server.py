@@ -21,7 +21,9 @@ from gt.runtime.transport import is_loopback
 
 @click.command()
 @click.option("-p", "--port", type=click.IntRange(0, 65535), required=True, help="Port to listen on.")
-@click.option("-H", "--host", default="127.0.0.1", show_default=True, help="Address to listen on. One of other machines needs keys.")
+@click.option(
+    "-H", "--host", default="127.0.0.1", show_default=True, help="Address to listen on. One of other machines needs keys."
+)
 @click.option("--key", type=click.Path(path_type=Path), help="The server's key file, as gt keygen makes it. Default: GT_KEY_FILE.")
 @click.option("--insecure", is_flag=True, help="Listen beyond this host without keys: whoever reaches the port may use it.")
 @click.option("--trust-network", is_flag=True, hidden=True)
@@ -42,9 +44,7 @@ def main(port: int, host: str, key: Path | None, insecure: bool, trust_network: 
     except zmq.ZMQError as e:
         if e.errno != zmq.EADDRINUSE:
             raise
-        click.echo(
-            f"gt server: port {port} on {host} is in use: choose another with -p, or stop what uses it.", err=True
-        )
+        click.echo(f"gt server: port {port} on {host} is in use: choose another with -p, or stop what uses it.", err=True)
         sys.exit(2)
 
 

@@ -89,6 +89,7 @@ class Dispatcher:
             self.planner.flush()
             if self._now() - self.last_tick >= TICK_S:
                 self.last_tick = self._now()
+                self.planner.look(self.last_tick)
                 self._handle(Tick(self.last_tick))
                 self._report_workers()
         self.close()

@@ -242,7 +242,9 @@ class Guard:
             return "this peer came with another key before"
         wanted = {wire.ClientHello: "client", wire.WorkerHello: "worker"}.get(type(message))
         if wanted is not None and role != wanted:
-            return f"key {fingerprint(user)} is a {role}'s: check key file, a {wanted} needs one made with `gt keygen --{wanted} NAME`"
+            return (
+                f"key {fingerprint(user)} is a {role}'s: check key file, a {wanted} needs one made with `gt keygen --{wanted} NAME`"
+            )
         if isinstance(message, wire.WorkerHello) and message.key != user:
             return "the key of a worker's data sockets must be its own"
         if isinstance(message, wire.Attach) and (first is None or self.users.get(first) != user):

@@ -7,6 +7,7 @@ Calls never wait, but for ``run`` when the window is full. Must not know: plans,
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import threading
@@ -27,7 +28,7 @@ from gt.ir.types import DType, Scalar, TensorType
 from gt.runtime import wire, wire_arrays
 from gt.runtime.buffer_reasons import BufferReasons
 from gt.runtime.errors import ConnectionFailed, Fault, ProtocolError, SessionClosed
-from gt.runtime.gate import Handshake, await_answer, explained
+from gt.runtime.gate import Handshake, Seldom, await_answer, explained
 from gt.runtime.interrupt import SHIELD
 from gt.runtime.keys import Keys
 from gt.runtime.log import open_log, setup_logging
@@ -70,6 +71,7 @@ class RemoteSession:
         self._pid = os.getpid()
         self.address = address
         self._logger = setup_logging("client")
+        self.malformed = Seldom(self._logger)
         self._context: zmq.Context[Socket] = zmq.Context()
         self._lock = CallLock()  # guards the up socket
         self._closed: Fault | None = None
@@ -283,12 +285,11 @@ class RemoteSession:
         while True:
             try:
                 got = receive(socket, TO_CLIENT, copy=copy)
+                if got is None:
+                    return
+                self._got(got[1], got[2], worker)
             except ProtocolError as e:
-                self._logger.warning("dropped a malformed message: %s", e)
-                continue
-            if got is None:
-                return
-            self._got(got[1], got[2], worker)
+                self.malformed.tell(f"dropped a malformed message: {e}", time.monotonic(), logging.WARNING)
 
     def _got(self, message: Message, data: Any, worker: int) -> None:
         match message:
@@ -349,7 +350,7 @@ class RemoteSession:
             if self._readings.pop(request, None) is not None and reading is not None:
                 self._ask(Reading(reading.buffer, reading.future))
             return
-        except (ValueError, IndexError, ProtocolError) as e:
+        except (ValueError, IndexError, MemoryError, ProtocolError) as e:
             if self._readings.pop(request, None) is not None and reading is not None:
                 reading.future.set_exception(ProtocolError(f"a worker sent a part that does not fit: {e}"))
             return
@@ -367,6 +368,8 @@ class RemoteSession:
             reading.future.set_result(reading.array)
 
     def _upload(self, buffer: int, tiles: tuple[wire.Tile, ...]) -> None:
+        if buffer not in self._uploads:
+            raise ProtocolError(f"no upload of buffer {buffer} is waiting")
         array, type_ = self._uploads.pop(buffer)
         slot: Slot | None = None  # taken again as soon as nobody holds an array in it: ``array`` does until all parts are lent
         for tile in tiles:

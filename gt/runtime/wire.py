@@ -435,6 +435,8 @@ class Codec(Generic[T]):
             check_type(message.type)
             if data is not None:
                 check_nbytes(message.type, data.nbytes)
+        if isinstance(message, Store | Ship | Expect):
+            _check_rows(message)
         if isinstance(message, Part):
             check_bounds(message.bounds, message.type)
             part = WireType(tuple(b - a for a, b in message.bounds), message.type.dtype)
@@ -445,6 +447,20 @@ class Codec(Generic[T]):
         if isinstance(message, Upload) and region is not None:
             check_region(region, message.type)
         return message, data
+
+
+def _check_rows(message: Store | Ship | Expect) -> None:
+    """Check that the rows of a value are rows of its type, and have room where they are to be kept."""
+    rows = message.type.shape
+    if isinstance(message, Expect):
+        check_type(message.type)
+    else:
+        check_bounds(message.bounds, message.type)
+        rows = tuple(b - a for a, b in message.bounds)
+    if not isinstance(message, Ship):
+        check_type(WireType(message.local, message.type.dtype))
+        if len(message.local) != len(rows) or any(n < m for n, m in zip(message.local, rows, strict=True)):
+            raise ProtocolError(f"rows of {list(rows)} have no room in {list(message.local)}")
 
 
 def _other_version(header: memoryview) -> str:

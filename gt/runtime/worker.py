@@ -25,7 +25,7 @@ from gt.runtime import env, wire
 from gt.runtime.collective import CollectiveFailed, Groups
 from gt.runtime.errors import ConnectionFailed, ProtocolError
 from gt.runtime.exchange import Intake, Outlet
-from gt.runtime.gate import Gate, Handshake, await_answer
+from gt.runtime.gate import Gate, Handshake, Seldom, await_answer
 from gt.runtime.hello import torch_version
 from gt.runtime.keys import Keys
 from gt.runtime.log import InstructionLog, open_log, setup_logging
@@ -84,6 +84,7 @@ class WorkerProcess:
     def __init__(self, endpoint: str, backend: str, device: str, parent_fd: int | None = None, keys: Keys | None = None) -> None:
         self.endpoint, self.parent_fd, self.keys = endpoint, parent_fd, keys
         self.logger = setup_logging(f"worker.{os.getpid()}")
+        self.malformed = Seldom(self.logger)
         self.context: zmq.Context[Socket] = zmq.Context()
         self.admitted: frozenset[str] = frozenset()
         self.gate = None if keys is None else Gate(self.context, lambda user: user in self.admitted, self.logger)
@@ -170,7 +171,7 @@ class WorkerProcess:
                     try:
                         got = receive(self.work, TO_WORKER)
                     except ProtocolError as e:
-                        self.logger.error("dropped a malformed message: %s", e)
+                        self.malformed.tell(f"dropped a malformed message: {e}", time.monotonic())
                         continue
                     if got is None:
                         break
@@ -240,7 +241,7 @@ class WorkerProcess:
             try:
                 got = receive(link, TO_WORKER)
             except ProtocolError as e:
-                self.logger.error("dropped a malformed message: %s", e)
+                self.malformed.tell(f"dropped a malformed message: {e}", time.monotonic())
                 continue
             if got is None:
                 return
