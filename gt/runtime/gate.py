@@ -209,7 +209,10 @@ def explained(failed: str, address: str, keys: Keys | None) -> str:
             f"what is at {address} does not answer with keys: it is no gt server, or was started without keys: "
             f"check key file {keys}, and the server's --key option"
         )
-    return f"the gt server at {address} has another key than key file {keys} says: check key file and address"
+    return (
+        f"the gt server at {address} has another key than key file {keys} says, or was started without keys: check key file and address, "
+        "and the server's --key option"
+    )
 
 
 __all__ = ["Gate", "Handshake", "Seldom", "await_answer", "explained"]

@@ -7,6 +7,7 @@ Calls never wait, but for ``run`` when the window is full. Must not know: plans,
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
@@ -34,7 +35,7 @@ from gt.runtime.keys import Keys
 from gt.runtime.log import open_log, setup_logging
 from gt.runtime.session import CallLock, own_threads
 from gt.runtime.shared import MAX_LANES, Openings, Slot, SlotPool, probe
-from gt.runtime.transport import Socket, endpoint_of, make_socket, receive, send
+from gt.runtime.transport import PeerUnreachable, Socket, endpoint_of, make_socket, receive, send
 from gt.runtime.wire import INLINE, TO_CLIENT, Message
 
 BEAT_S = 1.0
@@ -127,7 +128,8 @@ class RemoteSession:
         handshake = Handshake(socket)
         try:
             socket.connect(self._endpoint)
-            send(socket, message)
+            with contextlib.suppress(PeerUnreachable):  # turned away already: the handshake says why
+                send(socket, message)
             if not await_answer(socket, handshake, deadline, self.address, self._keys):
                 raise ConnectionFailed(hint)
             got = receive(socket, TO_CLIENT)
@@ -421,12 +423,7 @@ class RemoteSession:
         present = {w: (upload, results, key) for w, upload, results, key in workers}
         for w, (upload, results, key) in present.items():
             if w not in self._workers:
-                socket = self._upload_sockets[w] = self._made(key, data=True)
-                if self._keys is not None:
-                    self._keys.join(self._results, key)
-                    self._watched[w] = Handshake(socket)
-                self._results.connect(results)
-                socket.connect(upload)
+                socket = self._connect_to(w, upload, results, key)
                 self._poller.register(socket, zmq.POLLIN)
                 if self._probe is not None:
                     send(socket, wire.Share(self._welcome.token, self._probe.offer(), False))
@@ -445,6 +442,24 @@ class RemoteSession:
         self._present.set()
         if lost:
             self._ask_again(lost[0])
+
+    def _connect_to(self, worker: int, upload: str, results: str, key: str) -> Socket:
+        """Connect to a worker's data sockets; give the one for uploads. Errors: ProtocolError for addresses or a key that are none."""
+        socket = make_socket(self._context, zmq.DEALER, data=True)
+        try:
+            if self._keys is not None:
+                self._keys.join(socket, key)
+                self._keys.join(self._results, key)
+                self._watched[worker] = Handshake(socket)
+            socket.connect(upload)
+            self._results.connect(results)
+        except (zmq.ZMQError, ValueError) as e:
+            if worker in self._watched:
+                self._watched.pop(worker).close()
+            socket.close(0)
+            raise ProtocolError(f"worker {worker} cannot be reached at {upload[:100]!r} and {results[:100]!r}: {e}") from None
+        self._upload_sockets[worker] = socket
+        return socket
 
     def _ask_again(self, worker: int) -> None:
         """A lost worker may have owed us parts: ask for what is still open once more, now that others may hold it."""

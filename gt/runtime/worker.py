@@ -136,7 +136,8 @@ class WorkerProcess:
 
     def _join(self, hello: wire.WorkerHello, handshake: Handshake | None) -> wire.WorkerWelcome:
         assert handshake is not None
-        send(self.work, hello)
+        with contextlib.suppress(PeerUnreachable):  # turned away already: the handshake says why
+            send(self.work, hello)
         deadline = time.monotonic() + DISPATCHER_TIMEOUT_S
         try:
             if not await_answer(self.work, handshake, deadline, self.endpoint, self.keys):
