@@ -20,7 +20,7 @@ import msgspec
 
 import gt.ir.ops  # noqa: F401  the op table
 from gt.ir.graph import Graph, Value
-from gt.ir.program import Program, WireGraph, WireSharding, WireType, decode_graph
+from gt.ir.program import Program, WireError, WireGraph, WireSharding, WireType, decode_graph
 from gt.ir.types import TensorType
 from gt.passes.plan import Cluster, plan_graph
 from gt.passes.reasons import PlanReasons
@@ -29,6 +29,7 @@ from gt.runtime.wire import MAX_HEADER
 
 _LENGTH = struct.Struct("<I")
 MAX_REPLY = 1 << 30
+DEADLINE_S = 600.0  # for one plan: the others wait behind it
 
 
 class PlanRequest(msgspec.Struct, frozen=True, array_like=True):
@@ -89,7 +90,8 @@ def answer(request: PlanRequest) -> PlanReply:
         types = [wire.tensor_type.placed(placed.sharding) for wire, placed in request.inputs]
         programs, outputs, reasons = make_plan(graph, types, request.workers, request.num_scalars)
     except Exception as e:
-        return PlanReply(request.plan, {}, (), fault_of(e, "protocol" if isinstance(e, ProtocolError) else "plan"))
+        malformed = isinstance(e, ProtocolError | WireError | msgspec.MsgspecError)
+        return PlanReply(request.plan, {}, (), fault_of(e, "protocol" if malformed else "plan"))
     placed = tuple((WireType.of(t), WireSharding.of(t.sharding)) for t in outputs if t.sharding is not None)
     return PlanReply(request.plan, programs, placed, reasons=reasons)
 
@@ -110,6 +112,7 @@ class PlannerProcess:
 
     def __init__(self) -> None:
         self.pending: dict[int, PlanRequest] = {}
+        self._oldest: tuple[int, float] = -1, 0.0
         self._buffer = bytearray()
         self._start()
 
@@ -147,6 +150,14 @@ class PlannerProcess:
                 return
             del self._unsent[:written]
 
+    def look(self, now: float) -> None:
+        """End the process if it has been at one plan for too long: ``read`` then fails that one and goes on with the others."""
+        oldest = next(iter(self.pending), -1)
+        if oldest != self._oldest[0]:
+            self._oldest = oldest, now
+        elif oldest >= 0 and now - self._oldest[1] > DEADLINE_S:
+            self.process.kill()
+
     @property
     def has_unsent(self) -> bool:
         return bool(self._unsent)
@@ -183,7 +194,7 @@ class PlannerProcess:
         self._start()
         for request in asked[1:]:
             self.ask(request)
-        fault = Fault("plan", "the planner process died while planning this graph")
+        fault = Fault("plan", f"the planner process died, or took {DEADLINE_S:g} s, while planning this graph")
         return [PlanReply(request.plan, {}, (), fault) for request in asked[:1]]
 
     def close(self) -> None:

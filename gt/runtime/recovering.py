@@ -30,6 +30,7 @@ from gt.runtime import wire
 from gt.runtime.buffer_reasons import BufferReasons
 from gt.runtime.errors import Fault, GtError, WorkerLost
 from gt.runtime.interrupt import SHIELD
+from gt.runtime.keys import Keys
 from gt.runtime.recovery import Recovery
 from gt.runtime.remote import Copy, RemoteSession
 from gt.runtime.run_log import Asked, Kept, Put, RunLog
@@ -91,10 +92,10 @@ class Ear:
 class RecoveringSession:
     """A ``Session`` with a gt server. Errors: ConnectionFailed within ``timeout`` seconds if there is none."""
 
-    def __init__(self, address: str, timeout: float = 5.0) -> None:
+    def __init__(self, address: str, timeout: float = 5.0, keys: Keys | None = None) -> None:
         self._pid = os.getpid()
         self.lock = CallLock()  # guards all that follows, and is the link's own
-        self.address, self._timeout = address, timeout
+        self.address, self._timeout, self._keys = address, timeout, keys
         self._graphs: dict[int, bytes] = {}
         self._defined: set[int] = set()  # graphs that the link has been told of
         self._alive: set[int] = set()  # while there is no log
@@ -114,7 +115,7 @@ class RecoveringSession:
         self.replacing: Callable[[], bool] = lambda: False  # whether replacements are on their way for sure
         self._seats = Seats()
         self._number = 0  # of the link: there may have been others
-        self._link = RemoteSession(address, timeout, Ear(self, 0))
+        self._link = RemoteSession(address, timeout, Ear(self, 0), keys)
 
     # -- the Session interface
 
@@ -381,7 +382,7 @@ class RecoveringSession:
             self._hurt = None
             self._number += 1  # nothing that the old link still says counts
         self._link.close()
-        link = self._link = RemoteSession(self.address, self._timeout, Ear(self, self._number))
+        link = self._link = RemoteSession(self.address, self._timeout, Ear(self, self._number), self._keys)
         self._await_workers(link)
         with self.lock:
             self._seats = Seats(self._seats.names, tuple(sorted(link.workers())))

@@ -11,7 +11,7 @@ import torch
 from gt.ir.types import complex64, int64
 from gt.runtime import kernels
 from gt.runtime.compile_process import InputSpec, Request, flat
-from gt.runtime.compiler import Compiled, CompileError, Compiler, artefact_key, private_folder, spec_of
+from gt.runtime.compiler import Compiled, CompileError, Compiler, artefact_key, cache_folder, spec_of
 from gt.runtime.executor import TorchEngine
 from gt.runtime.layout import Piece, lay_out
 from gt.runtime.render import build, render_piece
@@ -52,22 +52,22 @@ def test_a_key_holds_the_ops_and_the_threads() -> None:
 
 
 def test_the_folder_is_made_private(tmp_path: Path) -> None:
-    made = private_folder(tmp_path / "a" / "b")
+    made = cache_folder(tmp_path / "a" / "b")
     assert made.stat().st_mode & 0o777 == 0o700
-    assert private_folder(made) == made
+    assert cache_folder(made) == made
 
 
 def test_a_folder_others_can_enter_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     with pytest.raises(CompileError, match="chmod 700"):
-        private_folder(tmp_path)
+        cache_folder(tmp_path)
 
 
 def test_a_link_is_refused(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir(mode=0o700)
     (tmp_path / "link").symlink_to(tmp_path / "real")
     with pytest.raises(CompileError, match="only its owner"):
-        private_folder(tmp_path / "link")
+        cache_folder(tmp_path / "link")
 
 
 def test_a_refused_folder_leaves_the_program_eager(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from gt.runtime.wire_arrays import data_of
 
 pytestmark = pytest.mark.skipif(not shared.supported(), reason="this system has no memory without a name")
 SHAPE = (200, 100)
+ME = b"a token of mine."
 TYPE = WireType(SHAPE, "float32")
 
 
@@ -37,7 +38,7 @@ class Client:
 
     def meet(self) -> wire.Share:
         assert self.probe is not None
-        answer = self.ask(wire.Share(b"me", self.probe.offer(), False))
+        answer = self.ask(wire.Share(ME, self.probe.offer(), False))
         assert isinstance(answer, wire.Share) and answer.opened and self.intake.openings.opens(answer.probe)
         return answer
 
@@ -135,9 +136,9 @@ def test_memory_of_strangers_and_of_those_who_left_is_not_opened(client: Client)
     assert client.send(upload) == [] and client.intake.dropped == 1  # it has not said who it is
     client.meet()
     assert client.send(upload) == [1] and len(client.intake.openings) == 1
-    client.send(wire.Share(b"me", None, True))
-    assert client.intake.sharing == {b"me"}
-    client.intake.forget(b"me")
+    client.send(wire.Share(ME, None, True))
+    assert client.intake.sharing == {ME}
+    client.intake.forget(ME)
     assert not client.intake.sharing and not client.intake.opened and len(client.intake.openings) == 0
 
 
