@@ -6,6 +6,7 @@ Next: ``gt.runtime.dispatcher``.
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import click
 import zmq
@@ -13,17 +14,35 @@ import zmq
 from gt.runtime import env
 from gt.runtime.dispatcher import serve
 from gt.runtime.dispatcher_state import Options
+from gt.runtime.fair_queue import Limits
 from gt.runtime.transport import is_loopback
 
 
 @click.command()
 @click.option("-p", "--port", type=click.IntRange(0, 65535), required=True, help="Port to listen on.")
 @click.option("-H", "--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--trust-network", is_flag=True, help="Listen beyond this host without keys: whoever reaches the port may use it.")
 @click.option(
-    "--trust-network", is_flag=True, help="Listen beyond this host without keys: whoever reaches the port may use it."
+    "--client-memory", metavar="SIZE", help='Bytes each client may hold on all workers together, as "40GiB". [default: no limit]'
 )
-def main(port: int, host: str, trust_network: bool) -> None:
+@click.option("--client-runs", type=click.IntRange(1), help="Runs each client may have in flight. [default: 8]")
+@click.option("--max-priority", type=float, help="The most a client may ask for as its priority. [default: 1]")
+@click.option(
+    "--grain", type=float, metavar="SECONDS", help="Work that may wait on a worker while clients compete. [default: 0.02]"
+)
+def main(
+    port: int, host: str, trust_network: bool, client_memory: str | None, client_runs: int | None, max_priority: float | None,
+    grain: float | None,
+) -> None:  # fmt: skip
     """Run a gt server. Start workers with `python -m gt.worker --host HOST -p PORT`."""
+    given: dict[env.Variable[Any], object] = {
+        env.CLIENT_MEMORY: client_memory, env.WINDOW: client_runs, env.MAX_PRIORITY: max_priority, env.GRAIN_S: grain,
+    }  # fmt: skip
+    try:
+        options = server_options({variable: str(value) for variable, value in given.items() if value is not None})
+    except ValueError as e:
+        click.echo(f"gt server: {e}", err=True)
+        sys.exit(2)
     endpoint = f"tcp://{'127.0.0.1' if host == 'localhost' else host}:{port or '*'}"
     if not is_loopback(endpoint) and not trust_network:
         click.echo(
@@ -32,14 +51,25 @@ def main(port: int, host: str, trust_network: bool) -> None:
         )  # fmt: skip
         sys.exit(2)
     try:
-        serve(endpoint, Options(window=env.WINDOW.get()), None, 1)
+        serve(endpoint, options, None, 1)
     except zmq.ZMQError as e:
         if e.errno != zmq.EADDRINUSE:
             raise
-        click.echo(
-            f"gt server: port {port} on {host} is in use: choose another with -p, or stop what uses it.", err=True
-        )
+        click.echo(f"gt server: port {port} on {host} is in use: choose another with -p, or stop what uses it.", err=True)
         sys.exit(2)
+
+
+def server_options(given: dict[env.Variable[Any], str]) -> Options:
+    """Give a server's limits: as given, else by the environment. Errors: ValueError naming the variable."""
+    for variable, text in given.items():
+        try:
+            variable.set(variable.parse(text))
+        except ValueError as e:
+            raise ValueError(f"{text!r}: {e}. {variable.doc}") from None
+    sharing = Limits(grain_s=env.GRAIN_S.get())
+    return Options(
+        window=env.WINDOW.get(), client_nbytes=env.CLIENT_MEMORY.get(), max_priority=env.MAX_PRIORITY.get(), sharing=sharing
+    )
 
 
 if __name__ == "__main__":

@@ -31,9 +31,9 @@ def default() -> tuple[Session, LocalCluster | None]:
         raise
 
 
-def remote(address: str, timeout_s: float) -> Session:
-    """Use a server. Errors: ConnectionError within ``timeout_s`` if there is none."""
-    return RemoteSession(address, timeout=timeout_s)
+def remote(address: str, timeout_s: float, priority: float = 1.0) -> Session:
+    """Use a server. Errors: ConnectionError within ``timeout_s`` if there is none, or it refuses."""
+    return RemoteSession(address, timeout=timeout_s, priority=priority)
 
 
 def cluster(n: int) -> LocalCluster:

@@ -23,7 +23,7 @@ from gt.runtime.dispatcher_events import Command, Event, Expelled, Kill, MakePla
 from gt.runtime.dispatcher_state import DispatcherState, Options
 from gt.runtime.errors import ProtocolError
 from gt.runtime.log import open_log, setup_logging
-from gt.runtime.planner import PlannerProcess, outputs_of, request_of
+from gt.runtime.planner import PlannerProcess, PlanReply, outputs_of, request_of
 from gt.runtime.transport import PeerUnreachable, Socket, endpoint_of, is_loopback, make_socket, receive, send
 from gt.runtime.wire import FROM_PEERS, Message
 
@@ -69,8 +69,7 @@ class Dispatcher:
                 self._drain()
             if planner_fd in ready:
                 for reply in self.planner.read():
-                    placed = outputs_of(reply)
-                    self._handle(Planned(self._now(), reply.plan, reply.programs, placed, reply.fault, reply.reasons))
+                    self._handle(planned(self._now(), reply))
                 if self.planner.fileno() != planner_fd:
                     poller.unregister(planner_fd)
                     planner_fd = self.planner.fileno()
@@ -191,6 +190,11 @@ class Dispatcher:
             self.num_workers = count
             self.logger.info("%d workers", count)
             self._report(f"workers {count}")
+
+
+def planned(now: float, reply: PlanReply) -> Planned:
+    """Give the event of a planner's reply."""
+    return Planned(now, reply.plan, reply.programs, outputs_of(reply), reply.fault, reply.reasons, reply.seconds)
 
 
 def _brief(message: Any) -> str:

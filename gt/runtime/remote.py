@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 import zmq
 
+from gt.ir.blame import users_line
 from gt.ir.graph import Graph
 from gt.ir.program import WireType, encode_graph
 from gt.ir.signals import SignalConfig
@@ -62,7 +63,7 @@ class Reading:
 class RemoteSession:
     """A ``Session`` with a gt server. Errors: ConnectionFailed within ``timeout`` seconds if there is none."""
 
-    def __init__(self, address: str, timeout: float = 5.0) -> None:
+    def __init__(self, address: str, timeout: float = 5.0, priority: float = 1.0) -> None:
         self._pid = os.getpid()
         self.address = address
         self._logger = setup_logging("client")
@@ -84,7 +85,7 @@ class RemoteSession:
         self._down = make_socket(self._context, zmq.DEALER)
         self._up = make_socket(self._context, zmq.DEALER)
         try:
-            self._welcome = self._join(timeout)
+            self._welcome = self._join(timeout, priority)
         except BaseException:
             self._context.destroy(0)
             raise
@@ -97,7 +98,7 @@ class RemoteSession:
         self._io_thread.start()
         self._present.wait(timeout)
 
-    def _join(self, timeout: float) -> wire.ClientWelcome:
+    def _join(self, timeout: float, priority: float) -> wire.ClientWelcome:
         hint = (
             f"no gt server answers at {self.address} within {timeout:g} s: "
             "start one with `python -m gt.server -p PORT`, "
@@ -106,7 +107,7 @@ class RemoteSession:
         deadline = time.monotonic() + timeout
         self._down.connect(self._endpoint)
         self._up.connect(self._endpoint)
-        send(self._down, wire.ClientHello(self._pid))
+        send(self._down, wire.ClientHello(self._pid, priority))
         welcome = self._answer_to(self._down, wire.ClientWelcome, deadline, hint)
         send(self._up, wire.Attach(welcome.token, "up"))
         self._answer_to(self._up, wire.Attached, deadline, hint)
@@ -120,7 +121,8 @@ class RemoteSession:
         except ProtocolError as e:
             raise ConnectionFailed(f"what answers at {self.address} is not a gt server of this version: {e}") from None
         if got is None or not isinstance(got[1], kind):
-            raise ConnectionFailed(f"the server at {self.address} refuses: {got and got[1]}")
+            reason = got[1].reason if got is not None and isinstance(got[1], wire.Refused) else got and got[1]
+            raise ConnectionFailed(f"the server at {self.address} refuses: {reason}")
         return got[1]
 
     # -- the Session interface
@@ -148,10 +150,10 @@ class RemoteSession:
         wire_type = WireType.of(type)
         wire_arrays.check_data(data.nbytes)
         if data.nbytes <= INLINE:
-            self._call(wire.Put(buffer, wire_type, signal, True), wire_arrays.data_of(data))
+            self._call(wire.Put(buffer, wire_type, signal, True, users_line()), wire_arrays.data_of(data))
         else:
             self._uploads[buffer] = (data.reshape(type.shape), wire_type)
-            self._call(wire.Put(buffer, wire_type, signal, False))
+            self._call(wire.Put(buffer, wire_type, signal, False, users_line()))
 
     def fetch(self, buffer: int) -> Future[np.ndarray]:
         future: Future[np.ndarray] = Future()

@@ -38,9 +38,10 @@ class Message(msgspec.Struct, frozen=True, array_like=True, tag_field="message",
 
 
 class ClientHello(Message, frozen=True):
-    """Open a session."""
+    """Open a session. ``priority``: the client's weight among those that compete for the workers."""
 
     pid: int = 0
+    priority: float = 1.0
 
 
 class Attach(Message, frozen=True):
@@ -70,12 +71,13 @@ class Run(Message, frozen=True):
 
 
 class Put(Message, frozen=True):
-    """Make a buffer of host data: with the data frame if it is small (``inline``), else ask where to send it."""
+    """Make a buffer of host data: with the data frame if it is small (``inline``), else ask where to send it. ``where``: the user's line."""
 
     buffer: int
     type: WireType
     signal: SignalConfig | None
     inline: bool
+    where: str = ""
 
 
 class Fetch(Message, frozen=True):
