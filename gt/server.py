@@ -28,7 +28,7 @@ from gt.runtime.transport import is_loopback
 @click.option("--client-runs", type=click.IntRange(1), help="Runs each client may have in flight. [default: 8]")
 @click.option("--max-priority", type=float, help="The most a client may ask for as its priority. [default: 1]")
 @click.option(
-    "--grain", type=float, metavar="SECONDS", help="Work that may wait on a worker while clients compete. [default: 0.02]"
+    "--grain", type=float, metavar="SECONDS", help="How long a long run holds the workers before another client may have a turn. [default: 0.02]"
 )
 def main(
     port: int, host: str, trust_network: bool, client_memory: str | None, client_runs: int | None, max_priority: float | None,

@@ -2,7 +2,8 @@
 
 Owns: ``FairQueue`` (who may go), ``Limits`` (how much may be queued on a worker), ``Forecast`` (how long a plan will take). The policy
 is start-time fair queueing (Goyal, Vin, Cheng 1996): each client has a virtual time, the device seconds of its runs over its weight;
-of those that wait, the one furthest behind goes next. One that comes back from idle begins where the others are. Predicted seconds
+of those that wait, the one furthest behind goes next. One that comes back from idle begins where the others are, or
+``lag_s`` behind if it is. Predicted seconds
 count until a run is over, then what it took. Must not know: messages, plans, what a run is. Next: ``dispatcher_state``, which asks.
 """
 
@@ -12,7 +13,6 @@ import math
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 
-
 MAX_S = 86400.0  # no run takes longer: what a worker says beyond it is not charged
 
 
@@ -20,15 +20,20 @@ MAX_S = 86400.0  # no run takes longer: what a worker says beyond it is not char
 class Limits:
     """How much device time may wait on a worker.
 
-    ``grain_s``: while clients compete, waiting at once or asking within ``linger_s`` of each other; a run that takes longer goes alone.
-    ``ahead_s``: of one client that is alone, which may always have two runs there, so that a worker never waits for the next.
-    ``slack_s``: what is left of other runs when the next may be sent, so that a worker does not wait for it either.
+    ``queued_s``: while clients compete, waiting at once or asking within ``linger_s`` of each other, the next run is sent when no more
+    than this is left of others. It is what a worker needs so as not to wait for the next; with more, what is first come would be first
+    served. ``ahead_s``: the same for a client that is alone, which may have two runs there however long. ``grain_s``: what a run counts
+    for that nobody has measured, and the length of the pieces that long runs are sent in. ``run_s``: what a run takes beside its program.
+    ``lag_s``: how far behind the others one may be that comes back from idle: who reads each result waits each time for what another has
+    on the worker, and is to get half of the time all the same.
     """
 
     grain_s: float = 0.02
-    ahead_s: float = 0.1
+    queued_s: float = 0.002
+    ahead_s: float = 0.02
     linger_s: float = 1.0
-    slack_s: float = 0.002
+    run_s: float = 1e-4
+    lag_s: float = 0.02
 
 
 @dataclass(slots=True)
@@ -75,7 +80,7 @@ class FairQueue:
     waiting: dict[int, Ask] = field(default_factory=dict)
     jobs: dict[Hashable, Job] = field(default_factory=dict)
     loads: dict[int, Load] = field(default_factory=dict)
-    clock: float = 0.0  # the virtual time at which the last job began
+    clock: float = 0.0  # the virtual time of the one furthest behind when the last job began
     _last: tuple[int, float] = (-1, -math.inf)  # who asked last, and when
     _other: float = -math.inf  # when another than that one did
     _granted: tuple[int, Ask] | None = None  # whose turn it is, and for what
@@ -87,7 +92,7 @@ class FairQueue:
     def join(self, client: int, weight: float = 1.0) -> None:
         """Take in a client. Its runs get device time in proportion to ``weight`` while others wait too."""
         assert weight > 0
-        self.shares[client] = Share(weight, self.clock)
+        self.shares[client] = Share(weight, self.clock - self.limits.lag_s / weight)
 
     def leave(self, client: int) -> None:
         """Forget a client. What is under way for it still counts on the workers."""
@@ -108,7 +113,7 @@ class FairQueue:
             self._touch(client, now)
             return True
         if client not in self.waiting:
-            share.time = max(share.time, self.clock)  # nobody saves up what they did not ask for
+            share.time = max(share.time, self.clock - self.limits.lag_s / share.weight)  # nobody saves up what they did not ask for
         self._touch(client, now)
         ask = self.waiting[client] = Ask(workers, seconds, long)
         if len(self.waiting) > 1:
@@ -155,7 +160,7 @@ class FairQueue:
             return False
         limits = self.limits
         if self.contended(now):
-            fits = lambda load: load.seconds <= limits.slack_s or load.seconds + ask.seconds <= limits.grain_s  # noqa: E731
+            fits = lambda load: load.seconds <= limits.queued_s  # noqa: E731
         else:
             fits = lambda load: load.jobs < 2 or load.seconds + ask.seconds <= limits.ahead_s  # noqa: E731
         return all(fits(self._load(w)) for w in ask.workers)
@@ -176,8 +181,9 @@ class FairQueue:
 
     def begin(self, job: Hashable, client: int, workers: tuple[int, ...], seconds: float, long: bool = False) -> None:
         """Hear that a run was sent. ``long``: until ``end_long`` no other client's run in pieces may begin on its workers."""
+        seconds += self.limits.run_s
         share = self.shares[client]
-        self.clock = max(self.clock, share.time)
+        self.clock = max(self.clock, min([share.time, *(self.shares[c].time for c in self.waiting)]))
         share.time += seconds * len(workers) / share.weight
         self.jobs[job] = Job(client, seconds, set(workers))
         for worker in workers:
@@ -195,7 +201,7 @@ class FairQueue:
         share = self.shares.get(found.client)
         if share is not None:
             if 0 <= seconds <= MAX_S:
-                share.time += (seconds - found.seconds) / share.weight
+                share.time += (seconds + self.limits.run_s - found.seconds) / share.weight
             if found.client == self._last[0]:
                 self._last = found.client, now
             else:

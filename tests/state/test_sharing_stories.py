@@ -13,6 +13,7 @@ from gt.ir.program import WireType
 from gt.runtime import wire
 from gt.runtime.dispatcher_events import Send
 from gt.runtime.errors import Fault, QuotaExceeded
+from gt.runtime.fair_queue import Limits
 from gt.runtime.quota import ROUND
 from tests.state.stories import Story, plans, sent
 
@@ -21,7 +22,7 @@ EACH = ROUND  # what a value of the story counts for on one worker
 
 def working(clients: int = 2, workers: int = 1, **options: Any) -> Story:
     """Each client has a buffer 1 and graph 1 that is planned, loaded and measured at 10 ms."""
-    s = Story(workers, clients, **options)
+    s = Story(workers, clients, **{"sharing": Limits(ahead_s=0.1), **options})
     for i in range(clients):
         s.put(1, client=i)
         s.define(1, client=i)
@@ -51,7 +52,7 @@ def test_one_client_alone_sends_all_it_has():
         assert execs(s.run(1, (1,), (10 + n,)))
 
 
-def test_while_two_compete_one_grain_of_work_is_queued_and_they_take_turns():
+def test_while_two_compete_hardly_anything_is_queued_and_they_take_turns():
     s = working()
     for n in range(8):
         s.run(1, (1,), (10 + n,))
@@ -61,7 +62,6 @@ def test_while_two_compete_one_grain_of_work_is_queued_and_they_take_turns():
     for epoch in range(2, 18):
         turns.append(owner(s, epoch))
         s.now += 0.01
-        assert len(s.state.flights.by_epoch) <= (8 if turns[-1] == 0 else 2)
         s.done(0, epoch)
     assert turns == [0] * 8 + [1] * 8  # what was sent before client 1 came, then only it has something
     for n in range(8):
@@ -69,11 +69,11 @@ def test_while_two_compete_one_grain_of_work_is_queued_and_they_take_turns():
         s.run(1, (1,), (30 + n,), client=1)
     turns = []
     for epoch in range(18, 34):
-        assert len(s.state.flights.by_epoch) <= 2  # of 10 ms each
+        assert len(s.state.flights.by_epoch) == 1  # of 10 ms, which is more than the next needs to be there in time
         turns.append(owner(s, epoch))
         s.now += 0.01
         s.done(0, epoch)
-    assert sorted(turns[:8]) == [0] * 4 + [1] * 4
+    assert 3 <= turns[:8].count(0) <= 5  # who was idle may be two runs behind
     assert s.state.sharing.jobs == {} and s.state.sharing.waiting == {}
 
 
