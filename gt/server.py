@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 import zmq
@@ -16,6 +17,7 @@ from gt.runtime.dispatcher import serve
 from gt.runtime.dispatcher_state import Options
 from gt.runtime.errors import KeyFileError
 from gt.runtime.exit_codes import ExitCode
+from gt.runtime.fair_queue import Limits
 from gt.runtime.keys import chosen_keys
 from gt.runtime.port_owner import port_owner
 from gt.runtime.transport import is_loopback
@@ -29,17 +31,36 @@ from gt.runtime.transport import is_loopback
 @click.option("--key", type=click.Path(path_type=Path), help="The server's key file, as gt keygen makes it. Default: GT_KEY_FILE.")
 @click.option("--insecure", is_flag=True, help="Listen beyond this host without keys: whoever reaches the port may use it.")
 @click.option("--trust-network", is_flag=True, hidden=True)
-def main(port: int, host: str, key: Path | None, insecure: bool, trust_network: bool) -> None:
+@click.option(
+    "--client-memory", metavar="SIZE", help='Bytes each client may hold on all workers together, as "40GiB". [default: no limit]'
+)
+@click.option("--client-runs", type=click.IntRange(1), help="Runs each client may have in flight. [default: 8]")
+@click.option("--max-priority", type=float, help="The most a client may ask for as its priority. [default: 1]")
+@click.option(
+    "--grain", type=float, metavar="SECONDS", help="How long a long run holds the workers before another client may have a turn. [default: 0.02]"
+)
+def main(
+    port: int, host: str, key: Path | None, insecure: bool, trust_network: bool, client_memory: str | None, client_runs: int | None,
+    max_priority: float | None, grain: float | None,
+) -> None:  # fmt: skip
     """Run a gt server. Start workers with `python -m gt.worker --host HOST -p PORT`."""
     if trust_network:
         click.echo("gt server: --trust-network is called --insecure now.", err=True)
         insecure = True
+    given: dict[env.Variable[Any], object] = {
+        env.CLIENT_MEMORY: client_memory, env.WINDOW: client_runs, env.MAX_PRIORITY: max_priority, env.GRAIN_S: grain,
+    }  # fmt: skip
+    try:
+        options = server_options({variable: str(value) for variable, value in given.items() if value is not None})
+    except ValueError as e:
+        click.echo(f"gt server: {e}", err=True)
+        sys.exit(ExitCode.USAGE)
     endpoint = f"tcp://{'127.0.0.1' if host == 'localhost' else host}:{port or '*'}"
     try:
         keys = chosen_keys(key, "server")
         if keys is None and not is_loopback(endpoint):
             _tell_insecure(host, insecure)
-        serve(endpoint, Options(env.WINDOW.get(), epoch_timeout_s=env.EPOCH_TIMEOUT_S.get()), None, 1, keys)
+        serve(endpoint, options, None, 1, keys)
     except KeyFileError as e:
         click.echo(f"gt server: {e}", err=True)
         sys.exit(ExitCode.USAGE)
@@ -65,6 +86,19 @@ def _tell_insecure(host: str, insecure: bool) -> None:
         f"gt server: WARNING: INSECURE: listening on {host} without keys. Whoever reaches this port can run programs here, and nothing "
         "that travels is encrypted.", err=True,
     )  # fmt: skip
+
+
+def server_options(given: dict[env.Variable[Any], str]) -> Options:
+    """Give a server's limits: as given, else by the environment. Errors: ValueError naming the variable."""
+    for variable, text in given.items():
+        try:
+            variable.set(variable.parse(text))
+        except ValueError as e:
+            raise ValueError(f"{text!r}: {e}. {variable.doc}") from None
+    sharing = Limits(grain_s=env.GRAIN_S.get())
+    return Options(
+        window=env.WINDOW.get(), epoch_timeout_s=env.EPOCH_TIMEOUT_S.get(), client_nbytes=env.CLIENT_MEMORY.get(), max_priority=env.MAX_PRIORITY.get(), sharing=sharing
+    )
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from gt.ir.graph import Graph
-from gt.runtime.env import ADDRESS
+from gt.runtime.env import ADDRESS, PRIORITY
 from gt.runtime.session import Session
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def current() -> Session:
             if _session is None:
                 address = ADDRESS.get()
                 if address:
-                    _use(_starting().remote(address, CONNECT_S))
+                    _use(_starting().remote(address, CONNECT_S, PRIORITY.get()))
                 else:
                     session, _cluster = _starting().default()
                     _use(session)
@@ -92,18 +92,22 @@ def known(session: Session) -> dict[Any, Any]:
     return found
 
 
-def connect(address: str, timeout_s: float = CONNECT_S, *, key: str | os.PathLike[str] | None = None) -> None:
+def connect(
+    address: str, timeout_s: float = CONNECT_S, *, key: str | os.PathLike[str] | None = None, priority: float | None = None
+) -> None:
     """Use the server at ``"host:port"`` from here on.
 
     ``key``: the key file that a server with keys asks for; by default the one that the environment variable GT_KEY_FILE names.
-    Errors: ConnectionError within ``timeout_s`` if there is none, or, sooner, if it does not take the key; ValueError if the key file
-    cannot be used; RuntimeError if a session is in use already.
+    ``priority`` (default: GT_PRIORITY, else 1): while several clients wait for the same workers, each gets device time in proportion to
+    its priority. Less than 1 is always allowed, more only up to the server's ``--max-priority``.
+    Errors: ConnectionError within ``timeout_s`` if there is none, or, sooner, if it does not take the key or the priority; ValueError if
+    the key file cannot be used; RuntimeError if a session is in use already.
     """
     if _pinned:
         return
     with _lock:
         _refuse_second("gt.connect")
-        _use(_starting().remote(address, timeout_s, key))
+        _use(_starting().remote(address, timeout_s, key, priority))
 
 
 def gpu_workers(n: int) -> None:

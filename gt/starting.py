@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 
 from gt.runtime.embedded import EmbeddedSession
-from gt.runtime.env import ADDRESS, BACKEND, EMBEDDED, JOB, WINDOW
+from gt.runtime.env import ADDRESS, BACKEND, EMBEDDED, JOB, PRIORITY, WINDOW
 from gt.runtime.exit_codes import let_errors_be_codes
 from gt.runtime.keys import chosen_keys
 from gt.runtime.launch import LocalCluster, start_local, visible_gpus
@@ -35,15 +35,17 @@ def default() -> tuple[Session, LocalCluster | None]:
         raise
 
 
-def remote(address: str, timeout_s: float, key: str | os.PathLike[str] | None = None) -> Session:
-    """Use a server, as the owner of the key file ``key`` or of the one that GT_KEY_FILE names.
+def remote(
+    address: str, timeout_s: float, key: str | os.PathLike[str] | None = None, priority: float | None = None
+) -> Session:
+    """Use a server, as the owner of the key file ``key`` or of the one that GT_KEY_FILE names, with ``priority`` or that of GT_PRIORITY.
 
-    Errors: ConnectionError within ``timeout_s`` if there is none; ValueError for a key file that is none.
+    Errors: ConnectionError within ``timeout_s`` if there is none, or it refuses; ValueError for a key file that is none.
     """
     if JOB.get():
         let_errors_be_codes()
     keys = None if address.startswith("ipc://") else chosen_keys(key, "client")
-    return RecoveringSession(address, timeout_s, keys)
+    return RecoveringSession(address, timeout_s, keys, PRIORITY.get() if priority is None else priority)
 
 
 def of_job(n: int) -> Session | None:

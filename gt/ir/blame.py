@@ -54,6 +54,14 @@ def warn_user(text: str) -> None:
     warnings.warn_explicit(text, UserWarning, frame.f_code.co_filename, frame.f_lineno, frame.f_globals.get("__name__"), known)
 
 
+def users_line() -> str:
+    """Give file and line of the nearest frame outside gt, "" if there is none."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and is_ours(frame):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else ""
+
+
 def is_ours(frame: FrameType) -> bool:
     return frame.f_globals.get("__name__", "").partition(".")[0] == "gt"
 
@@ -66,4 +74,4 @@ def _types(values: Iterable[Any]) -> Iterable[Any]:
             yield found
 
 
-__all__ = ["Located", "called_from", "is_ours", "warn_user"]
+__all__ = ["Located", "called_from", "is_ours", "users_line", "warn_user"]

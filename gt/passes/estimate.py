@@ -90,6 +90,15 @@ def estimate(graph: Graph, context: Context, machine: Machine = H100) -> Estimat
     return Estimate(*computing, tuple(_collectives(comms, machine)), peak, held, time.seconds, time.bubble)
 
 
+def predicted_s(graph: Graph, context: Context, machine: Machine = H100) -> float:
+    """Give the seconds of ``estimate`` alone, which needs no memory by line."""
+    time = _timeline(graph, context.programs, machine)
+    if time is not None:
+        return time.seconds
+    computing = _computing(graph, [list(region.nodes) for region in context.regions or ()], machine)[2]
+    return computing + sum(sent_and_seconds(node, machine)[1] for node in graph.nodes if node.op.effect == "comm")
+
+
 def _computing(graph: Graph, regions: Iterable[list[Node]], machine: Machine) -> tuple[int, int, float]:
     """Give the flops, the bytes moved in memory, and the seconds of regions."""
     flops = nbytes = 0
@@ -180,4 +189,4 @@ def _memory(graph: Graph, context: Context) -> Iterator[MemoryUse]:
         yield MemoryUse(loc, held[loc], tuple(by_line[loc]))
 
 
-__all__ = ["CollectiveCost", "Estimate", "MemoryUse", "estimate", "sent_and_seconds", "work"]
+__all__ = ["CollectiveCost", "Estimate", "MemoryUse", "estimate", "predicted_s", "sent_and_seconds", "work"]

@@ -13,6 +13,7 @@ import msgspec
 from gt.ir.graph import Graph
 from gt.ir.mesh import Mesh, Sharding
 from gt.ir.program import Program
+from gt.passes.estimate import predicted_s
 from gt.passes.pipeline import DEFAULT, Context, OnPass, Pipeline, Verify
 from gt.passes.reasons import PlanReasons, plan_reasons, shown_notes
 
@@ -33,13 +34,15 @@ class Plan:
     """Programs by worker, and where each output lands. Input placements are those of the graph's inputs.
 
     ``reasons``: for each output why it is there, from its own reason back to what the user said. ``told``: these and all else
-    that the plan says of itself, as it travels; its name and notes where one worker does everything.
+    that the plan says of itself, as it travels; its name and notes where one worker does everything. ``seconds``: how long a run
+    takes by prediction, 0 unless asked for.
     """
 
     programs: Mapping[int, Program]
     outputs: tuple[Sharding, ...]
     reasons: tuple[tuple[str, ...], ...] = ()
     told: PlanReasons = PlanReasons("")
+    seconds: float = 0.0
 
 
 def run_pipeline(
@@ -67,10 +70,11 @@ def run_pipeline(
     return final, context
 
 
-def plan_graph(graph: Graph, cluster: Cluster, pipeline: Pipeline = DEFAULT) -> Plan:
-    """Lower a captured graph whose inputs are placed. Errors: PassError naming the pass at fault."""
+def plan_graph(graph: Graph, cluster: Cluster, pipeline: Pipeline = DEFAULT, *, timed: bool = False) -> Plan:
+    """Lower a captured graph whose inputs are placed; ``timed``: say how long it will take. Errors: PassError naming the pass at fault."""
     final, context = run_pipeline(pipeline, graph, cluster.mesh)
     assert context.programs is not None
     everyone = len(cluster.workers)
     told = plan_reasons(final, context, everyone) if everyone > 1 else PlanReasons(graph.name, notes=shown_notes(context))
-    return Plan(context.programs, tuple(context.output_shardings), tuple(context.output_reasons), told)
+    seconds = predicted_s(final, context) if timed else 0.0
+    return Plan(context.programs, tuple(context.output_shardings), tuple(context.output_reasons), told, seconds)

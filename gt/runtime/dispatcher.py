@@ -32,7 +32,7 @@ from gt.runtime.hello import protocol_fault
 from gt.runtime.interrupt import on_end_signals
 from gt.runtime.keys import Keys
 from gt.runtime.log import open_log, setup_logging
-from gt.runtime.planner import PlannerProcess, outputs_of, request_of
+from gt.runtime.planner import PlannerProcess, PlanReply, outputs_of, request_of
 from gt.runtime.port_owner import port_owner
 from gt.runtime.schedule import Client
 from gt.runtime.transport import PeerUnreachable, Socket, endpoint_of, is_loopback, make_socket, receive, receive_known, send
@@ -93,8 +93,7 @@ class Dispatcher:
                 self._drain()
             if planner_fd in ready:
                 for reply in self.planner.read():
-                    placed = outputs_of(reply)
-                    self._handle(Planned(self._now(), reply.plan, reply.programs, placed, reply.fault, reply.reasons))
+                    self._handle(planned(self._now(), reply))
                 if self.planner.fileno() != planner_fd:
                     poller.unregister(planner_fd)
                     planner_fd = self.planner.fileno()
@@ -257,6 +256,11 @@ def code_from(parent_fd: int | None, otherwise: int) -> int:
     """Give the exit code that the parent leaves in its pipe as it ends in order."""
     text = b"" if parent_fd is None else os.read(parent_fd, 16).strip()
     return int(text) if text.isdigit() else otherwise
+
+
+def planned(now: float, reply: PlanReply) -> Planned:
+    """Give the event of a planner's reply."""
+    return Planned(now, reply.plan, reply.programs, outputs_of(reply), reply.fault, reply.reasons, reply.seconds)
 
 
 def _brief(message: Any) -> str:

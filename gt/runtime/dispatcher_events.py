@@ -47,7 +47,9 @@ class Expelled:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A plan was made: programs by worker, the placed types of the outputs and what it says of itself; or why not."""
+    """A plan was made: programs by worker, the placed types of the outputs, what it says of itself, and the predicted seconds of a
+    run; or why not.
+    """
 
     now: float
     plan: int
@@ -55,6 +57,7 @@ class Planned:
     outputs: tuple[TensorType, ...] = ()
     fault: Fault | None = None
     reasons: PlanReasons | None = None
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,14 @@
 
 Owns: who is there (peers), the order of calls and epochs, placement of uploads, and what a loss means. Must not know: ZMQ, torch, how
 plans are made. Next: ``dispatcher_events`` (what comes in and goes out), ``schedule`` (what a client holds), ``plan_records`` (which
-plans there are), ``flights`` (epochs on their way, poisoning), ``dispatcher`` (the process around this), ``worker_state`` (the other end).
+plans there are), ``flights`` (epochs on their way, poisoning), ``fair_queue`` (whose run is next), ``quota`` (what a client may take),
+``dispatcher`` (the process around this), ``worker_state`` (the other end).
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,12 +21,14 @@ from gt.runtime import wire
 from gt.runtime.buffer_reasons import buffer_reasons, upload_reasons
 from gt.runtime.dispatcher_events import Command, Event, Expelled, Kill, MakePlan, PeerGone, Planned, Received, Send, Tick
 from gt.runtime.errors import Fault
+from gt.runtime.fair_queue import FairQueue, Forecast, Limits
 from gt.runtime.flights import Flights
 from gt.runtime.hello import hello_fault
 from gt.runtime.nodes import Nodes
 from gt.runtime.plan_records import PlanRecord, PlanRecords
+from gt.runtime.quota import held_nbytes, refusal, too_many, too_much
 from gt.runtime.rendezvous import KeyStore
-from gt.runtime.schedule import MAX_QUEUE, Buffer, Client, Flight
+from gt.runtime.schedule import MAX_QUEUE, Buffer, Client, Flight, OverQuota
 from gt.runtime.status import ServerStatus, status_of
 from gt.runtime.wire import Message
 
@@ -36,9 +40,14 @@ class Options:
     """Deadlines and limits. ``owns_workers``: worker processes are local and may be killed when they stop answering.
 
     ``epoch_timeout_s``: how long a worker may be in one epoch; ``late_s``: how long once the others have given up waiting for it.
+    ``window``: runs a client may have in flight; ``client_nbytes``: bytes it may hold on all workers together, None for no limit;
+    ``max_priority``: the most it may ask for. ``sharing``: how much may be queued on a worker.
     """
 
     window: int = 8
+    client_nbytes: int | None = None
+    max_priority: float = 1.0
+    sharing: Limits = field(default_factory=Limits)
     client_lease_s: float = 10.0
     worker_timeout_s: float = 4.0
     no_workers_s: float = 30.0
@@ -77,6 +86,8 @@ class DispatcherState:
         self.peers: dict[bytes, Client | Worker] = {}
         self.plans = PlanRecords(self.options.max_plans)
         self.flights = Flights(self._send)
+        self.sharing = FairQueue(self.options.sharing)
+        self.forecast = Forecast(self.options.sharing.grain_s)
         self.rendezvous = KeyStore()
         self.epoch = self.next_uid = self.next_client = self.next_worker = 0
         self.uploads: dict[int, tuple[Client, Buffer]] = {}
@@ -89,7 +100,7 @@ class DispatcherState:
 
     def __repr__(self) -> str:
         lines = [f"dispatcher epoch {self.epoch}, flying {sorted(self.flights.by_epoch)}, groups {sorted(self.flights.groups)}"]
-        lines += map(repr, (*self.workers.values(), *self.clients.values(), *self.plans))
+        lines += map(repr, (self.sharing, *self.workers.values(), *self.clients.values(), *self.plans))
         return "\n  ".join(lines)
 
     def handle(self, event: Event) -> list[Command]:
@@ -127,7 +138,7 @@ class DispatcherState:
             case wire.ClientHello() | wire.WorkerHello() if owner is None and (fault := hello_fault(message, self._torch)):
                 self._send(peer, wire.Refused(fault))
             case wire.ClientHello() if owner is None:
-                self._client_hello(peer)
+                self._client_hello(peer, message)
             case wire.WorkerHello() if owner is None:
                 self._worker_hello(peer, message)
             case wire.Attach() if owner is None:
@@ -152,10 +163,14 @@ class DispatcherState:
             self.status = self.now, status_of(self)
         self._send(peer, wire.Status(self.status[1]))
 
-    def _client_hello(self, peer: bytes) -> None:
+    def _client_hello(self, peer: bytes, hello: wire.ClientHello) -> None:
+        if refused := refusal(hello.priority, self.options.max_priority):
+            self._send(peer, wire.Refused(refused))
+            return
         client = Client(self.next_client, self.secret(), peer, seen=self.now)
         self.next_client += 1
         self.clients[client.id] = self.peers[peer] = client
+        self.sharing.join(client.id, hello.priority)
         self._send(peer, wire.ClientWelcome(client.id, client.token, self.options.window))
         self._send(peer, self._workers_message())
 
@@ -262,6 +277,8 @@ class DispatcherState:
         self._drop(list(dict.fromkeys(client.buffers.values())))
         client.buffers.clear()
         self.flights.lose_client(client)
+        self.sharing.leave(client.id)
+        self._share()
 
     def _no_workers(self, client: Client) -> None:
         client.blocked_since = None
@@ -271,12 +288,14 @@ class DispatcherState:
             client.buffers[message.buffer] = Buffer(0, None, fault=fault)
         client.homeless.clear()
         for entry in client.queue:
-            if isinstance(entry, wire.Run):
-                client.buffers |= {o: Buffer(0, None, fault=fault) for o in entry.outputs}
+            if isinstance(entry, wire.Run | OverQuota):
+                run = entry.run if isinstance(entry, OverQuota) else entry
+                client.buffers |= {o: Buffer(0, None, fault=fault) for o in run.outputs if o not in client.buffers}
                 self._finished(client)
             elif isinstance(entry, wire.Fetch | wire.Explain):
                 self._send(client.down, wire.Failed(entry.request, fault))
         client.queue.clear()
+        self.sharing.withdraw(client.id)
 
     # -- clients
 
@@ -292,7 +311,7 @@ class DispatcherState:
                     self._send(client.down, wire.Refused(f"more than {MAX_QUEUE} calls are waiting"))
                     self._client_gone(client)
                     return
-                client.queue.append(message)
+                client.queue.append(self._within_window(client, message) if isinstance(message, wire.Run) else message)
                 self._serve(client)
             case wire.Put():
                 self._place(client, message, data)
@@ -303,6 +322,10 @@ class DispatcherState:
                 self._client_gone(client)
             case _:
                 pass  # Beat: being seen is all
+
+    def _within_window(self, client: Client, run: wire.Run) -> wire.Run | OverQuota:
+        flying, client.asked = client.asked - client.runs, client.asked + 1
+        return run if flying < self.options.window else OverQuota(run, too_many(flying, self.options.window))
 
     def _workers_of(self, client: Client) -> tuple[int, ...]:
         """Give the workers a client's values live on: fixed at its first value, so that its placements fit together."""
@@ -321,9 +344,16 @@ class DispatcherState:
         type_ = message.type.tensor_type
         asked = message.placed.checked(type_.ndim, workers) if message.placed is not None else None
         sharding = asked or signal_sharding(type_, message.signal, workers)
+        placed = type_.placed(sharding)
+        fault = self._over_memory(client, held_nbytes(placed), (), f"an upload of {type_!r}", message.where)
+        if fault is not None:
+            client.name(message.buffer, Buffer(0, None, fault=fault))
+            if not message.inline:
+                self._send(client.down, wire.Placed(message.buffer, ()))  # the client holds its rows until it hears where they go
+            return
         self.next_uid += 1
         why = upload_reasons(message.signal, sharding)
-        buffer = client.buffers[message.buffer] = Buffer(self.next_uid, type_.placed(sharding), reasons=why)
+        buffer = client.name(message.buffer, Buffer(self.next_uid, placed, reasons=why, nbytes=held_nbytes(placed)))
         local = sharding.local_shape(type_.shape)
         tiles = []
         for w in sharding.mesh.workers:
@@ -341,6 +371,20 @@ class DispatcherState:
             self.uploads[buffer.uid] = (client, buffer)
             self._send(client.down, wire.Placed(message.buffer, tuple(tiles)))
 
+    def _over_memory(self, client: Client, asked: int, frees: tuple[int, ...], what: str, where: str) -> Fault | None:
+        """Say why a client may not hold so many bytes more once ``frees`` are gone; None if it may."""
+        limit = self.options.client_nbytes
+        if limit is None or client.held + asked <= limit:
+            return None
+        going = Counter(id(b) for n in set(frees) if (b := client.buffers.get(n)) is not None)
+        freed = sum(b.nbytes for n in set(frees) if (b := client.buffers.get(n)) is not None and going[id(b)] == b.holders)
+        return too_much(client.held, asked, freed, limit, what, where) if client.held + asked - freed > limit else None
+
+    def _share(self) -> None:
+        """Serve those whose turn it is, as far as the workers have room."""
+        while (turn := self.sharing.turn(self.now)) is not None:
+            self._serve(self.clients[turn])
+
     def _serve(self, client: Client) -> None:
         """Serve the client's calls in order until one has to wait."""
         while client.queue:
@@ -348,6 +392,8 @@ class DispatcherState:
             match entry:
                 case wire.Run():
                     done = self._run(client, entry)
+                case OverQuota(run, fault):
+                    done = self._skip(client, run, fault)
                 case wire.Fetch():
                     done = self._fetch(client, entry)
                 case wire.Explain():
@@ -408,14 +454,7 @@ class DispatcherState:
 
     def _released(self, client: Client, numbers: tuple[int, ...]) -> dict[int, Buffer]:
         """Take numbers from a client; give the buffers that no number names any more."""
-        found = {}
-        for number in numbers:
-            buffer = client.buffers.pop(number, None)
-            if buffer is not None:
-                buffer.holders -= 1
-                if not buffer.holders:
-                    found[number] = buffer
-        return found
+        return {number: buffer for number in numbers if (buffer := client.unname(number)) is not None}
 
     def _drop(self, buffers: list[Buffer]) -> None:
         """Tell the workers that hold the buffers to let them go. Uploads on their way are called off."""
@@ -444,7 +483,9 @@ class DispatcherState:
         for number, buffer in list(client.buffers.items()):
             old = buffer.lasting if buffer.failed_with(known) else None
             if old is not None:
+                client.unname(number)
                 client.buffers[number], buffer.before = old, None
+                client.held += 0 if old.holders else old.nbytes
                 old.holders += 1
                 old.kept = False
                 self._drop([buffer])
@@ -463,13 +504,14 @@ class DispatcherState:
         known = [b for b in inputs if b is not None]
         failed = [b for b in known if b.fault is not None]
         fault = next((b.fault for b in failed if not b.alone), None)
+        if not client.buffers.keys().isdisjoint(run.outputs) or len(set(run.outputs)) < len(run.outputs):
+            return self._skip(client, run, Fault("protocol", "a run makes a buffer that is there already, or one twice"))
         if missing:
             fault = Fault("protocol", f"run reads buffers {missing[:8]} that are not there")
         elif run.key not in client.graphs:
             fault = Fault("protocol", f"run names graph {run.key}, which was never defined")
         if fault is not None:
-            self._skip(client, run, fault)
-            return True
+            return self._skip(client, run, fault)
         if any(b.waiting for b in known):
             return False
         workers = self._workers_of(client)
@@ -489,9 +531,19 @@ class DispatcherState:
             )
         elif failed and failed[0].fault is not None and len(plan.programs) > 1:  # else its worker runs what does not read it
             self._skip(client, run, failed[0].fault)
+        elif self.options.client_nbytes is not None and (over := self._run_over_memory(client, run, plan)) is not None:
+            self._skip(client, run, over)
         else:
+            seconds = self.forecast.seconds(plan.id, plan.seconds)
+            if not self.sharing.admits(client.id, tuple(plan.programs), seconds, self.now):
+                return False
             self._dispatch(client, run, plan, known, bool(failed))
+            self.sharing.begin(self.epoch, client.id, tuple(plan.programs), seconds)
         return True
+
+    def _run_over_memory(self, client: Client, run: wire.Run, plan: PlanRecord) -> Fault | None:
+        name = next((p.name for p in plan.programs.values()), "")
+        return self._over_memory(client, plan.nbytes, run.frees, f"what run {name!r} makes", plan.largest_line())
 
     def _plan_for(self, client: Client, run: wire.Run, inputs: list[Buffer], workers: tuple[int, ...]) -> PlanRecord:
         digest, graph = client.graphs[run.key]
@@ -501,7 +553,9 @@ class DispatcherState:
             plan = self.plans.begin(key)
             types = tuple(b.type for b in inputs if b.type is not None)
             self.out.append(MakePlan(plan.id, graph, types, workers, len(run.scalars)))
-            for old in self.plans.evict():
+            evicted = self.plans.evict()
+            self.forecast.forget(old.id for old in evicted)
+            for old in evicted:
                 self._unload(old)
         return plan
 
@@ -529,13 +583,13 @@ class DispatcherState:
         workers = tuple(plan.programs)
         upstream = list({id(b.flight): b.flight for b in inputs if b.flight is not None}.values())
         local = workers[0] if len(workers) == 1 and all(f.local == workers[0] for f in upstream) else None
-        flight = Flight(self.epoch, client, set(workers), local=local, groups=plan.groups, where=plan.where)
+        flight = Flight(self.epoch, client, set(workers), local=local, groups=plan.groups, where=plan.where, plan=plan)
         self.flights.add(flight, upstream)
         outputs = []
         for i, (number, type_) in enumerate(zip(run.outputs, plan.outputs, strict=True)):
             self.next_uid += 1
-            buffer = client.buffers[number] = Buffer(self.next_uid, type_, flight=flight, reasons=plan.reasons, output=i)
-            outputs.append(buffer)
+            buffer = Buffer(self.next_uid, type_, flight=flight, reasons=plan.reasons, output=i, nbytes=held_nbytes(type_))
+            outputs.append(client.name(number, buffer))
         flight.outputs, flight.replaces = tuple(outputs), run.replaces
         freed = flight.freed = self._released(client, run.frees)
         flight.refuses = plan.refuses or failed or any(f.refuses for f in upstream)
@@ -555,10 +609,12 @@ class DispatcherState:
         if elsewhere:
             self._drop([b for b in freed.values() if b.type in elsewhere])
 
-    def _skip(self, client: Client, run: wire.Run, fault: Fault) -> None:
-        """A run that cannot be: its outputs fail with the cause."""
+    def _skip(self, client: Client, run: wire.Run, fault: Fault) -> bool:
+        """A run that cannot be: its outputs fail with the cause. What is there already stays."""
         freed = self._released(client, run.frees)
         for i, number in enumerate(run.outputs):
+            if number in client.buffers:
+                continue
             failed = client.buffers[number] = Buffer(0, None, fault=fault)
             if i < len(run.replaces):
                 failed.before = freed.get(run.replaces[i]) or client.buffers.get(run.replaces[i])
@@ -566,6 +622,7 @@ class DispatcherState:
                 failed.before.kept = client.salvaged = True
         self._drop([b for b in freed.values() if not b.kept])
         self._finished(client)
+        return True
 
     def _finished(self, client: Client) -> None:
         client.runs += 1
@@ -590,7 +647,8 @@ class DispatcherState:
                 if message.epoch != worker.beat.epoch:
                     worker.since = self.now
                 worker.beat = message
-            case wire.Done(epoch, _, fault, failed, kept):
+            case wire.Done(epoch, seconds, fault, failed, kept):
+                self._measured(worker, epoch, seconds, fault)
                 flight = self.flights.done(epoch, worker.id, fault, failed)
                 if flight is not None and flight.suspect is not None:
                     flight.given_up_at = flight.given_up_at or self.now
@@ -598,6 +656,7 @@ class DispatcherState:
                     self._keep(worker, flight, set(kept))
                 if flight is not None:
                     self._landed(flight)
+                self._share()
             case wire.Uploaded(uid):
                 self._uploaded(worker, uid)
             case wire.StoreOp():
@@ -607,6 +666,13 @@ class DispatcherState:
                 self._worker_lost(worker, f"worker {worker.id} left")
             case _:
                 pass
+
+    def _measured(self, worker: Worker, epoch: int, seconds: float, fault: Fault | None) -> None:
+        """Charge what an epoch took, and remember it for the next run of its plan."""
+        if self.sharing.end(epoch, worker.id, seconds, self.now) and fault is None:
+            flight = self.flights.by_epoch.get(epoch)
+            if flight is not None and flight.plan is not None:
+                self.forecast.learn(flight.plan.id, flight.plan.seconds, seconds)
 
     def _keep(self, worker: Worker, flight: Flight | None, here: set[int]) -> None:
         """Keep what failed outputs of an epoch were to replace. What else is there only for what failed goes."""
@@ -678,10 +744,13 @@ class DispatcherState:
             for buffer in list(client.buffers.values()):
                 self._drop(_only_for(buffer))
                 self._shrink(buffer, worker.id, client.workers, fault)
-        self.plans.forget_worker(worker.id)
+            client.held = sum(b.nbytes for b in dict.fromkeys(client.buffers.values()))
+        self.forecast.forget(self.plans.forget_worker(worker.id))
+        self.sharing.lose_worker(worker.id)
         for flight in left:
             self._landed(flight)
         self._workers_changed(reason)
+        self._share()
 
     def _shrink(self, buffer: Buffer, lost: int, workers: tuple[int, ...], fault: Fault) -> None:
         """Take a lost worker out of a buffer's placement; whole copies elsewhere keep it alive."""
@@ -692,6 +761,7 @@ class DispatcherState:
         buffer.waiting.discard(lost)
         if rest and buffer.type.sharding.is_replicated:
             buffer.type = buffer.type.placed(Sharding.replicated(cluster_mesh(rest, workers), buffer.type.ndim))
+            buffer.nbytes = held_nbytes(buffer.type)
         elif buffer.fault is None:
             buffer.fault = fault
             buffer.waiting.clear()

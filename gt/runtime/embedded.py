@@ -61,7 +61,7 @@ class EmbeddedSession:
         self._closed: Fault | None = None
         setup_logging("embedded")
         self._log, self._dispatcher_log = open_log("client0"), open_log("dispatcher")
-        self._state = DispatcherState(_Secrets(), Options(window, NEVER_S, NEVER_S, NEVER_S))
+        self._state = DispatcherState(_Secrets(), Options(window, client_lease_s=NEVER_S, worker_timeout_s=NEVER_S, no_workers_s=NEVER_S))
         hello = wire.WorkerHello("", "", "", self._pid, device, backend)
         self._feed(CLIENT, wire.ClientHello(self._pid))
         self._feed(WORKER, hello)
@@ -175,7 +175,7 @@ class EmbeddedSession:
     def _plan(self, command: MakePlan) -> Planned:
         now = time.monotonic()
         try:
-            programs, outputs, reasons = make_plan(command.graph, command.inputs, command.workers, command.num_scalars)
+            programs, outputs, reasons, _ = make_plan(command.graph, command.inputs, command.workers, command.num_scalars)
         except Exception as e:
             return Planned(now, command.plan, fault=fault_of(e, "plan"))
         seconds = time.monotonic() - now

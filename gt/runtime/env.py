@@ -7,10 +7,13 @@ do).
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
+
+from gt.ir.signals import byte_limit
 
 T = TypeVar("T")
 VARIABLES: dict[str, Variable[Any]] = {}
@@ -107,6 +110,30 @@ WINDOW = Variable(
     "GT_WINDOW", at_least(1), 8,
     "Runs a client may have in flight before a flush waits. A server's own counts for its clients.",
 )  # fmt: skip
+def nbytes(text: str) -> int | None:
+    """Parse a number of bytes, as 4000000 or "4GiB"; 0 for no limit."""
+    return byte_limit(int(text) if text.strip().isdigit() else text) if text.strip() != "0" else None
+
+
+def over_zero(text: str) -> float:
+    """Parse a number over 0."""
+    value = float(text)
+    if not 0 < value < math.inf:
+        raise ValueError("expected a number over 0")
+    return value
+
+
+CLIENT_MEMORY = Variable(
+    "GT_CLIENT_MEMORY", nbytes, None,
+    'Bytes of values that each client of a server may hold on all workers together, such as "40GiB"; 0: no limit.',
+)  # fmt: skip
+PRIORITY = Variable(
+    "GT_PRIORITY", over_zero, 1.0, "Weight of this script among the clients of a server, within what the server allows."
+)
+MAX_PRIORITY = Variable("GT_MAX_PRIORITY", over_zero, 1.0, "The most that a client of this server may ask for as its priority.")
+GRAIN_S = Variable(
+    "GT_GRAIN", over_zero, 0.02, "Seconds that a long run holds the workers before another client of the server may have a turn."
+)
 NATIVE = Variable("GT_NATIVE", flag, True, "Record ops by the compiled module, where it has been built; 0: in Python.")
 SHARED_MEMORY = Variable(
     "GT_SHARED_MEMORY", flag, True, "Move large arrays between processes of one host through shared memory; 0: through sockets."

@@ -33,6 +33,10 @@ class WorkerLost(GtError, RuntimeError):
         self.worker, self.epoch, self.where = worker, epoch, where
 
 
+class QuotaExceeded(GtError, RuntimeError):
+    """A client would hold more on the workers, or have more runs in flight, than the server allows it. What it holds stays."""
+
+
 class NoWorkers(GtError, RuntimeError):
     """The server has no workers to run on."""
 
@@ -97,6 +101,7 @@ KINDS: dict[str, type[GtError]] = {
     "plan": RunError,
     "collective": RunError,
     "no_workers": NoWorkers,
+    "quota": QuotaExceeded,
     "protocol": ProtocolError,
     "dispatcher_lost": DispatcherLost,
     "closed": SessionClosed,
@@ -118,5 +123,5 @@ def fault_of(error: BaseException, kind: str = "run", worker: int = -1, epoch: i
 
 __all__ = [
     "KINDS", "ConnectionFailed", "DispatcherLost", "Fault", "GtError", "KeyFileError", "LaunchError", "LinAlgError", "NoWorkers",
-    "ProtocolError", "RunError", "RunIndexError", "SessionClosed", "VersionMismatch", "WorkerLost", "fault_of",
+    "ProtocolError", "QuotaExceeded", "RunError", "RunIndexError", "SessionClosed", "VersionMismatch", "WorkerLost", "fault_of",
 ]  # fmt: skip

@@ -8,17 +8,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from gt.ir.program import Program
+from gt.ir.program import Compute, Program
 from gt.ir.types import TensorType
 from gt.passes.reasons import PlanReasons
 from gt.runtime.dispatcher_events import Planned
 from gt.runtime.errors import Fault
+from gt.runtime.quota import held_nbytes
 from gt.runtime.schedule import NO_REASONS
 
 
 @dataclass(slots=True, eq=False)
 class PlanRecord:
-    """A plan: being made (no programs, no fault), ready or failed. ``refuses``: some op may refuse its values."""
+    """A plan: being made (no programs, no fault), ready or failed. ``refuses``: some op may refuse its values. ``seconds``: of a run,
+    by the planner's estimate; ``nbytes``: what its outputs hold on all workers together.
+    """
 
     id: int
     key: object
@@ -30,6 +33,21 @@ class PlanRecord:
     refuses: bool = False
     fault: Fault | None = None
     reasons: PlanReasons = NO_REASONS
+    seconds: float = 0.0
+    nbytes: int = 0
+
+    def largest_line(self) -> str:
+        """Give the line that made the largest output, as far as the programs know."""
+        sizes = [held_nbytes(t) for t in self.outputs]
+        position = sizes.index(max(sizes)) if sizes else -1
+        for program in self.programs.values():
+            slot = dict(program.outputs).get(position)
+            for step in reversed(program.steps):
+                for node in step.nodes if isinstance(step, Compute) else ():
+                    if slot in node.outputs and node.loc >= 0:
+                        file, line, *_ = program.locations[node.loc]
+                        return f"{file}:{line}"
+        return self.where
 
     def __repr__(self) -> str:
         return f"plan {self.id} {'failed' if self.fault else 'ready' if self.ready else 'planning'}"
@@ -67,6 +85,7 @@ class PlanRecords:
             return None
         plan.ready, plan.fault = event.fault is None, event.fault
         plan.programs, plan.outputs, plan.reasons = event.programs, event.outputs, event.reasons or NO_REASONS
+        plan.seconds, plan.nbytes = event.seconds, sum(map(held_nbytes, event.outputs))
         plan.groups = tuple(dict.fromkeys(c.group for p in event.programs.values() for c in p.collectives))
         plan.refuses = any(p.refuses for p in event.programs.values())
         plan.where = next((f"{file}:{line}" for p in event.programs.values() for file, line, *_ in p.locations), "")
@@ -88,11 +107,12 @@ class PlanRecords:
             evicted.append(oldest)
         return evicted
 
-    def forget_worker(self, worker: int) -> None:
-        """Forget the plans that a lost worker has a part in."""
-        for plan in list(self):
-            if worker in plan.programs:
-                self.forget(plan)
+    def forget_worker(self, worker: int) -> list[int]:
+        """Forget the plans that a lost worker has a part in; give their numbers."""
+        lost = [plan for plan in self if worker in plan.programs]
+        for plan in lost:
+            self.forget(plan)
+        return [plan.id for plan in lost]
 
 
 __all__ = ["PlanRecord", "PlanRecords"]

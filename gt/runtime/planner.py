@@ -43,13 +43,14 @@ class PlanRequest(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PlanReply(msgspec.Struct, frozen=True, array_like=True):
-    """The plan, or why not."""
+    """The plan, or why not. ``seconds``: how long a run takes by prediction."""
 
     plan: int
     programs: dict[int, Program]
     outputs: tuple[tuple[WireType, WireSharding], ...]
     fault: Fault | None = None
     reasons: PlanReasons | None = None
+    seconds: float = 0.0
 
 
 GRAPHS = msgspec.msgpack.Decoder(WireGraph)
@@ -58,9 +59,9 @@ REPLIES = msgspec.msgpack.Decoder(PlanReply)
 
 
 def make_plan(
-    graph: Graph, inputs: Sequence[TensorType], workers: tuple[int, ...], num_scalars: int
-) -> tuple[dict[int, Program], tuple[TensorType, ...], PlanReasons]:
-    """Give programs by worker, the outputs' placed types, and why they are placed so.
+    graph: Graph, inputs: Sequence[TensorType], workers: tuple[int, ...], num_scalars: int, timed: bool = False
+) -> tuple[dict[int, Program], tuple[TensorType, ...], PlanReasons, float]:
+    """Give programs by worker, the outputs' placed types, why they are placed so, and, if ``timed``, the predicted seconds of a run.
 
     Errors: ProtocolError where the call does not fit the graph.
     """
@@ -72,9 +73,9 @@ def make_plan(
     for i, (value, given) in enumerate(zip(graph.inputs, inputs, strict=True)):
         if value.type.placed(None) is not given.placed(None):
             raise ProtocolError(f"input {i} of graph {graph.name!r} is {value.type!r}, the run gives {given!r}")
-    plan = plan_graph(place_inputs(graph, inputs), Cluster(workers))
+    plan = plan_graph(place_inputs(graph, inputs), Cluster(workers), timed=timed)
     outputs = tuple(v.type.placed(s) for v, s in zip(graph.outputs, plan.outputs, strict=True))
-    return dict(plan.programs), outputs, plan.told
+    return dict(plan.programs), outputs, plan.told, plan.seconds
 
 
 def place_inputs(graph: Graph, types: Sequence[TensorType]) -> Graph:
@@ -88,12 +89,12 @@ def answer(request: PlanRequest) -> PlanReply:
     try:
         graph = decode_graph(GRAPHS.decode(request.graph))
         types = [wire.tensor_type.placed(placed.sharding) for wire, placed in request.inputs]
-        programs, outputs, reasons = make_plan(graph, types, request.workers, request.num_scalars)
+        programs, outputs, reasons, seconds = make_plan(graph, types, request.workers, request.num_scalars, timed=True)
     except Exception as e:
         malformed = isinstance(e, ProtocolError | WireError | msgspec.MsgspecError)
         return PlanReply(request.plan, {}, (), fault_of(e, "protocol" if malformed else "plan"))
     placed = tuple((WireType.of(t), WireSharding.of(t.sharding)) for t in outputs if t.sharding is not None)
-    return PlanReply(request.plan, programs, placed, reasons=reasons)
+    return PlanReply(request.plan, programs, placed, reasons=reasons, seconds=seconds)
 
 
 def request_of(

@@ -92,10 +92,10 @@ class Ear:
 class RecoveringSession:
     """A ``Session`` with a gt server. Errors: ConnectionFailed within ``timeout`` seconds if there is none."""
 
-    def __init__(self, address: str, timeout: float = 5.0, keys: Keys | None = None) -> None:
+    def __init__(self, address: str, timeout: float = 5.0, keys: Keys | None = None, priority: float = 1.0) -> None:
         self._pid = os.getpid()
         self.lock = CallLock()  # guards all that follows, and is the link's own
-        self.address, self._timeout, self._keys = address, timeout, keys
+        self.address, self._timeout, self._keys, self._priority = address, timeout, keys, priority
         self._graphs: dict[int, bytes] = {}
         self._defined: set[int] = set()  # graphs that the link has been told of
         self._alive: set[int] = set()  # while there is no log
@@ -115,7 +115,7 @@ class RecoveringSession:
         self.replacing: Callable[[], bool] = lambda: False  # whether replacements are on their way for sure
         self._seats = Seats()
         self._number = 0  # of the link: there may have been others
-        self._link = RemoteSession(address, timeout, Ear(self, 0), keys)
+        self._link = RemoteSession(address, timeout, Ear(self, 0), keys, priority)
 
     # -- the Session interface
 
@@ -382,7 +382,7 @@ class RecoveringSession:
             self._hurt = None
             self._number += 1  # nothing that the old link still says counts
         self._link.close()
-        link = self._link = RemoteSession(self.address, self._timeout, Ear(self, self._number), self._keys)
+        link = self._link = RemoteSession(self.address, self._timeout, Ear(self, self._number), self._keys, self._priority)
         self._await_workers(link)
         with self.lock:
             self._seats = Seats(self._seats.names, tuple(sorted(link.workers())))

@@ -22,6 +22,7 @@ import msgspec
 import numpy as np
 import zmq
 
+from gt.ir.blame import users_line
 from gt.ir.graph import Graph
 from gt.ir.program import WireSharding, WireType, encode_graph
 from gt.ir.signals import SignalConfig
@@ -99,7 +100,9 @@ class RemoteSession:
     known, if it wants another key.
     """
 
-    def __init__(self, address: str, timeout: float = 5.0, keeper: Keeper | None = None, keys: Keys | None = None) -> None:
+    def __init__(
+        self, address: str, timeout: float = 5.0, keeper: Keeper | None = None, keys: Keys | None = None, priority: float = 1.0
+    ) -> None:
         self._pid = os.getpid()
         self.address, self._keeper = address, keeper
         self._logger = setup_logging("client")
@@ -124,7 +127,7 @@ class RemoteSession:
         self._down = self._made()
         self._up = self._made()
         try:
-            self._welcome = self._join(timeout)
+            self._welcome = self._join(timeout, priority)
         except BaseException:
             self._context.destroy(0)
             raise
@@ -137,14 +140,15 @@ class RemoteSession:
         self._io_thread.start()
         self._present.wait(timeout)
 
-    def _join(self, timeout: float) -> wire.ClientWelcome:
+    def _join(self, timeout: float, priority: float) -> wire.ClientWelcome:
         hint = (
             f"no gt server answers at {self.address} within {timeout:g} s: "
             "start one with `python -m gt.server -p PORT`, "
             "check host and port, or leave out gt.connect to run in this process"
         )
         deadline = time.monotonic() + timeout
-        welcome = self._ask_to_join(self._down, wire.ClientHello(self._pid), wire.ClientWelcome, deadline, hint)
+        hello = wire.ClientHello(self._pid, priority=priority)
+        welcome = self._ask_to_join(self._down, hello, wire.ClientWelcome, deadline, hint)
         self._ask_to_join(self._up, wire.Attach(welcome.token, "up"), wire.Attached, deadline, hint)
         return welcome
 
@@ -218,10 +222,10 @@ class RemoteSession:
         wire_type = WireType.of(type)
         wire_arrays.check_data(data.nbytes)
         if data.nbytes <= INLINE:
-            self._call(wire.Put(buffer, wire_type, signal, True, placed), wire_arrays.data_of(data))
+            self._call(wire.Put(buffer, wire_type, signal, True, placed, users_line()), wire_arrays.data_of(data))
         else:
             self._uploads[buffer] = (data.reshape(type.shape), wire_type)
-            self._call(wire.Put(buffer, wire_type, signal, False, placed))
+            self._call(wire.Put(buffer, wire_type, signal, False, placed, users_line()))
 
     def lends(self, data: np.ndarray) -> bool:
         """Whether an array lies in memory that is to be filled again."""

@@ -99,10 +99,12 @@ class Runner:
         self.loaded: dict[int, Loaded] = {}
         self.unloadable: dict[int, Fault] = {}
         self.epoch = -1
+        self.began = 0.0  # when the message under way came: all that it takes counts for its client
         engine.start_thread()
 
     def handle(self, message: Message, data: Any = None) -> bool:
         """Do what a message asks; give False when the worker should end."""
+        self.began = time.perf_counter()
         if self.log is not None:
             self.log.write("recv", type(message).__name__, getattr(data, "nbytes", 0))
         if self.uploads:
@@ -203,7 +205,7 @@ class Runner:
             self.unloadable[plan] = fault_of(e, "run", self.state.worker)
 
     def _run(self, command: RunProgram) -> Ran:
-        start = time.perf_counter()
+        start = self.began
         self.epoch = command.epoch
         if self.groups is not None:
             self.groups.issued = 0

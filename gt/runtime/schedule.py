@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gt.ir.types import TensorType
 from gt.passes.reasons import PlanReasons
 from gt.runtime.errors import Fault
 from gt.runtime.wire import Explain, Fetch, Free, Recover, Run
+
+if TYPE_CHECKING:
+    from gt.runtime.plan_records import PlanRecord
 
 MAX_QUEUE = 100_000
 NO_REASONS = PlanReasons("")
@@ -29,6 +32,7 @@ class Buffer:
 
     Of one that failed: ``failed_in``: the epoch, if the worker that was to make it knows and nobody else had a part in it, -1 if not;
     ``before``: what it was to replace. ``holders``: how many of the client's numbers name it. ``kept``: it is there though freed, because what replaced it failed.
+    ``nbytes``: what it counts for in its client's quota.
     """
 
     uid: int
@@ -42,6 +46,7 @@ class Buffer:
     before: Buffer | None = None
     holders: int = 1
     kept: bool = False
+    nbytes: int = 0
 
     def __repr__(self) -> str:
         if self.fault:
@@ -93,14 +98,26 @@ class Flight:
     fetches: list[int] = field(default_factory=list)
     groups: tuple[tuple[int, ...], ...] = ()
     where: str = ""
+    plan: PlanRecord | None = None
     fault: Fault | None = None
     suspect: Fault | None = None  # a collective broke, for a reason not known yet
     given_up_at: float | None = None  # when the first worker said so
 
 
+@dataclass(frozen=True, slots=True)
+class OverQuota:
+    """A run beyond what its client may have in flight, in its place among the calls."""
+
+    run: Run
+    fault: Fault
+
+
 @dataclass(slots=True, eq=False)
 class Client:
-    """One client: its connections, graphs, buffers by its own numbers, and its queue."""
+    """One client: its connections, graphs, buffers by its own numbers, and its queue.
+
+    ``held``: bytes of what its numbers name. ``asked`` and ``runs``: how many runs came, and how many are over.
+    """
 
     id: int
     token: bytes
@@ -110,11 +127,30 @@ class Client:
     workers: tuple[int, ...] = ()
     graphs: dict[int, tuple[object, Any]] = field(default_factory=dict)  # key -> (digest, graph)
     buffers: dict[int, Buffer] = field(default_factory=dict)
-    queue: deque[Run | Fetch | Explain | Free | Recover] = field(default_factory=deque)
+    queue: deque[Run | Fetch | Explain | Free | Recover | OverQuota] = field(default_factory=deque)
     homeless: list[tuple[Any, Any]] = field(default_factory=list)  # uploads that came before any worker
     blocked_since: float | None = None
+    asked: int = 0
     runs: int = 0
+    held: int = 0
     salvaged: bool = False  # something may be kept that what replaced it failed
+
+    def name(self, number: int, buffer: Buffer) -> Buffer:
+        """Let a number name a new buffer."""
+        self.buffers[number] = buffer
+        self.held += buffer.nbytes
+        return buffer
+
+    def unname(self, number: int) -> Buffer | None:
+        """Let a number name nothing; give the buffer if no number names it any more."""
+        buffer = self.buffers.pop(number, None)
+        if buffer is None:
+            return None
+        buffer.holders -= 1
+        if buffer.holders:
+            return None
+        self.held -= buffer.nbytes
+        return buffer
 
     def __repr__(self) -> str:
         buffers = ", ".join(f"{n}: {b!r}" for n, b in self.buffers.items())

@@ -40,10 +40,13 @@ class Message(msgspec.Struct, frozen=True, array_like=True, tag_field="message",
 
 
 class ClientHello(Message, frozen=True):
-    """Open a session. ``gt``: the version of gt that records its graphs."""
+    """Open a session. ``gt``: the version of gt that records its graphs. ``priority``: the client's weight among those that compete for
+    the workers.
+    """
 
     pid: int = 0
     gt: str = __version__
+    priority: float = 1.0
 
 
 class Attach(Message, frozen=True):
@@ -75,7 +78,7 @@ class Run(Message, frozen=True):
 class Put(Message, frozen=True):
     """Make a buffer of host data: with the data frame if it is small (``inline``), else ask where to send it.
 
-    It goes where ``placed`` says, if that can be, else where ``signal`` asks.
+    It goes where ``placed`` says, if that can be, else where ``signal`` asks. ``where``: the user's line.
     """
 
     buffer: int
@@ -83,6 +86,7 @@ class Put(Message, frozen=True):
     signal: SignalConfig | None
     inline: bool
     placed: WireSharding | None = None
+    where: str = ""
 
 
 class Fail(Message, frozen=True):

@@ -10,6 +10,7 @@ from gt.passes.signal_placement import signal_sharding
 from gt.runtime import wire
 from gt.runtime.dispatcher_events import Kill, Planned
 from gt.runtime.errors import Fault
+from gt.runtime.fair_queue import Limits
 from tests.state.stories import Story, plans, program, sent
 
 
@@ -20,9 +21,12 @@ def split(workers: int) -> TensorType:
     return type_.placed(signal_sharding(type_, rows, tuple(range(workers))))
 
 
+NO_TURNS = Limits(linger_s=0.0)  # clients never compete
+
+
 def started(workers: int = 1, clients: int = 1, groups: tuple[tuple[int, ...], ...] = ()) -> Story:
     """Client 0 has run graph 1 once: buffer 1 -> buffer 2, epoch 1 (after one epoch for each group)."""
-    s = Story(workers, clients)
+    s = Story(workers, clients, sharing=NO_TURNS)
     s.put(1)
     s.define(1)
     (make,) = plans(s.run(1, (1,), (2,)))
@@ -358,6 +362,7 @@ def test_the_state_reads_well():
     s.put(3)
     assert repr(s.state) == (
         "dispatcher epoch 1, flying [1], groups []\n"
+        "  shares at 0.000 {0: 0.040}, 1 under way\n"
         "  worker 0 joined\n"
         "  worker 1 joined\n"
         "  client 0 {1: ready, 2: epoch 1, 3: ready} 0 queued\n"

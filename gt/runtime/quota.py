@@ -1,0 +1,65 @@
+"""What one client may take: bytes of values held on the workers, and runs in flight. Over it is an error, never another's loss.
+
+Owns: how bytes are counted (``held_nbytes``), the texts of ``QuotaExceeded``. Must not know: queues, messages.
+Next: ``dispatcher_state`` (which asks before it places or sends anything), ``schedule`` (``Client.held``).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from gt.ir.types import TensorType
+from gt.runtime.errors import Fault
+
+ROUND = 512  # bytes: what allocators round a value up to, so that many small ones are not free
+
+
+@lru_cache(maxsize=8192)
+def held_nbytes(type_: TensorType) -> int:
+    """Give what a placed value holds on all its workers together: a whole copy on each of three workers counts three times."""
+    if type_.sharding is None:
+        return 0
+    part = TensorType(type_.sharding.local_shape(type_.shape), type_.dtype).nbytes
+    return -(-part // ROUND) * ROUND * len(type_.sharding.mesh.workers)
+
+
+def too_much(held: int, asked: int, freed: int, limit: int, what: str, where: str) -> Fault:
+    """Say that a client would hold more than it may."""
+    net = f"{size(asked)} ({size(freed)} of what it holds would go)" if freed else size(asked)
+    return Fault(
+        "quota",
+        f"{what} needs {net} on the workers; this client holds {size(held)} of the {size(limit)} that it may. Nothing of what it holds "
+        "is lost: delete tensors that are not needed any more, split what is whole on each worker, or ask whoever runs the server for "
+        "more (gt server --client-memory)",
+        where=where,
+    )
+
+
+def too_many(runs: int, limit: int) -> Fault:
+    """Say that a client has more runs in flight than it may."""
+    return Fault(
+        "quota",
+        f"this client has {runs} runs in flight and asks for one more; the server allows {limit} (gt server --client-runs). Wait for "
+        "the server's Progress before the next: gt.connect does",
+    )
+
+
+def refusal(priority: float, most: float) -> str:
+    """Say why a client of this priority is not served, "" if it is."""
+    if 0 < priority <= most:
+        return ""
+    return (
+        f"priority {priority:g} is not one that this server allows: give one over 0 and up to {most:g}, or ask whoever runs it for more "
+        "(gt server --max-priority)"
+    )
+
+
+def size(nbytes: int) -> str:
+    """Give a number of bytes for people, exact where it is small."""
+    for unit, of in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if nbytes >= of:
+            return f"{nbytes} bytes ({nbytes / of:.3g} {unit})"
+    return f"{nbytes} bytes"
+
+
+__all__ = ["ROUND", "held_nbytes", "refusal", "too_many", "too_much"]
