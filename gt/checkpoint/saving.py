@@ -174,18 +174,17 @@ def save(
         raise FileExistsError(
             f"{own.path} is there: to go back to an earlier step, remove the checkpoints after it or save elsewhere"
         )
+    _settle()  # what is pending stays the graph that it is
     values = _Values("gt.checkpoint.save")
     form = describe(state, values, values.who)
     random = describe(random_state(host_random), values, values.who, "random")
     content = partial(Index, VERSION, step, form, random)
     items = _items(values, copies=not block)
-    writer = threading.Thread(
-        target=_write, args=(own, items, content, keep, _turn), name="gt-checkpoint"
-    )  # the interpreter waits for it
     with _lock:
-        _open.setdefault(where, []).append(own)
+        writer = threading.Thread(target=_write, args=(own, items, content, keep, _turn), name="gt-checkpoint")
+        writer.start()  # no daemon: the interpreter waits for it
         _turn = writer
-    writer.start()
+        _open.setdefault(where, []).append(own)
     if block:
         del items
         own.wait()
@@ -237,22 +236,24 @@ def _stored(t: Handle) -> tuple[str, tuple[int, ...]]:
 
 
 def _buffers(tensors: list[Handle], copies: bool) -> list[Buffer]:
-    """Give the buffers of tensors, or of copies made by one run of its own: the user's work stays the graph that it is."""
-    if state.trace.code:
-        settle(state.trace, "gt.checkpoint.save")
+    """Give the buffers of tensors, or of copies that one run makes."""
     held = list(tensors)
-    if copies or any(t._base is not None for t in held):
-        state.trace.mark(None)  # a copy stays where the value is, whatever signal is on
-        try:
-            with no_tape():
-                held = [record(OPS["copy"], (t,)) if copies or t._base is not None else t for t in held]
-            settle(state.trace, "gt.checkpoint.save")
-        finally:
-            state.trace.mark(state.signals[-1] if state.signals else None)
+    state.trace.mark(None)  # a copy stays where the value is, whatever signal is on
+    try:
+        with no_tape():
+            held = [record(OPS["copy"], (t,)) if copies or t._base is not None else t for t in held]
+        _settle()
+    finally:
+        state.trace.mark(state.signals[-1] if state.signals else None)
     for t in held:
         if t._trace is not None:  # of another thread
             settle(t._trace, "gt.checkpoint.save")
     return [t._buffer for t in held if t._buffer is not None]
+
+
+def _settle() -> None:
+    if state.trace.code:
+        settle(state.trace, "gt.checkpoint.save")
 
 
 # -- the thread

@@ -82,21 +82,45 @@ def test_a_save_leaves_the_steps_graphs_alone(tmp_path: Path) -> None:
     model = gt.nn.Linear(3, 3)
     optimizer = gt.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
 
-    def step() -> None:
-        model(gt.ones(2, 3)).sum().backward()
-        optimizer.step()
+    def step() -> Any:
         optimizer.zero_grad()
+        loss = model(gt.ones(2, 3)).sum()
+        loss.backward()
+        optimizer.step()
+        return loss  # pending, and the step with it
 
-    for i in range(4):
-        step()
-        if i == 1:
-            checkpoint.save(tmp_path, [model, optimizer], step=0).wait()
-    before = counters.graphs
-    for i in range(1, 3):
-        step()
-        checkpoint.save(tmp_path, [model, optimizer], step=i).wait()
-        step()
-    assert counters.graphs == before
+    for _ in range(3):
+        step().item()
+    seen = []
+    for i in range(3):
+        before = counters.graphs
+        loss = step()
+        checkpoint.save(tmp_path, [model, optimizer], step=i)
+        loss.item()
+        step().item()
+        seen.append(counters.graphs - before)
+    assert seen[0] <= 1 and seen[1:] == [0, 0], "there is at most that of the copies"
+
+
+def test_a_step_under_jit_is_replayed_beside_it(tmp_path: Path) -> None:
+    model = gt.nn.Linear(3, 3)
+    optimizer = gt.optim.AdamW(model.parameters())
+
+    @gt.jit
+    def step(x: Any) -> Any:
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    for _ in range(4):
+        step(gt.ones(2, 3)).item()
+    recorded = counters.reasons.get("the end of a function under gt.jit")
+    for i in range(3):
+        checkpoint.save(tmp_path, [model, optimizer], step=i)
+        step(gt.ones(2, 3)).item()
+    assert counters.reasons.get("the end of a function under gt.jit") == recorded
 
 
 def test_with_block_there_are_no_copies(tmp_path: Path) -> None:
