@@ -51,4 +51,4 @@ def test_a_killed_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
     assert [step for step, _ in second] == list(range(max(there) + 1, STEPS + 1)), "and went on from the newest checkpoint"
     assert [(step, loss) for step, loss in first + second if wanted[step] != loss] == []
     assert list(folders.whole(folder)) == [STEPS - 2, STEPS], "what was under way when the script ended is written"
-    assert len(list(folder.iterdir())) == 2
+    assert sorted(path.name for path in folder.iterdir()) == [folders.LOCK, *(folders.name_of(step) for step in (STEPS - 2, STEPS))]

@@ -41,9 +41,9 @@ def open_full(touch: Any, path: Path, mode: str, **_: Any) -> Any:
 @pytest.fixture
 def held() -> Iterator[threading.Event]:
     """Checkpoints are not begun to be written until the event is set."""
-    event, real = threading.Event(), folders.sweep
+    event, real = threading.Event(), folders.make
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(folders, "sweep", lambda folder: event.wait(20) and real(folder))
+        patch.setattr(folders, "make", lambda folder: event.wait(20) and real(folder))
         yield event
         event.set()
 
@@ -234,7 +234,7 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: py
     assert isinstance(caught.value.__cause__, OSError) and caught.value.__cause__.errno == errno.ENOSPC
     assert caught.value.step == 2 and repr(failed).endswith("failed>")
     assert caplog.text.count("was not written") == 2, "a failure is said at once"
-    assert [p.name for p in tmp_path.iterdir()] == ["step-00000001"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".lock", "step-00000001"]
     with pytest.raises(checkpoint.SaveError, match="step 3 in .* was not written"):
         checkpoint.save(tmp_path, {"w": w}, step=4)
     checkpoint.save(tmp_path, {"w": w * 4}, step=4, keep=1).wait(20)
@@ -253,7 +253,7 @@ def test_a_file_limit(tmp_path: Path) -> None:
             checkpoint.save(tmp_path, {"w": w}, step=2, block=True)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert [p.name for p in tmp_path.iterdir()] == ["step-00000001"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".lock", "step-00000001"]
     assert checkpoint.load(tmp_path)["w"].sum().item() == 100_000
 
 
@@ -268,7 +268,7 @@ def test_a_value_that_failed(tmp_path: Path) -> None:
     with pytest.raises(checkpoint.SaveError, match="IndexError") as caught:
         checkpoint.save(tmp_path, {"table": table}, step=1).wait(20)
     assert isinstance(caught.value.__cause__, IndexError)
-    assert list(tmp_path.iterdir()) == []
+    assert list(folders.whole(tmp_path)) == [] and len(list(tmp_path.iterdir())) == 1, "its lock"
 
 
 def test_what_is_refused_at_the_call(tmp_path: Path) -> None:
