@@ -22,6 +22,8 @@ from typing import Any, BinaryIO
 import msgspec
 import numpy as np
 
+from gt.ir.types import DType
+
 INDEX = "index.json"
 PART = re.compile(r"part-\d{5}\.safetensors")
 VERSION = 1
@@ -34,6 +36,13 @@ CODES = {
     "uint8": "U8", "uint16": "U16", "uint32": "U32", "uint64": "U64", "bool": "BOOL",
 }  # fmt: skip
 DTYPES = {code: np.dtype("uint16" if name == "bfloat16" else name).newbyteorder("<") for name, code in CODES.items()}
+
+
+def stored(dtype: DType) -> tuple[str, bool]:
+    """Give the name of the dtype in which values of a dtype are in a file, and whether each is a pair there, as complex numbers are."""
+    if dtype.kind != "c":
+        return dtype.name, False
+    return ("float32" if dtype.itemsize == 8 else "float64"), True
 
 
 class DamagedError(ValueError):
@@ -234,6 +243,6 @@ class Parts:
 
 
 __all__ = [
-    "CODES", "DTYPES", "INDEX", "DamagedError", "Entry", "FileInfo", "Index", "Parts", "opened", "read_index", "split", "verify",
+    "CODES", "DTYPES", "INDEX", "DamagedError", "Entry", "FileInfo", "Index", "Parts", "opened", "read_index", "split", "stored", "verify",
     "write_index", "write_part",
 ]  # fmt: skip

@@ -1,8 +1,8 @@
 """Folders of checkpoints: one for each step, which appears whole or not at all, and stays whole.
 
-Owns: names, what is synced before what, which folders are there and which may go. A checkpoint is written in a hidden folder, whose
-writer holds a lock on it; files and folder are synced, then it is renamed. What a killed writer left has no lock: the next one
-removes it. Must not know: tensors, what is in the files. Next: ``files`` (what a folder holds), ``saving``.
+Owns: names, what is synced before what, which folders are there and which may go. A checkpoint is written in a hidden folder; its
+files and it are synced, then it is renamed. Writers share a lock, which the system takes from a killed one: who finds it free removes
+what is left. Must not know: tensors, what is in the files. Next: ``files`` (what a folder holds), ``saving``.
 """
 
 from __future__ import annotations
@@ -13,12 +13,15 @@ import os
 import re
 import secrets
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 NAME = re.compile(r"step-(\d{8,18})")
 UNDER_WAY = re.compile(r"\.step-\d{8,18}\.(?:partial|old)-[0-9a-f]{8}")
 MAX_STEP = 10**18 - 1
+LOCK = ".lock"
+LOCK_S = 30.0
 
 
 def name_of(step: int) -> str:
@@ -60,32 +63,47 @@ def sync(path: Path) -> None:
 def written(folder: Path, step: int) -> Iterator[Path]:
     """Give a new folder to write files of a checkpoint into: at the end of the block it becomes the checkpoint, on an error it goes.
 
-    The block syncs its files. Errors: OSError, FileExistsError if the step is there.
+    The block syncs its files. What killed writers left is removed first. Errors: OSError, also for a step that is there.
     """
     make(folder)
-    partial, lock = _begun(folder, step)
+    with _held(folder):
+        partial = folder / f".{name_of(step)}.partial-{secrets.token_hex(4)}"
+        partial.mkdir()
+        try:
+            yield partial
+            sync(partial)
+            os.rename(partial, folder / name_of(step))
+            sync(folder)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+
+
+@contextlib.contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """Share the lock of a folder with its other writers; if there are none, sweep it first."""
+    lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     try:
-        yield partial
-        os.fsync(lock)
-        os.rename(partial, folder / name_of(step))
-        sync(folder)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
+        if _locked(lock, fcntl.LOCK_EX):
+            sweep(folder)
+        until = time.monotonic() + LOCK_S
+        while not _locked(lock, fcntl.LOCK_SH):
+            if time.monotonic() > until:
+                raise TimeoutError(
+                    f"another process holds {folder / LOCK} for {LOCK_S:g} s, as only one that removes leftovers does"
+                )
+            time.sleep(0.02)
+        yield
     finally:
         os.close(lock)
 
 
-def _begun(folder: Path, step: int) -> tuple[Path, int]:
-    """Make a folder to write into; give it and its locked descriptor."""
-    while True:
-        partial = folder / f".{name_of(step)}.partial-{secrets.token_hex(4)}"
-        partial.mkdir()
-        lock = os.open(partial, os.O_RDONLY)
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if partial.exists():  # nobody swept it before it was locked
-            return partial, lock
-        os.close(lock)
+def _locked(lock: int, how: int) -> bool:
+    try:
+        fcntl.flock(lock, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def prune(folder: Path, step: int, keep: int) -> None:
@@ -98,23 +116,10 @@ def prune(folder: Path, step: int, keep: int) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what killed writers left: folders under way that nobody holds the lock of."""
-    if not folder.is_dir():
-        return
+    """Remove what killed writers left, in a folder that nobody else writes to."""
     for path in folder.iterdir():
-        if not UNDER_WAY.fullmatch(path.name):
-            continue
-        try:
-            lock = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY)
-        except OSError:  # gone meanwhile, or no folder
-            continue
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if UNDER_WAY.fullmatch(path.name) and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
-        except BlockingIOError:
-            pass  # its writer is alive
-        finally:
-            os.close(lock)
 
 
-__all__ = ["MAX_STEP", "make", "name_of", "prune", "sweep", "sync", "whole", "written"]
+__all__ = ["MAX_STEP", "make", "name_of", "prune", "sync", "whole", "written"]

@@ -16,7 +16,7 @@ import numpy as np
 
 from gt.autograd import no_grad
 from gt.checkpoint import folders
-from gt.checkpoint.files import INDEX, DamagedError, Index, Parts, read_index, verify
+from gt.checkpoint.files import CODES, INDEX, DamagedError, Index, Parts, read_index, stored, verify
 from gt.checkpoint.placing import Place, Places, wanted
 from gt.checkpoint.states import NOTHING, give, set_random_state, state_of
 from gt.functions.create import upload
@@ -139,6 +139,8 @@ class _Checkpoint:
         self.parts = Parts(path, self.index)
         self.made: dict[tuple[str, bool, bool], Any] = {}
         self.places: Places = {}
+        self._try(self.index.state)
+        self._try(self.index.random)
 
     def items(self) -> dict[str, Form]:
         """Give the forms by the keys of the dict that was saved."""
@@ -147,22 +149,39 @@ class _Checkpoint:
             raise ValueError(f"{self.path} holds no dict of objects, as resume needs it: use load or load_into")
         return {read_key(key): inner for key, inner in form["dict"]}
 
-    def value(self, form: Form) -> Any:
-        """Give a value anew."""
+    def _try(self, form: Form) -> None:
+        """Go through a form. Errors: DamagedError unless it is one, and what it names is there in the dtype that it says."""
         try:
-            return rebuild(form, self._leaf)
+            rebuild(form, self._checked)
         except DamagedError:
             raise
         except (ValueError, KeyError, TypeError, AttributeError, StopIteration, RecursionError) as error:
             raise DamagedError(f"{self.path / INDEX} is damaged: {type(error).__name__}: {error}") from None
+
+    def _checked(self, kind: str, form: Form) -> None:
+        if kind == "object":
+            rebuild(form["object"], self._checked)
+            if not isinstance(form["class"], str):
+                raise TypeError("a class that is no name")
+        elif kind == "array":
+            self.parts.entry(form["array"])
+        elif kind == "tensor":
+            entry, dtype = self.parts.entry(form["tensor"]), dtype_of(form["dtype"])
+            plain, pair = stored(dtype)
+            if entry.code != CODES[plain] or (pair and entry.shape[-1:] != (2,)):
+                raise TypeError(f"{form['tensor']!r} is {entry.code} in its file, which is not {dtype.name}")
+        else:
+            raise DamagedError(f"{self.path / INDEX} has a {kind!r}, which this gt does not know")
+
+    def value(self, form: Form) -> Any:
+        """Give a value anew."""
+        return rebuild(form, self._leaf)
 
     def _leaf(self, kind: str, form: Form) -> Any:
         if kind == "object":
             return rebuild(form["object"], self._leaf)
         if kind == "array":
             return self.parts.read(form["array"])
-        if kind != "tensor":
-            raise DamagedError(f"{self.path / INDEX} has a {kind!r}, which this gt does not know")
         key = form["tensor"], bool(form.get("parameter")), bool(form.get("requires_grad"))
         if key not in self.made:
             self.made[key] = self._tensor(*key, form["dtype"])

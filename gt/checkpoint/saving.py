@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from gt.checkpoint import folders
-from gt.checkpoint.files import CODES, FILE_BYTES, INDEX, VERSION, Entry, FileInfo, Index, split, write_index, write_part
+from gt.checkpoint.files import CODES, FILE_BYTES, INDEX, VERSION, Entry, FileInfo, Index, split, stored, write_index, write_part
 from gt.checkpoint.states import NOTHING, random_state, state_of
 from gt.handle import Handle, no_tape, root_of
 from gt.ir.ops import OPS
@@ -74,6 +74,18 @@ class Save:
             raise TimeoutError(f"the checkpoint of step {self.step} in {self.folder} was not written within {timeout:g} s")
         self._tell()
         return self.path
+
+    def _prune(self, keep: int | None) -> None:
+        try:
+            if keep is not None:
+                folders.prune(self.folder, self.step, keep)
+        except OSError as error:
+            self._fail(f"is written, but older ones could not be removed: {error}", error)
+
+    def _fail(self, how: str, error: Exception) -> None:
+        self._error = SaveError(f"the checkpoint of step {self.step} in {self.folder} {how}", self.step)
+        self._error.__cause__ = error
+        log.error("%s", self._error)
 
     def _tell(self) -> None:
         """Raise what went wrong."""
@@ -174,18 +186,17 @@ def save(
         raise FileExistsError(
             f"{own.path} is there: to go back to an earlier step, remove the checkpoints after it or save elsewhere"
         )
+    _settle()  # what is pending stays the graph that it is
     values = _Values("gt.checkpoint.save")
     form = describe(state, values, values.who)
     random = describe(random_state(host_random), values, values.who, "random")
     content = partial(Index, VERSION, step, form, random)
     items = _items(values, copies=not block)
-    writer = threading.Thread(
-        target=_write, args=(own, items, content, keep, _turn), name="gt-checkpoint"
-    )  # the interpreter waits for it
     with _lock:
-        _open.setdefault(where, []).append(own)
+        writer = threading.Thread(target=_write, args=(own, items, content, keep, _turn), name="gt-checkpoint")
+        writer.start()  # no daemon: the interpreter waits for it
         _turn = writer
-    writer.start()
+        _open.setdefault(where, []).append(own)
     if block:
         del items
         own.wait()
@@ -218,41 +229,35 @@ def _refuse_in_jit() -> None:
 
 def _items(values: _Values, copies: bool) -> deque[_Item]:
     """Give what is to be written, tensors as buffers. ``copies``: that nothing else names."""
-    for name, t in values.tensors:
-        if _stored(t)[0] not in CODES:
-            raise TypeError(f"{values.who}: {name!r} is of {t.dtype!r}, which has no safetensors form")
     buffers = _buffers([t for _, t in values.tensors], copies)
-    items = [
-        _Item(Entry(name, CODES[_stored(t)[0]], _stored(t)[1]), b) for (name, t), b in zip(values.tensors, buffers, strict=True)
-    ]
+    items = [_Item(_entry(name, t), b) for (name, t), b in zip(values.tensors, buffers, strict=True)]
     return deque([*items, *(_Item(Entry(name, CODES[a.dtype.name], a.shape), a) for name, a in values.arrays)])
 
 
-def _stored(t: Handle) -> tuple[str, tuple[int, ...]]:
-    """Give dtype and shape of a tensor in a file: complex numbers are pairs."""
-    dtype, shape = t.dtype, tuple(t.shape)
-    if dtype.kind != "c":
-        return dtype.name, shape
-    return ("float32" if dtype.itemsize == 8 else "float64"), (*shape, 2)
+def _entry(name: str, t: Handle) -> Entry:
+    plain, pair = stored(t.dtype)
+    return Entry(name, CODES[plain], (*t._type.shape, 2) if pair else t._type.shape)
 
 
 def _buffers(tensors: list[Handle], copies: bool) -> list[Buffer]:
-    """Give the buffers of tensors, or of copies made by one run of its own: the user's work stays the graph that it is."""
-    if state.trace.code:
-        settle(state.trace, "gt.checkpoint.save")
+    """Give the buffers of tensors, or of copies that one run makes."""
     held = list(tensors)
-    if copies or any(t._base is not None for t in held):
-        state.trace.mark(None)  # a copy stays where the value is, whatever signal is on
-        try:
-            with no_tape():
-                held = [record(OPS["copy"], (t,)) if copies or t._base is not None else t for t in held]
-            settle(state.trace, "gt.checkpoint.save")
-        finally:
-            state.trace.mark(state.signals[-1] if state.signals else None)
+    state.trace.mark(None)  # a copy stays where the value is, whatever signal is on
+    try:
+        with no_tape():
+            held = [record(OPS["copy"], (t,)) if copies or t._base is not None else t for t in held]
+        _settle()
+    finally:
+        state.trace.mark(state.signals[-1] if state.signals else None)
     for t in held:
         if t._trace is not None:  # of another thread
             settle(t._trace, "gt.checkpoint.save")
     return [t._buffer for t in held if t._buffer is not None]
+
+
+def _settle() -> None:
+    if state.trace.code:
+        settle(state.trace, "gt.checkpoint.save")
 
 
 # -- the thread
@@ -270,34 +275,25 @@ def _write(
         if before is not None:
             before.join()
         start = time.monotonic()
-        folders.sweep(save.folder)
         nbytes = sum(item.entry.nbytes for item in items)
         with folders.written(save.folder, save.step) as unfinished:
             _write_files(unfinished, items, content)
         log.info("checkpoint %s: %d bytes in %.3f s", save.path, nbytes, time.monotonic() - start)
-        if keep is not None:
-            folders.prune(save.folder, save.step, keep)
     except Exception as error:
-        save._error = _failed(save, error)
-        save._error.__cause__ = error
-        log.error("%s", save._error)
+        save._fail(f"was not written: {type(error).__name__}: {error}; {_left(save.folder)}", error)
+    else:
+        save._prune(keep)
     finally:
         items.clear()
         save._over.set()
 
 
-def _failed(save: Save, error: Exception) -> SaveError:
-    if save.path.exists():
-        text = f"the checkpoint of step {save.step} in {save.folder} is written, but older ones could not be removed"
-        hint = "see to the folder's permissions"
-    else:
-        try:
-            left = max(folders.whole(save.folder), default=None)
-        except OSError:
-            left = None
-        text = f"the checkpoint of step {save.step} in {save.folder} was not written"
-        hint = f"the one of step {left} is whole" if left is not None else "there is none before it"
-    return SaveError(f"{text}: {type(error).__name__}: {error}; {hint}", save.step)
+def _left(folder: Path) -> str:
+    try:
+        step = max(folders.whole(folder), default=None)
+    except OSError:
+        step = None
+    return f"the one of step {step} is whole" if step is not None else "there is none before it"
 
 
 def _write_files(folder: Path, items: deque[_Item], content: Callable[[dict[str, FileInfo]], Index]) -> None:

@@ -2,40 +2,22 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from gt.checkpoint import folders
-from tests.fault.checkpointed import STEPS, train
-from tests.integration.programs import ROOT, environment
+from tests.fault.checkpointed import STEPS, begin, seen, train, wait_for
 
 pytestmark = pytest.mark.timeout(120)
 KILL_AT = 9  # steps seen when it is killed, wherever a save is then
-
-
-def begin(folder: Path, losses: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "tests.fault.checkpointed", str(folder), str(losses)]
-    return subprocess.Popen(command, cwd=ROOT, env=environment(GT_BACKEND="torch"), stderr=subprocess.PIPE)
-
-
-def seen(losses: Path) -> list[tuple[int, str, str]]:
-    """Give (step, loss, process) of the whole lines that are there."""
-    lines = losses.read_text().split("\n")[:-1] if losses.exists() else []
-    return [(int(step), loss, process) for step, loss, process in map(str.split, lines)]
 
 
 def test_a_killed_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
     whole, killed, folder = tmp_path / "whole", tmp_path / "killed", tmp_path / "runs"
     train(tmp_path / "undisturbed", whole)
     with begin(folder, killed) as process:
-        until = time.monotonic() + 60
-        while len(seen(killed)) < KILL_AT:
-            assert process.poll() is None and time.monotonic() < until, process.stderr and process.stderr.read().decode()
-            time.sleep(0.002)
+        wait_for(killed, KILL_AT, process)
         process.kill()
     there = folders.whole(folder)
     assert there and all((path / "index.json").exists() for path in there.values())
@@ -51,4 +33,4 @@ def test_a_killed_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
     assert [step for step, _ in second] == list(range(max(there) + 1, STEPS + 1)), "and went on from the newest checkpoint"
     assert [(step, loss) for step, loss in first + second if wanted[step] != loss] == []
     assert list(folders.whole(folder)) == [STEPS - 2, STEPS], "what was under way when the script ended is written"
-    assert len(list(folder.iterdir())) == 2
+    assert sorted(path.name for path in folder.iterdir()) == [folders.LOCK, *(folders.name_of(step) for step in (STEPS - 2, STEPS))]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -132,3 +134,11 @@ def test_other_generators_are_refused() -> None:
     saved = data.DataLoader(Rows(), generator=gt.Generator()).state_dict()
     with pytest.raises(ValueError, match=r"generators for \['loader'\], this one has them for nothing"):
         data.DataLoader(Rows()).load_state_dict(saved)
+
+
+def test_a_loader_can_be_copied_and_pickled_within_an_epoch() -> None:
+    loader = data.DataLoader(Rows(), 4)
+    batches = iter(loader)
+    taken(batches, 2)
+    for other in (copy.deepcopy(loader), pickle.loads(pickle.dumps(loader))):  # noqa: S301 - the test's own
+        assert len(taken(other, 99)) == 6

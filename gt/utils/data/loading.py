@@ -6,7 +6,6 @@ Next: ``prefetching``.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -240,7 +239,7 @@ class DataLoader(torch_data.DataLoader[Any]):
         self._drawn = generator if isinstance(generator, torch.Generator) else torch.Generator()
         self._line: Line | None = None
         self._begun: Epoch | None = None  # while torch's iterator is made
-        self._giving: weakref.ref[Given] | None = None
+        self._epoch: Epoch | None = None  # the latest
         self._resumed: dict[str, Any] | None = None  # an epoch to go on with
         if collate_fn is None and (batch_size is not None or batch_sampler is not None):
             collate_fn = default_collate
@@ -281,9 +280,8 @@ class DataLoader(torch_data.DataLoader[Any]):
         if before is not None:  # what the epoch's beginning drew was drawn then
             put_back(generators, {DEFAULT: before[DEFAULT]} if ahead else before)
         self._line = made.line if isinstance(made, Batches) else None
-        given = Given(made, epoch)
-        self._giving = weakref.ref(given)
-        return given
+        self._epoch = epoch
+        return Given(made, epoch)
 
     def _generators(self) -> dict[str, Any]:
         """Give the generators of its own and of its samplers, by names."""
@@ -299,8 +297,7 @@ class DataLoader(torch_data.DataLoader[Any]):
 
         What one loop has is an epoch under way until its last batch has come; a loop that was left early has none.
         """
-        giving = self._giving() if self._giving is not None else None
-        epoch = None if giving is None or giving.epoch.over else giving.epoch
+        epoch = self._epoch if self._epoch is not None and not self._epoch.over else None
         now = {name: state for name, state in states_of(self._generators()).items() if name != DEFAULT}
         return {"epoch": epoch.state() if epoch is not None else self._resumed, "generators": now}
 
@@ -317,7 +314,7 @@ class DataLoader(torch_data.DataLoader[Any]):
                 f"the state is of a DataLoader with generators for {sorted(given) or 'nothing'}, this one has them for {sorted(own) or 'nothing'}"
             )
         put_back(own, given)
-        self._resumed, self._giving = state_dict["epoch"], None
+        self._resumed, self._epoch = state_dict["epoch"], None
 
 
 __all__ = [

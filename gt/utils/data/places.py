@@ -91,6 +91,9 @@ class Given(Iterator[Any]):
     def __iter__(self) -> Given:
         return self
 
+    def __del__(self) -> None:
+        self.epoch.over = True  # a loop that was left is not gone on with
+
     def __next__(self) -> Any:
         try:
             batch, drawn = next(self._made)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -23,7 +24,6 @@ from gt.checkpoint import files, folders
 ENTRY = files.Entry("x", "F32", (3,))
 
 def write(folder, step, keep=1):
-    folders.sweep(folder)
     with folders.written(folder, step) as partial:
         info = files.write_part(partial / "part-00000.safetensors", [ENTRY], iter([np.full(3, step, np.float32)]))
         files.write_index(partial / files.INDEX, files.Index(1, step, {"tensor": "x", "dtype": "float32"}, {}, {"part-00000.safetensors": info}))
@@ -87,26 +87,46 @@ def test_a_writer_killed_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path)
             index = files.read_index(path)
             files.verify(path, index)
             assert index.step == step and files.Parts(path, index).read("x").tolist() == [step] * 3
-        left.add((*there, len(list(folder.iterdir())) - len(there)))
-        folders.sweep(folder)
-        assert set(folder.iterdir()) == set(there.values()), "the next writer removes what is left"
+        left.add((*there, len(listed(folder)) - len(there)))
+        with folders.written(folder, 3):
+            assert len(listed(folder)) == len(there) + 1, "the next writer removes what is left"
     assert {(1, 1), (1, 2, 0), (2, 1), (2, 0)} <= left, (
         "killed before the rename, behind it, while the older one went, and not at all"
     )
 
 
+def listed(folder: Path) -> list[str]:
+    """Give the names of what is in a folder, but for its lock."""
+    return sorted(path.name for path in folder.iterdir() if path.name != folders.LOCK)
+
+
 def test_what_a_living_writer_holds_stays(tmp_path: Path) -> None:
-    with folders.written(tmp_path, 5) as partial:
-        folders.sweep(tmp_path)
-        assert partial.is_dir() and folders.whole(tmp_path) == {}
-    assert folders.whole(tmp_path) == {5: tmp_path / "step-00000005"}
+    with folders.written(tmp_path, 5) as first:
+        with folders.written(tmp_path, 6) as second, folders.written(tmp_path, 7):
+            assert first.is_dir() and second.is_dir()
+        assert list(folders.whole(tmp_path)) == [6, 7] and first.is_dir()
+        first.with_name(first.name[:-8] + "01234567").mkdir()
+    assert list(folders.whole(tmp_path)) == [5, 6, 7] and len(listed(tmp_path)) == 4
+    with folders.written(tmp_path, 8):
+        assert len(listed(tmp_path)) == 4, "with the writers gone, so is what nobody writes"
+
+
+def test_who_sweeps_is_waited_for_but_not_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folders, "LOCK_S", 0.05)
+    with (tmp_path / folders.LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(TimeoutError, match="another process holds"), folders.written(tmp_path, 1):
+            pass
+    with folders.written(tmp_path, 1):
+        pass
+    assert listed(tmp_path) == ["step-00000001"]
 
 
 def test_an_error_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt), folders.written(tmp_path / "a" / "b", 5) as partial:
         (partial / "x").write_text("half")
         raise KeyboardInterrupt
-    assert list((tmp_path / "a" / "b").iterdir()) == []
+    assert listed(tmp_path / "a" / "b") == []
 
 
 def test_pruning_leaves_what_is_newer_and_what_is_not_gts(tmp_path: Path) -> None:
@@ -118,9 +138,8 @@ def test_pruning_leaves_what_is_newer_and_what_is_not_gts(tmp_path: Path) -> Non
     with folders.written(tmp_path, 12):
         pass
     folders.prune(tmp_path, 12, keep=2)
-    folders.sweep(tmp_path)
     assert list(folders.whole(tmp_path)) == [10, 12, 30]
-    assert {p.name for p in tmp_path.iterdir()} == {"step-00000003.txt", ".step-mine", *(folders.name_of(s) for s in (10, 12, 30))}
+    assert set(listed(tmp_path)) == {"step-00000003.txt", ".step-mine", *(folders.name_of(s) for s in (10, 12, 30))}
 
 
 def test_a_sweep_follows_no_links(tmp_path: Path) -> None:
@@ -130,7 +149,8 @@ def test_a_sweep_follows_no_links(tmp_path: Path) -> None:
     there = tmp_path / "there"
     there.mkdir()
     (there / ".step-00000001.partial-0123abcd").symlink_to(mine)
-    folders.sweep(there)
+    with folders.written(there, 1):
+        pass
     assert (mine / "x").exists()
 
 
@@ -140,4 +160,4 @@ def test_a_step_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="not empty"), folders.written(tmp_path, 1) as partial:
         (partial / "x").write_text("second")
     assert (tmp_path / "step-00000001" / "x").read_text() == "first"
-    assert len(list(tmp_path.iterdir())) == 1
+    assert listed(tmp_path) == ["step-00000001"]

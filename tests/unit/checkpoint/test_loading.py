@@ -101,6 +101,9 @@ FORGERIES: dict[str, Callable[[Any], Any]] = {
     "an unknown kind": lambda c: c.update(state={"code": "import os"}),
     "a value that is not there": lambda c: c.update(state={"tensor": "v", "dtype": "int64"}),
     "a dtype that is none": lambda c: c.update(state={"tensor": "w", "dtype": "object"}),
+    "another dtype": lambda c: c.update(state={"tensor": "w", "dtype": "float32"}),
+    "pairs that are none": lambda c: c.update(state={"tensor": "w", "dtype": "complex64"}),
+    "an object of no class": lambda c: c.update(state={"object": {"value": 3}}),
     "no dtype": lambda c: c.update(state={"tensor": "w"}),
     "a dict of nothing": lambda c: c.update(state={"dict": [3]}),
 }
@@ -110,8 +113,13 @@ FORGERIES: dict[str, Callable[[Any], Any]] = {
 def test_a_forged_index_is_a_clear_error(tmp_path: Path, name: str) -> None:
     path = saved(tmp_path, {"w": gt.arange(5)})
     forged(path, FORGERIES[name])
-    with pytest.raises(checkpoint.DamagedError):
-        checkpoint.load(tmp_path)
+    for read in (
+        checkpoint.load,
+        lambda folder: checkpoint.load_into(folder, {"w": gt.ones(5)}),
+        lambda folder: checkpoint.resume(folder, w=3),
+    ):
+        with pytest.raises(checkpoint.DamagedError):
+            read(tmp_path)
 
 
 @pytest.mark.parametrize(

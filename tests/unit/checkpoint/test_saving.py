@@ -41,9 +41,9 @@ def open_full(touch: Any, path: Path, mode: str, **_: Any) -> Any:
 @pytest.fixture
 def held() -> Iterator[threading.Event]:
     """Checkpoints are not begun to be written until the event is set."""
-    event, real = threading.Event(), folders.sweep
+    event, real = threading.Event(), folders.make
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(folders, "sweep", lambda folder: event.wait(20) and real(folder))
+        patch.setattr(folders, "make", lambda folder: event.wait(20) and real(folder))
         yield event
         event.set()
 
@@ -82,21 +82,45 @@ def test_a_save_leaves_the_steps_graphs_alone(tmp_path: Path) -> None:
     model = gt.nn.Linear(3, 3)
     optimizer = gt.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
 
-    def step() -> None:
-        model(gt.ones(2, 3)).sum().backward()
-        optimizer.step()
+    def step() -> Any:
         optimizer.zero_grad()
+        loss = model(gt.ones(2, 3)).sum()
+        loss.backward()
+        optimizer.step()
+        return loss  # pending, and the step with it
 
-    for i in range(4):
-        step()
-        if i == 1:
-            checkpoint.save(tmp_path, [model, optimizer], step=0).wait()
-    before = counters.graphs
-    for i in range(1, 3):
-        step()
-        checkpoint.save(tmp_path, [model, optimizer], step=i).wait()
-        step()
-    assert counters.graphs == before
+    for _ in range(3):
+        step().item()
+    seen = []
+    for i in range(3):
+        before = counters.graphs
+        loss = step()
+        checkpoint.save(tmp_path, [model, optimizer], step=i)
+        loss.item()
+        step().item()
+        seen.append(counters.graphs - before)
+    assert seen[0] <= 1 and seen[1:] == [0, 0], "there is at most that of the copies"
+
+
+def test_a_step_under_jit_is_replayed_beside_it(tmp_path: Path) -> None:
+    model = gt.nn.Linear(3, 3)
+    optimizer = gt.optim.AdamW(model.parameters())
+
+    @gt.jit
+    def step(x: Any) -> Any:
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    for _ in range(4):
+        step(gt.ones(2, 3)).item()
+    recorded = counters.reasons.get("the end of a function under gt.jit")
+    for i in range(3):
+        checkpoint.save(tmp_path, [model, optimizer], step=i)
+        step(gt.ones(2, 3)).item()
+    assert counters.reasons.get("the end of a function under gt.jit") == recorded
 
 
 def test_with_block_there_are_no_copies(tmp_path: Path) -> None:
@@ -210,7 +234,7 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: py
     assert isinstance(caught.value.__cause__, OSError) and caught.value.__cause__.errno == errno.ENOSPC
     assert caught.value.step == 2 and repr(failed).endswith("failed>")
     assert caplog.text.count("was not written") == 2, "a failure is said at once"
-    assert [p.name for p in tmp_path.iterdir()] == ["step-00000001"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".lock", "step-00000001"]
     with pytest.raises(checkpoint.SaveError, match="step 3 in .* was not written"):
         checkpoint.save(tmp_path, {"w": w}, step=4)
     checkpoint.save(tmp_path, {"w": w * 4}, step=4, keep=1).wait(20)
@@ -229,7 +253,7 @@ def test_a_file_limit(tmp_path: Path) -> None:
             checkpoint.save(tmp_path, {"w": w}, step=2, block=True)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert [p.name for p in tmp_path.iterdir()] == ["step-00000001"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".lock", "step-00000001"]
     assert checkpoint.load(tmp_path)["w"].sum().item() == 100_000
 
 
@@ -244,7 +268,7 @@ def test_a_value_that_failed(tmp_path: Path) -> None:
     with pytest.raises(checkpoint.SaveError, match="IndexError") as caught:
         checkpoint.save(tmp_path, {"table": table}, step=1).wait(20)
     assert isinstance(caught.value.__cause__, IndexError)
-    assert list(tmp_path.iterdir()) == []
+    assert list(folders.whole(tmp_path)) == [] and len(list(tmp_path.iterdir())) == 1, "its lock"
 
 
 def test_what_is_refused_at_the_call(tmp_path: Path) -> None:
