@@ -9,6 +9,7 @@ from gt.runtime.embedded import EmbeddedSession
 from gt.runtime.env import BACKEND, EMBEDDED, WINDOW
 from gt.runtime.launch import LocalCluster, start_local, visible_gpus
 from gt.runtime.recovering import RecoveringSession
+from gt.runtime.remote import RemoteSession
 from gt.runtime.session import Session
 
 START_S = 60.0  # in which a dispatcher of this machine answers
@@ -33,7 +34,7 @@ def default() -> tuple[Session, LocalCluster | None]:
 
 def remote(address: str, timeout_s: float) -> Session:
     """Use a server. Errors: ConnectionError within ``timeout_s`` if there is none."""
-    return RecoveringSession(address, timeout_s)
+    return RecoveringSession(lambda keeper: RemoteSession(address, timeout_s, keeper))
 
 
 def cluster(n: int) -> LocalCluster:

@@ -31,13 +31,14 @@ from gt.runtime.buffer_reasons import BufferReasons
 from gt.runtime.errors import Fault, GtError, WorkerLost
 from gt.runtime.interrupt import SHIELD
 from gt.runtime.recovery import Recovery
-from gt.runtime.remote import Copy, RemoteSession
+from gt.runtime.remote import Copy, Keeper, RemoteSession
 from gt.runtime.run_log import Asked, Kept, Put, RunLog
 from gt.runtime.seats import Seats
 from gt.runtime.session import CallLock
 
 log = logging.getLogger("gt.client")
 POLL_S = 0.02
+CLOSE_S = 10.0
 STARTS_S = 60.0  # in which a replacement that this process starts has joined
 JOINS_S = 10.0  # in which one at a server that others run has
 
@@ -89,12 +90,12 @@ class Ear:
 
 
 class RecoveringSession:
-    """A ``Session`` with a gt server. Errors: ConnectionFailed within ``timeout`` seconds if there is none."""
+    """A ``Session`` with a gt server, to which ``connect`` makes a link, at first and after each loss. Errors: those of ``connect``."""
 
-    def __init__(self, address: str, timeout: float = 5.0) -> None:
+    def __init__(self, connect: Callable[[Keeper], RemoteSession]) -> None:
         self._pid = os.getpid()
         self.lock = CallLock()  # guards all that follows, and is the link's own
-        self.address, self._timeout = address, timeout
+        self._connect = connect
         self._graphs: dict[int, bytes] = {}
         self._defined: set[int] = set()  # graphs that the link has been told of
         self._alive: set[int] = set()  # while there is no log
@@ -114,7 +115,7 @@ class RecoveringSession:
         self.replacing: Callable[[], bool] = lambda: False  # whether replacements are on their way for sure
         self._seats = Seats()
         self._number = 0  # of the link: there may have been others
-        self._link = RemoteSession(address, timeout, Ear(self, 0))
+        self._link = connect(Ear(self, 0))
 
     # -- the Session interface
 
@@ -206,7 +207,7 @@ class RecoveringSession:
             thread = self._thread
         self._link.close()
         if thread is not None and thread is not threading.current_thread():
-            thread.join(self._timeout + 5.0)
+            thread.join(CLOSE_S)
             self._link.close()  # a new one, perhaps
 
     # -- passing on
@@ -245,7 +246,7 @@ class RecoveringSession:
         if message.key not in self._defined and message.key in self._graphs:
             link.tell(wire.Define(message.key), self._seats.graph(self._graphs[message.key]))
             self._defined.add(message.key)
-        link.tell(message)
+        link.submit(message)
         self._snapshot_if_due()
 
     def _seat(self, link: RemoteSession) -> None:
@@ -381,7 +382,7 @@ class RecoveringSession:
             self._hurt = None
             self._number += 1  # nothing that the old link still says counts
         self._link.close()
-        link = self._link = RemoteSession(self.address, self._timeout, Ear(self, self._number))
+        link = self._link = self._connect(Ear(self, self._number))
         self._await_workers(link)
         with self.lock:
             self._seats = Seats(self._seats.names, tuple(sorted(link.workers())))
@@ -452,7 +453,7 @@ class RecoveringSession:
         if message.key not in self._defined:
             link.tell(wire.Define(message.key), self._seats.graph(self._graphs[message.key]))
             self._defined.add(message.key)
-        link.tell(message)
+        link.submit(message)
 
     def _put_again(self, link: RemoteSession, buffer: int, kept: Kept) -> None:
         placed, signal = (None, None) if kept.placed is None else self._seats.placement(kept.placed)
