@@ -642,7 +642,8 @@ class DispatcherState:
             for buffer in list(client.buffers.values()):
                 self._drop(_only_for(buffer))
                 self._shrink(buffer, worker.id, client.workers, fault)
-        self.plans.forget_worker(worker.id)
+        for plan in self.plans.forget_worker(worker.id):
+            self._unload(plan)
         for flight in left:
             self._landed(flight)
         self._workers_changed(reason)

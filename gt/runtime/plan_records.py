@@ -88,11 +88,12 @@ class PlanRecords:
             evicted.append(oldest)
         return evicted
 
-    def forget_worker(self, worker: int) -> None:
-        """Forget the plans that a lost worker has a part in."""
-        for plan in list(self):
-            if worker in plan.programs:
-                self.forget(plan)
+    def forget_worker(self, worker: int) -> list[PlanRecord]:
+        """Forget the plans that a lost worker has a part in, and give them."""
+        forgotten = [plan for plan in self if worker in plan.programs]
+        for plan in forgotten:
+            self.forget(plan)
+        return forgotten
 
 
 __all__ = ["PlanRecord", "PlanRecords"]

@@ -28,7 +28,7 @@ from gt.ir.signals import SignalConfig
 from gt.ir.types import Scalar, TensorType
 from gt.runtime import wire
 from gt.runtime.buffer_reasons import BufferReasons
-from gt.runtime.errors import Fault, GtError, WorkerLost
+from gt.runtime.errors import Fault, GtError, SessionClosed, WorkerLost
 from gt.runtime.interrupt import SHIELD
 from gt.runtime.recovery import Recovery
 from gt.runtime.remote import Copy, Keeper, RemoteSession
@@ -214,9 +214,9 @@ class RecoveringSession:
 
     def _current(self) -> RemoteSession:
         """Give the link, once callers may go on. A recovery ends, one way or the other."""
+        if self._pid != os.getpid():  # where the lock may be held for ever
+            raise SessionClosed("gt cannot be used in a forked child: start the child with spawn, or use gt only in the parent")
         while not self._open.is_set():
-            if self._pid != os.getpid():
-                break  # the link says why a child cannot use it
             with SHIELD.lifted():
                 self._open.wait(POLL_S)
         if self._failed is not None:
@@ -316,6 +316,9 @@ class RecoveringSession:
             self._options = options
             if self._log is not None or self._failed is not None or self._link.closed is not None:
                 return
+            if not self._seats.changed:  # who was lost before is not missed
+                present = tuple(sorted(self._link.workers()))
+                self._seats = Seats(present, present)
             self._log = RunLog(self._alive, time.monotonic())
             for ticket, (_, buffer) in self._asked.items():
                 self._log.ask(ticket, buffer)
@@ -385,6 +388,7 @@ class RecoveringSession:
         link = self._link = self._connect(Ear(self, self._number))
         self._await_workers(link)
         with self.lock:
+            self._hurt = None  # nothing was on workers that came and went until now
             self._seats = Seats(self._seats.names, tuple(sorted(link.workers())))
             self._defined.clear()
         runs = self._replay(link, self._log)
@@ -397,13 +401,13 @@ class RecoveringSession:
             self._open.set()
         log.warning("%s", self.recoveries[-1])
 
-    def _check(self, link: RemoteSession) -> None:
-        """Errors: NotRecovered where a worker was lost meanwhile, or the link is over."""
+    def _check(self, link: RemoteSession, began: bool = True) -> None:
+        """Errors: NotRecovered where a worker was lost since the replay ``began``, or the link is over."""
         if self._closing:
             raise NotRecovered("the session is closed")
         if link.closed is not None:
             raise NotRecovered(link.closed.message)
-        if self._hurt is not None:
+        if began and self._hurt is not None:
             raise NotRecovered(self._hurt.message.partition(";")[0])
 
     def _await_workers(self, link: RemoteSession) -> None:
@@ -417,7 +421,7 @@ class RecoveringSession:
                 if link.workers():
                     return
                 raise NotRecovered(f"no worker joined the server within {wait_s:g} s")
-            self._check(link)
+            self._check(link, began=False)
             time.sleep(POLL_S)
 
     def _replay(self, link: RemoteSession, log: RunLog) -> int:
