@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from gt import session as sessions
 from gt.config import get_config
+from gt.ir.signals import truth
 from gt.runtime.recovery import Recovery
 from gt.runtime.session import Session
 
@@ -38,6 +39,7 @@ def recover(
     tried. As ``recover:`` in a configuration file, or GT_RECOVER. Without workers in processes of their own there is nothing to
     lose, and nothing is done. False turns it off. Errors: TypeError, ValueError for numbers that are not above zero.
     """
+    truth(on, "on")
     options = Recovery(interval_s, wait_s, max_bytes, max_calls, tries, restarts) if on else None
     get_config().recovery = options
     session = sessions.running()

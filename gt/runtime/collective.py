@@ -102,9 +102,8 @@ class Groups:
 
     def form(self, name: str, members: tuple[int, ...], backend: str) -> None:
         """Make the group of ``members``, all of whom do so now. Errors: CollectiveFailed when one is gone, or goes meanwhile."""
-        old = self.groups.pop(members, None)
-        if old is not None:
-            old.close()
+        for old in [m for m in self.groups if m == members or not self.lost.isdisjoint(m)]:
+            self.groups.pop(old).close()
         self._check(members)
         module = importlib.import_module("gt.runtime.process_group")
         rank = members.index(self.worker)

@@ -745,7 +745,10 @@ class DispatcherState:
                 self._drop(_only_for(buffer))
                 self._shrink(buffer, worker.id, client.workers, fault)
             client.held = sum(b.nbytes for b in dict.fromkeys(client.buffers.values()))
-        self.forecast.forget(self.plans.forget_worker(worker.id))
+        forgotten = self.plans.forget_worker(worker.id)
+        for plan in forgotten:
+            self._unload(plan)
+        self.forecast.forget([plan.id for plan in forgotten])
         self.sharing.lose_worker(worker.id)
         for flight in left:
             self._landed(flight)

@@ -107,12 +107,12 @@ class PlanRecords:
             evicted.append(oldest)
         return evicted
 
-    def forget_worker(self, worker: int) -> list[int]:
-        """Forget the plans that a lost worker has a part in; give their numbers."""
-        lost = [plan for plan in self if worker in plan.programs]
-        for plan in lost:
+    def forget_worker(self, worker: int) -> list[PlanRecord]:
+        """Forget the plans that a lost worker has a part in, and give them."""
+        forgotten = [plan for plan in self if worker in plan.programs]
+        for plan in forgotten:
             self.forget(plan)
-        return [plan.id for plan in lost]
+        return forgotten
 
 
 __all__ = ["PlanRecord", "PlanRecords"]

@@ -28,17 +28,17 @@ from gt.ir.signals import SignalConfig
 from gt.ir.types import Scalar, TensorType
 from gt.runtime import wire
 from gt.runtime.buffer_reasons import BufferReasons
-from gt.runtime.errors import Fault, GtError, WorkerLost
+from gt.runtime.errors import Fault, GtError, SessionClosed, WorkerLost
 from gt.runtime.interrupt import SHIELD
-from gt.runtime.keys import Keys
 from gt.runtime.recovery import Recovery
-from gt.runtime.remote import Copy, RemoteSession
+from gt.runtime.remote import Copy, Keeper, RemoteSession
 from gt.runtime.run_log import Asked, Kept, Put, RunLog
 from gt.runtime.seats import Seats
 from gt.runtime.session import CallLock
 
 log = logging.getLogger("gt.client")
 POLL_S = 0.02
+CLOSE_S = 10.0
 STARTS_S = 60.0  # in which a replacement that this process starts has joined
 JOINS_S = 10.0  # in which one at a server that others run has
 
@@ -90,12 +90,12 @@ class Ear:
 
 
 class RecoveringSession:
-    """A ``Session`` with a gt server. Errors: ConnectionFailed within ``timeout`` seconds if there is none."""
+    """A ``Session`` with a gt server, to which ``connect`` makes a link, at first and after each loss. Errors: those of ``connect``."""
 
-    def __init__(self, address: str, timeout: float = 5.0, keys: Keys | None = None, priority: float = 1.0) -> None:
+    def __init__(self, connect: Callable[[Keeper], RemoteSession]) -> None:
         self._pid = os.getpid()
         self.lock = CallLock()  # guards all that follows, and is the link's own
-        self.address, self._timeout, self._keys, self._priority = address, timeout, keys, priority
+        self._connect = connect
         self._graphs: dict[int, bytes] = {}
         self._defined: set[int] = set()  # graphs that the link has been told of
         self._alive: set[int] = set()  # while there is no log
@@ -115,7 +115,7 @@ class RecoveringSession:
         self.replacing: Callable[[], bool] = lambda: False  # whether replacements are on their way for sure
         self._seats = Seats()
         self._number = 0  # of the link: there may have been others
-        self._link = RemoteSession(address, timeout, Ear(self, 0), keys, priority)
+        self._link = connect(Ear(self, 0))
 
     # -- the Session interface
 
@@ -207,16 +207,16 @@ class RecoveringSession:
             thread = self._thread
         self._link.close()
         if thread is not None and thread is not threading.current_thread():
-            thread.join(self._timeout + 5.0)
+            thread.join(CLOSE_S)
             self._link.close()  # a new one, perhaps
 
     # -- passing on
 
     def _current(self) -> RemoteSession:
         """Give the link, once callers may go on. A recovery ends, one way or the other."""
+        if self._pid != os.getpid():  # where the lock may be held for ever
+            raise SessionClosed("gt cannot be used in a forked child: start the child with spawn, or use gt only in the parent")
         while not self._open.is_set():
-            if self._pid != os.getpid():
-                break  # the link says why a child cannot use it
             with SHIELD.lifted():
                 self._open.wait(POLL_S)
         if self._failed is not None:
@@ -246,7 +246,7 @@ class RecoveringSession:
         if message.key not in self._defined and message.key in self._graphs:
             link.tell(wire.Define(message.key), self._seats.graph(self._graphs[message.key]))
             self._defined.add(message.key)
-        link.tell(message)
+        link.submit(message)
         self._snapshot_if_due()
 
     def _seat(self, link: RemoteSession) -> None:
@@ -316,6 +316,9 @@ class RecoveringSession:
             self._options = options
             if self._log is not None or self._failed is not None or self._link.closed is not None:
                 return
+            if not self._seats.changed:  # who was lost before is not missed
+                present = tuple(sorted(self._link.workers()))
+                self._seats = Seats(present, present)
             self._log = RunLog(self._alive, time.monotonic())
             for ticket, (_, buffer) in self._asked.items():
                 self._log.ask(ticket, buffer)
@@ -382,9 +385,10 @@ class RecoveringSession:
             self._hurt = None
             self._number += 1  # nothing that the old link still says counts
         self._link.close()
-        link = self._link = RemoteSession(self.address, self._timeout, Ear(self, self._number), self._keys, self._priority)
+        link = self._link = self._connect(Ear(self, self._number))
         self._await_workers(link)
         with self.lock:
+            self._hurt = None  # nothing was on workers that came and went until now
             self._seats = Seats(self._seats.names, tuple(sorted(link.workers())))
             self._defined.clear()
         runs = self._replay(link, self._log)
@@ -397,13 +401,13 @@ class RecoveringSession:
             self._open.set()
         log.warning("%s", self.recoveries[-1])
 
-    def _check(self, link: RemoteSession) -> None:
-        """Errors: NotRecovered where a worker was lost meanwhile, or the link is over."""
+    def _check(self, link: RemoteSession, began: bool = True) -> None:
+        """Errors: NotRecovered where a worker was lost since the replay ``began``, or the link is over."""
         if self._closing:
             raise NotRecovered("the session is closed")
         if link.closed is not None:
             raise NotRecovered(link.closed.message)
-        if self._hurt is not None:
+        if began and self._hurt is not None:
             raise NotRecovered(self._hurt.message.partition(";")[0])
 
     def _await_workers(self, link: RemoteSession) -> None:
@@ -417,7 +421,7 @@ class RecoveringSession:
                 if link.workers():
                     return
                 raise NotRecovered(f"no worker joined the server within {wait_s:g} s")
-            self._check(link)
+            self._check(link, began=False)
             time.sleep(POLL_S)
 
     def _replay(self, link: RemoteSession, log: RunLog) -> int:
@@ -453,7 +457,7 @@ class RecoveringSession:
         if message.key not in self._defined:
             link.tell(wire.Define(message.key), self._seats.graph(self._graphs[message.key]))
             self._defined.add(message.key)
-        link.tell(message)
+        link.submit(message)
 
     def _put_again(self, link: RemoteSession, buffer: int, kept: Kept) -> None:
         placed, signal = (None, None) if kept.placed is None else self._seats.placement(kept.placed)

@@ -189,7 +189,11 @@ class RemoteSession:
     ) -> None:  # fmt: skip
         self.admit()
         packed = tuple(map(wire.pack_scalar, scalars))
-        self._call(wire.Run(key, tuple(inputs), tuple(outputs), packed, tuple(frees), tuple(replaces)))
+        self.submit(wire.Run(key, tuple(inputs), tuple(outputs), packed, tuple(frees), tuple(replaces)))
+
+    def submit(self, run: wire.Run) -> None:
+        """Send a run that has been admitted."""
+        self._call(run)
 
     def admit(self) -> None:
         """Wait until one more run may be in flight."""

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from gt.runtime.errors import WorkerLost
 from gt.runtime.launch import LocalCluster, start_local
 from gt.runtime.recovering import RecoveringSession
 from gt.runtime.recovery import Recovery
+from gt.runtime.remote import RemoteSession
 from tests.integration.cluster import Desk, rows
 from tests.integration.programs import environment, server, wait_for
 
@@ -27,7 +29,7 @@ SELDOM = Recovery(interval_s=1000)
 
 @contextmanager
 def session_at(cluster: LocalCluster, options: Recovery | None = SELDOM) -> Iterator[RecoveringSession]:
-    session = RecoveringSession(cluster.address, 20.0)
+    session = RecoveringSession(partial(RemoteSession, cluster.address, 20.0))
     session.recover(options)
     session.replacing = lambda: cluster.replacing
     try:
@@ -161,7 +163,7 @@ def test_at_a_server_a_stopped_worker_is_refused_when_it_comes_back_and_one_stuc
         hangs = subprocess.Popen(command, env=environment(), text=True)
         there.workers.append(hangs)
         there.await_workers(3)
-        session = RecoveringSession(there.address, 20.0)
+        session = RecoveringSession(partial(RemoteSession, there.address, 20.0))
         try:
             session.recover(Recovery(interval_s=1000, wait_s=0))
             job = Job(session)

@@ -60,7 +60,7 @@ def busy(**options: float) -> Story:
 def beat(s: Story, epoch: int, collectives: int) -> None:
     for worker in range(2):
         s.say(f"l{worker}", wire.Beat(epoch, collectives))
-        s.say(f"c{0}", wire.Beat())
+        s.say("c0", wire.Beat())
 
 
 def test_a_worker_too_long_in_one_epoch_is_lost_though_it_answers():
@@ -106,3 +106,11 @@ def test_a_late_worker_that_comes_in_time_is_not_lost():
     beat(s, -1, 0)
     s.wait(3.0)
     assert s.state.worker_ids == (0, 1)
+
+
+def test_programs_that_a_lost_worker_had_a_part_in_are_unloaded_from_the_others():
+    s = busy()
+    s.done(0, 2), s.done(1, 2)
+    plan = next(iter(s.state.plans)).id
+    assert sent(s.gone("w1"), wire.Unload, "w0") == [wire.Unload((plan,))]
+    assert s.state.workers[0].loaded == set()

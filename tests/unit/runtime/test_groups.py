@@ -95,6 +95,14 @@ def test_making_a_group_ends_when_a_member_is_lost_meanwhile(monkeypatch: pytest
     assert (0, 3) not in made.groups
 
 
+def test_groups_of_lost_members_go_when_the_next_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, pages = groups()
+    made.abort(2)
+    monkeypatch.setattr("gt.runtime.process_group.TorchGroup", lambda *_: Diary("c", pages))
+    made.form("g1", (0, 3), "gloo")
+    assert pages == ["b abort", "b close"] and list(made.groups) == [(0, 1), (0, 3)]
+
+
 def test_what_makes_a_group_fail_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     made, _ = groups()
 
