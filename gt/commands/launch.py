@@ -144,7 +144,7 @@ class Job:
                     if link.welcome and not cluster.workers:
                         cluster.start_workers(self.workers, self.backend)
                         cluster.watch()
-                    for text in self._ended(cluster):
+                    for text in self._ended(cluster) if code is None else ():
                         link.fail(text)
                     if not link.welcome:
                         waiting.tell()
@@ -283,7 +283,7 @@ class Job:
 
         said = []
         for i, process in enumerate(cluster.workers):
-            if i not in self.told and process.poll() is not None:
+            if i not in self.told and process.poll():  # 0: it was told to stop
                 self.told.add(i)
                 how = name_of(process.returncode)
                 said.append(f"worker {i} of this node (pid {process.pid}) ended by {how}.{cluster.tail(f'worker{i}')}")

@@ -34,7 +34,7 @@ class Interrupted(BaseException):
 class Supervisor:
     """``with Supervisor() as s: code = s.run(...)``: signals go to the script while it runs; before and after they are ``Interrupted``.
 
-    A second Ctrl-C kills the script. ``on_signal``: called instead, where no script will run here.
+    A second Ctrl-C kills the script. ``on_signal``: called in place of ``Interrupted``, where no script will run here.
     """
 
     def __init__(self, on_signal: Callable[[int], None] | None = None) -> None:
@@ -54,11 +54,10 @@ class Supervisor:
             signal.signal(number, handler)  # type: ignore[arg-type]
 
     def _got(self, number: int, frame: FrameType | None) -> None:
-        if self.on_signal is not None:
-            self.on_signal(number)
-            return
         if self.process is None:
-            if number in ENDING:
+            if number in ENDING and self.on_signal is not None:
+                self.on_signal(number)
+            elif number in ENDING:
                 raise Interrupted(number)
             return
         if number == signal.SIGINT:
