@@ -21,7 +21,7 @@ from gt.runtime.status import NodeStatus, ServerStatus, WorkerStatus
         (["--nnodes", "2", "--node-rank", "5", "--head", "10.0.0.1"], "node 5 of 2"),
         (["--launcher", "slurm"], "none of its variables is set here"),
         (["--launcher", "ray"], "Invalid value for '--launcher'"),
-        (["--nnodes", "2", "--node-rank", "0", "--head", "10.0.0.1"], "Say --insecure if whoever reaches it may"),
+        (["--nnodes", "2", "--node-rank", "0", "--head", "10.0.0.1"], "Say --insecure if whoever reaches them may"),
         (
             ["--nnodes", "2", "--node-rank", "0", "--head", "elsewhere"],
             "elsewhere is 127.0.1.1 here, which other machines cannot reach",
