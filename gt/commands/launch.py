@@ -75,14 +75,15 @@ def launch(
         place = detect(os.environ, Asked(num_nodes, node, head, None, launcher), host)
     except LauncherError as e:
         raise click.UsageError(str(e)) from e
-    _say(f"{place}")
     if place.num_nodes == 1:
+        _say(f"{place}")
         sys.exit(run_here("gt launch", command, workers))
     job = Job(place, command, workers or default_workers(), port, insecure, time.monotonic() + wait_s, wait_s)
     from gt.runtime.script import Interrupted, Supervisor
 
     with Supervisor() as supervisor:
         try:
+            _say(f"{place}")
             code = job.lead(supervisor) if place.node == 0 else job.follow(supervisor)
         except Interrupted as e:
             code = e.code

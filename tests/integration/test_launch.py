@@ -137,17 +137,29 @@ def test_node_0_says_who_is_missing(tmp_path: Path) -> None:
 WAIT = "import gt, time\nprint(gt.ones(2).tolist(), flush=True)\nwhile True:\n    time.sleep(0.01)"
 
 
-def test_when_node_0_is_killed_the_others_end(tmp_path: Path) -> None:
+def test_a_node_asked_to_end_goes_on_for_the_script_and_ends_when_node_0_is_killed(tmp_path: Path) -> None:
+    """A scheduler asks all nodes at once: the script may have its work to save."""
     (tmp_path / "script.py").write_text(WAIT)
     port = free_port()
     with node(tmp_path, *by_flags(0, port)) as leader, node(tmp_path, *by_flags(1, port)) as follower:
         assert leader.stdout is not None and leader.stdout.readline() == "[1.0, 1.0]\n"
         left = children(leader) + children(follower)
         assert len(left) == 5  # dispatcher, planner, the script, a worker on each
+        follower.send_signal(signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            follower.wait(0.5)
         leader.kill()
         _, err = follower.communicate(timeout=15)
         assert follower.returncode == 3, err
         assert wait_for(lambda: gone(left)), left
+
+
+def test_a_node_asked_to_end_while_it_waits_for_node_0_ends(tmp_path: Path) -> None:
+    (tmp_path / "script.py").touch()
+    with node(tmp_path, *by_flags(1, free_port())) as process:
+        assert process.stderr is not None and process.stderr.readline()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 143
 
 
 def test_a_node_that_cannot_start_its_worker_ends_the_job_at_once(tmp_path: Path) -> None:
@@ -166,21 +178,6 @@ def test_a_node_that_cannot_start_its_worker_ends_the_job_at_once(tmp_path: Path
         assert leader.returncode == 5 and "gt launch: node 1 (" in err and "the cause" in err, err
         _, err = follower.communicate(timeout=10)
         assert follower.returncode == 5 and "the cause" in err, err
-
-
-def test_a_node_asked_to_end_once_goes_on_for_a_while(tmp_path: Path) -> None:
-    """Node 0, which was asked too, may have the script save its work. Asked twice it ends alone."""
-    (tmp_path / "script.py").write_text(WAIT)
-    port = free_port()
-    with node(tmp_path, *by_flags(0, port)) as leader, node(tmp_path, *by_flags(1, port)) as follower:
-        assert leader.stdout is not None and leader.stdout.readline() == "[1.0, 1.0]\n"
-        os.kill(follower.pid, signal.SIGTERM)
-        with pytest.raises(subprocess.TimeoutExpired):
-            follower.wait(0.5)
-        os.kill(follower.pid, signal.SIGTERM)
-        assert follower.wait(10) == 143
-        os.kill(leader.pid, signal.SIGINT)
-        assert leader.wait(10) == 130
 
 
 def test_a_port_in_use_and_an_address_elsewhere(tmp_path: Path) -> None:
