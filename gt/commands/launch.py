@@ -185,11 +185,15 @@ class Job:
                     text = f"{head}, where node 0 should be, cannot be found by name ({e}): give its address with --head"
                     raise Failure(text, ExitCode.SERVER_LOST) from e
                 time.sleep(0.5)
-        if address.startswith("127.") and head not in (address, "localhost"):
-            raise Failure(
-                f"{head} is {address} here, which other machines cannot reach: give an address of node 0 with --head",
-                ExitCode.USAGE,
-            )
+        if address.startswith("127.") and head not in (address, "localhost"):  # as /etc/hosts of Debian says of the host itself
+            outer = outer_address() if self.place.node == 0 else ""
+            if not outer:
+                raise Failure(
+                    f"{head} is {address} here, which other machines cannot reach: give an address of node 0 with --head",
+                    ExitCode.USAGE,
+                )
+            _say(f"{head} is {address} here, where others cannot reach it: listening on {outer}, as which they must know it")
+            address = outer
         endpoint = f"tcp://{address}:{self.port}"
         if not is_loopback(endpoint) and not self.insecure:
             raise Failure(
@@ -299,6 +303,17 @@ class Job:
                 said.append(f"worker {i} of this node (pid {process.pid}) ended by {how}.{cluster.tail(f'worker{i}')}")
                 _say(said[-1])
         return said
+
+
+def outer_address() -> str:
+    """Give this machine's address towards others, "" if it has none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # an address for examples; nothing is sent
+            found = str(probe.getsockname()[0])
+        except OSError:
+            return ""
+    return "" if found.startswith("127.") else found
 
 
 def missing(status: ServerStatus) -> str:

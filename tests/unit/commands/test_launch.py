@@ -36,6 +36,7 @@ def test_a_wrong_line_is_code_2(words: list[str], said: str, tmp_path: Path, mon
         return [(0, 0, 0, "", ("127.0.1.1" if host == "elsewhere" else host, port))]
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    monkeypatch.setattr("gt.commands.launch.outer_address", lambda: "10.0.0.7")
     script = tmp_path / "a.py"
     script.touch()
     done = CliRunner().invoke(main, ["launch", *words, str(script)])
