@@ -23,8 +23,12 @@ from gt.runtime.status import NodeStatus, ServerStatus, WorkerStatus
         (["--launcher", "ray"], "Invalid value for '--launcher'"),
         (["--nnodes", "2", "--node-rank", "0", "--head", "10.0.0.1"], "Say --insecure if whoever reaches them may"),
         (
-            ["--nnodes", "2", "--node-rank", "0", "--head", "elsewhere"],
+            ["--nnodes", "2", "--node-rank", "1", "--head", "elsewhere"],
             "elsewhere is 127.0.1.1 here, which other machines cannot reach",
+        ),
+        (
+            ["--nnodes", "2", "--node-rank", "0", "--head", "elsewhere"],
+            "listening on 10.0.0.7, as which they must know it",
         ),
     ],
 )
