@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import select
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -24,6 +25,7 @@ from gt.runtime.launchers import LAUNCHERS, Asked, LauncherError, Place, detect
 if TYPE_CHECKING:
     from gt.runtime.launch import LocalCluster
     from gt.runtime.node_link import NodeLink
+    from gt.runtime.script import Supervisor
     from gt.runtime.status import ServerStatus
 
 PORT = 29600
@@ -68,19 +70,27 @@ def launch(
     """
     command = script_of(source, module, arguments)
     try:
-        host = socket.getfqdn() if "JOB_COMPLETION_INDEX" in os.environ else socket.gethostname()  # the full name may take a look-up
+        full = "JOB_COMPLETION_INDEX" in os.environ  # elsewhere nothing is read from it, and it may take a look-up
+        host = socket.getfqdn() if full else socket.gethostname()
         place = detect(os.environ, Asked(num_nodes, node, head, None, launcher), host)
     except LauncherError as e:
         raise click.UsageError(str(e)) from e
-    _say(f"{place}")
     if place.num_nodes == 1:
+        _say(f"{place}")
         sys.exit(run_here("gt launch", command, workers))
     job = Job(place, command, workers or default_workers(), port, insecure, time.monotonic() + wait_s, wait_s)
-    try:
-        sys.exit(job.lead() if place.node == 0 else job.follow())
-    except Failure as e:
-        _say(str(e))
-        sys.exit(e.code)
+    from gt.runtime.script import Interrupted, Supervisor
+
+    with Supervisor() as supervisor:
+        try:
+            _say(f"{place}")
+            code = job.lead(supervisor) if place.node == 0 else job.follow(supervisor)
+        except Interrupted as e:
+            code = e.code
+        except Failure as e:
+            _say(str(e))
+            code = e.code
+    sys.exit(code)
 
 
 class Job:
@@ -96,55 +106,52 @@ class Job:
         self.backend = env.BACKEND.get()
         self.told: set[int] = set()
 
-    def lead(self) -> int:
+    def lead(self, supervisor: Supervisor) -> int:
         """Be node 0: listen, wait for all, run the script, tell the others how it ended."""
         from gt.runtime.errors import GtError
         from gt.runtime.launch import LocalCluster
-        from gt.runtime.script import Interrupted, Supervisor
+        from gt.runtime.script import Interrupted
 
-        endpoint = self._endpoint()
-        with Supervisor() as supervisor:
-            cluster, code = LocalCluster(endpoint), None
-            try:
-                self._listen(cluster)
-                with self._link(endpoint) as link:
-                    cluster.start_workers(self.workers, self.backend)
-                    self._gather(cluster, link)
-                    cluster.watch()
+        endpoint, code = self._endpoint(), None
+        cluster = LocalCluster(endpoint)
+        try:
+            self._listen(cluster)
+            with self._link(endpoint) as link:
+                cluster.start_workers(self.workers, self.backend)
+                self._gather(cluster, link)
+                cluster.watch()
 
-                    def look() -> None:
-                        with suppress(GtError):  # the script hears of it too, and decides
-                            link.step(0)
-                        self._ended(cluster)
+                def look() -> None:
+                    with suppress(GtError):  # the script hears of it too, and decides
+                        link.step(0)
+                    self._ended(cluster)
 
-                    code = supervisor.run(self.command, job_variables(endpoint), look)
-            except Interrupted as e:
-                code = e.code
-            except Failure as e:
-                code = e.code
-                raise
-            finally:
-                cluster.stop(code)
+                code = supervisor.run(self.command, job_variables(endpoint), look)
+        except (Interrupted, Failure) as e:
+            code = e.code
+            raise
+        finally:
+            supervisor.over = True
+            cluster.stop(code)
         return code
 
-    def follow(self) -> int:
+    def follow(self, supervisor: Supervisor) -> int:
         """Be another node: wait for node 0, run workers until the job is over, and end as it did."""
         from gt.runtime.exit_codes import ExitCode
         from gt.runtime.launch import LocalCluster
-        from gt.runtime.script import Supervisor
 
+        endpoint, code = self._endpoint(), None
         asked: list[tuple[float, int]] = []  # when this node was asked to end, by which signal
-        endpoint = self._endpoint()
-        with Supervisor(lambda number: asked.append((time.monotonic(), number))), self._link(endpoint) as link:
-            cluster, code = LocalCluster(endpoint), None
-            waiting = Waiting(f"waiting for node 0 at {endpoint}")
-            try:
+        supervisor.on_signal = lambda number: asked.append((time.monotonic(), number))
+        cluster, waiting = LocalCluster(endpoint), Waiting(f"waiting for node 0 at {endpoint}")
+        try:
+            with self._link(endpoint) as link:
                 while code is None:
                     code = self._step(link, 0.1)
                     if link.welcome and not cluster.workers:
                         cluster.start_workers(self.workers, self.backend)
                         cluster.watch()
-                    for text in self._ended(cluster):
+                    for text in self._ended(cluster) if code is None else ():
                         link.fail(text)
                     if not link.welcome:
                         waiting.tell()
@@ -155,8 +162,9 @@ class Job:
                             )  # fmt: skip
                     if asked and (not link.welcome or len(asked) > 1 or time.monotonic() - asked[0][0] > GRACE_S):
                         code = 128 + asked[0][1]
-            finally:
-                cluster.stop()
+        finally:
+            supervisor.over = True
+            cluster.stop()
         return code
 
     # -- parts of both
@@ -177,19 +185,23 @@ class Job:
                     text = f"{head}, where node 0 should be, cannot be found by name ({e}): give its address with --head"
                     raise Failure(text, ExitCode.SERVER_LOST) from e
                 time.sleep(0.5)
-        if address.startswith("127.") and head not in (address, "localhost"):
-            raise Failure(
-                f"{head} is {address} here, which other machines cannot reach: give an address of node 0 with --head",
-                ExitCode.USAGE,
-            )
+        if address.startswith("127.") and head not in (address, "localhost"):  # as /etc/hosts of Debian says of the host itself
+            outer = outer_address() if self.place.node == 0 else ""
+            if not outer:
+                raise Failure(
+                    f"{head} is {address} here, which other machines cannot reach: give an address of node 0 with --head",
+                    ExitCode.USAGE,
+                )
+            _say(f"{head} is {address} here, where others cannot reach it: listening on {outer}, as which they must know it")
+            address = outer
         endpoint = f"tcp://{address}:{self.port}"
-        if self.place.node == 0 and not is_loopback(endpoint) and not self.insecure:
+        if not is_loopback(endpoint) and not self.insecure:
             raise Failure(
-                f"{address} is reachable from other machines and there are no keys: anyone there could run programs. Say --insecure "
-                "if whoever reaches it may", ExitCode.USAGE,
+                f"{address} is reachable from other machines, as this node's workers would be, and there are no keys: anyone there could "
+                "run programs. Say --insecure if whoever reaches them may", ExitCode.USAGE,
             )  # fmt: skip
-        if self.place.node == 0 and not is_loopback(endpoint):
-            _say(f"WARNING: INSECURE: listening on {address} without keys. Whoever reaches port {self.port} can run programs here")
+        if not is_loopback(endpoint):
+            _say("WARNING: INSECURE: listening without keys. Whoever reaches the ports of this node can run programs here")
         return endpoint
 
     def _admission(self) -> list[str]:
@@ -211,7 +223,9 @@ class Job:
             if ready and os.read(report_read, 256).startswith(b"address"):
                 return
             dispatcher = cluster.dispatcher
-            code = dispatcher.wait(5) if dispatcher is not None and ready else None
+            code = None
+            with suppress(subprocess.TimeoutExpired):
+                code = dispatcher.wait(5) if dispatcher is not None and ready else None
             usage = code == ExitCode.USAGE
             raise Failure(
                 f"node 0 cannot listen.{cluster.tail('dispatcher')}"
@@ -283,12 +297,23 @@ class Job:
 
         said = []
         for i, process in enumerate(cluster.workers):
-            if i not in self.told and process.poll() is not None:
+            if i not in self.told and process.poll():  # 0: it was told to stop
                 self.told.add(i)
                 how = name_of(process.returncode)
                 said.append(f"worker {i} of this node (pid {process.pid}) ended by {how}.{cluster.tail(f'worker{i}')}")
                 _say(said[-1])
         return said
+
+
+def outer_address() -> str:
+    """Give this machine's address towards others, "" if it has none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # an address for examples; nothing is sent
+            found = str(probe.getsockname()[0])
+        except OSError:
+            return ""
+    return "" if found.startswith("127.") else found
 
 
 def missing(status: ServerStatus) -> str:

@@ -60,6 +60,7 @@ def run_here(name: str, command: Sequence[str], workers: int | None) -> int:
         except Interrupted as e:
             code = e.code
         finally:
+            supervisor.over = True
             cluster.stop(code)
     return code
 

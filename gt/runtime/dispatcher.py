@@ -107,15 +107,15 @@ class Dispatcher:
         self.close()
 
     def close(self) -> None:
-        """Stop the workers, tell the clients, let everything go."""
+        """Tell nodes and clients, stop the workers, let everything go."""
+        for node in self.state.nodes.peers:
+            self._send(Send(node, wire.JobEnded(self.code)), [])
         for worker in self.state.workers.values():
             for peer in (worker.work, worker.link):
                 if peer is not None:
                     self._send(Send(peer, wire.Stop()), [])
         for client in self.state.clients.values():
             self._send(Send(client.down, wire.Refused("the server has stopped")), [])
-        for peer in self.state.nodes.peers:
-            self._send(Send(peer, wire.JobEnded(self.code)), [])
         self.planner.close()
         if self.door is not None:
             self.door.gate.close()

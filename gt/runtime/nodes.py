@@ -14,7 +14,8 @@ from gt.runtime import wire
 from gt.runtime.status import NodeStatus
 from gt.runtime.wire import Message
 
-MAX_REASON = 8192
+MAX_REASON, MAX_HOST = 8192, 255  # letters
+MAX_WORKERS = 4096  # of a node
 NODE_TIMEOUT_S = 10.0
 
 
@@ -64,6 +65,8 @@ class Nodes:
             return f"node 0 counts {self.num_nodes} nodes, node {hello.node} counts {hello.num_nodes}: they must be told the same"
         if not 0 <= hello.node < self.num_nodes:
             return f"node {hello.node} of {self.num_nodes}: nodes count from 0"
+        if not 1 <= hello.workers <= MAX_WORKERS or len(hello.host) > MAX_HOST:
+            return f"expected 1 to {MAX_WORKERS} workers of a node, and a host's name of at most {MAX_HOST} letters"
         for other in self.by_peer.values():
             if other.hello.node == hello.node:
                 return (

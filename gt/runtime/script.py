@@ -32,15 +32,17 @@ class Interrupted(BaseException):
 
 
 class Supervisor:
-    """``with Supervisor() as s: code = s.run(...)``: signals go to the script while it runs; before and after they are ``Interrupted``.
+    """``with Supervisor() as s: code = s.run(...)``: signals go to the script while it runs; the first one before that is ``Interrupted``.
 
-    A second Ctrl-C kills the script. ``on_signal``: called instead, where no script will run here.
+    A second Ctrl-C kills the script. Once all is ``over``, the rest is ending what was started, which has its deadline and is not cut off.
+    ``on_signal``: called in place of ``Interrupted``, where no script will run here.
     """
 
-    def __init__(self, on_signal: Callable[[int], None] | None = None) -> None:
-        self.on_signal = on_signal
+    def __init__(self) -> None:
+        self.on_signal: Callable[[int], None] | None = None
         self.process: subprocess.Popen[bytes] | None = None
         self.interrupts = 0
+        self.over = False
         self._before: dict[int, object] = {}
 
     def __enter__(self) -> Supervisor:
@@ -54,13 +56,14 @@ class Supervisor:
             signal.signal(number, handler)  # type: ignore[arg-type]
 
     def _got(self, number: int, frame: FrameType | None) -> None:
-        if self.on_signal is not None:
-            self.on_signal(number)
-            return
         if self.process is None:
-            if number in ENDING:
-                raise Interrupted(number)
-            return
+            if number not in ENDING or self.over:
+                return
+            if self.on_signal is not None:
+                self.on_signal(number)
+                return
+            self.over = True
+            raise Interrupted(number)
         if number == signal.SIGINT:
             self.interrupts += 1
         with contextlib.suppress(ProcessLookupError):
@@ -90,7 +93,7 @@ class Supervisor:
             if started.returncode is not None and started.returncode < 0:  # what it started itself is told by nobody else
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(started.pid, signal.SIGKILL)
-            self.process = None
+            self.process, self.over = None, True
         return code_of_process(code)
 
 

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from gt.runtime.errors import DispatcherLost, WorkerLost
+from gt.runtime.exit_codes import ExitCode
 from gt.runtime.launch import LocalCluster, start_local
 from gt.runtime.remote import RemoteSession
 from tests.integration.cluster import Desk, rows
@@ -103,7 +104,7 @@ def test_a_lost_dispatcher_ends_the_session_and_the_workers(cluster):
     with pytest.raises(DispatcherLost):
         session.fetch(1)
     for w in cluster.workers:
-        assert w.wait(20) == 0
+        assert w.wait(20) == ExitCode.SERVER_LOST
     session.close()
 
 

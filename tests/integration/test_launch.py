@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -89,14 +90,14 @@ def test_two_hosts_of_slurm_run_one_script_and_end_with_its_code(tmp_path: Path)
             assert (leader.returncode, out.splitlines()[0]) == (9, "2 262144.0"), err
             says, warns = err.splitlines()
             assert says == f"gt launch: node 0 of 2 (by slurm, node 0 is {first.address})"
-            assert warns.startswith(f"gt launch: WARNING: INSECURE: listening on {first.address} without keys"), err
+            assert warns.startswith("gt launch: WARNING: INSECURE: listening without keys"), err
             listening = out.splitlines()[1].split()
             if apart:
                 assert set(listening) == {first.address}, listening
             assert "0.0.0.0" not in listening
             _, err = follower.communicate(timeout=10)
             assert follower.returncode == 9, err
-            assert err == f"gt launch: node 1 of 2 (by slurm, node 0 is {first.address})\n"
+            assert err.splitlines() == [f"gt launch: node 1 of 2 (by slurm, node 0 is {first.address})", warns]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["script.py"]
 
 
@@ -127,26 +128,38 @@ def test_a_node_says_who_it_is_and_waits_for_node_0_no_longer_than_told(
 
 def test_node_0_says_who_is_missing(tmp_path: Path) -> None:
     (tmp_path / "script.py").touch()
-    with node(tmp_path, *by_flags(0, free_port(), num_nodes=3), "--wait", 2) as process:
+    with node(tmp_path, *by_flags(0, free_port(), num_nodes=3), "--wait", 1) as process:
         _, err = process.communicate(timeout=20)
     assert process.returncode == 5
-    assert "nodes 1, 2 of 3 missing, 1 workers joined after 2 s: check those nodes' own output" in err, err
+    assert re.search(r"nodes 1, 2 of 3 missing, [01] workers joined after 1 s: check those nodes' own output\n$", err), err
 
 
 WAIT = "import gt, time\nprint(gt.ones(2).tolist(), flush=True)\nwhile True:\n    time.sleep(0.01)"
 
 
-def test_when_node_0_is_killed_the_others_end(tmp_path: Path) -> None:
+def test_a_node_asked_to_end_goes_on_for_the_script_and_ends_when_node_0_is_killed(tmp_path: Path) -> None:
+    """A scheduler asks all nodes at once: the script may have its work to save."""
     (tmp_path / "script.py").write_text(WAIT)
     port = free_port()
     with node(tmp_path, *by_flags(0, port)) as leader, node(tmp_path, *by_flags(1, port)) as follower:
         assert leader.stdout is not None and leader.stdout.readline() == "[1.0, 1.0]\n"
         left = children(leader) + children(follower)
         assert len(left) == 5  # dispatcher, planner, the script, a worker on each
+        follower.send_signal(signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            follower.wait(0.5)
         leader.kill()
         _, err = follower.communicate(timeout=15)
         assert follower.returncode == 3, err
         assert wait_for(lambda: gone(left)), left
+
+
+def test_a_node_asked_to_end_while_it_waits_for_node_0_ends(tmp_path: Path) -> None:
+    (tmp_path / "script.py").touch()
+    with node(tmp_path, *by_flags(1, free_port())) as process:
+        assert process.stderr is not None and process.stderr.readline()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 143
 
 
 def test_a_node_that_cannot_start_its_worker_ends_the_job_at_once(tmp_path: Path) -> None:
@@ -167,21 +180,6 @@ def test_a_node_that_cannot_start_its_worker_ends_the_job_at_once(tmp_path: Path
         assert follower.returncode == 5 and "the cause" in err, err
 
 
-def test_a_node_asked_to_end_once_goes_on_for_a_while(tmp_path: Path) -> None:
-    """Node 0, which was asked too, may have the script save its work. Asked twice it ends alone."""
-    (tmp_path / "script.py").write_text(WAIT)
-    port = free_port()
-    with node(tmp_path, *by_flags(0, port)) as leader, node(tmp_path, *by_flags(1, port)) as follower:
-        assert leader.stdout is not None and leader.stdout.readline() == "[1.0, 1.0]\n"
-        os.kill(follower.pid, signal.SIGTERM)
-        with pytest.raises(subprocess.TimeoutExpired):
-            follower.wait(0.5)
-        os.kill(follower.pid, signal.SIGTERM)
-        assert follower.wait(10) == 143
-        os.kill(leader.pid, signal.SIGINT)
-        assert leader.wait(10) == 130
-
-
 def test_a_port_in_use_and_an_address_elsewhere(tmp_path: Path) -> None:
     (tmp_path / "script.py").touch()
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -189,7 +187,9 @@ def test_a_port_in_use_and_an_address_elsewhere(tmp_path: Path) -> None:
         with node(tmp_path, *by_flags(0, port)) as process:
             _, err = process.communicate(timeout=20)
         assert process.returncode == 2
-        assert f"tcp://127.0.0.1:{port}: the port is in use by {psutil.Process().name()}, pid {os.getpid()}: choose another" in err, err
+        assert (
+            f"tcp://127.0.0.1:{port}: the port is in use by {psutil.Process().name()}, pid {os.getpid()}: choose another" in err
+        ), err
     with node(tmp_path, *by_flags(0, port, head="192.0.2.1"), "--insecure") as process:
         _, err = process.communicate(timeout=20)
     assert process.returncode == 2 and "not an address of this machine: node 0 must run where --head says" in err, err

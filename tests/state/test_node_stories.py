@@ -39,7 +39,9 @@ def test_a_node_that_does_not_fit_is_told_why():
     assert "node 0 is here already (pid 1000 on host0)" in refused(s, "x", hello(0))
     assert "this is the server of job 'j', not of 'k'" in refused(s, "x", hello(1, job="k"))
     assert "node 0 counts 2 nodes, node 1 counts 3" in refused(s, "x", hello(1, num_nodes=3))
-    assert "nodes count from 0" in refused(s, "x", hello(2))
+    assert "nodes count from 0" in refused(s, "x", hello(2)) and "nodes count from 0" in refused(s, "x", hello(-1))
+    for odd in (hello(1, workers=0), hello(1, workers=-(2**40)), wire.NodeHello("j", 2, 1, "h" * 300, 1, 1)):
+        assert "expected 1 to 4096 workers" in refused(s, "x", odd)
     assert "not started by gt launch" in refused(Story(), "x", hello(0))
     assert s.state.nodes.peers == [b"n0"]
 

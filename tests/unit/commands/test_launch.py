@@ -21,10 +21,14 @@ from gt.runtime.status import NodeStatus, ServerStatus, WorkerStatus
         (["--nnodes", "2", "--node-rank", "5", "--head", "10.0.0.1"], "node 5 of 2"),
         (["--launcher", "slurm"], "none of its variables is set here"),
         (["--launcher", "ray"], "Invalid value for '--launcher'"),
-        (["--nnodes", "2", "--node-rank", "0", "--head", "10.0.0.1"], "Say --insecure if whoever reaches it may"),
+        (["--nnodes", "2", "--node-rank", "0", "--head", "10.0.0.1"], "Say --insecure if whoever reaches them may"),
+        (
+            ["--nnodes", "2", "--node-rank", "1", "--head", "elsewhere"],
+            "elsewhere is 127.0.1.1 here, which other machines cannot reach",
+        ),
         (
             ["--nnodes", "2", "--node-rank", "0", "--head", "elsewhere"],
-            "elsewhere is 127.0.1.1 here, which other machines cannot reach",
+            "listening on 10.0.0.7, as which they must know it",
         ),
     ],
 )
@@ -36,6 +40,7 @@ def test_a_wrong_line_is_code_2(words: list[str], said: str, tmp_path: Path, mon
         return [(0, 0, 0, "", ("127.0.1.1" if host == "elsewhere" else host, port))]
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    monkeypatch.setattr("gt.commands.launch.outer_address", lambda: "10.0.0.7")
     script = tmp_path / "a.py"
     script.touch()
     done = CliRunner().invoke(main, ["launch", *words, str(script)])
