@@ -80,7 +80,7 @@ class RemoteSession:
         self._explaining: dict[int, Future[BufferReasons]] = {}
         self._uploads: dict[int, tuple[np.ndarray, WireType]] = {}
         self._requests = 0
-        self._runs_over = 0
+        self._runs_over = self._runs_sent = 0
         self._workers: dict[int, tuple[str, str, str]] = {}
         self._upload_sockets: dict[int, Socket] = {}
         self._poller = zmq.Poller()
@@ -156,6 +156,7 @@ class RemoteSession:
             with SHIELD.lifted():
                 self._window.acquire()
         packed = tuple(map(wire.pack_scalar, scalars))
+        self._runs_sent += 1
         self._call(wire.Run(key, tuple(inputs), tuple(outputs), packed, tuple(frees), tuple(replaces)))
 
     def room(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
@@ -298,6 +299,8 @@ class RemoteSession:
             case wire.Part(request):
                 self._part(request, message, data)
             case wire.Progress(runs):
+                if runs > self._runs_sent:
+                    raise ProtocolError(f"{runs} runs are said to be over, of {self._runs_sent}")
                 while self._runs_over < runs:
                     self._runs_over += 1
                     self._window.release()
