@@ -432,7 +432,8 @@ class RemoteSession:
                     send(socket, wire.Share(self._welcome.token, self._probe.offer(), False))
         lost = [w for w in self._workers if w not in present]
         for w in lost:
-            self._results.disconnect(self._workers[w][1])
+            with contextlib.suppress(zmq.ZMQError):  # it never was
+                self._results.disconnect(self._workers[w][1])
             socket = self._upload_sockets.pop(w)
             self._poller.unregister(socket)
             if w in self._watched:

@@ -193,14 +193,14 @@ class Runner:
             whole = tuple(value.shape) == true
             room = self.outlet.room(ship.token, true, wire_dtype(dtype))
             array = self.engine.to_host(value, dtype, room if whole else None)
+            if not whole:
+                inner = array[tuple(slice(0, n) for n in true)]
+                array = np.empty(true, array.dtype) if room is None else room
+                np.copyto(array, inner)
         except Exception as e:  # what was submitted earlier may fail only now
             fault = fault_of(e, "run", self.state.worker, self.epoch)
             self.outlet.ship(ship.token, wire.PartFailed(ship.request, fault), None)
             return
-        if not whole:
-            inner = array[tuple(slice(0, n) for n in true)]
-            array = np.empty(true, array.dtype) if room is None else room
-            np.copyto(array, inner)
         if self.log is not None:
             self.log.write("ship", "fetch", array.nbytes, f"uid={ship.uid} request={ship.request}")
         part = wire.Part(ship.request, ship.type, ship.bounds, ship.tiles, ship.final)

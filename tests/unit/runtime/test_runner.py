@@ -88,3 +88,14 @@ def test_a_run_that_names_too_few_values_for_its_program_fails_alone() -> None:
         runner.handle(wire.Execute(1, 1, inputs, outputs, (), ()))
     assert [d.fault.kind for d in told.replies] == ["protocol"] * 3
     assert "plan 1 takes 2 values and makes 1, others are named" in told.replies[0].fault.message
+
+
+def test_rows_that_a_value_does_not_have_are_an_error_of_their_reader() -> None:
+    told = Told()
+    told.ship = lambda token, message, array: told.replies.append(message)  # type: ignore[method-assign]
+    runner = Runner(0, NumpyEngine(), told)
+    type_ = wire.WireType((2, 2), "float32")
+    runner.handle(wire.Store(7, type_, ((0, 2), (0, 2)), (2, 2)), memoryview(bytes(16)))
+    assert runner.handle(wire.Ship(7, b"t", 1, wire.WireType((5, 5), "float32"), ((0, 5), (0, 5)), 1, True))
+    assert runner.handle(wire.Ship(7, b"t", 2, type_, ((0, 2), (0, 2)), 1, True))
+    assert [type(reply) for reply in told.replies] == [wire.PartFailed, wire.Part]
