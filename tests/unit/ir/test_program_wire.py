@@ -89,6 +89,7 @@ def test_only_captured_graphs_travel() -> None:
         ({"attrs": (("dims", "x') or __import__('os').system('true"),)}, "which no op takes"),
         ({"attrs": (("dims", ["{a}"]),)}, "which no op takes"),
         ({"attrs": (("k", 1), ("k", 2))}, "given twice"),
+        ({"attrs": (("dims", [1]), ("keepdim", False), ("dtype", {"dtype": "float32"}), ("hook", 1))}, "takes no attribute 'hook'"),
         ({"loc": 5}, "location 5"),
         ({"loc": -2}, "location -2"),
     ],
