@@ -6,6 +6,8 @@ Must not know: torch, sockets. Next: ``gt.passes.lower_programs`` (makes them), 
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 import re
 from collections.abc import Sequence
@@ -15,6 +17,7 @@ import msgspec
 
 from gt.ir.graph import Attrs, AttrValue, Coord, Graph, Location, Node, Stage, Value
 from gt.ir.mesh import Mesh, Reduction, Sharding
+from gt.ir.opdef import OpDef
 from gt.ir.ops import OPS
 from gt.ir.signals import PlanOptions, Precision, SignalConfig
 from gt.ir.types import DTYPES, DType, TensorType
@@ -327,6 +330,9 @@ class _Decoder:
         attrs = tuple((name, _checked_attr(value, where)) for name, value in wire.attrs)
         if len(dict(attrs)) != len(attrs):
             _refuse(f"{where}: an attribute is given twice")
+        known = _attrs_of(op)
+        if known is not None and not known.issuperset(dict(attrs)):
+            _refuse(f"{where}: takes no attribute {sorted(set(dict(attrs)) - known)[0][:40]!r}")
         declared = tuple(self.type(t, where) for t in wire.types)
         try:
             inferred = op.infer_types(tuple(v.type for v in inputs), attrs)
@@ -350,6 +356,18 @@ class _Decoder:
             return _check_text(name), msgspec.convert(config, SignalConfig)
         except msgspec.ValidationError as error:
             raise WireError(f"signal {name!r}: {error}") from error
+
+
+@functools.cache
+def _attrs_of(op: OpDef) -> frozenset[str] | None:
+    """Give the names that an op's attributes may have, by the function that says what it means; None if it takes any."""
+    try:
+        parameters = inspect.signature(op.numpy).parameters.values() if op.numpy is not None else ()
+    except ValueError:  # a ufunc
+        return None
+    if not parameters or any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return None
+    return frozenset(p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD))
 
 
 def _checked_attr(value: Any, where: str, depth: int = 0) -> AttrValue:

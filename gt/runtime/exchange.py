@@ -231,10 +231,14 @@ class Intake:
         if self.direct and upload.region is not None and part.shape == expect.local and part.flags.c_contiguous:
             self.uploads[expect.uid] = (part, expect.type.dtype, done)
             return [expect.uid]
-        array = np.zeros(expect.local, part.dtype) if part.shape != expect.local else np.empty(part.shape, part.dtype)
-        np.copyto(array[tuple(slice(0, n) for n in part.shape)], part)
+        kept: np.ndarray | MemoryError
+        try:
+            kept = np.zeros(expect.local, part.dtype) if part.shape != expect.local else np.empty(part.shape, part.dtype)
+            np.copyto(kept[tuple(slice(0, n) for n in part.shape)], part)
+        except MemoryError as e:  # told to whoever reads it
+            kept = e
         done()
-        self.uploads[expect.uid] = (array, expect.type.dtype, None)
+        self.uploads[expect.uid] = (kept, expect.type.dtype, None)
         return [expect.uid]
 
 

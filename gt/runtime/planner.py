@@ -20,7 +20,7 @@ import msgspec
 
 import gt.ir.ops  # noqa: F401  the op table
 from gt.ir.graph import Graph, Value
-from gt.ir.program import Program, WireError, WireGraph, WireSharding, WireType, decode_graph
+from gt.ir.program import Program, WireGraph, WireSharding, WireType, decode_graph
 from gt.ir.types import TensorType
 from gt.passes.plan import Cluster, plan_graph
 from gt.passes.reasons import PlanReasons
@@ -87,14 +87,21 @@ def place_inputs(graph: Graph, types: Sequence[TensorType]) -> Graph:
 def answer(request: PlanRequest) -> PlanReply:
     """Plan a request from clients that are not trusted: whatever goes wrong becomes a fault."""
     try:
-        graph = decode_graph(GRAPHS.decode(request.graph))
+        graph = _read(request.graph)
         types = [wire.tensor_type.placed(placed.sharding) for wire, placed in request.inputs]
         programs, outputs, reasons, seconds = make_plan(graph, types, request.workers, request.num_scalars, timed=True)
     except Exception as e:
-        malformed = isinstance(e, ProtocolError | WireError | msgspec.MsgspecError)
-        return PlanReply(request.plan, {}, (), fault_of(e, "protocol" if malformed else "plan"))
+        return PlanReply(request.plan, {}, (), fault_of(e, "protocol" if isinstance(e, ProtocolError) else "plan"))
     placed = tuple((WireType.of(t), WireSharding.of(t.sharding)) for t in outputs if t.sharding is not None)
     return PlanReply(request.plan, programs, placed, reasons=reasons, seconds=seconds)
+
+
+def _read(data: bytes) -> Graph:
+    """Rebuild a client's graph. Errors: ProtocolError for what is none; made-up bytes may raise anything on the way."""
+    try:
+        return decode_graph(GRAPHS.decode(data))
+    except Exception as e:
+        raise ProtocolError(f"malformed graph: {e or type(e).__name__}") from None
 
 
 def request_of(

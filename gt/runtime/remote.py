@@ -114,7 +114,7 @@ class RemoteSession:
         self._explaining: dict[int, Future[BufferReasons]] = {}
         self._uploads: dict[int, tuple[np.ndarray, WireType]] = {}
         self._requests = 0
-        self._runs_over = 0
+        self._runs_over = self._runs_sent = 0
         self._workers: dict[int, tuple[str, str, str]] = {}
         self._upload_sockets: dict[int, Socket] = {}
         self._poller = zmq.Poller()
@@ -193,6 +193,7 @@ class RemoteSession:
 
     def submit(self, run: wire.Run) -> None:
         """Send a run that has been admitted."""
+        self._runs_sent += 1
         self._call(run)
 
     def admit(self) -> None:
@@ -370,6 +371,8 @@ class RemoteSession:
             case wire.Part(request):
                 self._part(request, message, data)
             case wire.Progress(runs):
+                if runs > self._runs_sent:
+                    raise ProtocolError(f"{runs} runs are said to be over, of {self._runs_sent}")
                 while self._runs_over < runs:
                     self._runs_over += 1
                     self._window.release()
@@ -520,7 +523,8 @@ class RemoteSession:
                     send(socket, wire.Share(self._welcome.token, self._probe.offer(), False))
         lost = [w for w in self._workers if w not in present]
         for w in lost:
-            self._results.disconnect(self._workers[w][1])
+            with contextlib.suppress(zmq.ZMQError):  # it never was
+                self._results.disconnect(self._workers[w][1])
             socket = self._upload_sockets.pop(w)
             self._poller.unregister(socket)
             if w in self._watched:

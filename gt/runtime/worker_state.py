@@ -32,6 +32,14 @@ class Arrived:
 
 
 @dataclass(frozen=True, slots=True)
+class Unkept:
+    """A value that came from outside could not be kept, for want of memory for one: what reads it fails with the cause."""
+
+    uid: int
+    fault: Fault
+
+
+@dataclass(frozen=True, slots=True)
 class Ran:
     """A program, or its skipping, is over. ``failed``: which outputs are not there, and why, by uid; all if None.
 
@@ -55,7 +63,7 @@ class Grouped:
     fault: Fault | None = None
 
 
-Event: TypeAlias = Got | Arrived | Ran | Grouped
+Event: TypeAlias = Got | Arrived | Unkept | Ran | Grouped
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +192,10 @@ class WorkerState:
                 return self._got(message, data)
             case Arrived(uid):
                 self.values.add(uid)
+                return []
+            case Unkept(uid, fault):
+                self.values.discard(uid)
+                self.poison[uid] = fault
                 return []
             case Ran():
                 return self._ran(event)

@@ -408,6 +408,7 @@ class Target:
     def _to_client(self, frames: Frames) -> bool:
         """Say it to a client. One whose session a message has ended, in order, is replaced."""
         if not self.sessions or self.sessions[-1].closed is not None:
+            self.check()
             for session in self.sessions:
                 self.dropped_by_clients += session.malformed.count
                 session.close()
@@ -437,6 +438,7 @@ class Target:
             raise AssertionError("something died") from self.cluster.fault[0]
         for session in self.sessions:
             assert session.closed is None or isinstance(session.closed.exception(), GtError)
+            assert session.closed is None or "thread failed" not in session.closed.message, session.closed
         assert not self.lone.stopping and self.lone.io.is_alive(), "the worker ended"
 
     def close(self) -> None:

@@ -173,6 +173,12 @@ def _var_parts(inputs: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Any, ...
     return (s if s.type.dtype is dtype else cast(s, dtype=dtype),)
 
 
+def _var_infer(x: TensorType, dims: Dims, keepdim: bool, correction: float) -> TensorType:
+    if not isinstance(correction, int | float):
+        raise TypeError(f"var(): expected correction to be a number, got {type(correction).__name__}")
+    return _reduce_infer("var", "f")(x, dims, keepdim)
+
+
 def _var_vjp(g: Var, y: Var, x: Var, dims: Dims, keepdim: bool, correction: float) -> tuple[Var]:
     scale = div(constant(2, g), constant(count(x.type.shape, dims) - correction, g))
     return (mul(mul(keep(g, x, dims, keepdim), scale), sub(x, mean(x, dims=dims, keepdim=True))),)
@@ -186,7 +192,7 @@ def _var_numpy(x: np.ndarray, dims: Dims, keepdim: bool, correction: float) -> n
 
 var = op(
     "var", "x", doc="Variance over dims, divided by n - correction.",
-    infer=_reduce_infer("var", "f"), numpy=_var_numpy, vjp=_var_vjp, decompose=_var_parts,
+    infer=_var_infer, numpy=_var_numpy, vjp=_var_vjp, decompose=_var_parts,
 )  # fmt: skip
 
 # -- logsumexp, norm, prod
