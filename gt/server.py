@@ -14,7 +14,6 @@ import zmq
 from gt.runtime import env
 from gt.runtime.dispatcher import serve
 from gt.runtime.dispatcher_state import Options
-from gt.runtime.fair_queue import Limits
 from gt.runtime.transport import is_loopback
 
 
@@ -27,16 +26,12 @@ from gt.runtime.transport import is_loopback
 )
 @click.option("--client-runs", type=click.IntRange(1), help="Runs each client may have in flight. [default: 8]")
 @click.option("--max-priority", type=float, help="The most a client may ask for as its priority. [default: 1]")
-@click.option(
-    "--grain", type=float, metavar="SECONDS", help="How long a long run holds the workers before another client may have a turn. [default: 0.02]"
-)
 def main(
     port: int, host: str, trust_network: bool, client_memory: str | None, client_runs: int | None, max_priority: float | None,
-    grain: float | None,
 ) -> None:  # fmt: skip
     """Run a gt server. Start workers with `python -m gt.worker --host HOST -p PORT`."""
     given: dict[env.Variable[Any], object] = {
-        env.CLIENT_MEMORY: client_memory, env.WINDOW: client_runs, env.MAX_PRIORITY: max_priority, env.GRAIN_S: grain,
+        env.CLIENT_MEMORY: client_memory, env.WINDOW: client_runs, env.MAX_PRIORITY: max_priority,
     }  # fmt: skip
     try:
         options = server_options({variable: str(value) for variable, value in given.items() if value is not None})
@@ -66,10 +61,7 @@ def server_options(given: dict[env.Variable[Any], str]) -> Options:
             variable.set(variable.parse(text))
         except ValueError as e:
             raise ValueError(f"{text!r}: {e}. {variable.doc}") from None
-    sharing = Limits(grain_s=env.GRAIN_S.get())
-    return Options(
-        window=env.WINDOW.get(), client_nbytes=env.CLIENT_MEMORY.get(), max_priority=env.MAX_PRIORITY.get(), sharing=sharing
-    )
+    return Options(window=env.WINDOW.get(), client_nbytes=env.CLIENT_MEMORY.get(), max_priority=env.MAX_PRIORITY.get())
 
 
 if __name__ == "__main__":

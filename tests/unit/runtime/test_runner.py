@@ -53,3 +53,38 @@ def test_a_run_that_reads_poison_fails_and_lets_go_of_what_it_was_to_free(engine
     assert ("no such program" in done.fault.message) == isinstance(engine, Unable)
     runner.handle(wire.Free(done.kept))
     assert len(runner.values) == 0 and runner.state.values == set() and 10 not in runner.state.poison
+
+
+class Timed:
+    """A clock that knows one plan."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def begin(self, plan: int) -> None:
+        self.calls.append(("begin", plan))
+
+    def end(self, plan: int) -> None:
+        self.calls.append(("end", plan))
+
+    def forget(self, plan: int) -> None:
+        self.calls.append(("forget", plan))
+
+    def seconds(self, plan: int) -> float | None:
+        return 5.0 if plan == 1 else None
+
+
+@pytest.mark.parametrize("timed", [True, False])
+def test_what_a_run_takes_is_the_devices_word_where_clients_share_it(timed):
+    told, engine = Told(), NumpyEngine()
+    engine.clock = clock = Timed()
+    runner = Runner(0, engine, told, timed=timed)
+    for plan in (1, 2):
+        runner.handle(wire.Load(plan, program(0, 1, 0)))
+        runner.handle(wire.Store(10 + plan, wire.WireType((1,), "float32"), ((0, 1),), (1,)), np.ones(1, np.float32))
+        runner.handle(wire.Execute(plan, plan, (10 + plan,), (), (), ()))
+    runner.handle(wire.Unload((2,)))
+    seconds = [done.seconds for done in told.replies]
+    assert (seconds[0] == 5.0) == timed and seconds[1] < 5.0
+    expected = [("begin", 1), ("end", 1), ("begin", 2), ("end", 2), ("forget", 2)]
+    assert clock.calls == (expected if timed else [])
