@@ -253,9 +253,9 @@ def visit(there: Server, number: int, flushes: int) -> None:
 
 def test_clients_that_leave_leave_nothing_behind() -> None:
     with server(1) as there, ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda n: visit(there, n, 60), range(8)))
+        list(pool.map(lambda n: visit(there, n, 60), range(6)))
         time.sleep(0.5)
         before = held(there)
-        list(pool.map(lambda n: visit(there, n, 30), range(32)))
+        list(pool.map(lambda n: visit(there, n, 30), range(20)))
         assert wait_for(lambda: held(there)[1] <= before[1] and held(there)[0] <= 1.05 * before[0], 30), (before, held(there))
         assert held(there)[2] == before[2]
