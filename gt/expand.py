@@ -22,7 +22,7 @@ from gt.ir.graph import Attrs
 from gt.ir.opdef import OpDef, emitting
 from gt.ir.ops import OPS
 from gt.ir.ops.broadcast import total
-from gt.ir.types import DType, TensorType, bool_
+from gt.ir.types import DType, TensorType, bool_, class_name, remedy
 from gt.passes.autodiff import backpropagate
 from gt.signal import for_backward
 from gt.tape import Key, Tape, linked
@@ -59,7 +59,7 @@ def call_hook(hook: Hook, g: Any) -> Any:
     if out is None:
         return g
     if not isinstance(out, Handle):
-        raise TypeError(f"expected Variable, but hook returned '{type(out).__name__}'")
+        raise TypeError(f"expected Variable, but hook returned '{class_name(out)}'{remedy(out)}")
     if out._type is not g._type:
         name = getattr(hook, "__name__", type(hook).__name__)
         what = "size of value" if out._type.dtype is g._type.dtype else f"type of value (was {g.type()} got {out.type()})"

@@ -17,7 +17,6 @@ from gt.runtime.dispatcher import serve
 from gt.runtime.dispatcher_state import Options
 from gt.runtime.errors import KeyFileError
 from gt.runtime.exit_codes import ExitCode
-from gt.runtime.fair_queue import Limits
 from gt.runtime.keys import chosen_keys
 from gt.runtime.port_owner import port_owner
 from gt.runtime.transport import is_loopback
@@ -36,19 +35,16 @@ from gt.runtime.transport import is_loopback
 )
 @click.option("--client-runs", type=click.IntRange(1), help="Runs each client may have in flight. [default: 8]")
 @click.option("--max-priority", type=float, help="The most a client may ask for as its priority. [default: 1]")
-@click.option(
-    "--grain", type=float, metavar="SECONDS", help="How long a long run holds the workers before another client may have a turn. [default: 0.02]"
-)
 def main(
     port: int, host: str, key: Path | None, insecure: bool, trust_network: bool, client_memory: str | None, client_runs: int | None,
-    max_priority: float | None, grain: float | None,
+    max_priority: float | None,
 ) -> None:  # fmt: skip
     """Run a gt server. Start workers with `python -m gt.worker --host HOST -p PORT`."""
     if trust_network:
         click.echo("gt server: --trust-network is called --insecure now.", err=True)
         insecure = True
     given: dict[env.Variable[Any], object] = {
-        env.CLIENT_MEMORY: client_memory, env.WINDOW: client_runs, env.MAX_PRIORITY: max_priority, env.GRAIN_S: grain,
+        env.CLIENT_MEMORY: client_memory, env.WINDOW: client_runs, env.MAX_PRIORITY: max_priority,
     }  # fmt: skip
     try:
         options = server_options({variable: str(value) for variable, value in given.items() if value is not None})
@@ -95,10 +91,10 @@ def server_options(given: dict[env.Variable[Any], str]) -> Options:
             variable.set(variable.parse(text))
         except ValueError as e:
             raise ValueError(f"{text!r}: {e}. {variable.doc}") from None
-    sharing = Limits(grain_s=env.GRAIN_S.get())
     return Options(
-        window=env.WINDOW.get(), epoch_timeout_s=env.EPOCH_TIMEOUT_S.get(), client_nbytes=env.CLIENT_MEMORY.get(), max_priority=env.MAX_PRIORITY.get(), sharing=sharing
-    )
+        window=env.WINDOW.get(), epoch_timeout_s=env.EPOCH_TIMEOUT_S.get(), client_nbytes=env.CLIENT_MEMORY.get(),
+        max_priority=env.MAX_PRIORITY.get(),
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -89,8 +89,33 @@ class Loaded(Protocol):
         ...
 
 
+class Clock(Protocol):
+    """Times runs on a device that works by itself, and keeps what is launched from running far ahead of it."""
+
+    def begin(self, plan: int) -> None:
+        """Hear that a run is about to be launched; wait while too much is ahead of it."""
+        ...
+
+    def end(self, plan: int) -> None:
+        """Hear that it has been launched."""
+        ...
+
+    def seconds(self, plan: int) -> float | None:
+        """Give what a run of the plan takes on the device, by those that are over; None if none is."""
+        ...
+
+    def forget(self, plan: int) -> None:
+        """Let go of a plan."""
+        ...
+
+
 class Engine(Protocol):
-    """Turns programs into something that runs, and values into host arrays and back. Used by one thread at a time."""
+    """Turns programs into something that runs, and values into host arrays and back. Used by one thread at a time.
+
+    ``clock``: None where a run is over when it returns.
+    """
+
+    clock: Clock | None
 
     def start_thread(self) -> None:
         """Prepare the calling thread to run programs. Call it once in the thread that does."""
@@ -124,4 +149,4 @@ def wire_dtype(dtype: DType) -> np.dtype[Any]:
     return np.dtype("uint16") if dtype.name == "bfloat16" else dtype.numpy
 
 
-__all__ = ["Comm", "Engine", "ExecutionError", "Loaded", "LoadedStats", "Tier", "reason_of", "wire_dtype"]
+__all__ = ["Clock", "Comm", "Engine", "ExecutionError", "Loaded", "LoadedStats", "Tier", "reason_of", "wire_dtype"]

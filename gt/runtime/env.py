@@ -131,9 +131,6 @@ PRIORITY = Variable(
     "GT_PRIORITY", over_zero, 1.0, "Weight of this script among the clients of a server, within what the server allows."
 )
 MAX_PRIORITY = Variable("GT_MAX_PRIORITY", over_zero, 1.0, "The most that a client of this server may ask for as its priority.")
-GRAIN_S = Variable(
-    "GT_GRAIN", over_zero, 0.02, "Seconds that a long run holds the workers before another client of the server may have a turn."
-)
 NATIVE = Variable("GT_NATIVE", flag, True, "Record ops by the compiled module, where it has been built; 0: in Python.")
 SHARED_MEMORY = Variable(
     "GT_SHARED_MEMORY", flag, True, "Move large arrays between processes of one host through shared memory; 0: through sockets."

@@ -25,7 +25,8 @@ from gt.ir.program import Collective, Program
 from gt.ir.types import DType, Scalar
 from gt.runtime.compiler import CompileError, Compiler
 from gt.runtime.cuda_graph import Body, Graphs, GraphUnit, Vectors
-from gt.runtime.engine import Comm, ExecutionError, LoadedStats, Tier, reason_of, wire_dtype
+from gt.runtime.device_clock import DeviceClock
+from gt.runtime.engine import Clock, Comm, ExecutionError, LoadedStats, Tier, reason_of, wire_dtype
 from gt.runtime.errors import Fault, GtError
 from gt.runtime.layout import Stretch, lay_out
 from gt.runtime.piece import TorchPiece, failed_line
@@ -271,6 +272,7 @@ class TorchEngine:
     ) -> None:
         self.device = torch.device(device)
         self.graphs = graphs
+        self.clock: Clock | None = None
         if self.device.type == "cuda":
             compile_after, compile_after_s = min(compile_after, GPU_COMPILE_AFTER), min(compile_after_s, 0.5)
         self.compile_after, self.compile_after_s, self.cache_dir = compile_after, compile_after_s, cache_dir
@@ -298,6 +300,7 @@ class TorchEngine:
             # Embedded, a recording thread shares the interpreter: coming back from a launch must not cost 5 ms.
             sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_S))
             self.graphs = self.graphs or Graphs(self.device)
+            self.clock = DeviceClock(lambda: torch.cuda.Event(enable_timing=True, blocking=True))
 
     def load(self, program: Program) -> TorchLoaded:
         loaded = TorchLoaded(program, self)

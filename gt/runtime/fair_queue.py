@@ -23,7 +23,7 @@ class Limits:
     ``queued_s``: while clients compete, waiting at once or asking within ``linger_s`` of each other, the next run is sent when no more
     than this is left of others. It is what a worker needs so as not to wait for the next; with more, what is first come would be first
     served. ``ahead_s``: the same for a client that is alone, which may have two runs there however long. ``grain_s``: what a run counts
-    for that nobody has measured, and the length of the pieces that long runs are sent in. ``run_s``: what a run takes beside its program.
+    for that nobody has measured. ``run_s``: what a run takes beside its program.
     ``lag_s``: how far behind the others one may be that comes back from idle: who reads each result waits each time for what another has
     on the worker, and is to get half of the time all the same.
     """
@@ -46,11 +46,10 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A run that waits: on which workers, for how long on each, and whether it is ``long``: sent in pieces, one after the other."""
+    """A run that waits: on which workers, and for how long on each."""
 
     workers: tuple[int, ...]
     seconds: float
-    long: bool
 
 
 @dataclass(slots=True)
@@ -64,11 +63,10 @@ class Job:
 
 @dataclass(slots=True)
 class Load:
-    """What waits on a worker or runs there. ``long``: the client whose run in pieces holds it; another's may not begin meanwhile."""
+    """What waits on a worker or runs there."""
 
     seconds: float = 0.0
     jobs: int = 0
-    long: int | None = None
 
 
 @dataclass(eq=False)
@@ -105,21 +103,21 @@ class FairQueue:
 
     # -- asking
 
-    def admits(self, client: int, workers: tuple[int, ...], seconds: float, now: float, long: bool = False) -> bool:
+    def admits(self, client: int, workers: tuple[int, ...], seconds: float, now: float) -> bool:
         """Whether a run may go now. If so, the next call is ``begin``; if not, the client waits until ``turn`` names it."""
         share = self.shares[client]
         granted, self._granted = self._granted, None
-        if granted is not None and granted[0] == client and (granted[1].workers, granted[1].long) == (workers, long):
+        if granted is not None and granted[0] == client and granted[1].workers == workers:
             self._touch(client, now)
             return True
         if client not in self.waiting:
             share.time = max(share.time, self.clock - self.limits.lag_s / share.weight)  # nobody saves up what they did not ask for
         self._touch(client, now)
-        ask = self.waiting[client] = Ask(workers, seconds, long)
+        ask = self.waiting[client] = Ask(workers, seconds)
         if len(self.waiting) > 1:
             goes = client in self._ready(now, client)
         else:
-            goes = self._fits(client, ask, now)
+            goes = self._fits(ask, now)
         if goes:
             del self.waiting[client]
         return goes
@@ -141,9 +139,7 @@ class FairQueue:
         found: list[int] = []
         for client in sorted(self.waiting, key=lambda c: self.shares[c].time):
             ask = self.waiting[client]
-            if self._held(client, ask):
-                continue  # it waits for the end of another's run in pieces, which needs the workers
-            if kept.isdisjoint(ask.workers) and self._fits(client, ask, now):
+            if kept.isdisjoint(ask.workers) and self._fits(ask, now):
                 found.append(client)
                 if until is None:
                     break
@@ -152,12 +148,7 @@ class FairQueue:
                 break
         return found
 
-    def _held(self, client: int, ask: Ask) -> bool:
-        return ask.long and any(self._load(w).long not in (None, client) for w in ask.workers)
-
-    def _fits(self, client: int, ask: Ask, now: float) -> bool:
-        if self._held(client, ask):
-            return False
+    def _fits(self, ask: Ask, now: float) -> bool:
         limits = self.limits
         if self.contended(now):
             fits = lambda load: load.seconds <= limits.queued_s  # noqa: E731
@@ -179,8 +170,8 @@ class FairQueue:
 
     # -- what is under way
 
-    def begin(self, job: Hashable, client: int, workers: tuple[int, ...], seconds: float, long: bool = False) -> None:
-        """Hear that a run was sent. ``long``: until ``end_long`` no other client's run in pieces may begin on its workers."""
+    def begin(self, job: Hashable, client: int, workers: tuple[int, ...], seconds: float) -> None:
+        """Hear that a run was sent."""
         seconds += self.limits.run_s
         share = self.shares[client]
         self.clock = max(self.clock, min([share.time, *(self.shares[c].time for c in self.waiting)]))
@@ -189,8 +180,6 @@ class FairQueue:
         for worker in workers:
             load = self._load(worker)
             load.seconds, load.jobs = load.seconds + seconds, load.jobs + 1
-            if long:
-                load.long = client
 
     def end(self, job: Hashable, worker: int, seconds: float, now: float) -> bool:
         """Hear that a worker is through with a job and what it took; its client is charged that. False if it is no news."""
@@ -215,12 +204,6 @@ class FairQueue:
         load = self._load(worker)
         load.jobs -= 1
         load.seconds = load.seconds - found.seconds if load.jobs else 0.0
-
-    def end_long(self, client: int) -> None:
-        """Let others' runs in pieces begin where this client's was."""
-        for load in self.loads.values():
-            if load.long == client:
-                load.long = None
 
     def lose_worker(self, worker: int) -> None:
         """Wait for a worker no more."""

@@ -16,7 +16,7 @@ from gt.ir.graph import Attrs, Location
 from gt.ir.opdef import OpDef
 from gt.ir.program import Collective, Compute, Free, Program, WireNode
 from gt.ir.types import DType, Scalar, TensorType
-from gt.runtime.engine import Comm, ExecutionError, LoadedStats, Tier
+from gt.runtime.engine import Clock, Comm, ExecutionError, LoadedStats, Tier
 from gt.runtime.errors import Fault
 from gt.runtime.render import checked
 from gt.runtime.salvage import Salvaged, salvage
@@ -104,6 +104,8 @@ def _ready(node: WireNode) -> Ready:
 
 class NumpyEngine:
     """Runs programs on the CPU with NumPy. Keeps nothing."""
+
+    clock: Clock | None = None
 
     def load(self, program: Program) -> NumpyLoaded:
         return NumpyLoaded(program)

@@ -82,7 +82,9 @@ def make_engine(backend: str, device: str = "cpu") -> Engine:
 
 class Runner:
     """One worker's values and programs. ``uploads``: host arrays that came on the data socket, by uid, with their dtype and, if
-    their memory is the sender's, what says that they have been read."""
+    their memory is the sender's, what says that they have been read. ``timed``: clients share the worker, so what runs take on the
+    device counts.
+    """
 
     def __init__(
         self,
@@ -92,6 +94,7 @@ class Runner:
         groups: Groups | None = None,
         uploads: MutableMapping[int, HostArray] | None = None,
         log: InstructionLog | None = None,
+        timed: bool = False,
     ) -> None:
         self.state = WorkerState(worker)
         self.engine, self.outlet, self.groups, self.log = engine, outlet, groups, log
@@ -102,6 +105,7 @@ class Runner:
         self.epoch = -1
         self.began = 0.0  # when the message under way came: all that it takes counts for its client
         engine.start_thread()
+        self.clock = engine.clock if timed else None
 
     def handle(self, message: Message, data: Any = None) -> bool:
         """Do what a message asks; give False when the worker should end."""
@@ -135,6 +139,8 @@ class Runner:
                     case UnloadPrograms(plans):
                         for plan in plans:
                             self.loaded.pop(plan, None)
+                            if self.clock is not None:
+                                self.clock.forget(plan)
                             self.unloadable.pop(plan, None)
                     case SkipProgram():
                         more += self.state.handle(self._skip(command))
@@ -236,7 +242,11 @@ class Runner:
                 loaded = self.loaded[command.plan]
                 held = list(inputs) if loaded.undoes else ()
                 scalars = [wire.unpack_scalar(s) for s in command.scalars]
+                if self.clock is not None:
+                    self.clock.begin(command.plan)
                 outputs = loaded.run(inputs, scalars, self.groups)
+                if self.clock is not None:
+                    self.clock.end(command.plan)
                 if self.groups is not None and self.groups.sending:
                     self.groups.finish()
                 for uid, value in zip(command.outputs, outputs, strict=True):
@@ -252,6 +262,8 @@ class Runner:
             fault = self._finish_collectives(command.plan, fault)
         self.epoch = -1
         seconds = time.perf_counter() - start
+        if self.clock is not None:
+            seconds = self.clock.seconds(command.plan) or seconds
         if self.log is not None:
             name = self.state.programs[command.plan].name
             self.log.write(

@@ -112,7 +112,8 @@ class WorkerProcess:
             self.welcome.worker, self._store_link(timeout_s), own_address(endpoint), timeout_s, backend == "numpy",
             str(getattr(self.engine, "device", "cpu")),
         )  # fmt: skip
-        self.runner = Runner(self.welcome.worker, self.engine, self.outlet, self.groups, self.uploads, self.log)
+        shared = parent_fd is None  # else it serves the script that started it alone
+        self.runner = Runner(self.welcome.worker, self.engine, self.outlet, self.groups, self.uploads, self.log, timed=shared)
         self.stopping = self.deserted = False
         self.wake_read, self.wake_write = os.pipe()
         self.io = threading.Thread(target=self._io, name="gt-io", daemon=True)

@@ -170,10 +170,11 @@ def test_over_quota_names_what_where_and_what_to_do_and_nothing_is_lost() -> Non
         array = np.arange(1 << 17, dtype=np.float32)  # 512 KiB
         held, other = one.put(array), two.put(array)
         total = one.run("add", (held, array.shape), (held, array.shape))
+        assert np.array_equal(one.get(total), 2 * array)
         for over in (one.run("add", (held, array.shape), (total, array.shape)), one.put(array), one.put(array[:100])):
             with pytest.raises(QuotaExceeded) as caught:
                 one.get(over)
-            for word in ("1048576 bytes", "may", "delete", "--client-memory", "train.py:12" if over == 3 else __file__):
+            for word in ("1048576 bytes", "may", "delete", "--client-memory", "train.py:12" if over == 3 else "cluster.py:"):
                 assert word in str(caught.value), (word, str(caught.value))
         assert np.array_equal(one.get(held), array) and np.array_equal(one.get(total), 2 * array)
         assert np.array_equal(two.get(two.run("add", (other, array.shape), (other, array.shape))), 2 * array)
@@ -186,9 +187,17 @@ def test_over_quota_names_what_where_and_what_to_do_and_nothing_is_lost() -> Non
 # -- mistakes
 
 
-def test_no_mistake_of_one_client_touches_another(slow: Server) -> None:
+@pytest.fixture
+def desks(slow: Server) -> Iterator[tuple[Desk, Desk]]:
+    made = Desk(RemoteSession(slow.address, timeout=20)), Desk(RemoteSession(slow.address, timeout=20))
+    yield made
+    for desk in made:
+        desk.session.close()
+
+
+def test_no_mistake_of_one_client_touches_another(desks: tuple[Desk, Desk]) -> None:
     shape = (4, 4)
-    good, bad = (Desk(RemoteSession(slow.address, timeout=20)) for _ in range(2))
+    good, bad = desks
     mine = bad.put(np.full(shape, 7.0))
     total = good.put(np.zeros(shape))
     one = good.put(np.ones(shape))
@@ -202,9 +211,9 @@ def test_no_mistake_of_one_client_touches_another(slow: Server) -> None:
             send(session._up, wire.Done(turn, 1e9, Fault("run", "made up")))
             send(session._up, wire.Free((0, 2**40)))
         faults = [
-            bad.run("cholesky", (bad.put(np.full(shape, np.nan)), shape), attrs=(("upper", False),)),
+            bad.run("cholesky", (bad.put(np.full(shape, -1.0)), shape)),
             bad.run("add", (99_999, shape), (mine, shape)),
-            bad.run("matmul", (mine, shape), (bad.put(np.ones(3)), (3, 5))),
+            bad.run("matmul", (mine, shape), (bad.put(np.ones(3)), (4, 5))),
         ]
         session.run(123, [mine], [n := next(bad.count)], [], [])
         for fault in (*faults, n, 1 << 40):
@@ -217,8 +226,6 @@ def test_no_mistake_of_one_client_touches_another(slow: Server) -> None:
         mistakes(turn)
         assert np.array_equal(good.get(total), np.full(shape, 5.0 * turn))
     assert np.array_equal(bad.get(mine), np.full(shape, 7.0))
-    for desk in (good, bad):
-        desk.session.close()
 
 
 # -- what stays behind
@@ -233,7 +240,7 @@ def held(there: Server) -> tuple[int, int, int]:
 
 
 def visit(there: Server, number: int, flushes: int) -> None:
-    """Connect, work, and leave, every third time without a word."""
+    """Connect, work and leave. Those that leave without a word are ``benchmarks/sharing.py leaks``'s, as a lease takes its time."""
     desk = Desk(RemoteSession(there.address, timeout=20))
     array = np.full((128, 160), number, np.float32)  # 80 KiB: travels by itself
     a = desk.put(array)
@@ -241,19 +248,14 @@ def visit(there: Server, number: int, flushes: int) -> None:
         last = desk.run("add", (a, array.shape), (a, array.shape))
         desk.session.free([last - 1] if last - 1 != a else [])
     assert desk.get(last)[0, 0] == 2 * number
-    session = desk.session
-    assert isinstance(session, RemoteSession)
-    if number % 3 == 2:
-        session._closed = Fault("closed", "vanished")  # nothing more is said
-        os.write(session._wake_write, b"x")
-    session.close()
+    desk.session.close()
 
 
 def test_clients_that_leave_leave_nothing_behind() -> None:
     with server(1) as there, ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda n: visit(there, n, 100), range(12)))
-        time.sleep(11.0)
+        list(pool.map(lambda n: visit(there, n, 60), range(6)))
+        time.sleep(0.5)
         before = held(there)
-        list(pool.map(lambda n: visit(there, n, 40), range(100)))
+        list(pool.map(lambda n: visit(there, n, 30), range(20)))
         assert wait_for(lambda: held(there)[1] <= before[1] and held(there)[0] <= 1.05 * before[0], 30), (before, held(there))
         assert held(there)[2] == before[2]

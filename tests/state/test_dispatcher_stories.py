@@ -21,7 +21,7 @@ def split(workers: int) -> TensorType:
     return type_.placed(signal_sharding(type_, rows, tuple(range(workers))))
 
 
-NO_TURNS = Limits(linger_s=0.0)  # clients never compete
+NO_TURNS = Limits(linger_s=0.0, ahead_s=1.0)  # clients never compete
 
 
 def started(workers: int = 1, clients: int = 1, groups: tuple[tuple[int, ...], ...] = ()) -> Story:
@@ -362,7 +362,7 @@ def test_the_state_reads_well():
     s.put(3)
     assert repr(s.state) == (
         "dispatcher epoch 1, flying [1], groups []\n"
-        "  shares at 0.000 {0: 0.040}, 1 under way\n"
+        "  shares at 0.000 {0: 0.020}, 1 under way\n"
         "  worker 0 joined\n"
         "  worker 1 joined\n"
         "  client 0 {1: ready, 2: epoch 1, 3: ready} 0 queued\n"

@@ -17,12 +17,11 @@ LIMITS = Limits()
 
 @dataclass
 class Run:
-    """What a client asks for. ``predicted``: None if the prediction is right. ``pieces``: more than one if it is long."""
+    """What a client asks for. ``predicted``: None if the prediction is right."""
 
     seconds: float
     workers: tuple[int, ...] = (0,)
     predicted: float | None = None
-    pieces: int = 1
 
 
 @dataclass
@@ -38,7 +37,6 @@ class Cluster:
     busy: dict[int, deque[tuple[int, int, float]]] = field(default_factory=dict)  # job, client, seconds by worker
     free_at: dict[int, float] = field(default_factory=dict)
     left: dict[int, set[int]] = field(default_factory=dict)
-    pieces: dict[int, int] = field(default_factory=dict)  # of each client's long run: how many were sent
     served: Counter[int] = field(default_factory=Counter)
     ends: dict[int, list[float]] = field(default_factory=dict)
     order: list[int] = field(default_factory=list)
@@ -56,24 +54,19 @@ class Cluster:
     def serve(self, client: int) -> None:
         while self.lines[client]:
             run = self.lines[client][0]
-            guess = (run.seconds if run.predicted is None else run.predicted) / run.pieces
-            if not self.queue.admits(client, run.workers, guess, self.now, run.pieces > 1):
+            guess = run.seconds if run.predicted is None else run.predicted
+            if not self.queue.admits(client, run.workers, guess, self.now):
                 return
             job = next(self.numbers)
-            self.queue.begin(job, client, run.workers, guess, run.pieces > 1)
+            self.queue.begin(job, client, run.workers, guess)
             self.order.append(client)
             self.left[job] = set(run.workers)
             for w in run.workers:
                 line = self.busy.setdefault(w, deque())
                 if not line:
-                    self.free_at[w] = self.now + run.seconds / run.pieces
-                line.append((job, client, run.seconds / run.pieces))
-            sent = self.pieces[client] = self.pieces.get(client, 0) + 1
-            if sent == run.pieces:
-                self.pieces[client] = 0
-                self.lines[client].popleft()
-                if run.pieces > 1:
-                    self.queue.end_long(client)
+                    self.free_at[w] = self.now + run.seconds
+                line.append((job, client, run.seconds))
+            self.lines[client].popleft()
 
     def drain(self) -> None:
         while (turn := self.queue.turn(self.now)) is not None:
@@ -237,23 +230,6 @@ def test_a_lost_worker_holds_nobody_up():
     assert q.end("a", 0, 1.0, 1.0) and not q.end("a", 1, 1.0, 1.0) and q.jobs == {}
 
 
-def test_long_runs_of_two_clients_are_one_after_the_other_and_short_ones_come_between():
-    c = Cluster()
-    for client in range(3):
-        c.join(client)
-    c.ask(0, Run(1.0, pieces=50))
-    c.ask(1, Run(1.0, pieces=50))
-    c.until(0.1)
-    assert c.served[1] == 0
-    c.ask(2, Run(0.004))
-    c.until(0.15)
-    assert len(c.ends[2]) == 1 and c.ends[2][0] <= 0.1 + 3 * LIMITS.grain_s
-    while c.step():
-        pass
-    first, second = (i for i, _ in itertools.groupby(x for x in c.order if x != 2))
-    assert (first, second) == (0, 1)
-
-
 def test_measured_times_replace_the_estimate_and_scale_those_of_other_plans():
     f = Forecast(0.02)
     assert f.seconds(1, 1e-4) == 0.02
@@ -276,7 +252,6 @@ runs = st.builds(
     seconds=st.floats(1e-4, 0.2),
     workers=st.sampled_from([(0,), (1,), (0, 1)]),
     predicted=st.none() | st.floats(1e-5, 1.0),
-    pieces=st.sampled_from([1, 1, 1, 4]),
 )
 
 
@@ -289,14 +264,14 @@ def test_whatever_is_asked_is_done_and_nothing_stays_behind(asked: list[tuple[in
     wanted: Counter[int] = Counter()
     for client, some, steps in asked:
         c.ask(client, *some)
-        wanted[client] += sum(run.pieces for run in some)
+        wanted[client] += len(some)
         for _ in range(steps):
             c.step()
     while c.step():
         pass
     assert {i: len(c.ends[i]) for i in range(4)} == {i: wanted[i] for i in range(4)}
     assert c.queue.jobs == {} and c.queue.waiting == {}
-    assert all(load.jobs == 0 and load.seconds == 0 and load.long is None for load in c.queue.loads.values())
+    assert all(load.jobs == 0 and load.seconds == 0 for load in c.queue.loads.values())
 
 
 @settings(max_examples=40, deadline=None)

@@ -99,3 +99,38 @@ def test_rows_that_a_value_does_not_have_are_an_error_of_their_reader() -> None:
     assert runner.handle(wire.Ship(7, b"t", 1, wire.WireType((5, 5), "float32"), ((0, 5), (0, 5)), 1, True))
     assert runner.handle(wire.Ship(7, b"t", 2, type_, ((0, 2), (0, 2)), 1, True))
     assert [type(reply) for reply in told.replies] == [wire.PartFailed, wire.Part]
+
+
+class Timed:
+    """A clock that knows one plan."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def begin(self, plan: int) -> None:
+        self.calls.append(("begin", plan))
+
+    def end(self, plan: int) -> None:
+        self.calls.append(("end", plan))
+
+    def forget(self, plan: int) -> None:
+        self.calls.append(("forget", plan))
+
+    def seconds(self, plan: int) -> float | None:
+        return 5.0 if plan == 1 else None
+
+
+@pytest.mark.parametrize("timed", [True, False])
+def test_what_a_run_takes_is_the_devices_word_where_clients_share_it(timed):
+    told, engine = Told(), NumpyEngine()
+    engine.clock = clock = Timed()
+    runner = Runner(0, engine, told, timed=timed)
+    for plan in (1, 2):
+        runner.handle(wire.Load(plan, program(0, 1, 0)))
+        runner.handle(wire.Store(10 + plan, wire.WireType((1,), "float32"), ((0, 1),), (1,)), np.ones(1, np.float32))
+        runner.handle(wire.Execute(plan, plan, (10 + plan,), (), (), ()))
+    runner.handle(wire.Unload((2,)))
+    seconds = [done.seconds for done in told.replies]
+    assert (seconds[0] == 5.0) == timed and seconds[1] < 5.0
+    expected = [("begin", 1), ("end", 1), ("begin", 2), ("end", 2), ("forget", 2)]
+    assert clock.calls == (expected if timed else [])
