@@ -498,9 +498,6 @@ class DispatcherState:
         missing = [i for i, b in zip(run.inputs, inputs, strict=True) if b is None]
         if missing and client.homeless:
             return False
-        if len(set(run.outputs)) < len(run.outputs) or not client.buffers.keys().isdisjoint(run.outputs):
-            self._expel(client.down, "a run names outputs that are there already, or twice")  # what has no number is never freed
-            return False
         known = [b for b in inputs if b is not None]
         failed = [b for b in known if b.fault is not None]
         fault = next((b.fault for b in failed if not b.alone), None)

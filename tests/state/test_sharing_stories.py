@@ -119,9 +119,9 @@ def test_a_lost_worker_gives_its_turns_back():
 def test_a_priority_beyond_what_the_server_allows_is_refused():
     s = Story(max_priority=2.0)
     for priority in (2.5, 0.0, -1.0, float("nan"), float("inf")):
-        (refused,) = sent(s.say("x", wire.ClientHello(1, priority)), wire.Refused)
+        (refused,) = sent(s.say("x", wire.ClientHello(1, priority=priority)), wire.Refused)
         assert "priority" in refused.reason and "up to 2" in refused.reason and "--max-priority" in refused.reason
-    assert sent(s.say("x", wire.ClientHello(1, 2.0)), wire.ClientWelcome)
+    assert sent(s.say("x", wire.ClientHello(1, priority=2.0)), wire.ClientWelcome)
     assert s.state.sharing.shares[1].weight == 2.0
 
 
@@ -132,7 +132,7 @@ def test_an_upload_over_quota_fails_by_itself_and_names_the_line():
     s = Story(clients=2, client_nbytes=2 * EACH)
     s.put(1)
     s.put(2)
-    out = s.say("c0up", wire.Put(3, WireType((4, 4), "float32"), None, True, "job.py:7"), memoryview(bytes(64)))
+    out = s.say("c0up", wire.Put(3, WireType((4, 4), "float32"), None, True, where="job.py:7"), memoryview(bytes(64)))
     assert out == []
     (failed,) = sent(s.fetch(3, 9), wire.Failed)
     error = failed.fault.exception()
