@@ -213,7 +213,7 @@ def test_runs_beyond_the_window_are_refused_one_by_one():
 def test_what_a_run_would_make_anew_stays_as_it_is():
     s = working()
     uid = s.state.clients[0].buffers[1].uid
-    for outputs in ((1,), (7, 7)):
+    for outputs in ((1,), (7, 7), (1, 3)):
         assert execs(s.run(1, (1,), outputs)) == []
     assert s.state.clients[0].buffers[1].uid == uid and s.state.clients[0].buffers[1].fault is None
     assert sent(s.fetch(7, 3), wire.Failed)[0].fault.kind == "protocol"
