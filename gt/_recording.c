@@ -27,7 +27,7 @@ static struct {
 static struct { Py_ssize_t value; } number;
 static struct {
     Py_ssize_t modes, code, where, handles, size, inputs, input_ids, scalars, scalar_ids, leaves, links, overwritten, closing,
-        sealed, session, names, stop, weighed, busy, held, recorder, expected;
+        sealed, session, names, stop, weighed, busy, held, recorder, expected, viewed;
 } trace_at;
 static struct { Py_ssize_t grad, autocast; } modes_at;
 static struct { Py_ssize_t id, taped, outputs, single, count, differentiable; } rule_at;
@@ -747,18 +747,27 @@ static PyObject *live_handles(PyObject *module, PyObject *trace)
                 }
             } else {
                 if (SLOT(t, operand._rg) == Py_True && SLOT(t, operand._leaf) != Py_True) {
-                    PyObject *tape = PyTuple_Pack(2, trace, SLOT(t, operand._index));
+                    PyObject *tape = Py_XNewRef(PyDict_GetItemWithError(SLOT(trace, trace_at.links), SLOT(t, operand._index)));
+                    if (tape == NULL && !PyErr_Occurred())
+                        tape = PyTuple_Pack(2, trace, SLOT(t, operand._index));
                     if (tape == NULL) {
                         Py_DECREF(t);
                         goto fail;
                     }
                     put(t, operand._tape, tape);
+                    put(trace, trace_at.viewed, Py_True);
                     Py_DECREF(tape);
                 } else {
                     put(t, operand._tape, Py_None);
                 }
                 put(t, operand._trace, Py_None);
-                put(t, operand._seen, minus_one);
+                PyObject *seen = PyLong_FromSsize_t(-2 - number_in(t, operand._seen));
+                if (seen == NULL) {
+                    Py_DECREF(t);
+                    goto fail;
+                }
+                put(t, operand._seen, seen);
+                Py_DECREF(seen);
             }
         }
         Py_DECREF(t);
@@ -1015,7 +1024,7 @@ static PyObject *set_up(PyObject *module, PyObject *given)
         || AT(rule_at, Rule, id) || AT(rule_at, Rule, taped) || AT(rule_at, Rule, outputs) || AT(rule_at, Rule, single)
         || AT(rule_at, Rule, count) || AT(rule_at, Rule, differentiable) || AT(buffer_at, Buffer, id) || AT(buffer_at, Buffer, type)
         || AT(buffer_at, Buffer, session) || AT(buffer_at, Buffer, mark) || AT(mark_at, Mark, written) || AT(type_at, TensorType, nbytes) || AT(type_at, TensorType, differentiable) || AT(type_at, TensorType, dtype) || AT(code_at, Code, entries) || AT(code_at, Code, where)
-        || AT(trace_at, Trace, expected))
+        || AT(trace_at, Trace, expected) || AT(trace_at, Trace, viewed))
         return NULL;
 #define NAME(attribute) if ((name.attribute = PyUnicode_InternFromString(#attribute)) == NULL) return NULL
     NAME(trace); NAME(autocast); NAME(_parameters); NAME(_modules); NAME(_buffers); NAME(__name__); NAME(enter); NAME(mend); NAME(weigh);

@@ -246,6 +246,8 @@ def _lower(
         if source.suffix == ".gtir":
             if arguments:
                 raise click.UsageError("a .gtir file takes no arguments")
+            if config is not None or mesh:
+                raise click.UsageError("a .gtir file holds its signals and meshes: --config and --mesh would change nothing")
             graph, noted = read_gtir(source)
             return [lower(graph, Cluster(tuple(range(workers or noted))), steps)], None
     except (ConfigError, OSError) as error:

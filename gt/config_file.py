@@ -6,6 +6,7 @@ Next: ``gt.ir.signals`` (the schema).
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -108,6 +109,7 @@ def parse_config(text: str, name: str = "<string>") -> ConfigFile:
             signals[key] = _signal(key, value, where[1], name)
     for key, config in (*signals.items(), ("", whole)):
         _check_axes(key, config, mesh_axes(config.mesh or whole.mesh), root, name)
+        _check_workers(key, config, mesh_axes(config.mesh or whole.mesh), root, name)
     params: ParamRules = tuple(whole.params)  # type: ignore[arg-type]
     return ConfigFile(signals, strict, mesh_axes(whole.mesh), params, search, memory_limit)
 
@@ -220,6 +222,22 @@ def _check_axes(key: str, config: SignalConfig, mesh: MeshAxes, root: yaml.Mappi
                 f"{_at(name, where.start_mark)}: {key or 'params'}: the mesh has no axis {axis!r}"
                 f"{did_you_mean(axis, known)}"
             )
+
+
+def _check_workers(key: str, config: SignalConfig, mesh: MeshAxes, root: yaml.MappingNode, name: str) -> None:
+    """Refuse workers beside ``dims`` that the file's mesh cannot be laid over."""
+    shard = config.shard
+    if shard is None or shard.workers is None or not shard.axes or not mesh:
+        return
+    count, fixed = len(shard.workers), math.prod(size for _, size in mesh if size != -1)
+    if count % fixed == 0 and (count == fixed or any(size == -1 for _, size in mesh)):
+        return
+    where = _follow(_child(root, key)[1], ("shard", "workers"), False)
+    text = ", ".join(f"{axis}: {size}" for axis, size in mesh)
+    wanted = f"a multiple of {fixed}" if any(size == -1 for _, size in mesh) else str(fixed)
+    raise ConfigError(
+        f"{_at(name, where.start_mark)}: {key}.shard.workers: the mesh {{{text}}} is laid over {wanted} workers, got {count}"
+    )
 
 
 def _scalar(node: yaml.Node, text: str) -> yaml.Node | None:

@@ -19,7 +19,7 @@ from gt.trace import Operand, holding, record
 if TYPE_CHECKING:
     from gt.tensor import Tensor
 
-OWN = frozenset({"_grad", "_retains", "_hooks", "_after"})  # a Handle's attributes that are not in slots
+OWN = frozenset({"_grad", "_retains", "_hooks", "_after", "_history"})  # a Handle's attributes that are not in slots
 
 
 class Copies(InPlace):

@@ -22,17 +22,17 @@ from gt.ir.graph import Attrs
 from gt.ir.opdef import OpDef, emitting
 from gt.ir.ops import OPS
 from gt.ir.ops.broadcast import total
-from gt.ir.types import DType, TensorType, bool_, got
+from gt.ir.types import DType, TensorType, bool_
 from gt.passes.autodiff import backpropagate
 from gt.signal import for_backward
-from gt.tape import Key, Tape
+from gt.tape import Key, Tape, linked
 from gt.trace import RULES, Buffer, Number, Trace, ValueRef, producer_name, record, rule_of, state, tensor_of
 from gt.versions import Saved
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
 
-ADD, FULL = OPS["add"], OPS["full"]
+ADD, ALIAS, COPY, FULL = OPS["add"], OPS["alias"], OPS["copy"], OPS["full"]
 Hook = Callable[["Tensor"], "Tensor | None"]
 
 
@@ -46,14 +46,24 @@ def zeros(type: TensorType) -> Any:
     return record(FULL, (), (("shape", type.shape), ("value", 0.0), ("dtype", type.dtype)))
 
 
+def own(g: Any, create_graph: bool) -> Any:
+    """Give a gradient that somebody else has too as a value of its own: changes of it in place are nobody else's."""
+    with no_tape(not create_graph):
+        out = record(COPY if create_graph else ALIAS, (g,))
+    state.trace.moved[out._index] = None
+    return out
+
+
 def call_hook(hook: Hook, g: Any) -> Any:
     out = hook(g)
     if out is None:
         return g
     if not isinstance(out, Handle):
-        raise TypeError(f"expected Tensor, but hook returned {got(out)}")
+        raise TypeError(f"expected Variable, but hook returned '{type(out).__name__}'")
     if out._type is not g._type:
-        raise RuntimeError(f"hook must return a gradient of type {g._type!r}, got {out._type!r}")
+        name = getattr(hook, "__name__", type(hook).__name__)
+        what = "size of value" if out._type.dtype is g._type.dtype else f"type of value (was {g.type()} got {out.type()})"
+        raise RuntimeError(f"hook '{name}' has changed the {what}")
     return out
 
 
@@ -146,19 +156,13 @@ def _current(value: Any) -> Any:
     return value.tensor if value.__class__ is _Held else value
 
 
-def _canonical(trace: Trace, id: int) -> Key:
-    while id in trace.links:
-        trace, id = trace.links[id]
-    return trace, id
-
-
 def expand(
     roots: list[Key], seeds: Sequence[Any], tape: Tape, leaves: list[tuple[Key, Tensor]], create_graph: bool
 ) -> list[tuple[Tensor, Tensor]]:
     aliases: dict[Key, list[Key]] = {}  # where else a value of an earlier tape is at hand
 
     def canonical(trace: Trace, id: int) -> Key:
-        key = _canonical(trace, id)
+        key = linked(trace, id)
         if key[0] is not trace and (trace, id) not in aliases.setdefault(key, []):
             aliases[key].append((trace, id))
         return key
@@ -188,15 +192,24 @@ def expand(
     with no_tape(not create_graph), emitting(recording), _marks_kept():
         for root, seed in zip(roots, seeds, strict=True):
             seed = _held(seed if seed is not None else ones(type_at(root)))
-            root = _canonical(*root)
+            root = linked(*root)
             start[root] = ADD(start[root], seed) if root in start else seed
         watch = _gradient_watcher(tape, nodes, recording)
         if create_graph:
             shown = _shown_by_torch(nodes, canonical, lookup)
             nodes = [_with_history(n, recording, shown(n)) for n in nodes]
         lazy = backpropagate(_with_functions(nodes, recording), start, {key for key, _ in leaves}, lookup, on_node, watch)
-        found = {key: recording.force(g) for key, g in lazy.items()}
-    return [(t, found[key]) for key, t in leaves if key in found]
+        forced = {key: recording.force(g) for key, g in lazy.items()}
+        found: list[tuple[Tensor, Any]] = []
+        given: set[int] = set()
+        for key, t in leaves:
+            if key in lazy:
+                g = forced[key]
+                if not isinstance(lazy[key], _Lazy) or id(g) in given:  # a hook, a function, the caller or another tensor has it
+                    g = own(g, create_graph)
+                given.add(id(g))
+                found.append((t, g))
+    return found
 
 
 @contextmanager

@@ -186,9 +186,10 @@ def _live_handles(trace: Trace) -> list[Handle]:
         if getrefcount(t) <= UNHELD or t._trace is not trace:
             continue
         if t._base is not None:
-            t._tape = (trace, index) if t._rg and not t._leaf else None
+            t._tape = trace.links.get(index, (trace, index)) if t._rg and not t._leaf else None
+            trace.viewed = trace.viewed or t._tape is not None
             t._trace = None
-            t._seen = -1  # last: who finds it current finds all of it
+            t._seen = -2 - t._seen  # what it had seen, marked; last: who finds it current finds all of it
             continue
         live.append(t)
     del t
@@ -225,7 +226,7 @@ def requires(trace: Trace, ids: tuple[int, ...]) -> tuple[bool, ...]:
                 tracked.append(first in trace.leaves or first in trace.links)
             else:
                 tracked.extend(
-                    bool(code & 1 and t.dtype.kind in "fc") or first + i in trace.leaves
+                    bool(code & 1 and t.dtype.kind in "fc") or first + i in trace.leaves or first + i in trace.links
                     for i, t in enumerate(rule.outputs)
                 )
         trace.tracked = tracked
@@ -278,7 +279,7 @@ def _submit(trace: Trace, session: Session, live: list[Handle], saved: set[int],
     if not outputs:
         if session.closed is None:
             session.free(take_dead(session))
-        _seal(trace, bool(saved))
+        _seal(trace, bool(saved) or trace.viewed)
         return
     del inputs
     held = trace.inputs
@@ -349,7 +350,7 @@ def _submit(trace: Trace, session: Session, live: list[Handle], saved: set[int],
             )
         )  # fmt: skip
         trace.recorder = None
-    _seal(trace, bool(saved) or taped)
+    _seal(trace, bool(saved) or taped or trace.viewed)
 
 
 def _named(live: list[Handle]) -> dict[int, TensorType]:
@@ -480,6 +481,7 @@ def build_graph(
 ) -> Graph:  # fmt: skip
     """Make the graph of a trace, or of a part of it. Runs once for each new key."""
     names = trace.names.get
+    by_name = any(found.params for _, found in signals)  # rules for parameters know values by name: no variable's will do
     inputs: list[Value] = []
     scalars: list[Value] = []
     nodes: list[Node] = []
@@ -507,7 +509,8 @@ def build_graph(
             at += 1
             continue
         if rule.single is not None:
-            results: tuple[Value, ...] = (Value(rule.single, names(at) or (assigned_name(*where) if where else "")),)
+            hint = names(at) or ("" if by_name or not where else assigned_name(*where))
+            results: tuple[Value, ...] = (Value(rule.single, hint),)
         else:
             results = tuple([Value(t, names(i, "")) for i, t in enumerate(rule.outputs, at)])
         taken = tuple([values[i] for i in operands])

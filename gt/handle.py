@@ -42,6 +42,7 @@ class Handle(Operand):
     _root: Handle
     _grad: Handle | None = None
     _retains: bool = False
+    _history: Handle | None = None  # of a detached tensor: the value last written to it from which gradients pass
     _hooks: dict[int, Hook] | None = None
     _after: dict[int, Hook] | None = None  # called with the tensor once its gradient is accumulated
 
@@ -219,9 +220,9 @@ class Handle(Operand):
                 "and needs a gradient: take detach()"
             )
         with holding():
-            with tape() if computed else no_tape():
-                if self._storage is not None:  # its views keep the values it had
-                    self._storage.moved = self._renamed(COPY if computed else ALIAS)
+            with tape() if self._rg else no_tape():
+                if self._storage is not None:  # its views keep the values and the history it had
+                    self._storage.moved = self._renamed(COPY if self._rg else ALIAS)
                     self._storage = None
                     self._version += 1
                 if computed:
@@ -246,7 +247,7 @@ class Handle(Operand):
     def detach_(self) -> Self:
         with holding():
             self._adopt(self._renamed())
-            self._rg, self._leaf = False, True
+            self._rg, self._leaf, self._history = False, True, None
         return self
 
     # -- changing in place
@@ -314,8 +315,8 @@ class Handle(Operand):
         as torch.
         """
         if state.grad:
-            root = self._base if self._base is not None else self
-            while root._base is not None:
+            root: Handle = self
+            while root._base is not None and root._view[0] is not ALIAS:  # a detached tensor's history is its own
                 root = root._base
             if self._rg and self._leaf:
                 raise RuntimeError("a leaf Variable that requires grad is being used in an in-place operation.")
@@ -341,9 +342,11 @@ class Handle(Operand):
         """``tracked``: gradients are to follow the new value, as in grad mode; else they follow the history there is."""
         tracked = tracked and state.grad
         keeps = self._rg and not self._leaf and not (tracked and value._rg)  # the history that it has
-        if keeps and tracked and (self._base is None or self._view is not None and self._view[0] is ALIAS):
+        detached = self._base is not None and self._view[0] is ALIAS
+        if keeps and tracked and (self._base is None or detached):
             value, keeps, given = self._onto(value), False, False
-        if value._base is not None or (value._leaf and value._rg) or (given and (self._base is None or self._leaf and self._rg)):
+        own = self._base is None or detached or (self._leaf and self._rg)
+        if value._base is not None or (value._leaf and value._rg) or (given and own):
             value = record(COPY, (value,))  # a value of its own: a view's may be out of date, a leaf's is the leaf's
             given = False
         whole = True
@@ -363,6 +366,8 @@ class Handle(Operand):
             self._rg, self._leaf = value._rg, value._leaf if value._rg else True
         if (leaf or self._retains and self._rg) and self._trace is not None:
             self._trace.leaves[self._index] = (weakref.ref(self), self._version)
+        if detached:
+            self._history = value if value._rg else None
         if self._base is not None:
             self._seen = self._root._version if whole else -1
 
@@ -405,22 +410,32 @@ class Handle(Operand):
         """Take a view again from its base, which has changed or was flushed."""
         assert self._base is not None and self._view is not None
         op, attrs = self._view
+        same = self._seen == -2 - self._root._version  # flushed, and the values are still those
+        was = self._tape if same else None
         if self._storage is not None and self._storage.moved is not None:
             self._rebase()
         with holding():
             base = self._base
             if base._base is not None and base._seen != base._root._version:
                 base._refresh()
-            if base._rg and op is not ALIAS and not self._rg:  # the base has been given a history meanwhile
+            fixed = self._root._rg and self._root._leaf  # no write gives it a history
+            if base._rg and op is not ALIAS and not (self._rg or same or fixed):  # the base has been given a history meanwhile
                 self._rg, self._leaf = True, False
-            with tape() if self._rg else no_tape():
+            leaf = self._rg and self._leaf
+            with tape() if self._rg and not leaf and was is None else no_tape():
                 fresh = record(op, (base,), attrs)  # alike in the code: a view of the base
+                if self._history is not None and was is None:
+                    fresh = record(GRAFT, (self._history, fresh))
             if fresh._trace is not self._trace:
                 if (flushing := self._trace) is not None:  # asked once: another thread may change it
                     flushing.wait()
                 fresh._trace.handles.append(self)
             self._trace, self._index, self._buffer, self._tape = fresh._trace, fresh._index, None, None
             self._seen = self._root._version
+            if was is not None:  # gradients of it then and now are one
+                fresh._trace.links[self._index] = was
+            elif leaf or (self._retains and self._rg):
+                fresh._trace.leaves[self._index] = (weakref.ref(self), self._version)
 
     def _rebase(self) -> None:
         """Be a view of the tensor that has the shared values now."""

@@ -6,7 +6,7 @@ Owns: walking, version checks, freeing. Must not know: how gradients are compute
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -38,9 +38,14 @@ def key_of(t: Handle) -> Key | None:
     """Give where a tensor's value was recorded, if its tape still exists."""
     if t._base is not None and t._seen != t._root._version:
         t._refresh()
-    if t._trace is not None:
-        return t._trace, t._index
-    return t._tape
+    return linked(t._trace, t._index) if t._trace is not None else t._tape
+
+
+def linked(trace: Trace, id: int) -> Key:
+    """Give where a value was recorded first, if that was in an earlier trace."""
+    while id in trace.links:
+        trace, id = trace.links[id]
+    return trace, id
 
 
 def _retains(tensor: Tensor, key: Key) -> bool:
@@ -87,11 +92,23 @@ def _remember(root: Key, visited: Visited, ids: set[int]) -> None:
         _walked.popitem(last=False)
 
 
-def walk(roots: Sequence[Key], extra: Sequence[Key] = ()) -> Tape:
-    """Find what a backward from ``roots`` reaches. ``extra``: values, not leaves, whose gradients are asked for."""
-    known = _walk_again(roots, extra)
-    if known is not None:
-        return known
+def walk(roots: Sequence[Key], extra: Sequence[Key] = (), only: Collection[int] | None = None) -> Tape:
+    """Find what a backward from ``roots`` reaches.
+
+    ``extra``: values, not leaves, whose gradients are asked for. ``only``: ids of the tensors that are, if not all leaves are: what leads
+    to none of them is left out. Errors: RuntimeError for what was freed, or changed in place since.
+    """
+    tape = _walk_again(roots, extra) or _walk(roots, extra)
+    if only is not None:
+        _keep_leading(tape, {key for key, t in tape.leaves if id(t) in only} | tape.reached)
+    for trace, visited in tape.entries.items():
+        _check_freed(trace, visited)
+        if trace.overwritten or trace.sealed:
+            _check_versions(trace, visited)
+    return tape
+
+
+def _walk(roots: Sequence[Key], extra: Sequence[Key]) -> Tape:
     tape = Tape()
     needed: dict[Trace, set[int]] = {}
     for trace, id in roots:
@@ -106,17 +123,8 @@ def walk(roots: Sequence[Key], extra: Sequence[Key] = ()) -> Tape:
         for entry, rule, taped, operands, first in entries_backwards(trace):
             if not taped or not reached(rule, first, ids):
                 continue
-            if entry in trace.freed and any(saved_by(rule, requires(trace, operands))):
-                raise RuntimeError(
-                    "Trying to backward through the graph a second time (or directly access saved tensors after they have already "
-                    "been freed). Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). "
-                    "Specify retain_graph=True if you need to backward through the graph a second time or if you need to access "
-                    "saved tensors after calling backward."
-                )
             visited.append((entry, rule, operands, first))
             ids.update(operands)
-        if trace.overwritten or trace.sealed:
-            _check_versions(trace, visited)
         tape.reached.update(key for key in wanted if key[0] is trace and key[1] in ids)
         for id in ids:
             link = trace.links.get(id)
@@ -131,7 +139,33 @@ def walk(roots: Sequence[Key], extra: Sequence[Key] = ()) -> Tape:
     return tape
 
 
-def _check_versions(trace: Trace, visited: list[tuple[int, Rule, tuple[int, ...], int]]) -> None:
+def _keep_leading(tape: Tape, targets: set[Key]) -> None:
+    """Leave the entries that lead to one of ``targets``."""
+    for trace in sorted(tape.entries, key=lambda t: t.number):
+        leading: Visited = []
+        for each in reversed(tape.entries[trace]):
+            _, rule, operands, first = each
+            if any([(trace, id) in targets or linked(trace, id) in targets for id in operands]):
+                leading.append(each)
+                targets.update([(trace, first + i) for i in range(rule.count)])
+        tape.entries[trace] = leading[::-1]
+
+
+def _check_freed(trace: Trace, visited: Visited) -> None:
+    """Raise if a value that is to be read was let go of by a backward."""
+    if not trace.freed:
+        return
+    for entry, rule, operands, _ in visited:
+        if entry in trace.freed and any(saved_by(rule, requires(trace, operands))):
+            raise RuntimeError(
+                "Trying to backward through the graph a second time (or directly access saved tensors after they have already "
+                "been freed). Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). "
+                "Specify retain_graph=True if you need to backward through the graph a second time or if you need to access "
+                "saved tensors after calling backward."
+            )
+
+
+def _check_versions(trace: Trace, visited: Visited) -> None:
     """Raise if a value that torch would have saved was changed in place after it was recorded."""
     since = changed_since(trace)
     if since is None:

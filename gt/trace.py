@@ -301,7 +301,7 @@ class Trace:
         "code", "where", "handles", "size", "inputs", "input_ids", "scalars", "scalar_ids", "leaves", "links", "marks",
         "freed", "overwritten", "moved", "functions", "watched", "edge", "sealed", "lock", "number", "saved", "names", "hooks", "hooked", "custom",
         "stop", "weighed", "closing", "session", "tracked", "types", "failed", "busy", "held", "recorder",
-        "expected", "__weakref__",
+        "expected", "viewed", "__weakref__",
     )  # fmt: skip
     _numbers = itertools.count()
 
@@ -319,7 +319,8 @@ class Trace:
         self.leaves: dict[
             int, tuple[weakref.ref[Any], int]
         ] = {}  # value id -> who accumulates its gradient, its version
-        self.links: dict[int, tuple[Trace, int]] = {}  # input value id -> where an earlier trace taped it
+        self.links: dict[int, tuple[Trace, int]] = {}  # value id of an input, or of a view taken again -> where an earlier trace taped it
+        self.viewed = False  # after the flush: some view has its history here
         self.marks: list[tuple[int, tuple[str, SignalConfig] | None]] = [(0, signal)] if signal else []
         self.freed: set[int] = set()  # entries whose saved values a backward() has let go
         self.overwritten: dict[int, int] = {}  # value whose tensor was changed in place -> the first entry of that change

@@ -100,6 +100,10 @@ def _write_permute(base: Any, value: Any, attrs: dict[str, Any]) -> Any:
     return record(OPS["permute"], (value,), (("dims", tuple(dims.index(d) for d in range(len(dims)))),))
 
 
+def _write_alias(base: Any, value: Any, attrs: dict[str, Any]) -> Any:
+    return record(OPS["alias"], (value,))  # an id of its own: gradients of the two are two tensors' gradients
+
+
 def _write_slice(base: Any, value: Any, attrs: dict[str, Any]) -> Any:
     return record(OPS["slice_scatter"], (base, value), tuple(attrs.items()))
 
@@ -126,7 +130,7 @@ def _write_strided(base: Any, value: Any, attrs: dict[str, Any]) -> Any:
 
 
 VIEWS: dict[str, View] = {
-    "alias": View(lambda base, value, attrs: value, lambda shape, strides, attrs, new: strides),
+    "alias": View(_write_alias, lambda shape, strides, attrs, new: strides),
     "reshape": View(_write_reshape, _reshaped),
     "permute": View(_write_permute, lambda shape, strides, attrs, new: tuple(strides[d] for d in attrs["dims"])),
     "slice": View(_write_slice, _sliced),

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from gt.expand import Hook, call_hook, expand, ones
+from gt.expand import Hook, call_hook, expand, ones, own
 from gt.function import Function, FunctionCtx, free_tape
 from gt.grad_mode import enable_grad, inference_mode, is_grad_enabled, is_inference_mode_enabled, no_grad, set_grad_enabled
 from gt.handle import Handle, no_tape
@@ -43,7 +43,7 @@ def backward(
     seed = _check_seed(self, gradient)
     retain = create_graph if retain_graph is None else retain_graph
     if self._leaf:
-        _accumulate(self, seed if seed is not None else ones(self._type), create_graph)
+        _accumulate(self, ones(self._type) if seed is None else own(seed, create_graph), create_graph)
         return
     found = _gradients([self], [seed], inputs, retain, create_graph)
     plain = state.recorder is None
@@ -78,7 +78,11 @@ def _gradients(
     roots: Sequence[Tensor], seeds: Sequence[Any], targets: Sequence[Tensor] | None, retain: bool, create_graph: bool
 ) -> list[tuple[Tensor, Tensor]]:
     """Give (tensor, gradient) for each target that is reached, or for each leaf if no targets are named."""
-    direct = [(root, seed if seed is not None else ones(root._type)) for root, seed in zip(roots, seeds, strict=True) if root._leaf]
+    direct = [
+        (root, ones(root._type) if seed is None else own(seed, create_graph))
+        for root, seed in zip(roots, seeds, strict=True)
+        if root._leaf
+    ]
     if direct:  # a leaf as an output: its gradient is the seed
         wanted = None if targets is None else {id(t) for t in targets}
         found = [(t, g) for t, g in direct if wanted is None or id(t) in wanted]
@@ -97,10 +101,10 @@ def _gradients_of(
     if any(key is None for key in keys):
         raise RuntimeError("the graph of this tensor is gone: it was freed by an earlier backward()")
     asked = {id(t): key_of(t) for t in targets or () if not t._leaf}
-    tape = walk([k for k in keys if k is not None], [k for k in asked.values() if k is not None])
+    chosen = None if targets is None else {id(t) for t in targets}
+    tape = walk([k for k in keys if k is not None], [k for k in asked.values() if k is not None], chosen)
     leaves = tape.leaves
-    if targets is not None:
-        chosen = {id(t) for t in targets}
+    if targets is not None and chosen is not None:
         leaves = [(key, t) for key, t in leaves if id(t) in chosen and t._leaf]
         leaves += [(key, t) for t in targets if not t._leaf and (key := asked[id(t)]) in tape.reached]
     trace = state.trace
@@ -140,10 +144,17 @@ def _merge(tensors: Sequence[Tensor], grads: Sequence[Any], create_graph: bool =
     return list(found.values())
 
 
+def through_hooks(tensor: Tensor, g: Tensor, create_graph: bool) -> Tensor:
+    """Give the gradient of a leaf as its hooks, which may keep what they see, leave it."""
+    if not tensor._hooks or not tensor._leaf:
+        return g
+    for hook in list(tensor._hooks.values()):
+        g = call_hook(hook, g)
+    return own(g, create_graph)
+
+
 def _accumulate(tensor: Tensor, g: Tensor, create_graph: bool) -> None:
-    if tensor._hooks and tensor._leaf:
-        for hook in tensor._hooks.values():
-            g = call_hook(hook, g)
+    g = through_hooks(tensor, g, create_graph)
     if state.recorder is not None:
         state.recorder.grad_of(tensor)
     if tensor._grad is None:

@@ -87,11 +87,14 @@ def grad(
         g = found.get(id(t))
         if g is None and materialize_grads:
             g = record(FULL, (), (("shape", t._type.shape), ("value", 0.0), ("dtype", t._type.dtype)))
+            g.requires_grad_(create_graph)
         elif g is None and not unused:
             raise RuntimeError(
                 f"The differentiated Tensor at index {len(out)} appears to not have been used in the graph. "
                 "Set allow_unused=True if this is the desired behavior."
             )
+        else:
+            g = g if g is None else gradients.through_hooks(t, g, create_graph)
         out.append(g)
     return tuple(out)
 

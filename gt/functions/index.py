@@ -14,7 +14,7 @@ import numpy as np
 from gt.functions.create import arange, from_numpy, full, tensor, zeros
 from gt.functions.gathering import fit
 from gt.functions.promote import C_NAMES, c_name, cast, check_fits, converted, is_number, operand, real_number, refuse
-from gt.functions.shape import RESHAPE, SLICE, reshape, stack
+from gt.functions.shape import RESHAPE, SLICE, reshape, same, stack
 from gt.handle import Handle, take_view
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, DimError, ShapeError, bool_, broadcast_shapes, class_name, int32, int64, scalar_type, uint8
@@ -127,7 +127,7 @@ def _basic(input: Tensor, key: Any) -> tuple[Tensor, list[tuple[int, Tensor]]]:
         out = take_view(out, SLICE, (("starts", tuple(starts)), ("stops", tuple(stops)), ("steps", tuple(steps))))
     if tuple(result) != out._type.shape:
         out = take_view(out, RESHAPE, (("shape", tuple(result)),))
-    return (take_view(out, OPS["alias"], ()) if out is input and not indices and not input._rg else out), indices
+    return (same(out) if out is input and not indices else out), indices
 
 
 def _items(input: Tensor, key: Any) -> list[Any]:

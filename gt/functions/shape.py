@@ -147,16 +147,21 @@ def permute(input: Tensor, *args: Any, dims: Any = None) -> Tensor:
     return take_view(input, PERMUTE, (("dims", order),))
 
 
+def same(input: Tensor) -> Tensor:
+    """Give a view of all elements as they are, through which gradients pass."""
+    return take_view(input, PERMUTE, (("dims", tuple(range(input.ndim))),))
+
+
 def transpose(input: Tensor, dim0: int | None = None, dim1: int | None = None) -> Tensor:
     """Exchange two dims (the last two if none is given). A view."""
     n = input.ndim
     if dim0 is None or dim1 is None:
         if n < 2:
-            return take_view(input, OPS["alias"], ()) if not input._rg else input
+            return same(input)
         dim0, dim1 = -2, -1
     if not n:
         normalize_dim(dim0, n), normalize_dim(dim1, n)
-        return input
+        return same(input)
     return take_view(input, PERMUTE, _exchange(n, dim0, dim1))
 
 
@@ -180,7 +185,7 @@ def t(input: Tensor) -> Tensor:
     """Transpose a matrix. A view."""
     if input.ndim > 2:
         raise CallError(f"t() expects a tensor with <= 2 dimensions, but self is {input.ndim}D")
-    return transpose(input, 0, 1) if input.ndim == 2 else input
+    return transpose(input, 0, 1) if input.ndim == 2 else same(input)
 
 
 def movedim(input: Tensor, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
@@ -196,7 +201,7 @@ def movedim(input: Tensor, source: int | Sequence[int], destination: int | Seque
         if len(set(dims)) != len(dims):
             raise CallError(f"movedim: repeated dim in `{name}` ({raw})")
     if not input.ndim:
-        return input
+        return same(input)
     order: list[int] = [-1] * input.ndim
     for s, d in zip(src, dst, strict=True):
         order[d] = s

@@ -258,7 +258,8 @@ def _listed(given: Any) -> tuple[Any, ...] | None:
 
 
 def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    """Whether a value is an int that a message can hold."""
+    return isinstance(value, int) and not isinstance(value, bool) and value.bit_length() < 64
 
 
 def _set(config: msgspec.Struct, name: str, value: object) -> None:

@@ -49,7 +49,7 @@ def backpropagate(
 
     ``nodes``: in topological order, all differentiable through. ``seeds``: the gradients known at the start.
     ``lookup``: the value of a key, asked only for operands and results that vjps get. ``on_node`` is told whose vjp
-    runs next, ``on_gradient`` each finished gradient (key, value) of a node's result, and may give another in its place.
+    runs next, ``on_gradient`` each finished gradient (key, value), and may give another in its place.
     """
     targets = set(wrt)
     needed = _depends_on(nodes, targets)
@@ -79,9 +79,8 @@ def backpropagate(
                 grads[key] = OPS["add"](grads[key], g) if key in grads else g
     for key, g in grads.items():  # those of no node here: the leaves
         if key in targets:
-            found[key] = g
-            if on_gradient is not None:
-                on_gradient(key, g)
+            changed = on_gradient(key, g) if on_gradient is not None else None
+            found[key] = g if changed is None else changed
     return found
 
 

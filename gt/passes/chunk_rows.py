@@ -114,7 +114,7 @@ class _Chunks:
         for at, cut in zip(chunks, cuts, strict=True):
             self._chunk(at, cut, wanted, pieces)
         for value in (v for v in self.made if v in wanted):
-            self._join(value, pieces[value])
+            self._join(value, pieces[value], chunks)
         return self.graph.with_nodes((*self.nodes, *behind))
 
     def _coords(self) -> list[tuple[int, ...]]:
@@ -185,8 +185,8 @@ class _Chunks:
         outputs = tuple(Value(v.type.placed(old.type.sharding), old.hint) for v, old in zip(made.outputs, node.outputs, strict=True))
         return replace(made, outputs=outputs)
 
-    def _join(self, value: Value, parts: list[Value]) -> None:
-        """Append what makes the value that others read from its parts."""
+    def _join(self, value: Value, parts: list[Value], chunks: list[dict[str, int]]) -> None:
+        """Append what makes the value that others read from its parts, which are in the order of chunks, or one sum."""
         node, where = self.graph.producer[value], self.made[value]
         if where.partial:
             (part,) = parts
@@ -198,6 +198,8 @@ class _Chunks:
                     self.nodes[i] = replace(self.nodes[i], outputs=tuple(value if v is part else v for v in self.nodes[i].outputs))
                     return
         split = [d for d in range(value.type.ndim) if where.dims[d]]
+        by_dims = lambda i: [_index(where, d, chunks[i]) for d in split]  # noqa: E731 - chunks may go by other dims first
+        parts = [parts[i] for i in sorted(range(len(parts)), key=by_dims)]
         for d in reversed(split):
             count = where.shards(d)
             last = len(parts) == count

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from gt.ir.factors import Rule
 from gt.ir.graph import Attrs, Graph, Node, Stage, Value, exchanged
-from gt.ir.mesh import Reduction, Sharding
+from gt.ir.mesh import Sharding
 from gt.ir.opdef import OPS, OpDef
 from gt.ir.ops import collective
 from gt.ir.tiles import aligned, members
@@ -89,7 +89,7 @@ class _Inserter:
             value = self._step(step.op, value, step.attrs, step.target, node, node.why)
         return value
 
-    def _masked(self, value: Value, masks: list[tuple[int, Reduction]], node: Node) -> Value:
+    def _masked(self, value: Value, masks: list[tuple[int, collective.Padding]], node: Node) -> Value:
         for dim, reduce in masks:
             placed = value.type.sharding
             assert placed is not None
@@ -106,7 +106,7 @@ class _Inserter:
         return self.made[key]
 
 
-def _masks(node: Node, operand: int) -> Iterator[tuple[int, Reduction]]:
+def _masks(node: Node, operand: int) -> Iterator[tuple[int, collective.Padding]]:
     """Give the dims of an operand whose padding the node would read, and what it must hold."""
     type_ = node.inputs[operand].type
     placed = type_.sharding
@@ -125,6 +125,13 @@ def _masks(node: Node, operand: int) -> Iterator[tuple[int, Reduction]]:
             yield dim, "min"  # whose identity is the largest integer: any but 0 would do
         elif operand in node.op.indices or _may_be_index(type_, node, rule):
             yield dim, "sum"
+        elif operand in node.op.refuses and type_.dtype.kind in "fc" and _whole_matrices(type_, rule, operand):
+            yield dim, "matmul"  # a factorization refuses singular matrices and NaN
+
+
+def _whole_matrices(type_: TensorType, rule: Rule, operand: int) -> bool:
+    """Whether each worker reads matrices, of the last two dims, as a whole."""
+    return type_.ndim > 2 and all(not f or rule.kind[f[0]] == "whole" for f in rule.operands[operand][-2:])
 
 
 def _may_be_index(type_: TensorType, node: Node, rule: Rule) -> bool:

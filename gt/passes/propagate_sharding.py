@@ -14,6 +14,7 @@ Must not know: any op, how a reshard is done. Next: ``insert_collectives``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -23,6 +24,8 @@ from gt.ir.mesh import Mesh, Sharding
 from gt.ir.signals import SignalConfig
 from gt.passes.auto_shard import NOTHING, Decided, Given, search
 from gt.passes.context import Context, Origin
+from gt.passes.cost import compute_s
+from gt.passes.estimate import work
 from gt.passes.placed_graph import PlacedGraph, placement
 from gt.passes.placement import Choice, Problem, choose, components
 from gt.passes.reasons import placement_notes
@@ -33,6 +36,8 @@ from gt.passes.split_updates import split_updates
 
 UNPLACED = SignalConfig()
 IN_PLACE = "updated in place"
+RULE = "parameters "  # reasons that a rule for parameters gives begin so
+CLEARLY_FASTER = 0.9
 ROUNDS = 4  # forward and backward alternate at most so often; two suffice for all but contrived graphs
 
 
@@ -55,17 +60,37 @@ class PropagateSharding:
         if graph.options.auto == "search":
             given = _Placer(graph, Context(context.mesh)).given()
             graph, decided = search(graph, context, given, self.search_s)
-        noted = len(context.notes)
-        for number in range(4 * ROUNDS):
-            del context.notes[noted:]
-            placer = _Placer(graph, context, decided)
-            placer.settle()
-            kept_apart = split_updates(graph, placer.placed, decided.choices)
-            kept_apart = split_ops(kept_apart, placer.placed, placer.choices, decided.choices, windows_only=number >= ROUNDS)
-            if kept_apart is graph:
-                return placer.emit()
-            graph = kept_apart
-        raise AssertionError("what is rewritten for windows is not cut any further")
+        return _placed(graph, context, decided).emit()
+
+
+def _settled(graph: Graph, context: Context, decided: Decided, joined: bool) -> _Placer:
+    """Give what has placed a graph, or what the graph is rewritten to. ``joined``: as of ``_Placer``."""
+    noted = len(context.notes)
+    for number in range(4 * ROUNDS):
+        del context.notes[noted:]
+        placer = _Placer(graph, context, decided, joined)
+        placer.settle()
+        kept_apart = split_updates(graph, placer.placed, decided.choices)
+        kept_apart = split_ops(kept_apart, placer.placed, placer.choices, decided.choices, windows_only=number >= ROUNDS)
+        if kept_apart is graph:
+            return placer
+        graph = kept_apart
+    raise AssertionError("what is rewritten for windows is not cut any further")
+
+
+def _placed(graph: Graph, context: Context, decided: Decided) -> _Placer:
+    """Give what has placed a graph: with split parameters joined for use where a step is clearly faster so.
+
+    Op by op a small batch is moved to the parameters, as it takes less, and then its activations at every layer.
+    """
+    noted = len(context.notes)
+    apart = _settled(graph, context, decided, False)
+    if decided is not NOTHING or not any(apart.placed[v].is_split for v in apart.parameters):
+        return apart
+    if _settled(graph, Context(context.mesh), decided, True).seconds() >= apart.seconds() * CLEARLY_FASTER:
+        return apart
+    del context.notes[noted:]
+    return _settled(graph, context, decided, True)
 
 
 # -- what is given
@@ -154,11 +179,11 @@ class _Placer:
     ``fixed``: placements that users asked for or that an update in place keeps, with the reason. ``homes``: meshes that users
     asked nodes to be computed on. ``wishes``: placements
     that all readers of a value ask for. ``placed``: where each value is for its readers. ``choices``: how each node
-    computes. ``origin``: why a value is where it is.
+    computes. ``origin``: why a value is where it is. ``joined``: ops choose as if split parameters were whole.
     """
 
-    def __init__(self, graph: Graph, context: Context, decided: Decided = NOTHING) -> None:
-        self.graph, self.context, self.mesh, self.decided = graph, context, context.mesh, decided
+    def __init__(self, graph: Graph, context: Context, decided: Decided = NOTHING, joined: bool = False) -> None:
+        self.graph, self.context, self.mesh, self.decided, self.joined = graph, context, context.mesh, decided, joined
         self.configs = dict(graph.signals)
         self.fixed: dict[Value, Sharding] = {}
         self.homes: dict[Node, Mesh] = {}
@@ -174,6 +199,7 @@ class _Placer:
             self.origin[value] = "where its buffer lives" if not placement(value).is_replicated else ""
         self._read_signals()
         self._place_parameters()
+        self.parameters = self._parameters()
         if graph.options.auto == "rows":
             self._split_created()
         self._keep_updates()
@@ -186,7 +212,7 @@ class _Placer:
     def given(self) -> Given:
         """Give what is said of a graph before anything is decided. That an update stays in place is no reason to stay."""
         fixed = {v: placed for v, placed in self.fixed.items() if self.origin[v] != IN_PLACE}
-        settled = frozenset(v for v in self.graph.inputs if self.origin[v].startswith("parameters "))
+        settled = frozenset(v for v in self.graph.inputs if self.origin[v].startswith(RULE))
         return Given({v: self.placed[v] for v in (*self.graph.inputs, *self.graph.scalars)}, fixed, settled)
 
     def _read_signals(self) -> None:
@@ -231,6 +257,14 @@ class _Placer:
                 self.context.note(value, f"parameters {pattern!r}: {problem}")
         self._place_before_updates()
 
+    def _parameters(self) -> set[Value]:
+        """Give what rules for parameters place, and what is made of nothing else."""
+        found = {v for v, why in self.origin.items() if why.startswith(RULE)}
+        for node in self.graph.nodes:
+            if node.inputs and found.issuperset(node.inputs):
+                found.update(node.outputs)
+        return found
+
     def _place_before_updates(self) -> None:
         """Make what an update reads for a split parameter where the parameter goes: its value before, state, a kept gradient.
 
@@ -238,7 +272,7 @@ class _Placer:
         """
         for node in reversed(self.graph.nodes):
             updated = {node.outputs[r]: node.inputs[o] for r, o in node.op.inplace_pairs(len(node.inputs), node.attrs)}
-            ruled = [v for v in updated if v in self.fixed and self.fixed[v].is_split and self.origin[v].startswith("parameters ")]
+            ruled = [v for v in updated if v in self.fixed and self.fixed[v].is_split and self.origin[v].startswith(RULE)]
             rule = node.op.rule([v.type for v in node.inputs], [v.type for v in node.outputs], node.attrs)
             if not ruled or rule is None or node.op.follows is None:
                 continue
@@ -325,7 +359,7 @@ class _Placer:
         if node.outputs and (decided := self.decided.choices.get(node.outputs[0])) is not None:
             return decided
         home = self._home(node)
-        current = tuple(self.placed[v] for v in node.inputs)
+        current = self._found(node)
         types = tuple(v.type.placed(None) for v in node.inputs)
         results = tuple(v.type for v in node.outputs)
         rule = node.op.rule(types, results, node.attrs) if home.size > 1 else None
@@ -341,6 +375,33 @@ class _Placer:
             linear = node.op.linear_groups(len(node.inputs), node.attrs)
             self.memo[key] = choose(Problem(home, rule, types, results, current, wanted, linear, uses, done))
         return self.memo[key]
+
+    def _found(self, node: Node) -> tuple[Sharding, ...]:
+        """Give where an op takes its operands to be: parameters that are to be joined whole, beside others that are split."""
+        placed = tuple(self.placed[v] for v in node.inputs)
+        if not self.joined or node.op.inplace_pairs(len(node.inputs), node.attrs):
+            return placed
+        own = [v in self.parameters for v in node.inputs]
+        if not any(p.is_split for p, mine in zip(placed, own, strict=True) if not mine):
+            return placed
+        return tuple(
+            Sharding.replicated(p.mesh, v.type.ndim) if mine and p.is_split else p
+            for v, p, mine in zip(node.inputs, placed, own, strict=True)
+        )
+
+    def seconds(self) -> float:
+        """Give the predicted time of what is placed, one thing after another."""
+        total = 0.0
+        moves: dict[tuple[Value, Sharding, Sharding], None] = {}
+        for node in self.graph.nodes:
+            choice = self.choices[node]
+            sizes = dict(self._home(node).axes)
+            shares = math.prod(sizes.get(axis, 1) for _, axes in choice.factors for axis in axes)
+            nbytes = sum(v.type.nbytes for v in node.outputs)
+            total += compute_s(work(node) // shares, nbytes // shares)
+            moves |= {(v, made, self.placed[v]): None for v, made in zip(node.outputs, choice.produces, strict=True)}
+            moves |= {(v, self.placed[v], need): None for v, need in zip(node.inputs, choice.requires, strict=True)}
+        return total + sum(cost_s(have, want, v.type) for v, have, want in moves)
 
     def _asked(self, node: Node, value: Value) -> Sharding | None:
         """Give the placement a result must end in, if any."""

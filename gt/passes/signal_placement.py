@@ -41,14 +41,14 @@ def signal_mesh(config: SignalConfig, everything: Mesh) -> tuple[Mesh | None, st
     if unknown:
         problem = problem or f"mesh axis {unknown[0]!r} is not declared: add 'mesh: {{{unknown[0]}: SIZE}}'"
     if declared and (config.axes or config.shard is None or config.shard.only_workers):
-        axes, fault = fitted(declared, len(present))
+        axes, fault = fitted(declared, len(present), "present" if asked is None else "named")
         grid = Mesh.grid(axes, present[: math.prod(size for _, size in axes)])
         return (everything if grid == everything else grid), problem or fault
     return everything if present == everything.workers else Mesh.line(present), problem
 
 
-def fitted(declared: MeshAxes, count: int) -> tuple[MeshAxes, str]:
-    """Give the axes for so many workers, and what is wrong. An axis of size -1 takes what the others leave.
+def fitted(declared: MeshAxes, count: int, what: str = "present") -> tuple[MeshAxes, str]:
+    """Give the axes for so many workers, which are ``what``, and what is wrong. An axis of size -1 takes what the others leave.
 
     With too few workers the inner axes keep their size as far as it goes: neighbours stay together.
     """
@@ -62,7 +62,7 @@ def fitted(declared: MeshAxes, count: int) -> tuple[MeshAxes, str]:
         left //= kept[-1][1]
     asked = math.prod(size for _, size in axes)
     text = ", ".join(f"{axis}: {size}" for axis, size in reversed(kept))
-    return tuple(reversed(kept)), f"the mesh asks for {asked} workers, {count} are present: using {{{text}}}"
+    return tuple(reversed(kept)), f"the mesh asks for {asked} workers, {count} are {what}: using {{{text}}}"
 
 
 def cut(shard: ShardConfig, mesh: Mesh, type_: TensorType) -> tuple[Sharding, str]:

@@ -167,7 +167,7 @@ class TorchGroup:
     def _exchange(self, tensor: torch.Tensor, dim: int) -> tuple[Any, torch.Tensor, torch.Tensor]:
         """Send part i of ``dim`` to member i; give what each member sends here, in order, once that is over, and what is sent."""
         sent = (
-            torch.stack(tensor.chunk(self.size, dim))
+            torch.stack(tensor.chunk(self.size, dim)).contiguous()  # of parts with channels last it is no row-major one
             if tensor.shape[dim]
             else tensor.new_empty((self.size, *tensor.shape))
         )

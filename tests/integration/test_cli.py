@@ -228,6 +228,8 @@ def test_faults_are_told_in_one_line(tmp_path: Path, row_sum: Path) -> None:
     broken.write_text(ROW_SUM.replace("matmul", "matmull"))
     config = tmp_path / "bad.yaml"
     config.write_text("a: {shrad: 1}\n")
+    good = tmp_path / "good.yaml"
+    good.write_text("a: {shard: {axis: 0}}\n")
     faulty = tmp_path / "faulty.py"
     faulty.write_text("import gt\nprint((gt.ones(2) + 1).sum().item())\ngt.ones(2) + gt.ones(3)\n")
     silent = tmp_path / "silent.py"
@@ -246,6 +248,8 @@ def test_faults_are_told_in_one_line(tmp_path: Path, row_sum: Path) -> None:
         (["compile", row_sum, "--pass", "cse", "--pipeline", "propagate_sharding,insert_collectives,localize,lower_programs"],
          ["no pass 'cse'; known: captured, insert_collectives, localize"]),
         (["compile", row_sum, "x"], ["takes no arguments"]),
+        (["compile", row_sum, "--mesh", "dp=2,tp=2"], ["holds its signals and meshes"]),
+        (["compile", row_sum, "--diff", good], ["holds its signals and meshes"]),
         (["compile", tmp_path / "absent.py"], ["does not exist"]),
         (["compile", "README.md"], ["neither a Python script (.py) nor a dumped graph (.gtir)"]),
         (["compile", faulty], ["faulty.py ended early with", "size of tensor a (2)"]),

@@ -80,6 +80,26 @@ def test_data_parallel_reduces_each_gradient_once() -> None:
     assert abs(got["all_reduce"] - 2 * 3 / 4 * parameter_bytes()) < 64, "and the loss's two numbers"
 
 
+def test_rules_for_parameters_know_no_variables() -> None:
+    """``*`` is every parameter: not the logits that a script keeps in a variable, nor what a scope creates for one."""
+    configs.load_config(FOLDER / "data.yaml")
+    session = SimulatedSession(4)
+    with sessions.pinned(session):
+        model = gt.nn.Linear(32, 10)
+        optimizer = gt.optim.AdamW(model.parameters())
+        for _ in range(2):
+            with gt.signal.context("batch"):
+                x = gt.randn(64, 32)
+            optimizer.zero_grad()
+            logits = model(x)
+            loss = (logits**2).mean()
+            loss.backward()
+            optimizer.step()
+            loss.item()
+        assert set(moved(session)) == {"all_reduce"}
+        assert "dp" in repr(gt.explain(x).type) and "dp" in repr(gt.explain(logits).type)
+
+
 def test_zero_3_joins_parameters_twice_and_scatters_gradients() -> None:
     _, session = train("fsdp", 4, 3)
     got = moved(session)

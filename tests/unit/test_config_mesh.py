@@ -85,6 +85,14 @@ def test_a_signal_without_axes_carries_no_mesh() -> None:
         ("a:\n  shard: {axis: 0, replicated: true}\n", "2:11", ["replicated and axis contradict"]),
         ("params: {x: {0: dp, 1: dp}}\n", "1:13", ["params.x", "dims 0 and 1"]),
         ("a: {backward_config: {}}\n", "1:5", ["unknown key"]),
+        (
+            "mesh: {dp: 2, tp: 2}\na:\n  shard: {dims: {0: dp}, workers: [0, 1, 2]}\n", "3:35",
+            ["a.shard.workers: the mesh {dp: 2, tp: 2} is laid over 4 workers, got 3"],
+        ),
+        ("mesh: {dp: -1, tp: 2}\na: {shard: {dims: {0: dp}, workers: [2, 0, 1]}}\n", "2:37", ["over a multiple of 2 workers, got 3"]),
+        ("a: {shard: {workers: [0, 99999999999999999999]}}\n", "1:26", ["a.shard.workers[1]: worker numbers are ints"]),
+        ("a: {shard: {axis: 99999999999999999999}}\n", "1:19", ["a.shard.axis: expected the number of a dim"]),
+        ("mesh: {dp: 99999999999999999999}\n", "1:12", ["mesh.dp: expected a size"]),
     ],
 )
 def test_faults_name_file_line_column_and_key(text: str, where: str, words: list[str]) -> None:

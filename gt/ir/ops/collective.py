@@ -23,7 +23,7 @@ transfer            group, whole, part   the part of another placement, from wor
 shard_slice         dim, start, size     the worker's own part of a whole value; no communication
 partial_from_whole  index                the value where index is 0, zeros elsewhere: a pending sum; no communication
 partial_from_part   dim, start, whole    the worker's part of dim from start on, zeros elsewhere: a pending sum; no communication
-mask_pad            dim, reduce, ...     rows from global row ``size`` on become the identity of ``reduce``
+mask_pad            dim, reduce, ...     rows from global row ``size`` on become the identity of ``reduce``; of "matmul": matrices
 pad_end, unpad      dim, size            zeros appended to dim up to size; dim cut to size
 =================== ==================== ===========================================================================
 """
@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -93,6 +93,9 @@ def rows_of(node: Node) -> Rows | None:
 
 def _resized(type_: TensorType, dim: int, size: int) -> TensorType:
     return TensorType((*type_.shape[:dim], size, *type_.shape[dim + 1 :]), type_.dtype)
+
+
+Padding: TypeAlias = Reduction | Literal["matmul"]  # whose identity padding is made
 
 
 def identity_of(reduce: Reduction, dtype: DType) -> bool | int | float:
@@ -194,12 +197,12 @@ partial_from_part = op(
 )  # fmt: skip
 
 
-def _mask_numpy(x: np.ndarray, dim: int, reduce: Reduction, start: int, size: int) -> np.ndarray:
+def _mask_numpy(x: np.ndarray, dim: int, reduce: Padding, start: int, size: int) -> np.ndarray:
     kept = min(max(size - start, 0), x.shape[dim])
     if kept == x.shape[dim]:
         return x
     out = x.copy()
-    fill = identity_of(reduce, DType.by_name[out.dtype.name])
+    fill = np.eye(*x.shape[-2:]) if reduce == "matmul" else identity_of(reduce, DType.by_name[out.dtype.name])
     out[(slice(None),) * dim + (slice(kept, None),)] = fill
     return out
 
@@ -208,13 +211,16 @@ def _mask_torch(names: tuple[str, ...], attrs: dict[str, Any], types: tuple[Tens
     (x,), dim, type_ = names, attrs["dim"], types[0]
     view = ", ".join("-1" if d == dim else "1" for d in range(type_.ndim))
     rows = f"(torch.arange({type_.shape[dim]}, device={x}.device) + {attrs['start']} >= {attrs['size']}).view({view})"
+    if attrs["reduce"] == "matmul":
+        m, n = type_.shape[-2:]
+        return f"torch.where({rows}, torch.eye({m}, {n}, device={x}.device).to({x}.dtype), {x})"
     fill = identity_of(attrs["reduce"], type_.dtype)
     return f"{x}.masked_fill({rows}, {number(fill)})"
 
 
 mask_pad = op(
     "mask_pad", "x",
-    doc="The value with its padding, rows of dim from global row `size` on, made the identity of a reduction.",
+    doc="The value with its padding, rows of dim from global row `size` on, made the identity of a reduction, or identity matrices.",
     infer=lambda x, dim, reduce, start, size: x, numpy=_mask_numpy, torch=_mask_torch,
 )  # fmt: skip
 
@@ -250,7 +256,7 @@ dense = op(
 )  # fmt: skip
 
 __all__ = [
-    "SHARE", "all_gather", "all_reduce", "all_to_all", "dense", "identity_of", "mask_pad", "node_bytes", "pad_end",
+    "Padding", "SHARE", "all_gather", "all_reduce", "all_to_all", "dense", "identity_of", "mask_pad", "node_bytes", "pad_end",
     "partial_from_part", "partial_from_whole", "reduce_scatter", "reshard", "rows_of", "sent_bytes", "shard_slice", "transfer", "transfer_load",
     "unpad",
 ]  # fmt: skip

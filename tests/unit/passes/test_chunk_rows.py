@@ -138,6 +138,22 @@ def test_chunks_give_the_loss_and_all_gradients(name: str) -> None:
         np.testing.assert_allclose(b, a, rtol=1e-12, atol=1e-13)
 
 
+def positions_first(recorder: Recorder, x: Value, w: Value, b: Value, target: Value) -> Value:
+    """Rows of [T, B, D]: chunks go by T, then by B, and what is joined is the gradient of the [B, T, D] they were made of."""
+    total = lambda v: OPS["sum"](v, dims=tuple(range(v.type.ndim)), keepdim=False, dtype=v.type.dtype)  # noqa: E731
+    own = OPS["add"](total(OPS["sin"](OPS["permute"](x, dims=(1, 0, 2)))), total(OPS["mul"](x, x)))
+    return OPS["add"](own, OPS["add"](total(w), total(b)))
+
+
+def test_parts_are_joined_in_the_order_of_their_own_dims() -> None:
+    graph, data = step(positions_first), arrays()
+    expected = evaluate(planned(graph, WHOLE)[0], data)
+    final, context, _ = planned(graph, chunking(100, 1000))
+    assert any("f64[6, 8, 5]" in n and "computed in 24 chunks" in n for n in notes(context)), notes(context)
+    for a, b in zip(expected, evaluate(final, data), strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-12, atol=1e-13)
+
+
 def half(recorder: Recorder, x: Value, w: Value, b: Value, target: Value) -> Value:
     """Under autocast: products of bfloat16, the loss in float32."""
     low = [OPS["cast"](v, dtype=bfloat16) for v in (x, w, b)]

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gt.ir.evaluate import evaluate
 from gt.ir.graph import Graph, Value
 from gt.ir.mesh import Sharding
 from gt.ir.opdef import OPS
@@ -10,6 +17,7 @@ from gt.ir.types import TensorType, float64, int64
 from gt.passes.context import Context
 from gt.passes.insert_collectives import InsertCollectives
 from gt.passes.propagate_sharding import PropagateSharding
+from gt.runtime import simulator
 from tests.property.sharding_graphs import Recorder, everyone, record
 
 FOUR = everyone(4)
@@ -41,6 +49,32 @@ def test_padding_is_masked_only_where_a_reduction_reads_it() -> None:
     assert masks(one((10, 6), lambda x: OPS["exp"](x))) == []
     assert masks(one((10, 6), lambda x: OPS["amax"](x, dims=(0,), keepdim=False))) == [(0, "max")]
     assert masks(one((10, 6), lambda x: OPS["amin"](x, dims=(0,), keepdim=True))) == [(0, "min")]
+
+
+FACTORED: dict[str, dict[str, Any]] = {
+    "inverse": {}, "cholesky": {}, "lu": {}, "svd": {"full": False}, "svdvals": {}, "eigh": {"upper": False}, "eig": {}, "eigvals": {},
+    "pinv": {"rtol": 0.0, "atol": 0.0, "hermitian": False}, "solve": {},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fill", [0.0, np.nan])
+@pytest.mark.parametrize("name", FACTORED)
+def test_a_factorization_never_refuses_padding(name: str, fill: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seven matrices on four workers: what pads the last worker's part is neither singular nor NaN."""
+
+    def body(x: Value) -> Value:
+        out = OPS[name](x, x, **FACTORED[name]) if name == "solve" else OPS[name](x, **FACTORED[name])
+        return out[0] if isinstance(out, tuple) else out
+
+    x = np.random.default_rng(0).normal(size=(7, 3, 3))
+    x = x @ x.transpose(0, 2, 1) + np.eye(3)
+    graph = one((7, 3, 3), body)
+    assert masks(graph) == [(0, "matmul")]
+    filled = lambda shape, dtype: np.full(shape, fill, dtype.numpy)  # noqa: E731
+    monkeypatch.setattr(simulator, "parts_of", partial(simulator.parts_of, fill=filled))
+    (got,), (want,) = simulator.simulate_graph(graph, [x], (), 4), evaluate(graph, [x])
+    np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-9)
+    assert masks(one((8, 3, 3), body)) == []
 
 
 def test_a_contraction_masks_both_operands() -> None:

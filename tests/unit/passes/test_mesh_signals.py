@@ -78,6 +78,7 @@ def test_a_mesh_is_row_major_over_the_listed_workers() -> None:
 def test_absent_workers_and_undeclared_axes_are_said() -> None:
     mesh, problem = signal_mesh(over(DP_TP, {0: "dp"}, workers=(0, 1, 2, 9)), FOUR)
     assert mesh is not None and mesh.workers == (0, 1) and "[9]" in problem
+    assert "asks for 4 workers, 3 are named" in signal_mesh(over(DP_TP, {0: "dp"}, workers=(0, 1, 2)), FOUR)[1]
     assert "'dp' is not declared" in signal_mesh(over((), {0: "dp"}), FOUR)[1]
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 from gt.ir.program import Collective, WireType
 from gt.runtime.collective import CollectiveFailed, Groups
+from gt.runtime.process_group import TorchGroup
 
 TYPE = WireType((4,), "float32")
 
@@ -80,3 +82,23 @@ def test_a_wait_takes_nothing() -> None:
     made, _ = groups()
     assert made.input_shape(step("all_reduce", (0, 1))) == (4,)
     assert made.input_shape(step("wait", (0, 1))) is None
+
+
+class Itself:
+    """What a group of two calls of torch's when the other member holds the same: part i of what is sent is what it gets from i."""
+
+    def alltoall_base(self, got: torch.Tensor, sent: torch.Tensor, *_: Any) -> None:
+        got.copy_(sent)
+
+
+@pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("dim", range(4))
+def test_an_exchange_takes_any_order_in_memory(dim: int, form: torch.memory_format) -> None:
+    """Convolutions give channels last."""
+    group = object.__new__(TorchGroup)
+    group.size, group.group = 2, Itself()
+    x = torch.arange(384.0).reshape(6, 4, 8, 2)
+    moved = group._end(group._begin("all_to_all", {"src": 0, "dst": dim}, x.contiguous(memory_format=form), False))
+    assert torch.equal(moved, torch.cat(x.chunk(2, dim), 0))
+    summed = group._end(group._begin("reduce_scatter", {"dim": dim, "reduce": "sum"}, x.contiguous(memory_format=form), False))
+    assert torch.equal(summed, sum(x.chunk(2, dim)))
