@@ -233,7 +233,9 @@ messages = st.one_of(
     st.builds(wire.Put, numbers, st.just(WireType((4, 4), "float32")), st.none(), st.just(True)),
     st.builds(wire.Done, st.integers(0, 5), st.floats(), st.just(Fault("run", "made up")), st.none(), tuples),
     st.builds(wire.Uploaded, numbers),
-    st.builds(wire.Ship, numbers, st.just(b"t"), numbers, st.just(WireType((4, 4), "float32")), st.just(()), st.just(1), st.just(True)),
+    st.builds(
+        wire.Ship, numbers, st.just(b"t"), numbers, st.just(WireType((4, 4), "float32")), st.just(()), st.just(1), st.just(True)
+    ),
 )
 
 

@@ -1,0 +1,25 @@
+"""The server's options: what cannot be is told before anything listens."""
+
+from __future__ import annotations
+
+import pytest
+from click.testing import CliRunner
+
+from gt.server import main
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        (("--client-memory", "lots"), ("'lots'", "20GiB")),
+        (("--client-memory", "-5"), ("'-5'", "number of bytes")),
+        (("--max-priority", "0"), ("'0.0'", "over 0")),
+        (("--max-priority", "nan"), ("'nan'", "over 0")),
+        (("--client-runs", "0"), ("--client-runs",)),
+    ],
+)
+def test_an_option_that_cannot_be_is_told(option: tuple[str, str], words: tuple[str, ...]) -> None:
+    done = CliRunner().invoke(main, ["-p", "0", *option])
+    assert done.exit_code == 2
+    for word in words:
+        assert word in done.output, done.output
