@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
+import psutil
 import pytest
 
 from gt.ir.program import Collective, WireType
 from gt.runtime.collective import CollectiveFailed, Groups
+from gt.runtime.process_group import keep_nccl_to
 
 TYPE = WireType((4,), "float32")
 
@@ -80,3 +83,14 @@ def test_a_wait_takes_nothing() -> None:
     made, _ = groups()
     assert made.input_shape(step("all_reduce", (0, 1))) == (4,)
     assert made.input_shape(step("wait", (0, 1))) is None
+
+
+def test_nccl_listens_on_the_interface_of_the_workers_address_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    loopback = next(n for n, found in psutil.net_if_addrs().items() if any(a.address == "127.0.0.1" for a in found))
+    environment: dict[str, str] = {}
+    monkeypatch.setattr(os, "environ", environment)
+    keep_nccl_to("127.0.0.1")
+    assert environment == {"NCCL_SOCKET_IFNAME": f"={loopback}", "NCCL_RAS_ENABLE": "0"}
+    environment["NCCL_SOCKET_IFNAME"] = "ib0"  # the user's word counts
+    keep_nccl_to("127.0.0.1")
+    assert environment["NCCL_SOCKET_IFNAME"] == "ib0"
