@@ -7,12 +7,14 @@ group and why. Next: ``collective`` (who calls this), ``rendezvous`` (the store'
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+import psutil
 import torch
 import torch.distributed as dist
 
@@ -86,6 +88,7 @@ class TorchGroup:
         store = LinkStore(name, link, timeout_s)
         timeout = timedelta(seconds=timeout_s)
         if backend == "nccl":
+            keep_nccl_to(host)
             nccl = dist.ProcessGroupNCCL.Options()
             nccl._timeout = timeout
             self.group: Any = dist.ProcessGroupNCCL(store, rank, size, nccl)
@@ -261,6 +264,17 @@ class TorchGroup:
         if self.aborted and self.backend == "gloo":
             _abandoned.append(self.group)
         self.group = None
+
+
+def keep_nccl_to(host: str) -> None:
+    """Have NCCL listen on the interface of this worker's address, and nowhere else; by itself it takes any but the loopback.
+
+    What the user says of it counts. Its service for debugging, which would listen on a port of its own, stays off.
+    """
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(a.address == host for a in addresses):
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={name}")
+    os.environ.setdefault("NCCL_RAS_ENABLE", "0")
 
 
 def _reduced(parts: list[torch.Tensor], reduce: str) -> torch.Tensor:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
 from gt.ir.program import Collective, WireType
 from gt.runtime.collective import CollectiveFailed, Groups
-from gt.runtime.process_group import TorchGroup
+from gt.runtime.process_group import TorchGroup, keep_nccl_to
 
 TYPE = WireType((4,), "float32")
 
@@ -138,3 +140,14 @@ def test_an_exchange_takes_any_order_in_memory(dim: int, form: torch.memory_form
     assert torch.equal(moved, torch.cat(x.chunk(2, dim), 0))
     summed = group._end(group._begin("reduce_scatter", {"dim": dim, "reduce": "sum"}, x.contiguous(memory_format=form), False))
     assert torch.equal(summed, sum(x.chunk(2, dim)))
+
+
+def test_nccl_listens_on_the_interface_of_the_workers_address_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    loopback = next(n for n, found in psutil.net_if_addrs().items() if any(a.address == "127.0.0.1" for a in found))
+    environment: dict[str, str] = {}
+    monkeypatch.setattr(os, "environ", environment)
+    keep_nccl_to("127.0.0.1")
+    assert environment == {"NCCL_SOCKET_IFNAME": f"={loopback}", "NCCL_RAS_ENABLE": "0"}
+    environment["NCCL_SOCKET_IFNAME"] = "ib0"  # the user's word counts
+    keep_nccl_to("127.0.0.1")
+    assert environment["NCCL_SOCKET_IFNAME"] == "ib0"
