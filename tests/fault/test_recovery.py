@@ -15,13 +15,13 @@ from functools import partial
 import numpy as np
 import pytest
 
-from gt.runtime.errors import WorkerLost
+from gt.runtime.errors import SessionClosed, WorkerLost
 from gt.runtime.launch import LocalCluster, start_local
 from gt.runtime.recovering import RecoveringSession
 from gt.runtime.recovery import Recovery
 from gt.runtime.remote import RemoteSession
 from tests.integration.cluster import Desk, rows
-from tests.integration.programs import environment, server, wait_for
+from tests.integration.programs import environment, output, server, wait_for
 
 pytestmark = pytest.mark.timeout(120)
 SELDOM = Recovery(interval_s=1000)
@@ -146,6 +146,66 @@ def test_without_replacements_the_smaller_set_takes_over_and_with_nobody_left_it
             WorkerLost, match=r"died, and recovery gave up after 2 tries: try 1: no worker joined .* 0.3 s; try 2: no"
         ):
             session.fetch(job.whole)
+
+
+def test_a_session_may_end_in_the_middle_of_a_recovery(cluster):
+    cluster.supervise(0)
+    with session_at(cluster, Recovery(interval_s=1000, wait_s=100)) as session:
+        job = Job(session)
+        job.check()
+        cluster.workers[0].kill()
+        assert wait_for(lambda: not session._open.is_set())
+        start = time.monotonic()
+        session.close()
+        assert time.monotonic() - start < 5.0
+        with pytest.raises((WorkerLost, SessionClosed)):
+            job.desk.get(job.whole)
+
+
+JIT_AND_NAMED_WORKERS = """
+import os, signal
+import numpy as np
+import gt
+from gt import session
+gt.gpu_workers(3)
+gt.register_config("two", gt.SignalConfig(shard=gt.ShardConfig(axis=0, workers=[1, 2])))
+
+def train(kills):
+    gt.manual_seed(3)
+    model = gt.nn.Linear(8, 8)
+    optimizer = gt.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)
+
+    @gt.jit
+    def step(x):
+        optimizer.zero_grad()
+        loss = (model(x) ** 2).mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    data = np.random.default_rng(0)
+    with gt.signal.context("two"):
+        held = gt.from_numpy(np.arange(32, dtype=np.float32).reshape(8, 4))
+        doubled = held * 2
+    view = doubled[1:3]
+    for i in range(20):
+        loss = step(gt.from_numpy(data.standard_normal((6, 8)).astype(np.float32)))
+        if i in kills:
+            os.kill(session.cluster().workers[i % 3].pid, signal.SIGKILL)
+            loss.item()
+    with gt.signal.context("two"):
+        both = held + doubled
+    return [loss.item(), model.weight.tolist(), view.tolist(), both.tolist()]
+
+quiet = train(())
+gt.recover()  # with all those values there already
+assert train((10, 15)) == quiet
+print(gt.num_workers(), len(gt.recoveries()) >= 1)
+"""
+
+
+def test_functions_under_jit_views_and_signals_that_name_workers_do_not_notice(tmp_path):
+    assert output(JIT_AND_NAMED_WORKERS, tmp_path) == "3 True\n"
 
 
 HANGS = """
