@@ -63,6 +63,32 @@ def worker(arguments: tuple[str, ...]) -> None:
     run.main(args=list(arguments), prog_name="gt worker")
 
 
+@main.command()
+@click.option("-o", "folder", type=click.Path(file_okay=False, path_type=Path), default="~/.config/gt/keys", show_default=True,
+              help="Folder of the server's key, the list of allowed keys and the new key files.")  # fmt: skip
+@click.option("--client", "clients", multiple=True, metavar="NAME", help="Make a key for a client. Repeatable. [default: client]")
+@click.option("--worker", "workers", multiple=True, metavar="NAME", help="Make a key for workers. Repeatable. [default: worker]")
+@click.option("--revoke", metavar="NAME", help="Take a key off the list: a running server refuses it from then on.")
+def keygen(folder: Path, clients: tuple[str, ...], workers: tuple[str, ...], revoke: str | None) -> None:
+    """Make key files for a server that listens beyond its host, and for its clients and workers.
+
+    The folder stays on the server's machine. Give each client and worker its own file alone, over a safe way. See docs/security.md.
+    """
+    from gt.runtime.errors import KeyFileError
+    from gt.runtime.keys import make_keys, revoke_key
+
+    folder = folder.expanduser()
+    try:
+        if revoke is not None:
+            click.echo(f"{revoke} ({revoke_key(folder, revoke)}) is off the list {folder / 'allowed'}")
+            return
+        fresh = not clients and not workers
+        for path in make_keys(folder, clients or ("client",) * fresh, workers or ("worker",) * fresh):
+            click.echo(path)
+    except KeyFileError as error:
+        raise click.ClickException(str(error)) from error
+
+
 @main.command("compile")
 @click.argument("source", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)

@@ -6,6 +6,7 @@ Next: ``gt.runtime.dispatcher``.
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import click
 import zmq
@@ -13,28 +14,35 @@ import zmq
 from gt.runtime import env
 from gt.runtime.dispatcher import serve
 from gt.runtime.dispatcher_state import Options
+from gt.runtime.errors import KeyFileError
 from gt.runtime.exit_codes import ExitCode
+from gt.runtime.keys import chosen_keys
 from gt.runtime.port_owner import port_owner
 from gt.runtime.transport import is_loopback
 
 
 @click.command()
 @click.option("-p", "--port", type=click.IntRange(0, 65535), required=True, help="Port to listen on.")
-@click.option("-H", "--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
-    "--trust-network", is_flag=True, help="Listen beyond this host without keys: whoever reaches the port may use it."
+    "-H", "--host", default="127.0.0.1", show_default=True, help="Address to listen on. One of other machines needs keys."
 )
-def main(port: int, host: str, trust_network: bool) -> None:
+@click.option("--key", type=click.Path(path_type=Path), help="The server's key file, as gt keygen makes it. Default: GT_KEY_FILE.")
+@click.option("--insecure", is_flag=True, help="Listen beyond this host without keys: whoever reaches the port may use it.")
+@click.option("--trust-network", is_flag=True, hidden=True)
+def main(port: int, host: str, key: Path | None, insecure: bool, trust_network: bool) -> None:
     """Run a gt server. Start workers with `python -m gt.worker --host HOST -p PORT`."""
+    if trust_network:
+        click.echo("gt server: --trust-network is called --insecure now.", err=True)
+        insecure = True
     endpoint = f"tcp://{'127.0.0.1' if host == 'localhost' else host}:{port or '*'}"
-    if not is_loopback(endpoint) and not trust_network:
-        click.echo(
-            f"gt server: {host} is reachable from other machines and this version has no keys: anyone there could run "
-            "programs. Use --host 127.0.0.1, or --trust-network if the network is private.", err=True,
-        )  # fmt: skip
-        sys.exit(ExitCode.USAGE)
     try:
-        serve(endpoint, Options(window=env.WINDOW.get()), None, 1)
+        keys = chosen_keys(key, "server")
+        if keys is None and not is_loopback(endpoint):
+            _tell_insecure(host, insecure)
+        serve(endpoint, Options(window=env.WINDOW.get()), None, 1, keys)
+    except KeyFileError as e:
+        click.echo(f"gt server: {e}", err=True)
+        sys.exit(ExitCode.USAGE)
     except zmq.ZMQError as e:
         if e.errno != zmq.EADDRINUSE:
             raise
@@ -42,6 +50,21 @@ def main(port: int, host: str, trust_network: bool) -> None:
             f"gt server: port {port} on {host} is in use{port_owner(port)}: choose another with -p, or stop what uses it.", err=True
         )
         sys.exit(ExitCode.USAGE)
+
+
+def _tell_insecure(host: str, insecure: bool) -> None:
+    """Say loudly what it means to listen beyond this host without keys; end if that was not asked for."""
+    if not insecure:
+        click.echo(
+            f"gt server: {host} is reachable from other machines, and there is no key file: anyone there could run programs. Make keys "
+            "with `gt keygen` and name the server's with --key FILE (or GT_KEY_FILE); or use --host 127.0.0.1; or say --insecure if "
+            "whoever reaches the port may use it.", err=True,
+        )  # fmt: skip
+        sys.exit(ExitCode.USAGE)
+    click.echo(
+        f"gt server: WARNING: INSECURE: listening on {host} without keys. Whoever reaches this port can run programs here, and nothing "
+        "that travels is encrypted.", err=True,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

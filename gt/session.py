@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import importlib
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -91,16 +92,18 @@ def known(session: Session) -> dict[Any, Any]:
     return found
 
 
-def connect(address: str, timeout_s: float = CONNECT_S) -> None:
+def connect(address: str, timeout_s: float = CONNECT_S, *, key: str | os.PathLike[str] | None = None) -> None:
     """Use the server at ``"host:port"`` from here on.
 
-    Errors: ConnectionError within ``timeout_s`` if there is none; RuntimeError if a session is in use already.
+    ``key``: the key file that a server with keys asks for; by default the one that the environment variable GT_KEY_FILE names.
+    Errors: ConnectionError within ``timeout_s`` if there is none, or, sooner, if it does not take the key; ValueError if the key file
+    cannot be used; RuntimeError if a session is in use already.
     """
     if _pinned:
         return
     with _lock:
         _refuse_second("gt.connect")
-        _use(_starting().remote(address, timeout_s))
+        _use(_starting().remote(address, timeout_s, key))
 
 
 def gpu_workers(n: int) -> None:

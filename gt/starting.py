@@ -5,9 +5,12 @@ Owns: what each is made with. Next: ``gt.runtime.embedded``, ``gt.runtime.launch
 
 from __future__ import annotations
 
+import os
+
 from gt.runtime.embedded import EmbeddedSession
 from gt.runtime.env import ADDRESS, BACKEND, EMBEDDED, JOB, WINDOW
 from gt.runtime.exit_codes import let_errors_be_codes
+from gt.runtime.keys import chosen_keys
 from gt.runtime.launch import LocalCluster, start_local, visible_gpus
 from gt.runtime.remote import RemoteSession
 from gt.runtime.session import Session
@@ -32,11 +35,15 @@ def default() -> tuple[Session, LocalCluster | None]:
         raise
 
 
-def remote(address: str, timeout_s: float) -> Session:
-    """Use a server. Errors: ConnectionError within ``timeout_s`` if there is none."""
+def remote(address: str, timeout_s: float, key: str | os.PathLike[str] | None = None) -> Session:
+    """Use a server, as the owner of the key file ``key`` or of the one that GT_KEY_FILE names.
+
+    Errors: ConnectionError within ``timeout_s`` if there is none; ValueError for a key file that is none.
+    """
     if JOB.get():
         let_errors_be_codes()
-    return RemoteSession(address, timeout=timeout_s)
+    keys = None if address.startswith("ipc://") else chosen_keys(key, "client")
+    return RemoteSession(address, timeout=timeout_s, keys=keys)
 
 
 def of_job(n: int) -> Session | None:

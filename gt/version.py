@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-__version__ = "0.1.0"
+from gt.ir.version import __version__
+
 debug = False
 cuda: str | None = None
 hip: str | None = None

@@ -6,14 +6,16 @@ Next: ``gt.runtime.worker``.
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import click
 
 from gt.runtime import env
-from gt.runtime.errors import ConnectionFailed, DispatcherLost
+from gt.runtime.errors import ConnectionFailed, DispatcherLost, KeyFileError
 from gt.runtime.exit_codes import ExitCode
+from gt.runtime.keys import chosen_keys
 from gt.runtime.launch import visible_gpus
-from gt.runtime.transport import endpoint_of
+from gt.runtime.transport import endpoint_of, is_loopback
 from gt.runtime.worker import work
 
 
@@ -21,14 +23,31 @@ from gt.runtime.worker import work
 @click.option("--host", default="localhost", show_default=True, help="Host of the server.")
 @click.option("-p", "--port", type=click.IntRange(1, 65535), required=True, help="Port of the server.")
 @click.option("--device", default=None, help="cpu, cuda or cuda:N. Default: cuda:0 if there is a GPU.")
+@click.option("--key", type=click.Path(path_type=Path), help="This worker's key file, as gt keygen makes it. Default: GT_KEY_FILE.")
+@click.option("--insecure", is_flag=True, help="Join a server on another machine without keys: whoever reaches the worker may use it.")
 @click.option("--backend", type=click.Choice(["torch", "numpy"]), default=None, help="Default: GT_BACKEND, else torch.")
-def main(host: str, port: int, device: str | None, backend: str | None) -> None:
+def main(host: str, port: int, device: str | None, key: Path | None, insecure: bool, backend: str | None) -> None:
     """Run a gt worker until the server stops."""
     backend = backend or env.BACKEND.get()
+    try:
+        endpoint, keys = endpoint_of(f"{host}:{port}"), chosen_keys(key, "worker")
+    except KeyFileError as e:
+        click.echo(f"gt worker: {e}", err=True)
+        sys.exit(ExitCode.USAGE)
+    except ValueError as e:
+        click.echo(f"gt worker: {e}", err=True)
+        sys.exit(ExitCode.SERVER_LOST)
+    if keys is None and not is_loopback(endpoint) and not insecure:
+        click.echo(
+            f"gt worker: {host} is another machine, so this worker would be reachable from there, and there is no key file: name this "
+            "worker's with --key FILE (or GT_KEY_FILE; `gt keygen` makes it), or say --insecure if whoever reaches it may use it.",
+            err=True,
+        )  # fmt: skip
+        sys.exit(ExitCode.USAGE)
     if device is None:
         device = "cuda:0" if backend == "torch" and visible_gpus() else "cpu"
     try:
-        work(endpoint_of(f"{host}:{port}"), backend, device)
+        work(endpoint, backend, device, keys=keys)
     except (ConnectionFailed, DispatcherLost, ValueError) as e:
         click.echo(f"gt worker: {e}", err=True)
         sys.exit(ExitCode.SERVER_LOST)

@@ -7,6 +7,7 @@ Must not know: torch, sockets. Next: ``gt.passes.lower_programs`` (makes them), 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any, NoReturn, cast
 
@@ -24,6 +25,7 @@ MAX_NUMEL = 1 << 48
 MAX_TEXT = 4096
 MAX_ATTR_DEPTH = 8
 MAX_ATTR_ITEMS = 65_536
+SAFE_TEXT = re.compile(r"[\w ,.>-]*")  # what a text attribute may hold: nothing that ends a string or calls anything
 
 
 class WireError(ValueError):
@@ -341,7 +343,9 @@ def _checked_attr(value: Any, where: str, depth: int = 0) -> AttrValue:
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, str):
-        return _check_text(value)
+        if not SAFE_TEXT.fullmatch(_check_text(value)):
+            _refuse(f"{where}: an attribute holds {value[:40]!r}, which no op takes")
+        return value
     if isinstance(value, list | tuple):
         if depth > MAX_ATTR_DEPTH or len(value) > MAX_ATTR_ITEMS:
             _refuse(f"{where}: an attribute is too large")

@@ -26,6 +26,7 @@ import torch
 
 from gt.runtime import kernels
 from gt.runtime.layout import Piece
+from gt.runtime.private import check_folder
 from gt.runtime.render import build, render_piece, vector_sizes
 
 
@@ -83,8 +84,16 @@ def _read_exactly(pipe: BinaryIO | Any, size: int) -> bytes | None:
 
 
 def use_inductor_cache(folder: Path) -> None:
-    """Keep Inductor's own files, which an artefact refers to on CPU, beside the artefacts."""
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder / "inductor"))
+    """Keep Inductor's own files, which an artefact refers to on CPU, beside the artefacts. They are run as they are read.
+
+    Errors: OSError if others may write to the folder that TORCHINDUCTOR_CACHE_DIR names.
+    """
+    own = folder / "inductor"
+    own.mkdir(mode=0o700, exist_ok=True)
+    own.chmod(0o700)
+    named = Path(os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(own)))
+    named.mkdir(mode=0o700, parents=True, exist_ok=True)
+    check_folder(named, others=0o022)
 
 
 def serve() -> None:
@@ -92,6 +101,7 @@ def serve() -> None:
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # a compiler's chatter must not mix with replies
     os.nice(10)
+    os.umask(0o077)  # what is saved is run when it is read: nobody else may write to it
     importlib.import_module("torch._inductor")  # seconds, which pass before the first request if started early
     requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_read_requests, args=(requests, os.getppid()), daemon=True).start()

@@ -17,7 +17,6 @@ import platform
 import queue
 import select
 import signal
-import stat
 import subprocess
 import sys
 import tempfile
@@ -32,6 +31,7 @@ import torch
 
 from gt.runtime.compile_process import InputSpec, Reply, Request, receive, send, use_inductor_cache
 from gt.runtime.layout import Piece
+from gt.runtime.private import check_file, check_folder, private_folder
 
 DEADLINE_S = 1800.0  # a compile that takes longer is given up and its process killed
 DEFAULT_FOLDER = Path("~/.cache/gt/compiled")
@@ -93,17 +93,12 @@ def artefact_key(piece: Piece, specs: Sequence[InputSpec], device: str, threads:
     return digest.hexdigest()[:40]
 
 
-def private_folder(folder: Path) -> Path:
+def cache_folder(folder: Path) -> Path:
     """Make a folder only this user can enter. Errors: CompileError if it exists and others can."""
-    folder = folder.expanduser()
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return private_folder(folder)
     except OSError as e:
         raise CompileError(f"no folder for compiled code: {e}") from None
-    status = folder.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
-        raise CompileError(f"{folder} must be a folder that only its owner can enter: run `chmod 700 {folder}`")
-    return folder
 
 
 # -- this side
@@ -115,7 +110,7 @@ class Compiler:
     def __init__(self, device: torch.device, folder: Path | None = None) -> None:
         self.device = str(device)
         self.threads = torch.get_num_threads()
-        self.folder = private_folder(folder or DEFAULT_FOLDER)
+        self.folder = cache_folder(folder or DEFAULT_FOLDER)
         many = max(1, min(MAX_CHILDREN, (os.cpu_count() or 1) // 2))
         self.children = [_Child(self.folder) for _ in range(1 if device.type == "cpu" else many)]
         self._known: dict[str, Future[Compiled]] = {}
@@ -281,7 +276,13 @@ def _kill_group(pid: int) -> None:
 
 
 def _load(path: str, folder: Path) -> Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]:
-    use_inductor_cache(folder)
+    """Load an artefact, which runs what is in it: nobody else may have written it. Errors: CompileError."""
+    try:
+        check_folder(folder)
+        check_file(Path(path), others=0o022)
+        use_inductor_cache(folder)
+    except OSError as e:
+        raise CompileError(f"compiled code that others may have written is not used: {e}") from None
     inductor = importlib.import_module("torch._inductor")  # seconds, so only once something is compiled
     artefact = inductor.CompiledArtifact.load(path=path, format="binary")
 
@@ -292,4 +293,4 @@ def _load(path: str, folder: Path) -> Callable[[list[torch.Tensor]], Sequence[to
     return call
 
 
-__all__ = ["CompileError", "Compiled", "Compiler", "InputSpec", "artefact_key", "private_folder", "spec_of"]
+__all__ = ["CompileError", "Compiled", "Compiler", "InputSpec", "artefact_key", "cache_folder", "spec_of"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import shutil
 import signal
@@ -22,13 +23,18 @@ import zmq
 from gt.runtime import env, wire
 from gt.runtime.dispatcher_events import Command, Event, Expelled, Kill, MakePlan, PeerGone, Planned, Received, Send, Tick
 from gt.runtime.dispatcher_state import DispatcherState, Options
-from gt.runtime.errors import ProtocolError
+from gt.runtime.door import Door
+from gt.runtime.errors import KeyFileError, ProtocolError, VersionMismatch
 from gt.runtime.exit_codes import ExitCode
+from gt.runtime.gate import Seldom
+from gt.runtime.hello import protocol_fault
 from gt.runtime.interrupt import on_end_signals
+from gt.runtime.keys import Keys, chosen_keys
 from gt.runtime.log import open_log, setup_logging
 from gt.runtime.planner import PlannerProcess, outputs_of, request_of
 from gt.runtime.port_owner import port_owner
-from gt.runtime.transport import PeerUnreachable, Socket, endpoint_of, is_loopback, make_socket, receive, send
+from gt.runtime.schedule import Client
+from gt.runtime.transport import PeerUnreachable, Socket, endpoint_of, is_loopback, make_socket, receive, receive_known, send
 from gt.runtime.wire import FROM_PEERS, Message
 
 TICK_S = 0.1
@@ -44,18 +50,20 @@ class Dispatcher:
     """Runs the loop until told to stop."""
 
     def __init__(
-        self, endpoint: str, options: Options, parent_fd: int | None = None, report_fd: int | None = None
+        self, endpoint: str, options: Options, parent_fd: int | None = None, report_fd: int | None = None, keys: Keys | None = None
     ) -> None:
         self.logger = setup_logging("dispatcher")
         self.log = open_log("dispatcher")
         self.context: zmq.Context[Socket] = zmq.Context()
         self.router = make_socket(self.context, zmq.ROUTER)
+        self.door = None if keys is None else Door(self.context, self.router, keys, self.logger)
         self.router.bind(endpoint)
         self.endpoint = self.router.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
         self.state = DispatcherState(lambda: os.urandom(16), options)
         self.planner = PlannerProcess()
         self.parent_fd, self.report_fd = parent_fd, report_fd
         self.state.started, self.state.wall_clock = self._now(), time.time
+        self.malformed = Seldom(self.logger)
         self.stopping, self.code = False, ExitCode.SERVER_LOST.value  # of the job, if there is one, for its nodes
         self.last_tick = 0.0
         self.num_workers = 0
@@ -65,6 +73,8 @@ class Dispatcher:
         """Serve until ``stopping``."""
         poller = zmq.Poller()
         poller.register(self.router, zmq.POLLIN)
+        for source in self.door.gate.sources if self.door is not None else ():
+            poller.register(source, zmq.POLLIN)
         if self.parent_fd is not None:
             poller.register(self.parent_fd, zmq.POLLIN)
         planner_fd = self.planner.fileno()
@@ -75,6 +85,8 @@ class Dispatcher:
             if self.parent_fd in ready:
                 self.code = code_from(self.parent_fd, self.code)
                 break  # the parent is gone, or is through
+            if self.door is not None:
+                self._look_after_door(self.door)
             if self.router in ready:
                 self._drain()
             if planner_fd in ready:
@@ -88,6 +100,7 @@ class Dispatcher:
             self.planner.flush()
             if self._now() - self.last_tick >= TICK_S:
                 self.last_tick = self._now()
+                self.planner.look(self.last_tick)
                 self._handle(Tick(self.last_tick))
                 self._report_workers()
         self.close()
@@ -103,6 +116,8 @@ class Dispatcher:
         for client in self.state.clients.values():
             self._send(Send(client.down, wire.Refused("the server has stopped")), [])
         self.planner.close()
+        if self.door is not None:
+            self.door.gate.close()
         self.router.close(300)
         self.context.term()
         if self.log is not None:
@@ -117,12 +132,9 @@ class Dispatcher:
     def _drain(self) -> None:
         for _ in range(BURST):
             try:
-                got = receive(self.router, FROM_PEERS, routed=True)
+                got = receive(self.router, FROM_PEERS, routed=True) if self.door is None else self._receive_known(self.door)
             except ProtocolError as e:
-                self.state.malformed += 1
-                self.logger.warning("dropped a malformed message: %s", e)
-                if self.log is not None:
-                    self.log.write("drop", "malformed", 0, str(e))
+                self._drop(e)
                 continue
             if got is None:
                 return
@@ -136,12 +148,46 @@ class Dispatcher:
                 )
             self._handle(Received(self._now(), peer, message, data))
 
+    def _drop(self, fault: ProtocolError) -> None:
+        """Count a message that is none. Who sent it in another version of the protocol is told, as he cannot know."""
+        self.malformed.tell(f"dropped a malformed message: {fault}", self._now(), logging.WARNING)
+        self.state.malformed = self.malformed.count
+        if self.log is not None:
+            self.log.write("drop", "malformed", 0, str(fault))
+        if isinstance(fault, VersionMismatch):
+            refused = wire.encode_refused(protocol_fault(fault.theirs), fault.theirs)
+            with contextlib.suppress(PeerUnreachable):
+                send(self.router, wire.Refused(""), None, fault.peer, refused)  # type: ignore[attr-defined]
+
+    def _receive_known(self, door: Door) -> tuple[bytes, Any, Any] | None:
+        """Give the next message whose sender's key allows it. Who sends another is shown out."""
+        while (got := receive_known(self.router, FROM_PEERS)) is not None:
+            peer, user, message, data = got
+            owner = self.state.owner_of(message.token) if isinstance(message, wire.Attach) else None
+            first = None if owner is None else owner.down if isinstance(owner, Client) else owner.work
+            why = door.guard.refusal(peer, user, message, first)
+            if not why:
+                return peer, message, data
+            door.gate.refused.tell(f"refused a {type(message).__name__} of {self._name(peer)}: {why}", self._now())
+            self._handle(Expelled(self._now(), peer, why))
+        return None
+
+    def _look_after_door(self, door: Door) -> None:
+        """Answer handshakes; tell the workers when the list of keys has changed."""
+        if door.tend(self._now(), self.state.peers.__contains__):
+            for worker in self.state.workers.values():
+                if worker.link is not None:
+                    self._send(Send(worker.link, wire.Admit(door.allowed.of("client"))), [])
+
     def _handle(self, event: Event) -> None:
         events = [event]
         if isinstance(event, Planned):
             self._tell_plan(event)
         for now in events:  # sending may find peers gone
-            for command in self._decide(now):
+            commands = self._decide(now)
+            if self.door is not None and isinstance(now, Received) and isinstance(now.message, wire.Attach):
+                commands = [*self.door.admit(self.state.peers.get(now.peer), now.peer), *commands]
+            for command in commands:
                 match command:
                     case Send():
                         self._send(command, events)
@@ -217,9 +263,14 @@ def _brief(message: Any) -> str:
     return " ".join(f"{name}={getattr(message, name)}" for name in shown if hasattr(message, name))
 
 
-def serve(endpoint: str, options: Options, parent_fd: int | None = None, report_fd: int | None = None) -> None:
-    """Run a dispatcher in this process until it is told to stop. Errors: ZMQError when the address is in use."""
-    dispatcher = Dispatcher(endpoint, options, parent_fd, report_fd)
+def serve(
+    endpoint: str, options: Options, parent_fd: int | None = None, report_fd: int | None = None, keys: Keys | None = None
+) -> None:
+    """Run a dispatcher in this process until it is told to stop. With ``keys`` it lets in whom the list beside their file names.
+
+    Errors: ZMQError when the address is in use; KeyFileError for a list that cannot be read.
+    """
+    dispatcher = Dispatcher(endpoint, options, parent_fd, report_fd, keys)
     on_end_signals(dispatcher.stop, parent_fd)
     dispatcher.run()
     if endpoint.startswith("ipc://") and options.owns_workers:  # the parent may have been killed: leave nothing behind
@@ -239,10 +290,14 @@ def main(
 ) -> None:
     """Run a dispatcher for a local cluster, or for the nodes of a job."""
     endpoint = endpoint_of(bind)
-    assert is_loopback(endpoint) or trust_network, f"{endpoint} is not local"
+    keys = None if endpoint.startswith("ipc://") or trust_network else chosen_keys(None, "server")
+    assert is_loopback(endpoint) or trust_network or keys is not None, f"{endpoint} is not local"
     options = Options(window=env.WINDOW.get(), owns_workers=owns_workers, job=job, num_nodes=num_nodes)
     try:
-        serve(endpoint, options, parent_fd, report_fd)
+        serve(endpoint, options, parent_fd, report_fd, keys)
+    except KeyFileError as e:
+        click.echo(str(e), err=True)
+        raise SystemExit(int(ExitCode.USAGE)) from None
     except zmq.ZMQError as e:
         if e.errno not in CANNOT_LISTEN:
             raise

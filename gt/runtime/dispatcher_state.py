@@ -20,6 +20,7 @@ from gt.runtime.buffer_reasons import buffer_reasons, upload_reasons
 from gt.runtime.dispatcher_events import Command, Event, Expelled, Kill, MakePlan, PeerGone, Planned, Received, Send, Tick
 from gt.runtime.errors import Fault
 from gt.runtime.flights import Flights
+from gt.runtime.hello import hello_fault
 from gt.runtime.nodes import Nodes
 from gt.runtime.plan_records import PlanRecord, PlanRecords
 from gt.runtime.rendezvous import KeyStore
@@ -116,6 +117,8 @@ class DispatcherState:
         match message:
             case _ if owner is None and peer in self.nodes:
                 self.nodes.said(self.now, peer, message)
+            case wire.ClientHello() | wire.WorkerHello() if owner is None and (fault := hello_fault(message, self._torch)):
+                self._send(peer, wire.Refused(fault))
             case wire.ClientHello() if owner is None:
                 self._client_hello(peer)
             case wire.WorkerHello() if owner is None:
@@ -155,12 +158,19 @@ class DispatcherState:
         self.workers[worker.id] = self.peers[peer] = worker
         self._send(peer, wire.WorkerWelcome(worker.id, worker.token))
 
-    def _attach(self, peer: bytes, message: wire.Attach) -> None:
+    @property
+    def _torch(self) -> str:
+        """Give the version of torch that the workers have."""
+        return next((w.hello.torch for w in self.workers.values()), "")
+
+    def owner_of(self, token: bytes) -> Client | Worker | None:
+        """Give whose secret a token is."""
         owners: list[Client | Worker] = [*self.clients.values(), *self.workers.values()]
-        for owner in owners:
-            if owner.token == message.token:
-                break
-        else:
+        return next((owner for owner in owners if owner.token == token), None)
+
+    def _attach(self, peer: bytes, message: wire.Attach) -> None:
+        owner = self.owner_of(message.token)
+        if owner is None:
             self._send(peer, wire.Refused("the token is not known here"))
             return
         self.peers[peer] = owner
@@ -174,7 +184,7 @@ class DispatcherState:
 
     def _workers_message(self) -> wire.Workers:
         present = (self.workers[w] for w in self.worker_ids)
-        return wire.Workers(tuple((w.id, w.hello.upload, w.hello.results) for w in present))
+        return wire.Workers(tuple((w.id, w.hello.upload, w.hello.results, w.hello.key) for w in present))
 
     def _workers_changed(self) -> None:
         for client in self.clients.values():
@@ -420,6 +430,9 @@ class DispatcherState:
         inputs = [client.buffers.get(i) for i in run.inputs]
         missing = [i for i, b in zip(run.inputs, inputs, strict=True) if b is None]
         if missing and client.homeless:
+            return False
+        if len(set(run.outputs)) < len(run.outputs) or not client.buffers.keys().isdisjoint(run.outputs):
+            self._expel(client.down, "a run names outputs that are there already, or twice")  # what has no number is never freed
             return False
         known = [b for b in inputs if b is not None]
         failed = [b for b in known if b.fault is not None]

@@ -89,6 +89,7 @@ JOB = Variable(
     "GT_JOB", flag, False,
     "Set by gt run and gt launch for their script: the workers at GT_ADDR are its alone, and errors of gt that end it are exit codes.",
 )  # fmt: skip
+KEY_FILE = Variable("GT_KEY_FILE", str, "", "Key file of this client, worker or server, as `gt keygen` makes them: who it is.")
 DEBUG = Variable("GT_DEBUG", at_least(0), 0, "Log level: 1 warnings, 2 plans and flushes, 3 every message, 4 all.")
 INSTRUCTION_LOG = Variable(
     "GT_INSTRUCTION_LOG", str, "", "File that gets one line per event of clients, dispatcher and workers."

@@ -45,8 +45,20 @@ class ConnectionFailed(GtError, ConnectionError):
     """No gt server answered at the address."""
 
 
+class KeyFileError(GtError, ValueError):
+    """A key file, or a server's list of keys, is missing, damaged or open to others."""
+
+
 class ProtocolError(GtError, ValueError):
     """A message or a request broke the protocol."""
+
+
+class VersionMismatch(ProtocolError):
+    """A message of another version of the protocol, ``theirs``."""
+
+    def __init__(self, message: str, theirs: int) -> None:
+        super().__init__(message)
+        self.theirs = theirs
 
 
 class LaunchError(GtError, RuntimeError):
@@ -105,6 +117,6 @@ def fault_of(error: BaseException, kind: str = "run", worker: int = -1, epoch: i
 
 
 __all__ = [
-    "KINDS", "ConnectionFailed", "DispatcherLost", "Fault", "GtError", "LaunchError", "LinAlgError", "NoWorkers", "ProtocolError",
-    "RunError", "RunIndexError", "SessionClosed", "WorkerLost", "fault_of",
+    "KINDS", "ConnectionFailed", "DispatcherLost", "Fault", "GtError", "KeyFileError", "LaunchError", "LinAlgError", "NoWorkers",
+    "ProtocolError", "RunError", "RunIndexError", "SessionClosed", "VersionMismatch", "WorkerLost", "fault_of",
 ]  # fmt: skip

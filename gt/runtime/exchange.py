@@ -23,7 +23,11 @@ from gt.runtime.transport import PeerUnreachable, Socket, receive, send
 from gt.runtime.wire import UPLOADS, Message
 
 UNSENT_S = 5.0
-MAX_EARLY = 256
+MAX_EARLY = 256  # uploads that nobody has spoken of yet, and their bytes, of one peer
+MAX_EARLY_NBYTES = 1 << 30
+EARLY_S = 30.0
+MAX_PEERS = 4096  # tokens that peers may say are theirs
+TOKEN = 16
 MAX_CALLED_OFF = 4096
 TIDY_S = 1.0
 
@@ -84,6 +88,40 @@ class Outlet:
                 del self.pools[token]
 
 
+class Early:
+    """Uploads that came before the dispatcher's word, by ticket. A peer has only so much room, for so long: it may be a stranger."""
+
+    def __init__(self) -> None:
+        self.kept: dict[bytes, tuple[float, bytes, wire.Upload, memoryview | None]] = {}
+
+    def __len__(self) -> int:
+        return len(self.kept)
+
+    def take(self, ticket: bytes) -> tuple[bytes, wire.Upload, memoryview | None] | None:
+        found = self.kept.pop(ticket, None)
+        return None if found is None else found[1:]
+
+    def put(self, peer: bytes, upload: wire.Upload, data: memoryview | None, now: float) -> list[wire.Upload]:
+        """Keep an upload; give those that have to go for it, or have been here for too long."""
+        gone = [ticket for ticket, entry in self.kept.items() if now - entry[0] > EARLY_S]
+        if upload.ticket in self.kept:
+            gone.append(upload.ticket)
+        dropped = [self.kept.pop(ticket)[2] for ticket in dict.fromkeys(gone)]
+        self.kept[upload.ticket] = now, peer, upload, data
+        own = [ticket for ticket, entry in self.kept.items() if entry[1] == peer]
+        nbytes = sum(self._nbytes(ticket) for ticket in own)
+        while len(own) > MAX_EARLY or (nbytes > MAX_EARLY_NBYTES and len(own) > 1):
+            nbytes -= self._nbytes(own[0])
+            dropped.append(self.kept.pop(own.pop(0))[2])
+        while len(self.kept) > MAX_PEERS:
+            dropped.append(self.kept.pop(next(iter(self.kept)))[2])
+        return dropped
+
+    def _nbytes(self, ticket: bytes) -> int:
+        data = self.kept[ticket][3]
+        return 0 if data is None else data.nbytes
+
+
 class Intake:
     """Uploads, on the io thread: matched with what the dispatcher said to expect, in whichever order the two come.
 
@@ -93,7 +131,7 @@ class Intake:
     def __init__(self, socket: Socket, uploads: dict[int, HostArray], direct: bool = False) -> None:
         self.socket, self.uploads, self.direct = socket, uploads, direct
         self.expected: dict[bytes, wire.Expect] = {}
-        self.early: dict[bytes, tuple[bytes, wire.Upload, memoryview | None]] = {}
+        self.early = Early()
         self.called_off: dict[bytes, None] = {}
         self.openings, self.probe = Openings(), probe()
         self.opened: dict[bytes, int] = {}  # tokens of clients whose slots this process can open, with their pids
@@ -102,7 +140,7 @@ class Intake:
 
     def expect(self, expect: wire.Expect) -> list[int]:
         """Note an upload to come; give the uids that are complete now."""
-        early = self.early.pop(expect.ticket, None)
+        early = self.early.take(expect.ticket)
         if early is not None:
             return self._keep(expect, *early)
         self.expected[expect.ticket] = expect
@@ -144,14 +182,15 @@ class Intake:
                 del self.called_off[upload.ticket]
                 self._pass_over(upload)
             else:
-                self.early[upload.ticket] = (peer, upload, data)
-                if len(self.early) > MAX_EARLY:
-                    self._pass_over(self.early.pop(next(iter(self.early)))[1])
+                for old in self.early.put(peer, upload, data, time.monotonic()):
+                    self._pass_over(old)
                     self.dropped += 1
 
     def _share(self, peer: bytes, message: wire.Share) -> None:
         """Learn which way memory can be shared with a client, and tell it."""
-        if message.opened:
+        if len(message.token) != TOKEN or len(self.sharing | self.opened.keys()) >= MAX_PEERS:
+            self.dropped += 1
+        elif message.opened:
             self.sharing.add(message.token)
         elif message.probe is None:
             self.sharing.discard(message.token)
@@ -192,11 +231,15 @@ class Intake:
         if self.direct and upload.region is not None and part.shape == expect.local and part.flags.c_contiguous:
             self.uploads[expect.uid] = (part, expect.type.dtype, done)
             return [expect.uid]
-        array = np.zeros(expect.local, part.dtype) if part.shape != expect.local else np.empty(part.shape, part.dtype)
-        np.copyto(array[tuple(slice(0, n) for n in part.shape)], part)
+        kept: np.ndarray | MemoryError
+        try:
+            kept = np.zeros(expect.local, part.dtype) if part.shape != expect.local else np.empty(part.shape, part.dtype)
+            np.copyto(kept[tuple(slice(0, n) for n in part.shape)], part)
+        except MemoryError as e:  # told to whoever reads it
+            kept = e
         done()
-        self.uploads[expect.uid] = (array, expect.type.dtype, None)
+        self.uploads[expect.uid] = (kept, expect.type.dtype, None)
         return [expect.uid]
 
 
-__all__ = ["Intake", "Outlet"]
+__all__ = ["Early", "Intake", "Outlet"]

@@ -28,6 +28,7 @@ from gt.runtime.wire import MAX_HEADER
 
 _LENGTH = struct.Struct("<I")
 MAX_REPLY = 1 << 30
+DEADLINE_S = 600.0  # for one plan: the others wait behind it
 
 
 class PlanRequest(msgspec.Struct, frozen=True, array_like=True):
@@ -84,13 +85,21 @@ def place_inputs(graph: Graph, types: Sequence[TensorType]) -> Graph:
 def answer(request: PlanRequest) -> PlanReply:
     """Plan a request from clients that are not trusted: whatever goes wrong becomes a fault."""
     try:
-        graph = decode_graph(GRAPHS.decode(request.graph))
+        graph = _read(request.graph)
         types = [wire.tensor_type.placed(placed.sharding) for wire, placed in request.inputs]
         programs, outputs, reasons = make_plan(graph, types, request.workers, request.num_scalars)
     except Exception as e:
         return PlanReply(request.plan, {}, (), fault_of(e, "protocol" if isinstance(e, ProtocolError) else "plan"))
     placed = tuple((WireType.of(t), WireSharding.of(t.sharding)) for t in outputs if t.sharding is not None)
     return PlanReply(request.plan, programs, placed, reasons=reasons)
+
+
+def _read(data: bytes) -> Graph:
+    """Rebuild a client's graph. Errors: ProtocolError for what is none; made-up bytes may raise anything on the way."""
+    try:
+        return decode_graph(GRAPHS.decode(data))
+    except Exception as e:
+        raise ProtocolError(f"malformed graph: {e or type(e).__name__}") from None
 
 
 def request_of(
@@ -109,6 +118,7 @@ class PlannerProcess:
 
     def __init__(self) -> None:
         self.pending: dict[int, PlanRequest] = {}
+        self._oldest: tuple[int, float] = -1, 0.0
         self._buffer = bytearray()
         self._start()
 
@@ -146,6 +156,14 @@ class PlannerProcess:
                 return
             del self._unsent[:written]
 
+    def look(self, now: float) -> None:
+        """End the process if it has been at one plan for too long: ``read`` then fails that one and goes on with the others."""
+        oldest = next(iter(self.pending), -1)
+        if oldest != self._oldest[0]:
+            self._oldest = oldest, now
+        elif oldest >= 0 and now - self._oldest[1] > DEADLINE_S:
+            self.process.kill()
+
     @property
     def has_unsent(self) -> bool:
         return bool(self._unsent)
@@ -182,7 +200,7 @@ class PlannerProcess:
         self._start()
         for request in asked[1:]:
             self.ask(request)
-        fault = Fault("plan", "the planner process died while planning this graph")
+        fault = Fault("plan", f"the planner process died, or took {DEADLINE_S:g} s, while planning this graph")
         return [PlanReply(request.plan, {}, (), fault) for request in asked[:1]]
 
     def close(self) -> None:

@@ -7,6 +7,8 @@ Calls never wait, but for ``run`` when the window is full. Must not know: plans,
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import math
 import os
 import threading
@@ -27,11 +29,13 @@ from gt.ir.types import DType, Scalar, TensorType
 from gt.runtime import wire, wire_arrays
 from gt.runtime.buffer_reasons import BufferReasons
 from gt.runtime.errors import ConnectionFailed, Fault, ProtocolError, SessionClosed
+from gt.runtime.gate import Handshake, Seldom, await_answer, explained
 from gt.runtime.interrupt import SHIELD
+from gt.runtime.keys import Keys
 from gt.runtime.log import open_log, setup_logging
 from gt.runtime.session import CallLock, own_threads
 from gt.runtime.shared import MAX_LANES, Openings, Slot, SlotPool, probe
-from gt.runtime.transport import Socket, endpoint_of, make_socket, receive, send
+from gt.runtime.transport import PeerUnreachable, Socket, endpoint_of, make_socket, receive, send
 from gt.runtime.wire import INLINE, TO_CLIENT, Message
 
 BEAT_S = 1.0
@@ -60,12 +64,15 @@ class Reading:
 
 
 class RemoteSession:
-    """A ``Session`` with a gt server. Errors: ConnectionFailed within ``timeout`` seconds if there is none."""
+    """A ``Session`` with a gt server. Errors: ConnectionFailed within ``timeout`` seconds if there is none, or, as soon as that is
+    known, if it wants another key.
+    """
 
-    def __init__(self, address: str, timeout: float = 5.0) -> None:
+    def __init__(self, address: str, timeout: float = 5.0, keys: Keys | None = None) -> None:
         self._pid = os.getpid()
         self.address = address
         self._logger = setup_logging("client")
+        self.malformed = Seldom(self._logger)
         self._context: zmq.Context[Socket] = zmq.Context()
         self._lock = CallLock()  # guards the up socket
         self._closed: Fault | None = None
@@ -73,16 +80,18 @@ class RemoteSession:
         self._explaining: dict[int, Future[BufferReasons]] = {}
         self._uploads: dict[int, tuple[np.ndarray, WireType]] = {}
         self._requests = 0
-        self._runs_over = 0
-        self._workers: dict[int, tuple[str, str]] = {}
+        self._runs_over = self._runs_sent = 0
+        self._workers: dict[int, tuple[str, str, str]] = {}
         self._upload_sockets: dict[int, Socket] = {}
         self._poller = zmq.Poller()
         self._pool, self._openings, self._probe = SlotPool(), Openings(), probe()
         self._sharing: set[int] = set()  # workers that can open this process's slots
         self._opened: dict[int, int] = {}  # workers whose slots this process can open, with their pids
         self._endpoint = endpoint_of(address)
-        self._down = make_socket(self._context, zmq.DEALER)
-        self._up = make_socket(self._context, zmq.DEALER)
+        self._keys = None if self._endpoint.startswith("ipc://") else keys
+        self._watched: dict[int, Handshake] = {}  # by worker, of the socket for uploads: the one for results fares alike
+        self._down = self._made()
+        self._up = self._made()
         try:
             self._welcome = self._join(timeout)
         except BaseException:
@@ -104,21 +113,32 @@ class RemoteSession:
             "check host and port, or leave out gt.connect to run in this process"
         )
         deadline = time.monotonic() + timeout
-        self._down.connect(self._endpoint)
-        self._up.connect(self._endpoint)
-        send(self._down, wire.ClientHello(self._pid))
-        welcome = self._answer_to(self._down, wire.ClientWelcome, deadline, hint)
-        send(self._up, wire.Attach(welcome.token, "up"))
-        self._answer_to(self._up, wire.Attached, deadline, hint)
+        welcome = self._ask_to_join(self._down, wire.ClientHello(self._pid), wire.ClientWelcome, deadline, hint)
+        self._ask_to_join(self._up, wire.Attach(welcome.token, "up"), wire.Attached, deadline, hint)
         return welcome
 
-    def _answer_to(self, socket: Socket, kind: type[Any], deadline: float, hint: str) -> Any:
-        if not socket.poll(int(max(0.0, deadline - time.monotonic()) * 1000)):
-            raise ConnectionFailed(hint)
+    def _made(self, server: str = "", **options: Any) -> Socket:
+        """Make a socket that connects to the owner of a key, by default the dispatcher."""
+        socket = make_socket(self._context, zmq.DEALER, **options)
+        if self._keys is not None:
+            self._keys.join(socket, server)
+        return socket
+
+    def _ask_to_join(self, socket: Socket, message: Message, kind: type[Any], deadline: float, hint: str) -> Any:
+        handshake = Handshake(socket)
         try:
+            socket.connect(self._endpoint)
+            with contextlib.suppress(PeerUnreachable):  # turned away already: the handshake says why
+                send(socket, message)
+            if not await_answer(socket, handshake, deadline, self.address, self._keys):
+                raise ConnectionFailed(hint)
             got = receive(socket, TO_CLIENT)
         except ProtocolError as e:
             raise ConnectionFailed(f"what answers at {self.address} is not a gt server of this version: {e}") from None
+        finally:
+            handshake.close()
+        if got is not None and isinstance(got[1], wire.Refused):
+            raise ConnectionFailed(f"the server at {self.address} refuses: {got[1].reason}")
         if got is None or not isinstance(got[1], kind):
             raise ConnectionFailed(f"the server at {self.address} refuses: {got and got[1]}")
         return got[1]
@@ -136,6 +156,7 @@ class RemoteSession:
             with SHIELD.lifted():
                 self._window.acquire()
         packed = tuple(map(wire.pack_scalar, scalars))
+        self._runs_sent += 1
         self._call(wire.Run(key, tuple(inputs), tuple(outputs), packed, tuple(frees), tuple(replaces)))
 
     def room(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
@@ -237,6 +258,9 @@ class RemoteSession:
                 for worker, socket in list(self._upload_sockets.items()):
                     if socket in ready:
                         self._receive(socket, copy=True, worker=worker)
+                for worker, handshake in self._watched.items():
+                    if failed := handshake.look():
+                        self._die(Fault("protocol", explained(failed, f"worker {worker} ({self._workers[worker][0]})", self._keys)))
                 if now - seen > DISPATCHER_TIMEOUT_S:
                     self._die(
                         Fault(
@@ -253,6 +277,8 @@ class RemoteSession:
             raise
         finally:
             own_threads.discard(threading.get_ident())
+            for handshake in self._watched.values():
+                handshake.close()
             for socket in (self._down, self._results, *self._upload_sockets.values()):
                 socket.close(500)
             self._pool.close()
@@ -262,18 +288,19 @@ class RemoteSession:
         while True:
             try:
                 got = receive(socket, TO_CLIENT, copy=copy)
+                if got is None:
+                    return
+                self._got(got[1], got[2], worker)
             except ProtocolError as e:
-                self._logger.warning("dropped a malformed message: %s", e)
-                continue
-            if got is None:
-                return
-            self._got(got[1], got[2], worker)
+                self.malformed.tell(f"dropped a malformed message: {e}", time.monotonic(), logging.WARNING)
 
     def _got(self, message: Message, data: Any, worker: int) -> None:
         match message:
             case wire.Part(request):
                 self._part(request, message, data)
             case wire.Progress(runs):
+                if runs > self._runs_sent:
+                    raise ProtocolError(f"{runs} runs are said to be over, of {self._runs_sent}")
                 while self._runs_over < runs:
                     self._runs_over += 1
                     self._window.release()
@@ -328,7 +355,7 @@ class RemoteSession:
             if self._readings.pop(request, None) is not None and reading is not None:
                 self._ask(Reading(reading.buffer, reading.future))
             return
-        except (ValueError, IndexError, ProtocolError) as e:
+        except (ValueError, IndexError, MemoryError, ProtocolError) as e:
             if self._readings.pop(request, None) is not None and reading is not None:
                 reading.future.set_exception(ProtocolError(f"a worker sent a part that does not fit: {e}"))
             return
@@ -346,6 +373,8 @@ class RemoteSession:
             reading.future.set_result(reading.array)
 
     def _upload(self, buffer: int, tiles: tuple[wire.Tile, ...]) -> None:
+        if buffer not in self._uploads:
+            raise ProtocolError(f"no upload of buffer {buffer} is waiting")
         array, type_ = self._uploads.pop(buffer)
         slot: Slot | None = None  # taken again as soon as nobody holds an array in it: ``array`` does until all parts are lent
         for tile in tiles:
@@ -393,21 +422,22 @@ class RemoteSession:
             part = slot.take_back(upload.region, wire_arrays.wire_dtype(DType.by_name[upload.type.dtype]))
             send(self._upload_sockets[worker], wire.Upload(upload.ticket, upload.type), wire_arrays.data_of(part))
 
-    def _set_workers(self, workers: tuple[tuple[int, str, str], ...]) -> None:
-        present = {w: (upload, results) for w, upload, results in workers}
-        for w, (upload, results) in present.items():
+    def _set_workers(self, workers: tuple[tuple[int, str, str, str], ...]) -> None:
+        present = {w: (upload, results, key) for w, upload, results, key in workers}
+        for w, (upload, results, key) in present.items():
             if w not in self._workers:
-                self._results.connect(results)
-                socket = self._upload_sockets[w] = make_socket(self._context, zmq.DEALER, data=True)
-                socket.connect(upload)
+                socket = self._connect_to(w, upload, results, key)
                 self._poller.register(socket, zmq.POLLIN)
                 if self._probe is not None:
                     send(socket, wire.Share(self._welcome.token, self._probe.offer(), False))
         lost = [w for w in self._workers if w not in present]
         for w in lost:
-            self._results.disconnect(self._workers[w][1])
+            with contextlib.suppress(zmq.ZMQError):  # it never was
+                self._results.disconnect(self._workers[w][1])
             socket = self._upload_sockets.pop(w)
             self._poller.unregister(socket)
+            if w in self._watched:
+                self._watched.pop(w).close()
             socket.close(0)
             self._sharing.discard(w)
             self._pool.lose(w)
@@ -416,6 +446,24 @@ class RemoteSession:
         self._present.set()
         if lost:
             self._ask_again(lost[0])
+
+    def _connect_to(self, worker: int, upload: str, results: str, key: str) -> Socket:
+        """Connect to a worker's data sockets; give the one for uploads. Errors: ProtocolError for addresses or a key that are none."""
+        socket = make_socket(self._context, zmq.DEALER, data=True)
+        try:
+            if self._keys is not None:
+                self._keys.join(socket, key)
+                self._keys.join(self._results, key)
+                self._watched[worker] = Handshake(socket)
+            socket.connect(upload)
+            self._results.connect(results)
+        except (zmq.ZMQError, ValueError) as e:
+            if worker in self._watched:
+                self._watched.pop(worker).close()
+            socket.close(0)
+            raise ProtocolError(f"worker {worker} cannot be reached at {upload[:100]!r} and {results[:100]!r}: {e}") from None
+        self._upload_sockets[worker] = socket
+        return socket
 
     def _ask_again(self, worker: int) -> None:
         """A lost worker may have owed us parts: ask for what is still open once more, now that others may hold it."""

@@ -7,7 +7,6 @@ Must not know: torch, threads. Next: ``executor`` (runs the source), ``compiler`
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -15,14 +14,11 @@ from typing import Any, Literal, TypeAlias
 from gt.ir.graph import Attrs, AttrValue, Coord, Location
 from gt.ir.opdef import OPS, OpDef
 from gt.ir.ops.families import number
-from gt.ir.program import Collective, Program, WireNode, WireType, unpack_attrs
+from gt.ir.program import SAFE_TEXT, Collective, Program, WireNode, WireType, unpack_attrs
 from gt.ir.types import SHORT, DType, Scalar, TensorType
 from gt.runtime.layout import Layout, Piece, Stretch, lay_out
 
 Form: TypeAlias = Literal["eager", "compiled"]
-
-_SAFE_TEXT = re.compile(r"[\w ,.>-]*")  # what a text attribute may hold: nothing that ends a string or calls anything
-
 
 _HALVES = ("float16", "bfloat16")
 
@@ -269,7 +265,7 @@ def _check_plain(op: OpDef, name: str, value: AttrValue) -> None:
         for item in value:
             _check_plain(op, name, item)
     elif isinstance(value, str):
-        if not _SAFE_TEXT.fullmatch(value):
+        if not SAFE_TEXT.fullmatch(value):
             raise RenderError(f"{op.name}: attribute {name} holds {value!r}, which no op takes")
     elif value is not None and type(value) not in (bool, int, float, complex, DType):
         kind = "a number that differs by worker" if isinstance(value, Coord) else type(value).__name__

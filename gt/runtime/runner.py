@@ -39,13 +39,14 @@ from gt.runtime.worker_state import (
     ShipFault,
     ShipValue,
     SkipProgram,
+    Unkept,
     UnloadPrograms,
     WorkerState,
 )  # fmt: skip
 
 log = logging.getLogger("gt.worker")
 
-HostArray: TypeAlias = tuple[np.ndarray, str, Callable[[], None] | None]
+HostArray: TypeAlias = tuple[np.ndarray | MemoryError, str, Callable[[], None] | None]
 
 
 class Outlet(Protocol):
@@ -156,23 +157,34 @@ class Runner:
         for uid in list(self.uploads):
             array, name, done = self.uploads.pop(uid)
             dtype = DType.by_name[name]
-            if done is None:
-                value = self.engine.from_host(array, dtype)
+            try:
+                if isinstance(array, MemoryError):
+                    raise array
+                value = self.engine.from_host(array, dtype) if done is None else self.engine.from_shared(array, dtype)
+            except Exception as e:
+                self.state.handle(Unkept(uid, self._no_room(e)))
             else:
-                value = self.engine.from_shared(array, dtype)
+                self.values.put(uid, value)
+                self.state.handle(Arrived(uid))
+            if done is not None:
                 done()
-            self.values.put(uid, value)
-            self.state.handle(Arrived(uid))
 
     def _keep(self, uid: int, store: wire.Store, data: Any) -> None:
         """Keep an array: embedded it comes as it is and is owned; from the wire it is copied out of the frame."""
-        if isinstance(data, np.ndarray):
-            array = data
-        else:
-            whole = array_of(store.type, data)
-            array = padded(whole[rows(store.bounds)], store.local)
-            array = array.copy() if array.base is not None or not array.flags.writeable else array
-        self.values.put(uid, self.engine.from_host(array, DType.by_name[store.type.dtype]))
+        try:
+            if isinstance(data, np.ndarray):
+                array = data
+            else:
+                whole = array_of(store.type, data)
+                array = padded(whole[rows(store.bounds)], store.local)
+                array = array.copy() if array.base is not None or not array.flags.writeable else array
+            self.values.put(uid, self.engine.from_host(array, DType.by_name[store.type.dtype]))
+        except Exception as e:
+            self.state.handle(Unkept(uid, self._no_room(e)))
+
+    def _no_room(self, error: Exception) -> Fault:
+        log.error("a value that was sent cannot be kept: %s", error)
+        return fault_of(error, "run", self.state.worker)
 
     def _ship(self, ship: wire.Ship) -> None:
         true, dtype = tuple(b - a for a, b in ship.bounds), DType.by_name[ship.type.dtype]
@@ -181,14 +193,14 @@ class Runner:
             whole = tuple(value.shape) == true
             room = self.outlet.room(ship.token, true, wire_dtype(dtype))
             array = self.engine.to_host(value, dtype, room if whole else None)
+            if not whole:
+                inner = array[tuple(slice(0, n) for n in true)]
+                array = np.empty(true, array.dtype) if room is None else room
+                np.copyto(array, inner)
         except Exception as e:  # what was submitted earlier may fail only now
             fault = fault_of(e, "run", self.state.worker, self.epoch)
             self.outlet.ship(ship.token, wire.PartFailed(ship.request, fault), None)
             return
-        if not whole:
-            inner = array[tuple(slice(0, n) for n in true)]
-            array = np.empty(true, array.dtype) if room is None else room
-            np.copyto(array, inner)
         if self.log is not None:
             self.log.write("ship", "fetch", array.nbytes, f"uid={ship.uid} request={ship.request}")
         part = wire.Part(ship.request, ship.type, ship.bounds, ship.tiles, ship.final)

@@ -14,11 +14,13 @@ from typing import Any
 import zmq
 
 from gt.runtime.errors import ProtocolError
-from gt.runtime.wire import MAX_HEADER, Codec, Message, encode
+from gt.runtime.wire import MAX_HEADER, Codec, Message, Part, Upload, encode
 from gt.runtime.wire_arrays import MAX_DATA
 
 BEAT_S = 0.5
 ZERO_COPY = 64 << 10
+MAX_CONTROL = 2 * MAX_HEADER  # bytes of a frame on a socket that is not for data
+MAX_IDLE = 4096  # bytes of a frame on one where nothing but handshakes is expected
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 Socket = zmq.Socket[bytes]
@@ -29,15 +31,15 @@ class PeerUnreachable(Exception):
 
 
 def make_socket(
-    context: zmq.Context[Socket], kind: int, *, data: bool = False, identity: bytes | None = None
+    context: zmq.Context[Socket], kind: int, *, data: bool = False, identity: bytes | None = None, receives: bool = True
 ) -> Socket:
     """Make a socket. Messages over the limits end the connection; a peer that is gone raises PeerUnreachable at a
-    ROUTER."""
+    ROUTER. At one that does not receive, nothing piles up that strangers send."""
     s = context.socket(kind)
     s.setsockopt(zmq.LINGER, 500)
     s.setsockopt(zmq.SNDHWM, 0)
-    s.setsockopt(zmq.RCVHWM, 0)
-    s.setsockopt(zmq.MAXMSGSIZE, MAX_DATA if data else 2 * MAX_HEADER)
+    s.setsockopt(zmq.RCVHWM, 0 if receives else 1)
+    s.setsockopt(zmq.MAXMSGSIZE, (MAX_DATA if data else MAX_CONTROL) if receives else MAX_IDLE)
     s.setsockopt(zmq.HEARTBEAT_IVL, 1000)
     s.setsockopt(zmq.HEARTBEAT_TIMEOUT, 5000)
     s.setsockopt(zmq.HANDSHAKE_IVL, 5000)
@@ -53,12 +55,16 @@ def make_socket(
 def send(
     socket: Socket, message: Message, data: Any = None, peer: bytes | None = None, header: bytes | None = None
 ) -> None:
-    """Send a message. Errors: PeerUnreachable; ProtocolError above the size limits."""
+    """Send a message. Errors: PeerUnreachable; ProtocolError above the size limits, where the receiver would drop it unseen."""
     frames: list[Any] = [] if peer is None else [peer]
     frames.append(encode(message) if header is None else header)
     if data is not None:
         frames.append(data)
-    big = data is not None and memoryview(data).nbytes > ZERO_COPY
+    nbytes = 0 if data is None else memoryview(data).nbytes
+    limit = MAX_DATA if isinstance(message, Upload | Part) else MAX_CONTROL
+    if nbytes > limit:
+        raise ProtocolError(f"the data of a {type(message).__name__} of {nbytes} bytes is over the limit of {limit} bytes")
+    big = nbytes > ZERO_COPY
     try:
         socket.send_multipart(frames, zmq.NOBLOCK, copy=not big)
     except zmq.ZMQError as e:
@@ -77,15 +83,26 @@ def receive(
         return None
     if not copy:
         frames = [frame.buffer for frame in frames]
-    peer = b""
-    if routed:
-        peer, frames = bytes(frames[0]), frames[1:]
+    peer, frames = (bytes(frames[0]), frames[1:]) if routed else (b"", frames)
+    return peer, *_decoded(peer, frames, codec)
+
+
+def receive_known(socket: Socket, codec: Codec[Any]) -> tuple[bytes, str, Any, Any] | None:
+    """Give (peer, the public key it came with, message, data) at a ROUTER with keys, else as ``receive``."""
     try:
-        message, data = codec.decode(frames)
+        frames = socket.recv_multipart(zmq.NOBLOCK, copy=False)
+    except zmq.Again:
+        return None
+    peer = frames[0].bytes
+    return peer, str(frames[-1].get("User-Id")), *_decoded(peer, [frame.buffer for frame in frames[1:]], codec)
+
+
+def _decoded(peer: bytes, frames: list[Any], codec: Codec[Any]) -> tuple[Any, Any]:
+    try:
+        return codec.decode(frames)
     except ProtocolError as e:
         e.peer = peer  # type: ignore[attr-defined]
         raise
-    return peer, message, data
 
 
 def endpoint_of(address: str) -> str:

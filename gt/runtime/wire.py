@@ -16,13 +16,14 @@ import msgspec
 from gt.ir.program import Program, WireType
 from gt.ir.signals import SignalConfig
 from gt.ir.types import Scalar
+from gt.ir.version import __version__
 from gt.runtime.buffer_reasons import BufferReasons
-from gt.runtime.errors import Fault, ProtocolError
+from gt.runtime.errors import Fault, ProtocolError, VersionMismatch
 from gt.runtime.shared import Region, check_region
 from gt.runtime.status import ServerStatus
-from gt.runtime.wire_arrays import Bounds, check_nbytes, check_type
+from gt.runtime.wire_arrays import Bounds, check_bounds, check_nbytes, check_type
 
-VERSION = 2
+VERSION = 3
 MAX_HEADER = 64 << 20
 INLINE = 64 << 10  # uploads up to here ride in the control message
 
@@ -39,9 +40,10 @@ class Message(msgspec.Struct, frozen=True, array_like=True, tag_field="message",
 
 
 class ClientHello(Message, frozen=True):
-    """Open a session."""
+    """Open a session. ``gt``: the version of gt that records its graphs."""
 
     pid: int = 0
+    gt: str = __version__
 
 
 class Attach(Message, frozen=True):
@@ -127,9 +129,9 @@ class ClientWelcome(Message, frozen=True):
 
 
 class Workers(Message, frozen=True):
-    """The workers present: id, address for uploads, address for results."""
+    """The workers present: id, address for uploads, address for results, public key of both ("": none)."""
 
-    workers: tuple[tuple[int, str, str], ...]
+    workers: tuple[tuple[int, str, str, str], ...]
 
 
 class Attached(Message, frozen=True):
@@ -182,7 +184,7 @@ class Ping(Message, frozen=True):
 
 
 class Refused(Message, frozen=True):
-    """The dispatcher will not serve this peer."""
+    """The dispatcher will not serve this peer. In every version of the protocol it has this form, so that each can tell the other."""
 
     reason: str
 
@@ -306,6 +308,12 @@ class Gone(Message, frozen=True):
     token: bytes
 
 
+class Admit(Message, frozen=True):
+    """The public keys of those who may connect to a worker's data sockets, from now on."""
+
+    keys: tuple[str, ...]
+
+
 class Abort(Message, frozen=True):
     """A worker is lost: end whatever waits for it."""
 
@@ -329,7 +337,9 @@ class Stop(Message, frozen=True):
 
 
 class WorkerHello(Message, frozen=True):
-    """Join: where clients reach this worker's data sockets, and what it runs on."""
+    """Join: where clients reach this worker's data sockets, what it runs on, the public key of these sockets ("": none), and the
+    versions of gt and torch.
+    """
 
     upload: str
     results: str
@@ -337,6 +347,9 @@ class WorkerHello(Message, frozen=True):
     pid: int
     device: str
     backend: str
+    key: str = ""
+    gt: str = __version__
+    torch: str = ""
 
 
 class Done(Message, frozen=True):
@@ -426,7 +439,7 @@ ToClient: TypeAlias = (
 )
 ToWorker: TypeAlias = (
     WorkerWelcome | Attached | Load | Unload | Execute | MakeGroup | Store | Expect | Ship | Free | Gone | Abort | StoreReply
-    | Ping | Stop | Refused
+    | Admit | Ping | Stop | Refused
 )  # fmt: skip
 ToNode: TypeAlias = NodeWelcome | JobEnded | Ping | Refused
 ToAsker: TypeAlias = Status | Refused
@@ -451,7 +464,7 @@ class Codec(Generic[T]):
         if not 1 <= len(header) <= MAX_HEADER:
             raise ProtocolError(f"expected a header of 1 to {MAX_HEADER} bytes, got {len(header)}")
         if header[0] != VERSION:
-            raise ProtocolError(f"expected protocol version {VERSION}, got {header[0]}: use equal gt versions")
+            raise VersionMismatch(f"expected protocol version {VERSION}, got {header[0]}: {_other_version(header)}", header[0])
         try:
             message = self._decoder.decode(header[1:])
         except (msgspec.MsgspecError, RecursionError, ValueError) as e:
@@ -466,7 +479,10 @@ class Codec(Generic[T]):
             check_type(message.type)
             if data is not None:
                 check_nbytes(message.type, data.nbytes)
+        if isinstance(message, Store | Ship | Expect):
+            _check_rows(message)
         if isinstance(message, Part):
+            check_bounds(message.bounds, message.type)
             part = WireType(tuple(b - a for a, b in message.bounds), message.type.dtype)
             if data is not None:
                 check_nbytes(part, data.nbytes)
@@ -475,6 +491,34 @@ class Codec(Generic[T]):
         if isinstance(message, Upload) and region is not None:
             check_region(region, message.type)
         return message, data
+
+
+def _check_rows(message: Store | Ship | Expect) -> None:
+    """Check that the rows of a value are rows of its type, and have room where they are to be kept."""
+    rows = message.type.shape
+    if isinstance(message, Expect):
+        check_type(message.type)
+    else:
+        check_bounds(message.bounds, message.type)
+        rows = tuple(b - a for a, b in message.bounds)
+    if not isinstance(message, Ship):
+        check_type(WireType(message.local, message.type.dtype))
+        if len(message.local) != len(rows) or any(n < m for n, m in zip(message.local, rows, strict=True)):
+            raise ProtocolError(f"rows of {list(rows)} have no room in {list(message.local)}")
+
+
+def _other_version(header: memoryview) -> str:
+    """Give what another version says of itself: a Refused has one form in all."""
+    try:
+        said = msgspec.msgpack.decode(header[1:], type=Refused)
+    except (msgspec.MsgspecError, RecursionError, ValueError):
+        return f"use equal versions of gt, here it is {__version__}"
+    return said.reason[:500]
+
+
+def encode_refused(reason: str, version: int) -> bytes:
+    """Give a Refused that a peer of another version of the protocol reads."""
+    return bytes([version]) + _ENCODER.encode(Refused(reason))
 
 
 FROM_PEERS: Codec[Incoming] = Codec(Incoming)

@@ -15,6 +15,7 @@ from gt.ir.types import DType, bfloat16
 from gt.runtime.errors import ProtocolError
 
 MAX_DATA = 16 << 30
+MAX_NUMEL = 1 << 48
 
 Bounds: TypeAlias = tuple[tuple[int, int], ...]
 
@@ -36,8 +37,18 @@ def check_type(type_: WireType) -> DType:
     if dtype is None:
         raise ProtocolError(f"expected a dtype, got {type_.dtype!r}")
     if len(type_.shape) > 64 or any(s < 0 for s in type_.shape):
-        raise ProtocolError(f"expected a shape of at most 64 sizes >= 0, got {type_.shape}")
+        raise ProtocolError(f"expected a shape of at most 64 sizes >= 0, got {type_.shape[:65]}")
+    if math.prod(max(1, s) for s in type_.shape) > MAX_NUMEL:  # beside a 0 as well: no library takes such sizes
+        raise ProtocolError(f"expected a shape of at most {MAX_NUMEL} elements, got {type_.shape}")
     return dtype
+
+
+def check_bounds(bounds: Bounds, type_: WireType) -> None:
+    """Check that bounds are rows of a type that a peer sent."""
+    check_type(type_)
+    inside = len(bounds) == len(type_.shape) and all(0 <= a <= b <= n for (a, b), n in zip(bounds, type_.shape, strict=True))
+    if not inside:
+        raise ProtocolError(f"rows {bounds[:65]} are not rows of {list(type_.shape)}")
 
 
 def check_nbytes(type_: WireType, nbytes: int) -> None:
@@ -74,4 +85,4 @@ def padded(array: np.ndarray, local: tuple[int, ...]) -> np.ndarray:
     return out
 
 
-__all__ = ["MAX_DATA", "Bounds", "array_of", "check_data", "check_nbytes", "check_type", "data_of", "padded", "rows", "wire_dtype"]
+__all__ = ["MAX_DATA", "Bounds", "array_of", "check_bounds", "check_data", "check_nbytes", "check_type", "data_of", "padded", "rows", "wire_dtype"]

@@ -25,7 +25,10 @@ from gt.runtime.collective import CollectiveFailed, Groups
 from gt.runtime.errors import ConnectionFailed, DispatcherLost, ProtocolError
 from gt.runtime.exchange import Intake, Outlet
 from gt.runtime.exit_codes import ExitCode
+from gt.runtime.gate import Gate, Handshake, Seldom, await_answer
+from gt.runtime.hello import torch_version
 from gt.runtime.interrupt import on_end_signals
+from gt.runtime.keys import Keys
 from gt.runtime.log import InstructionLog, open_log, setup_logging
 from gt.runtime.runner import HostArray, Runner, make_engine
 from gt.runtime.transport import (
@@ -48,10 +51,9 @@ GRACE_S = 2.0  # how long a busy main thread may go on once the worker should en
 class StoreLink:
     """The worker's way to the dispatcher's key-value store, for whichever thread forms a group."""
 
-    def __init__(self, context: zmq.Context[Socket], endpoint: str, token: bytes, timeout_s: float) -> None:
+    def __init__(self, socket: Socket, token: bytes, timeout_s: float) -> None:
         self.lock, self.timeout_s, self.requests = threading.Lock(), timeout_s, 0
-        self.socket = make_socket(context, zmq.DEALER)
-        self.socket.connect(endpoint)
+        self.socket = socket
         send(self.socket, wire.Attach(token, "store"))
 
     def call(
@@ -75,22 +77,31 @@ class StoreLink:
 
 
 class WorkerProcess:
-    """A worker from hello to stop."""
+    """A worker from hello to stop. With ``keys``, it proves who it is and lets in the clients that the dispatcher names.
 
-    def __init__(self, endpoint: str, backend: str, device: str, parent_fd: int | None = None) -> None:
-        self.endpoint, self.parent_fd = endpoint, parent_fd
+    Errors: ConnectionFailed.
+    """
+
+    def __init__(self, endpoint: str, backend: str, device: str, parent_fd: int | None = None, keys: Keys | None = None) -> None:
+        self.endpoint, self.parent_fd, self.keys = endpoint, parent_fd, keys
         self.logger = setup_logging(f"worker.{os.getpid()}")
+        self.malformed = Seldom(self.logger)
         self.context: zmq.Context[Socket] = zmq.Context()
-        self.results = make_socket(self.context, zmq.ROUTER, data=True)
+        self.admitted: frozenset[str] = frozenset()
+        self.gate = None if keys is None else Gate(self.context, lambda user: user in self.admitted, self.logger)
+        self.results = make_socket(self.context, zmq.ROUTER, data=True, receives=False)
         intake = make_socket(self.context, zmq.ROUTER, data=True)
+        if keys is not None:
+            keys.serve(self.results)
+            keys.serve(intake)
         self.bound = [bind_beside(intake, endpoint, "u"), bind_beside(self.results, endpoint, "r")]
         self.engine = make_engine(backend, device)
-        self.work = make_socket(self.context, zmq.DEALER)
-        self.work.connect(endpoint)
+        self.work, handshake = self._to_dispatcher(watched=True)
         hello = wire.WorkerHello(
-            self.bound[0], self.bound[1], sockets.gethostname(), os.getpid(), device_name(device), backend
-        )
-        self.welcome = self._join(hello)
+            self.bound[0], self.bound[1], sockets.gethostname(), os.getpid(), device_name(device), backend,
+            "" if keys is None else keys.public, torch=torch_version(),
+        )  # fmt: skip
+        self.welcome = self._join(hello, handshake)
         self.log: InstructionLog | None = open_log(f"worker{self.welcome.worker}")
         self.uploads: dict[int, HostArray] = {}
         self.intake = Intake(intake, self.uploads, direct=str(getattr(self.engine, "device", "cpu")).startswith("cuda"))
@@ -110,19 +121,38 @@ class WorkerProcess:
 
         def link() -> StoreLink:
             if not links:
-                links.append(StoreLink(self.context, self.endpoint, self.welcome.token, timeout_s))
+                links.append(StoreLink(self._to_dispatcher()[0], self.welcome.token, timeout_s))
             return links[0]
 
         return link
 
-    def _join(self, hello: wire.WorkerHello) -> wire.WorkerWelcome:
-        send(self.work, hello)
-        if not self.work.poll(int(DISPATCHER_TIMEOUT_S * 1000)):
-            raise ConnectionFailed(
-                f"no gt server answers at {self.endpoint} within {DISPATCHER_TIMEOUT_S:g} s: start one with "
-                "`python -m gt.server -p PORT` and check host and port"
-            )
-        got = receive(self.work, TO_WORKER)
+    def _to_dispatcher(self, watched: bool = False) -> tuple[Socket, Handshake | None]:
+        """Make a connection to the dispatcher, and if ``watched`` what tells how it comes about."""
+        socket = make_socket(self.context, zmq.DEALER)
+        if self.keys is not None:
+            self.keys.join(socket)
+        handshake = Handshake(socket) if watched else None
+        socket.connect(self.endpoint)
+        return socket, handshake
+
+    def _join(self, hello: wire.WorkerHello, handshake: Handshake | None) -> wire.WorkerWelcome:
+        assert handshake is not None
+        with contextlib.suppress(PeerUnreachable):  # turned away already: the handshake says why
+            send(self.work, hello)
+        deadline = time.monotonic() + DISPATCHER_TIMEOUT_S
+        try:
+            if not await_answer(self.work, handshake, deadline, self.endpoint, self.keys):
+                raise ConnectionFailed(
+                    f"no gt server answers at {self.endpoint} within {DISPATCHER_TIMEOUT_S:g} s: start one with "
+                    "`python -m gt.server -p PORT` and check host and port"
+                )
+            got = receive(self.work, TO_WORKER)
+        except ProtocolError as e:
+            raise ConnectionFailed(f"what answers at {self.endpoint} is not a gt server of this version: {e}") from None
+        finally:
+            handshake.close()
+        if got is not None and isinstance(got[1], wire.Refused):
+            raise ConnectionFailed(f"the server at {self.endpoint} refuses this worker: {got[1].reason}")
         if got is None or not isinstance(got[1], wire.WorkerWelcome):
             raise ConnectionFailed(f"expected a welcome from the server at {self.endpoint}, got {got and got[1]}")
         return got[1]
@@ -143,7 +173,7 @@ class WorkerProcess:
                     try:
                         got = receive(self.work, TO_WORKER)
                     except ProtocolError as e:
-                        self.logger.error("dropped a malformed message: %s", e)
+                        self.malformed.tell(f"dropped a malformed message: {e}", time.monotonic())
                         continue
                     if got is None:
                         break
@@ -173,11 +203,11 @@ class WorkerProcess:
     # -- the io thread
 
     def _io(self) -> None:
-        link = make_socket(self.context, zmq.DEALER)
-        link.connect(self.endpoint)
+        link, _ = self._to_dispatcher()
         send(link, wire.Attach(self.welcome.token, "link"))
         poller = zmq.Poller()
-        for source in (link, self.intake.socket, *([] if self.parent_fd is None else [self.parent_fd])):
+        strangers = [] if self.gate is None else self.gate.sources
+        for source in (link, self.intake.socket, *([] if self.parent_fd is None else [self.parent_fd]), *strangers):
             poller.register(source, zmq.POLLIN)
         seen = beat = time.monotonic()
         while not self.stopping:
@@ -186,6 +216,8 @@ class WorkerProcess:
             if link in ready:
                 seen = now
                 self._from_link(link)
+            if self.gate is not None:
+                self.gate.answer(now)
             if self.intake.socket in ready:
                 self._acknowledge(link, self.intake.receive())
             self.deserted = now - seen > DISPATCHER_TIMEOUT_S
@@ -204,13 +236,15 @@ class WorkerProcess:
             os._exit(0)
         link.close(0)
         self.intake.socket.close(0)
+        if self.gate is not None:
+            self.gate.close()
 
     def _from_link(self, link: Socket) -> None:
         while True:
             try:
                 got = receive(link, TO_WORKER)
             except ProtocolError as e:
-                self.logger.error("dropped a malformed message: %s", e)
+                self.malformed.tell(f"dropped a malformed message: {e}", time.monotonic())
                 continue
             if got is None:
                 return
@@ -221,6 +255,8 @@ class WorkerProcess:
                     self.intake.cancel(uids)
                 case wire.Gone(token):
                     self.intake.forget(token)
+                case wire.Admit(keys):
+                    self.admitted = frozenset(keys)
                 case wire.Abort(worker):
                     self.groups.abort(worker)
                 case wire.Stop() | wire.Refused():
@@ -250,9 +286,9 @@ def device_name(device: str) -> str:
     return f"cuda:{names[index] if index < len(names) else index}"
 
 
-def work(endpoint: str, backend: str, device: str, parent_fd: int | None = None) -> None:
+def work(endpoint: str, backend: str, device: str, parent_fd: int | None = None, keys: Keys | None = None) -> None:
     """Run a worker in this process until it is told to stop. Errors: ConnectionFailed; DispatcherLost if nobody can tell it any more."""
-    worker = WorkerProcess(endpoint, backend, device, parent_fd)
+    worker = WorkerProcess(endpoint, backend, device, parent_fd, keys)
     on_end_signals(worker.stop, parent_fd)
     worker.run()
     if worker.groups.lost:  # what Gloo left unfinished must not meet the interpreter's end

@@ -32,6 +32,14 @@ class Arrived:
 
 
 @dataclass(frozen=True, slots=True)
+class Unkept:
+    """A value that came from outside could not be kept, for want of memory for one: what reads it fails with the cause."""
+
+    uid: int
+    fault: Fault
+
+
+@dataclass(frozen=True, slots=True)
 class Ran:
     """A program, or its skipping, is over. ``failed``: which outputs are not there, and why, by uid; all if None.
 
@@ -55,7 +63,7 @@ class Grouped:
     fault: Fault | None = None
 
 
-Event: TypeAlias = Got | Arrived | Ran | Grouped
+Event: TypeAlias = Got | Arrived | Unkept | Ran | Grouped
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +170,7 @@ class WorkerState:
 
     worker: int
     programs: dict[int, Program] = field(default_factory=dict)
+    sizes: dict[int, tuple[int, int]] = field(default_factory=dict)  # by program, how many inputs and outputs a run names
     values: set[int] = field(default_factory=set)
     poison: dict[int, Fault] = field(default_factory=dict)
     broken: dict[tuple[int, ...], Fault] = field(default_factory=dict)
@@ -183,6 +192,10 @@ class WorkerState:
                 return self._got(message, data)
             case Arrived(uid):
                 self.values.add(uid)
+                return []
+            case Unkept(uid, fault):
+                self.values.discard(uid)
+                self.poison[uid] = fault
                 return []
             case Ran():
                 return self._ran(event)
@@ -212,11 +225,12 @@ class WorkerState:
                 self.values.add(uid)
                 return [KeepValue(uid, message, data)]
             case wire.Load(plan, program):
-                self.programs[plan] = program
+                self.programs[plan], self.sizes[plan] = program, _sizes(program)
                 return [LoadProgram(plan, program)]
             case wire.Unload(plans):
                 for plan in plans:
                     self.programs.pop(plan, None)
+                    self.sizes.pop(plan, None)
                 return [UnloadPrograms(plans)]
             case wire.MakeGroup():
                 return [FormGroup(message)]
@@ -227,8 +241,10 @@ class WorkerState:
 
     def _execute(self, message: wire.Execute) -> list[Command]:
         program = self.programs.get(message.plan)
-        if program is None:
-            fault = Fault("protocol", f"plan {message.plan} is not loaded", self.worker, message.epoch)
+        inputs, outputs = self.sizes.get(message.plan, (0, 0))
+        if program is None or inputs > len(message.inputs) or outputs > len(message.outputs):
+            why = "is not loaded" if program is None else f"takes {inputs} values and makes {outputs}, others are named"
+            fault = Fault("protocol", f"plan {message.plan} {why}", self.worker, message.epoch)
             self.poison |= dict.fromkeys(message.outputs, fault)
             return [*self._drop(message.frees), Reply(wire.Done(message.epoch, 0.0, fault))]
         mine = tuple(message.inputs[position] for position, _ in program.inputs)
@@ -300,3 +316,10 @@ class WorkerState:
         for uid in uids:
             self.poison.pop(uid, None)
         return [DropValues(here)] if here else []
+
+
+def _sizes(program: Program) -> tuple[int, int]:
+    """Give how many values a run of a program must name at least: inputs, outputs."""
+    inputs = max([position for position, _ in program.inputs], default=-1)
+    outputs = max([position for position, _ in program.outputs], default=-1)
+    return inputs + 1, outputs + 1

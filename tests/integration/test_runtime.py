@@ -137,7 +137,7 @@ def test_malformed_messages_stop_nobody(pair):
         for first in (b"", b"\x01", b"\x01\x91" * 40):
             noise.send_multipart([first + rng.bytes(size)] + [b"x"] * (size % 4))
     noise.send(b"\x01" + b"\x91" * 200_000)
-    for upload, results in session._workers.values():
+    for upload, results, _ in session._workers.values():
         for endpoint in (upload, results):
             raw = make_socket(context, zmq.DEALER)
             raw.connect(endpoint)
@@ -307,4 +307,4 @@ def test_a_server_for_other_machines_wants_to_be_asked_twice():
         text=True,
         timeout=60,
     )
-    assert open_host.returncode == 2 and "--trust-network" in open_host.stderr
+    assert open_host.returncode == 2 and "--insecure" in open_host.stderr and "--key" in open_host.stderr

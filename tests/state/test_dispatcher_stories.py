@@ -186,7 +186,7 @@ def test_a_lost_worker_ends_waits_poisons_what_only_it_held_and_the_rest_goes_on
     assert failed.fault.where == "train.py:12"
     assert sent(out, wire.Abort, "l0") == [wire.Abort(1)]
     assert sent(out, wire.Stop, "l1") == [wire.Stop()]
-    assert sent(out, wire.Workers, "c1") == [wire.Workers(((0, "u0", "r0"),))]
+    assert sent(out, wire.Workers, "c1") == [wire.Workers(((0, "u0", "r0", ""),))]
     (ship,) = sent(s.fetch(1, 6, client=1), wire.Ship, "w0")
     assert ship.final
     s.define(9, client=1)
@@ -231,7 +231,7 @@ def test_losing_a_worker_that_a_clients_runs_do_not_use_is_nothing_to_it():
     s.fetch(2, 5)
     out = s.gone("w2")
     assert sent(out, wire.Failed) == [] and (0, 1) in s.state.flights.groups
-    assert sent(out, wire.Workers, "c0") == [wire.Workers(((0, "u0", "r0"), (1, "u1", "r1")))]
+    assert sent(out, wire.Workers, "c0") == [wire.Workers(((0, "u0", "r0", ""), (1, "u1", "r1", "")))]
     for epoch in (1, 2):
         out = s.done(0, epoch) + s.done(1, epoch)
     assert sent(out, wire.Settled) == [wire.Settled(5)]

@@ -98,3 +98,16 @@ def test_a_peer_whose_message_fails_here_is_shown_out_alone() -> None:
     assert list(s.state.clients) == [1]
     assert sent(s.fetch(1, 1, client=1), wire.Ship)
     assert sent(s.tell(Expelled(0.0, b"nobody", "x")), wire.Refused) == [wire.Refused("x")]
+
+
+@pytest.mark.parametrize("outputs", [(2, 2), (1,), (1, 3)])
+def test_a_run_that_would_lose_values_ends_its_clients_session(outputs: tuple[int, ...]) -> None:
+    """A value that no number names any more would never be freed."""
+    s = Story(workers=1, clients=2)
+    s.put(1, client=0)
+    s.put(1, client=1)
+    s.define(7)
+    out = s.run(7, (1,), outputs)
+    assert [r.reason for r in sent(out, wire.Refused, "c0")] == ["a run names outputs that are there already, or twice"]
+    assert sent(out, wire.Free, "w0") and not plans(out)  # what it held is given back
+    assert list(s.state.clients) == [1] and sent(s.fetch(1, 1, client=1), wire.Ship)

@@ -86,6 +86,8 @@ def test_only_captured_graphs_travel() -> None:
         ({"attrs": (("dtype", {"dtype": "f33"}),)}, "of kind dict does not travel"),
         ({"attrs": (("dtype", {"dtype": [1]}),)}, "of kind dict does not travel"),
         ({"attrs": (("dims", b"raw"),)}, "of kind bytes does not travel"),
+        ({"attrs": (("dims", "x') or __import__('os').system('true"),)}, "which no op takes"),
+        ({"attrs": (("dims", ["{a}"]),)}, "which no op takes"),
         ({"attrs": (("k", 1), ("k", 2))}, "given twice"),
         ({"loc": 5}, "location 5"),
         ({"loc": -2}, "location -2"),

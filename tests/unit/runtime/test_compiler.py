@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,12 @@ import torch
 
 from gt.ir.types import complex64, int64
 from gt.runtime import kernels
-from gt.runtime.compile_process import InputSpec, Request, flat
-from gt.runtime.compiler import Compiled, CompileError, Compiler, artefact_key, private_folder, spec_of
+from gt.runtime.compile_process import InputSpec, Request, flat, use_inductor_cache
+from gt.runtime.compiler import Compiled, CompileError, Compiler, _load, artefact_key, cache_folder, spec_of
 from gt.runtime.executor import TorchEngine
 from gt.runtime.layout import Piece, lay_out
 from gt.runtime.render import build, render_piece
+from tests.unit.runtime.bombs import bomb
 from tests.unit.runtime.program_builder import Doubling, ProgramBuilder
 
 
@@ -52,22 +54,22 @@ def test_a_key_holds_the_ops_and_the_threads() -> None:
 
 
 def test_the_folder_is_made_private(tmp_path: Path) -> None:
-    made = private_folder(tmp_path / "a" / "b")
+    made = cache_folder(tmp_path / "a" / "b")
     assert made.stat().st_mode & 0o777 == 0o700
-    assert private_folder(made) == made
+    assert cache_folder(made) == made
 
 
 def test_a_folder_others_can_enter_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     with pytest.raises(CompileError, match="chmod 700"):
-        private_folder(tmp_path)
+        cache_folder(tmp_path)
 
 
 def test_a_link_is_refused(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir(mode=0o700)
     (tmp_path / "link").symlink_to(tmp_path / "real")
     with pytest.raises(CompileError, match="only its owner"):
-        private_folder(tmp_path / "link")
+        cache_folder(tmp_path / "link")
 
 
 def test_a_refused_folder_leaves_the_program_eager(tmp_path: Path) -> None:
@@ -206,3 +208,38 @@ def test_a_failing_compile_is_noted_once(tmp_path: Path, monkeypatch: pytest.Mon
         assert loaded.stats.notes == ["piece of 1 ops stays eager: ValueError: no such lowering"]
     finally:
         engine.close()
+
+
+@pytest.mark.parametrize("spoil", ["file", "folder", "link", "owner"])
+def test_compiled_code_that_others_may_have_written_is_not_loaded(spoil: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds pickles: reading it runs what it says."""
+    folder = cache_folder(tmp_path / "cache")
+    target = tmp_path / "ran"
+    path = folder / "x.bin"
+    path.write_bytes(bomb(target))
+    match spoil:
+        case "file":
+            path.chmod(0o666)
+        case "folder":
+            folder.chmod(0o777)
+        case "link":
+            path.rename(tmp_path / "elsewhere")
+            path.symlink_to(tmp_path / "elsewhere")
+        case _:
+            monkeypatch.setattr(os, "getuid", lambda: 12345)
+    with pytest.raises(CompileError, match="others may have written"):
+        _load(str(path), folder)
+    assert not target.exists()
+
+
+def test_inductors_own_folder_must_not_be_open_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    use_inductor_cache(tmp_path)
+    own = tmp_path / "inductor"
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(own) and own.stat().st_mode & 0o777 == 0o700
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(shared))
+    with pytest.raises(OSError, match="chmod 700"):
+        use_inductor_cache(tmp_path)

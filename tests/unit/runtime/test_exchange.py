@@ -15,7 +15,7 @@ from gt.ir.program import WireType
 from gt.ir.types import DType, bfloat16, float32
 from gt.runtime import shared, wire
 from gt.runtime.engine import wire_dtype
-from gt.runtime.exchange import Intake
+from gt.runtime.exchange import MAX_EARLY, Early, Intake
 from gt.runtime.executor import TorchEngine
 from gt.runtime.numpy_engine import NumpyEngine
 from gt.runtime.runner import Runner
@@ -25,6 +25,7 @@ from gt.runtime.wire_arrays import data_of
 
 pytestmark = pytest.mark.skipif(not shared.supported(), reason="this system has no memory without a name")
 SHAPE = (200, 100)
+ME = b"a token of mine."
 TYPE = WireType(SHAPE, "float32")
 
 
@@ -37,7 +38,7 @@ class Client:
 
     def meet(self) -> wire.Share:
         assert self.probe is not None
-        answer = self.ask(wire.Share(b"me", self.probe.offer(), False))
+        answer = self.ask(wire.Share(ME, self.probe.offer(), False))
         assert isinstance(answer, wire.Share) and answer.opened and self.intake.openings.opens(answer.probe)
         return answer
 
@@ -135,10 +136,33 @@ def test_memory_of_strangers_and_of_those_who_left_is_not_opened(client: Client)
     assert client.send(upload) == [] and client.intake.dropped == 1  # it has not said who it is
     client.meet()
     assert client.send(upload) == [1] and len(client.intake.openings) == 1
-    client.send(wire.Share(b"me", None, True))
-    assert client.intake.sharing == {b"me"}
-    client.intake.forget(b"me")
+    client.send(wire.Share(ME, None, True))
+    assert client.intake.sharing == {ME}
+    client.intake.forget(ME)
     assert not client.intake.sharing and not client.intake.opened and len(client.intake.openings) == 0
+
+
+def test_strangers_have_so_much_room_for_early_uploads_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gt.runtime.exchange.MAX_EARLY_NBYTES", 1000)
+    early = Early()
+
+    def put(peer: bytes, ticket: bytes, nbytes: int, now: float = 0.0) -> list[bytes]:
+        upload = wire.Upload(ticket, WireType((nbytes,), "uint8"))
+        return [old.ticket for old in early.put(peer, upload, memoryview(bytes(nbytes)), now)]
+
+    assert put(b"honest", b"h", 900) == []
+    assert [put(b"greedy", bytes([i]), 400) for i in range(4)] == [[], [], [b"\0"], [b"\1"]]  # its own oldest go
+    assert put(b"greedy", b"huge", 5000) == [b"\2", b"\3"]
+    assert len(early) == 2 and early.take(b"h") is not None
+    assert put(b"honest", b"again", 1, now=60.0) == [b"huge"]  # nobody has spoken of it
+    assert sum(len(put(b"greedy", i.to_bytes(4, "big"), 0, 60.0)) for i in range(300)) == 300 - MAX_EARLY
+
+
+def test_tokens_that_are_none_are_not_kept(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gt.runtime.exchange.MAX_PEERS", 2)
+    for token in (b"", b"short", b"a" * 16, b"b" * 16, b"c" * 16):
+        client.send(wire.Share(token, None, True))
+    assert client.intake.sharing == {b"a" * 16, b"b" * 16} and client.intake.dropped == 3
 
 
 @pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)

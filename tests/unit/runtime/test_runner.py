@@ -53,3 +53,49 @@ def test_a_run_that_reads_poison_fails_and_lets_go_of_what_it_was_to_free(engine
     assert ("no such program" in done.fault.message) == isinstance(engine, Unable)
     runner.handle(wire.Free(done.kept))
     assert len(runner.values) == 0 and runner.state.values == set() and 10 not in runner.state.poison
+
+
+class Full(NumpyEngine):
+    """Has no memory left for what comes from outside."""
+
+    def from_host(self, array: Any, dtype: Any) -> Any:
+        raise MemoryError("no room")
+
+
+@pytest.mark.parametrize("engine", [NumpyEngine(), Full()], ids=["too large to pad", "no room"])
+def test_a_value_that_cannot_be_kept_costs_its_readers_alone(engine: NumpyEngine) -> None:
+    told = Told()
+    told.ship = lambda token, message, array: told.replies.append(message)  # type: ignore[method-assign]
+    runner = Runner(0, engine, told, uploads={})
+    local = (2**46, 2) if type(engine) is NumpyEngine else (1, 2)
+    store = wire.Store(7, wire.WireType((1, 2), "float32"), ((0, 1), (0, 2)), local)
+    assert runner.handle(store, memoryview(bytes(8)))
+    runner.uploads[8] = (MemoryError("no room"), "float32", None)
+    runner.handle(wire.Load(1, program(0, 2, 1)))
+    runner.handle(wire.Execute(1, 1, (7, 8), (9,), (), ()))
+    for uid in (7, 8):
+        runner.handle(wire.Ship(uid, b"t", uid, wire.WireType((1, 2), "float32"), ((0, 1), (0, 2)), 1, True))
+    done, *failed = told.replies
+    assert "Memory" in done.fault.message and [f.request for f in failed] == [7, 8]
+    assert all(isinstance(f, wire.PartFailed) and "Memory" in f.fault.message for f in failed)
+
+
+def test_a_run_that_names_too_few_values_for_its_program_fails_alone() -> None:
+    told = Told()
+    runner = Runner(0, NumpyEngine(), told)
+    runner.handle(wire.Load(1, program(0, 2, 1)))
+    for inputs, outputs in (((1,), (2,)), ((1, 2), ()), ((), ())):
+        runner.handle(wire.Execute(1, 1, inputs, outputs, (), ()))
+    assert [d.fault.kind for d in told.replies] == ["protocol"] * 3
+    assert "plan 1 takes 2 values and makes 1, others are named" in told.replies[0].fault.message
+
+
+def test_rows_that_a_value_does_not_have_are_an_error_of_their_reader() -> None:
+    told = Told()
+    told.ship = lambda token, message, array: told.replies.append(message)  # type: ignore[method-assign]
+    runner = Runner(0, NumpyEngine(), told)
+    type_ = wire.WireType((2, 2), "float32")
+    runner.handle(wire.Store(7, type_, ((0, 2), (0, 2)), (2, 2)), memoryview(bytes(16)))
+    assert runner.handle(wire.Ship(7, b"t", 1, wire.WireType((5, 5), "float32"), ((0, 5), (0, 5)), 1, True))
+    assert runner.handle(wire.Ship(7, b"t", 2, type_, ((0, 2), (0, 2)), 1, True))
+    assert [type(reply) for reply in told.replies] == [wire.PartFailed, wire.Part]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gt.ir.program import WireSharding, WireType
 from gt.ir.types import bfloat16
 from gt.passes.reasons import SentReason
-from gt.runtime import wire, wire_arrays
+from gt.runtime import transport, wire, wire_arrays
 from gt.runtime.buffer_reasons import BufferReasons
 from gt.runtime.errors import Fault, GtError, ProtocolError, WorkerLost, fault_of
 
@@ -110,6 +110,36 @@ def test_a_data_frame_that_does_not_fill_its_type_is_refused(type_, nbytes):
         wire.FROM_PEERS.decode(frames)
 
 
+@pytest.mark.parametrize("shape", [(0, 2**62), (2**48 + 1,), (2**30, 2**30, 0)])
+def test_sizes_that_no_array_has_are_refused_even_of_nothing(shape):
+    """NumPy takes no such shape, whatever it holds."""
+    for frames in ([wire.encode(wire.Put(1, WireType(shape, "float32"), None, True)), b""],
+                   [wire.encode(wire.Upload(b"t", WireType(shape, "float32"))), b""]):  # fmt: skip
+        with pytest.raises(ProtocolError, match="at most"):
+            (wire.UPLOADS if b"Upload" in frames[0] else wire.FROM_PEERS).decode(frames)
+
+
+@pytest.mark.parametrize(
+    "message,data",
+    [
+        (wire.Part(1, WireType((2, 2), "float32"), ((0, 3), (0, 1)), 1, True), bytes(12)),
+        (wire.Part(1, WireType((2**40, 2**40), "float32"), ((0, 1), (0, 1)), 1, True), bytes(4)),
+        (wire.Part(1, WireType((4,), "float32"), ((3, 2),), 1, True), b""),
+        (wire.Store(1, WireType((4, 4), "float32"), ((0, 4), (0, 4)), (2, 4)), bytes(64)),
+        (wire.Store(1, WireType((4, 4), "float32"), ((0, 5), (0, 4)), (5, 4)), bytes(64)),
+        (wire.Store(1, WireType((4, 4), "float32"), ((0, 4), (0, 4)), (2**47, 4)), bytes(64)),
+        (wire.Expect(1, b"t", WireType((4,), "float32"), (3,)), None),
+        (wire.Expect(1, b"t", WireType((4,), "float32"), (4, 4)), None),
+        (wire.Ship(1, b"t", 1, WireType((4,), "float99"), ((0, 4),), 1, True), None),
+        (wire.Ship(1, b"t", 1, WireType((4,), "float32"), ((-1, 4),), 1, True), None),
+    ],
+)  # fmt: skip
+def test_rows_that_are_none_of_their_type_or_have_no_room_are_refused(message, data):
+    codec = wire.TO_CLIENT if isinstance(message, wire.Part) else wire.TO_WORKER
+    with pytest.raises(ProtocolError):
+        codec.decode([wire.encode(message)] + ([] if data is None else [data]))
+
+
 def test_a_wrong_number_of_frames_is_refused():
     hello, put = wire.encode(wire.ClientHello(1)), wire.encode(wire.Put(1, WireType((1,), "uint8"), None, True))
     for frames in ([], [hello, b"x"], [put], [put, b"x", b"y"]):
@@ -131,6 +161,12 @@ def test_the_sender_refuses_what_the_receiver_would_drop(monkeypatch):
         wire_arrays.data_of(np.zeros(1000, np.uint8))
     with pytest.raises(ProtocolError, match="64 bits"):
         wire.encode(wire.Run(1, (), (), (2**70,), ()))
+
+
+def test_a_data_frame_over_the_limit_is_refused_at_the_sender_with_limit_and_size(monkeypatch):
+    monkeypatch.setattr(transport, "MAX_CONTROL", 1000)
+    with pytest.raises(ProtocolError, match="the data of a Define of 1001 bytes is over the limit of 1000 bytes"):
+        transport.send(None, wire.Define(1), bytes(1001))
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0, 3), (4, 5)])

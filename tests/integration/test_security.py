@@ -1,0 +1,247 @@
+"""A server beyond its host: only known keys come in, everybody else is told at once what to do, and nothing else listens.
+
+127.0.0.2 stands for an address of other machines: it is not the one that needs no keys.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import psutil
+import pytest
+import zmq
+
+from gt.ir.types import float32
+from gt.ir.version import __version__
+from gt.runtime import wire
+from gt.runtime.env import SHARED_MEMORY
+from gt.runtime.errors import ConnectionFailed, DispatcherLost
+from gt.runtime.gate import Handshake
+from gt.runtime.keys import Keys, fingerprint, make_keys, read_keys, revoke_key
+from gt.runtime.remote import RemoteSession
+from gt.runtime.transport import make_socket
+from tests.fault.fuzz import Cluster
+from tests.integration.cluster import Desk, rows
+from tests.integration.programs import ROOT, environment, wait_for
+
+pytestmark = pytest.mark.timeout(120)
+HOST = "127.0.0.2"
+SUM_ROWS = (("dims", (0,)), ("keepdim", False), ("dtype", float32))
+
+
+@dataclass
+class Secured:
+    """A server with keys and its two workers; what they say goes to ``said``."""
+
+    folder: Path
+    server: subprocess.Popen[str]
+    workers: list[subprocess.Popen[str]]
+    address: str
+    said: Path
+
+    @property
+    def port(self) -> str:
+        return self.address.rpartition(":")[2]
+
+    def keys(self, name: str, role: str = "client") -> Keys:
+        return read_keys(self.folder / f"{name}.key", role)
+
+    def session(self, name: str) -> RemoteSession:
+        return RemoteSession(self.address, keys=self.keys(name))
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    top = tmp_path_factory.mktemp("secured")
+    folder, said = top / "keys", top / "said"
+    make_keys(folder, ["alice", "bob", "eve"], ["node"])
+    variables = environment(GT_SHARED_MEMORY="0", GT_DEBUG="4", GT_INSTRUCTION_LOG=str(top / "log"))
+    with said.open("w") as out:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "gt.server", "-H", HOST, "-p", "0", "--key", str(folder / "server.key")],
+            env=variables, cwd=ROOT, stdout=subprocess.PIPE, stderr=out, text=True,
+        )  # fmt: skip
+        assert server.stdout is not None
+        address = server.stdout.readline().split()[1].removeprefix("tcp://")
+        worker = [sys.executable, "-m", "gt.worker", "--host", HOST, "-p", address.rpartition(":")[2]]
+        named = {**variables, "GT_KEY_FILE": str(folder / "node.key")}
+        workers = [subprocess.Popen(worker, env=named, cwd=ROOT, stderr=out, text=True) for _ in range(2)]
+    there = Secured(folder, server, workers, address, said)
+    try:
+        session = there.session("alice")
+        assert wait_for(lambda: session.num_workers() == 2, 60), said.read_text()[-3000:]
+        session.close()
+        yield there
+    finally:
+        server.terminate()
+        codes = [p.wait(20) for p in (server, *workers)]
+        server.stdout.close()
+    assert codes == [0, 0, 0], said.read_text()[-3000:]
+
+
+def works(session: RemoteSession) -> None:
+    """Send and read small and large arrays, and have the workers meet in a collective."""
+    desk = Desk(session)
+    large = np.random.default_rng(0).random((300, 200), np.float32)
+    out = desk.run("sum", (desk.put(large, rows()), large.shape), attrs=SUM_ROWS)
+    np.testing.assert_allclose(desk.get(out), large.sum(0), rtol=1e-3)
+    assert np.array_equal(desk.get(desk.put(large)), large) and np.array_equal(desk.get(desk.put(large[:1])), large[:1])
+
+
+def test_known_keys_work_and_a_job_listens_where_it_was_told_alone(secured: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SHARED_MEMORY, "_read", [False])  # so that arrays pass the data sockets
+    session = secured.session("alice")
+    try:
+        works(session)
+        listening = {
+            p.pid: [c.laddr for c in psutil.Process(p.pid).net_connections() if c.status == psutil.CONN_LISTEN]
+            for p in (secured.server, *secured.workers)
+        }
+    finally:
+        session.close()
+    assert [tuple(at) for at in listening[secured.server.pid]] == [(HOST, int(secured.port))]
+    for worker in secured.workers:
+        assert {at.ip for at in listening[worker.pid]} == {"127.0.0.1"}  # where the way to the server leaves this host
+        assert len(listening[worker.pid]) > 2  # uploads, results, and Gloo's
+
+
+def refused(secured: Secured, keys: Keys | None) -> str:
+    began = time.monotonic()
+    with pytest.raises(ConnectionFailed) as caught:
+        RemoteSession(secured.address, keys=keys)
+    assert time.monotonic() - began < 3
+    return str(caught.value)
+
+
+def test_whoever_has_no_key_of_this_server_is_told_what_to_do_within_3_s(secured: Secured, tmp_path: Path) -> None:
+    make_keys(tmp_path / "other", ["alice"], [])
+    alien = read_keys(tmp_path / "other" / "alice.key", "client")
+    node = secured.keys("node", "worker")
+    assert "lets in only those with a key: check key file" in refused(secured, None)
+    assert f"has another key than key file {alien}" in refused(secured, alien)
+    stranger = replace(alien, server=node.server)  # who knows the server's public key, and is not on the list
+    assert f"does not know this key, or knows it no more: check key file {alien}" in refused(secured, stranger)
+    assert "is a worker's: check key file, a client needs one" in refused(secured, node)
+    assert wait_for(lambda: f"refused a peer at 127.0.0.1 with key {fingerprint(alien.public)}" in secured.said.read_text())
+    assert "it has no key, or one for another server" in secured.said.read_text()
+    works_still = secured.session("alice")
+    works_still.close()
+
+
+def test_a_server_without_keys_is_told_from_one_with(secured: Secured) -> None:
+    cluster = Cluster()
+    try:
+        keys = secured.keys("alice")
+        began = time.monotonic()
+        with pytest.raises(ConnectionFailed, match="or was started without keys: check key file"):
+            RemoteSession(cluster.dispatcher.endpoint, keys=keys)
+        assert time.monotonic() - began < 3
+    finally:
+        cluster.close()
+
+
+def test_a_revoked_key_ends_its_sessions_and_opens_none(secured: Secured) -> None:
+    bob, alice, keys = secured.session("bob"), secured.session("alice"), secured.keys("bob")
+    try:
+        revoke_key(secured.folder, "bob")
+        assert wait_for(lambda: bob.closed is not None, 3)
+        with pytest.raises(DispatcherLost, match=f"key {fingerprint(keys.public)} is not on this server's list"):
+            bob.fetch(1)
+        assert "does not know this key, or knows it no more" in refused(secured, keys)
+        desk = Desk(alice)
+        assert desk.get(desk.put(np.ones((2, 2), np.float32))).sum() == 4
+    finally:
+        bob.close()
+        alice.close()
+
+
+def test_a_workers_data_sockets_are_behind_keys_too(secured: Secured) -> None:
+    session = secured.session("alice")
+    context: zmq.Context = zmq.Context()
+    try:
+        for upload, results, public in session._workers.values():
+            assert public == secured.keys("node", "worker").public
+            for endpoint in (upload, results):
+                socket = make_socket(context, zmq.DEALER)
+                handshake = Handshake(socket)
+                socket.connect(endpoint)
+                assert wait_for(lambda h=handshake: h.look(), 3) and not handshake.done, endpoint
+                handshake.close()
+    finally:
+        context.destroy(0)
+        session.close()
+
+
+def command(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    env = environment(**variables)
+    return subprocess.run([sys.executable, "-m", *words], cwd=ROOT, env=env, capture_output=True, text=True, timeout=60)
+
+
+def test_workers_without_a_workers_key_end_with_a_code(secured: Secured) -> None:
+    at = ("gt.worker", "--host", HOST, "-p", secured.port)
+    keyless = command(*at)
+    assert keyless.returncode == 2 and "--key" in keyless.stderr and "--insecure" in keyless.stderr
+    wrong = command(*at, "--key", str(secured.folder / "alice.key"))
+    assert wrong.returncode == 2 and "it is a client's, expected one of a worker" in wrong.stderr
+    insecure = command(*at, "--insecure")
+    assert insecure.returncode == 3 and "lets in only those with a key" in insecure.stderr and "Traceback" not in insecure.stderr
+
+
+def test_a_server_beyond_this_host_needs_keys_or_says_loudly_that_it_has_none(tmp_path: Path) -> None:
+    shut = command("gt.server", "-H", HOST, "-p", "0")
+    assert shut.returncode == 2 and "gt keygen" in shut.stderr and "--insecure" in shut.stderr
+    absent = command("gt.server", "-H", HOST, "-p", "0", GT_KEY_FILE=str(tmp_path / "x.key"))
+    assert absent.returncode == 2 and f"check key file {tmp_path}/x.key" in absent.stderr
+    with (tmp_path / "err").open("w") as err:
+        words = [sys.executable, "-m", "gt.server", "-H", HOST, "-p", "0", "--trust-network"]
+        loud = subprocess.Popen(words, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=err, text=True)
+        assert loud.stdout is not None and HOST in loud.stdout.readline()
+        loud.terminate()
+        assert loud.wait(20) == 0
+        loud.stdout.close()
+    said = (tmp_path / "err").read_text()
+    assert "--trust-network is called --insecure now" in said and "WARNING: INSECURE" in said
+
+
+def test_no_secret_is_in_arguments_or_logs(secured: Secured) -> None:
+    everything = secured.said.read_text() + (secured.folder.parent / "log").read_text()
+    for p in (secured.server, *secured.workers):
+        everything += " ".join(psutil.Process(p.pid).cmdline()) + str(psutil.Process(p.pid).environ())
+    assert "Attach" in everything and "alice.key" not in everything
+    for name in ("server", "alice", "eve", "node"):
+        secret = msgspec.toml.decode((secured.folder / f"{name}.key").read_bytes())["secret"]
+        assert len(secret) == 40 and secret not in everything
+
+
+def test_another_version_of_the_protocol_is_told_both() -> None:
+    """In its own version, of which a refusal is all that has to be known."""
+    cluster = Cluster()
+    context: zmq.Context = zmq.Context()
+    try:
+        old = context.socket(zmq.DEALER)
+        old.connect(cluster.dispatcher.endpoint)
+        old.send(bytes([2]) + msgspec.msgpack.encode(["ClientHello", 1]))
+        assert old.poll(3000)
+        reply = old.recv()
+        assert reply[0] == 2
+        kind, reason = msgspec.msgpack.decode(reply[1:])
+        assert kind == "Refused" and f"protocol version {wire.VERSION}" in reason and "in version 2" in reason
+        assert f"pip install gt-tensor=={__version__}" in reason
+        assert cluster.dispatcher.malformed.count == 1
+    finally:
+        context.destroy(0)
+        cluster.close()
+
+
+def test_nothing_of_gt_opens_a_wildcard_address(secured: Secured) -> None:
+    for p in (secured.server, *secured.workers):
+        for connection in psutil.Process(p.pid).net_connections("all"):
+            at = getattr(connection.laddr, "ip", "")
+            assert at not in ("0.0.0.0", "::"), connection
