@@ -77,7 +77,7 @@ def _tell_insecure(host: str, insecure: bool) -> None:
             "with `gt keygen` and name the server's with --key FILE (or GT_KEY_FILE); or use --host 127.0.0.1; or say --insecure if "
             "whoever reaches the port may use it.", err=True,
         )  # fmt: skip
-        sys.exit(2)
+        sys.exit(ExitCode.USAGE)
     click.echo(
         f"gt server: WARNING: INSECURE: listening on {host} without keys. Whoever reaches this port can run programs here, and nothing "
         "that travels is encrypted.", err=True,

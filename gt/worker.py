@@ -33,17 +33,17 @@ def main(host: str, port: int, device: str | None, key: Path | None, insecure: b
         endpoint, keys = endpoint_of(f"{host}:{port}"), chosen_keys(key, "worker")
     except KeyFileError as e:
         click.echo(f"gt worker: {e}", err=True)
-        sys.exit(2)
+        sys.exit(ExitCode.USAGE)
     except ValueError as e:
         click.echo(f"gt worker: {e}", err=True)
-        sys.exit(3)
+        sys.exit(ExitCode.SERVER_LOST)
     if keys is None and not is_loopback(endpoint) and not insecure:
         click.echo(
             f"gt worker: {host} is another machine, so this worker would be reachable from there, and there is no key file: name this "
             "worker's with --key FILE (or GT_KEY_FILE; `gt keygen` makes it), or say --insecure if whoever reaches it may use it.",
             err=True,
         )  # fmt: skip
-        sys.exit(2)
+        sys.exit(ExitCode.USAGE)
     if device is None:
         device = "cuda:0" if backend == "torch" and visible_gpus() else "cpu"
     try:

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -23,6 +24,7 @@ from gt.commands.script_arguments import ScriptCommand, script_of
 from gt.runtime.launchers import LAUNCHERS, Asked, LauncherError, Place, detect
 
 if TYPE_CHECKING:
+    from gt.runtime.keys import Keys
     from gt.runtime.launch import LocalCluster
     from gt.runtime.node_link import NodeLink
     from gt.runtime.script import Supervisor
@@ -57,10 +59,15 @@ class Failure(Exception):
 )
 @click.option("--wait", "wait_s", type=click.FloatRange(0, min_open=True), default=WAIT_S, show_default=True,
               help="Seconds in which all nodes and workers must be there.")  # fmt: skip
+@click.option(
+    "--keys",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder of key files that gt keygen made, the same on all nodes.",
+)
 @click.option("--insecure", is_flag=True, help="Listen beyond this host without keys: whoever reaches the port may use it.")
 def launch(
     source: str | None, arguments: tuple[str, ...], module: str | None, num_nodes: int | None, node: int | None, head: str | None,
-    port: int, workers: int | None, launcher: str | None, wait_s: float, insecure: bool,
+    port: int, workers: int | None, launcher: str | None, wait_s: float, keys: Path | None, insecure: bool,
 ) -> None:  # fmt: skip
     """Run SOURCE, a script, on the workers of all nodes of a job. Give the same line on every node, or let srun, torchrun, mpirun,
     SkyPilot or a Kubernetes indexed job do it.
@@ -78,7 +85,7 @@ def launch(
     if place.num_nodes == 1:
         _say(f"{place}")
         sys.exit(run_here("gt launch", command, workers))
-    job = Job(place, command, workers or default_workers(), port, insecure, time.monotonic() + wait_s, wait_s)
+    job = Job(place, command, workers or default_workers(), port, keys, insecure, time.monotonic() + wait_s, wait_s)
     from gt.runtime.script import Interrupted, Supervisor
 
     with Supervisor() as supervisor:
@@ -97,12 +104,22 @@ class Job:
     """What one node does for a job of several. Errors: Failure."""
 
     def __init__(
-        self, place: Place, command: Sequence[str], workers: int, port: int, insecure: bool, deadline: float, wait_s: float
+        self,
+        place: Place,
+        command: Sequence[str],
+        workers: int,
+        port: int,
+        keys: Path | None,
+        insecure: bool,
+        deadline: float,
+        wait_s: float,
     ) -> None:
         from gt.runtime import env
 
         self.place, self.command, self.workers, self.port = place, command, workers, port
         self.insecure, self.deadline, self.wait_s = insecure, deadline, wait_s
+        self.folder = None if keys is None else keys.expanduser().absolute()
+        self.key: Keys | None = None
         self.backend = env.BACKEND.get()
         self.told: set[int] = set()
 
@@ -113,7 +130,7 @@ class Job:
         from gt.runtime.script import Interrupted
 
         endpoint, code = self._endpoint(), None
-        cluster = LocalCluster(endpoint)
+        cluster = LocalCluster(endpoint, None, self.folder)
         try:
             self._listen(cluster)
             with self._link(endpoint) as link:
@@ -126,7 +143,7 @@ class Job:
                         link.step(0)
                     self._ended(cluster)
 
-                code = supervisor.run(self.command, job_variables(endpoint), look)
+                code = supervisor.run(self.command, job_variables(endpoint, self.folder), look)
         except (Interrupted, Failure) as e:
             code = e.code
             raise
@@ -143,7 +160,7 @@ class Job:
         endpoint, code = self._endpoint(), None
         asked: list[tuple[float, int]] = []  # when this node was asked to end, by which signal
         supervisor.on_signal = lambda number: asked.append((time.monotonic(), number))
-        cluster, waiting = LocalCluster(endpoint), Waiting(f"waiting for node 0 at {endpoint}")
+        cluster, waiting = LocalCluster(endpoint, None, self.folder), Waiting(f"waiting for node 0 at {endpoint}")
         try:
             with self._link(endpoint) as link:
                 while code is None:
@@ -195,18 +212,30 @@ class Job:
             _say(f"{head} is {address} here, where others cannot reach it: listening on {outer}, as which they must know it")
             address = outer
         endpoint = f"tcp://{address}:{self.port}"
-        if not is_loopback(endpoint) and not self.insecure:
+        self.key = self._read_keys()
+        if not is_loopback(endpoint) and self.key is None and not self.insecure:
             raise Failure(
                 f"{address} is reachable from other machines, as this node's workers would be, and there are no keys: anyone there could "
-                "run programs. Say --insecure if whoever reaches them may", ExitCode.USAGE,
+                "run programs. Name a folder that gt keygen made with --keys. Say --insecure if whoever reaches them may", ExitCode.USAGE,
             )  # fmt: skip
-        if not is_loopback(endpoint):
+        if not is_loopback(endpoint) and self.key is None:
             _say("WARNING: INSECURE: listening without keys. Whoever reaches the ports of this node can run programs here")
         return endpoint
 
-    def _admission(self) -> list[str]:
-        """Give the dispatcher's arguments that say who may join. The one place where a key file is handed on."""
-        return ["--trust-network"] if self.insecure else []
+    def _read_keys(self) -> Keys | None:
+        """Give this node's own key; see that those of its processes are there, too."""
+        from gt.runtime.errors import KeyFileError
+        from gt.runtime.exit_codes import ExitCode
+        from gt.runtime.keys import read_keys
+
+        if self.folder is None:
+            return None
+        try:
+            for name in ("server", "client") if self.place.node == 0 else ():
+                read_keys(self.folder / f"{name}.key", name)
+            return read_keys(self.folder / "worker.key", "worker")
+        except KeyFileError as e:
+            raise Failure(str(e), ExitCode.USAGE) from e
 
     def _listen(self, cluster: LocalCluster) -> None:
         """Start the dispatcher and wait until it listens."""
@@ -216,7 +245,7 @@ class Job:
         try:
             names = ["--job", self.place.job, "--num-nodes", str(self.place.num_nodes)]
             try:
-                cluster.start_dispatcher([*names, *self._admission()], report_write)
+                cluster.start_dispatcher([*names, *(["--trust-network"] if self.key is None else [])], report_write)
             finally:
                 os.close(report_write)
             ready, _, _ = select.select([report_read], [], [], LISTEN_S)
@@ -243,7 +272,7 @@ class Job:
 
         place = self.place
         hello = wire.NodeHello(place.job, place.num_nodes, place.node, socket.gethostname(), os.getpid(), self.workers)
-        link = NodeLink(endpoint, hello)
+        link = NodeLink(endpoint, hello, self.key)
         try:
             yield link
         finally:
@@ -267,7 +296,7 @@ class Job:
         from gt.runtime.exit_codes import ExitCode
         from gt.runtime.status_request import StatusLink
 
-        asking, waiting = StatusLink(cluster.address), Waiting("")
+        asking, waiting = StatusLink(cluster.address, self.key), Waiting("")
         try:
             while True:
                 self._step(link, 0.1)

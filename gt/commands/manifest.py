@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import click
@@ -20,6 +20,7 @@ from gt.runtime.exit_codes import ExitCode
 
 RETRIES = 3
 NAME = re.compile(r"[a-z]([a-z0-9-]{0,40}[a-z0-9])?")  # a DNS label that leaves room for -0-0-xxxxx
+SECRET, POD_KEYS = "/etc/gt-keys", "/tmp/gt-keys"
 TIME = re.compile(r"(\d+-)?\d{1,3}(:\d{2}){0,2}")
 MENDED = (ExitCode.SERVER_LOST, ExitCode.WORKER_LOST, ExitCode.NO_WORKERS, 137, 143)
 
@@ -38,10 +39,11 @@ class Wanted:
     cpus: int
     memory: str
     port: int
+    keys: str
 
     def line(self, *options: str) -> list[str]:
-        """Give the line that every node runs. Its network is one that only the job's own machines reach."""
-        network = ["--insecure"] if self.nodes > 1 else []
+        """Give the line that every node runs."""
+        network = [] if self.nodes == 1 else ["--keys", self.keys] if self.keys else ["--insecure"]
         workers = [] if self.gpus else ["--workers", "1"]
         end = ["--"] if any(word.startswith("-") for word in self.command[:2]) else []  # what follows is not for gt
         return ["gt", "launch", *options, *network, *workers, *end, *self.command]
@@ -60,9 +62,12 @@ class Wanted:
 @click.option("--cpus", type=click.IntRange(1), default=8, show_default=True, help="CPUs of each node.")
 @click.option("--memory", default="32Gi", show_default=True, help="Memory of each node, as Kubernetes writes it.")
 @click.option("--port", type=click.IntRange(1024, 65535), default=PORT, show_default=True, help="Port that node 0 listens on.")
+@click.option("--keys", default="~/.config/gt/keys", show_default=True, metavar="FOLDER", help="Folder that gt keygen made: on the "
+              "nodes for Slurm, here for SkyPilot; for Kubernetes, what is put into a secret.")  # fmt: skip
+@click.option("--insecure", is_flag=True, help="Without keys: whoever reaches the nodes' ports may use them.")
 def manifest(
     form: str, source: str | None, arguments: tuple[str, ...], nodes: int, gpus: int, name: str | None, image: str, time: str,
-    accelerator: str, cpus: int, memory: str, port: int,
+    accelerator: str, cpus: int, memory: str, port: int, keys: str, insecure: bool,
 ) -> None:  # fmt: skip
     """Print a manifest for FORM that runs SOURCE, a script, on --nodes nodes: sbatch, kubectl apply -f or sky launch takes it.
 
@@ -80,9 +85,9 @@ def manifest(
         raise click.BadParameter(f"{time!r}: expected minutes, HH:MM:SS or D-HH:MM:SS", param_hint="--time")
     if not re.fullmatch(r"\d+(\.\d+)?([KMGT]i?)?", memory):
         raise click.BadParameter(f"{memory!r}: expected a quantity such as 32Gi", param_hint="--memory")
-    if any("\n" in word or "\0" in word for word in (source, *arguments, image, accelerator)):
+    if any("\n" in word or "\0" in word for word in (source, *arguments, image, accelerator, keys)):
         raise click.UsageError("a word with a line break in it cannot be put into a manifest")
-    wanted = Wanted((source, *arguments), nodes, gpus, name, image, time, accelerator, cpus, memory, port)
+    wanted = Wanted((source, *arguments), nodes, gpus, name, image, time, accelerator, cpus, memory, port, "" if insecure else keys)
     click.echo(FORMS[form](wanted), nl=False)
 
 
@@ -128,22 +133,29 @@ def slurm(job: Wanted) -> str:
 def _pod(job: Wanted, head: str, subdomain: str | None) -> dict[str, Any]:
     """Give a pod's spec. ``head``: the name of node 0's; ``subdomain``: the service under which pods find each other, None where JobSet says."""
     options = ["--launcher", "kubernetes", "--nnodes", str(job.nodes), "--head", head, "--port", str(job.port)]
+    keyed = job.nodes > 1 and bool(job.keys)
+    line = replace(job, keys=POD_KEYS).line(*options) if keyed else job.line(*options)
+    if keyed:  # what a secret's volume holds is not this user's alone, so that gt would refuse it
+        line = ["sh", "-c", f'umask 077 && cp -rL {SECRET} {POD_KEYS} && exec "$@"', "sh", *line]
     limits: dict[str, Any] = {"cpu": str(job.cpus), "memory": job.memory}
     if job.gpus:
         limits["nvidia.com/gpu"] = job.gpus
     container = {
         "name": "gt",
         "image": job.image,
-        "command": job.line(*options),
+        "command": line,
         "ports": [{"containerPort": job.port, "name": "gt"}],
         "resources": {"limits": limits, "requests": dict(limits)},
-        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
+        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}, *([{"name": "keys", "mountPath": SECRET}] if keyed else [])],
     }
     spec = {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": 60,
         "containers": [container],
-        "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}],
+        "volumes": [
+            {"name": "shm", "emptyDir": {"medium": "Memory"}},
+            *([{"name": "keys", "secret": {"secretName": f"{job.name}-keys"}}] if keyed else []),
+        ],
     }
     return {"subdomain": subdomain, **spec} if subdomain else spec
 
@@ -193,7 +205,7 @@ def jobset(job: Wanted) -> str:
         "replicatedJobs": [{"name": "node", "replicas": 1, "template": {"spec": _job_spec(job, pod, labels, 0)}}],
     }
     made = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": job.name}, "spec": spec}
-    return _yaml(_policy(job, labels), made)
+    return _secret_note(job) + _yaml(_policy(job, labels), made)
 
 
 def indexed_job(job: Wanted) -> str:
@@ -209,7 +221,15 @@ def indexed_job(job: Wanted) -> str:
     }  # fmt: skip
     spec = _job_spec(job, _pod(job, f"{job.name}-0.{job.name}", job.name), labels, RETRIES * job.nodes)
     made = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": job.name}, "spec": spec}
-    return _yaml(service, _policy(job, labels), made)
+    return _secret_note(job) + _yaml(service, _policy(job, labels), made)
+
+
+def _secret_note(job: Wanted) -> str:
+    """Give the comment that says how the secret of a job's keys is made."""
+    if job.nodes == 1 or not job.keys:
+        return ""
+    folder = "$HOME" + shlex.quote(job.keys.removeprefix("~")) if job.keys.startswith("~/") else shlex.quote(job.keys)
+    return f"# Before: gt keygen -o {folder}; kubectl create secret generic {job.name}-keys --from-file={folder}\n"
 
 
 def skypilot(job: Wanted) -> str:
@@ -220,8 +240,13 @@ def skypilot(job: Wanted) -> str:
     if job.image != "IMAGE":
         resources["image_id"] = f"docker:{job.image}"
     resources["job_recovery"] = {"recover_on_exit_codes": [int(code) for code in MENDED]}
-    run = shlex.join(job.line("--launcher", "skypilot", "--port", str(job.port)))
-    return _yaml({"name": job.name, "num_nodes": job.nodes, "resources": resources, "workdir": ".", "run": f"{run}\n"})
+    keyed = job.nodes > 1 and bool(job.keys)
+    run = shlex.join((replace(job, keys=POD_KEYS) if keyed else job).line("--launcher", "skypilot", "--port", str(job.port)))
+    task: dict[str, Any] = {"name": job.name, "num_nodes": job.nodes, "resources": resources, "workdir": "."}
+    if keyed:
+        task["file_mounts"] = {POD_KEYS: job.keys}
+        run = f"chmod -R go= {POD_KEYS}\n{run}"
+    return _yaml({**task, "run": f"{run}\n"})
 
 
 def _gigabytes(memory: str) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
@@ -65,9 +66,11 @@ def run_here(name: str, command: Sequence[str], workers: int | None) -> int:
     return code
 
 
-def job_variables(address: str) -> dict[str, str]:
-    """Give the variables by which a script finds the cluster that is its own."""
-    return {"GT_ADDR": address, "GT_JOB": "1"}
+def job_variables(address: str, keys: Path | None = None) -> dict[str, str]:
+    """Give the variables by which a script finds the cluster that is its own. ``keys``: the folder of its key files."""
+    from gt.runtime.launch import key_variables
+
+    return {"GT_ADDR": address, "GT_JOB": "1", **key_variables(keys, "client")}
 
 
 def default_workers() -> int:

@@ -25,12 +25,12 @@ from gt.runtime import env, wire
 from gt.runtime.dispatcher_events import Command, Event, Expelled, Kill, MakePlan, PeerGone, Planned, Received, Send, Tick
 from gt.runtime.dispatcher_state import DispatcherState, Options
 from gt.runtime.door import Door
-from gt.runtime.errors import ProtocolError, VersionMismatch
+from gt.runtime.errors import KeyFileError, ProtocolError, VersionMismatch
 from gt.runtime.exit_codes import ExitCode
 from gt.runtime.gate import Seldom
 from gt.runtime.hello import protocol_fault
 from gt.runtime.interrupt import on_end_signals
-from gt.runtime.keys import Keys
+from gt.runtime.keys import Keys, chosen_keys
 from gt.runtime.log import open_log, setup_logging
 from gt.runtime.planner import PlannerProcess, PlanReply, outputs_of, request_of
 from gt.runtime.port_owner import port_owner
@@ -151,8 +151,8 @@ class Dispatcher:
 
     def _drop(self, fault: ProtocolError) -> None:
         """Count a message that is none. Who sent it in another version of the protocol is told, as he cannot know."""
-        self.state.malformed += 1
         self.malformed.tell(f"dropped a malformed message: {fault}", self._now(), logging.WARNING)
+        self.state.malformed = self.malformed.count
         if self.log is not None:
             self.log.write("drop", "malformed", 0, str(fault))
         if isinstance(fault, VersionMismatch):
@@ -296,12 +296,16 @@ def main(
 ) -> None:
     """Run a dispatcher for a local cluster, or for the nodes of a job."""
     endpoint = endpoint_of(bind)
-    assert is_loopback(endpoint) or trust_network, f"{endpoint} is not local"
+    keys = None if endpoint.startswith("ipc://") or trust_network else chosen_keys(None, "server")
+    assert is_loopback(endpoint) or trust_network or keys is not None, f"{endpoint} is not local"
     options = Options(
         env.WINDOW.get(), owns_workers=owns_workers, epoch_timeout_s=env.EPOCH_TIMEOUT_S.get(), job=job, num_nodes=num_nodes
     )
     try:
-        serve(endpoint, options, parent_fd, report_fd)
+        serve(endpoint, options, parent_fd, report_fd, keys)
+    except KeyFileError as e:
+        click.echo(str(e), err=True)
+        raise SystemExit(int(ExitCode.USAGE)) from None
     except zmq.ZMQError as e:
         if e.errno not in CANNOT_LISTEN:
             raise

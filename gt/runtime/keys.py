@@ -240,7 +240,7 @@ class Guard:
             return f"key {fingerprint(user)} is not on this server's list of allowed keys (any more)"
         if self.users.get(peer, user) != user:
             return "this peer came with another key before"
-        wanted = {wire.ClientHello: "client", wire.WorkerHello: "worker"}.get(type(message))
+        wanted = {wire.ClientHello: "client", wire.WorkerHello: "worker", wire.NodeHello: "worker"}.get(type(message))
         if wanted is not None and role != wanted:
             return (
                 f"key {fingerprint(user)} is a {role}'s: check key file, a {wanted} needs one made with `gt keygen --{wanted} NAME`"
@@ -249,7 +249,7 @@ class Guard:
             return "the key of a worker's data sockets must be its own"
         if isinstance(message, wire.Attach) and (first is None or self.users.get(first) != user):
             return "the token is not known here, or belongs to another key"
-        if isinstance(message, wire.ClientHello | wire.WorkerHello | wire.Attach):
+        if isinstance(message, wire.ClientHello | wire.WorkerHello | wire.NodeHello | wire.Attach):
             self.users[peer] = user
         return ""
 

@@ -32,12 +32,13 @@ STDERR_TAIL = 4000
 
 class LocalCluster:
     """Processes of this machine that end together: a dispatcher, unless it is elsewhere, and workers. ``stop`` ends them; so does
-    the end of this process. ``address``: where the dispatcher listens. ``folder``: of its socket, goes with it.
+    the end of this process. ``address``: where the dispatcher listens. ``folder``: of its socket, goes with it. ``keys``: the folder of
+    their key files, as ``gt keygen`` makes it.
     """
 
-    def __init__(self, address: str, folder: Path | None = None) -> None:
+    def __init__(self, address: str, folder: Path | None = None, keys: Path | None = None) -> None:
         self.pid = os.getpid()
-        self.address, self.folder = address, folder
+        self.address, self.folder, self.keys = address, folder, keys
         self.dispatcher: subprocess.Popen[bytes] | None = None
         self.workers: list[subprocess.Popen[bytes]] = []
         self._backend, self._count = "torch", 1  # of all workers
@@ -55,7 +56,7 @@ class LocalCluster:
         """Start a dispatcher at ``address`` that writes to the pipe ``report`` where it listens and how many workers there are."""
         module = ["gt.runtime.dispatcher", "--bind", self.address, *arguments]
         pipes = ["--parent-fd", str(self._keep_read), "--report-fd", str(report)]
-        self.dispatcher = self._start("dispatcher", [*module, *pipes], {}, (self._keep_read, report))
+        self.dispatcher = self._start("dispatcher", [*module, *pipes], key_variables(self.keys, "server"), (self._keep_read, report))
 
     def start_workers(self, count: int, backend: str) -> None:
         """Start ``count`` workers, one for each GPU while there are any."""
@@ -67,7 +68,7 @@ class LocalCluster:
         arguments = ["gt.runtime.worker", "--connect", self.address, "--backend", self._backend,
                      "--device", "cuda:0" if gpus else "cpu", "--parent-fd", str(self._keep_read)]  # fmt: skip
         variables = {"OMP_NUM_THREADS": str(max(1, _num_cores() // self._count))}
-        variables = {k: v for k, v in variables.items() if k not in os.environ}
+        variables = {k: v for k, v in variables.items() if k not in os.environ} | key_variables(self.keys, "worker")
         if gpus:
             variables["CUDA_VISIBLE_DEVICES"] = gpus[i % len(gpus)]
         return self._start(f"worker{i}", arguments, variables, (self._keep_read,))
@@ -190,6 +191,11 @@ def _private_folder() -> Path:
         os.rmdir(folder)
         folder = tempfile.mkdtemp(prefix="gt-", dir="/tmp")
     return Path(folder)
+
+
+def key_variables(keys: Path | None, name: str) -> dict[str, str]:
+    """Give the variable that tells a child its key file, of those in a folder: ``server``, ``worker`` or ``client``."""
+    return {"GT_KEY_FILE": "" if keys is None else str(keys / f"{name}.key")}
 
 
 def child_environment(variables: Mapping[str, str]) -> dict[str, str]:

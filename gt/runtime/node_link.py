@@ -12,6 +12,8 @@ import zmq
 
 from gt.runtime import wire
 from gt.runtime.errors import ConnectionFailed, DispatcherLost, LaunchError, ProtocolError
+from gt.runtime.gate import Handshake, explained
+from gt.runtime.keys import Keys
 from gt.runtime.transport import PeerUnreachable, Socket, make_socket, receive, send
 
 BEAT_S = 1.0
@@ -26,19 +28,22 @@ class NodeRefused(LaunchError):
 class NodeLink:
     """From hello to the end of the job. ``step`` must be called every second or so."""
 
-    def __init__(self, endpoint: str, hello: wire.NodeHello) -> None:
-        self.endpoint = endpoint
+    def __init__(self, endpoint: str, hello: wire.NodeHello, keys: Keys | None = None) -> None:
+        self.endpoint, self.keys = endpoint, keys
         self.welcome = False
         self.seen = self.beat = time.monotonic()
         self._context: zmq.Context[Socket] = zmq.Context()
         self._socket = make_socket(self._context, zmq.DEALER)
+        if keys is not None:
+            keys.join(self._socket)
+        self._handshake = Handshake(self._socket)
         self._socket.connect(endpoint)
         send(self._socket, hello)  # waits here until somebody listens there
 
     def step(self, wait_s: float) -> int | None:
         """Listen for ``wait_s``; give the job's exit code once it is over.
 
-        Errors: NodeRefused; DispatcherLost if nothing is heard for 10 s after the welcome.
+        Errors: NodeRefused; ConnectionFailed for another key than the dispatcher's; DispatcherLost if nothing is heard for 10 s after the welcome.
         """
         self._socket.poll(int(wait_s * 1000))
         ended: int | None = None
@@ -51,6 +56,8 @@ class NodeLink:
                     ended = code
                 case wire.Refused(reason):
                     raise NodeRefused(f"the server at {self.endpoint} refuses: {reason}")
+        if not self.welcome and (failed := self._handshake.look()):
+            raise ConnectionFailed(explained(failed, self.endpoint, self.keys))
         now = time.monotonic()
         if self.welcome and ended is None and now - self.seen > DISPATCHER_TIMEOUT_S:
             raise DispatcherLost(f"node 0's dispatcher at {self.endpoint} has not been heard of for {DISPATCHER_TIMEOUT_S:g} s")
@@ -73,6 +80,7 @@ class NodeLink:
     def close(self) -> None:
         with contextlib.suppress(PeerUnreachable):
             send(self._socket, wire.Bye())
+        self._handshake.close()
         self._context.destroy(300)
 
 

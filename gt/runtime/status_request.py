@@ -11,6 +11,8 @@ import zmq
 
 from gt.runtime import wire
 from gt.runtime.errors import ConnectionFailed, ProtocolError
+from gt.runtime.gate import Handshake, await_answer
+from gt.runtime.keys import Keys, chosen_keys
 from gt.runtime.status import ServerStatus
 from gt.runtime.transport import Socket, endpoint_of, make_socket, receive, send
 
@@ -18,13 +20,17 @@ ASK_S = 2.0
 
 
 class StatusLink:
-    """A connection that only asks."""
+    """A connection that only asks, as the owner of ``keys`` if the server wants to know."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, keys: Keys | None = None) -> None:
         self.address = address
+        self.keys = None if address.startswith("ipc://") else keys
         self._context: zmq.Context[Socket] = zmq.Context()
         try:
             self._socket = make_socket(self._context, zmq.DEALER)
+            if self.keys is not None:
+                self.keys.join(self._socket)
+            self._handshake = Handshake(self._socket)
             self._socket.connect(endpoint_of(address))
         except BaseException:
             self._context.destroy(0)
@@ -34,8 +40,7 @@ class StatusLink:
         """Give the server's answer. Errors: ConnectionFailed within ``timeout_s``."""
         deadline = time.monotonic() + timeout_s
         send(self._socket, wire.AskStatus())
-        while (left := deadline - time.monotonic()) > 0:
-            self._socket.poll(int(left * 1000) + 1)
+        while await_answer(self._socket, self._handshake, deadline, self.address, self.keys):
             try:
                 got = receive(self._socket, wire.TO_ASKER)
             except ProtocolError as e:
@@ -51,12 +56,16 @@ class StatusLink:
         )
 
     def close(self) -> None:
+        self._handshake.close()
         self._context.destroy(0)
 
 
 def ask(address: str, timeout_s: float = ASK_S) -> ServerStatus:
-    """Ask the server at ``address`` once. Errors: ConnectionFailed within ``timeout_s``; ValueError for what is no address."""
-    link = StatusLink(address)
+    """Ask the server at ``address`` once, as the owner of the key file that GT_KEY_FILE names.
+
+    Errors: ConnectionFailed within ``timeout_s``; ValueError for what is no address, or no key file.
+    """
+    link = StatusLink(address, chosen_keys(None, "client", "worker"))
     try:
         return link.ask(timeout_s)
     finally:

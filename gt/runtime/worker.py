@@ -23,13 +23,13 @@ import zmq
 
 from gt.runtime import env, wire
 from gt.runtime.collective import CollectiveFailed, Groups
-from gt.runtime.errors import ConnectionFailed, DispatcherLost, ProtocolError
+from gt.runtime.errors import ConnectionFailed, DispatcherLost, KeyFileError, ProtocolError
 from gt.runtime.exchange import Intake, Outlet
 from gt.runtime.exit_codes import ExitCode
 from gt.runtime.gate import Gate, Handshake, Seldom, await_answer
 from gt.runtime.hello import torch_version
 from gt.runtime.interrupt import on_end_signals
-from gt.runtime.keys import Keys
+from gt.runtime.keys import Keys, chosen_keys
 from gt.runtime.log import InstructionLog, open_log, setup_logging
 from gt.runtime.runner import HostArray, Runner, make_engine
 from gt.runtime.transport import (
@@ -310,7 +310,12 @@ def work(endpoint: str, backend: str, device: str, parent_fd: int | None = None,
 def main(connect: str, backend: str, device: str, parent_fd: int | None) -> None:
     """Run a worker of a local cluster."""
     try:
-        work(endpoint_of(connect), backend, device, parent_fd)
+        endpoint = endpoint_of(connect)
+        keys = None if endpoint.startswith("ipc://") else chosen_keys(None, "worker")
+        work(endpoint, backend, device, parent_fd, keys)
+    except KeyFileError as e:
+        click.echo(f"gt worker: {e}", err=True)
+        sys.exit(ExitCode.USAGE)
     except (ConnectionFailed, DispatcherLost) as e:
         click.echo(f"gt worker: {e}", err=True)
         sys.exit(ExitCode.SERVER_LOST)

@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from gt.runtime.keys import make_keys
 from tests.integration.hosts import Host, two_hosts
 from tests.integration.programs import ROOT, environment, wait_for
 
@@ -77,9 +78,10 @@ sys.exit(9)
 
 def test_two_hosts_of_slurm_run_one_script_and_end_with_its_code(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(TRAIN)
+    make_keys(tmp_path / "keys", ["client"], ["worker"])
     with two_hosts() as (first, second):
         apart = bool(first.prefix)
-        words = ["--port", 29633, "--insecure"]
+        words = ["--port", 29633, "--keys", tmp_path / "keys"]
         nodes = "10.77.0.[1-2]" if apart else "127.0.0.[2-3]"
         variables = {**SLURM, "SLURM_STEP_NODELIST": nodes}
         with (
@@ -88,17 +90,35 @@ def test_two_hosts_of_slurm_run_one_script_and_end_with_its_code(tmp_path: Path)
         ):
             out, err = leader.communicate(timeout=60)
             assert (leader.returncode, out.splitlines()[0]) == (9, "2 262144.0"), err
-            says, warns = err.splitlines()
-            assert says == f"gt launch: node 0 of 2 (by slurm, node 0 is {first.address})"
-            assert warns.startswith("gt launch: WARNING: INSECURE: listening without keys"), err
+            assert err == f"gt launch: node 0 of 2 (by slurm, node 0 is {first.address})\n"
             listening = out.splitlines()[1].split()
             if apart:
                 assert set(listening) == {first.address}, listening
             assert "0.0.0.0" not in listening
             _, err = follower.communicate(timeout=10)
             assert follower.returncode == 9, err
-            assert err.splitlines() == [f"gt launch: node 1 of 2 (by slurm, node 0 is {first.address})", warns]
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["script.py"]
+            assert err == f"gt launch: node 1 of 2 (by slurm, node 0 is {first.address})\n"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["keys", "script.py"]
+
+
+def test_a_node_with_another_key_is_told_at_once_and_nobody_waits_for_it_longer(tmp_path: Path) -> None:
+    (tmp_path / "script.py").touch()
+    for folder in ("keys", "others"):
+        make_keys(tmp_path / folder, ["client"], ["worker"])
+    port = free_port()
+    with node(tmp_path, *by_flags(0, port), "--keys", tmp_path / "keys", "--wait", 8) as leader:
+        with node(tmp_path, *by_flags(1, port), "--keys", tmp_path / "others") as follower:
+            _, err = follower.communicate(timeout=20)
+        assert follower.returncode == 3 and "check key file" in err, err
+        with node(tmp_path, *by_flags(1, port)) as follower:
+            _, err = follower.communicate(timeout=20)
+        assert follower.returncode == 3 and "lets in only those with a key" in err, err
+        _, err = leader.communicate(timeout=20)
+        assert leader.returncode == 5 and "node 1 of 2 missing, 1 workers joined" in err, err
+    (tmp_path / "keys" / "worker.key").chmod(0o644)
+    with node(tmp_path, *by_flags(1, port), "--keys", tmp_path / "keys") as follower:
+        _, err = follower.communicate(timeout=20)
+    assert follower.returncode == 2 and "key file" in err, err
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shlex
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from click.testing import CliRunner
 
 from gt.cli import main
 from gt.runtime.exit_codes import ExitCode
+from gt.runtime.keys import make_keys, read_keys
 from gt.runtime.launchers import Asked, detect
 
 # A schema: a type, a list of one schema, a dict of fields (required if the name ends with "!"), a set of values, or Any.
@@ -28,7 +30,7 @@ CONTAINER = {
 POD = {
     "restartPolicy!": {"Never"},  # what a pod failure policy requires
     "subdomain": str, "terminationGracePeriodSeconds": int, "containers!": [CONTAINER],
-    "volumes": [{"name!": str, "emptyDir": {"medium": {"Memory", ""}}}],
+    "volumes": [{"name!": str, "emptyDir": {"medium": {"Memory", ""}}, "secret": {"secretName": str}}],
 }  # fmt: skip
 JOB_SPEC = {
     "completionMode!": {"Indexed"}, "completions!": int, "parallelism!": int, "backoffLimit": int,
@@ -65,7 +67,7 @@ JOBSET = {
     },
 }  # fmt: skip
 SKYPILOT = {
-    "name": str, "num_nodes": int, "workdir": str, "setup": str, "run": str,
+    "name": str, "num_nodes": int, "workdir": str, "setup": str, "run": str, "file_mounts": {"/tmp/gt-keys": str},
     "resources": {
         "cpus": str, "memory": str, "accelerators": str, "image_id": str,
         "job_recovery": {"strategy": str, "max_restarts_on_errors": int, "recover_on_exit_codes": [int]},
@@ -104,7 +106,7 @@ def printed(*words: object) -> str:
 
 def documents(*words: object) -> list[dict[str, Any]]:
     text = printed(*words)
-    assert "&" not in text and "*" not in text  # no YAML anchors
+    assert not [e for e in yaml.parse(text) if isinstance(e, yaml.AliasEvent)]
     return list(yaml.safe_load_all(text))
 
 
@@ -132,6 +134,37 @@ def test_an_indexed_job_has_what_its_pods_need_to_find_each_other(gpus: int) -> 
     name = job["metadata"]["name"]
     place = detect({"JOB_COMPLETION_INDEX": "2"}, Asked(4, head=head, launcher="kubernetes"), f"{name}-2")
     assert (place.node, place.num_nodes, place.head) == (2, 4, f"{name}-0.{pod['subdomain']}")
+
+
+def test_pods_make_their_keys_their_own_before_they_start(tmp_path: Path) -> None:
+    """What a secret's volume holds are links that others may read."""
+    made = make_keys(tmp_path / "made", ["client"], ["worker"])
+    secret, own = tmp_path / "secret", tmp_path / "own"
+    (secret / "..data").mkdir(parents=True, mode=0o755)
+    for path in (*made, tmp_path / "made" / "allowed"):
+        (secret / "..data" / path.name).write_bytes(path.read_bytes())
+        (secret / path.name).symlink_to(f"..data/{path.name}")
+    job = documents("indexed-job", "train.py", "--nodes", 2, "-x", "a b")[-1]
+    pod = job["spec"]["template"]["spec"]
+    assert {"name": "keys", "secret": {"secretName": "gt-train-keys"}} in pod["volumes"]
+    (container,) = pod["containers"]
+    assert {"name": "keys", "mountPath": "/etc/gt-keys"} in container["volumeMounts"]
+    command = [w.replace("/etc/gt-keys", str(secret)).replace("/tmp/gt-keys", str(own)) for w in container["command"]]
+    (tmp_path / "gt").write_text('#!/bin/sh\nfor word; do echo "$word"; done\n')
+    (tmp_path / "gt").chmod(0o755)
+    variables = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
+    words = done.stdout.splitlines()
+    assert words[0] == "launch" and words[words.index("--keys") + 1] == str(own) and words[-4:] == ["--", "train.py", "-x", "a b"]
+    assert read_keys(own / "worker.key", "worker").public == read_keys(made[-1], "worker").public
+
+
+@pytest.mark.parametrize(("nodes", "words", "said"), [(2, [], "--keys"), (2, ["--insecure"], "--insecure"), (1, [], None)])
+@pytest.mark.parametrize("form", ["slurm", "jobset", "indexed-job", "skypilot"])
+def test_several_nodes_have_keys_unless_told_otherwise(form: str, nodes: int, words: list[str], said: str | None) -> None:
+    text = printed(form, "train.py", "--nodes", nodes, *words)
+    assert [flag for flag in ("--keys", "--insecure") if flag in text] == ([] if said is None else [said])
+    assert ("gt keygen" in text) == (said == "--keys" and form in ("jobset", "indexed-job"))
 
 
 def test_a_jobset_names_the_pod_that_leads() -> None:
