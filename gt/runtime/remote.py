@@ -110,6 +110,7 @@ class RemoteSession:
         self._context: zmq.Context[Socket] = zmq.Context()
         self._lock = keeper.lock if keeper is not None else CallLock()  # guards the up socket
         self._closed: Fault | None = None
+        self._let_go = False  # of what only close() gives back: a session may have ended before it
         self._readings: dict[int, Reading] = {}
         self._explaining: dict[int, Future[BufferReasons]] = {}
         self._uploads: dict[int, tuple[np.ndarray, WireType]] = {}
@@ -271,8 +272,9 @@ class RemoteSession:
         return self._closed
 
     def close(self) -> None:
-        if self._pid != os.getpid() or (self._closed is not None and not self._io_thread.is_alive()):
+        if self._pid != os.getpid() or self._let_go:
             return
+        self._let_go = True
         if self._closed is None:
             with self._lock:
                 send(self._up, wire.Bye())

@@ -102,7 +102,12 @@ class WorkerProcess:
             self.bound[0], self.bound[1], sockets.gethostname(), os.getpid(), device_name(device), backend,
             "" if keys is None else keys.public, torch=torch_version(),
         )  # fmt: skip
-        self.welcome = self._join(hello, handshake)
+        try:
+            self.welcome = self._join(hello, handshake)
+        except BaseException:
+            remove_sockets(self.bound)
+            self.context.destroy(0)
+            raise
         self.log: InstructionLog | None = open_log(f"worker{self.welcome.worker}")
         self.uploads: dict[int, HostArray] = {}
         self.intake = Intake(intake, self.uploads, direct=str(getattr(self.engine, "device", "cpu")).startswith("cuda"))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+import socket as sockets
 import sys
 import time
 from types import FrameType
@@ -10,6 +12,7 @@ from typing import Any
 
 import hypothesis.core
 import msgspec
+import psutil
 import pytest
 import zmq
 from hypothesis import given, settings
@@ -24,8 +27,10 @@ from gt.runtime import wire
 from gt.runtime.errors import ProtocolError
 from gt.runtime.planner import PlanRequest, answer
 from gt.runtime.remote import RemoteSession
-from tests.fault.fuzz import CODECS, Impostor, attack, mutated, retype
-from tests.integration.cluster import graph_of
+from gt.runtime.transport import MAX_CONTROL, MAX_IDLE
+from gt.runtime.wire_arrays import MAX_DATA
+from tests.fault.fuzz import CODECS, Cluster, Impostor, attack, mutated, retype, use
+from tests.integration.cluster import Desk, graph_of
 from tests.integration.programs import wait_for
 
 pytestmark = pytest.mark.timeout(120)
@@ -75,6 +80,53 @@ def test_a_server_that_says_what_cannot_be_ends_no_client() -> None:
         impostor.close()
         context.destroy(0)
     assert time.monotonic() - began < 3
+
+
+def test_a_session_that_was_ended_gives_everything_back_when_it_is_closed() -> None:
+    context: zmq.Context[Any] = zmq.Context()
+    impostor = Impostor(context)
+    try:
+        session = RemoteSession(impostor.endpoint, timeout=20)
+        impostor.say(impostor.peers[0], [wire.encode(wire.Refused("no more"))])
+        assert wait_for(lambda: not session._io_thread.is_alive(), 5)
+        session.close()
+        session.close()
+        assert session._context.closed and session._up.closed
+    finally:
+        impostor.close()
+        context.destroy(0)
+
+
+def command(name: bytes, **fields: bytes) -> bytes:
+    """Give a command of ZMTP."""
+    body = bytes([len(name)]) + name
+    for key, value in fields.items():
+        named = key.replace("_", "-").encode()
+        body += bytes([len(named)]) + named + len(value).to_bytes(4, "big") + value
+    return bytes([4, len(body)]) + body
+
+
+def test_who_announces_more_than_the_limit_is_cut_off_before_it_is_there() -> None:
+    cluster = Cluster()
+    try:
+        limits = zip((cluster.dispatcher.endpoint, *cluster.worker.bound), (MAX_CONTROL, MAX_DATA, MAX_IDLE), strict=True)
+        before = psutil.Process().memory_info().rss
+        for endpoint, limit in limits:
+            host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+            with sockets.create_connection((host, int(port)), 5) as raw:
+                raw.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32))
+                raw.sendall(command(b"READY", Socket_Type=b"DEALER"))
+                raw.sendall(b"\x02" + (limit + 1).to_bytes(8, "big") + bytes(1000))
+                raw.settimeout(5)
+                with contextlib.suppress(ConnectionResetError):
+                    while raw.recv(1 << 16):
+                        continue
+        assert psutil.Process().memory_info().rss - before < 16 << 20
+        session = RemoteSession(cluster.dispatcher.endpoint, timeout=20)
+        use(Desk(session), 0)
+        session.close()
+    finally:
+        cluster.close()
 
 
 def graphs() -> list[Graph]:

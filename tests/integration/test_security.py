@@ -12,21 +12,25 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import click
 import msgspec
 import numpy as np
 import psutil
 import pytest
 import zmq
+from click.testing import CliRunner, Result
 
 from gt.ir.types import float32
 from gt.ir.version import __version__
 from gt.runtime import wire
-from gt.runtime.env import SHARED_MEMORY
+from gt.runtime.env import KEY_FILE, SHARED_MEMORY
 from gt.runtime.errors import ConnectionFailed, DispatcherLost
 from gt.runtime.gate import Handshake
 from gt.runtime.keys import Keys, fingerprint, make_keys, read_keys, revoke_key
 from gt.runtime.remote import RemoteSession
 from gt.runtime.transport import make_socket
+from gt.server import main as server_main
+from gt.worker import main as worker_main
 from tests.fault.fuzz import Cluster
 from tests.integration.cluster import Desk, rows
 from tests.integration.programs import ROOT, environment, wait_for
@@ -179,26 +183,32 @@ def test_a_workers_data_sockets_are_behind_keys_too(secured: Secured) -> None:
         session.close()
 
 
-def command(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    env = environment(**variables)
-    return subprocess.run([sys.executable, "-m", *words], cwd=ROOT, env=env, capture_output=True, text=True, timeout=60)
+def command(main: click.Command, *words: str) -> Result:
+    """Run a command in this process; those that would serve or work are not among them."""
+    return CliRunner().invoke(main, words)
 
 
 def test_workers_without_a_workers_key_end_with_a_code(secured: Secured) -> None:
-    at = ("gt.worker", "--host", HOST, "-p", secured.port)
-    keyless = command(*at)
-    assert keyless.returncode == 2 and "--key" in keyless.stderr and "--insecure" in keyless.stderr
-    wrong = command(*at, "--key", str(secured.folder / "alice.key"))
-    assert wrong.returncode == 2 and "it is a client's, expected one of a worker" in wrong.stderr
-    insecure = command(*at, "--insecure")
-    assert insecure.returncode == 3 and "lets in only those with a key" in insecure.stderr and "Traceback" not in insecure.stderr
+    at = ("--host", HOST, "-p", secured.port, "--backend", "numpy")
+    keyless = command(worker_main, *at)
+    assert keyless.exit_code == 2 and "--key" in keyless.stderr and "--insecure" in keyless.stderr
+    wrong = command(worker_main, *at, "--key", str(secured.folder / "alice.key"))
+    assert wrong.exit_code == 2 and "it is a client's, expected one of a worker" in wrong.stderr
+    began = time.monotonic()
+    insecure = command(worker_main, *at, "--insecure")
+    assert insecure.exit_code == 3 and "lets in only those with a key" in insecure.stderr
+    assert time.monotonic() - began < 3
 
 
-def test_a_server_beyond_this_host_needs_keys_or_says_loudly_that_it_has_none(tmp_path: Path) -> None:
-    shut = command("gt.server", "-H", HOST, "-p", "0")
-    assert shut.returncode == 2 and "gt keygen" in shut.stderr and "--insecure" in shut.stderr
-    absent = command("gt.server", "-H", HOST, "-p", "0", GT_KEY_FILE=str(tmp_path / "x.key"))
-    assert absent.returncode == 2 and f"check key file {tmp_path}/x.key" in absent.stderr
+def test_a_server_beyond_this_host_needs_keys_or_says_loudly_that_it_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shut = command(server_main, "-H", HOST, "-p", "0")
+    assert shut.exit_code == 2 and "gt keygen" in shut.stderr and "--insecure" in shut.stderr
+    with monkeypatch.context() as named:
+        named.setattr(KEY_FILE, "_read", [str(tmp_path / "x.key")])
+        absent = command(server_main, "-H", HOST, "-p", "0")
+    assert absent.exit_code == 2 and f"check key file {tmp_path}/x.key" in absent.stderr
     with (tmp_path / "err").open("w") as err:
         words = [sys.executable, "-m", "gt.server", "-H", HOST, "-p", "0", "--trust-network"]
         loud = subprocess.Popen(words, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=err, text=True)
