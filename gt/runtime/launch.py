@@ -28,6 +28,7 @@ from gt.runtime.errors import LaunchError
 log = logging.getLogger("gt.launch")
 MAX_IPC_PATH = 80  # of 107 that the system allows, the rest is for file names
 STDERR_TAIL = 4000
+RESTART_S = 1.0  # at least from one start of a worker to the next in its place: what cannot start must not keep the machine busy
 
 
 class LocalCluster:
@@ -134,10 +135,13 @@ class LocalCluster:
 
     def _reap(self) -> None:
         """Collect workers that die, so that none stays a zombie, and start others in their places as long as that is asked for."""
+        started = dict.fromkeys(range(len(self.workers)), 0.0)
         while not self._stopped.wait(0.1):
             for i, process in enumerate(self.workers):
-                if process.poll() is not None and self.restarts_left > 0:
+                ended = process.poll() is not None and time.monotonic() - started[i] > RESTART_S
+                if ended and self.restarts_left > 0:
                     self.restarts_left -= 1
+                    started[i] = time.monotonic()
                     try:
                         self.workers[i] = self._start_worker(i)
                     except OSError as e:  # no memory or descriptor left

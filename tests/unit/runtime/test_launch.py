@@ -1,0 +1,83 @@
+"""Looking after worker processes: who is replaced, how often, and when no more."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gt.runtime import launch
+from gt.runtime.launch import LocalCluster
+
+
+class Process:
+    """A process that has ended, or not yet."""
+
+    def __init__(self, code: int | None) -> None:
+        self.returncode = code
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def wait(self, timeout: float) -> int | None:
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        self.returncode = -number
+
+
+def looked_after(folder: Path, workers: list[Any], restarts: int, start: Any) -> LocalCluster:
+    cluster = LocalCluster(folder, os.open(os.devnull, os.O_RDONLY))
+    cluster.workers = workers
+    cluster.supervise(restarts)
+    cluster.watch(-1, start)
+    return cluster
+
+
+def wait_for(condition: Any) -> bool:
+    until = time.monotonic() + 10
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.01)
+    return bool(condition())
+
+
+def test_a_worker_that_died_is_replaced_in_its_place_and_no_other_is(tmp_path: Path) -> None:
+    started: list[int] = []
+
+    def start(i: int) -> Any:
+        started.append(i)
+        return Process(None)
+
+    first = Process(None)
+    cluster = looked_after(tmp_path, [first, Process(-9)], 5, start)
+    assert wait_for(lambda: started)
+    assert wait_for(lambda: cluster.workers[1].returncode is None) and cluster.workers[0] is first
+    assert started == [1] and cluster.restarts_left == 4 and cluster.replacing
+    cluster.stop()
+
+
+def test_one_that_cannot_start_is_tried_so_often_and_not_all_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "RESTART_S", 0.25)
+    times: list[float] = []
+
+    def start(i: int) -> Any:
+        times.append(time.monotonic())
+        if len(times) == 2:
+            raise OSError("no memory")
+        return Process(3)
+
+    cluster = looked_after(tmp_path, [Process(-9)], 3, start)
+    assert wait_for(lambda: cluster.restarts_left == 0 and len(times) == 3)
+    assert min(b - a for a, b in zip(times, times[1:], strict=False)) >= 0.25
+    assert not cluster.replacing
+    cluster.stop()
+
+
+def test_nobody_is_replaced_unless_that_is_asked_for(tmp_path: Path) -> None:
+    cluster = looked_after(tmp_path, [Process(-9)], 0, None)
+    time.sleep(0.25)  # twice as long as it takes to look
+    cluster.stop()
+    assert cluster.workers[0].returncode == -9 and not cluster.replacing
