@@ -205,10 +205,9 @@ class RecoveringSession:
         with self.lock:
             self._closing = True
             thread = self._thread
-        self._link.close()
         if thread is not None and thread is not threading.current_thread():
-            thread.join(CLOSE_S)
-            self._link.close()  # a new one, perhaps
+            thread.join(CLOSE_S)  # first: it may be closing one link or making another, and sockets are no two threads' at once
+        self._link.close()
 
     # -- passing on
 
@@ -250,10 +249,10 @@ class RecoveringSession:
         self._snapshot_if_due()
 
     def _seat(self, link: RemoteSession) -> None:
-        """At the first value the workers get the names by which the script knows them."""
-        if not self._seats.names:
-            present = tuple(sorted(link.workers()))
-            self._seats = Seats(present, present)
+        """Workers get the names by which the script knows them at the first value, or when they come."""
+        present = link.workers()
+        if len(present) > len(self._seats.workers):
+            self._seats = self._seats.joined(present)
 
     def _ask(self, link: RemoteSession, ticket: int) -> None:
         link.fetch(self._asked[ticket][1]).add_done_callback(partial(self._answered, self._number, ticket))

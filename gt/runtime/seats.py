@@ -35,6 +35,11 @@ class Seats:
         """Whether some worker is another one than at first."""
         return self.names != self.workers
 
+    def joined(self, present: Sequence[int]) -> Seats:
+        """Give the seats with those who have come besides, each under its own number; a name that nobody bears is given up."""
+        new = tuple(w for w in sorted(present) if w not in self.workers and w not in self.names)
+        return Seats((*self.now, *new), (*self.now.values(), *new))
+
     def named(self, workers: Sequence[int]) -> tuple[int, ...]:
         """Give workers that are there by the names that the script knows; who has come besides keeps its own, if nobody had it."""
         names = {worker: name for name, worker in self.now.items()}

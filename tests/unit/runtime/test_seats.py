@@ -33,6 +33,15 @@ def test_the_script_goes_on_with_the_numbers_it_knows():
     assert REPLACED.named((0, 2, 3, 4, 9)) == (0, 1, 2, 3, 9)
 
 
+def test_who_comes_later_keeps_its_number_and_its_place_in_a_loss_after_that():
+    more = SAME.joined((0, 1, 2, 3, 4))
+    assert more == Seats((0, 1, 2, 3, 4), (0, 1, 2, 3, 4))
+    lost = Seats(more.names, (0, 2, 3, 4, 5))
+    assert lost.signal(on(4)) == on(5) and lost.named((0, 2, 3, 4, 5)) == (0, 1, 2, 3, 4)
+    assert FEWER.joined((0, 2, 3, 7)) == Seats((0, 1, 2, 7), (0, 2, 3, 7))
+    assert Seats().joined((1, 0)) == Seats((0, 1), (0, 1))
+
+
 def test_a_signal_means_who_stands_in_that_place_now():
     assert REPLACED.signal(on(1, 3)) == on(2, 4)
     back = SignalConfig(shard=ShardConfig(axis=1, workers=(3,)))
