@@ -20,12 +20,12 @@ MAX_S = 86400.0  # no run takes longer: what a worker says beyond it is not char
 class Limits:
     """How much device time may wait on a worker.
 
-    ``queued_s``: while clients compete, waiting at once or asking within ``linger_s`` of each other, the next run is sent when no more
-    than this is left of others. It is what a worker needs so as not to wait for the next; with more, what is first come would be first
-    served. ``ahead_s``: the same for a client that is alone, which may have two runs there however long. ``grain_s``: what a run counts
-    for that nobody has measured. ``run_s``: what a run takes beside its program.
-    ``lag_s``: how far behind the others one may be that comes back from idle: who reads each result waits each time for what another has
-    on the worker, and is to get half of the time all the same.
+    While clients compete, waiting at once or asking within ``linger_s`` of each other, the next run is sent when no more than ``queued_s``
+    is left of others, or behind a single one if both take no more than ``grain_s`` together: what a worker needs so as not to wait for
+    the next. With more, what is first come would be first served. ``ahead_s``: how much one client that is alone may have there, two runs
+    at least. What nobody has measured counts as a grain. ``run_s``: what a run takes beside its program. ``lag_s``: how far behind the
+    others one may be that comes back from idle: who reads each result waits each time for what another has on the worker, and is to get
+    half of the time all the same.
     """
 
     grain_s: float = 0.02
@@ -151,7 +151,8 @@ class FairQueue:
     def _fits(self, ask: Ask, now: float) -> bool:
         limits = self.limits
         if self.contended(now):
-            fits = lambda load: load.seconds <= limits.queued_s  # noqa: E731
+            most = max(limits.queued_s, limits.grain_s - ask.seconds)  # of one run, for a second to wait behind it
+            fits = lambda load: load.seconds <= (most if load.jobs < 2 else limits.queued_s)  # noqa: E731
         else:
             fits = lambda load: load.jobs < 2 or load.seconds + ask.seconds <= limits.ahead_s  # noqa: E731
         return all(fits(self._load(w)) for w in ask.workers)

@@ -123,23 +123,18 @@ def test_a_priority_over_the_servers_is_told_at_once(slow: Server) -> None:
     assert time.monotonic() - start < 3
 
 
-def test_a_short_job_beside_a_long_one_takes_at_most_twice_as_long(slow: Server) -> None:
-    def job() -> float:
-        runs = Runs(slow, 5)
-        try:
-            runs.read()
-            start = time.monotonic()
-            for _ in range(150):
-                runs.run()
-            runs.session.fetch(runs.count).result(60)
-            return time.monotonic() - start
-        finally:
-            runs.session.close()
-
-    alone = job()
-    with running(slow, (15, 1.0)):
-        beside = job()
-    assert beside <= 2 * alone, (beside, alone)
+def test_a_short_job_beside_a_long_one_is_given_half_until_it_is_done(slow: Server) -> None:
+    """So it takes twice its lone time at most. Device time is compared: how long both take depends on who else uses this machine."""
+    runs = Runs(slow, 5)
+    with running(slow, (15, 1.0)) as (other,):
+        runs.read()
+        before = other.got_s
+        for _ in range(150):
+            runs.run()
+        runs.session.fetch(runs.count).result(60)
+        lost = other.got_s - before
+    runs.session.close()
+    assert lost <= 150 * runs.length_s + GRAIN_S + 2 * other.length_s
 
 
 def test_a_flood_adds_no_more_than_a_grain_to_anothers_round_trips(slow: Server) -> None:
