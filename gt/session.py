@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from gt.ir.graph import Graph
-from gt.runtime.env import ADDRESS, PRIORITY
+from gt.runtime.env import ADDRESS
 from gt.runtime.session import Session
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def current() -> Session:
             if _session is None:
                 address = ADDRESS.get()
                 if address:
-                    _use(_starting().remote(address, CONNECT_S, PRIORITY.get()))
+                    _use(_starting().remote(address, CONNECT_S))
                 else:
                     session, _cluster = _starting().default()
                     _use(session)
@@ -107,7 +107,7 @@ def connect(
         return
     with _lock:
         _refuse_second("gt.connect")
-        _use(_starting().remote(address, timeout_s, key, priority))
+        _use(_starting().remote(address, timeout_s, key=key, priority=priority))
 
 
 def gpu_workers(n: int) -> None:

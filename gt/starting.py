@@ -37,7 +37,7 @@ def default() -> tuple[Session, LocalCluster | None]:
 
 
 def remote(
-    address: str, timeout_s: float, key: str | os.PathLike[str] | None = None, priority: float | None = None
+    address: str, timeout_s: float, *, key: str | os.PathLike[str] | None = None, priority: float | None = None
 ) -> Session:
     """Use a server, as the owner of the key file ``key`` or of the one that GT_KEY_FILE names, with ``priority`` or that of GT_PRIORITY.
 
