@@ -72,6 +72,7 @@ class Config:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._signals: dict[str, SignalConfig] = {}
+        self._places: dict[str, str] = {}  # of those that a file says
         self._resolved: dict[str, SignalConfig] = {}  # each with the mesh and rules that it uses
         self._mesh: MeshAxes = ()
         self._params: ParamRules = ()
@@ -186,6 +187,7 @@ class Config:
         found = read_config(path, named)
         with self._lock:
             self._signals.update(found.signals)
+            self._places.update(found.places)
             self._mesh = found.mesh or self._mesh
             self._params = found.params or self._params
             if found.strict is not None:
@@ -205,6 +207,7 @@ class Config:
             raise TypeError(f"expected a gt.SignalConfig for signal {name!r}, got {type(config).__name__}")
         with self._lock:
             self._signals[name] = config
+            self._places.pop(name, None)
             self._changed()
 
     def register_mesh(self, mesh: Mapping[str, int]) -> None:
@@ -246,6 +249,11 @@ class Config:
         mesh = config.mesh or (self._mesh if uses else ())
         return msgspec.structs.replace(config, mesh=mesh, params=params)
 
+    def said_at(self, name: str) -> str:
+        """Give `` (at FILE:LINE:COLUMN)`` for a signal that a file says, nothing for one registered from Python."""
+        place = self._places.get(name)
+        return f" (at {place})" if place else ""
+
     def cannot_follow(self, text: str, place: tuple[str, int] | None = None) -> None:
         """Say that a signal is not followed as asked: a warning, at ``place`` if given, or a ConfigError if strict."""
         if self._strict:
@@ -259,6 +267,7 @@ class Config:
         """Forget every signal, the mesh, the rules for parameters, strictness, and recovery for sessions to come."""
         with self._lock:
             self._signals.clear()
+            self._places.clear()
             self._mesh, self._params = (), ()
             self._auto, self._budgets, self._memory_limit = None, [], None
             self._strict = self._by_hand = False

@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
@@ -44,7 +45,7 @@ class ConfigFile(NamedTuple):
     """What a file says: signals by name, strictness, the mesh, and rules for parameters.
 
     ``search``: look for the best placement of what no signal places. ``memory_limit``: bytes of each worker to stay within.
-    ``recovery``: how to get over the loss of a worker.
+    ``recovery``: how to get over the loss of a worker. ``places``: file, line and column of each signal.
     """
 
     signals: dict[str, SignalConfig]
@@ -54,6 +55,7 @@ class ConfigFile(NamedTuple):
     search: bool = False
     memory_limit: int | None = None
     recovery: Recovery | None = None
+    places: Mapping[str, str] = MappingProxyType({})
 
 
 def read_config(path: str | os.PathLike[str], named: str = "") -> ConfigFile:
@@ -88,6 +90,7 @@ def parse_config(text: str, name: str = "<string>") -> ConfigFile:
     if not isinstance(root, yaml.MappingNode):
         raise ConfigError(f"{_at(name, root.start_mark)}: expected a mapping of signal names, got {_kind(data)}")
     signals: dict[str, SignalConfig] = {}
+    places: dict[str, str] = {}
     strict: bool | None = None
     whole = SignalConfig()  # what the file says of every signal
     search, memory_limit, recovery = False, None, None
@@ -113,11 +116,12 @@ def parse_config(text: str, name: str = "<string>") -> ConfigFile:
             if isinstance(value, dict) and value.get("shard") == AUTO:
                 search, value = True, {k: v for k, v in value.items() if k != "shard"}
             signals[key] = _signal(key, value, where[1], name)
+            places[key] = _at(name, where[0].start_mark)
     for key, config in (*signals.items(), ("", whole)):
         _check_axes(key, config, mesh_axes(config.mesh or whole.mesh), root, name)
         _check_workers(key, config, mesh_axes(config.mesh or whole.mesh), root, name)
     params: ParamRules = tuple(whole.params)  # type: ignore[arg-type]
-    return ConfigFile(signals, strict, mesh_axes(whole.mesh), params, search, memory_limit, recovery)
+    return ConfigFile(signals, strict, mesh_axes(whole.mesh), params, search, memory_limit, recovery, places)
 
 
 def _read_yaml(text: str, name: str) -> tuple[yaml.Node | None, Any]:

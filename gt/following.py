@@ -37,7 +37,7 @@ def check_workers(name: str, found: SignalConfig) -> None:
     elif present := session.workers():
         problem = signal_mesh(found, Mesh.line(present))[1]
         if problem:
-            get_config().cannot_follow(f"signal {name!r}: {problem}")
+            get_config().cannot_follow(f"signal {name!r}: {problem}{get_config().said_at(name)}")
         _checked[name] = found
 
 

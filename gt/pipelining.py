@@ -293,7 +293,7 @@ def _places(
     if asked and len(asked) != count:
         given = "signals" if named else "workers"
         raise ValueError(f"gt.pipeline: {count} stages, but {given} for {len(asked)}: give each stage its own")
-    _check_apart(asked)
+    _check_apart(asked, [get_config().said_at(name) for name in signals or [""] * len(asked)])
     there = sessions.current().workers()
     if not there:
         raise RuntimeError("gt.pipeline: no worker is there yet to put stages on: start workers first")
@@ -341,13 +341,13 @@ def _rows(named: Named) -> Named:
     return f"rows of {name}", SignalConfig(shard=ShardConfig(workers=found.shard.workers))
 
 
-def _check_apart(sets: Sequence[tuple[int, ...]]) -> None:
+def _check_apart(sets: Sequence[tuple[int, ...]], places: Sequence[str]) -> None:
     for i, own in enumerate(sets):
         for j in range(i):
             if both := sorted(set(own) & set(sets[j])):
                 raise ValueError(
                     f"gt.pipeline: worker {both[0]} is in stages {j} and {i}: a worker runs one stage of a pipeline. "
-                    f"Stage {j} has workers {list(sets[j])}, stage {i} {list(own)}: take {both[0]} out of one of them"
+                    f"Stage {j}{places[j]} has workers {list(sets[j])}, stage {i}{places[i]} {list(own)}: take {both[0]} out of one of them"
                 )
 
 

@@ -35,7 +35,7 @@ def signal_mesh(config: SignalConfig, everything: Mesh) -> tuple[Mesh | None, st
         absent = [w for w in asked if w not in there]
         if not present:
             return None, f"ignored: none of the workers {list(asked)} is present"
-        problem = f"workers {absent} are not present, using {list(present)}" if absent else ""
+        problem = f"workers {absent} are not present, using {list(present)}: start more workers, or name those there are" if absent else ""
     declared = mesh_axes(config.mesh)
     unknown = [axis for axis in config.axes if axis not in dict(declared)]
     if unknown:

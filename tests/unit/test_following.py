@@ -141,7 +141,7 @@ def test_strict_mode_makes_it_an_error_each_time() -> None:
     assert (gt.ones(3, 8) + 2).sum().item() == 72
     configs.register_config("more", SignalConfig(shard=ShardConfig(workers=(0, 9))))
     for _ in range(2):
-        with pytest.raises(configs.ConfigError, match=r"workers \[9\] are not present"), gt.signal.context("more"):
+        with pytest.raises(configs.ConfigError, match=r"workers \[9\] are not present, using .*: start more workers, or name"), gt.signal.context("more"):
             pass
 
 

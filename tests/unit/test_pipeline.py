@@ -357,6 +357,15 @@ def test_a_pipeline_that_cannot_be_says_what_to_change(options: dict[str, Any], 
         gt.pipeline([layers(1), layers(1)], **{"microbatches": 2, **options})
 
 
+def test_a_worker_in_two_stages_of_a_file_is_told_with_both_places(tmp_path: Path) -> None:
+    path = tmp_path / "stages.yaml"
+    path.write_text("first: {shard: {workers: [0, 1]}}\n\nsecond:\n  shard: {workers: [1, 2]}\n")
+    gt.load_config(path)
+    says = rf"Stage 0 \(at {path}:1:1\) has workers \[0, 1\], stage 1 \(at {path}:3:1\) \[1, 2\]: take 1 out of one of them"
+    with sessions.pinned(SimulatedSession(4)), pytest.raises(ValueError, match=says):
+        gt.pipeline([layers(1), layers(1)], microbatches=2, signals=["first", "second"])
+
+
 def test_batches_that_cannot_be_cut_say_so() -> None:
     with sessions.pinned(SimulatedSession(2)):
         pipe = gt.pipeline([layers(1), layers(1)], microbatches=4, loss_fn=F.mse_loss)
