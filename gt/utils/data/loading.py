@@ -6,6 +6,7 @@ Next: ``prefetching``.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -65,6 +66,8 @@ def random_split(dataset: Any, lengths: Sequence[int | float], generator: Genera
 class _Drawing:
     """A sampler of torch's that draws from gt's default generator, or the one it is given."""
 
+    generator: torch.Generator | None
+
     def __init__(self, *args: Any, **options: Any) -> None:
         given = next((a for a in (*args, *options.values()) if isinstance(a, Generator)), None)
         args = tuple(None if a is given and given is not None else a for a in args)
@@ -75,12 +78,9 @@ class _Drawing:
         if self.generator is not None:  # torch's
             yield from super().__iter__()  # type: ignore[misc]
             return
-        self.generator: torch.Generator | None = torch_generator(self._own)
-        try:
-            order = list(super().__iter__())  # type: ignore[misc]
-        finally:
-            self.generator = None
-        yield from order
+        drawing = copy.copy(self)  # another thread may look at this one meanwhile
+        drawing.generator = torch_generator(self._own)
+        yield from list(super(_Drawing, drawing).__iter__())  # type: ignore[misc]
 
 
 class RandomSampler(_Drawing, torch_data.RandomSampler):

@@ -57,7 +57,7 @@ def trained(
             if shape == (24, 12):  # the weight and both means: no worker gets more than what it keeps
                 assert placed.is_split == bool(split), placed
         assert not done or len([shape for shape, _ in session.puts if shape == (24, 12)]) == 3
-        losses = []
+        losses, saving = [], None
         for step in range(done, STEPS):
             with gt.signal.context("batch"):
                 loss = model(gt.randn(24, 12)).square().mean()
@@ -66,7 +66,9 @@ def trained(
             optimizer.zero_grad()
             losses.append(loss.item())
             if save and step + 1 == SAVED:
-                checkpoint.save(folder, parts, step=SAVED)
+                saving = checkpoint.save(folder, parts, step=SAVED)
+        if saving is not None:
+            saving.wait()
         weight = model[0].weight
         where = [gt.explain(t).type for t in (weight, optimizer.state[weight]["exp_avg"])]
     return losses, where

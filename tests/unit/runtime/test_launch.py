@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -30,10 +29,10 @@ class Process:
 
 
 def looked_after(folder: Path, workers: list[Any], restarts: int, start: Any) -> LocalCluster:
-    cluster = LocalCluster(folder, os.open(os.devnull, os.O_RDONLY))
-    cluster.workers = workers
+    cluster = LocalCluster(f"ipc://{folder}/d", folder)
+    cluster.workers, cluster._start_worker = workers, start  # type: ignore[method-assign]
     cluster.supervise(restarts)
-    cluster.watch(-1, start)
+    cluster.watch()
     return cluster
 
 
