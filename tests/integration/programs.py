@@ -30,6 +30,20 @@ def environment(**variables: str) -> dict[str, str]:
     return {**clean, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GT_BACKEND": "numpy", **variables}
 
 
+@contextlib.contextmanager
+def command(folder: Path, variables: dict[str, str], *words: object, prefix: tuple[str, ...] = ()) -> Iterator[subprocess.Popen[str]]:
+    """Run ``gt WORDS`` in a session of its own; kill it at the end, if it still runs."""
+    process = subprocess.Popen(
+        [*prefix, sys.executable, "-m", "gt", *map(str, words)],
+        cwd=folder, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
 def start(code: str, folder: Path, *arguments: object, **variables: str) -> subprocess.Popen[str]:
     """Start a script, saved to a file so that errors can quote its lines."""
     script = folder / "script.py"

@@ -7,7 +7,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ import pytest
 
 from gt.runtime.keys import make_keys
 from tests.integration.hosts import Host, two_hosts
-from tests.integration.programs import ROOT, environment, wait_for
+from tests.integration.programs import ROOT, command, environment, wait_for
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -35,15 +34,8 @@ def node(
 ) -> Iterator[subprocess.Popen[str]]:
     """Run the command as one node."""
     clean = {k: v for k, v in environment(TMPDIR=str(folder), **variables).items() if not k.startswith(LAUNCHERS) or k in variables}
-    process = subprocess.Popen(
-        [*(host.prefix if host else ()), sys.executable, "-m", "gt", "launch", *map(str, words), script],
-        cwd=folder, env=clean, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
-    try:
+    with command(folder, clean, "launch", *words, script, prefix=tuple(host.prefix) if host else ()) as process:
         yield process
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def free_port() -> int:

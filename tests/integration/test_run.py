@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.integration.programs import ROOT, environment, wait_for
+from tests.integration.programs import ROOT, command, environment, wait_for
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -49,16 +49,8 @@ def gt_run(folder: Path, *words: object, code: str = SCRIPT) -> Iterator[subproc
     (folder / "script.py").write_text(textwrap.dedent(code))
     temporary = folder / "tmp"
     temporary.mkdir(exist_ok=True)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "gt", "run", *map(str, words)],
-        cwd=folder, env=environment(TMPDIR=str(temporary)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        start_new_session=True,
-    )  # fmt: skip
-    try:
+    with command(folder, environment(TMPDIR=str(temporary)), "run", *words) as process:
         yield process
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def line_of(process: subprocess.Popen[str]) -> str:
