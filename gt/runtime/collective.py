@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import numpy as np
@@ -55,6 +55,9 @@ class Group(Protocol):
     def abort(self) -> None: ...
 
     def close(self) -> None: ...
+
+    @property
+    def captures(self) -> bool: ...
 
 
 class Forming:
@@ -144,6 +147,10 @@ class Groups:
         for other in self.groups.values():
             if other is not group:
                 other.settle()
+
+    def captures(self, groups: Iterable[tuple[int, ...]]) -> bool:
+        """Say whether collectives of these groups can be part of a CUDA graph."""
+        return all(members in self.groups and self.groups[members].captures for members in groups)
 
     def finish(self) -> None:
         """Wait for all sends of a run, so that the next one finds nothing under way. Errors: CollectiveFailed."""

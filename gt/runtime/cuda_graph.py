@@ -32,6 +32,7 @@ Vectors: TypeAlias = tuple[Tensor | None, Tensor | None]  # a piece's floats and
 Body: TypeAlias = Callable[[list[Tensor], list[Vectors]], list[Tensor]]
 Sources: TypeAlias = Sequence[tuple[tuple[str, ...], tuple[int, ...]]]  # of each piece: scalars' dtypes, their places
 
+MIN_NODES = 5  # what is shorter is launched as fast as a graph
 MAX_CAPTURES = 8  # in a row; a unit whose inputs keep moving runs without a graph after that
 PAID_OFF = 32  # replays after which a capture was worth it, and what moved before is forgotten
 MAX_SHARE = 0.125  # of the device's memory that static inputs and outputs of all graphs may take
@@ -180,6 +181,7 @@ class Graphs:
         self.budget = budget
         self.held: OrderedDict[GraphUnit, int] = OrderedDict()  # units with a graph, least recently replayed first
         self.nbytes = 0
+        self.joint: set[object] = set()  # holders of graphs that are dropped by all workers together, so not here
         self.lent: list[weakref.ref[Tensor]] = []
 
     def lend(self, static: Tensor) -> Tensor:
@@ -206,11 +208,23 @@ class Graphs:
 
     def forget(self, unit: GraphUnit) -> None:
         self.nbytes -= self.held.pop(unit, 0)
-        if not self.held:  # torch gives a pool that no graph uses back, and refuses it from then on
+        self._renew_if_unused()
+
+    def hold(self, joint: object) -> None:
+        """Know of a graph that this process may not drop by itself."""
+        self.joint.add(joint)
+
+    def release(self, joint: object) -> None:
+        """Hear that it is gone."""
+        self.joint.discard(joint)
+        self._renew_if_unused()
+
+    def _renew_if_unused(self) -> None:
+        if not self.held and not self.joint:  # torch gives a pool that no graph uses back, and refuses it from then on
             self.capturer.renew()
 
     def reset(self) -> None:
-        """Drop all graphs: something that was built into them has changed."""
+        """Drop all graphs that this process may drop by itself: something that was built into them has changed."""
         for unit in list(self.held):
             unit.drop()
 

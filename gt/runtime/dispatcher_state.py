@@ -595,6 +595,7 @@ class DispatcherState:
         message = wire.Execute(
             self.epoch, plan.id, tuple([b.uid for b in inputs]), tuple([b.uid for b in outputs]), run.scalars,
             tuple([b.uid for b in freed.values() if b not in flight.late] if flight.late else [b.uid for b in freed.values()]),
+            plan.capture.use(self.epoch),
         )  # fmt: skip
         for w in workers:
             worker = self.workers[w]
@@ -628,6 +629,9 @@ class DispatcherState:
     def _make_group(self, members: tuple[int, ...]) -> None:
         self.epoch += 1
         self.flights.groups.add(members)
+        for plan in self.plans:
+            if members in plan.groups:
+                plan.capture.drop()  # as its workers do with graphs that have collectives of a group made anew
         hellos = [self.workers[w].hello for w in members]
         devices = {(h.host, h.device) for h in hellos}
         nccl = all(h.device.startswith("cuda") for h in hellos) and len(devices) == len(members)
@@ -644,9 +648,11 @@ class DispatcherState:
                 if message.epoch != worker.beat.epoch:
                     worker.since = self.now
                 worker.beat = message
-            case wire.Done(epoch, seconds, fault, failed, kept):
+            case wire.Done(epoch, seconds, fault, failed, kept, graph):
                 self._measured(worker, epoch, seconds, fault)
                 flight = self.flights.done(epoch, worker.id, fault, failed)
+                if flight is not None and flight.plan is not None and flight.plan.capture.heard(worker.id, epoch, graph):
+                    self._drop_graph(flight.plan)
                 if flight is not None and flight.suspect is not None:
                     flight.given_up_at = flight.given_up_at or self.now
                 if kept or (flight is not None and (fault is not None or flight.late or (flight.client and flight.client.salvaged))):
@@ -654,6 +660,10 @@ class DispatcherState:
                 if flight is not None:
                     self._landed(flight)
                 self._share()
+            case wire.GraphIdle(number):
+                plan = self.plans.by_id(number)
+                if plan is not None and plan.capture.drop():
+                    self._drop_graph(plan)
             case wire.Uploaded(uid):
                 self._uploaded(worker, uid)
             case wire.StoreOp():
@@ -663,6 +673,11 @@ class DispatcherState:
                 self._worker_lost(worker, f"worker {worker.id} left")
             case _:
                 pass
+
+    def _drop_graph(self, plan: PlanRecord) -> None:
+        for w in plan.capture.members:
+            if w in self.workers:
+                self._send(self.workers[w].work, wire.DropGraph(plan.id, plan.capture.refused))
 
     def _measured(self, worker: Worker, epoch: int, seconds: float, fault: Fault | None) -> None:
         """Charge what an epoch took, and remember it for the next run of its plan."""

@@ -6,7 +6,7 @@ Next: ``executor`` (torch), ``numpy_engine`` (the reference), ``collective`` (a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -19,6 +19,7 @@ from gt.runtime.errors import Fault, RunError
 from gt.runtime.salvage import Salvaged
 
 Tier: TypeAlias = Literal["eager", "compiled", "graph"]
+JointStage: TypeAlias = Literal["", "ready", "captured", "refused"]
 
 
 class ExecutionError(RunError):
@@ -44,6 +45,14 @@ class Comm(Protocol):
         """Give this worker's result, None where it gets nothing. ``tensor`` is None where it sends nothing."""
         ...
 
+    def finish(self) -> None:
+        """Wait for what was sent."""
+        ...
+
+    def captures(self, groups: Iterable[tuple[int, ...]]) -> bool:
+        """Say whether collectives of these groups can be part of a CUDA graph."""
+        ...
+
 
 @dataclass
 class LoadedStats:
@@ -65,6 +74,7 @@ class Loaded(Protocol):
     program: Program
     stats: LoadedStats
     undoes: bool  # it may refuse values, and then needs the inputs it was given
+    joint: Joint | None  # where it meets others in collectives and graphs can be captured
 
     @property
     def tier(self) -> Tier: ...
@@ -86,6 +96,40 @@ class Loaded(Protocol):
         ``inputs``: what the run was given, as far as somebody still holds it. ``causes``: why inputs are missing, by position. The program has no collectives.
         None: not to be had, because it is not known how far the run came.
         """
+        ...
+
+
+class Joint(Protocol):
+    """The graph of a program with collectives, which all its workers capture in one epoch and replay in the same epochs."""
+
+    @property
+    def stage(self) -> JointStage:
+        """Say whether the program is ready to be captured."""
+        ...
+
+    @property
+    def idle_nbytes(self) -> int:
+        """Memory that is kept for values that are gone."""
+        ...
+
+    def capture(self, inputs: Sequence[Any], scalars: Sequence[Scalar], comm: Comm) -> JointStage:
+        """Make the graph of a run with these inputs. Nothing runs."""
+        ...
+
+    def replay(self, inputs: list[Any], scalars: Sequence[Scalar]) -> list[Any]:
+        """Run as the program does, by the graph."""
+        ...
+
+    def replay_junk(self) -> None:
+        """Take part in the collectives by the graph, on whatever its memory holds; no value is touched."""
+        ...
+
+    def drop(self, refused: str = "") -> None:
+        """Let the graph go. ``refused``: why there will be no other, if so."""
+        ...
+
+    def forget_group(self, members: tuple[int, ...]) -> None:
+        """Let go of a graph that has collectives of a group which is made anew."""
         ...
 
 
@@ -149,4 +193,4 @@ def wire_dtype(dtype: DType) -> np.dtype[Any]:
     return np.dtype("uint16") if dtype.name == "bfloat16" else dtype.numpy
 
 
-__all__ = ["Clock", "Comm", "Engine", "ExecutionError", "Loaded", "LoadedStats", "Tier", "reason_of", "wire_dtype"]
+__all__ = ["Clock", "Comm", "Engine", "ExecutionError", "Joint", "JointStage", "Loaded", "LoadedStats", "Tier", "reason_of", "wire_dtype"]

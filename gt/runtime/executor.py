@@ -24,10 +24,11 @@ from gt.ir.graph import Location
 from gt.ir.program import Collective, Program
 from gt.ir.types import DType, Scalar
 from gt.runtime.compiler import CompileError, Compiler
-from gt.runtime.cuda_graph import Body, Graphs, GraphUnit, Vectors
+from gt.runtime.cuda_graph import MIN_NODES, Body, Graphs, GraphUnit, Sources, Vectors
 from gt.runtime.device_clock import DeviceClock
 from gt.runtime.engine import Clock, Comm, ExecutionError, LoadedStats, Tier, reason_of, wire_dtype
 from gt.runtime.errors import Fault, GtError
+from gt.runtime.joint_graph import JointUnit
 from gt.runtime.layout import Stretch, lay_out
 from gt.runtime.piece import TorchPiece, failed_line
 from gt.runtime.render import build, render_driver
@@ -36,7 +37,6 @@ from gt.runtime.torch_salvage import Left, left_of, salvage_run
 
 Tensor: TypeAlias = torch.Tensor
 
-MIN_GRAPH_NODES = 5  # a shorter program is launched as fast as a graph
 GPU_COMPILE_AFTER = 10  # runs; a child compiles and replays need no CPU, so there is no reason to wait for more
 MUCH = 1 << 30  # bytes
 SWITCH_S = 2e-4
@@ -72,14 +72,15 @@ class TorchLoaded:
             names: dict[str, Any] = {f"region{i}": p.run for i, p in enumerate(self.parts) if isinstance(p, TorchPiece)}
             names |= {f"step{i}": p for i, p in enumerate(self.parts) if isinstance(p, Collective)}
             self.runner = self.driver = build(self.driver_source, **names)
-        self.unit = self._graph_units()
+        self.unit = self._program_unit()
+        self.joint = self._joint_unit()
         self._seconds = 0.0
         self._started = 0.0
         self._plain_until = 0  # runs before this one are without the program's graph, so that pieces can be seen to
         self._arrived = False  # set by the compiler's thread: a piece has something to receive
         self._stages: Iterator[int] = iter(())
         self._edge_at = -1  # the number of runs at which the next stage may be due
-        worth = engine.graphs is None or sum(len(p.piece.nodes) for p in self.pieces) >= MIN_GRAPH_NODES
+        worth = engine.graphs is None or sum(len(p.piece.nodes) for p in self.pieces) >= MIN_NODES
         self._climbs = engine.compile_after > 0 and worth
         if self._climbs:
             self._stages, self._edge_at = self._climb(), 0
@@ -91,47 +92,80 @@ class TorchLoaded:
             return lambda inputs, scalars, comm: piece.call(inputs, scalars)
         return lambda inputs, scalars, comm: piece.call(inputs, tuple(scalars[at] for at in places))
 
-    def _graph_units(self) -> GraphUnit | None:
-        """Give the unit that captures the whole program; where it has collectives, each piece gets one instead."""
-        graphs, note = self.engine.graphs, self.stats.notes.append
-        if graphs is None:
+    def _program_unit(self) -> GraphUnit | None:
+        """Give the unit that captures the whole program, if it has no collectives."""
+        graphs = self.engine.graphs
+        if graphs is None or len(self.pieces) < len(self.parts) or sum(len(p.piece.nodes) for p in self.pieces) < MIN_NODES:
             return None
-        if len(self.pieces) == len(self.parts):
-            if sum(len(p.piece.nodes) for p in self.pieces) < MIN_GRAPH_NODES:
-                return None
-            sources = [(p.piece.scalars, p.stretch.scalars) for p in self.pieces]
-            slots = [slot for _, slot in self.program.inputs]
-            mutated = frozenset(i for i, slot in enumerate(slots) if slot in self.program.donated)
-            unit = GraphUnit(graphs, self._body(), sources, note, mutated)
-            weakref.finalize(self, unit.drop).atexit = False
-            return unit
-        for piece in self.pieces:
-            if len(piece.piece.nodes) >= MIN_GRAPH_NODES:
-                own = [(piece.piece.scalars, tuple(range(len(piece.piece.scalars))))]
-                piece.unit = GraphUnit(graphs, _piece_body(piece), own, note, piece.mutated)
-                weakref.finalize(self, piece.unit.drop).atexit = False
-        return None
+        unit = GraphUnit(graphs, self._body()(None), self._sources, self.stats.notes.append, self._mutated)
+        weakref.finalize(self, unit.drop).atexit = False
+        return unit
 
-    def _body(self) -> Body:
-        """Give what a graph of the whole program records. It keeps pieces alive, not the program."""
-        pieces = self.pieces
-        if self.driver is None:
-            return _piece_body(pieces[0])
+    def _joint_unit(self) -> JointUnit | None:
+        """Give the unit that captures it with its collectives. Where that cannot be, pieces are captured alone."""
+        graphs, pieces = self.engine.graphs, self.pieces
+        if graphs is None or len(pieces) == len(self.parts):
+            return None
+        groups = frozenset(step.group for step in self.program.collectives)
+        climbs, here = self.engine.compile_after > 0, weakref.ref(self)
+
+        def settled() -> bool:
+            return not climbs or all(p.settled for p in pieces)
+
+        def fall_back() -> None:
+            loaded = here()
+            if loaded is not None:
+                loaded._capture_pieces(graphs)
+
+        unit = JointUnit(graphs, self._sources, groups, self._body(), settled, self.stats, fall_back, self._mutated)
+        weakref.finalize(self, unit.drop).atexit = False
+        return unit
+
+    def _capture_pieces(self, graphs: Graphs) -> None:
+        for piece in self.pieces:
+            if len(piece.piece.nodes) >= MIN_NODES:
+                own = [(piece.piece.scalars, tuple(range(len(piece.piece.scalars))))]
+                piece.unit = GraphUnit(graphs, _piece_body(piece), own, self.stats.notes.append, piece.mutated)
+                weakref.finalize(self, piece.unit.drop).atexit = False
+
+    @property
+    def _sources(self) -> Sources:
+        return [(p.piece.scalars, p.stretch.scalars) for p in self.pieces]
+
+    @property
+    def _mutated(self) -> frozenset[int]:
+        slots = [slot for _, slot in self.program.inputs]
+        return frozenset(i for i, slot in enumerate(slots) if slot in self.program.donated)
+
+    def _body(self) -> Callable[[Comm | None], Body]:
+        """Give what a graph of the whole program records, given who runs its collectives. It keeps pieces alive, not the program."""
+        pieces, precision = self.pieces, self.program.float32_matmul
         numbers = range(len(self.program.scalars))  # the driver hands them on; the pieces read the vectors
         now: list[Vectors] = []
-        regions = {f"region{i}": _region(piece, now, i) for i, piece in enumerate(pieces)}
-        driver = build(self.driver_source, **regions)
+        names: dict[str, Any] = {f"step{i}": part for i, part in enumerate(self.parts) if isinstance(part, Collective)}
+        at = [i for i, part in enumerate(self.parts) if isinstance(part, TorchPiece)]
+        names |= {f"region{i}": _region(piece, now, n) for n, (i, piece) in enumerate(zip(at, pieces, strict=True))}
+        driver = None if self.driver is None else build(self.driver_source, **names)
 
-        def body(a: list[Tensor], vectors: list[Vectors]) -> list[Tensor]:
-            now[:] = vectors
-            outputs: list[Tensor] = driver(a, numbers, None)
-            return outputs
+        def with_comm(comm: Comm | None) -> Body:
+            def body(a: list[Tensor], vectors: list[Vectors]) -> list[Tensor]:
+                torch.set_float32_matmul_precision(precision)
+                if driver is None:
+                    return pieces[0].run_vectors(a, vectors[0])
+                now[:] = vectors
+                outputs: list[Tensor] = driver(a, numbers, comm)
+                if comm is not None:
+                    comm.finish()  # what was sent is over where the graph is
+                return outputs
 
-        return body
+            return body
+
+        return with_comm
 
     @property
     def tier(self) -> Tier:
-        if self.unit is not None and self.unit.captured is not None:
+        unit = self.unit or self.joint
+        if unit is not None and unit.captured is not None:
             return "graph"
         return "compiled" if self.stats.compiled_pieces else "eager"
 
@@ -151,6 +185,8 @@ class TorchLoaded:
                 outputs = self.unit.run(inputs, scalars)
                 stats.graph_runs += outputs is not None
             if outputs is None:
+                if self.joint is not None and comm is not None:
+                    self.joint.observe(inputs, comm)
                 outputs = self.runner(inputs, scalars, comm)
         except Exception as e:
             raise self._explain(e) from e

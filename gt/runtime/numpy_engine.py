@@ -29,6 +29,7 @@ class NumpyLoaded:
     """A program interpreted node by node."""
 
     tier: Tier = "eager"
+    joint = None
 
     def __init__(self, program: Program) -> None:
         self.program = program

@@ -55,7 +55,7 @@ class TorchPiece:
         self.settled = False  # compiled, or never to be
         self.mutated, self.kept = self.piece.mutated(), self.piece.kept()
         self.halves = any(t.dtype in ("float16", "bfloat16") for node in self.piece.nodes for t in node.types)
-        self.unit: GraphUnit | None = None  # where a program has collectives, each piece may have a graph
+        self.unit: GraphUnit | None = None  # where the program with its collectives cannot be one graph
         self._vector_form: Callable[..., list[Tensor]] | None = None
 
     def run(self, a: list[Tensor], s: tuple[Scalar, ...]) -> list[Tensor]:

@@ -13,6 +13,7 @@ from gt.ir.types import TensorType
 from gt.passes.reasons import PlanReasons
 from gt.runtime.dispatcher_events import Planned
 from gt.runtime.errors import Fault
+from gt.runtime.joint_captures import Capture
 from gt.runtime.quota import held_nbytes
 from gt.runtime.schedule import NO_REASONS
 
@@ -20,7 +21,8 @@ from gt.runtime.schedule import NO_REASONS
 @dataclass(slots=True, eq=False)
 class PlanRecord:
     """A plan: being made (no programs, no fault), ready or failed. ``refuses``: some op may refuse its values. ``seconds``: of a run,
-    by the planner's estimate; ``nbytes``: what its outputs hold on all workers together.
+    by the planner's estimate; ``nbytes``: what its outputs hold on all workers together;
+    ``capture``: how far its workers are with a graph that they capture together.
     """
 
     id: int
@@ -35,6 +37,7 @@ class PlanRecord:
     reasons: PlanReasons = NO_REASONS
     seconds: float = 0.0
     nbytes: int = 0
+    capture: Capture = field(default_factory=Capture)
 
     def largest_line(self) -> str:
         """Give the line that made the largest output, as far as the programs know."""
@@ -86,10 +89,15 @@ class PlanRecords:
         plan.ready, plan.fault = event.fault is None, event.fault
         plan.programs, plan.outputs, plan.reasons = event.programs, event.outputs, event.reasons or NO_REASONS
         plan.seconds, plan.nbytes = event.seconds, sum(map(held_nbytes, event.outputs))
+        plan.capture = Capture(frozenset(w for w, p in event.programs.items() if p.collectives))
         plan.groups = tuple(dict.fromkeys(c.group for p in event.programs.values() for c in p.collectives))
         plan.refuses = any(p.refuses for p in event.programs.values())
         plan.where = next((f"{file}:{line}" for p in event.programs.values() for file, line, *_ in p.locations), "")
         return plan
+
+    def by_id(self, plan: int) -> PlanRecord | None:
+        """Give a plan that is not forgotten."""
+        return self._by_id.get(plan)
 
     def forget(self, plan: PlanRecord) -> None:
         """Let a plan be made again by the next call that needs it."""

@@ -102,6 +102,11 @@ class TorchGroup:
             self.group = dist.ProcessGroupGloo(store, rank, size, gloo)
         self.store = store
 
+    @property
+    def captures(self) -> bool:
+        """NCCL's collectives are kernels, which a CUDA graph can hold."""
+        return self.backend == "nccl"
+
     def run(self, step: Collective, tensor: torch.Tensor | None) -> torch.Tensor | None:
         """Give this member's result; None for a sender and for what only begins. Who receives may pass what to receive into."""
         attrs = dict(step.attrs)

@@ -18,7 +18,7 @@ from gt.ir.program import Program
 from gt.ir.types import DType
 from gt.runtime import env, wire
 from gt.runtime.collective import Groups
-from gt.runtime.engine import Engine, Loaded
+from gt.runtime.engine import Engine, Joint, Loaded
 from gt.runtime.errors import Fault, GtError, fault_of
 from gt.runtime.log import InstructionLog
 from gt.runtime.store import LARGE, ValueStore, give_memory_back
@@ -26,6 +26,7 @@ from gt.runtime.wire import Message
 from gt.runtime.wire_arrays import array_of, padded, rows, wire_dtype
 from gt.runtime.worker_state import (
     Arrived,
+    DropGraph,
     DropValues,
     FormGroup,
     Got,
@@ -127,6 +128,7 @@ class Runner:
                         before = self.values.nbytes
                         self.values.drop(uids)
                         if isinstance(message, wire.Free) and before - self.values.nbytes >= LARGE:
+                            self._tell_idle()
                             give_memory_back()
                     case ShipValue(ship):
                         self._ship(ship)
@@ -142,6 +144,9 @@ class Runner:
                             if self.clock is not None:
                                 self.clock.forget(plan)
                             self.unloadable.pop(plan, None)
+                    case DropGraph(plan, refused):
+                        if plan in self.loaded and self.loaded[plan].joint is not None:
+                            self._joint(plan).drop(refused)
                     case SkipProgram():
                         more += self.state.handle(self._skip(command))
                     case FormGroup(make):
@@ -231,6 +236,7 @@ class Runner:
         if command.poisoned:
             return self._run_without(command, fault)
         values, ran = self.values, None
+        stage: wire.GraphStage = ""
         held: Sequence[Any] = ()
         inputs = [values[uid] for uid in command.inputs]
         for i in command.copies:
@@ -244,7 +250,14 @@ class Runner:
                 scalars = [wire.unpack_scalar(s) for s in command.scalars]
                 if self.clock is not None:
                     self.clock.begin(command.plan)
-                outputs = loaded.run(inputs, scalars, self.groups)
+                if command.graph == "replay":
+                    outputs = self._joint(command.plan).replay(inputs, scalars)
+                    self._met_all(command.plan)
+                else:
+                    if command.graph == "capture":
+                        stage = self._capture(command.plan, inputs, scalars)
+                    outputs = loaded.run(inputs, scalars, self.groups)
+                    stage = stage or (loaded.joint.stage if loaded.joint is not None else "")
                 if self.clock is not None:
                     self.clock.end(command.plan)
                 if self.groups is not None and self.groups.sending:
@@ -259,7 +272,7 @@ class Runner:
             fault = ran.fault
         elif fault is not None:
             inputs.clear()
-            fault = self._finish_collectives(command.plan, fault)
+            fault = self._finish_collectives(command.plan, fault, command.graph)
         self.epoch = -1
         seconds = time.perf_counter() - start
         if self.clock is not None:
@@ -272,7 +285,31 @@ class Runner:
                 sum([values.sizes.get(uid, 0) for uid in command.outputs]),
                 f"epoch={command.epoch} plan={command.plan} seconds={seconds:.6f} fault={fault.kind if fault else '-'}",
             )
-        return ran or Ran(command.epoch, seconds, fault)
+        return ran or Ran(command.epoch, seconds, fault, graph=stage)
+
+    def _joint(self, plan: int) -> Joint:
+        joint = self.loaded[plan].joint
+        assert joint is not None, "a worker says before that a program is ready to be captured"
+        return joint
+
+    def _capture(self, plan: int, inputs: Sequence[Any], scalars: Sequence[Any]) -> wire.GraphStage:
+        """Have a graph made of the run that is about to be, its collectives included; none of it runs."""
+        assert self.groups is not None
+        stage = self._joint(plan).capture(inputs, scalars, self.groups)
+        self.groups.forget()
+        self.groups.issued = 0
+        return stage
+
+    def _met_all(self, plan: int) -> None:
+        """A graph that was launched takes part in all collectives of its program."""
+        if self.groups is not None:
+            self.groups.issued = len(self.state.programs[plan].collectives)
+
+    def _tell_idle(self) -> None:
+        """Say which graphs keep memory for values that are gone."""
+        for plan, loaded in self.loaded.items():
+            if loaded.joint is not None and loaded.joint.idle_nbytes >= LARGE:
+                self.outlet.reply(wire.GraphIdle(plan))
 
     def _run_without(self, command: RunProgram, fault: Fault | None) -> Ran:
         """Run what does not depend on inputs that are not there. ``fault``: why nothing of the program can run."""
@@ -320,16 +357,19 @@ class Runner:
         self.epoch = command.epoch
         if self.groups is not None:
             self.groups.issued = 0
-        fault = self._finish_collectives(command.plan, command.fault)
+        fault = self._finish_collectives(command.plan, command.fault, command.graph)
         self.epoch = -1
         return Ran(command.epoch, time.perf_counter() - start, fault if fault is not command.fault else None)
 
-    def _finish_collectives(self, plan: int, fault: Fault) -> Fault:
+    def _finish_collectives(self, plan: int, fault: Fault, graph: wire.GraphUse) -> Fault:
         """Take part, with zeros, in the collectives that a failed run leaves undone: the others wait for them."""
         if self.groups is None:
             return fault
         if fault.kind != "collective":
             try:
+                if graph == "replay" and not self.groups.issued:
+                    self._joint(plan).replay_junk()
+                    self._met_all(plan)
                 for step in self.state.programs[plan].collectives[self.groups.issued :]:
                     self.groups.run(step, self._junk(step))
                 self.groups.finish()
@@ -351,6 +391,9 @@ class Runner:
         assert self.groups is not None, "the embedded session has one worker"
         self.epoch = make.epoch
         fault = None
+        for loaded in self.loaded.values():
+            if loaded.joint is not None:
+                loaded.joint.forget_group(make.members)
         try:
             self.groups.form(make.name, make.members, make.backend)
         except Exception as e:

@@ -9,7 +9,7 @@ go on. Must not know: sockets, states. Next: ``wire_arrays`` (data frames), ``tr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -23,13 +23,15 @@ from gt.runtime.shared import Region, check_region
 from gt.runtime.status import ServerStatus
 from gt.runtime.wire_arrays import Bounds, check_bounds, check_nbytes, check_type
 
-VERSION = 3
+VERSION = 4
 MAX_HEADER = 64 << 20
 INLINE = 64 << 10  # uploads up to here ride in the control message
 
 Buffers: TypeAlias = tuple[int, ...]
 WireScalar: TypeAlias = bool | int | float | tuple[float, float]  # a pair is a complex number
 Frames: TypeAlias = Sequence[Any]
+GraphUse: TypeAlias = Literal["", "capture", "replay"]  # what workers that meet in collectives do together in a run
+GraphStage: TypeAlias = Literal["", "ready", "captured", "refused"]  # what one of them says of it at the run's end
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag_field="message", tag=True, forbid_unknown_fields=True):
@@ -280,7 +282,9 @@ class Unload(Message, frozen=True):
 
 
 class Execute(Message, frozen=True):
-    """Run a loaded program. Ids are in the order of the flush's lists; ``frees`` go after it."""
+    """Run a loaded program. Ids are in the order of the flush's lists; ``frees`` go after it. ``graph``: what is done with a CUDA graph
+    of it that all its workers capture together.
+    """
 
     epoch: int
     plan: int
@@ -288,6 +292,14 @@ class Execute(Message, frozen=True):
     outputs: Buffers
     scalars: tuple[WireScalar, ...]
     frees: Buffers
+    graph: GraphUse = ""
+
+
+class DropGraph(Message, frozen=True):
+    """Let go of the CUDA graph that a plan's workers captured together. ``refused``: why there will be none again, if so."""
+
+    plan: int
+    refused: str = ""
 
 
 class MakeGroup(Message, frozen=True):
@@ -381,7 +393,7 @@ class WorkerHello(Message, frozen=True):
 
 class Done(Message, frozen=True):
     """An epoch is over on this worker. With a fault: ``failed`` are the outputs that are not there and why, by uid, all if None;
-    ``kept`` what was to be freed and is still here.
+    ``kept`` what was to be freed and is still here. ``graph``: how far the worker is with a graph that all workers capture together.
     """
 
     epoch: int
@@ -389,6 +401,13 @@ class Done(Message, frozen=True):
     fault: Fault | None = None
     failed: tuple[tuple[int, Fault], ...] | None = None
     kept: Buffers = ()
+    graph: GraphStage = ""
+
+
+class GraphIdle(Message, frozen=True):
+    """The values are gone that a plan's graph, captured by all its workers together, was made for; their memory is kept for it."""
+
+    plan: int
 
 
 class Uploaded(Message, frozen=True):
@@ -455,17 +474,17 @@ class PartFailed(Message, frozen=True):
 
 
 FromClient: TypeAlias = ClientHello | Define | Run | Put | Fail | Fetch | Explain | Free | Recover
-FromWorker: TypeAlias = WorkerHello | Done | Uploaded | StoreOp
+FromWorker: TypeAlias = WorkerHello | Done | GraphIdle | Uploaded | StoreOp
 Incoming: TypeAlias = (
-    ClientHello | Define | Run | Put | Fail | Fetch | Explain | Free | Recover | WorkerHello | Done | Uploaded | StoreOp | Attach
-    | Beat | Bye | AskStatus | NodeHello | NodeFailed
+    ClientHello | Define | Run | Put | Fail | Fetch | Explain | Free | Recover | WorkerHello | Done | GraphIdle | Uploaded | StoreOp
+    | Attach | Beat | Bye | AskStatus | NodeHello | NodeFailed
 )  # fmt: skip
 ToClient: TypeAlias = (
     ClientWelcome | Workers | Attached | Placed | Failed | Located | Settled | Explained | Progress | Ping | Refused | Part | PartFailed
     | Share | Unread
 )
 ToWorker: TypeAlias = (
-    WorkerWelcome | Attached | Load | Unload | Execute | MakeGroup | Store | Expect | Ship | Free | Gone | Abort | StoreReply
+    WorkerWelcome | Attached | Load | Unload | Execute | DropGraph | MakeGroup | Store | Expect | Ship | Free | Gone | Abort | StoreReply
     | Admit | Ping | Stop | Refused
 )  # fmt: skip
 ToNode: TypeAlias = NodeWelcome | JobEnded | Ping | Refused

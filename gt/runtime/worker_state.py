@@ -51,6 +51,7 @@ class Ran:
     fault: Fault | None = None
     failed: tuple[tuple[int, Fault], ...] | None = None
     kept: tuple[int, ...] = ()
+    graph: wire.GraphStage = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,7 @@ class RunProgram:
     takes: tuple[int, ...] = ()
     copies: tuple[int, ...] = ()
     poisoned: tuple[tuple[int, Fault], ...] = ()
+    graph: wire.GraphUse = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,15 @@ class SkipProgram:
     epoch: int
     plan: int
     fault: Fault
+    graph: wire.GraphUse = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DropGraph:
+    """Let go of the graph that a program's workers captured together."""
+
+    plan: int
+    refused: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +170,7 @@ class Quit:
 
 
 Command: TypeAlias = (
-    LoadProgram | UnloadPrograms | RunProgram | SkipProgram | FormGroup | KeepValue | DropValues | ShipValue | ShipFault
+    LoadProgram | UnloadPrograms | DropGraph | RunProgram | SkipProgram | FormGroup | KeepValue | DropValues | ShipValue | ShipFault
     | Reply | Quit
 )  # fmt: skip
 
@@ -232,6 +243,8 @@ class WorkerState:
                     self.programs.pop(plan, None)
                     self.sizes.pop(plan, None)
                 return [UnloadPrograms(plans)]
+            case wire.DropGraph(plan, refused):
+                return [DropGraph(plan, refused)] if plan in self.programs else []
             case wire.MakeGroup():
                 return [FormGroup(message)]
             case wire.Stop() | wire.Refused():
@@ -253,7 +266,7 @@ class WorkerState:
         obstacle = self._why_not(mine, program)
         poisoned = self._poisoned(mine) if obstacle is not None and not program.collectives else ()
         if obstacle is not None and not poisoned:
-            self.running = SkipProgram(message.epoch, message.plan, obstacle)
+            self.running = SkipProgram(message.epoch, message.plan, obstacle, message.graph)
             return [self.running]
         freed = set(message.frees)
         unique = set(mine)
@@ -270,7 +283,9 @@ class WorkerState:
         # What is freed and not read goes first: nothing is kept for it, and its memory serves the run.
         dropped = self._drop(tuple(freed - unique)) if len(freed) > len(read) else []
         self.frees = read
-        self.running = RunProgram(message.epoch, message.plan, mine, self.outputs, message.scalars, takes, copies, poisoned)
+        self.running = RunProgram(
+            message.epoch, message.plan, mine, self.outputs, message.scalars, takes, copies, poisoned, message.graph
+        )
         return [*dropped, self.running]
 
     def _why_not(self, inputs: tuple[int, ...], program: Program) -> Fault | None:
@@ -306,7 +321,7 @@ class WorkerState:
             self.poison |= failed
             self.values.update(uid for uid in self.outputs if uid not in failed)
         frees, self.running, self.outputs, self.frees = self.frees, None, (), ()
-        done = [*self._drop(frees), Reply(wire.Done(event.epoch, event.seconds, fault, event.failed, event.kept))]
+        done = [*self._drop(frees), Reply(wire.Done(event.epoch, event.seconds, fault, event.failed, event.kept, event.graph))]
         self.values.update(event.kept)
         return done
 

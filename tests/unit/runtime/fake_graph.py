@@ -13,8 +13,9 @@ Body = Callable[[list[torch.Tensor]], list[torch.Tensor]]
 
 class FakeGraph:
     def __init__(self, owner: FakeCapturer, body: Body, inputs: Sequence[torch.Tensor]) -> None:
-        self.owner, self.body, self.inputs = owner, body, list(inputs)
-        self.outputs: list[torch.Tensor] = []
+        self.owner, self.body = owner, body
+        self.inputs = [t.detach() for t in inputs]  # a graph knows addresses, not tensors
+        self.outputs: list[torch.Tensor | None] = []  # None: an input
         self.is_reset = False
 
     def replay(self) -> None:
@@ -23,7 +24,7 @@ class FakeGraph:
         made = self.body(list(self.inputs))
         self.owner.scratch.fill_(0xA5)
         for static, new in zip(self.outputs, made, strict=True):
-            if static is not new:
+            if static is not None:
                 static.copy_(new)
 
     def reset(self) -> None:
@@ -45,17 +46,18 @@ class FakeCapturer:
         before = [t.clone() for t in inputs]
         graph = FakeGraph(self, body, inputs)
         outputs, at = body(list(inputs)), 0
-        for output in outputs:
+        for i, output in enumerate(outputs):
             if any(output is t for t in inputs):
-                graph.outputs.append(output)
+                graph.outputs.append(None)
                 continue
             words = self.scratch[at : at + output.nbytes].view(output.dtype)
-            graph.outputs.append(words.as_strided(output.shape, output.stride()))
+            outputs[i] = words.as_strided(output.shape, output.stride())
+            graph.outputs.append(outputs[i])
             at += -(-output.nbytes // 64) * 64
         for t, old in zip(inputs, before, strict=True):
             t.copy_(old)
         self.made.append(graph)
-        return graph, graph.outputs
+        return graph, outputs
 
 
     def renew(self) -> None:

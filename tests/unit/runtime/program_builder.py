@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -83,10 +83,17 @@ class ProgramBuilder:
 
 
 class Doubling:
-    """A Comm of two workers that hold the same."""
+    """A Comm of two workers that hold the same. ``captured``: whether a CUDA graph could hold its collectives."""
 
-    def __init__(self) -> None:
+    def __init__(self, captured: bool = False) -> None:
         self.asked: list[int] = []
+        self.captured = captured
+
+    def captures(self, groups: Iterable[tuple[int, ...]]) -> bool:
+        return self.captured
+
+    def finish(self) -> None:
+        """Nothing is under way."""
 
     def run(self, step: Collective, tensor: Any) -> Any:
         self.asked.append(step.number)

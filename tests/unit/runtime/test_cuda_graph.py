@@ -248,7 +248,7 @@ def test_the_driver_of_several_pieces_is_captured_whole(engine: TorchEngine) -> 
     assert loaded.tier == "graph"
 
 
-def test_a_program_with_collectives_is_captured_piece_by_piece(engine: TorchEngine) -> None:
+def test_a_program_whose_collectives_no_graph_can_hold_is_captured_piece_by_piece(engine: TorchEngine) -> None:
     b = ProgramBuilder()
     x, s = b.input(4), b.scalar()
     h = b("mul", x, s)
@@ -268,6 +268,7 @@ def test_a_program_with_collectives_is_captured_piece_by_piece(engine: TorchEngi
     for got, expected in held:
         torch.testing.assert_close(got, expected)
     assert [p.unit.stats.replays for p in loaded.pieces if p.unit] == [4, 4]
+    assert loaded.stats.notes == ["no CUDA graph of the whole program: its collectives are not NCCL's"]
 
 
 def test_what_cannot_be_captured_says_why_and_runs_on(engine: TorchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
