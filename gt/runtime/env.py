@@ -102,7 +102,7 @@ AUTO_SHARD = Variable(
 )
 COMPILE_AFTER = Variable(
     "GT_COMPILE_AFTER", at_least(0), 200,
-    "Runs of a program before it is compiled, once they took 2 s in all (on a GPU at most 10 runs, 0.5 s); 0: never.",
+    "Runs of a program before it is compiled, once they took 2 s in all (on a GPU at most 10 runs, 0.5 s); 0: never, nor captured as a CUDA graph.",
 )  # fmt: skip
 STRICT = Variable("GT_STRICT", flag, False, "Make signals that cannot be followed errors instead of warnings.")
 RECOVER = Variable("GT_RECOVER", flag, False, "Go on after the loss of a worker, as after gt.recover().")

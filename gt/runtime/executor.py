@@ -293,8 +293,9 @@ class TorchEngine:
     """Runs programs on one torch device.
 
     ``compile_after``: a program run this often, and for ``compile_after_s`` in all, is compiled in the background; 0:
-    only what a signal marks ``compile: true`` is. ``cache_dir``: where compiled pieces are kept. ``graphs``: where CUDA
-    graphs are captured; on a GPU made when the thread starts, and compiling begins sooner there: replays cost no CPU.
+    only what a signal marks ``compile: true`` is, and no run differs from the first. ``cache_dir``: where compiled pieces are kept.
+    ``graphs``: where CUDA graphs are captured; on a GPU made when the thread starts, and compiling begins sooner there: replays cost
+    no CPU.
     """
 
     def __init__(
@@ -335,7 +336,8 @@ class TorchEngine:
             torch.cuda.set_device(self.device)
             # Embedded, a recording thread shares the interpreter: coming back from a launch must not cost 5 ms.
             sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_S))
-            self.graphs = self.graphs or Graphs(self.device)
+            if self.compile_after > 0:
+                self.graphs = self.graphs or Graphs(self.device)
             self.clock = DeviceClock(lambda: torch.cuda.Event(enable_timing=True, blocking=True))
 
     def load(self, program: Program) -> TorchLoaded:

@@ -9,7 +9,6 @@ results), ``runner``, ``worker_state``.
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import socket as sockets
 import sys
@@ -21,7 +20,7 @@ from pathlib import Path
 import click
 import zmq
 
-from gt.runtime import env, wire
+from gt.runtime import env, garbage, wire
 from gt.runtime.collective import CollectiveFailed, Groups
 from gt.runtime.errors import ConnectionFailed, DispatcherLost, KeyFileError, ProtocolError
 from gt.runtime.exchange import Intake, Outlet
@@ -166,16 +165,18 @@ class WorkerProcess:
 
     def run(self) -> None:
         """Work until told to stop."""
-        gc.freeze()  # what is imported stays: no collection goes through it again, which takes a tenth of a second
+        garbage.postpone()
         self.io.start()
         poller = zmq.Poller()
         poller.register(self.work, zmq.POLLIN)
         poller.register(self.wake_read, zmq.POLLIN)
         try:
             while not self.stopping:
-                poller.poll(2 if self.outlet.unsent else 1000)
+                ready = poller.poll(2 if self.outlet.unsent else int(garbage.IDLE_S * 1000))
                 if self.outlet.unsent:
                     self.outlet.retry()
+                elif not ready:
+                    garbage.collect_if_due()
                 self.outlet.tidy()
                 while not self.stopping:
                     try:
