@@ -592,6 +592,23 @@ class holding:  # noqa: N801 - reads as a function
         self.trace.held -= 1
 
 
+class apart:  # noqa: N801 - reads as a function
+    """What is recorded inside reads nothing pending, and is handed over at the end as work of its own."""
+
+    __slots__ = ("reason", "trace")
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+    def __enter__(self) -> None:
+        self.trace, state.trace = state.trace, new_trace()
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        own, state.trace = state.trace, self.trace
+        if kind is None:
+            _flush(own, self.reason)
+
+
 read_guard: Callable[[], None] | None = None  # called before a value is read; set by gt.flush_guard
 _flush: Callable[[Trace, str], None]  # set by gt.flush and gt.tensor, which import this module
 new_tensor: Callable[[Trace | None, int, TensorType], Tensor]

@@ -14,10 +14,12 @@ import math
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from functools import partial
 from itertools import chain
 from typing import Any
 
+from gt import session as sessions
 from gt.autograd import enable_grad, no_grad
 from gt.functions import create
 from gt.functions.numeric import view_as_complex, view_as_real
@@ -29,11 +31,20 @@ from gt.ir.ops import OPS
 from gt.ir.types import Scalar, float32, float64
 from gt.optim.parameter_state import COUNTS, ParameterState, count_of, number
 from gt.tensor import Tensor
-from gt.trace import Number, record, record_into, replaced, settle, state
+from gt.trace import Number, apart, record, record_into, replaced, settle, state
 
 Group = dict[str, Any]
 INF = math.inf
 stored = dict.__getitem__  # what is there, without making a count a tensor
+
+
+def _starts_apart() -> bool:
+    """Whether new state is made by a run of its own, so that a first step is the program that all later ones are.
+
+    Not on several workers, where the step says how its state is split; nor before anything has run, as all of that is one program.
+    """
+    session = sessions.running()
+    return session is not None and session.num_workers() == 1
 
 
 class HookHandle:
@@ -179,11 +190,13 @@ class Optimizer:
     def _counted(self, params: list[Any], start: Callable[[Any], dict[str, Any]]) -> list[tuple[float, list[Any]]]:
         """Count a step for each parameter, starting the state of new ones. Gives parameters by their count."""
         by_count: dict[float, list[Any]] = {}
+        new = [p for p in params if not self.state[p]]
+        if new:
+            with apart("the state of an optimizer") if _starts_apart() else nullcontext():
+                for p in new:
+                    self.state[p].update({"step": 0.0, **start(p)})
         for p in params:
             own = self.state[p]
-            if not own:
-                own["step"] = 0.0
-                own.update(start(p))
             count = stored(own, "step")
             own["step"] = count = (count if count.__class__ is float else count_of(own)) + 1
             if count in by_count:
