@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from gt.functions import create
-from gt.optim.optimizer import INF, Group, Optimizer, check
+from gt.optim.optimizer import INF, Group, Optimizer, check, starting
 
 
 class Adagrad(Optimizer):
@@ -27,9 +27,10 @@ class Adagrad(Optimizer):
             "differentiable": differentiable, "fused": fused,
         }  # fmt: skip
         super().__init__(params, defaults)
-        for group in self.param_groups:
-            for p in group["params"]:
-                self.state[p] = self._own_state(step=0.0, **self._fresh(group, p))
+        with starting():
+            for group in self.param_groups:
+                for p in group["params"]:
+                    self.state[p] = self._own_state(step=0.0, **self._fresh(group, p))
 
     def _fresh(self, group: Group, p: Any) -> dict[str, Any]:
         start = float(group["initial_accumulator_value"])

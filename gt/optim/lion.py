@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from gt.functions import create
-from gt.optim.optimizer import INF, Group, Optimizer, check, check_betas
+from gt.optim.optimizer import INF, Group, Optimizer, check, check_betas, starting
 
 
 class Lion(Optimizer):
@@ -26,7 +26,8 @@ class Lion(Optimizer):
             ("beta1", float(group["betas"][0])), ("beta2", float(group["betas"][1])), ("weight_decay", float(group["weight_decay"])),
             ("maximize", bool(group["maximize"])),
         )  # fmt: skip
-        for p in params:
-            if not self.state[p]:
-                self.state[p] = {"exp_avg": create.zeros_like(p)}
+        new = [p for p in params if not self.state[p]]
+        if new:
+            with starting():
+                self.state.update({p: {"exp_avg": create.zeros_like(p)} for p in new})
         self._record("lion_step", params, ["exp_avg"], [group["lr"]], attrs)

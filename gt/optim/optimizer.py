@@ -14,7 +14,7 @@ import math
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -38,13 +38,13 @@ INF = math.inf
 stored = dict.__getitem__  # what is there, without making a count a tensor
 
 
-def _starts_apart() -> bool:
-    """Whether new state is made by a run of its own, so that a first step is the program that all later ones are.
+def starting() -> AbstractContextManager[None]:
+    """Have new state made by a run of its own, so that a first step is the program that all later ones are.
 
     Not on several workers, where the step says how its state is split; nor before anything has run, as all of that is one program.
     """
     session = sessions.running()
-    return session is not None and session.num_workers() == 1
+    return apart("the state of an optimizer") if session is not None and session.num_workers() == 1 else nullcontext()
 
 
 class HookHandle:
@@ -192,7 +192,7 @@ class Optimizer:
         by_count: dict[float, list[Any]] = {}
         new = [p for p in params if not self.state[p]]
         if new:
-            with apart("the state of an optimizer") if _starts_apart() else nullcontext():
+            with starting():
                 for p in new:
                     self.state[p].update({"step": 0.0, **start(p)})
         for p in params:

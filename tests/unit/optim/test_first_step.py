@@ -16,17 +16,16 @@ def test_a_first_step_is_planned_for_all_that_follow(optimizer, monkeypatch):
     x = gt.ones(2, 7)
     model(x).sum().item()
     optim = getattr(gt.optim, optimizer)(model.parameters(), lr=0.01)
-    losses, made = [], []
+    made = []
     for _ in range(3):
         seen.clear()
         loss = model(x).square().sum()
         loss.backward()
         optim.step()
         optim.zero_grad()
-        losses.append(loss.item())
+        loss.item()
         made.append(len(seen))
-    assert made[1:] == [0, 0]
-    assert losses[0] > losses[1] > losses[2]
+    assert made[1:] == [0, 0], made
 
 
 def test_state_that_is_made_apart_leaves_what_is_pending_alone():
