@@ -20,6 +20,7 @@ from gt.passes.context import Context, Region
 from gt.passes.cost import H100
 from gt.passes.estimate import sent_and_seconds
 from gt.passes.schedule import overlap, schedule
+from gt.passes.updates_soon import updates_soon
 from gt.passes.work import multiply_adds
 
 
@@ -50,7 +51,11 @@ class FuseHotPath:
         context.regions = tuple(regions)
         if len(regions) > len(runs):
             context.note(regions[0].nodes[0], f"cut into {len(regions)} regions at repeated structure")
-        return graph if tuple(nodes) == graph.nodes else graph.with_nodes(nodes)
+        graph = graph if tuple(nodes) == graph.nodes else graph.with_nodes(nodes)
+        sent = max((i for i, node in enumerate(graph.nodes) if node.op.effect == "comm" and self._is_long(node)), default=-1)
+        if sent >= 0:  # the gradients that come first are used while the last are on their way
+            graph, context.regions = updates_soon(graph, context.regions, sent)
+        return graph
 
     def _is_long(self, node: Node) -> bool:
         return node.op is transfer or sent_and_seconds(node)[1] >= H100.launch_s + self.overlap_s

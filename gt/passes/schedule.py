@@ -21,6 +21,7 @@ MOVES = (
     collective.all_gather, collective.all_reduce, collective.all_to_all, collective.pad_end, collective.partial_from_part,
     collective.partial_from_whole, collective.reduce_scatter, collective.shard_slice, collective.unpad,
 )  # fmt: skip
+SMALL, LITTLE, FEW = 1 << 10, 1 << 20, 16  # bytes of a sum, and of what it is made of; nodes
 EXCHANGES = (collective.all_to_all, collective.pad_end, collective.shard_slice, collective.unpad)
 
 
@@ -147,12 +148,28 @@ def _leads(graph: Graph) -> dict[Node, None]:
 
 
 def ranks(graph: Graph) -> dict[Node, int]:
-    """Give when each node runs: compute of rank 2n waits for n collectives, a collective of rank 2n + 1 for n others."""
+    """Give when each node runs: compute of rank 2n waits for n collectives, a collective of rank 2n + 1 for n others.
+
+    Small sums that are there from the start, but for a collective, are of rank -1 where else much would be parted by waiting for them.
+    """
+    rank = _ranks(graph, set())
+    first = _sums_of_inputs(graph)
+    if not first:
+        return rank
+    apart = (v for v in graph.producer if any(rank[user] // 2 > rank[graph.producer[v]] // 2 for user, _ in graph.uses.get(v, ())))
+    return _ranks(graph, first) if sum(v.type.nbytes for v in apart) > LITTLE else rank
+
+
+def _ranks(graph: Graph, first: Set[Node]) -> dict[Node, int]:
+    """``first``: what runs before everything else."""
     depth: dict[Value, int] = {}  # how many collectives deep a value is
     rank: dict[Node, int] = {}
     late = {node for node in joins_early(graph) if graph.uses.get(node.output)}
     soon = scatters_soon(graph)
     for node in graph.nodes:
+        if node in first:
+            rank[node] = -1 if node.op.effect == "comm" else -2
+            continue
         below = max((depth.get(v, 0) for v in node.inputs), default=0)
         comm = node.op.effect == "comm" and node not in late and node not in soon
         rank[node] = 2 * below + comm
@@ -162,6 +179,40 @@ def ranks(graph: Graph) -> dict[Node, int]:
         if readers and (not node.inputs or node in late):  # made in the region that reads it
             rank[node] = min(readers) // 2 * 2
     return rank
+
+
+def _sums_of_inputs(graph: Graph) -> set[Node]:
+    """Give small sums of little work on inputs, with that work, where other collectives wait for them: made first, they part nothing.
+
+    Such as how many targets of a loss count: in their place they would stand between its forward and its backward.
+    """
+    behind: set[Value] = set()  # what is made of anything that a collective gives
+    awaited: set[Value] = set()  # what a collective is made of
+    for node in reversed(graph.nodes):
+        if node.op.effect == "comm" or any(out in awaited for out in node.outputs):
+            awaited.update(node.inputs)
+    found: set[Node] = set()
+    for node in graph.nodes:
+        if node.op is collective.all_reduce and node.output in awaited and node.inputs[0] not in behind and node.output.type.nbytes <= SMALL:
+            work = _made_of(graph, node)
+            if len(work) <= FEW and all(out.type.nbytes <= LITTLE for made in work for out in made.outputs):
+                found |= {node, *work}
+        if node.op.effect == "comm" or any(v in behind for v in node.inputs):
+            behind.update(node.outputs)
+    return found
+
+
+def _made_of(graph: Graph, node: Node) -> list[Node]:
+    """Give the nodes that what a node reads is made by, a few more than ``FEW`` at most."""
+    found: dict[Node, None] = {}
+    stack = [node]
+    while stack and len(found) <= FEW:
+        for value in stack.pop().inputs:
+            producer = graph.producer.get(value)
+            if producer is not None and producer not in found:
+                found[producer] = None
+                stack.append(producer)
+    return list(found)
 
 
 def scatters_soon(graph: Graph) -> set[Node]:

@@ -1,7 +1,8 @@
 """Runs the update of parameters as soon as their gradients are complete, so that not all gradients are there at once.
 
 An optimizer's step over all tensors is written as one for each of a few groups, each behind the last of its gradients and of what
-else reads what it overwrites. Owns: ``updates_soon``. Must not know: any one op (``OpDef.subset`` says how). Next: ``fit_memory``.
+else reads what it overwrites. Owns: ``updates_soon``. Must not know: any one op (``OpDef.subset`` says how). Next: ``fit_memory``,
+``fuse_hot_path``.
 """
 
 from __future__ import annotations
@@ -14,14 +15,18 @@ from gt.passes.recompute import Regions, placed_in
 GROUPS = 16  # of one step at most: each is some kernels more
 
 
-def updates_soon(graph: Graph, regions: Regions) -> tuple[Graph, Regions]:
-    """Give the graph with updates in groups; the same object if all gradients are complete at one moment."""
+def updates_soon(graph: Graph, regions: Regions, sent: int = -1) -> tuple[Graph, Regions]:
+    """Give the graph with updates in groups; the same object if all gradients are complete at one moment.
+
+    ``sent``: the last long collective, of a graph whose gradients travel while others are computed. What another collective gives is there
+    soon behind it, what it gives itself at the end; a step stays whole of which some group could run before.
+    """
     place = {node: i for i, node in enumerate(graph.nodes)}
     behind: dict[Node, list[Node]] = {}
     gone: set[Node] = set()
     for node in graph.nodes:
-        groups = _groups(graph, node, place) if node.op.subset is not None else []
-        if len(groups) > 1:
+        groups = _groups(graph, node, place, sent) if node.op.subset is not None else []
+        if len(groups) > 1 and groups[0][0] >= sent:
             gone.add(node)
             for at, part in groups:
                 behind.setdefault(graph.nodes[at], []).append(part)
@@ -32,11 +37,11 @@ def updates_soon(graph: Graph, regions: Regions) -> tuple[Graph, Regions]:
     return graph.with_nodes(listed), placed_in(regions, graph, nodes, {}, behind, set(listed))
 
 
-def _groups(graph: Graph, node: Node, place: dict[Node, int]) -> list[tuple[int, Node]]:
+def _groups(graph: Graph, node: Node, place: dict[Node, int], sent: int) -> list[tuple[int, Node]]:
     """Give the parts of a step, each with the number of the node behind which it can run."""
     num = node.attr["num"]
     assert isinstance(num, int) and node.op.subset is not None
-    ready = [(_ready(graph, node, i, place), i) for i in range(num)]
+    ready = [(_ready(graph, node, i, place, sent), i) for i in range(num)]
     size = lambda i: node.inputs[i].type.nbytes  # noqa: E731
     share = sum(map(size, range(num))) / GROUPS
     groups: list[list[int]] = [[]]
@@ -55,13 +60,16 @@ def _groups(graph: Graph, node: Node, place: dict[Node, int]) -> list[tuple[int,
     return out
 
 
-def _ready(graph: Graph, node: Node, member: int, place: dict[Node, int]) -> int:
+def _ready(graph: Graph, node: Node, member: int, place: dict[Node, int], sent: int) -> int:
     """Give the last node that one member's update waits for: what makes its operands, what else reads them or a part of them."""
     assert node.op.subset is not None
     operands, _, _ = node.op.subset(dict(node.attrs), [member])
     seen: set[Value] = set()
     todo = [node.inputs[i] for i in operands if node.inputs[i].type.shape]
-    last = max((place[graph.producer[v]] for i in operands if (v := node.inputs[i]) in graph.producer), default=0)
+    makers = [graph.producer[v] for i in operands if (v := node.inputs[i]) in graph.producer]
+    last = max(map(place.__getitem__, makers), default=0)
+    if last <= sent and any(maker.op.effect == "comm" for maker in makers):
+        last = sent if last < sent else place[node]
     while todo:
         value = todo.pop()
         if value in seen:

@@ -1,0 +1,67 @@
+"""A data-parallel step of some size: what its first collective parts, and what is done while the last travels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gt
+from gt import session as sessions
+from gt.capture import CaptureSession, ShapesOnly
+from gt.ir.program import Collective, Compute, Program
+from gt.passes.plan import Cluster
+
+WIDTH, LAYERS, ROWS = 2048, 4, 1024
+
+
+@pytest.fixture(scope="module")
+def program() -> Program:
+    """Worker 0's of the second step: layers of 16 MiB, a mean over targets that count, AdamW."""
+    session = CaptureSession(ShapesOnly(), Cluster((0, 1, 2, 3)))
+    with sessions.pinned(session):
+        model = gt.nn.Sequential(*(gt.nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)))
+        optim = gt.optim.AdamW(model.parameters())
+        gt.load_config(str(Path(__file__).parents[3] / "examples" / "sharding" / "data.yaml"))
+        with gt.signal.context("batch"):
+            x, y = gt.from_numpy(np.ones((ROWS, WIDTH), np.float32)), gt.from_numpy(np.ones(ROWS, np.int64))
+        for _ in range(3):
+            loss = gt.nn.functional.cross_entropy(model(x), y)
+            loss.backward()
+            optim.step()
+            optim.zero_grad()
+            loss.item()
+        return next(reversed(session.captured.values())).plan.programs[0]
+
+
+def kinds(program: Program) -> list[str]:
+    """Give each step as what it is: a collective's kind, or the ops of a region that say what it is for."""
+    out = []
+    for step in program.steps:
+        if isinstance(step, Collective):
+            out.append(f"{step.kind} {step.nbytes >> 20} MiB")
+        elif isinstance(step, Compute):
+            ops = {node.op for node in step.nodes}
+            out.append(" ".join(name for name in ("log_softmax", "log_softmax_backward", "adamw_step") if name in ops))
+    return [text for text in out if text]
+
+
+def test_how_many_targets_count_is_known_before_it_could_part_forward_and_backward(program: Program) -> None:
+    found = kinds(program)
+    assert found[0] == "all_reduce 0 MiB", "of the targets alone"
+    assert "log_softmax log_softmax_backward" in found, "one region"
+    first = next(step for step in program.steps if isinstance(step, Compute))
+    assert {node.op for node in first.nodes} <= {"full", "ne", "sum", "mask_pad"}
+
+
+def test_gradients_that_are_there_are_used_while_the_last_travels(program: Program) -> None:
+    found = kinds(program)
+    sent = [i for i, text in enumerate(found) if text == "all_reduce 24 MiB"]  # what a member sends of 16 MiB
+    updates = [i for i, text in enumerate(found) if text == "adamw_step"]
+    assert len(sent) == LAYERS and len(updates) == 2
+    assert updates[0] > sent[-1], "none stands in the way of what is still to be computed"
+    waits = [i for i, text in enumerate(found) if text.startswith("wait")]
+    assert [at < updates[0] for at in waits] == [True, True, True, False], "the last is waited for later"
+    members = [dict(n.attrs)["num"] for step in program.steps if isinstance(step, Compute) for n in step.nodes if n.op == "adamw_step"]
+    assert members == [LAYERS - 1, 1]
