@@ -601,6 +601,10 @@ class Tensor(Copies):
             raise TypeError("iteration over a 0-d tensor")
         return iter(shape.unbind(self))
 
+    def __reversed__(self) -> Tensor:
+        """Give the rows in the other order; a tensor of no dims itself."""
+        return shape.flip(self, 0) if self.ndim else self
+
     def __contains__(self, value: object) -> Any:
         if not isinstance(value, Handle) and not promote.is_number(value):
             raise RuntimeError(f"Tensor.__contains__ only supports Tensor or scalar, but you passed in a {type(value)}.")

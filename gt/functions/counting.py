@@ -19,7 +19,7 @@ from gt.functions.running import diff
 from gt.functions.shape import reshape, unsqueeze
 from gt.handle import Handle
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, KindError, Scalar, dtype_of, float64, int32, int64, normalize_dim, scalar_type
+from gt.ir.types import CallError, KindError, Scalar, dtype_of, float64, int32, int64, is_int, normalize_dim, scalar_type
 from gt.return_types import named
 from gt.trace import record
 
@@ -105,7 +105,7 @@ def histogramdd(
 ) -> HistogramDD:  # fmt: skip
     """Count points, the rows of ``input``, in a grid of bins: numbers or edges for each column."""
     columns = input._type.shape[-1]
-    each = [bins] * columns if isinstance(bins, int) else list(bins)
+    each = [bins] * columns if is_int(bins) else list(bins)
     if input.ndim < 2 or len(each) != columns:
         raise CallError(f"torch.histogramdd: The size of bins must be equal to the innermost dimension of the input, {columns}, got {len(each)}")
     _check_dtypes(input, each, weight)

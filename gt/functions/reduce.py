@@ -24,6 +24,7 @@ from gt.ir.types import (
     dtype_of,
     float32,
     int64,
+    is_int,
     normalize_dim,
     normalize_dims,
     scalar_type,
@@ -209,7 +210,7 @@ def all(
 def _truth(name: str, input: Tensor, dim: Dims, keepdim: bool) -> Tensor:
     dims = _dims(input, dim, None)
     found = to_bool(input)
-    if dims and (dim is None or isinstance(dim, int) or len(dim)):
+    if dims and (dim is None or is_int(dim) or len(dim)):
         found = record(OPS[name], (found,), _attrs(dims, keepdim, None))
     return cast(found, uint8) if input._type.dtype is uint8 else found
 

@@ -11,7 +11,7 @@ from gt.functions import create, reduce
 from gt.functions.promote import cast
 from gt.ir.graph import Attrs
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, DType, KindError, ShapeError, TensorType, float32, int64, real_dtype, scalar_type
+from gt.ir.types import CallError, DType, KindError, ShapeError, TensorType, float32, int64, is_int, real_dtype, scalar_type
 from gt.nn.functional.padding import pad
 from gt.trace import record
 from gt.versions import saves
@@ -54,7 +54,7 @@ def _common(input: Tensor, *params: Tensor | None) -> Tensor:
 def _shape(input: Tensor, normalized_shape: Any) -> tuple[int, ...]:
     if normalized_shape.__class__ is tuple and normalized_shape and input._type.shape[-len(normalized_shape) :] == normalized_shape:
         return normalized_shape
-    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(int(n) for n in normalized_shape)
+    shape = (normalized_shape,) if is_int(normalized_shape) else tuple(int(n) for n in normalized_shape)
     if not shape:
         raise CallError(
             "Expected normalized_shape to be at least 1-dimensional, i.e., containing at least one element, but got normalized_shape = []"
