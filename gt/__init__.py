@@ -69,7 +69,8 @@ from gt.functions.index import (
 from gt.functions.linalg import (
     addbmm, addmm, addmv, addr, baddbmm, bmm, dot, einsum, ger, inner, matmul, mm, mv, outer, tensordot, vdot,
 )  # fmt: skip
-from gt.functions.matrices import chain_matmul, cross, det, logdet, matrix_exp, matrix_power
+from gt.functions.matrices import chain_matmul, det, logdet, matrix_exp, matrix_power
+from gt.functions.matrices import old_cross as cross
 from gt.functions.matrices import old_slogdet as slogdet
 from gt.functions.matrices import old_vander as vander
 from gt.functions.norms import cdist, dist, renorm

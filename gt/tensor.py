@@ -160,7 +160,7 @@ class Tensor(Copies):
     repeat, tile, repeat_interleave, narrow, select, chunk, unbind = (
         shape.repeat, shape.tile, arrange.repeat_interleave, shape.narrow, shape.select, shape.chunk, shape.unbind,
     )  # fmt: skip
-    moveaxis, ndimension, narrow_copy, cross = shape.moveaxis, Handle.dim, strided.narrow_copy, matrices.cross
+    moveaxis, ndimension, narrow_copy, cross = shape.moveaxis, Handle.dim, strided.narrow_copy, matrices.old_cross
     stft, istft, ormqr = spectrogram.stft, spectrogram.istft, factorization.ormqr
     flip, roll, clone, contiguous = shape.flip, shape.roll, shape.clone, shape.contiguous
     # -- indexing

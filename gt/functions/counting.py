@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -85,7 +86,7 @@ def histc(input: Tensor, bins: int = 100, min: Scalar = 0, max: Scalar = 0) -> T
     return zeros(bins, dtype=input.dtype).scatter_add(0, place, cast(inside, input.dtype))
 
 
-def histogram(input: Tensor, bins: Any, *, range: Any = None, weight: Tensor | None = None, density: bool = False) -> Histogram:
+def histogram(input: Tensor, bins: Any = 100, *, range: Any = None, weight: Tensor | None = None, density: bool = False) -> Histogram:
     """Count elements between bin edges, or in equal bins of a range."""
     _check_dtypes(input, [bins], weight)
     x = reshape(input, -1)
@@ -155,7 +156,7 @@ def _edges(x: Tensor, bins: int, range: Any) -> Tensor:
     low, high = range if range is not None else ((float(amin(x)), float(amax(x))) if x.numel() else (0.0, 0.0))
     if low == high:
         low, high = (low - 0.5, high + 0.5) if x.numel() or range is not None else (0.0, 1.0)
-    return linspace(low, high, int(bins) + 1, dtype=x.dtype)
+    return linspace(low, high, operator.index(bins) + 1, dtype=x.dtype)
 
 
 def _bins(x: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:

@@ -267,6 +267,8 @@ class TensorType:
         key = (shape, dtype, sharding)
         found = cls._interned.get(key)
         if found is None:
+            shape = tuple(map(operator.index, shape))  # else a later shape that is equal to one of floats would be those
+            key = (shape, dtype, sharding)
             found = object.__new__(cls)
             found.shape, found.dtype, found.sharding = shape, dtype, sharding
             found.numel = math.prod(shape)

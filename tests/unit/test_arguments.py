@@ -153,3 +153,20 @@ def test_an_op_that_was_given_a_numpy_number_takes_pythons_after_it() -> None:
 def test_transpose_needs_both_dims() -> None:
     with pytest.raises(TypeError, match="dim1"):
         gt.ones(2, 3).transpose(0)
+
+
+INTS: list[Callable[[gt.Tensor, Any], Any]] = [
+    lambda x, n: x.tril(n), lambda x, n: x.triu(n), lambda x, n: x.diagonal(n), lambda x, n: x.unfold(0, n, 1), lambda x, n: x.topk(n).values,
+    lambda x, n: x.as_strided((n, 2), (1, 1)), lambda x, n: x.as_strided((2, 2), (1, 1), n), lambda x, n: gt.diag_embed(x, n),
+    lambda x, n: gt.diagflat(x, n), lambda x, n: x.kthvalue(n).values, lambda x, n: gt.histogram(x, n).hist, lambda x, n: x.narrow(0, 0, n),
+    lambda x, n: gt.nn.functional.group_norm(x, n), lambda x, n: gt.nn.functional.embedding(gt.tensor([0]), x, n),
+    lambda x, n: gt.nn.functional.cross_entropy(x, gt.tensor([0, 1, 2]), ignore_index=n),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("call", INTS)
+def test_an_int_given_as_a_float_is_refused_and_later_ints_are_not(call: Callable[[gt.Tensor, Any], Any]) -> None:
+    x = gt.arange(9.0).reshape(3, 3)
+    with pytest.raises(TypeError):
+        call(x, 1.0)
+    assert call(x, 1).numpy().dtype == np.float32

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -124,7 +125,7 @@ def group_norm(
     """Normalise each group of channels (dim 1) of each example, then scale and shift by channel."""
     if input.ndim < 2:
         raise CallError(f"Expected at least 2 dimensions for input tensor but received {input.ndim}")
-    channels = input._type.shape[1]
+    channels, num_groups = input._type.shape[1], operator.index(num_groups)
     if num_groups <= 0:
         raise CallError(f"Expected num groups to be greater than 0, got {num_groups}")
     if channels % num_groups:
