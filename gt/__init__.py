@@ -69,7 +69,8 @@ from gt.functions.index import (
 from gt.functions.linalg import (
     addbmm, addmm, addmv, addr, baddbmm, bmm, dot, einsum, ger, inner, matmul, mm, mv, outer, tensordot, vdot,
 )  # fmt: skip
-from gt.functions.matrices import chain_matmul, cross, det, logdet, matrix_exp, matrix_power
+from gt.functions.matrices import chain_matmul, det, logdet, matrix_exp, matrix_power
+from gt.functions.matrices import old_cross as cross
 from gt.functions.matrices import old_slogdet as slogdet
 from gt.functions.matrices import old_vander as vander
 from gt.functions.norms import cdist, dist, renorm
@@ -121,13 +122,16 @@ from gt.legacy import (
     set_default_tensor_type, typename,
 )  # fmt: skip
 from gt.nn.functional import (
-    adaptive_avg_pool1d, adaptive_max_pool1d, alpha_dropout, avg_pool1d, bilinear, binary_cross_entropy_with_logits, celu,
+    adaptive_avg_pool1d, alpha_dropout, avg_pool1d, bilinear, celu,
     channel_shuffle, conv1d, conv2d, conv3d, conv_transpose1d, conv_transpose2d, conv_transpose3d, cosine_similarity, dropout,
     feature_alpha_dropout, group_norm, hardshrink, layer_norm, max_pool1d, max_pool2d, max_pool3d, pairwise_distance, pdist,
     pixel_shuffle, pixel_unshuffle, prelu, rms_norm, rrelu, selu, threshold,
 )  # fmt: skip
 from gt.nn.functional.padding import constant_pad_nd
-from gt.nn.native import batch_norm, embedding, gru_cell, instance_norm, kl_div, lstm_cell, rnn_relu_cell, rnn_tanh_cell
+from gt.nn.native import (
+    adaptive_max_pool1d, batch_norm, binary_cross_entropy_with_logits, embedding, gru_cell, instance_norm, kl_div, lstm_cell,
+    rnn_relu_cell, rnn_tanh_cell,
+)  # fmt: skip
 from gt.pipelining import pipeline
 from gt.precision import get_float32_matmul_precision, set_float32_matmul_precision
 from gt.printing import printoptions, set_printoptions

@@ -160,7 +160,7 @@ class Tensor(Copies):
     repeat, tile, repeat_interleave, narrow, select, chunk, unbind = (
         shape.repeat, shape.tile, arrange.repeat_interleave, shape.narrow, shape.select, shape.chunk, shape.unbind,
     )  # fmt: skip
-    moveaxis, ndimension, narrow_copy, cross = shape.moveaxis, Handle.dim, strided.narrow_copy, matrices.cross
+    moveaxis, ndimension, narrow_copy, cross = shape.moveaxis, Handle.dim, strided.narrow_copy, matrices.old_cross
     stft, istft, ormqr = spectrogram.stft, spectrogram.istft, factorization.ormqr
     flip, roll, clone, contiguous = shape.flip, shape.roll, shape.clone, shape.contiguous
     # -- indexing
@@ -600,6 +600,10 @@ class Tensor(Copies):
         if not self.ndim:
             raise TypeError("iteration over a 0-d tensor")
         return iter(shape.unbind(self))
+
+    def __reversed__(self) -> Tensor:
+        """Give the rows in the other order; a tensor of no dims itself."""
+        return shape.flip(self, 0) if self.ndim else self
 
     def __contains__(self, value: object) -> Any:
         if not isinstance(value, Handle) and not promote.is_number(value):

@@ -12,6 +12,7 @@ results in order. Inputs and run-time scalars are entries too, without operands.
 from __future__ import annotations
 
 import itertools
+import operator
 import os
 import sys
 import threading
@@ -22,6 +23,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from gt.ir.graph import Attrs
 from gt.ir.opdef import OpDef
@@ -698,6 +701,14 @@ def _occupy(trace: Trace, size: int) -> bool:
     return True
 
 
+def _plain(value: Any) -> Any:
+    """Give attributes with NumPy's numbers, and tensors of no dims, which are read, as Python's; themselves where there are none."""
+    if isinstance(value, tuple):
+        out = tuple(map(_plain, value))
+        return value if all(map(operator.is_, out, value)) else out
+    return value.item() if isinstance(value, np.generic | Operand) else value
+
+
 def _record(
     op: OpDef, inputs: tuple[Any, ...], attrs: Attrs = (), depth: int = 1, view: bool = False, first: bool = False
 ) -> Any:  # fmt: skip
@@ -721,6 +732,9 @@ def _record(
     key = (op, attrs, *[t._type for t in inputs])
     rule = _rules.get(key)
     if rule is None:
+        plain = _plain(attrs)
+        if plain is not attrs:
+            return _record(op, inputs, plain, depth + 1, view, first)
         rule = rule_of(op, attrs, key[2:])
     taped = taped and modes.grad and rule.differentiable
     frame = users_frame(_getframe(depth))

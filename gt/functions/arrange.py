@@ -6,6 +6,7 @@ Next: ``shape`` (the everyday shape functions), ``strided`` (diagonals, windows)
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from gt.functions.shape import cat, clone, flip, reshape, slice_dim, split, stac
 from gt.handle import Handle
 from gt.ir.blame import warn_user
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, KindError, class_name, dtype_of, int32, int64, normalize_dim, scalar_type
+from gt.ir.types import CallError, KindError, class_name, dtype_of, int32, int64, is_int, normalize_dim, scalar_type
 from gt.ir.types import broadcast_shapes as fit_shapes
 from gt.shape import Size
 from gt.trace import record
@@ -133,8 +134,8 @@ def tensor_split(input: Tensor, indices_or_sections: Any, dim: int = 0) -> tuple
         indices_or_sections = indices_or_sections.tolist()
     refuse_torch("tensor_split", indices_or_sections)
     size = input._type.shape[d]
-    if isinstance(indices_or_sections, int):
-        n = indices_or_sections
+    if is_int(indices_or_sections):
+        n = operator.index(indices_or_sections)
         if n <= 0:
             raise CallError(f"number of sections must be larger than 0, got {n}")
         base, extra = divmod(size, n)
@@ -152,7 +153,7 @@ def _numpy_split(name: str, least: int, dim: int) -> Any:
                 f"torch.{name} requires a tensor with at least {least} dimension, but got a tensor with {input.ndim} dimensions!"
             )
         d = 0 if name == "hsplit" and input.ndim == 1 else dim
-        if isinstance(indices_or_sections, int) and (
+        if is_int(indices_or_sections) and (
             indices_or_sections <= 0 or input._type.shape[d] % indices_or_sections
         ):
             raise CallError(

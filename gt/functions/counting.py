@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from gt.functions.running import diff
 from gt.functions.shape import reshape, unsqueeze
 from gt.handle import Handle
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, KindError, Scalar, dtype_of, float64, int32, int64, normalize_dim, scalar_type
+from gt.ir.types import CallError, KindError, Scalar, dtype_of, float64, int32, int64, is_int, normalize_dim, scalar_type
 from gt.return_types import named
 from gt.trace import record
 
@@ -85,7 +86,7 @@ def histc(input: Tensor, bins: int = 100, min: Scalar = 0, max: Scalar = 0) -> T
     return zeros(bins, dtype=input.dtype).scatter_add(0, place, cast(inside, input.dtype))
 
 
-def histogram(input: Tensor, bins: Any, *, range: Any = None, weight: Tensor | None = None, density: bool = False) -> Histogram:
+def histogram(input: Tensor, bins: Any = 100, *, range: Any = None, weight: Tensor | None = None, density: bool = False) -> Histogram:
     """Count elements between bin edges, or in equal bins of a range."""
     _check_dtypes(input, [bins], weight)
     x = reshape(input, -1)
@@ -105,7 +106,7 @@ def histogramdd(
 ) -> HistogramDD:  # fmt: skip
     """Count points, the rows of ``input``, in a grid of bins: numbers or edges for each column."""
     columns = input._type.shape[-1]
-    each = [bins] * columns if isinstance(bins, int) else list(bins)
+    each = [bins] * columns if is_int(bins) else list(bins)
     if input.ndim < 2 or len(each) != columns:
         raise CallError(f"torch.histogramdd: The size of bins must be equal to the innermost dimension of the input, {columns}, got {len(each)}")
     _check_dtypes(input, each, weight)
@@ -155,7 +156,7 @@ def _edges(x: Tensor, bins: int, range: Any) -> Tensor:
     low, high = range if range is not None else ((float(amin(x)), float(amax(x))) if x.numel() else (0.0, 0.0))
     if low == high:
         low, high = (low - 0.5, high + 0.5) if x.numel() or range is not None else (0.0, 1.0)
-    return linspace(low, high, int(bins) + 1, dtype=x.dtype)
+    return linspace(low, high, operator.index(bins) + 1, dtype=x.dtype)
 
 
 def _bins(x: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:

@@ -6,6 +6,7 @@ Next: ``gt.random`` (generators), ``gt.ir.ops.random`` (meaning).
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -155,6 +156,7 @@ def randint_like(
 
 def randperm(n: int, *, generator: Generator | None = None, dtype: DTypeLike = None, device: Any = None, **options: Any) -> Tensor:
     """Give 0..n-1 in a random order."""
+    n = operator.index(n)
     if n < 0:
         raise CallError(f"Trying to create tensor with negative dimension {n}: [{n}]")
     own = dtype_of(dtype or int64)

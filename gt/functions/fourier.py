@@ -13,7 +13,7 @@ from gt.functions.numeric import conj
 from gt.functions.promote import cast, floated
 from gt.functions.shape import has_dim, narrow, roll
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, complex_dtype, float32, scalar_type
+from gt.ir.types import CallError, complex_dtype, float32, is_int, scalar_type
 from gt.trace import record
 from gt.versions import saves
 
@@ -32,9 +32,9 @@ def _norm(norm: str | None) -> str:
 
 def _dims(input: Tensor, s: Sizes, dim: Any) -> tuple[list[int], list[int]]:
     """Give dims and sizes of a transform over several."""
-    sizes = None if s is None else [s] if isinstance(s, int) else list(s)
+    sizes = None if s is None else [s] if is_int(s) else list(s)
     if dim is not None:
-        dims = [has_dim(d, input) for d in ([dim] if isinstance(dim, int) else dim)]
+        dims = [has_dim(d, input) for d in ([dim] if is_int(dim) else dim)]
         if len(set(dims)) != len(dims):
             raise CallError("FFT dims must be unique")
         if sizes is not None and len(sizes) != len(dims):
@@ -129,7 +129,7 @@ def _half(input: Tensor, dims: list[int], sizes: list[int], given: bool) -> list
 
 
 def _given(s: Any) -> bool:
-    return s is not None and ([s] if isinstance(s, int) else list(s))[-1] != -1
+    return s is not None and ([s] if is_int(s) else list(s))[-1] != -1
 
 
 # -- one dim
@@ -231,7 +231,7 @@ hfft2, ihfft2 = _two(hfftn, "hfft2"), _two(ihfftn, "ihfft2")
 
 
 def _shift(input: Tensor, dim: Any, sign: int) -> Tensor:
-    dims = list(range(input.ndim)) if dim is None else [dim] if isinstance(dim, int) else list(dim)
+    dims = list(range(input.ndim)) if dim is None else [dim] if is_int(dim) else list(dim)
     if not dims:
         return input.clone()
     sizes = [input._type.shape[has_dim(d, input)] for d in dims]

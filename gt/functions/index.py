@@ -368,14 +368,14 @@ def tril(input: Tensor, diagonal: int = 0) -> Tensor:
     """Keep the lower triangle of the last two dims."""
     if input.ndim < 2:
         raise CallError("tril: input tensor must have at least 2 dimensions")
-    return record(OPS["tril"], (input,), (("diagonal", diagonal),))
+    return record(OPS["tril"], (input,), (("diagonal", operator.index(diagonal)),))
 
 
 def triu(input: Tensor, diagonal: int = 0) -> Tensor:
     """Keep the upper triangle of the last two dims."""
     if input.ndim < 2:
         raise CallError("triu: input tensor must have at least 2 dimensions")
-    return record(OPS["triu"], (input,), (("diagonal", diagonal),))
+    return record(OPS["triu"], (input,), (("diagonal", operator.index(diagonal)),))
 
 
 def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:

@@ -18,7 +18,7 @@ from gt.functions.shape import permute, reshape, squeeze, unsqueeze
 from gt.functions.strided import diagonal
 from gt.handle import Handle
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, KindError, Shape, ShapeError, TensorType, class_name, normalize_dim, scalar_type
+from gt.ir.types import CallError, KindError, Shape, ShapeError, TensorType, class_name, is_int, normalize_dim, scalar_type
 from gt.trace import record, state
 
 if TYPE_CHECKING:
@@ -236,8 +236,8 @@ def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
         raise CallError("both inputs should have same dtype")
     if isinstance(dims, Handle):
         dims = dims.tolist()
-    counted = isinstance(dims, int)
-    if isinstance(dims, int):
+    counted = is_int(dims)
+    if is_int(dims):
         if dims < 0:
             raise CallError(f"tensordot expects dims >= 0, but got dims={dims}")
         if dims > min(a.ndim, b.ndim):
@@ -249,7 +249,7 @@ def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
                 "tensordot expects dims to be int or tuple[list[int], list[int]] or list[list[int]] containing two lists, but got "
                 f"dims={dims}"
             )
-        left, right = ([d] if isinstance(d, int) else list(d) for d in dims)
+        left, right = ([d] if is_int(d) else list(d) for d in dims)
     if len(left) != len(right):
         raise CallError("both dimension lists should have same length")
     left, right = [normalize_dim(d, a.ndim) for d in left], [normalize_dim(d, b.ndim) for d in right]

@@ -16,7 +16,7 @@ from gt.functions.numeric import logaddexp as plain_logaddexp
 from gt.functions.pointwise import abs as abs_
 from gt.functions.pointwise import where
 from gt.functions.promote import cast, floated
-from gt.ir.types import DType, bool_, dtype_of, int64, normalize_dim
+from gt.ir.types import DType, bool_, dtype_of, int64, is_int, normalize_dim
 from gt.versions import saves
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def _dims(input: Tensor, dim: Any) -> tuple[int, ...]:
     if dim is None or (isinstance(dim, tuple | list) and not dim):
         return tuple(range(input.ndim))
-    given = (dim,) if isinstance(dim, int) else tuple(dim)
+    given = (dim,) if is_int(dim) else tuple(dim)
     dims = {normalize_dim(d, input.ndim) for d in given}
     return tuple(sorted(dims)) if input.ndim else ()
 

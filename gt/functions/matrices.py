@@ -21,6 +21,7 @@ from gt.functions.shape import reshape, stack, unsqueeze
 from gt.functions.solving import inv
 from gt.functions.strided import diagonal as diagonal_
 from gt.handle import Handle
+from gt.ir.blame import warn_user
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, KindError, int64, normalize_dim, scalar_type
 from gt.return_types import another, named
@@ -72,6 +73,16 @@ def cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
     a, b = broadcast(input, other)
     (ax, ay, az), (bx, by, bz) = (t.unbind(d) for t in (a, b))
     return stack([ay * bz - az * by, az * bx - ax * bz, ax * by - ay * bx], d)
+
+
+def old_cross(input: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
+    """Give the cross products along ``dim``, the first of size 3 if none is given: torch.cross's form."""
+    if dim is None:
+        warn_user("Using gt.cross without specifying the dim arg is deprecated: it takes the first dim of size 3.")
+        dim = next((d for d, n in enumerate(input._type.shape) if n == 3), None)
+        if dim is None:
+            raise CallError("no dimension of size 3 in input")
+    return cross(input, other, dim=dim)
 
 
 def diagonal(A: Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:  # noqa: N803

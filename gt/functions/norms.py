@@ -17,7 +17,7 @@ from gt.functions.promote import cast, need_tensor, pair_dtype
 from gt.functions.reduce import amax, amin, sum
 from gt.functions.shape import cat, movedim, reshape, unsqueeze
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, KindError, class_name, dtype_of, float32, normalize_dim, promote_types, scalar_type
+from gt.ir.types import CallError, KindError, class_name, dtype_of, float32, is_int, normalize_dim, promote_types, scalar_type
 from gt.trace import record
 from gt.versions import saves
 
@@ -60,7 +60,7 @@ def vector_norm(x: Tensor, ord: float = 2, dim: Any = None, keepdim: bool = Fals
     if isinstance(ord, complex):
         raise CallError("linalg.vector_norm: Expected a non-complex scalar as the order of norm.")
     if (ord < 0 or ord == math.inf) and 0 in x._type.shape:
-        _check_not_empty(ord, x, (dim,) if isinstance(dim, int) else tuple(dim or ()))
+        _check_not_empty(ord, x, (dim,) if is_int(dim) else tuple(dim or ()))
     return power_norm(_checked("linalg.vector_norm", x, dtype), ord, _dims(dim, x.ndim), keepdim)
 
 
@@ -77,7 +77,7 @@ def _check_not_empty(ord: float, x: Tensor, dims: tuple[int, ...]) -> None:
 def _dims(dim: Any, ndim: int) -> tuple[int, ...]:
     if dim is None:
         return tuple(range(ndim))
-    given = (dim,) if isinstance(dim, int) else tuple(dim)
+    given = (dim,) if is_int(dim) else tuple(dim)
     if not given:
         return tuple(range(ndim))
     out = tuple(normalize_dim(d, ndim) for d in given)
@@ -126,7 +126,7 @@ def _matrix_norm(A: Tensor, ord: Any, dims: tuple[int, ...], keepdim: bool, dtyp
 
 def norm(A: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:  # noqa: N803
     """Give a vector norm, or with two dims (or a matrix and an ``ord``) a matrix norm. ``dtype`` as of ``vector_norm``."""
-    dims = None if dim is None else ((dim,) if isinstance(dim, int) else tuple(dim))
+    dims = None if dim is None else ((dim,) if is_int(dim) else tuple(dim))
     if dims is not None and len(dims) not in (1, 2):
         raise CallError(f"linalg.norm: If dim is specified, it must be of length 1 or 2. Got {list(dims)}")
     if dims is None and ord is not None and A.ndim not in (1, 2):
@@ -138,7 +138,7 @@ def norm(A: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, 
 
 def old_norm(input: Tensor, p: Any = "fro", dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
     """Give a norm: torch.norm's form. ``dtype`` as of ``linalg.vector_norm``."""
-    dims = None if dim is None else ((dim,) if isinstance(dim, int) else tuple(dim))
+    dims = None if dim is None else ((dim,) if is_int(dim) else tuple(dim))
     if not isinstance(p, str) or (p == "fro" and (dims is None or len(dims) <= 2)):
         return vector_norm(input, 2 if p in ("fro", None) else p, dims, keepdim, dtype=dtype)
     return _matrix_norm(input, p, tuple(range(input.ndim)) if dims is None else dims, keepdim, dtype)

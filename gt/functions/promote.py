@@ -250,7 +250,7 @@ def number_of(name: str, argument: str, value: Any) -> Any:
         return value.item()
     if not is_number(value):
         raise TypeError(f"{name}(): argument '{argument}' must be Number, not {got(value)}")
-    return value
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def binary(op: OpDef, a: Any, b: Any, floating: bool = False) -> Any:

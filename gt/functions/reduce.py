@@ -6,6 +6,7 @@ Next: ``gt.ir.ops.reduce`` (meaning).
 from __future__ import annotations
 
 import math
+import operator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gt.functions.pointwise import sqrt, to_bool
@@ -24,6 +25,7 @@ from gt.ir.types import (
     dtype_of,
     float32,
     int64,
+    is_int,
     normalize_dim,
     normalize_dims,
     scalar_type,
@@ -209,7 +211,7 @@ def all(
 def _truth(name: str, input: Tensor, dim: Dims, keepdim: bool) -> Tensor:
     dims = _dims(input, dim, None)
     found = to_bool(input)
-    if dims and (dim is None or isinstance(dim, int) or len(dim)):
+    if dims and (dim is None or is_int(dim) or len(dim)):
         found = record(OPS[name], (found,), _attrs(dims, keepdim, None))
     return cast(found, uint8) if input._type.dtype is uint8 else found
 
@@ -295,12 +297,12 @@ def count_nonzero(input: Tensor, dim: Dims = None) -> Tensor:
     return sum(to_bool(input), dim)
 
 
-def softmax(input: Tensor, dim: int | None = None, *, dtype: DType | str | None = None) -> Tensor:
+def softmax(input: Tensor, dim: int | None = None, dtype: DType | str | None = None) -> Tensor:
     """Give exp(x) / sum(exp(x)) along ``dim``."""
     return _softmax("softmax", input, dim, dtype)
 
 
-def log_softmax(input: Tensor, dim: int | None = None, *, dtype: DType | str | None = None) -> Tensor:
+def log_softmax(input: Tensor, dim: int | None = None, dtype: DType | str | None = None) -> Tensor:
     """Give log(softmax(x)) along ``dim``."""
     return _softmax("log_softmax", input, dim, dtype)
 
@@ -334,7 +336,7 @@ def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: boo
     """Give the ``k`` largest (or smallest) along ``dim``, in order. Dtypes: all but bool."""
     _refuse_bool("topk does not support bool dtypes", input)
     d = normalize_dim(dim, input.ndim)
-    size = input._type.shape[d] if input.ndim else 1
+    size, k = input._type.shape[d] if input.ndim else 1, operator.index(k)
     if not 0 <= k <= size:
         raise CallError("selected index k out of range")
     if not input.ndim:

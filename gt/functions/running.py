@@ -13,7 +13,7 @@ from gt.functions.reduce import NAMED, ValuesIndices, sum
 from gt.functions.shape import has_dim, narrow, reshape, select
 from gt.handle import Handle
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, KindError, Scalar, bool_, normalize_dim, normalize_dims, scalar_type, uint8
+from gt.ir.types import CallError, KindError, Scalar, bool_, is_int, normalize_dim, normalize_dims, scalar_type, uint8
 from gt.trace import record
 
 if TYPE_CHECKING:
@@ -123,11 +123,11 @@ def gradient(input: Tensor, *, spacing: Any = 1, dim: Dims = None, edge_order: i
     if input.dtype is uint8:
         raise CallError("torch.gradient does not support uint8 input.")
     dims = list(normalize_dims(dim, input.ndim))
-    if dim is not None and not isinstance(dim, int):
+    if dim is not None and not is_int(dim):
         dims = [normalize_dim(v, input.ndim) for v in dim]
     if edge_order not in (1, 2):
         raise CallError("torch.gradient only supports edge_order=1 and edge_order=2.")
-    spacing = 1 if spacing is None else spacing
+    spacing = 1 if spacing is None else spacing.item() if isinstance(spacing, Handle) and not spacing.ndim else spacing
     spacings = list(spacing) if isinstance(spacing, list | tuple) else [spacing] * len(dims)
     if isinstance(spacing, list | tuple) and len(spacings) != len(dims):
         kind = "to be unspecified, a scalar, or a list" if not any(isinstance(s, Handle) for s in spacings) else "to be a list"

@@ -17,7 +17,7 @@ from gt.functions.promote import cast
 from gt.handle import Handle, take_view
 from gt.ir.graph import Attrs
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, DimError, Shape, ShapeError, normalize_dim, result_type, scalar_type
+from gt.ir.types import CallError, DimError, Shape, ShapeError, is_int, normalize_dim, result_type, scalar_type
 from gt.trace import record
 from gt.views import reshape_strides, view_strides
 
@@ -125,7 +125,7 @@ def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
     d = has_dim(dim, input)
     s = input._type.shape
     try:
-        split = infer_shape(tuple(sizes), s[d])
+        split = infer_shape(ints((tuple(sizes),)), s[d])
     except ShapeError:
         raise ShapeError(
             f"unflatten: Provided sizes {list(sizes)} don't multiply up to the size of dim {d} ({s[d]}) in the input tensor"
@@ -152,17 +152,13 @@ def same(input: Tensor) -> Tensor:
     return take_view(input, PERMUTE, (("dims", tuple(range(input.ndim))),))
 
 
-def transpose(input: Tensor, dim0: int | None = None, dim1: int | None = None) -> Tensor:
-    """Exchange two dims (the last two if none is given). A view."""
+def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
+    """Exchange two dims. A view."""
     n = input.ndim
-    if dim0 is None or dim1 is None:
-        if n < 2:
-            return same(input)
-        dim0, dim1 = -2, -1
     if not n:
         normalize_dim(dim0, n), normalize_dim(dim1, n)
         return same(input)
-    return take_view(input, PERMUTE, _exchange(n, dim0, dim1))
+    return take_view(input, PERMUTE, _exchange(n, operator.index(dim0), operator.index(dim1)))
 
 
 @lru_cache(maxsize=1 << 12)
@@ -190,7 +186,7 @@ def t(input: Tensor) -> Tensor:
 
 def movedim(input: Tensor, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
     """Move dims to other places, keeping the order of the rest. A view."""
-    given = [[v] if isinstance(v, int) else list(v) for v in (source, destination)]
+    given = [[v] if is_int(v) else list(v) for v in (source, destination)]
     if len(given[0]) != len(given[1]):
         raise CallError(
             f"movedim: Invalid source or destination dims: source ({given[0]} dims) should contain the same number of dims as "
@@ -218,7 +214,7 @@ def squeeze(input: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
     if dim is None:
         chosen = set(range(len(s)))
     else:
-        chosen = {normalize_dim(d, len(s)) for d in ([dim] if isinstance(dim, int) else dim)}
+        chosen = {normalize_dim(d, len(s)) for d in ([dim] if is_int(dim) else dim)}
     return take_view(input, RESHAPE, (("shape", tuple(n for d, n in enumerate(s) if n != 1 or d not in chosen)),))
 
 
@@ -342,6 +338,7 @@ def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
     start = start.__index__()
     if start < 0:
         start += size
+    length = operator.index(length)
     if length < 0:
         raise CallError("narrow(): length must be non-negative.")
     if start < 0 or start + length > size:
@@ -385,8 +382,8 @@ def split(tensor: Tensor, split_size_or_sections: int | Sequence[int], dim: int 
     if not input.ndim:
         raise CallError("split expects at least a 1-dimensional tensor")
     size = input._type.shape[d]
-    if isinstance(split_size_or_sections, int):
-        step = split_size_or_sections
+    if is_int(split_size_or_sections):
+        step = operator.index(split_size_or_sections)
         if step < 0 or (step == 0 and size):
             raise CallError(f"split expects split_size be non-negative, but got split_size={step}")
         sizes = tuple([min(step, size - at) for at in range(0, size, step)]) if size else (0,)
@@ -445,11 +442,11 @@ def flip(input: Tensor, *args: Any, dims: Any = None) -> Tensor:
 
 def roll(input: Tensor, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None) -> Tensor:
     """Shift along dims, wrapping around (over the flattened tensor if ``dims`` is None)."""
-    by = (shifts,) if isinstance(shifts, int) else tuple(shifts)
+    by = (shifts,) if is_int(shifts) else tuple(shifts)
     if dims is None:
         flat = roll(reshape(input, -1), by, (0,))
         return reshape(flat, input._type.shape)
-    along = (dims,) if isinstance(dims, int) else tuple(dims)
+    along = (dims,) if is_int(dims) else tuple(dims)
     if len(by) != len(along):
         raise CallError(f"shifts and dimensions must align. shifts: {len(by)}, dims:{len(along)}")
     return record(OPS["roll"], (input,), (("shifts", by), ("dims", tuple(normalize_dim(d, input.ndim) for d in along))))

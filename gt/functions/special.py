@@ -13,7 +13,7 @@ from gt.functions.pointwise import log
 from gt.functions.promote import binary, cast, float_unary, floated, get_default_dtype, need_tensor, refuse, without_gradient
 from gt.handle import Handle
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, Scalar
+from gt.ir.types import CallError, Scalar, is_int
 from gt.trace import record
 from gt.versions import saves
 
@@ -95,7 +95,7 @@ def xlog1py(input: Tensor | Scalar, other: Tensor | Scalar) -> Tensor:
 
 def polygamma(n: int, input: Tensor) -> Tensor:
     """Give the n-th derivative of digamma."""
-    if not isinstance(n, int):
+    if not is_int(n):
         raise TypeError(f"polygamma(): argument 'n' (position 1) must be int, not {type(n).__name__}")
     if n < 0:
         raise CallError("polygamma(n, x) does not support negative n.")

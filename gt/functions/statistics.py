@@ -6,6 +6,7 @@ Next: ``reduce`` (the everyday reductions), ``running``, ``counting``.
 from __future__ import annotations
 
 import math
+import operator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gt.functions.create import tensor, zeros
@@ -104,6 +105,7 @@ def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Val
     size = input._type.shape[d] if input.ndim else 1
     if input.ndim and size == 0:
         raise IndexError(f"kthvalue(): Expected reduction dim {d} to have non-zero size.")
+    k = operator.index(k)
     if not 1 <= k <= size:
         raise CallError(f"kthvalue(): selected number k out of range for dimension {d}")
     return _one("kthvalue", "kthvalue", input, d, keepdim, ("k", int(k)))

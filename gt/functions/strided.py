@@ -5,6 +5,7 @@ Owns: which of them give views. Next: ``shape`` (the everyday views), ``gt.ir.op
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from gt.functions import shape as shapes
 from gt.functions.arrange import split_with_sizes
 from gt.functions.create import arange, zeros
 from gt.functions.promote import cast
-from gt.functions.shape import clone, narrow, permute, reshape, transpose, unsqueeze
+from gt.functions.shape import clone, ints, narrow, permute, reshape, transpose, unsqueeze
 from gt.handle import take_view
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, DimError, Shape, normalize_dim
@@ -33,7 +34,7 @@ def as_strided(input: Tensor, size: Sequence[int], stride: Sequence[int], storag
         raise CallError(f"Tensor: invalid storage offset {storage_offset}")
     root = input._root if input._base is not None else input
     offset = storage_offset if storage_offset is not None else offset_of(input)
-    return take_view(root, OPS["as_strided"], (("size", tuple(size)), ("stride", tuple(stride)), ("offset", offset)))
+    return _strided(root, ints((tuple(size),)), ints((tuple(stride),)), operator.index(offset))
 
 
 def offset_of(t: Tensor) -> int:
@@ -52,7 +53,7 @@ def as_strided_scatter(
     input: Tensor, src: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
 ) -> Tensor:
     """Write ``src`` over the elements that as_strided names; a copy."""
-    attrs = (("size", tuple(size)), ("stride", tuple(stride)), ("offset", storage_offset or 0))
+    attrs = (("size", ints((tuple(size),))), ("stride", ints((tuple(stride),))), ("offset", operator.index(storage_offset or 0)))
     return record(OPS["as_strided_scatter"], (input, cast(src, input._type.dtype)), attrs)
 
 
@@ -69,7 +70,7 @@ def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Te
     a, b = normalize_dim(dim1, input.ndim), normalize_dim(dim2, input.ndim)
     if a == b:
         raise CallError(f"diagonal dimensions cannot be identical {dim1}, {dim2}")
-    s, steps = input._type.shape, contiguous_strides(input._type.shape)
+    s, steps, offset = input._type.shape, contiguous_strides(input._type.shape), operator.index(offset)
     n = max(min(s[a], s[b] - offset) if offset >= 0 else min(s[a] + offset, s[b]), 0)
     start = (offset * steps[b] if offset >= 0 else -offset * steps[a]) if n else 0
     rest = [d for d in range(input.ndim) if d not in (a, b)]
@@ -105,7 +106,7 @@ def diag_embed(input: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -
     a, b = normalize_dim(dim1, n), normalize_dim(dim2, n)
     if a == b:
         raise CallError(f"diagonal dimensions cannot be identical {dim1}, {dim2}")
-    k = input._type.shape[-1]
+    k, offset = input._type.shape[-1], operator.index(offset)
     m = k + abs(offset)
     rows = arange(m)
     on = unsqueeze(rows, 1) + offset == unsqueeze(rows, 0)
@@ -139,6 +140,7 @@ def trace(input: Tensor) -> Tensor:
 
 def unfold(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
     """Give windows of ``size``, ``step`` apart, as a new last dim. A view."""
+    size, step = operator.index(size), operator.index(step)
     if step <= 0:
         raise CallError(f"step is {step} but must be > 0")
     if not input.ndim:

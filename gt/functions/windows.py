@@ -6,6 +6,7 @@ Next: ``gt.signal`` (where users find them), ``create`` (upload).
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
@@ -14,7 +15,7 @@ import numpy as np
 from gt.devices import check_options, strided
 from gt.functions.create import upload
 from gt.functions.promote import get_default_dtype
-from gt.ir.types import dtype_of
+from gt.ir.types import dtype_of, is_int
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
@@ -34,8 +35,9 @@ def _make(
     name: str, M: int, options: Options, window: Callable[[np.ndarray], np.ndarray]  # noqa: N803 - torch's name
 ) -> Tensor:  # fmt: skip
     """Make a window of ``M`` elements from a function of their numbers, the end counted where it is periodic."""
-    if not isinstance(M, int):
+    if not is_int(M):
         raise TypeError(f"{name}(): argument 'M' must be int, not {type(M).__name__}")
+    M = operator.index(M)  # noqa: N806 - torch's name
     if M < 0:
         raise ValueError(f"{name} requires non-negative window length, got M={M}")
     layout, dtype = options.get("layout"), options.get("dtype")

@@ -9,12 +9,15 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
 from gt.ir.blame import Located
 from gt.ir.mesh import Sharding
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
 
 Kind: TypeAlias = Literal["b", "u", "i", "f", "c"]
 Shape: TypeAlias = tuple[int, ...]
@@ -264,6 +267,8 @@ class TensorType:
         key = (shape, dtype, sharding)
         found = cls._interned.get(key)
         if found is None:
+            shape = tuple(map(operator.index, shape))  # else a later shape that is equal to one of floats would be those
+            key = (shape, dtype, sharding)
             found = object.__new__(cls)
             found.shape, found.dtype, found.sharding = shape, dtype, sharding
             found.numel = math.prod(shape)
@@ -289,6 +294,11 @@ class TensorType:
 
 
 # -- shape rules shared by many ops
+
+
+def is_int(value: object) -> TypeIs[int]:
+    """Say whether a size or a dim is one int, be it NumPy's or a tensor of no dims, rather than several."""
+    return isinstance(value, int) or (hasattr(value, "__index__") and not getattr(value, "ndim", 0))
 
 
 def normalize_dim(dim: int, ndim: int) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gt.functions import create
+from gt.ir.types import is_int
 from gt.nn import functional as F  # noqa: N812 - torch's name
 from gt.nn import init
 from gt.nn.module import Module
@@ -17,7 +18,7 @@ MODES = {"zeros", "reflect", "replicate", "circular"}
 
 
 def _tuple(value: Any, dims: int) -> tuple[int, ...]:
-    return (value,) * dims if isinstance(value, int) else tuple(value)
+    return (value,) * dims if is_int(value) else tuple(value)
 
 
 class _ConvNd(Module):

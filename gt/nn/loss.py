@@ -8,7 +8,7 @@ from typing import Any
 
 from gt.nn import functional as F  # noqa: N812 - torch's name
 from gt.nn.functional.loss import legacy
-from gt.nn.linear import Linear
+from gt.nn.linear import Linear, PairwiseDistance
 from gt.nn.module import Module
 from gt.tensor import Tensor
 
@@ -315,7 +315,7 @@ class TripletMarginWithDistanceLoss(_Loss):
         super().__init__(reduction=reduction)
         if margin <= 0:
             raise ValueError(f"TripletMarginWithDistanceLoss: expected margin to be greater than 0, got {margin} instead")
-        self.distance_function: Any = distance_function if distance_function is not None else F.pairwise_distance
+        self.distance_function: Any = distance_function if distance_function is not None else PairwiseDistance()
         self.margin, self.swap = margin, swap
 
     def forward(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:

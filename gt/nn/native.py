@@ -12,12 +12,25 @@ from gt.nn.recurrent import step
 from gt.tensor import Tensor
 
 
+def adaptive_max_pool1d(input: Tensor, output_size: Any) -> tuple[Tensor, Tensor]:
+    """Give ``output_size`` maxima that cover the last dim, and where they are."""
+    values, indices = F.adaptive_max_pool1d(input, output_size, return_indices=True)
+    return values, indices
+
+
 def batch_norm(
     input: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor | None, running_var: Tensor | None, training: bool,
     momentum: float, eps: float, cudnn_enabled: bool = True,
 ) -> Tensor:  # fmt: skip
     """Normalise each channel (dim 1) by the batch's statistics while training, else by the running ones."""
     return F.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
+
+
+def binary_cross_entropy_with_logits(
+    input: Tensor, target: Tensor, weight: Tensor | None = None, pos_weight: Tensor | None = None, reduction: int = 0
+) -> Tensor:
+    """Give the loss of logits against probabilities. ``reduction`` as of ``kl_div``."""
+    return F.binary_cross_entropy_with_logits(input, target, weight, reduction=_reduction(reduction), pos_weight=pos_weight)
 
 
 def embedding(weight: Tensor, indices: Tensor, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False) -> Tensor:
@@ -36,10 +49,15 @@ def instance_norm(
 
 def kl_div(input: Tensor, target: Tensor, reduction: int = 0, *, log_target: bool = False) -> Tensor:
     """Give target * (log(target) - input), ``input`` being log probabilities. ``reduction``: 0 for none, 1 for the mean, 2 for the sum."""
-    if reduction not in (0, 1, 2):
-        raise RuntimeError(f"reduction must be 0 (none), 1 (mean) or 2 (sum), got {reduction}")
-    loss: Tensor = F.kl_div(input, target, reduction="sum" if reduction == 2 else "none", log_target=log_target)
-    return loss.mean() if reduction == 1 else loss
+    kind = _reduction(reduction)
+    loss: Tensor = F.kl_div(input, target, reduction="sum" if kind == "sum" else "none", log_target=log_target)
+    return loss.mean() if kind == "mean" else loss
+
+
+def _reduction(number: int) -> str:
+    if number not in (0, 1, 2):
+        raise RuntimeError(f"reduction must be 0 (none), 1 (mean) or 2 (sum), got {number}")
+    return ("none", "mean", "sum")[number]
 
 
 def _cell(mode: str, input: Tensor, state: tuple[Tensor, ...], w_ih: Tensor, w_hh: Tensor, b_ih: Any, b_hh: Any) -> tuple[Tensor, ...]:

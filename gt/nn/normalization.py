@@ -7,7 +7,7 @@ from typing import Any
 
 from gt.autograd import no_grad
 from gt.functions import create
-from gt.ir.types import int64
+from gt.ir.types import int64, is_int
 from gt.nn import functional as F  # noqa: N812 - torch's name
 from gt.nn import init
 from gt.nn.module import Module
@@ -216,7 +216,7 @@ class InstanceNorm3d(_InstanceNorm):
 
 
 def _sizes(normalized_shape: int | Iterable[int]) -> tuple[int, ...]:
-    return (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    return (normalized_shape,) if is_int(normalized_shape) else tuple(normalized_shape)
 
 
 class LayerNorm(_Affine):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gt.ir.types import is_int
 from gt.nn import functional as F  # noqa: N812 - torch's name
 from gt.nn.module import Module
 from gt.tensor import Tensor
@@ -17,7 +18,7 @@ class _Pad(Module):
 
     def __init__(self, padding: Any) -> None:
         super().__init__()
-        self.padding = (padding,) * (2 * self.dims) if isinstance(padding, int) else tuple(padding)
+        self.padding = (padding,) * (2 * self.dims) if is_int(padding) else tuple(padding)
 
     def forward(self, input: Tensor) -> Tensor:
         if self.mode == "circular" and input.ndim not in (self.dims + 1, self.dims + 2):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gt.ir.types import is_int
 from gt.nn import functional as F  # noqa: N812 - torch's name
 from gt.nn.module import Module
 from gt.tensor import Tensor
@@ -69,7 +70,7 @@ class AvgPool1d(Module):
         count_include_pad: bool = True,
     ) -> None:
         super().__init__()
-        one = lambda v: (v,) if isinstance(v, int) else v  # noqa: E731 - torch shows these as tuples
+        one = lambda v: (v,) if is_int(v) else v  # noqa: E731 - torch shows these as tuples
         self.kernel_size, self.stride = one(kernel_size), one(kernel_size if stride is None else stride)
         self.padding, self.ceil_mode, self.count_include_pad = one(padding), ceil_mode, count_include_pad
 
@@ -207,7 +208,7 @@ class MaxUnpool2d(Module):
 
     def __init__(self, kernel_size: Any, stride: Any = None, padding: Any = 0) -> None:
         super().__init__()
-        each = lambda v: (v,) * self.dims if isinstance(v, int) else tuple(v)  # noqa: E731 - torch shows these as tuples
+        each = lambda v: (v,) * self.dims if is_int(v) else tuple(v)  # noqa: E731 - torch shows these as tuples
         self.kernel_size, self.stride = each(kernel_size), each(kernel_size if stride is None else stride)
         self.padding = each(padding)
 

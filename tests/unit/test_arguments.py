@@ -7,6 +7,7 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -127,3 +128,45 @@ def test_names_of_functions_that_are_methods_or_take_no_tensor() -> None:
         assert m.promote_types(type1=m.int8, type2=m.uint8) is m.int16
         assert m.detach(input=m.ones(1, requires_grad=True)).requires_grad is False
         m.set_rng_state(new_state=m.get_rng_state())
+
+
+def test_a_dim_given_as_a_tensor_is_read_at_each_call() -> None:
+    x, n = gt.arange(16.0).reshape(4, 4), gt.tensor(2)
+    calls = (
+        lambda: x.narrow(0, 0, n), lambda: x.tril(n - 1), lambda: x.unflatten(0, (n, -1)), lambda: x.as_strided((n, 2), (1, 2)),
+        lambda: gt.randint(0, n, (n,)), lambda: x[:n], lambda: x.transpose(0, n - 1),
+    )  # fmt: skip
+    first = [call() for call in calls]
+    n.fill_(1)
+    second = [call() for call in calls]
+    assert [t.shape for t in first] == [(2, 4), (4, 4), (2, 2, 4), (2, 2), (2,), (2, 4), (4, 4)]
+    assert [t.shape for t in second] == [(1, 4), (4, 4), (1, 4, 4), (1, 2), (1,), (1, 4), (4, 4)]
+    assert first[1].count_nonzero() == 12 and second[1].count_nonzero() == 9
+    assert first[6].tolist() == x.t().tolist() and second[6].tolist() == x.tolist()
+
+
+def test_an_op_that_was_given_a_numpy_number_takes_pythons_after_it() -> None:
+    x = gt.arange(5.0)
+    assert x.narrow(0, 0, np.int64(3)).tolist() == x.narrow(0, 0, 3).tolist() == [0, 1, 2]
+
+
+def test_transpose_needs_both_dims() -> None:
+    with pytest.raises(TypeError, match="dim1"):
+        gt.ones(2, 3).transpose(0)
+
+
+INTS: list[Callable[[gt.Tensor, Any], Any]] = [
+    lambda x, n: x.tril(n), lambda x, n: x.triu(n), lambda x, n: x.diagonal(n), lambda x, n: x.unfold(0, n, 1), lambda x, n: x.topk(n).values,
+    lambda x, n: x.as_strided((n, 2), (1, 1)), lambda x, n: x.as_strided((2, 2), (1, 1), n), lambda x, n: gt.diag_embed(x, n),
+    lambda x, n: gt.diagflat(x, n), lambda x, n: x.kthvalue(n).values, lambda x, n: gt.histogram(x, n).hist, lambda x, n: x.narrow(0, 0, n),
+    lambda x, n: gt.nn.functional.group_norm(x, n), lambda x, n: gt.nn.functional.embedding(gt.tensor([0]), x, n),
+    lambda x, n: gt.nn.functional.cross_entropy(x, gt.tensor([0, 1, 2]), ignore_index=n),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("call", INTS)
+def test_an_int_given_as_a_float_is_refused_and_later_ints_are_not(call: Callable[[gt.Tensor, Any], Any]) -> None:
+    x = gt.arange(9.0).reshape(3, 3)
+    with pytest.raises(TypeError):
+        call(x, 1.0)
+    assert call(x, 1).numpy().dtype == np.float32

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING
 
 from gt.autocasting import autocasting
@@ -91,7 +92,7 @@ def cross_entropy(
 
 
 def _fused(input: Tensor, target: Tensor, reduction: str, ignore_index: int, label_smoothing: float) -> Tensor:
-    attrs = (("reduction", reduction), ("ignore_index", ignore_index), ("label_smoothing", float(label_smoothing)))
+    attrs = (("reduction", reduction), ("ignore_index", operator.index(ignore_index)), ("label_smoothing", float(label_smoothing)))
     return record(CROSS_ENTROPY, (input, target), attrs)
 
 
@@ -125,7 +126,7 @@ def _weighted_classes(input: Tensor, target: Tensor, weight: Tensor, reduction: 
     c = 1 if input.ndim > 1 else 0
     logp = log_softmax(input, c)
     each = _class_weights(target, weight, ignore_index)
-    loss = record(NLL_LOSS, (logp, target), (("reduction", "none"), ("ignore_index", ignore_index))) * each
+    loss = record(NLL_LOSS, (logp, target), (("reduction", "none"), ("ignore_index", operator.index(ignore_index)))) * each
     if smoothing:
         spread = -sum(logp * _by_class(weight, input.ndim), c)
         spread = spread.masked_fill(target == ignore_index, 0)
@@ -144,10 +145,10 @@ def nll_loss(
     target = _checked_classes(input, target, weight)
     if weight is not None:
         each = _class_weights(target, weight, ignore_index)
-        loss = record(NLL_LOSS, (input, target), (("reduction", "none"), ("ignore_index", ignore_index))) * each
+        loss = record(NLL_LOSS, (input, target), (("reduction", "none"), ("ignore_index", operator.index(ignore_index)))) * each
         return sum(loss) / sum(each) if reduction == "mean" else reduced(loss, reduction)
     inner = "none" if reduction == "none" else "sum"
-    loss = record(NLL_LOSS, (input, target), (("reduction", inner), ("ignore_index", ignore_index)))
+    loss = record(NLL_LOSS, (input, target), (("reduction", inner), ("ignore_index", operator.index(ignore_index))))
     return loss / sum(target != ignore_index) if reduction == "mean" else loss
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from gt.functions.promote import c_name
 from gt.functions.shape import cat, stack
 from gt.ir.graph import Attrs
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, ShapeError, normalize_dim
+from gt.ir.types import CallError, ShapeError, is_int, normalize_dim
 from gt.nn.functional.padding import pad
 from gt.trace import record, state
 
@@ -27,8 +28,8 @@ Ints = int | Sequence[int]
 
 def each(value: Ints, dims: int, name: str = "argument") -> tuple[int, ...]:
     """Give one number for each spatial dim."""
-    if isinstance(value, int):
-        return (value,) * dims
+    if is_int(value):
+        return (operator.index(value),) * dims
     out = tuple(int(v) for v in value)
     if len(out) == 1:
         return out * dims

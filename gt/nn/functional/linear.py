@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from typing import TYPE_CHECKING
 
 from gt.autocasting import low
@@ -100,7 +101,7 @@ def embedding(
     rows = weight._type.shape[0]
     if padding_idx is not None and not -rows <= padding_idx < rows:
         raise AssertionError("Padding_idx must be within num_embeddings")
-    pad = -1 if padding_idx is None else padding_idx % rows
+    pad = -1 if padding_idx is None else operator.index(padding_idx) % rows
     index = cast(input, int64)
     if max_norm is not None:
         _renorm(weight, index, max_norm, norm_type)

@@ -24,7 +24,8 @@ def legacy(size_average: bool | None, reduce: bool | None, reduction: str) -> st
     """Give the reduction that torch's two old arguments mean, if either is given."""
     if size_average is None and reduce is None:
         return reduction
-    found = "none" if reduce is False else "sum" if size_average is False else "mean"
+    average, reduces = (v is None or bool(v) for v in (size_average, reduce))
+    found = "none" if not reduces else "sum" if not average else "mean"
     warnings.warn(f"size_average and reduce args will be deprecated, please use reduction='{found}' instead.", stacklevel=3)
     return found
 

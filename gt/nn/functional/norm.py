@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from gt.functions import create, reduce
 from gt.functions.promote import cast
 from gt.ir.graph import Attrs
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, DType, KindError, ShapeError, TensorType, float32, int64, real_dtype, scalar_type
+from gt.ir.types import CallError, DType, KindError, ShapeError, TensorType, float32, int64, is_int, real_dtype, scalar_type
 from gt.nn.functional.padding import pad
 from gt.trace import record
 from gt.versions import saves
@@ -54,7 +55,7 @@ def _common(input: Tensor, *params: Tensor | None) -> Tensor:
 def _shape(input: Tensor, normalized_shape: Any) -> tuple[int, ...]:
     if normalized_shape.__class__ is tuple and normalized_shape and input._type.shape[-len(normalized_shape) :] == normalized_shape:
         return normalized_shape
-    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(int(n) for n in normalized_shape)
+    shape = (normalized_shape,) if is_int(normalized_shape) else tuple(int(n) for n in normalized_shape)
     if not shape:
         raise CallError(
             "Expected normalized_shape to be at least 1-dimensional, i.e., containing at least one element, but got normalized_shape = []"
@@ -124,7 +125,7 @@ def group_norm(
     """Normalise each group of channels (dim 1) of each example, then scale and shift by channel."""
     if input.ndim < 2:
         raise CallError(f"Expected at least 2 dimensions for input tensor but received {input.ndim}")
-    channels = input._type.shape[1]
+    channels, num_groups = input._type.shape[1], operator.index(num_groups)
     if num_groups <= 0:
         raise CallError(f"Expected num groups to be greater than 0, got {num_groups}")
     if channels % num_groups:

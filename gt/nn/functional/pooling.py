@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gt.functions import create, linalg, pointwise, reduce
 from gt.functions.promote import cast
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, int64, normalize_dim
+from gt.ir.types import CallError, int64, is_int, normalize_dim
 from gt.trace import record
 from gt.versions import saves
 
@@ -20,8 +21,8 @@ Ints = int | Sequence[int]
 
 
 def each(value: Any, dims: int, name: str) -> tuple[int, ...]:
-    if isinstance(value, int):
-        return (value,) * dims
+    if is_int(value):
+        return (operator.index(value),) * dims
     out = tuple(int(v) for v in value)
     if len(out) == 1:
         return out * dims
@@ -55,7 +56,7 @@ def _windows(dims: int, kernel: Any, stride: Any, padding: Any, ceil_mode: bool,
     """Give the window geometry over two dims; for one, a row of height 1."""
     lead = (1,) * (2 - dims)
     k = each(kernel, dims, "kernel_size")
-    s = k if stride is None or (not isinstance(stride, int) and not len(stride)) else each(stride, dims, "stride")
+    s = k if stride is None or (not is_int(stride) and not len(stride)) else each(stride, dims, "stride")
     p = each(padding, dims, "padding")
     if min(k) <= 0:
         what = "kernel_size must be greater than zero" if dims == 1 else "kernel size should be greater than zero"
@@ -201,7 +202,7 @@ def _targets(input: Tensor, output_size: Any, dims: int, name: str) -> tuple[int
             f"Input dimension should be at least {dims + 1}: {name} expected a {dims + 1}D or {dims + 2}D tensor, but got "
             f"{list(input._type.shape)}"
         )
-    wanted = (output_size,) * dims if output_size is None or isinstance(output_size, int) else tuple(output_size)
+    wanted = (output_size,) * dims if output_size is None or is_int(output_size) else tuple(output_size)
     if len(wanted) != dims:
         raise CallError(
             f"{name}: " + ("'output_size' should contain one int" if dims == 1 else f"output_size must be {dims}") + f", got {len(wanted)}"

@@ -12,6 +12,7 @@ import numpy as np
 from gt.functions import create, linalg, pointwise
 from gt.functions.promote import cast
 from gt.functions.shape import stack
+from gt.handle import Handle
 from gt.ir.types import CallError, DType, KindError, float32, float64, int64, scalar_type, uint8
 from gt.nn.functional.pooling import adaptive_avg
 
@@ -154,6 +155,7 @@ def _sizes(shape: tuple[int, ...], size: Any, scale_factor: Any) -> tuple[tuple[
     dims = len(shape)
     given = size if size is not None else scale_factor
     each = tuple(given) if isinstance(given, list | tuple) else (given,) * dims
+    each = tuple([g.item() if isinstance(g, Handle) and not g.ndim else g for g in each])
     what = "size" if size is not None else "scale_factor"
     kinds = (int, np.integer) if size is not None else (int, float, np.integer, np.floating)
     if any(isinstance(g, bool) or not isinstance(g, kinds) for g in each):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from gt.functions import pointwise
 from gt.functions.promote import cast
-from gt.ir.types import CallError, int64, scalar_type
+from gt.ir.types import CallError, int64, is_int, scalar_type
 from gt.nn.functional.pooling import (
     Ints,
     adaptive_avg,
@@ -33,7 +33,7 @@ def _volumes(input: Tensor, name: str) -> Tensor:
 
 def _geometry(kernel: Any, stride: Any, padding: Any, dilation: Any = 1) -> list[tuple[int, ...]]:
     k = each(kernel, 3, "kernel_size")
-    s = k if stride is None or (not isinstance(stride, int) and not len(stride)) else each(stride, 3, "stride")
+    s = k if stride is None or (not is_int(stride) and not len(stride)) else each(stride, 3, "stride")
     return [k, s, each(padding, 3, "padding"), each(dilation, 3, "dilation")]
 
 
