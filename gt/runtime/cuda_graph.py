@@ -66,6 +66,10 @@ class Capturer(Protocol):
         """Take new scratch for what is captured from here on; no graph is left in the old one."""
         ...
 
+    def trim(self) -> None:
+        """Give back what runs without graphs have left idle."""
+        ...
+
 
 class CudaCapturer:
     """Records on a stream of its own, in one pool of scratch for all graphs of the device."""
@@ -81,8 +85,7 @@ class CudaCapturer:
         graph: Any = torch.cuda.CUDAGraph()
         current = torch.cuda.current_stream(self.device)
         self.stream.wait_stream(current)
-        if torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device) > IDLE:
-            torch.cuda.empty_cache()  # what plain runs leave idle cannot serve a capture
+        self.trim()  # what plain runs leave idle cannot serve a capture
         collecting = gc.isenabled()
         gc.disable()  # a finalizer that calls CUDA would end the capture
         try:
@@ -102,9 +105,12 @@ class CudaCapturer:
         current.wait_stream(self.stream)
         return graph, outputs
 
-
     def renew(self) -> None:
         self.pool = torch.cuda.graph_pool_handle()
+
+    def trim(self) -> None:
+        if torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device) > IDLE:
+            torch.cuda.empty_cache()
 
 
 class ScalarSlots:

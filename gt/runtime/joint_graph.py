@@ -41,6 +41,7 @@ class _Captured:
     copied: tuple[tuple[int, Tensor], ...]
     kept: tuple[int, ...]
     outs: tuple[Tensor | None, ...]
+    is_new: bool = True  # it was not replayed yet
 
 
 @dataclass(eq=False)
@@ -118,6 +119,9 @@ class JointUnit:
         assert captured is not None and slots is not None
         if graphs.lent:
             graphs.settle()
+        if captured.is_new:  # the run that was captured ran without it, and left its scratch behind
+            captured.is_new = False
+            graphs.capturer.trim()
         for fixed in captured.fixed:
             if fixed.owner() is not a[fixed.at]:
                 self._move_in(fixed, a)

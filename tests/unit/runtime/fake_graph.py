@@ -37,7 +37,7 @@ class FakeCapturer:
     def __init__(self, scratch_nbytes: int = 1 << 16) -> None:
         self.scratch = torch.zeros(scratch_nbytes, dtype=torch.uint8)
         self.made: list[FakeGraph] = []
-        self.renewed = 0
+        self.renewed = self.trimmed = 0
         self.fail: Exception | None = None
 
     def capture(self, body: Body, inputs: Sequence[torch.Tensor]) -> tuple[FakeGraph, list[torch.Tensor]]:
@@ -62,6 +62,9 @@ class FakeCapturer:
 
     def renew(self) -> None:
         self.renewed += 1
+
+    def trim(self) -> None:
+        self.trimmed += 1
 
 
 def fake_graphs(budget: int = 1 << 30) -> tuple[Graphs, FakeCapturer]:

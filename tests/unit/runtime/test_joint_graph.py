@@ -79,6 +79,7 @@ def test_a_capture_runs_nothing_and_replays_read_new_scalars_and_batches_where_t
     assert len({t.data_ptr() for t in held}) == 4  # what is held does not lie in the graph's memory
     assert steps.joint.stats.replays == 4 and steps.joint.stats.misses == 0 and steps.joint.stats.copied_inputs == 1
     assert steps.loaded.stats.runs == 8 and steps.loaded.stats.graph_runs == 4
+    assert steps.capturer.trimmed == 1  # once, behind the run that was captured
 
 
 def test_a_parameter_that_moved_is_copied_to_where_the_graph_updates_it() -> None:
