@@ -92,7 +92,8 @@ class Collective(msgspec.Struct, frozen=True, tag_field="step", tag="collective"
     kind: all_reduce, all_gather, reduce_scatter, all_to_all; send, receive, wait. ``number`` orders them within the plan; all
     members agree on it. A send waits for nobody and has ``output`` -1. A receive begins and has ``input`` -1: its slot may be read
     after its wait. So it is with any other kind that ``begins``. ``nbytes``: what this worker sends, by the planner's count.
-    attrs: ``reduce`` (sum, max, min), ``dim``, ``src``, ``dst`` as the op of that name.
+    attrs: ``reduce`` (sum, max, min), ``dim``, ``src``, ``dst`` as the op of that name. ``inplace``: the result may be in the input's
+    memory, which nothing else reads.
     """
 
     kind: str
@@ -106,6 +107,7 @@ class Collective(msgspec.Struct, frozen=True, tag_field="step", tag="collective"
     loc: int = -1
     why: str = ""
     begins: bool = False
+    inplace: bool = False
 
 
 class Free(msgspec.Struct, frozen=True, tag_field="step", tag="free"):

@@ -375,7 +375,17 @@ class _Layout:
             nbytes=sent_bytes(node.op.name, len(group), whole),
             loc=self.location(node),
             why=node.why,
+            inplace=self.may_overwrite(node),
         )
+
+    def may_overwrite(self, node: Node) -> bool:
+        """Whether a sum may be in its operand's memory: that is the operand's own, and nothing else reads it."""
+        graph, source = self.plan.graph, node.inputs[0]
+        maker = graph.producer.get(source)
+        if node.op.name != "all_reduce" or maker is None or maker.op.effect or source in graph.outputs:
+            return False
+        shares = maker.op.may_share([v.type for v in maker.inputs], [v.type for v in maker.outputs])
+        return not shares and len(graph.uses[source]) == 1
 
 
 def _is_wait(part: Part | Half) -> bool:

@@ -106,7 +106,7 @@ def receives(node: Node, source: int | None, target: int, frame: Frame) -> list[
 
 def ended(step: Collective) -> Collective:
     """Give the wait for a collective that has begun."""
-    return msgspec.structs.replace(step, kind="wait", input=step.output, nbytes=0, attrs=(), begins=False)
+    return msgspec.structs.replace(step, kind="wait", input=step.output, nbytes=0, attrs=(), begins=False, inplace=False)
 
 
 def waited(step: Step) -> Step:

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 
 from gt.ir.evaluate import as_dtype
@@ -176,6 +177,7 @@ class Groups:
             group.run(step, torch.from_numpy(array))
             return array
         tensor = None if array is None else torch.from_numpy(np.asarray(array, order="C"))  # ascontiguousarray would make 0-d 1-d
+        step = msgspec.structs.replace(step, inplace=False) if step.inplace else step  # what NumPy made may be another's memory
         result = group.run(step, tensor)
         return None if result is None else as_dtype(result.numpy(), DType.by_name[step.type.dtype])
 

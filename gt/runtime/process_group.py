@@ -126,17 +126,17 @@ class TorchGroup:
             case "wait":
                 return self._arrived(step)
         assert tensor is not None
-        begun = self._begin(step.kind, attrs, tensor, step.begins)
+        begun = self._begin(step.kind, attrs, tensor, step.begins, step.inplace)
         if not step.begins:
             return self._end(begun)
         self.begun[step.output] = begun
         return None
 
-    def _begin(self, kind: str, attrs: dict[str, Any], tensor: torch.Tensor, apart: bool) -> Begun:
-        """Start a collective. ``apart``: others may overwrite the tensor before it is over."""
+    def _begin(self, kind: str, attrs: dict[str, Any], tensor: torch.Tensor, apart: bool, inplace: bool) -> Begun:
+        """Start a collective. ``apart``: others may overwrite the tensor before it is over; ``inplace``: it may be overwritten here."""
         match kind:
             case "all_reduce":
-                return self._all_reduce(tensor, attrs["reduce"])
+                return self._all_reduce(tensor, attrs["reduce"], inplace)
             case "all_gather":
                 return self._gather(tensor, attrs["dim"], apart)
             case "reduce_scatter":
@@ -152,12 +152,16 @@ class TorchGroup:
             self._wait(begun.work)
         return begun.result()
 
-    def _all_reduce(self, tensor: torch.Tensor, reduce: str) -> Begun:
+    def _all_reduce(self, tensor: torch.Tensor, reduce: str, inplace: bool) -> Begun:
         if tensor.dtype.is_complex:
-            begun = self._all_reduce(torch.view_as_real(tensor), reduce)
+            begun = self._all_reduce(torch.view_as_real(tensor), reduce, inplace)
             return Begun(begun.work, lambda: torch.view_as_complex(begun.result()))
         wide = _WIDER.get(tensor.dtype)
-        out = tensor.to(wide) if wide is not None else tensor.clone(memory_format=torch.contiguous_format)
+        if wide is not None:
+            out = tensor.to(wide)
+        else:
+            own = inplace and tensor.is_contiguous()
+            out = tensor if own else tensor.clone(memory_format=torch.contiguous_format)
         work = None
         if out.numel():
             options = dist.AllreduceOptions()

@@ -65,3 +65,9 @@ def test_gradients_that_are_there_are_used_while_the_last_travels(program: Progr
     assert [at < updates[0] for at in waits] == [True, True, True, False], "the last is waited for later"
     members = [dict(n.attrs)["num"] for step in program.steps if isinstance(step, Compute) for n in step.nodes if n.op == "adamw_step"]
     assert members == [LAYERS - 1, 1]
+
+
+def test_a_gradient_that_nothing_else_reads_is_summed_where_it_is(program: Program) -> None:
+    sums = [step for step in program.steps if isinstance(step, Collective) and step.kind == "all_reduce" and step.nbytes > 1 << 20]
+    assert len(sums) == LAYERS and all(step.inplace for step in sums)
+    assert not any(step.inplace for step in program.steps if isinstance(step, Collective) and step.kind == "wait")
