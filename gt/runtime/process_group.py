@@ -132,7 +132,7 @@ class TorchGroup:
         self.begun[step.output] = begun
         return None
 
-    def _begin(self, kind: str, attrs: dict[str, Any], tensor: torch.Tensor, apart: bool, inplace: bool) -> Begun:
+    def _begin(self, kind: str, attrs: dict[str, Any], tensor: torch.Tensor, apart: bool, inplace: bool = False) -> Begun:
         """Start a collective. ``apart``: others may overwrite the tensor before it is over; ``inplace``: it may be overwritten here."""
         match kind:
             case "all_reduce":

@@ -128,6 +128,24 @@ class Itself:
     def alltoall_base(self, got: torch.Tensor, sent: torch.Tensor, *_: Any) -> None:
         got.copy_(sent)
 
+    def allreduce(self, tensors: list[torch.Tensor], _: Any) -> None:
+        tensors[0].mul_(2)
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64, torch.int16, torch.bool])
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_sum_is_in_its_operand_s_memory_only_where_it_may_and_can_be(inplace: bool, dtype: torch.dtype, turned: bool) -> None:
+    group = object.__new__(TorchGroup)
+    group.size, group.group = 2, Itself()
+    x = torch.tensor([[1, 2, 3], [0, 5, 6]]).to(dtype)
+    x = x.t() if turned else x
+    before, own = x.clone(), inplace and not turned and dtype not in (torch.int16, torch.bool)
+    got = group._end(group._begin("all_reduce", {"reduce": "sum"}, x, False, inplace))
+    assert torch.equal(got, before if dtype is torch.bool else before + before)
+    assert (got.data_ptr() == x.data_ptr()) is own
+    assert torch.equal(x, got if own else before)
+
 
 @pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("dim", range(4))
