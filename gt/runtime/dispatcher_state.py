@@ -24,6 +24,7 @@ from gt.runtime.errors import Fault
 from gt.runtime.fair_queue import FairQueue, Forecast, Limits
 from gt.runtime.flights import Flights
 from gt.runtime.hello import hello_fault
+from gt.runtime.memory import Memory, explained
 from gt.runtime.nodes import Nodes
 from gt.runtime.plan_records import PlanRecord, PlanRecords
 from gt.runtime.quota import held_nbytes, refusal, too_many, too_much
@@ -87,6 +88,7 @@ class DispatcherState:
         self.plans = PlanRecords(self.options.max_plans)
         self.flights = Flights(self._send)
         self.sharing = FairQueue(self.options.sharing)
+        self.memory = Memory()
         self.forecast = Forecast(self.options.sharing.grain_s)
         self.rendezvous = KeyStore()
         self.epoch = self.next_uid = self.next_client = self.next_worker = 0
@@ -178,6 +180,7 @@ class DispatcherState:
         worker = Worker(self.next_worker, self.secret(), peer, hello, seen=self.now)
         self.next_worker += 1
         self.workers[worker.id] = self.peers[peer] = worker
+        self.memory.join(worker.id, hello.memory)
         self._send(peer, wire.WorkerWelcome(worker.id, worker.token))
 
     @property
@@ -346,6 +349,9 @@ class DispatcherState:
         sharding = asked or signal_sharding(type_, message.signal, workers)
         placed = type_.placed(sharding)
         fault = self._over_memory(client, held_nbytes(placed), (), f"an upload of {type_!r}", message.where)
+        if fault is None and (over := self.memory.over_with(placed)) is not None:
+            own = client.buffers.values()
+            fault = self.memory.short(*over, f"an upload of {type_!r}", own, None, message.where)
         if fault is not None:
             client.name(message.buffer, Buffer(0, None, fault=fault))
             if not message.inline:
@@ -353,7 +359,9 @@ class DispatcherState:
             return
         self.next_uid += 1
         why = upload_reasons(message.signal, sharding)
-        buffer = client.name(message.buffer, Buffer(self.next_uid, placed, reasons=why, nbytes=held_nbytes(placed)))
+        made = Buffer(self.next_uid, placed, reasons=why, nbytes=held_nbytes(placed), where=message.where)
+        buffer = client.name(message.buffer, made)
+        self.memory.add((buffer,))
         local = sharding.local_shape(type_.shape)
         tiles = []
         for w in sharding.mesh.workers:
@@ -461,6 +469,7 @@ class DispatcherState:
         by_worker: dict[int, list[int]] = {}
         behind = [old for b in buffers for old in _only_for(b)]
         for b in (*buffers, *behind):
+            self.memory.drop((b.uid,))
             if b.type is not None and b.type.sharding is not None:
                 for w in b.type.sharding.mesh.workers:
                     by_worker.setdefault(w, []).append(b.uid)
@@ -534,6 +543,8 @@ class DispatcherState:
             seconds = self.forecast.seconds(plan.id, plan.seconds)
             if not self.sharing.admits(client.id, tuple(plan.programs), seconds, self.now):
                 return False
+            if self.memory.workers and (short := self._short_of_memory(client, run, plan, known)) is not None:
+                return self._skip(client, run, short)
             self._dispatch(client, run, plan, known, bool(failed))
             self.sharing.begin(self.epoch, client.id, tuple(plan.programs), seconds)
         return True
@@ -541,6 +552,16 @@ class DispatcherState:
     def _run_over_memory(self, client: Client, run: wire.Run, plan: PlanRecord) -> Fault | None:
         name = next((p.name for p in plan.programs.values()), "")
         return self._over_memory(client, plan.nbytes, run.frees, f"what run {name!r} makes", plan.largest_line())
+
+    def _short_of_memory(self, client: Client, run: wire.Run, plan: PlanRecord, inputs: list[Buffer]) -> Fault | None:
+        """Say which worker has no room for a run; None if all have: then all of them begin it."""
+        going = Counter(id(b) for n in set(run.frees) if (b := client.buffers.get(n)) is not None)
+        freed = [b for n in set(run.frees) if (b := client.buffers.get(n)) is not None and going[id(b)] == b.holders]
+        over = self.memory.over(plan.programs, inputs, freed)
+        if over is None:
+            return None
+        program = plan.programs[over[0]]
+        return self.memory.short(*over, f"run {program.name!r}", client.buffers.values(), program, plan.largest_line())
 
     def _plan_for(self, client: Client, run: wire.Run, inputs: list[Buffer], workers: tuple[int, ...]) -> PlanRecord:
         digest, graph = client.graphs[run.key]
@@ -585,7 +606,8 @@ class DispatcherState:
         outputs = []
         for i, (number, type_) in enumerate(zip(run.outputs, plan.outputs, strict=True)):
             self.next_uid += 1
-            buffer = Buffer(self.next_uid, type_, flight=flight, reasons=plan.reasons, output=i, nbytes=held_nbytes(type_))
+            where = plan.lines[i]
+            buffer = Buffer(self.next_uid, type_, flight=flight, reasons=plan.reasons, output=i, nbytes=held_nbytes(type_), where=where)
             outputs.append(client.name(number, buffer))
         flight.outputs, flight.replaces = tuple(outputs), run.replaces
         freed = flight.freed = self._released(client, run.frees)
@@ -596,6 +618,9 @@ class DispatcherState:
             self.epoch, plan.id, tuple([b.uid for b in inputs]), tuple([b.uid for b in outputs]), run.scalars,
             tuple([b.uid for b in freed.values() if b not in flight.late] if flight.late else [b.uid for b in freed.values()]),
         )  # fmt: skip
+        if self.memory.workers:
+            self.memory.drop(message.frees)
+            self.memory.add(outputs)
         for w in workers:
             worker = self.workers[w]
             if plan.id not in worker.loaded:
@@ -644,8 +669,12 @@ class DispatcherState:
                 if message.epoch != worker.beat.epoch:
                     worker.since = self.now
                 worker.beat = message
-            case wire.Done(epoch, seconds, fault, failed, kept):
+            case wire.Done(epoch, seconds, fault, failed, kept, left):
                 self._measured(worker, epoch, seconds, fault)
+                if fault is not None and fault.kind == "memory":
+                    fault, failed = self._explained(worker, epoch, fault, failed)
+                if left:
+                    self._left(worker, epoch, fault)
                 flight = self.flights.done(epoch, worker.id, fault, failed)
                 if flight is not None and flight.suspect is not None:
                     flight.given_up_at = flight.given_up_at or self.now
@@ -654,6 +683,8 @@ class DispatcherState:
                 if flight is not None:
                     self._landed(flight)
                 self._share()
+            case wire.Unshipped():
+                self._unshipped(worker, message)
             case wire.Uploaded(uid):
                 self._uploaded(worker, uid)
             case wire.StoreOp():
@@ -671,10 +702,42 @@ class DispatcherState:
             if flight is not None and flight.plan is not None:
                 self.forecast.learn(flight.plan.id, flight.plan.seconds, seconds)
 
+    def _explained(
+        self, worker: Worker, epoch: int, fault: Fault, failed: tuple[tuple[int, Fault], ...] | None
+    ) -> tuple[Fault, tuple[tuple[int, Fault], ...] | None]:
+        """Give what a worker says of a run for which it had no memory, with what is large there."""
+        flight = self.flights.by_epoch.get(epoch)
+        if flight is None or flight.client is None or flight.plan is None:
+            return fault, failed
+        own = [b for b in flight.client.buffers.values() if b not in flight.outputs]
+        full = explained(fault, worker.id, own, flight.plan.programs.get(worker.id))
+        return full, failed and tuple((uid, full if f.same_run(fault) else f) for uid, f in failed)
+
+    def _left(self, worker: Worker, epoch: int, fault: Fault | None) -> None:
+        """Tell the others not to wait for a worker that takes no part in an epoch's collectives any more."""
+        flight = self.flights.by_epoch.get(epoch)
+        if flight is None:
+            return
+        why = f"worker {worker.id} could not go on" + (f": {fault.message.partition('. ')[0]}" if fault is not None else "")
+        groups = tuple(g for g in flight.groups if worker.id in g)
+        self.flights.groups -= set(groups)
+        for w in sorted({w for g in groups for w in g} - {worker.id}):
+            if w in self.workers:
+                self._send(self.workers[w].link, wire.Leave(epoch, groups, why))
+
+    def _unshipped(self, worker: Worker, message: wire.Unshipped) -> None:
+        client = self.owner_of(message.token)
+        if isinstance(client, Client):
+            buffer = next((b for b in client.buffers.values() if b.uid == message.uid), None)
+            fault = buffer.fault if buffer is not None and buffer.fault is not None else None
+            fault = fault or explained(message.fault, worker.id, client.buffers.values(), None)
+            self._send(client.down, wire.Failed(message.request, fault))
+
     def _keep(self, worker: Worker, flight: Flight | None, here: set[int]) -> None:
         """Keep what failed outputs of an epoch were to replace. What else is there only for what failed goes."""
         wanted = set()
         if flight is not None:
+            self.memory.add(b for b in flight.freed.values() if b.uid in here)
             here |= {b.uid for b in flight.late}
         if flight is not None and flight.client is not None:
             for buffer, number in zip(flight.outputs, flight.replaces, strict=False):
@@ -686,6 +749,7 @@ class DispatcherState:
             flight.client.salvaged |= bool(wanted)
             self._drop([old for b in flight.freed.values() if b not in wanted for old in _only_for(b)])
         unwanted = here - {b.uid for b in wanted}
+        self.memory.drop(unwanted)
         if unwanted:
             self._send(worker.work, wire.Free(tuple(sorted(unwanted))))
 
@@ -720,6 +784,7 @@ class DispatcherState:
     def _worker_lost(self, worker: Worker, reason: str) -> None:
         """Fence the worker, poison what only it held or was making, end what waits for it, and go on with the rest."""
         del self.workers[worker.id]
+        self.memory.leave(worker.id)
         for peer in [p for p, owner in self.peers.items() if owner is worker]:
             del self.peers[peer]
             self.rendezvous.drop_peer(peer)

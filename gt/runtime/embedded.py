@@ -25,7 +25,7 @@ from gt.ir.graph import Graph
 from gt.ir.program import WireType
 from gt.ir.signals import SignalConfig
 from gt.ir.types import Scalar, TensorType
-from gt.runtime import wire
+from gt.runtime import env, wire
 from gt.runtime.buffer_reasons import BufferReasons
 from gt.runtime.dispatcher_events import Command, Event, MakePlan, Planned, Received, Send
 from gt.runtime.dispatcher_state import DispatcherState, Options
@@ -62,7 +62,7 @@ class EmbeddedSession:
         setup_logging("embedded")
         self._log, self._dispatcher_log = open_log("client0"), open_log("dispatcher")
         self._state = DispatcherState(_Secrets(), Options(window, client_lease_s=NEVER_S, worker_timeout_s=NEVER_S, no_workers_s=NEVER_S))
-        hello = wire.WorkerHello("", "", "", self._pid, device, backend)
+        hello = wire.WorkerHello("", "", "", self._pid, device, backend, memory=env.WORKER_MEMORY.get() or 0)
         self._feed(CLIENT, wire.ClientHello(self._pid))
         self._feed(WORKER, hello)
         self._state.workers[0].link = WORKER

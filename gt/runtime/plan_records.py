@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from gt.ir.program import Compute, Program
+from gt.ir.program import Collective, Compute, Program
 from gt.ir.types import TensorType
 from gt.passes.reasons import PlanReasons
 from gt.runtime.dispatcher_events import Planned
@@ -20,7 +20,7 @@ from gt.runtime.schedule import NO_REASONS
 @dataclass(slots=True, eq=False)
 class PlanRecord:
     """A plan: being made (no programs, no fault), ready or failed. ``refuses``: some op may refuse its values. ``seconds``: of a run,
-    by the planner's estimate; ``nbytes``: what its outputs hold on all workers together.
+    by the planner's estimate; ``nbytes``: what its outputs hold on all workers together; ``lines``: by output, the user's line.
     """
 
     id: int
@@ -35,22 +35,31 @@ class PlanRecord:
     reasons: PlanReasons = NO_REASONS
     seconds: float = 0.0
     nbytes: int = 0
+    lines: tuple[str, ...] = ()
 
     def largest_line(self) -> str:
         """Give the line that made the largest output, as far as the programs know."""
         sizes = [held_nbytes(t) for t in self.outputs]
-        position = sizes.index(max(sizes)) if sizes else -1
-        for program in self.programs.values():
-            slot = dict(program.outputs).get(position)
-            for step in reversed(program.steps):
-                for node in step.nodes if isinstance(step, Compute) else ():
-                    if slot in node.outputs and node.loc >= 0:
-                        file, line, *_ = program.locations[node.loc]
-                        return f"{file}:{line}"
-        return self.where
+        line = self.lines[sizes.index(max(sizes))] if sizes else ""
+        return line or self.where
 
     def __repr__(self) -> str:
         return f"plan {self.id} {'failed' if self.fault else 'ready' if self.ready else 'planning'}"
+
+
+def _lines(event: Planned) -> tuple[str, ...]:
+    """Give for each output the user's line that made it, "" where no program knows."""
+    lines = [""] * len(event.outputs)
+    for program in event.programs.values():
+        wanted = {slot: position for position, slot in program.outputs if position < len(lines) and not lines[position]}
+        for step in program.steps if wanted else ():
+            nodes = step.nodes if isinstance(step, Compute) else ()
+            made = [(slot, node.loc) for node in nodes for slot in node.outputs]
+            made += [(step.output, step.loc)] if isinstance(step, Collective) else []
+            for slot, loc in made:
+                if slot in wanted and loc >= 0:
+                    lines[wanted[slot]] = program.line(loc)
+    return tuple(lines)
 
 
 class PlanRecords:
@@ -88,7 +97,8 @@ class PlanRecords:
         plan.seconds, plan.nbytes = event.seconds, sum(map(held_nbytes, event.outputs))
         plan.groups = tuple(dict.fromkeys(c.group for p in event.programs.values() for c in p.collectives))
         plan.refuses = any(p.refuses for p in event.programs.values())
-        plan.where = next((f"{file}:{line}" for p in event.programs.values() for file, line, *_ in p.locations), "")
+        plan.lines = _lines(event)
+        plan.where = next((p.line(0) for p in event.programs.values() if p.locations), "")
         return plan
 
     def forget(self, plan: PlanRecord) -> None:

@@ -32,7 +32,7 @@ class Buffer:
 
     Of one that failed: ``failed_in``: the epoch, if the worker that was to make it knows and nobody else had a part in it, -1 if not;
     ``before``: what it was to replace. ``holders``: how many of the client's numbers name it. ``kept``: it is there though freed, because what replaced it failed.
-    ``nbytes``: what it counts for in its client's quota.
+    ``nbytes``: what it counts for in its client's quota. ``where``: the user's line that made it.
     """
 
     uid: int
@@ -47,6 +47,7 @@ class Buffer:
     holders: int = 1
     kept: bool = False
     nbytes: int = 0
+    where: str = ""
 
     def __repr__(self) -> str:
         if self.fault:

@@ -23,7 +23,7 @@ from gt.runtime.shared import Region, check_region
 from gt.runtime.status import ServerStatus
 from gt.runtime.wire_arrays import Bounds, check_bounds, check_nbytes, check_type
 
-VERSION = 3
+VERSION = 4
 MAX_HEADER = 64 << 20
 INLINE = 64 << 10  # uploads up to here ride in the control message
 
@@ -347,6 +347,14 @@ class Abort(Message, frozen=True):
     worker: int
 
 
+class Leave(Message, frozen=True):
+    """A member of these groups has left an epoch: end whatever waits for it in groups made before that. ``why``, for people."""
+
+    epoch: int
+    groups: tuple[tuple[int, ...], ...]
+    why: str
+
+
 class StoreReply(Message, frozen=True):
     """Answer to a StoreOp; ``ok`` false: the key's group lost a member."""
 
@@ -364,8 +372,8 @@ class Stop(Message, frozen=True):
 
 
 class WorkerHello(Message, frozen=True):
-    """Join: where clients reach this worker's data sockets, what it runs on, the public key of these sockets ("": none), and the
-    versions of gt and torch.
+    """Join: where clients reach this worker's data sockets, what it runs on, the public key of these sockets ("": none), the
+    versions of gt and torch, and the bytes of memory that it may use (0: no limit).
     """
 
     upload: str
@@ -377,11 +385,12 @@ class WorkerHello(Message, frozen=True):
     key: str = ""
     gt: str = __version__
     torch: str = ""
+    memory: int = 0
 
 
 class Done(Message, frozen=True):
     """An epoch is over on this worker. With a fault: ``failed`` are the outputs that are not there and why, by uid, all if None;
-    ``kept`` what was to be freed and is still here.
+    ``kept`` what was to be freed and is still here. ``left``: it takes no part in the epoch's collectives any more, so nobody may wait.
     """
 
     epoch: int
@@ -389,6 +398,16 @@ class Done(Message, frozen=True):
     fault: Fault | None = None
     failed: tuple[tuple[int, Fault], ...] | None = None
     kept: Buffers = ()
+    left: bool = False
+
+
+class Unshipped(Message, frozen=True):
+    """A client's fetch is answered by the dispatcher, which knows more of the cause than this worker does."""
+
+    uid: int
+    token: bytes
+    request: int
+    fault: Fault
 
 
 class Uploaded(Message, frozen=True):
@@ -455,17 +474,17 @@ class PartFailed(Message, frozen=True):
 
 
 FromClient: TypeAlias = ClientHello | Define | Run | Put | Fail | Fetch | Explain | Free | Recover
-FromWorker: TypeAlias = WorkerHello | Done | Uploaded | StoreOp
+FromWorker: TypeAlias = WorkerHello | Done | Unshipped | Uploaded | StoreOp
 Incoming: TypeAlias = (
-    ClientHello | Define | Run | Put | Fail | Fetch | Explain | Free | Recover | WorkerHello | Done | Uploaded | StoreOp | Attach
-    | Beat | Bye | AskStatus | NodeHello | NodeFailed
+    ClientHello | Define | Run | Put | Fail | Fetch | Explain | Free | Recover | WorkerHello | Done | Unshipped | Uploaded | StoreOp
+    | Attach | Beat | Bye | AskStatus | NodeHello | NodeFailed
 )  # fmt: skip
 ToClient: TypeAlias = (
     ClientWelcome | Workers | Attached | Placed | Failed | Located | Settled | Explained | Progress | Ping | Refused | Part | PartFailed
     | Share | Unread
 )
 ToWorker: TypeAlias = (
-    WorkerWelcome | Attached | Load | Unload | Execute | MakeGroup | Store | Expect | Ship | Free | Gone | Abort | StoreReply
+    WorkerWelcome | Attached | Load | Unload | Execute | MakeGroup | Store | Expect | Ship | Free | Gone | Abort | Leave | StoreReply
     | Admit | Ping | Stop | Refused
 )  # fmt: skip
 ToNode: TypeAlias = NodeWelcome | JobEnded | Ping | Refused
