@@ -132,6 +132,7 @@ from gt.pipelining import pipeline
 from gt.precision import get_float32_matmul_precision, set_float32_matmul_precision
 from gt.printing import printoptions, set_printoptions
 from gt.random import Generator, get_rng_state, initial_seed, manual_seed, seed, set_rng_state
+from gt.rebalancing import rebalance
 from gt.recovery import recover, recoveries
 from gt.runtime.errors import DispatcherLost, GtError, NoWorkers, OutOfMemoryError, QuotaExceeded, RunError, WorkerLost
 from gt.scripting import _assert as _assert

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from gt.ir.mesh import Sharding
 from gt.ir.program import WireSharding, WireType
 from gt.passes.signal_placement import cluster_mesh, signal_sharding
@@ -25,6 +27,7 @@ from gt.runtime.fair_queue import FairQueue, Forecast, Limits
 from gt.runtime.flights import Flights
 from gt.runtime.hello import hello_fault
 from gt.runtime.memory import Memory, explained
+from gt.runtime.moving import Moving
 from gt.runtime.nodes import Nodes
 from gt.runtime.plan_records import PlanRecord, PlanRecords
 from gt.runtime.quota import held_nbytes, refusal, too_many, too_much
@@ -295,7 +298,7 @@ class DispatcherState:
                 run = entry.run if isinstance(entry, OverQuota) else entry
                 client.buffers |= {o: Buffer(0, None, fault=fault) for o in run.outputs if o not in client.buffers}
                 self._finished(client)
-            elif isinstance(entry, wire.Fetch | wire.Explain):
+            elif isinstance(entry, wire.Fetch | wire.Explain | Moving):
                 self._send(client.down, wire.Failed(entry.request, fault))
         client.queue.clear()
         self.sharing.withdraw(client.id)
@@ -309,12 +312,15 @@ class DispatcherState:
                     hashlib.blake2b(data, digest_size=16).digest() if isinstance(data, bytes | memoryview) else (client.id, key)
                 )
                 client.graphs[key] = (digest, bytes(data) if isinstance(data, memoryview) else data)
-            case wire.Run() | wire.Fetch() | wire.Explain() | wire.Free() | wire.Recover():
+            case wire.Run() | wire.Fetch() | wire.Explain() | wire.Free() | wire.Recover() | wire.Rebalance():
                 if len(client.queue) >= MAX_QUEUE:
                     self._send(client.down, wire.Refused(f"more than {MAX_QUEUE} calls are waiting"))
                     self._client_gone(client)
                     return
-                client.queue.append(self._within_window(client, message) if isinstance(message, wire.Run) else message)
+                if isinstance(message, wire.Rebalance):
+                    client.queue.append(Moving(message.request, message.workers, message.named, message.meshes))
+                else:
+                    client.queue.append(self._within_window(client, message) if isinstance(message, wire.Run) else message)
                 self._serve(client)
             case wire.Put():
                 self._place(client, message, data)
@@ -331,9 +337,9 @@ class DispatcherState:
         return run if flying < self.options.window else OverQuota(run, too_many(flying, self.options.window))
 
     def _workers_of(self, client: Client) -> tuple[int, ...]:
-        """Give the workers a client's values live on: fixed at its first value, so that its placements fit together."""
-        if not client.buffers or not client.workers:
-            client.workers = self.worker_ids
+        """Give the workers that a client's next value or plan may use: all there are by now, or those that it chose."""
+        present = self.worker_ids
+        client.workers = tuple([w for w in present if w in client.chosen]) or present
         return client.workers
 
     def _place(self, client: Client, message: wire.Put, data: Any) -> None:
@@ -408,6 +414,8 @@ class DispatcherState:
                     done = self._explain(client, entry)
                 case wire.Recover():
                     done = self._recover(client, entry)
+                case Moving():
+                    done = self._move(client, entry)
                 case _:
                     done = self._free(client, entry)
             if not done:
@@ -500,6 +508,73 @@ class DispatcherState:
                 self._drop([buffer])
         return True
 
+    # -- moving
+
+    def _move(self, client: Client, moving: Moving) -> bool:
+        """Go on with a rebalancing. What is to move is copied, and let go where it was once the copies are there."""
+        if moving.flight is not None:
+            if moving.flight.epoch in self.flights.by_epoch:
+                return False
+            if (fault := self._moved(client, moving)) is not None:
+                self._send(client.down, wire.Failed(moving.request, fault))
+                return True
+        if client.homeless or any(b.waiting for b in client.buffers.values()):
+            return False
+        present = self.worker_ids
+        if absent := sorted(set(moving.workers) - set(present)) if not moving.values else []:
+            self._send(client.down, wire.Failed(moving.request, Fault("protocol", f"workers {absent} are not there to move values to")))
+            return True
+        client.chosen = moving.workers
+        if not present:
+            client.blocked_since = client.blocked_since or self.now
+            return False
+        move = moving.next(client.buffers, present)
+        if move is None:
+            self._send(client.down, wire.Rebalanced(moving.request, moving.values))
+            return True
+        inputs, names = list(move.buffers), tuple(numbers[0] for numbers in move.numbers)
+        free = min(0, *client.buffers) - 1  # numbers that the client does not use
+        run = wire.Run(-1, names, tuple(range(free, free - len(names), -1)), (), ())
+        plan = self._plan_of(("move", move.asked), move.graph(), run, inputs, present)
+        if plan.fault is None and not plan.ready:
+            return False
+        fault = plan.fault or self._run_over_memory(client, msgspec.structs.replace(run, frees=sum(move.numbers, ())), plan)
+        seconds = self.forecast.seconds(plan.id, plan.seconds)
+        if fault is None and not self.sharing.admits(client.id, tuple(plan.programs), seconds, self.now):
+            return False
+        if fault is None and self.memory.workers:
+            fault = self._short_of_memory(client, run, plan, inputs)
+        if fault is not None:
+            self._send(client.down, wire.Failed(moving.request, fault))
+            return True
+        moving.move, moving.flight = move, self._dispatch(client, run, plan, inputs, failed=False)
+        moving.flight.own = False
+        self.sharing.begin(self.epoch, client.id, tuple(plan.programs), seconds)
+        return False
+
+    def _moved(self, client: Client, moving: Moving) -> Fault | None:
+        """Let the client's numbers name the copies that a run has made, or drop these where it failed; give why."""
+        move, flight, moving.flight = moving.move, moving.flight, None
+        assert move is not None and flight is not None
+        fault = flight.fault
+        dropped = []
+        for old, numbers, new in zip(move.buffers, move.numbers, flight.outputs, strict=True):
+            temporary = next(n for n, b in client.buffers.items() if b is new)
+            if fault is not None or new.fault is not None:
+                client.unname(temporary)
+                dropped.append(new)
+                continue
+            del client.buffers[temporary]
+            client.buffers |= dict.fromkeys(numbers, new)
+            new.holders, old.holders = len(numbers), 0
+            new.where, new.reasons, new.output = old.where, old.reasons, old.output
+            client.held -= old.nbytes
+            moving.done.add(new.uid)
+            moving.values += 1
+            dropped.append(old)
+        self._drop(dropped)
+        return fault
+
     # -- runs
 
     def _run(self, client: Client, run: wire.Run) -> bool:
@@ -564,7 +639,9 @@ class DispatcherState:
         return self.memory.short(*over, f"run {program.name!r}", client.buffers.values(), program, plan.largest_line())
 
     def _plan_for(self, client: Client, run: wire.Run, inputs: list[Buffer], workers: tuple[int, ...]) -> PlanRecord:
-        digest, graph = client.graphs[run.key]
+        return self._plan_of(*client.graphs[run.key], run, inputs, workers)
+
+    def _plan_of(self, digest: object, graph: Any, run: wire.Run, inputs: list[Buffer], workers: tuple[int, ...]) -> PlanRecord:
         key = (digest, tuple([b.type for b in inputs]), workers, len(run.scalars))
         plan = self.plans.find(key)
         if plan is None:
@@ -592,8 +669,8 @@ class DispatcherState:
         if plan.fault is not None:  # asked again, it is planned again: the fault may have been the planner's death
             self.plans.forget(plan)
 
-    def _dispatch(self, client: Client, run: wire.Run, plan: PlanRecord, inputs: list[Buffer], failed: bool) -> None:
-        """Send a run to its workers. ``failed``: some input is not there, as its worker knows."""
+    def _dispatch(self, client: Client, run: wire.Run, plan: PlanRecord, inputs: list[Buffer], failed: bool) -> Flight:
+        """Send a run to its workers and give its flight. ``failed``: some input is not there, as its worker knows."""
         for group in plan.groups:
             if group not in self.flights.groups:
                 self._make_group(group)
@@ -630,6 +707,7 @@ class DispatcherState:
         elsewhere = {t for t in {b.type for b in freed.values()} if t and t.sharding and set(t.sharding.mesh.workers) - set(workers)}
         if elsewhere:
             self._drop([b for b in freed.values() if b.type in elsewhere])
+        return flight
 
     def _skip(self, client: Client, run: wire.Run, fault: Fault) -> bool:
         """A run that cannot be: its outputs fail with the cause. What is there already stays."""
@@ -767,10 +845,10 @@ class DispatcherState:
         if flight.waiting:
             return
         client = flight.client
-        if client is not None:
-            self._finished(client)
-        else:
+        if client is None:
             self._forget_rendezvous(flight)
+        elif flight.own:
+            self._finished(client)
         self.flights.settle(flight)
         if client is not None and client.queue:  # its next call may have waited for this
             self._serve(client)

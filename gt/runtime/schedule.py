@@ -17,6 +17,7 @@ from gt.runtime.errors import Fault
 from gt.runtime.wire import Explain, Fetch, Free, Recover, Run
 
 if TYPE_CHECKING:
+    from gt.runtime.moving import Moving
     from gt.runtime.plan_records import PlanRecord
 
 MAX_QUEUE = 100_000
@@ -100,6 +101,7 @@ class Flight:
     groups: tuple[tuple[int, ...], ...] = ()
     where: str = ""
     plan: PlanRecord | None = None
+    own: bool = True  # the client asked for it; else it moves the client's values
     fault: Fault | None = None
     suspect: Fault | None = None  # a collective broke, for a reason not known yet
     given_up_at: float | None = None  # when the first worker said so
@@ -126,9 +128,10 @@ class Client:
     up: bytes | None = None
     seen: float = 0.0
     workers: tuple[int, ...] = ()
+    chosen: tuple[int, ...] = ()  # the workers that it was rebalanced over, if not all
     graphs: dict[int, tuple[object, Any]] = field(default_factory=dict)  # key -> (digest, graph)
     buffers: dict[int, Buffer] = field(default_factory=dict)
-    queue: deque[Run | Fetch | Explain | Free | Recover | OverQuota] = field(default_factory=deque)
+    queue: deque[Run | Fetch | Explain | Free | Recover | Moving | OverQuota] = field(default_factory=deque)
     homeless: list[tuple[Any, Any]] = field(default_factory=list)  # uploads that came before any worker
     blocked_since: float | None = None
     asked: int = 0

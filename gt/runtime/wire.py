@@ -130,6 +130,18 @@ class Beat(Message, frozen=True):
     collectives: int = 0
 
 
+class Rebalance(Message, frozen=True):
+    """Move the client's values to ``workers`` (all there are if empty), which alone serve it from here on.
+
+    ``named``: lists of workers that its signals name, whose values stay; ``meshes``: the meshes that it declares.
+    """
+
+    request: int
+    workers: tuple[int, ...] = ()
+    named: tuple[tuple[int, ...], ...] = ()
+    meshes: tuple[tuple[tuple[str, int], ...], ...] = ()
+
+
 class Bye(Message, frozen=True):
     """Leave; what this peer held is given back at once."""
 
@@ -198,6 +210,13 @@ class Explained(Message, frozen=True):
 
     request: int
     explanation: BufferReasons
+
+
+class Rebalanced(Message, frozen=True):
+    """Answer to a Rebalance: how many values have moved."""
+
+    request: int
+    values: int
 
 
 class Progress(Message, frozen=True):
@@ -473,15 +492,15 @@ class PartFailed(Message, frozen=True):
     fault: Fault
 
 
-FromClient: TypeAlias = ClientHello | Define | Run | Put | Fail | Fetch | Explain | Free | Recover
+FromClient: TypeAlias = ClientHello | Define | Run | Put | Fail | Fetch | Explain | Free | Recover | Rebalance
 FromWorker: TypeAlias = WorkerHello | Done | Unshipped | Uploaded | StoreOp
 Incoming: TypeAlias = (
     ClientHello | Define | Run | Put | Fail | Fetch | Explain | Free | Recover | WorkerHello | Done | Unshipped | Uploaded | StoreOp
-    | Attach | Beat | Bye | AskStatus | NodeHello | NodeFailed
+    | Rebalance | Attach | Beat | Bye | AskStatus | NodeHello | NodeFailed
 )  # fmt: skip
 ToClient: TypeAlias = (
-    ClientWelcome | Workers | Attached | Placed | Failed | Located | Settled | Explained | Progress | Ping | Refused | Part | PartFailed
-    | Share | Unread
+    ClientWelcome | Workers | Attached | Placed | Failed | Located | Settled | Explained | Rebalanced | Progress | Ping | Refused | Part
+    | PartFailed | Share | Unread
 )
 ToWorker: TypeAlias = (
     WorkerWelcome | Attached | Load | Unload | Execute | MakeGroup | Store | Expect | Ship | Free | Gone | Abort | Leave | StoreReply
