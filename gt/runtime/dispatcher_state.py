@@ -9,6 +9,7 @@ plans there are), ``flights`` (epochs on their way, poisoning), ``fair_queue`` (
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from gt.ir.program import WireSharding, WireType
 from gt.passes.signal_placement import cluster_mesh, signal_sharding
 from gt.runtime import wire
 from gt.runtime.buffer_reasons import buffer_reasons, upload_reasons
+from gt.runtime.cutting import Going
 from gt.runtime.dispatcher_events import Command, Event, Expelled, Kill, MakePlan, PeerGone, Planned, Received, Send, Tick
 from gt.runtime.errors import Fault
 from gt.runtime.fair_queue import FairQueue, Forecast, Limits
@@ -279,6 +281,9 @@ class DispatcherState:
                 self.peers.pop(peer, None)
         for worker in self.workers.values():
             self._send(worker.link, wire.Gone(client.token))
+        for entry in client.queue:
+            if isinstance(entry, Going):
+                self._call_off(entry)
         client.queue.clear()
         self._drop(list(dict.fromkeys(client.buffers.values())))
         client.buffers.clear()
@@ -406,6 +411,8 @@ class DispatcherState:
             match entry:
                 case wire.Run():
                     done = self._run(client, entry)
+                    if isinstance(client.queue[0], Going):  # it is to run in parts
+                        continue
                 case OverQuota(run, fault):
                     done = self._skip(client, run, fault)
                 case wire.Fetch():
@@ -416,6 +423,8 @@ class DispatcherState:
                     done = self._recover(client, entry)
                 case Moving():
                     done = self._move(client, entry)
+                case Going():
+                    done = self._go_on(client, entry)
                 case _:
                     done = self._free(client, entry)
             if not done:
@@ -620,6 +629,9 @@ class DispatcherState:
                 return False
             if self.memory.workers and (short := self._short_of_memory(client, run, plan, known)) is not None:
                 return self._skip(client, run, short)
+            if not failed and (going := self._in_parts(client, run, plan, known)) is not None:
+                client.queue[0] = going
+                return False
             self._dispatch(client, run, plan, known, bool(failed))
             self.sharing.begin(self.epoch, client.id, tuple(plan.programs), seconds)
         return True
@@ -649,16 +661,16 @@ class DispatcherState:
             types = tuple(b.type for b in inputs if b.type is not None)
             self.out.append(MakePlan(plan.id, graph, types, workers, len(run.scalars)))
             evicted = self.plans.evict()
-            self.forecast.forget(old.id for old in evicted)
+            self.forecast.forget(number for old in evicted for number in old.ids)
             for old in evicted:
                 self._unload(old)
         return plan
 
     def _unload(self, plan: PlanRecord) -> None:
         for worker in self.workers.values():
-            if plan.id in worker.loaded:
-                worker.loaded.discard(plan.id)
-                self._send(worker.work, wire.Unload((plan.id,)))
+            if loaded := worker.loaded.intersection(plan.ids):
+                worker.loaded -= loaded
+                self._send(worker.work, wire.Unload(tuple(sorted(loaded))))
 
     def _planned(self, event: Planned) -> None:
         plan = self.plans.made(event)
@@ -708,6 +720,118 @@ class DispatcherState:
         if elsewhere:
             self._drop([b for b in freed.values() if b.type in elsewhere])
         return flight
+
+    # -- runs in parts
+
+    def _in_parts(self, client: Client, run: wire.Run, plan: PlanRecord, inputs: list[Buffer]) -> Going | None:
+        """Begin to run a long plan in parts, where others wait for its workers or it takes very long; None: it runs as a whole."""
+        limits = self.options.sharing
+        than = limits.grain_s if self.sharing.contended(self.now) else limits.alone_s
+        seconds = self.forecast.guess(plan.id, plan.seconds)
+        if seconds <= max(than, limits.grain_s):
+            return None
+        cut = self.plans.in_parts(plan, len(run.inputs), math.ceil(seconds / limits.grain_s))
+        if cut is None:
+            return None
+        outputs = []
+        for i, type_ in enumerate(plan.outputs):
+            self.next_uid += 1
+            made = Buffer(self.next_uid, type_, reasons=plan.reasons, output=i, nbytes=held_nbytes(type_), where=plan.lines[i])
+            outputs.append(made)
+        kept = tuple(range(self.next_uid + 1, self.next_uid + 1 + cut.kept))
+        self.next_uid += cut.kept
+        refuses = plan.refuses or any(b.flight.refuses for b in inputs if b.flight is not None)
+        going = Going(run, plan, cut, inputs, tuple(outputs), kept, seconds, refuses)
+        self.memory.reserve(going.kept, plan.programs, inputs)
+        return going
+
+    def _go_on(self, client: Client, going: Going) -> bool:
+        """Send the next parts of a run as far as it is its client's turn. After the last one the client's next calls are served."""
+        plan, cut = going.plan, going.cut
+        while going.fault is None:
+            part = cut.parts[going.next]
+            seconds = self.forecast.seconds(part.id, 0.0) if self.forecast.knows(part.id) else going.seconds * part.share
+            if not self.sharing.admits(client.id, tuple(part.programs), seconds, self.now):
+                return False
+            for group in plan.groups:
+                if group not in self.flights.groups:
+                    self._make_group(group)
+            self._send_part(client, going)
+            self.sharing.begin(self.epoch, client.id, tuple(part.programs), seconds)
+            if going.next == len(cut.parts):
+                return True
+        self._call_off(going)
+        return self._skip(client, going.run, going.fault)
+
+    def _send_part(self, client: Client, going: Going) -> None:
+        """Send a part. What the run frees goes with the part that reads it last; what a run replaces that may refuse its values, once it
+        has gone well.
+        """
+        run, plan, part = going.run, going.plan, going.cut.parts[going.next]
+        last = going.next == len(going.cut.parts) - 1
+        going.next += 1
+        self.epoch += 1
+        workers = tuple(part.programs)
+        before = going.flights[-1:]
+        upstream = [f for f in {id(b.flight): b.flight for b in going.inputs if b.flight is not None}.values() if f not in before]
+        lone = next(iter(plan.programs)) if len(plan.programs) == 1 else None
+        local = lone if all(f.local == lone for f in upstream + before) else None
+        flight = Flight(self.epoch, client, set(workers), local=local, groups=plan.groups, where=plan.where, own=last, part=part.id)
+        flight.plan, flight.refuses = plan, going.refuses
+        self.flights.add(flight, [f for f in upstream + before if f.epoch in self.flights.by_epoch])
+        if before and before[0].fault is not None:
+            self.flights.fail(flight, before[0].fault)
+        going.flights.append(flight)
+        made = {position for p in part.programs.values() for position, _ in p.outputs}
+        if local is not None or last:
+            flight.outputs = going.outputs if last else tuple(b for i, b in enumerate(going.outputs) if i in made)
+        for buffer in flight.outputs:
+            if buffer.fault is None:
+                buffer.flight, buffer.fault = (flight, None) if flight.fault is None else (None, flight.fault)
+        frees = [going.kept[k] for k in part.last_kept]
+        freed = self._freed_by(client, going, part.last_inputs, last)
+        if last:
+            for number, buffer in zip(run.outputs, going.outputs, strict=True):
+                client.name(number, buffer)
+            self.memory.add(going.outputs)
+            flight.replaces, flight.freed = run.replaces, self._released(client, run.frees)
+            if local is not None and going.refuses and run.replaces:
+                flight.late = frozenset(b for n, b in flight.freed.items() if n in set(run.replaces))
+            freed = [b for b in flight.freed.values() if b not in flight.late]
+            self.memory.drop((*(b.uid for b in freed), *going.kept))
+            elsewhere = [b for b in freed if b.type and b.type.sharding and set(b.type.sharding.mesh.workers) - set(workers)]
+            self._drop(elsewhere)
+            frees = list(going.kept)  # also what other workers have of them
+            for w in plan.programs.keys() - part.programs.keys():
+                self._send(self.workers[w].work, wire.Free(going.kept))
+        message = wire.Execute(
+            self.epoch, part.id, (*(b.uid for b in going.inputs), *(b.uid for b in going.outputs), *going.kept),
+            (*(b.uid for b in going.outputs), *going.kept), run.scalars, (*(b.uid for b in freed), *frees),
+        )  # fmt: skip
+        for w in workers:
+            worker = self.workers[w]
+            if part.id not in worker.loaded:
+                worker.loaded.add(part.id)
+                self._send(worker.work, wire.Load(part.id, part.programs[w]))
+            self._send(worker.work, message)
+
+    def _freed_by(self, client: Client, going: Going, positions: frozenset[int], last: bool) -> list[Buffer]:
+        """Give what goes with a part before the last: what no later part reads, nobody else names, and the run need not keep."""
+        if last or (going.refuses and len(going.plan.programs) == 1):
+            return []
+        numbers = {going.run.inputs[i] for i in positions}
+        later = {b.uid for i, b in enumerate(going.inputs) if i not in positions and going.run.inputs[i] not in numbers}
+        naming = Counter(id(b) for n in going.run.frees if (b := client.buffers.get(n)) is not None)
+        found = {n: b for n in numbers & set(going.run.frees) if (b := client.buffers.get(n)) is not None}
+        return [b for b in found.values() if b.uid not in later and naming[id(b)] == b.holders]
+
+    def _call_off(self, going: Going) -> None:
+        """Let go of what a run has made of which no more parts are sent."""
+        uids = (*(b.uid for b in going.outputs), *going.kept)
+        self.memory.drop(uids)
+        for w in going.plan.programs:
+            if w in self.workers:
+                self._send(self.workers[w].work, wire.Free(uids))
 
     def _skip(self, client: Client, run: wire.Run, fault: Fault) -> bool:
         """A run that cannot be: its outputs fail with the cause. What is there already stays."""
@@ -777,7 +901,9 @@ class DispatcherState:
         """Charge what an epoch took, and remember it for the next run of its plan."""
         if self.sharing.end(epoch, worker.id, seconds, self.now) and fault is None:
             flight = self.flights.by_epoch.get(epoch)
-            if flight is not None and flight.plan is not None:
+            if flight is not None and flight.part:
+                self.forecast.learn(flight.part, 0.0, seconds)
+            elif flight is not None and flight.plan is not None:
                 self.forecast.learn(flight.plan.id, flight.plan.seconds, seconds)
 
     def _explained(
@@ -881,6 +1007,9 @@ class DispatcherState:
             epoch, where = (own.epoch, own.where) if own is not None else (self.epoch, "")
             fault = Fault("worker_lost", text, worker.id, epoch, where)
             client.workers = tuple(w for w in client.workers if w != worker.id)
+            going = client.queue[0] if client.queue else None
+            if isinstance(going, Going) and worker.id in going.plan.programs:
+                going.fault = fault
             for buffer in list(client.buffers.values()):
                 self._drop(_only_for(buffer))
                 self._shrink(buffer, worker.id, client.workers, fault)
@@ -888,7 +1017,7 @@ class DispatcherState:
         forgotten = self.plans.forget_worker(worker.id)
         for plan in forgotten:
             self._unload(plan)
-        self.forecast.forget([plan.id for plan in forgotten])
+        self.forecast.forget([number for plan in forgotten for number in plan.ids])
         self.sharing.lose_worker(worker.id)
         for flight in left:
             self._landed(flight)

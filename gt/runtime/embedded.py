@@ -31,6 +31,7 @@ from gt.runtime.dispatcher_events import Command, Event, MakePlan, Planned, Rece
 from gt.runtime.dispatcher_state import DispatcherState, Options
 from gt.runtime.engine import Engine
 from gt.runtime.errors import Fault, SessionClosed, fault_of
+from gt.runtime.fair_queue import Limits
 from gt.runtime.interrupt import SHIELD
 from gt.runtime.log import open_log, setup_logging
 from gt.runtime.planner import make_plan
@@ -61,7 +62,10 @@ class EmbeddedSession:
         self._closed: Fault | None = None
         setup_logging("embedded")
         self._log, self._dispatcher_log = open_log("client0"), open_log("dispatcher")
-        self._state = DispatcherState(_Secrets(), Options(window, client_lease_s=NEVER_S, worker_timeout_s=NEVER_S, no_workers_s=NEVER_S))
+        patient = Options(
+            window, sharing=Limits(alone_s=NEVER_S), client_lease_s=NEVER_S, worker_timeout_s=NEVER_S, no_workers_s=NEVER_S
+        )
+        self._state = DispatcherState(_Secrets(), patient)
         hello = wire.WorkerHello("", "", "", self._pid, device, backend, memory=env.WORKER_MEMORY.get() or 0)
         self._feed(CLIENT, wire.ClientHello(self._pid))
         self._feed(WORKER, hello)

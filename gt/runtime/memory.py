@@ -76,6 +76,15 @@ class Memory:
                     held.values[buffer.uid] = nbytes = part_nbytes(buffer.type)
                     held.nbytes += nbytes
 
+    def reserve(self, uids: tuple[int, ...], programs: dict[int, Program], inputs: list[Buffer]) -> None:
+        """Count what a run that goes in parts has beside its inputs, at its peak, under uids of its own."""
+        for w, program in programs.items():
+            held = self.workers.get(w)
+            if held is not None and uids:
+                known = sum([held.values.get(uid, 0) for uid in {inputs[position].uid for position, _ in program.inputs}])
+                held.values[uids[0]] = nbytes = max(0, program.peak_nbytes - known)
+                held.nbytes += nbytes
+
     def drop(self, uids: Iterable[int]) -> None:
         """Count values no more, on any worker."""
         if self.workers:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from gt.ir.program import Collective, Compute, Program
 from gt.ir.types import TensorType
 from gt.passes.reasons import PlanReasons
+from gt.runtime.cutting import MAX_PARTS, Cut, cut_plan
 from gt.runtime.dispatcher_events import Planned
 from gt.runtime.errors import Fault
 from gt.runtime.quota import held_nbytes
@@ -36,6 +37,13 @@ class PlanRecord:
     seconds: float = 0.0
     nbytes: int = 0
     lines: tuple[str, ...] = ()
+    cut: Cut | None = None
+    whole: bool = False  # it was tried in vain to cut it
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """Give the numbers under which workers may have it: its own and those of its parts."""
+        return (self.id, *(part.id for part in self.cut.parts)) if self.cut is not None else (self.id,)
 
     def largest_line(self) -> str:
         """Give the line that made the largest output, as far as the programs know."""
@@ -87,6 +95,11 @@ class PlanRecords:
         plan = self._by_key[key] = self._by_id[self._last] = PlanRecord(self._last, key)
         return plan
 
+    def reserve(self, count: int) -> int:
+        """Give the first of so many numbers that name no plan."""
+        self._last += count
+        return self._last - count + 1
+
     def made(self, event: Planned) -> PlanRecord | None:
         """Fill in what was made, or why it was not; None for a plan that was forgotten meanwhile."""
         plan = self._by_id.get(event.plan)
@@ -100,6 +113,13 @@ class PlanRecords:
         plan.lines = _lines(event)
         plan.where = next((p.line(0) for p in event.programs.values() if p.locations), "")
         return plan
+
+    def in_parts(self, plan: PlanRecord, num_inputs: int, parts: int) -> Cut | None:
+        """Give the parts of a plan, as many as asked for when it is cut first; None where it cannot be cut."""
+        if plan.cut is None and not plan.whole:
+            plan.cut = cut_plan(plan.programs, num_inputs, len(plan.outputs), parts, self.reserve(MAX_PARTS))
+            plan.whole = plan.cut is None
+        return plan.cut
 
     def forget(self, plan: PlanRecord) -> None:
         """Let a plan be made again by the next call that needs it."""

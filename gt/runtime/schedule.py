@@ -17,6 +17,7 @@ from gt.runtime.errors import Fault
 from gt.runtime.wire import Explain, Fetch, Free, Recover, Run
 
 if TYPE_CHECKING:
+    from gt.runtime.cutting import Going
     from gt.runtime.moving import Moving
     from gt.runtime.plan_records import PlanRecord
 
@@ -101,7 +102,8 @@ class Flight:
     groups: tuple[tuple[int, ...], ...] = ()
     where: str = ""
     plan: PlanRecord | None = None
-    own: bool = True  # the client asked for it; else it moves the client's values
+    own: bool = True  # its end is that of a run that the client asked for; else it moves values, or is a part with others behind it
+    part: int = 0  # the number of the part that it is
     fault: Fault | None = None
     suspect: Fault | None = None  # a collective broke, for a reason not known yet
     given_up_at: float | None = None  # when the first worker said so
@@ -131,7 +133,7 @@ class Client:
     chosen: tuple[int, ...] = ()  # the workers that it was rebalanced over, if not all
     graphs: dict[int, tuple[object, Any]] = field(default_factory=dict)  # key -> (digest, graph)
     buffers: dict[int, Buffer] = field(default_factory=dict)
-    queue: deque[Run | Fetch | Explain | Free | Recover | Moving | OverQuota] = field(default_factory=deque)
+    queue: deque[Run | Fetch | Explain | Free | Recover | Moving | Going | OverQuota] = field(default_factory=deque)
     homeless: list[tuple[Any, Any]] = field(default_factory=list)  # uploads that came before any worker
     blocked_since: float | None = None
     asked: int = 0
