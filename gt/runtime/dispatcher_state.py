@@ -332,6 +332,8 @@ class DispatcherState:
                 self._serve(client)
             case wire.Fail(buffer, fault):
                 client.buffers.setdefault(buffer, Buffer(0, None, fault=fault))
+            case wire.Supervise(restarts):
+                self.nodes.supervise(restarts)
             case wire.Bye():
                 self._client_gone(client)
             case _:

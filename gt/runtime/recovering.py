@@ -198,6 +198,10 @@ class RecoveringSession:
         self._send(send)
         return future
 
+    def supervise(self, restarts: int) -> None:
+        """Have whoever launched this script's workers replace those that die, so many times on each node."""
+        self._send(lambda link: link.tell(wire.Supervise(restarts)))
+
     def free(self, buffers: Sequence[int]) -> None:
         if self._pid == os.getpid() and self.closed is None:
             message = wire.Free(tuple(buffers))

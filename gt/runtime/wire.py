@@ -142,6 +142,12 @@ class Rebalance(Message, frozen=True):
     meshes: tuple[tuple[tuple[str, int], ...], ...] = ()
 
 
+class Supervise(Message, frozen=True):
+    """Let the launchers of a job's nodes replace workers that die, so many times each; 0: no more. Also dispatcher to node."""
+
+    restarts: int
+
+
 class Bye(Message, frozen=True):
     """Leave; what this peer held is given back at once."""
 
@@ -492,11 +498,11 @@ class PartFailed(Message, frozen=True):
     fault: Fault
 
 
-FromClient: TypeAlias = ClientHello | Define | Run | Put | Fail | Fetch | Explain | Free | Recover | Rebalance
+FromClient: TypeAlias = ClientHello | Define | Run | Put | Fail | Fetch | Explain | Free | Recover | Rebalance | Supervise
 FromWorker: TypeAlias = WorkerHello | Done | Unshipped | Uploaded | StoreOp
 Incoming: TypeAlias = (
     ClientHello | Define | Run | Put | Fail | Fetch | Explain | Free | Recover | WorkerHello | Done | Unshipped | Uploaded | StoreOp
-    | Rebalance | Attach | Beat | Bye | AskStatus | NodeHello | NodeFailed
+    | Rebalance | Supervise | Attach | Beat | Bye | AskStatus | NodeHello | NodeFailed
 )  # fmt: skip
 ToClient: TypeAlias = (
     ClientWelcome | Workers | Attached | Placed | Failed | Located | Settled | Explained | Rebalanced | Progress | Ping | Refused | Part
@@ -506,7 +512,7 @@ ToWorker: TypeAlias = (
     WorkerWelcome | Attached | Load | Unload | Execute | MakeGroup | Store | Expect | Ship | Free | Gone | Abort | Leave | StoreReply
     | Admit | Ping | Stop | Refused
 )  # fmt: skip
-ToNode: TypeAlias = NodeWelcome | JobEnded | Ping | Refused
+ToNode: TypeAlias = NodeWelcome | Supervise | JobEnded | Ping | Refused
 ToAsker: TypeAlias = Status | Refused
 
 T = TypeVar("T")
