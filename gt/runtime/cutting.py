@@ -154,16 +154,19 @@ class _Worker:
         return OP_S + macs * MACS_S + sum(t.nbytes for t in (*operands, *results)) * BYTES_S
 
     def _closed(self) -> list[bool]:
-        """Say for each place between items whether nothing is under way there that a later item waits for."""
+        """Say for each place between items whether nothing is under way there that a later item waits for, nor it is inside what a
+        signal has compiled as one.
+        """
         under_way: set[int] = set()
         closed = [True]
-        for step, _ in self.items:
+        for step, at in self.items:
             if isinstance(step, Collective):
                 if step.kind == "wait":
                     under_way.discard(step.output)
                 elif step.begins or step.kind == "receive":
                     under_way.add(step.output)
-            closed.append(not under_way)
+            inside = isinstance(step, Compute) and step.compile and at < len(step.nodes) - 1
+            closed.append(not under_way and not inside)
         return closed
 
     def between(self, number: int) -> tuple[int, int]:
@@ -177,8 +180,14 @@ class _Worker:
         """Give a place between a number and the next where about so much of the work there is done; None if none may be cut."""
         low, high = self.between(number)
         wanted = self.seconds[low] + share * (self.seconds[high] - self.seconds[low])
-        found = [i for i in range(low, high + 1) if self.closed[i]]
-        return min(found, key=lambda i: abs(self.seconds[i] - wanted)) if found else None
+        near = min(bisect_left(self.seconds, wanted, low, high), high)
+        if near > low and wanted - self.seconds[near - 1] < self.seconds[near] - wanted:
+            near -= 1
+        for away in range(high - low + 1):
+            for i in (near - away, near + away):
+                if low <= i <= high and self.closed[i]:
+                    return i
+        return None
 
     def last_part(self, position: int, edges: Sequence[Mapping[int, int]], worker: int) -> int:
         """Give the last part that reads one of the run's inputs, -1 if none does."""
