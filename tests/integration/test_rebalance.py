@@ -76,3 +76,29 @@ def test_two_workers_become_three_and_two_again_and_no_value_changes() -> None:
         finally:
             gt.disconnect()
             gt.get_config().clear()
+
+
+def test_a_loss_after_a_rebalance_is_healed_and_the_next_worker_is_used() -> None:
+    with server(2) as there:
+        gt.connect(there.address, 20)
+        try:
+            gt.recover(wait_s=0.5)
+            gt.register_config("rows", gt.SignalConfig(shard=gt.ShardConfig(axis=0)))
+            data = np.arange(480, dtype=np.float32).reshape(60, 8)
+            x = gt.signal.tensor(gt.from_numpy(data) * 1.0, name="rows")
+            assert parts(x) == {0: 30, 1: 30}
+            there.add_workers(1)
+            assert wait_for(lambda: gt.num_workers() == 3)
+            assert gt.rebalance() >= 1 and parts(x) == {0: 20, 1: 20, 2: 20}
+            y = x * 2
+            there.workers[2].kill()
+            assert np.array_equal(y.numpy(), 2 * data) and parts(x) == parts(y) == {0: 30, 1: 30}
+            assert [r.workers for r in gt.recoveries()] == [2]
+            there.add_workers(1)
+            assert wait_for(lambda: gt.num_workers() == 3)
+            assert gt.rebalance() >= 2 and parts(y) == {0: 20, 1: 20, 3: 20}
+            assert np.array_equal(x.numpy(), data) and np.array_equal(y.numpy(), 2 * data)
+        finally:
+            gt.recover(False)
+            gt.disconnect()
+            gt.get_config().clear()
