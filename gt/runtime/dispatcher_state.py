@@ -19,6 +19,7 @@ import msgspec
 
 from gt.ir.mesh import Sharding
 from gt.ir.program import WireSharding, WireType
+from gt.ir.signals import SignalFault
 from gt.passes.signal_placement import cluster_mesh, signal_sharding
 from gt.runtime import wire
 from gt.runtime.buffer_reasons import buffer_reasons, upload_reasons
@@ -539,7 +540,11 @@ class DispatcherState:
         if not present:
             client.blocked_since = client.blocked_since or self.now
             return False
-        move = moving.next(client.buffers, present)
+        try:
+            move = moving.next(client.buffers, present)
+        except SignalFault as e:  # workers or axes that are none
+            self._send(client.down, wire.Failed(moving.request, Fault("protocol", f"values cannot be moved so: {e}")))
+            return True
         if move is None:
             self._send(client.down, wire.Rebalanced(moving.request, moving.values))
             return True
@@ -549,7 +554,10 @@ class DispatcherState:
         plan = self._plan_of(("move", move.asked), move.graph(), run, inputs, present)
         if plan.fault is None and not plan.ready:
             return False
-        fault = plan.fault or self._run_over_memory(client, msgspec.structs.replace(run, frees=sum(move.numbers, ())), plan)
+        fault = plan.fault
+        if fault is None and len(plan.outputs) != len(names):
+            fault = Fault("plan", f"a move of {len(names)} values was planned as one of {len(plan.outputs)}")
+        fault = fault or self._run_over_memory(client, msgspec.structs.replace(run, frees=sum(move.numbers, ())), plan)
         seconds = self.forecast.seconds(plan.id, plan.seconds)
         if fault is None and not self.sharing.admits(client.id, tuple(plan.programs), seconds, self.now):
             return False
