@@ -1,4 +1,4 @@
-"""Measure how clients share workers: shares of equal clients, a short job beside a long one, a flood beside a quiet client, leaks.
+"""Measure how clients share workers: shares of equal clients, a short job beside a long one and beside a long plan, a flood, leaks.
 
     python benchmarks/sharing.py                    # about two minutes, NumPy workers
     python benchmarks/sharing.py --backend torch    # the same on torch workers, on GPUs if there are any
@@ -182,6 +182,15 @@ def short_beside_long(address: str, steps: int = 500, seconds: float = 120.0) ->
     return [Found("short job beside a long one", beside["seconds"] / alone["seconds"], 2.0, "x")]
 
 
+def short_beside_a_long_plan(address: str, steps: int = 2000, seconds: float = 300.0) -> list[Found]:
+    """The same beside one each of whose plans takes seconds: it is run in parts."""
+    short = Work(size=320, products=2, steps=steps)
+    (alone,) = together(address, [short], seconds)
+    beside = beside_endless(address, short, Work(size=320, products=1500), seconds)
+    print(f"     alone {alone['seconds']:.2f} s, beside {beside['seconds']:.2f} s")
+    return [Found("short job beside a long plan", beside["seconds"] / alone["seconds"], 2.0, "x")]
+
+
 def beside_endless(address: str, short: Work, long: Work, seconds: float) -> dict[str, Any]:
     """Give what a client does while another never ends, which is killed then."""
     endless = Client(address, long).ready()
@@ -315,6 +324,7 @@ PARTS: dict[str, Callable[[LocalCluster], list[Found]]] = {
     "shares": lambda c: equal_shares(c.address),
     "priorities": lambda c: priorities(c.address),
     "short": lambda c: short_beside_long(c.address),
+    "plan": lambda c: short_beside_a_long_plan(c.address),
     "flood": lambda c: quiet_beside_flood(c.address),
     "leaks": lambda c: leaks(c.address, c),
 }

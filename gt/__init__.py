@@ -136,8 +136,9 @@ from gt.pipelining import pipeline
 from gt.precision import get_float32_matmul_precision, set_float32_matmul_precision
 from gt.printing import printoptions, set_printoptions
 from gt.random import Generator, get_rng_state, initial_seed, manual_seed, seed, set_rng_state
+from gt.rebalancing import rebalance
 from gt.recovery import recover, recoveries
-from gt.runtime.errors import DispatcherLost, GtError, NoWorkers, QuotaExceeded, RunError, WorkerLost
+from gt.runtime.errors import DispatcherLost, GtError, NoWorkers, OutOfMemoryError, QuotaExceeded, RunError, WorkerLost
 from gt.scripting import _assert as _assert
 from gt.serialization import load, save
 from gt.session import connect, disconnect, gpu_workers, num_workers

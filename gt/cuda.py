@@ -11,6 +11,7 @@ from typing import Any
 from gt import amp
 from gt.accelerator import device_count, empty_cache, is_available, synchronize
 from gt.random import manual_seed
+from gt.runtime.errors import OutOfMemoryError
 
 manual_seed_all = manual_seed
 
@@ -67,6 +68,7 @@ def set_device(device: Any) -> None:
 
 
 __all__ = [
+    "OutOfMemoryError",
     "amp", "current_device", "device_count", "empty_cache", "get_device_capability", "get_device_name",
     "get_device_properties", "ipc_collect", "is_available", "is_bf16_supported", "is_initialized", "manual_seed",
     "manual_seed_all", "max_memory_allocated", "max_memory_reserved", "mem_get_info", "memory_allocated", "memory_reserved", "reset_peak_memory_stats",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from gt import session as sessions
 from gt.config import get_config
 from gt.ir.signals import truth
+from gt.runtime.env import JOB
 from gt.runtime.recovery import Recovery
 from gt.runtime.session import Session
 
@@ -34,7 +35,8 @@ def recover(
     Every ``interval_s`` seconds what has changed is copied from the workers to this process (a *snapshot*), while they go on; what
     is sent after it is kept, and run again after a loss. A snapshot comes sooner when uploads of ``max_bytes`` bytes or ``max_calls``
     calls are kept. So this process needs memory for all tensors of the script, twice while a snapshot is made. Workers that
-    ``gt.gpu_workers`` started are replaced when they die, ``restarts`` times at most; at a server, workers that have joined within ``wait_s``
+    ``gt.gpu_workers``, ``gt run`` or ``gt launch`` started are replaced when they die, ``restarts`` times at most on each node; at a
+    server, workers that have joined within ``wait_s``
     seconds take part, and fewer than there were if need be. After ``tries`` tries all that waits raises WorkerLost, which says what was
     tried. As ``recover:`` in a configuration file, or GT_RECOVER. Without workers in processes of their own there is nothing to
     lose, and nothing is done. False turns it off. Errors: TypeError, ValueError for numbers that are not above zero.
@@ -58,9 +60,13 @@ def _apply(session: Session, options: Recovery | None) -> None:
         return
     turn(options)
     cluster = sessions.cluster()
+    restarts = 0 if options is None else options.restarts
     if cluster is not None:
-        cluster.supervise(0 if options is None else options.restarts)
+        cluster.supervise(restarts)
         session.replacing = lambda: cluster.replacing  # type: ignore[attr-defined]
+    elif JOB.get():
+        session.supervise(restarts)  # type: ignore[attr-defined]
+        session.replacing = lambda: restarts > 0  # type: ignore[attr-defined]
 
 
 def _begin(session: Session) -> None:

@@ -141,6 +141,7 @@ class Job:
                 def look() -> None:
                     with suppress(GtError):  # the script hears of it too, and decides
                         link.step(0)
+                        link.supervise(cluster)
                     self._ended(cluster)
 
                 code = supervisor.run(self.command, job_variables(endpoint, self.folder), look)
@@ -165,11 +166,13 @@ class Job:
             with self._link(endpoint) as link:
                 while code is None:
                     code = self._step(link, 0.1)
+                    link.supervise(cluster)
                     if link.welcome and not cluster.workers:
                         cluster.start_workers(self.workers, self.backend)
                         cluster.watch()
                     for text in self._ended(cluster) if code is None else ():
-                        link.fail(text)
+                        if not cluster.restarts_left:
+                            link.fail(text)
                     if not link.welcome:
                         waiting.tell()
                         if time.monotonic() > self.deadline:
@@ -325,9 +328,9 @@ class Job:
         from gt.runtime.exit_codes import name_of
 
         said = []
-        for i, process in enumerate(cluster.workers):
-            if i not in self.told and process.poll():  # 0: it was told to stop
-                self.told.add(i)
+        for i, process in [*cluster.replaced, *enumerate(cluster.workers)]:
+            if process.pid not in self.told and process.poll():  # 0: it was told to stop
+                self.told.add(process.pid)
                 how = name_of(process.returncode)
                 said.append(f"worker {i} of this node (pid {process.pid}) ended by {how}.{cluster.tail(f'worker{i}')}")
                 _say(said[-1])

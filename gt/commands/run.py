@@ -5,8 +5,11 @@ Owns: the command and ``run_here``. Next: ``gt.runtime.launch`` (the cluster), `
 
 from __future__ import annotations
 
+import os
+import socket
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -32,24 +35,29 @@ def run(source: str | None, arguments: tuple[str, ...], workers: int | None, mod
 
 def run_here(name: str, command: Sequence[str], workers: int | None) -> int:
     """Run ``python command`` on ``workers`` local workers. Give the exit code."""
-    from gt.runtime import env
-    from gt.runtime.errors import LaunchError
+    from gt.runtime import env, wire
+    from gt.runtime.errors import GtError, LaunchError
     from gt.runtime.exit_codes import ExitCode, name_of
     from gt.runtime.launch import LocalCluster, start_local
+    from gt.runtime.node_link import NodeLink
     from gt.runtime.script import Interrupted, Supervisor
 
     told: set[int] = set()
+    count = workers or default_workers()
 
-    def look(cluster: LocalCluster) -> None:
-        for i, process in enumerate(cluster.workers):
-            if process.poll() is not None and i not in told:
-                told.add(i)
+    def look(cluster: LocalCluster, link: NodeLink) -> None:
+        with suppress(GtError):  # the script hears of it too, and decides
+            link.step(0)
+            link.supervise(cluster)
+        for i, process in [*cluster.replaced, *enumerate(cluster.workers)]:
+            if process.poll() is not None and process.pid not in told:
+                told.add(process.pid)
                 click.echo(f"{name}: worker {i} (pid {process.pid}) ended by {name_of(process.returncode)}."
                            f"{cluster.tail(f'worker{i}')}", err=True)  # fmt: skip
 
     with Supervisor() as supervisor:
         try:
-            cluster = start_local(workers or default_workers(), env.BACKEND.get(), START_S)
+            cluster = start_local(count, env.BACKEND.get(), START_S, name)
         except LaunchError as e:
             click.echo(f"{name}: {e}", err=True)
             return ExitCode.NO_WORKERS
@@ -57,7 +65,11 @@ def run_here(name: str, command: Sequence[str], workers: int | None) -> int:
             return e.code
         code = None
         try:
-            code = supervisor.run(command, job_variables(cluster.address), lambda: look(cluster))
+            link = NodeLink(cluster.address, wire.NodeHello(name, 1, 0, socket.gethostname(), os.getpid(), count))
+            try:
+                code = supervisor.run(command, job_variables(cluster.address), lambda: look(cluster, link))
+            finally:
+                link.close()
         except Interrupted as e:
             code = e.code
         finally:

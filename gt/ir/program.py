@@ -145,6 +145,15 @@ class Program(msgspec.Struct, frozen=True):
         return tuple(s for s in self.steps if isinstance(s, Collective))
 
     @property
+    def groups(self) -> tuple[tuple[int, ...], ...]:
+        """Give the groups that it takes part in."""
+        return tuple(dict.fromkeys(c.group for c in self.collectives))
+
+    def line(self, loc: int) -> str:
+        """Give the user's line of an entry of ``locations``, "" if there is none."""
+        return ":".join(map(str, self.locations[loc][:2])) if 0 <= loc < len(self.locations) else ""
+
+    @property
     def refuses(self) -> bool:
         """Whether some op may refuse its values."""
         return any(node.refusable for s in self.steps if isinstance(s, Compute) for node in s.nodes)

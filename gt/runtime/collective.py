@@ -101,11 +101,14 @@ class Groups:
         self.numpy, self.device = numpy, device  # whether values are NumPy arrays, or where they are
         self.groups: dict[tuple[int, ...], Group] = {}
         self.lost: set[int] = set()
+        self.formed: dict[tuple[int, ...], int] = {}  # by members, the epoch that made the group
+        self.left: dict[tuple[int, ...], tuple[int, str]] = {}  # which epoch a member has left, and why
         self.issued = 0
         self.sending: dict[tuple[int, ...], None] = {}
 
-    def form(self, name: str, members: tuple[int, ...], backend: str) -> None:
+    def form(self, name: str, members: tuple[int, ...], backend: str, epoch: int = 0) -> None:
         """Make the group of ``members``, all of whom do so now. Errors: CollectiveFailed when one is gone, or goes meanwhile."""
+        self.formed[members] = epoch
         for old in [m for m in self.groups if m == members or not self.lost.isdisjoint(m)]:
             self.groups.pop(old).close()
         self._check(members)
@@ -185,6 +188,17 @@ class Groups:
         gone = self.lost.intersection(members)
         if gone:
             raise CollectiveFailed(f"worker {min(gone)} of {list(members)} is lost")
+        epoch, why = self.left.get(members, (-1, ""))
+        if epoch > self.formed.get(members, 0):
+            raise CollectiveFailed(why)
+
+    def leave(self, epoch: int, groups: tuple[tuple[int, ...], ...], why: str) -> None:
+        """End what waits for a member that has left an epoch, in groups made before it. Called from another thread."""
+        for members in groups:
+            group = self.groups.get(members)
+            if group is not None and self.formed.get(members, 0) < epoch:
+                self.left[members] = epoch, why
+                group.abort()
 
     def abort(self, worker: int) -> None:
         """End what waits for a lost worker. Called from another thread."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
+import math
 import os
 import shutil
 import signal
@@ -26,6 +27,7 @@ from gt.runtime.dispatcher_state import DispatcherState, Options
 from gt.runtime.door import Door
 from gt.runtime.errors import KeyFileError, ProtocolError, VersionMismatch
 from gt.runtime.exit_codes import ExitCode
+from gt.runtime.fair_queue import Limits
 from gt.runtime.gate import Seldom
 from gt.runtime.hello import protocol_fault
 from gt.runtime.interrupt import on_end_signals
@@ -306,7 +308,8 @@ def main(
     keys = None if endpoint.startswith("ipc://") or trust_network else chosen_keys(None, "server")
     assert is_loopback(endpoint) or trust_network or keys is not None, f"{endpoint} is not local"
     options = Options(
-        env.WINDOW.get(), owns_workers=owns_workers, epoch_timeout_s=env.EPOCH_TIMEOUT_S.get(), job=job, num_nodes=num_nodes
+        env.WINDOW.get(), owns_workers=owns_workers, epoch_timeout_s=env.EPOCH_TIMEOUT_S.get(), job=job, num_nodes=num_nodes,
+        sharing=Limits(alone_s=math.inf),  # the workers are one script's
     )
     try:
         serve(endpoint, options, parent_fd, report_fd, keys)

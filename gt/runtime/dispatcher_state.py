@@ -9,21 +9,28 @@ plans there are), ``flights`` (epochs on their way, poisoning), ``fair_queue`` (
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from gt.ir.mesh import Sharding
 from gt.ir.program import WireSharding, WireType
+from gt.ir.signals import SignalFault
 from gt.passes.signal_placement import cluster_mesh, signal_sharding
 from gt.runtime import wire
 from gt.runtime.buffer_reasons import buffer_reasons, upload_reasons
+from gt.runtime.cutting import Going
 from gt.runtime.dispatcher_events import Command, Event, Expelled, Kill, MakePlan, PeerGone, Planned, Received, Send, Tick
 from gt.runtime.errors import Fault
 from gt.runtime.fair_queue import FairQueue, Forecast, Limits
 from gt.runtime.flights import Flights
 from gt.runtime.hello import hello_fault
+from gt.runtime.memory import Memory, explained
+from gt.runtime.moving import Moving
 from gt.runtime.nodes import Nodes
 from gt.runtime.plan_records import PlanRecord, PlanRecords
 from gt.runtime.quota import held_nbytes, refusal, too_many, too_much
@@ -87,6 +94,7 @@ class DispatcherState:
         self.plans = PlanRecords(self.options.max_plans)
         self.flights = Flights(self._send)
         self.sharing = FairQueue(self.options.sharing)
+        self.memory = Memory()
         self.forecast = Forecast(self.options.sharing.grain_s)
         self.rendezvous = KeyStore()
         self.epoch = self.next_uid = self.next_client = self.next_worker = 0
@@ -178,6 +186,7 @@ class DispatcherState:
         worker = Worker(self.next_worker, self.secret(), peer, hello, seen=self.now)
         self.next_worker += 1
         self.workers[worker.id] = self.peers[peer] = worker
+        self.memory.join(worker.id, hello.memory)
         self._send(peer, wire.WorkerWelcome(worker.id, worker.token))
 
     @property
@@ -273,6 +282,9 @@ class DispatcherState:
                 self.peers.pop(peer, None)
         for worker in self.workers.values():
             self._send(worker.link, wire.Gone(client.token))
+        for entry in client.queue:
+            if isinstance(entry, Going):
+                self._call_off(entry)
         client.queue.clear()
         self._drop(list(dict.fromkeys(client.buffers.values())))
         client.buffers.clear()
@@ -292,7 +304,7 @@ class DispatcherState:
                 run = entry.run if isinstance(entry, OverQuota) else entry
                 client.buffers |= {o: Buffer(0, None, fault=fault) for o in run.outputs if o not in client.buffers}
                 self._finished(client)
-            elif isinstance(entry, wire.Fetch | wire.Explain):
+            elif isinstance(entry, wire.Fetch | wire.Explain | Moving):
                 self._send(client.down, wire.Failed(entry.request, fault))
         client.queue.clear()
         self.sharing.withdraw(client.id)
@@ -306,18 +318,23 @@ class DispatcherState:
                     hashlib.blake2b(data, digest_size=16).digest() if isinstance(data, bytes | memoryview) else (client.id, key)
                 )
                 client.graphs[key] = (digest, bytes(data) if isinstance(data, memoryview) else data)
-            case wire.Run() | wire.Fetch() | wire.Explain() | wire.Free() | wire.Recover():
+            case wire.Run() | wire.Fetch() | wire.Explain() | wire.Free() | wire.Recover() | wire.Rebalance():
                 if len(client.queue) >= MAX_QUEUE:
                     self._send(client.down, wire.Refused(f"more than {MAX_QUEUE} calls are waiting"))
                     self._client_gone(client)
                     return
-                client.queue.append(self._within_window(client, message) if isinstance(message, wire.Run) else message)
+                if isinstance(message, wire.Rebalance):
+                    client.queue.append(Moving(message.request, message.workers, message.named, message.meshes))
+                else:
+                    client.queue.append(self._within_window(client, message) if isinstance(message, wire.Run) else message)
                 self._serve(client)
             case wire.Put():
                 self._place(client, message, data)
                 self._serve(client)
             case wire.Fail(buffer, fault):
                 client.buffers.setdefault(buffer, Buffer(0, None, fault=fault))
+            case wire.Supervise(restarts):
+                self.nodes.supervise(restarts)
             case wire.Bye():
                 self._client_gone(client)
             case _:
@@ -328,9 +345,9 @@ class DispatcherState:
         return run if flying < self.options.window else OverQuota(run, too_many(flying, self.options.window))
 
     def _workers_of(self, client: Client) -> tuple[int, ...]:
-        """Give the workers a client's values live on: fixed at its first value, so that its placements fit together."""
-        if not client.buffers or not client.workers:
-            client.workers = self.worker_ids
+        """Give the workers that a client's next value or plan may use: all there are by now, or those that it chose."""
+        present = self.worker_ids
+        client.workers = tuple([w for w in present if w in client.chosen]) or present
         return client.workers
 
     def _place(self, client: Client, message: wire.Put, data: Any) -> None:
@@ -346,6 +363,9 @@ class DispatcherState:
         sharding = asked or signal_sharding(type_, message.signal, workers)
         placed = type_.placed(sharding)
         fault = self._over_memory(client, held_nbytes(placed), (), f"an upload of {type_!r}", message.where)
+        if fault is None and (over := self.memory.over_with(placed)) is not None:
+            own = client.buffers.values()
+            fault = self.memory.short(*over, f"an upload of {type_!r}", own, None, message.where)
         if fault is not None:
             client.name(message.buffer, Buffer(0, None, fault=fault))
             if not message.inline:
@@ -353,7 +373,9 @@ class DispatcherState:
             return
         self.next_uid += 1
         why = upload_reasons(message.signal, sharding)
-        buffer = client.name(message.buffer, Buffer(self.next_uid, placed, reasons=why, nbytes=held_nbytes(placed)))
+        made = Buffer(self.next_uid, placed, reasons=why, nbytes=held_nbytes(placed), where=message.where)
+        buffer = client.name(message.buffer, made)
+        self.memory.add((buffer,))
         local = sharding.local_shape(type_.shape)
         tiles = []
         for w in sharding.mesh.workers:
@@ -392,6 +414,8 @@ class DispatcherState:
             match entry:
                 case wire.Run():
                     done = self._run(client, entry)
+                    if isinstance(client.queue[0], Going):  # it is to run in parts
+                        continue
                 case OverQuota(run, fault):
                     done = self._skip(client, run, fault)
                 case wire.Fetch():
@@ -400,6 +424,10 @@ class DispatcherState:
                     done = self._explain(client, entry)
                 case wire.Recover():
                     done = self._recover(client, entry)
+                case Moving():
+                    done = self._move(client, entry)
+                case Going():
+                    done = self._go_on(client, entry)
                 case _:
                     done = self._free(client, entry)
             if not done:
@@ -461,6 +489,7 @@ class DispatcherState:
         by_worker: dict[int, list[int]] = {}
         behind = [old for b in buffers for old in _only_for(b)]
         for b in (*buffers, *behind):
+            self.memory.drop((b.uid,))
             if b.type is not None and b.type.sharding is not None:
                 for w in b.type.sharding.mesh.workers:
                     by_worker.setdefault(w, []).append(b.uid)
@@ -490,6 +519,80 @@ class DispatcherState:
                 old.kept = False
                 self._drop([buffer])
         return True
+
+    # -- moving
+
+    def _move(self, client: Client, moving: Moving) -> bool:
+        """Go on with a rebalancing. What is to move is copied, and let go where it was once the copies are there."""
+        if moving.flight is not None:
+            if moving.flight.epoch in self.flights.by_epoch:
+                return False
+            if (fault := self._moved(client, moving)) is not None:
+                self._send(client.down, wire.Failed(moving.request, fault))
+                return True
+        if client.homeless or any(b.waiting for b in client.buffers.values()):
+            return False
+        present = self.worker_ids
+        if absent := sorted(set(moving.workers) - set(present)) if not moving.values else []:
+            self._send(client.down, wire.Failed(moving.request, Fault("protocol", f"workers {absent} are not there to move values to")))
+            return True
+        client.chosen = moving.workers
+        if not present:
+            client.blocked_since = client.blocked_since or self.now
+            return False
+        try:
+            move = moving.next(client.buffers, present)
+        except SignalFault as e:  # workers or axes that are none
+            self._send(client.down, wire.Failed(moving.request, Fault("protocol", f"values cannot be moved so: {e}")))
+            return True
+        if move is None:
+            self._send(client.down, wire.Rebalanced(moving.request, moving.values))
+            return True
+        inputs, names = list(move.buffers), tuple(numbers[0] for numbers in move.numbers)
+        free = min(0, *client.buffers) - 1  # numbers that the client does not use
+        run = wire.Run(-1, names, tuple(range(free, free - len(names), -1)), (), ())
+        plan = self._plan_of(("move", move.asked), move.graph(), run, inputs, present)
+        if plan.fault is None and not plan.ready:
+            return False
+        fault = plan.fault
+        if fault is None and len(plan.outputs) != len(names):
+            fault = Fault("plan", f"a move of {len(names)} values was planned as one of {len(plan.outputs)}")
+        fault = fault or self._run_over_memory(client, msgspec.structs.replace(run, frees=sum(move.numbers, ())), plan)
+        seconds = self.forecast.seconds(plan.id, plan.seconds)
+        if fault is None and not self.sharing.admits(client.id, tuple(plan.programs), seconds, self.now):
+            return False
+        if fault is None and self.memory.workers:
+            fault = self._short_of_memory(client, run, plan, inputs)
+        if fault is not None:
+            self._send(client.down, wire.Failed(moving.request, fault))
+            return True
+        moving.move, moving.flight = move, self._dispatch(client, run, plan, inputs, failed=False)
+        moving.flight.own = False
+        self.sharing.begin(self.epoch, client.id, tuple(plan.programs), seconds)
+        return False
+
+    def _moved(self, client: Client, moving: Moving) -> Fault | None:
+        """Let the client's numbers name the copies that a run has made, or drop these where it failed; give why."""
+        move, flight, moving.flight = moving.move, moving.flight, None
+        assert move is not None and flight is not None
+        fault = flight.fault
+        dropped = []
+        for old, numbers, new in zip(move.buffers, move.numbers, flight.outputs, strict=True):
+            temporary = next(n for n, b in client.buffers.items() if b is new)
+            if fault is not None or new.fault is not None:
+                client.unname(temporary)
+                dropped.append(new)
+                continue
+            del client.buffers[temporary]
+            client.buffers |= dict.fromkeys(numbers, new)
+            new.holders, old.holders = len(numbers), 0
+            new.where, new.reasons, new.output = old.where, old.reasons, old.output
+            client.held -= old.nbytes
+            moving.done.add(new.uid)
+            moving.values += 1
+            dropped.append(old)
+        self._drop(dropped)
+        return fault
 
     # -- runs
 
@@ -534,6 +637,11 @@ class DispatcherState:
             seconds = self.forecast.seconds(plan.id, plan.seconds)
             if not self.sharing.admits(client.id, tuple(plan.programs), seconds, self.now):
                 return False
+            if self.memory.workers and (short := self._short_of_memory(client, run, plan, known)) is not None:
+                return self._skip(client, run, short)
+            if not failed and (going := self._in_parts(client, run, plan, known)) is not None:
+                client.queue[0] = going
+                return False
             self._dispatch(client, run, plan, known, bool(failed))
             self.sharing.begin(self.epoch, client.id, tuple(plan.programs), seconds)
         return True
@@ -542,8 +650,20 @@ class DispatcherState:
         name = next((p.name for p in plan.programs.values()), "")
         return self._over_memory(client, plan.nbytes, run.frees, f"what run {name!r} makes", plan.largest_line())
 
+    def _short_of_memory(self, client: Client, run: wire.Run, plan: PlanRecord, inputs: list[Buffer]) -> Fault | None:
+        """Say which worker has no room for a run; None if all have: then all of them begin it."""
+        going = Counter(id(b) for n in set(run.frees) if (b := client.buffers.get(n)) is not None)
+        freed = [b for n in set(run.frees) if (b := client.buffers.get(n)) is not None and going[id(b)] == b.holders]
+        over = self.memory.over(plan.programs, inputs, freed)
+        if over is None:
+            return None
+        program = plan.programs[over[0]]
+        return self.memory.short(*over, f"run {program.name!r}", client.buffers.values(), program, plan.largest_line())
+
     def _plan_for(self, client: Client, run: wire.Run, inputs: list[Buffer], workers: tuple[int, ...]) -> PlanRecord:
-        digest, graph = client.graphs[run.key]
+        return self._plan_of(*client.graphs[run.key], run, inputs, workers)
+
+    def _plan_of(self, digest: object, graph: Any, run: wire.Run, inputs: list[Buffer], workers: tuple[int, ...]) -> PlanRecord:
         key = (digest, tuple([b.type for b in inputs]), workers, len(run.scalars))
         plan = self.plans.find(key)
         if plan is None:
@@ -551,16 +671,16 @@ class DispatcherState:
             types = tuple(b.type for b in inputs if b.type is not None)
             self.out.append(MakePlan(plan.id, graph, types, workers, len(run.scalars)))
             evicted = self.plans.evict()
-            self.forecast.forget(old.id for old in evicted)
+            self.forecast.forget(number for old in evicted for number in old.ids)
             for old in evicted:
                 self._unload(old)
         return plan
 
     def _unload(self, plan: PlanRecord) -> None:
         for worker in self.workers.values():
-            if plan.id in worker.loaded:
-                worker.loaded.discard(plan.id)
-                self._send(worker.work, wire.Unload((plan.id,)))
+            if loaded := worker.loaded.intersection(plan.ids):
+                worker.loaded -= loaded
+                self._send(worker.work, wire.Unload(tuple(sorted(loaded))))
 
     def _planned(self, event: Planned) -> None:
         plan = self.plans.made(event)
@@ -571,8 +691,8 @@ class DispatcherState:
         if plan.fault is not None:  # asked again, it is planned again: the fault may have been the planner's death
             self.plans.forget(plan)
 
-    def _dispatch(self, client: Client, run: wire.Run, plan: PlanRecord, inputs: list[Buffer], failed: bool) -> None:
-        """Send a run to its workers. ``failed``: some input is not there, as its worker knows."""
+    def _dispatch(self, client: Client, run: wire.Run, plan: PlanRecord, inputs: list[Buffer], failed: bool) -> Flight:
+        """Send a run to its workers and give its flight. ``failed``: some input is not there, as its worker knows."""
         for group in plan.groups:
             if group not in self.flights.groups:
                 self._make_group(group)
@@ -585,7 +705,8 @@ class DispatcherState:
         outputs = []
         for i, (number, type_) in enumerate(zip(run.outputs, plan.outputs, strict=True)):
             self.next_uid += 1
-            buffer = Buffer(self.next_uid, type_, flight=flight, reasons=plan.reasons, output=i, nbytes=held_nbytes(type_))
+            where = plan.lines[i]
+            buffer = Buffer(self.next_uid, type_, flight=flight, reasons=plan.reasons, output=i, nbytes=held_nbytes(type_), where=where)
             outputs.append(client.name(number, buffer))
         flight.outputs, flight.replaces = tuple(outputs), run.replaces
         freed = flight.freed = self._released(client, run.frees)
@@ -597,6 +718,9 @@ class DispatcherState:
             tuple([b.uid for b in freed.values() if b not in flight.late] if flight.late else [b.uid for b in freed.values()]),
             plan.capture.use(self.epoch),
         )  # fmt: skip
+        if self.memory.workers:
+            self.memory.drop(message.frees)
+            self.memory.add(outputs)
         for w in workers:
             worker = self.workers[w]
             if plan.id not in worker.loaded:
@@ -606,6 +730,119 @@ class DispatcherState:
         elsewhere = {t for t in {b.type for b in freed.values()} if t and t.sharding and set(t.sharding.mesh.workers) - set(workers)}
         if elsewhere:
             self._drop([b for b in freed.values() if b.type in elsewhere])
+        return flight
+
+    # -- runs in parts
+
+    def _in_parts(self, client: Client, run: wire.Run, plan: PlanRecord, inputs: list[Buffer]) -> Going | None:
+        """Begin to run a long plan in parts, where others wait for its workers or it takes very long; None: it runs as a whole."""
+        limits = self.options.sharing
+        than = limits.grain_s if self.sharing.contended(self.now) else limits.alone_s
+        seconds = self.forecast.guess(plan.id, plan.seconds)
+        if seconds <= max(than, limits.grain_s):
+            return None
+        cut = self.plans.in_parts(plan, len(run.inputs), math.ceil(seconds / limits.grain_s))
+        if cut is None:
+            return None
+        outputs = []
+        for i, type_ in enumerate(plan.outputs):
+            self.next_uid += 1
+            made = Buffer(self.next_uid, type_, reasons=plan.reasons, output=i, nbytes=held_nbytes(type_), where=plan.lines[i])
+            outputs.append(made)
+        kept = tuple(range(self.next_uid + 1, self.next_uid + 1 + cut.kept))
+        self.next_uid += cut.kept
+        refuses = plan.refuses or any(b.flight.refuses for b in inputs if b.flight is not None)
+        going = Going(run, plan, cut, inputs, tuple(outputs), kept, seconds, refuses)
+        self.memory.reserve(going.kept, plan.programs, inputs)
+        return going
+
+    def _go_on(self, client: Client, going: Going) -> bool:
+        """Send the next parts of a run as far as it is its client's turn. After the last one the client's next calls are served."""
+        plan, cut = going.plan, going.cut
+        while going.fault is None:
+            part = cut.parts[going.next]
+            seconds = self.forecast.seconds(part.id, 0.0) if self.forecast.knows(part.id) else going.seconds * part.share
+            if not self.sharing.admits(client.id, tuple(part.programs), seconds, self.now):
+                return False
+            for group in plan.groups:
+                if group not in self.flights.groups:
+                    self._make_group(group)
+            self._send_part(client, going)
+            self.sharing.begin(self.epoch, client.id, tuple(part.programs), seconds)
+            if going.next == len(cut.parts):
+                return True
+        self._call_off(going)
+        return self._skip(client, going.run, going.fault)
+
+    def _send_part(self, client: Client, going: Going) -> None:
+        """Send a part. What the run frees goes with the part that reads it last; what a run replaces that may refuse its values, once it
+        has gone well.
+        """
+        run, plan, part = going.run, going.plan, going.cut.parts[going.next]
+        last = going.next == len(going.cut.parts) - 1
+        going.next += 1
+        self.epoch += 1
+        workers = tuple(part.programs)
+        before = going.flights[-1:]
+        upstream = [f for f in {id(b.flight): b.flight for b in going.inputs if b.flight is not None}.values() if f not in before]
+        lone = next(iter(plan.programs)) if len(plan.programs) == 1 else None
+        local = lone if all(f.local == lone for f in upstream + before) else None
+        flight = Flight(self.epoch, client, set(workers), local=local, groups=plan.groups, where=plan.where, own=last, part=part.id)
+        flight.plan, flight.refuses = plan, going.refuses
+        self.flights.add(flight, [f for f in upstream + before if f.epoch in self.flights.by_epoch])
+        if before and before[0].fault is not None:
+            self.flights.fail(flight, before[0].fault)
+        going.flights.append(flight)
+        made = {position for p in part.programs.values() for position, _ in p.outputs}
+        if local is not None or last:
+            flight.outputs = going.outputs if last else tuple(b for i, b in enumerate(going.outputs) if i in made)
+        for buffer in flight.outputs:
+            if buffer.fault is None:
+                buffer.flight, buffer.fault = (flight, None) if flight.fault is None else (None, flight.fault)
+        frees = [going.kept[k] for k in part.last_kept]
+        freed = self._freed_by(client, going, part.last_inputs, last)
+        if last:
+            for number, buffer in zip(run.outputs, going.outputs, strict=True):
+                client.name(number, buffer)
+            self.memory.add(going.outputs)
+            flight.replaces, flight.freed = run.replaces, self._released(client, run.frees)
+            if local is not None and going.refuses and run.replaces:
+                flight.late = frozenset(b for n, b in flight.freed.items() if n in set(run.replaces))
+            freed = [b for b in flight.freed.values() if b not in flight.late]
+            self.memory.drop((*(b.uid for b in freed), *going.kept))
+            elsewhere = [b for b in freed if b.type and b.type.sharding and set(b.type.sharding.mesh.workers) - set(workers)]
+            self._drop(elsewhere)
+            frees = list(going.kept)  # also what other workers have of them
+            for w in plan.programs.keys() - part.programs.keys():
+                self._send(self.workers[w].work, wire.Free(going.kept))
+        message = wire.Execute(
+            self.epoch, part.id, (*(b.uid for b in going.inputs), *(b.uid for b in going.outputs), *going.kept),
+            (*(b.uid for b in going.outputs), *going.kept), run.scalars, (*(b.uid for b in freed), *frees),
+        )  # fmt: skip
+        for w in workers:
+            worker = self.workers[w]
+            if part.id not in worker.loaded:
+                worker.loaded.add(part.id)
+                self._send(worker.work, wire.Load(part.id, part.programs[w]))
+            self._send(worker.work, message)
+
+    def _freed_by(self, client: Client, going: Going, positions: frozenset[int], last: bool) -> list[Buffer]:
+        """Give what goes with a part before the last: what no later part reads, nobody else names, and the run need not keep."""
+        if last or (going.refuses and len(going.plan.programs) == 1):
+            return []
+        numbers = {going.run.inputs[i] for i in positions}
+        later = {b.uid for i, b in enumerate(going.inputs) if i not in positions and going.run.inputs[i] not in numbers}
+        naming = Counter(id(b) for n in going.run.frees if (b := client.buffers.get(n)) is not None)
+        found = {n: b for n in numbers & set(going.run.frees) if (b := client.buffers.get(n)) is not None}
+        return [b for b in found.values() if b.uid not in later and naming[id(b)] == b.holders]
+
+    def _call_off(self, going: Going) -> None:
+        """Let go of what a run has made of which no more parts are sent."""
+        uids = (*(b.uid for b in going.outputs), *going.kept)
+        self.memory.drop(uids)
+        for w in going.plan.programs:
+            if w in self.workers:
+                self._send(self.workers[w].work, wire.Free(uids))
 
     def _skip(self, client: Client, run: wire.Run, fault: Fault) -> bool:
         """A run that cannot be: its outputs fail with the cause. What is there already stays."""
@@ -648,8 +885,12 @@ class DispatcherState:
                 if message.epoch != worker.beat.epoch:
                     worker.since = self.now
                 worker.beat = message
-            case wire.Done(epoch, seconds, fault, failed, kept, graph):
+            case wire.Done(epoch, seconds, fault, failed, kept, graph, left):
                 self._measured(worker, epoch, seconds, fault)
+                if fault is not None and fault.kind == "memory":
+                    fault, failed = self._explained(worker, epoch, fault, failed)
+                if left:
+                    self._left(worker, epoch, fault)
                 flight = self.flights.done(epoch, worker.id, fault, failed)
                 if flight is not None and flight.plan is not None and flight.plan.capture.heard(worker.id, epoch, graph):
                     self._drop_graph(flight.plan)
@@ -664,6 +905,8 @@ class DispatcherState:
                 plan = self.plans.by_id(number)
                 if plan is not None and plan.capture.drop():
                     self._drop_graph(plan)
+            case wire.Unshipped():
+                self._unshipped(worker, message)
             case wire.Uploaded(uid):
                 self._uploaded(worker, uid)
             case wire.StoreOp():
@@ -683,13 +926,47 @@ class DispatcherState:
         """Charge what an epoch took, and remember it for the next run of its plan."""
         if self.sharing.end(epoch, worker.id, seconds, self.now) and fault is None:
             flight = self.flights.by_epoch.get(epoch)
-            if flight is not None and flight.plan is not None:
+            if flight is not None and flight.part:
+                self.forecast.learn(flight.part, 0.0, seconds)
+            elif flight is not None and flight.plan is not None:
                 self.forecast.learn(flight.plan.id, flight.plan.seconds, seconds)
+
+    def _explained(
+        self, worker: Worker, epoch: int, fault: Fault, failed: tuple[tuple[int, Fault], ...] | None
+    ) -> tuple[Fault, tuple[tuple[int, Fault], ...] | None]:
+        """Give what a worker says of a run for which it had no memory, with what is large there."""
+        flight = self.flights.by_epoch.get(epoch)
+        if flight is None or flight.client is None or flight.plan is None:
+            return fault, failed
+        own = [b for b in flight.client.buffers.values() if b not in flight.outputs]
+        full = explained(fault, worker.id, own, flight.plan.programs.get(worker.id))
+        return full, failed and tuple((uid, full if f.same_run(fault) else f) for uid, f in failed)
+
+    def _left(self, worker: Worker, epoch: int, fault: Fault | None) -> None:
+        """Tell the others not to wait for a worker that takes no part in an epoch's collectives any more."""
+        flight = self.flights.by_epoch.get(epoch)
+        if flight is None:
+            return
+        why = f"worker {worker.id} could not go on" + (f": {fault.message.partition('. ')[0]}" if fault is not None else "")
+        groups = tuple(g for g in flight.groups if worker.id in g)
+        self.flights.groups -= set(groups)
+        for w in sorted({w for g in groups for w in g} - {worker.id}):
+            if w in self.workers:
+                self._send(self.workers[w].link, wire.Leave(epoch, groups, why))
+
+    def _unshipped(self, worker: Worker, message: wire.Unshipped) -> None:
+        client = self.owner_of(message.token)
+        if isinstance(client, Client):
+            buffer = next((b for b in client.buffers.values() if b.uid == message.uid), None)
+            fault = buffer.fault if buffer is not None and buffer.fault is not None else None
+            fault = fault or explained(message.fault, worker.id, client.buffers.values(), None)
+            self._send(client.down, wire.Failed(message.request, fault))
 
     def _keep(self, worker: Worker, flight: Flight | None, here: set[int]) -> None:
         """Keep what failed outputs of an epoch were to replace. What else is there only for what failed goes."""
         wanted = set()
         if flight is not None:
+            self.memory.add(b for b in flight.freed.values() if b.uid in here)
             here |= {b.uid for b in flight.late}
         if flight is not None and flight.client is not None:
             for buffer, number in zip(flight.outputs, flight.replaces, strict=False):
@@ -701,6 +978,7 @@ class DispatcherState:
             flight.client.salvaged |= bool(wanted)
             self._drop([old for b in flight.freed.values() if b not in wanted for old in _only_for(b)])
         unwanted = here - {b.uid for b in wanted}
+        self.memory.drop(unwanted)
         if unwanted:
             self._send(worker.work, wire.Free(tuple(sorted(unwanted))))
 
@@ -718,10 +996,10 @@ class DispatcherState:
         if flight.waiting:
             return
         client = flight.client
-        if client is not None:
-            self._finished(client)
-        else:
+        if client is None:
             self._forget_rendezvous(flight)
+        elif flight.own:
+            self._finished(client)
         self.flights.settle(flight)
         if client is not None and client.queue:  # its next call may have waited for this
             self._serve(client)
@@ -735,6 +1013,7 @@ class DispatcherState:
     def _worker_lost(self, worker: Worker, reason: str) -> None:
         """Fence the worker, poison what only it held or was making, end what waits for it, and go on with the rest."""
         del self.workers[worker.id]
+        self.memory.leave(worker.id)
         for peer in [p for p, owner in self.peers.items() if owner is worker]:
             del self.peers[peer]
             self.rendezvous.drop_peer(peer)
@@ -753,6 +1032,9 @@ class DispatcherState:
             epoch, where = (own.epoch, own.where) if own is not None else (self.epoch, "")
             fault = Fault("worker_lost", text, worker.id, epoch, where)
             client.workers = tuple(w for w in client.workers if w != worker.id)
+            going = client.queue[0] if client.queue else None
+            if isinstance(going, Going) and worker.id in going.plan.programs:
+                going.fault = fault
             for buffer in list(client.buffers.values()):
                 self._drop(_only_for(buffer))
                 self._shrink(buffer, worker.id, client.workers, fault)
@@ -760,7 +1042,7 @@ class DispatcherState:
         forgotten = self.plans.forget_worker(worker.id)
         for plan in forgotten:
             self._unload(plan)
-        self.forecast.forget([plan.id for plan in forgotten])
+        self.forecast.forget([number for plan in forgotten for number in plan.ids])
         self.sharing.lose_worker(worker.id)
         for flight in left:
             self._landed(flight)

@@ -25,12 +25,13 @@ from gt.ir.graph import Graph
 from gt.ir.program import WireType
 from gt.ir.signals import SignalConfig
 from gt.ir.types import Scalar, TensorType
-from gt.runtime import wire
+from gt.runtime import env, wire
 from gt.runtime.buffer_reasons import BufferReasons
 from gt.runtime.dispatcher_events import Command, Event, MakePlan, Planned, Received, Send
 from gt.runtime.dispatcher_state import DispatcherState, Options
 from gt.runtime.engine import Engine
 from gt.runtime.errors import Fault, SessionClosed, fault_of
+from gt.runtime.fair_queue import Limits
 from gt.runtime.interrupt import SHIELD
 from gt.runtime.log import open_log, setup_logging
 from gt.runtime.planner import make_plan
@@ -61,8 +62,11 @@ class EmbeddedSession:
         self._closed: Fault | None = None
         setup_logging("embedded")
         self._log, self._dispatcher_log = open_log("client0"), open_log("dispatcher")
-        self._state = DispatcherState(_Secrets(), Options(window, client_lease_s=NEVER_S, worker_timeout_s=NEVER_S, no_workers_s=NEVER_S))
-        hello = wire.WorkerHello("", "", "", self._pid, device, backend)
+        patient = Options(
+            window, sharing=Limits(alone_s=NEVER_S), client_lease_s=NEVER_S, worker_timeout_s=NEVER_S, no_workers_s=NEVER_S
+        )
+        self._state = DispatcherState(_Secrets(), patient)
+        hello = wire.WorkerHello("", "", "", self._pid, device, backend, memory=env.WORKER_MEMORY.get() or 0)
         self._feed(CLIENT, wire.ClientHello(self._pid))
         self._feed(WORKER, hello)
         self._state.workers[0].link = WORKER

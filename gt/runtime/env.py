@@ -127,6 +127,10 @@ CLIENT_MEMORY = Variable(
     "GT_CLIENT_MEMORY", nbytes, None,
     'Bytes of values that each client of a server may hold on all workers together, such as "40GiB"; 0: no limit.',
 )  # fmt: skip
+WORKER_MEMORY = Variable(
+    "GT_WORKER_MEMORY", nbytes, None,
+    'Bytes that a worker may use for values and runs, such as "70GiB"; what would take more is refused before it begins. 0: no limit.',
+)  # fmt: skip
 PRIORITY = Variable(
     "GT_PRIORITY", over_zero, 1.0, "Weight of this script among the clients of a server, within what the server allows."
 )

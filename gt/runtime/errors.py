@@ -33,6 +33,10 @@ class WorkerLost(GtError, RuntimeError):
         self.worker, self.epoch, self.where = worker, epoch, where
 
 
+class OutOfMemoryError(RunError):
+    """A worker has no room for a run or a value. It names the largest values held there and in the run, with their lines."""
+
+
 class QuotaExceeded(GtError, RuntimeError):
     """A client would hold more on the workers, or have more runs in flight, than the server allows it. What it holds stays."""
 
@@ -102,6 +106,7 @@ KINDS: dict[str, type[GtError]] = {
     "collective": RunError,
     "no_workers": NoWorkers,
     "quota": QuotaExceeded,
+    "memory": OutOfMemoryError,
     "protocol": ProtocolError,
     "dispatcher_lost": DispatcherLost,
     "closed": SessionClosed,
@@ -114,6 +119,8 @@ def fault_of(error: BaseException, kind: str = "run", worker: int = -1, epoch: i
         kind = "index"
     if kind == "run" and type(error.__cause__ or error).__name__.endswith("LinAlgError"):  # numpy's and torch's
         kind = "linalg"
+    if kind == "run" and _is_memory(error.__cause__ or error):
+        kind = "memory"
     own = getattr(error, "where", "")
     text = str(error) or type(error).__name__
     if not isinstance(error, GtError) and type(error).__name__ not in text:
@@ -121,7 +128,12 @@ def fault_of(error: BaseException, kind: str = "run", worker: int = -1, epoch: i
     return Fault(kind, text[:8192], worker, epoch, str(own) if own else where)
 
 
+def _is_memory(error: BaseException) -> bool:
+    """Whether an error says that there is no memory left: Python's, NumPy's or torch's."""
+    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
+
+
 __all__ = [
     "KINDS", "ConnectionFailed", "DispatcherLost", "Fault", "GtError", "KeyFileError", "LaunchError", "LinAlgError", "NoWorkers",
-    "ProtocolError", "QuotaExceeded", "RunError", "RunIndexError", "SessionClosed", "VersionMismatch", "WorkerLost", "fault_of",
+    "OutOfMemoryError", "ProtocolError", "QuotaExceeded", "RunError", "RunIndexError", "SessionClosed", "VersionMismatch", "WorkerLost", "fault_of",
 ]  # fmt: skip

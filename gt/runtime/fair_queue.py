@@ -23,7 +23,8 @@ class Limits:
     While clients compete, waiting at once or asking within ``linger_s`` of each other, the next run is sent when no more than ``queued_s``
     is left of others, or behind a single one if both take no more than ``grain_s`` together: what a worker needs so as not to wait for
     the next. With more, what is first come would be first served. ``ahead_s``: how much one client that is alone may have there, two runs
-    at least. What nobody has measured counts as a grain. ``run_s``: what a run takes beside its program. ``lag_s``: how far behind the
+    at least. What nobody has measured counts as a grain. ``run_s``: what a run takes beside its program. ``alone_s``: what takes longer is
+    cut into parts even where its client is alone, for another may come meanwhile. ``lag_s``: how far behind the
     others one may be that comes back from idle: who reads each result waits each time for what another has on the worker, and is to get
     half of the time all the same.
     """
@@ -33,6 +34,7 @@ class Limits:
     ahead_s: float = 0.02
     linger_s: float = 1.0
     run_s: float = 1e-4
+    alone_s: float = 5.0
     lag_s: float = 0.02
 
 
@@ -246,6 +248,11 @@ class Forecast:
         if estimate_s > 0 and seconds > 0:
             ratio = seconds / estimate_s
             self.factor = ratio if self.factor is None else self.factor * (ratio / self.factor) ** 0.1  # a mean of logarithms
+
+    def guess(self, plan: int, estimate_s: float) -> float:
+        """As ``seconds``, but what was never measured does not count as long for that."""
+        found = self.measured.get(plan)
+        return found[1] if found is not None else estimate_s * (self.factor or 1.0)
 
     def forget(self, plans: Iterable[int]) -> None:
         """Let go of plans that are no more."""

@@ -48,6 +48,7 @@ class LocalCluster:
         self._stopped = threading.Event()
         self._reaper: threading.Thread | None = None
         self.restarts_left = 0
+        self.replaced: list[tuple[int, subprocess.Popen[bytes]]] = []  # with the places that they had
 
     @property
     def processes(self) -> list[subprocess.Popen[bytes]]:
@@ -144,6 +145,7 @@ class LocalCluster:
                     started[i] = time.monotonic()
                     try:
                         self.workers[i] = self._start_worker(i)
+                        self.replaced.append((i, process))
                     except OSError as e:  # no memory or descriptor left
                         log.warning("a worker cannot be started in place of one that died: %s", e)
 
@@ -162,9 +164,9 @@ class LocalCluster:
         self._reaper.start()
 
 
-def start_local(num_workers: int, backend: str = "torch", timeout: float = 120.0) -> LocalCluster:
+def start_local(num_workers: int, backend: str = "torch", timeout: float = 120.0, job: str = "") -> LocalCluster:
     """Start a dispatcher and ``num_workers`` workers, one for each GPU while there are any; give them when all have
-    joined.
+    joined. ``job``: of which this machine is the only node.
 
     Errors: LaunchError with the end of a child's stderr when one does not come up.
     """
@@ -172,7 +174,8 @@ def start_local(num_workers: int, backend: str = "torch", timeout: float = 120.0
     cluster = LocalCluster(f"ipc://{folder}/d", folder)
     report_read, report_write = os.pipe()
     try:
-        cluster.start_dispatcher(["--owns-workers"], report_write)
+        node = ["--job", job, "--num-nodes", "1"] if job else []
+        cluster.start_dispatcher(["--owns-workers", *node], report_write)
         os.close(report_write)
         report_write = -1
         cluster.start_workers(num_workers, backend)

@@ -14,6 +14,7 @@ from gt.runtime import wire
 from gt.runtime.errors import ConnectionFailed, DispatcherLost, LaunchError, ProtocolError
 from gt.runtime.gate import Handshake, explained
 from gt.runtime.keys import Keys
+from gt.runtime.launch import LocalCluster
 from gt.runtime.transport import PeerUnreachable, Socket, make_socket, receive, send
 
 BEAT_S = 1.0
@@ -31,6 +32,7 @@ class NodeLink:
     def __init__(self, endpoint: str, hello: wire.NodeHello, keys: Keys | None = None) -> None:
         self.endpoint, self.keys = endpoint, keys
         self.welcome = False
+        self.restarts: int | None = None  # of workers that die, as the script has last asked for; None once that was taken up
         self.seen = self.beat = time.monotonic()
         self._context: zmq.Context[Socket] = zmq.Context()
         self._socket = make_socket(self._context, zmq.DEALER)
@@ -52,6 +54,8 @@ class NodeLink:
             match message:
                 case wire.NodeWelcome():
                     self.welcome = True
+                case wire.Supervise(restarts):
+                    self.restarts = restarts
                 case wire.JobEnded(code):
                     ended = code
                 case wire.Refused(reason):
@@ -72,6 +76,12 @@ class NodeLink:
         except ProtocolError as e:
             raise ConnectionFailed(f"what answers at {self.endpoint} is not a gt server of this version: {e}") from None
         return None if got is None else got[1]
+
+    def supervise(self, cluster: LocalCluster) -> None:
+        """Have this node's workers replaced as the script has asked since the last call."""
+        restarts, self.restarts = self.restarts, None
+        if restarts is not None:
+            cluster.supervise(restarts)
 
     def fail(self, reason: str) -> None:
         """Say that this node's workers could not start, or are lost."""

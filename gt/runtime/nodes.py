@@ -35,6 +35,7 @@ class Nodes:
     def __init__(self, send: Callable[[bytes, Message], None], job: str = "", num_nodes: int = 0) -> None:
         self._send, self.job, self.num_nodes = send, job, num_nodes
         self.by_peer: dict[bytes, Node] = {}
+        self.restarts: int | None = None  # what the job's script asked for
 
     def __repr__(self) -> str:
         here = ", ".join(f"{n.hello.node}{' failed' if n.failed else ''}" for n in self.by_peer.values())
@@ -55,6 +56,14 @@ class Nodes:
             return
         self.by_peer[peer] = Node(peer, hello, now)
         self._send(peer, wire.NodeWelcome())
+        if self.restarts is not None:
+            self._send(peer, wire.Supervise(self.restarts))
+
+    def supervise(self, restarts: int) -> None:
+        """Have each node replace workers that die, so many times."""
+        self.restarts = max(0, restarts)
+        for peer in self.by_peer:
+            self._send(peer, wire.Supervise(self.restarts))
 
     def _against(self, hello: wire.NodeHello) -> str:
         if not self.num_nodes:

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from gt.ir.program import Compute, Program
+from gt.ir.program import Collective, Compute, Program
 from gt.ir.types import TensorType
 from gt.passes.reasons import PlanReasons
+from gt.runtime.cutting import MAX_PARTS, Cut, cut_plan
 from gt.runtime.dispatcher_events import Planned
 from gt.runtime.errors import Fault
 from gt.runtime.joint_captures import Capture
@@ -21,7 +22,7 @@ from gt.runtime.schedule import NO_REASONS
 @dataclass(slots=True, eq=False)
 class PlanRecord:
     """A plan: being made (no programs, no fault), ready or failed. ``refuses``: some op may refuse its values. ``seconds``: of a run,
-    by the planner's estimate; ``nbytes``: what its outputs hold on all workers together;
+    by the planner's estimate; ``nbytes``: what its outputs hold on all workers together; ``lines``: by output, the user's line;
     ``capture``: how far its workers are with a graph that they capture together.
     """
 
@@ -38,22 +39,38 @@ class PlanRecord:
     seconds: float = 0.0
     nbytes: int = 0
     capture: Capture = field(default_factory=Capture)
+    lines: tuple[str, ...] = ()
+    cut: Cut | None = None
+    whole: bool = False  # it was tried in vain to cut it
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """Give the numbers under which workers may have it: its own and those of its parts."""
+        return (self.id, *(part.id for part in self.cut.parts)) if self.cut is not None else (self.id,)
 
     def largest_line(self) -> str:
         """Give the line that made the largest output, as far as the programs know."""
         sizes = [held_nbytes(t) for t in self.outputs]
-        position = sizes.index(max(sizes)) if sizes else -1
-        for program in self.programs.values():
-            slot = dict(program.outputs).get(position)
-            for step in reversed(program.steps):
-                for node in step.nodes if isinstance(step, Compute) else ():
-                    if slot in node.outputs and node.loc >= 0:
-                        file, line, *_ = program.locations[node.loc]
-                        return f"{file}:{line}"
-        return self.where
+        line = self.lines[sizes.index(max(sizes))] if sizes else ""
+        return line or self.where
 
     def __repr__(self) -> str:
         return f"plan {self.id} {'failed' if self.fault else 'ready' if self.ready else 'planning'}"
+
+
+def _lines(event: Planned) -> tuple[str, ...]:
+    """Give for each output the user's line that made it, "" where no program knows."""
+    lines = [""] * len(event.outputs)
+    for program in event.programs.values():
+        wanted = {slot: position for position, slot in program.outputs if position < len(lines) and not lines[position]}
+        for step in program.steps if wanted else ():
+            nodes = step.nodes if isinstance(step, Compute) else ()
+            made = [(slot, node.loc) for node in nodes for slot in node.outputs]
+            made += [(step.output, step.loc)] if isinstance(step, Collective) else []
+            for slot, loc in made:
+                if slot in wanted and loc >= 0:
+                    lines[wanted[slot]] = program.line(loc)
+    return tuple(lines)
 
 
 class PlanRecords:
@@ -81,6 +98,11 @@ class PlanRecords:
         plan = self._by_key[key] = self._by_id[self._last] = PlanRecord(self._last, key)
         return plan
 
+    def reserve(self, count: int) -> int:
+        """Give the first of so many numbers that name no plan."""
+        self._last += count
+        return self._last - count + 1
+
     def made(self, event: Planned) -> PlanRecord | None:
         """Fill in what was made, or why it was not; None for a plan that was forgotten meanwhile."""
         plan = self._by_id.get(event.plan)
@@ -92,12 +114,20 @@ class PlanRecords:
         plan.capture = Capture(frozenset(w for w, p in event.programs.items() if p.collectives))
         plan.groups = tuple(dict.fromkeys(c.group for p in event.programs.values() for c in p.collectives))
         plan.refuses = any(p.refuses for p in event.programs.values())
-        plan.where = next((f"{file}:{line}" for p in event.programs.values() for file, line, *_ in p.locations), "")
+        plan.lines = _lines(event)
+        plan.where = next((p.line(0) for p in event.programs.values() if p.locations), "")
         return plan
 
     def by_id(self, plan: int) -> PlanRecord | None:
         """Give a plan that is not forgotten."""
         return self._by_id.get(plan)
+
+    def in_parts(self, plan: PlanRecord, num_inputs: int, parts: int) -> Cut | None:
+        """Give the parts of a plan, as many as asked for when it is cut first; None where it cannot be cut."""
+        if plan.cut is None and not plan.whole:
+            plan.cut = cut_plan(plan.programs, num_inputs, len(plan.outputs), parts, self.reserve(MAX_PARTS))
+            plan.whole = plan.cut is None
+        return plan.cut
 
     def forget(self, plan: PlanRecord) -> None:
         """Let a plan be made again by the next call that needs it."""

@@ -19,8 +19,13 @@ def held_nbytes(type_: TensorType) -> int:
     """Give what a placed value holds on all its workers together: a whole copy on each of three workers counts three times."""
     if type_.sharding is None:
         return 0
-    part = TensorType(type_.sharding.local_shape(type_.shape), type_.dtype).nbytes
-    return -(-part // ROUND) * ROUND * len(type_.sharding.mesh.workers)
+    return -(-part_nbytes(type_) // ROUND) * ROUND * len(type_.sharding.mesh.workers)
+
+
+@lru_cache(maxsize=8192)
+def part_nbytes(type_: TensorType) -> int:
+    """Give what one worker holds of a placed value."""
+    return TensorType(type_.sharding.local_shape(type_.shape), type_.dtype).nbytes if type_.sharding is not None else 0
 
 
 def too_much(held: int, asked: int, freed: int, limit: int, what: str, where: str) -> Fault:
@@ -62,4 +67,4 @@ def size(nbytes: int) -> str:
     return f"{nbytes} bytes"
 
 
-__all__ = ["ROUND", "held_nbytes", "refusal", "too_many", "too_much"]
+__all__ = ["ROUND", "held_nbytes", "part_nbytes", "refusal", "size", "too_many", "too_much"]

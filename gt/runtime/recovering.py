@@ -103,6 +103,7 @@ class RecoveringSession:
         self._options = Recovery()
         self._asked: dict[int, tuple[Future[np.ndarray], int]] = {}
         self._explaining: dict[int, tuple[Future[BufferReasons], int]] = {}
+        self._moving: dict[int, tuple[Future[int], wire.Rebalance]] = {}
         self._tickets = 0
         self._open = threading.Event()  # callers may go on
         self._open.set()
@@ -178,6 +179,28 @@ class RecoveringSession:
 
         self._send(send)
         return future
+
+    def rebalance(
+        self, workers: tuple[int, ...], named: tuple[tuple[int, ...], ...], meshes: tuple[tuple[tuple[str, int], ...], ...]
+    ) -> Future[int]:
+        """Move values to these workers, by the script's names of them, all if none; give how many have moved."""
+        future: Future[int] = Future()
+
+        def send(link: RemoteSession) -> None:
+            self._seat(link)
+            self._tickets += 1
+            message = wire.Rebalance(0, workers, named, meshes)
+            self._moving[self._tickets] = future, message
+            if self._log is not None:
+                self._log.rebalance(message)
+            self._ask_to_move(link, self._tickets)
+
+        self._send(send)
+        return future
+
+    def supervise(self, restarts: int) -> None:
+        """Have whoever launched this script's workers replace those that die, so many times on each node."""
+        self._send(lambda link: link.tell(wire.Supervise(restarts)))
 
     def free(self, buffers: Sequence[int]) -> None:
         if self._pid == os.getpid() and self.closed is None:
@@ -276,6 +299,17 @@ class RecoveringSession:
             if number != self._number or ticket not in self._explaining or healing:
                 return
             future, _ = self._explaining.pop(ticket)
+        _pass_on(got, future)
+
+    def _ask_to_move(self, link: RemoteSession, ticket: int) -> None:
+        link.rebalance(self._seats.rebalance(self._moving[ticket][1])).add_done_callback(partial(self._have_moved, self._number, ticket))
+
+    def _have_moved(self, number: int, ticket: int, got: Future[int]) -> None:
+        with self.lock:
+            healing = self._log is not None and self._log.whole and isinstance(got.exception(), WorkerLost)
+            if number != self._number or ticket not in self._moving or healing:
+                return
+            future, _ = self._moving.pop(ticket)
         _pass_on(got, future)
 
     # -- what the link says, on its own thread
@@ -395,6 +429,8 @@ class RecoveringSession:
             self._check(link)
             for ticket in list(self._explaining):
                 self._ask_why(link, ticket)
+            for ticket in list(self._moving):
+                self._ask_to_move(link, ticket)
             age, seconds = began - self._log.taken_at, time.monotonic() - began
             self.recoveries.append(Recovered(lost, age, runs, len(link.workers()), seconds))
             self._open.set()
@@ -446,6 +482,8 @@ class RecoveringSession:
                         self._check(link)
                     runs += 1
                     self._run_again(link, entry)
+                case wire.Rebalance():
+                    link.tell(self._seats.rebalance(entry))
                 case _:
                     link.tell(entry)
         while not link.idle(POLL_S):
@@ -467,9 +505,11 @@ class RecoveringSession:
             self._failed = fault
             asked, self._asked = self._asked, {}
             explaining, self._explaining = self._explaining, {}
+            moving, self._moving = self._moving, {}
         self._link.close()
         futures: list[Future[Any]] = [f for f, _ in asked.values()]
         futures += [f for f, _ in explaining.values()]
+        futures += [f for f, _ in moving.values()]
         for future in futures:
             future.set_exception(fault.exception())
         self._open.set()

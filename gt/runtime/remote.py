@@ -113,6 +113,7 @@ class RemoteSession:
         self._let_go = False  # of what only close() gives back: a session may have ended before it
         self._readings: dict[int, Reading] = {}
         self._explaining: dict[int, Future[BufferReasons]] = {}
+        self._moving: dict[int, Future[int]] = {}
         self._uploads: dict[int, tuple[np.ndarray, WireType]] = {}
         self._requests = 0
         self._runs_over = self._runs_sent = 0
@@ -257,6 +258,16 @@ class RemoteSession:
         self._call(wire.Explain(buffer, request))
         return future
 
+    def rebalance(self, message: wire.Rebalance) -> Future[int]:
+        """Move this session's values as a message says; give how many have moved."""
+        future: Future[int] = Future()
+        with SHIELD, self._lock:
+            self._requests += 1
+            request = self._requests
+            self._moving[request] = future
+        self._call(msgspec.structs.replace(message, request=request))
+        return future
+
     def free(self, buffers: Sequence[int]) -> None:
         if self._pid == os.getpid() and self._closed is None:
             self._call(wire.Free(tuple(buffers)))
@@ -390,11 +401,14 @@ class RemoteSession:
                 reading = self._readings.pop(request, None)
                 if reading is not None:
                     self._failed(reading, fault)
-                elif (asked := self._explaining.pop(request, None)) is not None:
+                elif (asked := self._explaining.pop(request, None) or self._moving.pop(request, None)) is not None:
                     asked.set_exception(fault.exception())
             case wire.Explained(request, explanation):
-                if (asked := self._explaining.pop(request, None)) is not None:
-                    asked.set_result(explanation)
+                if (explaining := self._explaining.pop(request, None)) is not None:
+                    explaining.set_result(explanation)
+            case wire.Rebalanced(request, values):
+                if (moving := self._moving.pop(request, None)) is not None:
+                    moving.set_result(values)
             case wire.Share() if worker in self._upload_sockets:
                 self._share(worker, message)
             case wire.Unread(upload) if worker in self._upload_sockets:
@@ -573,7 +587,8 @@ class RemoteSession:
         with self._lock:
             readings, self._readings = self._readings, {}
             explaining, self._explaining = self._explaining, {}
-        waiting: list[Future[Any]] = [*(r.future for r in readings.values()), *explaining.values()]
+            moving, self._moving = self._moving, {}
+        waiting: list[Future[Any]] = [*(r.future for r in readings.values()), *explaining.values(), *moving.values()]
         for future in waiting:
             if not future.done():
                 future.set_exception(self._closed.exception())

@@ -49,7 +49,7 @@ class Asked:
     open: bool = True
 
 
-Entry: TypeAlias = Put | Asked | wire.Run | wire.Free | wire.Recover
+Entry: TypeAlias = Put | Asked | wire.Run | wire.Free | wire.Recover | wire.Rebalance
 
 
 @dataclass
@@ -102,6 +102,9 @@ class RunLog:
 
     def recover(self, recover: wire.Recover) -> None:
         self.entries.append(recover)
+
+    def rebalance(self, rebalance: wire.Rebalance) -> None:
+        self.entries.append(rebalance)
 
     def ask(self, ticket: int, buffer: int) -> None:
         asked = self._asked[ticket] = Asked(ticket, buffer)

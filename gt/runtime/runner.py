@@ -235,7 +235,7 @@ class Runner:
         fault = self.unloadable.get(command.plan)
         if command.poisoned:
             return self._run_without(command, fault)
-        values, ran = self.values, None
+        values, ran, left = self.values, None, False
         stage: wire.GraphStage = ""
         held: Sequence[Any] = ()
         inputs = [values[uid] for uid in command.inputs]
@@ -272,7 +272,7 @@ class Runner:
             fault = ran.fault
         elif fault is not None:
             inputs.clear()
-            fault = self._finish_collectives(command.plan, fault, command.graph)
+            fault, left = self._finish_collectives(command.plan, fault, command.graph)
         self.epoch = -1
         seconds = time.perf_counter() - start
         if self.clock is not None:
@@ -285,7 +285,7 @@ class Runner:
                 sum([values.sizes.get(uid, 0) for uid in command.outputs]),
                 f"epoch={command.epoch} plan={command.plan} seconds={seconds:.6f} fault={fault.kind if fault else '-'}",
             )
-        return ran or Ran(command.epoch, seconds, fault, graph=stage)
+        return ran or Ran(command.epoch, seconds, fault, graph=stage, left=left)
 
     def _joint(self, plan: int) -> Joint:
         joint = self.loaded[plan].joint
@@ -357,14 +357,18 @@ class Runner:
         self.epoch = command.epoch
         if self.groups is not None:
             self.groups.issued = 0
-        fault = self._finish_collectives(command.plan, command.fault, command.graph)
+        fault, left = self._finish_collectives(command.plan, command.fault, command.graph)
         self.epoch = -1
-        return Ran(command.epoch, time.perf_counter() - start, fault if fault is not command.fault else None)
+        return Ran(command.epoch, time.perf_counter() - start, fault if left or fault is not command.fault else None, left=left)
 
-    def _finish_collectives(self, plan: int, fault: Fault, graph: wire.GraphUse) -> Fault:
-        """Take part, with zeros, in the collectives that a failed run leaves undone: the others wait for them."""
+    def _finish_collectives(self, plan: int, fault: Fault, graph: wire.GraphUse) -> tuple[Fault, bool]:
+        """Take part, with zeros, in the collectives that a failed run leaves undone: the others wait for them.
+
+        Gives why the run failed, and whether they must be told to wait no more, as there is no room for zeros either.
+        """
         if self.groups is None:
-            return fault
+            return fault, False
+        left = False
         if fault.kind != "collective":
             try:
                 if graph == "replay" and not self.groups.issued:
@@ -374,9 +378,13 @@ class Runner:
                     self.groups.run(step, self._junk(step))
                 self.groups.finish()
             except Exception as e:
-                fault = self._fault(e, self.epoch)
+                other = self._fault(e, self.epoch)
+                left = other.kind != "collective"
+                fault = fault if left else other
+                if left:
+                    self.groups.leave(self.epoch, self.state.programs[plan].groups, fault.message)
         self.groups.forget()
-        return fault
+        return fault, left
 
     def _junk(self, step: Any) -> Any:
         assert self.groups is not None
@@ -395,7 +403,7 @@ class Runner:
             if loaded.joint is not None:
                 loaded.joint.forget_group(make.members)
         try:
-            self.groups.form(make.name, make.members, make.backend)
+            self.groups.form(make.name, make.members, make.backend, make.epoch)
         except Exception as e:
             fault = fault_of(e, "collective", self.state.worker, make.epoch)
         self.epoch = -1

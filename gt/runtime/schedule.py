@@ -17,6 +17,8 @@ from gt.runtime.errors import Fault
 from gt.runtime.wire import Explain, Fetch, Free, Recover, Run
 
 if TYPE_CHECKING:
+    from gt.runtime.cutting import Going
+    from gt.runtime.moving import Moving
     from gt.runtime.plan_records import PlanRecord
 
 MAX_QUEUE = 100_000
@@ -32,7 +34,7 @@ class Buffer:
 
     Of one that failed: ``failed_in``: the epoch, if the worker that was to make it knows and nobody else had a part in it, -1 if not;
     ``before``: what it was to replace. ``holders``: how many of the client's numbers name it. ``kept``: it is there though freed, because what replaced it failed.
-    ``nbytes``: what it counts for in its client's quota.
+    ``nbytes``: what it counts for in its client's quota. ``where``: the user's line that made it.
     """
 
     uid: int
@@ -47,6 +49,7 @@ class Buffer:
     holders: int = 1
     kept: bool = False
     nbytes: int = 0
+    where: str = ""
 
     def __repr__(self) -> str:
         if self.fault:
@@ -99,6 +102,8 @@ class Flight:
     groups: tuple[tuple[int, ...], ...] = ()
     where: str = ""
     plan: PlanRecord | None = None
+    own: bool = True  # its end is that of a run that the client asked for; else it moves values, or is a part with others behind it
+    part: int = 0  # the number of the part that it is
     fault: Fault | None = None
     suspect: Fault | None = None  # a collective broke, for a reason not known yet
     given_up_at: float | None = None  # when the first worker said so
@@ -125,9 +130,10 @@ class Client:
     up: bytes | None = None
     seen: float = 0.0
     workers: tuple[int, ...] = ()
+    chosen: tuple[int, ...] = ()  # the workers that it was rebalanced over, if not all
     graphs: dict[int, tuple[object, Any]] = field(default_factory=dict)  # key -> (digest, graph)
     buffers: dict[int, Buffer] = field(default_factory=dict)
-    queue: deque[Run | Fetch | Explain | Free | Recover | OverQuota] = field(default_factory=deque)
+    queue: deque[Run | Fetch | Explain | Free | Recover | Moving | Going | OverQuota] = field(default_factory=deque)
     homeless: list[tuple[Any, Any]] = field(default_factory=list)  # uploads that came before any worker
     blocked_since: float | None = None
     asked: int = 0

@@ -15,6 +15,7 @@ import msgspec
 from gt.ir.mesh import Mesh
 from gt.ir.program import WireGraph, WireSharding
 from gt.ir.signals import ShardConfig, SignalConfig
+from gt.runtime import wire
 
 GRAPHS = msgspec.msgpack.Decoder(WireGraph)
 
@@ -54,6 +55,13 @@ class Seats:
         if shard is not None and shard.workers is not None:
             shard = _on(shard, tuple([self.now[w] for w in shard.workers if w in self.now]))
         return msgspec.structs.replace(config, shard=shard, backward_config=self.signal(back))
+
+    def rebalance(self, message: wire.Rebalance) -> wire.Rebalance:
+        """Give a message that names the workers that are there now; with none left of those it names, all of them."""
+        if not self.changed:
+            return message
+        there = lambda workers: tuple([self.now[w] for w in workers if w in self.now])  # noqa: E731
+        return wire.Rebalance(message.request, there(message.workers), tuple(map(there, message.named)), message.meshes)
 
     def graph(self, data: bytes) -> bytes:
         """Give an encoded graph whose signals name the workers that are there now."""

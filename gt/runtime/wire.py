@@ -132,6 +132,24 @@ class Beat(Message, frozen=True):
     collectives: int = 0
 
 
+class Rebalance(Message, frozen=True):
+    """Move the client's values to ``workers`` (all there are if empty), which alone serve it from here on.
+
+    ``named``: lists of workers that its signals name, whose values stay; ``meshes``: the meshes that it declares.
+    """
+
+    request: int
+    workers: tuple[int, ...] = ()
+    named: tuple[tuple[int, ...], ...] = ()
+    meshes: tuple[tuple[tuple[str, int], ...], ...] = ()
+
+
+class Supervise(Message, frozen=True):
+    """Let the launchers of a job's nodes replace workers that die, so many times each; 0: no more. Also dispatcher to node."""
+
+    restarts: int
+
+
 class Bye(Message, frozen=True):
     """Leave; what this peer held is given back at once."""
 
@@ -200,6 +218,13 @@ class Explained(Message, frozen=True):
 
     request: int
     explanation: BufferReasons
+
+
+class Rebalanced(Message, frozen=True):
+    """Answer to a Rebalance: how many values have moved."""
+
+    request: int
+    values: int
 
 
 class Progress(Message, frozen=True):
@@ -359,6 +384,14 @@ class Abort(Message, frozen=True):
     worker: int
 
 
+class Leave(Message, frozen=True):
+    """A member of these groups has left an epoch: end whatever waits for it in groups made before that. ``why``, for people."""
+
+    epoch: int
+    groups: tuple[tuple[int, ...], ...]
+    why: str
+
+
 class StoreReply(Message, frozen=True):
     """Answer to a StoreOp; ``ok`` false: the key's group lost a member."""
 
@@ -376,8 +409,8 @@ class Stop(Message, frozen=True):
 
 
 class WorkerHello(Message, frozen=True):
-    """Join: where clients reach this worker's data sockets, what it runs on, the public key of these sockets ("": none), and the
-    versions of gt and torch.
+    """Join: where clients reach this worker's data sockets, what it runs on, the public key of these sockets ("": none), the
+    versions of gt and torch, and the bytes of memory that it may use (0: no limit).
     """
 
     upload: str
@@ -389,11 +422,13 @@ class WorkerHello(Message, frozen=True):
     key: str = ""
     gt: str = __version__
     torch: str = ""
+    memory: int = 0
 
 
 class Done(Message, frozen=True):
     """An epoch is over on this worker. With a fault: ``failed`` are the outputs that are not there and why, by uid, all if None;
     ``kept`` what was to be freed and is still here. ``graph``: how far the worker is with a graph that all workers capture together.
+    ``left``: it takes no part in the epoch's collectives any more, so nobody may wait.
     """
 
     epoch: int
@@ -402,12 +437,22 @@ class Done(Message, frozen=True):
     failed: tuple[tuple[int, Fault], ...] | None = None
     kept: Buffers = ()
     graph: GraphStage = ""
+    left: bool = False
 
 
 class GraphIdle(Message, frozen=True):
     """The values are gone that a plan's graph, captured by all its workers together, was made for; their memory is kept for it."""
 
     plan: int
+
+
+class Unshipped(Message, frozen=True):
+    """A client's fetch is answered by the dispatcher, which knows more of the cause than this worker does."""
+
+    uid: int
+    token: bytes
+    request: int
+    fault: Fault
 
 
 class Uploaded(Message, frozen=True):
@@ -473,21 +518,22 @@ class PartFailed(Message, frozen=True):
     fault: Fault
 
 
-FromClient: TypeAlias = ClientHello | Define | Run | Put | Fail | Fetch | Explain | Free | Recover
-FromWorker: TypeAlias = WorkerHello | Done | GraphIdle | Uploaded | StoreOp
+FromClient: TypeAlias = ClientHello | Define | Run | Put | Fail | Fetch | Explain | Free | Recover | Rebalance | Supervise
+FromWorker: TypeAlias = WorkerHello | Done | GraphIdle | Unshipped | Uploaded | StoreOp
 Incoming: TypeAlias = (
-    ClientHello | Define | Run | Put | Fail | Fetch | Explain | Free | Recover | WorkerHello | Done | GraphIdle | Uploaded | StoreOp
-    | Attach | Beat | Bye | AskStatus | NodeHello | NodeFailed
+    ClientHello | Define | Run | Put | Fail | Fetch | Explain | Free | Recover | WorkerHello | Done | GraphIdle | Unshipped | Uploaded
+    | StoreOp | Rebalance | Supervise | Attach | Beat | Bye | AskStatus | NodeHello | NodeFailed
 )  # fmt: skip
 ToClient: TypeAlias = (
-    ClientWelcome | Workers | Attached | Placed | Failed | Located | Settled | Explained | Progress | Ping | Refused | Part | PartFailed
-    | Share | Unread
+    ClientWelcome | Workers | Attached | Placed | Failed | Located | Settled | Explained | Rebalanced | Progress | Ping | Refused | Part
+    | PartFailed | Share | Unread
 )
 ToWorker: TypeAlias = (
-    WorkerWelcome | Attached | Load | Unload | Execute | DropGraph | MakeGroup | Store | Expect | Ship | Free | Gone | Abort | StoreReply
+    WorkerWelcome | Attached | Load | Unload | Execute | DropGraph | MakeGroup | Store | Expect | Ship | Free | Gone | Abort | Leave
+    | StoreReply
     | Admit | Ping | Stop | Refused
 )  # fmt: skip
-ToNode: TypeAlias = NodeWelcome | JobEnded | Ping | Refused
+ToNode: TypeAlias = NodeWelcome | Supervise | JobEnded | Ping | Refused
 ToAsker: TypeAlias = Status | Refused
 
 T = TypeVar("T")

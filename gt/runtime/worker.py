@@ -99,7 +99,7 @@ class WorkerProcess:
         self.work, handshake = self._to_dispatcher(watched=True)
         hello = wire.WorkerHello(
             self.bound[0], self.bound[1], sockets.gethostname(), os.getpid(), device_name(device), backend,
-            "" if keys is None else keys.public, torch=torch_version(),
+            "" if keys is None else keys.public, torch=torch_version(), memory=env.WORKER_MEMORY.get() or 0,
         )  # fmt: skip
         try:
             self.welcome = self._join(hello, handshake)
@@ -268,6 +268,8 @@ class WorkerProcess:
                     self.admitted = frozenset(keys)
                 case wire.Abort(worker):
                     self.groups.abort(worker)
+                case wire.Leave(epoch, groups, why):
+                    self.groups.leave(epoch, groups, why)
                 case wire.Stop() | wire.Refused():
                     self.stop()
                 case _:
@@ -300,7 +302,7 @@ def work(endpoint: str, backend: str, device: str, parent_fd: int | None = None,
     worker = WorkerProcess(endpoint, backend, device, parent_fd, keys)
     on_end_signals(worker.stop, parent_fd)
     worker.run()
-    if worker.groups.lost:  # what Gloo left unfinished must not meet the interpreter's end
+    if worker.groups.lost or worker.groups.left:  # what Gloo left unfinished must not meet the interpreter's end
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(ExitCode.SERVER_LOST if worker.deserted else 0)

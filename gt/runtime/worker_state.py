@@ -43,7 +43,7 @@ class Unkept:
 class Ran:
     """A program, or its skipping, is over. ``failed``: which outputs are not there, and why, by uid; all if None.
 
-    ``kept``: what was taken for the run, and holds what it held before.
+    ``kept``: what was taken for the run, and holds what it held before. ``left``: some collectives were not taken part in.
     """
 
     epoch: int
@@ -52,6 +52,7 @@ class Ran:
     failed: tuple[tuple[int, Fault], ...] | None = None
     kept: tuple[int, ...] = ()
     graph: wire.GraphStage = ""
+    left: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +230,8 @@ class WorkerState:
                 fault = self.poison.get(message.uid) or Fault(
                     "protocol", f"value {message.uid} is not on this worker", self.worker
                 )
+                if fault.kind == "memory":
+                    return [Reply(wire.Unshipped(message.uid, message.token, message.request, fault))]
                 return [ShipFault(message.token, wire.PartFailed(message.request, fault))]
             case wire.Free(uids):
                 return self._drop(uids)
@@ -311,9 +314,10 @@ class WorkerState:
         fault = event.fault
         if fault is None and isinstance(self.running, SkipProgram):
             fault = self.running.fault
-        if event.fault is not None and event.fault.kind == "collective":
+        if event.fault is not None and (event.fault.kind == "collective" or event.left):
             program = self.programs[self.running.plan]
-            self.broken |= {step.group: event.fault for step in program.collectives}
+            broke = Fault("collective", event.fault.message, self.worker, event.epoch, event.fault.where)
+            self.broken |= {step.group: broke for step in program.collectives}
         if fault is None:
             self.values.update(self.outputs)
         else:
@@ -321,7 +325,8 @@ class WorkerState:
             self.poison |= failed
             self.values.update(uid for uid in self.outputs if uid not in failed)
         frees, self.running, self.outputs, self.frees = self.frees, None, (), ()
-        done = [*self._drop(frees), Reply(wire.Done(event.epoch, event.seconds, fault, event.failed, event.kept, event.graph))]
+        told = wire.Done(event.epoch, event.seconds, fault, event.failed, event.kept, event.graph, event.left)
+        done = [*self._drop(frees), Reply(told)]
         self.values.update(event.kept)
         return done
 

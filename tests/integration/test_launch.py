@@ -166,6 +166,33 @@ def test_a_node_asked_to_end_goes_on_for_the_script_and_ends_when_node_0_is_kill
         assert wait_for(lambda: gone(left)), left
 
 
+RECOVERS = """
+import os, time
+import gt
+gt.recover()
+a = gt.ones(64, 64)
+b = a @ a
+print(b.sum().item(), flush=True)
+while not os.path.exists("go"):
+    time.sleep(0.02)
+print((b @ a).sum().item() / 64, gt.num_workers(), [r.workers for r in gt.recoveries()], flush=True)
+"""
+
+
+def test_another_node_s_worker_that_dies_under_a_script_that_recovers_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(RECOVERS)
+    port = free_port()
+    with node(tmp_path, *by_flags(1, port)) as follower, node(tmp_path, *by_flags(0, port)) as leader:
+        assert leader.stdout is not None and leader.stdout.readline() == "262144.0\n"
+        (worker,) = children(follower)
+        worker.kill()
+        (tmp_path / "go").touch()
+        out, err = leader.communicate(timeout=90)
+        assert out == "262144.0 2 [2]\n" and leader.returncode == 0, (out, err)
+        _, err = follower.communicate(timeout=20)
+        assert follower.returncode == 0 and "ended by SIGKILL" in err, err
+
+
 def test_a_node_asked_to_end_while_it_waits_for_node_0_ends(tmp_path: Path) -> None:
     (tmp_path / "script.py").touch()
     with node(tmp_path, *by_flags(1, free_port())) as process:

@@ -151,6 +151,31 @@ def test_what_is_lost_under_a_script_is_its_exit_code(victim: str, code: int, sa
         assert wait_for(lambda: nothing_left(children, tmp_path))
 
 
+RECOVERS = """
+import os, sys, time
+import gt
+gt.recover()
+x = gt.ones(64, 64)
+y = x @ x
+print(y.sum().item(), flush=True)
+while not os.path.exists("go"):
+    time.sleep(0.02)
+for _ in range(5):
+    y = (y @ x) / 64
+print(y.sum().item(), gt.num_workers(), [r.workers for r in gt.recoveries()], flush=True)
+"""
+
+
+def test_a_worker_that_dies_under_a_script_that_recovers_is_replaced(tmp_path: Path) -> None:
+    with gt_run(tmp_path, "script.py", "-n", 2, code=RECOVERS) as process:
+        assert line_of(process) == "262144.0"
+        family(process)["worker"][0].kill()
+        (tmp_path / "go").touch()
+        out, err = process.communicate(timeout=90)
+        assert out == "262144.0 2 [2]\n" and process.returncode == 0, (out, err)
+        assert "gt run: worker" in err and "SIGKILL" in err
+
+
 def test_a_module_its_arguments_and_workers_that_it_asks_for_itself(tmp_path: Path) -> None:
     code = """
         import sys

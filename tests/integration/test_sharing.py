@@ -137,6 +137,29 @@ def test_a_short_job_beside_a_long_one_is_given_half_until_it_is_done(slow: Serv
     assert lost <= 150 * runs.length_s + GRAIN_S + 2 * other.length_s
 
 
+def test_a_job_of_short_steps_beside_a_single_long_plan_ends_within_twice_its_lone_time(slow: Server) -> None:
+    """The plan takes as long as all of the job. It is cut, so what it delays is a grain at a time."""
+    runs = Runs(slow, 5)
+
+    def job() -> float:
+        start = time.monotonic()
+        for _ in range(120):
+            runs.run()
+        runs.session.fetch(runs.count).result(60)
+        return time.monotonic() - start
+
+    alone = job()
+    with running(slow, (700, 1.0)) as (other,):
+        for _ in range(3):  # it was alone until here, and is not cut then
+            runs.read()
+        beside = job()
+        waits = [runs.read() for _ in range(20)]
+    runs.session.close()
+    assert other.got_s > 0
+    assert beside <= 2 * alone + 5 * GRAIN_S, (beside, alone)
+    assert sorted(waits)[10] <= 3 * GRAIN_S, waits  # of 700 ms
+
+
 def test_a_flood_adds_no_more_than_a_grain_to_anothers_round_trips(slow: Server) -> None:
     quiet = Runs(slow, 1)
 

@@ -114,3 +114,12 @@ def test_asking_does_not_make_a_peer_known():
     for i in range(100):
         s.say(f"asker{i}", wire.AskStatus())
     assert repr(s.state) == before and len(s.state.peers) == 4
+
+
+def test_a_script_asks_its_nodes_to_replace_workers_and_one_that_comes_later_hears_of_it():
+    s = Story(workers=1, clients=1, job="j", num_nodes=2)
+    s.say("n0", hello(0))
+    out = s.say("c0up", wire.Supervise(3))
+    assert sent(out, wire.Supervise, "n0") == [wire.Supervise(3)]
+    assert sent(s.say("n1", hello(1)), wire.Supervise, "n1") == [wire.Supervise(3)]
+    assert sent(s.say("c0up", wire.Supervise(0)), wire.Supervise, "n1") == [wire.Supervise(0)]

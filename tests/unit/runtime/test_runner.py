@@ -77,7 +77,7 @@ def test_a_value_that_cannot_be_kept_costs_its_readers_alone(engine: NumpyEngine
         runner.handle(wire.Ship(uid, b"t", uid, wire.WireType((1, 2), "float32"), ((0, 1), (0, 2)), 1, True))
     done, *failed = told.replies
     assert "Memory" in done.fault.message and [f.request for f in failed] == [7, 8]
-    assert all(isinstance(f, wire.PartFailed) and "Memory" in f.fault.message for f in failed)
+    assert all(isinstance(f, wire.Unshipped) and "Memory" in f.fault.message for f in failed)
 
 
 def test_a_run_that_names_too_few_values_for_its_program_fails_alone() -> None:
