@@ -19,7 +19,19 @@ from gt.ir.program import WireSharding, WireType
 from gt.passes.signal_placement import cluster_mesh, signal_sharding
 from gt.runtime import wire
 from gt.runtime.buffer_reasons import buffer_reasons, upload_reasons
-from gt.runtime.dispatcher_events import Command, Event, Expelled, Kill, MakePlan, PeerGone, Planned, Received, Send, Tick
+from gt.runtime.dispatcher_events import (
+    Command,
+    Event,
+    Expelled,
+    Kill,
+    LinkBroken,
+    MakePlan,
+    PeerGone,
+    Planned,
+    Received,
+    Send,
+    Tick,
+)
 from gt.runtime.errors import Fault
 from gt.runtime.fair_queue import FairQueue, Forecast, Limits
 from gt.runtime.flights import Flights
@@ -32,6 +44,7 @@ from gt.runtime.schedule import MAX_QUEUE, Buffer, Client, Flight, OverQuota
 from gt.runtime.status import ServerStatus, status_of
 from gt.runtime.wire import Message
 
+MAX_WHY = 1000
 STATUS_S = 0.1  # in which whoever asks gets the same answer: it costs a step for each value
 
 
@@ -113,6 +126,8 @@ class DispatcherState:
                 self._planned(event)
             case PeerGone(_, peer):
                 self._peer_gone(peer)
+            case LinkBroken(_, peer, reason):
+                self._link_broken(peer, reason)
             case Expelled(_, peer, reason):
                 self._expel(peer, reason)
             case Tick():
@@ -146,7 +161,10 @@ class DispatcherState:
             case wire.Beat() if owner is None:
                 self._send(peer, wire.Refused("this peer is not known here: it was lost or never joined"))
             case _ if isinstance(owner, Client):
-                owner.seen = self.now
+                if peer == owner.up:
+                    owner.up_seen = self.now
+                else:
+                    owner.seen = self.now
                 self._from_client(owner, message, data)
             case _ if isinstance(owner, Worker):
                 owner.seen = self.now
@@ -199,7 +217,7 @@ class DispatcherState:
         owner.seen = self.now
         self._send(peer, wire.Attached())
         if isinstance(owner, Client):
-            owner.up = peer
+            owner.up, owner.up_seen = peer, self.now
         elif message.role == "link":
             owner.link = peer
             self._workers_changed()
@@ -226,6 +244,17 @@ class DispatcherState:
                 self.peers.pop(peer, None)
                 self.rendezvous.drop_peer(peer)
 
+    def _link_broken(self, peer: bytes, reason: str) -> None:
+        """What was lost cannot be made up for: the session is over. Who is not known here has lost a connection, and has another now."""
+        owner = self.peers.get(peer)
+        if isinstance(owner, Worker):
+            self._worker_lost(owner, f"worker {owner.id} (pid {owner.hello.pid} on {owner.hello.host}) is cut off: {reason}")
+            return
+        self._send(owner.down if owner is not None else peer, wire.Broken(reason))
+        if owner is not None:
+            self._client_gone(owner)
+        self.nodes.gone(peer)
+
     def _expel(self, peer: bytes, reason: str) -> None:
         owner = self.peers.get(peer)
         self._send(owner.down if isinstance(owner, Client) else peer, wire.Refused(reason))
@@ -243,6 +272,8 @@ class DispatcherState:
         for client in list(self.clients.values()):
             if self.now - client.seen > self.options.client_lease_s:
                 self._client_gone(client)
+            elif client.up is not None and self.now - client.up_seen > self.options.client_lease_s:
+                self._link_broken(client.up, f"no calls and no signs of life came with them for {self.options.client_lease_s:g} s")
             elif client.blocked_since is not None and self.now - client.blocked_since > self.options.no_workers_s:
                 self._no_workers(client)
         self.nodes.tick(self.now)
@@ -640,7 +671,7 @@ class DispatcherState:
 
     def _from_worker(self, worker: Worker, peer: bytes, message: Message) -> None:
         match message:
-            case wire.Beat():
+            case wire.Beat() if peer == worker.link:
                 if message.epoch != worker.beat.epoch:
                     worker.since = self.now
                 worker.beat = message
@@ -659,8 +690,8 @@ class DispatcherState:
             case wire.StoreOp():
                 for to, reply in self.rendezvous.apply(peer, message):
                     self._send(to, reply)
-            case wire.Bye():
-                self._worker_lost(worker, f"worker {worker.id} left")
+            case wire.Bye(why):
+                self._worker_lost(worker, f"worker {worker.id} {why[:MAX_WHY]}")
             case _:
                 pass
 

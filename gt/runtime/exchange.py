@@ -17,9 +17,10 @@ import numpy as np
 
 from gt.runtime import wire, wire_arrays
 from gt.runtime.errors import ProtocolError
+from gt.runtime.numbering import MessagesLost
 from gt.runtime.runner import HostArray
 from gt.runtime.shared import SHARED_MIN, Openings, SlotPool, probe
-from gt.runtime.transport import PeerUnreachable, Socket, receive, send
+from gt.runtime.transport import PeerUnreachable, Socket, confirm, receive, send
 from gt.runtime.wire import UPLOADS, Message
 
 UNSENT_S = 5.0
@@ -75,11 +76,13 @@ class Outlet:
                     self.unsent.append((deadline, token, message, data))
 
     def tidy(self) -> None:
-        """Let go of slots that nobody needs, and of those for clients that are gone."""
+        """Let go of slots that nobody needs, and of those for clients that are gone; give signs of life where they are due."""
         now = time.monotonic()
         if now - self.tidied < TIDY_S:
             return
         self.tidied = now
+        confirm(self.work, wire.Beat())
+        confirm(self.results, wire.Ping())
         for token, pool in list(self.pools.items()):
             if token in self.sharing:
                 pool.trim()
@@ -137,6 +140,7 @@ class Intake:
         self.opened: dict[bytes, int] = {}  # tokens of clients whose slots this process can open, with their pids
         self.sharing: set[bytes] = set()  # tokens of clients that can open this process's
         self.dropped = 0
+        self.tidied = time.monotonic()
 
     def expect(self, expect: wire.Expect) -> list[int]:
         """Note an upload to come; give the uids that are complete now."""
@@ -160,6 +164,13 @@ class Intake:
         if pid not in self.opened.values():
             self.openings.drop(pid)
 
+    def tidy(self, now: float) -> None:
+        """Let go of memory that nobody needs; give signs of life where they are due."""
+        self.openings.sweep()
+        if now - self.tidied >= TIDY_S:
+            self.tidied = now
+            confirm(self.socket, wire.Ping())
+
     def receive(self) -> list[int]:
         """Take what the socket has; give the uids that are complete now."""
         complete: list[int] = []
@@ -169,9 +180,15 @@ class Intake:
             except ProtocolError:
                 self.dropped += 1
                 continue
+            except MessagesLost as e:
+                with contextlib.suppress(PeerUnreachable):
+                    send(self.socket, wire.Broken(str(e)), peer=e.peer)
+                continue
             if got is None:
                 return complete
             peer, upload, data = got
+            if isinstance(upload, wire.Beat):
+                continue
             if isinstance(upload, wire.Share):
                 self._share(peer, upload)
                 continue

@@ -14,7 +14,8 @@ from gt.runtime import wire
 from gt.runtime.errors import ConnectionFailed, DispatcherLost, LaunchError, ProtocolError
 from gt.runtime.gate import Handshake, explained
 from gt.runtime.keys import Keys
-from gt.runtime.transport import PeerUnreachable, Socket, make_socket, receive, send
+from gt.runtime.numbering import MessagesLost
+from gt.runtime.transport import Context, PeerUnreachable, make_socket, receive, send
 
 BEAT_S = 1.0
 DISPATCHER_TIMEOUT_S = 10.0
@@ -32,7 +33,7 @@ class NodeLink:
         self.endpoint, self.keys = endpoint, keys
         self.welcome = False
         self.seen = self.beat = time.monotonic()
-        self._context: zmq.Context[Socket] = zmq.Context()
+        self._context: Context = zmq.Context()
         self._socket = make_socket(self._context, zmq.DEALER)
         if keys is not None:
             keys.join(self._socket)
@@ -56,6 +57,8 @@ class NodeLink:
                     ended = code
                 case wire.Refused(reason):
                     raise NodeRefused(f"the server at {self.endpoint} refuses: {reason}")
+                case wire.Broken(reason):
+                    raise DispatcherLost(f"the link to node 0's dispatcher at {self.endpoint} is broken: {reason}")
         if not self.welcome and (failed := self._handshake.look()):
             raise ConnectionFailed(explained(failed, self.endpoint, self.keys))
         now = time.monotonic()
@@ -71,6 +74,8 @@ class NodeLink:
             got = receive(self._socket, wire.TO_NODE)
         except ProtocolError as e:
             raise ConnectionFailed(f"what answers at {self.endpoint} is not a gt server of this version: {e}") from None
+        except MessagesLost as e:
+            raise DispatcherLost(f"the link to node 0's dispatcher at {self.endpoint} is broken: {e}") from None
         return None if got is None else got[1]
 
     def fail(self, reason: str) -> None:

@@ -34,9 +34,10 @@ from gt.runtime.gate import Handshake, Seldom, await_answer, explained
 from gt.runtime.interrupt import SHIELD
 from gt.runtime.keys import Keys
 from gt.runtime.log import open_log, setup_logging
+from gt.runtime.numbering import MessagesLost
 from gt.runtime.session import CallLock, own_threads
 from gt.runtime.shared import MAX_LANES, Openings, Slot, SlotPool, probe
-from gt.runtime.transport import PeerUnreachable, Socket, endpoint_of, make_socket, receive, send
+from gt.runtime.transport import Context, PeerUnreachable, Socket, confirm, endpoint_of, make_socket, receive, send
 from gt.runtime.wire import INLINE, TO_CLIENT, Message
 
 BEAT_S = 1.0
@@ -107,7 +108,7 @@ class RemoteSession:
         self.address, self._keeper = address, keeper
         self._logger = setup_logging("client")
         self.malformed = Seldom(self._logger)
-        self._context: zmq.Context[Socket] = zmq.Context()
+        self._context: Context = zmq.Context()
         self._lock = keeper.lock if keeper is not None else CallLock()  # guards the up socket
         self._closed: Fault | None = None
         self._let_go = False  # of what only close() gives back: a session may have ended before it
@@ -171,9 +172,11 @@ class RemoteSession:
             got = receive(socket, TO_CLIENT)
         except ProtocolError as e:
             raise ConnectionFailed(f"what answers at {self.address} is not a gt server of this version: {e}") from None
+        except MessagesLost as e:
+            raise ConnectionFailed(f"the connection to the server at {self.address} is broken: {e}") from None
         finally:
             handshake.close()
-        if got is not None and isinstance(got[1], wire.Refused):
+        if got is not None and isinstance(got[1], wire.Refused | wire.Broken):
             raise ConnectionFailed(f"the server at {self.address} refuses: {got[1].reason}")
         if got is None or not isinstance(got[1], kind):
             raise ConnectionFailed(f"the server at {self.address} refuses: {got and got[1]}")
@@ -343,7 +346,7 @@ class RemoteSession:
                     )
                 if now - beat >= BEAT_S:
                     beat = now
-                    send(self._down, wire.Beat())
+                    self._give_signs_of_life()
                     self._pool.trim()
                     self._openings.sweep()
         except Exception as e:  # a fault of gt's own: nothing more can be trusted
@@ -358,6 +361,16 @@ class RemoteSession:
             self._pool.close()
             self._probe = None
 
+    def _give_signs_of_life(self) -> None:
+        """Say on each connection that this process is there, so that whoever missed a message notices; hear what comes by ``up``."""
+        send(self._down, wire.Beat())
+        for socket in self._upload_sockets.values():
+            confirm(socket, wire.Beat())
+        with self._lock:
+            if not self._let_go:
+                send(self._up, wire.Beat())
+                self._receive(self._up, copy=True)
+
     def _receive(self, socket: Socket, copy: bool, worker: int = -1) -> None:
         while True:
             try:
@@ -365,6 +378,8 @@ class RemoteSession:
                 if got is None:
                     return
                 self._got(got[1], got[2], worker)
+            except MessagesLost as e:
+                self._link_broken(worker, str(e), results=socket is self._results)
             except ProtocolError as e:
                 self.malformed.tell(f"dropped a malformed message: {e}", time.monotonic(), logging.WARNING)
 
@@ -403,10 +418,24 @@ class RemoteSession:
                 self._upload(buffer, tiles)
             case wire.Workers(workers, why):
                 self._set_workers(workers, why)
+            case wire.Broken(reason):
+                self._link_broken(worker, reason)
             case wire.Refused(reason):
                 self._die(Fault("dispatcher_lost", f"the gt server at {self.address} ended the session: {reason}"))
             case _:
                 pass
+
+    def _link_broken(self, worker: int, reason: str, results: bool = False) -> None:
+        """Messages were lost on the way: begin anew where that can be, else end. What ``results`` come from can be asked for again."""
+        peer = "the workers" if results else "the server" if worker < 0 else f"worker {worker}"
+        text = f"the link to {peer} at {self.address} is broken: {reason}"
+        self._logger.warning("%s", text)
+        if self._keeper is not None and self._keeper.lost(Fault("dispatcher_lost", text)):
+            return
+        if results:
+            self._ask_again(Fault("dispatcher_lost", f"{text}; the value being read went with it"))
+        else:
+            self._die(Fault("dispatcher_lost", f"{text}; the session is over and its values are lost"))
 
     def _failed(self, reading: Reading, fault: Fault) -> None:
         if fault.kind == "worker_lost":

@@ -116,7 +116,8 @@ class OverQuota:
 class Client:
     """One client: its connections, graphs, buffers by its own numbers, and its queue.
 
-    ``held``: bytes of what its numbers name. ``asked`` and ``runs``: how many runs came, and how many are over.
+    ``seen``, ``up_seen``: when it was last heard of, by ``down`` and by ``up``. ``held``: bytes of what its numbers name. ``asked`` and
+    ``runs``: how many runs came, and how many are over.
     """
 
     id: int
@@ -124,6 +125,7 @@ class Client:
     down: bytes
     up: bytes | None = None
     seen: float = 0.0
+    up_seen: float = 0.0
     workers: tuple[int, ...] = ()
     graphs: dict[int, tuple[object, Any]] = field(default_factory=dict)  # key -> (digest, graph)
     buffers: dict[int, Buffer] = field(default_factory=dict)

@@ -19,11 +19,12 @@ from gt.ir.types import Scalar
 from gt.ir.version import __version__
 from gt.runtime.buffer_reasons import BufferReasons
 from gt.runtime.errors import Fault, ProtocolError, VersionMismatch
+from gt.runtime.numbering import without_number
 from gt.runtime.shared import Region, check_region
 from gt.runtime.status import ServerStatus
 from gt.runtime.wire_arrays import Bounds, check_bounds, check_nbytes, check_type
 
-VERSION = 3
+VERSION = 4
 MAX_HEADER = 64 << 20
 INLINE = 64 << 10  # uploads up to here ride in the control message
 
@@ -131,7 +132,9 @@ class Beat(Message, frozen=True):
 
 
 class Bye(Message, frozen=True):
-    """Leave; what this peer held is given back at once."""
+    """Leave; what this peer held is given back at once. ``why``: of a worker, in the middle of a sentence that it begins."""
+
+    why: str = "left"
 
 
 # -- dispatcher to client
@@ -212,6 +215,12 @@ class Ping(Message, frozen=True):
 
 class Refused(Message, frozen=True):
     """The dispatcher will not serve this peer. In every version of the protocol it has this form, so that each can tell the other."""
+
+    reason: str
+
+
+class Broken(Message, frozen=True):
+    """Messages of this peer's were lost on their way: its session is over. It may open another. To whoever it is; a worker says it too."""
 
     reason: str
 
@@ -461,15 +470,15 @@ Incoming: TypeAlias = (
     | Beat | Bye | AskStatus | NodeHello | NodeFailed
 )  # fmt: skip
 ToClient: TypeAlias = (
-    ClientWelcome | Workers | Attached | Placed | Failed | Located | Settled | Explained | Progress | Ping | Refused | Part | PartFailed
-    | Share | Unread
+    ClientWelcome | Workers | Attached | Placed | Failed | Located | Settled | Explained | Progress | Ping | Refused | Broken | Part
+    | PartFailed | Share | Unread
 )
 ToWorker: TypeAlias = (
     WorkerWelcome | Attached | Load | Unload | Execute | MakeGroup | Store | Expect | Ship | Free | Gone | Abort | StoreReply
-    | Admit | Ping | Stop | Refused
+    | Admit | Ping | Stop | Refused | Broken
 )  # fmt: skip
-ToNode: TypeAlias = NodeWelcome | JobEnded | Ping | Refused
-ToAsker: TypeAlias = Status | Refused
+ToNode: TypeAlias = NodeWelcome | JobEnded | Ping | Refused | Broken
+ToAsker: TypeAlias = Status | Refused | Broken
 
 T = TypeVar("T")
 _ENCODER = msgspec.msgpack.Encoder()
@@ -487,7 +496,7 @@ class Codec(Generic[T]):
         """Give the message and its data frame. Errors: ProtocolError for whatever is not exactly a valid message."""
         if not 1 <= len(frames) <= 2:
             raise ProtocolError(f"expected a header frame and at most one data frame, got {len(frames)} frames")
-        header = memoryview(frames[0])
+        header = without_number(memoryview(frames[0]))
         if not 1 <= len(header) <= MAX_HEADER:
             raise ProtocolError(f"expected a header of 1 to {MAX_HEADER} bytes, got {len(header)}")
         if header[0] != VERSION:
@@ -553,7 +562,7 @@ TO_CLIENT: Codec[ToClient] = Codec(ToClient)
 TO_WORKER: Codec[ToWorker] = Codec(ToWorker)
 TO_NODE: Codec[ToNode] = Codec(ToNode)
 TO_ASKER: Codec[ToAsker] = Codec(ToAsker)
-UPLOADS: Codec[Upload | Share] = Codec(Upload | Share)
+UPLOADS: Codec[Upload | Share | Beat] = Codec(Upload | Share | Beat)
 
 
 def encode(message: Message) -> bytes:

@@ -31,9 +31,11 @@ from gt.runtime.hello import torch_version
 from gt.runtime.interrupt import on_end_signals
 from gt.runtime.keys import Keys, chosen_keys
 from gt.runtime.log import InstructionLog, open_log, setup_logging
+from gt.runtime.numbering import MessagesLost
 from gt.runtime.runner import HostArray, Runner, make_engine
 from gt.runtime.transport import (
     BEAT_S,
+    Context,
     PeerUnreachable,
     Socket,
     bind_beside,
@@ -68,7 +70,12 @@ class StoreLink:
             while (left := deadline - time.monotonic()) > 0:
                 if not self.socket.poll(int(left * 1000) + 1):
                     break
-                got = receive(self.socket, TO_WORKER)
+                try:
+                    got = receive(self.socket, TO_WORKER)
+                except MessagesLost as e:
+                    raise CollectiveFailed(f"the other workers cannot be met: {e}") from None
+                if got is not None and isinstance(got[1], wire.Broken | wire.Refused):
+                    raise CollectiveFailed(f"the other workers cannot be met: {got[1].reason}")
                 if got is None or not isinstance(got[1], wire.StoreReply) or got[1].request != self.requests:
                     continue
                 if not got[1].ok:
@@ -87,7 +94,7 @@ class WorkerProcess:
         self.endpoint, self.parent_fd, self.keys = endpoint, parent_fd, keys
         self.logger = setup_logging(f"worker.{os.getpid()}")
         self.malformed = Seldom(self.logger)
-        self.context: zmq.Context[Socket] = zmq.Context()
+        self.context: Context = zmq.Context()
         self.admitted: frozenset[str] = frozenset()
         self.gate = None if keys is None else Gate(self.context, lambda user: user in self.admitted, self.logger)
         self.results = make_socket(self.context, zmq.ROUTER, data=True, receives=False)
@@ -120,6 +127,7 @@ class WorkerProcess:
         shared = parent_fd is None  # else it serves the script that started it alone
         self.runner = Runner(self.welcome.worker, self.engine, self.outlet, self.groups, self.uploads, self.log, timed=shared)
         self.stopping = self.deserted = False
+        self.cut_off = ""
         self.wake_read, self.wake_write = os.pipe()
         self.io = threading.Thread(target=self._io, name="gt-io", daemon=True)
 
@@ -156,9 +164,11 @@ class WorkerProcess:
             got = receive(self.work, TO_WORKER)
         except ProtocolError as e:
             raise ConnectionFailed(f"what answers at {self.endpoint} is not a gt server of this version: {e}") from None
+        except MessagesLost as e:
+            raise ConnectionFailed(f"the connection to the server at {self.endpoint} is broken: {e}") from None
         finally:
             handshake.close()
-        if got is not None and isinstance(got[1], wire.Refused):
+        if got is not None and isinstance(got[1], wire.Refused | wire.Broken):
             raise ConnectionFailed(f"the server at {self.endpoint} refuses this worker: {got[1].reason}")
         if got is None or not isinstance(got[1], wire.WorkerWelcome):
             raise ConnectionFailed(f"expected a welcome from the server at {self.endpoint}, got {got and got[1]}")
@@ -183,6 +193,9 @@ class WorkerProcess:
                     except ProtocolError as e:
                         self.malformed.tell(f"dropped a malformed message: {e}", time.monotonic())
                         continue
+                    except MessagesLost as e:
+                        self._cut_off(str(e))
+                        break
                     if got is None:
                         break
                     if not self.runner.handle(got[1], got[2]):
@@ -195,7 +208,7 @@ class WorkerProcess:
         self.stopping = True
         self.io.join(GRACE_S)
         with contextlib.suppress(PeerUnreachable):
-            send(self.work, wire.Bye())
+            send(self.work, wire.Bye(f"is cut off: {self.cut_off}") if self.cut_off else wire.Bye())
         self.runner.close()
         remove_sockets(self.bound)
         self.context.destroy(200)
@@ -207,6 +220,12 @@ class WorkerProcess:
         if not self.stopping:
             self.stopping = True
             os.write(self.wake_write, b"x")
+
+    def _cut_off(self, why: str) -> None:
+        """End, as nothing that the dispatcher says can be trusted to be all that it has said."""
+        self.cut_off = self.cut_off or why
+        self.logger.error("the link to the server is broken: %s", why)
+        self.stop()
 
     # -- the io thread
 
@@ -235,7 +254,7 @@ class WorkerProcess:
             if now - beat >= BEAT_S:
                 beat = now
                 send(link, wire.Beat(self.runner.epoch, self.groups.issued))
-                self.intake.openings.sweep()
+                self.intake.tidy(now)
         deadline = time.monotonic() + GRACE_S
         while threading.main_thread().is_alive() and time.monotonic() < deadline and self.runner.epoch >= 0:
             time.sleep(0.02)
@@ -254,6 +273,9 @@ class WorkerProcess:
             except ProtocolError as e:
                 self.malformed.tell(f"dropped a malformed message: {e}", time.monotonic())
                 continue
+            except MessagesLost as e:
+                self._cut_off(str(e))
+                return
             if got is None:
                 return
             match got[1]:
@@ -267,6 +289,8 @@ class WorkerProcess:
                     self.admitted = frozenset(keys)
                 case wire.Abort(worker):
                     self.groups.abort(worker)
+                case wire.Broken(reason):
+                    self._cut_off(reason)
                 case wire.Stop() | wire.Refused():
                     self.stop()
                 case _:
@@ -302,7 +326,9 @@ def work(endpoint: str, backend: str, device: str, parent_fd: int | None = None,
     if worker.groups.lost:  # what Gloo left unfinished must not meet the interpreter's end
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(ExitCode.SERVER_LOST if worker.deserted else 0)
+        os._exit(ExitCode.SERVER_LOST if worker.deserted or worker.cut_off else 0)
+    if worker.cut_off:
+        raise DispatcherLost(f"the link to the gt server at {endpoint} is broken: {worker.cut_off}")
     if worker.deserted:
         raise DispatcherLost(f"the gt server at {endpoint} has not been heard of for {DISPATCHER_TIMEOUT_S:g} s")
 

@@ -234,7 +234,7 @@ class WorkerState:
                 return [UnloadPrograms(plans)]
             case wire.MakeGroup():
                 return [FormGroup(message)]
-            case wire.Stop() | wire.Refused():
+            case wire.Stop() | wire.Refused() | wire.Broken():
                 return [Quit()]
             case _:
                 return []
