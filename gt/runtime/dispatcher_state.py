@@ -279,7 +279,8 @@ class DispatcherState:
         self.nodes.tick(self.now)
         if self.now - self.last_ping >= 0.5:
             self.last_ping = self.now
-            for peer in self.nodes.peers + [c.down for c in self.clients.values()] + [p for w in self.workers.values() for p in (w.work, w.link) if p]:
+            calls = {c.up for c in self.clients.values()}  # where they hear nothing
+            for peer in [*self.nodes.peers, *(p for p in self.peers if p not in calls)]:
                 self._send(peer, wire.Ping())
 
     def _stuck(self, worker: Worker) -> str:

@@ -27,7 +27,7 @@ class MessagesLost(GtError):
     """Messages of a peer did not arrive: its link is no use any more. ``peer``: as a ROUTER names it."""
 
     def __init__(self, peer: bytes, count: int) -> None:
-        super().__init__(f"{count} messages were lost on the way, as when a connection breaks")
+        super().__init__(f"{count} message{'s were' if count > 1 else ' was'} lost on the way, as when a connection breaks")
         self.peer = peer
 
 

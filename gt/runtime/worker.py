@@ -24,7 +24,7 @@ import zmq
 from gt.runtime import env, wire
 from gt.runtime.collective import CollectiveFailed, Groups
 from gt.runtime.errors import ConnectionFailed, DispatcherLost, KeyFileError, ProtocolError
-from gt.runtime.exchange import Intake, Outlet
+from gt.runtime.exchange import TIDY_S, Intake, Outlet
 from gt.runtime.exit_codes import ExitCode
 from gt.runtime.gate import Gate, Handshake, Seldom, await_answer
 from gt.runtime.hello import torch_version
@@ -39,6 +39,7 @@ from gt.runtime.transport import (
     PeerUnreachable,
     Socket,
     bind_beside,
+    confirm,
     endpoint_of,
     make_socket,
     own_address,
@@ -52,9 +53,10 @@ GRACE_S = 2.0  # how long a busy main thread may go on once the worker should en
 
 
 class StoreLink:
-    """The worker's way to the dispatcher's key-value store, for whichever thread forms a group."""
+    """The worker's way to the dispatcher's key-value store, for whichever thread forms a group. ``broken``: hears when it is none."""
 
-    def __init__(self, socket: Socket, token: bytes, timeout_s: float) -> None:
+    def __init__(self, socket: Socket, token: bytes, timeout_s: float, broken: Callable[[str], None]) -> None:
+        self.broken = broken
         self.lock, self.timeout_s, self.requests = threading.Lock(), timeout_s, 0
         self.socket = socket
         send(self.socket, wire.Attach(token, "store"))
@@ -66,15 +68,20 @@ class StoreLink:
         with self.lock:
             self.requests += 1
             send(self.socket, wire.StoreOp(self.requests, kind, keys, value, expected, amount))
-            deadline = time.monotonic() + self.timeout_s
+            told = time.monotonic()
+            deadline = told + self.timeout_s
             while (left := deadline - time.monotonic()) > 0:
-                if not self.socket.poll(int(left * 1000) + 1):
-                    break
+                if time.monotonic() - told > TIDY_S:
+                    told = time.monotonic()
+                    confirm(self.socket, wire.Beat())
+                if not self.socket.poll(int(min(left, TIDY_S) * 1000) + 1):
+                    continue
                 try:
                     got = receive(self.socket, TO_WORKER)
                 except MessagesLost as e:
-                    raise CollectiveFailed(f"the other workers cannot be met: {e}") from None
+                    got = b"", wire.Broken(str(e)), None
                 if got is not None and isinstance(got[1], wire.Broken | wire.Refused):
+                    self.broken(got[1].reason)
                     raise CollectiveFailed(f"the other workers cannot be met: {got[1].reason}")
                 if got is None or not isinstance(got[1], wire.StoreReply) or got[1].request != self.requests:
                     continue
@@ -136,7 +143,7 @@ class WorkerProcess:
 
         def link() -> StoreLink:
             if not links:
-                links.append(StoreLink(self._to_dispatcher()[0], self.welcome.token, timeout_s))
+                links.append(StoreLink(self._to_dispatcher()[0], self.welcome.token, timeout_s, self._cut_off))
             return links[0]
 
         return link

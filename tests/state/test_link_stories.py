@@ -58,8 +58,8 @@ def test_signs_of_life_without_calls_are_not_enough() -> None:
 
 def test_a_worker_that_ends_says_why() -> None:
     s = Story(workers=2)
-    (now,) = sent(s.say("w1", wire.Bye("is cut off: 1 messages were lost on the way")), wire.Workers, "c0")
-    assert now.why == "worker 1 is cut off: 1 messages were lost on the way"
+    (now,) = sent(s.say("w1", wire.Bye("is cut off: 1 message was lost on the way")), wire.Workers, "c0")
+    assert now.why == "worker 1 is cut off: 1 message was lost on the way"
 
 
 def test_what_a_worker_is_at_it_says_by_its_own_thread_alone() -> None:

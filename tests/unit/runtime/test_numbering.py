@@ -36,7 +36,7 @@ def test_in_order_all_are_new_and_each_only_once() -> None:
 def test_what_did_not_come_is_missed_once(gap: int) -> None:
     here, headers = Numbers(), sent(Numbers(), gap + 3)
     assert here.is_new(b"a", headers[0])
-    with pytest.raises(MessagesLost, match=rf"^{gap} messages were lost") as caught:
+    with pytest.raises(MessagesLost, match=rf"^{gap} messages? (was|were) lost") as caught:
         here.is_new(b"a", headers[gap + 1])
     assert caught.value.peer == b"a"
     assert here.is_new(b"a", headers[gap + 2]) and not here.is_new(b"a", headers[1])
@@ -110,7 +110,7 @@ def test_sockets_number_and_look(ends: tuple[Socket, Socket]) -> None:
     confirm(dealer, wire.Beat(4))
     assert router.poll(2000)
     assert [receive(router, wire.FROM_PEERS, routed=True)[1] for _ in said] == said  # type: ignore[index]
-    with pytest.raises(MessagesLost, match="^1 messages") as caught:
+    with pytest.raises(MessagesLost, match="^1 message was lost") as caught:
         receive(router, wire.FROM_PEERS, routed=True)
     dealer.send(lost)  # late, and of no use any more
     send(router, wire.Ping(), peer=caught.value.peer)
