@@ -688,6 +688,12 @@ class DispatcherState:
                 self._share()
             case wire.Uploaded(uid):
                 self._uploaded(worker, uid)
+            case wire.Unsent(token, request):
+                client = self.owner_of(token)
+                if isinstance(client, Client):
+                    at = f"worker {worker.id} on {worker.hello.host} cannot reach this client, which connects to {worker.hello.results}"
+                    fault = Fault("unreachable", f"{at}: is a firewall between?", worker.id)
+                    self._send(client.down, wire.Failed(request, fault))
             case wire.StoreOp():
                 for to, reply in self.rendezvous.apply(peer, message):
                     self._send(to, reply)

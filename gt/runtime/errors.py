@@ -46,7 +46,7 @@ class DispatcherLost(GtError, ConnectionError):
 
 
 class ConnectionFailed(GtError, ConnectionError):
-    """No gt server answered at the address."""
+    """No gt server answered at the address, or one of its workers cannot be reached."""
 
 
 class KeyFileError(GtError, ValueError):
@@ -103,6 +103,7 @@ KINDS: dict[str, type[GtError]] = {
     "no_workers": NoWorkers,
     "quota": QuotaExceeded,
     "protocol": ProtocolError,
+    "unreachable": ConnectionFailed,
     "dispatcher_lost": DispatcherLost,
     "closed": SessionClosed,
 }

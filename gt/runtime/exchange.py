@@ -43,7 +43,7 @@ class Outlet:
         self.work, self.results, self.sharing = work, results, sharing
         self.pools: dict[bytes, SlotPool] = {}  # by client: what one has read, no other can see
         self.tidied = time.monotonic()
-        self.unsent: list[tuple[float, bytes, Message, memoryview | None]] = []
+        self.unsent: list[tuple[float, bytes, wire.Part | wire.PartFailed, memoryview | None]] = []
 
     def reply(self, message: Message) -> None:
         send(self.work, message)
@@ -66,7 +66,7 @@ class Outlet:
             self.unsent.append((time.monotonic() + UNSENT_S, token, message, data))
 
     def retry(self) -> None:
-        """Try again what had no receiver; give up on what has waited too long: its client is gone."""
+        """Try again what had no receiver; what has waited too long is told to the dispatcher, which knows whether its client is gone."""
         entries, self.unsent = self.unsent, []
         for deadline, token, message, data in entries:
             try:
@@ -74,6 +74,8 @@ class Outlet:
             except PeerUnreachable:
                 if time.monotonic() < deadline:
                     self.unsent.append((deadline, token, message, data))
+                else:
+                    send(self.work, wire.Unsent(token, message.request))
 
     def tidy(self) -> None:
         """Let go of slots that nobody needs, and of those for clients that are gone; give signs of life where they are due."""

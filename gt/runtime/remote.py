@@ -41,6 +41,7 @@ from gt.runtime.transport import Context, PeerUnreachable, Socket, confirm, endp
 from gt.runtime.wire import INLINE, TO_CLIENT, Message
 
 BEAT_S = 1.0
+REACH_S = 10.0  # in which a worker's socket for uploads must be connected
 DISPATCHER_TIMEOUT_S = 4.0
 
 
@@ -125,7 +126,7 @@ class RemoteSession:
         self._opened: dict[int, int] = {}  # workers whose slots this process can open, with their pids
         self._endpoint = endpoint_of(address)
         self._keys = None if self._endpoint.startswith("ipc://") else keys
-        self._watched: dict[int, Handshake] = {}  # by worker, of the socket for uploads: the one for results fares alike
+        self._watched: dict[int, tuple[float, Handshake]] = {}  # by worker, of the socket for uploads: the one for results fares alike
         self._down = self._made()
         self._up = self._made()
         try:
@@ -335,9 +336,6 @@ class RemoteSession:
                 for worker, socket in list(self._upload_sockets.items()):
                     if socket in ready:
                         self._receive(socket, copy=True, worker=worker)
-                for worker, handshake in self._watched.items():
-                    if failed := handshake.look():
-                        self._die(Fault("protocol", explained(failed, f"worker {worker} ({self._workers[worker][0]})", self._keys)))
                 if now - seen > DISPATCHER_TIMEOUT_S:
                     self._die(
                         Fault(
@@ -346,6 +344,7 @@ class RemoteSession:
                     )
                 if now - beat >= BEAT_S:
                     beat = now
+                    self._look_at_handshakes(now)
                     self._give_signs_of_life()
                     self._pool.trim()
                     self._openings.sweep()
@@ -354,12 +353,23 @@ class RemoteSession:
             raise
         finally:
             own_threads.discard(threading.get_ident())
-            for handshake in self._watched.values():
+            for _, handshake in self._watched.values():
                 handshake.close()
             for socket in (self._down, self._results, *self._upload_sockets.values()):
                 socket.close(500)
             self._pool.close()
             self._probe = None
+
+    def _look_at_handshakes(self, now: float) -> None:
+        for worker, (since, handshake) in list(self._watched.items()):
+            at = f"worker {worker} ({self._workers[worker][0]})"
+            if failed := handshake.look():
+                self._die(Fault("protocol", explained(failed, at, self._keys)))
+            elif handshake.done:
+                handshake.close()
+                del self._watched[worker]
+            elif not handshake.done and now - since > REACH_S:
+                self._die(Fault("unreachable", f"{at} cannot be reached within {REACH_S:g} s: is a firewall between?"))
 
     def _give_signs_of_life(self) -> None:
         """Say on each connection that this process is there, so that whoever missed a message notices; hear what comes by ``up``."""
@@ -559,7 +569,7 @@ class RemoteSession:
             socket = self._upload_sockets.pop(w)
             self._poller.unregister(socket)
             if w in self._watched:
-                self._watched.pop(w).close()
+                self._watched.pop(w)[1].close()
             socket.close(0)
             self._sharing.discard(w)
             self._pool.lose(w)
@@ -578,12 +588,12 @@ class RemoteSession:
             if self._keys is not None:
                 self._keys.join(socket, key)
                 self._keys.join(self._results, key)
-                self._watched[worker] = Handshake(socket)
+            self._watched[worker] = time.monotonic(), Handshake(socket)
             socket.connect(upload)
             self._results.connect(results)
         except (zmq.ZMQError, ValueError) as e:
             if worker in self._watched:
-                self._watched.pop(worker).close()
+                self._watched.pop(worker)[1].close()
             socket.close(0)
             raise ProtocolError(f"worker {worker} cannot be reached at {upload[:100]!r} and {results[:100]!r}: {e}") from None
         self._upload_sockets[worker] = socket

@@ -406,6 +406,13 @@ class Uploaded(Message, frozen=True):
     uid: int
 
 
+class Unsent(Message, frozen=True):
+    """The client that owns ``token`` could not be reached with its part of a fetch."""
+
+    token: bytes
+    request: int
+
+
 class StoreOp(Message, frozen=True):
     """One operation on the rendezvous store. kind: set, get, add, wait, check, delete, compare_set."""
 
@@ -464,10 +471,10 @@ class PartFailed(Message, frozen=True):
 
 
 FromClient: TypeAlias = ClientHello | Define | Run | Put | Fail | Fetch | Explain | Free | Recover
-FromWorker: TypeAlias = WorkerHello | Done | Uploaded | StoreOp
+FromWorker: TypeAlias = WorkerHello | Done | Uploaded | Unsent | StoreOp
 Incoming: TypeAlias = (
-    ClientHello | Define | Run | Put | Fail | Fetch | Explain | Free | Recover | WorkerHello | Done | Uploaded | StoreOp | Attach
-    | Beat | Bye | AskStatus | NodeHello | NodeFailed
+    ClientHello | Define | Run | Put | Fail | Fetch | Explain | Free | Recover | WorkerHello | Done | Uploaded | Unsent | StoreOp
+    | Attach | Beat | Bye | AskStatus | NodeHello | NodeFailed
 )  # fmt: skip
 ToClient: TypeAlias = (
     ClientWelcome | Workers | Attached | Placed | Failed | Located | Settled | Explained | Progress | Ping | Refused | Broken | Part

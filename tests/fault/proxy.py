@@ -124,6 +124,11 @@ class Proxy:
         with self.lock:
             self.faults.extend(faults)
 
+    def heal(self) -> None:
+        """Let all faults end."""
+        with self.lock:
+            self.faults.clear()
+
     def cut(self, data: bool = False, which: int | None = None) -> int:
         """End the connections at the dispatcher, or, with ``data``, at the workers' data sockets; ``which``: only one of them.
 
@@ -137,6 +142,8 @@ class Proxy:
             for door, name in ways if which is None or not ways else [ways[which % len(ways)]]:
                 self._end(door, name)
                 cut.append(1)
+                if door.for_tokens:  # who hears there alone is the one to come again
+                    self._pair(door, name)
             done.set()
 
         self.commands.append(do)

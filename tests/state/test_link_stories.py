@@ -67,3 +67,11 @@ def test_what_a_worker_is_at_it_says_by_its_own_thread_alone() -> None:
     s.say("l0", wire.Beat(7, 2))
     s.say("w0", wire.Beat())  # that its link is whole is all that it says there
     assert s.state.workers[0].beat == wire.Beat(7, 2)
+
+
+def test_a_client_that_a_worker_cannot_reach_is_told_so_in_place_of_its_value() -> None:
+    s = Story(clients=2)
+    token = s.state.clients[0].token
+    (failed,) = sent(s.say("w0", wire.Unsent(token, 4)), wire.Failed, "c0")
+    assert (failed.request, failed.fault.kind) == (4, "unreachable") and "worker 0 on host cannot reach this client" in failed.fault.message
+    assert s.say("w0", wire.Unsent(b"nobody's", 4)) == []
