@@ -496,7 +496,8 @@ class RemoteSession:
     def _resolve(self, request: int, reading: Reading) -> None:
         if not (reading.complete and reading.settled) or (reading.copies and reading.placed is None):
             return
-        del self._readings[request]
+        if self._readings.pop(request, None) is None:  # the session ends at this moment
+            return
         assert reading.array is not None
         if reading.copies:
             assert reading.type is not None and reading.placed is not None

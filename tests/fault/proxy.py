@@ -110,7 +110,7 @@ class Proxy:
         self.context: zmq.Context[Any] = zmq.Context()
         self.poller = zmq.Poller()
         self.doors: list[Door] = []
-        self.tokens: list[bytes] = []
+        self.tokens: deque[bytes] = deque(maxlen=16)  # of the clients that came last
         self.main = self._door(target, endpoint)
         self.endpoint = self.main.endpoint
         self.commands: deque[Callable[[], None]] = deque()
@@ -248,10 +248,13 @@ class Proxy:
         """Let a client in at the doors where it says nothing by itself."""
         welcome, _ = wire.TO_CLIENT.decode([frames[0]])
         assert isinstance(welcome, wire.ClientWelcome)
+        gone = [self.tokens[0]] if len(self.tokens) == self.tokens.maxlen else []
         self.tokens.append(welcome.token)
         for door in self.doors:
             if door.for_tokens:
                 self._pair(door, welcome.token)
+                for token in gone:
+                    self._end(door, token)
 
     def _readdressed(self, pair: Pair, frames: Frames) -> Frames:
         """Put doors before a worker's data sockets."""
