@@ -112,6 +112,7 @@ class RemoteSession:
         self._context: Context = zmq.Context()
         self._lock = keeper.lock if keeper is not None else CallLock()  # guards the up socket
         self._closed: Fault | None = None
+        self._left = False  # for another: what this server still says of the session is no news
         self._let_go = False  # of what only close() gives back: a session may have ended before it
         self._readings: dict[int, Reading] = {}
         self._explaining: dict[int, Future[BufferReasons]] = {}
@@ -379,7 +380,17 @@ class RemoteSession:
         with self._lock:
             if not self._let_go:
                 send(self._up, wire.Beat())
-                self._receive(self._up, copy=True)
+                self._look_at_calls()
+
+    def _look_at_calls(self) -> None:
+        """Nothing comes by the connection for calls but the word that the server does not know it, as after a cut."""
+        try:
+            got = receive(self._up, TO_CLIENT)
+        except (ProtocolError, MessagesLost) as e:
+            self._link_broken(-1, str(e))
+            return
+        if got is not None and isinstance(got[1], wire.Refused | wire.Broken):
+            self._link_broken(-1, got[1].reason)
 
     def _receive(self, socket: Socket, copy: bool, worker: int = -1) -> None:
         while True:
@@ -428,6 +439,8 @@ class RemoteSession:
                 self._upload(buffer, tiles)
             case wire.Workers(workers, why):
                 self._set_workers(workers, why)
+            case wire.Broken() | wire.Refused() if self._left:
+                pass
             case wire.Broken(reason):
                 self._link_broken(worker, reason)
             case wire.Refused(reason):
@@ -437,10 +450,13 @@ class RemoteSession:
 
     def _link_broken(self, worker: int, reason: str, results: bool = False) -> None:
         """Messages were lost on the way: begin anew where that can be, else end. What ``results`` come from can be asked for again."""
+        if self._left:
+            return
         peer = "the workers" if results else "the server" if worker < 0 else f"worker {worker}"
         text = f"the link to {peer} at {self.address} is broken: {reason}"
         self._logger.warning("%s", text)
         if self._keeper is not None and self._keeper.lost(Fault("dispatcher_lost", text)):
+            self._left = True
             return
         if results:
             self._ask_again(Fault("dispatcher_lost", f"{text}; the value being read went with it"))

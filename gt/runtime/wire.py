@@ -327,7 +327,9 @@ class Expect(Message, frozen=True):
 
 
 class Ship(Message, frozen=True):
-    """Send rows of a buffer to the client that owns ``token``: this worker's part is ``bounds`` of ``type``."""
+    """Send rows of a buffer to the client that owns ``token``: this worker's part is ``bounds`` of ``type``. ``job``: by which the dispatcher
+    hears that it is over, -1: it does not want to.
+    """
 
     uid: int
     token: bytes
@@ -336,6 +338,7 @@ class Ship(Message, frozen=True):
     bounds: Bounds
     tiles: int
     final: bool
+    job: int = -1
 
 
 class Gone(Message, frozen=True):
@@ -406,6 +409,13 @@ class Uploaded(Message, frozen=True):
     uid: int
 
 
+class Shipped(Message, frozen=True):
+    """A read is over on this worker, and took so long."""
+
+    job: int
+    seconds: float
+
+
 class Unsent(Message, frozen=True):
     """The client that owns ``token`` could not be reached with its part of a fetch."""
 
@@ -471,10 +481,10 @@ class PartFailed(Message, frozen=True):
 
 
 FromClient: TypeAlias = ClientHello | Define | Run | Put | Fail | Fetch | Explain | Free | Recover
-FromWorker: TypeAlias = WorkerHello | Done | Uploaded | Unsent | StoreOp
+FromWorker: TypeAlias = WorkerHello | Done | Uploaded | Shipped | Unsent | StoreOp
 Incoming: TypeAlias = (
-    ClientHello | Define | Run | Put | Fail | Fetch | Explain | Free | Recover | WorkerHello | Done | Uploaded | Unsent | StoreOp
-    | Attach | Beat | Bye | AskStatus | NodeHello | NodeFailed
+    ClientHello | Define | Run | Put | Fail | Fetch | Explain | Free | Recover | WorkerHello | Done | Uploaded | Shipped | Unsent
+    | StoreOp | Attach | Beat | Bye | AskStatus | NodeHello | NodeFailed
 )  # fmt: skip
 ToClient: TypeAlias = (
     ClientWelcome | Workers | Attached | Placed | Failed | Located | Settled | Explained | Progress | Ping | Refused | Broken | Part
