@@ -18,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ import numpy as np
 import psutil
 
 import gt
+from gt.ir.types import TensorType, float32
 from gt.runtime.env import SHARED_MEMORY
 from gt.runtime.launch import LocalCluster, start_local
 from gt.runtime.remote import RemoteSession
@@ -43,7 +45,8 @@ GRAIN_S = 0.02
 class Work:
     """What a client does: steps of so many matrix products of ``size``, until ``steps`` are done or time is up.
 
-    ``reads``: it reads every result, and pauses so many seconds before the next; None: it never reads.
+    ``reads``: it reads every result, and pauses so many seconds before the next; None: it never reads. ``flood``: in place of products, it
+    "reads" or "uploads" a value of ``size`` again and again, with so many of these under way at once as ``products`` says.
     """
 
     size: int = 200
@@ -51,6 +54,7 @@ class Work:
     steps: int | None = None
     reads: float | None = None
     priority: float = 1.0
+    flood: str = ""
 
 
 class Client:
@@ -106,7 +110,11 @@ def client(address: str, work: Work) -> None:
     time.sleep(max(0.0, start - time.monotonic()))
     waits: list[float] = []
     steps = 0
-    while not told and steps != work.steps and time.monotonic() < start + seconds:
+    flood = Flood(x, work) if work.flood else None
+    while flood is not None and not told and time.monotonic() < start + seconds:
+        flood.step()
+        steps += 1
+    while flood is None and not told and steps != work.steps and time.monotonic() < start + seconds:
         before = time.monotonic()
         x = step(x)
         steps += 1
@@ -120,6 +128,33 @@ def client(address: str, work: Work) -> None:
         counted = time.monotonic() - start
     gt.disconnect()
     print(json.dumps({"steps": steps, "seconds": counted, "waits": waits}), flush=True)
+
+
+class Flood:
+    """Reads or uploads without a pause. Values are read as ``numpy`` reads them, from many threads of a script, say, so none waits for another."""
+
+    def __init__(self, x: gt.Tensor, work: Work) -> None:
+        self.session, self.kind, self.most = gt.session.current(), work.flood, work.products
+        self.array = x.numpy()
+        self.type = TensorType(self.array.shape, float32)
+        self.under_way: deque[Any] = deque()
+        self.number = 1 << 40  # no buffer of the script's has it
+        self.session.put(self.number, self.type, self.array.copy(), None)
+
+    def step(self) -> None:
+        if len(self.under_way) >= self.most:
+            self.under_way.popleft().result(60)
+        if self.kind == "uploads":
+            self.number += 1
+            room = self.session.room(self.array.shape, self.array.dtype)
+            room[...] = self.array
+            self.session.put(self.number, self.type, room, None)
+            if self.number % 16:  # it is there once the next one can be read
+                self.session.free([self.number - 1])
+                return
+        self.under_way.append(self.session.fetch(self.number))
+        if self.kind == "uploads":
+            self.session.free([self.number - 1])
 
 
 def together(address: str, works: list[Work], seconds: float) -> list[dict[str, Any]]:
@@ -219,7 +254,7 @@ def quiet_beside_flood(address: str, seconds: float = 10.0, flood: Work | None =
     print(f"     p50 {statistics.median(alone['waits']) * 1e3:.2f} -> {statistics.median(beside['waits']) * 1e3:.2f} ms")
     return [
         Found(
-            f"p99 of a quiet client beside a flood (alone {before * 1e3:.2f})",
+            f"p99 of a quiet client beside a flood of {flood.flood if flood is not None else 'runs'} (alone {before * 1e3:.2f})",
             after * 1e3,
             max(3 * before, before + GRAIN_S) * 1e3,
             " ms",
@@ -257,7 +292,6 @@ def visit(address: str, flushes: int, number: int) -> None:
     from gt.ir import ops  # noqa: F401  the op table
     from gt.ir.graph import Graph, Node, Value
     from gt.ir.opdef import OPS
-    from gt.ir.types import TensorType, float32
 
     session = RemoteSession(address, timeout=20.0)
     type_ = TensorType((128, 160), float32)  # 80 KiB: travels by itself, in shared memory where there is some
@@ -326,6 +360,8 @@ PARTS: dict[str, Callable[[LocalCluster], list[Found]]] = {
     "short": lambda c: short_beside_long(c.address),
     "plan": lambda c: short_beside_a_long_plan(c.address),
     "flood": lambda c: quiet_beside_flood(c.address),
+    "reads": lambda c: quiet_beside_flood(c.address, flood=Work(size=1000, products=64, flood="reads")),
+    "uploads": lambda c: quiet_beside_flood(c.address, flood=Work(size=1000, products=64, flood="uploads")),
     "leaks": lambda c: leaks(c.address, c),
 }
 

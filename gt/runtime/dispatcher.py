@@ -22,7 +22,19 @@ import click
 import zmq
 
 from gt.runtime import env, garbage, wire
-from gt.runtime.dispatcher_events import Command, Event, Expelled, Kill, MakePlan, PeerGone, Planned, Received, Send, Tick
+from gt.runtime.dispatcher_events import (
+    Command,
+    Event,
+    Expelled,
+    Kill,
+    LinkBroken,
+    MakePlan,
+    PeerGone,
+    Planned,
+    Received,
+    Send,
+    Tick,
+)
 from gt.runtime.dispatcher_state import DispatcherState, Options
 from gt.runtime.door import Door
 from gt.runtime.errors import KeyFileError, ProtocolError, VersionMismatch
@@ -33,10 +45,20 @@ from gt.runtime.hello import protocol_fault
 from gt.runtime.interrupt import on_end_signals
 from gt.runtime.keys import Keys, chosen_keys
 from gt.runtime.log import open_log, setup_logging
+from gt.runtime.numbering import MessagesLost
 from gt.runtime.planner import PlannerProcess, PlanReply, outputs_of, request_of
 from gt.runtime.port_owner import port_owner
 from gt.runtime.schedule import Client
-from gt.runtime.transport import PeerUnreachable, Socket, endpoint_of, is_loopback, make_socket, receive, receive_known, send
+from gt.runtime.transport import (
+    Context,
+    PeerUnreachable,
+    endpoint_of,
+    is_loopback,
+    make_socket,
+    receive,
+    receive_known,
+    send,
+)
 from gt.runtime.wire import FROM_PEERS, Message
 
 TICK_S = 0.1
@@ -56,7 +78,7 @@ class Dispatcher:
     ) -> None:
         self.logger = setup_logging("dispatcher")
         self.log = open_log("dispatcher")
-        self.context: zmq.Context[Socket] = zmq.Context()
+        self.context: Context = zmq.Context()
         self.router = make_socket(self.context, zmq.ROUTER)
         self.door = None if keys is None else Door(self.context, self.router, keys, self.logger)
         self.router.bind(endpoint)
@@ -145,6 +167,10 @@ class Dispatcher:
                 got = receive(self.router, FROM_PEERS, routed=True) if self.door is None else self._receive_known(self.door)
             except ProtocolError as e:
                 self._drop(e)
+                continue
+            except MessagesLost as e:
+                self.logger.warning("%s: %s", self._name(e.peer), e)
+                self._handle(LinkBroken(self._now(), e.peer, str(e)))
                 continue
             if got is None:
                 return

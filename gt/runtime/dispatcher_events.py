@@ -37,6 +37,15 @@ class PeerGone:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkBroken:
+    """Messages of a peer were lost on their way here."""
+
+    now: float
+    peer: bytes
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Expelled:
     """A peer's message made this program fail: whatever the peer wants is not served, and nobody else should notice."""
 
@@ -67,7 +76,7 @@ class Tick:
     now: float
 
 
-Event: TypeAlias = Received | PeerGone | Expelled | Planned | Tick
+Event: TypeAlias = Received | PeerGone | LinkBroken | Expelled | Planned | Tick
 
 # -- commands
 
@@ -101,4 +110,4 @@ class Kill:
 
 Command: TypeAlias = Send | MakePlan | Kill
 
-__all__ = ["Command", "Event", "Expelled", "Kill", "MakePlan", "PeerGone", "Planned", "Received", "Send", "Tick"]
+__all__ = ["Command", "Event", "Expelled", "Kill", "LinkBroken", "MakePlan", "PeerGone", "Planned", "Received", "Send", "Tick"]

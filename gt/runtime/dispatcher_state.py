@@ -24,7 +24,19 @@ from gt.passes.signal_placement import cluster_mesh, signal_sharding
 from gt.runtime import wire
 from gt.runtime.buffer_reasons import buffer_reasons, upload_reasons
 from gt.runtime.cutting import Going
-from gt.runtime.dispatcher_events import Command, Event, Expelled, Kill, MakePlan, PeerGone, Planned, Received, Send, Tick
+from gt.runtime.dispatcher_events import (
+    Command,
+    Event,
+    Expelled,
+    Kill,
+    LinkBroken,
+    MakePlan,
+    PeerGone,
+    Planned,
+    Received,
+    Send,
+    Tick,
+)
 from gt.runtime.errors import Fault
 from gt.runtime.fair_queue import FairQueue, Forecast, Limits
 from gt.runtime.flights import Flights
@@ -39,6 +51,10 @@ from gt.runtime.schedule import MAX_QUEUE, Buffer, Client, Flight, OverQuota
 from gt.runtime.status import ServerStatus, status_of
 from gt.runtime.wire import Message
 
+MAX_WHY = 1000
+READ_S = 1e-3  # what a read counts for until one as large has been measured
+SIZES = 64
+UPLOADS = 4  # that a client may have on their way while there are others: workers take them as they come
 STATUS_S = 0.1  # in which whoever asks gets the same answer: it costs a step for each value
 
 
@@ -96,6 +112,8 @@ class DispatcherState:
         self.sharing = FairQueue(self.options.sharing)
         self.memory = Memory()
         self.forecast = Forecast(self.options.sharing.grain_s)
+        self.reads = Forecast(READ_S)  # by how large they are, in powers of two
+        self.next_read = 0
         self.rendezvous = KeyStore()
         self.epoch = self.next_uid = self.next_client = self.next_worker = 0
         self.uploads: dict[int, tuple[Client, Buffer]] = {}
@@ -121,6 +139,8 @@ class DispatcherState:
                 self._planned(event)
             case PeerGone(_, peer):
                 self._peer_gone(peer)
+            case LinkBroken(_, peer, reason):
+                self._link_broken(peer, reason)
             case Expelled(_, peer, reason):
                 self._expel(peer, reason)
             case Tick():
@@ -154,7 +174,10 @@ class DispatcherState:
             case wire.Beat() if owner is None:
                 self._send(peer, wire.Refused("this peer is not known here: it was lost or never joined"))
             case _ if isinstance(owner, Client):
-                owner.seen = self.now
+                if peer == owner.up:
+                    owner.up_seen = self.now
+                else:
+                    owner.seen = self.now
                 self._from_client(owner, message, data)
             case _ if isinstance(owner, Worker):
                 owner.seen = self.now
@@ -208,7 +231,7 @@ class DispatcherState:
         owner.seen = self.now
         self._send(peer, wire.Attached())
         if isinstance(owner, Client):
-            owner.up = peer
+            owner.up, owner.up_seen = peer, self.now
         elif message.role == "link":
             owner.link = peer
             self._workers_changed()
@@ -235,6 +258,17 @@ class DispatcherState:
                 self.peers.pop(peer, None)
                 self.rendezvous.drop_peer(peer)
 
+    def _link_broken(self, peer: bytes, reason: str) -> None:
+        """What was lost cannot be made up for: the session is over. Who is not known here has lost a connection, and has another now."""
+        owner = self.peers.get(peer)
+        if isinstance(owner, Worker):
+            self._worker_lost(owner, f"worker {owner.id} (pid {owner.hello.pid} on {owner.hello.host}) is cut off: {reason}")
+            return
+        self._send(owner.down if owner is not None else peer, wire.Broken(reason))
+        if owner is not None:
+            self._client_gone(owner)
+        self.nodes.gone(peer)
+
     def _expel(self, peer: bytes, reason: str) -> None:
         owner = self.peers.get(peer)
         self._send(owner.down if isinstance(owner, Client) else peer, wire.Refused(reason))
@@ -252,12 +286,17 @@ class DispatcherState:
         for client in list(self.clients.values()):
             if self.now - client.seen > self.options.client_lease_s:
                 self._client_gone(client)
+            elif client.up is not None and self.now - client.up_seen > self.options.client_lease_s:
+                self._link_broken(client.up, f"no calls and no signs of life came with them for {self.options.client_lease_s:g} s")
             elif client.blocked_since is not None and self.now - client.blocked_since > self.options.no_workers_s:
                 self._no_workers(client)
+            if client.unplaced:  # what was on its way may have gone with a worker
+                self._ask_for_uploads(client)
         self.nodes.tick(self.now)
         if self.now - self.last_ping >= 0.5:
             self.last_ping = self.now
-            for peer in self.nodes.peers + [c.down for c in self.clients.values()] + [p for w in self.workers.values() for p in (w.work, w.link) if p]:
+            calls = {c.up for c in self.clients.values()}  # where they hear nothing
+            for peer in [*self.nodes.peers, *(p for p in self.peers if p not in calls)]:
                 self._send(peer, wire.Ping())
 
     def _stuck(self, worker: Worker) -> str:
@@ -377,7 +416,7 @@ class DispatcherState:
         buffer = client.name(message.buffer, made)
         self.memory.add((buffer,))
         local = sharding.local_shape(type_.shape)
-        tiles = []
+        tiles, expects = [], []
         for w in sharding.mesh.workers:
             bounds = sharding.bounds(type_.shape, w)
             worker = self.workers[w]
@@ -386,12 +425,27 @@ class DispatcherState:
                 continue
             ticket = self.secret()
             part = WireType(tuple(b - a for a, b in bounds), message.type.dtype)
-            self._send(worker.link, wire.Expect(buffer.uid, ticket, part, local))
+            expects.append((w, wire.Expect(buffer.uid, ticket, part, local)))
             tiles.append(wire.Tile(w, ticket, bounds))
             buffer.waiting.add(w)
         if not message.inline:
             self.uploads[buffer.uid] = (client, buffer)
-            self._send(client.down, wire.Placed(message.buffer, tuple(tiles)))
+            client.unplaced.append((buffer.uid, wire.Placed(message.buffer, tuple(tiles)), expects))
+            self._ask_for_uploads(client)
+
+    def _ask_for_uploads(self, client: Client) -> None:
+        """Tell a client where its next uploads go, as far as it may have them on their way."""
+        client.uploading = {uid for uid in client.uploading if uid in self.uploads}
+        while client.unplaced and (len(client.uploading) < UPLOADS or len(self.clients) < 2):
+            uid, placed, expects = client.unplaced.popleft()
+            if uid in self.uploads:  # else it was freed, or is lost with a worker: the client holds its rows until it hears of them
+                client.uploading.add(uid)
+                for w, expect in expects:
+                    if w in self.workers:
+                        self._send(self.workers[w].link, expect)
+            else:
+                placed = wire.Placed(placed.buffer, ())
+            self._send(client.down, placed)
 
     def _over_memory(self, client: Client, asked: int, frees: tuple[int, ...], what: str, where: str) -> Fault | None:
         """Say why a client may not hold so many bytes more once ``frees`` are gone; None if it may."""
@@ -451,17 +505,33 @@ class DispatcherState:
         workers = sharding.mesh.workers
         if sharding.is_replicated:
             workers = (workers[client.id % len(workers)] if flight is None or flight.local is None else flight.local,)
+        tiles = [(w, sharding.bounds(buffer.type.shape, w)) for w in workers]
+        tiles = list({bounds: (w, bounds) for w, bounds in reversed(tiles) if all(a < b for a, b in bounds)}.values()) or tiles[:1]
+        job = self._begin_read(client, tuple(w for w, _ in tiles), buffer.nbytes)
+        if job is None:
+            return False
         final = flight is None or (flight.local is not None and workers == (flight.local,))
         if flight is not None and not final:
             flight.fetches.append(fetch.request)
         if fetch.placed:
             self._send(client.down, wire.Located(fetch.request, WireSharding.of(sharding)))
-        tiles = [(w, sharding.bounds(buffer.type.shape, w)) for w in workers]
-        tiles = list({bounds: (w, bounds) for w, bounds in reversed(tiles) if all(a < b for a, b in bounds)}.values()) or tiles[:1]
         for w, bounds in tiles:
-            ship = wire.Ship(buffer.uid, client.token, fetch.request, WireType.of(buffer.type), bounds, len(tiles), final)
+            ship = wire.Ship(buffer.uid, client.token, fetch.request, WireType.of(buffer.type), bounds, len(tiles), final, job)
             self._send(self.workers[w].work, ship)
         return True
+
+    def _begin_read(self, client: Client, workers: tuple[int, ...], nbytes: int) -> int | None:
+        """Give the job that a read is on its workers, -1 while nobody else is there who could have a turn; None if others' come first."""
+        if len(self.clients) < 2:
+            return -1
+        size = min(nbytes.bit_length(), SIZES - 1)
+        seconds = self.reads.seconds(size, 0.0)
+        if not self.sharing.admits(client.id, workers, seconds, self.now):
+            return None
+        self.next_read += 1
+        job = self.next_read * SIZES + size
+        self.sharing.begin(("read", job), client.id, workers, seconds)
+        return job
 
     def _explain(self, client: Client, explain: wire.Explain) -> bool:
         buffer = client.buffers.get(explain.buffer)
@@ -852,7 +922,7 @@ class DispatcherState:
                 continue
             failed = client.buffers[number] = Buffer(0, None, fault=fault)
             if i < len(run.replaces):
-                failed.before = freed.get(run.replaces[i]) or client.buffers.get(run.replaces[i])
+                failed.replaces(freed.get(run.replaces[i]) or client.buffers.get(run.replaces[i]))
             if failed.before is not None and not failed.before.holders:
                 failed.before.kept = client.salvaged = True
         self._drop([b for b in freed.values() if not b.kept])
@@ -881,7 +951,7 @@ class DispatcherState:
 
     def _from_worker(self, worker: Worker, peer: bytes, message: Message) -> None:
         match message:
-            case wire.Beat():
+            case wire.Beat() if peer == worker.link:
                 if message.epoch != worker.beat.epoch:
                     worker.since = self.now
                 worker.beat = message
@@ -909,11 +979,21 @@ class DispatcherState:
                 self._unshipped(worker, message)
             case wire.Uploaded(uid):
                 self._uploaded(worker, uid)
+            case wire.Shipped(job, seconds):
+                if self.sharing.end(("read", job), worker.id, seconds, self.now):
+                    self.reads.learn(job % SIZES, 0.0, seconds)
+                self._share()
+            case wire.Unsent(token, request):
+                client = self.owner_of(token)
+                if isinstance(client, Client):
+                    at = f"worker {worker.id} on {worker.hello.host} cannot reach this client, which connects to {worker.hello.results}"
+                    fault = Fault("unreachable", f"{at}: is a firewall between?", worker.id)
+                    self._send(client.down, wire.Failed(request, fault))
             case wire.StoreOp():
                 for to, reply in self.rendezvous.apply(peer, message):
                     self._send(to, reply)
-            case wire.Bye():
-                self._worker_lost(worker, f"worker {worker.id} left")
+            case wire.Bye(why):
+                self._worker_lost(worker, f"worker {worker.id} {why[:MAX_WHY]}")
             case _:
                 pass
 
@@ -971,8 +1051,7 @@ class DispatcherState:
         if flight is not None and flight.client is not None:
             for buffer, number in zip(flight.outputs, flight.replaces, strict=False):
                 old = flight.freed.get(number) or flight.client.buffers.get(number)
-                if buffer.alone and old is not None:
-                    buffer.before = old
+                if buffer.alone and old is not None and buffer.replaces(old):
                     old.kept |= old.uid in here
                     wanted.add(old)
             flight.client.salvaged |= bool(wanted)
@@ -989,6 +1068,7 @@ class DispatcherState:
         buffer.waiting.discard(worker.id)
         if not buffer.waiting:
             del self.uploads[uid]
+            self._ask_for_uploads(client)
             self._serve(client)
 
     def _landed(self, flight: Flight) -> None:

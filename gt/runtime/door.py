@@ -9,15 +9,13 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-import zmq
-
 from gt.runtime import wire
 from gt.runtime.dispatcher_events import Send
 from gt.runtime.dispatcher_state import Worker
 from gt.runtime.errors import KeyFileError
 from gt.runtime.gate import Gate
 from gt.runtime.keys import LIST_FILE, Allowed, Guard, Keys
-from gt.runtime.transport import Socket
+from gt.runtime.transport import Context, Socket
 
 REFRESH_S = 0.5
 
@@ -25,7 +23,7 @@ REFRESH_S = 0.5
 class Door:
     """Keeps a dispatcher's socket to those on the list beside its key file. Errors: KeyFileError if there is no such list."""
 
-    def __init__(self, context: zmq.Context[Socket], router: Socket, keys: Keys, logger: logging.Logger) -> None:
+    def __init__(self, context: Context, router: Socket, keys: Keys, logger: logging.Logger) -> None:
         self.logger = logger
         self.allowed = Allowed(keys.path.absolute().parent / LIST_FILE)
         if self.allowed.fault:

@@ -50,7 +50,7 @@ class DispatcherLost(GtError, ConnectionError):
 
 
 class ConnectionFailed(GtError, ConnectionError):
-    """No gt server answered at the address."""
+    """No gt server answered at the address, or one of its workers cannot be reached."""
 
 
 class KeyFileError(GtError, ValueError):
@@ -108,6 +108,7 @@ KINDS: dict[str, type[GtError]] = {
     "quota": QuotaExceeded,
     "memory": OutOfMemoryError,
     "protocol": ProtocolError,
+    "unreachable": ConnectionFailed,
     "dispatcher_lost": DispatcherLost,
     "closed": SessionClosed,
 }

@@ -17,9 +17,10 @@ import numpy as np
 
 from gt.runtime import wire, wire_arrays
 from gt.runtime.errors import ProtocolError
+from gt.runtime.numbering import MessagesLost
 from gt.runtime.runner import HostArray
 from gt.runtime.shared import SHARED_MIN, Openings, SlotPool, probe
-from gt.runtime.transport import PeerUnreachable, Socket, receive, send
+from gt.runtime.transport import PeerUnreachable, Socket, confirm, receive, send
 from gt.runtime.wire import UPLOADS, Message
 
 UNSENT_S = 5.0
@@ -42,7 +43,7 @@ class Outlet:
         self.work, self.results, self.sharing = work, results, sharing
         self.pools: dict[bytes, SlotPool] = {}  # by client: what one has read, no other can see
         self.tidied = time.monotonic()
-        self.unsent: list[tuple[float, bytes, Message, memoryview | None]] = []
+        self.unsent: list[tuple[float, bytes, wire.Part | wire.PartFailed, memoryview | None]] = []
 
     def reply(self, message: Message) -> None:
         send(self.work, message)
@@ -65,7 +66,7 @@ class Outlet:
             self.unsent.append((time.monotonic() + UNSENT_S, token, message, data))
 
     def retry(self) -> None:
-        """Try again what had no receiver; give up on what has waited too long: its client is gone."""
+        """Try again what had no receiver; what has waited too long is told to the dispatcher, which knows whether its client is gone."""
         entries, self.unsent = self.unsent, []
         for deadline, token, message, data in entries:
             try:
@@ -73,13 +74,17 @@ class Outlet:
             except PeerUnreachable:
                 if time.monotonic() < deadline:
                     self.unsent.append((deadline, token, message, data))
+                else:
+                    send(self.work, wire.Unsent(token, message.request))
 
     def tidy(self) -> None:
-        """Let go of slots that nobody needs, and of those for clients that are gone."""
+        """Let go of slots that nobody needs, and of those for clients that are gone; give signs of life where they are due."""
         now = time.monotonic()
         if now - self.tidied < TIDY_S:
             return
         self.tidied = now
+        confirm(self.work, wire.Beat())
+        confirm(self.results, wire.Ping())
         for token, pool in list(self.pools.items()):
             if token in self.sharing:
                 pool.trim()
@@ -137,6 +142,7 @@ class Intake:
         self.opened: dict[bytes, int] = {}  # tokens of clients whose slots this process can open, with their pids
         self.sharing: set[bytes] = set()  # tokens of clients that can open this process's
         self.dropped = 0
+        self.tidied = time.monotonic()
 
     def expect(self, expect: wire.Expect) -> list[int]:
         """Note an upload to come; give the uids that are complete now."""
@@ -160,6 +166,13 @@ class Intake:
         if pid not in self.opened.values():
             self.openings.drop(pid)
 
+    def tidy(self, now: float) -> None:
+        """Let go of memory that nobody needs; give signs of life where they are due."""
+        self.openings.sweep()
+        if now - self.tidied >= TIDY_S:
+            self.tidied = now
+            confirm(self.socket, wire.Ping())
+
     def receive(self) -> list[int]:
         """Take what the socket has; give the uids that are complete now."""
         complete: list[int] = []
@@ -169,9 +182,15 @@ class Intake:
             except ProtocolError:
                 self.dropped += 1
                 continue
+            except MessagesLost as e:
+                with contextlib.suppress(PeerUnreachable):
+                    send(self.socket, wire.Broken(str(e)), peer=e.peer)
+                continue
             if got is None:
                 return complete
             peer, upload, data = got
+            if isinstance(upload, wire.Beat):
+                continue
             if isinstance(upload, wire.Share):
                 self._share(peer, upload)
                 continue

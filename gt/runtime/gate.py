@@ -21,7 +21,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from gt.runtime.errors import ConnectionFailed
 from gt.runtime.keys import DOMAIN, Keys, fingerprint
-from gt.runtime.transport import Socket
+from gt.runtime.transport import Context, Socket
 
 RECHECK_S = 0.5  # an unknown key is refused after so long: the word that it may come in can be on its way
 MAX_WAITING = 1024
@@ -59,7 +59,7 @@ class Gate:
     Its ``sources`` are polled by whoever runs it, who then calls ``answer``. ``refused`` counts and tells.
     """
 
-    def __init__(self, context: zmq.Context[Socket], knows: Callable[[str], bool], logger: logging.Logger) -> None:
+    def __init__(self, context: Context, knows: Callable[[str], bool], logger: logging.Logger) -> None:
         self.knows, self.refused = knows, Seldom(logger)
         self.socket = context.socket(zmq.ROUTER)
         self.socket.setsockopt(zmq.LINGER, 0)

@@ -15,7 +15,8 @@ from gt.runtime.errors import ConnectionFailed, DispatcherLost, LaunchError, Pro
 from gt.runtime.gate import Handshake, explained
 from gt.runtime.keys import Keys
 from gt.runtime.launch import LocalCluster
-from gt.runtime.transport import PeerUnreachable, Socket, make_socket, receive, send
+from gt.runtime.numbering import MessagesLost
+from gt.runtime.transport import Context, PeerUnreachable, make_socket, receive, send
 
 BEAT_S = 1.0
 DISPATCHER_TIMEOUT_S = 10.0
@@ -34,7 +35,7 @@ class NodeLink:
         self.welcome = False
         self.restarts: int | None = None  # of workers that die, as the script has last asked for; None once that was taken up
         self.seen = self.beat = time.monotonic()
-        self._context: zmq.Context[Socket] = zmq.Context()
+        self._context: Context = zmq.Context()
         self._socket = make_socket(self._context, zmq.DEALER)
         if keys is not None:
             keys.join(self._socket)
@@ -60,6 +61,8 @@ class NodeLink:
                     ended = code
                 case wire.Refused(reason):
                     raise NodeRefused(f"the server at {self.endpoint} refuses: {reason}")
+                case wire.Broken(reason):
+                    raise DispatcherLost(f"the link to node 0's dispatcher at {self.endpoint} is broken: {reason}")
         if not self.welcome and (failed := self._handshake.look()):
             raise ConnectionFailed(explained(failed, self.endpoint, self.keys))
         now = time.monotonic()
@@ -75,6 +78,8 @@ class NodeLink:
             got = receive(self._socket, wire.TO_NODE)
         except ProtocolError as e:
             raise ConnectionFailed(f"what answers at {self.endpoint} is not a gt server of this version: {e}") from None
+        except MessagesLost as e:
+            raise DispatcherLost(f"the link to node 0's dispatcher at {self.endpoint} is broken: {e}") from None
         return None if got is None else got[1]
 
     def supervise(self, cluster: LocalCluster) -> None:

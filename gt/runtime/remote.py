@@ -34,12 +34,14 @@ from gt.runtime.gate import Handshake, Seldom, await_answer, explained
 from gt.runtime.interrupt import SHIELD
 from gt.runtime.keys import Keys
 from gt.runtime.log import open_log, setup_logging
+from gt.runtime.numbering import MessagesLost
 from gt.runtime.session import CallLock, own_threads
 from gt.runtime.shared import MAX_LANES, Openings, Slot, SlotPool, probe
-from gt.runtime.transport import PeerUnreachable, Socket, endpoint_of, make_socket, receive, send
+from gt.runtime.transport import Context, PeerUnreachable, Socket, confirm, endpoint_of, make_socket, receive, send
 from gt.runtime.wire import INLINE, TO_CLIENT, Message
 
 BEAT_S = 1.0
+REACH_S = 10.0  # in which a worker's socket for uploads must be connected
 DISPATCHER_TIMEOUT_S = 4.0
 
 
@@ -107,9 +109,10 @@ class RemoteSession:
         self.address, self._keeper = address, keeper
         self._logger = setup_logging("client")
         self.malformed = Seldom(self._logger)
-        self._context: zmq.Context[Socket] = zmq.Context()
+        self._context: Context = zmq.Context()
         self._lock = keeper.lock if keeper is not None else CallLock()  # guards the up socket
         self._closed: Fault | None = None
+        self._left = False  # for another: what this server still says of the session is no news
         self._let_go = False  # of what only close() gives back: a session may have ended before it
         self._readings: dict[int, Reading] = {}
         self._explaining: dict[int, Future[BufferReasons]] = {}
@@ -125,7 +128,7 @@ class RemoteSession:
         self._opened: dict[int, int] = {}  # workers whose slots this process can open, with their pids
         self._endpoint = endpoint_of(address)
         self._keys = None if self._endpoint.startswith("ipc://") else keys
-        self._watched: dict[int, Handshake] = {}  # by worker, of the socket for uploads: the one for results fares alike
+        self._watched: dict[int, tuple[float, Handshake]] = {}  # by worker, of the socket for uploads: the one for results fares alike
         self._down = self._made()
         self._up = self._made()
         try:
@@ -172,9 +175,11 @@ class RemoteSession:
             got = receive(socket, TO_CLIENT)
         except ProtocolError as e:
             raise ConnectionFailed(f"what answers at {self.address} is not a gt server of this version: {e}") from None
+        except MessagesLost as e:
+            raise ConnectionFailed(f"the connection to the server at {self.address} is broken: {e}") from None
         finally:
             handshake.close()
-        if got is not None and isinstance(got[1], wire.Refused):
+        if got is not None and isinstance(got[1], wire.Refused | wire.Broken):
             raise ConnectionFailed(f"the server at {self.address} refuses: {got[1].reason}")
         if got is None or not isinstance(got[1], kind):
             raise ConnectionFailed(f"the server at {self.address} refuses: {got and got[1]}")
@@ -343,9 +348,6 @@ class RemoteSession:
                 for worker, socket in list(self._upload_sockets.items()):
                     if socket in ready:
                         self._receive(socket, copy=True, worker=worker)
-                for worker, handshake in self._watched.items():
-                    if failed := handshake.look():
-                        self._die(Fault("protocol", explained(failed, f"worker {worker} ({self._workers[worker][0]})", self._keys)))
                 if now - seen > DISPATCHER_TIMEOUT_S:
                     self._die(
                         Fault(
@@ -354,7 +356,8 @@ class RemoteSession:
                     )
                 if now - beat >= BEAT_S:
                     beat = now
-                    send(self._down, wire.Beat())
+                    self._look_at_handshakes(now)
+                    self._give_signs_of_life()
                     self._pool.trim()
                     self._openings.sweep()
         except Exception as e:  # a fault of gt's own: nothing more can be trusted
@@ -362,12 +365,43 @@ class RemoteSession:
             raise
         finally:
             own_threads.discard(threading.get_ident())
-            for handshake in self._watched.values():
+            for _, handshake in self._watched.values():
                 handshake.close()
             for socket in (self._down, self._results, *self._upload_sockets.values()):
                 socket.close(500)
             self._pool.close()
             self._probe = None
+
+    def _look_at_handshakes(self, now: float) -> None:
+        for worker, (since, handshake) in list(self._watched.items()):
+            at = f"worker {worker} ({self._workers[worker][0]})"
+            if failed := handshake.look():
+                self._die(Fault("protocol", explained(failed, at, self._keys)))
+            elif handshake.done:
+                handshake.close()
+                del self._watched[worker]
+            elif not handshake.done and now - since > REACH_S:
+                self._die(Fault("unreachable", f"{at} cannot be reached within {REACH_S:g} s: is a firewall between?"))
+
+    def _give_signs_of_life(self) -> None:
+        """Say on each connection that this process is there, so that whoever missed a message notices; hear what comes by ``up``."""
+        send(self._down, wire.Beat())
+        for socket in self._upload_sockets.values():
+            confirm(socket, wire.Beat())
+        with self._lock:
+            if not self._let_go:
+                send(self._up, wire.Beat())
+                self._look_at_calls()
+
+    def _look_at_calls(self) -> None:
+        """Nothing comes by the connection for calls but the word that the server does not know it, as after a cut."""
+        try:
+            got = receive(self._up, TO_CLIENT)
+        except (ProtocolError, MessagesLost) as e:
+            self._link_broken(-1, str(e))
+            return
+        if got is not None and isinstance(got[1], wire.Refused | wire.Broken):
+            self._link_broken(-1, got[1].reason)
 
     def _receive(self, socket: Socket, copy: bool, worker: int = -1) -> None:
         while True:
@@ -376,6 +410,8 @@ class RemoteSession:
                 if got is None:
                     return
                 self._got(got[1], got[2], worker)
+            except MessagesLost as e:
+                self._link_broken(worker, str(e), results=socket is self._results)
             except ProtocolError as e:
                 self.malformed.tell(f"dropped a malformed message: {e}", time.monotonic(), logging.WARNING)
 
@@ -417,10 +453,29 @@ class RemoteSession:
                 self._upload(buffer, tiles)
             case wire.Workers(workers, why):
                 self._set_workers(workers, why)
+            case wire.Broken() | wire.Refused() if self._left:
+                pass
+            case wire.Broken(reason):
+                self._link_broken(worker, reason)
             case wire.Refused(reason):
                 self._die(Fault("dispatcher_lost", f"the gt server at {self.address} ended the session: {reason}"))
             case _:
                 pass
+
+    def _link_broken(self, worker: int, reason: str, results: bool = False) -> None:
+        """Messages were lost on the way: begin anew where that can be, else end. What ``results`` come from can be asked for again."""
+        if self._left:
+            return
+        peer = "the workers" if results else "the server" if worker < 0 else f"worker {worker}"
+        text = f"the link to {peer} at {self.address} is broken: {reason}"
+        self._logger.warning("%s", text)
+        if self._keeper is not None and self._keeper.lost(Fault("dispatcher_lost", text)):
+            self._left = True
+            return
+        if results:
+            self._ask_again(Fault("dispatcher_lost", f"{text}; the value being read went with it"))
+        else:
+            self._die(Fault("dispatcher_lost", f"{text}; the session is over and its values are lost"))
 
     def _failed(self, reading: Reading, fault: Fault) -> None:
         if fault.kind == "worker_lost":
@@ -471,7 +526,8 @@ class RemoteSession:
     def _resolve(self, request: int, reading: Reading) -> None:
         if not (reading.complete and reading.settled) or (reading.copies and reading.placed is None):
             return
-        del self._readings[request]
+        if self._readings.pop(request, None) is None:  # the session ends at this moment
+            return
         assert reading.array is not None
         if reading.copies:
             assert reading.type is not None and reading.placed is not None
@@ -544,7 +600,7 @@ class RemoteSession:
             socket = self._upload_sockets.pop(w)
             self._poller.unregister(socket)
             if w in self._watched:
-                self._watched.pop(w).close()
+                self._watched.pop(w)[1].close()
             socket.close(0)
             self._sharing.discard(w)
             self._pool.lose(w)
@@ -563,12 +619,12 @@ class RemoteSession:
             if self._keys is not None:
                 self._keys.join(socket, key)
                 self._keys.join(self._results, key)
-                self._watched[worker] = Handshake(socket)
+            self._watched[worker] = time.monotonic(), Handshake(socket)
             socket.connect(upload)
             self._results.connect(results)
         except (zmq.ZMQError, ValueError) as e:
             if worker in self._watched:
-                self._watched.pop(worker).close()
+                self._watched.pop(worker)[1].close()
             socket.close(0)
             raise ProtocolError(f"worker {worker} cannot be reached at {upload[:100]!r} and {results[:100]!r}: {e}") from None
         self._upload_sockets[worker] = socket

@@ -154,6 +154,8 @@ class Runner:
                     case Quit():
                         return False
             work = more
+        if isinstance(message, wire.Ship) and message.job >= 0:
+            self.outlet.reply(wire.Shipped(message.job, time.perf_counter() - self.began))
         return True
 
     def close(self) -> None:

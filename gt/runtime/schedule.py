@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gt.ir.types import TensorType
 from gt.passes.reasons import PlanReasons
 from gt.runtime.errors import Fault
-from gt.runtime.wire import Explain, Fetch, Free, Recover, Run
+from gt.runtime.wire import Expect, Explain, Fetch, Free, Placed, Recover, Run
 
 if TYPE_CHECKING:
     from gt.runtime.cutting import Going
@@ -69,6 +69,16 @@ class Buffer:
             return False
         return (self.alone and self.failed_in == other.failed_in) or self.fault.same_run(other.fault)
 
+    def replaces(self, old: Buffer | None) -> bool:
+        """Note what a failed buffer was to replace; tell whether that can be. A client may say that two replace each other."""
+        at = old
+        while at is not None and at is not self:
+            at = at.before
+        if old is None or at is self:
+            return False
+        self.before = old
+        return True
+
     @property
     def lasting(self) -> Buffer | None:
         """Give the latest of what a failed buffer and those before it replaced that is still there."""
@@ -121,7 +131,9 @@ class OverQuota:
 class Client:
     """One client: its connections, graphs, buffers by its own numbers, and its queue.
 
-    ``held``: bytes of what its numbers name. ``asked`` and ``runs``: how many runs came, and how many are over.
+    ``seen``, ``up_seen``: when it was last heard of, by ``down`` and by ``up``. ``held``: bytes of what its numbers name. ``asked`` and
+    ``runs``: how many runs came, and how many are over. ``unplaced``: uploads that it has not been asked for yet, by uid, with what to say
+    to whom then; ``uploading``: the uids of those that it has.
     """
 
     id: int
@@ -129,12 +141,15 @@ class Client:
     down: bytes
     up: bytes | None = None
     seen: float = 0.0
+    up_seen: float = 0.0
     workers: tuple[int, ...] = ()
     chosen: tuple[int, ...] = ()  # the workers that it was rebalanced over, if not all
     graphs: dict[int, tuple[object, Any]] = field(default_factory=dict)  # key -> (digest, graph)
     buffers: dict[int, Buffer] = field(default_factory=dict)
     queue: deque[Run | Fetch | Explain | Free | Recover | Moving | Going | OverQuota] = field(default_factory=deque)
     homeless: list[tuple[Any, Any]] = field(default_factory=list)  # uploads that came before any worker
+    unplaced: deque[tuple[int, Placed, list[tuple[int, Expect]]]] = field(default_factory=deque)
+    uploading: set[int] = field(default_factory=set)
     blocked_since: float | None = None
     asked: int = 0
     runs: int = 0

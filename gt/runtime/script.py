@@ -42,7 +42,8 @@ class Supervisor:
         self.on_signal: Callable[[int], None] | None = None
         self.process: subprocess.Popen[bytes] | None = None
         self.interrupts = 0
-        self.over = False
+        self.over = self.starting = False
+        self._early: list[int] = []  # signals for a script that is being started
         self._before: dict[int, object] = {}
 
     def __enter__(self) -> Supervisor:
@@ -56,7 +57,7 @@ class Supervisor:
             signal.signal(number, handler)  # type: ignore[arg-type]
 
     def _got(self, number: int, frame: FrameType | None) -> None:
-        if self.process is None:
+        if self.process is None and not self.starting:
             if number not in ENDING or self.over:
                 return
             if self.on_signal is not None:
@@ -66,19 +67,30 @@ class Supervisor:
             raise Interrupted(number)
         if number == signal.SIGINT:
             self.interrupts += 1
+        if self.process is None:
+            self._early.append(number)
+        else:
+            self._hand_on(self.process.pid, number)
+
+    def _hand_on(self, pid: int, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(self.process.pid, signal.SIGKILL if self.interrupts > 1 else number)
+            os.kill(pid, signal.SIGKILL if self.interrupts > 1 else number)
 
     def run(self, command: Sequence[str], variables: Mapping[str, str], look: Callable[[], None]) -> int:
         """Run ``python command`` to its end and give its exit code. ``look``: called twice a second meanwhile."""
         tether = str(Path(__file__).with_name("tether.py"))
-        started = subprocess.Popen(
-            [sys.executable, "-S", "-E", tether, str(os.getpid()), sys.executable, *command],
-            env=child_environment(variables),
-            start_new_session=True,
-        )
-        self.process = started
+        self.starting = True  # an exception now would leave a process that nobody knows
         try:
+            started = self.process = subprocess.Popen(
+                [sys.executable, "-S", "-E", tether, str(os.getpid()), sys.executable, *command],
+                env=child_environment(variables),
+                start_new_session=True,
+            )
+        finally:
+            self.starting = False
+        try:
+            for number in self._early:
+                self._hand_on(started.pid, number)
             while True:
                 try:
                     code = started.wait(LOOK_S)

@@ -13,8 +13,9 @@ from gt.runtime import wire
 from gt.runtime.errors import ConnectionFailed, ProtocolError
 from gt.runtime.gate import Handshake, await_answer
 from gt.runtime.keys import Keys, chosen_keys
+from gt.runtime.numbering import MessagesLost
 from gt.runtime.status import ServerStatus
-from gt.runtime.transport import Socket, endpoint_of, make_socket, receive, send
+from gt.runtime.transport import Context, endpoint_of, make_socket, receive, send
 
 ASK_S = 2.0
 
@@ -25,7 +26,7 @@ class StatusLink:
     def __init__(self, address: str, keys: Keys | None = None) -> None:
         self.address = address
         self.keys = None if address.startswith("ipc://") else keys
-        self._context: zmq.Context[Socket] = zmq.Context()
+        self._context: Context = zmq.Context()
         try:
             self._socket = make_socket(self._context, zmq.DEALER)
             if self.keys is not None:
@@ -45,10 +46,12 @@ class StatusLink:
                 got = receive(self._socket, wire.TO_ASKER)
             except ProtocolError as e:
                 raise ConnectionFailed(f"what answers at {self.address} is not a gt server of this version: {e}") from None
+            except MessagesLost as e:
+                raise ConnectionFailed(f"the connection to {self.address} is broken: {e}") from None
             match got and got[1]:
                 case wire.Status(status):
                     return status
-                case wire.Refused(reason):
+                case wire.Refused(reason) | wire.Broken(reason):
                     raise ConnectionFailed(f"the server at {self.address} refuses: {reason}")
         raise ConnectionFailed(
             f"no gt server answers at {self.address} within {timeout_s:g} s: check host and port, that the server runs there "

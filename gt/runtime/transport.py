@@ -1,20 +1,22 @@
 """ZMQ sockets as gt uses them: bounded, never lingering, and failing loudly where ZMQ would be silent.
 
-Owns: socket options, addresses, sending and receiving of messages. Must not know: what messages mean.
-Next: ``wire`` (the messages), ``dispatcher``, ``worker`` and ``remote`` (who uses these).
+Owns: ``Socket``, its options, addresses, sending and receiving of messages. Must not know: what messages mean.
+Next: ``wire`` (the messages), ``numbering`` (each has its place), ``dispatcher``, ``worker`` and ``remote`` (who uses these).
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket as sockets
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, cast
 
 import zmq
 
 from gt.runtime.errors import ProtocolError
-from gt.runtime.wire import MAX_HEADER, Codec, Message, Part, Upload, encode
+from gt.runtime.numbering import Numbers
+from gt.runtime.wire import MAX_HEADER, VERSION, Beat, Codec, Message, Part, Ping, Upload, encode
 from gt.runtime.wire_arrays import MAX_DATA
 
 BEAT_S = 0.5
@@ -23,7 +25,19 @@ MAX_CONTROL = 2 * MAX_HEADER  # bytes of a frame on a socket that is not for dat
 MAX_IDLE = 4096  # bytes of a frame on one where nothing but handshakes is expected
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
-Socket = zmq.Socket[bytes]
+
+
+class Socket(zmq.Socket[bytes]):
+    """A socket that numbers what it sends, and knows which number comes next."""
+
+    numbers: Numbers
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.numbers = Numbers()
+
+
+Context: TypeAlias = zmq.Context[zmq.Socket[bytes]]
 
 
 class PeerUnreachable(Exception):
@@ -31,11 +45,11 @@ class PeerUnreachable(Exception):
 
 
 def make_socket(
-    context: zmq.Context[Socket], kind: int, *, data: bool = False, identity: bytes | None = None, receives: bool = True
+    context: Context, kind: int, *, data: bool = False, identity: bytes | None = None, receives: bool = True
 ) -> Socket:
     """Make a socket. Messages over the limits end the connection; a peer that is gone raises PeerUnreachable at a
     ROUTER. At one that does not receive, nothing piles up that strangers send."""
-    s = context.socket(kind)
+    s = cast(Socket, context.socket(kind, socket_class=Socket))
     s.setsockopt(zmq.LINGER, 500)
     s.setsockopt(zmq.SNDHWM, 0)
     s.setsockopt(zmq.RCVHWM, 0 if receives else 1)
@@ -56,45 +70,63 @@ def send(
     socket: Socket, message: Message, data: Any = None, peer: bytes | None = None, header: bytes | None = None
 ) -> None:
     """Send a message. Errors: PeerUnreachable; ProtocolError above the size limits, where the receiver would drop it unseen."""
-    frames: list[Any] = [] if peer is None else [peer]
-    frames.append(encode(message) if header is None else header)
-    if data is not None:
-        frames.append(data)
+    header, to = encode(message) if header is None else header, peer or b""
     nbytes = 0 if data is None else memoryview(data).nbytes
     limit = MAX_DATA if isinstance(message, Upload | Part) else MAX_CONTROL
     if nbytes > limit:
         raise ProtocolError(f"the data of a {type(message).__name__} of {nbytes} bytes is over the limit of {limit} bytes")
     big = nbytes > ZERO_COPY
+    numbered = header[0] == VERSION  # to other versions goes one message, with no more than they can read
+    frames: list[Any] = [] if peer is None else [peer]
+    frames.append(header + socket.numbers.next(to) if numbered else header)
+    if data is not None:
+        frames.append(data)
     try:
         socket.send_multipart(frames, zmq.NOBLOCK, copy=not big)
     except zmq.ZMQError as e:
         if e.errno in (zmq.EHOSTUNREACH, zmq.EAGAIN):
             raise PeerUnreachable from None
         raise
+    if numbered:
+        socket.numbers.gone(to, isinstance(message, Beat | Ping))
+
+
+def confirm(socket: Socket, message: Beat | Ping) -> None:
+    """Give a sign of life to whom something was sent lately, so that he notices if that did not arrive. To be called every second."""
+    for peer in socket.numbers.confirm():
+        with contextlib.suppress(PeerUnreachable):
+            send(socket, message, peer=peer or None)
 
 
 def receive(
     socket: Socket, codec: Codec[Any], *, routed: bool = False, copy: bool = True
 ) -> tuple[bytes, Any, Any] | None:
-    """Give (peer, message, data) if something is there, else None. Errors: ProtocolError for a malformed message."""
-    try:
-        frames: list[Any] = socket.recv_multipart(zmq.NOBLOCK, copy=copy)
-    except zmq.Again:
-        return None
-    if not copy:
-        frames = [frame.buffer for frame in frames]
-    peer, frames = (bytes(frames[0]), frames[1:]) if routed else (b"", frames)
-    return peer, *_decoded(peer, frames, codec)
+    """Give (peer, message, data) if something is there, else None. What comes twice is passed over.
+
+    Errors: ProtocolError for a malformed message; MessagesLost where others should have come before.
+    """
+    while True:
+        try:
+            frames: list[Any] = socket.recv_multipart(zmq.NOBLOCK, copy=copy)
+        except zmq.Again:
+            return None
+        if not copy:
+            frames = [frame.buffer for frame in frames]
+        peer, frames = (bytes(frames[0]), frames[1:]) if routed else (b"", frames)
+        if not frames or socket.numbers.is_new(peer, frames[0]):
+            return peer, *_decoded(peer, frames, codec)
 
 
 def receive_known(socket: Socket, codec: Codec[Any]) -> tuple[bytes, str, Any, Any] | None:
     """Give (peer, the public key it came with, message, data) at a ROUTER with keys, else as ``receive``."""
-    try:
-        frames = socket.recv_multipart(zmq.NOBLOCK, copy=False)
-    except zmq.Again:
-        return None
-    peer = frames[0].bytes
-    return peer, str(frames[-1].get("User-Id")), *_decoded(peer, [frame.buffer for frame in frames[1:]], codec)
+    while True:
+        try:
+            frames = socket.recv_multipart(zmq.NOBLOCK, copy=False)
+        except zmq.Again:
+            return None
+        peer, rest = frames[0].bytes, [frame.buffer for frame in frames[1:]]
+        if not rest or socket.numbers.is_new(peer, rest[0]):
+            return peer, str(frames[-1].get("User-Id")), *_decoded(peer, rest, codec)
 
 
 def _decoded(peer: bytes, frames: list[Any], codec: Codec[Any]) -> tuple[Any, Any]:

@@ -19,6 +19,7 @@ from gt.ir.types import Scalar
 from gt.ir.version import __version__
 from gt.runtime.buffer_reasons import BufferReasons
 from gt.runtime.errors import Fault, ProtocolError, VersionMismatch
+from gt.runtime.numbering import without_number
 from gt.runtime.shared import Region, check_region
 from gt.runtime.status import ServerStatus
 from gt.runtime.wire_arrays import Bounds, check_bounds, check_nbytes, check_type
@@ -151,7 +152,9 @@ class Supervise(Message, frozen=True):
 
 
 class Bye(Message, frozen=True):
-    """Leave; what this peer held is given back at once."""
+    """Leave; what this peer held is given back at once. ``why``: of a worker, in the middle of a sentence that it begins."""
+
+    why: str = "left"
 
 
 # -- dispatcher to client
@@ -239,6 +242,12 @@ class Ping(Message, frozen=True):
 
 class Refused(Message, frozen=True):
     """The dispatcher will not serve this peer. In every version of the protocol it has this form, so that each can tell the other."""
+
+    reason: str
+
+
+class Broken(Message, frozen=True):
+    """Messages of this peer's were lost on their way: its session is over. It may open another. To whoever it is; a worker says it too."""
 
     reason: str
 
@@ -355,7 +364,9 @@ class Expect(Message, frozen=True):
 
 
 class Ship(Message, frozen=True):
-    """Send rows of a buffer to the client that owns ``token``: this worker's part is ``bounds`` of ``type``."""
+    """Send rows of a buffer to the client that owns ``token``: this worker's part is ``bounds`` of ``type``. ``job``: by which the dispatcher
+    hears that it is over, -1: it does not want to.
+    """
 
     uid: int
     token: bytes
@@ -364,6 +375,7 @@ class Ship(Message, frozen=True):
     bounds: Bounds
     tiles: int
     final: bool
+    job: int = -1
 
 
 class Gone(Message, frozen=True):
@@ -461,6 +473,20 @@ class Uploaded(Message, frozen=True):
     uid: int
 
 
+class Shipped(Message, frozen=True):
+    """A read is over on this worker, and took so long."""
+
+    job: int
+    seconds: float
+
+
+class Unsent(Message, frozen=True):
+    """The client that owns ``token`` could not be reached with its part of a fetch."""
+
+    token: bytes
+    request: int
+
+
 class StoreOp(Message, frozen=True):
     """One operation on the rendezvous store. kind: set, get, add, wait, check, delete, compare_set."""
 
@@ -519,22 +545,21 @@ class PartFailed(Message, frozen=True):
 
 
 FromClient: TypeAlias = ClientHello | Define | Run | Put | Fail | Fetch | Explain | Free | Recover | Rebalance | Supervise
-FromWorker: TypeAlias = WorkerHello | Done | GraphIdle | Unshipped | Uploaded | StoreOp
+FromWorker: TypeAlias = WorkerHello | Done | GraphIdle | Unshipped | Uploaded | Shipped | Unsent | StoreOp
 Incoming: TypeAlias = (
     ClientHello | Define | Run | Put | Fail | Fetch | Explain | Free | Recover | WorkerHello | Done | GraphIdle | Unshipped | Uploaded
-    | StoreOp | Rebalance | Supervise | Attach | Beat | Bye | AskStatus | NodeHello | NodeFailed
+    | Shipped | Unsent | StoreOp | Rebalance | Supervise | Attach | Beat | Bye | AskStatus | NodeHello | NodeFailed
 )  # fmt: skip
 ToClient: TypeAlias = (
-    ClientWelcome | Workers | Attached | Placed | Failed | Located | Settled | Explained | Rebalanced | Progress | Ping | Refused | Part
-    | PartFailed | Share | Unread
+    ClientWelcome | Workers | Attached | Placed | Failed | Located | Settled | Explained | Rebalanced | Progress | Ping | Refused
+    | Broken | Part | PartFailed | Share | Unread
 )
 ToWorker: TypeAlias = (
     WorkerWelcome | Attached | Load | Unload | Execute | DropGraph | MakeGroup | Store | Expect | Ship | Free | Gone | Abort | Leave
-    | StoreReply
-    | Admit | Ping | Stop | Refused
+    | StoreReply | Admit | Ping | Stop | Refused | Broken
 )  # fmt: skip
-ToNode: TypeAlias = NodeWelcome | Supervise | JobEnded | Ping | Refused
-ToAsker: TypeAlias = Status | Refused
+ToNode: TypeAlias = NodeWelcome | Supervise | JobEnded | Ping | Refused | Broken
+ToAsker: TypeAlias = Status | Refused | Broken
 
 T = TypeVar("T")
 _ENCODER = msgspec.msgpack.Encoder()
@@ -552,7 +577,7 @@ class Codec(Generic[T]):
         """Give the message and its data frame. Errors: ProtocolError for whatever is not exactly a valid message."""
         if not 1 <= len(frames) <= 2:
             raise ProtocolError(f"expected a header frame and at most one data frame, got {len(frames)} frames")
-        header = memoryview(frames[0])
+        header = without_number(memoryview(frames[0]))
         if not 1 <= len(header) <= MAX_HEADER:
             raise ProtocolError(f"expected a header of 1 to {MAX_HEADER} bytes, got {len(header)}")
         if header[0] != VERSION:
@@ -618,7 +643,7 @@ TO_CLIENT: Codec[ToClient] = Codec(ToClient)
 TO_WORKER: Codec[ToWorker] = Codec(ToWorker)
 TO_NODE: Codec[ToNode] = Codec(ToNode)
 TO_ASKER: Codec[ToAsker] = Codec(ToAsker)
-UPLOADS: Codec[Upload | Share] = Codec(Upload | Share)
+UPLOADS: Codec[Upload | Share | Beat] = Codec(Upload | Share | Beat)
 
 
 def encode(message: Message) -> bytes:

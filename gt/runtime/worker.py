@@ -23,19 +23,22 @@ import zmq
 from gt.runtime import env, garbage, wire
 from gt.runtime.collective import CollectiveFailed, Groups
 from gt.runtime.errors import ConnectionFailed, DispatcherLost, KeyFileError, ProtocolError
-from gt.runtime.exchange import Intake, Outlet
+from gt.runtime.exchange import TIDY_S, Intake, Outlet
 from gt.runtime.exit_codes import ExitCode
 from gt.runtime.gate import Gate, Handshake, Seldom, await_answer
 from gt.runtime.hello import torch_version
 from gt.runtime.interrupt import on_end_signals
 from gt.runtime.keys import Keys, chosen_keys
 from gt.runtime.log import InstructionLog, open_log, setup_logging
+from gt.runtime.numbering import MessagesLost
 from gt.runtime.runner import HostArray, Runner, make_engine
 from gt.runtime.transport import (
     BEAT_S,
+    Context,
     PeerUnreachable,
     Socket,
     bind_beside,
+    confirm,
     endpoint_of,
     make_socket,
     own_address,
@@ -49,9 +52,10 @@ GRACE_S = 2.0  # how long a busy main thread may go on once the worker should en
 
 
 class StoreLink:
-    """The worker's way to the dispatcher's key-value store, for whichever thread forms a group."""
+    """The worker's way to the dispatcher's key-value store, for whichever thread forms a group. ``broken``: hears when it is none."""
 
-    def __init__(self, socket: Socket, token: bytes, timeout_s: float) -> None:
+    def __init__(self, socket: Socket, token: bytes, timeout_s: float, broken: Callable[[str], None]) -> None:
+        self.broken = broken
         self.lock, self.timeout_s, self.requests = threading.Lock(), timeout_s, 0
         self.socket = socket
         send(self.socket, wire.Attach(token, "store"))
@@ -63,11 +67,21 @@ class StoreLink:
         with self.lock:
             self.requests += 1
             send(self.socket, wire.StoreOp(self.requests, kind, keys, value, expected, amount))
-            deadline = time.monotonic() + self.timeout_s
+            told = time.monotonic()
+            deadline = told + self.timeout_s
             while (left := deadline - time.monotonic()) > 0:
-                if not self.socket.poll(int(left * 1000) + 1):
-                    break
-                got = receive(self.socket, TO_WORKER)
+                if time.monotonic() - told > TIDY_S:
+                    told = time.monotonic()
+                    confirm(self.socket, wire.Beat())
+                if not self.socket.poll(int(min(left, TIDY_S) * 1000) + 1):
+                    continue
+                try:
+                    got = receive(self.socket, TO_WORKER)
+                except MessagesLost as e:
+                    got = b"", wire.Broken(str(e)), None
+                if got is not None and isinstance(got[1], wire.Broken | wire.Refused):
+                    self.broken(got[1].reason)
+                    raise CollectiveFailed(f"the other workers cannot be met: {got[1].reason}")
                 if got is None or not isinstance(got[1], wire.StoreReply) or got[1].request != self.requests:
                     continue
                 if not got[1].ok:
@@ -86,7 +100,7 @@ class WorkerProcess:
         self.endpoint, self.parent_fd, self.keys = endpoint, parent_fd, keys
         self.logger = setup_logging(f"worker.{os.getpid()}")
         self.malformed = Seldom(self.logger)
-        self.context: zmq.Context[Socket] = zmq.Context()
+        self.context: Context = zmq.Context()
         self.admitted: frozenset[str] = frozenset()
         self.gate = None if keys is None else Gate(self.context, lambda user: user in self.admitted, self.logger)
         self.results = make_socket(self.context, zmq.ROUTER, data=True, receives=False)
@@ -119,6 +133,7 @@ class WorkerProcess:
         shared = parent_fd is None  # else it serves the script that started it alone
         self.runner = Runner(self.welcome.worker, self.engine, self.outlet, self.groups, self.uploads, self.log, timed=shared)
         self.stopping = self.deserted = False
+        self.cut_off = ""
         self.wake_read, self.wake_write = os.pipe()
         self.io = threading.Thread(target=self._io, name="gt-io", daemon=True)
 
@@ -127,7 +142,7 @@ class WorkerProcess:
 
         def link() -> StoreLink:
             if not links:
-                links.append(StoreLink(self._to_dispatcher()[0], self.welcome.token, timeout_s))
+                links.append(StoreLink(self._to_dispatcher()[0], self.welcome.token, timeout_s, self._cut_off))
             return links[0]
 
         return link
@@ -155,9 +170,11 @@ class WorkerProcess:
             got = receive(self.work, TO_WORKER)
         except ProtocolError as e:
             raise ConnectionFailed(f"what answers at {self.endpoint} is not a gt server of this version: {e}") from None
+        except MessagesLost as e:
+            raise ConnectionFailed(f"the connection to the server at {self.endpoint} is broken: {e}") from None
         finally:
             handshake.close()
-        if got is not None and isinstance(got[1], wire.Refused):
+        if got is not None and isinstance(got[1], wire.Refused | wire.Broken):
             raise ConnectionFailed(f"the server at {self.endpoint} refuses this worker: {got[1].reason}")
         if got is None or not isinstance(got[1], wire.WorkerWelcome):
             raise ConnectionFailed(f"expected a welcome from the server at {self.endpoint}, got {got and got[1]}")
@@ -184,6 +201,9 @@ class WorkerProcess:
                     except ProtocolError as e:
                         self.malformed.tell(f"dropped a malformed message: {e}", time.monotonic())
                         continue
+                    except MessagesLost as e:
+                        self._cut_off(str(e))
+                        break
                     if got is None:
                         break
                     if not self.runner.handle(got[1], got[2]):
@@ -196,7 +216,7 @@ class WorkerProcess:
         self.stopping = True
         self.io.join(GRACE_S)
         with contextlib.suppress(PeerUnreachable):
-            send(self.work, wire.Bye())
+            send(self.work, wire.Bye(f"is cut off: {self.cut_off}") if self.cut_off else wire.Bye())
         self.runner.close()
         remove_sockets(self.bound)
         self.context.destroy(200)
@@ -208,6 +228,12 @@ class WorkerProcess:
         if not self.stopping:
             self.stopping = True
             os.write(self.wake_write, b"x")
+
+    def _cut_off(self, why: str) -> None:
+        """End, as nothing that the dispatcher says can be trusted to be all that it has said."""
+        self.cut_off = self.cut_off or why
+        self.logger.error("the link to the server is broken: %s", why)
+        self.stop()
 
     # -- the io thread
 
@@ -236,7 +262,7 @@ class WorkerProcess:
             if now - beat >= BEAT_S:
                 beat = now
                 send(link, wire.Beat(self.runner.epoch, self.groups.issued))
-                self.intake.openings.sweep()
+                self.intake.tidy(now)
         deadline = time.monotonic() + GRACE_S
         while threading.main_thread().is_alive() and time.monotonic() < deadline and self.runner.epoch >= 0:
             time.sleep(0.02)
@@ -255,6 +281,9 @@ class WorkerProcess:
             except ProtocolError as e:
                 self.malformed.tell(f"dropped a malformed message: {e}", time.monotonic())
                 continue
+            except MessagesLost as e:
+                self._cut_off(str(e))
+                return
             if got is None:
                 return
             match got[1]:
@@ -270,6 +299,8 @@ class WorkerProcess:
                     self.groups.abort(worker)
                 case wire.Leave(epoch, groups, why):
                     self.groups.leave(epoch, groups, why)
+                case wire.Broken(reason):
+                    self._cut_off(reason)
                 case wire.Stop() | wire.Refused():
                     self.stop()
                 case _:
@@ -305,7 +336,9 @@ def work(endpoint: str, backend: str, device: str, parent_fd: int | None = None,
     if worker.groups.lost or worker.groups.left:  # what Gloo left unfinished must not meet the interpreter's end
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(ExitCode.SERVER_LOST if worker.deserted else 0)
+        os._exit(ExitCode.SERVER_LOST if worker.deserted or worker.cut_off else 0)
+    if worker.cut_off:
+        raise DispatcherLost(f"the link to the gt server at {endpoint} is broken: {worker.cut_off}")
     if worker.deserted:
         raise DispatcherLost(f"the gt server at {endpoint} has not been heard of for {DISPATCHER_TIMEOUT_S:g} s")
 

@@ -250,7 +250,7 @@ class WorkerState:
                 return [DropGraph(plan, refused)] if plan in self.programs else []
             case wire.MakeGroup():
                 return [FormGroup(message)]
-            case wire.Stop() | wire.Refused():
+            case wire.Stop() | wire.Refused() | wire.Broken():
                 return [Quit()]
             case _:
                 return []

@@ -1,4 +1,7 @@
-"""``python -m tests.fault.chaos --faults 200``: a training job on workers that are killed, stopped and delayed, which must not notice.
+"""``python -m tests.fault.chaos --faults 200``: a training job that must not notice what happens to its workers and its network.
+
+Workers are killed (each is replaced), stopped and delayed; messages between script, dispatcher and workers are lost, repeated and held up,
+and connections are cut, all by a proxy that they pass (``proxy``).
 
 The job runs twice with the same seeds: quietly, and with a fault every few steps, at a random moment of a step. Loss and parameters in
 the end are equal to the last bit, or the command fails and prints how to repeat it. Next: ``test_recovery`` (single moments, by name).
@@ -9,6 +12,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -21,9 +25,11 @@ import numpy as np
 import gt
 from gt import session as sessions
 from gt.runtime import env
+from tests.fault.proxy import Fault, Proxied, proxied
 
 ROWS = gt.SignalConfig(shard=gt.ShardConfig(axis=0))
-KINDS = ("kill", "kill", "kill two", "kill in recovery", "delay", "delay", "stop")
+NETWORK = ("drop", "duplicate", "late", "cut")
+KINDS = ("kill", "kill two", "kill in recovery", "delay", "stop", *NETWORK, "drop", "duplicate")
 STEPS_APART = 6
 
 
@@ -56,7 +62,17 @@ class Faults:
         self.timers.append(timer)
 
     def do(self, kind: str, which: int) -> None:
-        workers = sessions.cluster().workers  # type: ignore[union-attr]
+        cluster = sessions.cluster()
+        assert isinstance(cluster, Proxied)
+        if kind == "cut":
+            cluster.proxy.cut(data=which % 2 == 1, which=which // 2)
+        elif kind in NETWORK:
+            fault = Fault("delay" if kind == "late" else kind, skip=which % 60, seconds=which % 12 / 10 if kind == "late" else 0.0)
+            cluster.proxy.inject(fault)
+        else:
+            self.harm(cluster.workers, kind, which)
+
+    def harm(self, workers: list[subprocess.Popen[bytes]], kind: str, which: int) -> None:
         first, second = workers[which % len(workers)], workers[(which + 1) % len(workers)]
         if kind == "delay":  # shorter than the deadline after which it counts as stuck
             first.send_signal(signal.SIGSTOP)
@@ -102,7 +118,8 @@ def run(workers: int, count: int, seed: int, kinds: tuple[str, ...] = KINDS, int
     """Train quietly and with faults; give what was done. Errors: AssertionError if the results differ."""
     gt.get_config().clear()
     gt.register_config("rows", ROWS)
-    gt.gpu_workers(workers)
+    with proxied():
+        gt.gpu_workers(workers)
     try:
         gt.recover(interval_s=interval_s, restarts=10 * count + 10)
         steps = STEPS_APART * (count + 1)

@@ -155,8 +155,8 @@ DAMAGES: tuple[Callable[[list[bytearray], int, list[Frames], random.Random], Non
 class Cluster:
     """A dispatcher and a worker as threads of this process, with a count of what each has dropped."""
 
-    def __init__(self) -> None:
-        self.dispatcher = Dispatcher("tcp://127.0.0.1:*", Options(no_workers_s=5.0))
+    def __init__(self, options: Options | None = None) -> None:
+        self.dispatcher = Dispatcher("tcp://127.0.0.1:*", options or Options(no_workers_s=5.0))
         self.fault: list[BaseException] = []
         self.threads = [threading.Thread(target=self._guarded, args=(self.dispatcher.run,), name="fuzz-dispatcher")]
         self.threads[0].start()
@@ -169,6 +169,17 @@ class Cluster:
             run()
         except BaseException as e:
             self.fault.append(e)
+
+    @contextmanager
+    def running(self, worker: WorkerProcess) -> Iterator[WorkerProcess]:
+        """Let another worker work, as a thread of this process too."""
+        thread = threading.Thread(target=self._guarded, args=(worker.run,), name="fuzz-other-worker")
+        thread.start()
+        try:
+            yield worker
+        finally:
+            worker.stop()
+            thread.join(15)
 
     def close(self) -> None:
         self.dispatcher.stop()

@@ -35,6 +35,7 @@ if how == "save":
     print("saving", flush=True)
 if how == "refuse":
     signal.signal(signal.SIGINT, lambda *_: print("no", flush=True))
+    print("refusing", flush=True)
 while how in ("wait", "refuse", "save"):
     time.sleep(0.01)
 while how == "work":
@@ -128,7 +129,7 @@ def test_asked_to_end_while_workers_start_it_does(tmp_path: Path) -> None:
 
 def test_a_second_ctrl_c_ends_a_script_that_refuses(tmp_path: Path) -> None:
     with gt_run(tmp_path, "-n", 1, "script.py", "refuse") as process:
-        line_of(process)
+        assert [line_of(process), line_of(process)] == ["262144.0", "refusing"]
         process.send_signal(signal.SIGINT)
         assert line_of(process) == "no"
         process.send_signal(signal.SIGINT)

@@ -92,6 +92,18 @@ class Story:
             )
         )
 
+    def get_through(self) -> None:
+        """Let the workers do all that they have been sent, reads among it, until there is no more."""
+        told = 0
+        while told < len(self.log) or any(f.waiting for f in self.state.flights.by_epoch.values()):
+            for epoch, flight in list(self.state.flights.by_epoch.items()):
+                for worker in sorted(flight.waiting):
+                    self.done(worker, epoch)
+            commands, told = self.log[told:], len(self.log)
+            for c in commands:
+                if isinstance(c, Send) and isinstance(c.message, wire.Ship) and c.message.job >= 0:
+                    self.say(c.peer.decode(), wire.Shipped(c.message.job, 0.001))
+
     def done(self, worker: int, epoch: int, fault: Any = None, failed: Any = None, kept: tuple[int, ...] = ()) -> list[Any]:
         return self.say(f"w{worker}", wire.Done(epoch, 0.01, fault, failed, kept))
 

@@ -318,6 +318,7 @@ def test_without_workers_calls_wait_and_fail_after_the_deadline():
     s.fetch(2, 3)
     s.now = 29.0
     s.say("c0", wire.Beat())
+    s.say("c0up", wire.Beat())
     s.now = 31.0
     out = s.wait(0.0)
     assert sent(out, wire.Failed)[0].fault.kind == "no_workers"

@@ -61,6 +61,7 @@ def beat(s: Story, epoch: int, collectives: int) -> None:
     for worker in range(2):
         s.say(f"l{worker}", wire.Beat(epoch, collectives))
         s.say("c0", wire.Beat())
+        s.say("c0up", wire.Beat())
 
 
 def test_a_worker_too_long_in_one_epoch_is_lost_though_it_answers():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
@@ -254,8 +255,7 @@ def test_whatever_a_client_guesses_it_names_no_other_clients_value(said: list[An
         out = s.say("c1up", message, data)
         for make in plans(out):
             s.plan(make)
-        for epoch in list(s.state.flights.by_epoch):
-            s.done(0, epoch)
+        s.get_through()
     for command in s.log:
         assert isinstance(command, Send) or plans([command])
         if not isinstance(command, Send):
@@ -290,3 +290,67 @@ def test_seconds_that_cannot_be_do_no_harm(bad: float):
     s.say("w0", wire.Done(2, bad))
     s.run(1, (1,), (2,), client=1)
     assert owner(s, 3) == 1
+
+
+# -- reads and uploads
+
+
+def test_reads_take_turns_as_runs_do():
+    s = working()
+    s.fetch(1, 99, client=1)  # he has asked lately: they compete
+    s.get_through()
+    ships: list[wire.Ship] = []
+    for request in range(30):
+        ships += sent(s.fetch(1, request), wire.Ship)
+    s.fetch(1, 99, client=1)
+    assert 1 <= len(ships) < 30
+    order = [ship.request for ship in ships]
+    while ships:
+        out = s.say("w0", wire.Shipped(ships.pop(0).job, 0.015))
+        ships += sent(out, wire.Ship)
+        order += [ship.request for ship in sent(out, wire.Ship)]
+    assert sorted(order) == [*range(30), 99] and order.index(99) < 8, order  # not behind all that came first
+    assert s.state.sharing.jobs == {}
+
+
+def test_a_client_alone_waits_for_no_turn_to_read():
+    s = working(clients=1)
+    assert [len(sent(s.fetch(1, request), wire.Ship)) for request in range(20)] == [1] * 20
+    assert {ship.job for ship in sent(s.log, wire.Ship)} == {-1}
+
+
+def large(s: Story, buffer: int, client: int = 0) -> list[Any]:
+    return s.say(f"c{client}up", wire.Put(buffer, WireType((200, 200), "float32"), None, False))
+
+
+def test_a_client_is_asked_for_its_uploads_a_few_at_a_time_and_another_for_his_at_once():
+    s = working()
+    asked = [len(sent(large(s, 100 + i), wire.Placed, "c0")) for i in range(10)]
+    expects = sent(s.log, wire.Expect)
+    assert asked == [1] * 4 + [0] * 6 and len(expects) == 4
+    assert sent(large(s, 100, client=1), wire.Placed, "c1")
+    for _ in range(6):
+        out = s.say("l0", wire.Uploaded(expects.pop(0).uid))
+        (placed,) = sent(out, wire.Placed, "c0")
+        assert len(placed.tiles) == 1
+        expects += sent(out, wire.Expect)
+
+
+def test_an_upload_that_was_freed_before_it_was_asked_for_is_let_go_of():
+    s = working()
+    for i in range(6):
+        large(s, 100 + i)
+    s.say("c0up", wire.Free((104,)))
+    first = sent(s.log, wire.Expect)[0]
+    out = s.say("l0", wire.Uploaded(first.uid))
+    assert [(p.buffer, len(p.tiles)) for p in sent(out, wire.Placed, "c0")] == [(104, 0), (105, 1)]
+
+
+@pytest.mark.parametrize("runs", [[((5,), (5,))], [((5,), (6,)), ((6,), (5,))], [((5, 6), (6, 5))]])
+def test_values_that_are_said_to_replace_each_other_cost_no_time(runs: list[tuple[tuple[int, ...], tuple[int, ...]]]):
+    s = working()
+    for outputs, replaces in runs:
+        s.say("c0up", wire.Run(1, (404,), outputs, (), (), replaces))
+    s.say("c0up", wire.Recover(5))
+    s.say("c0up", wire.Free((5, 6)))
+    assert s.state.clients[0].queue == deque() and set(s.state.clients[0].buffers) == {1}

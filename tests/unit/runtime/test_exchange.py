@@ -15,7 +15,7 @@ from gt.ir.program import WireType
 from gt.ir.types import DType, bfloat16, float32
 from gt.runtime import shared, wire
 from gt.runtime.engine import wire_dtype
-from gt.runtime.exchange import MAX_EARLY, Early, Intake
+from gt.runtime.exchange import MAX_EARLY, Early, Intake, Outlet
 from gt.runtime.executor import TorchEngine
 from gt.runtime.numpy_engine import NumpyEngine
 from gt.runtime.runner import Runner
@@ -181,3 +181,20 @@ def test_an_engine_has_read_shared_memory_when_it_gives_the_value(device: str, d
         array[...] = 99
         assert np.array_equal(engine.to_host(held, dtype), np.full((700, 1000), value, wire_dtype(dtype)))
         assert np.array_equal(engine.to_host(held, dtype, array), array) and array[3, 4] == value
+
+
+def test_what_finds_no_client_for_too_long_is_told_to_the_dispatcher() -> None:
+    context: zmq.Context = zmq.Context()
+    dispatcher, work = make_socket(context, zmq.ROUTER), make_socket(context, zmq.DEALER)
+    dispatcher.bind("inproc://dispatcher")
+    work.connect("inproc://dispatcher")
+    outlet = Outlet(work, make_socket(context, zmq.ROUTER, data=True), set())
+    outlet.ship(ME, wire.Part(5, TYPE, ((0, 200), (0, 100)), 1, True), np.ones(SHAPE, np.float32))
+    outlet.retry()
+    assert len(outlet.unsent) == 1 and not dispatcher.poll(0)
+    outlet.unsent = [(0.0, *outlet.unsent[0][1:])]
+    outlet.retry()
+    assert not outlet.unsent and dispatcher.poll(2000)
+    got = receive(dispatcher, wire.FROM_PEERS, routed=True)
+    assert got is not None and got[1] == wire.Unsent(ME, 5)
+    context.destroy(0)

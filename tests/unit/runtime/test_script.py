@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 
 import pytest
 
+from gt.runtime import script
 from gt.runtime.script import Interrupted, Supervisor
 
 WAITS = """
@@ -80,3 +82,20 @@ def test_an_error_here_ends_the_script() -> None:
     with pytest.raises(ValueError, match="mine"), Supervisor() as supervisor:
         supervisor.run(["-c", "import time; time.sleep(60)"], {}, look)
     assert time.monotonic() - began < 10 and supervisor.process is None
+
+
+@pytest.mark.parametrize("signals", [[signal.SIGTERM], [signal.SIGINT, signal.SIGINT]])
+def test_what_comes_while_the_script_starts_is_for_the_script(signals: list[int], tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*arguments, **options) -> subprocess.Popen[bytes]:
+        started.append(real(*arguments, **options))
+        for number in signals:  # before anybody knows the process
+            os.kill(os.getpid(), number)
+        return started[0]
+
+    real = subprocess.Popen
+    monkeypatch.setattr(script.subprocess, "Popen", start)
+    with Supervisor() as supervisor:
+        code = supervisor.run(["-c", "import time; time.sleep(60)"], {}, lambda: None)
+    assert code == 128 + (signal.SIGKILL if len(signals) == 2 else signals[0]) and started[0].returncode is not None

@@ -1,0 +1,252 @@
+"""Messages that the network loses, repeats or holds up, and connections that end or fall silent, each at a moment by name.
+
+What comes twice is applied once; what comes late is only late; what does not come ends in the right value or in a typed error, in time, and
+others notice nothing. ``python -m tests.fault.chaos`` does the same at random, under a training job that goes on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from gt.ir.types import float32
+from gt.runtime import remote, wire, worker
+from gt.runtime.dispatcher_state import Options
+from gt.runtime.errors import ConnectionFailed, DispatcherLost, WorkerLost
+from gt.runtime.launch import start_local
+from gt.runtime.remote import RemoteSession
+from tests.fault.fuzz import Cluster, Impostor
+from tests.fault.proxy import Fault, Proxied, TcpProxy, proxied
+from tests.integration.cluster import Desk, rows
+from tests.integration.programs import wait_for
+
+pytestmark = pytest.mark.timeout(120)
+WITHIN_S = 5.0
+N = 200  # 160 KB: large enough to travel by itself
+ONES = np.ones((N, N), np.float32)
+
+
+@contextmanager
+def behind_a_proxy() -> Iterator[Proxied]:
+    """Two workers; one that ends is replaced."""
+    with proxied():
+        started = start_local(2, backend="numpy")
+    assert isinstance(started, Proxied)
+    started.supervise(100)
+    try:
+        yield started
+    finally:
+        started.stop()
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Proxied]:
+    """For tests that end no worker."""
+    with behind_a_proxy() as started:
+        yield started
+
+
+@pytest.fixture
+def frail() -> Iterator[Proxied]:
+    with behind_a_proxy() as started:
+        yield started
+
+
+@contextmanager
+def joined(cluster: Proxied) -> Iterator[Desk]:
+    """A session, once all workers are there."""
+    session = RemoteSession(cluster.address, timeout=20)
+    try:
+        assert wait_for(lambda: session.num_workers() == 2, 30)
+        yield Desk(session)
+    finally:
+        session.close()
+
+
+def use(desk: Desk, meet: bool = False) -> None:
+    """Upload in both ways, run, read and free, each value checked; ``meet``: in a collective, too."""
+    x, w, small = desk.put(ONES, rows()), desk.put(ONES / N), desk.put(np.full((2, 2), 3.0))
+    y = desk.run("matmul", (x, (N, N)), (w, (N, N)), frees=(x,))
+    counted = desk.run("add", (small, (2, 2)), (small, (2, 2)), frees=(small,))
+    if meet:
+        total = desk.run("sum", (y, (N, N)), attrs=(("dims", (0,)), ("keepdim", False), ("dtype", float32)))
+        assert np.allclose(desk.get(total), N)
+    assert np.allclose(desk.get(y), ONES) and np.array_equal(desk.get(counted), np.full((2, 2), 6))
+    desk.session.free((w, y, counted))
+
+
+@pytest.mark.parametrize("kind", ["duplicate", "delay"])
+def test_check_08_each_message_is_applied_once_though_all_come_twice_or_late(cluster: Proxied, kind: str) -> None:
+    fault = Fault(kind, count=1 << 30, seconds=0.02 if kind == "delay" else 0.0)
+    with joined(cluster) as desk:
+        cluster.proxy.inject(fault)
+        for _ in range(3):
+            use(desk, meet=True)
+        cluster.proxy.heal()
+        assert desk.session.closed is None and desk.session.num_workers() == 2
+    assert {"Define", "Run", "Put", "Fetch", "Upload", "Part", "Execute", "Done", "Store", "Expect", "Uploaded"} <= set(fault.done)
+
+
+@pytest.mark.parametrize("message", ["Run", "Fetch", "Placed", "Upload"])
+def test_a_message_between_client_and_server_that_is_lost_ends_that_session_alone(cluster: Proxied, message: str) -> None:
+    fault = Fault("drop", message)
+    with joined(cluster) as other:
+        kept = other.put(ONES)
+        assert other.get(kept).sum() == N * N
+        with joined(cluster) as desk:
+            use(desk)
+            cluster.proxy.inject(fault)
+            began = time.monotonic()
+            with pytest.raises(DispatcherLost, match=r"the link to (the server|worker \d+) at .* is broken: 1 message was lost on the way"):
+                use(desk)
+            assert time.monotonic() - began < WITHIN_S and fault.done
+        use(other)
+        assert other.get(kept).sum() == N * N and other.session.num_workers() == 2
+
+
+def test_a_result_that_is_lost_is_asked_for_again(cluster: Proxied) -> None:
+    fault = Fault("drop", "Part")
+    with joined(cluster) as desk:
+        use(desk)
+        cluster.proxy.inject(fault)
+        began = time.monotonic()
+        use(desk)
+        assert time.monotonic() - began < WITHIN_S and fault.done
+
+
+def test_messages_between_worker_and_server_that_are_lost_end_that_worker(frail: Proxied) -> None:
+    for message in ("Execute", "Done", "Uploaded"):
+        fault = Fault("drop", message)
+        with joined(frail) as desk:
+            use(desk)
+            frail.proxy.inject(fault)
+            began = time.monotonic()
+            with pytest.raises(WorkerLost, match=r"worker \d+ .*is cut off: 1 message was lost on the way"):
+                use(desk)
+            assert time.monotonic() - began < WITHIN_S and fault.done
+
+
+def test_connections_to_the_server_that_break_end_all_that_used_them_and_no_more(frail: Proxied) -> None:
+    """ZMQ makes others by itself, which must not pass for the same."""
+    with joined(frail) as desk:
+        use(desk)
+        assert frail.proxy.cut() >= 6
+        began = time.monotonic()
+        with pytest.raises((DispatcherLost, WorkerLost)):
+            while True:
+                use(desk)
+        assert time.monotonic() - began < WITHIN_S
+    with joined(frail) as desk:
+        use(desk)
+
+
+def test_connections_to_workers_that_break_cost_a_session_at_most(cluster: Proxied) -> None:
+    with joined(cluster) as desk:
+        use(desk)
+        assert cluster.proxy.cut(data=True) >= 4
+        began = time.monotonic()
+        with pytest.raises(DispatcherLost, match=r"the link to worker \d+"):
+            for _ in range(20):
+                use(desk)
+        assert time.monotonic() - began < WITHIN_S
+    with joined(cluster) as desk:
+        use(desk)
+        assert desk.session.num_workers() == 2
+
+
+# -- connections over which nothing comes any more, though they seem to be there
+
+
+@contextmanager
+def over_tcp(**options: float) -> Iterator[tuple[Cluster, TcpProxy]]:
+    """A dispatcher and a worker of this process, and a way to the dispatcher that can be frozen."""
+    started = Cluster(Options(**options))  # type: ignore[arg-type]
+    proxy = TcpProxy(int(started.dispatcher.endpoint.rpartition(":")[2]))
+    try:
+        yield started, proxy
+    finally:
+        proxy.close()
+        started.close()
+
+
+def test_check_06_a_client_that_vanishes_without_a_word_leaves_nothing_after_its_lease() -> None:
+    assert Options().client_lease_s == 10.0
+    with over_tcp(client_lease_s=1.5) as (cluster, proxy):
+        session, other = RemoteSession(f"127.0.0.1:{proxy.port}"), RemoteSession(cluster.dispatcher.endpoint)
+        desk, neighbour = Desk(session), Desk(other)
+        kept = neighbour.put(ONES)
+        assert desk.get(desk.put(ONES)).sum() == neighbour.get(kept).sum()
+        values = cluster.worker.runner.values
+        assert len(values) == 2
+        proxy.freeze()
+        began = time.monotonic()
+        assert wait_for(lambda: len(values) == 1, 5)
+        assert 1.0 < time.monotonic() - began < 3.0
+        with pytest.raises(DispatcherLost, match="stopped answering"):
+            session.fetch(1).result(10)
+        assert neighbour.get(kept).sum() == N * N and other.closed is None
+        session.close()
+        other.close()
+
+
+def cut_off_worker(proxy: TcpProxy) -> worker.WorkerProcess:
+    return worker.WorkerProcess(f"tcp://127.0.0.1:{proxy.port}", "numpy", "cpu")
+
+
+def test_a_worker_behind_a_connection_that_is_half_open_is_lost_in_time_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "DISPATCHER_TIMEOUT_S", 4.0)
+    with over_tcp() as (cluster, proxy), cluster.running(cut_off_worker(proxy)) as far:
+        session = RemoteSession(cluster.dispatcher.endpoint)
+        assert wait_for(lambda: session.num_workers() == 2)
+        desk = Desk(session)
+        x = desk.put(ONES, rows())
+        assert desk.get(x).sum() == N * N
+        proxy.freeze()
+        began = time.monotonic()
+        with pytest.raises(WorkerLost, match=rf"worker {far.welcome.worker} \(pid \d+ on .*\) stopped answering"):
+            desk.get(desk.run("add", (x, (N, N)), (x, (N, N))))
+        assert time.monotonic() - began < WITHIN_S
+        assert wait_for(lambda: not far.io.is_alive(), 10) and far.deserted
+        session.close()
+
+
+def test_check_07_after_a_partition_of_three_seconds_everything_has_run_once() -> None:
+    with over_tcp() as (cluster, proxy), cluster.running(cut_off_worker(proxy)):
+        session = RemoteSession(cluster.dispatcher.endpoint)
+        assert wait_for(lambda: session.num_workers() == 2)
+        desk = Desk(session)
+        x, one = desk.put(ONES, rows()), desk.put(ONES, rows())
+        for turn in range(1, 60):
+            x = desk.run("add", (x, (N, N)), (one, (N, N)), frees=(x,))
+            if turn == 30:
+                assert desk.get(x).min() == 31
+                proxy.freeze()
+                thawed = time.monotonic() + 3
+            if turn == 36:  # these wait on the way
+                while time.monotonic() < thawed:
+                    time.sleep(0.05)
+                proxy.freeze(False)
+        assert desk.get(x).min() == desk.get(x).max() == 60 and session.num_workers() == 2
+        session.close()
+
+
+def test_a_worker_that_cannot_be_reached_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    import zmq
+
+    monkeypatch.setattr(remote, "REACH_S", 1.0)
+    context = zmq.Context()
+    impostor = Impostor(context)
+    session = RemoteSession(impostor.endpoint, timeout=20)
+    try:
+        nowhere = "tcp://127.0.0.1:9"
+        impostor.say(impostor.peers[0], [wire.encode(wire.Workers(((7, nowhere, nowhere, ""),)))])
+        with pytest.raises(ConnectionFailed, match=rf"worker 7 \({nowhere}\) cannot be reached within 1 s"):
+            session.fetch(1).result(5)
+    finally:
+        session.close()
+        impostor.close()
+        context.destroy(0)
