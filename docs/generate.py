@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
+import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +21,7 @@ import gt
 from docs import error_notes
 from gt import cli, server, worker
 from gt.ir.ops import OPS
+from gt.ir.ops.table import markdown
 from gt.runtime import env, exit_codes
 
 FOLDER = Path(__file__).parent / "reference"
@@ -48,22 +52,27 @@ def _commands(name: str, command: click.Command) -> Iterator[tuple[str, click.Co
 
 
 def operations() -> str:
-    """Give the op table. Functions of gt and methods of tensors record these."""
-    head = """# Operations
+    """Give the op table."""
+    return f"""# Operations
 
-{made}What graphs consist of, as `gt compile SCRIPT --dump-ir` prints them: {count} ops. Sharding rules are in einsum's form: a letter of the
-result may be split, one that only operands have leaves a pending sum, `by shape` is decided by the shapes at hand, and without a rule
-operands are whole on every worker. "Gradient" says whether the op has one.
+{MADE}What graphs consist of, as `gt compile SCRIPT --dump-ir` prints them: {len(OPS)} ops. Functions of gt and methods of tensors record them.
+Sharding rules are in einsum's form: a letter of the result may be split, one that only operands have leaves a pending sum; what follows
+a bar must be whole. Without a rule operands are whole on every worker.
 
-| op | operands | meaning | sharding rule | gradient |
-|---|---|---|---|---|
-"""
-    rows = []
-    for name, op in sorted(OPS.items()):
-        rule = "" if op.factors is None else f"`{op.factors}`" if isinstance(op.factors, str) else "by shape"
-        cells = (f"`{name}`", f"`{' '.join(op.operands)}`" if op.operands else "", op.doc, rule, "yes" if op.vjp else "")
-        rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    return head.format(made=MADE, count=len(OPS)) + "\n".join(rows) + "\n"
+{markdown()}"""
+
+
+def how_it_works() -> str:
+    """Give the page with its dumps made anew."""
+    done = subprocess.run([sys.executable, "-m", "docs.dumps"], cwd=PACKAGE.parent, capture_output=True, text=True, check=True)
+    dumps = json.loads(done.stdout)
+
+    def fill(match: re.Match[str]) -> str:
+        return f"{match[1]}{dumps[match[2]].rstrip()}\n```"
+
+    return re.sub(
+        r"(<!-- dump: (\w+) -->\n```text\n).*?```", fill, (FOLDER.parent / "how_it_works.md").read_text(), flags=re.DOTALL
+    )
 
 
 def exceptions() -> list[type[BaseException]]:
@@ -92,7 +101,13 @@ def errors() -> str:
     return "\n".join(out)
 
 
-PAGES = {"environment.md": environment, "commands.md": commands, "operations.md": operations, "errors.md": errors}
+PAGES = {
+    "environment.md": environment,
+    "commands.md": commands,
+    "operations.md": operations,
+    "errors.md": errors,
+    "../how_it_works.md": how_it_works,
+}
 
 
 def stale() -> list[str]:
