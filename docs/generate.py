@@ -75,6 +75,24 @@ def how_it_works() -> str:
     )
 
 
+def notebook() -> str:
+    """Give the first hour as a notebook."""
+    cells: list[dict[str, Any]] = []
+    text = (FOLDER.parent / "first_hour.md").read_text().partition("-->\n")[2]
+    for part in re.split(r"(^```python\n.*?^```$)", text, flags=re.DOTALL | re.MULTILINE):
+        code = part.startswith("```python\n")
+        lines = part.strip().splitlines(keepends=True)
+        source = "".join(lines[1:-1] if code else lines).rstrip("\n")
+        if not code:
+            source = re.sub(r"\]\((?=\w+\.md)", "](../docs/", source)
+        if source:
+            own = {"cell_type": "code", "execution_count": None, "outputs": []} if code else {"cell_type": "markdown"}
+            cells.append({**own, "id": f"cell{len(cells)}", "metadata": {}, "source": source.splitlines(keepends=True)})
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    whole = {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
+    return json.dumps(whole, indent=1) + "\n"
+
+
 def exceptions() -> list[type[BaseException]]:
     """Give every exception class of gt's."""
     found = set()
@@ -107,6 +125,7 @@ PAGES = {
     "operations.md": operations,
     "errors.md": errors,
     "../how_it_works.md": how_it_works,
+    "../../examples/first_hour.ipynb": notebook,
 }
 
 

@@ -17,9 +17,19 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((RO
 
 
 def snippets() -> list[tuple[str, str]]:
+    """Give each snippet with where it is; of a page that is one script all of them as one."""
     out = []
     for page in PAGES:
         text = page.read_text()
+        if text.startswith("<!-- one script"):
+            chosen = "import os\nos.environ['GT_BACKEND'] = 'numpy'\n" if "GT_BACKEND=numpy -->" in text else ""
+            out.append(
+                (
+                    str(page.relative_to(ROOT)),
+                    chosen + "\n".join(re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)),
+                )
+            )
+            continue
         for match in re.finditer(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
             line = text.count("\n", 0, match.start()) + 1
             out.append((f"{page.relative_to(ROOT)}:{line}", match.group(1)))
