@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -68,6 +69,43 @@ def test_local_links_lead_somewhere() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def commands() -> list[str]:
+    """Give README's commands but those that install, which CI runs."""
+    blocks = re.findall(r"^```sh\n(.*?)^```$", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+    lines = [line.partition("  #")[0].strip() for block in blocks for line in block.splitlines()]
+    return [line for line in lines if "pip install" not in line]
+
+
+@pytest.mark.timeout(240)
+def test_every_command_of_the_readme_works(tmp_path: Path) -> None:
+    """In order, as a person types them; a server and its worker stay while the others run."""
+    for name, words in {"gt": "-m gt", "python": ""}.items():
+        (tmp_path / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {words} "$@"\n')
+        (tmp_path / name).chmod(0o755)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    path = os.pathsep.join([str(tmp_path), os.environ["PATH"]])
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": path, "GT_BACKEND": "numpy"}
+    ran, staying = [], []
+    try:
+        for line in commands():
+            line = line.replace("12345", port)
+            if "gt.server" in line or "gt.worker" in line:
+                staying.append(subprocess.Popen(["bash", "-c", f"exec {line}"], cwd=ROOT, env=variables, stdout=subprocess.PIPE, text=True))
+                if "gt.server" in line:
+                    assert staying[-1].stdout is not None and port in staying[-1].stdout.readline()
+                continue
+            done = subprocess.run(["bash", "-c", line], cwd=ROOT, env=variables, capture_output=True, text=True, timeout=100)
+            assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+            ran.append(line.split()[1])
+    finally:
+        for process in reversed(staying):
+            process.terminate()
+            process.communicate(timeout=30)
+    assert ran == ["run", "launch", "doctor", "status", "python", "compile"] and len(staying) == 2
 
 
 def test_ci_reads_its_test_command_from_the_readme() -> None:
