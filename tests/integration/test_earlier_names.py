@@ -88,7 +88,7 @@ def test_the_name_works_and_says_what_to_use(module: str, name: str) -> None:
 @pytest.mark.filterwarnings("ignore:x.id is")
 def test_tensors() -> None:
     t = gt.tensor([[4, 1], [2, 3]], dtype="float32", requires_grad=True)
-    assert t.shape == (2, 2) and t.dtype == gt.float32 and (t.id, t.id) == (id(t), id(t))
+    assert t.shape == (2, 2) and t.dtype == gt.float32 and t.id == t.id != gt.ones(1).id
     assert t.data.numpy().tolist() == np.asarray(t.data).tolist() == [[4, 1], [2, 3]]
     assert t.data.shape == (2, 2) and t.data.dtype == gt.float32 and "tensor" in repr(t.data)
     assert t.sum(axis=0, keepdims=True).tolist() == [[6, 4]] and t.mean(axis=(0, 1)).item() == 2.5
@@ -98,26 +98,45 @@ def test_tensors() -> None:
     (t * t).sum().backward()
     assert t.grad is not None and t.grad.data.numpy().tolist() == [[8, 2], [4, 6]]
     w = t.detach()
+    before = w.id
     w -= 0.5 * t.grad
+    assert w.id != before
     assert w.tolist() == [[0, 0], [0, 0]] and w.zero_().sum().item() == 0
     with pytest.warns(UserWarning, match=r"x\.id is id\(x\) now"):
         assert gt.ones(1).id
 
 
+def test_what_is_torchs_now_says_what_to_use() -> None:
+    t = gt.ones(2, 3, requires_grad=True)
+    with pytest.warns(UserWarning, match="compare with gt.float32, not 'float32'"):
+        assert t.dtype == "float32"
+    with pytest.warns(UserWarning, match="compare with gt.int64"):
+        assert t.dtype != "int64"
+    assert t.dtype != "auto" and t.dtype != gt.int64 and {gt.float32: 1}[t.dtype] == 1 and "float32" not in {t.dtype: 1}
+    with pytest.raises(AttributeError, match=r"return_types.max' object has no attribute 'data': it holds values, indices"):
+        _ = t.max(axis=1).data
+    with pytest.raises(RuntimeError, match=r"leaf Variable .* within gt.no_grad\(\), or by an optimizer"):
+        t -= 1
+    with pytest.warns(UserWarning, match=r"x\.mT"):
+        assert gt.ones(2, 3, 4).T.shape == (4, 3, 2)
+
+
 @pytest.mark.filterwarnings("ignore:gt.client")
 def test_layers_losses_and_the_tape() -> None:
     nn, autograd = gt.client.nn, gt.client.autograd
+    gt.manual_seed(0)
     layer = nn.Linear(3, 2, bias=True)
     x, y = gt.ones(4, 3), gt.zeros(4, 2)
     optimizer = gt.nn.SGD(layer.parameters(), lr=0.1)
-    before = nn.mse_loss(nn.tanh(nn.relu(layer(x))), y).item()
+    before = nn.mse_loss(layer(x), y).item()
+    assert 0 <= nn.mse_loss(nn.tanh(nn.relu(layer(x))), y).item() <= before
     graph = autograd.get_graph()
     for _ in range(5):
         loss = nn.mse_loss(layer(x), y)
         graph.backward(loss)
         optimizer.step()
         optimizer.zero_grad()
-    assert nn.mse_loss(layer(x), y).item() < 0.9 * max(before, 1e-3) or before == 0
+    assert nn.mse_loss(layer(x), y).item() < 0.5 * before
     with graph.no_grad():
         assert not (layer(x)).requires_grad
     with pytest.warns(UserWarning, match="gt.autograd.Function"):
