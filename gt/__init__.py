@@ -24,7 +24,7 @@ from gt.autograd import (
 from gt.budget import comm_budget, memory_limit
 from gt.compiler import compile
 from gt.config import (
-    ConfigError, SignalWarning, UnknownSignal, auto_shard, get_config, get_signal_config, load_config, register_config,
+    Config, ConfigError, SignalWarning, UnknownSignal, auto_shard, get_config, get_signal_config, load_config, register_config,
     register_mesh, register_params,
 )  # fmt: skip
 from gt.devices import (
@@ -152,9 +152,9 @@ from gt.utils.dlpack import to_dlpack
 from gt.version import __version__
 
 if TYPE_CHECKING:
-    from gt import array_api, checkpoint, distributions
+    from gt import array_api, checkpoint, client, debug, distributions, signals
 
-LOADED_WHEN_NAMED = ("array_api", "checkpoint", "distributions")
+LOADED_WHEN_NAMED = ("array_api", "checkpoint", "client", "debug", "distributions", "signals")
 dtype = DType
 float, double, half, long, int, short = float32, float64, float16, int64, int32, int16
 cfloat, cdouble = complex64, complex128

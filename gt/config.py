@@ -199,6 +199,12 @@ class Config:
             self.recovery = found.recovery or self.recovery
             self._changed()
 
+    def load_from_env(self, env_var: str = "GT_CONFIG") -> None:
+        """Add what the YAML file says that an environment variable names, if it names one. Errors: ConfigError."""
+        path = env.text_of(env_var)
+        if path:
+            self.load(path, f"{env_var}={path}")
+
     def register_signal(self, name: str, config: SignalConfig) -> None:
         """Add one signal. Errors: TypeError unless ``name`` is text and ``config`` a SignalConfig."""
         if not isinstance(name, str):

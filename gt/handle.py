@@ -319,7 +319,10 @@ class Handle(Operand):
             while root._base is not None and root._view[0] is not ALIAS:  # a detached tensor's history is its own
                 root = root._base
             if self._rg and self._leaf:
-                raise RuntimeError("a leaf Variable that requires grad is being used in an in-place operation.")
+                raise RuntimeError(
+                    "a leaf Variable that requires grad is being used in an in-place operation. Change it within gt.no_grad(), or by an "
+                    "optimizer."
+                )
             if root is not self and self._rg and root._rg and root._leaf:
                 raise RuntimeError(
                     "a view of a leaf Variable that requires grad is being used in an in-place operation."

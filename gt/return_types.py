@@ -17,6 +17,7 @@ def named(name: str) -> Callable[[K], K]:
     def decorate(kind: K) -> K:
         kind.__module__, kind.__name__, kind.__qualname__ = __name__, name, name
         kind.__repr__ = _shown  # type: ignore[misc, assignment]
+        kind.__getattr__ = _unknown  # type: ignore[attr-defined]
         globals()[name] = kind
         return kind
 
@@ -26,6 +27,11 @@ def named(name: str) -> Callable[[K], K]:
 def another(name: str, kind: K) -> K:
     """Give a class with the fields of another for ``name``."""
     return named(name)(type(name, (kind,), {"__slots__": (), "__doc__": kind.__doc__}))  # type: ignore[return-value, arg-type]
+
+
+def _unknown(found: Any, name: str) -> Any:
+    """Refuse an attribute of a tensor's: these are several."""
+    raise AttributeError(f"'gt.return_types.{type(found).__name__}' object has no attribute '{name}': it holds {', '.join(found._fields)}")
 
 
 def _shown(found: Any) -> str:

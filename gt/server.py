@@ -5,7 +5,10 @@ Next: ``gt.runtime.dispatcher``.
 
 from __future__ import annotations
 
+import os
 import sys
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from gt.runtime.dispatcher_state import Options
 from gt.runtime.errors import KeyFileError
 from gt.runtime.exit_codes import ExitCode
 from gt.runtime.keys import chosen_keys
+from gt.runtime.launch import LocalCluster
 from gt.runtime.port_owner import port_owner
 from gt.runtime.transport import is_loopback
 
@@ -35,14 +39,26 @@ from gt.runtime.transport import is_loopback
 )
 @click.option("--client-runs", type=click.IntRange(1), help="Runs each client may have in flight. [default: 8]")
 @click.option("--max-priority", type=float, help="The most a client may ask for as its priority. [default: 1]")
+@click.option(
+    "--spawn_gpu_workers", "--spawn-gpu-workers", "spawned", type=click.IntRange(0), default=0, metavar="N",
+    help="Start N workers here too, one for each GPU while there are any; they end with the server.",
+)  # fmt: skip
+@click.option("--log-file", help="File of one line per event. Default: GT_INSTRUCTION_LOG.")
+@click.option("--no-console-log", is_flag=True, hidden=True)
 def main(
     port: int, host: str, key: Path | None, insecure: bool, trust_network: bool, client_memory: str | None, client_runs: int | None,
-    max_priority: float | None,
+    max_priority: float | None, spawned: int, log_file: str | None, no_console_log: bool,
 ) -> None:  # fmt: skip
     """Run a gt server. Start workers with `python -m gt.worker --host HOST -p PORT`."""
     if trust_network:
         click.echo("gt server: --trust-network is called --insecure now.", err=True)
         insecure = True
+    if no_console_log:
+        click.echo("gt server: --no-console-log is not needed: nothing is told without GT_DEBUG=3.", err=True)
+    for text in env.without_effect():
+        click.echo(f"gt server: {text}", err=True)
+    if log_file:
+        os.environ[env.INSTRUCTION_LOG.name] = log_file  # of the workers that it starts, too
     given: dict[env.Variable[Any], object] = {
         env.CLIENT_MEMORY: client_memory, env.WINDOW: client_runs, env.MAX_PRIORITY: max_priority,
     }  # fmt: skip
@@ -54,9 +70,14 @@ def main(
     endpoint = f"tcp://{'127.0.0.1' if host == 'localhost' else host}:{port or '*'}"
     try:
         keys = chosen_keys(key, "server")
+        folder = Path(key or env.KEY_FILE.get()).parent
         if keys is None and not is_loopback(endpoint):
             _tell_insecure(host, insecure)
-        serve(endpoint, options, None, 1, keys)
+        if keys is not None and spawned and not (folder / "worker.key").exists():
+            raise KeyFileError(f"{folder / 'worker.key'}, the key of spawned workers, is not there: make it with gt keygen -o {folder}")
+
+        with ExitStack() as started:
+            serve(endpoint, options, None, 1, keys, partial(_start_workers, started, spawned, folder if keys is not None else None))
     except KeyFileError as e:
         click.echo(f"gt server: {e}", err=True)
         sys.exit(ExitCode.USAGE)
@@ -67,6 +88,15 @@ def main(
             f"gt server: port {port} on {host} is in use{port_owner(port)}: choose another with -p, or stop what uses it.", err=True
         )
         sys.exit(ExitCode.USAGE)
+
+
+def _start_workers(started: ExitStack, count: int, keys: Path | None, endpoint: str) -> None:
+    """Start workers that end with ``started``."""
+    if count:
+        cluster = LocalCluster(endpoint.replace("//0.0.0.0:", "//127.0.0.1:"), keys=keys)
+        started.callback(cluster.stop)
+        cluster.start_workers(count, env.BACKEND.get())
+        cluster.watch()
 
 
 def _tell_insecure(host: str, insecure: bool) -> None:

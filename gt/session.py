@@ -16,8 +16,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from gt.ir.blame import warn_user
 from gt.ir.graph import Graph
-from gt.runtime.env import ADDRESS
+from gt.runtime.env import ADDRESS, without_effect
 from gt.runtime.session import Session
 
 if TYPE_CHECKING:
@@ -65,6 +66,8 @@ def running() -> Session | None:
 def _use(session: Session) -> None:
     global _session
     _session = session
+    for text in without_effect():
+        warn_user(text)
     for hook in on_start:
         hook(session)
 

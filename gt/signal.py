@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ContextDecorator
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -122,8 +122,12 @@ def within(named: Named) -> _Block:
 signal = context
 
 
-def tensor(t: Tensor, name: str, backward: str | None = None) -> Tensor:
-    """Give the same values in a tensor of their own, placed as signal ``name`` says; gradients pass."""
+def tensor(t: Tensor, name: str, backward: str | None = None, *, backward_name: str | None = None) -> Tensor:
+    """Give the same values in a tensor of their own, placed as signal ``name`` says; gradients pass.
+
+    ``backward_name``: an older name of ``backward``.
+    """
+    backward = backward if backward_name is None else backward_name
     if not isinstance(t, Handle):
         raise TypeError(f"gt.signal.tensor: expected a gt.Tensor, got {type(t).__name__}")
     with context(name, backward):
@@ -141,6 +145,42 @@ def current_backward_signal() -> str | None:
     return state.signals[-1][1].backward_signal if state.signals else None
 
 
-def get_signal_stack() -> list[str]:
+class SignalScope(NamedTuple):
+    """A signal's name, and that of its backward."""
+
+    name: str
+    backward_name: str | None = None
+
+
+class SignalStack(list[str]):
+    """The names of this thread's active signals, outermost first, as they were when asked for; methods act on the scopes themselves."""
+
+    def __init__(self) -> None:
+        super().__init__(name.partition(">")[0] for name, _ in state.signals)
+
+    def push(self, scope: SignalScope) -> None:
+        """As ``enter``."""
+        enter(*scope)
+
+    def pop(self, *_: Any) -> SignalScope | None:  # type: ignore[override]
+        """End the innermost scope, as ``exit``; give it, None if there is none."""
+        found = self.current()
+        if found is not None:
+            exit(found.name)
+        return found
+
+    def current(self) -> SignalScope | None:
+        """Give the innermost scope."""
+        name = current_signal()
+        return None if name is None else SignalScope(name, current_backward_signal())
+
+    def current_name(self) -> str | None:
+        return current_signal()
+
+    def current_backward_name(self) -> str | None:
+        return current_backward_signal()
+
+
+def get_signal_stack() -> SignalStack:
     """Give the names of the active signals, outermost first."""
-    return [name.partition(">")[0] for name, _ in state.signals]
+    return SignalStack()

@@ -612,6 +612,9 @@ class Tensor(Copies):
 
     def __getattr__(self, name: str) -> Any:
         """Refuse an unknown name, with the nearest known one or what to use instead."""
+        if name == "id":  # of gt before it was rewritten
+            warn_user("x.id is id(x) now; x._version counts changes in place")
+            return (self if self._root is None else self._root)._version << 64 | id(self)
         hint = f": {METHODS[name]}" if name in METHODS else did_you_mean(name, dir(type(self)))
         raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'{hint}")
 

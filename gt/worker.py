@@ -25,10 +25,18 @@ from gt.runtime.worker import work
 @click.option("--device", default=None, help="cpu, cuda or cuda:N. Default: cuda:0 if there is a GPU.")
 @click.option("--key", type=click.Path(path_type=Path), help="This worker's key file, as gt keygen makes it. Default: GT_KEY_FILE.")
 @click.option("--insecure", is_flag=True, help="Join a server on another machine without keys: whoever reaches the worker may use it.")
-@click.option("--backend", type=click.Choice(["torch", "numpy"]), default=None, help="Default: GT_BACKEND, else torch.")
-def main(host: str, port: int, device: str | None, key: Path | None, insecure: bool, backend: str | None) -> None:
+@click.option("--backend", metavar="[torch|numpy]", default=None, help="Default: GT_BACKEND, else torch.")
+@click.option("--id", "name", hidden=True)
+def main(host: str, port: int, device: str | None, key: Path | None, insecure: bool, backend: str | None, name: str | None) -> None:
     """Run a gt worker until the server stops."""
-    backend = backend or env.BACKEND.get()
+    for text in env.without_effect():
+        click.echo(f"gt worker: {text}", err=True)
+    if name is not None:
+        click.echo("gt worker: --id has no effect: a worker's number is its place among those that have joined.", err=True)
+    try:
+        backend = env.backend(backend) if backend else env.BACKEND.get()
+    except ValueError as e:
+        raise click.BadParameter(f"{e}, got {backend!r}", param_hint="--backend") from None
     try:
         endpoint, keys = endpoint_of(f"{host}:{port}"), chosen_keys(key, "worker")
     except KeyFileError as e:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
-from gt.ir.blame import Located
+from gt.ir.blame import Located, warn_user
 from gt.ir.mesh import Sharding
 
 if TYPE_CHECKING:
@@ -68,6 +68,15 @@ class DType:
 
     def __repr__(self) -> str:
         return f"gt.{self.name}"
+
+    def __eq__(self, other: object) -> bool:
+        """Compare by identity. The text of a name is equal, with a warning: dtypes once were text."""
+        if other.__class__ is str and other in DType.by_name:
+            warn_user(f"a dtype is no text now: compare with gt.{other}, not {other!r}")
+            return self.name == other
+        return self is other
+
+    __hash__ = object.__hash__
 
     def __reduce__(self) -> tuple[type[_Lookup], tuple[str]]:
         return _Lookup, (self.name,)

@@ -14,6 +14,7 @@ import os
 import shutil
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -305,14 +306,17 @@ def _brief(message: Any) -> str:
 
 
 def serve(
-    endpoint: str, options: Options, parent_fd: int | None = None, report_fd: int | None = None, keys: Keys | None = None
-) -> None:
+    endpoint: str, options: Options, parent_fd: int | None = None, report_fd: int | None = None, keys: Keys | None = None,
+    listening: Callable[[str], None] = lambda endpoint: None,
+) -> None:  # fmt: skip
     """Run a dispatcher in this process until it is told to stop. With ``keys`` it lets in whom the list beside their file names.
+    ``listening`` is called with the endpoint once it is bound.
 
     Errors: ZMQError when the address is in use; KeyFileError for a list that cannot be read.
     """
     dispatcher = Dispatcher(endpoint, options, parent_fd, report_fd, keys)
     on_end_signals(dispatcher.stop, parent_fd)
+    listening(dispatcher.endpoint)
     dispatcher.run()
     if endpoint.startswith("ipc://") and options.owns_workers:  # the parent may have been killed: leave nothing behind
         shutil.rmtree(Path(endpoint.removeprefix("ipc://")).parent, ignore_errors=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -35,11 +35,13 @@ class Variable(Generic[T]):
     def get(self) -> T:
         """Give the value, read from the environment at the first call. Errors: ValueError naming the variable."""
         if not self._read:
-            text = os.environ.get(self.name)
+            name, text = self.name, os.environ.get(self.name)
+            if not text:
+                name, text = _by_older_names(self)
             try:
                 self._read.append(self.default if text is None or text == "" else self.parse(text))
             except ValueError as e:
-                raise ValueError(f"{self.name}={text!r}: {e}. {self.doc}") from None
+                raise ValueError(f"{name}={os.environ.get(name)!r}: {e}. {self.doc}") from None
         return self._read[0]
 
     def set(self, value: T) -> None:
@@ -84,7 +86,12 @@ def at_least(low: int) -> Callable[[str], int]:
     return parse
 
 
-BACKEND = Variable("GT_BACKEND", one_of("torch", "numpy"), "torch", "Engine that runs programs: torch or numpy.")
+def backend(text: str) -> str:
+    """Parse the name of an engine; pytorch is an older name of torch."""
+    return one_of("torch", "numpy")("torch" if text == "pytorch" else text)
+
+
+BACKEND = Variable("GT_BACKEND", backend, "torch", "Engine that runs programs: torch or numpy.")
 EMBEDDED = Variable("GT_EMBEDDED", flag, False, "Run in this process on a GPU too, rather than in a worker process.")
 CONFIG = Variable("GT_CONFIG", str, "", "YAML file of signals, loaded when they are first needed.")
 ADDRESS = Variable("GT_ADDR", str, "", "host:port of a gt server that a script joins instead of starting its own.")
@@ -145,7 +152,59 @@ EPOCH_TIMEOUT_S = Variable(
 GROUP_TIMEOUT_S = Variable("GT_GROUP_TIMEOUT", float, 60.0, "Seconds a collective may wait for another worker.")
 
 
+@dataclass(frozen=True)
+class OlderName:
+    """A variable of gt before it was rewritten: what it stands for, if ``stands_for`` is not given itself; with none it warns.
+
+    ``texts``: what its values mean there; a value that is not among them means itself.
+    """
+
+    name: str
+    stands_for: Variable[Any] | None
+    doc: str
+    texts: Mapping[str, str] = field(default_factory=dict)
+
+
+OFF = {"0": ""}
+OLDER_NAMES = (
+    OlderName("GT_COMPILE", COMPILE_AFTER, "1: as `GT_COMPILE_AFTER=1`; 0: as `GT_COMPILE_AFTER=0`."),
+    OlderName("GT_AUTO_COMPILE", COMPILE_AFTER, "0: as `GT_COMPILE_AFTER=0`; 1: as without it, what is run often is compiled.", {"1": ""}),
+    OlderName("GT_HOTPATH_THRESHOLD", COMPILE_AFTER, "As `GT_COMPILE_AFTER`."),
+    OlderName("GT_VERBOSE", DEBUG, "1: as `GT_DEBUG=2`.", {**OFF, "1": "2"}),
+    OlderName("GT_DEBUG_CLIENT", DEBUG, "1: as `GT_DEBUG=3`, which tells of every message.", {**OFF, "1": "3"}),
+    OlderName("GT_DEBUG_DISPATCHER", DEBUG, "1: as `GT_DEBUG=3`.", {**OFF, "1": "3"}),
+    OlderName("GT_DEBUG_WORKER", DEBUG, "1: as `GT_DEBUG=3`.", {**OFF, "1": "3"}),
+    OlderName("GT_DEBUG_COMPILE", DEBUG, "1: as `GT_DEBUG=4`, which shows each new graph.", {**OFF, "1": "4"}),
+    OlderName("GT_WORKER_BATCH_SIZE", None, "a flush is one message, however many ops it has; `GT_WINDOW` says how many may be in flight"),
+    OlderName("GT_HOTPATH_WINDOW", None, "graphs are compiled whole; `GT_COMPILE_AFTER` says when"),
+    OlderName("GT_HOTPATH_MIN_SEQ", None, "graphs are compiled whole; `GT_COMPILE_AFTER` says when"),
+    OlderName("GT_HOTPATH_MAX_EXPAND", None, "graphs are compiled whole; `GT_COMPILE_AFTER` says when"),
+    OlderName("GT_SAVE_COMPILED_CODE", None, "`gt compile SCRIPT --dump-ir` shows what a script becomes"),
+)  # fmt: skip
+
+
+def _by_older_names(variable: Variable[Any]) -> tuple[str, str | None]:
+    """Give the older name that says something of a variable, and what it says; of several the greatest number counts."""
+    said = [(older, os.environ.get(older.name, "").strip()) for older in OLDER_NAMES if older.stands_for is variable]
+    texts = [(older.texts.get(text, text), older.name) for older, text in said if text]
+    text, name = max((t for t in texts if t[0]), key=lambda t: (t[0].isdigit() and int(t[0]), t), default=(None, variable.name))
+    return name, text
+
+
+def without_effect() -> list[str]:
+    """Say of each variable that is given and has no effect any more what to use instead."""
+    gone = [older for older in OLDER_NAMES if older.stands_for is None and os.environ.get(older.name)]
+    return [f"{older.name} has no effect: {older.doc}" for older in gone]
+
+
+def text_of(name: str) -> str:
+    """Give what the environment says of a variable that is the user's own, "" if nothing."""
+    return os.environ.get(name, "")
+
+
 def table() -> str:
-    """Give the variables as a Markdown table, for the docs."""
+    """Give the variables as a Markdown table, for the docs; older names last."""
     rows = [f"| `{v.name}` | `{v.default!r}` | {v.doc} |" for v in VARIABLES.values()]
+    for older in OLDER_NAMES:
+        rows.append(f"| `{older.name}` | older name | {older.doc if older.stands_for else f'No effect, and a warning: {older.doc}.'} |")
     return "\n".join(["| variable | default | meaning |", "|---|---|---|", *rows])

@@ -121,6 +121,103 @@ def test_chat_answers_in_turns(tmp_path: Path) -> None:
     assert end == ""
 
 
+# -- a feature each; on the NumPy backend where torch is not the point
+
+
+def numpy_run(monkeypatch: pytest.MonkeyPatch, **variables: str) -> None:
+    for name, value in {"GT_BACKEND": "numpy", **variables}.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+    numpy_run(monkeypatch)
+    out = run("demo.py", "--steps", 10)
+    assert "b = [[9.0, 9.0], [27.0, 27.0]]" in out and "= [2.0, 4.0, 6.0]" in out and "made by flush" in out
+    first, last = map(float, re.search(r"loss (\S+) -> (\S+) in 10 steps on 1 worker", out).groups())  # type: ignore[union-attr]
+    assert last < first
+
+
+def test_auto_shard_splits_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    numpy_run(monkeypatch)
+    alone = run("simple_auto_shard.py", "--size", 64)
+    split = run("simple_auto_shard.py", "--size", 64, "--distributed", "--workers", 2)
+    assert "c is whole" in alone and "c is split: (32, 64) on each" in split
+    means = [float(re.search(r"mean (\S+)", out)[1]) for out in (alone, split)]  # type: ignore[index]
+    assert means[0] == pytest.approx(means[1], abs=2e-6)
+
+
+def test_signals_place_and_change_no_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    numpy_run(monkeypatch, GT_CONFIG="")
+    alone = run("signal_demo.py")
+    numpy_run(monkeypatch, GT_CONFIG=str(ROOT / "examples" / "config_sharding.yaml"))
+    split = run("signal_demo.py", "--workers", 4)
+    values = [re.search(r"loss .*", out)[0] for out in (alone, split)]  # type: ignore[index]
+    numbers = [[float(x) for x in re.findall(r"\d+\.\d+", line)] for line in values]
+    assert numbers[0] == pytest.approx(numbers[1], abs=2e-6) and len(numbers[0]) == 3
+    assert "inside: layer1 backward: layer1_bwd" in split
+    assert "x: f32[128@w, 64] on workers (0, 1, 2, 3)" in split and "y: f32[128, 64] on workers (0, 1, 2, 3)" in split
+
+
+def test_layouts_from_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    numpy_run(monkeypatch)
+    alone = run("config_from_python.py", "--layout", "none", "--steps", 3)
+    tensor = run("config_from_python.py", "--layout", "tensor", "--steps", 3, "--workers", 2)
+    assert losses(tensor) == pytest.approx(losses(alone), abs=2e-6) and len(losses(alone)) == 3
+    assert "first weight: f32[64@tp, 16]" in tensor and "first weight: f32[64, 16]" in alone
+
+
+def test_compiling_changes_no_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = run("compile_demo.py", "--steps", 20, "--size", 32)
+    assert "every step the same to 0e+00" in out and "among the last 2" in out
+    numpy_run(monkeypatch, GT_CONFIG=str(ROOT / "examples" / "config_compile.yaml"))
+    assert float(run("compile_demo.py", "--steps", 3, "--size", 32).split()[1].rstrip(";")) == pytest.approx(
+        float(out.split()[1].rstrip(";")), rel=1e-4
+    )
+
+
+def test_debug_demo_shows_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    numpy_run(monkeypatch)
+    out = run("debug_demo.py")
+    lines = (ROOT / "examples" / "debug_demo.py").read_text().splitlines()
+    for said, source in (("= exp(", ".exp()"), ("ReadRefused", "gt.ones(3)"), ("RunIndexError", "gt.arange(4)[")):
+        line = next(line for line in out.splitlines() if said in line)
+        at = re.search(r"debug_demo\.py:(\d+)", line)
+        assert at is not None and source in lines[int(at[1]) - 1], line
+    assert "ShapeError: mat1 and mat2 shapes cannot be multiplied (2x3 and 2x3)" in out and "flushes: 1" in out
+
+
+def test_a_server_a_script_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    numpy_run(monkeypatch)
+    out = run("simple_launch.py", "--workers", 2)
+    assert "workers: 2" in out and "product: finite" in out and out.endswith("server ended with code 0\n")
+
+
+def test_each_client_learns_what_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    numpy_run(monkeypatch)
+    out = run("multi_client.py", "--clients", 3, "--workers", 2, "--steps", 40)
+    assert {(int(a), round(float(b))) for a, b in re.findall(r"client (\d): learned (\S+)", out)} == {(1, 1), (2, 2), (3, 3)}
+
+
+@pytest.mark.parametrize("kind", ["Qwen3", "Llama"])
+def test_generate_reads_a_folder_as_the_hub_has_it(kind: str, tmp_path: Path) -> None:
+    """Weights in bfloat16, written by transformers; the tokens are those of its own greedy search."""
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    sizes = dict(
+        vocab_size=96, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        tie_word_embeddings=kind == "Qwen3", initializer_range=0.5, eos_token_id=None, bos_token_id=None, pad_token_id=0,
+        **({"head_dim": 16} if kind == "Qwen3" else {}),
+    )  # fmt: skip
+    config = getattr(transformers, f"{kind}Config")(**sizes)
+    model = getattr(transformers, f"{kind}ForCausalLM")(config).to(torch.bfloat16)
+    model.save_pretrained(tmp_path / "model")
+    want = model.float().generate(torch.tensor([[5, 17, 80]]), max_new_tokens=8, do_sample=False)[0].tolist()
+    out = run("generate.py", tmp_path / "model", "--tokens", "5,17,80", "--count", 8)
+    assert out.splitlines()[0] == ",".join(map(str, want))
+
+
 @pytest.mark.parametrize("name", ["char_gpt", "digits", "digits_cnn", "mnist_lenet", "tabular"])
 def test_a_plot_is_optional(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     plot = importlib.import_module(f"examples.{name}").plot

@@ -1,4 +1,4 @@
-"""The op table as a page: what ``docs/ops.md`` is generated from.
+"""The op table as a page: what ``docs/reference/operations.md`` is generated from.
 
 Next: ``gt.ir.opdef`` (what the fields mean).
 """
