@@ -51,6 +51,10 @@ NOTES: dict[str, tuple[str, str]] = {
     "LauncherError": ("the variables of the launcher that contradict each other or are missing", "Give `--nnodes`, `--node-rank` and `--head`, or `--launcher none`."),
     "LinAlgError": (RUN_LINE, "Check the matrix: add to its diagonal, or use `lstsq` or `pinv`."),
     "Located": ("the op and the user's line", "See its kin, which say more."),
+    "MessagesLost": (
+        "how many messages of a connection did not arrive; what ends with it says whose",
+        "See DispatcherLost and WorkerLost, which come of it; `gt.recover()` goes on after it.",
+    ),
     "NoGradient": ("the op, and the line that recorded it", "Detach what goes through it, or write a `gt.autograd.Function`."),
     "NoWorkers": ("the server's address, and how long was waited", "Start workers: `gt worker --host HOST -p PORT`."),
     "NodeRefused": (
