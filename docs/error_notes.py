@@ -61,6 +61,10 @@ NOTES: dict[str, tuple[str, str]] = {
         "the server's address, and its reason",
         "Start the same line, with the same keys and gt, on every node.",
     ),
+    "OutOfMemoryError": (
+        "the worker, its limit, what the run or value needs, the largest values held there and the largest of the run, with their lines",
+        "Free or split the values it names, take smaller batches, or set `gt.memory_limit`. All values are what they were.",
+    ),
     "NotChunked": ("nothing: it ends an attempt to compute logits in chunks, and the note of `gt.explain` says why", "Nothing: values are the same."),
     "NotSoMany": ("nothing: another number of chunks is tried", "Nothing."),
     "NotPrivate": ("the file or folder, and whom it is open to", "`chmod go-rwx` it, or name another."),
