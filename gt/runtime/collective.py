@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import threading
+import time
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
@@ -18,6 +19,7 @@ from gt.ir.evaluate import as_dtype
 from gt.ir.program import Collective
 from gt.ir.types import DType
 from gt.runtime.errors import GtError
+from gt.runtime.log import InstructionLog
 
 
 class CollectiveFailed(GtError, RuntimeError):
@@ -102,6 +104,7 @@ class Groups:
         self.lost: set[int] = set()
         self.issued = 0
         self.sending: dict[tuple[int, ...], None] = {}
+        self.log = InstructionLog("", f"worker{worker}")
 
     def form(self, name: str, members: tuple[int, ...], backend: str) -> None:
         """Make the group of ``members``, all of whom do so now. Errors: CollectiveFailed when one is gone, or goes meanwhile."""
@@ -125,6 +128,19 @@ class Groups:
 
     def run(self, step: Collective, tensor: Any) -> Any:
         """Take part in one collective. Errors: CollectiveFailed."""
+        if self.log.on:
+            return self._run_told(step, tensor)
+        return self._run(step, tensor)
+
+    def _run_told(self, step: Collective, tensor: Any) -> Any:
+        start = time.perf_counter()
+        result = self._run(step, tensor)
+        members = ",".join(map(str, step.group))
+        details = f"number={step.number} group={members} seconds={time.perf_counter() - start:.6f} begins={int(step.begins)}"
+        self.log.write("collective", step.kind, step.nbytes, details)
+        return result
+
+    def _run(self, step: Collective, tensor: Any) -> Any:
         self.issued += 1
         group = self.groups.get(step.group)
         if group is None:

@@ -31,7 +31,7 @@ from gt.runtime.gate import Seldom
 from gt.runtime.hello import protocol_fault
 from gt.runtime.interrupt import on_end_signals
 from gt.runtime.keys import Keys, chosen_keys
-from gt.runtime.log import open_log, setup_logging
+from gt.runtime.log import brief, open_log, setup_logging
 from gt.runtime.planner import PlannerProcess, PlanReply, outputs_of, request_of
 from gt.runtime.port_owner import port_owner
 from gt.runtime.schedule import Client
@@ -121,8 +121,7 @@ class Dispatcher:
             self.door.gate.close()
         self.router.close(300)
         self.context.term()
-        if self.log is not None:
-            self.log.close()
+        self.log.close()
 
     def stop(self, number: int = 0, frame: FrameType | None = None) -> None:
         self.stopping = True
@@ -140,12 +139,12 @@ class Dispatcher:
             if got is None:
                 return
             peer, message, data = got
-            if self.log is not None:
+            if self.log.on:
                 self.log.write(
                     "recv",
                     type(message).__name__,
                     0 if data is None else data.nbytes,
-                    f"from={self._name(peer)} {_brief(message)}",
+                    f"from={self._name(peer)} {brief(message)}",
                 )
             self._handle(Received(self._now(), peer, message, data))
 
@@ -153,7 +152,7 @@ class Dispatcher:
         """Count a message that is none. Who sent it in another version of the protocol is told, as he cannot know."""
         self.malformed.tell(f"dropped a malformed message: {fault}", self._now(), logging.WARNING)
         self.state.malformed = self.malformed.count
-        if self.log is not None:
+        if self.log.on:
             self.log.write("drop", "malformed", 0, str(fault))
         if isinstance(fault, VersionMismatch):
             refused = wire.encode_refused(protocol_fault(fault.theirs), fault.theirs)
@@ -193,6 +192,8 @@ class Dispatcher:
                     case Send():
                         self._send(command, events)
                     case MakePlan(plan, graph, inputs, workers, scalars):
+                        if self.log.on:
+                            self.log.write("ask", "plan", 0, f"plan={plan}")
                         self.planner.ask(request_of(plan, graph, inputs, workers, scalars))
                     case Kill(pid):
                         self.logger.warning("killing worker process %d, which stopped answering", pid)
@@ -217,9 +218,9 @@ class Dispatcher:
         try:
             header = last[1] if last[0] is message else wire.encode(message)
             self._encoded = (message, header)
-            if self.log is not None:  # before it leaves: no receiver's line may come first
+            if self.log.on:  # before it leaves: no receiver's line may come first
                 nbytes = len(header) + (0 if command.data is None else memoryview(command.data).nbytes)
-                self.log.write("send", type(message).__name__, nbytes, f"to={self._name(command.peer)} {_brief(message)}")
+                self.log.write("send", type(message).__name__, nbytes, f"to={self._name(command.peer)} {brief(message)}")
             send(self.router, message, command.data, command.peer, header)
         except PeerUnreachable:
             if not any(isinstance(e, PeerGone) and e.peer == command.peer for e in events):
@@ -232,7 +233,7 @@ class Dispatcher:
         name = next((p.name for p in event.programs.values()), "-")
         outcome = f"failed: {event.fault.message}" if event.fault else f"for {len(event.programs)} workers"
         self.logger.info("plan %d (%s) %s", event.plan, name, outcome)
-        if self.log is not None:
+        if self.log.on:
             self.log.write("plan", name, 0, f"plan={event.plan} {outcome}")
 
     def _name(self, peer: bytes) -> str:
@@ -261,12 +262,6 @@ def code_from(parent_fd: int | None, otherwise: int) -> int:
 def planned(now: float, reply: PlanReply) -> Planned:
     """Give the event of a planner's reply."""
     return Planned(now, reply.plan, reply.programs, outputs_of(reply), reply.fault, reply.reasons, reply.seconds)
-
-
-def _brief(message: Any) -> str:
-    """Give the small fields of a message, for the log."""
-    shown = ("key", "buffer", "request", "epoch", "plan", "uid", "worker", "runs", "inline", "kind", "device", "backend")
-    return " ".join(f"{name}={getattr(message, name)}" for name in shown if hasattr(message, name))
 
 
 def serve(

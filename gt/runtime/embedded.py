@@ -32,7 +32,7 @@ from gt.runtime.dispatcher_state import DispatcherState, Options
 from gt.runtime.engine import Engine
 from gt.runtime.errors import Fault, SessionClosed, fault_of
 from gt.runtime.interrupt import SHIELD
-from gt.runtime.log import open_log, setup_logging
+from gt.runtime.log import brief, open_client_log, open_log, setup_logging
 from gt.runtime.planner import make_plan
 from gt.runtime.runner import Runner, make_engine
 from gt.runtime.session import CallLock, own_threads
@@ -60,7 +60,7 @@ class EmbeddedSession:
         self._requests = itertools.count(1)  # drawn from by any thread
         self._closed: Fault | None = None
         setup_logging("embedded")
-        self._log, self._dispatcher_log = open_log("client0"), open_log("dispatcher")
+        self._log, self._dispatcher_log = open_client_log(0), open_log("dispatcher")
         self._state = DispatcherState(_Secrets(), Options(window, client_lease_s=NEVER_S, worker_timeout_s=NEVER_S, no_workers_s=NEVER_S))
         hello = wire.WorkerHello("", "", "", self._pid, device, backend)
         self._feed(CLIENT, wire.ClientHello(self._pid))
@@ -132,9 +132,8 @@ class EmbeddedSession:
         if threading.current_thread() is not self._thread:
             self._thread.join(10.0)
         atexit.unregister(self._exit)
-        for log in (self._log, self._dispatcher_log):
-            if log is not None:
-                log.close()
+        self._log.close()
+        self._dispatcher_log.close()
 
     # -- what holds it together
 
@@ -146,11 +145,11 @@ class EmbeddedSession:
             raise SessionClosed(
                 "gt cannot be used in a forked child: start the child with spawn, or use gt only in the parent"
             )
-        if self._log is not None and self._dispatcher_log is not None:
+        if self._log.on or self._dispatcher_log.on:
             name, nbytes = type(message).__name__, getattr(data, "nbytes", 0)
             if peer == CLIENT:
-                self._log.write("call", name, nbytes)
-            self._dispatcher_log.write("recv", name, nbytes, f"from={peer.decode()}0")
+                self._log.write("call", name, nbytes, brief(message))
+            self._dispatcher_log.write("recv", name, nbytes, f"from={peer.decode()}0 {brief(message)}")
         to_client: list[Message] = []
         with SHIELD, self._lock:
             events: list[Event] = [Received(time.monotonic(), peer, message, data)]
@@ -180,7 +179,7 @@ class EmbeddedSession:
             return Planned(now, command.plan, fault=fault_of(e, "plan"))
         seconds = time.monotonic() - now
         logger.info("plan %d (%s) for 1 worker in %.3f s", command.plan, command.graph.name, seconds)
-        if self._dispatcher_log is not None:
+        if self._dispatcher_log.on:
             self._dispatcher_log.write("plan", command.graph.name, 0, f"plan={command.plan} seconds={seconds:.6f}")
         return Planned(now, command.plan, programs, outputs, reasons=reasons)
 
@@ -225,7 +224,7 @@ class EmbeddedSession:
             return
         future = self._futures.pop(message.request, None)
         self._reading.pop(message.request, None)
-        if self._log is not None and array is not None:
+        if self._log.on and array is not None:
             self._log.write("part", "fetch", array.nbytes, f"request={message.request}")
         if future is not None and array is not None:
             future.set_result(array.reshape(message.type.shape))
@@ -298,8 +297,7 @@ def _work(
     finally:
         own_threads.discard(threading.get_ident())
         runner.close()
-        if log is not None:
-            log.close()
+        log.close()
 
 
 def _close_at_exit(session: weakref.ref[EmbeddedSession]) -> Callable[[], None]:

@@ -123,6 +123,10 @@ def over_zero(text: str) -> float:
     return value
 
 
+INSTRUCTION_LOG_SIZE: Variable[int | None] = Variable(
+    "GT_INSTRUCTION_LOG_SIZE", nbytes, 64 << 20,
+    'Bytes, such as "64MiB", at which the instruction log goes on in a fresh file; FILE.1 keeps the one before. 0: no limit.',
+)  # fmt: skip
 CLIENT_MEMORY = Variable(
     "GT_CLIENT_MEMORY", nbytes, None,
     'Bytes of values that each client of a server may hold on all workers together, such as "40GiB"; 0: no limit.',

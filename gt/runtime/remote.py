@@ -33,7 +33,7 @@ from gt.runtime.errors import ConnectionFailed, Fault, ProtocolError, SessionClo
 from gt.runtime.gate import Handshake, Seldom, await_answer, explained
 from gt.runtime.interrupt import SHIELD
 from gt.runtime.keys import Keys
-from gt.runtime.log import open_log, setup_logging
+from gt.runtime.log import brief, open_client_log, setup_logging
 from gt.runtime.session import CallLock, own_threads
 from gt.runtime.shared import MAX_LANES, Openings, Slot, SlotPool, probe
 from gt.runtime.transport import PeerUnreachable, Socket, endpoint_of, make_socket, receive, send
@@ -134,7 +134,7 @@ class RemoteSession:
             raise
         self._window = threading.Semaphore(self._welcome.window)
         self._results = make_socket(self._context, zmq.DEALER, data=True, identity=self._welcome.token)
-        self._log = open_log(f"client{self._welcome.client}")
+        self._log = open_client_log(self._welcome.client)
         self._wake_read, self._wake_write = os.pipe()
         self._io_thread = threading.Thread(target=self._io, name="gt-client", daemon=True)
         self._present = threading.Event()
@@ -285,8 +285,7 @@ class RemoteSession:
         self._context.term()
         for fd in (self._wake_read, self._wake_write):
             os.close(fd)
-        if self._log is not None:
-            self._log.close()
+        self._log.close()
 
     # -- outgoing
 
@@ -301,8 +300,8 @@ class RemoteSession:
             raise SessionClosed(
                 "gt cannot be used in a forked child: start the child with spawn, or use gt only in the parent"
             )
-        if self._log is not None:
-            self._log.write("call", type(message).__name__, 0 if data is None else len(data))
+        if self._log.on:
+            self._log.write("call", type(message).__name__, 0 if data is None else len(data), brief(message))
         with SHIELD, self._lock:
             send(self._up, message, data)
 
@@ -450,7 +449,7 @@ class RemoteSession:
         finally:
             if done is not None:
                 done()
-        if self._log is not None:
+        if self._log.on:
             self._log.write("part", "fetch", rows.nbytes, f"request={request}")
         self._resolve(request, reading)
 
@@ -483,7 +482,7 @@ class RemoteSession:
                 send(socket, wire.Upload(upload.ticket, upload.type, region))
             else:
                 send(socket, upload, wire_arrays.data_of(part))
-            if self._log is not None:
+            if self._log.on:
                 self._log.write("upload", "put", part.nbytes, f"buffer={buffer} worker={tile.worker}")
 
     def _in_slot(self, array: np.ndarray) -> tuple[Slot | None, np.ndarray]:

@@ -20,7 +20,7 @@ from gt.runtime import env, wire
 from gt.runtime.collective import Groups
 from gt.runtime.engine import Engine, Joint, Loaded
 from gt.runtime.errors import Fault, GtError, fault_of
-from gt.runtime.log import InstructionLog
+from gt.runtime.log import InstructionLog, brief
 from gt.runtime.store import LARGE, ValueStore, give_memory_back
 from gt.runtime.wire import Message
 from gt.runtime.wire_arrays import array_of, padded, rows, wire_dtype
@@ -98,7 +98,8 @@ class Runner:
         timed: bool = False,
     ) -> None:
         self.state = WorkerState(worker)
-        self.engine, self.outlet, self.groups, self.log = engine, outlet, groups, log
+        self.engine, self.outlet, self.groups = engine, outlet, groups
+        self.log = InstructionLog("", f"worker{worker}") if log is None else log
         self.uploads = {} if uploads is None else uploads
         self.values = ValueStore()
         self.loaded: dict[int, Loaded] = {}
@@ -111,8 +112,8 @@ class Runner:
     def handle(self, message: Message, data: Any = None) -> bool:
         """Do what a message asks; give False when the worker should end."""
         self.began = time.perf_counter()
-        if self.log is not None:
-            self.log.write("recv", type(message).__name__, getattr(data, "nbytes", 0))
+        if self.log.on:
+            self.log.write("recv", type(message).__name__, getattr(data, "nbytes", 0), brief(message))
         if self.uploads:
             self._take_uploads()
         work = self.state.handle(Got(message, data))
@@ -201,6 +202,7 @@ class Runner:
 
     def _ship(self, ship: wire.Ship) -> None:
         true, dtype = tuple(b - a for a, b in ship.bounds), DType.by_name[ship.type.dtype]
+        start = time.perf_counter()
         try:
             value = self.values[ship.uid]
             whole = tuple(value.shape) == true
@@ -214,18 +216,21 @@ class Runner:
             fault = fault_of(e, "run", self.state.worker, self.epoch)
             self.outlet.ship(ship.token, wire.PartFailed(ship.request, fault), None)
             return
-        if self.log is not None:
-            self.log.write("ship", "fetch", array.nbytes, f"uid={ship.uid} request={ship.request}")
+        if self.log.on:
+            self.log.write("ship", "fetch", array.nbytes, f"uid={ship.uid} request={ship.request} seconds={time.perf_counter() - start:.6f}")
         part = wire.Part(ship.request, ship.type, ship.bounds, ship.tiles, ship.final)
         self.outlet.ship(ship.token, part, array)
 
     # -- programs
 
     def _load(self, plan: int, program: Program) -> None:
+        start = time.perf_counter()
         try:
             self.loaded[plan] = self.engine.load(program)
         except Exception as e:  # runs of it fail with this cause
             self.unloadable[plan] = fault_of(e, "run", self.state.worker)
+        if self.log.on:
+            self.log.write("load", program.name, 0, f"plan={plan} seconds={time.perf_counter() - start:.6f}")
 
     def _run(self, command: RunProgram) -> Ran:
         start = self.began
@@ -275,17 +280,17 @@ class Runner:
             fault = self._finish_collectives(command.plan, fault, command.graph)
         self.epoch = -1
         seconds = time.perf_counter() - start
+        if self.log.on:
+            self._tell_run(command, seconds, fault)
         if self.clock is not None:
             seconds = self.clock.seconds(command.plan) or seconds
-        if self.log is not None:
-            name = self.state.programs[command.plan].name
-            self.log.write(
-                "run",
-                name,
-                sum([values.sizes.get(uid, 0) for uid in command.outputs]),
-                f"epoch={command.epoch} plan={command.plan} seconds={seconds:.6f} fault={fault.kind if fault else '-'}",
-            )
         return ran or Ran(command.epoch, seconds, fault, graph=stage)
+
+    def _tell_run(self, command: RunProgram, seconds: float, fault: Fault | None) -> None:
+        made = sum([self.values.sizes.get(uid, 0) for uid in command.outputs])
+        loaded = self.loaded.get(command.plan)
+        details = f"epoch={command.epoch} plan={command.plan} seconds={seconds:.6f} tier={loaded.tier if loaded else '-'}"
+        self.log.write("run", self.state.programs[command.plan].name, made, f"{details} fault={fault.kind if fault else '-'}")
 
     def _joint(self, plan: int) -> Joint:
         joint = self.loaded[plan].joint

@@ -30,7 +30,7 @@ from gt.runtime.gate import Gate, Handshake, Seldom, await_answer
 from gt.runtime.hello import torch_version
 from gt.runtime.interrupt import on_end_signals
 from gt.runtime.keys import Keys, chosen_keys
-from gt.runtime.log import InstructionLog, open_log, setup_logging
+from gt.runtime.log import open_log, setup_logging
 from gt.runtime.runner import HostArray, Runner, make_engine
 from gt.runtime.transport import (
     BEAT_S,
@@ -108,7 +108,7 @@ class WorkerProcess:
             remove_sockets(self.bound)
             self.context.destroy(0)
             raise
-        self.log: InstructionLog | None = open_log(f"worker{self.welcome.worker}")
+        self.log = open_log(f"worker{self.welcome.worker}")
         self.uploads: dict[int, HostArray] = {}
         self.intake = Intake(intake, self.uploads, direct=str(getattr(self.engine, "device", "cpu")).startswith("cuda"))
         self.outlet = Outlet(self.work, self.results, self.intake.sharing)
@@ -117,6 +117,7 @@ class WorkerProcess:
             self.welcome.worker, self._store_link(timeout_s), own_address(endpoint), timeout_s, backend == "numpy",
             str(getattr(self.engine, "device", "cpu")),
         )  # fmt: skip
+        self.groups.log = self.log
         shared = parent_fd is None  # else it serves the script that started it alone
         self.runner = Runner(self.welcome.worker, self.engine, self.outlet, self.groups, self.uploads, self.log, timed=shared)
         self.stopping = self.deserted = False
@@ -199,8 +200,7 @@ class WorkerProcess:
         self.runner.close()
         remove_sockets(self.bound)
         self.context.destroy(200)
-        if self.log is not None:
-            self.log.close()
+        self.log.close()
 
     def stop(self, *_: object) -> None:
         """End soon; at once if the main thread does not come back from a program or a collective."""
