@@ -404,7 +404,10 @@ class Runner:
         except Exception as e:
             fault = fault_of(e, "collective", self.state.worker, make.epoch)
         self.epoch = -1
-        return Grouped(make.epoch, time.perf_counter() - start, make.members, fault)
+        seconds = time.perf_counter() - start
+        if self.log.on:
+            self.log.write("group", make.backend, 0, f"epoch={make.epoch} group={','.join(map(str, make.members))} seconds={seconds:.6f}")
+        return Grouped(make.epoch, seconds, make.members, fault)
 
 
 def _copy(value: Any) -> Any:
