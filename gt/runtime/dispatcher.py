@@ -22,6 +22,7 @@ import click
 import zmq
 
 from gt.runtime import env, wire
+from gt.runtime.capturing import boot_id
 from gt.runtime.dispatcher_events import Command, Event, Expelled, Kill, MakePlan, PeerGone, Planned, Received, Send, Tick
 from gt.runtime.dispatcher_state import DispatcherState, Options
 from gt.runtime.door import Door
@@ -64,6 +65,8 @@ class Dispatcher:
         self.planner = PlannerProcess()
         self.parent_fd, self.report_fd = parent_fd, report_fd
         self.state.started, self.state.wall_clock = self._now(), time.time
+        tracing = self.state.tracing
+        tracing.own, tracing.wall_clock, tracing.boot = self.log, time.time, boot_id()
         self.malformed = Seldom(self.logger)
         self.stopping, self.code = False, ExitCode.SERVER_LOST.value  # of the job, if there is one, for its nodes
         self.last_tick = 0.0

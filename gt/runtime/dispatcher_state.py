@@ -30,6 +30,7 @@ from gt.runtime.quota import held_nbytes, refusal, too_many, too_much
 from gt.runtime.rendezvous import KeyStore
 from gt.runtime.schedule import MAX_QUEUE, Buffer, Client, Flight, OverQuota
 from gt.runtime.status import ServerStatus, status_of
+from gt.runtime.tracing import Tracing
 from gt.runtime.wire import Message
 
 STATUS_S = 0.1  # in which whoever asks gets the same answer: it costs a step for each value
@@ -93,6 +94,7 @@ class DispatcherState:
         self.uploads: dict[int, tuple[Client, Buffer]] = {}
         self.last_ping = 0.0
         self.nodes = Nodes(self._send, self.options.job, self.options.num_nodes)
+        self.tracing = Tracing(self._send)
         self.started, self.malformed = 0.0, 0  # told by the process around this, as is the clock on the wall
         self.wall_clock: Callable[[], float] = float
         self.status: tuple[float, ServerStatus] | None = None
@@ -145,6 +147,9 @@ class DispatcherState:
                 self._attach(peer, message)
             case wire.Beat() if owner is None:
                 self._send(peer, wire.Refused("this peer is not known here: it was lost or never joined"))
+            case wire.Captured() if owner is not None:
+                owner.seen = self.now
+                self.tracing.heard(self.now, f"{'client' if isinstance(owner, Client) else 'worker'}{owner.id}", message)
             case _ if isinstance(owner, Client):
                 owner.seen = self.now
                 self._from_client(owner, message, data)
@@ -155,6 +160,9 @@ class DispatcherState:
                 self.nodes.hello(self.now, peer, message)
             case wire.AskStatus():
                 self._tell_status(peer)
+            case wire.AskTrace():
+                peers = [(f"client{c.id}", c.down) for c in self.clients.values()]
+                self.tracing.ask(self.now, peer, message, [*peers, *((f"worker{w.id}", w.link) for w in self.workers.values())])
             case _:
                 self._send(peer, wire.Refused(f"expected a hello first, got {type(message).__name__}"))
 
@@ -173,6 +181,7 @@ class DispatcherState:
         self.sharing.join(client.id, hello.priority)
         self._send(peer, wire.ClientWelcome(client.id, client.token, self.options.window))
         self._send(peer, self._workers_message())
+        self.tracing.joined(f"client{client.id}", peer)
 
     def _worker_hello(self, peer: bytes, hello: wire.WorkerHello) -> None:
         worker = Worker(self.next_worker, self.secret(), peer, hello, seen=self.now)
@@ -203,6 +212,7 @@ class DispatcherState:
         elif message.role == "link":
             owner.link = peer
             self._workers_changed()
+            self.tracing.joined(f"worker{owner.id}", peer)
 
     def _workers_message(self, why: str = "") -> wire.Workers:
         present = (self.workers[w] for w in self.worker_ids)
@@ -218,6 +228,7 @@ class DispatcherState:
 
     def _peer_gone(self, peer: bytes) -> None:
         self.nodes.gone(peer)
+        self.tracing.gone(peer)
         owner = self.peers.get(peer)
         if isinstance(owner, Worker):
             if peer in (owner.work, owner.link):
@@ -246,6 +257,7 @@ class DispatcherState:
             elif client.blocked_since is not None and self.now - client.blocked_since > self.options.no_workers_s:
                 self._no_workers(client)
         self.nodes.tick(self.now)
+        self.tracing.tick(self.now)
         if self.now - self.last_ping >= 0.5:
             self.last_ping = self.now
             for peer in self.nodes.peers + [c.down for c in self.clients.values()] + [p for w in self.workers.values() for p in (w.work, w.link) if p]:
@@ -268,6 +280,7 @@ class DispatcherState:
 
     def _client_gone(self, client: Client) -> None:
         del self.clients[client.id]
+        self.tracing.gone(client.down)
         for peer in (client.down, client.up):
             if peer is not None:
                 self.peers.pop(peer, None)
@@ -735,6 +748,7 @@ class DispatcherState:
     def _worker_lost(self, worker: Worker, reason: str) -> None:
         """Fence the worker, poison what only it held or was making, end what waits for it, and go on with the rest."""
         del self.workers[worker.id]
+        self.tracing.gone(worker.link or worker.work)
         for peer in [p for p, owner in self.peers.items() if owner is worker]:
             del self.peers[peer]
             self.rendezvous.drop_peer(peer)

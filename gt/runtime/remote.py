@@ -29,6 +29,7 @@ from gt.ir.signals import SignalConfig
 from gt.ir.types import DType, Scalar, TensorType
 from gt.runtime import wire, wire_arrays
 from gt.runtime.buffer_reasons import BufferReasons
+from gt.runtime.capturing import Capturing
 from gt.runtime.errors import ConnectionFailed, Fault, ProtocolError, SessionClosed
 from gt.runtime.gate import Handshake, Seldom, await_answer, explained
 from gt.runtime.interrupt import SHIELD
@@ -135,6 +136,7 @@ class RemoteSession:
         self._window = threading.Semaphore(self._welcome.window)
         self._results = make_socket(self._context, zmq.DEALER, data=True, identity=self._welcome.token)
         self._log = open_client_log(self._welcome.client)
+        self._capturing = Capturing(self._log)
         self._wake_read, self._wake_write = os.pipe()
         self._io_thread = threading.Thread(target=self._io, name="gt-client", daemon=True)
         self._present = threading.Event()
@@ -277,6 +279,8 @@ class RemoteSession:
         self._let_go = True
         if self._closed is None:
             with self._lock:
+                if (last := self._capturing.last()) is not None:  # nobody can ask for it later
+                    send(self._up, last)
                 send(self._up, wire.Bye())
             self._die(Fault("closed", "the session is closed"))
         if threading.current_thread() is not self._io_thread:
@@ -334,6 +338,8 @@ class RemoteSession:
                 for worker, handshake in self._watched.items():
                     if failed := handshake.look():
                         self._die(Fault("protocol", explained(failed, f"worker {worker} ({self._workers[worker][0]})", self._keys)))
+                for reply in self._capturing.waiting():
+                    send(self._down, reply)
                 if now - seen > DISPATCHER_TIMEOUT_S:
                     self._die(
                         Fault(
@@ -402,6 +408,8 @@ class RemoteSession:
                 self._upload(buffer, tiles)
             case wire.Workers(workers, why):
                 self._set_workers(workers, why)
+            case wire.Capture() as capture:
+                self._capturing.handle(capture)
             case wire.Refused(reason):
                 self._die(Fault("dispatcher_lost", f"the gt server at {self.address} ended the session: {reason}"))
             case _:

@@ -258,6 +258,27 @@ class JobEnded(Message, frozen=True):
     code: int
 
 
+class AskTrace(Message, frozen=True):
+    """Take a trace of so long, with at most so many lines of each process. From a connection of its own, without a hello."""
+
+    seconds: float
+    num_lines: int
+
+
+class Traced(Message, frozen=True):
+    """One process's part of a trace; ``left`` more come. ``start``: when, by the dispatcher's clock, its lines' elapsed time is 0, and
+    ``within_s`` how well that is known. ``left_out``: lines before these. ``missing``: why there are none, if so.
+    """
+
+    who: str
+    start: float
+    within_s: float
+    lines: tuple[str, ...]
+    left_out: int
+    missing: str
+    left: int
+
+
 # -- dispatcher to worker
 
 
@@ -372,6 +393,13 @@ class Stop(Message, frozen=True):
     """End the process."""
 
 
+class Capture(Message, frozen=True):
+    """Keep the latest ``num_lines`` lines of the instruction log for trace ``number``; 0: hand them over. To clients, too."""
+
+    number: int
+    num_lines: int
+
+
 # -- worker to dispatcher
 
 
@@ -408,6 +436,20 @@ class GraphIdle(Message, frozen=True):
     """The values are gone that a plan's graph, captured by all its workers together, was made for; their memory is kept for it."""
 
     plan: int
+
+
+class Captured(Message, frozen=True):
+    """A capture has begun, or, if ``over``, what it has: lines whose elapsed time counts from ``start``. ``now``: the sender's clock,
+    which it shares with all processes of equal ``boot``. From clients, too.
+    """
+
+    number: int
+    now: float
+    boot: str
+    over: bool = False
+    start: float = 0.0
+    lines: tuple[str, ...] = ()
+    left_out: int = 0
 
 
 class Uploaded(Message, frozen=True):
@@ -477,18 +519,18 @@ FromClient: TypeAlias = ClientHello | Define | Run | Put | Fail | Fetch | Explai
 FromWorker: TypeAlias = WorkerHello | Done | GraphIdle | Uploaded | StoreOp
 Incoming: TypeAlias = (
     ClientHello | Define | Run | Put | Fail | Fetch | Explain | Free | Recover | WorkerHello | Done | GraphIdle | Uploaded | StoreOp
-    | Attach | Beat | Bye | AskStatus | NodeHello | NodeFailed
+    | Attach | Beat | Bye | AskStatus | NodeHello | NodeFailed | AskTrace | Captured
 )  # fmt: skip
 ToClient: TypeAlias = (
     ClientWelcome | Workers | Attached | Placed | Failed | Located | Settled | Explained | Progress | Ping | Refused | Part | PartFailed
-    | Share | Unread
+    | Share | Unread | Capture
 )
 ToWorker: TypeAlias = (
     WorkerWelcome | Attached | Load | Unload | Execute | DropGraph | MakeGroup | Store | Expect | Ship | Free | Gone | Abort | StoreReply
-    | Admit | Ping | Stop | Refused
+    | Admit | Ping | Stop | Refused | Capture
 )  # fmt: skip
 ToNode: TypeAlias = NodeWelcome | JobEnded | Ping | Refused
-ToAsker: TypeAlias = Status | Refused
+ToAsker: TypeAlias = Status | Refused | Traced
 
 T = TypeVar("T")
 _ENCODER = msgspec.msgpack.Encoder()

@@ -22,6 +22,7 @@ import click
 import zmq
 
 from gt.runtime import env, wire
+from gt.runtime.capturing import Capturing
 from gt.runtime.collective import CollectiveFailed, Groups
 from gt.runtime.errors import ConnectionFailed, DispatcherLost, KeyFileError, ProtocolError
 from gt.runtime.exchange import Intake, Outlet
@@ -118,6 +119,7 @@ class WorkerProcess:
             str(getattr(self.engine, "device", "cpu")),
         )  # fmt: skip
         self.groups.log = self.log
+        self.capturing = Capturing(self.log, device)
         shared = parent_fd is None  # else it serves the script that started it alone
         self.runner = Runner(self.welcome.worker, self.engine, self.outlet, self.groups, self.uploads, self.log, timed=shared)
         self.stopping = self.deserted = False
@@ -228,6 +230,8 @@ class WorkerProcess:
                 self.gate.answer(now)
             if self.intake.socket in ready:
                 self._acknowledge(link, self.intake.receive())
+            for reply in self.capturing.waiting():
+                send(link, reply)
             self.deserted = now - seen > DISPATCHER_TIMEOUT_S
             if self.parent_fd in ready or self.deserted:
                 self.logger.info("the parent or the dispatcher is gone")
@@ -267,6 +271,8 @@ class WorkerProcess:
                     self.admitted = frozenset(keys)
                 case wire.Abort(worker):
                     self.groups.abort(worker)
+                case wire.Capture() as capture:
+                    self.capturing.handle(capture)
                 case wire.Stop() | wire.Refused():
                     self.stop()
                 case _:
