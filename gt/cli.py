@@ -20,6 +20,7 @@ from gt.commands.launch import launch
 from gt.commands.manifest import manifest
 from gt.commands.run import run
 from gt.commands.status import status
+from gt.commands.top import top
 from gt.commands.trace import trace
 from gt.commands.visualize import visualize
 from gt.config import ConfigError, did_you_mean, get_config, load_config
@@ -41,7 +42,7 @@ def main() -> None:
     """Run and inspect gt: scripts on clusters, servers, workers, and what a script compiles to."""
 
 
-for command in (run, launch, status, trace, visualize, doctor, manifest):
+for command in (run, launch, status, top, trace, visualize, doctor, manifest):
     main.add_command(command)
 
 PASS_ON = {"ignore_unknown_options": True, "help_option_names": []}

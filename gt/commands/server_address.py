@@ -75,10 +75,10 @@ def is_server(words: list[str]) -> bool:
     modules = [after for word, after in zip(words, words[1:], strict=False) if word == "-m"]
     if "gt.runtime.dispatcher" in modules or "gt.server" in modules:
         return True
-    at = next((i for i, word in enumerate(words[:3]) if os.path.basename(word) == "gt"), None)
-    if at is None and "gt" in modules:
-        at = words.index("gt", words.index("-m"))
-    return at is not None and words[at + 1 : at + 2] == ["server"]
+    names = [os.path.basename(word) for word in words[:2]]
+    script = names[:1] == ["gt"] or (names[1:] == ["gt"] and names[0].startswith("python"))
+    at = names.index("gt") if script else words.index("gt", words.index("-m")) if "gt" in modules else len(words)
+    return words[at + 1 : at + 2] == ["server"]
 
 
 def _addresses(process: Any, words: list[str]) -> list[str]:

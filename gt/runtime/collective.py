@@ -104,6 +104,7 @@ class Groups:
         self.lost: set[int] = set()
         self.issued = 0
         self.sending: dict[tuple[int, ...], None] = {}
+        self.seconds, self.nbytes = 0.0, 0  # in collectives so far, and sent by them
         self.log = InstructionLog("", f"worker{worker}")
 
     def form(self, name: str, members: tuple[int, ...], backend: str) -> None:
@@ -128,16 +129,15 @@ class Groups:
 
     def run(self, step: Collective, tensor: Any) -> Any:
         """Take part in one collective. Errors: CollectiveFailed."""
-        if self.log.on:
-            return self._run_told(step, tensor)
-        return self._run(step, tensor)
-
-    def _run_told(self, step: Collective, tensor: Any) -> Any:
         start = time.perf_counter()
         result = self._run(step, tensor)
-        members = ",".join(map(str, step.group))
-        details = f"number={step.number} group={members} seconds={time.perf_counter() - start:.6f} begins={int(step.begins)}"
-        self.log.write("collective", step.kind, step.nbytes, details)
+        seconds = time.perf_counter() - start
+        self.seconds += seconds
+        self.nbytes += step.nbytes
+        if self.log.on:
+            members = ",".join(map(str, step.group))
+            details = f"number={step.number} group={members} seconds={seconds:.6f} begins={int(step.begins)}"
+            self.log.write("collective", step.kind, step.nbytes, details)
         return result
 
     def _run(self, step: Collective, tensor: Any) -> Any:

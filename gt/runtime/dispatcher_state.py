@@ -31,6 +31,7 @@ from gt.runtime.rendezvous import KeyStore
 from gt.runtime.schedule import MAX_QUEUE, Buffer, Client, Flight, OverQuota
 from gt.runtime.status import ServerStatus, status_of
 from gt.runtime.tracing import Tracing
+from gt.runtime.usage import ProgramState, WorkerUsage
 from gt.runtime.wire import Message
 
 STATUS_S = 0.1  # in which whoever asks gets the same answer: it costs a step for each value
@@ -71,6 +72,8 @@ class Worker:
     beat: wire.Beat = field(default_factory=wire.Beat)  # the latest
     since: float = 0.0  # when it first said that it is in that epoch
     loaded: set[int] = field(default_factory=set)
+    usage: WorkerUsage = field(default_factory=WorkerUsage)  # as it said last, as are
+    programs: dict[int, ProgramState] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"worker {self.id} {'joined' if self.link else 'joining'}"
@@ -573,6 +576,7 @@ class DispatcherState:
         for worker in self.workers.values():
             if plan.id in worker.loaded:
                 worker.loaded.discard(plan.id)
+                worker.programs.pop(plan.id, None)
                 self._send(worker.work, wire.Unload((plan.id,)))
 
     def _planned(self, event: Planned) -> None:
@@ -677,6 +681,9 @@ class DispatcherState:
                 plan = self.plans.by_id(number)
                 if plan is not None and plan.capture.drop():
                     self._drop_graph(plan)
+            case wire.Used(usage, programs):
+                worker.usage = usage
+                worker.programs |= {state.plan: state for state in programs if state.plan in worker.loaded}
             case wire.Uploaded(uid):
                 self._uploaded(worker, uid)
             case wire.StoreOp():

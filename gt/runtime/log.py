@@ -20,7 +20,7 @@ from gt.runtime import env
 
 LEVELS = {0: logging.ERROR, 1: logging.WARNING, 2: logging.INFO, 3: logging.DEBUG, 4: 5}
 HEADER = "# gt instruction log"
-SIGNS_OF_LIFE = ("Beat", "Ping")  # told at GT_DEBUG=4 only: they would fill the file of an idle server
+SIGNS_OF_LIFE = ("Beat", "Ping", "Used")  # told at GT_DEBUG=4 only: they would fill the file of an idle server
 MAX_LINE = 4000
 MAX_CAPTURED = 16 << 20  # bytes of captured lines
 SHOWN = ("key", "buffer", "request", "epoch", "plan", "uid", "worker", "runs", "inline", "kind", "device", "backend")

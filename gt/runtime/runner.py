@@ -108,6 +108,8 @@ class Runner:
         self.began = 0.0  # when the message under way came: all that it takes counts for its client
         engine.start_thread()
         self.clock = engine.clock if timed else None
+        self.runs, self.run_s, self.load_s, self.ship_s = 0, 0.0, 0.0, 0.0  # so far
+        self.spent: dict[int, tuple[int, float]] = {}  # by plan: runs and seconds
 
     def handle(self, message: Message, data: Any = None) -> bool:
         """Do what a message asks; give False when the worker should end."""
@@ -142,6 +144,7 @@ class Runner:
                     case UnloadPrograms(plans):
                         for plan in plans:
                             self.loaded.pop(plan, None)
+                            self.spent.pop(plan, None)
                             if self.clock is not None:
                                 self.clock.forget(plan)
                             self.unloadable.pop(plan, None)
@@ -216,8 +219,10 @@ class Runner:
             fault = fault_of(e, "run", self.state.worker, self.epoch)
             self.outlet.ship(ship.token, wire.PartFailed(ship.request, fault), None)
             return
+        seconds = time.perf_counter() - start
+        self.ship_s += seconds
         if self.log.on:
-            self.log.write("ship", "fetch", array.nbytes, f"uid={ship.uid} request={ship.request} seconds={time.perf_counter() - start:.6f}")
+            self.log.write("ship", "fetch", array.nbytes, f"uid={ship.uid} request={ship.request} seconds={seconds:.6f}")
         part = wire.Part(ship.request, ship.type, ship.bounds, ship.tiles, ship.final)
         self.outlet.ship(ship.token, part, array)
 
@@ -229,8 +234,10 @@ class Runner:
             self.loaded[plan] = self.engine.load(program)
         except Exception as e:  # runs of it fail with this cause
             self.unloadable[plan] = fault_of(e, "run", self.state.worker)
+        seconds = time.perf_counter() - start
+        self.load_s += seconds
         if self.log.on:
-            self.log.write("load", program.name, 0, f"plan={plan} seconds={time.perf_counter() - start:.6f}")
+            self.log.write("load", program.name, 0, f"plan={plan} seconds={seconds:.6f}")
 
     def _run(self, command: RunProgram) -> Ran:
         start = self.began
@@ -280,6 +287,10 @@ class Runner:
             fault = self._finish_collectives(command.plan, fault, command.graph)
         self.epoch = -1
         seconds = time.perf_counter() - start
+        self.runs += 1
+        self.run_s += seconds
+        count, spent = self.spent.get(command.plan, (0, 0.0))
+        self.spent[command.plan] = count + 1, spent + seconds
         if self.log.on:
             self._tell_run(command, seconds, fault)
         if self.clock is not None:
@@ -405,6 +416,7 @@ class Runner:
             fault = fault_of(e, "collective", self.state.worker, make.epoch)
         self.epoch = -1
         seconds = time.perf_counter() - start
+        self.load_s += seconds
         if self.log.on:
             self.log.write("group", make.backend, 0, f"epoch={make.epoch} group={','.join(map(str, make.members))} seconds={seconds:.6f}")
         return Grouped(make.epoch, seconds, make.members, fault)

@@ -21,6 +21,7 @@ from gt.runtime.buffer_reasons import BufferReasons
 from gt.runtime.errors import Fault, ProtocolError, VersionMismatch
 from gt.runtime.shared import Region, check_region
 from gt.runtime.status import ServerStatus
+from gt.runtime.usage import ProgramState, WorkerUsage
 from gt.runtime.wire_arrays import Bounds, check_bounds, check_nbytes, check_type
 
 VERSION = 4
@@ -452,6 +453,13 @@ class Captured(Message, frozen=True):
     left_out: int = 0
 
 
+class Used(Message, frozen=True):
+    """What a worker's time and memory went to so far, and those of its programs of which something is new."""
+
+    usage: WorkerUsage
+    programs: tuple[ProgramState, ...]
+
+
 class Uploaded(Message, frozen=True):
     """An expected upload is here."""
 
@@ -519,7 +527,7 @@ FromClient: TypeAlias = ClientHello | Define | Run | Put | Fail | Fetch | Explai
 FromWorker: TypeAlias = WorkerHello | Done | GraphIdle | Uploaded | StoreOp
 Incoming: TypeAlias = (
     ClientHello | Define | Run | Put | Fail | Fetch | Explain | Free | Recover | WorkerHello | Done | GraphIdle | Uploaded | StoreOp
-    | Attach | Beat | Bye | AskStatus | NodeHello | NodeFailed | AskTrace | Captured
+    | Attach | Beat | Bye | AskStatus | NodeHello | NodeFailed | AskTrace | Captured | Used
 )  # fmt: skip
 ToClient: TypeAlias = (
     ClientWelcome | Workers | Attached | Placed | Failed | Located | Settled | Explained | Progress | Ping | Refused | Part | PartFailed
