@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gt.commands.doctor import doctor
+from gt.commands.explain import explain
 from gt.commands.launch import launch
 from gt.commands.manifest import manifest
 from gt.commands.run import run
@@ -42,7 +43,7 @@ def main() -> None:
     """Run and inspect gt: scripts on clusters, servers, workers, and what a script compiles to."""
 
 
-for command in (run, launch, status, top, trace, visualize, doctor, manifest):
+for command in (run, launch, explain, status, top, trace, visualize, doctor, manifest):
     main.add_command(command)
 
 PASS_ON = {"ignore_unknown_options": True, "help_option_names": []}

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from gt.ir.graph import Graph
-from gt.runtime.env import ADDRESS
+from gt.runtime.env import ADDRESS, CHECK
 from gt.runtime.session import Session
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 on_define: list[Callable[[int, Graph], None]] = []  # called with every graph whose key is new
 on_start: list[Callable[[Session], None]] = []  # called with every session once it is in use
+wrappers: list[Callable[[Session], Session]] = []  # each gives what stands before a session that is about to be used
 on_end: list[Callable[[Session], None]] = []  # called with every session once it is closed
 
 CONNECT_S = 5.0
@@ -64,6 +65,10 @@ def running() -> Session | None:
 
 def _use(session: Session) -> None:
     global _session
+    if CHECK.get():
+        session = importlib.import_module("gt.checking").CheckingSession(session)
+    for wrap in wrappers:
+        session = wrap(session)
     _session = session
     for hook in on_start:
         hook(session)

@@ -18,7 +18,7 @@ from gt.ir.mesh import Sharding
 from gt.ir.program import WireSharding, WireType
 from gt.passes.signal_placement import cluster_mesh, signal_sharding
 from gt.runtime import wire
-from gt.runtime.buffer_reasons import buffer_reasons, upload_reasons
+from gt.runtime.buffer_reasons import buffer_reasons, runs_as, upload_reasons
 from gt.runtime.dispatcher_events import Command, Event, Expelled, Kill, MakePlan, PeerGone, Planned, Received, Send, Tick
 from gt.runtime.errors import Fault
 from gt.runtime.fair_queue import FairQueue, Forecast, Limits
@@ -460,7 +460,10 @@ class DispatcherState:
             fault = fault or Fault("protocol", f"buffer {explain.buffer} is not there")
             self._send(client.down, wire.Failed(explain.request, fault))
             return True
-        found = buffer_reasons(buffer.type, buffer.reasons, buffer.output, len(client.workers))
+        plan = next((p for p in self.plans if p.reasons is buffer.reasons and p.ready), None)
+        of = [w for w in self.workers.values() if plan is not None and plan.id in w.programs]
+        runs = runs_as((w.id, w.hello.device, w.hello.backend, w.programs[plan.id]) for w in of) if plan is not None else ()
+        found = buffer_reasons(buffer.type, buffer.reasons, buffer.output, len(client.workers), runs)
         self._send(client.down, wire.Explained(explain.request, found))
         return True
 

@@ -36,6 +36,8 @@ from gt.runtime.log import brief, open_client_log, open_log, setup_logging
 from gt.runtime.planner import make_plan
 from gt.runtime.runner import Runner, make_engine
 from gt.runtime.session import CallLock, own_threads
+from gt.runtime.status import ServerStatus, status_of
+from gt.runtime.usage import Usage
 from gt.runtime.wire import Message
 
 logger = logging.getLogger("gt.embedded")
@@ -59,6 +61,7 @@ class EmbeddedSession:
         self._explaining: dict[int, Future[BufferReasons]] = {}
         self._requests = itertools.count(1)  # drawn from by any thread
         self._closed: Fault | None = None
+        self.usage: Usage | None = None  # of the worker, once it is there
         setup_logging("embedded")
         self._log, self._dispatcher_log = open_client_log(0), open_log("dispatcher")
         self._state = DispatcherState(_Secrets(), Options(window, client_lease_s=NEVER_S, worker_timeout_s=NEVER_S, no_workers_s=NEVER_S))
@@ -107,12 +110,21 @@ class EmbeddedSession:
         future: Future[BufferReasons] = Future()
         request = next(self._requests)
         self._explaining[request] = future
+        if self.usage is not None:
+            self._feed(WORKER, wire.Used(self.usage.now(), self.usage.changed()))
         self._feed(CLIENT, wire.Explain(buffer, request))
         return future
 
     def free(self, buffers: Sequence[int]) -> None:
         if self._pid == os.getpid() and self._closed is None:
             self._feed(CLIENT, wire.Free(tuple(buffers)))
+
+    def status(self) -> ServerStatus:
+        """Say who is here and what is under way, as a server does."""
+        if self.usage is not None:
+            self._feed(WORKER, wire.Used(self.usage.now(), self.usage.changed()))
+        with self._lock:
+            return status_of(self._state)
 
     def num_workers(self) -> int:
         return 1
@@ -276,6 +288,10 @@ def _work(
         log = open_log("worker0")
         outlet = _Outlet(session)
         runner = Runner(0, make(), outlet, log=log)
+        alive = session()
+        if alive is not None:
+            alive.usage = Usage(runner)
+        del alive
     except Exception as e:
         fault = fault_of(e)
         alive = session()

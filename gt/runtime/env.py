@@ -97,6 +97,10 @@ DEBUG = Variable("GT_DEBUG", at_least(0), 0, "Log level: 1 warnings, 2 plans and
 INSTRUCTION_LOG = Variable(
     "GT_INSTRUCTION_LOG", str, "", "File that gets one line per event of clients, dispatcher and workers."
 )
+DUMP = Variable("GT_DUMP", str, "", "Folder that gets every new graph as a .gtir file, which `gt compile` reads.")
+CHECK = Variable(
+    "GT_CHECK", one_of("", "numpy"), "", "numpy: run every flush on NumPy too, in the client, and name the first op that differs. Slow."
+)
 AUTO_SHARD = Variable(
     "GT_AUTO_SHARD", flag, True, "Split created tensors by rows over the workers where nothing is configured."
 )

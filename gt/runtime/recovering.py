@@ -35,6 +35,7 @@ from gt.runtime.remote import Copy, Keeper, RemoteSession
 from gt.runtime.run_log import Asked, Kept, Put, RunLog
 from gt.runtime.seats import Seats
 from gt.runtime.session import CallLock
+from gt.runtime.status import ServerStatus
 
 log = logging.getLogger("gt.client")
 POLL_S = 0.02
@@ -188,6 +189,9 @@ class RecoveringSession:
                 link.tell(message)
 
             self._send(send)
+
+    def status(self) -> ServerStatus:
+        return self._current().status()
 
     def num_workers(self) -> int:
         return len(self.workers())

@@ -37,6 +37,8 @@ from gt.runtime.keys import Keys
 from gt.runtime.log import brief, open_client_log, setup_logging
 from gt.runtime.session import CallLock, own_threads
 from gt.runtime.shared import MAX_LANES, Openings, Slot, SlotPool, probe
+from gt.runtime.status import ServerStatus
+from gt.runtime.status_request import StatusLink
 from gt.runtime.transport import PeerUnreachable, Socket, endpoint_of, make_socket, receive, send
 from gt.runtime.wire import INLINE, TO_CLIENT, Message
 
@@ -262,6 +264,14 @@ class RemoteSession:
     def free(self, buffers: Sequence[int]) -> None:
         if self._pid == os.getpid() and self._closed is None:
             self._call(wire.Free(tuple(buffers)))
+
+    def status(self) -> ServerStatus:
+        """Ask the server who is there and what is under way. Errors: ConnectionFailed."""
+        link = StatusLink(self.address, self._keys)
+        try:
+            return link.ask()
+        finally:
+            link.close()
 
     def num_workers(self) -> int:
         return len(self._workers)

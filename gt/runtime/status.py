@@ -11,17 +11,19 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gt.runtime.usage import WorkerUsage
+from gt.runtime.usage import ProgramState, WorkerUsage
 
 if TYPE_CHECKING:
-    from gt.runtime.dispatcher_state import DispatcherState
+    from gt.runtime.dispatcher_state import DispatcherState, Worker
 
+MAX_PROGRAMS = 16
 MAX_EPOCHS = 64  # of those in flight, the oldest
 
 
 class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A worker: where it runs, on what, and when it was last heard of. ``joined``: whether it may be given work. ``queued``: epochs in
-    flight that it is not through with; ``epoch``: the one it runs, -1 for none. ``tiers``: how many of its programs run how.
+    flight that it is not through with; ``epoch``: the one it runs, -1 for none. ``tiers``: how many of its programs run how;
+    ``programs``: those that took longest, and those of which there is something to note.
     """
 
     id: int
@@ -34,6 +36,7 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     queued: int
     epoch: int
     tiers: dict[str, int]
+    programs: tuple[ProgramState, ...]
     usage: WorkerUsage
 
 
@@ -102,7 +105,7 @@ def status_of(state: DispatcherState) -> ServerStatus:
             WorkerStatus(
                 id=w.id, host=w.hello.host, pid=w.hello.pid, device=w.hello.device, backend=w.hello.backend,
                 joined=w.link is not None, silent_s=round(now - w.seen, 3), queued=sum(w.id in f.waiting for f in flying), epoch=w.beat.epoch,
-                tiers=dict(Counter(p.tier for p in w.programs.values())), usage=w.usage,
+                tiers=dict(Counter(p.tier for p in w.programs.values())), programs=_shown(w), usage=w.usage,
             )
             for w in state.workers.values()
         ),
@@ -126,6 +129,13 @@ def status_of(state: DispatcherState) -> ServerStatus:
         num_nodes=state.options.num_nodes,
         nodes=state.nodes.status(),
     )  # fmt: skip
+
+
+def _shown(worker: Worker) -> tuple[ProgramState, ...]:
+    """Give the programs of which more than their number is told."""
+    busiest = {p.plan for p in worker.usage.busiest}
+    noted = sorted(worker.programs.values(), key=lambda p: (p.plan not in busiest, not p.notes, -p.plan))
+    return tuple(noted[:MAX_PROGRAMS])
 
 
 __all__ = ["ClientStatus", "EpochStatus", "NodeStatus", "ServerStatus", "WorkerStatus", "status_of"]

@@ -19,7 +19,7 @@ from gt.runtime.usage import PlanTime, WorkerUsage
 def worker(i: int, queued: int = 0, **usage: object) -> WorkerStatus:
     return WorkerStatus(
         id=i, host="vm", pid=100 + i, device="cpu", backend="numpy", joined=True, silent_s=0.1, queued=queued, epoch=-1,
-        tiers={"eager": 2, "graph": 1}, usage=WorkerUsage(**usage),
+        tiers={"eager": 2, "graph": 1}, programs=(), usage=WorkerUsage(**usage),
     )  # fmt: skip
 
 
