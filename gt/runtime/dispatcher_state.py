@@ -463,6 +463,8 @@ class DispatcherState:
         plan = next((p for p in self.plans if p.reasons is buffer.reasons and p.ready), None)
         of = [w for w in self.workers.values() if plan is not None and plan.id in w.programs]
         runs = runs_as((w.id, w.hello.device, w.hello.backend, w.programs[plan.id]) for w in of) if plan is not None else ()
+        if buffer.flight is not None and buffer.flight.waiting:
+            return False  # how it runs is known once it has
         found = buffer_reasons(buffer.type, buffer.reasons, buffer.output, len(client.workers), runs)
         self._send(client.down, wire.Explained(explain.request, found))
         return True

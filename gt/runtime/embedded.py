@@ -290,7 +290,7 @@ def _work(
         runner = Runner(0, make(), outlet, log=log)
         alive = session()
         if alive is not None:
-            alive.usage = Usage(runner)
+            alive.usage = runner.usage
         del alive
     except Exception as e:
         fault = fault_of(e)

@@ -22,6 +22,7 @@ from gt.runtime.engine import Engine, Joint, Loaded
 from gt.runtime.errors import Fault, GtError, fault_of
 from gt.runtime.log import InstructionLog, brief
 from gt.runtime.store import LARGE, ValueStore, give_memory_back
+from gt.runtime.usage import Usage
 from gt.runtime.wire import Message
 from gt.runtime.wire_arrays import array_of, padded, rows, wire_dtype
 from gt.runtime.worker_state import (
@@ -110,6 +111,7 @@ class Runner:
         self.clock = engine.clock if timed else None
         self.runs, self.run_s, self.load_s, self.ship_s = 0, 0.0, 0.0, 0.0  # so far
         self.spent: dict[int, tuple[int, float]] = {}  # by plan: runs and seconds
+        self.usage = Usage(self)
 
     def handle(self, message: Message, data: Any = None) -> bool:
         """Do what a message asks; give False when the worker should end."""
@@ -236,6 +238,7 @@ class Runner:
             self.unloadable[plan] = fault_of(e, "run", self.state.worker)
         seconds = time.perf_counter() - start
         self.load_s += seconds
+        self.outlet.reply(wire.Used(self.usage.now(), self.usage.changed()))  # whoever asks why a run is as it is finds its program
         if self.log.on:
             self.log.write("load", program.name, 0, f"plan={plan} seconds={seconds:.6f}")
 

@@ -44,7 +44,6 @@ from gt.runtime.transport import (
     receive,
     send,
 )
-from gt.runtime.usage import Usage
 from gt.runtime.wire import TO_WORKER
 
 DISPATCHER_TIMEOUT_S = 10.0
@@ -123,7 +122,6 @@ class WorkerProcess:
         self.capturing = Capturing(self.log, device)
         shared = parent_fd is None  # else it serves the script that started it alone
         self.runner = Runner(self.welcome.worker, self.engine, self.outlet, self.groups, self.uploads, self.log, timed=shared)
-        self.usage = Usage(self.runner)
         self.stopping = self.deserted = False
         self.wake_read, self.wake_write = os.pipe()
         self.io = threading.Thread(target=self._io, name="gt-io", daemon=True)
@@ -241,7 +239,7 @@ class WorkerProcess:
             if now - beat >= BEAT_S:
                 beat = now
                 send(link, wire.Beat(self.runner.epoch, self.groups.issued))
-                send(link, wire.Used(self.usage.now(), self.usage.changed()))
+                send(link, wire.Used(self.runner.usage.now(), self.runner.usage.changed()))
                 self.intake.openings.sweep()
         deadline = time.monotonic() + GRACE_S
         while threading.main_thread().is_alive() and time.monotonic() < deadline and self.runner.epoch >= 0:
