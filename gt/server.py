@@ -5,9 +5,10 @@ Next: ``gt.runtime.dispatcher``.
 
 from __future__ import annotations
 
+import secrets
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import zmq
@@ -19,7 +20,10 @@ from gt.runtime.errors import KeyFileError
 from gt.runtime.exit_codes import ExitCode
 from gt.runtime.keys import chosen_keys
 from gt.runtime.port_owner import port_owner
-from gt.runtime.transport import is_loopback
+from gt.runtime.transport import LOOPBACK, is_loopback
+
+if TYPE_CHECKING:
+    from gt.runtime.web import Web
 
 
 @click.command()
@@ -35,9 +39,12 @@ from gt.runtime.transport import is_loopback
 )
 @click.option("--client-runs", type=click.IntRange(1), help="Runs each client may have in flight. [default: 8]")
 @click.option("--max-priority", type=float, help="The most a client may ask for as its priority. [default: 1]")
+@click.option(
+    "--dashboard", metavar="[HOST:]PORT", help="Serve a read-only web page, and metrics for Prometheus at /metrics. [default: off]"
+)
 def main(
     port: int, host: str, key: Path | None, insecure: bool, trust_network: bool, client_memory: str | None, client_runs: int | None,
-    max_priority: float | None,
+    max_priority: float | None, dashboard: str | None,
 ) -> None:  # fmt: skip
     """Run a gt server. Start workers with `python -m gt.worker --host HOST -p PORT`."""
     if trust_network:
@@ -56,7 +63,7 @@ def main(
         keys = chosen_keys(key, "server")
         if keys is None and not is_loopback(endpoint):
             _tell_insecure(host, insecure)
-        serve(endpoint, options, None, 1, keys)
+        serve(endpoint, options, None, 1, keys, None if dashboard is None else web_page(dashboard, keys is not None))
     except KeyFileError as e:
         click.echo(f"gt server: {e}", err=True)
         sys.exit(ExitCode.USAGE)
@@ -67,6 +74,28 @@ def main(
             f"gt server: port {port} on {host} is in use{port_owner(port)}: choose another with -p, or stop what uses it.", err=True
         )
         sys.exit(ExitCode.USAGE)
+
+
+def web_page(where: str, keyed: bool) -> Web:
+    """Begin to serve the web page at [HOST:]PORT, and say where. Beyond this host, and where the server has keys (``keyed``), it asks for
+    a token, which the address has.
+    """
+    from gt.runtime.web import Web  # a server without a page needs no HTTP
+
+    host, _, port = where.rpartition(":")
+    host = host.strip("[]") or "127.0.0.1"
+    if not port.isdigit() or int(port) > 65535:
+        raise click.BadParameter(f"expected [HOST:]PORT, got {where!r}", param_hint="--dashboard")
+    local = host in LOOPBACK
+    token = env.DASHBOARD_TOKEN.get() or ("" if local and not keyed else secrets.token_urlsafe(24))
+    try:
+        web = Web(host, int(port), token)
+    except OSError as e:
+        click.echo(f"gt server: the web page cannot be served at {where}: {e.strerror or e}", err=True)
+        sys.exit(ExitCode.USAGE)
+    plain = "" if local else ". What travels is not encrypted: whoever sees it sees the token"
+    click.echo(f"gt server: web page at {web.address}{plain}", err=True)
+    return web
 
 
 def _tell_insecure(host: str, insecure: bool) -> None:

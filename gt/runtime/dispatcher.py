@@ -16,7 +16,7 @@ import signal
 import time
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import zmq
@@ -38,6 +38,9 @@ from gt.runtime.port_owner import port_owner
 from gt.runtime.schedule import Client
 from gt.runtime.transport import PeerUnreachable, Socket, endpoint_of, is_loopback, make_socket, receive, receive_known, send
 from gt.runtime.wire import FROM_PEERS, Message
+
+if TYPE_CHECKING:
+    from gt.runtime.web import Web
 
 TICK_S = 0.1
 CANNOT_LISTEN = {
@@ -64,6 +67,7 @@ class Dispatcher:
         self.state = DispatcherState(lambda: os.urandom(16), options)
         self.planner = PlannerProcess()
         self.parent_fd, self.report_fd = parent_fd, report_fd
+        self.web: Web | None = None
         self.state.started, self.state.wall_clock = self._now(), time.time
         tracing = self.state.tracing
         tracing.own, tracing.wall_clock, tracing.boot = self.log, time.time, boot_id()
@@ -106,6 +110,8 @@ class Dispatcher:
                 self.last_tick = self._now()
                 self.planner.look(self.last_tick)
                 self._handle(Tick(self.last_tick))
+                if self.web is not None:
+                    self.web.tick(self.state)
                 self._report_workers()
         self.close()
 
@@ -120,6 +126,8 @@ class Dispatcher:
         for client in self.state.clients.values():
             self._send(Send(client.down, wire.Refused("the server has stopped")), [])
         self.planner.close()
+        if self.web is not None:
+            self.web.close()
         if self.door is not None:
             self.door.gate.close()
         self.router.close(300)
@@ -268,13 +276,16 @@ def planned(now: float, reply: PlanReply) -> Planned:
 
 
 def serve(
-    endpoint: str, options: Options, parent_fd: int | None = None, report_fd: int | None = None, keys: Keys | None = None
-) -> None:
+    endpoint: str, options: Options, parent_fd: int | None = None, report_fd: int | None = None, keys: Keys | None = None,
+    web: Web | None = None,
+) -> None:  # fmt: skip
     """Run a dispatcher in this process until it is told to stop. With ``keys`` it lets in whom the list beside their file names.
+    ``web``: shows what it does.
 
     Errors: ZMQError when the address is in use; KeyFileError for a list that cannot be read.
     """
     dispatcher = Dispatcher(endpoint, options, parent_fd, report_fd, keys)
+    dispatcher.web = web
     on_end_signals(dispatcher.stop, parent_fd)
     dispatcher.run()
     if endpoint.startswith("ipc://") and options.owns_workers:  # the parent may have been killed: leave nothing behind

@@ -97,6 +97,9 @@ DEBUG = Variable("GT_DEBUG", at_least(0), 0, "Log level: 1 warnings, 2 plans and
 INSTRUCTION_LOG = Variable(
     "GT_INSTRUCTION_LOG", str, "", "File that gets one line per event of clients, dispatcher and workers."
 )
+DASHBOARD_TOKEN = Variable(
+    "GT_DASHBOARD_TOKEN", str, "", "What opens a server's web page and metrics. Unset: drawn anew where the page needs one."
+)
 DUMP = Variable("GT_DUMP", str, "", "Folder that gets every new graph as a .gtir file, which `gt compile` reads.")
 CHECK = Variable(
     "GT_CHECK", one_of("", "numpy"), "", "numpy: run every flush on NumPy too, in the client, and name the first op that differs. Slow."
