@@ -32,7 +32,7 @@ from gt.runtime.gate import Seldom
 from gt.runtime.hello import protocol_fault
 from gt.runtime.interrupt import on_end_signals
 from gt.runtime.keys import Keys, chosen_keys
-from gt.runtime.log import brief, open_log, setup_logging
+from gt.runtime.log import open_log, setup_logging
 from gt.runtime.planner import PlannerProcess, PlanReply, outputs_of, request_of
 from gt.runtime.port_owner import port_owner
 from gt.runtime.schedule import Client
@@ -155,7 +155,8 @@ class Dispatcher:
                     "recv",
                     type(message).__name__,
                     0 if data is None else data.nbytes,
-                    f"from={self._name(peer)} {brief(message)}",
+                    f"from={self._name(peer)}",
+                    message,
                 )
             self._handle(Received(self._now(), peer, message, data))
 
@@ -231,7 +232,7 @@ class Dispatcher:
             self._encoded = (message, header)
             if self.log.on:  # before it leaves: no receiver's line may come first
                 nbytes = len(header) + (0 if command.data is None else memoryview(command.data).nbytes)
-                self.log.write("send", type(message).__name__, nbytes, f"to={self._name(command.peer)} {brief(message)}")
+                self.log.write("send", type(message).__name__, nbytes, f"to={self._name(command.peer)}", message)
             send(self.router, message, command.data, command.peer, header)
         except PeerUnreachable:
             if not any(isinstance(e, PeerGone) and e.peer == command.peer for e in events):

@@ -32,7 +32,7 @@ from gt.runtime.dispatcher_state import DispatcherState, Options
 from gt.runtime.engine import Engine
 from gt.runtime.errors import Fault, SessionClosed, fault_of
 from gt.runtime.interrupt import SHIELD
-from gt.runtime.log import brief, open_client_log, open_log, setup_logging
+from gt.runtime.log import open_client_log, open_log, setup_logging
 from gt.runtime.planner import make_plan
 from gt.runtime.runner import Runner, make_engine
 from gt.runtime.session import CallLock, own_threads
@@ -160,8 +160,8 @@ class EmbeddedSession:
         if self._log.on or self._dispatcher_log.on:
             name, nbytes = type(message).__name__, getattr(data, "nbytes", 0)
             if peer == CLIENT:
-                self._log.write("call", name, nbytes, brief(message))
-            self._dispatcher_log.write("recv", name, nbytes, f"from={peer.decode()}0 {brief(message)}")
+                self._log.write("call", name, nbytes, "", message)
+            self._dispatcher_log.write("recv", name, nbytes, f"from={peer.decode()}0", message)
         to_client: list[Message] = []
         with SHIELD, self._lock:
             events: list[Event] = [Received(time.monotonic(), peer, message, data)]

@@ -8,6 +8,7 @@ sockets. Next: ``log_lines`` (the form of a line, and who reads it), ``env`` (th
 from __future__ import annotations
 
 import fcntl
+import itertools
 import logging
 import os
 import sys
@@ -20,10 +21,14 @@ from gt.runtime import env
 
 LEVELS = {0: logging.ERROR, 1: logging.WARNING, 2: logging.INFO, 3: logging.DEBUG, 4: 5}
 HEADER = "# gt instruction log"
-SIGNS_OF_LIFE = ("Beat", "Ping", "Used")  # told at GT_DEBUG=4 only: they would fill the file of an idle server
+SIGNS_OF_LIFE = frozenset(("Beat", "Ping", "Used"))  # told at GT_DEBUG=4 only: they would fill the file of an idle server
 MAX_LINE = 4000
+LOOKS = 64  # how often in a file of full size each process looks whether it is full
 MAX_CAPTURED = 16 << 20  # bytes of captured lines
 SHOWN = ("key", "buffer", "request", "epoch", "plan", "uid", "worker", "runs", "inline", "kind", "device", "backend")
+
+
+_SHOWN: dict[type, tuple[str, ...]] = {}  # by kind of message
 
 
 class CapturedLines(NamedTuple):
@@ -52,8 +57,9 @@ class InstructionLog:
         self.file, self.start = -1, time.time()
         self.lock, self.waiting = threading.RLock(), deque[str]()
         self.writing = False
-        self._kept: deque[str] | None = None
-        self._kept_nbytes = self._kept_lines = self._left_out = 0
+        self.written = 0  # bytes, since the file's size was looked at
+        self._kept: deque[tuple[int, float, str, str, int, str, Any]] | None = None
+        self._numbers = itertools.count(1)
         if path:
             self._open()
         self.on = bool(path) or logger is not None
@@ -94,23 +100,27 @@ class InstructionLog:
         os.close(self.file)
         self._open()
 
-    def write(self, event: str, operation: str = "-", nbytes: int = 0, details: str = "") -> None:
-        """Append one line."""
+    def write(self, event: str, operation: str = "-", nbytes: int = 0, details: str = "", message: Any = None) -> None:
+        """Append one line. Of a ``message`` the details have the small fields, too. A line that is captured is made when it is asked for."""
         if operation in SIGNS_OF_LIFE and not self.signs_of_life:
             return
+        kept = self._kept
+        if kept is not None:
+            kept.append((next(self._numbers), time.time(), event, operation, nbytes, details, message))
+        if self.file < 0 and self.logger is None:
+            return
+        details = _details(details, message)
         if self.logger is not None:
             self.logger.debug("%s %s %s %d %s", event, self.who, operation, nbytes, details)
-        if self.file < 0 and self._kept is None:
+        if self.file < 0:
             return
-        if "\n" in details:
-            details = details.replace("\n", "\\n")
         self.waiting.append(f"{event} {self.who} {operation or '-'} {nbytes} {details}".rstrip())
         with self.lock:
             if self.writing:
                 return  # a signal handler or finalizer within a write of this thread, which writes this line next
             self.writing = True
             try:
-                while self.waiting:
+                while self.waiting and self.file >= 0:
                     self.sequence += 1
                     self._put(f"{time.time() - self.start:.6f} {self.sequence} {self.waiting.popleft()}"[:MAX_LINE])
             except OSError as e:  # no room on the disk, for one: the program itself goes on
@@ -120,31 +130,35 @@ class InstructionLog:
                 self.writing = False
 
     def _put(self, line: str) -> None:
-        if self.file >= 0:
-            os.write(self.file, (line + "\n").encode())
-            if self.limit is not None and os.lseek(self.file, 0, os.SEEK_CUR) > self.limit:
+        self.written += os.write(self.file, (line + "\n").encode())
+        if self.limit is not None and self.written * LOOKS > self.limit:  # others write, too
+            self.written = 0
+            if os.lseek(self.file, 0, os.SEEK_CUR) > self.limit:
                 self._rotate()
-        if self._kept is not None:
-            self._kept.append(line)
-            self._kept_nbytes += len(line)
-            while len(self._kept) > self._kept_lines or self._kept_nbytes > MAX_CAPTURED:
-                self._kept_nbytes -= len(self._kept.popleft())
-                self._left_out += 1
 
     # -- capturing
 
     def capture(self, num_lines: int) -> None:
-        """Keep the latest ``num_lines`` lines from here on, MAX_CAPTURED bytes of them, in memory."""
-        with self.lock:
-            self._kept, self._kept_lines, self._kept_nbytes, self._left_out = deque(), num_lines, 0, 0
-            self.on = True
+        """Keep the latest ``num_lines`` lines from here on in memory."""
+        self._numbers = itertools.count(1)
+        self._kept = deque(maxlen=num_lines)
+        self.on = True
 
     def captured(self) -> CapturedLines:
-        """Give what was captured, and end it."""
-        with self.lock:
-            lines, self._kept = self._kept or (), None
-            self.on = self.file >= 0 or self.logger is not None
-            return CapturedLines(self.start, tuple(lines), self._left_out)
+        """Give what was captured, MAX_CAPTURED bytes of it at most, and end it."""
+        kept, self._kept = self._kept, None
+        self.on = self.file >= 0 or self.logger is not None
+        events = sorted(kept or (), key=lambda event: event[0])
+        lines, nbytes, latest = [], 0, float("inf")
+        for number, now, event, operation, size, details, message in reversed(events):
+            latest = min(now, latest)  # another thread's may have been a moment late
+            text = f"{event} {self.who} {operation or '-'} {size} {_details(details, message)}".rstrip()
+            lines.append(f"{latest - self.start:.6f} {number} {text}"[:MAX_LINE])
+            nbytes += len(lines[-1])
+            if nbytes > MAX_CAPTURED:
+                break
+        seen = events[-1][0] if events else 0
+        return CapturedLines(self.start, tuple(reversed(lines)), seen - len(lines))
 
     def _close_file(self) -> None:
         if self.file >= 0:
@@ -162,11 +176,24 @@ def header(start: float) -> str:
     return f"{HEADER}: elapsed_s sequence event who operation nbytes details; start={start!r}\n"
 
 
+def _details(details: str, message: Any) -> str:
+    if message is not None:
+        details = f"{details} {brief(message)}" if details else brief(message)
+    return details.replace("\n", "\\n") if "\n" in details else details
+
+
 def brief(message: Any) -> str:
     """Give the small fields of a message as details."""
-    text = " ".join([f"{name}={getattr(message, name)}" for name in SHOWN if hasattr(message, name)])
+    kind = type(message)
+    names = _SHOWN.get(kind)
+    if names is None:
+        fields = getattr(kind, "__struct_fields__", ())
+        names = _SHOWN[kind] = tuple(name for name in SHOWN if name in fields)
+    words = [f"{name}={getattr(message, name)}" for name in names]
     made = getattr(message, "outputs", None)
-    return f"{text} made={made[0]}" if made else text
+    if made:
+        words.append(f"made={made[0]}")
+    return " ".join(words)
 
 
 def open_log(who: str) -> InstructionLog:

@@ -34,7 +34,7 @@ from gt.runtime.errors import ConnectionFailed, Fault, ProtocolError, SessionClo
 from gt.runtime.gate import Handshake, Seldom, await_answer, explained
 from gt.runtime.interrupt import SHIELD
 from gt.runtime.keys import Keys
-from gt.runtime.log import brief, open_client_log, setup_logging
+from gt.runtime.log import open_client_log, setup_logging
 from gt.runtime.session import CallLock, own_threads
 from gt.runtime.shared import MAX_LANES, Openings, Slot, SlotPool, probe
 from gt.runtime.status import ServerStatus
@@ -315,7 +315,7 @@ class RemoteSession:
                 "gt cannot be used in a forked child: start the child with spawn, or use gt only in the parent"
             )
         if self._log.on:
-            self._log.write("call", type(message).__name__, 0 if data is None else len(data), brief(message))
+            self._log.write("call", type(message).__name__, 0 if data is None else len(data), "", message)
         with SHIELD, self._lock:
             send(self._up, message, data)
 

@@ -20,7 +20,7 @@ from gt.runtime import env, wire
 from gt.runtime.collective import Groups
 from gt.runtime.engine import Engine, Joint, Loaded
 from gt.runtime.errors import Fault, GtError, fault_of
-from gt.runtime.log import InstructionLog, brief
+from gt.runtime.log import InstructionLog
 from gt.runtime.store import LARGE, ValueStore, give_memory_back
 from gt.runtime.usage import Usage
 from gt.runtime.wire import Message
@@ -117,7 +117,7 @@ class Runner:
         """Do what a message asks; give False when the worker should end."""
         self.began = time.perf_counter()
         if self.log.on:
-            self.log.write("recv", type(message).__name__, getattr(data, "nbytes", 0), brief(message))
+            self.log.write("recv", type(message).__name__, getattr(data, "nbytes", 0), "", message)
         if self.uploads:
             self._take_uploads()
         work = self.state.handle(Got(message, data))
