@@ -190,6 +190,11 @@ class RecoveringSession:
 
             self._send(send)
 
+    @property
+    def recovering(self) -> bool:
+        """Whether what lost workers held is being made again."""
+        return not self._open.is_set() and self._failed is None
+
     def status(self) -> ServerStatus:
         return self._current().status()
 

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import pty
 import re
-import select
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -21,55 +17,10 @@ import pytest
 from gt.commands.server_address import servers_here
 from gt.runtime.remote import RemoteSession
 from tests.integration.cluster import Desk
-from tests.integration.programs import ROOT, Server, environment, server
+from tests.integration.programs import Server, environment, server
+from tests.integration.terminal import Terminal
 
 pytestmark = pytest.mark.timeout(90)
-
-
-class Terminal:
-    """A program in a terminal of 140 columns. ``text``: what its last screen says, without colours."""
-
-    def __init__(self, *words: object) -> None:
-        self.master, slave = pty.openpty()
-        variables = {**environment(), "TERM": "xterm-256color", "COLUMNS": "140", "LINES": "30"}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", *map(str, words)],
-            cwd=ROOT,
-            env=variables,
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            start_new_session=True,
-        )
-        os.close(slave)
-        self.output = ""
-
-    def type(self, keys: str) -> None:
-        self.output = ""
-        os.write(self.master, keys.encode())
-
-    def read(self, timeout_s: float) -> None:
-        if select.select([self.master], [], [], timeout_s)[0]:
-            with contextlib.suppress(OSError):  # it has ended
-                self.output += os.read(self.master, 1 << 16).decode(errors="replace")
-
-    @property
-    def text(self) -> str:
-        frames = [f for f in self.output.split("\x1b[H") if f.strip()]
-        return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", frames[-1]).replace("\r", "") if frames else ""
-
-    def shows(self, found: Callable[[str], object], timeout_s: float = 20.0) -> str:
-        until = time.monotonic() + timeout_s
-        while not found(self.text):
-            assert time.monotonic() < until, f"the screen is:\n{self.text}"
-            self.read(0.2)
-        return self.text
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait(10)
-        os.close(self.master)
 
 
 @contextlib.contextmanager
@@ -97,7 +48,7 @@ def test_the_screen_follows_the_server_and_the_keys() -> None:
     with (
         server(2) as there,
         at_work(there),
-        contextlib.closing(Terminal("gt.scripts.top", there.address, "--interval", "0.3")) as top,
+        contextlib.closing(Terminal("-m", "gt.scripts.top", there.address, "--interval", "0.3")) as top,
     ):
         shown = top.shows(lambda text: re.search(r">0 +█", text) and re.search(r"\n1 +100% ", text))
         assert f"gt top {there.address}" in shown and "2 workers" not in shown
