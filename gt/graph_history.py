@@ -13,6 +13,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass
 
 from gt import session as sessions
+from gt.flush import counters
 from gt.ir.graph import Graph, Location, Node, Value
 from gt.ir.types import TensorType
 from gt.trace import users_frame
@@ -75,7 +76,8 @@ class _Form:
 
 
 _told: deque[Told] = deque(maxlen=MAX_GRAPHS)
-_latest: OrderedDict[tuple[str, int], _Form] = OrderedDict()  # by the line that flushed
+_latest: OrderedDict[tuple[str, int, int], _Form] = OrderedDict()  # by the line that flushed, and the part of a flush of a long loop
+_part = 0, 0  # the flush that makes graphs now, by its number, and how many it made
 
 
 def graph_named(name: str) -> Told | None:
@@ -96,8 +98,10 @@ def forget() -> None:
 
 def noted(number: int, graph: Graph) -> None:
     """Look at a new graph. Called by the flush that made it."""
+    global _part
     frame = users_frame(sys._getframe(1))
-    key, form = (frame.f_code.co_filename, frame.f_lineno), _form(graph)
+    _part = counters.flushes, _part[1] + 1 if _part[0] == counters.flushes else 0
+    key, form = (frame.f_code.co_filename, frame.f_lineno, _part[1]), _form(graph)
     site, before = f"{key[0]}:{key[1]}", _latest.get(key)
     recompiled = _difference(before, form, site) if before is not None else None
     if recompiled is not None:

@@ -5,9 +5,10 @@ Next: ``gt.runtime.tracing`` (how it is taken), ``gt.timelines`` (what is made o
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,16 +70,19 @@ def trace(address: str | None, host: str | None, port: int | None, seconds: floa
 
 
 def log_text(parts: Iterable[Traced]) -> str:
-    """Give all parts as one instruction log, on the dispatcher's clock, in order of time."""
+    """Give all parts as one instruction log, on the dispatcher's clock, in order of time. What is no line of its part is left out."""
     from gt.runtime.log import header
+    from gt.runtime.log_lines import parse_line
 
-    parts = list(parts)
+    parts = [part for part in parts if math.isfinite(part.start)]
     start = min((part.start for part in parts if part.lines), default=0.0)
     lines = []
     for part in parts:
         for line in part.lines:
-            elapsed, _, rest = line.partition(" ")
-            lines.append((float(elapsed) + part.start - start, rest))
+            with suppress(ValueError):
+                if parse_line(line, part.start).who == part.who:
+                    elapsed, _, rest = line.partition(" ")
+                    lines.append((float(elapsed) + part.start - start, rest))
     first = min((at for at, _ in lines), default=0.0)  # a long-lived process counts from its own beginning
     lines.sort(key=lambda line: line[0])
     return header(start + first) + "".join(f"{at - first:.6f} {rest}\n" for at, rest in lines)

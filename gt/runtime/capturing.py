@@ -15,6 +15,7 @@ from pathlib import Path
 from gt.runtime import wire
 from gt.runtime.kernel_spans import Kernel, Kernels
 from gt.runtime.log import MAX_CAPTURED, InstructionLog
+from gt.runtime.tracing import MAX_LINES
 
 
 def boot_id() -> str:
@@ -35,7 +36,7 @@ class Capturing:
 
     def handle(self, message: wire.Capture) -> None:
         """Begin or end a capture."""
-        if message.num_lines and not self.number:
+        if 0 < message.num_lines <= MAX_LINES and not self.number:
             self.number = message.number
             self.log.capture(message.num_lines)
             self.replies.put(wire.Captured(message.number, time.time(), boot_id()))

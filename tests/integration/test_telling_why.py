@@ -113,6 +113,20 @@ def test_equal_steps_are_one_graph_and_nothing_is_told() -> None:
 
 
 @pytest.mark.usefixtures("here")
+def test_parts_of_one_flush_are_not_taken_for_each_other() -> None:
+    def chain() -> gt.Tensor:
+        y = ones(3)
+        for _ in range(3000):
+            y = y * 1.0 + 0.5
+        return y.exp()
+
+    for _ in range(2):
+        chain().sum().item()
+    made = gt.stats()
+    assert made.recompiled == () and len(graph_history.graphs()) > 1  # several parts, each known the second time
+
+
+@pytest.mark.usefixtures("here")
 def test_how_it_runs_and_why_there_is_no_graph_is_told() -> None:
     told = gt.explain(ones(4) + 1)
     assert [(one.workers, one.tier, one.backend) for one in told.runs] == [((0,), "eager", "numpy")]

@@ -33,6 +33,13 @@ def test_a_capture_begins_with_the_clock_and_ends_with_the_lines() -> None:
     assert list(capturing.waiting()) == [] and capturing.last() is None
 
 
+@pytest.mark.parametrize("num_lines", [-5, 1 << 62])
+def test_what_no_dispatcher_asks_is_passed_over(num_lines: int) -> None:
+    capturing = Capturing(InstructionLog("", "client0"))
+    capturing.handle(wire.Capture(1, num_lines))
+    assert not capturing.log.on and capturing.last() is None
+
+
 def test_who_leaves_gives_what_there_is() -> None:
     capturing = Capturing(InstructionLog("", "client0"))
     assert capturing.last() is None
