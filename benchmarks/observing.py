@@ -81,7 +81,9 @@ def main() -> None:
         switch(logs, "off", Path(folder))
         for way, found in times.items():
             ratios = [a / b for a, b in zip(found, times["off"], strict=True)]
-            print(f"{way:<9} {statistics.median(found) * 1e6:8.1f} us of CPU a step, {100 * (statistics.median(ratios) - 1):+.2f} %")
+            print(
+                f"{way:<9} {statistics.median(found) * 1e6:8.1f} us of CPU a step, {100 * (statistics.median(ratios) - 1):+.2f} %"
+            )
         for way in times:
             log = InstructionLog("", "client0")
             switch([log], way, Path(folder))

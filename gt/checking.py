@@ -102,7 +102,15 @@ class CheckingSession:
         return [np.array(from_wire(w, t.shape, t.dtype)) for w, t in zip(wires, types, strict=True)]
 
     def _failed(
-        self, key: int, graph: Graph, expanded: Graph, given: list[Array], scalars: Sequence[Scalar], at: int, expected: Array, got: Array
+        self,
+        key: int,
+        graph: Graph,
+        expanded: Graph,
+        given: list[Array],
+        scalars: Sequence[Scalar],
+        at: int,
+        expected: Array,
+        got: Array,
     ) -> CheckFailed:
         first = self._first(key, expanded, given, scalars)
         if first is not None:
@@ -123,12 +131,16 @@ class CheckingSession:
             "", where,
         )  # fmt: skip
 
-    def _first(self, key: int, graph: Graph, given: list[Array], scalars: Sequence[Scalar]) -> tuple[Node, int, Array, Array] | None:
+    def _first(
+        self, key: int, graph: Graph, given: list[Array], scalars: Sequence[Scalar]
+    ) -> tuple[Node, int, Array, Array] | None:
         """Give the first node whose result is not NumPy's of the same operands, with the place of the result, and both."""
         made = [out for node in graph.nodes for out in node.outputs]
         if key not in self._debug:
             self._debug[key] = next(self._numbers)
-            self.inner.define(self._debug[key], replace(graph, name=f"check_{graph.name}", outputs=tuple(made), donated=frozenset()))
+            self.inner.define(
+                self._debug[key], replace(graph, name=f"check_{graph.name}", outputs=tuple(made), donated=frozenset())
+            )
         inputs = [next(self._numbers) for _ in given]
         for buffer, value, array in zip(inputs, graph.inputs, given, strict=True):
             self.inner.put(buffer, value.type.placed(None), _wire(array, value.type.dtype), None)

@@ -76,7 +76,9 @@ class _Form:
 
 
 _told: deque[Told] = deque(maxlen=MAX_GRAPHS)
-_latest: OrderedDict[tuple[str, int, int], _Form] = OrderedDict()  # by the line that flushed, and the part of a flush of a long loop
+_latest: OrderedDict[tuple[str, int, int], _Form] = (
+    OrderedDict()
+)  # by the line that flushed, and the part of a flush of a long loop
 _part = 0, 0  # the flush that makes graphs now, by its number, and how many it made
 
 

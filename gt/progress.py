@@ -66,7 +66,9 @@ def busy_with(session: Any) -> str:
         doing.append(f"{found.plans_made} plan{'s' * (found.plans_made > 1)} being made")
     busy = sorted({w for epoch in found.in_flight for w in epoch.waiting})
     if found.num_in_flight:
-        doing.append(f"{found.num_in_flight} run{'s' * (found.num_in_flight > 1)} on worker{'s' * (len(busy) > 1)} {', '.join(map(str, busy))}")
+        doing.append(
+            f"{found.num_in_flight} run{'s' * (found.num_in_flight > 1)} on worker{'s' * (len(busy) > 1)} {', '.join(map(str, busy))}"
+        )
     if not any(w.joined for w in found.workers):
         doing.append("no worker has joined")
     waiting = sum(c.waiting for c in found.clients)

@@ -74,7 +74,9 @@ class Web:
         self._server = ThreadingHTTPServer((host, port), Handler)
         self._server.daemon_threads = True
         self.port = int(self._server.server_address[1])
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.2}, name="gt-web", daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.2}, name="gt-web", daemon=True
+        )
         self._thread.start()
 
     @property
@@ -151,7 +153,9 @@ class _Handler(BaseHTTPRequestHandler):
         bearer = self.headers.get("Authorization", "").removeprefix("Bearer ")
         given = parse_qs(at.query).get("token", [bearer])[0]
         if not self.owner.allows(self.headers.get("Host", ""), given):
-            self._answer(HTTPStatus.FORBIDDEN, "text/plain", "the address has a token that this one lacks: see what the server printed\n")
+            self._answer(
+                HTTPStatus.FORBIDDEN, "text/plain", "the address has a token that this one lacks: see what the server printed\n"
+            )
             return
         found = PATHS.get(at.path)
         if found is None:
@@ -182,7 +186,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _status_json(web: Web, picture: Any) -> str:
-    return json.dumps({**msgspec.to_builtins(picture.status), "samples": list(web.samples), "sample_s": SAMPLE_S, "now": time.monotonic()})
+    return json.dumps(
+        {**msgspec.to_builtins(picture.status), "samples": list(web.samples), "sample_s": SAMPLE_S, "now": time.monotonic()}
+    )
 
 
 PATHS: dict[str, tuple[str, Callable[[Web, Any], str]]] = {

@@ -85,7 +85,7 @@ def test_a_server_shows_itself() -> None:
         root = f"http://127.0.0.1:{port}"
         code, kind, text = get(root + "/")
         assert code == 200 and kind.startswith("text/html") and "<title>gt server</title>" in text
-        assert not re.search(r'(?:src|href)=|https?:', text)
+        assert not re.search(r"(?:src|href)=|https?:", text)
         status = json.loads(get(root + "/status.json")[2])
         assert [w["pid"] for w in status["workers"]] == [there.workers[0].pid] and status["clients"][-1]["runs"] == 3
         (plan,) = json.loads(get(root + "/plans.json")[2])
@@ -118,7 +118,9 @@ def test_beyond_this_host_a_token_is_needed() -> None:
         assert web.address.endswith("/?token=secret")
 
 
-@pytest.mark.parametrize(("host", "code"), [("evil.example:80", 403), ("127.0.0.1.evil.example", 403), ("localhost:9", 200), ("", 403)])
+@pytest.mark.parametrize(
+    ("host", "code"), [("evil.example:80", 403), ("127.0.0.1.evil.example", 403), ("localhost:9", 200), ("", 403)]
+)
 def test_a_page_elsewhere_cannot_have_a_browser_read_it(host: str, code: int) -> None:
     with page() as web:
         assert get(web.address + "status.json", Host=host)[0] == code

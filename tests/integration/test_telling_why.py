@@ -99,7 +99,11 @@ def test_a_first_step_that_does_more_is_told_as_that() -> None:
     w = gt.rand(3, 3)
     for _ in range(2):
         (w * 2).sum().item()
-    assert latest().field == "what comes before the rest" and latest().old == "1 ops, from random_uniform on" and "is done once" in latest().advice
+    assert (
+        latest().field == "what comes before the rest"
+        and latest().old == "1 ops, from random_uniform on"
+        and "is done once" in latest().advice
+    )
 
 
 @pytest.mark.usefixtures("here")
@@ -143,7 +147,9 @@ def test_what_a_piece_notes_reaches_whoever_asks() -> None:
         loaded.stats.notes.append("a piece stays eager: it would not compile")
         (one,) = gt.explain(y).runs
         assert one.notes == ("a piece stays eager: it would not compile",) and one.backend == "torch"
-        assert "; a piece stays eager: it would not compile; no CUDA graph: the torch backend runs it on the CPU" in str(gt.explain(y))
+        assert "; a piece stays eager: it would not compile; no CUDA graph: the torch backend runs it on the CPU" in str(
+            gt.explain(y)
+        )
 
 
 @pytest.mark.usefixtures("here")

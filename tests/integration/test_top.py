@@ -56,7 +56,11 @@ def test_the_screen_follows_the_server_and_the_keys() -> None:
         assert [row[0] for row in rows] == [">0", "1"] and "1 eager" in " ".join(rows[0]) and float(rows[0][3]) > 0
         top.type("\x1b[B\r")
         shown = top.shows(lambda text: "worker 1:" in text)
-        assert any(f"pid {worker.pid}" in shown for worker in there.workers) and re.search(r"matmul +\d+ +\d+", shown) and "activity" in shown
+        assert (
+            any(f"pid {worker.pid}" in shown for worker in there.workers)
+            and re.search(r"matmul +\d+ +\d+", shown)
+            and "activity" in shown
+        )
         top.type("\x1b")
         top.shows(lambda text: ">1" in text)
         top.type("m")
