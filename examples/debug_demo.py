@@ -20,7 +20,7 @@ def main() -> None:
     # Why work ran, and how often.
     loss.backward()
     print("gradient", x.grad[0].tolist())
-    gt.debug.print_worker_stats()
+    gt.debug.print_stats()
 
     # Where a value is, what made it and why it is there.
     print(gt.explain(loss))

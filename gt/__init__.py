@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from gt import tensor as _tensor  # noqa: I001 - installs the tensor class
 from gt import (
-    accelerator, amp, autograd, backends, compiler, cuda, fft, func, linalg, masked, nn, optim, random, return_types, scripting, signal,
+    accelerator, amp, autograd, backends, compiler, cuda, debug, fft, func, linalg, masked, nn, optim, random, return_types, scripting, signal,
     special, testing, types, utils,
 )  # fmt: skip
 from gt.absent import ABSENT
@@ -32,6 +32,7 @@ from gt.devices import (
     set_default_device, strided,
 )  # fmt: skip
 from gt.explaining import explain
+from gt.telling import stats
 from gt.finfo import finfo, iinfo
 from gt.flush import ReadRefused, flush_guard
 from gt.replay import JitError, JitMismatch, jit

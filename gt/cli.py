@@ -16,10 +16,14 @@ from typing import TYPE_CHECKING
 import click
 
 from gt.commands.doctor import doctor
+from gt.commands.explain import explain
 from gt.commands.launch import launch
 from gt.commands.manifest import manifest
 from gt.commands.run import run
 from gt.commands.status import status
+from gt.commands.top import top
+from gt.commands.trace import trace
+from gt.commands.visualize import visualize
 from gt.config import ConfigError, did_you_mean, get_config, load_config
 from gt.ir.text import ParseError
 from gt.version import __version__
@@ -39,7 +43,7 @@ def main() -> None:
     """Run and inspect gt: scripts on clusters, servers, workers, and what a script compiles to."""
 
 
-for command in (run, launch, status, doctor, manifest):
+for command in (run, launch, explain, status, top, trace, visualize, doctor, manifest):
     main.add_command(command)
 
 PASS_ON = {"ignore_unknown_options": True, "help_option_names": []}

@@ -1,18 +1,25 @@
-"""``gt.debug``: what is recorded and not yet run, and what running has done so far.
+"""``gt.debug``: what is recorded and what runs, printed.
 
-Owns: how both are shown. The printing functions and flags are of gt before it was rewritten: ``GT_DEBUG`` and Python's logging are what
-to use. Next: ``gt.flush`` (counters), ``gt.explaining`` (why a value is where it is), ``gt.runtime.log`` (GT_DEBUG).
+Owns: the forms in which it is shown. The printing functions and flags of gt before it was rewritten are here too: ``GT_DEBUG`` and Python's
+logging are what to use. Next: ``tape`` (what a backward reaches), ``telling`` (counters), ``gt.runtime.log`` (GT_DEBUG).
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TextIO
 
-from gt.flush import counters, location
+import msgspec
+
+from gt.flush import location
+from gt.handle import Handle
 from gt.ir.blame import warn_user
 from gt.runtime import env
-from gt.trace import RULES, Trace, state
+from gt.tape import key_of, walk
+from gt.telling import stats, workers_text
+from gt.trace import RULES, Rule, Trace, state
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
@@ -20,49 +27,68 @@ if TYPE_CHECKING:
 FLAGS = {"VERBOSE": 2, "DEBUG_CLIENT": 3, "DEBUG_DISPATCHER": 3, "DEBUG_WORKER": 3, "DEBUG_COMPILE": 4}  # levels of GT_DEBUG
 
 
-def get_tape(loss: Tensor | None = None) -> list[dict[str, Any]]:
-    """Give the ops recorded together with ``loss``; without it, those of this thread that wait to be run. Runs nothing.
+@dataclass(frozen=True)
+class TapeEntry:
+    """One recorded op: its operands' and results' types as text, and the user's line."""
 
-    Each has ``op``, ``inputs`` and ``outputs`` (numbers of values), ``shapes``, ``requires_grad`` and ``where`` (the user's line).
+    op: str
+    operands: tuple[str, ...]
+    results: tuple[str, ...]
+    where: str
+
+
+def get_tape(loss: Tensor | None = None) -> list[TapeEntry]:
+    """Give what ``loss.backward()`` would go through; without a loss, what this thread has recorded and not run. Newest first. Runs nothing.
+
+    Errors: TypeError unless it is a tensor; RuntimeError as backward's, for a tensor without a tape, or one that was freed or changed.
     """
-    trace: Trace | None = state.trace
-    if loss is not None:
-        trace = loss._trace or (loss._tape[0] if loss._tape else None)
-    if trace is None:
-        return []
-    entries, at = [], 0
-    for (code, operands), where in zip(tuple(trace.code), tuple(trace.where), strict=False):
+    if loss is None:
+        return [_entry(state.trace, entry, rule) for entry, rule in reversed(list(_pending(state.trace)))]
+    if not isinstance(loss, Handle):
+        raise TypeError(f"get_tape: expected a gt.Tensor, got {type(loss).__name__}")
+    key = key_of(loss)
+    if key is None or not loss.requires_grad:
+        raise RuntimeError("this tensor has no tape: it does not require grad, or backward() has freed it")
+    return [_entry(trace, entry, rule) for trace, visited in walk([key]).entries.items() for entry, rule, _, _ in visited]
+
+
+def _pending(trace: Trace) -> Iterator[tuple[int, Rule]]:
+    for entry, (code, _) in enumerate(tuple(trace.code)):
         rule = RULES[code >> 1]
-        made = list(range(at, at + len(rule.outputs)))
-        at += len(made)
-        if rule.op is None:  # an input or a number
-            continue
-        entries.append({
-            "op": rule.op.name, "inputs": list(operands), "outputs": made, "shapes": [tuple(t.shape) for t in rule.outputs],
-            "requires_grad": bool(code & 1), "where": str(location(*where)) if where else "",
-        })  # fmt: skip
-    return entries
+        if rule.op is not None:  # else an input or a number
+            yield entry, rule
 
 
-def print_tape(loss: Tensor | None = None) -> None:
-    """Print what ``get_tape`` gives, a line each."""
-    tape = get_tape(loss)
-    print(f"{len(tape)} ops recorded" + (":" if tape else ""))
-    for entry in tape:
-        made, taken = (", ".join(f"%{i}" for i in entry[key]) for key in ("outputs", "inputs"))
-        grad = "  requires_grad" if entry["requires_grad"] else ""
-        print(f"{made} = {entry['op']}({taken})  {entry['shapes']}{grad}  {entry['where']}".rstrip())
+def _entry(trace: Trace, entry: int, rule: Rule) -> TapeEntry:
+    where = trace.where[entry] if entry < len(trace.where) else None
+    assert rule.op is not None
+    results = rule.outputs if rule.single is None else (rule.single,)
+    return TapeEntry(rule.op.name, tuple(map(repr, rule.inputs)), tuple(map(repr, results)), str(location(*where)) if where else "")
 
 
-def get_worker_stats() -> dict[str, Any]:
-    """Give how often this process flushed, how many graphs were new, and why it flushed. ``gt status`` asks a server."""
-    return asdict(counters)
+def print_tape(loss: Tensor | None = None, file: TextIO | None = None) -> None:
+    """Print what ``get_tape`` gives, a line for each op. Errors: as ``get_tape``."""
+    for entry in get_tape(loss):
+        at = f"  {entry.where}" if entry.where else ""
+        print(f"{', '.join(entry.results)} = {entry.op}({', '.join(entry.operands)}){at}", file=file or sys.stdout)
 
 
-def print_worker_stats() -> None:
-    """Print what ``get_worker_stats`` gives."""
-    for name, value in get_worker_stats().items():
-        print(f"{name}: {value}")
+def print_stats(file: TextIO | None = None) -> None:
+    """Print ``gt.stats()``."""
+    print(stats(), file=file or sys.stdout)
+
+
+def get_worker_stats() -> dict[int, dict[str, Any]]:
+    """Give for each worker its seconds by kind, runs, values and bytes, programs by tier and those that took longest."""
+    server = stats().server
+    return {} if server is None else {w.id: {**msgspec.to_builtins(w.usage), "tiers": dict(w.tiers)} for w in server.workers}
+
+
+def print_worker_stats(file: TextIO | None = None) -> None:
+    """Print what each worker did."""
+    server = stats().server
+    lines = ["no worker: nothing has run"] if server is None else workers_text(server)
+    print("\n".join(lines), file=file or sys.stdout)
 
 
 def __getattr__(name: str) -> Any:
@@ -81,4 +107,4 @@ def __getattr__(name: str) -> Any:
     return show
 
 
-__all__ = ["get_tape", "get_worker_stats", "print_tape", "print_worker_stats"]
+__all__ = ["TapeEntry", "get_tape", "get_worker_stats", "print_stats", "print_tape", "print_worker_stats"]

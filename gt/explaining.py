@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gt.flush import flushed_as, location
+from gt.graph_history import Recompiled, graph_named
 from gt.handle import Handle
 from gt.trace import check_read, settle
 
 if TYPE_CHECKING:
     from gt.passes.reasons import SentReason
-    from gt.runtime.buffer_reasons import BufferReasons
+    from gt.runtime.buffer_reasons import BufferReasons, RunsAs
     from gt.tensor import Tensor
 
 SHOWN = 12  # collectives and notes in the text; ``sent`` and ``notes`` have more
@@ -32,6 +33,9 @@ class Explanation:
     ``graph``: the flush that made it, with ``reason`` and ``where`` (the user's line) if it was one of this process's latest; "" for
     an upload. ``sent``: what that flush sends, each with ``kind``, ``axes``, ``count``, ``nbytes`` (of one worker in one run),
     ``why`` and ``where``. ``notes``: what of its placement was not done as asked. ``left_out``: of these two, beyond their limits.
+    ``runs``: how its program runs on which workers, each with ``tier`` (eager, compiled, graph), ``pieces``, ``compiled`` and ``notes`` on
+    why it is no more than that. ``kept``: the flush's inputs whose memory it could not use again, as something still holds them.
+    ``recompiled``: why the flush's graph is another than the one before from the same line, if there was one.
     """
 
     type: str
@@ -46,6 +50,9 @@ class Explanation:
     sent: tuple[SentReason, ...]
     notes: tuple[str, ...]
     left_out: tuple[int, int]
+    runs: tuple[RunsAs, ...]
+    kept: tuple[str, ...]
+    recompiled: Recompiled | None
 
     @property
     def is_split(self) -> bool:
@@ -64,9 +71,15 @@ class Explanation:
         lines = [f"{self.type} on {worker_text(self.workers)}{mesh}{part}"]
         lines += [f"  {'because ' if i else ''}{line}" for i, line in enumerate(self.why)]
         lines.append(self._made())
+        lines += [runs_text(one) for one in self.runs]
+        if self.recompiled is not None:
+            lines.append(str(self.recompiled))
+        if self.kept:
+            lines += ["not donated, as something still holds them:", *(f"  {name}" for name in self.kept[:SHOWN])]
+            lines += _more(len(self.kept) - SHOWN)
         if self.sent:
             lines.append(f"in a run of {self.graph} one worker sends at most:")
-            lines += [f"  {_sent_text(one)}" for one in self.sent[:SHOWN]]
+            lines += [f"  {sent_text(one)}" for one in self.sent[:SHOWN]]
             lines += _more(len(self.sent) - SHOWN + self.left_out[0])
         elif self.graph and self.num_workers > 1:
             lines.append(f"in a run of {self.graph} nothing is sent")
@@ -83,11 +96,23 @@ class Explanation:
         return f"made by {self.graph}, which ran for: {self.reason}" + (f" at {self.where}" if self.where else "")
 
 
-def _sent_text(one: SentReason) -> str:
+def sent_text(one: SentReason) -> str:
+    """Say what is sent, why, and for which line."""
     count = f"{one.count} x " if one.count > 1 else ""
     along = f" over {', '.join(one.axes)}" if one.axes else ""
     at = f" at {one.where}" if one.where else ""
     return f"{one.nbytes:,} B by {count}{one.kind}{along} for {one.why or 'its readers'}{at}"
+
+
+def runs_text(one: RunsAs) -> str:
+    """Say at which tier workers run a program, and why at no other."""
+    compiled = f", {one.compiled} of {one.pieces} pieces compiled" if one.compiled else ""
+    why = list(one.notes)
+    if one.device and one.device != "cuda":
+        why.append(f"no CUDA graph: the {one.backend} backend runs it on the {one.device.upper()}")
+    elif one.tier != "graph" and not one.notes:
+        why.append("no CUDA graph yet: a program is captured at its third run")
+    return f"runs {one.tier} on {worker_text(one.workers)}{compiled}" + "".join(f"; {note}" for note in why)
 
 
 def _more(count: int) -> list[str]:
@@ -126,13 +151,15 @@ def _shown(told: BufferReasons, buffer: int) -> Explanation:
     sharding = told.placed.sharding
     placed = told.type.tensor_type.placed(sharding)
     flushed = flushed_as(buffer)
+    known = graph_named(told.graph) if flushed is not None else None
     place = location(flushed.code, flushed.lasti) if flushed is not None else ""
     return Explanation(
         type=repr(placed).removesuffix(f" on {sharding.mesh.name}"), workers=sharding.mesh.workers, num_workers=told.num_workers,
         axes=dict(sharding.mesh.axes), local_shape=sharding.local_shape(placed.shape), why=told.why, graph=told.graph,
         reason=flushed.reason if flushed is not None else "", where=str(place), sent=told.sent, notes=told.notes,
-        left_out=told.left_out,
+        left_out=told.left_out, runs=told.runs, kept=known.kept if known is not None else (),
+        recompiled=known.recompiled if known is not None else None,
     )  # fmt: skip
 
 
-__all__ = ["Explanation", "explain", "worker_text"]
+__all__ = ["Explanation", "explain", "runs_text", "sent_text", "worker_text"]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dis
 import linecache
 import logging
+import os
 import sys
 import threading
 import time
@@ -33,6 +34,7 @@ from gt.ir.types import Scalar, TensorType
 from gt.passes.autodiff import saved_values
 from gt.precision import with_precision
 from gt.rounds import Part, cut
+from gt.runtime import log as logs
 from gt.runtime.interrupt import SHIELD
 from gt.runtime.session import Session, check_thread
 from gt.trace import (
@@ -314,6 +316,8 @@ def _submit(trace: Trace, session: Session, live: list[Handle], saved: set[int],
         every = types_by_value(trace)
         types_ = [every[id] for id in outputs]
     replaces = replaced(live, outputs)
+    if logs.client_log.on:
+        _tell(known, reason, users_frame(sys._getframe(1)))
     dead = take_dead(session)
     frees = [names[i] for i in donated] + dead
     spare = [held[i] for i in donated] if isinstance(known, int) else []
@@ -351,6 +355,13 @@ def _submit(trace: Trace, session: Session, live: list[Handle], saved: set[int],
         )  # fmt: skip
         trace.recorder = None
     _seal(trace, bool(saved) or taped or trace.viewed)
+
+
+def _tell(known: int | list[tuple[int, Part]], reason: str, frame: types.FrameType) -> None:
+    """Write the instruction log's line of a flush."""
+    graphs = str(known) if isinstance(known, int) else ",".join(str(number) for number, _ in known[:100])
+    at = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+    logs.client_log.write("flush", "graph", 0, f"graph={graphs} at={at} reason={reason}")
 
 
 def _named(live: list[Handle]) -> dict[int, TensorType]:

@@ -24,6 +24,7 @@ from gt.ir.graph import Attrs
 from gt.ir.opdef import OpDef
 from gt.ir.ops import OPS
 from gt.ir.types import DType, TensorType, bool_, got
+from gt.progress import awaited
 from gt.runtime.session import check_thread
 from gt.shape import Size
 from gt.trace import Buffer, Operand, Storage, Trace, check_read, holding, record, settle, state
@@ -469,7 +470,7 @@ class Handle(Operand):
         """Give the values as a new array; bfloat16 as float32."""
         check_thread()
         buffer = self._materialise()
-        wire = buffer.session.fetch(buffer.id).result()
+        wire = awaited(buffer.session.fetch(buffer.id), buffer.session)
         return from_wire(wire, self._type.shape, self._type.dtype)
 
     def numpy(self, *, force: bool = False) -> np.ndarray:

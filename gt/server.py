@@ -6,11 +6,12 @@ Next: ``gt.runtime.dispatcher``.
 from __future__ import annotations
 
 import os
+import secrets
 import sys
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import zmq
@@ -23,7 +24,10 @@ from gt.runtime.exit_codes import ExitCode
 from gt.runtime.keys import chosen_keys
 from gt.runtime.launch import LocalCluster
 from gt.runtime.port_owner import port_owner
-from gt.runtime.transport import is_loopback
+from gt.runtime.transport import LOOPBACK, is_loopback
+
+if TYPE_CHECKING:
+    from gt.runtime.web import Web
 
 
 @click.command()
@@ -40,6 +44,9 @@ from gt.runtime.transport import is_loopback
 @click.option("--client-runs", type=click.IntRange(1), help="Runs each client may have in flight. [default: 8]")
 @click.option("--max-priority", type=float, help="The most a client may ask for as its priority. [default: 1]")
 @click.option(
+    "--dashboard", metavar="[HOST:]PORT", help="Serve a read-only web page, and metrics for Prometheus at /metrics. [default: off]"
+)
+@click.option(
     "--spawn_gpu_workers", "--spawn-gpu-workers", "spawned", type=click.IntRange(0), default=0, metavar="N",
     help="Start N workers here too, one for each GPU while there are any; they end with the server.",
 )  # fmt: skip
@@ -47,7 +54,7 @@ from gt.runtime.transport import is_loopback
 @click.option("--no-console-log", is_flag=True, hidden=True)
 def main(
     port: int, host: str, key: Path | None, insecure: bool, trust_network: bool, client_memory: str | None, client_runs: int | None,
-    max_priority: float | None, spawned: int, log_file: str | None, no_console_log: bool,
+    max_priority: float | None, dashboard: str | None, spawned: int, log_file: str | None, no_console_log: bool,
 ) -> None:  # fmt: skip
     """Run a gt server. Start workers with `python -m gt.worker --host HOST -p PORT`."""
     if trust_network:
@@ -76,8 +83,10 @@ def main(
         if keys is not None and spawned and not (folder / "worker.key").exists():
             raise KeyFileError(f"{folder / 'worker.key'}, the key of spawned workers, is not there: make it with gt keygen -o {folder}")
 
+        web = None if dashboard is None else web_page(dashboard, keys is not None)
         with ExitStack() as started:
-            serve(endpoint, options, None, 1, keys, partial(_start_workers, started, spawned, folder if keys is not None else None))
+            spawn = partial(_start_workers, started, spawned, folder if keys is not None else None)
+            serve(endpoint, options, None, 1, keys, spawn, web)
     except KeyFileError as e:
         click.echo(f"gt server: {e}", err=True)
         sys.exit(ExitCode.USAGE)
@@ -97,6 +106,28 @@ def _start_workers(started: ExitStack, count: int, keys: Path | None, endpoint: 
         started.callback(cluster.stop)
         cluster.start_workers(count, env.BACKEND.get())
         cluster.watch()
+
+
+def web_page(where: str, keyed: bool) -> Web:
+    """Begin to serve the web page at [HOST:]PORT, and say where. Beyond this host, and where the server has keys (``keyed``), it asks for
+    a token, which the address has.
+    """
+    from gt.runtime.web import Web  # a server without a page needs no HTTP
+
+    host, _, port = where.rpartition(":")
+    host = host.strip("[]") or "127.0.0.1"
+    if not port.isdigit() or int(port) > 65535:
+        raise click.BadParameter(f"expected [HOST:]PORT, got {where!r}", param_hint="--dashboard")
+    local = host in LOOPBACK
+    token = env.DASHBOARD_TOKEN.get() or ("" if local and not keyed else secrets.token_urlsafe(24))
+    try:
+        web = Web(host, int(port), token)
+    except OSError as e:
+        click.echo(f"gt server: the web page cannot be served at {where}: {e.strerror or e}", err=True)
+        sys.exit(ExitCode.USAGE)
+    plain = "" if local else ". What travels is not encrypted: whoever sees it sees the token"
+    click.echo(f"gt server: web page at {web.address}{plain}", err=True)
+    return web
 
 
 def _tell_insecure(host: str, insecure: bool) -> None:

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 
 from gt.ir.blame import warn_user
 from gt.ir.graph import Graph
-from gt.runtime.env import ADDRESS, without_effect
+from gt.runtime.env import ADDRESS, CHECK, without_effect
 from gt.runtime.session import Session
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 on_define: list[Callable[[int, Graph], None]] = []  # called with every graph whose key is new
 on_start: list[Callable[[Session], None]] = []  # called with every session once it is in use
+wrappers: list[Callable[[Session], Session]] = []  # each gives what stands before a session that is about to be used
 on_end: list[Callable[[Session], None]] = []  # called with every session once it is closed
 
 CONNECT_S = 5.0
@@ -65,6 +66,10 @@ def running() -> Session | None:
 
 def _use(session: Session) -> None:
     global _session
+    if CHECK.get():
+        session = importlib.import_module("gt.checking").CheckingSession(session)
+    for wrap in wrappers:
+        session = wrap(session)
     _session = session
     for text in without_effect():
         warn_user(text)

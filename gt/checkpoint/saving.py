@@ -28,6 +28,7 @@ from gt.handle import Handle, no_tape, root_of
 from gt.ir.ops import OPS
 from gt.nests import Form, describe
 from gt.nn.parameter import Parameter
+from gt.progress import AFTER_S, shown
 from gt.runtime.errors import GtError
 from gt.trace import Buffer, record, settle, state
 
@@ -70,10 +71,16 @@ class Save:
         """
         if os.getpid() != self._pid:
             raise RuntimeError("a checkpoint is written by the process that began it: wait there, not in a forked child")
+        if timeout is None and not self._over.wait(AFTER_S):
+            shown(self._awaited, lambda: f"the checkpoint of step {self.step} in {self.folder}")
         if not self._over.wait(timeout):
             raise TimeoutError(f"the checkpoint of step {self.step} in {self.folder} was not written within {timeout:g} s")
         self._tell()
         return self.path
+
+    def _awaited(self, timeout: float | None) -> None:
+        if not self._over.wait(timeout):
+            raise TimeoutError
 
     def _prune(self, keep: int | None) -> None:
         try:

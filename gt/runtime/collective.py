@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import threading
+import time
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
@@ -19,6 +20,7 @@ from gt.ir.evaluate import as_dtype
 from gt.ir.program import Collective
 from gt.ir.types import DType
 from gt.runtime.errors import GtError
+from gt.runtime.log import InstructionLog
 
 
 class CollectiveFailed(GtError, RuntimeError):
@@ -105,6 +107,8 @@ class Groups:
         self.left: dict[tuple[int, ...], tuple[int, str]] = {}  # which epoch a member has left, and why
         self.issued = 0
         self.sending: dict[tuple[int, ...], None] = {}
+        self.seconds, self.nbytes = 0.0, 0  # in collectives so far, and sent by them
+        self.log = InstructionLog("", f"worker{worker}")
 
     def form(self, name: str, members: tuple[int, ...], backend: str, epoch: int = 0) -> None:
         """Make the group of ``members``, all of whom do so now. Errors: CollectiveFailed when one is gone, or goes meanwhile."""
@@ -129,6 +133,18 @@ class Groups:
 
     def run(self, step: Collective, tensor: Any) -> Any:
         """Take part in one collective. Errors: CollectiveFailed."""
+        start = time.perf_counter()
+        result = self._run(step, tensor)
+        seconds = time.perf_counter() - start
+        self.seconds += seconds
+        self.nbytes += step.nbytes
+        if self.log.on:
+            members = ",".join(map(str, step.group))
+            details = f"number={step.number} group={members} seconds={seconds:.6f} begins={int(step.begins)}"
+            self.log.write("collective", step.kind, step.nbytes, details)
+        return result
+
+    def _run(self, step: Collective, tensor: Any) -> Any:
         self.issued += 1
         group = self.groups.get(step.group)
         if group is None:

@@ -17,12 +17,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import zmq
 
 from gt.runtime import env, garbage, wire
+from gt.runtime.capturing import boot_id
 from gt.runtime.dispatcher_events import (
     Command,
     Event,
@@ -62,6 +63,9 @@ from gt.runtime.transport import (
 )
 from gt.runtime.wire import FROM_PEERS, Message
 
+if TYPE_CHECKING:
+    from gt.runtime.web import Web
+
 TICK_S = 0.1
 CANNOT_LISTEN = {
     zmq.EADDRINUSE: "the port is in use{}: choose another with --port, or stop what uses it",
@@ -87,7 +91,10 @@ class Dispatcher:
         self.state = DispatcherState(lambda: os.urandom(16), options)
         self.planner = PlannerProcess()
         self.parent_fd, self.report_fd = parent_fd, report_fd
+        self.web: Web | None = None
         self.state.started, self.state.wall_clock = self._now(), time.time
+        tracing = self.state.tracing
+        tracing.own, tracing.wall_clock, tracing.boot = self.log, time.time, boot_id()
         self.malformed = Seldom(self.logger)
         self.stopping, self.code = False, ExitCode.SERVER_LOST.value  # of the job, if there is one, for its nodes
         self.last_tick = self.busy_at = 0.0
@@ -128,6 +135,8 @@ class Dispatcher:
                 self.last_tick = self._now()
                 self.planner.look(self.last_tick)
                 self._handle(Tick(self.last_tick))
+                if self.web is not None:
+                    self.web.tick(self.state)
                 self._report_workers()
                 self._tidy()
         self.close()
@@ -143,12 +152,13 @@ class Dispatcher:
         for client in self.state.clients.values():
             self._send(Send(client.down, wire.Refused("the server has stopped")), [])
         self.planner.close()
+        if self.web is not None:
+            self.web.close()
         if self.door is not None:
             self.door.gate.close()
         self.router.close(300)
         self.context.term()
-        if self.log is not None:
-            self.log.close()
+        self.log.close()
 
     def stop(self, number: int = 0, frame: FrameType | None = None) -> None:
         self.stopping = True
@@ -176,12 +186,13 @@ class Dispatcher:
             if got is None:
                 return
             peer, message, data = got
-            if self.log is not None:
+            if self.log.on:
                 self.log.write(
                     "recv",
                     type(message).__name__,
                     0 if data is None else data.nbytes,
-                    f"from={self._name(peer)} {_brief(message)}",
+                    f"from={self._name(peer)}",
+                    message,
                 )
             self._handle(Received(self._now(), peer, message, data))
 
@@ -189,7 +200,7 @@ class Dispatcher:
         """Count a message that is none. Who sent it in another version of the protocol is told, as he cannot know."""
         self.malformed.tell(f"dropped a malformed message: {fault}", self._now(), logging.WARNING)
         self.state.malformed = self.malformed.count
-        if self.log is not None:
+        if self.log.on:
             self.log.write("drop", "malformed", 0, str(fault))
         if isinstance(fault, VersionMismatch):
             refused = wire.encode_refused(protocol_fault(fault.theirs), fault.theirs)
@@ -229,6 +240,8 @@ class Dispatcher:
                     case Send():
                         self._send(command, events)
                     case MakePlan(plan, graph, inputs, workers, scalars):
+                        if self.log.on:
+                            self.log.write("ask", "plan", 0, f"plan={plan}")
                         self.planner.ask(request_of(plan, graph, inputs, workers, scalars))
                     case Kill(pid):
                         self.logger.warning("killing worker process %d, which stopped answering", pid)
@@ -253,9 +266,9 @@ class Dispatcher:
         try:
             header = last[1] if last[0] is message else wire.encode(message)
             self._encoded = (message, header)
-            if self.log is not None:  # before it leaves: no receiver's line may come first
+            if self.log.on:  # before it leaves: no receiver's line may come first
                 nbytes = len(header) + (0 if command.data is None else memoryview(command.data).nbytes)
-                self.log.write("send", type(message).__name__, nbytes, f"to={self._name(command.peer)} {_brief(message)}")
+                self.log.write("send", type(message).__name__, nbytes, f"to={self._name(command.peer)}", message)
             send(self.router, message, command.data, command.peer, header)
         except PeerUnreachable:
             if not any(isinstance(e, PeerGone) and e.peer == command.peer for e in events):
@@ -268,7 +281,7 @@ class Dispatcher:
         name = next((p.name for p in event.programs.values()), "-")
         outcome = f"failed: {event.fault.message}" if event.fault else f"for {len(event.programs)} workers"
         self.logger.info("plan %d (%s) %s", event.plan, name, outcome)
-        if self.log is not None:
+        if self.log.on:
             self.log.write("plan", name, 0, f"plan={event.plan} {outcome}")
 
     def _name(self, peer: bytes) -> str:
@@ -299,22 +312,17 @@ def planned(now: float, reply: PlanReply) -> Planned:
     return Planned(now, reply.plan, reply.programs, outputs_of(reply), reply.fault, reply.reasons, reply.seconds)
 
 
-def _brief(message: Any) -> str:
-    """Give the small fields of a message, for the log."""
-    shown = ("key", "buffer", "request", "epoch", "plan", "uid", "worker", "runs", "inline", "kind", "device", "backend")
-    return " ".join(f"{name}={getattr(message, name)}" for name in shown if hasattr(message, name))
-
-
 def serve(
     endpoint: str, options: Options, parent_fd: int | None = None, report_fd: int | None = None, keys: Keys | None = None,
-    listening: Callable[[str], None] = lambda endpoint: None,
+    listening: Callable[[str], None] = lambda endpoint: None, web: Web | None = None,
 ) -> None:  # fmt: skip
     """Run a dispatcher in this process until it is told to stop. With ``keys`` it lets in whom the list beside their file names.
-    ``listening`` is called with the endpoint once it is bound.
+    ``listening`` is called with the endpoint once it is bound. ``web``: shows what it does.
 
     Errors: ZMQError when the address is in use; KeyFileError for a list that cannot be read.
     """
     dispatcher = Dispatcher(endpoint, options, parent_fd, report_fd, keys)
+    dispatcher.web = web
     on_end_signals(dispatcher.stop, parent_fd)
     listening(dispatcher.endpoint)
     dispatcher.run()

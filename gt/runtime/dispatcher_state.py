@@ -22,7 +22,7 @@ from gt.ir.program import WireSharding, WireType
 from gt.ir.signals import SignalFault
 from gt.passes.signal_placement import cluster_mesh, signal_sharding
 from gt.runtime import wire
-from gt.runtime.buffer_reasons import buffer_reasons, upload_reasons
+from gt.runtime.buffer_reasons import buffer_reasons, runs_as, upload_reasons
 from gt.runtime.cutting import Going
 from gt.runtime.dispatcher_events import (
     Command,
@@ -49,6 +49,8 @@ from gt.runtime.quota import held_nbytes, refusal, too_many, too_much
 from gt.runtime.rendezvous import KeyStore
 from gt.runtime.schedule import MAX_QUEUE, Buffer, Client, Flight, OverQuota
 from gt.runtime.status import ServerStatus, status_of
+from gt.runtime.tracing import Tracing
+from gt.runtime.usage import ProgramState, WorkerUsage
 from gt.runtime.wire import Message
 
 MAX_WHY = 1000
@@ -93,6 +95,8 @@ class Worker:
     beat: wire.Beat = field(default_factory=wire.Beat)  # the latest
     since: float = 0.0  # when it first said that it is in that epoch
     loaded: set[int] = field(default_factory=set)
+    usage: WorkerUsage = field(default_factory=WorkerUsage)  # as it said last, as are
+    programs: dict[int, ProgramState] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"worker {self.id} {'joined' if self.link else 'joining'}"
@@ -119,6 +123,7 @@ class DispatcherState:
         self.uploads: dict[int, tuple[Client, Buffer]] = {}
         self.last_ping = 0.0
         self.nodes = Nodes(self._send, self.options.job, self.options.num_nodes)
+        self.tracing = Tracing(self._send)
         self.started, self.malformed = 0.0, 0  # told by the process around this, as is the clock on the wall
         self.wall_clock: Callable[[], float] = float
         self.status: tuple[float, ServerStatus] | None = None
@@ -173,6 +178,9 @@ class DispatcherState:
                 self._attach(peer, message)
             case wire.Beat() if owner is None:
                 self._send(peer, wire.Refused("this peer is not known here: it was lost or never joined"))
+            case wire.Captured() if owner is not None:
+                owner.seen = self.now
+                self.tracing.heard(self.now, f"{'client' if isinstance(owner, Client) else 'worker'}{owner.id}", message)
             case _ if isinstance(owner, Client):
                 if peer == owner.up:
                     owner.up_seen = self.now
@@ -186,6 +194,9 @@ class DispatcherState:
                 self.nodes.hello(self.now, peer, message)
             case wire.AskStatus():
                 self._tell_status(peer)
+            case wire.AskTrace():
+                peers = [(f"client{c.id}", c.down) for c in self.clients.values()]
+                self.tracing.ask(self.now, peer, message, [*peers, *((f"worker{w.id}", w.link) for w in self.workers.values())])
             case _:
                 self._send(peer, wire.Refused(f"expected a hello first, got {type(message).__name__}"))
 
@@ -204,6 +215,7 @@ class DispatcherState:
         self.sharing.join(client.id, hello.priority)
         self._send(peer, wire.ClientWelcome(client.id, client.token, self.options.window))
         self._send(peer, self._workers_message())
+        self.tracing.joined(f"client{client.id}", peer)
 
     def _worker_hello(self, peer: bytes, hello: wire.WorkerHello) -> None:
         worker = Worker(self.next_worker, self.secret(), peer, hello, seen=self.now)
@@ -235,6 +247,7 @@ class DispatcherState:
         elif message.role == "link":
             owner.link = peer
             self._workers_changed()
+            self.tracing.joined(f"worker{owner.id}", peer)
 
     def _workers_message(self, why: str = "") -> wire.Workers:
         present = (self.workers[w] for w in self.worker_ids)
@@ -250,6 +263,7 @@ class DispatcherState:
 
     def _peer_gone(self, peer: bytes) -> None:
         self.nodes.gone(peer)
+        self.tracing.gone(peer)
         owner = self.peers.get(peer)
         if isinstance(owner, Worker):
             if peer in (owner.work, owner.link):
@@ -293,6 +307,7 @@ class DispatcherState:
             if client.unplaced:  # what was on its way may have gone with a worker
                 self._ask_for_uploads(client)
         self.nodes.tick(self.now)
+        self.tracing.tick(self.now)
         if self.now - self.last_ping >= 0.5:
             self.last_ping = self.now
             calls = {c.up for c in self.clients.values()}  # where they hear nothing
@@ -316,6 +331,7 @@ class DispatcherState:
 
     def _client_gone(self, client: Client) -> None:
         del self.clients[client.id]
+        self.tracing.gone(client.down)
         for peer in (client.down, client.up):
             if peer is not None:
                 self.peers.pop(peer, None)
@@ -542,7 +558,12 @@ class DispatcherState:
             fault = fault or Fault("protocol", f"buffer {explain.buffer} is not there")
             self._send(client.down, wire.Failed(explain.request, fault))
             return True
-        found = buffer_reasons(buffer.type, buffer.reasons, buffer.output, len(client.workers))
+        plan = next((p for p in self.plans if p.reasons is buffer.reasons and p.ready), None)
+        of = [w for w in self.workers.values() if plan is not None and plan.id in w.programs]
+        runs = runs_as((w.id, w.hello.device, w.hello.backend, w.programs[plan.id]) for w in of) if plan is not None else ()
+        if buffer.flight is not None and buffer.flight.waiting:
+            return False  # how it runs is known once it has
+        found = buffer_reasons(buffer.type, buffer.reasons, buffer.output, len(client.workers), runs)
         self._send(client.down, wire.Explained(explain.request, found))
         return True
 
@@ -750,6 +771,8 @@ class DispatcherState:
         for worker in self.workers.values():
             if loaded := worker.loaded.intersection(plan.ids):
                 worker.loaded -= loaded
+                for number in loaded:
+                    worker.programs.pop(number, None)
                 self._send(worker.work, wire.Unload(tuple(sorted(loaded))))
 
     def _planned(self, event: Planned) -> None:
@@ -977,6 +1000,9 @@ class DispatcherState:
                     self._drop_graph(plan)
             case wire.Unshipped():
                 self._unshipped(worker, message)
+            case wire.Used(usage, programs):
+                worker.usage = usage
+                worker.programs |= {state.plan: state for state in programs if state.plan in worker.loaded}
             case wire.Uploaded(uid):
                 self._uploaded(worker, uid)
             case wire.Shipped(job, seconds):
@@ -1094,6 +1120,7 @@ class DispatcherState:
         """Fence the worker, poison what only it held or was making, end what waits for it, and go on with the rest."""
         del self.workers[worker.id]
         self.memory.leave(worker.id)
+        self.tracing.gone(worker.link or worker.work)
         for peer in [p for p, owner in self.peers.items() if owner is worker]:
             del self.peers[peer]
             self.rendezvous.drop_peer(peer)

@@ -33,10 +33,12 @@ from gt.runtime.engine import Engine
 from gt.runtime.errors import Fault, SessionClosed, fault_of
 from gt.runtime.fair_queue import Limits
 from gt.runtime.interrupt import SHIELD
-from gt.runtime.log import open_log, setup_logging
+from gt.runtime.log import open_client_log, open_log, setup_logging
 from gt.runtime.planner import make_plan
 from gt.runtime.runner import Runner, make_engine
 from gt.runtime.session import CallLock, own_threads
+from gt.runtime.status import ServerStatus, status_of
+from gt.runtime.usage import Usage
 from gt.runtime.wire import Message
 
 logger = logging.getLogger("gt.embedded")
@@ -60,8 +62,9 @@ class EmbeddedSession:
         self._explaining: dict[int, Future[BufferReasons]] = {}
         self._requests = itertools.count(1)  # drawn from by any thread
         self._closed: Fault | None = None
+        self.usage: Usage | None = None  # of the worker, once it is there
         setup_logging("embedded")
-        self._log, self._dispatcher_log = open_log("client0"), open_log("dispatcher")
+        self._log, self._dispatcher_log = open_client_log(0), open_log("dispatcher")
         patient = Options(
             window, sharing=Limits(alone_s=NEVER_S), client_lease_s=NEVER_S, worker_timeout_s=NEVER_S, no_workers_s=NEVER_S
         )
@@ -111,12 +114,21 @@ class EmbeddedSession:
         future: Future[BufferReasons] = Future()
         request = next(self._requests)
         self._explaining[request] = future
+        if self.usage is not None:
+            self._feed(WORKER, wire.Used(self.usage.now(), self.usage.changed()))
         self._feed(CLIENT, wire.Explain(buffer, request))
         return future
 
     def free(self, buffers: Sequence[int]) -> None:
         if self._pid == os.getpid() and self._closed is None:
             self._feed(CLIENT, wire.Free(tuple(buffers)))
+
+    def status(self) -> ServerStatus:
+        """Say who is here and what is under way, as a server does."""
+        if self.usage is not None:
+            self._feed(WORKER, wire.Used(self.usage.now(), self.usage.changed()))
+        with self._lock:
+            return status_of(self._state)
 
     def num_workers(self) -> int:
         return 1
@@ -136,9 +148,8 @@ class EmbeddedSession:
         if threading.current_thread() is not self._thread:
             self._thread.join(10.0)
         atexit.unregister(self._exit)
-        for log in (self._log, self._dispatcher_log):
-            if log is not None:
-                log.close()
+        self._log.close()
+        self._dispatcher_log.close()
 
     # -- what holds it together
 
@@ -150,11 +161,11 @@ class EmbeddedSession:
             raise SessionClosed(
                 "gt cannot be used in a forked child: start the child with spawn, or use gt only in the parent"
             )
-        if self._log is not None and self._dispatcher_log is not None:
+        if self._log.on or self._dispatcher_log.on:
             name, nbytes = type(message).__name__, getattr(data, "nbytes", 0)
             if peer == CLIENT:
-                self._log.write("call", name, nbytes)
-            self._dispatcher_log.write("recv", name, nbytes, f"from={peer.decode()}0")
+                self._log.write("call", name, nbytes, "", message)
+            self._dispatcher_log.write("recv", name, nbytes, f"from={peer.decode()}0", message)
         to_client: list[Message] = []
         with SHIELD, self._lock:
             events: list[Event] = [Received(time.monotonic(), peer, message, data)]
@@ -184,7 +195,7 @@ class EmbeddedSession:
             return Planned(now, command.plan, fault=fault_of(e, "plan"))
         seconds = time.monotonic() - now
         logger.info("plan %d (%s) for 1 worker in %.3f s", command.plan, command.graph.name, seconds)
-        if self._dispatcher_log is not None:
+        if self._dispatcher_log.on:
             self._dispatcher_log.write("plan", command.graph.name, 0, f"plan={command.plan} seconds={seconds:.6f}")
         return Planned(now, command.plan, programs, outputs, reasons=reasons)
 
@@ -229,7 +240,7 @@ class EmbeddedSession:
             return
         future = self._futures.pop(message.request, None)
         self._reading.pop(message.request, None)
-        if self._log is not None and array is not None:
+        if self._log.on and array is not None:
             self._log.write("part", "fetch", array.nbytes, f"request={message.request}")
         if future is not None and array is not None:
             future.set_result(array.reshape(message.type.shape))
@@ -281,6 +292,10 @@ def _work(
         log = open_log("worker0")
         outlet = _Outlet(session)
         runner = Runner(0, make(), outlet, log=log)
+        alive = session()
+        if alive is not None:
+            alive.usage = runner.usage
+        del alive
     except Exception as e:
         fault = fault_of(e)
         alive = session()
@@ -302,8 +317,7 @@ def _work(
     finally:
         own_threads.discard(threading.get_ident())
         runner.close()
-        if log is not None:
-            log.close()
+        log.close()
 
 
 def _close_at_exit(session: weakref.ref[EmbeddedSession]) -> Callable[[], None]:

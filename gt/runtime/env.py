@@ -104,6 +104,13 @@ DEBUG = Variable("GT_DEBUG", at_least(0), 0, "Log level: 1 warnings, 2 plans and
 INSTRUCTION_LOG = Variable(
     "GT_INSTRUCTION_LOG", str, "", "File that gets one line per event of clients, dispatcher and workers."
 )
+DASHBOARD_TOKEN = Variable(
+    "GT_DASHBOARD_TOKEN", str, "", "What opens a server's web page and metrics. Unset: drawn anew where the page needs one."
+)
+DUMP = Variable("GT_DUMP", str, "", "Folder that gets every new graph as a .gtir file, which `gt compile` reads.")
+CHECK = Variable(
+    "GT_CHECK", one_of("", "numpy"), "", "numpy: run every flush on NumPy too, in the client, and name the first op that differs. Slow."
+)
 AUTO_SHARD = Variable(
     "GT_AUTO_SHARD", flag, True, "Split created tensors by rows over the workers where nothing is configured."
 )
@@ -130,6 +137,10 @@ def over_zero(text: str) -> float:
     return value
 
 
+INSTRUCTION_LOG_SIZE: Variable[int | None] = Variable(
+    "GT_INSTRUCTION_LOG_SIZE", nbytes, 64 << 20,
+    'Bytes, such as "64MiB", at which the instruction log goes on in a fresh file; FILE.1 keeps the one before. 0: no limit.',
+)  # fmt: skip
 CLIENT_MEMORY = Variable(
     "GT_CLIENT_MEMORY", nbytes, None,
     'Bytes of values that each client of a server may hold on all workers together, such as "40GiB"; 0: no limit.',

@@ -40,10 +40,11 @@ class Limits:
 
 @dataclass(slots=True)
 class Share:
-    """One client's part. ``time``: its virtual time, at the end of what was sent for it."""
+    """One client's part. ``time``: its virtual time, at the end of what was sent for it; ``used_s``: of workers, as measured."""
 
     weight: float
     time: float = 0.0
+    used_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +195,7 @@ class FairQueue:
         if share is not None:
             if 0 <= seconds <= MAX_S:
                 share.time += (seconds + self.limits.run_s - found.seconds) / share.weight
+                share.used_s += seconds
             if found.client == self._last[0]:
                 self._last = found.client, now
             else:

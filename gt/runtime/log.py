@@ -1,63 +1,119 @@
 """What gt says while it runs: the instruction log and the debug levels.
 
 Owns: ``InstructionLog`` (``GT_INSTRUCTION_LOG``: one line per event), ``setup_logging`` (``GT_DEBUG`` through stdlib
-logging) and ``open_log``, which sends each event to whichever of the two is asked for. Must not know: states, sockets.
-Next: ``env`` (the variables).
+logging) and ``open_log``, which sends each event to whichever of the two is asked for, and to whoever captures. Must not know: states,
+sockets. Next: ``log_lines`` (the form of a line, and who reads it), ``env`` (the variables).
 """
 
 from __future__ import annotations
 
+import fcntl
+import itertools
 import logging
 import os
 import sys
 import threading
 import time
 from collections import deque
+from typing import Any, NamedTuple
 
 from gt.runtime import env
 
 LEVELS = {0: logging.ERROR, 1: logging.WARNING, 2: logging.INFO, 3: logging.DEBUG, 4: 5}
 HEADER = "# gt instruction log"
-SIGNS_OF_LIFE = ("Beat", "Ping")  # told at GT_DEBUG=4 only: they would fill the file of an idle server
+SIGNS_OF_LIFE = frozenset(("Beat", "Ping", "Used"))  # told at GT_DEBUG=4 only: they would fill the file of an idle server
+MAX_LINE = 4000
+LOOKS = 64  # how often in a file of full size each process looks whether it is full
+MAX_CAPTURED = 16 << 20  # bytes of captured lines
+SHOWN = ("key", "buffer", "request", "epoch", "plan", "uid", "worker", "runs", "inline", "kind", "device", "backend")
+
+
+_SHOWN: dict[type, tuple[str, ...]] = {}  # by kind of message
+
+
+class CapturedLines(NamedTuple):
+    """The latest lines of a capture, ``left_out`` before them. ``start``: the wall clock's seconds at which elapsed time is 0."""
+
+    start: float
+    lines: tuple[str, ...]
+    left_out: int
 
 
 class InstructionLog:
-    """Appends ``elapsed sequence event who operation size details`` lines to a file that several processes share.
+    """Appends ``elapsed sequence event who operation nbytes details`` lines to a file that several processes share.
 
     Each line is one O_APPEND write, so lines of different processes never mix and a crash loses none already logged. A process's threads
     write one after another: lines have their sequence numbers, and their times, in order.
-    Elapsed seconds count from the file's first line, on the machine's wall clock. With a ``logger``, each event is a
-    debug line too; without a ``path``, it is only that.
+    Elapsed seconds count from the file's first line, on the machine's wall clock. A file of ``limit`` bytes becomes ``PATH.1``, in place
+    of the one before, and a fresh one goes on. With a ``logger``, each event is a debug line too; without a ``path``, it is only that.
+    ``on``: whether anybody wants lines; callers look at it first.
     """
 
-    def __init__(self, path: str, who: str, logger: logging.Logger | None = None, signs_of_life: bool = False) -> None:
+    def __init__(
+        self, path: str, who: str, logger: logging.Logger | None = None, signs_of_life: bool = False, limit: int | None = None
+    ) -> None:
         self.who, self.sequence, self.logger, self.signs_of_life = who, 0, logger, signs_of_life
+        self.path, self.limit = path, limit
         self.file, self.start = -1, time.time()
         self.lock, self.waiting = threading.RLock(), deque[str]()
         self.writing = False
+        self.written = 0  # bytes, since the file's size was looked at
+        self._kept: deque[tuple[int, float, str, str, int, str, Any]] | None = None
+        self._numbers = itertools.count(1)
         if path:
-            self._open(path)
+            self._open()
+        self.on = bool(path) or logger is not None
 
-    def _open(self, path: str) -> None:
-        self.file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
-        head = os.pread(self.file, 256, 0).decode(errors="replace").split("\n")[0]
-        if head.startswith(HEADER):
-            self.start = float(head.rsplit("=", 1)[1])
-        else:
-            os.write(
-                self.file,
-                f"{HEADER}: elapsed_s sequence event who operation nbytes details; start={self.start!r}\n".encode(),
-            )
+    def _open(self) -> None:
+        while True:
+            self.file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+            fcntl.flock(self.file, fcntl.LOCK_EX)
+            if self._is_current():
+                break
+            os.close(self.file)  # another process has just begun a fresh one
+        try:
+            head = os.pread(self.file, 256, 0).decode(errors="replace").split("\n")[0]
+            if head.startswith(HEADER):
+                self.start = float(head.rsplit("=", 1)[1])
+            else:
+                os.write(self.file, header(self.start).encode())
+        finally:
+            fcntl.flock(self.file, fcntl.LOCK_UN)
 
-    def write(self, event: str, operation: str = "-", nbytes: int = 0, details: str = "") -> None:
-        """Append one line."""
+    def _is_current(self) -> bool:
+        try:
+            return os.path.samestat(os.fstat(self.file), os.stat(self.path))
+        except FileNotFoundError:
+            return False
+
+    def _rotate(self) -> None:
+        """Go on in a fresh file, made by the first of the processes that finds this one full."""
+        fcntl.flock(self.file, fcntl.LOCK_EX)
+        if self._is_current():
+            fresh, older = f"{self.path}.{os.getpid()}.new", f"{self.path}.{os.getpid()}.old"
+            made = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            os.write(made, header(self.start).encode())
+            os.close(made)
+            os.link(self.path, older)  # there is a file of the path at every moment
+            os.rename(older, f"{self.path}.1")
+            os.rename(fresh, self.path)
+        os.close(self.file)
+        self._open()
+
+    def write(self, event: str, operation: str = "-", nbytes: int = 0, details: str = "", message: Any = None) -> None:
+        """Append one line. Of a ``message`` the details have the small fields, too. A line that is captured is made when it is asked for."""
         if operation in SIGNS_OF_LIFE and not self.signs_of_life:
             return
+        kept = self._kept
+        if kept is not None:
+            kept.append((next(self._numbers), time.time(), event, operation, nbytes, details, message))
+        if self.file < 0 and self.logger is None:
+            return
+        details = _details(details, message)
         if self.logger is not None:
             self.logger.debug("%s %s %s %d %s", event, self.who, operation, nbytes, details)
         if self.file < 0:
             return
-        details = details.replace("\n", "\\n")
         self.waiting.append(f"{event} {self.who} {operation or '-'} {nbytes} {details}".rstrip())
         with self.lock:
             if self.writing:
@@ -66,24 +122,95 @@ class InstructionLog:
             try:
                 while self.waiting and self.file >= 0:
                     self.sequence += 1
-                    line = f"{time.time() - self.start:.6f} {self.sequence} {self.waiting.popleft()}"
-                    os.write(self.file, (line[:4000] + "\n").encode())
+                    self._put(f"{time.time() - self.start:.6f} {self.sequence} {self.waiting.popleft()}"[:MAX_LINE])
+            except OSError as e:  # no room on the disk, for one: the program itself goes on
+                logging.getLogger("gt.log").error("the instruction log %s ends here, it cannot be written: %s", self.path, e)
+                self._close_file()
             finally:
                 self.writing = False
 
+    def _put(self, line: str) -> None:
+        self.written += os.write(self.file, (line + "\n").encode())
+        if self.limit is not None and self.written * LOOKS > self.limit:  # others write, too
+            self.written = 0
+            if os.lseek(self.file, 0, os.SEEK_CUR) > self.limit:
+                self._rotate()
+
+    # -- capturing
+
+    def capture(self, num_lines: int) -> None:
+        """Keep the latest ``num_lines`` lines from here on in memory."""
+        self._numbers = itertools.count(1)
+        self._kept = deque(maxlen=num_lines)
+        self.on = True
+
+    def captured(self) -> CapturedLines:
+        """Give what was captured, MAX_CAPTURED bytes of it at most, and end it."""
+        kept, self._kept = self._kept, None
+        self.on = self.file >= 0 or self.logger is not None
+        events = sorted(kept or (), key=lambda event: event[0])
+        lines, nbytes, latest = [], 0, float("inf")
+        for number, now, event, operation, size, details, message in reversed(events):
+            latest = min(now, latest)  # another thread's may have been a moment late
+            text = f"{event} {self.who} {operation or '-'} {size} {_details(details, message)}".rstrip()
+            lines.append(f"{latest - self.start:.6f} {number} {text}"[:MAX_LINE])
+            nbytes += len(lines[-1])
+            if nbytes > MAX_CAPTURED:
+                break
+        seen = events[-1][0] if events else 0
+        return CapturedLines(self.start, tuple(reversed(lines)), seen - len(lines))
+
+    def _close_file(self) -> None:
+        if self.file >= 0:
+            os.close(self.file)
+            self.file = -1
+        self.on = self.logger is not None or self._kept is not None
+
     def close(self) -> None:
         with self.lock:
-            if self.file >= 0:
-                os.close(self.file)
-                self.file = -1
+            self._close_file()
 
 
-def open_log(who: str) -> InstructionLog | None:
-    """Give a log that writes to the file GT_INSTRUCTION_LOG names, and to the logger from GT_DEBUG=3 on; else None."""
+def header(start: float) -> str:
+    """Give the first line of a file whose elapsed times count from ``start``, in seconds since 1970."""
+    return f"{HEADER}: elapsed_s sequence event who operation nbytes details; start={start!r}\n"
+
+
+def _details(details: str, message: Any) -> str:
+    if message is not None:
+        details = f"{details} {brief(message)}" if details else brief(message)
+    return details.replace("\n", "\\n") if "\n" in details else details
+
+
+def brief(message: Any) -> str:
+    """Give the small fields of a message as details."""
+    kind = type(message)
+    names = _SHOWN.get(kind)
+    if names is None:
+        fields = getattr(kind, "__struct_fields__", ())
+        names = _SHOWN[kind] = tuple(name for name in SHOWN if name in fields)
+    words = [f"{name}={getattr(message, name)}" for name in names]
+    made = getattr(message, "outputs", None)
+    if made:
+        words.append(f"made={made[0]}")
+    return " ".join(words)
+
+
+def open_log(who: str) -> InstructionLog:
+    """Give a log that writes to the file GT_INSTRUCTION_LOG names, and to the logger from GT_DEBUG=3 on; it may be off."""
     path, level = env.INSTRUCTION_LOG.get(), env.DEBUG.get()
-    if not path and level < 3:
-        return None
-    return InstructionLog(path, who, setup_logging(who) if level >= 3 else None, signs_of_life=level >= 4)
+    logger = setup_logging(who) if level >= 3 else None
+    return InstructionLog(path, who, logger, signs_of_life=level >= 4, limit=env.INSTRUCTION_LOG_SIZE.get())
+
+
+def open_client_log(client: int) -> InstructionLog:
+    """Give the log of a session of this process, which ``client_log`` names from here on."""
+    global client_log
+    client_log = open_log(f"client{client}")
+    return client_log
+
+
+client_log: InstructionLog = InstructionLog("", "client")  # of the latest session
 
 
 def setup_logging(who: str) -> logging.Logger:

@@ -35,6 +35,7 @@ from gt.runtime.remote import Copy, Keeper, RemoteSession
 from gt.runtime.run_log import Asked, Kept, Put, RunLog
 from gt.runtime.seats import Seats
 from gt.runtime.session import CallLock
+from gt.runtime.status import ServerStatus
 
 log = logging.getLogger("gt.client")
 POLL_S = 0.02
@@ -211,6 +212,14 @@ class RecoveringSession:
                 link.tell(message)
 
             self._send(send)
+
+    @property
+    def recovering(self) -> bool:
+        """Whether what lost workers held is being made again."""
+        return not self._open.is_set() and self._failed is None
+
+    def status(self) -> ServerStatus:
+        return self._current().status()
 
     def num_workers(self) -> int:
         return len(self.workers())

@@ -29,14 +29,17 @@ from gt.ir.signals import SignalConfig
 from gt.ir.types import DType, Scalar, TensorType
 from gt.runtime import wire, wire_arrays
 from gt.runtime.buffer_reasons import BufferReasons
+from gt.runtime.capturing import Capturing
 from gt.runtime.errors import ConnectionFailed, Fault, ProtocolError, SessionClosed
 from gt.runtime.gate import Handshake, Seldom, await_answer, explained
 from gt.runtime.interrupt import SHIELD
 from gt.runtime.keys import Keys
-from gt.runtime.log import open_log, setup_logging
+from gt.runtime.log import open_client_log, setup_logging
 from gt.runtime.numbering import MessagesLost
 from gt.runtime.session import CallLock, own_threads
 from gt.runtime.shared import MAX_LANES, Openings, Slot, SlotPool, probe
+from gt.runtime.status import ServerStatus
+from gt.runtime.status_request import StatusLink
 from gt.runtime.transport import Context, PeerUnreachable, Socket, confirm, endpoint_of, make_socket, receive, send
 from gt.runtime.wire import INLINE, TO_CLIENT, Message
 
@@ -138,7 +141,8 @@ class RemoteSession:
             raise
         self._window = threading.Semaphore(self._welcome.window)
         self._results = make_socket(self._context, zmq.DEALER, data=True, identity=self._welcome.token)
-        self._log = open_log(f"client{self._welcome.client}")
+        self._log = open_client_log(self._welcome.client)
+        self._capturing = Capturing(self._log)
         self._wake_read, self._wake_write = os.pipe()
         self._io_thread = threading.Thread(target=self._io, name="gt-client", daemon=True)
         self._present = threading.Event()
@@ -277,6 +281,14 @@ class RemoteSession:
         if self._pid == os.getpid() and self._closed is None:
             self._call(wire.Free(tuple(buffers)))
 
+    def status(self) -> ServerStatus:
+        """Ask the server who is there and what is under way. Errors: ConnectionFailed."""
+        link = StatusLink(self.address, self._keys)
+        try:
+            return link.ask()
+        finally:
+            link.close()
+
     def num_workers(self) -> int:
         return len(self._workers)
 
@@ -293,6 +305,8 @@ class RemoteSession:
         self._let_go = True
         if self._closed is None:
             with self._lock:
+                if (last := self._capturing.last()) is not None:  # nobody can ask for it later
+                    send(self._up, last)
                 send(self._up, wire.Bye())
             self._die(Fault("closed", "the session is closed"))
         if threading.current_thread() is not self._io_thread:
@@ -301,8 +315,7 @@ class RemoteSession:
         self._context.term()
         for fd in (self._wake_read, self._wake_write):
             os.close(fd)
-        if self._log is not None:
-            self._log.close()
+        self._log.close()
 
     # -- outgoing
 
@@ -317,8 +330,8 @@ class RemoteSession:
             raise SessionClosed(
                 "gt cannot be used in a forked child: start the child with spawn, or use gt only in the parent"
             )
-        if self._log is not None:
-            self._log.write("call", type(message).__name__, 0 if data is None else len(data))
+        if self._log.on:
+            self._log.write("call", type(message).__name__, 0 if data is None else len(data), "", message)
         with SHIELD, self._lock:
             send(self._up, message, data)
 
@@ -348,6 +361,8 @@ class RemoteSession:
                 for worker, socket in list(self._upload_sockets.items()):
                     if socket in ready:
                         self._receive(socket, copy=True, worker=worker)
+                for reply in self._capturing.waiting():
+                    send(self._down, reply)
                 if now - seen > DISPATCHER_TIMEOUT_S:
                     self._die(
                         Fault(
@@ -453,6 +468,8 @@ class RemoteSession:
                 self._upload(buffer, tiles)
             case wire.Workers(workers, why):
                 self._set_workers(workers, why)
+            case wire.Capture() as capture:
+                self._capturing.handle(capture)
             case wire.Broken() | wire.Refused() if self._left:
                 pass
             case wire.Broken(reason):
@@ -519,7 +536,7 @@ class RemoteSession:
         finally:
             if done is not None:
                 done()
-        if self._log is not None:
+        if self._log.on:
             self._log.write("part", "fetch", rows.nbytes, f"request={request}")
         self._resolve(request, reading)
 
@@ -553,7 +570,7 @@ class RemoteSession:
                 send(socket, wire.Upload(upload.ticket, upload.type, region))
             else:
                 send(socket, upload, wire_arrays.data_of(part))
-            if self._log is not None:
+            if self._log.on:
                 self._log.write("upload", "put", part.nbytes, f"buffer={buffer} worker={tile.worker}")
 
     def _in_slot(self, array: np.ndarray) -> tuple[Slot | None, np.ndarray]:

@@ -22,6 +22,7 @@ from gt.runtime.engine import Engine, Joint, Loaded
 from gt.runtime.errors import Fault, GtError, fault_of
 from gt.runtime.log import InstructionLog
 from gt.runtime.store import LARGE, ValueStore, give_memory_back
+from gt.runtime.usage import Usage
 from gt.runtime.wire import Message
 from gt.runtime.wire_arrays import array_of, padded, rows, wire_dtype
 from gt.runtime.worker_state import (
@@ -98,7 +99,8 @@ class Runner:
         timed: bool = False,
     ) -> None:
         self.state = WorkerState(worker)
-        self.engine, self.outlet, self.groups, self.log = engine, outlet, groups, log
+        self.engine, self.outlet, self.groups = engine, outlet, groups
+        self.log = InstructionLog("", f"worker{worker}") if log is None else log
         self.uploads = {} if uploads is None else uploads
         self.values = ValueStore()
         self.loaded: dict[int, Loaded] = {}
@@ -107,12 +109,15 @@ class Runner:
         self.began = 0.0  # when the message under way came: all that it takes counts for its client
         engine.start_thread()
         self.clock = engine.clock if timed else None
+        self.runs, self.run_s, self.load_s, self.ship_s = 0, 0.0, 0.0, 0.0  # so far
+        self.spent: dict[int, tuple[int, float]] = {}  # by plan: runs and seconds
+        self.usage = Usage(self)
 
     def handle(self, message: Message, data: Any = None) -> bool:
         """Do what a message asks; give False when the worker should end."""
         self.began = time.perf_counter()
-        if self.log is not None:
-            self.log.write("recv", type(message).__name__, getattr(data, "nbytes", 0))
+        if self.log.on:
+            self.log.write("recv", type(message).__name__, getattr(data, "nbytes", 0), "", message)
         if self.uploads:
             self._take_uploads()
         work = self.state.handle(Got(message, data))
@@ -141,6 +146,7 @@ class Runner:
                     case UnloadPrograms(plans):
                         for plan in plans:
                             self.loaded.pop(plan, None)
+                            self.spent.pop(plan, None)
                             if self.clock is not None:
                                 self.clock.forget(plan)
                             self.unloadable.pop(plan, None)
@@ -203,6 +209,7 @@ class Runner:
 
     def _ship(self, ship: wire.Ship) -> None:
         true, dtype = tuple(b - a for a, b in ship.bounds), DType.by_name[ship.type.dtype]
+        start = time.perf_counter()
         try:
             value = self.values[ship.uid]
             whole = tuple(value.shape) == true
@@ -216,18 +223,26 @@ class Runner:
             fault = fault_of(e, "run", self.state.worker, self.epoch)
             self.outlet.ship(ship.token, wire.PartFailed(ship.request, fault), None)
             return
-        if self.log is not None:
-            self.log.write("ship", "fetch", array.nbytes, f"uid={ship.uid} request={ship.request}")
+        seconds = time.perf_counter() - start
+        self.ship_s += seconds
+        if self.log.on:
+            self.log.write("ship", "fetch", array.nbytes, f"uid={ship.uid} request={ship.request} seconds={seconds:.6f}")
         part = wire.Part(ship.request, ship.type, ship.bounds, ship.tiles, ship.final)
         self.outlet.ship(ship.token, part, array)
 
     # -- programs
 
     def _load(self, plan: int, program: Program) -> None:
+        start = time.perf_counter()
         try:
             self.loaded[plan] = self.engine.load(program)
         except Exception as e:  # runs of it fail with this cause
             self.unloadable[plan] = fault_of(e, "run", self.state.worker)
+        seconds = time.perf_counter() - start
+        self.load_s += seconds
+        self.outlet.reply(wire.Used(self.usage.now(), self.usage.changed()))  # whoever asks why a run is as it is finds its program
+        if self.log.on:
+            self.log.write("load", program.name, 0, f"plan={plan} seconds={seconds:.6f}")
 
     def _run(self, command: RunProgram) -> Ran:
         start = self.began
@@ -277,17 +292,21 @@ class Runner:
             fault, left = self._finish_collectives(command.plan, fault, command.graph)
         self.epoch = -1
         seconds = time.perf_counter() - start
+        self.runs += 1
+        self.run_s += seconds
+        count, spent = self.spent.get(command.plan, (0, 0.0))
+        self.spent[command.plan] = count + 1, spent + seconds
+        if self.log.on:
+            self._tell_run(command, seconds, fault)
         if self.clock is not None:
             seconds = self.clock.seconds(command.plan) or seconds
-        if self.log is not None:
-            name = self.state.programs[command.plan].name
-            self.log.write(
-                "run",
-                name,
-                sum([values.sizes.get(uid, 0) for uid in command.outputs]),
-                f"epoch={command.epoch} plan={command.plan} seconds={seconds:.6f} fault={fault.kind if fault else '-'}",
-            )
         return ran or Ran(command.epoch, seconds, fault, graph=stage, left=left)
+
+    def _tell_run(self, command: RunProgram, seconds: float, fault: Fault | None) -> None:
+        made = sum([self.values.sizes.get(uid, 0) for uid in command.outputs])
+        loaded = self.loaded.get(command.plan)
+        details = f"epoch={command.epoch} plan={command.plan} seconds={seconds:.6f} tier={loaded.tier if loaded else '-'}"
+        self.log.write("run", self.state.programs[command.plan].name, made, f"{details} fault={fault.kind if fault else '-'}")
 
     def _joint(self, plan: int) -> Joint:
         joint = self.loaded[plan].joint
@@ -409,7 +428,11 @@ class Runner:
         except Exception as e:
             fault = fault_of(e, "collective", self.state.worker, make.epoch)
         self.epoch = -1
-        return Grouped(make.epoch, time.perf_counter() - start, make.members, fault)
+        seconds = time.perf_counter() - start
+        self.load_s += seconds
+        if self.log.on:
+            self.log.write("group", make.backend, 0, f"epoch={make.epoch} group={','.join(map(str, make.members))} seconds={seconds:.6f}")
+        return Grouped(make.epoch, seconds, make.members, fault)
 
 
 def _copy(value: Any) -> Any:

@@ -6,18 +6,25 @@ Owns: the structs, as they travel, and ``status_of``. Must not know: sockets, cl
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import msgspec
 
-if TYPE_CHECKING:
-    from gt.runtime.dispatcher_state import DispatcherState
+from gt.runtime.usage import ProgramState, WorkerUsage
 
+if TYPE_CHECKING:
+    from gt.runtime.dispatcher_state import DispatcherState, Worker
+
+MAX_PROGRAMS = 16
 MAX_EPOCHS = 64  # of those in flight, the oldest
 
 
 class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker: where it runs, on what, and when it was last heard of. ``joined``: whether it may be given work."""
+    """A worker: where it runs, on what, and when it was last heard of. ``joined``: whether it may be given work. ``queued``: epochs in
+    flight that it is not through with; ``epoch``: the one it runs, -1 for none. ``tiers``: how many of its programs run how;
+    ``programs``: those that took longest, and those of which there is something to note.
+    """
 
     id: int
     host: str
@@ -26,10 +33,17 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     backend: str
     joined: bool
     silent_s: float
+    queued: int
+    epoch: int
+    tiers: dict[str, int]
+    programs: tuple[ProgramState, ...]
+    usage: WorkerUsage
 
 
 class ClientStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """A client: runs that are over and calls that wait, values it holds and their bytes (as the client sees them: one copy each)."""
+    """A client: runs that are over and calls that wait, values it holds and their bytes (as the client sees them: one copy each).
+    ``used_s``: seconds of workers that it had; ``weight``: its priority.
+    """
 
     id: int
     runs: int
@@ -37,6 +51,8 @@ class ClientStatus(msgspec.Struct, frozen=True, kw_only=True):
     values: int
     nbytes: int
     silent_s: float
+    used_s: float
+    weight: float
 
 
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,7 +104,8 @@ def status_of(state: DispatcherState) -> ServerStatus:
         workers=tuple(
             WorkerStatus(
                 id=w.id, host=w.hello.host, pid=w.hello.pid, device=w.hello.device, backend=w.hello.backend,
-                joined=w.link is not None, silent_s=round(now - w.seen, 3),
+                joined=w.link is not None, silent_s=round(now - w.seen, 3), queued=sum(w.id in f.waiting for f in flying), epoch=w.beat.epoch,
+                tiers=dict(Counter(p.tier for p in w.programs.values())), programs=_shown(w), usage=w.usage,
             )
             for w in state.workers.values()
         ),
@@ -96,6 +113,7 @@ def status_of(state: DispatcherState) -> ServerStatus:
             ClientStatus(
                 id=c.id, runs=c.runs, waiting=len(c.queue), values=len(c.buffers),
                 nbytes=sum(b.type.nbytes for b in set(c.buffers.values()) if b.type is not None), silent_s=round(now - c.seen, 3),
+                used_s=state.sharing.shares[c.id].used_s, weight=state.sharing.shares[c.id].weight,
             )
             for c in state.clients.values()
         ),
@@ -111,6 +129,13 @@ def status_of(state: DispatcherState) -> ServerStatus:
         num_nodes=state.options.num_nodes,
         nodes=state.nodes.status(),
     )  # fmt: skip
+
+
+def _shown(worker: Worker) -> tuple[ProgramState, ...]:
+    """Give the programs of which more than their number is told."""
+    busiest = {p.plan for p in worker.usage.busiest}
+    noted = sorted(worker.programs.values(), key=lambda p: (p.plan not in busiest, not p.notes, -p.plan))
+    return tuple(noted[:MAX_PROGRAMS])
 
 
 __all__ = ["ClientStatus", "EpochStatus", "NodeStatus", "ServerStatus", "WorkerStatus", "status_of"]

@@ -6,6 +6,7 @@ Owns: ``ask``, ``StatusLink``. Next: ``status`` (the answer), ``gt.commands.stat
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
 import zmq
 
@@ -15,6 +16,7 @@ from gt.runtime.gate import Handshake, await_answer
 from gt.runtime.keys import Keys, chosen_keys
 from gt.runtime.numbering import MessagesLost
 from gt.runtime.status import ServerStatus
+from gt.runtime.tracing import PATIENCE_S
 from gt.runtime.transport import Context, endpoint_of, make_socket, receive, send
 
 ASK_S = 2.0
@@ -39,8 +41,25 @@ class StatusLink:
 
     def ask(self, timeout_s: float = ASK_S) -> ServerStatus:
         """Give the server's answer. Errors: ConnectionFailed within ``timeout_s``."""
+        for message in self._answers(wire.AskStatus(), timeout_s):
+            if isinstance(message, wire.Status):
+                return message.status
+        raise AssertionError("answers do not end")
+
+    def trace(self, seconds: float, num_lines: int, timeout_s: float = ASK_S) -> list[wire.Traced]:
+        """Have the server take a trace of so long; give each process's part. Errors: ConnectionFailed, as where another is being taken."""
+        parts: list[wire.Traced] = []
+        for message in self._answers(wire.AskTrace(seconds, num_lines), seconds + PATIENCE_S + timeout_s):
+            if isinstance(message, wire.Traced):
+                parts.append(message)
+                if not message.left:
+                    break
+        return parts
+
+    def _answers(self, asked: wire.Message, timeout_s: float) -> Iterator[wire.ToAsker]:
+        """Give what comes once a question is asked. Errors: ConnectionFailed where nothing more comes in time."""
         deadline = time.monotonic() + timeout_s
-        send(self._socket, wire.AskStatus())
+        send(self._socket, asked)
         while await_answer(self._socket, self._handshake, deadline, self.address, self.keys):
             try:
                 got = receive(self._socket, wire.TO_ASKER)
@@ -48,11 +67,10 @@ class StatusLink:
                 raise ConnectionFailed(f"what answers at {self.address} is not a gt server of this version: {e}") from None
             except MessagesLost as e:
                 raise ConnectionFailed(f"the connection to {self.address} is broken: {e}") from None
-            match got and got[1]:
-                case wire.Status(status):
-                    return status
-                case wire.Refused(reason) | wire.Broken(reason):
-                    raise ConnectionFailed(f"the server at {self.address} refuses: {reason}")
+            if got is not None and isinstance(got[1], wire.Refused | wire.Broken):
+                raise ConnectionFailed(f"the server at {self.address} refuses: {got[1].reason}")
+            if got is not None:
+                yield got[1]
         raise ConnectionFailed(
             f"no gt server answers at {self.address} within {timeout_s:g} s: check host and port, that the server runs there "
             "(`gt server -p PORT`), and that no firewall is between"

@@ -22,6 +22,7 @@ from gt.runtime.errors import Fault, ProtocolError, VersionMismatch
 from gt.runtime.numbering import without_number
 from gt.runtime.shared import Region, check_region
 from gt.runtime.status import ServerStatus
+from gt.runtime.usage import ProgramState, WorkerUsage
 from gt.runtime.wire_arrays import Bounds, check_bounds, check_nbytes, check_type
 
 VERSION = 4
@@ -292,6 +293,27 @@ class JobEnded(Message, frozen=True):
     code: int
 
 
+class AskTrace(Message, frozen=True):
+    """Take a trace of so long, with at most so many lines of each process. From a connection of its own, without a hello."""
+
+    seconds: float
+    num_lines: int
+
+
+class Traced(Message, frozen=True):
+    """One process's part of a trace; ``left`` more come. ``start``: when, by the dispatcher's clock, its lines' elapsed time is 0, and
+    ``within_s`` how well that is known. ``left_out``: lines before these. ``missing``: why there are none, if so.
+    """
+
+    who: str
+    start: float
+    within_s: float
+    lines: tuple[str, ...]
+    left_out: int
+    missing: str
+    left: int
+
+
 # -- dispatcher to worker
 
 
@@ -417,6 +439,13 @@ class Stop(Message, frozen=True):
     """End the process."""
 
 
+class Capture(Message, frozen=True):
+    """Keep the latest ``num_lines`` lines of the instruction log for trace ``number``; 0: hand them over. To clients, too."""
+
+    number: int
+    num_lines: int
+
+
 # -- worker to dispatcher
 
 
@@ -465,6 +494,27 @@ class Unshipped(Message, frozen=True):
     token: bytes
     request: int
     fault: Fault
+
+
+class Captured(Message, frozen=True):
+    """A capture has begun, or, if ``over``, what it has: lines whose elapsed time counts from ``start``. ``now``: the sender's clock,
+    which it shares with all processes of equal ``boot``. From clients, too.
+    """
+
+    number: int
+    now: float
+    boot: str
+    over: bool = False
+    start: float = 0.0
+    lines: tuple[str, ...] = ()
+    left_out: int = 0
+
+
+class Used(Message, frozen=True):
+    """What a worker's time and memory went to so far, and those of its programs of which something is new."""
+
+    usage: WorkerUsage
+    programs: tuple[ProgramState, ...]
 
 
 class Uploaded(Message, frozen=True):
@@ -548,18 +598,19 @@ FromClient: TypeAlias = ClientHello | Define | Run | Put | Fail | Fetch | Explai
 FromWorker: TypeAlias = WorkerHello | Done | GraphIdle | Unshipped | Uploaded | Shipped | Unsent | StoreOp
 Incoming: TypeAlias = (
     ClientHello | Define | Run | Put | Fail | Fetch | Explain | Free | Recover | WorkerHello | Done | GraphIdle | Unshipped | Uploaded
-    | Shipped | Unsent | StoreOp | Rebalance | Supervise | Attach | Beat | Bye | AskStatus | NodeHello | NodeFailed
+    | Shipped | Unsent | StoreOp | Rebalance | Supervise | Attach | Beat | Bye | AskStatus | NodeHello | NodeFailed | AskTrace
+    | Captured | Used
 )  # fmt: skip
 ToClient: TypeAlias = (
     ClientWelcome | Workers | Attached | Placed | Failed | Located | Settled | Explained | Rebalanced | Progress | Ping | Refused
-    | Broken | Part | PartFailed | Share | Unread
+    | Broken | Part | PartFailed | Share | Unread | Capture
 )
 ToWorker: TypeAlias = (
     WorkerWelcome | Attached | Load | Unload | Execute | DropGraph | MakeGroup | Store | Expect | Ship | Free | Gone | Abort | Leave
-    | StoreReply | Admit | Ping | Stop | Refused | Broken
+    | StoreReply | Admit | Ping | Stop | Refused | Broken | Capture
 )  # fmt: skip
 ToNode: TypeAlias = NodeWelcome | Supervise | JobEnded | Ping | Refused | Broken
-ToAsker: TypeAlias = Status | Refused | Broken
+ToAsker: TypeAlias = Status | Refused | Broken | Traced
 
 T = TypeVar("T")
 _ENCODER = msgspec.msgpack.Encoder()

@@ -21,6 +21,7 @@ import click
 import zmq
 
 from gt.runtime import env, garbage, wire
+from gt.runtime.capturing import Capturing
 from gt.runtime.collective import CollectiveFailed, Groups
 from gt.runtime.errors import ConnectionFailed, DispatcherLost, KeyFileError, ProtocolError
 from gt.runtime.exchange import TIDY_S, Intake, Outlet
@@ -29,7 +30,7 @@ from gt.runtime.gate import Gate, Handshake, Seldom, await_answer
 from gt.runtime.hello import torch_version
 from gt.runtime.interrupt import on_end_signals
 from gt.runtime.keys import Keys, chosen_keys
-from gt.runtime.log import InstructionLog, open_log, setup_logging
+from gt.runtime.log import open_log, setup_logging
 from gt.runtime.numbering import MessagesLost
 from gt.runtime.runner import HostArray, Runner, make_engine
 from gt.runtime.transport import (
@@ -121,7 +122,7 @@ class WorkerProcess:
             remove_sockets(self.bound)
             self.context.destroy(0)
             raise
-        self.log: InstructionLog | None = open_log(f"worker{self.welcome.worker}")
+        self.log = open_log(f"worker{self.welcome.worker}")
         self.uploads: dict[int, HostArray] = {}
         self.intake = Intake(intake, self.uploads, direct=str(getattr(self.engine, "device", "cpu")).startswith("cuda"))
         self.outlet = Outlet(self.work, self.results, self.intake.sharing)
@@ -130,6 +131,8 @@ class WorkerProcess:
             self.welcome.worker, self._store_link(timeout_s), own_address(endpoint), timeout_s, backend == "numpy",
             str(getattr(self.engine, "device", "cpu")),
         )  # fmt: skip
+        self.groups.log = self.log
+        self.capturing = Capturing(self.log, device)
         shared = parent_fd is None  # else it serves the script that started it alone
         self.runner = Runner(self.welcome.worker, self.engine, self.outlet, self.groups, self.uploads, self.log, timed=shared)
         self.stopping = self.deserted = False
@@ -220,8 +223,7 @@ class WorkerProcess:
         self.runner.close()
         remove_sockets(self.bound)
         self.context.destroy(200)
-        if self.log is not None:
-            self.log.close()
+        self.log.close()
 
     def stop(self, *_: object) -> None:
         """End soon; at once if the main thread does not come back from a program or a collective."""
@@ -255,6 +257,8 @@ class WorkerProcess:
                 self.gate.answer(now)
             if self.intake.socket in ready:
                 self._acknowledge(link, self.intake.receive())
+            for reply in self.capturing.waiting():
+                send(link, reply)
             self.deserted = now - seen > DISPATCHER_TIMEOUT_S
             if self.parent_fd in ready or self.deserted:
                 self.logger.info("the parent or the dispatcher is gone")
@@ -263,6 +267,7 @@ class WorkerProcess:
                 beat = now
                 send(link, wire.Beat(self.runner.epoch, self.groups.issued))
                 self.intake.tidy(now)
+                send(link, wire.Used(self.runner.usage.now(), self.runner.usage.changed()))
         deadline = time.monotonic() + GRACE_S
         while threading.main_thread().is_alive() and time.monotonic() < deadline and self.runner.epoch >= 0:
             time.sleep(0.02)
@@ -297,6 +302,8 @@ class WorkerProcess:
                     self.admitted = frozenset(keys)
                 case wire.Abort(worker):
                     self.groups.abort(worker)
+                case wire.Capture() as capture:
+                    self.capturing.handle(capture)
                 case wire.Leave(epoch, groups, why):
                     self.groups.leave(epoch, groups, why)
                 case wire.Broken(reason):

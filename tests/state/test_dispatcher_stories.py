@@ -8,9 +8,11 @@ from gt.ir.types import TensorType, float32
 from gt.passes.reasons import PlanReasons
 from gt.passes.signal_placement import signal_sharding
 from gt.runtime import wire
+from gt.runtime.buffer_reasons import RunsAs
 from gt.runtime.dispatcher_events import Kill, Planned
 from gt.runtime.errors import Fault
 from gt.runtime.fair_queue import Limits
+from gt.runtime.usage import ProgramState, WorkerUsage
 from tests.state.stories import Story, plans, program, sent
 
 
@@ -404,7 +406,13 @@ def test_a_client_is_told_why_its_own_buffers_are_where_they_are_and_after_the_r
     type_ = split(2)
     programs = {w: program(w, 1, 2) for w in (0, 1)}
     out = s.tell(Planned(0.0, make.plan, programs, (type_, type_), reasons=reasons))
-    (told,) = sent(out, wire.Explained, "c0")
+    assert sent(out, wire.Explained) == [], "and how it runs is known once it has"
+    eager = ProgramState(make.plan, "flush0", "eager", 1, 0, ("a piece stays eager",))
+    for worker in (0, 1):
+        s.say(f"w{worker}", wire.Used(WorkerUsage(runs=1), (eager,)))
+    assert sent(s.done(1, 1), wire.Explained) == []
+    (told,) = sent(s.done(0, 1), wire.Explained, "c0")
+    assert told.explanation.runs == (RunsAs((0, 1), "cpu", "numpy", "eager", 1, 0, ("a piece stays eager",)),)
     assert told.request == 7 and told.explanation.why == ("made there", "as signal 's' says")
     assert (told.explanation.graph, told.explanation.notes, told.explanation.num_workers) == ("flush0", ("a note",), 2)
     assert told.explanation.placed.sharding is not None and told.explanation.placed.workers == (0, 1)

@@ -17,13 +17,14 @@ BROKE = Fault("index", "broke", 0, 1, "train.py:3")
 
 
 class Told:
-    """An outlet that keeps what it is told."""
+    """An outlet that keeps what it is told of runs."""
 
     def __init__(self) -> None:
         self.replies: list[Any] = []
 
     def reply(self, message: Any) -> None:
-        self.replies.append(message)
+        if not isinstance(message, wire.Used):
+            self.replies.append(message)
 
     def room(self, *_: object) -> None:
         """Nothing is shared."""

@@ -1,0 +1,217 @@
+"""``GT_CHECK=numpy``: every flush runs on NumPy too, in this process, and what differs is told with its op and line.
+
+Owns: ``CheckingSession``, which stands before a session and reads all that goes in and comes out; that makes each flush wait. Where a
+result differs, the graph is run once more with all of its values as results, and the first op whose result is not what NumPy makes of that
+op's own operands is named. If each op by itself agrees, it is how they run together: the tier, or how they are split.
+Must not know: tensors, workers. Next: ``gt.ir.evaluate`` (NumPy's side), ``session`` (who puts it there).
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gt.ir.evaluate import evaluate, evaluate_node, from_wire, to_wire
+from gt.ir.graph import Graph, Node, Value
+from gt.ir.signals import SignalConfig
+from gt.ir.types import DType, Scalar, TensorType
+from gt.passes.context import Context
+from gt.passes.pipeline import Pipeline
+from gt.passes.plan import Cluster
+from gt.runtime.buffer_reasons import BufferReasons
+from gt.runtime.session import Session
+
+if TYPE_CHECKING:
+    from gt.ir.evaluate import Array
+
+log = logging.getLogger("gt.check")
+RTOL = {"float16": 5e-3, "bfloat16": 4e-2, "float32": 2e-4, "float64": 1e-8, "complex64": 2e-4, "complex128": 1e-8}
+FIRST = 1 << 40  # numbers of buffers and graphs that only a check uses
+
+
+class CheckFailed(AssertionError):
+    """A flush gave another result than NumPy. ``op``, ``where``: the first op that differs, and the user's line of it."""
+
+    def __init__(self, text: str, op: str, where: str) -> None:
+        super().__init__(text)
+        self.op, self.where = op, where
+
+
+class CheckingSession:
+    """A ``Session`` that runs all on ``inner`` and checks it. Errors: ``run`` raises CheckFailed."""
+
+    def __init__(self, inner: Session) -> None:
+        self.inner = inner
+        self.checked = self.unchecked = 0
+        self._graphs: dict[int, Graph] = {}
+        self._expanded: dict[int, Graph | None] = {}
+        self._debug: dict[int, int] = {}
+        self._numbers = itertools.count(FIRST)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def define(self, key: int, graph: Graph) -> None:
+        self._graphs[key] = graph
+        self.inner.define(key, graph)
+
+    def run(
+        self, key: int, inputs: Sequence[int], outputs: Sequence[int], scalars: Sequence[Scalar], frees: Sequence[int],
+        replaces: Sequence[int] = (),
+    ) -> None:  # fmt: skip
+        graph = self._graphs[key]
+        expanded = self._expand(key, graph)
+        given = None if expanded is None else self._read(inputs, [v.type for v in graph.inputs])
+        self.inner.run(key, inputs, outputs, scalars, frees, replaces)
+        if expanded is None or given is None:
+            self.unchecked += 1
+            return
+        got = self._read(outputs, [v.type for v in graph.outputs])
+        if got is None:
+            self.unchecked += 1  # it failed: reading it says why
+            return
+        self.checked += 1
+        expected = evaluate(expanded, given, scalars)
+        bad = [i for i, (e, g) in enumerate(zip(expected, got, strict=True)) if apart(e, g, graph.outputs[i].type.dtype)]
+        if bad:
+            raise self._failed(key, graph, expanded, given, scalars, bad[0], expected[bad[0]], got[bad[0]])
+
+    def _expand(self, key: int, graph: Graph) -> Graph | None:
+        """Give the graph in ops that have a meaning in NumPy; None where there is an op that has not."""
+        if key not in self._expanded:
+            cluster = Cluster((0,))
+            expanded = Pipeline.parse("autodiff").run(graph, Context(cluster.mesh), verify="off")
+            without = next((n for n in expanded.nodes if n.op.numpy is None), None)
+            if without is not None:
+                log.warning("%s is not checked: NumPy has no %s", graph.name, without.op.name)
+            self._expanded[key] = None if without is not None else expanded
+        return self._expanded[key]
+
+    def _read(self, buffers: Sequence[int], types: Sequence[TensorType]) -> list[Array] | None:
+        futures = [self.inner.fetch(b) for b in buffers]
+        try:
+            wires = [future.result() for future in futures]
+        except Exception:
+            return None  # what failed before is told by whoever reads it
+        return [np.array(from_wire(w, t.shape, t.dtype)) for w, t in zip(wires, types, strict=True)]
+
+    def _failed(
+        self,
+        key: int,
+        graph: Graph,
+        expanded: Graph,
+        given: list[Array],
+        scalars: Sequence[Scalar],
+        at: int,
+        expected: Array,
+        got: Array,
+    ) -> CheckFailed:
+        first = self._first(key, expanded, given, scalars)
+        if first is not None:
+            node, place, theirs, ours = first
+            where = str(node.loc or "")
+            return CheckFailed(
+                f"GT_CHECK: {graph.name}: {node.op.name}{f' at {where}' if where else ''} differs from NumPy: {shown(theirs, ours)}; "
+                f"operands: {', '.join(repr(v.type) for v in node.inputs)}; result {place}: {node.outputs[place].type!r}",
+                node.op.name, where,
+            )  # fmt: skip
+        value = graph.outputs[at]
+        node_of = {out: node for node in graph.nodes for out in node.outputs}
+        where = str(node_of[value].loc or "") if value in node_of else ""
+        return CheckFailed(
+            f"GT_CHECK: {graph.name}: result {at} ({value.type!r}{f' of {where}' if where else ''}) differs from NumPy: "
+            f"{shown(got, expected)}. Each op by itself agrees, so it is how they run together: their tier (GT_COMPILE_AFTER=0 stays eager), "
+            "how they are split (one worker splits nothing), or sums of many roundings",
+            "", where,
+        )  # fmt: skip
+
+    def _first(
+        self, key: int, graph: Graph, given: list[Array], scalars: Sequence[Scalar]
+    ) -> tuple[Node, int, Array, Array] | None:
+        """Give the first node whose result is not NumPy's of the same operands, with the place of the result, and both."""
+        made = [out for node in graph.nodes for out in node.outputs]
+        if key not in self._debug:
+            self._debug[key] = next(self._numbers)
+            self.inner.define(
+                self._debug[key], replace(graph, name=f"check_{graph.name}", outputs=tuple(made), donated=frozenset())
+            )
+        inputs = [next(self._numbers) for _ in given]
+        for buffer, value, array in zip(inputs, graph.inputs, given, strict=True):
+            self.inner.put(buffer, value.type.placed(None), _wire(array, value.type.dtype), None)
+        outputs = [next(self._numbers) for _ in made]
+        self.inner.run(self._debug[key], inputs, outputs, scalars, inputs)
+        arrays = self._read(outputs, [v.type for v in made])
+        self.inner.free(outputs)
+        if arrays is None:
+            return None
+        values: dict[Value, Array] = dict(zip(graph.inputs, given, strict=True)) | dict(zip(made, arrays, strict=True))
+        for value, scalar in zip(graph.scalars, scalars, strict=True):
+            values[value] = np.asarray(scalar).astype(value.type.dtype.numpy)
+        for node in graph.nodes:
+            expected = evaluate_node(node.op, [values[v] for v in node.inputs], node.attrs, [o.type for o in node.outputs])
+            for place, (out, right) in enumerate(zip(node.outputs, expected, strict=True)):
+                if apart(right, values[out], out.type.dtype):
+                    return node, place, values[out], right
+        return None
+
+    # -- the rest of the interface
+
+    def room(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+        return self.inner.room(shape, dtype)
+
+    def put(self, buffer: int, type: TensorType, data: np.ndarray, signal: SignalConfig | None) -> None:
+        self.inner.put(buffer, type, data, signal)
+
+    def fetch(self, buffer: int) -> Future[np.ndarray]:
+        return self.inner.fetch(buffer)
+
+    def explain(self, buffer: int) -> Future[BufferReasons]:
+        return self.inner.explain(buffer)
+
+    def free(self, buffers: Sequence[int]) -> None:
+        self.inner.free(buffers)
+
+    def num_workers(self) -> int:
+        return self.inner.num_workers()
+
+    def workers(self) -> tuple[int, ...]:
+        return self.inner.workers()
+
+    @property
+    def closed(self) -> Any:
+        return self.inner.closed
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+def apart(expected: Array, got: Array, dtype: DType) -> bool:
+    """Say whether two results differ by more than rounding: of the value itself, and of the largest there is."""
+    if dtype.kind not in "fc":  # a rounding may decide a comparison, or an argmax
+        return int((expected != got).sum()) > expected.size / 1000
+    rtol = RTOL[dtype.name]
+    with np.errstate(all="ignore"):
+        size = np.abs(expected[np.isfinite(expected)])
+        return not np.allclose(got, expected, rtol=rtol, atol=rtol * float(size.max(initial=0.0)), equal_nan=True)
+
+
+def shown(got: Array, expected: Array) -> str:
+    """Give where two results differ most, and what stands there."""
+    with np.errstate(all="ignore"):
+        off = np.abs(np.asarray(got, np.complex128 if got.dtype.kind == "c" else np.float64) - expected)
+    at = np.unravel_index(int(np.argmax(np.nan_to_num(off, nan=np.inf))), off.shape) if off.size else ()
+    index = [int(i) for i in at]
+    return f"at {index} gt has {got[at]}, NumPy {expected[at]}" if index else f"gt has {got}, NumPy {expected}"
+
+
+def _wire(array: Array, dtype: DType) -> np.ndarray:
+    return np.array(to_wire(array, dtype))
+
+
+__all__ = ["CheckFailed", "CheckingSession"]

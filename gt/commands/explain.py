@@ -1,0 +1,46 @@
+"""``gt explain``: what a script flushes and why, which lines make new graphs, and how these run.
+
+Next: ``gt.telling`` (the counters), ``gt.graph_history`` (new graphs), ``gt.explaining`` (one tensor).
+"""
+
+from __future__ import annotations
+
+import runpy
+import sys
+import traceback
+from pathlib import Path
+
+import click
+
+CONTEXT = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+
+
+@click.command(context_settings=CONTEXT)
+@click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def explain(script: Path, arguments: tuple[str, ...]) -> None:
+    """Run SCRIPT with its ARGUMENTS, then say why it flushed and at which lines, why graphs were new, how they are placed and run.
+
+    It runs as by itself: in this process, at the server that GT_ADDR names, or on the workers it starts. For one tensor use gt.explain(x)
+    in the script; gt plan shows what a script costs on other workers.
+    """
+    from gt.telling import report, told_sessions
+
+    code = 0
+    argv, path = sys.argv, list(sys.path)
+    sys.argv, sys.path[0:0] = [str(script), *arguments], [str(script.parent.resolve())]
+    with told_sessions() as told:
+        try:
+            runpy.run_path(str(script), run_name="__main__")
+        except SystemExit as e:
+            code = e.code if isinstance(e.code, int) else int(e.code is not None)
+        except BaseException:
+            traceback.print_exc()
+            code = 1
+        finally:
+            sys.argv, sys.path[:] = argv, path
+        click.echo(report(told[-1] if told else None))
+    sys.exit(code)
+
+
+__all__ = ["explain"]

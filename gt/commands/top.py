@@ -1,0 +1,129 @@
+"""``gt top``: a server's workers and clients, live in the terminal.
+
+Owns: the terminal: keys, how often it looks. Next: ``top_screen`` (what is shown), ``gt.runtime.status_request`` (where it is from).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+import termios
+import time
+import tty
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from gt.commands.server_address import address_options, chosen_address
+
+if TYPE_CHECKING:
+    from gt.runtime.status import ServerStatus
+    from gt.runtime.status_request import StatusLink
+
+ESCAPES = {b"\x1b[A": "up", b"\x1b[B": "down", b"\x1bOA": "up", b"\x1bOB": "down", b"\x1b": "esc", b"\r": "enter", b"\n": "enter"}
+ONCE_S = 1.0  # between the two looks of --once and --json: workers tell of themselves twice a second
+
+
+@click.command()
+@address_options
+@click.option("--interval", default=1.0, show_default=True, type=click.FloatRange(0.2, 60), help="Seconds between two looks.")
+@click.option("--once", is_flag=True, help="Print one screen and end.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and end.")
+def top(address: str | None, host: str | None, port: int | None, interval: float, once: bool, as_json: bool) -> None:
+    """Show live what workers and clients do at ADDRESS. [default: the server that runs here]
+
+    Keys: up and down choose a worker, enter looks into it, esc goes back; i, b, m, r, u sort by id, busy, memory, runs, queue; q ends.
+    Ends with code 3 if no server answers.
+    """
+    from gt.runtime.errors import ConnectionFailed
+    from gt.runtime.exit_codes import ExitCode
+    from gt.runtime.keys import chosen_keys
+    from gt.runtime.status_request import StatusLink
+
+    where = chosen_address("gt top", address, host, port)
+    if not (once or as_json) and not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise click.UsageError("this is no terminal: use --once or --json")
+    try:
+        with closing(StatusLink(where, chosen_keys(None, "client", "worker"))) as link:
+            if once or as_json:
+                before = link.ask()
+                time.sleep(ONCE_S)
+                _print(where, before, link.ask(), as_json)
+            else:
+                _watch(where, link, interval)
+    except ValueError as e:
+        raise click.UsageError(str(e)) from e
+    except ConnectionFailed as e:
+        click.echo(f"gt top: {e}", err=True)
+        sys.exit(ExitCode.SERVER_LOST)
+
+
+def _print(address: str, before: ServerStatus, now: ServerStatus, as_json: bool) -> None:
+    import msgspec
+    from rich.console import Console
+
+    from gt.commands.top_screen import View, activity, client_shares, screen
+
+    if not as_json:
+        wide = None if sys.stdout.isatty() else 160
+        Console(file=sys.stdout, width=wide).print(screen(address, before, now, View(), keys=False))
+        return
+    found = msgspec.to_builtins(now)
+    does, shares = activity(before, now), client_shares(before, now)
+    for worker in found["workers"]:
+        active = does[worker["id"]]
+        worker["activity"] = {**active.shares, "busy": active.busy, "runs_per_s": active.runs_s, "sent_per_s": active.sent_s}
+    for client in found["clients"]:
+        client["share"], client["runs_per_s"] = shares[client["id"]]
+    click.echo(json.dumps({"address": address, **found}, indent=2))
+
+
+def _watch(address: str, link: StatusLink, interval: float) -> None:
+    from rich.console import Console
+    from rich.live import Live
+
+    from gt.commands.top_screen import View, activity, order, screen
+
+    before = now = link.ask()
+    view, looked = View(), time.monotonic()
+    with _keys() as terminal, Live(console=Console(), screen=True, auto_refresh=False) as live:
+        while not view.over:
+            live.update(screen(address, before, now, view), refresh=True)
+            for key in read_keys(terminal, max(0.0, looked + interval - time.monotonic())):
+                view = view.key(key, order(now, activity(before, now), view.sort))
+            if time.monotonic() >= looked + interval:
+                before, now, looked = now, link.ask(), time.monotonic()
+
+
+@contextmanager
+def _keys() -> Iterator[int]:
+    """Have keys come one by one, unseen; put the terminal back in the end."""
+    terminal = sys.stdin.fileno()
+    saved = termios.tcgetattr(terminal)
+    tty.setcbreak(terminal)
+    try:
+        yield terminal
+    finally:
+        termios.tcsetattr(terminal, termios.TCSADRAIN, saved)
+
+
+def read_keys(terminal: int, timeout_s: float) -> list[str]:
+    """Give the keys that come within so long, by name; "q" where the terminal is gone."""
+    if not select.select([terminal], [], [], timeout_s)[0]:
+        return []
+    typed = os.read(terminal, 64)
+    if not typed:
+        return ["q"]
+    found = []
+    while typed:
+        size = next((n for n in (3, 1) if typed[:n] in ESCAPES), 1)
+        found.append(ESCAPES.get(typed[:size], typed[:size].decode(errors="replace")))
+        typed = typed[size:]
+    return found
+
+
+__all__ = ["read_keys", "top"]

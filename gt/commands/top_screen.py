@@ -1,0 +1,206 @@
+"""What ``gt top`` shows: rates between two looks at a server, as tables of rich. Pure: no terminal, no sockets, no clock.
+
+Owns: ``View`` (what keys change), ``activity`` and ``screen``. Next: ``top`` (the terminal), ``gt.runtime.status`` (what is shown).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from gt.commands.status import duration
+from gt.runtime.status import ClientStatus, ServerStatus, WorkerStatus
+
+KINDS = {"run": "blue", "collective": "red", "load": "magenta", "ship": "yellow"}
+SORTS = {"i": "id", "b": "busy", "m": "memory", "r": "runs", "u": "queue"}
+BAR = 24
+HELP = "keys: up/down choose, enter look into, esc back; sort by i id, b busy, m memory, r runs, u queue; q quit"
+
+
+@dataclass(frozen=True)
+class Activity:
+    """One worker between two looks: shares of the time by kind, runs and bytes sent in collectives per second."""
+
+    shares: dict[str, float]
+    runs_s: float
+    sent_s: float
+
+    @property
+    def busy(self) -> float:
+        return min(1.0, sum(self.shares.values()))
+
+
+@dataclass(frozen=True)
+class View:
+    """What is shown. ``chosen``: the place of a worker in the table; ``inside``: the worker that is looked into, -1 for none."""
+
+    sort: str = "id"
+    chosen: int = 0
+    inside: int = -1
+    over: bool = False
+
+    def key(self, key: str, order: Sequence[int]) -> View:
+        """Give the view after a key. ``order``: the workers as they are shown."""
+        last = max(0, len(order) - 1)
+        chosen = min(self.chosen, last)
+        match key:
+            case "q" | "\x03":
+                return View(self.sort, chosen, self.inside, True)
+            case "up" | "k":
+                return View(self.sort, max(0, chosen - 1), self.inside)
+            case "down" | "j":
+                return View(self.sort, min(last, chosen + 1), self.inside)
+            case "enter" if order:
+                return View(self.sort, chosen, order[chosen])
+            case "esc":
+                return View(self.sort, chosen, -1)
+            case _:
+                return View(SORTS.get(key, self.sort), chosen, self.inside)
+
+
+def activity(before: ServerStatus, now: ServerStatus) -> dict[int, Activity]:
+    """Give what workers did between two looks at the same server."""
+    passed = max(1e-3, now.uptime_s - before.uptime_s)
+    earlier = {w.id: w.usage for w in before.workers}
+    found = {}
+    for worker in now.workers:
+        old, new = earlier.get(worker.id), worker.usage
+        spent = {kind: getattr(new, f"{kind}_s") - (getattr(old, f"{kind}_s") if old else 0.0) for kind in KINDS}
+        shares = {kind: min(1.0, max(0.0, seconds) / passed) for kind, seconds in spent.items()}
+        runs, sent = new.runs - (old.runs if old else 0), new.sent_nbytes - (old.sent_nbytes if old else 0)
+        found[worker.id] = Activity(shares, max(0.0, runs / passed), max(0.0, sent / passed))
+    return found
+
+
+def order(now: ServerStatus, active: dict[int, Activity], sort: str) -> list[int]:
+    """Give the workers in the order asked for, most first but for ids."""
+    keys: dict[str, Any] = {
+        "id": lambda w: w.id,
+        "busy": lambda w: -active[w.id].busy,
+        "memory": lambda w: -memory(w),
+        "runs": lambda w: -active[w.id].runs_s,
+        "queue": lambda w: -w.queued,
+    }
+    return [w.id for w in sorted(now.workers, key=lambda w: (keys[sort](w), w.id))]
+
+
+def memory(worker: WorkerStatus) -> int:
+    """Give what a worker takes on its device."""
+    usage = worker.usage
+    return usage.device_nbytes or usage.process_nbytes
+
+
+def screen(address: str, before: ServerStatus, now: ServerStatus, view: View, keys: bool = True) -> RenderableType:
+    """Give all that is to be seen."""
+    active = activity(before, now)
+    shown = order(now, active, view.sort)
+    by_id = {w.id: w for w in now.workers}
+    head = Text.assemble(
+        ("gt top ", "bold"), address, f"  up {duration(now.uptime_s)}  epoch {now.epoch}, {now.num_in_flight} in flight  plans: "
+        f"{now.plans_ready} ready, {now.plans_made} being made, {now.plans_failed} failed",
+    )  # fmt: skip
+    legend = Text("  ").join(Text(f"█ {kind}", style=colour) for kind, colour in KINDS.items())
+    parts: list[RenderableType] = [head, legend]
+    if view.inside in by_id:
+        parts += [_inside(by_id[view.inside], active[view.inside])]
+    else:
+        chosen = min(view.chosen, len(shown) - 1) if keys else -1
+        parts += [_workers([by_id[w] for w in shown], active, chosen, view.sort)]
+    parts += [_clients(before, now)]
+    return Group(*parts, *([Text(HELP, style="dim")] if keys else []))
+
+
+def bar(shares: dict[str, float], width: int = BAR) -> Text:
+    """Give one bar of shares by kind; what is left is idle. Each kind's end is rounded, so nothing adds up to more than the bar."""
+    text, total, drawn = Text(), 0.0, 0
+    for kind, colour in KINDS.items():
+        total = min(1.0, total + shares.get(kind, 0.0))
+        cells = round(total * width) - drawn
+        text.append("█" * cells, style=colour)
+        drawn += cells
+    return text.append("·" * (width - drawn), style="dim")
+
+
+def size(nbytes: float) -> str:
+    """Give bytes as 12 B, 3.4 MB or 5.6 GB."""
+    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if nbytes >= scale:
+            return f"{nbytes / scale:.1f} {unit}"
+    return f"{nbytes:.0f} B"
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for column in columns:
+        left = column.split(" ")[0] in ("worker", "client", "activity", "device", "tiers", "program", "kind", "what")
+        table.add_column(column, justify="left" if left else "right", no_wrap=True)
+    return table
+
+
+def _workers(workers: list[WorkerStatus], active: dict[int, Activity], chosen: int, sort: str) -> Table:
+    names = ("worker", "activity", "busy", "runs/s", "sent/s", "memory", "values", "tiers", "queue", "device")
+    mark = {"id": "worker", "runs": "runs/s"}.get(sort, sort)
+    table = _table(*(f"{name} v" if name == mark and sort != "id" else name for name in names))
+    for at, w in enumerate(workers):
+        does = active[w.id]
+        where = f"{w.device} {w.host}:{w.pid}" if w.joined else "joining"
+        table.add_row(
+            f"{'>' if at == chosen else ' '}{w.id}", bar(does.shares), f"{does.busy:.0%}", f"{does.runs_s:.1f}", size(does.sent_s),
+            size(memory(w)), size(w.usage.values_nbytes), _tiers(w.tiers), str(w.queued), where, style="reverse" if at == chosen else "",
+        )  # fmt: skip
+    if not workers:
+        table.add_row("none", *[""] * 9)
+    return table
+
+
+def _tiers(tiers: dict[str, int]) -> str:
+    return " ".join(f"{count} {tier}" for tier, count in sorted(tiers.items())) or "-"
+
+
+def _inside(w: WorkerStatus, does: Activity) -> Group:
+    usage = w.usage
+    head = Text(
+        f"worker {w.id}: {w.device} on {w.host}, pid {w.pid}, {w.backend}; epoch {w.epoch if w.epoch >= 0 else '-'}, {w.queued} queued; "
+        f"{usage.values} values of {size(usage.values_nbytes)} (most: {size(usage.peak_nbytes)}), process {size(usage.process_nbytes)}, "
+        f"GPU {size(usage.device_nbytes)}; programs: {_tiers(w.tiers)}"
+    )
+    kinds = _table("kind", "activity", "share", "seconds in all")
+    for kind in KINDS:
+        kinds.add_row(kind, bar({kind: does.shares[kind]}), f"{does.shares[kind]:.1%}", f"{getattr(usage, f'{kind}_s'):.2f}")
+    programs = _table("program", "plan", "runs", "seconds in all", "ms a run")
+    for p in usage.busiest:
+        programs.add_row(p.name, str(p.plan), str(p.runs), f"{p.seconds:.2f}", f"{1e3 * p.seconds / max(1, p.runs):.3f}")
+    return Group(head, kinds, programs)
+
+
+def client_shares(before: ServerStatus, now: ServerStatus) -> dict[int, tuple[float, float]]:
+    """Give for each client its share of the workers' time that clients had between two looks, and its runs per second."""
+    passed = max(1e-3, now.uptime_s - before.uptime_s)
+    earlier = {c.id: c for c in before.clients}
+
+    def since(client: ClientStatus, name: str) -> float:
+        old = earlier.get(client.id)
+        return max(0.0, float(getattr(client, name)) - (float(getattr(old, name)) if old else 0.0))
+
+    used = {c.id: since(c, "used_s") for c in now.clients}
+    total = sum(used.values()) or 1.0
+    return {c.id: (used[c.id] / total, since(c, "runs") / passed) for c in now.clients}
+
+
+def _clients(before: ServerStatus, now: ServerStatus) -> Table:
+    shares = client_shares(before, now)
+    table = _table("client", "share", "runs/s", "priority", "waiting", "values", "memory")
+    for c in sorted(now.clients, key=lambda c: (-shares[c.id][0], c.id)):
+        share, rate = shares[c.id]
+        table.add_row(str(c.id), f"{share:.0%}", f"{rate:.1f}", f"{c.weight:g}", str(c.waiting), str(c.values), size(c.nbytes))
+    if not now.clients:
+        table.add_row("none", *[""] * 6)
+    return table
+
+
+__all__ = ["Activity", "View", "activity", "bar", "client_shares", "order", "screen"]

@@ -1,0 +1,80 @@
+"""What a person sees at a terminal while something takes over two seconds: what is waited for, and since when. Elsewhere nothing.
+
+Owns: ``awaited``, ``shown``. Drawn on stderr by rich, which is loaded then only. Must not know: what is waited for.
+Next: ``handle`` (reads of values: plans, compiling, uploads, recovery), ``checkpoint.saving``.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from gt.runtime.errors import GtError
+
+T = TypeVar("T")
+AFTER_S = 2.0
+LOOK_S = 1.0  # between two looks at what is going on
+
+
+def awaited(future: Future[T], session: Any) -> T:
+    """Give a future's result; at a terminal, say after a while what the session is busy with. Errors: the future's."""
+    with suppress(TimeoutError):
+        return future.result(AFTER_S)
+    if future.done():
+        return future.result()  # its own TimeoutError
+    return shown(future.result, lambda: f"a value, {busy_with(session)}")
+
+
+def shown(wait: Callable[[float | None], T], what: Callable[[], str]) -> T:
+    """Give what ``wait`` gives, which raises TimeoutError where it takes longer than it is told to. ``what``: is waited for."""
+    if not (sys.stderr is not None and sys.stderr.isatty()):
+        return wait(None)
+    from rich.console import Console  # loaded once something takes long
+
+    began, looked, text = time.monotonic() - AFTER_S, 0.0, ""
+    console = Console(file=sys.stderr)
+    with console.status("gt: waiting") as status:
+        while True:
+            began_at = time.monotonic()
+            try:
+                return wait(0.2)
+            except TimeoutError:
+                if time.monotonic() - began_at < 0.1:
+                    raise  # not for want of time
+            if time.monotonic() - looked >= LOOK_S:
+                looked, text = time.monotonic(), what()
+            status.update(f"gt: {time.monotonic() - began:.0f} s for {text}")
+
+
+def busy_with(session: Any) -> str:
+    """Say in a few words what a session is doing: recovering, planning, running, compiling."""
+    if getattr(session, "recovering", False):
+        return "recovering from the loss of a worker"
+    ask = getattr(session, "status", None)
+    if ask is None:
+        return "the workers are busy"
+    try:
+        found = ask()
+    except GtError:
+        return "the server does not answer"
+    doing = []
+    if found.plans_made:
+        doing.append(f"{found.plans_made} plan{'s' * (found.plans_made > 1)} being made")
+    busy = sorted({w for epoch in found.in_flight for w in epoch.waiting})
+    if found.num_in_flight:
+        doing.append(
+            f"{found.num_in_flight} run{'s' * (found.num_in_flight > 1)} on worker{'s' * (len(busy) > 1)} {', '.join(map(str, busy))}"
+        )
+    if not any(w.joined for w in found.workers):
+        doing.append("no worker has joined")
+    waiting = sum(c.waiting for c in found.clients)
+    if waiting and not found.plans_made:
+        doing.append(f"{waiting} calls wait")
+    return ", ".join(doing) or "it is on its way"
+
+
+__all__ = ["awaited", "busy_with", "shown"]

@@ -1,0 +1,81 @@
+"""A process's part in a trace: its instruction log is kept in memory meanwhile, and on a GPU the kernels that run.
+
+Owns: ``Capturing``, which an io thread feeds and asks. Must not know: sockets. Next: ``tracing`` (the dispatcher's part), ``log`` (which
+keeps the lines), ``kernel_spans``.
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from gt.runtime import wire
+from gt.runtime.kernel_spans import Kernel, Kernels
+from gt.runtime.log import MAX_CAPTURED, InstructionLog
+from gt.runtime.tracing import MAX_LINES
+
+
+def boot_id() -> str:
+    """Give what tells this machine, since it was last started, from all others: its processes share a clock. "" if unknown."""
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return ""
+
+
+class Capturing:
+    """Answers ``Capture``. ``replies``: what is to be sent, by whoever sends. ``device``: whose kernels are profiled, if it is a GPU."""
+
+    def __init__(self, lines: InstructionLog, device: str = "cpu") -> None:
+        self.log, self.device = lines, device
+        self.number = 0  # of the trace under way; 0: none
+        self.replies: queue.SimpleQueue[wire.Captured] = queue.SimpleQueue()
+        self._kernels: Kernels | None = None
+
+    def handle(self, message: wire.Capture) -> None:
+        """Begin or end a capture."""
+        if 0 < message.num_lines <= MAX_LINES and not self.number:
+            self.number = message.number
+            self.log.capture(message.num_lines)
+            self.replies.put(wire.Captured(message.number, time.time(), boot_id()))
+            if self.device.startswith("cuda"):
+                self._kernels = Kernels(message.num_lines)
+        elif not message.num_lines and message.number == self.number:
+            self.end()
+
+    def last(self) -> wire.Captured | None:
+        """Give what there is, if something is captured, for a process without a GPU that is about to leave."""
+        number, self.number = self.number, 0
+        return self._over(number, []) if number else None
+
+    def end(self) -> None:
+        """Hand over what there is. Does nothing where nothing is captured."""
+        number, self.number = self.number, 0
+        kernels, self._kernels = self._kernels, None
+        if number and kernels is not None:
+            kernels.end(lambda found: self.replies.put(self._over(number, found)))
+        elif number:
+            self.replies.put(self._over(number, []))
+
+    def _over(self, number: int, kernels: list[Kernel]) -> wire.Captured:
+        start, lines, left_out = self.log.captured()
+        told: list[str] = []
+        nbytes = 0
+        for kernel in reversed(kernels):  # the latest first, until there are too many
+            told.append(kernel.line(self.log.who, start))
+            nbytes += len(told[-1])
+            if nbytes > MAX_CAPTURED:
+                left_out += len(kernels) - len(told)
+                break
+        return wire.Captured(number, time.time(), boot_id(), True, start, (*lines, *reversed(told)), left_out)
+
+    def waiting(self) -> Iterator[wire.Captured]:
+        """Give the replies that are to be sent."""
+        with suppress(queue.Empty):
+            while True:
+                yield self.replies.get_nowait()
+
+
+__all__ = ["Capturing", "boot_id"]

@@ -1,0 +1,108 @@
+"""The form of the instruction log, and its one reader: files of ``GT_INSTRUCTION_LOG`` and of ``gt trace`` alike.
+
+A file begins with ``# gt instruction log: ...; start=SECONDS`` (since 1970). Each further line is one event, seven fields with one space
+between: ``elapsed_s sequence event who operation nbytes details``. ``elapsed_s`` counts from ``start``; ``sequence`` counts the events of
+``who`` (``client0``, ``dispatcher``, ``worker1``); ``details`` is ``name=value`` words, of which a value may have spaces. ``seconds=`` says
+that the event ends there and began so long before.
+Owns: ``Line``, ``read_log``. Must not know: who writes. Next: ``log`` (which does), ``gt.timelines`` (what is made of it).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from gt.runtime.log import HEADER
+
+_FIELD = re.compile(r"(?:^| )(\w+)=")
+_WHO = re.compile(r"(dispatcher|client\d*|worker\d+)\Z")
+
+
+class LogError(ValueError):
+    """A file is no instruction log."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One event. ``time``: when it was written, in seconds since 1970."""
+
+    time: float
+    sequence: int
+    event: str
+    who: str
+    operation: str
+    nbytes: int
+    details: str
+
+    @cached_property
+    def fields(self) -> dict[str, str]:
+        """Give the details by name."""
+        parts = _FIELD.split(self.details)
+        return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+    @property
+    def seconds(self) -> float:
+        """Give how long the event took, 0 if it says nothing of that."""
+        try:
+            seconds = float(self.fields.get("seconds", 0))
+        except ValueError:
+            return 0.0
+        return seconds if 0 <= seconds < math.inf else 0.0
+
+
+@dataclass(frozen=True)
+class Log:
+    """The events of files, in order of time. ``skipped``: lines that are none, as the last one of a disk that was full."""
+
+    lines: tuple[Line, ...]
+    skipped: int = 0
+
+
+def parse_line(text: str, start: float) -> Line:
+    """Read one line. Errors: ValueError if it is none."""
+    elapsed, sequence, event, who, operation, nbytes, *details = text.split(" ", 6)
+    if not _WHO.match(who) or not 0 <= float(elapsed) < math.inf:
+        raise ValueError(f"no line of an instruction log: {text[:100]!r}")
+    return Line(start + float(elapsed), int(sequence), event, who, operation, int(nbytes), details[0] if details else "")
+
+
+def parse_log(texts: Iterable[str], name: str = "log") -> Log:
+    """Read the lines of one file. Errors: LogError without its first line."""
+    start, lines, skipped = None, [], 0
+    for text in texts:
+        text = text.rstrip("\n")
+        if text.startswith(HEADER):
+            try:
+                start = float(text.rpartition("=")[2])
+            except ValueError:
+                raise LogError(f"{name}: its first line has no start=SECONDS") from None
+        elif start is None:
+            raise LogError(f"{name} is no instruction log: expected a first line {HEADER!r}, got {text[:60]!r}")
+        elif text and not text.startswith("#"):
+            try:
+                lines.append(parse_line(text, start))
+            except ValueError:
+                skipped += 1
+    if start is None:
+        raise LogError(f"{name} is empty")
+    lines.sort(key=lambda line: line.time)
+    return Log(tuple(lines), skipped)
+
+
+def read_log(*paths: Path) -> Log:
+    """Read files together, each with the ``.1`` that it goes on from if there is one. Errors: LogError; OSError."""
+    logs = []
+    for path in paths:
+        older = path.with_name(f"{path.name}.1")
+        for each in ([older] if older.exists() and older not in paths else []) + [path]:
+            with each.open(encoding="utf-8", errors="replace") as file:
+                logs.append(parse_log(file, str(each)))
+    lines = sorted((line for log in logs for line in log.lines), key=lambda line: line.time)
+    return Log(tuple(lines), sum(log.skipped for log in logs))
+
+
+__all__ = ["Line", "Log", "LogError", "parse_line", "parse_log", "read_log"]

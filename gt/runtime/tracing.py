@@ -1,0 +1,164 @@
+"""Traces of a running server, as the dispatcher takes them: who is asked for events, by whose clock, and who gets them. Pure.
+
+One trace at a time. Whoever is there, or comes while it is taken, keeps its latest lines in memory (``capturing``); at the end each hands
+them over, a client that leaves before that as it goes. How far a clock is from the dispatcher's is measured as a capture begins: half of
+what there and back took is how well that is known. On the dispatcher's own machine there is one clock.
+Owns: ``Tracing``, ``Traced``. Must not know: sockets, what lines say. Next: ``capturing`` (the other end), ``status_request`` (who asks).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from gt.runtime import wire
+from gt.runtime.log import CapturedLines
+from gt.runtime.wire import Message
+
+MAX_SECONDS = 600.0
+MAX_LINES = 1_000_000
+PATIENCE_S = 10.0  # for who is to hand over what it has
+
+
+class Recorder(Protocol):
+    """What keeps the dispatcher's own lines."""
+
+    def capture(self, num_lines: int) -> None: ...
+
+    def captured(self) -> CapturedLines: ...
+
+
+@dataclass(eq=False)
+class Source:
+    """One process. ``asked_at``: by the dispatcher's wall clock, when its capture was asked for. ``lines`` None: not here yet."""
+
+    who: str
+    peer: bytes
+    asked_at: float
+    clock: tuple[float, float] | None = None  # how far its clock is ahead, and within what
+    lines: CapturedLines | None = None
+    missing: str = ""
+
+    @property
+    def is_over(self) -> bool:
+        return self.lines is not None or bool(self.missing)
+
+
+@dataclass
+class Trace:
+    """The one under way."""
+
+    asker: bytes
+    number: int
+    num_lines: int
+    until: float
+    seconds: float
+    sources: dict[bytes, Source] = field(default_factory=dict)  # by peer
+    ended: bool = False  # the time is over: what comes now is handed over
+
+
+class Tracing:
+    """Takes traces. ``own``, ``boot`` and ``wall_clock`` are told by the process around this."""
+
+    def __init__(self, send: Callable[[bytes | None, Message], None]) -> None:
+        self.send = send
+        self.own: Recorder | None = None
+        self.boot = ""
+        self.wall_clock: Callable[[], float] = float
+        self.trace: Trace | None = None
+        self.numbers = 0
+
+    def ask(self, now: float, asker: bytes, message: wire.AskTrace, peers: Iterable[tuple[str, bytes | None]]) -> None:
+        """Begin a trace, unless one is under way."""
+        if not 0 < message.seconds <= MAX_SECONDS or not 0 < message.num_lines <= MAX_LINES:
+            self.send(asker, wire.Refused(f"a trace takes up to {MAX_SECONDS:g} s and {MAX_LINES} lines of each process"))
+            return
+        if self.trace is not None:
+            left = max(0.0, self.trace.until - now)
+            self.send(asker, wire.Refused(f"another trace is being taken, for {math.ceil(left)} s more: ask again then"))
+            return
+        self.numbers += 1
+        self.trace = Trace(asker, self.numbers, message.num_lines, now + message.seconds, message.seconds)
+        if self.own is not None:
+            self.own.capture(message.num_lines)
+        for who, peer in peers:
+            self.joined(who, peer)
+
+    def joined(self, who: str, peer: bytes | None) -> None:
+        """Hear of somebody who is there: it takes part in the trace under way."""
+        trace = self.trace
+        if trace is None or trace.ended or peer is None or peer in trace.sources:
+            return
+        trace.sources[peer] = Source(who, peer, self.wall_clock())
+        self.send(peer, wire.Capture(trace.number, trace.num_lines))
+
+    def heard(self, now: float, who: str, message: wire.Captured) -> None:
+        """Hear from a process that its capture has begun, or get what it has."""
+        trace = self.trace
+        if trace is None or message.number != trace.number:
+            return
+        source = next((s for s in trace.sources.values() if s.who == who), None)
+        if source is None or source.is_over:
+            return
+        if source.clock is None:
+            source.clock = self._clock(source, message)
+        if message.over:
+            source.lines = CapturedLines(message.start, message.lines, message.left_out)
+        self._finish(now)
+
+    def _clock(self, source: Source, message: wire.Captured) -> tuple[float, float]:
+        if message.boot and message.boot == self.boot:
+            return 0.0, 0.0
+        there_and_back = max(0.0, self.wall_clock() - source.asked_at)
+        return message.now - (source.asked_at + there_and_back / 2), there_and_back / 2
+
+    def tick(self, now: float) -> None:
+        """Time passes: ask for what was captured; give up waiting for it."""
+        trace = self.trace
+        if trace is None:
+            return
+        if not trace.ended and now >= trace.until:
+            trace.ended = True
+            for source in trace.sources.values():
+                if not source.is_over:
+                    self.send(source.peer, wire.Capture(trace.number, 0))
+        elif now >= trace.until + PATIENCE_S:
+            for source in trace.sources.values():
+                if source.lines is None:
+                    source.missing = source.missing or f"it did not answer within {PATIENCE_S:g} s"
+        self._finish(now)
+
+    def gone(self, peer: bytes, who: str = "") -> None:
+        """Hear that somebody is gone: nobody waits for its lines. Without its asker a trace ends."""
+        trace = self.trace
+        if trace is None:
+            return
+        if peer == trace.asker:
+            for source in trace.sources.values():
+                if not source.is_over:
+                    self.send(source.peer, wire.Capture(trace.number, 0))
+            self._stop()
+            return
+        for source in trace.sources.values():
+            if source.lines is None and (source.peer == peer or (who and source.who == who)):
+                source.missing = source.missing or "it ended before it handed over what it had"
+
+    def _finish(self, now: float) -> None:
+        trace = self.trace
+        if trace is None or not trace.ended or not all(s.is_over for s in trace.sources.values()):
+            return
+        own = self._stop()
+        found = [] if own is None else [("dispatcher", (0.0, 0.0), own, "")]
+        found += [(s.who, s.clock or (0.0, 0.0), s.lines or CapturedLines(0.0, (), 0), s.missing) for s in trace.sources.values()]
+        for at, (who, (ahead, within), lines, missing) in enumerate(found, 1):
+            left = len(found) - at
+            self.send(trace.asker, wire.Traced(who, lines.start - ahead, within, lines.lines, lines.left_out, missing, left))
+
+    def _stop(self) -> CapturedLines | None:
+        self.trace = None
+        return None if self.own is None else self.own.captured()
+
+
+__all__ = ["MAX_LINES", "MAX_SECONDS", "Tracing"]

@@ -1,0 +1,132 @@
+"""What a worker says of itself with its signs of life: what its time and memory go to, and how its programs run.
+
+Owns: the structs, as they travel, and ``Usage``, which makes them on the io thread from counters that the main thread keeps anyway. What
+programs say goes out only when it changes. Must not know: sockets. Next: ``runner`` (the counters), ``status`` (who is told).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from gt.runtime.engine import Loaded
+    from gt.runtime.runner import Runner
+
+MAX_NOTES = 8
+MAX_NOTE = 300
+MAX_BUSIEST = 8
+MAX_CHANGED = 256  # programs told of at once; the others with the next sign of life
+
+
+class ProgramState(msgspec.Struct, frozen=True, array_like=True):
+    """How a program runs on one worker: its ``tier``, how many of its ``pieces`` are compiled, and why the others, or a CUDA graph, are
+    not there (``notes``).
+    """
+
+    plan: int
+    name: str
+    tier: str
+    pieces: int
+    compiled: int
+    notes: tuple[str, ...] = ()
+
+
+class PlanTime(msgspec.Struct, frozen=True, array_like=True):
+    """What the runs of a plan took on one worker, since it was loaded."""
+
+    plan: int
+    name: str
+    runs: int
+    seconds: float
+
+
+class WorkerUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds since the worker began, by what they went to; what collectives take is not part of ``run_s``. Bytes of values, the most they
+    ever were, of the process, and of its GPU's memory as torch's allocator holds it.
+    """
+
+    run_s: float = 0.0
+    collective_s: float = 0.0
+    load_s: float = 0.0
+    ship_s: float = 0.0
+    runs: int = 0
+    sent_nbytes: int = 0
+    values: int = 0
+    values_nbytes: int = 0
+    peak_nbytes: int = 0
+    process_nbytes: int = 0
+    device_nbytes: int = 0
+    busiest: tuple[PlanTime, ...] = ()
+
+
+class Usage:
+    """Looks at one worker's runner. Safe from any thread: what it reads is replaced, never half changed."""
+
+    def __init__(self, runner: Runner) -> None:
+        self.runner = runner
+        self._told: dict[int, ProgramState] = {}
+        self._lock = threading.Lock()
+
+    def now(self) -> WorkerUsage:
+        """Give the counters."""
+        runner, groups = self.runner, self.runner.groups
+        collective_s = 0.0 if groups is None else groups.seconds
+        spent = sorted(list(runner.spent.items()), key=lambda item: -item[1][1])[:MAX_BUSIEST]
+        programs = runner.state.programs
+        return WorkerUsage(
+            run_s=max(0.0, runner.run_s - collective_s), collective_s=collective_s, load_s=runner.load_s, ship_s=runner.ship_s,
+            runs=runner.runs, sent_nbytes=0 if groups is None else groups.nbytes, values=len(runner.values),
+            values_nbytes=runner.values.nbytes, peak_nbytes=runner.values.peak_nbytes, process_nbytes=process_nbytes(),
+            device_nbytes=device_nbytes(runner.engine),
+            busiest=tuple(
+                PlanTime(plan, program.name, runs, seconds)
+                for plan, (runs, seconds) in spent
+                if (program := programs.get(plan)) is not None
+            ),
+        )  # fmt: skip
+
+    def changed(self) -> tuple[ProgramState, ...]:
+        """Give the programs of which something is new since the last call."""
+        with self._lock:
+            loaded = list(self.runner.loaded.items())
+            for gone in self._told.keys() - {plan for plan, _ in loaded}:
+                del self._told[gone]
+            found: list[ProgramState] = []
+            for plan, program in loaded:
+                state = state_of(plan, program)
+                if self._told.get(plan) != state and len(found) < MAX_CHANGED:
+                    self._told[plan] = state
+                    found.append(state)
+            return tuple(found)
+
+
+def state_of(plan: int, loaded: Loaded) -> ProgramState:
+    """Describe a program."""
+    stats = loaded.stats
+    notes = tuple(note[:MAX_NOTE] for note in dict.fromkeys(list(stats.notes)))[-MAX_NOTES:]
+    return ProgramState(plan, loaded.program.name, loaded.tier, stats.pieces, stats.compiled_pieces, notes)
+
+
+def device_nbytes(engine: object) -> int:
+    """Give what torch's allocator holds of an engine's GPU, 0 without one."""
+    device, torch = getattr(engine, "device", None), sys.modules.get("torch")
+    if torch is None or not str(device).startswith("cuda"):
+        return 0
+    return int(torch.cuda.memory_reserved(device))
+
+
+def process_nbytes() -> int:
+    """Give the memory of this process that is resident."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+__all__ = ["PlanTime", "ProgramState", "Usage", "WorkerUsage"]

@@ -1,0 +1,182 @@
+"""``gt.stats``: what this process has flushed and why, which lines made new graphs, and what the workers did. And ``GT_DUMP``.
+
+Owns: ``Stats``, ``stats``, ``report``. All of it is read from bounded records that flushing keeps anyway. Must not know: how graphs run.
+Next: ``flush`` (the counters), ``graph_history`` (why graphs are new), ``debug`` (what prints it), ``gt.runtime.status``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from gt import flush
+from gt import session as sessions
+from gt.explaining import SHOWN, runs_text, sent_text
+from gt.graph_history import Recompiled, graphs
+from gt.ir.graph import Graph
+from gt.ir.text import print_graph
+from gt.ir.types import Scalar
+from gt.runtime.env import DUMP
+
+if TYPE_CHECKING:
+    from gt.runtime.buffer_reasons import BufferReasons
+    from gt.runtime.session import Session
+    from gt.runtime.status import ServerStatus
+    from gt.runtime.usage import ProgramState
+
+MAX_ASKED = 256  # graphs of a script that are explained
+MAX_LINES = 30  # of each kind in the text
+
+
+@dataclass(frozen=True)
+class FlushLine:
+    """A line of the user's that flushed, why, and how often among the latest flushes."""
+
+    where: str
+    reason: str
+    count: int
+
+
+@dataclass(frozen=True)
+class Stats:
+    """``flushes``: runs of graphs that this process asked for; ``graphs``: of these, how many were new and had to be planned.
+    ``reasons``: how often for what. ``lines``: of the latest flushes, most first. ``recompiled``: why graphs were new, the latest.
+    ``server``: workers, clients, plans and what their time goes to, None without a session. ``str`` and ``repr`` give it as lines.
+    """
+
+    flushes: int
+    graphs: int
+    reasons: dict[str, int]
+    lines: tuple[FlushLine, ...]
+    recompiled: tuple[Recompiled, ...]
+    server: ServerStatus | None
+
+    def __str__(self) -> str:
+        out = [f"{self.flushes} flushes, {self.graphs} new graphs"]
+        out += [f"  {count} x {reason}" for reason, count in sorted(self.reasons.items(), key=lambda item: -item[1])]
+        if self.lines:
+            out += ["flushed at:", *(f"  {line.where}: {line.count} x {line.reason}" for line in self.lines[:MAX_LINES])]
+        if self.recompiled:
+            out += ["new graphs from known lines:", *(f"  {one}" for one in self.recompiled[-MAX_LINES:])]
+        if self.server is not None:
+            out += workers_text(self.server)
+        return "\n".join(out)
+
+    __repr__ = __str__
+
+
+def stats() -> Stats:
+    """Say what this process has flushed and why, and what the workers did.
+
+    Runs nothing and reads no value; asks the server, if there is one. Cost: milliseconds. Errors: ConnectionError if it does not answer.
+    """
+    counts: Counter[tuple[str, str]] = Counter()
+    for _, reason, code, lasti in tuple(flush.recent):
+        counts[str(flush.location(code, lasti)), reason] += 1
+    lines = tuple(FlushLine(where, reason, count) for (where, reason), count in counts.most_common())
+    recompiled = tuple(told.recompiled for told in graphs() if told.recompiled is not None)
+    session = sessions.running()
+    ask = None if session is None or session.closed is not None else getattr(session, "status", None)
+    counted = flush.counters
+    return Stats(counted.flushes, counted.graphs, dict(counted.reasons), lines, recompiled, None if ask is None else ask())
+
+
+def workers_text(server: ServerStatus) -> list[str]:
+    """Give what workers did, a line each, and the programs that took longest."""
+    out = []
+    for worker in server.workers:
+        use = worker.usage
+        tiers = ", ".join(f"{count} {tier}" for tier, count in sorted(worker.tiers.items())) or "none"
+        out.append(
+            f"worker {worker.id} ({worker.device}, {worker.backend}): {use.runs} runs {use.run_s:.3f} s, collectives {use.collective_s:.3f} s, "
+            f"loading {use.load_s:.3f} s, sending values {use.ship_s:.3f} s; {use.values} values of {use.values_nbytes:,} B; programs: {tiers}"
+        )
+        out += [f"  {plan.name}: {plan.runs} runs, {plan.seconds:.3f} s" for plan in use.busiest]
+    return out
+
+
+def report(told: ToldSession | None) -> str:
+    """Give what ``gt explain`` shows of a script: ``stats``, and of each graph what it sends, notes, and how it runs."""
+    from gt.runtime import buffer_reasons  # loads the runtime
+
+    found = stats()
+    out = [str(found)]
+    states: dict[str, dict[ProgramState, list[int]]] = {}
+    for worker in found.server.workers if found.server is not None else ():
+        for state in worker.programs:
+            states.setdefault(state.name, {}).setdefault(msgspec.structs.replace(state, plan=0), []).append(worker.id)
+    kinds = {(w.device.partition(":")[0], w.backend) for w in found.server.workers} if found.server is not None else set()
+    for name, alike in states.items():
+        for state, workers in alike.items():
+            device, backend = next(iter(kinds)) if len(kinds) == 1 else ("", "")
+            as_run = buffer_reasons.RunsAs(tuple(workers), device, backend, state.tier, state.pieces, state.compiled, state.notes)
+            out.append(f"{name} {runs_text(as_run)}")
+    for reasons in told.reasons() if told is not None else ():
+        out += [f"{reasons.graph}: one worker sends at most {sent_text(one)}" for one in reasons.sent]
+        out += [f"{reasons.graph}: {note}" for note in reasons.notes]
+    for known in graphs():
+        if known.kept:
+            out.append(f"{known.name}: {known.num_donated} inputs donated, still held: {', '.join(known.kept[:SHOWN])}")
+    return "\n".join(out)
+
+
+class ToldSession:
+    """Stands before a session and asks it of each graph's first run, why what it makes is where it is."""
+
+    def __init__(self, inner: Session) -> None:
+        self.inner = inner
+        self._asked: dict[int, Future[BufferReasons]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def run(
+        self, key: int, inputs: Sequence[int], outputs: Sequence[int], scalars: Sequence[Scalar], frees: Sequence[int],
+        replaces: Sequence[int] = (),
+    ) -> None:  # fmt: skip
+        self.inner.run(key, inputs, outputs, scalars, frees, replaces)
+        if key not in self._asked and outputs and len(self._asked) < MAX_ASKED:
+            self._asked[key] = self.inner.explain(outputs[0])
+
+    def reasons(self) -> list[BufferReasons]:
+        """Give the answers that there are. What failed has none."""
+        found = [future for future in self._asked.values() if future.done() and future.exception() is None]
+        return [future.result() for future in found]
+
+
+@contextmanager
+def told_sessions() -> Iterator[list[ToldSession]]:
+    """Ask all sessions that are begun meanwhile; the list has them."""
+    made: list[ToldSession] = []
+
+    def wrap(session: Session) -> Session:
+        made.append(ToldSession(session))
+        return cast("Session", made[-1])
+
+    sessions.wrappers.append(wrap)
+    try:
+        yield made
+    finally:
+        sessions.wrappers.remove(wrap)
+
+
+def dumped(number: int, graph: Graph) -> None:
+    """Write a new graph to the folder that GT_DUMP names, as PID-NAME.gtir."""
+    folder = DUMP.get()
+    if folder:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        path = Path(folder) / f"{os.getpid()}-{graph.name}.gtir"
+        path.write_text(print_graph(graph, locations=True) + "\n", encoding="utf-8")
+
+
+sessions.on_define.append(dumped)
+
+__all__ = ["FlushLine", "Stats", "report", "stats", "told_sessions", "workers_text"]

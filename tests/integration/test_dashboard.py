@@ -1,0 +1,151 @@
+"""``gt server --dashboard``: what is served, to whom, and that it can only be read."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import socket
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from gt.runtime.dispatcher_state import DispatcherState
+from gt.runtime.metrics import metrics_text
+from gt.runtime.remote import RemoteSession
+from gt.runtime.status import status_of
+from gt.runtime.web import Web
+from tests.integration.cluster import Desk
+from tests.integration.programs import server
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def get(url: str, method: str = "GET", **headers: str) -> tuple[int, str, str]:
+    """Give code, content type and text."""
+    asked = urllib.request.Request(url, method=method, headers=headers)
+    try:
+        with urllib.request.urlopen(asked, timeout=10) as got:
+            return got.status, got.headers["Content-Type"], got.read().decode()
+    except urllib.error.HTTPError as e:
+        return e.code, e.headers["Content-Type"], e.read().decode()
+
+
+def samples(text: str) -> dict[str, float]:
+    """Read Prometheus's form, strictly: each sample follows the HELP and TYPE of its name."""
+    found, name, kind = {}, "", ""
+    for line in text.splitlines():
+        if line.startswith("# HELP "):
+            name = line.split(" ", 3)[2]
+        elif line.startswith("# TYPE "):
+            assert line.split()[2] == name and (kind := line.split()[3]) in ("gauge", "counter")
+            assert (kind == "counter") == name.endswith("_total")
+        else:
+            matched = re.fullmatch(r'(\w+)(\{\w+="(?:[^"\\\n]|\\.)*"(?:,\w+="(?:[^"\\\n]|\\.)*")*\})? (\S+)', line)
+            assert matched and matched[1] == name and line not in found
+            found[matched[1] + (matched[2] or "")] = float(matched[3])
+    return found
+
+
+@contextlib.contextmanager
+def page(host: str = "127.0.0.1", token: str = "", ticks: bool = True) -> Iterator[Web]:
+    """A page over a dispatcher of its own, whose loop ticks on a thread."""
+    web, over = Web(host, 0, token), threading.Event()
+    state = DispatcherState(lambda: bytes(16))
+
+    def loop() -> None:
+        while not over.wait(0.02):
+            state.now += 0.02
+            web.tick(state)
+
+    thread = threading.Thread(target=loop)
+    if ticks:
+        thread.start()
+    try:
+        yield web
+    finally:
+        over.set()
+        if ticks:
+            thread.join()
+        web.close()
+
+
+def test_a_server_shows_itself() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with server(1, "gt", "server", "--dashboard", str(port)) as there, contextlib.closing(RemoteSession(there.address)) as session:
+        desk = Desk(session)
+        x = desk.put(np.ones((20, 20)))
+        for _ in range(3):
+            desk.get(desk.run("matmul", (x, (20, 20)), (x, (20, 20))))
+        root = f"http://127.0.0.1:{port}"
+        code, kind, text = get(root + "/")
+        assert code == 200 and kind.startswith("text/html") and "<title>gt server</title>" in text
+        assert not re.search(r"(?:src|href)=|https?:", text)
+        status = json.loads(get(root + "/status.json")[2])
+        assert [w["pid"] for w in status["workers"]] == [there.workers[0].pid] and status["clients"][-1]["runs"] == 3
+        (plan,) = json.loads(get(root + "/plans.json")[2])
+        assert plan["ready"] and plan["name"] == "matmul" and "matmul" in plan["program"] and plan["where"] == "train.py:12"
+        code, kind, text = get(root + "/metrics")
+        found = samples(text)
+        assert code == 200 and kind.startswith("text/plain; version=0.0.4")
+        assert found["gt_workers"] == 1 and found['gt_plans{state="ready"}'] == 1 and found["gt_epochs_total"] == 3
+        assert {f'gt_client_runs_total{{client="{status["clients"][-1]["id"]}"}}'} <= found.keys()
+        assert found['gt_worker_memory_bytes{worker="0",of="process"}'] > 1e7
+
+
+def test_it_is_read_only_and_told_what_there_is() -> None:
+    with page() as web:
+        for method in ("POST", "PUT", "DELETE", "PATCH"):
+            assert get(web.address, method)[0] == 501
+        assert get(web.address, "HEAD")[::2] == (200, "")
+        code, _, text = get(web.address + "../../etc/passwd")
+        assert code == 404 and text == "there is /, /status.json, /plans.json, /metrics\n"
+
+
+def test_beyond_this_host_a_token_is_needed() -> None:
+    with pytest.raises(ValueError, match=r"0\.0\.0\.0 is reachable from other machines: the page there needs a token"):
+        Web("0.0.0.0", 0)
+    with page("0.0.0.0", "secret") as web:
+        root = f"http://127.0.0.1:{web.port}"
+        assert [get(root + at)[0] for at in ("/", "/metrics", "/?token=other", "/status.json?token=")] == [403] * 4
+        assert [get(root + at)[0] for at in ("/?token=secret", "/metrics?token=secret")] == [200, 200]
+        assert get(root + "/status.json", Authorization="Bearer secret")[0] == 200
+        assert web.address.endswith("/?token=secret")
+
+
+@pytest.mark.parametrize(
+    ("host", "code"), [("evil.example:80", 403), ("127.0.0.1.evil.example", 403), ("localhost:9", 200), ("", 403)]
+)
+def test_a_page_elsewhere_cannot_have_a_browser_read_it(host: str, code: int) -> None:
+    with page() as web:
+        assert get(web.address + "status.json", Host=host)[0] == code
+
+
+def test_a_busy_server_says_so_and_gives_its_last_picture_later() -> None:
+    with page(ticks=False) as web:
+        assert get(web.address + "metrics")[::2] == (503, "the server is busy: ask again\n")
+        state = DispatcherState(lambda: bytes(16))
+        web.tick(state)
+        assert get(web.address + "metrics")[0] == 200
+
+
+def test_nothing_is_made_that_nobody_asked_for() -> None:
+    with page(ticks=False) as web:
+        state = DispatcherState(lambda: bytes(16))
+        state.now = 10.0
+        web.tick(state)
+        web.tick(state)
+        assert len(web.samples) == 1 and web._picture is None
+        state.now += 1.0
+        web.tick(state)
+        assert len(web.samples) == 2
+
+
+def test_a_server_without_anybody_has_metrics() -> None:
+    found = samples(metrics_text(status_of(DispatcherState(lambda: bytes(16)))))
+    assert found["gt_clients"] == 0 and found["gt_uptime_seconds"] == 0 and 'gt_plans{state="failed"}' in found

@@ -1,0 +1,83 @@
+"""What a person sees while something takes long, at a terminal; and that nobody else sees anything."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+
+from gt import progress
+from tests.integration.programs import run
+from tests.integration.terminal import Terminal
+
+pytestmark = pytest.mark.timeout(90)
+
+SLOW = """
+import time
+import numpy as np
+import gt
+from gt import progress
+from gt.ir.opdef import OPS
+progress.AFTER_S = 0.3
+meaning = OPS["tanh"].numpy
+object.__setattr__(OPS["tanh"], "numpy", lambda x: (time.sleep(2.5), meaning(x))[1])
+print("the value is", gt.from_numpy(np.zeros(3, np.float32)).tanh().sum().item())
+"""
+
+
+def test_a_terminal_shows_what_is_waited_for(tmp_path: Path) -> None:
+    script = tmp_path / "slow.py"
+    script.write_text(SLOW)
+    with contextlib.closing(Terminal(script)) as terminal:
+        terminal.shows(lambda _: "the value is 0.0" in terminal.output, 60)
+        assert re.search(r"gt: [12] s for a value, 1 run on worker 0", terminal.output)
+        assert terminal.process.wait(20) == 0
+
+
+def test_nobody_else_sees_anything(tmp_path: Path) -> None:
+    done = run(SLOW, tmp_path)
+    assert (done.code, done.out, done.err) == (0, "the value is 0.0\n", "")
+
+
+def test_a_future_keeps_its_own_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "AFTER_S", 0.01)
+    failed: Future[int] = Future()
+    failed.set_exception(TimeoutError("of its own"))
+    with pytest.raises(TimeoutError, match="of its own"):
+        progress.awaited(failed, None)
+    good: Future[int] = Future()
+    good.set_result(3)
+    assert progress.awaited(good, None) == 3
+
+
+class Recovering:
+    recovering = True
+
+
+def test_what_it_is_busy_with() -> None:
+    assert progress.busy_with(Recovering()) == "recovering from the loss of a worker"
+    assert progress.busy_with(object()) == "the workers are busy"
+
+
+SAVES = """
+import threading
+import gt
+from gt.checkpoint import saving
+saving.AFTER_S = 0.1
+begun = threading.Event()
+write = saving._write_files
+saving._write_files = lambda *given: (begun.wait(1.5), write(*given))[1]
+print("it is at", gt.checkpoint.save("FOLDER", gt.nn.Linear(2, 2), step=7).wait().name)
+"""
+
+
+def test_a_checkpoint_that_is_waited_for_is_shown(tmp_path: Path) -> None:
+    script = tmp_path / "saves.py"
+    script.write_text(SAVES.replace("FOLDER", str(tmp_path / "kept")))
+    with contextlib.closing(Terminal(script)) as terminal:
+        terminal.shows(lambda _: "it is at" in terminal.output, 60)
+        assert f"s for the checkpoint of step 7 in {tmp_path / 'kept'}" in re.sub(r"\s+", " ", terminal.output)
+        assert terminal.process.wait(20) == 0

@@ -1,0 +1,272 @@
+"""Why it is slow or wrong, by gt's own tools: ``gt.explain``, ``gt.stats``, ``gt.debug``, ``GT_DUMP``, ``GT_CHECK``, ``gt explain``."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import gt
+from gt import graph_history
+from gt.checking import CheckFailed
+from gt.cli import main
+from gt.ir.opdef import OPS
+from gt.runtime import env
+from gt.runtime.embedded import EmbeddedSession
+from gt.session import pinned
+from tests.integration.programs import run
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture
+def here() -> Iterator[None]:
+    gt.disconnect()
+    graph_history.forget()
+    with pinned(EmbeddedSession("numpy")):
+        yield
+
+
+def line() -> int:
+    return sys._getframe(1).f_lineno
+
+
+def ones(*shape: int) -> gt.Tensor:
+    return gt.from_numpy(np.ones(shape, np.float32))
+
+
+def latest() -> graph_history.Recompiled:
+    found = gt.stats().recompiled
+    assert found
+    return found[-1]
+
+
+@pytest.mark.usefixtures("here")
+def test_another_shape_is_why_a_line_makes_another_graph() -> None:
+    w = ones(4, 4)
+    for n in (8, 8, 6):
+        made = (ones(n, 4) @ w).relu(), line()
+        made[0].sum().item()
+    one = latest()
+    assert (one.field, one.old, one.new) == ("shape of operand 0 of matmul", "[8, 4]", "[6, 4]")
+    assert one.where == f"{__file__}:{made[1]}" and "drop_last=True" in one.advice and one.site == f"{__file__}:{made[1] + 1}"
+    assert gt.explain(made[0]).recompiled == one and str(one) in str(gt.explain(made[0]))
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("change", "field", "old", "new", "advice"),
+    [
+        (lambda x, i: x.double() if i else x, "the op", "sum", "cast", "control flow"),
+        (lambda x, i: x.sum(dim=i), "dims of sum", "(0,)", "(1,)", "Python number"),
+        (lambda x, i: x.exp() if i else x.log(), "the op", "log", "exp", "control flow"),
+        (lambda x, i: x.exp().exp() if i else x.exp(), "the op", "sum", "exp", "control flow"),
+    ],
+)
+def test_what_differs_is_named(change: object, field: str, old: str, new: str, advice: str) -> None:
+    kept = []
+    for i in range(2):
+        kept.append(change(ones(3, 3), i).sum())  # type: ignore[operator]
+        kept[-1].item()
+    one = latest()
+    assert one.field == field and one.old.startswith(old) and one.new.startswith(new) and advice in one.advice
+
+
+@pytest.mark.usefixtures("here")
+def test_a_held_input_is_told_and_is_why_a_graph_is_another() -> None:
+    held = []
+    for i in range(2):
+        x = ones(5, 5)
+        if i == 0:
+            held.append(x)
+        y = x * 2
+        del x
+        y.numpy()
+    assert "still held" in latest().field and (latest().old, latest().new) == ("held", "given up")
+    x = ones(5, 5)
+    told = gt.explain(x * 3)
+    assert told.kept == ("input 0: f32[5, 5]",) and "not donated, as something still holds them:\n  input 0: f32[5, 5]" in str(told)
+
+
+@pytest.mark.usefixtures("here")
+def test_a_first_step_that_does_more_is_told_as_that() -> None:
+    w = gt.rand(3, 3)
+    for _ in range(2):
+        (w * 2).sum().item()
+    assert (
+        latest().field == "what comes before the rest"
+        and latest().old == "1 ops, from random_uniform on"
+        and "is done once" in latest().advice
+    )
+
+
+@pytest.mark.usefixtures("here")
+def test_equal_steps_are_one_graph_and_nothing_is_told() -> None:
+    before = gt.stats()
+    x = ones(4)
+    for step in range(5):
+        (x * step).sum().item()
+    after = gt.stats()
+    assert after.flushes - before.flushes == 5 and after.graphs - before.graphs == 1 and after.recompiled == before.recompiled
+
+
+@pytest.mark.usefixtures("here")
+def test_parts_of_one_flush_are_not_taken_for_each_other() -> None:
+    def chain() -> gt.Tensor:
+        y = ones(3)
+        for _ in range(3000):
+            y = y * 1.0 + 0.5
+        return y.exp()
+
+    for _ in range(2):
+        chain().sum().item()
+    made = gt.stats()
+    assert made.recompiled == () and len(graph_history.graphs()) > 1  # several parts, each known the second time
+
+
+@pytest.mark.usefixtures("here")
+def test_how_it_runs_and_why_there_is_no_graph_is_told() -> None:
+    told = gt.explain(ones(4) + 1)
+    assert [(one.workers, one.tier, one.backend) for one in told.runs] == [((0,), "eager", "numpy")]
+    assert "runs eager on worker 0; no CUDA graph: the numpy backend runs it on the CPU" in str(told)
+
+
+def test_what_a_piece_notes_reaches_whoever_asks() -> None:
+    gt.disconnect()
+    with pinned(EmbeddedSession("torch")) as _:
+        y = ones(4) + 1
+        y.numpy()
+        session = gt.session.running()
+        (loaded,) = session.usage.runner.loaded.values()
+        loaded.stats.notes.append("a piece stays eager: it would not compile")
+        (one,) = gt.explain(y).runs
+        assert one.notes == ("a piece stays eager: it would not compile",) and one.backend == "torch"
+        assert "; a piece stays eager: it would not compile; no CUDA graph: the torch backend runs it on the CPU" in str(
+            gt.explain(y)
+        )
+
+
+@pytest.mark.usefixtures("here")
+def test_stats_say_which_lines_flush_and_what_workers_did() -> None:
+    x = ones(100)
+    for _ in range(7):
+        (x + 1).numpy(), line()
+    at = line() - 1
+    told = gt.stats()
+    found = [one for one in told.lines if one.where == f"{__file__}:{at}"]
+    assert [(one.count, one.reason) for one in found] == [(7, "a value was read")]
+    (worker,) = told.server.workers
+    assert worker.usage.runs == 7 and worker.tiers == {"eager": 1} and worker.usage.run_s > 0
+    assert [(p.runs, p.name) for p in worker.usage.busiest] == [(7, "flush0")]
+    assert f"{__file__}:{at}: 7 x a value was read" in str(told) and "worker 0 (cpu, numpy): 7 runs" in str(told)
+    out = io.StringIO()
+    gt.debug.print_stats(out)
+    gt.debug.print_worker_stats(out)
+    assert out.getvalue().count("flush0: 7 runs") == 2 and gt.debug.get_worker_stats()[0]["runs"] == 7
+
+
+def test_without_a_session_there_is_nothing_to_tell() -> None:
+    gt.disconnect()
+    out = io.StringIO()
+    gt.debug.print_worker_stats(out)
+    assert out.getvalue() == "no worker: nothing has run\n" and gt.stats().server is None and gt.debug.get_worker_stats() == {}
+
+
+@pytest.mark.usefixtures("here")
+def test_the_tape_is_printed_newest_first_with_lines() -> None:
+    w, x = ones(3, 2), ones(4, 3)
+    w.requires_grad_()
+    h, made = x @ w, line()
+    loss, summed = (h * 2).sum(), line()
+    out = io.StringIO()
+    gt.debug.print_tape(loss, out)
+    lines = out.getvalue().splitlines()
+    assert [re.search(r"= (\w+)\(", text)[1] for text in lines] == ["sum", "mul", "matmul"]
+    assert lines[0].endswith(f"{__file__}:{summed}") and lines[2] == f"f32[4, 2] = matmul(f32[4, 3], f32[3, 2])  {__file__}:{made}"
+    loss.backward()
+    with pytest.raises(RuntimeError):
+        gt.debug.get_tape(loss)
+    with pytest.raises(RuntimeError, match="no tape"):
+        gt.debug.get_tape(x)
+    with pytest.raises(TypeError, match="expected a gt.Tensor, got int"):
+        gt.debug.get_tape(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("here")
+def test_new_graphs_are_dumped_for_gt_compile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(env.DUMP, "_read", [str(tmp_path / "dumps")])
+    x = ones(4, 4)
+    for _ in range(3):
+        (x @ x).sum().item()
+    (path,) = (tmp_path / "dumps").iterdir()
+    done = CliRunner().invoke(main, ["compile", str(path), "--workers", "2"])
+    assert done.exit_code == 0 and path.name.endswith("-flush0.gtir") and "matmul" in path.read_text()
+
+
+@pytest.fixture
+def checked(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    gt.disconnect()
+    monkeypatch.setattr(env.CHECK, "_read", ["numpy"])
+    monkeypatch.setattr(env.BACKEND, "_read", ["torch"])
+    yield
+    gt.disconnect()
+
+
+@pytest.mark.usefixtures("checked")
+def test_each_flush_is_run_on_numpy_too() -> None:
+    model = gt.nn.Linear(6, 3)
+    opt = gt.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        loss = (model(gt.rand(5, 6)).tanh() ** 2).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        loss.item()
+    session = gt.session.running()
+    assert session.checked >= 3 and session.unchecked == 0
+
+
+@pytest.mark.usefixtures("checked")
+def test_the_first_op_that_differs_is_named_with_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    template = OPS["tanh"].torch
+    object.__setattr__(OPS["tanh"], "torch", "torch.tanh({x}) * 1.01")
+    try:
+        x = ones(3, 4)
+        h, made = (x + 1).tanh(), line()
+        y = h.exp().sum()
+        with pytest.raises(CheckFailed, match=r"tanh at .*differs from NumPy: at \[0, 0\] gt has 0.97.*, NumPy 0.96") as caught:
+            y.item()
+        assert caught.value.op == "tanh" and caught.value.where == f"{__file__}:{made}"
+    finally:
+        object.__setattr__(OPS["tanh"], "torch", template)
+
+
+SCRIPT = """
+import numpy as np
+import gt
+w = gt.from_numpy(np.ones((4, 4), np.float32))
+for n in (8, 8, 6):
+    x = gt.from_numpy(np.ones((n, 4), np.float32))
+    total = (x @ w).sum()
+    print(total.item())
+"""
+
+
+def test_the_command_explains_a_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    done = run(f"import sys; sys.argv = ['gt', 'explain', {str(script)!r}, 'one']; from gt.cli import main; main()", tmp_path)
+    assert done.code == 0, done.err
+    assert done.out.count(".0\n") == 3 and "3 flushes, 2 new graphs" in done.out
+    assert "train.py:8: 3 x a value was read" in done.out
+    assert "shape of operand 0 of matmul at" in done.out and "was [8, 4], is [6, 4]" in done.out
+    assert re.search(r"flush\d+ runs eager on worker 0; no CUDA graph", done.out)
+    script.write_text(SCRIPT + "raise ValueError('so it ends')\n")
+    done = run(f"import sys; sys.argv = ['gt', 'explain', {str(script)!r}]; from gt.cli import main; main()", tmp_path)
+    assert done.code == 1 and "3 flushes" in done.out and "so it ends" in done.err

@@ -1,0 +1,102 @@
+"""``gt top`` in a terminal of its own, at a real server, driven by keys."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gt.commands.server_address import servers_here
+from gt.runtime.remote import RemoteSession
+from tests.integration.cluster import Desk
+from tests.integration.programs import Server, environment, server
+from tests.integration.terminal import Terminal
+
+pytestmark = pytest.mark.timeout(90)
+
+
+@contextlib.contextmanager
+def at_work(there: Server) -> Iterator[None]:
+    """Have a client run something all the time."""
+    over = threading.Event()
+
+    def work() -> None:
+        with contextlib.closing(RemoteSession(there.address, timeout=10)) as session:
+            desk = Desk(session)
+            x = desk.put(np.ones((200, 200)))
+            while not over.wait(0.002):
+                desk.get(desk.run("matmul", (x, (200, 200)), (x, (200, 200))))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(30)
+
+
+def test_the_screen_follows_the_server_and_the_keys() -> None:
+    with (
+        server(2) as there,
+        at_work(there),
+        contextlib.closing(Terminal("-m", "gt.scripts.top", there.address, "--interval", "0.3")) as top,
+    ):
+        shown = top.shows(lambda text: re.search(r">0 +█", text) and re.search(r"\n1 +100% ", text))
+        assert f"gt top {there.address}" in shown and "2 workers" not in shown
+        rows = [line.split() for line in shown.splitlines() if re.match(r"[> ][01] ", line)]
+        assert [row[0] for row in rows] == [">0", "1"] and "1 eager" in " ".join(rows[0]) and float(rows[0][3]) > 0
+        top.type("\x1b[B\r")
+        shown = top.shows(lambda text: "worker 1:" in text)
+        assert (
+            any(f"pid {worker.pid}" in shown for worker in there.workers)
+            and re.search(r"matmul +\d+ +\d+", shown)
+            and "activity" in shown
+        )
+        top.type("\x1b")
+        top.shows(lambda text: ">1" in text)
+        top.type("m")
+        top.shows(lambda text: "memory v" in text)
+        top.type("q")
+        assert top.process.wait(10) == 0
+        top.read(0.2)
+        assert "\x1b[?1049l" in top.output  # the terminal's own screen is back
+
+
+def test_once_and_json_are_for_scripts() -> None:
+    with server(1) as there, at_work(there):
+        assert f"127.0.0.1:{there.port}" in [found.address for found in servers_here()]
+        command = [sys.executable, "-m", "gt", "top", there.address]
+        shown = subprocess.run([*command, "--once"], env=environment(), capture_output=True, text=True, timeout=30)
+        assert shown.returncode == 0 and re.search(r"\n 0 +█", shown.stdout) and "\x1b" not in shown.stdout
+        found = json.loads(
+            subprocess.run([*command, "--json"], env=environment(), capture_output=True, text=True, timeout=30).stdout
+        )
+        (worker,) = found["workers"]
+        assert (
+            worker["activity"]["runs_per_s"] > 0
+            and worker["tiers"] == {"eager": 1}
+            and worker["usage"]["process_nbytes"] > 10_000_000
+        )
+        assert [c["share"] for c in found["clients"]] == [1.0]
+        refused = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=30)
+        assert refused.returncode == 2 and "this is no terminal: use --once or --json" in refused.stderr
+
+
+def test_no_server_is_told(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "gt.scripts.top", "127.0.0.1:1", "--once"],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert done.returncode == 3 and "no gt server answers at 127.0.0.1:1" in done.stderr

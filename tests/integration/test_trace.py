@@ -1,0 +1,104 @@
+"""``gt trace`` at a real server, and ``gt visualize`` of what it wrote."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from gt.cli import main
+from gt.runtime.log_lines import read_log
+from gt.runtime.remote import RemoteSession
+from tests.integration.cluster import Desk, cols, rows
+from tests.integration.programs import server
+from tests.unit.timelines.test_timelines import check_nesting
+
+pytestmark = pytest.mark.timeout(90)
+
+
+def command(*words: object) -> Result:
+    done = CliRunner().invoke(main, list(map(str, words)))
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done
+
+
+def work(address: str, began: threading.Event, until: threading.Event) -> None:
+    """Multiply what is split by columns and rows, so that the workers meet in a collective, and read a value."""
+    with contextlib.closing(RemoteSession(address, timeout=10)) as session:
+        desk = Desk(session)
+        a, b = desk.put(np.ones((4, 8)), cols()), desk.put(np.ones((8, 4)), rows())
+        while not until.wait(0.01):
+            made = desk.run("matmul", (a, (4, 8)), (b, (8, 4)))
+            assert desk.get(made)[0, 0] == 8
+            session.free([made])
+            began.set()
+
+
+def test_a_trace_has_all_processes_on_one_clock(tmp_path: Path) -> None:
+    with server(2) as there:
+        began, until = threading.Event(), threading.Event()
+        thread = threading.Thread(target=work, args=(there.address, began, until))
+        thread.start()
+        try:
+            assert began.wait(60)  # the workers' group is there
+            done = command("trace", there.address, "-s", 1, "--dir", tmp_path / "traces")
+            few = command("trace", "--port", there.port, "-s", 0.3, "-n", 7, "--dir", tmp_path / "traces")
+        finally:
+            until.set()
+            thread.join(30)
+        assert done.exit_code == 0, done.output
+        assert sorted(p.name for p in (tmp_path / "traces").iterdir()) == [
+            "trace-1.json",
+            "trace-1.log",
+            "trace-2.json",
+            "trace-2.log",
+        ]
+        lines = read_log(tmp_path / "traces" / "trace-1.log").lines
+        assert {line.who for line in lines} == {"client1", "dispatcher", "worker0", "worker1"}
+        for who in ("client1", "dispatcher", "worker0", "worker1"):
+            numbers = [line.sequence for line in lines if line.who == who]
+            assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))  # none is lost
+        # What leads to something comes before it: a run's way from client to worker, for all runs.
+        sent = {(x.fields["to"], x.fields["epoch"]): x.time for x in lines if x.event == "send" and x.operation == "Execute"}
+        begun = {(x.who, x.fields["epoch"]): x.time - x.seconds for x in lines if x.event == "run"}
+        both = sent.keys() & begun.keys()
+        assert len(both) > 10 and all(sent[key] <= begun[key] + 5e-5 for key in both)
+        events = json.loads((tmp_path / "traces" / "trace-1.json").read_text())["traceEvents"]
+        check_nesting([e for e in events if e["ph"] == "X"])
+        assert {"collective", "call", "epoch"} <= {e["cat"] for e in events if e["ph"] == "s"}
+        assert "events before the latest 7 are left out" in few.stderr
+        counts = [sum(x.who == who for x in read_log(tmp_path / "traces" / "trace-2.log").lines) for who in ("client1", "worker1")]
+        assert counts == [7, 7]
+        drawn = command("visualize", tmp_path / "traces" / "trace-1.log", "-o", tmp_path / "t.svg")
+        assert drawn.exit_code == 0 and "worker1" in drawn.stdout
+
+
+def test_a_script_that_comes_and_goes_meanwhile_is_in_it(tmp_path: Path) -> None:
+    with server(1) as there:
+        results: list[Result] = []
+        thread = threading.Thread(target=lambda: results.append(command("trace", there.address, "-s", 3, "--dir", tmp_path)))
+        thread.start()
+        while thread.is_alive():
+            with contextlib.closing(RemoteSession(there.address, timeout=10)) as session:
+                desk = Desk(session)
+                x = desk.put(np.ones((1, 2)))
+                desk.get(desk.run("add", (x, (1, 2)), (x, (1, 2))))
+        lines = read_log(tmp_path / "trace-1.log").lines
+        assert results[0].exit_code == 0 and "is not in the trace" not in results[0].stderr
+        calls: dict[str, list[str]] = {}
+        for line in lines:
+            if line.event == "call":
+                calls.setdefault(line.who, []).append(line.operation)
+        assert len(calls) > 3 and list(calls.values())[1:-1] == [["Put", "Define", "Run", "Fetch"]] * (len(calls) - 2)
+
+
+def test_what_is_off_is_told(tmp_path: Path) -> None:
+    assert command("trace", "127.0.0.1:1", "-s", 1).exit_code == 3
+    assert "give ADDRESS or --host and --port, not both" in command("trace", "h:1", "--port", 3).stderr
+    assert "--host needs --port" in command("trace", "--host", "h").stderr

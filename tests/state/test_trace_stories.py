@@ -1,0 +1,137 @@
+"""Traces as the dispatcher takes them: who is asked, whose clock counts, who is waited for and for how long."""
+
+from __future__ import annotations
+
+from gt.runtime import wire
+from gt.runtime.dispatcher_events import PeerGone, Send
+from gt.runtime.log import CapturedLines
+from gt.runtime.tracing import PATIENCE_S
+from tests.state.stories import Story
+
+
+class Own:
+    """The dispatcher's own log."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def capture(self, num_lines: int) -> None:
+        self.asked = num_lines
+
+    def captured(self) -> CapturedLines:
+        self.asked = 0
+        return CapturedLines(100.0, ("0.5 1 recv dispatcher Run 0",), 0)
+
+
+def story(workers: int = 1) -> Story:
+    """Give a dispatcher whose wall clock is 1000 s ahead of the story's."""
+    s = Story(workers)
+    tracing = s.state.tracing
+    tracing.own, tracing.boot, tracing.wall_clock = Own(), "here", lambda: 1000.0 + s.now
+    return s
+
+
+def sent(commands: list, to: str | None = None) -> list:
+    return [c.message for c in commands if isinstance(c, Send) and (to is None or c.peer == to.encode())]
+
+
+def begun(s: Story, peer: str, now: float, boot: str = "here") -> None:
+    assert s.say(peer, wire.Captured(1, now, boot)) == []
+
+
+def over(s: Story, peer: str, *lines: str, start: float = 0.0, left_out: int = 0) -> list:
+    return s.say(peer, wire.Captured(1, 0.0, "here", True, start, lines, left_out))
+
+
+def test_all_are_asked_and_what_they_have_goes_to_the_asker() -> None:
+    s = story(2)
+    commands = s.say("asker", wire.AskTrace(2.0, 70))
+    assert [(c.peer, c.message) for c in commands] == [(p, wire.Capture(1, 70)) for p in (b"c0", b"l0", b"l1")]
+    assert s.state.tracing.own.asked == 70
+    for peer in ("c0", "l0", "l1"):
+        begun(s, peer, 1000.0)
+    assert [m for m in sent(s.wait(1.9)) if not isinstance(m, wire.Ping)] == []
+    ended = [m for m in sent(s.wait(0.2)) if isinstance(m, wire.Capture)]
+    assert ended == [wire.Capture(1, 0)] * 3
+    assert over(s, "l1", "1.0 1 run worker1 x 0", left_out=9) == [] and over(s, "c0") == []
+    parts = sent(over(s, "l0", "2.0 1 run worker0 x 0", start=990.0), "asker")
+    assert [(p.who, p.left) for p in parts] == [("dispatcher", 3), ("client0", 2), ("worker0", 1), ("worker1", 0)]
+    assert parts[0].lines == ("0.5 1 recv dispatcher Run 0",) and parts[2].start == 990.0 and parts[3].left_out == 9
+    assert s.state.tracing.trace is None and s.state.tracing.own.asked == 0
+
+
+def test_another_machines_clock_is_measured_by_there_and_back() -> None:
+    s = story()
+    s.say("asker", wire.AskTrace(1.0, 10))
+    s.now = 0.2  # there and back took so long: its 1007.1 was 1000.1 here, within 0.1
+    begun(s, "l0", 1007.1, boot="there")
+    begun(s, "c0", 1003.0)  # of this machine: there is one clock, whatever the message says
+    s.wait(1.0)
+    over(s, "c0", start=50.0)
+    client, worker = sent(over(s, "l0", start=57.0), "asker")[1:]
+    assert (round(worker.start, 6), round(worker.within_s, 6)) == (50.0, 0.1)
+    assert (client.start, client.within_s) == (50.0, 0.0)
+
+
+def test_who_comes_meanwhile_takes_part_and_who_leaves_has_handed_over() -> None:
+    s = story()
+    s.say("asker", wire.AskTrace(2.0, 10))
+    for peer in ("c0", "l0"):
+        begun(s, peer, 1000.0)
+    welcome, _, asked = sent(s.say("c1", wire.ClientHello(2)))
+    assert asked == wire.Capture(1, 10)
+    s.say("c1up", wire.Attach(welcome.token, "up"))
+    begun(s, "c1", 1000.0)
+    over(s, "c1up", "1.0 1 call client1 Run 0")
+    s.say("c1up", wire.Bye())
+    s.say("c0up", wire.Bye())  # of an older mind, as one that was killed: it hands over nothing
+    s.wait(2.0)
+    found = {p.who: (p.lines, p.missing) for p in sent(over(s, "l0"), "asker")}
+    assert found["client1"] == (("1.0 1 call client1 Run 0",), "")
+    assert found["client0"] == ((), "it ended before it handed over what it had")
+
+
+def test_a_lost_worker_and_a_silent_client_are_not_waited_for_forever() -> None:
+    s = story(2)
+    s.say("asker", wire.AskTrace(1.0, 10))
+    begun(s, "l1", 1000.0)
+    s.tell(PeerGone(s.now, b"l0"))
+    s.wait(1.0)
+    over(s, "l1")
+    s.say("c0", wire.Beat())
+    s.now += PATIENCE_S
+    for peer in ("c0", "l1"):
+        s.say(peer, wire.Beat())
+    found = {p.who: p.missing for p in sent(s.wait(0.1), "asker")}
+    assert (
+        found["worker1"] == ""
+        and found["worker0"].startswith("it ended")
+        and found["client0"].startswith("it did not answer within")
+    )
+
+
+def test_one_trace_at_a_time_within_limits() -> None:
+    s = story()
+    s.say("asker", wire.AskTrace(5.0, 10))
+    s.now = 1.5
+    (refused,) = sent(s.say("other", wire.AskTrace(1.0, 10)), "other")
+    assert refused.reason == "another trace is being taken, for 4 s more: ask again then"
+    for bad in (wire.AskTrace(0.0, 10), wire.AskTrace(1e9, 10), wire.AskTrace(1.0, 0), wire.AskTrace(float("nan"), 1)):
+        (refused,) = sent(s.say("third", bad), "third")
+        assert "a trace takes up to 600 s" in refused.reason
+
+
+def test_without_its_asker_a_trace_ends() -> None:
+    s = story()
+    s.say("asker", wire.AskTrace(5.0, 10))
+    assert sent(s.tell(PeerGone(s.now, b"asker"))) == [wire.Capture(1, 0)] * 2
+    assert s.state.tracing.own.asked == 0
+    assert over(s, "l0") == []  # too late
+    assert len(sent(s.say("other", wire.AskTrace(1.0, 10)))) == 2
+
+
+def test_a_stranger_hands_over_nothing() -> None:
+    s = story()
+    s.say("asker", wire.AskTrace(5.0, 10))
+    (refused,) = sent(over(s, "stranger", "1.0 1 run worker0 x 0"))
+    assert isinstance(refused, wire.Refused)

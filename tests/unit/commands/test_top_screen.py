@@ -1,0 +1,204 @@
+"""What ``gt top`` shows, from two looks at a server, and what keys do."""
+
+from __future__ import annotations
+
+import io
+import os
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from gt.commands.server_address import is_server
+from gt.commands.top import read_keys
+from gt.commands.top_screen import KINDS, View, activity, bar, client_shares, order, screen, size
+from gt.runtime.status import ClientStatus, ServerStatus, WorkerStatus
+from gt.runtime.usage import PlanTime, WorkerUsage
+
+
+def worker(i: int, queued: int = 0, **usage: object) -> WorkerStatus:
+    return WorkerStatus(
+        id=i, host="vm", pid=100 + i, device="cpu", backend="numpy", joined=True, silent_s=0.1, queued=queued, epoch=-1,
+        tiers={"eager": 2, "graph": 1}, programs=(), usage=WorkerUsage(**usage),
+    )  # fmt: skip
+
+
+def client(i: int, runs: int, used_s: float) -> ClientStatus:
+    return ClientStatus(id=i, runs=runs, waiting=0, values=3, nbytes=1500, silent_s=0.1, used_s=used_s, weight=1.0)
+
+
+def status(uptime_s: float, workers: tuple[WorkerStatus, ...], clients: tuple[ClientStatus, ...] = ()) -> ServerStatus:
+    return ServerStatus(
+        uptime_s=uptime_s, wall_s=0, malformed=0, workers=workers, clients=clients, epoch=7, num_in_flight=1, in_flight=(),
+        plans_ready=2, plans_made=0, plans_failed=0, num_nodes=0, nodes=(),
+    )  # fmt: skip
+
+
+BEFORE = status(10.0, (worker(0, run_s=1.0, runs=10), worker(1)), (client(0, 5, 1.0), client(1, 0, 0.0)))
+NOW = status(
+    12.0,
+    (
+        worker(0, run_s=2.0, collective_s=0.5, runs=30, sent_nbytes=4000, process_nbytes=1_500_000, busiest=(PlanTime(3, "flush3", 20, 1.0),)),
+        worker(1, queued=4, run_s=0.1, device_nbytes=5_000_000_000, runs=100),
+    ),
+    (client(0, 25, 1.5), client(1, 2, 1.5)),
+)  # fmt: skip
+
+
+def text(view: View, keys: bool = True, before: ServerStatus = BEFORE, now: ServerStatus = NOW) -> str:
+    out = io.StringIO()
+    Console(file=out, width=150).print(screen("host:1", before, now, view, keys))
+    return out.getvalue()
+
+
+def test_activity_is_what_came_between_two_looks() -> None:
+    does = activity(BEFORE, NOW)
+    assert does[0].shares == {"run": 0.5, "collective": 0.25, "load": 0, "ship": 0} and does[0].busy == 0.75
+    assert (does[0].runs_s, does[0].sent_s, does[1].runs_s) == (10, 2000, 50)
+    assert client_shares(BEFORE, NOW) == {0: (0.25, 10.0), 1: (0.75, 1.0)}
+
+
+def test_a_worker_that_came_meanwhile_counts_from_nothing_and_one_that_came_anew_not_below() -> None:
+    fresh = status(12.0, (worker(5, run_s=0.5), worker(0)))
+    assert activity(BEFORE, fresh)[5].shares["run"] == 0.25
+    assert activity(BEFORE, fresh)[0].shares["run"] == 0 == activity(BEFORE, fresh)[0].runs_s
+
+
+@pytest.mark.parametrize(
+    "shares", [(0, 0, 0, 0), (0.5, 0.25, 0, 0), (0.33, 0.33, 0.33, 0.1), (1, 1, 1, 1), (0.02, 0.02, 0.02, 0.02)]
+)
+def test_a_bar_is_never_longer_than_it_is(shares: tuple[float, ...]) -> None:
+    drawn = bar(dict(zip(KINDS, shares, strict=True)), 20).plain
+    assert len(drawn) == 20 and abs(drawn.count("█") - min(1.0, sum(shares)) * 20) <= 0.5
+
+
+def test_workers_come_in_the_order_asked_for() -> None:
+    does = activity(BEFORE, NOW)
+    orders = {sort: order(NOW, does, sort) for sort in ("id", "busy", "memory", "runs", "queue")}
+    assert orders == {"id": [0, 1], "busy": [0, 1], "memory": [1, 0], "runs": [1, 0], "queue": [1, 0]}
+
+
+def test_keys_sort_choose_and_look_into() -> None:
+    view = View()
+    for key, expected in [
+        ("down", View("id", 1)), ("down", View("id", 1)), ("m", View("memory", 1)), ("enter", View("memory", 1, 0)), ("x", View("memory", 1, 0)),
+        ("esc", View("memory", 1)), ("up", View("memory", 0)), ("enter", View("memory", 0, 1)), ("q", View("memory", 0, 1, True)),
+    ]:  # fmt: skip
+        view = view.key(key, [1, 0] if view.sort == "memory" or key == "enter" else [0, 1])
+        assert view == expected
+    assert View(chosen=9).key("enter", []) == View() and View(chosen=9).key("down", [4]) == View()
+
+
+def test_the_screen_shows_workers_and_clients() -> None:
+    lines = text(View(chosen=1)).splitlines()
+    assert lines[0].split() == [
+        "gt",
+        "top",
+        "host:1",
+        "up",
+        "12",
+        "s",
+        "epoch",
+        "7,",
+        "1",
+        "in",
+        "flight",
+        "plans:",
+        "2",
+        "ready,",
+        "0",
+        "being",
+        "made,",
+        "0",
+        "failed",
+    ]
+    assert lines[1].split() == ["█", "run", "█", "collective", "█", "load", "█", "ship"]
+    first, second = lines[3], lines[4]
+    assert first.split()[0] == "0" and first.split()[2:] == [
+        "75%",
+        "10.0",
+        "2.0",
+        "kB",
+        "1.5",
+        "MB",
+        "0",
+        "B",
+        "2",
+        "eager",
+        "1",
+        "graph",
+        "0",
+        "cpu",
+        "vm:100",
+    ]
+    assert second.startswith(">1") and second.split()[2:] == [
+        "5%",
+        "50.0",
+        "0",
+        "B",
+        "5.0",
+        "GB",
+        "0",
+        "B",
+        "2",
+        "eager",
+        "1",
+        "graph",
+        "4",
+        "cpu",
+        "vm:101",
+    ]
+    assert lines[6].split() == ["1", "75%", "1.0", "1", "0", "3", "1.5", "kB"] and lines[7].split() == [
+        "0",
+        "25%",
+        "10.0",
+        "1",
+        "0",
+        "3",
+        "1.5",
+        "kB",
+    ]
+    assert lines[8].startswith("keys:") and "keys:" not in text(View(), keys=False) and ">" not in text(View(), keys=False)
+
+
+def test_looking_into_a_worker_shows_its_programs() -> None:
+    shown = text(View(inside=0))
+    assert "worker 0: cpu on vm, pid 100, numpy" in shown and "25.0%" in shown
+    assert "flush3 3 20 1.00 50.000" in " ".join(shown.split())
+    assert "activity" in text(View(inside=9)) and ">0" in text(View(inside=9))  # it is gone: all are shown
+
+
+def test_an_empty_server_is_shown() -> None:
+    nothing = status(1.0, ())
+    assert text(View(), before=nothing, now=nothing).count("none") == 2
+
+
+def test_a_status_travels() -> None:
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(NOW), type=ServerStatus) == NOW
+
+
+def test_sizes() -> None:
+    assert [size(n) for n in (0, 999, 1000, 2.5e6, 3e9, 4e12)] == ["0 B", "999 B", "1.0 kB", "2.5 MB", "3.0 GB", "4.0 TB"]
+
+
+def test_keys_are_read_by_name() -> None:
+    there, here = os.pipe()
+    os.write(here, b"\x1b[Bm\r\x1bOAq")
+    assert read_keys(there, 1) == ["down", "m", "enter", "up", "q"]
+    os.write(here, b"\x1b")
+    assert read_keys(there, 1) == ["esc"] and read_keys(there, 0) == []
+    os.close(here)
+    assert read_keys(there, 1) == ["q"]  # the terminal is gone
+    os.close(there)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("python -m gt.server -p 5", True), ("python -m gt server -p 5", True), ("/usr/bin/python /usr/bin/gt server -p 5", True),
+        ("python -m gt.runtime.dispatcher --bind ipc:///tmp/d", True), ("gt status server", False), ("python -m gt.worker -p 5", False),
+        ("python train.py -m gt.server.py", False), ("vi gt server", False), ("", False),
+    ],
+)  # fmt: skip
+def test_servers_are_known_by_their_command_line(words: str, expected: bool) -> None:
+    assert is_server(words.split()) is expected

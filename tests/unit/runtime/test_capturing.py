@@ -1,0 +1,78 @@
+"""A process's part in a trace: lines in memory while asked for, and what the profiler sees."""
+
+from __future__ import annotations
+
+import queue
+import time
+
+import pytest
+
+from gt.runtime import wire
+from gt.runtime.capturing import Capturing, boot_id
+from gt.runtime.kernel_spans import Kernel, Kernels
+from gt.runtime.log import InstructionLog
+from gt.runtime.log_lines import parse_line
+
+
+def test_a_capture_begins_with_the_clock_and_ends_with_the_lines() -> None:
+    log = InstructionLog("", "worker0")
+    capturing = Capturing(log)
+    log.write("run", "before")
+    before = time.time()
+    capturing.handle(wire.Capture(3, 10))
+    (first,) = capturing.waiting()
+    assert (first.number, first.over, first.lines, first.boot) == (3, False, (), boot_id()) and before <= first.now <= time.time()
+    log.write("run", "meanwhile", 5)
+    capturing.handle(wire.Capture(2, 0))  # another trace's
+    assert list(capturing.waiting()) == [] and log.on
+    capturing.handle(wire.Capture(3, 0))
+    (last,) = capturing.waiting()
+    assert last.over and [line.split()[2:] for line in last.lines] == [["run", "worker0", "meanwhile", "5"]]
+    assert not log.on and abs(parse_line(last.lines[0], last.start).time - time.time()) < 60
+    capturing.handle(wire.Capture(3, 0))
+    assert list(capturing.waiting()) == [] and capturing.last() is None
+
+
+@pytest.mark.parametrize("num_lines", [-5, 1 << 62])
+def test_what_no_dispatcher_asks_is_passed_over(num_lines: int) -> None:
+    capturing = Capturing(InstructionLog("", "client0"))
+    capturing.handle(wire.Capture(1, num_lines))
+    assert not capturing.log.on and capturing.last() is None
+
+
+def test_who_leaves_gives_what_there_is() -> None:
+    capturing = Capturing(InstructionLog("", "client0"))
+    assert capturing.last() is None
+    capturing.handle(wire.Capture(1, 10))
+    capturing.log.write("call", "Run")
+    last = capturing.last()
+    assert last is not None and last.over and len(last.lines) == 1
+
+
+def test_a_kernel_is_a_line_of_the_log() -> None:
+    line = Kernel("void cutlass::gemm<float, 2>(Params)", 1000.5, 0.25e-3, 7).line("worker2", 1000.0)
+    read = parse_line(line, 1000.0)
+    assert (read.event, read.who, read.operation) == ("kernel", "worker2", "void_cutlass::gemm<float,_2>(Params)")
+    assert read.fields == {"stream": "7", "seconds": "0.0002500"} and read.time == pytest.approx(1000.50025)
+
+
+def test_the_profilers_times_are_the_wall_clocks() -> None:
+    import torch
+
+    a = torch.ones(300, 300)
+    told: queue.SimpleQueue[list[Kernel]] = queue.SimpleQueue()
+    done: queue.SimpleQueue[float] = queue.SimpleQueue()
+    before = time.time()
+    kernels = Kernels(1000, "CPU", work=lambda: (a @ a, done.put(time.time())))
+    after = done.get(timeout=60)
+    kernels.end(told.put)
+    found = [k for k in told.get(timeout=60) if k.name == "aten::mm"]
+    assert len(found) == 1 and before <= found[0].began <= found[0].began + found[0].seconds <= after
+    assert 0 < found[0].seconds < after - before
+
+
+def test_without_a_profiler_a_trace_is_without_kernels() -> None:
+    told: queue.SimpleQueue[list[Kernel]] = queue.SimpleQueue()
+    kernels = Kernels(10, "NO_SUCH_ACTIVITY")
+    kernels.end(told.put)
+    assert told.get(timeout=60) == []

@@ -1,0 +1,106 @@
+"""The instruction log's form, its reader, its bounded size, and capturing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gt.runtime.log import InstructionLog, brief
+from gt.runtime.log_lines import LogError, parse_log, read_log
+from gt.runtime.wire import Run
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    log = InstructionLog(str(path), "worker1")
+    log.write("run", "step", 12, "epoch=3 seconds=0.250000 fault=-")
+    log.write("flush", "graph", 0, "graph=1 at=a b.py:3 reason=a value\nwas read")
+    log.write("recv", "Stop")
+    log.close()
+    first, second, third = read_log(path).lines
+    assert (first.event, first.who, first.operation, first.nbytes, first.sequence) == ("run", "worker1", "step", 12, 1)
+    assert first.fields == {"epoch": "3", "seconds": "0.250000", "fault": "-"} and first.seconds == 0.25
+    assert second.fields == {"graph": "1", "at": "a b.py:3", "reason": r"a value\nwas read"}
+    assert (third.details, third.fields, third.seconds) == ("", {}, 0.0)
+    assert abs(first.time - path.stat().st_mtime) < 60
+
+
+def test_a_message_is_told_by_its_small_fields() -> None:
+    assert brief(Run(4, (1, 2), (17, 18), (), ())) == "key=4 made=17"
+
+
+def test_a_killed_process_leaves_all_that_it_logged(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    code = f"""
+import os, signal
+from gt.runtime.log import InstructionLog
+log = InstructionLog({str(path)!r}, "client0")
+for i in range(100):
+    log.write("call", "Run", i)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run([sys.executable, "-c", code], timeout=60)
+    assert done.returncode == -9
+    assert [line.nbytes for line in read_log(path).lines] == list(range(100))
+
+
+def test_half_a_line_is_skipped_and_counted(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    log = InstructionLog(str(path), "client0")
+    log.write("call", "Run")
+    log.close()
+    with path.open("a") as file:
+        file.write("0.5 2 call cli")
+    found = read_log(path)
+    assert len(found.lines) == 1 and found.skipped == 1
+
+
+@pytest.mark.parametrize("text", ["", "hello\n", "# gt instruction log: start=soon\n"])
+def test_other_files_are_refused_by_name(tmp_path: Path, text: str) -> None:
+    (tmp_path / "notes.txt").write_text(text)
+    with pytest.raises(LogError, match="notes.txt"):
+        read_log(tmp_path / "notes.txt")
+
+
+def test_the_log_of_two_processes_stays_within_its_size_and_loses_only_the_oldest(tmp_path: Path) -> None:
+    path, limit = tmp_path / "log", 4000
+    logs = [InstructionLog(str(path), who, limit=limit) for who in ("client0", "worker0")]
+    for i in range(1000):
+        logs[i % 2 if i % 10 else 0].write("call", "Run", i, "x" * (i % 50))
+    for log in logs:
+        log.close()
+    older = path.with_name("log.1")
+    assert sorted(os.listdir(tmp_path)) == ["log", "log.1"]
+    assert all(0 < p.stat().st_size <= limit + 200 for p in (path, older))
+    found = read_log(path)
+    assert found.skipped == 0 and len(found.lines) > 60
+    assert [line.nbytes for line in found.lines] == list(range(1000 - len(found.lines), 1000))
+    assert len({text.splitlines()[0] for text in (path.read_text(), older.read_text())}) == 1  # one start
+
+
+def test_a_log_that_cannot_be_written_ends_and_the_program_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    log = InstructionLog("", "client0")
+    log.path, log.file, log.on = "/dev/full", os.open("/dev/full", os.O_WRONLY), True
+    log.write("call", "Run")
+    assert "the instruction log /dev/full ends here, it cannot be written: " in caplog.text
+    assert not log.on and log.file == -1
+    log.write("call", "Run")
+
+
+def test_capturing_keeps_the_latest_lines_and_costs_nothing_afterwards() -> None:
+    log = InstructionLog("", "worker0")
+    assert not log.on
+    log.capture(3)
+    assert log.on
+    for i in range(5):
+        log.write("run", "step", i)
+    start, lines, left_out = log.captured()
+    assert left_out == 2 and not log.on
+    text = [f"# gt instruction log: ; start={start!r}", *lines]
+    assert [line.nbytes for line in parse_log(text).lines] == [2, 3, 4]
+    log.write("run", "step", 9)
+    assert log.captured().lines == ()
