@@ -53,4 +53,6 @@ def test_parts_make_what_the_whole_makes(case: Case, parts: int, pipeline: Pipel
             np.testing.assert_array_equal(held[w][n + position], array)
     assert not any(n + m + k in values for values in held.values() for k in range(cut.kept))
     whole = [c.number for p in plan.programs.values() for c in p.collectives]
-    assert sorted(whole) == sorted(c.number for part in cut.parts for p in part.programs.values() for c in p.collectives if isinstance(c, Collective))
+    assert sorted(whole) == sorted(
+        c.number for part in cut.parts for p in part.programs.values() for c in p.collectives if isinstance(c, Collective)
+    )
