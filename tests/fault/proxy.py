@@ -29,6 +29,7 @@ from gt.runtime.numbering import SIZE, without_number
 
 Frames = list[bytes]
 WITH_ADDRESSES = "WorkerHello"
+IDLE_S = 15.0  # who gives no sign of life for so long has gone
 
 
 @dataclass
@@ -81,6 +82,7 @@ class Pair:
     out: Line
     back: Line
     doors: list[Door] = field(default_factory=list)
+    seen: float = field(default_factory=time.monotonic)  # when something passed last
 
 
 @dataclass(eq=False)
@@ -204,6 +206,8 @@ class Proxy:
                 except zmq.ZMQError:  # the peer is gone, or not here yet
                     if not door.for_tokens:
                         self._end(door, peer)
+                if door is self.main and now - pair.seen > IDLE_S:
+                    self._end(door, peer)
 
     def _pair(self, door: Door, peer: bytes) -> Pair:
         far = self._socket(zmq.DEALER)
@@ -229,7 +233,7 @@ class Proxy:
             inner.near.close(0)
 
     def _pass(self, pair: Pair, line: Line, frames: Frames, now: float, way: str) -> None:
-        name = name_of(frames)
+        name, pair.seen = name_of(frames), now
         self.seen[name] += 1
         if way in self.silent:
             return
