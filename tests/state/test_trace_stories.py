@@ -100,7 +100,7 @@ def test_a_lost_worker_and_a_silent_client_are_not_waited_for_forever() -> None:
     over(s, "l1")
     s.say("c0", wire.Beat())
     s.now += PATIENCE_S
-    for peer in ("c0", "l1"):
+    for peer in ("c0", "c0up", "l1"):
         s.say(peer, wire.Beat())
     found = {p.who: p.missing for p in sent(s.wait(0.1), "asker")}
     assert (
