@@ -85,7 +85,7 @@ def test_the_name_works_and_says_what_to_use(module: str, name: str) -> None:
         _ = importlib.import_module(module).nonsense
 
 
-@pytest.mark.filterwarnings("ignore:x.id is")
+@pytest.mark.filterwarnings("ignore:x.id is", "ignore:transpose")
 def test_tensors() -> None:
     t = gt.tensor([[4, 1], [2, 3]], dtype="float32", requires_grad=True)
     assert t.shape == (2, 2) and t.dtype == gt.float32 and t.id == t.id != gt.ones(1).id
