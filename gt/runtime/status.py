@@ -33,11 +33,11 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     backend: str
     joined: bool
     silent_s: float
-    queued: int
-    epoch: int
-    tiers: dict[str, int]
-    programs: tuple[ProgramState, ...]
-    usage: WorkerUsage
+    queued: int = 0
+    epoch: int = -1
+    tiers: dict[str, int] = {}
+    programs: tuple[ProgramState, ...] = ()
+    usage: WorkerUsage = WorkerUsage()
 
 
 class ClientStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,8 +51,8 @@ class ClientStatus(msgspec.Struct, frozen=True, kw_only=True):
     values: int
     nbytes: int
     silent_s: float
-    used_s: float
-    weight: float
+    used_s: float = 0.0
+    weight: float = 1.0
 
 
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
