@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from gt.devices import check_memory_format
 from gt.functions.promote import cast
 from gt.handle import Handle, take_view
+from gt.ir.blame import warn_user
 from gt.ir.graph import Attrs
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, DimError, Shape, ShapeError, is_int, normalize_dim, result_type, scalar_type
@@ -152,9 +153,15 @@ def same(input: Tensor) -> Tensor:
     return take_view(input, PERMUTE, (("dims", tuple(range(input.ndim))),))
 
 
-def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
-    """Exchange two dims. A view."""
+def transpose(input: Tensor, dim0: int | None = None, dim1: int | None = None) -> Tensor:
+    """Exchange two dims. A view. Without dims the last two, as in gt before it was rewritten, with a warning."""
     n = input.ndim
+    if dim0 is None and dim1 is None and n > 1:
+        warn_user("transpose() without dims is x.mT now: use that")
+        dim0, dim1 = -2, -1
+    if dim0 is None or dim1 is None:
+        missing = " and ".join(f"'{name}'" for name, dim in (("dim0", dim0), ("dim1", dim1)) if dim is None)
+        raise TypeError(f"transpose() missing required arguments: {missing}")
     if not n:
         normalize_dim(dim0, n), normalize_dim(dim1, n)
         return same(input)
