@@ -10,7 +10,8 @@ FAULT_IN_GT = "Report it with the text: it is a fault in gt, not in the script."
 NOTES: dict[str, tuple[str, str]] = {
     "CallError": (CALL_LINE, "Change the argument that it names."),
     "CaptureDone": ("nothing: it ends a script that `gt compile` or `gt plan` has seen enough of", "Let it pass: catch Exception, not BaseException."),
-    "CheckFailed": ("the first op whose result differs from NumPy's, both values, and the line that recorded it", FAULT_IN_GT),
+    "CheckFailed": ("the first op that differs, its line, and both values; or that each op by itself agrees",
+                    "Look at that op; if each agrees, report it: it is how they run together."),
     "CollectiveFailed": ("the collective, its members, and the one who is gone or refused", "As for WorkerLost: start again, or use `gt.recover()`."),
     "CollectiveMismatch": ("the workers and the collectives that they are at", FAULT_IN_GT),
     "CompileError": ("the piece of a program that Inductor could not compile, with its words",
@@ -52,11 +53,11 @@ NOTES: dict[str, tuple[str, str]] = {
     "LauncherError": ("the variables of the launcher that contradict each other or are missing", "Give `--nnodes`, `--node-rank` and `--head`, or `--launcher none`."),
     "LinAlgError": (RUN_LINE, "Check the matrix: add to its diagonal, or use `lstsq` or `pinv`."),
     "Located": ("the op and the user's line", "See its kin, which say more."),
-    "LogError": ("the file, its line, and what is no instruction log there", "Name a file that GT_INSTRUCTION_LOG or `gt trace` wrote."),
     "MessagesLost": (
         "how many messages of a connection did not arrive; what ends with it says whose",
         "See DispatcherLost and WorkerLost, which come of it; `gt.recover()` goes on after it.",
     ),
+    "LogError": ("the file and the line that is not of an instruction log", "Give a file that GT_INSTRUCTION_LOG or gt trace wrote."),
     "NoGradient": ("the op, and the line that recorded it", "Detach what goes through it, or write a `gt.autograd.Function`."),
     "NoWorkers": ("the server's address, and how long was waited", "Start workers: `gt worker --host HOST -p PORT`."),
     "NodeRefused": (

@@ -5,7 +5,8 @@
     GT_COMPILE_AFTER=0 python examples/compile_demo.py                          # never, but for what a signal marks
     GT_CONFIG=examples/config_compile.yaml GT_DEBUG=2 python examples/compile_demo.py   # says what is flushed and planned
 
-Until compiled code is there, programs run uncompiled: values never wait for a compiler. docs/BATCHING_AND_COMPILATION.md says more.
+What a signal marks waits for the compiler at its first run; all else runs uncompiled until compiled code is there. Without a
+configuration there is one warning, that the signal is ignored. docs/BATCHING_AND_COMPILATION.md says more.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ def main() -> None:
     part = max(1, args.steps // 10)
     early, late = (statistics.median(s) * 1e3 for s in (seconds[:part], seconds[-part:]))
     print(f"sum {value:.4f}; every step the same to {abs(value - first) / abs(first):.0e}")
+    print(f"the first step: {seconds[0]:.2f} s")
     print(f"a step: {early:.2f} ms among the first {part}, {late:.2f} ms among the last {part}")
 
 

@@ -77,6 +77,8 @@ def is_server(words: list[str]) -> bool:
         return True
     names = [os.path.basename(word) for word in words[:2]]
     script = names[:1] == ["gt"] or (names[1:] == ["gt"] and names[0].startswith("python"))
+    if "gt-server" in names:
+        return True
     at = names.index("gt") if script else words.index("gt", words.index("-m")) if "gt" in modules else len(words)
     return words[at + 1 : at + 2] == ["server"]
 

@@ -33,7 +33,10 @@ ONCE_S = 1.0  # between the two looks of --once and --json: workers tell of them
 @click.option("--interval", default=1.0, show_default=True, type=click.FloatRange(0.2, 60), help="Seconds between two looks.")
 @click.option("--once", is_flag=True, help="Print one screen and end.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and end.")
-def top(address: str | None, host: str | None, port: int | None, interval: float, once: bool, as_json: bool) -> None:
+@click.option("--ema-alpha", type=float, hidden=True)
+def top(
+    address: str | None, host: str | None, port: int | None, interval: float, once: bool, as_json: bool, ema_alpha: float | None
+) -> None:  # fmt: skip
     """Show live what workers and clients do at ADDRESS. [default: the server that runs here]
 
     Keys: up and down choose a worker, enter looks into it, esc goes back; i, b, m, r, u sort by id, busy, memory, runs, queue; q ends.
@@ -44,6 +47,8 @@ def top(address: str | None, host: str | None, port: int | None, interval: float
     from gt.runtime.keys import chosen_keys
     from gt.runtime.status_request import StatusLink
 
+    if ema_alpha is not None:
+        click.echo("gt top: --ema-alpha has no effect: shares are those of the time between two looks, see --interval.", err=True)
     where = chosen_address("gt top", address, host, port)
     if not (once or as_json) and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise click.UsageError("this is no terminal: use --once or --json")

@@ -27,7 +27,11 @@ if TYPE_CHECKING:
               help="Of each process, the latest so many.")  # fmt: skip
 @click.option("--dir", "folder", default="traces", show_default=True, type=click.Path(file_okay=False, path_type=Path),
               help="Folder of the files.")  # fmt: skip
-def trace(address: str | None, host: str | None, port: int | None, seconds: float, max_events: int, folder: Path) -> None:
+@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Name of the files in that folder, whatever its "
+              "suffix. They may be there. [default: trace-N]")  # fmt: skip
+def trace(
+    address: str | None, host: str | None, port: int | None, seconds: float, max_events: int, folder: Path, output: Path | None
+) -> None:  # fmt: skip
     """Capture what clients, dispatcher, workers and GPU kernels do at ADDRESS, on one clock.
 
     Writes trace-N.json, which ui.perfetto.dev and chrome://tracing show, and trace-N.log in the form of GT_INSTRUCTION_LOG, which
@@ -57,7 +61,7 @@ def trace(address: str | None, host: str | None, port: int | None, seconds: floa
     timeline = timeline_of(parse_log(text.splitlines()))
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        stem = free_name(folder)
+        stem = free_name(folder) if output is None else folder / output
         stem.with_suffix(".log").write_text(text, encoding="utf-8")
         stem.with_suffix(".json").write_text(chrome_json(timeline), encoding="utf-8")
     except OSError as e:

@@ -154,13 +154,14 @@ def same(input: Tensor) -> Tensor:
 
 
 def transpose(input: Tensor, dim0: int | None = None, dim1: int | None = None) -> Tensor:
-    """Exchange two dims. A view. Without dims: the last two, and a warning, as ``mT`` is the name for that."""
+    """Exchange two dims. A view. Without dims the last two, as in gt before it was rewritten, with a warning."""
     n = input.ndim
-    if dim0 is None and dim1 is None:
-        warn_user("transpose() without dims: use x.mT, which exchanges the last two")
-        dim0, dim1 = (-2, -1) if n > 1 else (-1, -1)
+    if dim0 is None and dim1 is None and n > 1:
+        warn_user("transpose() without dims is x.mT now: use that")
+        dim0, dim1 = -2, -1
     if dim0 is None or dim1 is None:
-        raise TypeError(f"transpose() missing 1 required positional argument: {'dim0' if dim0 is None else 'dim1'!r}")
+        missing = " and ".join(f"'{name}'" for name, dim in (("dim0", dim0), ("dim1", dim1)) if dim is None)
+        raise TypeError(f"transpose() missing required arguments: {missing}")
     if not n:
         normalize_dim(dim0, n), normalize_dim(dim1, n)
         return same(input)

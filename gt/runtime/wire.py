@@ -25,7 +25,7 @@ from gt.runtime.status import ServerStatus
 from gt.runtime.usage import ProgramState, WorkerUsage
 from gt.runtime.wire_arrays import Bounds, check_bounds, check_nbytes, check_type
 
-VERSION = 4
+VERSION = 5
 MAX_HEADER = 64 << 20
 INLINE = 64 << 10  # uploads up to here ride in the control message
 

@@ -18,7 +18,7 @@ import pytest
 import gt
 from gt.config import get_config
 from gt.runtime import env
-from tests.integration.programs import ROOT, environment, run, wait_for
+from tests.integration.programs import ROOT, environment, run, server, wait_for
 
 WORKS = re.findall(
     r"\S+",
@@ -92,7 +92,7 @@ def test_tensors() -> None:
     assert t.data.numpy().tolist() == np.asarray(t.data).tolist() == [[4, 1], [2, 3]]
     assert t.data.shape == (2, 2) and t.data.dtype == gt.float32 and "tensor" in repr(t.data)
     assert t.sum(axis=0, keepdims=True).tolist() == [[6, 4]] and t.mean(axis=(0, 1)).item() == 2.5
-    assert gt.cat([t, t], axis=0).shape == (4, 2) and t.transpose().tolist() == t.T.tolist() == t.transpose(0, 1).tolist()
+    assert gt.cat([t, t], axis=0).shape == (4, 2) and t.T.tolist() == t.transpose(0, 1).tolist()
     assert [p.tolist() for p in t.chunk(2, dim=0)] == [p.tolist() for p in t.split(1, 0)] == [[[4, 1]], [[2, 3]]]
     assert (2 * t - t / 2 + t**2 @ -t)[0, None, ...].shape == (1, 2) and (t == t).all() and (t > 0).all()
     (t * t).sum().backward()
@@ -117,6 +117,13 @@ def test_what_is_torchs_now_says_what_to_use() -> None:
         _ = t.max(axis=1).data
     with pytest.raises(RuntimeError, match=r"leaf Variable .* within gt.no_grad\(\), or by an optimizer"):
         t -= 1
+    with pytest.warns(UserWarning, match=r"transpose\(\) without dims is x\.mT"):
+        assert gt.ones(2, 3, 4).transpose().shape == (2, 4, 3)
+    for given in ({"dim0": 0}, {"dim1": 1}):
+        with pytest.raises(TypeError, match="missing required arguments: 'dim"):
+            gt.ones(2, 3).transpose(**given)
+    with pytest.raises(TypeError, match="'dim0' and 'dim1'"):
+        gt.ones(2).transpose()
     with pytest.warns(UserWarning, match=r"x\.mT"):
         assert gt.ones(2, 3, 4).T.shape == (4, 3, 2)
 
@@ -316,6 +323,25 @@ def test_a_server_with_workers_of_its_own(tmp_path: Path) -> None:
 def test_options_of_commands(words: list[str], code: int, said: str) -> None:
     done = subprocess.run([sys.executable, "-m", *words], cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=60)
     assert done.returncode == code and said in done.stdout + done.stderr, done.stderr
+
+
+def test_the_tools_by_module_name(tmp_path: Path) -> None:
+    def gt_scripts(*words: object) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", *map(str, words)]
+        return subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60)
+
+    log = tmp_path / "ops.log"
+    assert run("import gt\nprint(gt.ones(2).sum().item())", tmp_path, GT_INSTRUCTION_LOG=str(log)).code == 0
+    for words in (["gt.scripts", "ops.log"], ["gt.scripts", "visualize", "ops.log"], ["gt.scripts.visualize", "ops.log", "--dpi", 60]):
+        done = gt_scripts(*words, "-o", tmp_path / "out.html")
+        assert done.returncode == 0 and "worker0" in (tmp_path / "out.html").read_text(), done.stderr
+        (tmp_path / "out.html").unlink()
+    with server(1) as there:
+        flags = ["--host", "localhost", "--port", there.port]
+        done = gt_scripts("gt.scripts", "top", *flags, "--ema-alpha", 0.15, "--once")
+        assert done.returncode == 0 and "worker" in done.stdout and "--ema-alpha has no effect" in done.stderr
+        done = gt_scripts("gt.scripts.trace", *flags, "-s", 0.1, "-n", 100, "--dir", ".", "-o", "mine")
+        assert done.returncode == 0 and (tmp_path / "mine.json").exists() and (tmp_path / "mine.log").exists(), done.stderr
 
 
 def test_the_commands_of_their_own_names() -> None:

@@ -183,7 +183,16 @@ def test_debug_demo_shows_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
         line = next(line for line in out.splitlines() if said in line)
         at = re.search(r"debug_demo\.py:(\d+)", line)
         assert at is not None and source in lines[int(at[1]) - 1], line
-    assert "ShapeError: mat1 and mat2 shapes cannot be multiplied (2x3 and 2x3)" in out and "flushes: 1" in out
+    assert "ShapeError: mat1 and mat2 shapes cannot be multiplied (2x3 and 2x3)" in out and "1 flushes, 1 new graphs" in out
+
+
+def test_a_timeline_is_drawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    numpy_run(monkeypatch)
+    monkeypatch.delenv("GT_INSTRUCTION_LOG", raising=False)
+    out = run("visualize_demo.py", "--steps", 3, "--width", 32, "--output", tmp_path / "timeline.html")
+    assert "loss " in out and "worker0" in out and "worker1" in out and "busy" in out
+    page = (tmp_path / "timeline.html").read_text()
+    assert "worker1" in page and (tmp_path / "ops.log").read_text().startswith("# gt instruction log")
 
 
 def test_a_server_a_script_starts(monkeypatch: pytest.MonkeyPatch) -> None:
