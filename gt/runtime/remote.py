@@ -495,9 +495,9 @@ class RemoteSession:
             self._die(Fault("dispatcher_lost", f"{text}; the session is over and its values are lost"))
 
     def _failed(self, reading: Reading, fault: Fault) -> None:
+        if fault.kind in ("worker_lost", "unreachable") and self._keeper is not None and self._keeper.lost(fault):
+            return
         if fault.kind == "worker_lost":
-            if self._keeper is not None and self._keeper.lost(fault):
-                return
             # who is told of it finds the worker gone
             self._set_workers(tuple((w, *at) for w, at in self._workers.items() if w != fault.worker))
         told = reading.retried if reading.retried is not None and fault.kind == "protocol" else fault

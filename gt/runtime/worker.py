@@ -105,6 +105,7 @@ class WorkerProcess:
         self.admitted: frozenset[str] = frozenset()
         self.gate = None if keys is None else Gate(self.context, lambda user: user in self.admitted, self.logger)
         self.results = make_socket(self.context, zmq.ROUTER, data=True, receives=False)
+        self.results.setsockopt(zmq.ROUTER_HANDOVER, 1)  # a client whose connection broke comes again before that is noticed here
         intake = make_socket(self.context, zmq.ROUTER, data=True)
         if keys is not None:
             keys.serve(self.results)

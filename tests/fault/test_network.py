@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
+import zmq
 
 from gt.ir.types import float32
 from gt.runtime import remote, wire, worker
@@ -19,6 +20,7 @@ from gt.runtime.dispatcher_state import Options
 from gt.runtime.errors import ConnectionFailed, DispatcherLost, WorkerLost
 from gt.runtime.launch import start_local
 from gt.runtime.remote import RemoteSession
+from gt.runtime.transport import make_socket
 from tests.fault.fuzz import Cluster, Impostor
 from tests.fault.proxy import Fault, Proxied, TcpProxy, proxied
 from tests.integration.cluster import Desk, rows
@@ -234,9 +236,22 @@ def test_check_07_after_a_partition_of_three_seconds_everything_has_run_once() -
         session.close()
 
 
-def test_a_worker_that_cannot_be_reached_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    import zmq
+def test_results_go_by_the_connection_that_came_last() -> None:
+    """A client whose connection broke has another before the worker knows: that one must not be ignored for the old one's sake."""
+    with over_tcp() as (cluster, _):
+        session = RemoteSession(cluster.dispatcher.endpoint)
+        desk = Desk(session)
+        x = desk.put(ONES)
+        assert desk.get(x).sum() == N * N
+        context = zmq.Context()
+        again = make_socket(context, zmq.DEALER, data=True, identity=session._welcome.token)
+        again.connect(cluster.worker.bound[1])
+        assert wait_for(lambda: (session.fetch(x), again.poll(200))[1], 10)
+        context.destroy(0)
+        session.close()
 
+
+def test_a_worker_that_cannot_be_reached_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "REACH_S", 1.0)
     context = zmq.Context()
     impostor = Impostor(context)
