@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gt.ir.types import TensorType
 from gt.passes.reasons import PlanReasons
 from gt.runtime.errors import Fault
-from gt.runtime.wire import Explain, Fetch, Free, Recover, Run
+from gt.runtime.wire import Explain, Fetch, Free, Recover, Resume, Run
 
 if TYPE_CHECKING:
     from gt.runtime.plan_records import PlanRecord
@@ -116,12 +116,17 @@ class OverQuota:
 class Client:
     """One client: its connections, graphs, buffers by its own numbers, and its queue.
 
-    ``held``: bytes of what its numbers name. ``asked`` and ``runs``: how many runs came, and how many are over.
+    ``owner``: its name in labels, b"" if it will have nothing back. ``resume``: what it asks to have back from a dispatcher that is gone,
+    until that is ``settled``, and ``asked_at`` when it did. ``held``: bytes of what its numbers name. ``asked`` and ``runs``: how many runs came, and how many are over.
     """
 
     id: int
     token: bytes
     down: bytes
+    owner: bytes = b""
+    resume: Resume | None = None
+    asked_at: float = 0.0
+    settled: bool = False
     up: bytes | None = None
     seen: float = 0.0
     workers: tuple[int, ...] = ()

@@ -23,7 +23,7 @@ from gt.runtime.shared import Region, check_region
 from gt.runtime.status import ServerStatus
 from gt.runtime.wire_arrays import Bounds, check_bounds, check_nbytes, check_type
 
-VERSION = 3
+VERSION = 4
 MAX_HEADER = 64 << 20
 INLINE = 64 << 10  # uploads up to here ride in the control message
 
@@ -41,12 +41,21 @@ class Message(msgspec.Struct, frozen=True, array_like=True, tag_field="message",
 
 class ClientHello(Message, frozen=True):
     """Open a session. ``gt``: the version of gt that records its graphs. ``priority``: the client's weight among those that compete for
-    the workers.
+    the workers. ``secret``: 16 bytes by which it alone can have its values back from the next dispatcher; none: it never will.
     """
 
     pid: int = 0
     gt: str = __version__
     priority: float = 1.0
+    secret: bytes = b""
+
+
+class Resume(Message, frozen=True):
+    """Ask for values of a dispatcher that is gone, whose ``generation`` and ``workers`` are named: those in ``buffers`` and no others."""
+
+    generation: int
+    buffers: Buffers
+    workers: tuple[int, ...]
 
 
 class Attach(Message, frozen=True):
@@ -138,11 +147,25 @@ class Bye(Message, frozen=True):
 
 
 class ClientWelcome(Message, frozen=True):
-    """The client's id, its secret (also its routing id on data sockets), and how many runs it may have in flight."""
+    """The client's id, its token (also its routing id on data sockets), and how many runs it may have in flight.
+
+    ``lease_s``: if this dispatcher is lost, how long its workers keep values for the next one; 0: not at all.
+    """
 
     client: int
     token: bytes
     window: int
+    generation: int = 0
+    lease_s: float = 0.0
+
+
+class Returned(Message, frozen=True):
+    """Answer to a Resume: which of its buffers are not there any more, and its workers that are here again, by the old number and
+    the new one.
+    """
+
+    missing: Buffers
+    workers: tuple[tuple[int, int], ...]
 
 
 class Workers(Message, frozen=True):
@@ -260,17 +283,36 @@ class JobEnded(Message, frozen=True):
 
 
 class WorkerWelcome(Message, frozen=True):
-    """The worker's id and its secret."""
+    """The worker's id and its token."""
 
     worker: int
     token: bytes
+    generation: int = 0
+
+
+class Place(msgspec.Struct, frozen=True, array_like=True):
+    """What a value is and where: ``uuids`` are of the workers of ``placed``, whose numbers may be others under the next dispatcher."""
+
+    type: WireType
+    placed: WireSharding
+    uuids: tuple[bytes, ...]
+
+
+class Label(msgspec.Struct, frozen=True, array_like=True):
+    """Whose a value is, by which of its numbers, and which epoch made it, -1 for an upload. With it a value outlives its dispatcher."""
+
+    owner: bytes
+    numbers: Buffers
+    place: Place
+    epoch: int = -1
 
 
 class Load(Message, frozen=True):
-    """Keep a program under a plan id."""
+    """Keep a program under a plan id. ``places``: of its outputs, for labels."""
 
     plan: int
     program: Program
+    places: tuple[Place, ...] = ()
 
 
 class Unload(Message, frozen=True):
@@ -280,7 +322,9 @@ class Unload(Message, frozen=True):
 
 
 class Execute(Message, frozen=True):
-    """Run a loaded program. Ids are in the order of the flush's lists; ``frees`` go after it."""
+    """Run a loaded program. Ids are in the order of the flush's lists; ``frees`` go after it. ``owner``, ``numbers``: for labels of
+    the outputs, none if nobody could have them back.
+    """
 
     epoch: int
     plan: int
@@ -288,6 +332,8 @@ class Execute(Message, frozen=True):
     outputs: Buffers
     scalars: tuple[WireScalar, ...]
     frees: Buffers
+    owner: bytes = b""
+    numbers: Buffers = ()
 
 
 class MakeGroup(Message, frozen=True):
@@ -306,6 +352,14 @@ class Store(Message, frozen=True):
     type: WireType
     bounds: Bounds
     local: tuple[int, ...]
+    label: Label | None = None
+
+
+class Name(Message, frozen=True):
+    """Label a value that is here or will come."""
+
+    uid: int
+    label: Label
 
 
 class Expect(Message, frozen=True):
@@ -363,9 +417,28 @@ class Stop(Message, frozen=True):
 # -- worker to dispatcher
 
 
+class Held(msgspec.Struct, frozen=True, array_like=True):
+    """One value that a worker has kept; as its label says, with the ``place`` by position."""
+
+    uid: int
+    owner: bytes
+    numbers: Buffers
+    place: int
+    epoch: int
+
+
+class Past(msgspec.Struct, frozen=True, array_like=True):
+    """What a worker brings along from a dispatcher that is gone: its number there, the dispatcher's generation, and values."""
+
+    worker: int
+    generation: int
+    places: tuple[Place, ...] = ()
+    values: tuple[Held, ...] = ()
+
+
 class WorkerHello(Message, frozen=True):
     """Join: where clients reach this worker's data sockets, what it runs on, the public key of these sockets ("": none), and the
-    versions of gt and torch.
+    versions of gt and torch. ``uuid``: 16 bytes that are its own as long as it lives.
     """
 
     upload: str
@@ -377,6 +450,8 @@ class WorkerHello(Message, frozen=True):
     key: str = ""
     gt: str = __version__
     torch: str = ""
+    uuid: bytes = b""
+    past: Past | None = None
 
 
 class Done(Message, frozen=True):
@@ -454,18 +529,18 @@ class PartFailed(Message, frozen=True):
     fault: Fault
 
 
-FromClient: TypeAlias = ClientHello | Define | Run | Put | Fail | Fetch | Explain | Free | Recover
+FromClient: TypeAlias = ClientHello | Resume | Define | Run | Put | Fail | Fetch | Explain | Free | Recover
 FromWorker: TypeAlias = WorkerHello | Done | Uploaded | StoreOp
 Incoming: TypeAlias = (
-    ClientHello | Define | Run | Put | Fail | Fetch | Explain | Free | Recover | WorkerHello | Done | Uploaded | StoreOp | Attach
-    | Beat | Bye | AskStatus | NodeHello | NodeFailed
+    ClientHello | Resume | Define | Run | Put | Fail | Fetch | Explain | Free | Recover | WorkerHello | Done | Uploaded | StoreOp
+    | Attach | Beat | Bye | AskStatus | NodeHello | NodeFailed
 )  # fmt: skip
 ToClient: TypeAlias = (
-    ClientWelcome | Workers | Attached | Placed | Failed | Located | Settled | Explained | Progress | Ping | Refused | Part | PartFailed
+    ClientWelcome | Returned | Workers | Attached | Placed | Failed | Located | Settled | Explained | Progress | Ping | Refused | Part | PartFailed
     | Share | Unread
 )
 ToWorker: TypeAlias = (
-    WorkerWelcome | Attached | Load | Unload | Execute | MakeGroup | Store | Expect | Ship | Free | Gone | Abort | StoreReply
+    WorkerWelcome | Attached | Load | Unload | Execute | MakeGroup | Store | Name | Expect | Ship | Free | Gone | Abort | StoreReply
     | Admit | Ping | Stop | Refused
 )  # fmt: skip
 ToNode: TypeAlias = NodeWelcome | JobEnded | Ping | Refused

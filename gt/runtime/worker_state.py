@@ -63,7 +63,14 @@ class Grouped:
     fault: Fault | None = None
 
 
-Event: TypeAlias = Got | Arrived | Unkept | Ran | Grouped
+@dataclass(frozen=True, slots=True)
+class Rejoined:
+    """Another dispatcher has taken this worker in, which knows its labelled values and nothing else."""
+
+    worker: int
+
+
+Event: TypeAlias = Got | Arrived | Unkept | Ran | Grouped | Rejoined
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,11 +173,15 @@ Command: TypeAlias = (
 
 @dataclass
 class WorkerState:
-    """``values``: uids present. ``poison``: uids that are not, and why. ``running``: outputs of the epoch under way."""
+    """``values``: uids present. ``poison``: uids that are not, and why. ``running``: outputs of the epoch under way. ``labels``: by uid,
+    for the next dispatcher.
+    """
 
     worker: int
     programs: dict[int, Program] = field(default_factory=dict)
     sizes: dict[int, tuple[int, int]] = field(default_factory=dict)  # by program, how many inputs and outputs a run names
+    places: dict[int, tuple[wire.Place, ...]] = field(default_factory=dict)  # by program, of its outputs
+    labels: dict[int, wire.Label] = field(default_factory=dict)
     values: set[int] = field(default_factory=set)
     poison: dict[int, Fault] = field(default_factory=dict)
     broken: dict[tuple[int, ...], Fault] = field(default_factory=dict)
@@ -205,6 +216,26 @@ class WorkerState:
                 else:
                     self.broken[members] = fault
                 return [Reply(wire.Done(epoch, seconds, fault))]
+            case Rejoined(worker):
+                return self._rejoined(worker)
+
+    def past(self, generation: int) -> wire.Past:
+        """Say what is here for the next dispatcher, ``generation`` being that of the one that is gone."""
+        places: dict[wire.Place, int] = {}
+        values = tuple(
+            wire.Held(uid, label.owner, label.numbers, places.setdefault(label.place, len(places)), label.epoch)
+            for uid, label in sorted(self.labels.items())
+            if uid in self.values
+        )
+        return wire.Past(self.worker, generation, tuple(places), values)
+
+    def _rejoined(self, worker: int) -> list[Command]:
+        plans, unknown = tuple(self.programs), tuple(sorted(self.values - self.labels.keys()))
+        self.worker = worker
+        for known in (self.programs, self.sizes, self.places, self.poison, self.broken):
+            known.clear()
+        self.labels = {uid: label for uid, label in self.labels.items() if uid in self.values}
+        return [UnloadPrograms(plans), *self._drop(unknown)]
 
     def _got(self, message: Message, data: Any) -> list[Command]:
         match message:
@@ -223,14 +254,21 @@ class WorkerState:
                 return self._drop(uids)
             case wire.Store(uid):
                 self.values.add(uid)
+                if message.label is not None:
+                    self.labels[uid] = message.label
                 return [KeepValue(uid, message, data)]
-            case wire.Load(plan, program):
+            case wire.Name(uid, label):
+                self.labels[uid] = label
+                return []
+            case wire.Load(plan, program, places):
                 self.programs[plan], self.sizes[plan] = program, _sizes(program)
+                self.places[plan] = places
                 return [LoadProgram(plan, program)]
             case wire.Unload(plans):
                 for plan in plans:
                     self.programs.pop(plan, None)
                     self.sizes.pop(plan, None)
+                    self.places.pop(plan, None)
                 return [UnloadPrograms(plans)]
             case wire.MakeGroup():
                 return [FormGroup(message)]
@@ -250,6 +288,8 @@ class WorkerState:
         mine = tuple(message.inputs[position] for position, _ in program.inputs)
         self.outputs = tuple(message.outputs[position] for position, _ in program.outputs)
         self.frees = message.frees
+        if message.owner:
+            self._label(message, program)
         obstacle = self._why_not(mine, program)
         poisoned = self._poisoned(mine) if obstacle is not None and not program.collectives else ()
         if obstacle is not None and not poisoned:
@@ -272,6 +312,11 @@ class WorkerState:
         self.frees = read
         self.running = RunProgram(message.epoch, message.plan, mine, self.outputs, message.scalars, takes, copies, poisoned)
         return [*dropped, self.running]
+
+    def _label(self, message: wire.Execute, program: Program) -> None:
+        places, outputs, numbers = self.places[message.plan], message.outputs, message.numbers
+        for position, _ in program.outputs:
+            self.labels[outputs[position]] = wire.Label(message.owner, (numbers[position],), places[position], message.epoch)
 
     def _why_not(self, inputs: tuple[int, ...], program: Program) -> Fault | None:
         for uid in inputs:
@@ -315,6 +360,7 @@ class WorkerState:
         self.values.difference_update(here)
         for uid in uids:
             self.poison.pop(uid, None)
+            self.labels.pop(uid, None)
         return [DropValues(here)] if here else []
 
 

@@ -1,0 +1,133 @@
+"""Values whose dispatcher is gone: what their workers bring along, and what of it is whole. Pure.
+
+Owns: ``Orphans``, by owner, until the client comes or the lease is over; ``owner_of``. A run's results are there on all workers
+or not at all: what some worker that has come back lacks, and whatever the same epoch made, is given up. Must not know: clients, messages' order.
+Next: ``wire`` (``Past``, ``Label``), ``dispatcher_state`` (who adopts), ``worker_state`` (who labels).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from gt.ir.mesh import Sharding
+from gt.ir.types import TensorType
+from gt.passes.signal_placement import cluster_mesh
+from gt.runtime.seats import moved
+from gt.runtime.wire import Past, Place
+
+UID_BITS = 32  # the bits above them are the generation of the dispatcher that gave the uid out
+
+
+def owner_of(secret: bytes, user: str) -> bytes:
+    """Give the owner's name in labels: it tells neither the secret nor, at a server with keys, is it worth anything with another key."""
+    return hashlib.blake2b(secret, key=user.encode()[:64], digest_size=16, person=b"gt owner").digest() if secret else b""
+
+
+@dataclass(slots=True)
+class Found:
+    """One value: its label, and the numbers of the workers that hold their part of it."""
+
+    numbers: tuple[int, ...]
+    place: Place
+    epoch: int
+    holders: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class Estate:
+    """What one owner has, by uid. ``since``: when a worker last brought some of it."""
+
+    since: float
+    values: dict[int, Found] = field(default_factory=dict)
+
+    def whole(self, present: Mapping[bytes, int], everything: tuple[int, ...]) -> dict[int, TensorType]:
+        """Give the placed types of values that are there, by uid. ``present``: the workers that are here, by uuid; ``everything``:
+        all that the owner will use.
+        """
+        types = {uid: _placed(found, present, everything) for uid, found in self.values.items()}
+        torn = {_run(uid, found) for uid, found in self.values.items() if types[uid] is None and found.epoch >= 0}
+        return {uid: t for uid, t in types.items() if t is not None and _run(uid, self.values[uid]) not in torn}
+
+    def by_worker(self, kept: Iterable[int] = ()) -> dict[int, list[int]]:
+        """Give the uids that each worker holds, but for those to keep."""
+        out: dict[int, list[int]] = {}
+        for uid in self.values.keys() - set(kept):
+            for worker in self.values[uid].holders:
+                out.setdefault(worker, []).append(uid)
+        return out
+
+
+class Orphans:
+    """Estates by owner."""
+
+    def __init__(self, generation: int) -> None:
+        self.generation = generation
+        self.estates: dict[bytes, Estate] = {}
+
+    def __repr__(self) -> str:
+        return f"orphans {[len(e.values) for e in self.estates.values()]}"
+
+    def bring(self, now: float, worker: int, past: Past, live: Iterable[bytes]) -> list[int]:
+        """Take in what a worker brings; give the uids that it may forget: of owners who are ``live`` and have been told what is there,
+        and what would be taken for a value of this generation.
+        """
+        known, unwanted = set(live), []
+        for held in past.values:
+            if held.owner in known or held.uid >> UID_BITS == self.generation:
+                unwanted.append(held.uid)
+                continue
+            estate = self.estates.setdefault(held.owner, Estate(now))
+            estate.since = now
+            found = estate.values.setdefault(held.uid, Found(held.numbers, past.places[held.place], held.epoch))
+            found.holders.add(worker)
+        return unwanted
+
+    def lose(self, worker: int) -> None:
+        """A worker is lost, and what only it held."""
+        for estate in self.estates.values():
+            for found in estate.values.values():
+                found.holders.discard(worker)
+
+    def overdue(self, now: float, lease_s: float) -> list[bytes]:
+        """Give the owners that have not come within the lease."""
+        return [owner for owner, estate in self.estates.items() if now - estate.since > lease_s]
+
+    def take(self, owner: bytes) -> Estate:
+        """Give what an owner has, which is an orphan no more."""
+        return self.estates.pop(owner, None) or Estate(0.0)
+
+
+def past_fault(past: Past) -> str:
+    """Say why what a worker brings makes no sense; nothing if it does."""
+    for place in past.places:
+        if len(place.uuids) != len(place.placed.workers) or len(place.placed.dims) != len(place.type.shape):
+            return "a value's placement does not fit its type or its workers"
+        try:
+            place.placed.sharding.local_shape(place.type.shape)
+        except (AssertionError, LookupError, ValueError) as e:
+            return f"a value's placement is none: {type(e).__name__}: {e}"
+    known = range(len(past.places))
+    return "" if all(held.place in known for held in past.values) else "a value has a place that is not listed"
+
+
+def _placed(found: Found, present: Mapping[bytes, int], everything: tuple[int, ...]) -> TensorType | None:
+    """Give a value's type and placement among those who hold it now; None if it is not whole."""
+    there = [present.get(uuid) for uuid in found.place.uuids]
+    workers = tuple(w for w in there if w is not None)
+    if not workers or not found.holders.issuperset(workers):
+        return None  # some worker is here without it: it had not come so far, or had failed
+    type_, placed = found.place.type.tensor_type, found.place.placed
+    if len(workers) == len(there):
+        return type_.placed(moved(placed, workers).sharding)
+    if not placed.sharding.is_replicated:
+        return None
+    return type_.placed(Sharding.replicated(cluster_mesh(workers, everything), type_.ndim))
+
+
+def _run(uid: int, found: Found) -> tuple[int, int]:
+    return (uid >> UID_BITS, found.epoch) if found.epoch >= 0 else (-1, uid)
+
+
+__all__ = ["UID_BITS", "Estate", "Orphans", "owner_of", "past_fault"]
