@@ -97,6 +97,8 @@ class Groups:
         self.numpy, self.device = numpy, device  # whether values are NumPy arrays, or where they are
         self.groups: dict[tuple[int, ...], Group] = {}
         self.lost: set[int] = set()
+        self.called_off = False
+        self.aborted = False  # some group has been, at some time
         self.issued = 0
         self.sending: dict[tuple[int, ...], None] = {}
 
@@ -173,6 +175,8 @@ class Groups:
         return None if result is None else as_dtype(result.numpy(), DType.by_name[step.type.dtype])
 
     def _check(self, members: tuple[int, ...]) -> None:
+        if self.called_off:
+            raise CollectiveFailed("the dispatcher is lost, and some worker did not come")
         gone = self.lost.intersection(members)
         if gone:
             raise CollectiveFailed(f"worker {min(gone)} of {list(members)} is lost")
@@ -180,9 +184,23 @@ class Groups:
     def abort(self, worker: int) -> None:
         """End what waits for a lost worker. Called from another thread."""
         self.lost.add(worker)
+        self.aborted = True
         for members, group in list(self.groups.items()):
             if worker in members:
                 group.abort()
+
+    def call_off(self) -> None:
+        """End all collectives, and the making of groups. Called from another thread."""
+        self.called_off = self.aborted = True
+        for group in list(self.groups.values()):
+            group.abort()
+
+    def renew(self, worker: int, rendezvous: Callable[[], Rendezvous]) -> None:
+        """Begin anew, with another number and no groups, at another dispatcher."""
+        self.close()
+        self.worker, self.rendezvous = worker, rendezvous
+        self.lost.clear()
+        self.called_off = False
 
     def close(self) -> None:
         for group in self.groups.values():

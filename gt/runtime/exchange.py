@@ -160,6 +160,12 @@ class Intake:
         if pid not in self.opened.values():
             self.openings.drop(pid)
 
+    def part(self) -> None:
+        """The dispatcher is lost, and with it all sessions: nothing is expected, nothing shared."""
+        self.expected.clear()
+        for token in self.sharing | self.opened.keys():
+            self.forget(token)
+
     def receive(self) -> list[int]:
         """Take what the socket has; give the uids that are complete now."""
         complete: list[int] = []

@@ -34,6 +34,7 @@ from gt.runtime.worker_state import (
     LoadProgram,
     Quit,
     Ran,
+    Rejoined,
     Reply,
     RunProgram,
     ShipFault,
@@ -114,7 +115,19 @@ class Runner:
             self.log.write("recv", type(message).__name__, getattr(data, "nbytes", 0))
         if self.uploads:
             self._take_uploads()
-        work = self.state.handle(Got(message, data))
+        return self._do(self.state.handle(Got(message, data)), message)
+
+    def past(self, generation: int) -> wire.Past:
+        """Say what is here, once all that the lost dispatcher has sent is done."""
+        self._take_uploads()
+        return self.state.past(generation)
+
+    def rejoined(self, worker: int) -> None:
+        """Forget what another dispatcher cannot know."""
+        self._do(self.state.handle(Rejoined(worker)))
+
+    def _do(self, work: list[Any], message: Message | None = None) -> bool:
+        """Perform commands that a message has caused; give False when the worker should end."""
         while work:
             more: list[Any] = []
             for command in work:
