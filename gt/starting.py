@@ -47,7 +47,7 @@ def remote(
         let_errors_be_codes()
     keys = None if address.startswith("ipc://") else chosen_keys(key, "client")
     asked = PRIORITY.get() if priority is None else priority
-    return RecoveringSession(lambda keeper: RemoteSession(address, timeout_s, keeper, keys, asked))
+    return RecoveringSession(lambda keeper, *, secret: RemoteSession(address, timeout_s, keeper, keys, asked, secret))
 
 
 def of_job(n: int) -> Session | None:

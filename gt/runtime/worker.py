@@ -52,7 +52,12 @@ DISPATCHER_TIMEOUT_S = 10.0
 EDGE_S = 10.0  # after the loss of the dispatcher, collectives still under way are called off
 READ_S = 1.0  # in which the others have read what this worker has sent them
 ANSWER_S = 0.5
+RETRY_S = 0.2
 GRACE_S = 2.0  # how long a busy main thread may go on once the worker should end
+
+
+class Unwanted(ConnectionFailed):
+    """The server has refused the worker."""
 
 
 class StoreLink:
@@ -157,7 +162,9 @@ class WorkerProcess:
         return socket
 
     def _join(self, hello: wire.WorkerHello, deadline: float) -> tuple[Socket, Handshake, wire.WorkerWelcome]:
-        """Say hello until somebody answers. Errors: ConnectionFailed, if nobody does, or a worker is not wanted there."""
+        """Say hello until somebody answers. Errors: ConnectionFailed, if nobody does, or a worker is not wanted there; after a loss not
+        for a connection that does not come about, as what is left of the lost server may have its port a little longer.
+        """
         while True:
             work = self._dealer()
             handshake = Handshake(work)
@@ -170,7 +177,11 @@ class WorkerProcess:
                 work.close(0)
                 if isinstance(e, ProtocolError):
                     raise ConnectionFailed(f"what answers at {self.endpoint} is not a gt server of this version: {e}") from None
-                raise
+                again = hello.past is not None and isinstance(e, ConnectionFailed) and not isinstance(e, Unwanted)
+                if not again or self.stopping or time.monotonic() >= deadline:
+                    raise
+                time.sleep(RETRY_S)
+                continue
             handshake.close()
             work.close(0)
 
@@ -189,7 +200,7 @@ class WorkerProcess:
                 return None
         got = receive(work, TO_WORKER)
         if got is not None and isinstance(got[1], wire.Refused):
-            raise ConnectionFailed(f"the server at {self.endpoint} refuses this worker: {got[1].reason}")
+            raise Unwanted(f"the server at {self.endpoint} refuses this worker: {got[1].reason}")
         if got is None or not isinstance(got[1], wire.WorkerWelcome):
             raise ConnectionFailed(f"expected a welcome from the server at {self.endpoint}, got {got and got[1]}")
         return got[1]
