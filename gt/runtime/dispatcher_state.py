@@ -352,7 +352,8 @@ class DispatcherState:
         joined = [self.workers[w] for w in self.worker_ids]
         pasts = [(w.hello.past, w) for w in joined if w.hello.past is not None and w.hello.past.generation == asked.generation]
         back = {past.worker: w.id for past, w in pasts if past.worker in asked.workers}
-        if set(asked.workers) - back.keys() and self.now - client.asked_at <= self.options.return_s:
+        waiting = asked.generation != self.options.generation and set(asked.workers) - back.keys()
+        if waiting and self.now - client.asked_at <= self.options.return_s:
             return
         client.resume, client.settled, client.workers = None, True, tuple(sorted(back.values()))
         estate, wanted = self.orphans.take(client.owner), set(asked.buffers)

@@ -163,6 +163,7 @@ class Intake:
     def part(self) -> None:
         """The dispatcher is lost, and with it all sessions: nothing is expected, nothing shared."""
         self.expected.clear()
+        self.uploads.clear()  # what came too late for the worker's word of what it has
         for token in self.sharing | self.opened.keys():
             self.forget(token)
 

@@ -87,6 +87,7 @@ class InFlight:
             needed.difference_update(made)
             if isinstance(call, wire.Run):
                 needed.update(b for b in call.inputs if b not in known)
+        known |= needed  # of what is lost the failure is there
         calls: list[Call] = []
         for i, call in enumerate(self.calls):
             if i in chosen and isinstance(call, Put):

@@ -46,6 +46,7 @@ CLOSE_S = 10.0
 AWAY_S = 4.0  # that a call waits for another dispatcher
 REJOIN_S = 30.0  # in which a dispatcher says what is there: it waits for workers for less
 RETRY_S = 0.2
+JOIN_S = 2.0  # in which a dispatcher answers that is there
 STARTS_S = 60.0  # in which a replacement that this process starts has joined
 JOINS_S = 10.0  # in which one at a server that others run has
 
@@ -102,7 +103,7 @@ class Ear:
 class Connect(Protocol):
     """Makes a link that is known by a secret."""
 
-    def __call__(self, keeper: Keeper, *, secret: bytes) -> RemoteSession: ...
+    def __call__(self, *, keeper: Keeper, secret: bytes, timeout: float = ...) -> RemoteSession: ...
 
 
 class RecoveringSession:
@@ -138,7 +139,7 @@ class RecoveringSession:
         self._flying = InFlight()
         self.returns = 0  # how often another dispatcher has taken the session in
         with self.lock:  # it may be lost before it is known here
-            self._link = connect(Ear(self, 0), secret=self._secret)
+            self._link = connect(keeper=Ear(self, 0), secret=self._secret)
         self._served: tuple[int, tuple[int, ...]] = (self._link.generation, ())  # by which dispatcher, with which workers, values were made
 
     # -- the Session interface
@@ -474,7 +475,7 @@ class RecoveringSession:
         with self.lock:
             self._number += 1  # nothing that the old link still says counts
             before, wanted = InFlight(self._flying.calls), set(self._wanted)
-        link = self._link = self._connect(Ear(self, self._number), secret=self._secret)
+        link = self._link = self._connect(keeper=Ear(self, self._number), secret=self._secret, timeout=JOIN_S)
         try:
             asked = wanted | before.reads()
             returned = self._resumed(link, sorted(asked), self._served[1])
@@ -584,11 +585,11 @@ class RecoveringSession:
         """Join again, if the dispatcher is lost as soon as there is another, where what the workers have kept is not needed."""
         if self._dispatcher_lost is None:
             self._secret = os.urandom(16)  # of its own: it may come before the old link's goodbye
-            return self._connect(Ear(self, self._number), secret=self._secret)
+            return self._connect(keeper=Ear(self, self._number), secret=self._secret)
         until = self._lost_at + self._link.lease_s
         while True:
             try:
-                link = self._connect(Ear(self, self._number), secret=self._secret)
+                link = self._connect(keeper=Ear(self, self._number), secret=self._secret, timeout=JOIN_S)
                 break
             except (GtError, OSError, zmq.ZMQError):
                 if self._closing or time.monotonic() > until:

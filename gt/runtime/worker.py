@@ -63,8 +63,8 @@ class Unwanted(ConnectionFailed):
 class StoreLink:
     """The worker's way to the dispatcher's key-value store, for whichever thread forms a group."""
 
-    def __init__(self, socket: Socket, token: bytes, timeout_s: float) -> None:
-        self.lock, self.timeout_s, self.requests = threading.Lock(), timeout_s, 0
+    def __init__(self, socket: Socket, token: bytes, timeout_s: float, lost: Callable[[], bool]) -> None:
+        self.lock, self.timeout_s, self.lost, self.requests = threading.Lock(), timeout_s, lost, 0
         self.socket = socket
         send(self.socket, wire.Attach(token, "store"))
 
@@ -77,8 +77,10 @@ class StoreLink:
             send(self.socket, wire.StoreOp(self.requests, kind, keys, value, expected, amount))
             deadline = time.monotonic() + self.timeout_s
             while (left := deadline - time.monotonic()) > 0:
-                if not self.socket.poll(int(left * 1000) + 1):
-                    break
+                if self.lost():
+                    raise CollectiveFailed("the dispatcher is lost")
+                if not self.socket.poll(int(min(left, ANSWER_S) * 1000) + 1):
+                    continue
                 got = receive(self.socket, TO_WORKER)
                 if got is None or not isinstance(got[1], wire.StoreReply) or got[1].request != self.requests:
                     continue
@@ -141,13 +143,18 @@ class WorkerProcess:
 
     def _store_link(self) -> Callable[[], StoreLink]:
         links: list[StoreLink] = []
+        token = self.welcome.token
 
         def link() -> StoreLink:
             if not links:
-                links.append(StoreLink(self._to_dispatcher(), self.welcome.token, env.GROUP_TIMEOUT_S.get()))
+                links.append(StoreLink(self._to_dispatcher(), token, env.GROUP_TIMEOUT_S.get(), self._is_lost(token)))
             return links[0]
 
         return link
+
+    def _is_lost(self, token: bytes) -> Callable[[], bool]:
+        """Give what tells whether the dispatcher that gave out a token is lost."""
+        return lambda: self.lost.is_set() or self.welcome.token != token
 
     def _to_dispatcher(self) -> Socket:
         """Make a connection to the dispatcher."""
@@ -265,7 +272,6 @@ class WorkerProcess:
         self.outlet.work = self.work
         self.groups.renew(self.welcome.worker, self._store_link())
         self.runner.rejoined(self.welcome.worker)
-        self.intake.part()
         self.lost.clear()
 
     def close(self) -> None:
@@ -302,6 +308,7 @@ class WorkerProcess:
             ready = dict(poller.poll(int(BEAT_S * 1000) if link is not None else 50))
             now = time.monotonic()
             if link is None and not self.lost.is_set():
+                self.intake.part()
                 link, seen = self._attached(), now
                 watched = self.handshake.monitor
                 for source in (link, watched):
@@ -314,11 +321,11 @@ class WorkerProcess:
             if self.parent_fd in ready:
                 self.logger.info("the parent is gone")
                 self.stop()
+            complete = self.intake.receive() if self.intake.socket in ready else []
             if link is None:
                 self._wait_for_edge(now)
                 continue
-            if self.intake.socket in ready:
-                self._acknowledge(link, self.intake.receive())
+            self._acknowledge(link, complete)
             self.handshake.look()
             if self.handshake.over or self.refused or now - seen > DISPATCHER_TIMEOUT_S:
                 poller.unregister(link)
