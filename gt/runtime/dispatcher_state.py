@@ -197,14 +197,14 @@ class DispatcherState:
 
     def _worker_hello(self, peer: bytes, hello: wire.WorkerHello) -> None:
         past, generation = hello.past, self.options.generation
-        if past is not None and (fault := WAS_LOST if past.generation == generation else past_fault(past)):
+        if past is not None and (fault := WAS_LOST if generation in dict(past.lives) else past_fault(past)):
             self._send(peer, wire.Refused(fault))
             return
         number = max(self.numbers, default=-1) + 1
-        if past is not None and 0 <= past.worker <= MAX_NUMBER and past.worker not in self.numbers:
-            number = past.worker
-        if past is not None:  # its values are the orphans' business from here on
-            hello = msgspec.structs.replace(hello, past=wire.Past(past.worker, past.generation))
+        if past is not None:
+            before = past.lives[-1][1]
+            number = before if 0 <= before <= MAX_NUMBER and before not in self.numbers else number
+            hello = msgspec.structs.replace(hello, past=wire.Past(past.lives))  # its values are the orphans' business
         worker = Worker(number, self.secret(), peer, hello, seen=self.now)
         self.numbers.add(number)
         self.workers[worker.id] = self.peers[peer] = worker
@@ -349,16 +349,16 @@ class DispatcherState:
         asked = client.resume
         if asked is None:
             return
-        joined = [self.workers[w] for w in self.worker_ids]
-        pasts = [(w.hello.past, w) for w in joined if w.hello.past is not None and w.hello.past.generation == asked.generation]
-        back = {past.worker: w.id for past, w in pasts if past.worker in asked.workers}
+        joined = [(w, self.workers[w].hello.past) for w in self.worker_ids]
+        present = {life: w for w, past in joined if past is not None for life in past.lives}
+        back = {w: present[asked.generation, w] for w in asked.workers if (asked.generation, w) in present}
         waiting = asked.generation != self.options.generation and set(asked.workers) - back.keys()
         if waiting and self.now - client.asked_at <= self.options.return_s:
             return
         client.resume, client.settled, client.workers = None, True, tuple(sorted(back.values()))
         estate, wanted = self.orphans.take(client.owner), set(asked.buffers)
         kept = set()
-        for uid, placed in estate.whole({w.hello.uuid: w.id for w in joined}, client.workers).items():
+        for uid, placed in estate.whole(present, client.workers).items():
             numbers = [n for n in estate.values[uid].numbers if n in wanted and n not in client.buffers]
             if not numbers:
                 continue
@@ -366,6 +366,9 @@ class DispatcherState:
             buffer = Buffer(uid, placed, reasons=ADOPTED, holders=len(numbers), nbytes=held_nbytes(placed))
             client.buffers |= dict.fromkeys(numbers, buffer)
             client.held += buffer.nbytes
+            assert placed.sharding is not None
+            if placed.sharding.mesh.size < len(estate.values[uid].place.placed.workers):
+                self._label_again(client, buffer)  # who comes later has no part in it any more
         for worker, uids in estate.by_worker(kept).items():
             self._forget(worker, uids)
         missing = tuple(n for n in asked.buffers if n not in client.buffers)
@@ -377,8 +380,15 @@ class DispatcherState:
 
     def _place_of(self, type_: TensorType | None) -> wire.Place:
         assert type_ is not None and type_.sharding is not None
-        uuids = tuple(self.workers[w].hello.uuid if w in self.workers else b"" for w in type_.sharding.mesh.workers)
-        return wire.Place(WireType.of(type_), WireSharding.of(type_.sharding), uuids)
+        return wire.Place(WireType.of(type_), WireSharding.of(type_.sharding), self.options.generation)
+
+    def _places_of(self, plan: PlanRecord) -> wire.Places | None:
+        if not self.options.generation:
+            return None
+        placements: dict[WireSharding, int] = {}
+        places = map(self._place_of, plan.outputs)
+        outputs = tuple((p.type, placements.setdefault(p.placed, len(placements))) for p in places)
+        return wire.Places(self.options.generation, tuple(placements), outputs)
 
     def _label(self, client: Client, number: int, buffer: Buffer) -> wire.Label | None:
         """Give what tells the next dispatcher whose value this is; nothing if there will be none."""
@@ -701,11 +711,12 @@ class DispatcherState:
             tuple([b.uid for b in freed.values() if b not in flight.late] if flight.late else [b.uid for b in freed.values()]),
             client.owner, run.outputs if client.owner else (),
         )  # fmt: skip
+        places = None
         for w in workers:
             worker = self.workers[w]
             if plan.id not in worker.loaded:
                 worker.loaded.add(plan.id)
-                places = tuple(map(self._place_of, plan.outputs)) if self.options.generation else ()
+                places = places or self._places_of(plan)
                 self._send(worker.work, wire.Load(plan.id, plan.programs[w], places))
             self._send(worker.work, message)
         elsewhere = {t for t in {b.type for b in freed.values()} if t and t.sharding and set(t.sharding.mesh.workers) - set(workers)}

@@ -16,6 +16,7 @@ from gt.ir.types import TensorType
 from gt.passes.signal_placement import cluster_mesh
 from gt.runtime.seats import moved
 from gt.runtime.wire import Past, Place
+from gt.runtime.wire_arrays import check_type
 
 UID_BITS = 32  # the bits above them are the generation of the dispatcher that gave the uid out
 
@@ -42,9 +43,9 @@ class Estate:
     since: float
     values: dict[int, Found] = field(default_factory=dict)
 
-    def whole(self, present: Mapping[bytes, int], everything: tuple[int, ...]) -> dict[int, TensorType]:
-        """Give the placed types of values that are there, by uid. ``present``: the workers that are here, by uuid; ``everything``:
-        all that the owner will use.
+    def whole(self, present: Mapping[tuple[int, int], int], everything: tuple[int, ...]) -> dict[int, TensorType]:
+        """Give the placed types of values that are there, by uid. ``present``: the workers that are here, by each generation that they
+        have seen and their number there; ``everything``: all that the owner will use.
         """
         types = {uid: _placed(found, present, everything) for uid, found in self.values.items()}
         torn = {_run(uid, found) for uid, found in self.values.items() if types[uid] is None and found.epoch >= 0}
@@ -102,19 +103,22 @@ class Orphans:
 def past_fault(past: Past) -> str:
     """Say why what a worker brings makes no sense; nothing if it does."""
     for place in past.places:
-        if len(place.uuids) != len(place.placed.workers) or len(place.placed.dims) != len(place.type.shape):
-            return "a value's placement does not fit its type or its workers"
+        if len(place.placed.dims) != len(place.type.shape):
+            return "a value's placement does not fit its type"
         try:
+            check_type(place.type)
             place.placed.sharding.local_shape(place.type.shape)
-        except (AssertionError, LookupError, ValueError) as e:
-            return f"a value's placement is none: {type(e).__name__}: {e}"
+        except (AssertionError, LookupError, ValueError) as e:  # ProtocolError is one
+            return f"a value's type or placement is none: {type(e).__name__}: {e}"
+    if not past.lives:
+        return "a worker that brings values must say from where"
     known = range(len(past.places))
     return "" if all(held.place in known for held in past.values) else "a value has a place that is not listed"
 
 
-def _placed(found: Found, present: Mapping[bytes, int], everything: tuple[int, ...]) -> TensorType | None:
+def _placed(found: Found, present: Mapping[tuple[int, int], int], everything: tuple[int, ...]) -> TensorType | None:
     """Give a value's type and placement among those who hold it now; None if it is not whole."""
-    there = [present.get(uuid) for uuid in found.place.uuids]
+    there = [present.get((found.place.generation, w)) for w in found.place.placed.workers]
     workers = tuple(w for w in there if w is not None)
     if not workers or not found.holders.issuperset(workers):
         return None  # some worker is here without it: it had not come so far, or had failed

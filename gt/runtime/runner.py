@@ -117,10 +117,10 @@ class Runner:
             self._take_uploads()
         return self._do(self.state.handle(Got(message, data)), message)
 
-    def past(self, generation: int) -> wire.Past:
-        """Say what is here, once all that the lost dispatcher has sent is done."""
+    def past(self, lives: tuple[tuple[int, int], ...]) -> wire.Past:
+        """Say what is here, once all that the lost dispatcher has sent is done; ``lives`` as in ``Past``."""
         self._take_uploads()
-        return self.state.past(generation)
+        return self.state.past(lives)
 
     def rejoined(self, worker: int) -> None:
         """Forget what another dispatcher cannot know."""

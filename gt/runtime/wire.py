@@ -291,11 +291,23 @@ class WorkerWelcome(Message, frozen=True):
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True):
-    """What a value is and where: ``uuids`` are of the workers of ``placed``, whose numbers may be others under the next dispatcher."""
+    """What a value is and where: on workers as the dispatcher of that ``generation`` numbered them."""
 
     type: WireType
     placed: WireSharding
-    uuids: tuple[bytes, ...]
+    generation: int
+
+
+class Places(msgspec.Struct, frozen=True, array_like=True):
+    """The places of a plan's outputs: of each its type, and which of the ``placements`` it has."""
+
+    generation: int
+    placements: tuple[WireSharding, ...]
+    outputs: tuple[tuple[WireType, int], ...]
+
+    def __getitem__(self, output: int) -> Place:
+        type_, placement = self.outputs[output]
+        return Place(type_, self.placements[placement], self.generation)
 
 
 class Label(msgspec.Struct, frozen=True, array_like=True):
@@ -312,7 +324,7 @@ class Load(Message, frozen=True):
 
     plan: int
     program: Program
-    places: tuple[Place, ...] = ()
+    places: Places | None = None
 
 
 class Unload(Message, frozen=True):
@@ -428,17 +440,18 @@ class Held(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Past(msgspec.Struct, frozen=True, array_like=True):
-    """What a worker brings along from a dispatcher that is gone: its number there, the dispatcher's generation, and values."""
+    """What a worker brings along from dispatchers that are gone: the generation of each and its number there, last the latest, and
+    values.
+    """
 
-    worker: int
-    generation: int
+    lives: tuple[tuple[int, int], ...]
     places: tuple[Place, ...] = ()
     values: tuple[Held, ...] = ()
 
 
 class WorkerHello(Message, frozen=True):
     """Join: where clients reach this worker's data sockets, what it runs on, the public key of these sockets ("": none), and the
-    versions of gt and torch. ``uuid``: 16 bytes that are its own as long as it lives.
+    versions of gt and torch.
     """
 
     upload: str
@@ -450,7 +463,6 @@ class WorkerHello(Message, frozen=True):
     key: str = ""
     gt: str = __version__
     torch: str = ""
-    uuid: bytes = b""
     past: Past | None = None
 
 

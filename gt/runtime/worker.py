@@ -105,6 +105,7 @@ class WorkerProcess:
         self.failed: ConnectionFailed | None = None  # why no other dispatcher wants this worker
         self.lost = threading.Event()  # the dispatcher is; until the worker has joined again
         self.lost_at = 0.0
+        self.lives: tuple[tuple[int, int], ...] = ()  # generations of dispatchers that are gone, and the number it had there
         self.logger = setup_logging(f"worker.{os.getpid()}")
         self.malformed = Seldom(self.logger)
         self.context: zmq.Context[Socket] = zmq.Context()
@@ -119,7 +120,7 @@ class WorkerProcess:
         self.engine = make_engine(backend, device)
         self.hello = wire.WorkerHello(
             self.bound[0], self.bound[1], sockets.gethostname(), os.getpid(), device_name(device), backend,
-            "" if keys is None else keys.public, torch=torch_version(), uuid=os.urandom(16),
+            "" if keys is None else keys.public, torch=torch_version(),
         )  # fmt: skip
         try:
             self.work, self.handshake, self.welcome = self._join(self.hello, time.monotonic() + DISPATCHER_TIMEOUT_S)
@@ -259,7 +260,8 @@ class WorkerProcess:
         self.handshake.close()
         self.work.close(0)
         deadline = self.lost_at + self.lease_s
-        past = self.runner.past(self.welcome.generation)
+        self.lives = (*self.lives, (self.welcome.generation, self.welcome.worker))
+        past = self.runner.past(self.lives)
         self.logger.warning("the server at %s is lost: keeping %d values for it", self.endpoint, len(past.values))
         try:
             self.work, self.handshake, self.welcome = self._join(msgspec.structs.replace(self.hello, past=past), deadline)

@@ -180,7 +180,7 @@ class WorkerState:
     worker: int
     programs: dict[int, Program] = field(default_factory=dict)
     sizes: dict[int, tuple[int, int]] = field(default_factory=dict)  # by program, how many inputs and outputs a run names
-    places: dict[int, tuple[wire.Place, ...]] = field(default_factory=dict)  # by program, of its outputs
+    places: dict[int, wire.Places] = field(default_factory=dict)  # by program, of its outputs
     labels: dict[int, wire.Label] = field(default_factory=dict)
     values: set[int] = field(default_factory=set)
     poison: dict[int, Fault] = field(default_factory=dict)
@@ -219,15 +219,15 @@ class WorkerState:
             case Rejoined(worker):
                 return self._rejoined(worker)
 
-    def past(self, generation: int) -> wire.Past:
-        """Say what is here for the next dispatcher, ``generation`` being that of the one that is gone."""
+    def past(self, lives: tuple[tuple[int, int], ...]) -> wire.Past:
+        """Say what is here for the next dispatcher: by generation, its number at those that are gone."""
         places: dict[wire.Place, int] = {}
         values = tuple(
             wire.Held(uid, label.owner, label.numbers, places.setdefault(label.place, len(places)), label.epoch)
             for uid, label in sorted(self.labels.items())
             if uid in self.values
         )
-        return wire.Past(self.worker, generation, tuple(places), values)
+        return wire.Past(lives, tuple(places), values)
 
     def _rejoined(self, worker: int) -> list[Command]:
         plans, unknown = tuple(self.programs), tuple(sorted(self.values - self.labels.keys()))
@@ -262,7 +262,8 @@ class WorkerState:
                 return []
             case wire.Load(plan, program, places):
                 self.programs[plan], self.sizes[plan] = program, _sizes(program)
-                self.places[plan] = places
+                if places is not None:
+                    self.places[plan] = places
                 return [LoadProgram(plan, program)]
             case wire.Unload(plans):
                 for plan in plans:

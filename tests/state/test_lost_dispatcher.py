@@ -35,7 +35,7 @@ class Cast(Story):
 
     def come(self, i: int, past: wire.Past | None = None) -> list[Any]:
         """Worker ``i`` says hello, with what it brings along."""
-        hello = wire.WorkerHello(f"u{i}", f"r{i}", "host", 100 + i, "cpu", "numpy", uuid=bytes([i]) * 16, past=past)
+        hello = wire.WorkerHello(f"u{i}", f"r{i}", "host", 100 + i, "cpu", "numpy", past=past)
         out = self.say(f"w{i}", hello)
         if sent(out, wire.Refused):
             return out
@@ -46,8 +46,9 @@ class Cast(Story):
         self.happen(out)
         return out + self.say(f"l{i}", wire.Attach(welcome.token, "link"))
 
-    def return_(self, i: int, generation: int = 1) -> list[Any]:
-        return self.come(i, self.them[i].past(generation))
+    def return_(self, i: int, *generations: int) -> list[Any]:
+        lives = tuple((g, i) for g in generations or (1,))
+        return self.come(i, self.them[i].past(lives))
 
     def hello(self, i: int, secret: bytes = SECRET, user: str = "") -> list[Any]:
         out = self.tell(Received(self.now, f"c{i}".encode(), wire.ClientHello(1, secret=secret), None, user))
@@ -172,6 +173,10 @@ def test_a_worker_that_does_not_come_back_is_waited_for_and_whole_copies_elsewhe
     assert missing(new.pass_(2)) == (2,)
     assert new.state.clients[0].buffers[1].type.sharding.mesh.workers == (0,) and new.state.clients[0].workers == (0,)
     assert sent(new.return_(1), wire.Free, "w1") and old.them[1].values == set()  # it comes too late
+    newest = Cast(old.them, 3)
+    newest.return_(0, 1, 2), newest.return_(1, 1, 2)
+    newest.hello(0)
+    assert missing(newest.resume(1, generation=2)) == ()
 
 
 def test_what_nobody_comes_for_is_freed_after_the_lease():
@@ -222,7 +227,7 @@ def test_values_survive_a_second_loss():
     new.define(1)
     new.step((2,), (3,), (2,), SPLIT)
     newest = Cast(old.them, 3)
-    newest.return_(1, 2), newest.return_(0, 2)
+    newest.return_(1, 1, 2), newest.return_(0, 1, 2)
     newest.hello(0)
     assert missing(newest.resume(1, 2, 3, generation=2)) == (2,)
     assert [len(w.values) for w in old.them] == [2, 2]
@@ -238,12 +243,15 @@ def test_the_dispatcher_that_lost_a_worker_does_not_take_it_back():
 
 def test_what_makes_no_sense_is_refused():
     new = Cast(two(), 2)
-    place = wire.Place(WireType((4, 4), "float32"), WireSharding("m", (("w", 3),), (0, 1), (("w",), ())), (b"a", b"b"))
+    good = wire.Place(WireType((4, 4), "float32"), WireSharding.of(SPLIT.sharding), 1)  # type: ignore[arg-type]
+    lives = ((1, 0),)
     for past in (
-        wire.Past(0, 1, (place,), ()),
-        wire.Past(0, 1, (), (wire.Held(5, b"o", (1,), 0, -1),)),
-        wire.Past(0, 1, (wire.Place(place.type, WireSharding.of(SPLIT.sharding), (b"a",)),), ()),  # type: ignore[arg-type]
-        wire.Past(0, 1, (wire.Place(place.type, WireSharding("m", (("w", 2),), (0, 1), (("v",), ())), (b"a", b"b")),), ()),
+        wire.Past((), (good,), ()),
+        wire.Past(lives, (), (wire.Held(5, b"o", (1,), 0, -1),)),
+        wire.Past(lives, (wire.Place(WireType((4, 4), "float31"), good.placed, 1),), ()),
+        wire.Past(lives, (wire.Place(WireType((4,), "float32"), good.placed, 1),), ()),
+        wire.Past(lives, (wire.Place(good.type, WireSharding("m", (("w", 3),), (0, 1), (("w",), ())), 1),), ()),
+        wire.Past(lives, (wire.Place(good.type, WireSharding("m", (("w", 2),), (0, 1), (("v",), ())), 1),), ()),
     ):
         assert sent(new.come(0, past), wire.Refused), past
 
@@ -256,11 +264,11 @@ def test_a_worker_between_two_dispatchers_keeps_what_has_a_label():
     (w,) = old.them
     kept, unknown = set(w.values), 99
     w.values.add(unknown)
-    past = w.past(1)
+    past = w.past(((1, 0),))
     assert {held.uid for held in past.values} == kept and len(past.places) == 1
     unload, drop = w.handle(Rejoined(3))
     assert unload == UnloadPrograms((1,)) and drop == DropValues((unknown,))
-    assert (w.worker, w.values, w.programs, w.broken, w.poison) == (3, kept, {}, {}, {})
+    assert past.lives == ((1, 0),) and (w.worker, w.values, w.programs, w.broken, w.poison) == (3, kept, {}, {}, {})
 
 
 def test_a_client_that_comes_again_ends_its_other_connection():
