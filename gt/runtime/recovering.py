@@ -455,7 +455,7 @@ class RecoveringSession:
                 raise
             time.sleep(RETRY_S)
         text = fault.message.partition(";")[0]
-        self._give_up(Fault("dispatcher_lost", f"{text}, and no other has taken this session in in that time{tried}; its values are lost"))
+        self._give_up(Fault("dispatcher_lost", f"{text}, and none has come in its place in that time{tried}; its values are lost"))
 
     def _tell(self, fault: Fault) -> None:
         with self.lock:
@@ -478,6 +478,7 @@ class RecoveringSession:
         link = self._link = self._connect(keeper=Ear(self, self._number), secret=self._secret, timeout=JOIN_S)
         try:
             asked = wanted | before.reads()
+            lost = _lost(link.address, link.generation == self._served[0])
             returned = self._resumed(link, sorted(asked), self._served[1])
             self._served = link.generation, link.workers()
             self._take_seats(dict(returned.workers), link)
@@ -485,7 +486,7 @@ class RecoveringSession:
             flying = InFlight()
             again = before.again(asked.difference(returned.missing), wanted)
             for buffer in again.lost:
-                link.tell(wire.Fail(buffer, _lost(link.address)))
+                link.tell(wire.Fail(buffer, lost))
             for call in again.calls:
                 self._send_again(link, call)
                 flying.add(call)
@@ -678,12 +679,12 @@ class RecoveringSession:
         self._open.set()
 
 
-def _lost(address: str) -> Fault:
-    return Fault(
-        "dispatcher_lost",
-        f"this value was lost with the gt server at {address} that ended: it was being made, or some worker that held a part of it did not "
-        "come back; run again what made it, or load a checkpoint",
-    )
+def _lost(address: str, same: bool) -> Fault:
+    """Say why a value is not there after a return. ``same``: the server never ended."""
+    why = f"with the gt server at {address} that ended: it was being made, or some worker that held a part of it did not come back"
+    if same:
+        why = f"when the gt server at {address} and this process did not hear of each other for longer than the lease of a client"
+    return Fault("dispatcher_lost", f"this value was lost {why}; run again what made it, or load a checkpoint")
 
 
 def _at(fault: Fault, where: str) -> Fault:

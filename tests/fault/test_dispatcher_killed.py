@@ -159,17 +159,3 @@ def test_each_finds_its_own_and_what_nobody_comes_for_is_freed() -> None:
         assert np.array_equal(desk.get(again), want @ np.arange(64.0, dtype=np.float32).reshape(N, N))
         for each in (stranger, session, gone):
             each.close()
-
-
-def test_a_worker_ends_when_its_lease_is_over(tmp_path: Path) -> None:
-    with restartable("-m", "gt.server", "-p", "PORT") as there:
-        worker = subprocess.Popen(
-            [sys.executable, "-m", "gt.worker", "-p", str(there.server.port), "--lease", "1"], env=environment(), cwd=ROOT, text=True,
-            stderr=subprocess.PIPE,
-        )  # fmt: skip
-        there.server.await_workers(1)
-        there.kill()
-        killed = time.monotonic()
-        _, err = worker.communicate(timeout=20)
-        assert worker.returncode == 3 and 1 <= time.monotonic() - killed < WITHIN_S
-        assert "is lost, and none has come in its place within 1 s" in err
