@@ -34,7 +34,7 @@ gt.manual_seed(3)
 model = gt.nn.Sequential(gt.nn.Linear(8, 16), gt.nn.ReLU(), gt.nn.Linear(16, 1))
 optimizer = gt.optim.Adam(model.parameters(), lr=0.01)
 rng, steps, killed = np.random.default_rng(5), 0, sys.argv[2] == "killed"
-while steps < 200 or killed:
+while steps < 200 or (killed and not gt.recoveries()):
     x = gt.from_numpy(rng.normal(size=(32, 8)).astype(np.float32))
     loss = ((model(x) - x.sum(1, keepdim=True)) ** 2).mean()
     optimizer.zero_grad()
@@ -124,6 +124,13 @@ def test_a_training_loop_hears_of_it_and_goes_on_as_if_nothing_had_been(tmp_path
             out, err = script.communicate(timeout=60)
             assert (script.returncode, err) == (0, "")
         assert out.splitlines()[-1] == want  # bit for bit
+        with start(TRAIN, tmp_path, address, "killed", GT_KEY_FILE=keys["client"], GT_RECOVER="1") as script:
+            assert script.stdout is not None and script.stdout.readline() == "ready\n"
+            there.kill()
+            there.restart()
+            out, err = script.communicate(timeout=60)
+            assert (script.returncode, err) == (0, "")
+        assert out.splitlines() == [want]  # it has noticed nothing
     assert [w.returncode for w in there.server.workers] == [0]
 
 
