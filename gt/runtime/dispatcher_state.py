@@ -358,7 +358,7 @@ class DispatcherState:
         client.resume, client.settled, client.workers = None, True, tuple(sorted(back.values()))
         estate, wanted = self.orphans.take(client.owner), set(asked.buffers)
         kept = set()
-        for uid, placed in estate.whole(present, client.workers).items():
+        for uid, placed in self.orphans.whole(estate, present, client.workers).items():
             numbers = [n for n in estate.values[uid].numbers if n in wanted and n not in client.buffers]
             if not numbers:
                 continue

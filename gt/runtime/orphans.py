@@ -1,14 +1,15 @@
 """Values whose dispatcher is gone: what their workers bring along, and what of it is whole. Pure.
 
-Owns: ``Orphans``, by owner, until the client comes or the lease is over; ``owner_of``. A run's results are there on all workers
-or not at all: what some worker that has come back lacks, and whatever the same epoch made, is given up. Must not know: clients, messages' order.
+Owns: ``Orphans``, by owner, until the client comes or the lease is over; ``owner_of``. A run is there as a whole or not at all: where some
+worker had not come so far, or had failed, and what it lacks is nowhere else, all that the same epoch made is given up. A value that is whole on
+some of its workers stays on those. Must not know: clients, the order of messages.
 Next: ``wire`` (``Past``, ``Label``), ``dispatcher_state`` (who adopts), ``worker_state`` (who labels).
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gt.ir.mesh import Sharding
@@ -43,14 +44,6 @@ class Estate:
     since: float
     values: dict[int, Found] = field(default_factory=dict)
 
-    def whole(self, present: Mapping[tuple[int, int], int], everything: tuple[int, ...]) -> dict[int, TensorType]:
-        """Give the placed types of values that are there, by uid. ``present``: the workers that are here, by each generation that they
-        have seen and their number there; ``everything``: all that the owner will use.
-        """
-        types = {uid: _placed(found, present, everything) for uid, found in self.values.items()}
-        torn = {_run(uid, found) for uid, found in self.values.items() if types[uid] is None and found.epoch >= 0}
-        return {uid: t for uid, t in types.items() if t is not None and _run(uid, self.values[uid]) not in torn}
-
     def by_worker(self, kept: Iterable[int] = ()) -> dict[int, list[int]]:
         """Give the uids that each worker holds, but for those to keep."""
         out: dict[int, list[int]] = {}
@@ -66,6 +59,8 @@ class Orphans:
     def __init__(self, generation: int) -> None:
         self.generation = generation
         self.estates: dict[bytes, Estate] = {}
+        self.edges: dict[int, tuple[int, int]] = {}  # by worker: its last generation, and the last epoch of that which it has done
+        self.failed: dict[int, frozenset[int]] = {}  # by worker: what it could not make
 
     def __repr__(self) -> str:
         return f"orphans {[len(e.values) for e in self.estates.values()]}"
@@ -75,6 +70,7 @@ class Orphans:
         and what would be taken for a value of this generation.
         """
         known, unwanted = set(live), []
+        self.edges[worker], self.failed[worker] = (past.lives[-1][0], past.edge), frozenset(past.failed)
         for held in past.values:
             if held.owner in known or held.uid >> UID_BITS == self.generation:
                 unwanted.append(held.uid)
@@ -85,8 +81,28 @@ class Orphans:
             found.holders.add(worker)
         return unwanted
 
+    def whole(
+        self, estate: Estate, present: Mapping[tuple[int, int], int], everything: tuple[int, ...]
+    ) -> dict[int, TensorType]:
+        """Give the placed types of what is there of an estate, by uid. ``present``: the workers that are here, by each generation that
+        they have seen and their number there; ``everything``: all that the owner will use.
+        """
+        failed = frozenset[int]().union(*self.failed.values())
+        types: dict[int, TensorType | None] = {}
+        torn = set()
+        for uid, found in estate.values.items():
+            there = [present.get((found.place.generation, w)) for w in found.place.placed.workers]
+            types[uid] = None if uid in failed else _placed(found, there, everything)
+            run = uid >> UID_BITS, found.epoch
+            undone = [w for w in there if w is not None and w not in found.holders and _before(self.edges.get(w), run)]
+            if types[uid] is None and found.epoch >= 0 and (uid in failed or undone):
+                torn.add(run)
+        return {u: t for u, t in types.items() if t is not None and (u >> UID_BITS, estate.values[u].epoch) not in torn}
+
     def lose(self, worker: int) -> None:
         """A worker is lost, and what only it held."""
+        self.edges.pop(worker, None)
+        self.failed.pop(worker, None)
         for estate in self.estates.values():
             for found in estate.values.values():
                 found.holders.discard(worker)
@@ -116,22 +132,22 @@ def past_fault(past: Past) -> str:
     return "" if all(held.place in known for held in past.values) else "a value has a place that is not listed"
 
 
-def _placed(found: Found, present: Mapping[tuple[int, int], int], everything: tuple[int, ...]) -> TensorType | None:
-    """Give a value's type and placement among those who hold it now; None if it is not whole."""
-    there = [present.get((found.place.generation, w)) for w in found.place.placed.workers]
-    workers = tuple(w for w in there if w is not None)
-    if not workers or not found.holders.issuperset(workers):
-        return None  # some worker is here without it: it had not come so far, or had failed
+def _placed(found: Found, there: Sequence[int | None], everything: tuple[int, ...]) -> TensorType | None:
+    """Give a value's type and placement among those who hold it; None if it is not whole. ``there``: its workers, None: not here."""
+    holders = tuple(w for w in there if w in found.holders)
     type_, placed = found.place.type.tensor_type, found.place.placed
-    if len(workers) == len(there):
-        return type_.placed(moved(placed, workers).sharding)
+    if not holders:
+        return None
+    if len(holders) == len(there):
+        return type_.placed(moved(placed, holders).sharding)
     if not placed.sharding.is_replicated:
         return None
-    return type_.placed(Sharding.replicated(cluster_mesh(workers, everything), type_.ndim))
+    return type_.placed(Sharding.replicated(cluster_mesh(holders, everything), type_.ndim))
 
 
-def _run(uid: int, found: Found) -> tuple[int, int]:
-    return (uid >> UID_BITS, found.epoch) if found.epoch >= 0 else (-1, uid)
+def _before(edge: tuple[int, int] | None, run: tuple[int, int]) -> bool:
+    """Whether a worker had not come to a run, of an epoch of some generation, when its dispatcher was lost."""
+    return edge is not None and edge[0] == run[0] and edge[1] < run[1]
 
 
 __all__ = ["UID_BITS", "Estate", "Orphans", "owner_of", "past_fault"]

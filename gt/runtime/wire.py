@@ -440,13 +440,15 @@ class Held(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Past(msgspec.Struct, frozen=True, array_like=True):
-    """What a worker brings along from dispatchers that are gone: the generation of each and its number there, last the latest, and
-    values.
+    """What a worker brings along from dispatchers that are gone: the generation of each and its number there, last the latest; the last
+    epoch that it has done of that; values; and which others it was to make, and could not.
     """
 
     lives: tuple[tuple[int, int], ...]
     places: tuple[Place, ...] = ()
     values: tuple[Held, ...] = ()
+    edge: int = -1
+    failed: Buffers = ()
 
 
 class WorkerHello(Message, frozen=True):

@@ -174,7 +174,7 @@ Command: TypeAlias = (
 @dataclass
 class WorkerState:
     """``values``: uids present. ``poison``: uids that are not, and why. ``running``: outputs of the epoch under way. ``labels``: by uid,
-    for the next dispatcher.
+    for the next dispatcher. ``edge``: the last epoch that is over here.
     """
 
     worker: int
@@ -182,6 +182,7 @@ class WorkerState:
     sizes: dict[int, tuple[int, int]] = field(default_factory=dict)  # by program, how many inputs and outputs a run names
     places: dict[int, wire.Places] = field(default_factory=dict)  # by program, of its outputs
     labels: dict[int, wire.Label] = field(default_factory=dict)
+    edge: int = -1
     values: set[int] = field(default_factory=set)
     poison: dict[int, Fault] = field(default_factory=dict)
     broken: dict[tuple[int, ...], Fault] = field(default_factory=dict)
@@ -227,11 +228,12 @@ class WorkerState:
             for uid, label in sorted(self.labels.items())
             if uid in self.values
         )
-        return wire.Past(lives, tuple(places), values)
+        failed = tuple(sorted(self.poison.keys() & self.labels.keys()))
+        return wire.Past(lives, tuple(places), values, self.edge, failed)
 
     def _rejoined(self, worker: int) -> list[Command]:
         plans, unknown = tuple(self.programs), tuple(sorted(self.values - self.labels.keys()))
-        self.worker = worker
+        self.worker, self.edge = worker, -1
         for known in (self.programs, self.sizes, self.places, self.poison, self.broken):
             known.clear()
         self.labels = {uid: label for uid, label in self.labels.items() if uid in self.values}
@@ -285,6 +287,7 @@ class WorkerState:
             why = "is not loaded" if program is None else f"takes {inputs} values and makes {outputs}, others are named"
             fault = Fault("protocol", f"plan {message.plan} {why}", self.worker, message.epoch)
             self.poison |= dict.fromkeys(message.outputs, fault)
+            self.edge = message.epoch
             return [*self._drop(message.frees), Reply(wire.Done(message.epoch, 0.0, fault))]
         mine = tuple(message.inputs[position] for position, _ in program.inputs)
         self.outputs = tuple(message.outputs[position] for position, _ in program.outputs)
@@ -339,7 +342,7 @@ class WorkerState:
 
     def _ran(self, event: Ran) -> list[Command]:
         assert self.running is not None and self.running.epoch == event.epoch
-        fault = event.fault
+        fault, self.edge = event.fault, event.epoch
         if fault is None and isinstance(self.running, SkipProgram):
             fault = self.running.fault
         if event.fault is not None and event.fault.kind == "collective":

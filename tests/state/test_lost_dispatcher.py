@@ -10,11 +10,11 @@ from gt.ir.mesh import Mesh, Sharding
 from gt.ir.program import WireSharding, WireType
 from gt.ir.types import TensorType
 from gt.runtime import wire
-from gt.runtime.dispatcher_events import Received, Send
+from gt.runtime.dispatcher_events import Planned, Received, Send
 from gt.runtime.errors import Fault
 from gt.runtime.hello import UNKNOWN, WAS_LOST
 from gt.runtime.worker_state import DropValues, Got, Ran, Rejoined, Reply, RunProgram, UnloadPrograms, WorkerState
-from tests.state.stories import Story, T, plans, sent
+from tests.state.stories import Story, T, plans, program, sent
 
 SPLIT = T.placed(Sharding(Mesh("all", (("w", 2),), (0, 1)), (("w",), ())))
 SECRET = b"s" * 16
@@ -144,6 +144,41 @@ def test_of_a_run_that_only_some_workers_have_done_nothing_is_there():
     new.hello(0)
     assert missing(new.resume(1, 2, 3, 4, 5)) == (3, 4, 5)
     assert len(old.them[0].values) == len(old.them[1].values) == 2  # what was torn is gone everywhere
+
+
+def mixed(story: Cast, inputs: tuple[int, ...], outputs: tuple[int, int], frees: tuple[int, ...] = ()) -> None:
+    """A run whose first output is whole on all workers and whose second is split."""
+    (make,) = plans(story.run(1, inputs, outputs, frees))
+    whole = T.placed(Sharding.replicated(Mesh("all", (("w", 2),), (0, 1)), T.ndim))
+    story.tell(Planned(story.now, make.plan, {w: program(w, len(inputs), 2) for w in (0, 1)}, (whole, SPLIT)))
+
+
+def test_whole_copies_stay_where_they_are_whether_a_worker_has_come_further_or_less_far() -> None:
+    old = Cast(two())
+    old.define(1)
+    old.put(1)
+    old.step((1,), (2,))
+    old.deaf = {1}
+    old.step((2,), (3,), (2,))
+    assert [len(w.values) for w in old.them] == [2, 2]
+    new = Cast(old.them, 2)
+    new.return_(0), new.return_(1)
+    new.hello(0)
+    assert missing(new.resume(1, 2, 3)) == ()
+    assert [new.state.clients[0].buffers[n].type.sharding.mesh.workers for n in (1, 2, 3)] == [(0, 1), (1,), (0,)]
+
+
+def test_a_run_of_which_a_part_is_lost_is_not_there_but_one_of_which_a_part_is_freed_is() -> None:
+    old = Cast(two())
+    old.define(1)
+    old.put(1)
+    mixed(old, (1,), (2, 3))
+    old.deaf = {1}
+    old.run(1, (1,), (4, 5), (3,))
+    new = Cast(old.them, 2)
+    new.return_(0), new.return_(1)
+    new.hello(0)
+    assert missing(new.resume(1, 2, 3, 4, 5)) == (3, 4, 5)  # a whole copy of 4 is on worker 0, but no whole 5 anywhere
 
 
 def test_what_failed_on_one_worker_is_not_there_though_another_has_it():
