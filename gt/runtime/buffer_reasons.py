@@ -19,6 +19,8 @@ UPLOADED = PlanReasons("", ("uploaded outside of any signal that places: whole o
 AS_ASKED = PlanReasons("", ("uploaded under a signal that asks for this",), ((0,),))
 KEPT_WHOLE = PlanReasons("", ("uploaded under a signal that could not split it, so kept whole",), ((0,),))
 
+ADOPTED = PlanReasons("", ("kept by its workers from before the server was started again",), ((0,),))
+
 
 class BufferReasons(msgspec.Struct, frozen=True, array_like=True):
     """Why a buffer is where it is. ``num_workers``: of all that its client uses. ``graph``: the flush that made it, "" for an upload.
