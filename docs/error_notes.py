@@ -25,7 +25,7 @@ NOTES: dict[str, tuple[str, str]] = {
     ),
     "Deadlock": ("the workers and what each waits for", FAULT_IN_GT),
     "DimError": (CALL_LINE + ", with the range of dims there are", "Use a dim within that range."),
-    "DispatcherLost": ("the address, and what the connection last heard", "Start the server and the script again; checkpoints keep what was computed."),
+    "DispatcherLost": ("the address, what the connection last heard, and the line that waited", "Start the server again at that address, and `gt.connect` to it: values that its workers hold are there again. Else start both anew from a checkpoint."),
     "EmptyError": (CALL_LINE, "Reduce over a dim that has elements, or give the value for none."),
     "ExecutionError": (RUN_LINE, "Correct the op at that line."),
     "Failure": (
@@ -104,6 +104,7 @@ NOTES: dict[str, tuple[str, str]] = {
     "TypeMismatch": (CALL_LINE, "Change the argument that it names."),
     "UnknownSignal": ("the name and the nearest known one, at the line that used it", "Configure the signal, or leave strict mode."),
     "VerifyError": ("the pass, the node and the rule that it breaks", FAULT_IN_GT),
+    "Unwanted": ("the server's address, and its reason for refusing this worker", "Start a worker of the server's version of gt and torch, with a key that it knows."),
     "VersionMismatch": ("both versions", "Install one version of gt for server, workers and clients."),
     "WireError": ("the field of a program that cannot be read", "Use one version of gt everywhere."),
     "WorkerLost": ("the worker, its last run and the line that needed its values", "Start again, resume from a checkpoint, or use `gt.recover()`."),

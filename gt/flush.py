@@ -35,6 +35,7 @@ from gt.passes.autodiff import saved_values
 from gt.precision import with_precision
 from gt.rounds import Part, cut
 from gt.runtime import log as logs
+from gt.runtime.errors import DispatcherLost
 from gt.runtime.interrupt import SHIELD
 from gt.runtime.session import Session, check_thread
 from gt.trace import (
@@ -119,7 +120,8 @@ def flush(trace: Trace, reason: str) -> None:
     """Run what is pending in ``trace``. Returns at once; errors of the run surface when a value is read.
 
     Errors: what kept the work from being handed over (a closed session, a lost server); values pending with it are lost.
-    After Ctrl-C in a wait they are pending as before. RuntimeError, with nothing lost, where this thread is recording an op into
+    After Ctrl-C in a wait, and while a lost server
+    may still be started again, they are pending as before. RuntimeError, with nothing lost, where this thread is recording an op into
     ``trace`` and a finalizer or a signal handler came in between.
     """
     check_thread()
@@ -156,15 +158,22 @@ def _flush_if_free(trace: Trace, reason: str) -> bool:
             live = live_handles(trace)
             saved, kept = _residuals(trace, [t for t in live if t._rg and not t._leaf])
             _submit(trace, session, live, saved, kept, reason)
-        except KeyboardInterrupt:
-            trace.sealed = trace.closing = False
-            if not state.trace.code:
-                state.trace = trace
-            raise
-        except Exception as error:
-            trace.failed, trace.handles = error, []
+        except (KeyboardInterrupt, Exception) as error:
+            if _may_go_on(error, trace):
+                trace.sealed = trace.closing = False
+                if not state.trace.code:
+                    state.trace = trace
+            else:
+                trace.failed, trace.handles = error, []  # type: ignore[assignment]
             raise
         return True
+
+
+def _may_go_on(error: BaseException, trace: Trace) -> bool:
+    """Whether nothing was handed over, and can be later: after Ctrl-C in a wait, and while the server is not there."""
+    session = trace.session or sessions.running()
+    away = isinstance(error, DispatcherLost) and session is not None and session.closed is None
+    return away or isinstance(error, KeyboardInterrupt)
 
 
 def abandon(session: Session) -> None:

@@ -154,8 +154,13 @@ def server_options(given: dict[env.Variable[Any], str]) -> Options:
             raise ValueError(f"{text!r}: {e}. {variable.doc}") from None
     return Options(
         window=env.WINDOW.get(), epoch_timeout_s=env.EPOCH_TIMEOUT_S.get(), client_nbytes=env.CLIENT_MEMORY.get(),
-        max_priority=env.MAX_PRIORITY.get(),
+        max_priority=env.MAX_PRIORITY.get(), generation=new_generation(), lease_s=env.WORKER_LEASE_S.get(),
     )  # fmt: skip
+
+
+def new_generation() -> int:
+    """Draw what tells this server from the one before it at the same address: never 0, so that workers keep values for the next."""
+    return 1 + secrets.randbelow((1 << 31) - 1)
 
 
 if __name__ == "__main__":

@@ -108,12 +108,15 @@ def connect(
     ``key``: the key file that a server with keys asks for; by default the one that the environment variable GT_KEY_FILE names.
     ``priority`` (default: GT_PRIORITY, else 1): while several clients wait for the same workers, each gets device time in proportion to
     its priority. Less than 1 is always allowed, more only up to the server's ``--max-priority``.
+    After a ``DispatcherLost``, with the same address: wait for the server to be started again, and go on with the tensors there are.
     Errors: ConnectionError within ``timeout_s`` if there is none, or, sooner, if it does not take the key or the priority; ValueError if
     the key file cannot be used; RuntimeError if a session is in use already.
     """
     if _pinned:
         return
     with _lock:
+        if _session is not None and getattr(_session, "address", None) == address and _session.wait_for_return(timeout_s):  # type: ignore[attr-defined]
+            return
         _refuse_second("gt.connect")
         _use(_starting().remote(address, timeout_s, key=key, priority=priority))
 

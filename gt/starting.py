@@ -13,7 +13,7 @@ from gt.runtime.exit_codes import let_errors_be_codes
 from gt.runtime.keys import chosen_keys
 from gt.runtime.launch import LocalCluster, start_local, visible_gpus
 from gt.runtime.recovering import RecoveringSession
-from gt.runtime.remote import RemoteSession
+from gt.runtime.remote import Keeper, RemoteSession
 from gt.runtime.session import Session
 
 START_S = 60.0  # in which a dispatcher of this machine answers
@@ -47,7 +47,11 @@ def remote(
         let_errors_be_codes()
     keys = None if address.startswith("ipc://") else chosen_keys(key, "client")
     asked = PRIORITY.get() if priority is None else priority
-    return RecoveringSession(lambda keeper: RemoteSession(address, timeout_s, keeper, keys, asked))
+
+    def link(*, keeper: Keeper, secret: bytes, timeout: float = timeout_s) -> RemoteSession:
+        return RemoteSession(address, timeout, keeper, keys, asked, secret)
+
+    return RecoveringSession(link)
 
 
 def of_job(n: int) -> Session | None:

@@ -25,10 +25,13 @@ from gt.runtime.worker import work
 @click.option("--device", default=None, help="cpu, cuda or cuda:N. Default: cuda:0 if there is a GPU.")
 @click.option("--key", type=click.Path(path_type=Path), help="This worker's key file, as gt keygen makes it. Default: GT_KEY_FILE.")
 @click.option("--insecure", is_flag=True, help="Join a server on another machine without keys: whoever reaches the worker may use it.")
+@click.option("--lease", type=click.FloatRange(0), help="Seconds to keep values for a server that is lost. Default: GT_WORKER_LEASE, else 60.")
 @click.option("--backend", metavar="[torch|numpy]", default=None, help="Default: GT_BACKEND, else torch.")
 @click.option("--id", "name", hidden=True)
-def main(host: str, port: int, device: str | None, key: Path | None, insecure: bool, backend: str | None, name: str | None) -> None:
-    """Run a gt worker until the server stops."""
+def main(
+    host: str, port: int, device: str | None, key: Path | None, insecure: bool, lease: float | None, backend: str | None, name: str | None,
+) -> None:  # fmt: skip
+    """Run a gt worker until the server stops, or is lost and not started again."""
     for text in env.without_effect():
         click.echo(f"gt worker: {text}", err=True)
     if name is not None:
@@ -55,7 +58,7 @@ def main(host: str, port: int, device: str | None, key: Path | None, insecure: b
     if device is None:
         device = "cuda:0" if backend == "torch" and visible_gpus() else "cpu"
     try:
-        work(endpoint, backend, device, keys=keys)
+        work(endpoint, backend, device, keys=keys, lease_s=env.WORKER_LEASE_S.get() if lease is None else lease)
     except (ConnectionFailed, DispatcherLost, ValueError) as e:
         click.echo(f"gt worker: {e}", err=True)
         sys.exit(ExitCode.SERVER_LOST)

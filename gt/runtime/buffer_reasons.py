@@ -22,6 +22,8 @@ UPLOADED = PlanReasons("", ("uploaded outside of any signal that places: whole o
 AS_ASKED = PlanReasons("", ("uploaded under a signal that asks for this",), ((0,),))
 KEPT_WHOLE = PlanReasons("", ("uploaded under a signal that could not split it, so kept whole",), ((0,),))
 
+ADOPTED = PlanReasons("", ("kept by its workers from before the server was started again",), ((0,),))
+
 
 class RunsAs(msgspec.Struct, frozen=True, array_like=True):
     """How the program that makes a buffer runs on workers alike: its ``tier``, how many of its pieces are compiled, and ``notes`` on why

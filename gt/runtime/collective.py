@@ -105,6 +105,8 @@ class Groups:
         self.lost: set[int] = set()
         self.formed: dict[tuple[int, ...], int] = {}  # by members, the epoch that made the group
         self.left: dict[tuple[int, ...], tuple[int, str]] = {}  # which epoch a member has left, and why
+        self.called_off = False
+        self.aborted = False  # some group has been, at some time
         self.issued = 0
         self.sending: dict[tuple[int, ...], None] = {}
         self.seconds, self.nbytes = 0.0, 0  # in collectives so far, and sent by them
@@ -201,6 +203,8 @@ class Groups:
         return None if result is None else as_dtype(result.numpy(), DType.by_name[step.type.dtype])
 
     def _check(self, members: tuple[int, ...]) -> None:
+        if self.called_off:
+            raise CollectiveFailed("the dispatcher is lost, and some worker did not come")
         gone = self.lost.intersection(members)
         if gone:
             raise CollectiveFailed(f"worker {min(gone)} of {list(members)} is lost")
@@ -214,14 +218,30 @@ class Groups:
             group = self.groups.get(members)
             if group is not None and self.formed.get(members, 0) < epoch:
                 self.left[members] = epoch, why
+                self.aborted = True
                 group.abort()
 
     def abort(self, worker: int) -> None:
         """End what waits for a lost worker. Called from another thread."""
         self.lost.add(worker)
+        self.aborted = True
         for members, group in list(self.groups.items()):
             if worker in members:
                 group.abort()
+
+    def call_off(self) -> None:
+        """End all collectives, and the making of groups. Called from another thread."""
+        self.called_off = self.aborted = True
+        for group in list(self.groups.values()):
+            group.abort()
+
+    def renew(self, worker: int, rendezvous: Callable[[], Rendezvous]) -> None:
+        """Begin anew, with another number and no groups, at another dispatcher."""
+        self.close()
+        self.worker, self.rendezvous = worker, rendezvous
+        for known in (self.lost, self.formed, self.left):
+            known.clear()
+        self.called_off = False
 
     def close(self) -> None:
         for group in self.groups.values():

@@ -175,7 +175,7 @@ class Dispatcher:
     def _drain(self) -> None:
         for _ in range(BURST):
             try:
-                got = receive(self.router, FROM_PEERS, routed=True) if self.door is None else self._receive_known(self.door)
+                got = self._receive() if self.door is None else self._receive_known(self.door)
             except ProtocolError as e:
                 self._drop(e)
                 continue
@@ -185,7 +185,7 @@ class Dispatcher:
                 continue
             if got is None:
                 return
-            peer, message, data = got
+            peer, message, data, user = got
             if self.log.on:
                 self.log.write(
                     "recv",
@@ -194,7 +194,11 @@ class Dispatcher:
                     f"from={self._name(peer)}",
                     message,
                 )
-            self._handle(Received(self._now(), peer, message, data))
+            self._handle(Received(self._now(), peer, message, data, user))
+
+    def _receive(self) -> tuple[bytes, Any, Any, str] | None:
+        got = receive(self.router, FROM_PEERS, routed=True)
+        return None if got is None else (*got, "")
 
     def _drop(self, fault: ProtocolError) -> None:
         """Count a message that is none. Who sent it in another version of the protocol is told, as he cannot know."""
@@ -207,7 +211,7 @@ class Dispatcher:
             with contextlib.suppress(PeerUnreachable):
                 send(self.router, wire.Refused(""), None, fault.peer, refused)  # type: ignore[attr-defined]
 
-    def _receive_known(self, door: Door) -> tuple[bytes, Any, Any] | None:
+    def _receive_known(self, door: Door) -> tuple[bytes, Any, Any, str] | None:
         """Give the next message whose sender's key allows it. Who sends another is shown out."""
         while (got := receive_known(self.router, FROM_PEERS)) is not None:
             peer, user, message, data = got
@@ -215,7 +219,7 @@ class Dispatcher:
             first = None if owner is None else owner.down if isinstance(owner, Client) else owner.work
             why = door.guard.refusal(peer, user, message, first)
             if not why:
-                return peer, message, data
+                return peer, message, data, user
             door.gate.refused.tell(f"refused a {type(message).__name__} of {self._name(peer)}: {why}", self._now())
             self._handle(Expelled(self._now(), peer, why))
         return None

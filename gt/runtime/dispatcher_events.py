@@ -20,12 +20,13 @@ from gt.runtime.wire import Message
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A peer sent a message. ``data``: its data frame, or the object itself when embedded."""
+    """A peer sent a message. ``data``: its data frame, or the object itself when embedded. ``user``: the key that it came with."""
 
     now: float
     peer: bytes
     message: Message
     data: Any = None
+    user: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,10 @@ import msgspec
 from gt.ir.mesh import Sharding
 from gt.ir.program import WireSharding, WireType
 from gt.ir.signals import SignalFault
+from gt.ir.types import TensorType
 from gt.passes.signal_placement import cluster_mesh, signal_sharding
 from gt.runtime import wire
-from gt.runtime.buffer_reasons import buffer_reasons, runs_as, upload_reasons
+from gt.runtime.buffer_reasons import ADOPTED, buffer_reasons, runs_as, upload_reasons
 from gt.runtime.cutting import Going
 from gt.runtime.dispatcher_events import (
     Command,
@@ -40,10 +41,11 @@ from gt.runtime.dispatcher_events import (
 from gt.runtime.errors import Fault
 from gt.runtime.fair_queue import FairQueue, Forecast, Limits
 from gt.runtime.flights import Flights
-from gt.runtime.hello import hello_fault
+from gt.runtime.hello import UNKNOWN, WAS_LOST, hello_fault
 from gt.runtime.memory import Memory, explained
 from gt.runtime.moving import Moving
 from gt.runtime.nodes import Nodes
+from gt.runtime.orphans import UID_BITS, Orphans, owner_of, past_fault
 from gt.runtime.plan_records import PlanRecord, PlanRecords
 from gt.runtime.quota import held_nbytes, refusal, too_many, too_much
 from gt.runtime.rendezvous import KeyStore
@@ -57,6 +59,7 @@ MAX_WHY = 1000
 READ_S = 1e-3  # what a read counts for until one as large has been measured
 SIZES = 64
 UPLOADS = 4  # that a client may have on their way while there are others: workers take them as they come
+MAX_NUMBER = 1 << 20  # of a worker that brings its own
 STATUS_S = 0.1  # in which whoever asks gets the same answer: it costs a step for each value
 
 
@@ -65,6 +68,8 @@ class Options:
     """Deadlines and limits. ``owns_workers``: worker processes are local and may be killed when they stop answering.
 
     ``epoch_timeout_s``: how long a worker may be in one epoch; ``late_s``: how long once the others have given up waiting for it.
+    ``generation``: which dispatcher this is, if its workers are to keep values for the next one should it be lost: for ``lease_s``
+    seconds at least; 0: they need not. ``return_s``: how long a client that comes back waits for workers that have not.
     ``window``: runs a client may have in flight; ``client_nbytes``: bytes it may hold on all workers together, None for no limit;
     ``max_priority``: the most it may ask for. ``sharing``: how much may be queued on a worker.
     """
@@ -80,6 +85,9 @@ class Options:
     late_s: float = 30.0
     max_plans: int = 2048
     owns_workers: bool = False
+    generation: int = 0
+    lease_s: float = 60.0
+    return_s: float = 15.0
     job: str = ""  # of gt launch, with num_nodes nodes; 0: none
     num_nodes: int = 0
 
@@ -119,7 +127,10 @@ class DispatcherState:
         self.reads = Forecast(READ_S)  # by how large they are, in powers of two
         self.next_read = 0
         self.rendezvous = KeyStore()
-        self.epoch = self.next_uid = self.next_client = self.next_worker = 0
+        self.epoch = self.next_client = 0
+        self.next_uid = self.options.generation << UID_BITS
+        self.numbers: set[int] = set()  # that workers have had here
+        self.orphans = Orphans(self.options.generation)
         self.uploads: dict[int, tuple[Client, Buffer]] = {}
         self.last_ping = 0.0
         self.nodes = Nodes(self._send, self.options.job, self.options.num_nodes)
@@ -131,15 +142,15 @@ class DispatcherState:
 
     def __repr__(self) -> str:
         lines = [f"dispatcher epoch {self.epoch}, flying {sorted(self.flights.by_epoch)}, groups {sorted(self.flights.groups)}"]
-        lines += map(repr, (self.sharing, *self.workers.values(), *self.clients.values(), *self.plans))
+        lines += map(repr, (self.sharing, *([self.orphans] if self.orphans.estates else []), *self.workers.values(), *self.clients.values(), *self.plans))
         return "\n  ".join(lines)
 
     def handle(self, event: Event) -> list[Command]:
         """Take one event; give the commands it causes, in order."""
         self.now = event.now
         match event:
-            case Received(_, peer, message, data):
-                self._received(peer, message, data)
+            case Received(_, peer, message, data, user):
+                self._received(peer, message, data, user)
             case Planned():
                 self._planned(event)
             case PeerGone(_, peer):
@@ -163,7 +174,7 @@ class DispatcherState:
 
     # -- peers
 
-    def _received(self, peer: bytes, message: Message, data: Any) -> None:
+    def _received(self, peer: bytes, message: Message, data: Any, user: str) -> None:
         owner = self.peers.get(peer)
         match message:
             case _ if owner is None and peer in self.nodes:
@@ -171,13 +182,13 @@ class DispatcherState:
             case wire.ClientHello() | wire.WorkerHello() if owner is None and (fault := hello_fault(message, self._torch)):
                 self._send(peer, wire.Refused(fault))
             case wire.ClientHello() if owner is None:
-                self._client_hello(peer, message)
+                self._client_hello(peer, message, user)
             case wire.WorkerHello() if owner is None:
                 self._worker_hello(peer, message)
             case wire.Attach() if owner is None:
                 self._attach(peer, message)
             case wire.Beat() if owner is None:
-                self._send(peer, wire.Refused("this peer is not known here: it was lost or never joined"))
+                self._send(peer, wire.Refused(UNKNOWN))
             case wire.Captured() if owner is not None:
                 owner.seen = self.now
                 self.tracing.heard(self.now, f"{'client' if isinstance(owner, Client) else 'worker'}{owner.id}", message)
@@ -205,24 +216,50 @@ class DispatcherState:
             self.status = self.now, status_of(self)
         self._send(peer, wire.Status(self.status[1]))
 
-    def _client_hello(self, peer: bytes, hello: wire.ClientHello) -> None:
+    def _client_hello(self, peer: bytes, hello: wire.ClientHello, user: str) -> None:
         if refused := refusal(hello.priority, self.options.max_priority):
             self._send(peer, wire.Refused(refused))
             return
         client = Client(self.next_client, self.secret(), peer, seen=self.now)
+        if self.options.generation:
+            client.owner = owner_of(hello.secret, user)
+            for old in [c for c in self.clients.values() if c.owner and c.owner == client.owner]:
+                self._expel(old.down, "this client has come again by another connection")
         self.next_client += 1
         self.clients[client.id] = self.peers[peer] = client
         self.sharing.join(client.id, hello.priority)
-        self._send(peer, wire.ClientWelcome(client.id, client.token, self.options.window))
+        self._send(peer, self._welcome(client))
         self._send(peer, self._workers_message())
         self.tracing.joined(f"client{client.id}", peer)
 
+    def _welcome(self, client: Client) -> wire.ClientWelcome:
+        options, lease_s = self.options, self.options.lease_s if client.owner else 0.0
+        return wire.ClientWelcome(client.id, client.token, options.window, options.generation, lease_s)
+
     def _worker_hello(self, peer: bytes, hello: wire.WorkerHello) -> None:
-        worker = Worker(self.next_worker, self.secret(), peer, hello, seen=self.now)
-        self.next_worker += 1
+        past, generation = hello.past, self.options.generation
+        if past is not None and (fault := WAS_LOST if generation in dict(past.lives) else past_fault(past)):
+            self._send(peer, wire.Refused(fault))
+            return
+        number = max(self.numbers, default=-1) + 1
+        if past is not None:
+            before = past.lives[-1][1]
+            number = before if 0 <= before <= MAX_NUMBER and before not in self.numbers else number
+            hello = msgspec.structs.replace(hello, past=wire.Past(past.lives))  # its values are the orphans' business
+        worker = Worker(number, self.secret(), peer, hello, seen=self.now)
+        self.numbers.add(number)
         self.workers[worker.id] = self.peers[peer] = worker
         self.memory.join(worker.id, hello.memory)
-        self._send(peer, wire.WorkerWelcome(worker.id, worker.token))
+        self._send(peer, wire.WorkerWelcome(worker.id, worker.token, generation))
+        if past is not None:
+            live = [c.owner for c in self.clients.values() if c.settled]
+            self.memory.bring(worker.id, past)
+            self._forget(worker.id, self.orphans.bring(self.now, worker.id, past, live))
+
+    def _forget(self, worker: int, uids: list[int]) -> None:
+        if uids and worker in self.workers:
+            self.memory.drop(uids, worker)
+            self._send(self.workers[worker].work, wire.Free(tuple(sorted(uids))))
 
     @property
     def _torch(self) -> str:
@@ -260,6 +297,7 @@ class DispatcherState:
             for message, data in homeless:  # all of them before any call that may read them
                 self._place(client, message, data)
             self._serve(client)
+            self._settle(client)
 
     def _peer_gone(self, peer: bytes) -> None:
         self.nodes.gone(peer)
@@ -302,10 +340,15 @@ class DispatcherState:
                 self._client_gone(client)
             elif client.up is not None and self.now - client.up_seen > self.options.client_lease_s:
                 self._link_broken(client.up, f"no calls and no signs of life came with them for {self.options.client_lease_s:g} s")
+            elif client.resume is not None and self.now - client.asked_at > self.options.return_s:
+                self._settle(client)
             elif client.blocked_since is not None and self.now - client.blocked_since > self.options.no_workers_s:
                 self._no_workers(client)
             if client.unplaced:  # what was on its way may have gone with a worker
                 self._ask_for_uploads(client)
+        for owner in self.orphans.overdue(self.now, self.options.client_lease_s):
+            if not any(c.owner == owner for c in self.clients.values()):
+                self._give_up(owner)
         self.nodes.tick(self.now)
         self.tracing.tick(self.now)
         if self.now - self.last_ping >= 0.5:
@@ -343,6 +386,8 @@ class DispatcherState:
         client.queue.clear()
         self._drop(list(dict.fromkeys(client.buffers.values())))
         client.buffers.clear()
+        if client.resume is not None:
+            self._give_up(client.owner)
         self.flights.lose_client(client)
         self.sharing.leave(client.id)
         self._share()
@@ -363,6 +408,59 @@ class DispatcherState:
                 self._send(client.down, wire.Failed(entry.request, fault))
         client.queue.clear()
         self.sharing.withdraw(client.id)
+
+    # -- values of a dispatcher that is gone
+
+    def _settle(self, client: Client) -> None:
+        """Give a client back what is whole of what it asks for, once its workers are here or have been waited for long enough."""
+        asked = client.resume
+        if asked is None:
+            return
+        joined = [(w, self.workers[w].hello.past) for w in self.worker_ids]
+        present = {life: w for w, past in joined if past is not None for life in past.lives}
+        back = {w: present[asked.generation, w] for w in asked.workers if (asked.generation, w) in present}
+        waiting = asked.generation != self.options.generation and set(asked.workers) - back.keys()
+        if waiting and self.now - client.asked_at <= self.options.return_s:
+            return
+        client.resume, client.settled = None, True
+        everything = self._workers_of(client)
+        estate, wanted = self.orphans.take(client.owner), set(asked.buffers)
+        kept = set()
+        for uid, placed in self.orphans.whole(estate, present, everything).items():
+            numbers = [n for n in estate.values[uid].numbers if n in wanted and n not in client.buffers]
+            if not numbers:
+                continue
+            kept.add(uid)
+            buffer = Buffer(uid, placed, reasons=ADOPTED, holders=len(numbers), nbytes=held_nbytes(placed))
+            client.buffers |= dict.fromkeys(numbers, buffer)
+            client.held += buffer.nbytes
+            assert placed.sharding is not None
+            if placed.sharding.mesh.size < len(estate.values[uid].place.placed.workers):
+                self._label_again(client, buffer)  # who comes later has no part in it any more
+        for worker, uids in estate.by_worker(kept).items():
+            self._forget(worker, uids)
+        missing = tuple(n for n in asked.buffers if n not in client.buffers)
+        self._send(client.down, wire.Returned(missing, tuple(sorted(back.items()))))
+
+    def _give_up(self, owner: bytes) -> None:
+        for worker, uids in self.orphans.take(owner).by_worker().items():
+            self._forget(worker, uids)
+
+    def _place_of(self, type_: TensorType | None) -> wire.Place:
+        assert type_ is not None and type_.sharding is not None
+        return wire.Place(WireType.of(type_), WireSharding.of(type_.sharding), self.options.generation)
+
+    def _places_of(self, plan: PlanRecord) -> wire.Places | None:
+        if not self.options.generation:
+            return None
+        placements: dict[WireSharding, int] = {}
+        places = map(self._place_of, plan.outputs)
+        outputs = tuple((p.type, placements.setdefault(p.placed, len(placements))) for p in places)
+        return wire.Places(self.options.generation, tuple(placements), outputs)
+
+    def _label(self, client: Client, number: int, buffer: Buffer) -> wire.Label | None:
+        """Give what tells the next dispatcher whose value this is; nothing if there will be none."""
+        return wire.Label(client.owner, (number,), self._place_of(buffer.type)) if client.owner else None
 
     # -- clients
 
@@ -390,6 +488,10 @@ class DispatcherState:
                 client.buffers.setdefault(buffer, Buffer(0, None, fault=fault))
             case wire.Supervise(restarts):
                 self.nodes.supervise(restarts)
+            case wire.Resume():
+                if client.owner and client.resume is None and not client.settled:
+                    client.resume, client.asked_at = message, self.now
+                    self._settle(client)
             case wire.Bye():
                 self._client_gone(client)
             case _:
@@ -431,14 +533,16 @@ class DispatcherState:
         made = Buffer(self.next_uid, placed, reasons=why, nbytes=held_nbytes(placed), where=message.where)
         buffer = client.name(message.buffer, made)
         self.memory.add((buffer,))
-        local = sharding.local_shape(type_.shape)
+        local, label = sharding.local_shape(type_.shape), self._label(client, message.buffer, buffer)
         tiles, expects = [], []
         for w in sharding.mesh.workers:
             bounds = sharding.bounds(type_.shape, w)
             worker = self.workers[w]
             if message.inline:
-                self._send(worker.work, wire.Store(buffer.uid, message.type, bounds, local), data)
+                self._send(worker.work, wire.Store(buffer.uid, message.type, bounds, local, label), data)
                 continue
+            if label is not None:
+                self._send(worker.work, wire.Name(buffer.uid, label))
             ticket = self.secret()
             part = WireType(tuple(b - a for a, b in bounds), message.type.dtype)
             expects.append((w, wire.Expect(buffer.uid, ticket, part, local)))
@@ -608,8 +712,19 @@ class DispatcherState:
                 client.held += 0 if old.holders else old.nbytes
                 old.holders += 1
                 old.kept = False
+                self._label_again(client, old)
                 self._drop([buffer])
         return True
+
+    def _label_again(self, client: Client, buffer: Buffer) -> None:
+        """Tell the workers that a value has other numbers now."""
+        if not client.owner or buffer.type is None or buffer.type.sharding is None:
+            return
+        numbers = tuple(n for n, b in client.buffers.items() if b is buffer)
+        label = wire.Label(client.owner, numbers, self._place_of(buffer.type))
+        for w in buffer.type.sharding.mesh.workers:
+            if w in self.workers:
+                self._send(self.workers[w].work, wire.Name(buffer.uid, label))
 
     # -- moving
 
@@ -679,6 +794,7 @@ class DispatcherState:
             new.holders, old.holders = len(numbers), 0
             new.where, new.reasons, new.output = old.where, old.reasons, old.output
             client.held -= old.nbytes
+            self._label_again(client, new)
             moving.done.add(new.uid)
             moving.values += 1
             dropped.append(old)
@@ -809,16 +925,18 @@ class DispatcherState:
         message = wire.Execute(
             self.epoch, plan.id, tuple([b.uid for b in inputs]), tuple([b.uid for b in outputs]), run.scalars,
             tuple([b.uid for b in freed.values() if b not in flight.late] if flight.late else [b.uid for b in freed.values()]),
-            plan.capture.use(self.epoch),
+            plan.capture.use(self.epoch), client.owner, run.outputs if client.owner else (),
         )  # fmt: skip
         if self.memory.workers:
             self.memory.drop(message.frees)
             self.memory.add(outputs)
+        places = None
         for w in workers:
             worker = self.workers[w]
             if plan.id not in worker.loaded:
                 worker.loaded.add(plan.id)
-                self._send(worker.work, wire.Load(plan.id, plan.programs[w]))
+                places = places or self._places_of(plan)
+                self._send(worker.work, wire.Load(plan.id, plan.programs[w], places))
             self._send(worker.work, message)
         elsewhere = {t for t in {b.type for b in freed.values()} if t and t.sharding and set(t.sharding.mesh.workers) - set(workers)}
         if elsewhere:
@@ -911,17 +1029,31 @@ class DispatcherState:
         message = wire.Execute(
             self.epoch, part.id, (*(b.uid for b in going.inputs), *(b.uid for b in going.outputs), *going.kept),
             (*(b.uid for b in going.outputs), *going.kept), run.scalars, (*(b.uid for b in freed), *frees),
+            owner=client.owner if last else b"", numbers=run.outputs if last and client.owner else (),
         )  # fmt: skip
         for w in workers:
             worker = self.workers[w]
             if part.id not in worker.loaded:
                 worker.loaded.add(part.id)
-                self._send(worker.work, wire.Load(part.id, part.programs[w]))
+                self._send(worker.work, wire.Load(part.id, part.programs[w], self._places_of(plan) if last else None))
             self._send(worker.work, message)
+        if last and client.owner:
+            self._label_elsewhere(client, going, workers)
+
+    def _label_elsewhere(self, client: Client, going: Going, workers: tuple[int, ...]) -> None:
+        """Label what a run has made on workers that have no share of its last part: it is there as a whole, or not at all."""
+        for number, buffer in zip(going.run.outputs, going.outputs, strict=True):
+            assert buffer.type is not None and buffer.type.sharding is not None
+            label = wire.Label(client.owner, (number,), self._place_of(buffer.type), self.epoch)
+            for w in buffer.type.sharding.mesh.workers:
+                if w not in workers and w in self.workers:
+                    self._send(self.workers[w].work, wire.Name(buffer.uid, label))
 
     def _freed_by(self, client: Client, going: Going, positions: frozenset[int], last: bool) -> list[Buffer]:
-        """Give what goes with a part before the last: what no later part reads, nobody else names, and the run need not keep."""
-        if last or (going.refuses and len(going.plan.programs) == 1):
+        """Give what goes with a part before the last: what no later part reads, nobody else names, and the run need not keep. With a
+        client that has its values back from the next dispatcher nothing does, as the run may have to be made again.
+        """
+        if last or client.owner or (going.refuses and len(going.plan.programs) == 1):
             return []
         numbers = {going.run.inputs[i] for i in positions}
         later = {b.uid for i, b in enumerate(going.inputs) if i not in positions and going.run.inputs[i] not in numbers}
@@ -1121,6 +1253,7 @@ class DispatcherState:
         del self.workers[worker.id]
         self.memory.leave(worker.id)
         self.tracing.gone(worker.link or worker.work)
+        self.orphans.lose(worker.id)
         for peer in [p for p, owner in self.peers.items() if owner is worker]:
             del self.peers[peer]
             self.rendezvous.drop_peer(peer)

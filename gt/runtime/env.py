@@ -137,6 +137,14 @@ def over_zero(text: str) -> float:
     return value
 
 
+def at_least_zero(text: str) -> float:
+    """Parse a number from 0 up."""
+    value = float(text)
+    if not 0 <= value < math.inf:
+        raise ValueError("expected a number from 0 up")
+    return value
+
+
 INSTRUCTION_LOG_SIZE: Variable[int | None] = Variable(
     "GT_INSTRUCTION_LOG_SIZE", nbytes, 64 << 20,
     'Bytes, such as "64MiB", at which the instruction log goes on in a fresh file; FILE.1 keeps the one before. 0: no limit.',
@@ -160,6 +168,10 @@ SHARED_MEMORY = Variable(
 EPOCH_TIMEOUT_S = Variable(
     "GT_EPOCH_TIMEOUT", float, 1800.0, "Seconds a worker may be busy with one run before a server counts it as stuck."
 )
+WORKER_LEASE_S = Variable(
+    "GT_WORKER_LEASE", at_least_zero, 60.0,
+    "Seconds that a gt worker whose server is gone keeps its values and waits for it to be started again; 0: it ends.",
+)  # fmt: skip
 GROUP_TIMEOUT_S = Variable("GT_GROUP_TIMEOUT", float, 60.0, "Seconds a collective may wait for another worker.")
 
 

@@ -46,7 +46,7 @@ class NoWorkers(GtError, RuntimeError):
 
 
 class DispatcherLost(GtError, ConnectionError):
-    """The dispatcher died or stopped answering; the session is over."""
+    """The dispatcher died or stopped answering. Unless a gt server is started again at its address in time, the session is over."""
 
 
 class ConnectionFailed(GtError, ConnectionError):

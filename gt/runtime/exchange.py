@@ -173,6 +173,14 @@ class Intake:
             self.tidied = now
             confirm(self.socket, wire.Ping())
 
+    def part(self) -> None:
+        """The dispatcher is lost, and with it all sessions: nothing is expected, nothing shared."""
+        self.expected.clear()
+        self.called_off.clear()
+        self.uploads.clear()  # what came too late for the worker's word of what it has
+        for token in self.sharing | self.opened.keys():
+            self.forget(token)
+
     def receive(self) -> list[int]:
         """Take what the socket has; give the uids that are complete now."""
         complete: list[int] = []

@@ -148,11 +148,13 @@ def _peer_of(fd: int) -> str:
 
 
 class Handshake:
-    """How a socket's connection comes about. Made before it connects; ``failed`` is what went wrong first."""
+    """How a socket's connection comes about, and ends. Made before it connects; ``failed`` is what went wrong first; ``over``: there
+    was a connection, and it has ended.
+    """
 
     def __init__(self, socket: Socket) -> None:
         self.socket, self.monitor = socket, socket.get_monitor_socket(_EVENTS)
-        self.connected = self.done = False
+        self.connected = self.done = self.over = False
         self.failed = ""
 
     def look(self) -> str:
@@ -161,6 +163,7 @@ class Handshake:
             event = recv_monitor_message(self.monitor)["event"]
             self.connected |= event == zmq.EVENT_CONNECTED
             self.done |= event == zmq.EVENT_HANDSHAKE_SUCCEEDED
+            self.over |= self.done and event == zmq.EVENT_DISCONNECTED
             if not self.done:
                 self.failed = _FAILED.get(event, "")
         return self.failed

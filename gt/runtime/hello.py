@@ -12,6 +12,9 @@ import importlib.metadata
 from gt.ir.version import __version__
 from gt.runtime.wire import VERSION, ClientHello, WorkerHello
 
+UNKNOWN = "this peer is not known here: it was lost or never joined"  # also what a dispatcher says that was started in place of another
+WAS_LOST = "this worker was lost here, and what it held is given up: start a new one"
+
 
 def torch_version() -> str:
     """Give the version of the torch that is installed, without loading it; "" if there is none."""
@@ -49,4 +52,4 @@ def _minor(version: str) -> list[str]:
     return version.split(".")[:2]
 
 
-__all__ = ["hello_fault", "protocol_fault", "torch_version"]
+__all__ = ["UNKNOWN", "WAS_LOST", "hello_fault", "protocol_fault", "torch_version"]

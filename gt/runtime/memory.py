@@ -19,6 +19,7 @@ from gt.ir.types import TensorType
 from gt.runtime.errors import Fault
 from gt.runtime.quota import part_nbytes, size
 from gt.runtime.schedule import Buffer
+from gt.runtime.wire import Past
 
 LISTED = 5  # values that an error names, of each kind
 
@@ -85,11 +86,22 @@ class Memory:
                 held.values[uids[0]] = nbytes = max(0, program.peak_nbytes - known)
                 held.nbytes += nbytes
 
-    def drop(self, uids: Iterable[int]) -> None:
-        """Count values no more, on any worker."""
+    def bring(self, worker: int, past: Past) -> None:
+        """Count what a worker has kept from before it joined."""
+        held = self.workers.get(worker)
+        if held is not None:
+            sizes = [part_nbytes(p.type.tensor_type.placed(p.placed.sharding)) for p in past.places]
+            for value in past.values:
+                held.drop(value.uid)
+                held.values[value.uid] = sizes[value.place]
+                held.nbytes += sizes[value.place]
+
+    def drop(self, uids: Iterable[int], worker: int | None = None) -> None:
+        """Count values no more, on one worker or on any."""
         if self.workers:
+            members = [h for w, h in self.workers.items() if worker in (None, w)]
             for uid in uids:
-                for held in self.workers.values():
+                for held in members:
                     held.drop(uid)
 
     def over(self, programs: dict[int, Program], inputs: list[Buffer], freed: Iterable[Buffer]) -> tuple[int, int] | None:

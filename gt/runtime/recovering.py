@@ -1,9 +1,11 @@
-"""The session at a server as a script sees it: it can outlive the workers that its values are on.
+"""The session at a server as a script sees it: it can outlive the workers that its values are on, and the dispatcher.
 
 Owns: ``RecoveringSession``. It passes calls on to a ``RemoteSession``, its *link*. With recovery on it keeps a ``RunLog``; when a worker
 is lost it holds up its callers, joins the server anew under another identity (so that nothing left of the old one can touch the new),
-and replays snapshot and log on the workers there are. Futures already handed out are answered by the replay. Must not know: plans,
-epochs, tensors. Next: ``run_log`` (what is kept), ``seats`` (who stands for whom), ``remote`` (the link).
+and replays snapshot and log on the workers there are. Futures already handed out are answered by the replay. Without a log, a lost
+dispatcher is told to whoever waits; the session is *away* until there is another one at the address, gets back by its secret what the
+workers have kept, and sends again what was in flight. Must not know: plans, epochs, tensors.
+Next: ``run_log`` and ``in_flight`` (what is kept), ``seats`` (who stands for whom), ``remote`` (the link).
 """
 
 from __future__ import annotations
@@ -16,12 +18,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
 import zmq
 
+from gt.ir.blame import users_line
 from gt.ir.graph import Graph
 from gt.ir.program import encode_graph
 from gt.ir.signals import SignalConfig
@@ -29,6 +32,7 @@ from gt.ir.types import Scalar, TensorType
 from gt.runtime import wire
 from gt.runtime.buffer_reasons import BufferReasons
 from gt.runtime.errors import Fault, GtError, SessionClosed, WorkerLost
+from gt.runtime.in_flight import Call, InFlight
 from gt.runtime.interrupt import SHIELD
 from gt.runtime.recovery import Recovery
 from gt.runtime.remote import Copy, Keeper, RemoteSession
@@ -40,6 +44,10 @@ from gt.runtime.status import ServerStatus
 log = logging.getLogger("gt.client")
 POLL_S = 0.02
 CLOSE_S = 10.0
+AWAY_S = 4.0  # that a call waits for another dispatcher
+REJOIN_S = 30.0  # in which a dispatcher says what is there: it waits for workers for less
+RETRY_S = 0.2
+JOIN_S = 2.0  # in which a dispatcher answers that is there
 STARTS_S = 60.0  # in which a replacement that this process starts has joined
 JOINS_S = 10.0  # in which one at a server that others run has
 
@@ -86,14 +94,23 @@ class Ear:
     def lost(self, fault: Fault) -> bool:
         return self.session.hear_loss(self.number, fault)
 
+    def gone(self, fault: Fault) -> bool:
+        return self.session.hear_dispatcher_lost(self.number, fault)
+
     def failed(self, buffer: int) -> None:
         self.session.hear_failure(self.number, buffer)
+
+
+class Connect(Protocol):
+    """Makes a link that is known by a secret."""
+
+    def __call__(self, *, keeper: Keeper, secret: bytes, timeout: float = ...) -> RemoteSession: ...
 
 
 class RecoveringSession:
     """A ``Session`` with a gt server, to which ``connect`` makes a link, at first and after each loss. Errors: those of ``connect``."""
 
-    def __init__(self, connect: Callable[[Keeper], RemoteSession]) -> None:
+    def __init__(self, connect: Connect) -> None:
         self._pid = os.getpid()
         self.lock = CallLock()  # guards all that follows, and is the link's own
         self._connect = connect
@@ -102,9 +119,10 @@ class RecoveringSession:
         self._alive: set[int] = set()  # while there is no log
         self._log: RunLog | None = None
         self._options = Recovery()
-        self._asked: dict[int, tuple[Future[np.ndarray], int]] = {}
+        self._asked: dict[int, tuple[Future[np.ndarray], int, str]] = {}  # with the user's line
         self._explaining: dict[int, tuple[Future[BufferReasons], int]] = {}
         self._moving: dict[int, tuple[Future[int], wire.Rebalance]] = {}
+        self._chosen: wire.Rebalance | None = None  # the last of them: where the values to come go too
         self._tickets = 0
         self._open = threading.Event()  # callers may go on
         self._open.set()
@@ -117,7 +135,15 @@ class RecoveringSession:
         self.replacing: Callable[[], bool] = lambda: False  # whether replacements are on their way for sure
         self._seats = Seats()
         self._number = 0  # of the link: there may have been others
-        self._link = connect(Ear(self, 0))
+        self._secret = os.urandom(16)
+        self._away: Fault | None = None  # the dispatcher is lost, and may be started again
+        self._dispatcher_lost: Fault | None = None  # while a recovery from that is under way
+        self._lost_at = 0.0
+        self._flying = InFlight()
+        self.returns = 0  # how often another dispatcher has taken the session in
+        with self.lock:  # it may be lost before it is known here
+            self._link = connect(keeper=Ear(self, 0), secret=self._secret)
+        self._served: tuple[int, tuple[int, ...]] = (self._link.generation, ())  # by which dispatcher, with which workers, values were made
 
     # -- the Session interface
 
@@ -136,7 +162,7 @@ class RecoveringSession:
             link.admit()
             with SHIELD, self.lock:
                 if link is self._link and self._open.is_set():
-                    self._note(message)
+                    self._note(message, link)
                     self._run(link, message)
                     return
 
@@ -151,6 +177,8 @@ class RecoveringSession:
             else:
                 kept = np.array(data) if link.lends(data) else data
                 self._log.put(buffer, Kept(type, kept, signal))
+            if link.lease_s:
+                self._flying.add(Put(buffer, Kept(type, data, signal)))
             link.put(buffer, type, data, self._seats.signal(signal))
             self._snapshot_if_due()
 
@@ -158,11 +186,12 @@ class RecoveringSession:
 
     def fetch(self, buffer: int) -> Future[np.ndarray]:
         future: Future[np.ndarray] = Future()
+        where = users_line()
 
         def send(link: RemoteSession) -> None:
             self._tickets += 1
             ticket = self._tickets
-            self._asked[ticket] = future, buffer
+            self._asked[ticket] = future, buffer, where
             if self._log is not None:
                 self._log.ask(ticket, buffer)
             self._ask(link, ticket)
@@ -192,6 +221,7 @@ class RecoveringSession:
             self._tickets += 1
             message = wire.Rebalance(0, workers, named, meshes)
             self._moving[self._tickets] = future, message
+            self._chosen = message
             if self._log is not None:
                 self._log.rebalance(message)
             self._ask_to_move(link, self._tickets)
@@ -208,9 +238,13 @@ class RecoveringSession:
             message = wire.Free(tuple(buffers))
 
             def send(link: RemoteSession) -> None:
-                self._note(message)
+                self._note(message, link)
                 link.tell(message)
 
+            with SHIELD, self.lock:
+                if self._away is not None:  # who lets go of values waits for nobody
+                    self._note(message, self._link)
+                    return
             self._send(send)
 
     @property
@@ -226,6 +260,11 @@ class RecoveringSession:
 
     def workers(self) -> tuple[int, ...]:
         return self._seats.named(self._link.workers())
+
+    @property
+    def address(self) -> str:
+        """The server's, as it was given."""
+        return self._link.address
 
     @property
     def closed(self) -> Fault | None:
@@ -247,9 +286,12 @@ class RecoveringSession:
         """Give the link, once callers may go on. A recovery ends, one way or the other."""
         if self._pid != os.getpid():  # where the lock may be held for ever
             raise SessionClosed("gt cannot be used in a forked child: start the child with spawn, or use gt only in the parent")
+        until = time.monotonic() + AWAY_S
         while not self._open.is_set():
             with SHIELD.lifted():
                 self._open.wait(POLL_S)
+            if (away := self._away) is not None and time.monotonic() > until:
+                raise _at(away, users_line()).exception()
         if self._failed is not None:
             raise self._failed.exception()
         return self._link
@@ -263,7 +305,10 @@ class RecoveringSession:
                     send(link)
                     return
 
-    def _note(self, message: wire.Run | wire.Free) -> None:
+    def _note(self, message: wire.Run | wire.Free, link: RemoteSession) -> None:
+        if link.lease_s:
+            self._flying.heard(link.runs_over)
+            self._flying.add(message)
         if self._log is not None:
             self._log.run(message) if isinstance(message, wire.Run) else self._log.free(message)
         elif isinstance(message, wire.Run):
@@ -271,6 +316,11 @@ class RecoveringSession:
             self._alive.difference_update(message.frees)
         else:
             self._alive.difference_update(message.buffers)
+
+    @property
+    def _wanted(self) -> set[int]:
+        """Buffers that the script may still name."""
+        return self._alive if self._log is None else self._log.alive
 
     def _run(self, link: RemoteSession, message: wire.Run) -> None:
         self._seat(link)
@@ -293,7 +343,7 @@ class RecoveringSession:
         with self.lock:
             if number != self._number or ticket not in self._asked:
                 return  # it is asked again elsewhere
-            future, _ = self._asked.pop(ticket)
+            future, *_ = self._asked.pop(ticket)
             if self._log is not None:
                 self._log.answered(ticket)
                 self._finish_snapshot()
@@ -337,6 +387,32 @@ class RecoveringSession:
                 self._thread.start()
             return True
 
+    def hear_dispatcher_lost(self, number: int, fault: Fault) -> bool:
+        """Hear that the dispatcher is lost. True: all that is open is answered here, later by a replay, or now with the cause."""
+        with self.lock:
+            if number != self._number:
+                return True
+            healing = self._log is not None and self._log.whole and self._away is None
+            if self._closing or self._failed is not None:
+                return False
+            if not self._open.is_set():  # what is under way finds its link closed, and tries again
+                if healing:
+                    self._hurt = self._hurt or fault
+                return healing
+            if not self._link.lease_s:
+                return False
+            self._served = self._link.generation, self._link.workers()
+            self._open.clear()
+            if healing:
+                self._hurt = self._dispatcher_lost = fault
+                self._lost_at = time.monotonic()
+                self._thread = threading.Thread(target=self._recover, name="gt-recovery", daemon=True)
+            else:
+                self._away = fault
+                self._thread = threading.Thread(target=self._return, args=(fault,), name="gt-return", daemon=True)
+            self._thread.start()
+            return True
+
     def hear_failure(self, number: int, buffer: int) -> None:
         """Hear that a read was told why its buffer failed: from here on what that was to replace is there again."""
         with self.lock:
@@ -362,7 +438,7 @@ class RecoveringSession:
                 present = tuple(sorted(self._link.workers()))
                 self._seats = Seats(present, present)
             self._log = RunLog(self._alive, time.monotonic())
-            for ticket, (_, buffer) in self._asked.items():
+            for ticket, (_, buffer, _) in self._asked.items():
                 self._log.ask(ticket, buffer)
             if self._alive:
                 self._take_snapshot(self._log)
@@ -395,6 +471,117 @@ class RecoveringSession:
             read = sum(kept.nbytes for kept in done.got.values() if isinstance(kept, Kept))
             self.snapshots = Snapshots(taken + 1, nbytes + read, seconds + time.monotonic() - done.began)
 
+    # -- the next dispatcher
+
+    def wait_for_return(self, timeout_s: float) -> bool:
+        """Wait until the session is not away. False: nothing was lost, or all is. Errors: DispatcherLost if there is no other dispatcher
+        in that time.
+        """
+        until = time.monotonic() + timeout_s
+        while (away := self._away) is not None:
+            if time.monotonic() > until:
+                raise away.exception()
+            time.sleep(POLL_S)
+        return self.closed is None and self.returns > 0
+
+    def _return(self, fault: Fault) -> None:
+        """Tell whoever waits; then wait for another dispatcher until the workers' lease is over."""
+        self._tell(fault)
+        self._link.close()
+        until, tried = time.monotonic() + self._link.lease_s, ""
+        while not self._closing and time.monotonic() < until:
+            try:
+                self._rejoin()
+                return
+            except (GtError, OSError, zmq.ZMQError, TimeoutError) as e:
+                tried = f" ({e})"
+            except Exception as e:  # a fault of gt's own: nobody may wait for what does not come
+                self._give_up(Fault("protocol", f"{fault.message}, and coming back failed: {type(e).__name__}: {e}"))
+                raise
+            time.sleep(RETRY_S)
+        text = fault.message.partition(";")[0]
+        self._give_up(Fault("dispatcher_lost", f"{text}, and none has come in its place in that time{tried}; its values are lost"))
+
+    def _tell(self, fault: Fault) -> None:
+        with self.lock:
+            if self._log is not None:
+                self._log.abandon()
+                for ticket in self._asked:
+                    self._log.answered(ticket)
+            asked, self._asked = self._asked, {}
+            explaining, self._explaining = self._explaining, {}
+            moving, self._moving = self._moving, {}
+        for future, _, where in asked.values():
+            future.set_exception(_at(fault, where).exception())
+        others: list[Future[Any]] = [f for f, _ in explaining.values()]
+        others += [f for f, _ in moving.values()]
+        for other in others:
+            other.set_exception(fault.exception())
+
+    def _rejoin(self) -> None:
+        """Join another dispatcher, learn what is there, and send again what was in flight. Errors: what the link raises; NotRecovered."""
+        with self.lock:
+            self._number += 1  # nothing that the old link still says counts
+            before, wanted = InFlight(self._flying.calls), set(self._wanted)
+        link = self._link = self._connect(keeper=Ear(self, self._number), secret=self._secret, timeout=JOIN_S)
+        try:
+            asked = wanted | before.reads()
+            lost = _lost(link.address, link.generation == self._served[0])
+            returned = self._resumed(link, sorted(asked), self._served[1])
+            self._served = link.generation, link.workers()
+            self._take_seats(dict(returned.workers), link)
+            self._defined.clear()
+            flying = InFlight()
+            again = before.again(asked.difference(returned.missing), wanted)
+            for buffer in again.lost:
+                link.tell(wire.Fail(buffer, lost))
+            for call in again.calls:
+                self._send_again(link, call)
+                flying.add(call)
+            if self._chosen is not None:
+                link.tell(self._seats.rebalance(self._chosen))
+            with self.lock:
+                self._check(link, began=False)
+                gone = wanted - self._wanted  # freed meanwhile
+                if gone:
+                    free = wire.Free(tuple(sorted(gone)))
+                    link.tell(free)
+                    flying.add(free)
+                self._flying, self._away = flying, None
+                self.returns += 1
+                self._open.set()
+        except BaseException:
+            link.close()
+            raise
+        log.warning("the gt server at %s is there again: of %d values %d are lost", link.address, len(wanted), len(again.lost))
+
+    def _resumed(self, link: RemoteSession, buffers: Sequence[int], workers: Sequence[int]) -> wire.Returned:
+        """Ask for what the workers have kept. Errors: NotRecovered; what ends the link."""
+        future, until = link.resume(self._served[0], buffers, workers), time.monotonic() + REJOIN_S
+        while not future.done():
+            self._check(link, began=False)
+            if time.monotonic() > until:
+                raise NotRecovered(f"the gt server at {link.address} does not say within {REJOIN_S:g} s what its workers have kept")
+            time.sleep(POLL_S)
+        return future.result()
+
+    def _take_seats(self, numbers: dict[int, int], link: RemoteSession) -> None:
+        """Let workers that are here again keep the names by which the script knows them, whatever their numbers are now."""
+        with self.lock:
+            now = {name: numbers[w] for name, w in self._seats.now.items() if w in numbers}
+            self._seats = Seats(tuple(now), tuple(now.values())).joined(link.workers())
+
+    def _send_again(self, link: RemoteSession, call: Call) -> None:
+        match call:
+            case Put(buffer, kept):
+                self._put_again(link, buffer, kept)
+            case wire.Run():
+                while not link.admits(POLL_S):
+                    self._check(link, began=False)
+                self._run_again(link, call)
+            case _:
+                link.tell(call)
+
     # -- recovery
 
     def _recover(self) -> None:
@@ -417,8 +604,9 @@ class RecoveringSession:
                 raise
             if self._closing:
                 break
+        kind = "worker_lost" if self._dispatcher_lost is None else "dispatcher_lost"
         text = f"{lost}, and recovery gave up after {len(tried)} tries: {'; '.join(tried)}"
-        self._give_up(Fault("worker_lost", text, first.worker, first.epoch, first.where))
+        self._give_up(Fault(kind, text, first.worker, first.epoch, first.where))
 
     def _try(self, lost: str, began: float) -> None:
         """Join anew and replay. Errors: NotRecovered, and what the link raises."""
@@ -427,7 +615,7 @@ class RecoveringSession:
             self._hurt = None
             self._number += 1  # nothing that the old link still says counts
         self._link.close()
-        link = self._link = self._connect(Ear(self, self._number))
+        link = self._link = self._another_link()
         self._await_workers(link)
         with self.lock:
             self._hurt = None  # nothing was on workers that came and went until now
@@ -442,8 +630,31 @@ class RecoveringSession:
                 self._ask_to_move(link, ticket)
             age, seconds = began - self._log.taken_at, time.monotonic() - began
             self.recoveries.append(Recovered(lost, age, runs, len(link.workers()), seconds))
+            self._flying = InFlight(over=runs)
             self._open.set()
         log.warning("%s", self.recoveries[-1])
+
+    def _another_link(self) -> RemoteSession:
+        """Join again, if the dispatcher is lost as soon as there is another, where what the workers have kept is not needed."""
+        if self._dispatcher_lost is None:
+            self._secret = os.urandom(16)  # of its own: it may come before the old link's goodbye
+            return self._connect(keeper=Ear(self, self._number), secret=self._secret)
+        until = self._lost_at + self._link.lease_s
+        while True:
+            try:
+                link = self._connect(keeper=Ear(self, self._number), secret=self._secret, timeout=JOIN_S)
+                break
+            except (GtError, OSError, zmq.ZMQError):
+                if self._closing or time.monotonic() > until:
+                    raise
+                time.sleep(RETRY_S)
+        try:
+            self._resumed(link, (), ())
+        except BaseException:
+            link.close()
+            raise
+        self._dispatcher_lost = None
+        return link
 
     def _check(self, link: RemoteSession, began: bool = True) -> None:
         """Errors: NotRecovered where a worker was lost since the replay ``began``, or the link is over."""
@@ -511,17 +722,30 @@ class RecoveringSession:
 
     def _give_up(self, fault: Fault) -> None:
         with self.lock:
-            self._failed = fault
+            self._failed, self._away = fault, None
             asked, self._asked = self._asked, {}
             explaining, self._explaining = self._explaining, {}
             moving, self._moving = self._moving, {}
         self._link.close()
-        futures: list[Future[Any]] = [f for f, _ in asked.values()]
+        futures: list[Future[Any]] = [f for f, *_ in asked.values()]
         futures += [f for f, _ in explaining.values()]
         futures += [f for f, _ in moving.values()]
         for future in futures:
             future.set_exception(fault.exception())
         self._open.set()
+
+
+def _lost(address: str, same: bool) -> Fault:
+    """Say why a value is not there after a return. ``same``: the server never ended."""
+    why = f"with the gt server at {address} that ended: it was being made, or some worker that held a part of it did not come back"
+    if same:
+        why = f"when the gt server at {address} and this process did not hear of each other for longer than the lease of a client"
+    return Fault("dispatcher_lost", f"this value was lost {why}; run again what made it, or load a checkpoint")
+
+
+def _at(fault: Fault, where: str) -> Fault:
+    """Give a fault at the line that waits."""
+    return msgspec.structs.replace(fault, where=where)
 
 
 def _pass_on(got: Future[Any], future: Future[Any]) -> None:

@@ -32,6 +32,7 @@ from gt.runtime.buffer_reasons import BufferReasons
 from gt.runtime.capturing import Capturing
 from gt.runtime.errors import ConnectionFailed, Fault, ProtocolError, SessionClosed
 from gt.runtime.gate import Handshake, Seldom, await_answer, explained
+from gt.runtime.hello import UNKNOWN
 from gt.runtime.interrupt import SHIELD
 from gt.runtime.keys import Keys
 from gt.runtime.log import open_client_log, setup_logging
@@ -56,6 +57,10 @@ class Keeper(Protocol):
 
     def lost(self, fault: Fault) -> bool:
         """Hear of a loss. True: whatever is open is asked again elsewhere."""
+        ...
+
+    def gone(self, fault: Fault) -> bool:
+        """Hear that the dispatcher is lost. True: whatever is open is answered elsewhere."""
         ...
 
     def failed(self, buffer: int) -> None:
@@ -102,12 +107,14 @@ class Reading:
 
 class RemoteSession:
     """A ``Session`` with a gt server. Errors: ConnectionFailed within ``timeout`` seconds if there is none, or, as soon as that is
-    known, if it wants another key.
+    known, if it wants another key. ``secret``: 16 bytes by which the next session can have this one's values back, should the
+    dispatcher be lost.
     """
 
     def __init__(
-        self, address: str, timeout: float = 5.0, keeper: Keeper | None = None, keys: Keys | None = None, priority: float = 1.0
-    ) -> None:
+        self, address: str, timeout: float = 5.0, keeper: Keeper | None = None, keys: Keys | None = None, priority: float = 1.0,
+        secret: bytes = b"",
+    ) -> None:  # fmt: skip
         self._pid = os.getpid()
         self.address, self._keeper = address, keeper
         self._logger = setup_logging("client")
@@ -120,6 +127,7 @@ class RemoteSession:
         self._readings: dict[int, Reading] = {}
         self._explaining: dict[int, Future[BufferReasons]] = {}
         self._moving: dict[int, Future[int]] = {}
+        self._resuming: Future[wire.Returned] | None = None
         self._uploads: dict[int, tuple[np.ndarray, WireType]] = {}
         self._requests = 0
         self._runs_over = self._runs_sent = 0
@@ -135,7 +143,7 @@ class RemoteSession:
         self._down = self._made()
         self._up = self._made()
         try:
-            self._welcome = self._join(timeout, priority)
+            self._welcome, self._server = self._join(timeout, wire.ClientHello(self._pid, priority=priority, secret=secret))
         except BaseException:
             self._context.destroy(0)
             raise
@@ -149,17 +157,26 @@ class RemoteSession:
         self._io_thread.start()
         self._present.wait(timeout)
 
-    def _join(self, timeout: float, priority: float) -> wire.ClientWelcome:
+    def _join(self, timeout: float, hello: wire.ClientHello) -> tuple[wire.ClientWelcome, Handshake]:
+        """Say hello; give the welcome, and what tells when the connection ends."""
         hint = (
             f"no gt server answers at {self.address} within {timeout:g} s: "
             "start one with `python -m gt.server -p PORT`, "
             "check host and port, or leave out gt.connect to run in this process"
         )
         deadline = time.monotonic() + timeout
-        hello = wire.ClientHello(self._pid, priority=priority)
-        welcome = self._ask_to_join(self._down, hello, wire.ClientWelcome, deadline, hint)
-        self._ask_to_join(self._up, wire.Attach(welcome.token, "up"), wire.Attached, deadline, hint)
-        return welcome
+        server = Handshake(self._down)
+        try:
+            welcome = self._ask_to_join(self._down, server, hello, wire.ClientWelcome, deadline, hint)
+            attaching = Handshake(self._up)
+            try:
+                self._ask_to_join(self._up, attaching, wire.Attach(welcome.token, "up"), wire.Attached, deadline, hint)
+            finally:
+                attaching.close()
+        except BaseException:
+            server.close()
+            raise
+        return welcome, server
 
     def _made(self, server: str = "", **options: Any) -> Socket:
         """Make a socket that connects to the owner of a key, by default the dispatcher."""
@@ -168,8 +185,7 @@ class RemoteSession:
             self._keys.join(socket, server)
         return socket
 
-    def _ask_to_join(self, socket: Socket, message: Message, kind: type[Any], deadline: float, hint: str) -> Any:
-        handshake = Handshake(socket)
+    def _ask_to_join(self, socket: Socket, handshake: Handshake, message: Message, kind: type[Any], deadline: float, hint: str) -> Any:
         try:
             socket.connect(self._endpoint)
             with contextlib.suppress(PeerUnreachable):  # turned away already: the handshake says why
@@ -181,8 +197,6 @@ class RemoteSession:
             raise ConnectionFailed(f"what answers at {self.address} is not a gt server of this version: {e}") from None
         except MessagesLost as e:
             raise ConnectionFailed(f"the connection to the server at {self.address} is broken: {e}") from None
-        finally:
-            handshake.close()
         if got is not None and isinstance(got[1], wire.Refused | wire.Broken):
             raise ConnectionFailed(f"the server at {self.address} refuses: {got[1].reason}")
         if got is None or not isinstance(got[1], kind):
@@ -299,6 +313,28 @@ class RemoteSession:
     def closed(self) -> Fault | None:
         return self._closed
 
+    @property
+    def generation(self) -> int:
+        """Which dispatcher this is, of all that there have been at the address."""
+        return self._welcome.generation
+
+    @property
+    def lease_s(self) -> float:
+        """How long the workers keep values if the dispatcher is lost; 0: not at all."""
+        return self._welcome.lease_s
+
+    @property
+    def runs_over(self) -> int:
+        """How many runs are over, in all."""
+        return self._runs_over
+
+    def resume(self, generation: int, buffers: Sequence[int], workers: Sequence[int]) -> Future[wire.Returned]:
+        """Ask for the values of a session that has ended with its dispatcher; before anything else."""
+        future: Future[wire.Returned] = Future()
+        self._resuming = future
+        self._call(wire.Resume(generation, tuple(buffers), tuple(workers)))
+        return future
+
     def close(self) -> None:
         if self._pid != os.getpid() or self._let_go:
             return
@@ -346,14 +382,15 @@ class RemoteSession:
 
     def _io(self) -> None:
         own_threads.add(threading.get_ident())
-        for source in (self._down, self._results, self._wake_read):
+        for source in (self._down, self._server.monitor, self._results, self._wake_read):
             self._poller.register(source, zmq.POLLIN)
         seen = beat = time.monotonic()
         try:
             while self._closed is None:
                 ready = dict(self._poller.poll(int(BEAT_S * 500)))
                 now = time.monotonic()
-                if self._down in ready:
+                self._server.look()  # first: what came before the end is there to be received
+                if self._down in ready or self._server.over:
                     seen = now
                     self._receive(self._down, copy=True)
                 if self._results in ready:
@@ -363,12 +400,10 @@ class RemoteSession:
                         self._receive(socket, copy=True, worker=worker)
                 for reply in self._capturing.waiting():
                     send(self._down, reply)
-                if now - seen > DISPATCHER_TIMEOUT_S:
-                    self._die(
-                        Fault(
-                            "dispatcher_lost", f"the gt server at {self.address} stopped answering; its values are lost"
-                        )
-                    )
+                if self._closed is None and self._server.over:
+                    self._lose_dispatcher("died")
+                elif now - seen > DISPATCHER_TIMEOUT_S:
+                    self._lose_dispatcher("stopped answering")
                 if now - beat >= BEAT_S:
                     beat = now
                     self._look_at_handshakes(now)
@@ -380,7 +415,7 @@ class RemoteSession:
             raise
         finally:
             own_threads.discard(threading.get_ident())
-            for _, handshake in self._watched.values():
+            for handshake in (self._server, *(h for _, h in self._watched.values())):
                 handshake.close()
             for socket in (self._down, self._results, *self._upload_sockets.values()):
                 socket.close(500)
@@ -466,6 +501,9 @@ class RemoteSession:
                 self._resend(worker, upload)
             case wire.Placed(buffer, tiles):
                 self._upload(buffer, tiles)
+            case wire.Returned() if self._resuming is not None:
+                self._resuming.set_result(message)
+                self._resuming = None
             case wire.Workers(workers, why):
                 self._set_workers(workers, why)
             case wire.Capture() as capture:
@@ -474,6 +512,8 @@ class RemoteSession:
                 pass
             case wire.Broken(reason):
                 self._link_broken(worker, reason)
+            case wire.Refused(reason) if reason == UNKNOWN:  # as another dispatcher would say
+                self._lose_dispatcher("does not know this session any more")
             case wire.Refused(reason):
                 self._die(Fault("dispatcher_lost", f"the gt server at {self.address} ended the session: {reason}"))
             case _:
@@ -483,6 +523,11 @@ class RemoteSession:
         """Messages were lost on the way: begin anew where that can be, else end. What ``results`` come from can be asked for again."""
         if self._left:
             return
+        if worker < 0 and not results:
+            self._server.look()
+            if self._server.over:  # the server has died, and what says so is another
+                self._lose_dispatcher("died")
+                return
         peer = "the workers" if results else "the server" if worker < 0 else f"worker {worker}"
         text = f"the link to {peer} at {self.address} is broken: {reason}"
         self._logger.warning("%s", text)
@@ -654,14 +699,25 @@ class RemoteSession:
         for reading in waiting.values():
             self._ask(Reading(reading.buffer, reading.future, reading.copies, retried=fault))
 
-    def _die(self, fault: Fault) -> None:
-        """End the session with a cause: what waits gets it, and so does every later call."""
+    def _lose_dispatcher(self, how: str) -> None:
+        then = "its values are lost"
+        if self.lease_s:
+            then = f"its workers keep values for {self.lease_s:g} s, in which it can be started again at the same address"
+        fault = Fault("dispatcher_lost", f"the gt server at {self.address} {how}; {then}")
+        self._die(fault, quietly=self._keeper is not None and self._keeper.gone(fault))
+
+    def _die(self, fault: Fault, quietly: bool = False) -> None:
+        """End the session with a cause: what waits gets it, unless that is to go ``quietly``, and so does every later call."""
         self._closed = self._closed or fault
         with self._lock:
             readings, self._readings = self._readings, {}
             explaining, self._explaining = self._explaining, {}
             moving, self._moving = self._moving, {}
-        waiting: list[Future[Any]] = [*(r.future for r in readings.values()), *explaining.values(), *moving.values()]
+            resuming, self._resuming = self._resuming, None
+        waiting: list[Future[Any]] = []
+        if not quietly:
+            waiting += [*(r.future for r in readings.values()), *explaining.values(), *moving.values()]
+        waiting += [] if resuming is None else [resuming]
         for future in waiting:
             if not future.done():
                 future.set_exception(self._closed.exception())

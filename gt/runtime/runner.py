@@ -36,6 +36,7 @@ from gt.runtime.worker_state import (
     LoadProgram,
     Quit,
     Ran,
+    Rejoined,
     Reply,
     RunProgram,
     ShipFault,
@@ -120,7 +121,23 @@ class Runner:
             self.log.write("recv", type(message).__name__, getattr(data, "nbytes", 0), "", message)
         if self.uploads:
             self._take_uploads()
-        work = self.state.handle(Got(message, data))
+        return self._do(self.state.handle(Got(message, data)), message)
+
+    def past(self, lives: tuple[tuple[int, int], ...]) -> wire.Past:
+        """Say what is here, once all that the lost dispatcher has sent is done; ``lives`` as in ``Past``. Programs and graphs go."""
+        self._take_uploads()
+        for loaded in self.loaded.values():
+            if loaded.joint is not None:  # a graph of collectives goes before their groups do
+                loaded.joint.drop()
+        self._do([UnloadPrograms(tuple(self.loaded))])
+        return self.state.past(lives)
+
+    def rejoined(self, worker: int) -> None:
+        """Forget what another dispatcher cannot know."""
+        self._do(self.state.handle(Rejoined(worker)))
+
+    def _do(self, work: list[Any], message: Message | None = None) -> bool:
+        """Perform commands that a message has caused; give False when the worker should end."""
         while work:
             more: list[Any] = []
             for command in work:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gt.ir.types import TensorType
 from gt.passes.reasons import PlanReasons
 from gt.runtime.errors import Fault
-from gt.runtime.wire import Expect, Explain, Fetch, Free, Placed, Recover, Run
+from gt.runtime.wire import Expect, Explain, Fetch, Free, Placed, Recover, Resume, Run
 
 if TYPE_CHECKING:
     from gt.runtime.cutting import Going
@@ -131,14 +131,19 @@ class OverQuota:
 class Client:
     """One client: its connections, graphs, buffers by its own numbers, and its queue.
 
-    ``seen``, ``up_seen``: when it was last heard of, by ``down`` and by ``up``. ``held``: bytes of what its numbers name. ``asked`` and
-    ``runs``: how many runs came, and how many are over. ``unplaced``: uploads that it has not been asked for yet, by uid, with what to say
-    to whom then; ``uploading``: the uids of those that it has.
+    ``owner``: its name in labels, b"" if it will have nothing back. ``resume``: what it asks to have back from a dispatcher that is gone,
+    until that is ``settled``, and ``asked_at`` when it did. ``seen``, ``up_seen``: when it was last heard of, by ``down`` and by ``up``.
+    ``held``: bytes of what its numbers name. ``asked`` and ``runs``: how many runs came, and how many are over. ``unplaced``: uploads that
+    it has not been asked for yet, by uid, with what to say to whom then; ``uploading``: the uids of those that it has.
     """
 
     id: int
     token: bytes
     down: bytes
+    owner: bytes = b""
+    resume: Resume | None = None
+    asked_at: float = 0.0
+    settled: bool = False
     up: bytes | None = None
     seen: float = 0.0
     up_seen: float = 0.0

@@ -1,6 +1,6 @@
 """Which worker stands where another stood: numbers that a script knows, and the workers that have taken their places.
 
-Owns: ``Seats``, pure. A new worker has a new number, and signals in a script, in graphs and in placements name old ones; in each place
+Owns: ``Seats`` and ``moved``, pure. A new worker has a new number, and signals in a script, in graphs and in placements name old ones; in each place
 stands the worker of the same rank, so groups keep their order and results their bits. Next: ``recovering`` (who seats them).
 """
 
@@ -80,7 +80,7 @@ class Seats:
             return placed, None
         workers = tuple([self.now[w] for w in placed.workers if w in self.now])
         if len(workers) == len(placed.workers):
-            return _moved(placed, workers), None
+            return moved(placed, workers), None
         split = next((dim for dim, axes in enumerate(placed.dims) if axes), None)
         config = ShardConfig(replicated=True) if split is None else ShardConfig(axis=split)
         return None, SignalConfig(shard=_on(config, workers))
@@ -88,14 +88,14 @@ class Seats:
     def remembered(self, placed: WireSharding) -> WireSharding:
         """Give a placement by the names that the script knows, as ``placement`` takes it."""
         names = {worker: name for name, worker in self.now.items()}
-        return _moved(placed, tuple([names.get(w, w) for w in placed.workers]))
+        return moved(placed, tuple([names.get(w, w) for w in placed.workers]))
 
 
 def _on(shard: ShardConfig, workers: tuple[int, ...]) -> ShardConfig:
     return msgspec.structs.replace(shard, workers=workers or None)
 
 
-def _moved(placed: WireSharding, workers: tuple[int, ...]) -> WireSharding:
+def moved(placed: WireSharding, workers: tuple[int, ...]) -> WireSharding:
     """Give a placement on other workers. The axis of a plain list of workers is named by them, and is renamed."""
     old, new = Mesh.line(placed.workers), Mesh.line(workers)
     if placed.axes != old.axes:
@@ -105,4 +105,4 @@ def _moved(placed: WireSharding, workers: tuple[int, ...]) -> WireSharding:
     return WireSharding(new.name, new.axes, workers, dims, placed.partial)
 
 
-__all__ = ["Seats"]
+__all__ = ["Seats", "moved"]

@@ -45,12 +45,21 @@ class Message(msgspec.Struct, frozen=True, array_like=True, tag_field="message",
 
 class ClientHello(Message, frozen=True):
     """Open a session. ``gt``: the version of gt that records its graphs. ``priority``: the client's weight among those that compete for
-    the workers.
+    the workers. ``secret``: 16 bytes by which it alone can have its values back from the next dispatcher; none: it never will.
     """
 
     pid: int = 0
     gt: str = __version__
     priority: float = 1.0
+    secret: bytes = b""
+
+
+class Resume(Message, frozen=True):
+    """Ask for values of a dispatcher that is gone, whose ``generation`` and ``workers`` are named: those in ``buffers`` and no others."""
+
+    generation: int
+    buffers: Buffers
+    workers: tuple[int, ...]
 
 
 class Attach(Message, frozen=True):
@@ -162,11 +171,25 @@ class Bye(Message, frozen=True):
 
 
 class ClientWelcome(Message, frozen=True):
-    """The client's id, its secret (also its routing id on data sockets), and how many runs it may have in flight."""
+    """The client's id, its token (also its routing id on data sockets), and how many runs it may have in flight.
+
+    ``lease_s``: if this dispatcher is lost, how long its workers keep values for the next one; 0: not at all.
+    """
 
     client: int
     token: bytes
     window: int
+    generation: int = 0
+    lease_s: float = 0.0
+
+
+class Returned(Message, frozen=True):
+    """Answer to a Resume: which of its buffers are not there any more, and its workers that are here again, by the old number and
+    the new one.
+    """
+
+    missing: Buffers
+    workers: tuple[tuple[int, int], ...]
 
 
 class Workers(Message, frozen=True):
@@ -318,17 +341,48 @@ class Traced(Message, frozen=True):
 
 
 class WorkerWelcome(Message, frozen=True):
-    """The worker's id and its secret."""
+    """The worker's id and its token."""
 
     worker: int
     token: bytes
+    generation: int = 0
+
+
+class Place(msgspec.Struct, frozen=True, array_like=True):
+    """What a value is and where: on workers as the dispatcher of that ``generation`` numbered them."""
+
+    type: WireType
+    placed: WireSharding
+    generation: int
+
+
+class Places(msgspec.Struct, frozen=True, array_like=True):
+    """The places of a plan's outputs: of each its type, and which of the ``placements`` it has."""
+
+    generation: int
+    placements: tuple[WireSharding, ...]
+    outputs: tuple[tuple[WireType, int], ...]
+
+    def __getitem__(self, output: int) -> Place:
+        type_, placement = self.outputs[output]
+        return Place(type_, self.placements[placement], self.generation)
+
+
+class Label(msgspec.Struct, frozen=True, array_like=True):
+    """Whose a value is, by which of its numbers, and which epoch made it, -1 for an upload. With it a value outlives its dispatcher."""
+
+    owner: bytes
+    numbers: Buffers
+    place: Place
+    epoch: int = -1
 
 
 class Load(Message, frozen=True):
-    """Keep a program under a plan id."""
+    """Keep a program under a plan id. ``places``: of its outputs, for labels."""
 
     plan: int
     program: Program
+    places: Places | None = None
 
 
 class Unload(Message, frozen=True):
@@ -339,7 +393,8 @@ class Unload(Message, frozen=True):
 
 class Execute(Message, frozen=True):
     """Run a loaded program. Ids are in the order of the flush's lists; ``frees`` go after it. ``graph``: what is done with a CUDA graph
-    of it that all its workers capture together.
+    of it that all its workers capture together. ``owner``, ``numbers``: for labels of the first outputs, none if nobody could have
+    them back; those that an earlier part of the run has made get theirs too.
     """
 
     epoch: int
@@ -349,6 +404,8 @@ class Execute(Message, frozen=True):
     scalars: tuple[WireScalar, ...]
     frees: Buffers
     graph: GraphUse = ""
+    owner: bytes = b""
+    numbers: Buffers = ()
 
 
 class DropGraph(Message, frozen=True):
@@ -374,6 +431,14 @@ class Store(Message, frozen=True):
     type: WireType
     bounds: Bounds
     local: tuple[int, ...]
+    label: Label | None = None
+
+
+class Name(Message, frozen=True):
+    """Label a value that is here or will come."""
+
+    uid: int
+    label: Label
 
 
 class Expect(Message, frozen=True):
@@ -449,6 +514,28 @@ class Capture(Message, frozen=True):
 # -- worker to dispatcher
 
 
+class Held(msgspec.Struct, frozen=True, array_like=True):
+    """One value that a worker has kept; as its label says, with the ``place`` by position."""
+
+    uid: int
+    owner: bytes
+    numbers: Buffers
+    place: int
+    epoch: int
+
+
+class Past(msgspec.Struct, frozen=True, array_like=True):
+    """What a worker brings along from dispatchers that are gone: the generation of each and its number there, last the latest; the last
+    epoch that it has done of that; values; and which others it was to make, and could not.
+    """
+
+    lives: tuple[tuple[int, int], ...]
+    places: tuple[Place, ...] = ()
+    values: tuple[Held, ...] = ()
+    edge: int = -1
+    failed: Buffers = ()
+
+
 class WorkerHello(Message, frozen=True):
     """Join: where clients reach this worker's data sockets, what it runs on, the public key of these sockets ("": none), the
     versions of gt and torch, and the bytes of memory that it may use (0: no limit).
@@ -464,6 +551,7 @@ class WorkerHello(Message, frozen=True):
     gt: str = __version__
     torch: str = ""
     memory: int = 0
+    past: Past | None = None
 
 
 class Done(Message, frozen=True):
@@ -594,20 +682,20 @@ class PartFailed(Message, frozen=True):
     fault: Fault
 
 
-FromClient: TypeAlias = ClientHello | Define | Run | Put | Fail | Fetch | Explain | Free | Recover | Rebalance | Supervise
+FromClient: TypeAlias = ClientHello | Resume | Define | Run | Put | Fail | Fetch | Explain | Free | Recover | Rebalance | Supervise
 FromWorker: TypeAlias = WorkerHello | Done | GraphIdle | Unshipped | Uploaded | Shipped | Unsent | StoreOp
 Incoming: TypeAlias = (
-    ClientHello | Define | Run | Put | Fail | Fetch | Explain | Free | Recover | WorkerHello | Done | GraphIdle | Unshipped | Uploaded
-    | Shipped | Unsent | StoreOp | Rebalance | Supervise | Attach | Beat | Bye | AskStatus | NodeHello | NodeFailed | AskTrace
-    | Captured | Used
+    ClientHello | Resume | Define | Run | Put | Fail | Fetch | Explain | Free | Recover | WorkerHello | Done | GraphIdle | Unshipped
+    | Uploaded | Shipped | Unsent | StoreOp | Rebalance | Supervise | Attach | Beat | Bye | AskStatus | NodeHello | NodeFailed
+    | AskTrace | Captured | Used
 )  # fmt: skip
 ToClient: TypeAlias = (
-    ClientWelcome | Workers | Attached | Placed | Failed | Located | Settled | Explained | Rebalanced | Progress | Ping | Refused
-    | Broken | Part | PartFailed | Share | Unread | Capture
+    ClientWelcome | Returned | Workers | Attached | Placed | Failed | Located | Settled | Explained | Rebalanced | Progress | Ping
+    | Refused | Broken | Part | PartFailed | Share | Unread | Capture
 )
 ToWorker: TypeAlias = (
-    WorkerWelcome | Attached | Load | Unload | Execute | DropGraph | MakeGroup | Store | Expect | Ship | Free | Gone | Abort | Leave
-    | StoreReply | Admit | Ping | Stop | Refused | Broken | Capture
+    WorkerWelcome | Attached | Load | Unload | Execute | DropGraph | MakeGroup | Store | Name | Expect | Ship | Free | Gone | Abort
+    | Leave | StoreReply | Admit | Ping | Stop | Refused | Broken | Capture
 )  # fmt: skip
 ToNode: TypeAlias = NodeWelcome | Supervise | JobEnded | Ping | Refused | Broken
 ToAsker: TypeAlias = Status | Refused | Broken | Traced

@@ -2,7 +2,9 @@
 
 Owns: the four sockets of a worker. ``work`` (main thread) carries ordered work from the dispatcher and its outcomes;
 ``results`` (main thread) sends values to clients; ``link`` and ``intake`` (the io thread) carry heartbeats, loss
-notices and uploads, so both go on while a program runs. Must not know: what messages lead to. Next: ``exchange`` (uploads and
+notices and uploads, so both go on while a program runs. When the dispatcher is lost, the worker comes to an edge: it does what has been
+sent, calls off collectives that do not end, and says hello to whoever listens at the same address, until its lease is over.
+Must not know: what messages lead to. Next: ``exchange`` (uploads and
 results), ``runner``, ``worker_state``.
 """
 
@@ -18,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import click
+import msgspec
 import zmq
 
 from gt.runtime import env, garbage, wire
@@ -27,7 +30,7 @@ from gt.runtime.errors import ConnectionFailed, DispatcherLost, KeyFileError, Pr
 from gt.runtime.exchange import TIDY_S, Intake, Outlet
 from gt.runtime.exit_codes import ExitCode
 from gt.runtime.gate import Gate, Handshake, Seldom, await_answer
-from gt.runtime.hello import torch_version
+from gt.runtime.hello import UNKNOWN, torch_version
 from gt.runtime.interrupt import on_end_signals
 from gt.runtime.keys import Keys, chosen_keys
 from gt.runtime.log import open_log, setup_logging
@@ -49,14 +52,25 @@ from gt.runtime.transport import (
 from gt.runtime.wire import TO_WORKER
 
 DISPATCHER_TIMEOUT_S = 10.0
+EDGE_S = 10.0  # after the loss of the dispatcher, collectives still under way are called off
+READ_S = 1.0  # in which the others have read what this worker has sent them
+ANSWER_S = 0.5
+RETRY_S = 0.2
+DOUBT_POLL_S = 0.01
 GRACE_S = 2.0  # how long a busy main thread may go on once the worker should end
+
+
+class Unwanted(ConnectionFailed):
+    """The server has refused the worker."""
 
 
 class StoreLink:
     """The worker's way to the dispatcher's key-value store, for whichever thread forms a group. ``broken``: hears when it is none."""
 
-    def __init__(self, socket: Socket, token: bytes, timeout_s: float, broken: Callable[[str], None]) -> None:
-        self.broken = broken
+    def __init__(
+        self, socket: Socket, token: bytes, timeout_s: float, lost: Callable[[], bool], broken: Callable[[str], None]
+    ) -> None:
+        self.lost, self.broken = lost, broken
         self.lock, self.timeout_s, self.requests = threading.Lock(), timeout_s, 0
         self.socket = socket
         send(self.socket, wire.Attach(token, "store"))
@@ -71,10 +85,12 @@ class StoreLink:
             told = time.monotonic()
             deadline = told + self.timeout_s
             while (left := deadline - time.monotonic()) > 0:
+                if self.lost():
+                    raise CollectiveFailed("the dispatcher is lost")
                 if time.monotonic() - told > TIDY_S:
                     told = time.monotonic()
                     confirm(self.socket, wire.Beat())
-                if not self.socket.poll(int(min(left, TIDY_S) * 1000) + 1):
+                if not self.socket.poll(int(min(left, TIDY_S, ANSWER_S) * 1000) + 1):
                     continue
                 try:
                     got = receive(self.socket, TO_WORKER)
@@ -92,13 +108,22 @@ class StoreLink:
 
 
 class WorkerProcess:
-    """A worker from hello to stop. With ``keys``, it proves who it is and lets in the clients that the dispatcher names.
+    """A worker from hello to stop. With ``keys``, it proves who it is and lets in the clients that the dispatcher names. ``lease_s``:
+    how long it waits for another dispatcher in place of one that is lost.
 
     Errors: ConnectionFailed.
     """
 
-    def __init__(self, endpoint: str, backend: str, device: str, parent_fd: int | None = None, keys: Keys | None = None) -> None:
-        self.endpoint, self.parent_fd, self.keys = endpoint, parent_fd, keys
+    def __init__(
+        self, endpoint: str, backend: str, device: str, parent_fd: int | None = None, keys: Keys | None = None, lease_s: float = 0.0
+    ) -> None:
+        self.endpoint, self.parent_fd, self.keys, self.lease_s = endpoint, parent_fd, keys, lease_s
+        self.stopping = self.deserted = self.refused = False
+        self.cut_off = self.doubt = ""
+        self.failed: ConnectionFailed | None = None  # why no other dispatcher wants this worker
+        self.lost = threading.Event()  # the dispatcher is; until the worker has joined again
+        self.lost_at = 0.0
+        self.lives: tuple[tuple[int, int], ...] = ()  # generations of dispatchers that are gone, and the number it had there
         self.logger = setup_logging(f"worker.{os.getpid()}")
         self.malformed = Seldom(self.logger)
         self.context: Context = zmq.Context()
@@ -112,13 +137,12 @@ class WorkerProcess:
             keys.serve(intake)
         self.bound = [bind_beside(intake, endpoint, "u"), bind_beside(self.results, endpoint, "r")]
         self.engine = make_engine(backend, device)
-        self.work, handshake = self._to_dispatcher(watched=True)
-        hello = wire.WorkerHello(
+        self.hello = wire.WorkerHello(
             self.bound[0], self.bound[1], sockets.gethostname(), os.getpid(), device_name(device), backend,
             "" if keys is None else keys.public, torch=torch_version(), memory=env.WORKER_MEMORY.get() or 0,
         )  # fmt: skip
         try:
-            self.welcome = self._join(hello, handshake)
+            self.work, self.handshake, self.welcome = self._join(self.hello, time.monotonic() + DISPATCHER_TIMEOUT_S)
         except BaseException:
             remove_sockets(self.bound)
             self.context.destroy(0)
@@ -129,57 +153,90 @@ class WorkerProcess:
         self.outlet = Outlet(self.work, self.results, self.intake.sharing)
         timeout_s = env.GROUP_TIMEOUT_S.get()
         self.groups = Groups(
-            self.welcome.worker, self._store_link(timeout_s), own_address(endpoint), timeout_s, backend == "numpy",
+            self.welcome.worker, self._store_link(), own_address(endpoint), timeout_s, backend == "numpy",
             str(getattr(self.engine, "device", "cpu")),
         )  # fmt: skip
         self.groups.log = self.log
         self.capturing = Capturing(self.log, device)
         shared = parent_fd is None  # else it serves the script that started it alone
         self.runner = Runner(self.welcome.worker, self.engine, self.outlet, self.groups, self.uploads, self.log, timed=shared)
-        self.stopping = self.deserted = False
-        self.cut_off = ""
         self.wake_read, self.wake_write = os.pipe()
         self.io = threading.Thread(target=self._io, name="gt-io", daemon=True)
 
-    def _store_link(self, timeout_s: float) -> Callable[[], StoreLink]:
+    def _store_link(self) -> Callable[[], StoreLink]:
         links: list[StoreLink] = []
+        token = self.welcome.token
 
         def link() -> StoreLink:
             if not links:
-                links.append(StoreLink(self._to_dispatcher()[0], self.welcome.token, timeout_s, self._cut_off))
+                links.append(
+                    StoreLink(self._to_dispatcher(), token, env.GROUP_TIMEOUT_S.get(), self._is_lost(token), self._doubt)
+                )
             return links[0]
 
         return link
 
-    def _to_dispatcher(self, watched: bool = False) -> tuple[Socket, Handshake | None]:
-        """Make a connection to the dispatcher, and if ``watched`` what tells how it comes about."""
+    def _is_lost(self, token: bytes) -> Callable[[], bool]:
+        """Give what tells whether the dispatcher that gave out a token is lost."""
+        return lambda: self.lost.is_set() or self.welcome.token != token
+
+    def _to_dispatcher(self) -> Socket:
+        """Make a connection to the dispatcher."""
+        socket = self._dealer()
+        socket.connect(self.endpoint)
+        return socket
+
+    def _dealer(self) -> Socket:
         socket = make_socket(self.context, zmq.DEALER)
         if self.keys is not None:
             self.keys.join(socket)
-        handshake = Handshake(socket) if watched else None
-        socket.connect(self.endpoint)
-        return socket, handshake
+        return socket
 
-    def _join(self, hello: wire.WorkerHello, handshake: Handshake | None) -> wire.WorkerWelcome:
-        assert handshake is not None
+    def _join(self, hello: wire.WorkerHello, deadline: float) -> tuple[Socket, Handshake, wire.WorkerWelcome]:
+        """Say hello until somebody answers. Errors: ConnectionFailed, if nobody does, or a worker is not wanted there; after a loss not
+        for a connection that does not come about, as what is left of the lost server may have its port a little longer.
+        """
+        while True:
+            work = self._dealer()
+            handshake = Handshake(work)
+            try:
+                welcome = self._ask(work, handshake, hello, deadline)
+                if welcome is not None:
+                    return work, handshake, welcome
+            except BaseException as e:
+                handshake.close()
+                work.close(0)
+                if isinstance(e, ProtocolError):
+                    raise ConnectionFailed(f"what answers at {self.endpoint} is not a gt server of this version: {e}") from None
+                again = hello.past is not None and isinstance(e, ConnectionFailed) and not isinstance(e, Unwanted)
+                if not again or self.stopping or time.monotonic() >= deadline:
+                    raise
+                time.sleep(RETRY_S)
+                continue
+            handshake.close()
+            work.close(0)
+
+    def _ask(self, work: Socket, handshake: Handshake, hello: wire.WorkerHello, deadline: float) -> wire.WorkerWelcome | None:
+        """Say hello once; give the answer, None if the connection has ended meanwhile, and the hello may have with it."""
+        work.connect(self.endpoint)
         with contextlib.suppress(PeerUnreachable):  # turned away already: the handshake says why
-            send(self.work, hello)
-        deadline = time.monotonic() + DISPATCHER_TIMEOUT_S
-        try:
-            if not await_answer(self.work, handshake, deadline, self.endpoint, self.keys):
+            send(work, hello)
+        while not await_answer(work, handshake, min(deadline, time.monotonic() + ANSWER_S), self.endpoint, self.keys):
+            if time.monotonic() >= deadline or self.stopping:
                 raise ConnectionFailed(
                     f"no gt server answers at {self.endpoint} within {DISPATCHER_TIMEOUT_S:g} s: start one with "
                     "`python -m gt.server -p PORT` and check host and port"
                 )
-            got = receive(self.work, TO_WORKER)
-        except ProtocolError as e:
-            raise ConnectionFailed(f"what answers at {self.endpoint} is not a gt server of this version: {e}") from None
+            if handshake.over:
+                return None
+        try:
+            got = receive(work, TO_WORKER)
         except MessagesLost as e:
             raise ConnectionFailed(f"the connection to the server at {self.endpoint} is broken: {e}") from None
-        finally:
-            handshake.close()
-        if got is not None and isinstance(got[1], wire.Refused | wire.Broken):
-            raise ConnectionFailed(f"the server at {self.endpoint} refuses this worker: {got[1].reason}")
+        if got is not None and isinstance(got[1], wire.Broken):
+            raise ConnectionFailed(f"the connection to the server at {self.endpoint} is broken: {got[1].reason}")
+        if got is not None and isinstance(got[1], wire.Refused):
+            raise Unwanted(f"the server at {self.endpoint} refuses this worker: {got[1].reason}")
         if got is None or not isinstance(got[1], wire.WorkerWelcome):
             raise ConnectionFailed(f"expected a welcome from the server at {self.endpoint}, got {got and got[1]}")
         return got[1]
@@ -188,39 +245,85 @@ class WorkerProcess:
         """Work until told to stop."""
         garbage.postpone()
         self.io.start()
+        try:
+            while not self.stopping:
+                self._serve()
+                if not self.stopping:
+                    self._join_again()
+        finally:
+            self.close()
+
+    def _serve(self) -> None:
+        """Do what the dispatcher asks, until told to stop, or until it is lost and all that it has sent is done."""
         poller = zmq.Poller()
         poller.register(self.work, zmq.POLLIN)
         poller.register(self.wake_read, zmq.POLLIN)
+        while not self.stopping:
+            ready = dict(poller.poll(2 if self.outlet.unsent else int(garbage.IDLE_S * 1000)))
+            if self.wake_read in ready:
+                os.read(self.wake_read, 64)
+            lost = self.lost.is_set()  # before the last look: what came before the loss is there to be received
+            if self.outlet.unsent:
+                self.outlet.retry()
+            elif not ready:
+                garbage.collect_if_due()
+            self.outlet.tidy()
+            if self.doubt and not lost:  # nothing that comes now can be trusted
+                time.sleep(DOUBT_POLL_S)
+                continue
+            while not self.stopping and not self.doubt:
+                try:
+                    got = receive(self.work, TO_WORKER)
+                except ProtocolError as e:
+                    self.malformed.tell(f"dropped a malformed message: {e}", time.monotonic())
+                    continue
+                except MessagesLost as e:
+                    self._doubt(str(e))
+                    break
+                if got is None:
+                    break
+                if isinstance(got[1], wire.Broken):
+                    self._doubt(got[1].reason)
+                elif isinstance(got[1], wire.Refused) and self.lease_s > 0:
+                    self.refused = True  # by another dispatcher, or by this one, which will say so again
+                elif not self.runner.handle(got[1], got[2]):
+                    self.stopping = True
+            if lost:
+                return
+
+    def _join_again(self) -> None:
+        """Let go of what the lost dispatcher alone knew, and wait for another one. Stops where none comes, or it refuses."""
+        if self.groups.groups:
+            time.sleep(READ_S)
+        self.lives = (*self.lives, (self.welcome.generation, self.welcome.worker))
+        past = self.runner.past(self.lives)
+        self.groups.close()
+        self.handshake.close()
+        self.work.close(0)
+        deadline = self.lost_at + self.lease_s
+        self.logger.warning("the server at %s is lost: keeping %d values for it", self.endpoint, len(past.values))
         try:
-            while not self.stopping:
-                ready = poller.poll(2 if self.outlet.unsent else int(garbage.IDLE_S * 1000))
-                if self.outlet.unsent:
-                    self.outlet.retry()
-                elif not ready:
-                    garbage.collect_if_due()
-                self.outlet.tidy()
-                while not self.stopping:
-                    try:
-                        got = receive(self.work, TO_WORKER)
-                    except ProtocolError as e:
-                        self.malformed.tell(f"dropped a malformed message: {e}", time.monotonic())
-                        continue
-                    except MessagesLost as e:
-                        self._cut_off(str(e))
-                        break
-                    if got is None:
-                        break
-                    if not self.runner.handle(got[1], got[2]):
-                        self.stopping = True
-        finally:
-            self.close()
+            self.work, self.handshake, self.welcome = self._join(msgspec.structs.replace(self.hello, past=past), deadline)
+        except ConnectionFailed as e:
+            self.deserted = not self.stopping
+            self.failed = e if time.monotonic() < deadline else None
+            self.stopping = True
+            return
+        self.logger.warning("joined the server at %s again, as worker %d", self.endpoint, self.welcome.worker)
+        self.outlet.work = self.work
+        self.groups.renew(self.welcome.worker, self._store_link())
+        self.runner.rejoined(self.welcome.worker)
+        self.doubt = ""
+        self.lost.clear()
 
     def close(self) -> None:
         """Say goodbye and let everything go."""
         self.stopping = True
         self.io.join(GRACE_S)
-        with contextlib.suppress(PeerUnreachable):
-            send(self.work, wire.Bye(f"is cut off: {self.cut_off}") if self.cut_off else wire.Bye())
+        if not self.work.closed:
+            self.handshake.close()
+            with contextlib.suppress(PeerUnreachable):
+                send(self.work, wire.Bye(f"is cut off: {self.cut_off}") if self.cut_off else wire.Bye())
         self.runner.close()
         remove_sockets(self.bound)
         self.context.destroy(200)
@@ -238,44 +341,101 @@ class WorkerProcess:
         self.logger.error("the link to the server is broken: %s", why)
         self.stop()
 
+    def _doubt(self, why: str) -> None:
+        """Hear that messages were lost. Where the connection has ended they were another dispatcher's, who will say so: the io thread
+        looks; else this worker is cut off.
+        """
+        if self.lease_s > 0:
+            self.doubt = self.doubt or why
+        else:
+            self._cut_off(why)
+
     # -- the io thread
 
     def _io(self) -> None:
-        link, _ = self._to_dispatcher()
-        send(link, wire.Attach(self.welcome.token, "link"))
+        link: Socket | None = self._attached()
         poller = zmq.Poller()
         strangers = [] if self.gate is None else self.gate.sources
-        for source in (link, self.intake.socket, *([] if self.parent_fd is None else [self.parent_fd]), *strangers):
+        watched = self.handshake.monitor
+        for source in (link, watched, self.intake.socket, *([] if self.parent_fd is None else [self.parent_fd]), *strangers):
             poller.register(source, zmq.POLLIN)
         seen = beat = time.monotonic()
         while not self.stopping:
-            ready = dict(poller.poll(int(BEAT_S * 1000)))
+            ready = dict(poller.poll(int(BEAT_S * 1000) if link is not None else 50))
             now = time.monotonic()
-            if link in ready:
+            if link is None and not self.lost.is_set():
+                self.intake.part()
+                link, seen = self._attached(), now
+                watched = self.handshake.monitor
+                for source in (link, watched):
+                    poller.register(source, zmq.POLLIN)
+            if link is not None and link in ready:
                 seen = now
                 self._from_link(link)
             if self.gate is not None:
                 self.gate.answer(now)
-            if self.intake.socket in ready:
-                self._acknowledge(link, self.intake.receive())
+            if self.parent_fd in ready:
+                self.logger.info("the parent is gone")
+                self.stop()
+            complete = self.intake.receive() if self.intake.socket in ready else []
+            if link is None:
+                self._wait_for_edge(now)
+                continue
+            self._acknowledge(link, complete)
             for reply in self.capturing.waiting():
                 send(link, reply)
-            self.deserted = now - seen > DISPATCHER_TIMEOUT_S
-            if self.parent_fd in ready or self.deserted:
-                self.logger.info("the parent or the dispatcher is gone")
-                self.stop()
-            if now - beat >= BEAT_S:
+            self.handshake.look()
+            if self.handshake.over or self.refused or now - seen > DISPATCHER_TIMEOUT_S:
+                poller.unregister(link)
+                poller.unregister(watched)
+                link.close(0)
+                link = None
+                self._lose_dispatcher(now)
+            elif self.doubt:
+                self._cut_off(self.doubt)
+            elif now - beat >= BEAT_S:
                 beat = now
                 send(link, wire.Beat(self.runner.epoch, self.groups.issued))
                 self.intake.tidy(now)
                 send(link, wire.Used(self.runner.usage.now(), self.runner.usage.changed()))
+        self._end(link)
+
+    def _attached(self) -> Socket:
+        link = self._to_dispatcher()
+        send(link, wire.Attach(self.welcome.token, "link"))
+        self.refused = False
+        return link
+
+    def _lose_dispatcher(self, now: float) -> None:
+        """Have the main thread come to an edge, or end where nobody will come in place of the dispatcher."""
+        self.lost_at = now
+        if self.lease_s > 0:
+            self.lost.set()
+            os.write(self.wake_write, b"x")
+            return
+        self.logger.info("the dispatcher is gone")
+        self.deserted = True
+        self.stop()
+
+    def _wait_for_edge(self, now: float) -> None:
+        """Call off what keeps the main thread; end with it if it is still there at the end of the lease."""
+        if self.runner.epoch >= 0 and now - self.lost_at > min(EDGE_S, self.lease_s / 2) and not self.groups.called_off:
+            self.logger.warning("calling off collectives: the server is lost, and some worker does not come")
+            self.groups.call_off()
+        if now - self.lost_at > self.lease_s and self.runner.epoch >= 0:
+            self.deserted = True
+            self.stop()
+
+    def _end(self, link: Socket | None) -> None:
+        """See to it that the main thread ends, and let go of this thread's sockets."""
         deadline = time.monotonic() + GRACE_S
         while threading.main_thread().is_alive() and time.monotonic() < deadline and self.runner.epoch >= 0:
             time.sleep(0.02)
         if self.runner.epoch >= 0:  # stuck in a program: nobody waits for it any more
             remove_sockets(self.bound)
-            os._exit(0)
-        link.close(0)
+            os._exit(ExitCode.SERVER_LOST if self.deserted else 0)
+        if link is not None:
+            link.close(0)
         self.intake.socket.close(0)
         if self.gate is not None:
             self.gate.close()
@@ -288,7 +448,7 @@ class WorkerProcess:
                 self.malformed.tell(f"dropped a malformed message: {e}", time.monotonic())
                 continue
             except MessagesLost as e:
-                self._cut_off(str(e))
+                self._doubt(str(e))
                 return
             if got is None:
                 return
@@ -308,8 +468,12 @@ class WorkerProcess:
                 case wire.Leave(epoch, groups, why):
                     self.groups.leave(epoch, groups, why)
                 case wire.Broken(reason):
-                    self._cut_off(reason)
-                case wire.Stop() | wire.Refused():
+                    self._doubt(reason)
+                case wire.Stop():
+                    self.stop()
+                case wire.Refused(reason) if reason == UNKNOWN and self.lease_s > 0:
+                    self.refused = True
+                case wire.Refused():
                     self.stop()
                 case _:
                     pass
@@ -336,19 +500,22 @@ def device_name(device: str) -> str:
     return f"cuda:{names[index] if index < len(names) else index}"
 
 
-def work(endpoint: str, backend: str, device: str, parent_fd: int | None = None, keys: Keys | None = None) -> None:
+def work(
+    endpoint: str, backend: str, device: str, parent_fd: int | None = None, keys: Keys | None = None, lease_s: float = 0.0
+) -> None:
     """Run a worker in this process until it is told to stop. Errors: ConnectionFailed; DispatcherLost if nobody can tell it any more."""
-    worker = WorkerProcess(endpoint, backend, device, parent_fd, keys)
+    worker = WorkerProcess(endpoint, backend, device, parent_fd, keys, lease_s)
     on_end_signals(worker.stop, parent_fd)
     worker.run()
-    if worker.groups.lost or worker.groups.left:  # what Gloo left unfinished must not meet the interpreter's end
+    if worker.groups.aborted:  # what Gloo left unfinished must not meet the interpreter's end
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(ExitCode.SERVER_LOST if worker.deserted or worker.cut_off else 0)
     if worker.cut_off:
         raise DispatcherLost(f"the link to the gt server at {endpoint} is broken: {worker.cut_off}")
     if worker.deserted:
-        raise DispatcherLost(f"the gt server at {endpoint} has not been heard of for {DISPATCHER_TIMEOUT_S:g} s")
+        waited = f", and none has come in its place within {lease_s:g} s" if lease_s else ""
+        raise worker.failed or DispatcherLost(f"the gt server at {endpoint} is lost{waited}")
 
 
 @click.command()

@@ -65,7 +65,14 @@ class Grouped:
     fault: Fault | None = None
 
 
-Event: TypeAlias = Got | Arrived | Unkept | Ran | Grouped
+@dataclass(frozen=True, slots=True)
+class Rejoined:
+    """Another dispatcher has taken this worker in, which knows its labelled values and nothing else."""
+
+    worker: int
+
+
+Event: TypeAlias = Got | Arrived | Unkept | Ran | Grouped | Rejoined
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,11 +185,16 @@ Command: TypeAlias = (
 
 @dataclass
 class WorkerState:
-    """``values``: uids present. ``poison``: uids that are not, and why. ``running``: outputs of the epoch under way."""
+    """``values``: uids present. ``poison``: uids that are not, and why. ``running``: outputs of the epoch under way. ``labels``: by uid,
+    for the next dispatcher. ``edge``: the last epoch that is over here.
+    """
 
     worker: int
     programs: dict[int, Program] = field(default_factory=dict)
     sizes: dict[int, tuple[int, int]] = field(default_factory=dict)  # by program, how many inputs and outputs a run names
+    places: dict[int, wire.Places] = field(default_factory=dict)  # by program, of its outputs
+    labels: dict[int, wire.Label] = field(default_factory=dict)
+    edge: int = -1
     values: set[int] = field(default_factory=set)
     poison: dict[int, Fault] = field(default_factory=dict)
     broken: dict[tuple[int, ...], Fault] = field(default_factory=dict)
@@ -217,6 +229,27 @@ class WorkerState:
                 else:
                     self.broken[members] = fault
                 return [Reply(wire.Done(epoch, seconds, fault))]
+            case Rejoined(worker):
+                return self._rejoined(worker)
+
+    def past(self, lives: tuple[tuple[int, int], ...]) -> wire.Past:
+        """Say what is here for the next dispatcher: by generation, its number at those that are gone."""
+        places: dict[wire.Place, int] = {}
+        values = tuple(
+            wire.Held(uid, label.owner, label.numbers, places.setdefault(label.place, len(places)), label.epoch)
+            for uid, label in sorted(self.labels.items())
+            if uid in self.values
+        )
+        failed = tuple(sorted(self.poison.keys() & self.labels.keys()))
+        return wire.Past(lives, tuple(places), values, self.edge, failed)
+
+    def _rejoined(self, worker: int) -> list[Command]:
+        plans, unknown = tuple(self.programs), tuple(sorted(self.values - self.labels.keys()))
+        self.worker, self.edge = worker, -1
+        for known in (self.programs, self.sizes, self.places, self.poison, self.broken):
+            known.clear()
+        self.labels = {uid: label for uid, label in self.labels.items() if uid in self.values}
+        return [UnloadPrograms(plans), *self._drop(unknown)]
 
     def _got(self, message: Message, data: Any) -> list[Command]:
         match message:
@@ -237,14 +270,22 @@ class WorkerState:
                 return self._drop(uids)
             case wire.Store(uid):
                 self.values.add(uid)
+                if message.label is not None:
+                    self.labels[uid] = message.label
                 return [KeepValue(uid, message, data)]
-            case wire.Load(plan, program):
+            case wire.Name(uid, label):
+                self.labels[uid] = label
+                return []
+            case wire.Load(plan, program, places):
                 self.programs[plan], self.sizes[plan] = program, _sizes(program)
+                if places is not None:
+                    self.places[plan] = places
                 return [LoadProgram(plan, program)]
             case wire.Unload(plans):
                 for plan in plans:
                     self.programs.pop(plan, None)
                     self.sizes.pop(plan, None)
+                    self.places.pop(plan, None)
                 return [UnloadPrograms(plans)]
             case wire.DropGraph(plan, refused):
                 return [DropGraph(plan, refused)] if plan in self.programs else []
@@ -262,10 +303,13 @@ class WorkerState:
             why = "is not loaded" if program is None else f"takes {inputs} values and makes {outputs}, others are named"
             fault = Fault("protocol", f"plan {message.plan} {why}", self.worker, message.epoch)
             self.poison |= dict.fromkeys(message.outputs, fault)
+            self.edge = message.epoch
             return [*self._drop(message.frees), Reply(wire.Done(message.epoch, 0.0, fault))]
         mine = tuple(message.inputs[position] for position, _ in program.inputs)
         self.outputs = tuple(message.outputs[position] for position, _ in program.outputs)
         self.frees = message.frees
+        if message.owner:
+            self._label(message, program)
         obstacle = self._why_not(mine, program)
         poisoned = self._poisoned(mine) if obstacle is not None and not program.collectives else ()
         if obstacle is not None and not poisoned:
@@ -291,6 +335,12 @@ class WorkerState:
         )
         return [*dropped, self.running]
 
+    def _label(self, message: wire.Execute, program: Program) -> None:
+        places, made = self.places[message.plan], {position for position, _ in program.outputs}
+        for position, (number, uid) in enumerate(zip(message.numbers, message.outputs, strict=False)):
+            if position in made or uid in self.values or uid in self.poison:
+                self.labels[uid] = wire.Label(message.owner, (number,), places[position], message.epoch)
+
     def _why_not(self, inputs: tuple[int, ...], program: Program) -> Fault | None:
         for uid in inputs:
             if uid not in self.values:
@@ -311,7 +361,7 @@ class WorkerState:
 
     def _ran(self, event: Ran) -> list[Command]:
         assert self.running is not None and self.running.epoch == event.epoch
-        fault = event.fault
+        fault, self.edge = event.fault, event.epoch
         if fault is None and isinstance(self.running, SkipProgram):
             fault = self.running.fault
         if event.fault is not None and (event.fault.kind == "collective" or event.left):
@@ -335,6 +385,7 @@ class WorkerState:
         self.values.difference_update(here)
         for uid in uids:
             self.poison.pop(uid, None)
+            self.labels.pop(uid, None)
         return [DropValues(here)] if here else []
 
 

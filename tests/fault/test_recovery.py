@@ -29,7 +29,7 @@ SELDOM = Recovery(interval_s=1000)
 
 @contextmanager
 def session_at(cluster: LocalCluster, options: Recovery | None = SELDOM) -> Iterator[RecoveringSession]:
-    session = RecoveringSession(partial(RemoteSession, cluster.address, 20.0))
+    session = RecoveringSession(partial(RemoteSession, cluster.address, timeout=20.0))
     session.recover(options)
     session.replacing = lambda: cluster.replacing
     try:
@@ -223,7 +223,7 @@ def test_at_a_server_a_stopped_worker_is_refused_when_it_comes_back_and_one_stuc
         hangs = subprocess.Popen(command, env=environment(), text=True)
         there.workers.append(hangs)
         there.await_workers(3)
-        session = RecoveringSession(partial(RemoteSession, there.address, 20.0))
+        session = RecoveringSession(partial(RemoteSession, there.address, timeout=20.0))
         try:
             session.recover(Recovery(interval_s=1000, wait_s=0))
             job = Job(session)

@@ -209,21 +209,23 @@ def test_a_port_in_use(words: list[str]) -> None:
     assert done.stderr == f"gt server: port {port} on 127.0.0.1 is in use{owner}: choose another with -p, or stop what uses it.\n"
 
 
-def test_a_worker_whose_server_is_killed_ends_with_a_code_that_says_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("lease", "waited"), [(0, ""), (1, ", and none has come in its place within 1 s")])
+def test_a_worker_whose_server_is_killed_ends_after_its_lease_with_a_code_that_says_so(lease: int, waited: str) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "gt.server", "-p", "0"], env=environment(), stdout=subprocess.PIPE, text=True, cwd=ROOT
     )
     assert process.stdout is not None
     port = process.stdout.readline().split()[1].rpartition(":")[2]
-    impatient = "import gt.runtime.worker as w, gt.worker; w.DISPATCHER_TIMEOUT_S = 2.0; gt.worker.main()"
     worker = subprocess.Popen(
-        [sys.executable, "-c", impatient, "-p", port], env=environment(), cwd=ROOT, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "gt.worker", "-p", port, "--lease", str(lease)], env=environment(), cwd=ROOT, stderr=subprocess.PIPE, text=True
     )
     assert process.stdout.readline() == "workers 1\n"
     process.kill()
     process.communicate()
+    killed = time.monotonic()
     _, err = worker.communicate(timeout=20)
-    assert (worker.returncode, err) == (3, f"gt worker: the gt server at tcp://127.0.0.1:{port} has not been heard of for 2 s\n")
+    assert (worker.returncode, err) == (3, f"gt worker: the gt server at tcp://127.0.0.1:{port} is lost{waited}\n")
+    assert lease <= time.monotonic() - killed < lease + 5
 
 
 def test_ctrl_c_at_a_server_in_a_terminal_stops_it_quietly(tmp_path: Path) -> None:

@@ -26,6 +26,15 @@ def any_placement(r: random.Random) -> WireSharding:
     return WireSharding("all", axes, workers, dims, r.choice([(), (), (("a", "sum"),)]))
 
 
+def any_past(r: random.Random) -> wire.Past:
+    def num() -> int:
+        return r.choice([0, 1, 2, -1, 2**40, -(2**60)])
+
+    places = tuple(wire.Place(WireType((4, 4), r.choice(["float32", "no"])), any_placement(r), num()) for _ in range(r.randrange(3)))
+    held = (wire.Held(num(), r.choice([b"", b"o" * 16]), numbers(r), r.randrange(3), num()) for _ in range(r.randrange(3)))
+    return wire.Past(tuple((num(), num()) for _ in range(r.randrange(3))), places, tuple(held))
+
+
 def any_message(r: random.Random) -> wire.Message:
     def num() -> int:
         return r.choice([0, 1, 2, 3, -1, 2**40, -(2**60)])
@@ -51,6 +60,9 @@ def any_message(r: random.Random) -> wire.Message:
         lambda: wire.Beat(num()),
         lambda: wire.Bye(),
         lambda: wire.ClientHello(1),
+        lambda: wire.ClientHello(1, secret=r.choice([b"s" * 16, b"x"])),
+        lambda: wire.Resume(r.choice([0, 1, num()]), numbers(r), numbers(r)),
+        lambda: wire.WorkerHello("a", "b", "h", 1, "cpu", "numpy", past=any_past(r)),
         lambda: wire.Attach(r.randbytes(16), r.choice(["up", "link", "?"])),
         lambda: wire.Done(num(), 0.0, fault),
         lambda: wire.Uploaded(num()),
@@ -73,7 +85,7 @@ def through_the_wire(message: wire.Message) -> tuple[wire.Message, memoryview | 
 def test_no_sequence_of_messages_ends_the_dispatcher(block: int) -> None:
     for seed in range(250 * block, 250 * (block + 1)):
         r = random.Random(seed)
-        s = Story(workers=r.choice([0, 1, 2]), clients=2)
+        s = Story(workers=r.choice([0, 1, 2]), clients=2, generation=r.choice([0, 3]))
         trail: list[object] = []
         try:
             for _ in range(25):

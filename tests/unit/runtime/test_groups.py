@@ -66,6 +66,20 @@ def test_a_lost_member_is_named() -> None:
         made.run(step("all_reduce", (0, 2), begins=True), "x")
 
 
+def test_without_a_dispatcher_all_is_called_off_until_another_gives_a_number() -> None:
+    made, pages = groups()
+    made.call_off()
+    assert pages == ["a abort", "b abort"] and made.aborted
+    for call in (lambda: made.run(step("all_reduce", (0, 1)), "x"), lambda: made.form("g", (0, 1), "gloo")):
+        with pytest.raises(CollectiveFailed, match="the dispatcher is lost"):
+            call()
+    made.abort(1)
+    made.renew(3, lambda: None)  # type: ignore[arg-type,return-value]
+    assert pages[-2:] == ["a close", "b close"] and (made.worker, made.groups, made.lost) == (3, {}, set())
+    made.groups = {(1, 3): Diary("c", pages)}
+    assert made.run(step("all_reduce", (1, 3)), "x") == "x"
+
+
 def test_a_group_that_breaks_while_another_waits_for_it_is_a_failed_collective() -> None:
     made, _ = groups()
 

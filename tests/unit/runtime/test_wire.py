@@ -18,8 +18,13 @@ from gt.runtime.buffer_reasons import BufferReasons
 from gt.runtime.errors import Fault, GtError, ProtocolError, WorkerLost, fault_of
 
 CODECS = [wire.FROM_PEERS, wire.TO_CLIENT, wire.TO_WORKER, wire.TO_NODE, wire.TO_ASKER, wire.UPLOADS]
+PLACE = wire.Place(WireType((4, 4), "float32"), WireSharding("all", (("w", 2),), (0, 1), (("w",), ())), 5)
+PAST = wire.Past(((4, 1), (5, 0)), (PLACE,), (wire.Held(5 << 32, b"o" * 16, (1, 3), 0, -1),))
 SAMPLES: list[tuple[wire.Message, bytes | None]] = [
     (wire.ClientHello(7), None),
+    (wire.ClientHello(7, secret=b"s" * 16), None),
+    (wire.Resume(5, (1, 2), (0, 1)), None),
+    (wire.WorkerHello("u", "r", "host", 7, "cpu", "numpy", past=PAST), None),
     (wire.Define(3), b"graph"),
     (wire.Run(1, (1, 2), (3,), (1.5, True, 2, (0.0, 1.0)), (1,)), None),
     (wire.Put(1, WireType((2, 3), "float32"), None, True), bytes(24)),

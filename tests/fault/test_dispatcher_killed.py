@@ -1,0 +1,168 @@
+"""A server killed under its clients: the error they see, and what they find when it is started again."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gt.runtime.errors import DispatcherLost
+from gt.runtime.keys import make_keys
+from gt.runtime.recovering import RecoveringSession
+from gt.runtime.remote import RemoteSession
+from tests.integration.cluster import Desk, rows
+from tests.integration.programs import ROOT, Server, environment, start, wait_for
+
+pytestmark = pytest.mark.timeout(120)
+WITHIN_S = 5.0
+N, ROWS = 8, 1 << 20
+
+TRAIN = """
+import sys, time
+import numpy as np
+import gt
+gt.connect(sys.argv[1])
+gt.manual_seed(3)
+model = gt.nn.Sequential(gt.nn.Linear(8, 16), gt.nn.ReLU(), gt.nn.Linear(16, 1))
+optimizer = gt.optim.Adam(model.parameters(), lr=0.01)
+rng, steps, killed = np.random.default_rng(5), 0, sys.argv[2] == "killed"
+while steps < 200 or (killed and not gt.recoveries()):
+    x = gt.from_numpy(rng.normal(size=(32, 8)).astype(np.float32))
+    loss = ((model(x) - x.sum(1, keepdim=True)) ** 2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    steps += 1
+    if steps % 5 == 0:
+        try:
+            loss.item()
+        except gt.DispatcherLost as e:
+            print("lost", time.time(), e, flush=True)
+            killed = gt.connect(sys.argv[1], 60)
+            loss.item()  # it is still there, or made again
+    if steps == 20:
+        print("ready", flush=True)
+    if steps == 200:
+        print("at 200", [p.detach().numpy().tobytes().hex() for p in model.parameters()], flush=True)
+"""
+
+LINE = TRAIN.lstrip().splitlines().index("            loss.item()") + 1
+
+# A server whose clients' lease is short.
+SERVE = "import sys\nfrom gt.runtime.dispatcher import serve\nfrom gt.runtime.dispatcher_state import Options\n" \
+        "from gt.server import new_generation\n" \
+        "serve('tcp://127.0.0.1:' + (sys.argv[1] if sys.argv[1] != '0' else '*'), Options(generation=new_generation(), client_lease_s=2.0), None, 1)"  # fmt: skip
+
+
+class Restartable:
+    """A server at one port, which can be killed and started again, and its workers."""
+
+    def __init__(self, *words: str, **variables: str) -> None:
+        self.words, self.variables = words, variables
+        self.server = Server(self._start("0"), 0)
+        assert self.server.process.stdout is not None
+        self.server.port = int(self.server.process.stdout.readline().split()[1].rpartition(":")[2])
+
+    def _start(self, port: str) -> subprocess.Popen[str]:
+        words = [w.replace("PORT", port) for w in self.words]
+        return subprocess.Popen([sys.executable, *words], cwd=ROOT, env=environment(**self.variables), stdout=subprocess.PIPE, text=True)
+
+    def kill(self) -> float:
+        at = time.time()
+        self.server.process.kill()
+        self.server.process.communicate()
+        return at
+
+    def restart(self) -> None:
+        self.server.process = self._start(str(self.server.port))
+
+    def close(self) -> None:
+        alive = self.server.process.poll() is None  # else nobody tells the workers
+        self.server.process.terminate()
+        for process in (self.server.process, *self.server.workers):
+            if not alive:
+                process.kill()
+            process.communicate(timeout=20)
+
+
+@contextlib.contextmanager
+def restartable(*words: str, **variables: str) -> Iterator[Restartable]:
+    made = Restartable(*words, **variables)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def test_a_training_loop_hears_of_it_and_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
+    """With keys, and killed in the middle of steps."""
+    (tmp_path / "keys").mkdir(mode=0o700)
+    make_keys(tmp_path / "keys", ("client",), ("worker",))
+    keys = {name: str(tmp_path / "keys" / f"{name}.key") for name in ("server", "client", "worker")}
+    with restartable("-m", "gt.server", "-p", "PORT", GT_KEY_FILE=keys["server"]) as there:
+        address = there.server.address
+        there.server.add_workers(1, GT_KEY_FILE=keys["worker"])
+        with start(TRAIN, tmp_path, address, "quiet", GT_KEY_FILE=keys["client"]) as quiet:
+            out, err = quiet.communicate(timeout=60)
+        assert quiet.returncode == 0, err
+        want = out.splitlines()[-1]
+        with start(TRAIN, tmp_path, address, "killed", GT_KEY_FILE=keys["client"]) as script:
+            assert script.stdout is not None and script.stdout.readline() == "ready\n"
+            killed_at = there.kill()
+            lost = script.stdout.readline().split(" ", 2)
+            assert lost[0] == "lost" and 0 <= float(lost[1]) - killed_at < WITHIN_S
+            assert re.search(rf"the gt server at {address} died; .* start.* again .*\(at .*script\.py:{LINE}\)", lost[2]), lost
+            there.restart()
+            out, err = script.communicate(timeout=60)
+            assert (script.returncode, err) == (0, "")
+        assert out.splitlines()[-1] == want  # bit for bit
+        with start(TRAIN, tmp_path, address, "killed", GT_KEY_FILE=keys["client"], GT_RECOVER="1") as script:
+            assert script.stdout is not None and script.stdout.readline() == "ready\n"
+            there.kill()
+            there.restart()
+            out, err = script.communicate(timeout=60)
+            assert (script.returncode, err) == (0, "")
+        assert out.splitlines() == [want]  # it has noticed nothing
+    assert [w.returncode for w in there.server.workers] == [0]
+
+
+def test_each_finds_its_own_and_what_nobody_comes_for_is_freed() -> None:
+    with restartable("-c", SERVE, "PORT") as there:
+        address = there.server.address
+        there.server.add_workers(2)
+        there.server.await_workers(2)
+        session = RecoveringSession(partial(RemoteSession, address, timeout=20.0))
+        desk = Desk(session)
+        split, whole = desk.put(np.arange(64.0).reshape(N, N), rows()), desk.put(np.full((N, N), 3.0))
+        product = desk.run("matmul", (split, (N, N)), (whole, (N, N)))
+        want = desk.get(product)
+        gone = RemoteSession(address, secret=b"g" * 16)  # it will not come back
+        held = Desk(gone).put(np.ones((ROWS, N)), rows())
+        assert gone.fetch(held).result(30).sum() == ROWS * N
+        full = there.server.memory()
+        there.kill()
+        with pytest.raises(DispatcherLost, match=rf"{address} died"):
+            gone.fetch(held).result(WITHIN_S)
+        assert wait_for(lambda: session._away is not None)
+        start = time.monotonic()
+        with pytest.raises(DispatcherLost, match=rf"{address} died.*cluster\.py:\d+"):
+            desk.get(product)
+        assert time.monotonic() - start < WITHIN_S and session.closed is None
+        there.restart()
+        assert session.wait_for_return(30)
+        assert np.array_equal(desk.get(product), want)
+        stranger = RemoteSession(address, secret=b"s" * 16)
+        assert stranger.resume(session._served[0], range(8), (0, 1)).result(30).missing == tuple(range(8))
+        assert wait_for(lambda: there.server.memory() < full - ROWS * N * 3)  # of four bytes each
+        again = desk.run("matmul", (product, (N, N)), (split, (N, N)))  # across workers, with placements of before
+        assert np.array_equal(desk.get(again), want @ np.arange(64.0, dtype=np.float32).reshape(N, N))
+        for each in (stranger, session, gone):
+            each.close()
