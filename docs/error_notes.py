@@ -26,7 +26,7 @@ NOTES: dict[str, tuple[str, str]] = {
     "Deadlock": ("the workers and what each waits for", FAULT_IN_GT),
     "DimError": (CALL_LINE + ", with the range of dims there are", "Use a dim within that range."),
     "DispatcherLost": ("the address, what the connection last heard, and the line that waited",
-                       "Start the server again at that address, and `gt.connect` to it: values that its workers hold are there again. Else start both anew from a checkpoint."),
+                       "Start the server again at that address, and `gt.connect` to it: what its workers hold is there again. Else start both anew from a checkpoint."),
     "EmptyError": (CALL_LINE, "Reduce over a dim that has elements, or give the value for none."),
     "ExecutionError": (RUN_LINE, "Correct the op at that line."),
     "Failure": (
