@@ -950,7 +950,7 @@ class DispatcherState:
         limits = self.options.sharing
         than = limits.grain_s if self.sharing.contended(self.now) else limits.alone_s
         seconds = self.forecast.guess(plan.id, plan.seconds)
-        if seconds <= max(than, limits.grain_s):
+        if seconds <= max(than, limits.grain_s) or (client.owner and not self.memory.fits_beside(plan.programs)):
             return None
         cut = self.plans.in_parts(plan, len(run.inputs), math.ceil(seconds / limits.grain_s))
         if cut is None:
@@ -964,7 +964,7 @@ class DispatcherState:
         self.next_uid += cut.kept
         refuses = plan.refuses or any(b.flight.refuses for b in inputs if b.flight is not None)
         going = Going(run, plan, cut, inputs, tuple(outputs), kept, seconds, refuses)
-        self.memory.reserve(going.kept, plan.programs, inputs)
+        self.memory.reserve(going.kept, plan.programs, [] if client.owner else inputs)
         return going
 
     def _go_on(self, client: Client, going: Going) -> bool:
@@ -1274,7 +1274,9 @@ class DispatcherState:
             client.workers = tuple(w for w in client.workers if w != worker.id)
             going = client.queue[0] if client.queue else None
             if isinstance(going, Going) and worker.id in going.plan.programs:
-                going.fault = fault
+                at = going.flights[-1].epoch if going.flights else epoch
+                during = f"{reason} during epoch {at}; its values are lost, run again what made them"
+                going.fault = Fault("worker_lost", during, worker.id, at, going.plan.where)
             for buffer in list(client.buffers.values()):
                 self._drop(_only_for(buffer))
                 self._shrink(buffer, worker.id, client.workers, fault)

@@ -77,12 +77,17 @@ class Memory:
                     held.values[buffer.uid] = nbytes = part_nbytes(buffer.type)
                     held.nbytes += nbytes
 
+    def fits_beside(self, programs: dict[int, Program]) -> bool:
+        """Whether a run fits where all that it reads stays until its end."""
+        return all(h.nbytes + programs[w].peak_nbytes <= h.limit for w, h in self.workers.items() if w in programs)
+
     def reserve(self, uids: tuple[int, ...], programs: dict[int, Program], inputs: list[Buffer]) -> None:
-        """Count what a run that goes in parts has beside its inputs, at its peak, under uids of its own."""
+        """Count what a run that goes in parts has beside those inputs that go with it, at its peak, under uids of its own."""
         for w, program in programs.items():
             held = self.workers.get(w)
             if held is not None and uids:
-                known = sum([held.values.get(uid, 0) for uid in {inputs[position].uid for position, _ in program.inputs}])
+                own = {inputs[position].uid for position, _ in program.inputs} if inputs else ()
+                known = sum([held.values.get(uid, 0) for uid in own])
                 held.values[uids[0]] = nbytes = max(0, program.peak_nbytes - known)
                 held.nbytes += nbytes
 

@@ -739,7 +739,7 @@ def _lost(address: str, same: bool) -> Fault:
     """Say why a value is not there after a return. ``same``: the server never ended."""
     why = f"with the gt server at {address} that ended: it was being made, or some worker that held a part of it did not come back"
     if same:
-        why = f"when the gt server at {address} and this process did not hear of each other for longer than the lease of a client"
+        why = f"when the connection between the gt server at {address} and this process broke, or nothing came by it for too long"
     return Fault("dispatcher_lost", f"this value was lost {why}; run again what made it, or load a checkpoint")
 
 

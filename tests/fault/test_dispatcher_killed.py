@@ -15,9 +15,11 @@ import numpy as np
 import pytest
 
 from gt.runtime.errors import DispatcherLost
+from gt.runtime.exit_codes import ExitCode
 from gt.runtime.keys import make_keys
 from gt.runtime.recovering import RecoveringSession
 from gt.runtime.remote import RemoteSession
+from tests.fault.proxy import TcpProxy
 from tests.integration.cluster import Desk, rows
 from tests.integration.programs import ROOT, Server, environment, start, wait_for
 
@@ -166,3 +168,33 @@ def test_each_finds_its_own_and_what_nobody_comes_for_is_freed() -> None:
         assert np.array_equal(desk.get(again), want @ np.arange(64.0, dtype=np.float32).reshape(N, N))
         for each in (stranger, session, gone):
             each.close()
+
+
+def test_connections_that_break_while_the_server_lives_cost_what_was_at_their_ends() -> None:
+    """It looks like a killed server, and the one that is found is the same."""
+    with restartable("-c", SERVE, "PORT") as there:
+        there.server.add_workers(1)
+        proxy = TcpProxy(there.server.port)
+        session = RecoveringSession(partial(RemoteSession, f"localhost:{proxy.port}", timeout=20.0))
+        desk = Desk(session)
+        try:
+            assert wait_for(lambda: session.num_workers() == 1, 30)
+            held = desk.put(np.full((N, N), 3.0))
+            for _ in range(3):  # what came before a run that is over is not kept to be sent again
+                assert desk.get(desk.run("add", (held, (N, N)), (held, (N, N)))).sum() == 6 * N * N
+            proxy.reset()
+            assert wait_for(lambda: session.returns == 1, 30)
+            with pytest.raises(DispatcherLost, match="this value was lost when the connection .* broke"):
+                desk.get(held)
+            kept = desk.put(np.full((N, N), 4.0))
+            assert desk.get(kept).sum() == 4 * N * N
+            behind = Server(there.server.process, proxy.port, there.server.workers)
+            behind.add_workers(1)
+            assert wait_for(lambda: session.num_workers() == 2, 30)
+            proxy.reset()
+            assert behind.workers[1].wait(15) == ExitCode.SERVER_LOST
+            assert wait_for(lambda: session.returns == 2 and session.num_workers() == 1, 30)
+            assert desk.get(desk.put(np.ones((N, N)))).sum() == N * N
+        finally:
+            session.close()
+            proxy.close()

@@ -9,12 +9,15 @@ import pytest
 from gt.ir.mesh import Mesh, Sharding
 from gt.ir.program import WireSharding, WireType
 from gt.ir.types import TensorType
+from gt.passes.signal_placement import cluster_mesh
 from gt.runtime import wire
 from gt.runtime.dispatcher_events import Planned, Received, Send
 from gt.runtime.errors import Fault
+from gt.runtime.fair_queue import Limits
 from gt.runtime.hello import UNKNOWN, WAS_LOST
 from gt.runtime.worker_state import DropValues, Got, Ran, Rejoined, Reply, RunProgram, UnloadPrograms, WorkerState
 from tests.state.stories import Story, T, plans, program, sent
+from tests.state.test_parts_stories import chain
 
 SPLIT = T.placed(Sharding(Mesh("all", (("w", 2),), (0, 1)), (("w",), ())))
 SECRET = b"s" * 16
@@ -27,6 +30,9 @@ class Cast(Story):
         super().__init__(0, 0, generation=generation, **options)
         self.them, self.deaf = workers, set[int]()
         self.joined: dict[bytes, WorkerState] = {}
+        self.coming: list[Any] = []
+        self.busy = False
+        self.runs_left = 1000  # until it is killed
         if generation == 1:
             for i in range(len(workers)):
                 self.come(i)
@@ -75,15 +81,26 @@ class Cast(Story):
         return out
 
     def happen(self, commands: list[Any]) -> None:
-        for c in commands:
+        self.coming += commands  # also what comes while a worker is busy: it does one thing after the other
+        if self.busy:
+            return
+        self.busy = True
+        while self.coming:
+            c = self.coming.pop(0)
             worker = self.joined.get(c.peer) if isinstance(c, Send) else None
             if worker is None or c.peer[1] - ord("0") in self.deaf:
                 continue
+            if isinstance(c.message, wire.Execute):
+                self.runs_left -= 1
+                if self.runs_left < 0:
+                    self.deaf.add(c.peer[1] - ord("0"))
+                    continue
             for did in worker.handle(Got(c.message, c.data)):
                 if isinstance(did, RunProgram):
                     for reply in worker.handle(Ran(did.epoch, 0.1)):
                         if isinstance(reply, Reply):
                             self.say(c.peer.decode(), reply.message)
+        self.busy = False
 
     def step(self, inputs: tuple[int, ...], outputs: tuple[int, ...], frees: tuple[int, ...] = (), placed: TensorType | None = None) -> None:
         for make in plans(self.run(1, inputs, outputs, frees)):
@@ -179,6 +196,52 @@ def test_a_run_of_which_a_part_is_lost_is_not_there_but_one_of_which_a_part_is_f
     new.return_(0), new.return_(1)
     new.hello(0)
     assert missing(new.resume(1, 2, 3, 4, 5)) == (3, 4, 5)  # a whole copy of 4 is on worker 0, but no whole 5 anywhere
+
+
+@pytest.mark.parametrize("done", range(5))
+def test_a_run_in_parts_is_there_as_a_whole_or_what_it_reads_is(done: int):
+    old = Cast([WorkerState(0)], sharing=Limits(alone_s=0.05))
+    old.define(1)
+    old.put(1)
+    (make,) = plans(old.run(1, (1,), (2,), (1,)))
+    placed = T.placed(Sharding.replicated(cluster_mesh((0,), (0,)), T.ndim))
+    old.runs_left = done
+    old.tell(Planned(old.now, make.plan, {0: chain(0, 8, (0,))}, (placed,), seconds=0.08))
+    assert len(sent(old.log, wire.Execute)) == min(done + 2, 4)
+    new = Cast(old.them, 2)
+    new.return_(0)
+    new.hello(0)
+    assert missing(new.resume(1, 2, workers=(0,))) == ((1,) if done == 4 else (2,))
+    assert len(old.them[0].values) == 1  # what was kept between parts is gone
+
+
+def test_what_a_worker_without_a_share_of_the_last_part_has_made_is_labelled_too():
+    old = Cast(two(), sharing=Limits(alone_s=0.05))
+    old.define(1)
+    old.put(1)
+    (make,) = plans(old.run(1, (1,), (2,), (1,)))
+    whole = T.placed(Sharding.replicated(Mesh("all", (("w", 2),), (0, 1)), T.ndim))
+    programs = {0: chain(0, 16, (0,)), 1: chain(1, 1, (1,))}
+    old.tell(Planned(old.now, make.plan, programs, (whole,), seconds=0.08))
+    assert len(sent(old.log, wire.Execute, "w1")) < len(sent(old.log, wire.Execute, "w0"))
+    new = Cast(old.them, 2)
+    new.return_(0), new.return_(1)
+    new.hello(0)
+    assert missing(new.resume(1, 2)) == (1,)
+    assert new.state.clients[0].buffers[2].type.sharding.mesh.workers == (0, 1)
+
+
+def test_what_has_moved_is_where_it_has_moved_to():
+    old = Cast(two())
+    old.put(1)
+    (make,) = plans(old.say("c0up", wire.Rebalance(7, (0,))))
+    out = old.plan(make, placed=T.placed(Sharding.replicated(cluster_mesh((0,), (0, 1)), T.ndim)))
+    assert sent([*out, *old.log], wire.Rebalanced) and [len(w.values) for w in old.them] == [1, 0]
+    new = Cast(old.them, 2)
+    new.return_(0), new.return_(1)
+    new.hello(0)
+    assert missing(new.resume(1)) == ()
+    assert new.state.clients[0].buffers[1].type.sharding.mesh.workers == (0,)
 
 
 def test_what_failed_on_one_worker_is_not_there_though_another_has_it():
@@ -286,6 +349,7 @@ def test_what_makes_no_sense_is_refused():
         wire.Past(lives, (wire.Place(WireType((4, 4), "float31"), good.placed, 1),), ()),
         wire.Past(lives, (wire.Place(WireType((4,), "float32"), good.placed, 1),), ()),
         wire.Past(lives, (wire.Place(good.type, WireSharding("m", (("w", 3),), (0, 1), (("w",), ())), 1),), ()),
+        wire.Past(lives, (wire.Place(good.type, WireSharding("m", (("w", 0),), (), (("w",), ())), 1),), ()),
         wire.Past(lives, (wire.Place(good.type, WireSharding("m", (("w", 2),), (0, 1), (("v",), ())), 1),), ()),
     ):
         assert sent(new.come(0, past), wire.Refused), past

@@ -120,6 +120,7 @@ def test_a_worker_lost_between_parts_fails_the_run_and_what_was_made_is_let_go()
     out = story.gone("w1")
     (free,) = [m for m in sent(out, wire.Free, "w0") if set(part.outputs) <= set(m.buffers)]
     (failed,) = sent(story.fetch(11, 5), wire.Failed)
+    assert "during epoch" in failed.fault.message
     assert failed.fault.kind == "worker_lost" and set(free.buffers) == set(part.outputs)
 
 
