@@ -952,6 +952,8 @@ class DispatcherState:
         seconds = self.forecast.guess(plan.id, plan.seconds)
         if seconds <= max(than, limits.grain_s) or (client.owner and not self.memory.fits_beside(plan.programs)):
             return None
+        if len(plan.programs) > 1 and not all(any(w in group for group in plan.groups) for w in plan.programs):
+            return None  # as a whole it goes on without a worker that computes the same as others
         cut = self.plans.in_parts(plan, len(run.inputs), math.ceil(seconds / limits.grain_s))
         if cut is None:
             return None

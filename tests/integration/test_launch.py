@@ -175,6 +175,10 @@ b = a @ a
 print(b.sum().item(), flush=True)
 while not os.path.exists("go"):
     time.sleep(0.02)
+until = time.monotonic() + 60
+while not gt.recoveries() and time.monotonic() < until:  # the loss is noticed while it works
+    (b @ a).sum().item()
+    time.sleep(0.02)
 print((b @ a).sum().item() / 64, gt.num_workers(), [r.workers for r in gt.recoveries()], flush=True)
 """
 

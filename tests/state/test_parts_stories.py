@@ -141,3 +141,15 @@ def test_what_a_run_in_parts_replaces_stays_until_it_has_gone_well():
     (plan,) = [p for p in story.state.plans]
     assert not plan.refuses
     assert story.parts(out)[0].frees  # nothing of it refuses its values: it may go with the part that reads it last
+
+
+def test_a_plan_that_goes_on_without_one_of_its_workers_is_not_cut():
+    story = Long(workers=2)
+    (make,) = plans(story.run(1, (10,), (11,)))
+    placed = T.placed(Sharding.replicated(cluster_mesh(make.workers, make.workers), T.ndim))
+    alike = {w: chain(w, 8, (w,)) for w in make.workers}
+    out = story.tell(Planned(story.now, make.plan, alike, (placed,), seconds=10.0))
+    assert [len(story.parts(out, peer)) for peer in ("w0", "w1")] == [1, 1]
+    story.gone("l1")
+    story.done(0, story.parts(out)[0].epoch)
+    assert sent(story.fetch(11, 5), wire.Ship, "w0")
