@@ -229,8 +229,8 @@ class DispatcherState:
         self.clients[client.id] = self.peers[peer] = client
         self.sharing.join(client.id, hello.priority)
         self._send(peer, self._welcome(client))
+        self.tracing.joined(f"client{client.id}", peer)  # first: it makes no call before it has heard of the workers
         self._send(peer, self._workers_message())
-        self.tracing.joined(f"client{client.id}", peer)
 
     def _welcome(self, client: Client) -> wire.ClientWelcome:
         options, lease_s = self.options, self.options.lease_s if client.owner else 0.0

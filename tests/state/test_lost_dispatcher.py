@@ -221,7 +221,7 @@ def test_what_a_worker_without_a_share_of_the_last_part_has_made_is_labelled_too
     old.put(1)
     (make,) = plans(old.run(1, (1,), (2,), (1,)))
     whole = T.placed(Sharding.replicated(Mesh("all", (("w", 2),), (0, 1)), T.ndim))
-    programs = {0: chain(0, 16, (0,)), 1: chain(1, 1, (1,))}
+    programs = {0: chain(0, 16, (0, 1)), 1: chain(1, 2, (0, 1))}
     old.tell(Planned(old.now, make.plan, programs, (whole,), seconds=0.08))
     assert len(sent(old.log, wire.Execute, "w1")) < len(sent(old.log, wire.Execute, "w0"))
     new = Cast(old.them, 2)

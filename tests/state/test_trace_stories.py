@@ -78,7 +78,7 @@ def test_who_comes_meanwhile_takes_part_and_who_leaves_has_handed_over() -> None
     s.say("asker", wire.AskTrace(2.0, 10))
     for peer in ("c0", "l0"):
         begun(s, peer, 1000.0)
-    welcome, _, asked = sent(s.say("c1", wire.ClientHello(2)))
+    welcome, asked, _ = sent(s.say("c1", wire.ClientHello(2)))
     assert asked == wire.Capture(1, 10)
     s.say("c1up", wire.Attach(welcome.token, "up"))
     begun(s, "c1", 1000.0)
