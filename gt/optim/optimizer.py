@@ -190,13 +190,13 @@ class Optimizer:
     def _counted(self, params: list[Any], start: Callable[[Any], dict[str, Any]]) -> list[tuple[float, list[Any]]]:
         """Count a step for each parameter, starting the state of new ones. Gives parameters by their count."""
         by_count: dict[float, list[Any]] = {}
-        new = [p for p in params if not self.state[p]]
-        if new:
+        owns = [self.state[p] for p in params]
+        if not all(owns):
             with starting():
-                for p in new:
-                    self.state[p].update({"step": 0.0, **start(p)})
-        for p in params:
-            own = self.state[p]
+                for p, own in zip(params, owns, strict=True):
+                    if not own:
+                        own.update({"step": 0.0, **start(p)})
+        for p, own in zip(params, owns, strict=True):
             count = stored(own, "step")
             own["step"] = count = (count if count.__class__ is float else count_of(own)) + 1
             if count in by_count:
