@@ -38,7 +38,7 @@ class Machine:
 H100 = Machine(
     launch_s=18e-6, hop_s=2e-6, reduce_bandwidth=335e9, gather_bandwidth=295e9, exchange_bandwidth=260e9, link_bandwidth=155e9,
     pair=Machine(
-        launch_s=20e-6, hop_s=0.6e-6, reduce_bandwidth=300e9, gather_bandwidth=245e9, exchange_bandwidth=280e9, link_bandwidth=280e9
+        launch_s=15.6e-6, hop_s=3e-6, reduce_bandwidth=293e9, gather_bandwidth=221e9, exchange_bandwidth=248e9, link_bandwidth=262e9
     ),
 )  # fmt: skip
 LEAST_SHOWN = 1e-8  # seconds

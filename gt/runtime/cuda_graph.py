@@ -14,6 +14,7 @@ Must not know: programs, pieces, sockets. Next: ``executor`` (who asks).
 from __future__ import annotations
 
 import gc
+import logging
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -25,6 +26,7 @@ import numpy as np
 import torch
 
 from gt.ir.types import Scalar
+from gt.runtime.graph_memsets import Unsupported, replace_memsets
 from gt.runtime.render import pack, vector_sizes
 
 Tensor: TypeAlias = torch.Tensor
@@ -32,6 +34,7 @@ Vectors: TypeAlias = tuple[Tensor | None, Tensor | None]  # a piece's floats and
 Body: TypeAlias = Callable[[list[Tensor], list[Vectors]], list[Tensor]]
 Sources: TypeAlias = Sequence[tuple[tuple[str, ...], tuple[int, ...]]]  # of each piece: scalars' dtypes, their places
 
+log = logging.getLogger("gt.cuda_graph")
 MIN_NODES = 5  # what is shorter is launched as fast as a graph
 MAX_CAPTURES = 8  # in a row; a unit whose inputs keep moving runs without a graph after that
 PAID_OFF = 32  # replays after which a capture was worth it, and what moved before is forgotten
@@ -82,7 +85,7 @@ class CudaCapturer:
     def capture(
         self, body: Callable[[list[Tensor]], list[Tensor]], inputs: Sequence[Tensor]
     ) -> tuple[Graph, list[Tensor]]:
-        graph: Any = torch.cuda.CUDAGraph()
+        graph: Any = torch.cuda.CUDAGraph(keep_graph=True)
         current = torch.cuda.current_stream(self.device)
         self.stream.wait_stream(current)
         self.trim()  # what plain runs leave idle cannot serve a capture
@@ -103,6 +106,11 @@ class CudaCapturer:
             if collecting:
                 gc.enable()
         current.wait_stream(self.stream)
+        try:
+            replace_memsets(graph.raw_cuda_graph())
+        except Unsupported as e:
+            log.info("fills stay memset nodes: %s", e)
+        graph.instantiate()
         return graph, outputs
 
     def renew(self) -> None:

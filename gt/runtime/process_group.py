@@ -7,6 +7,7 @@ group and why. Next: ``collective`` (who calls this), ``rendezvous`` (the store'
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Callable
@@ -171,10 +172,13 @@ class TorchGroup:
         return Begun(work, lambda: out.to(dtype) if wide is not None else out)
 
     def _gather(self, tensor: torch.Tensor, dim: int, apart: bool) -> Begun:
-        parts = [torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device) for _ in range(self.size)]
+        got = torch.empty((self.size, *tensor.shape), dtype=tensor.dtype, device=tensor.device)
         given = tensor.clone(memory_format=torch.contiguous_format) if apart else tensor.contiguous()
-        work = self.group.allgather([[_bytes(p) for p in parts]], [_bytes(given)]) if tensor.numel() else None
-        return Begun(work, lambda: torch.cat(parts, dim), given)
+        work = self.group._allgather_base(_bytes(got), _bytes(given)) if tensor.numel() else None
+        if math.prod(tensor.shape[:dim]) == 1:  # the parts lie as in the whole
+            shape = *tensor.shape[:dim], self.size * tensor.shape[dim], *tensor.shape[dim + 1 :]
+            return Begun(work, lambda: got.view(shape), given)
+        return Begun(work, lambda: torch.cat(list(got.unbind(0)), dim), given)
 
     def _exchange(self, tensor: torch.Tensor, dim: int) -> tuple[Any, torch.Tensor, torch.Tensor]:
         """Send part i of ``dim`` to member i; give what each member sends here, in order, once that is over, and what is sent."""

@@ -101,21 +101,27 @@ def test_costs_are_latency_plus_bytes() -> None:
 
 
 # What benchmarks/collectives.py measured on H200s of one host: us by MiB of the whole value.
-MEASURED = {
-    ("all_reduce", 2): {4: 38, 16: 81, 64: 255, 256: 903}, ("all_reduce", 4): {4: 44.1, 16: 97.6, 64: 326, 256: 1188},
-    ("all_gather", 2): {4: 32, 16: 61, 64: 163, 256: 556}, ("all_gather", 4): {4: 39.2, 16: 66.7, 64: 192.3, 256: 664.5},
-    ("reduce_scatter", 2): {4: 28, 16: 58, 64: 166, 256: 572}, ("reduce_scatter", 4): {4: 40.4, 16: 65.8, 64: 194.2, 256: 668.4},
-    ("all_to_all", 2): {4: 22, 16: 37, 64: 88, 256: 253}, ("all_to_all", 4): {4: 20.5, 16: 31.1, 64: 73.9, 256: 191.4},
-    ("transfer", 2): {4: 24, 16: 54, 64: 149, 256: 464}, ("transfer", 4): {4: 25.1, 16: 46.9, 64: 132.4, 256: 434.9},
+MEASURED = {  # us; two runs on two GPUs, which differ by up to a quarter, one on four
+    ("all_reduce", 2): {4: (38, 35.1), 16: (81, 77.6), 64: (255, 250.9), 256: (903, 897.9)},
+    ("all_reduce", 4): {4: (44.1,), 16: (97.6,), 64: (326,), 256: (1188,)},
+    ("all_gather", 2): {4: (32, 28), 16: (61, 56.2), 64: (163, 158.9), 256: (556, 549.7)},
+    ("all_gather", 4): {4: (39.2,), 16: (66.7,), 64: (192.3,), 256: (664.5,)},
+    ("reduce_scatter", 2): {4: (28, 25.8), 16: (58, 53.7), 64: (166, 161.2), 256: (572, 564.2)},
+    ("reduce_scatter", 4): {4: (40.4,), 16: (65.8,), 64: (194.2,), 256: (668.4,)},
+    ("all_to_all", 2): {4: (22, 17.4), 16: (37, 32.7), 64: (88, 83), 256: (253, 255.6)},
+    ("all_to_all", 4): {4: (20.5,), 16: (31.1,), 64: (73.9,), 256: (191.4,)},
+    ("transfer", 2): {4: (24, 23.6), 16: (54, 53.8), 64: (149, 150.2), 256: (464, 465.6)},
+    ("transfer", 4): {4: (25.1,), 16: (46.9,), 64: (132.4,), 256: (434.9,)},
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("kind", "workers"), MEASURED)
 def test_predicted_times_are_within_15_percent_of_measured(kind: str, workers: int) -> None:
-    for mib, measured in MEASURED[kind, workers].items():
+    for mib, runs in MEASURED[kind, workers].items():
         nbytes = mib << 20
         predicted = transfer_s(1, nbytes // workers, workers) if kind == "transfer" else step_s(kind, workers, nbytes)
-        assert predicted * 1e6 == pytest.approx(measured, rel=0.15), mib
+        for measured in runs:
+            assert predicted * 1e6 == pytest.approx(measured, rel=0.15), mib
 
 
 @pytest.mark.parametrize(
