@@ -13,7 +13,7 @@ import torch
 
 Tensor: TypeAlias = torch.Tensor
 
-PART = 1 << 23  # elements compared at once: in float64 64 MiB
+PART = 1 << 21  # elements compared at once: in float64 16 MiB
 _TOLERANCE = {
     torch.float64: 1e-9, torch.float32: 2e-4, torch.complex64: 2e-4, torch.complex128: 1e-9, torch.float16: 2e-2, torch.bfloat16: 4e-2,
 }  # fmt: skip
@@ -21,7 +21,7 @@ _TOLERANCE = {
 
 def disagreement(expected: Tensor, got: Tensor, halves: bool = False) -> str:
     """Say how two tiers' results differ beyond rounding, or give "". Floats by the value's own scale; whole numbers may
-    differ in one element of a thousand, where a rounding decides a comparison or an argmax.
+    differ in one element of a thousand, where a rounding decides a comparison or an argmax. ``got`` may be in the host's memory.
 
     ``halves``: some value on the way is a half, which a compiler may round later than eager code does.
     """
@@ -30,12 +30,12 @@ def disagreement(expected: Tensor, got: Tensor, halves: bool = False) -> str:
     if not expected.numel():
         return ""
     if not (expected.is_floating_point() or expected.is_complex()):
-        wrong = sum(int((e != g).sum()) for e, g in _parts(expected, got))
+        wrong = sum(int((e != g).sum()) for e, g in _pairs(expected, got))
         return f"{wrong} of {expected.numel()} elements" if wrong > expected.numel() / (50 if halves else 1000) else ""
     tolerance = max(_TOLERANCE[expected.dtype], _TOLERANCE[torch.bfloat16] if halves else 0.0)
-    scale = max(_largest(e) for e, _ in _parts(expected, got))
+    scale = max(_largest(e) for (e,) in _parts(expected))
     atol = tolerance * max(scale, 1e-6)
-    if all(torch.allclose(e, g, rtol=tolerance, atol=atol, equal_nan=True) for e, g in _parts(expected, got)):
+    if all(torch.allclose(e, g, rtol=tolerance, atol=atol, equal_nan=True) for e, g in _pairs(expected, got)):
         return ""
     if halves and _rounding_alone(expected, got, tolerance):
         return ""
@@ -72,10 +72,16 @@ def _parts(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
         yield from _parts(*part) if size == 1 else (part,)
 
 
+def _pairs(a: Tensor, b: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Give parts of two tensors of one shape where the first is."""
+    for x, y in _parts(a, b):
+        yield x, y.to(x.device)
+
+
 def _differences(a: Tensor, b: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Give in parts the differences of two tensors and the first's values, zero where both are not finite, infinite where one is."""
     wide = torch.complex128 if a.is_complex() else torch.float64
-    for x, y in _parts(a, b):
+    for x, y in _pairs(a, b):
         finite, other = torch.isfinite(x), torch.isfinite(y)
         x, y = torch.where(finite, x, 0).to(wide), torch.where(other, y, 0).to(wide)
         yield torch.where(finite == other, y - x, float("inf")), x

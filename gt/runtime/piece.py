@@ -138,13 +138,16 @@ class TorchPiece:
         self.stats.notes.append(f"piece of {len(self.piece.nodes)} ops stays eager: {why}")
 
     def _check(self, a: list[Tensor], s: tuple[Scalar, ...]) -> list[Tensor]:
-        """Run both tiers once, the compiled one on copies of what it overwrites, and keep it if they agree."""
+        """Run both tiers once, the compiled one on copies of what it overwrites, and keep it if they agree.
+
+        What it gives waits in the host's memory: the device need not hold both tiers' results.
+        """
         if not self._fits(a):
             self.stats.strided_fallbacks += 1
             return self.eager(a, s)
         try:
-            spare = self._spared(a) if sum([a[i].nbytes for i in self.mutated]) <= MAX_SPARED else None
-            got = self._compiled_outputs(self._spared(a), self._vectors(s))
+            spare = self._spared(a, "cpu") if sum([a[i].nbytes for i in self.mutated]) <= MAX_SPARED else None
+            got = _on_host(self._compiled_outputs(self._spared(a, self.engine.device), self._vectors(s)))
         except Exception as e:
             expected = self.eager(a, s)  # if this fails as well, it is for the values and not the code
             self.give_up(f"the compiled code failed: {type(e).__name__}: {e}")
@@ -158,9 +161,9 @@ class TorchPiece:
             self.stats.compiled_pieces += 1
         return expected
 
-    def _spared(self, a: Sequence[Tensor]) -> list[Tensor]:
-        """Give inputs to run on that leave ``a`` as it is."""
-        return [_copy(t) if i in self.mutated else t for i, t in enumerate(a)]
+    def _spared(self, a: Sequence[Tensor], device: torch.device | str) -> list[Tensor]:
+        """Give inputs to run on that leave ``a`` as it is. ``device``: where the copies of what is overwritten are."""
+        return [_copy(t, device) if i in self.mutated else t for i, t in enumerate(a)]
 
     def _is_rounding(self, a: list[Tensor], s: tuple[Scalar, ...], expected: list[Tensor], got: list[Tensor]) -> bool:
         """Say whether results that differ are what rounding leaves of sums that cancel, as the gradient of a key's bias does.
@@ -169,7 +172,7 @@ class TorchPiece:
         between the tiers may be a few times what that moves.
         """
         try:
-            moved = self.eager([nudged(t, self.halves) for t in a], s)
+            moved = self.eager([nudged(t.to(self.engine.device), self.halves) for t in a], s)
         except Exception:  # a value that an op refuses
             return False
         return all(
@@ -203,7 +206,7 @@ class TorchPiece:
         if not self.mutated:
             return self.eager(a, s)
         try:
-            self.eager([_copy(t) if i in self.mutated else t for i, t in enumerate(a)], s)
+            self.eager(self._spared(a, self.engine.device), s)
         except Exception as e:
             e.overwrote = True  # type: ignore[attr-defined]
             raise
@@ -240,8 +243,14 @@ MAX_SPARED = 1 << 28  # bytes of overwritten inputs kept to run a piece once mor
 MOVES = 8
 
 
-def _copy(t: Tensor) -> Tensor:
-    return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device).copy_(t)
+def _copy(t: Tensor, device: torch.device | str) -> Tensor:
+    return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=device).copy_(t)
+
+
+def _on_host(results: list[Tensor]) -> list[Tensor]:
+    """Give results in the host's memory; ``results`` is emptied, so that each is freed where it was."""
+    results.reverse()
+    return [results.pop().cpu() for _ in range(len(results))]
 
 
 __all__ = ["PieceFn", "TorchPiece", "failed_line"]
