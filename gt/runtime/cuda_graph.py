@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 from gt.ir.types import Scalar
-from gt.runtime.graph_memsets import Unsupported, replace_memsets
+from gt.runtime.graph_memsets import DriverError, replace_memsets
 from gt.runtime.render import pack, vector_sizes
 
 Tensor: TypeAlias = torch.Tensor
@@ -108,7 +108,7 @@ class CudaCapturer:
         current.wait_stream(self.stream)
         try:
             replace_memsets(graph.raw_cuda_graph())
-        except Unsupported as e:
+        except DriverError as e:
             log.info("fills stay memset nodes: %s", e)
         graph.instantiate()
         return graph, outputs

@@ -67,14 +67,14 @@ class _Edge(ctypes.Structure):
     _fields_ = (("source", ctypes.c_ubyte), ("target", ctypes.c_ubyte), ("kind", ctypes.c_ubyte), ("reserved", ctypes.c_ubyte * 5))
 
 
-class Unsupported(Exception):
+class DriverError(Exception):
     """The driver refused a call, or has no such call."""
 
 
 def replace_memsets(graph: int) -> int:
     """Replace what can be of a ``cudaGraph_t`` that was not instantiated yet, on the current device; give how many were.
 
-    Each node is replaced whole or left as it is, so the graph does the same work whatever is raised. Raises ``Unsupported``.
+    Each node is replaced whole or left as it is, so the graph does the same work whatever is raised. Raises ``DriverError``.
     """
     driver = _driver()
     count = c_size_t(0)
@@ -136,18 +136,18 @@ class _Driver:
         try:
             self.library = ctypes.CDLL("libcuda.so.1")
         except OSError as e:
-            raise Unsupported(str(e)) from e
+            raise DriverError(str(e)) from e
         self._fill: dict[int, c_void_p] = {}  # by context
 
     def __call__(self, name: str, *arguments: Any) -> None:
         function = getattr(self.library, name, None)
         if function is None:
-            raise Unsupported(f"the driver has no {name}")
+            raise DriverError(f"the driver has no {name}")
         code = function(*arguments)
         if code:
             text = c_char_p()
             self.library.cuGetErrorName(c_int(code), byref(text))
-            raise Unsupported(f"{name}: {(text.value or b'').decode() or code}")
+            raise DriverError(f"{name}: {(text.value or b'').decode() or code}")
 
     def fill(self) -> c_void_p:
         """Give the kernel of the current context that fills words."""
@@ -167,4 +167,4 @@ def _driver() -> _Driver:
     return _Driver()
 
 
-__all__ = ["Unsupported", "replace_memsets", "word_of"]
+__all__ = ["DriverError", "replace_memsets", "word_of"]

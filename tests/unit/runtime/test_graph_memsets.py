@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from gt.runtime import graph_memsets
-from gt.runtime.graph_memsets import FILL, Unsupported, replace_memsets, word_of
+from gt.runtime.graph_memsets import FILL, DriverError, replace_memsets, word_of
 
 KERNEL, MEMSET = 0, 2
 
@@ -30,7 +30,7 @@ class Driver:
 
     def __call__(self, name: str, *args: Any) -> None:
         if name == self.lacks:
-            raise Unsupported(name)
+            raise DriverError(name)
         getattr(self, name)(*args)
 
     def cuGraphGetNodes(self, graph: c_void_p, nodes: Any, count: Any) -> None:  # noqa: N802
@@ -120,7 +120,7 @@ def test_edges_of_other_kinds_stay(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_driver_without_the_calls_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = chain((4096, 0, 0, 4, 8, 1))
     driver.lacks = "cuGraphNodeGetDependencies_v2"
-    with pytest.raises(Unsupported):
+    with pytest.raises(DriverError):
         run(monkeypatch, driver)
     assert driver.kinds[3] == MEMSET and not driver.kernels
 
