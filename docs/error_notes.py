@@ -24,7 +24,7 @@ NOTES: dict[str, tuple[str, str]] = {
         "Resume from an older checkpoint's own folder, and remove the damaged one.",
     ),
     "Deadlock": ("the workers and what each waits for", FAULT_IN_GT),
-    "DriverError": ("the call of the CUDA driver's graph management that it refused or lacks", "Nothing: the graph runs as it was captured; it is logged by `gt.cuda_graph`."),
+    "DriverError": ("the call of the CUDA driver's graph management that it refused or lacks", "Nothing: the graph runs as it was captured."),
     "DimError": (CALL_LINE + ", with the range of dims there are", "Use a dim within that range."),
     "DispatcherLost": ("the address, what the connection last heard, and the line that waited",
                        "Start the server again at that address, and `gt.connect` to it: what its workers hold is there again. Else start both anew from a checkpoint."),
