@@ -167,8 +167,8 @@ class Dispatcher:
         return time.monotonic()
 
     def _tidy(self) -> None:
-        if self.state.epoch != self.busy_epoch:
-            self.busy_epoch, self.busy_at = self.state.epoch, self.last_tick
+        if self.state.epochs.epoch != self.busy_epoch:
+            self.busy_epoch, self.busy_at = self.state.epochs.epoch, self.last_tick
         elif not self.state.flights.by_epoch and self.last_tick - self.busy_at >= garbage.IDLE_S:
             garbage.collect_if_due()
 
@@ -215,7 +215,7 @@ class Dispatcher:
         """Give the next message whose sender's key allows it. Who sends another is shown out."""
         while (got := receive_known(self.router, FROM_PEERS)) is not None:
             peer, user, message, data = got
-            owner = self.state.owner_of(message.token) if isinstance(message, wire.Attach) else None
+            owner = self.state.roster.owner_of(message.token) if isinstance(message, wire.Attach) else None
             first = None if owner is None else owner.down if isinstance(owner, Client) else owner.work
             why = door.guard.refusal(peer, user, message, first)
             if not why:
@@ -298,7 +298,7 @@ class Dispatcher:
                 os.write(self.report_fd, (line + "\n").encode())
 
     def _report_workers(self) -> None:
-        count = len(self.state.worker_ids)
+        count = len(self.state.roster.worker_ids)
         if count != self.num_workers:
             self.num_workers = count
             self.logger.info("%d workers", count)
