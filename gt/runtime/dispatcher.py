@@ -23,7 +23,6 @@ import click
 import zmq
 
 from gt.runtime import env, garbage, wire
-from gt.runtime.capturing import boot_id
 from gt.runtime.dispatcher_events import (
     Command,
     Event,
@@ -51,6 +50,7 @@ from gt.runtime.numbering import MessagesLost
 from gt.runtime.planner import PlannerProcess, PlanReply, outputs_of, request_of
 from gt.runtime.port_owner import port_owner
 from gt.runtime.schedule import Client
+from gt.runtime.tracer import boot_id
 from gt.runtime.transport import (
     Context,
     PeerUnreachable,

@@ -123,7 +123,7 @@ class DispatcherState:
                 self._attach(peer, message)
             case wire.Beat() if owner is None:
                 self._send(peer, wire.Refused(UNKNOWN))
-            case wire.Captured() if owner is not None:
+            case wire.TraceReply() if owner is not None:
                 owner.seen = self.now
                 self.tracing.heard(self.now, f"{'client' if isinstance(owner, Client) else 'worker'}{owner.id}", message)
             case _ if isinstance(owner, Client):

@@ -24,7 +24,6 @@ import msgspec
 import zmq
 
 from gt.runtime import env, garbage, wire
-from gt.runtime.capturing import Capturing
 from gt.runtime.collective import CollectiveFailed, Groups
 from gt.runtime.errors import ConnectionFailed, DispatcherLost, KeyFileError, ProtocolError
 from gt.runtime.exchange import TIDY_S, Intake, Outlet
@@ -36,6 +35,7 @@ from gt.runtime.keys import Keys, chosen_keys
 from gt.runtime.log import open_log, setup_logging
 from gt.runtime.numbering import MessagesLost
 from gt.runtime.runner import HostArray, Runner, make_engine
+from gt.runtime.tracer import Tracer
 from gt.runtime.transport import (
     BEAT_S,
     Context,
@@ -157,7 +157,7 @@ class WorkerProcess:
             str(getattr(self.engine, "device", "cpu")),
         )  # fmt: skip
         self.groups.log = self.log
-        self.capturing = Capturing(self.log, device)
+        self.tracer = Tracer(self.log, device)
         shared = parent_fd is None  # else it serves the script that started it alone
         self.runner = Runner(self.welcome.worker, self.engine, self.outlet, self.groups, self.uploads, self.log, timed=shared)
         self.wake_read, self.wake_write = os.pipe()
@@ -382,7 +382,7 @@ class WorkerProcess:
                 self._wait_for_edge(now)
                 continue
             self._acknowledge(link, complete)
-            for reply in self.capturing.waiting():
+            for reply in self.tracer.waiting():
                 send(link, reply)
             self.handshake.look()
             if self.handshake.over or self.refused or now - seen > DISPATCHER_TIMEOUT_S:
@@ -463,8 +463,8 @@ class WorkerProcess:
                     self.admitted = frozenset(keys)
                 case wire.Abort(worker):
                     self.groups.abort(worker)
-                case wire.Capture() as capture:
-                    self.capturing.handle(capture)
+                case wire.SetTrace() as asked:
+                    self.tracer.handle(asked)
                 case wire.Leave(epoch, groups, why):
                     self.groups.leave(epoch, groups, why)
                 case wire.Broken(reason):
