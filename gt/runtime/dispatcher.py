@@ -202,7 +202,7 @@ class Dispatcher:
 
     def _drop(self, fault: ProtocolError) -> None:
         """Count a message that is none. Who sent it in another version of the protocol is told, as he cannot know."""
-        self.malformed.tell(f"dropped a malformed message: {fault}", self._now(), logging.WARNING)
+        self.malformed.drop(fault, self._now(), logging.WARNING)
         self.state.malformed = self.malformed.count
         if self.log.on:
             self.log.write("drop", "malformed", 0, str(fault))

@@ -463,7 +463,7 @@ class RemoteSession:
             except MessagesLost as e:
                 self._link_broken(worker, str(e), results=socket is self._results)
             except ProtocolError as e:
-                self.malformed.tell(f"dropped a malformed message: {e}", time.monotonic(), logging.WARNING)
+                self.malformed.drop(e, time.monotonic(), logging.WARNING)
 
     def _got(self, message: Message, data: Any, worker: int) -> None:
         match message:

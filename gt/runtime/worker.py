@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
@@ -272,14 +273,7 @@ class WorkerProcess:
                 time.sleep(DOUBT_POLL_S)
                 continue
             while not self.stopping and not self.doubt:
-                try:
-                    got = receive(self.work, TO_WORKER)
-                except ProtocolError as e:
-                    self.malformed.tell(f"dropped a malformed message: {e}", time.monotonic())
-                    continue
-                except MessagesLost as e:
-                    self._doubt(str(e))
-                    break
+                got = self._received(self.work)
                 if got is None:
                     break
                 if isinstance(got[1], wire.Broken):
@@ -440,16 +434,20 @@ class WorkerProcess:
         if self.gate is not None:
             self.gate.close()
 
-    def _from_link(self, link: Socket) -> None:
+    def _received(self, socket: Socket) -> tuple[bytes, Any, Any] | None:
+        """Give the next message that is one; None if there is none, or others should have come before it: then there is doubt."""
         while True:
             try:
-                got = receive(link, TO_WORKER)
+                return receive(socket, TO_WORKER)
             except ProtocolError as e:
-                self.malformed.tell(f"dropped a malformed message: {e}", time.monotonic())
-                continue
+                self.malformed.drop(e, time.monotonic())
             except MessagesLost as e:
                 self._doubt(str(e))
-                return
+                return None
+
+    def _from_link(self, link: Socket) -> None:
+        while True:
+            got = self._received(link)
             if got is None:
                 return
             match got[1]:
