@@ -9,7 +9,7 @@ FAULT_IN_GT = "Report it with the text: it is a fault in gt, not in the script."
 
 NOTES: dict[str, tuple[str, str]] = {
     "CallError": (CALL_LINE, "Change the argument that it names."),
-    "CaptureDone": ("nothing: it ends a script that `gt compile` or `gt plan` has seen enough of", "Let it pass: catch Exception, not BaseException."),
+    "ScriptDone": ("nothing: it ends a script that `gt compile` or `gt plan` has seen enough of", "Let it pass: catch Exception, not BaseException."),
     "CheckFailed": ("the first op that differs, its line, and both values; or that each op by itself agrees",
                     "Look at that op; if each agrees, report it: it is how they run together."),
     "CollectiveFailed": ("the collective, its members, and the one who is gone or refused", "As for WorkerLost: start again, or use `gt.recover()`."),

@@ -34,7 +34,6 @@ from gt.devices import (
 from gt.explaining import explain
 from gt.telling import stats
 from gt.finfo import finfo, iinfo
-from gt.flush import ReadRefused, flush_guard
 from gt.replay import JitError, JitMismatch, jit
 from gt.func import vmap
 from gt.grad_scaler import GradScaler
@@ -137,6 +136,7 @@ from gt.pipelining import pipeline
 from gt.precision import get_float32_matmul_precision, set_float32_matmul_precision
 from gt.printing import printoptions, set_printoptions
 from gt.random import Generator, get_rng_state, initial_seed, manual_seed, seed, set_rng_state
+from gt.read_guard import ReadRefused, flush_guard
 from gt.rebalancing import rebalance
 from gt.recovery import recover, recoveries
 from gt.runtime.errors import DispatcherLost, GtError, NoWorkers, OutOfMemoryError, QuotaExceeded, RunError, WorkerLost

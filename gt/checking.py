@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Sequence
-from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +18,12 @@ import numpy as np
 
 from gt.ir.evaluate import evaluate, evaluate_node, from_wire, to_wire
 from gt.ir.graph import Graph, Node, Value
-from gt.ir.signals import SignalConfig
 from gt.ir.types import DType, Scalar, TensorType
 from gt.passes.context import Context
 from gt.passes.pipeline import Pipeline
 from gt.passes.plan import Cluster
-from gt.runtime.buffer_reasons import BufferReasons
 from gt.runtime.session import Session
+from gt.runtime.session_wrapper import SessionWrapper
 
 if TYPE_CHECKING:
     from gt.ir.evaluate import Array
@@ -43,29 +41,24 @@ class CheckFailed(AssertionError):
         self.op, self.where = op, where
 
 
-class CheckingSession:
-    """A ``Session`` that runs all on ``inner`` and checks it. Errors: ``run`` raises CheckFailed."""
+class CheckingSession(SessionWrapper):
+    """Runs all on ``inner`` and checks it. Errors: ``run`` raises CheckFailed."""
 
     def __init__(self, inner: Session) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.checked = self.unchecked = 0
-        self._graphs: dict[int, Graph] = {}
         self._expanded: dict[int, Graph | None] = {}
         self._debug: dict[int, int] = {}
         self._numbers = itertools.count(FIRST)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-    def define(self, key: int, graph: Graph) -> None:
-        self._graphs[key] = graph
-        self.inner.define(key, graph)
+        return getattr(self.inner, name)  # what this kind of session has beside the interface
 
     def run(
         self, key: int, inputs: Sequence[int], outputs: Sequence[int], scalars: Sequence[Scalar], frees: Sequence[int],
         replaces: Sequence[int] = (),
     ) -> None:  # fmt: skip
-        graph = self._graphs[key]
+        graph = self.graphs[key]
         expanded = self._expand(key, graph)
         given = None if expanded is None else self._read(inputs, [v.type for v in graph.inputs])
         self.inner.run(key, inputs, outputs, scalars, frees, replaces)
@@ -159,36 +152,6 @@ class CheckingSession:
                 if apart(right, values[out], out.type.dtype):
                     return node, place, values[out], right
         return None
-
-    # -- the rest of the interface
-
-    def room(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
-        return self.inner.room(shape, dtype)
-
-    def put(self, buffer: int, type: TensorType, data: np.ndarray, signal: SignalConfig | None) -> None:
-        self.inner.put(buffer, type, data, signal)
-
-    def fetch(self, buffer: int) -> Future[np.ndarray]:
-        return self.inner.fetch(buffer)
-
-    def explain(self, buffer: int) -> Future[BufferReasons]:
-        return self.inner.explain(buffer)
-
-    def free(self, buffers: Sequence[int]) -> None:
-        self.inner.free(buffers)
-
-    def num_workers(self) -> int:
-        return self.inner.num_workers()
-
-    def workers(self) -> tuple[int, ...]:
-        return self.inner.workers()
-
-    @property
-    def closed(self) -> Any:
-        return self.inner.closed
-
-    def close(self) -> None:
-        self.inner.close()
 
 
 def apart(expected: Array, got: Array, dtype: DType) -> bool:

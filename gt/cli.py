@@ -271,10 +271,10 @@ def _lower(
     seconds: float,
 ) -> tuple[list[Lowered], BaseException | None]:
     """Give every distinct graph of the source, lowered, and the error the script ended with, if it did."""
-    from gt.capture import Limits, capture_script
     from gt.compiling import lower, read_gtir
     from gt.ir.verify import VerifyError
     from gt.passes.plan import Cluster
+    from gt.scripted import Limits, record_script
 
     try:
         if config is not None:
@@ -295,10 +295,10 @@ def _lower(
         raise click.ClickException(f"{source}: {error}") from error
 
     cluster = Cluster(tuple(range(workers or 1)))
-    capture = capture_script(str(source), arguments, cluster, Limits(flushes, seconds), shapes)
-    if not capture.graphs and capture.error is None:
+    made = record_script(str(source), arguments, cluster, Limits(flushes, seconds), shapes)
+    if not made.graphs and made.error is None:
         raise click.ClickException(f"{source} ran no gt op whose value was needed")
-    return [lower(c.graph, cluster, steps, c.runs) for c in capture.graphs], capture.error
+    return [lower(c.graph, cluster, steps, c.runs) for c in made.graphs], made.error
 
 
 @main.command()

@@ -1,7 +1,7 @@
 """What ``gt compile`` shows: a graph as captured, after each pass that changed it, and each worker's program.
 
 Owns: reading scripts and ``.gtir`` files, lowering them step by step, choosing and writing what is asked for.
-Must not know: the command line. Next: ``capture`` (runs a script), ``gt.ir.text`` and ``gt.ir.dot`` (the forms).
+Must not know: the command line. Next: ``scripted`` (runs a script), ``gt.ir.text`` and ``gt.ir.dot`` (the forms).
 """
 
 from __future__ import annotations

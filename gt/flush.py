@@ -43,7 +43,6 @@ from gt.trace import (
     Buffer,
     Rule,
     Trace,
-    guard_reads,
     install_flush,
     native,
     new_buffers,
@@ -565,55 +564,6 @@ def assigned_name(code: types.CodeType, lasti: int) -> str:
             return instruction.argval if instruction.opname in ("STORE_FAST", "STORE_NAME", "STORE_GLOBAL") else ""
         following = instruction.offset >= lasti
     return ""
-
-
-# -- finding accidental reads
-
-
-class ReadRefused(RuntimeError):
-    """A value was read inside ``flush_guard("disallow")``."""
-
-
-class _Guards(threading.local):
-    """The guards of this thread, innermost last."""
-
-    def __init__(self) -> None:
-        self.modes: list[str] = []
-
-
-_guards = _Guards()
-
-
-class flush_guard:  # noqa: N801 - reads as a function
-    """Log or refuse, in this thread, every read of a value: each waits for the work before it.
-
-    ``mode``: "log" warns with the user's line, "disallow" raises ``ReadRefused``, "allow" switches an outer guard off.
-    """
-
-    def __init__(self, mode: str = "log") -> None:
-        if mode not in ("log", "disallow", "allow"):
-            raise ValueError(f"flush_guard: expected 'log', 'disallow' or 'allow', got {mode!r}")
-        self.mode = mode
-
-    def __enter__(self) -> None:
-        guard_reads(_check_read)
-        _guards.modes.append(self.mode)
-
-    def __exit__(self, *_: object) -> None:
-        _guards.modes.pop()
-
-
-def _check_read() -> None:
-    mode = _guards.modes[-1] if _guards.modes else "allow"
-    if mode == "allow":
-        return
-    frame = sys._getframe(1)
-    while frame.f_globals.get("__name__", "").partition(".")[0] == "gt" and frame.f_back is not None:
-        frame = frame.f_back
-    where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
-    if mode == "disallow":
-        raise ReadRefused(f"a value is read at {where}, inside gt.flush_guard('disallow')")
-    log.warning("a value is read at %s", where)
 
 
 install_flush(flush)

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -25,6 +25,7 @@ from gt.ir.graph import Graph
 from gt.ir.text import print_graph
 from gt.ir.types import Scalar
 from gt.runtime.env import DUMP
+from gt.runtime.session_wrapper import SessionWrapper
 
 if TYPE_CHECKING:
     from gt.runtime.buffer_reasons import BufferReasons
@@ -128,15 +129,15 @@ def report(told: ToldSession | None) -> str:
     return "\n".join(out)
 
 
-class ToldSession:
-    """Stands before a session and asks it of each graph's first run, why what it makes is where it is."""
+class ToldSession(SessionWrapper):
+    """Asks a session of each graph's first run, why what it makes is where it is."""
 
     def __init__(self, inner: Session) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self._asked: dict[int, Future[BufferReasons]] = {}
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
+        return getattr(self.inner, name)  # what this kind of session has beside the interface
 
     def run(
         self, key: int, inputs: Sequence[int], outputs: Sequence[int], scalars: Sequence[Scalar], frees: Sequence[int],
@@ -159,7 +160,7 @@ def told_sessions() -> Iterator[list[ToldSession]]:
 
     def wrap(session: Session) -> Session:
         made.append(ToldSession(session))
-        return cast("Session", made[-1])
+        return made[-1]
 
     sessions.wrappers.append(wrap)
     try:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 def trace(
     address: str | None, host: str | None, port: int | None, seconds: float, max_events: int, folder: Path, output: Path | None
 ) -> None:  # fmt: skip
-    """Capture what clients, dispatcher, workers and GPU kernels do at ADDRESS, on one clock.
+    """Record what clients, dispatcher, workers and GPU kernels do at ADDRESS, on one clock.
 
     Writes trace-N.json, which ui.perfetto.dev and chrome://tracing show, and trace-N.log in the form of GT_INSTRUCTION_LOG, which
     gt visualize draws. Nothing is slowed down before and after. Ends with code 3 if no server answers.

@@ -3,7 +3,7 @@
 Owns: ``Cut`` (the parts of a plan), ``cut_plan``, ``Going`` (a run whose parts are being sent). Pure. A cut is at the same place of the order
 of collectives on all workers; between two of them each worker is cut where it has done the same share of its work. What is alive at a
 cut is kept under uids of the run's own. A part may overwrite what the whole program would. Must not know: messages, whose turn it is.
-Next: ``dispatcher_state`` (which sends the parts, each as an epoch).
+Next: ``parts`` (which sends the parts, each as an epoch).
 """
 
 from __future__ import annotations

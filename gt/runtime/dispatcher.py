@@ -23,7 +23,6 @@ import click
 import zmq
 
 from gt.runtime import env, garbage, wire
-from gt.runtime.capturing import boot_id
 from gt.runtime.dispatcher_events import (
     Command,
     Event,
@@ -51,6 +50,7 @@ from gt.runtime.numbering import MessagesLost
 from gt.runtime.planner import PlannerProcess, PlanReply, outputs_of, request_of
 from gt.runtime.port_owner import port_owner
 from gt.runtime.schedule import Client
+from gt.runtime.tracer import boot_id
 from gt.runtime.transport import (
     Context,
     PeerUnreachable,
@@ -167,8 +167,8 @@ class Dispatcher:
         return time.monotonic()
 
     def _tidy(self) -> None:
-        if self.state.epoch != self.busy_epoch:
-            self.busy_epoch, self.busy_at = self.state.epoch, self.last_tick
+        if self.state.epochs.epoch != self.busy_epoch:
+            self.busy_epoch, self.busy_at = self.state.epochs.epoch, self.last_tick
         elif not self.state.flights.by_epoch and self.last_tick - self.busy_at >= garbage.IDLE_S:
             garbage.collect_if_due()
 
@@ -202,7 +202,7 @@ class Dispatcher:
 
     def _drop(self, fault: ProtocolError) -> None:
         """Count a message that is none. Who sent it in another version of the protocol is told, as he cannot know."""
-        self.malformed.tell(f"dropped a malformed message: {fault}", self._now(), logging.WARNING)
+        self.malformed.drop(fault, self._now(), logging.WARNING)
         self.state.malformed = self.malformed.count
         if self.log.on:
             self.log.write("drop", "malformed", 0, str(fault))
@@ -215,7 +215,7 @@ class Dispatcher:
         """Give the next message whose sender's key allows it. Who sends another is shown out."""
         while (got := receive_known(self.router, FROM_PEERS)) is not None:
             peer, user, message, data = got
-            owner = self.state.owner_of(message.token) if isinstance(message, wire.Attach) else None
+            owner = self.state.roster.owner_of(message.token) if isinstance(message, wire.Attach) else None
             first = None if owner is None else owner.down if isinstance(owner, Client) else owner.work
             why = door.guard.refusal(peer, user, message, first)
             if not why:
@@ -298,7 +298,7 @@ class Dispatcher:
                 os.write(self.report_fd, (line + "\n").encode())
 
     def _report_workers(self) -> None:
-        count = len(self.state.worker_ids)
+        count = len(self.state.roster.worker_ids)
         if count != self.num_workers:
             self.num_workers = count
             self.logger.info("%d workers", count)

@@ -11,10 +11,10 @@ from typing import Any
 
 from gt.runtime import wire
 from gt.runtime.dispatcher_events import Send
-from gt.runtime.dispatcher_state import Worker
 from gt.runtime.errors import KeyFileError
 from gt.runtime.gate import Gate
 from gt.runtime.keys import LIST_FILE, Allowed, Guard, Keys
+from gt.runtime.roster import Worker
 from gt.runtime.transport import Context, Socket
 
 REFRESH_S = 0.5

@@ -4,7 +4,7 @@ Owns: ``FairQueue`` (who may go), ``Limits`` (how much may be queued on a worker
 is start-time fair queueing (Goyal, Vin, Cheng 1996): each client has a virtual time, the device seconds of its runs over its weight;
 of those that wait, the one furthest behind goes next. One that comes back from idle begins where the others are, or
 ``lag_s`` behind if it is. Predicted seconds
-count until a run is over, then what it took. Must not know: messages, plans, what a run is. Next: ``dispatcher_state``, which asks.
+count until a run is over, then what it took. Must not know: messages, plans, what a run is. Next: ``epochs``, which asks.
 """
 
 from __future__ import annotations

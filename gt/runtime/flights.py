@@ -1,7 +1,7 @@
 """Epochs on their way: which went well, and what a failure takes with it.
 
 Owns: ``Flights``. An epoch reads what others make, so it is settled after them and poisoned with them. Says what clients must hear
-through ``send``. Must not know: queues, plans, who is there. Next: ``schedule`` (``Flight``), ``dispatcher_state``.
+through ``send``. Must not know: queues, plans, who is there. Next: ``schedule`` (``Flight``), ``epochs``.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ import zmq
 from zmq.utils import z85
 from zmq.utils.monitor import recv_monitor_message
 
-from gt.runtime.errors import ConnectionFailed
+from gt.runtime.errors import ConnectionFailed, ProtocolError
 from gt.runtime.keys import DOMAIN, Keys, fingerprint
 from gt.runtime.transport import Context, Socket
 
@@ -51,6 +51,10 @@ class Seldom:
         self.told.append(now)
         more, self.passed_over = self.passed_over, 0
         self.logger.log(level, "%s%s", text, f" (and {more} more such attempts)" if more else "")
+
+    def drop(self, fault: ProtocolError, now: float, level: int = logging.ERROR) -> None:
+        """Tell of a message that is dropped because it is none."""
+        self.tell(f"dropped a malformed message: {fault}", now, level)
 
 
 class Gate:

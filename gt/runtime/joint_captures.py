@@ -2,7 +2,7 @@
 
 Owns: ``Capture``, one plan's progress. A plan with collectives runs plainly until each of its workers has said that it is ready; the next
 run is the one in which they capture; once all have, every run is a replay, until something changes and the graphs are dropped together.
-Must not know: sockets, torch. Next: ``joint_graph`` (a worker's side), ``dispatcher_state`` (who asks).
+Must not know: sockets, torch. Next: ``joint_graph`` (a worker's side), ``epochs`` (who asks).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which kernels a GPU runs while a trace is taken, by torch's profiler, as lines of the instruction log.
 
 Owns: ``Kernels``, ``Kernel``. Everything of the profiler happens on one thread of its own: it is tied to the thread that begins it, and
-beginning takes up to seconds. Must not know: traces, sockets. Next: ``capturing``.
+beginning takes up to seconds. Must not know: traces, sockets. Next: ``tracer``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-log = logging.getLogger("gt.capturing")
+log = logging.getLogger("gt.tracer")
 MAX_NAME = 120
 
 

@@ -1,7 +1,7 @@
 """What gt says while it runs: the instruction log and the debug levels.
 
 Owns: ``InstructionLog`` (``GT_INSTRUCTION_LOG``: one line per event), ``setup_logging`` (``GT_DEBUG`` through stdlib
-logging) and ``open_log``, which sends each event to whichever of the two is asked for, and to whoever captures. Must not know: states,
+logging) and ``open_log``, which sends each event to whichever of the two is asked for, and to whoever traces. Must not know: states,
 sockets. Next: ``log_lines`` (the form of a line, and who reads it), ``env`` (the variables).
 """
 
@@ -24,15 +24,15 @@ HEADER = "# gt instruction log"
 SIGNS_OF_LIFE = frozenset(("Beat", "Ping", "Used"))  # told at GT_DEBUG=4 only: they would fill the file of an idle server
 MAX_LINE = 4000
 LOOKS = 64  # how often in a file of full size each process looks whether it is full
-MAX_CAPTURED = 16 << 20  # bytes of captured lines
+MAX_TRACED = 16 << 20  # bytes of traced lines
 SHOWN = ("key", "buffer", "request", "epoch", "plan", "uid", "worker", "runs", "inline", "kind", "device", "backend")
 
 
 _SHOWN: dict[type, tuple[str, ...]] = {}  # by kind of message
 
 
-class CapturedLines(NamedTuple):
-    """The latest lines of a capture, ``left_out`` before them. ``start``: the wall clock's seconds at which elapsed time is 0."""
+class TracedLines(NamedTuple):
+    """The latest lines of a trace, ``left_out`` before them. ``start``: the wall clock's seconds at which elapsed time is 0."""
 
     start: float
     lines: tuple[str, ...]
@@ -101,7 +101,7 @@ class InstructionLog:
         self._open()
 
     def write(self, event: str, operation: str = "-", nbytes: int = 0, details: str = "", message: Any = None) -> None:
-        """Append one line. Of a ``message`` the details have the small fields, too. A line that is captured is made when it is asked for."""
+        """Append one line. Of a ``message`` the details have the small fields, too. A line that is traced is made when it is asked for."""
         if operation in SIGNS_OF_LIFE and not self.signs_of_life:
             return
         kept = self._kept
@@ -136,16 +136,16 @@ class InstructionLog:
             if os.lseek(self.file, 0, os.SEEK_CUR) > self.limit:
                 self._rotate()
 
-    # -- capturing
+    # -- tracing
 
-    def capture(self, num_lines: int) -> None:
+    def trace(self, num_lines: int) -> None:
         """Keep the latest ``num_lines`` lines from here on in memory."""
         self._numbers = itertools.count(1)
         self._kept = deque(maxlen=num_lines)
         self.on = True
 
-    def captured(self) -> CapturedLines:
-        """Give what was captured, MAX_CAPTURED bytes of it at most, and end it."""
+    def traced(self) -> TracedLines:
+        """Give what was traced, MAX_TRACED bytes of it at most, and end it."""
         kept, self._kept = self._kept, None
         self.on = self.file >= 0 or self.logger is not None
         events = sorted(kept or (), key=lambda event: event[0])
@@ -155,10 +155,10 @@ class InstructionLog:
             text = f"{event} {self.who} {operation or '-'} {size} {_details(details, message)}".rstrip()
             lines.append(f"{latest - self.start:.6f} {number} {text}"[:MAX_LINE])
             nbytes += len(lines[-1])
-            if nbytes > MAX_CAPTURED:
+            if nbytes > MAX_TRACED:
                 break
         seen = events[-1][0] if events else 0
-        return CapturedLines(self.start, tuple(reversed(lines)), seen - len(lines))
+        return TracedLines(self.start, tuple(reversed(lines)), seen - len(lines))
 
     def _close_file(self) -> None:
         if self.file >= 0:

@@ -2,7 +2,7 @@
 
 Owns: ``Memory`` (bytes of values on workers that have a limit), ``explained`` (the texts of ``OutOfMemoryError``). What is
 counted is what has been sent: a worker does one thing after the other, so when a run's turn comes, just that is there. Must not know:
-messages, queues. Next: ``dispatcher_state`` (which asks before it sends), ``quota`` (what a client may take of it).
+messages, queues. Next: ``epochs`` (which asks before it sends), ``quota`` (what a client may take of it).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Where a client's values go when it is rebalanced over the workers that there are: which move, and the graphs that move them.
 
 Owns: ``Moving`` (a rebalancing under way), ``asked_of`` (what a value's placement asks for elsewhere), ``Move``. Pure. Must not know: the
-state of the dispatcher, messages. Next: ``dispatcher_state`` (which runs the graphs), ``gt.rebalancing`` (what a user calls).
+state of the dispatcher, messages. Next: ``moves`` (which runs the graphs), ``gt.rebalancing`` (what a user calls).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Owns: ``Orphans``, by owner, until the client comes or the lease is over; ``owner_of``. A run is there as a whole or not at all: where some
 worker had not come so far, or had failed, and what it lacks is nowhere else, all that the same epoch made is given up. A value that is whole on
 some of its workers stays on those. Must not know: clients, the order of messages.
-Next: ``wire`` (``Past``, ``Label``), ``dispatcher_state`` (who adopts), ``worker_state`` (who labels).
+Next: ``wire`` (``Past``, ``Label``), ``returning`` (who adopts), ``worker_state`` (who labels).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which plans there are: by structure, so that equal calls share one, and by number, as workers know them.
 
-Owns: ``PlanRecord``, ``PlanRecords``. Must not know: how plans are made, who holds them. Next: ``dispatcher_state``.
+Owns: ``PlanRecord``, ``PlanRecords``. Must not know: how plans are made, who holds them. Next: ``epochs``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What one client may take: bytes of values held on the workers, and runs in flight. Over it is an error, never another's loss.
 
 Owns: how bytes are counted (``held_nbytes``), the texts of ``QuotaExceeded``. Must not know: queues, messages.
-Next: ``dispatcher_state`` (which asks before it places or sends anything), ``schedule`` (``Client.held``).
+Next: ``values`` (which asks before it places or sends anything), ``schedule`` (``Client.held``).
 """
 
 from __future__ import annotations

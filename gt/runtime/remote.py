@@ -29,7 +29,6 @@ from gt.ir.signals import SignalConfig
 from gt.ir.types import DType, Scalar, TensorType
 from gt.runtime import wire, wire_arrays
 from gt.runtime.buffer_reasons import BufferReasons
-from gt.runtime.capturing import Capturing
 from gt.runtime.errors import ConnectionFailed, Fault, ProtocolError, SessionClosed
 from gt.runtime.gate import Handshake, Seldom, await_answer, explained
 from gt.runtime.hello import UNKNOWN
@@ -41,6 +40,7 @@ from gt.runtime.session import CallLock, own_threads
 from gt.runtime.shared import MAX_LANES, Openings, Slot, SlotPool, probe
 from gt.runtime.status import ServerStatus
 from gt.runtime.status_request import StatusLink
+from gt.runtime.tracer import Tracer
 from gt.runtime.transport import Context, PeerUnreachable, Socket, confirm, endpoint_of, make_socket, receive, send
 from gt.runtime.wire import INLINE, TO_CLIENT, Message
 
@@ -150,7 +150,7 @@ class RemoteSession:
         self._window = threading.Semaphore(self._welcome.window)
         self._results = make_socket(self._context, zmq.DEALER, data=True, identity=self._welcome.token)
         self._log = open_client_log(self._welcome.client)
-        self._capturing = Capturing(self._log)
+        self._tracer = Tracer(self._log)
         self._wake_read, self._wake_write = os.pipe()
         self._io_thread = threading.Thread(target=self._io, name="gt-client", daemon=True)
         self._present = threading.Event()
@@ -341,7 +341,7 @@ class RemoteSession:
         self._let_go = True
         if self._closed is None:
             with self._lock:
-                if (last := self._capturing.last()) is not None:  # nobody can ask for it later
+                if (last := self._tracer.last()) is not None:  # nobody can ask for it later
                     send(self._up, last)
                 send(self._up, wire.Bye())
             self._die(Fault("closed", "the session is closed"))
@@ -398,7 +398,7 @@ class RemoteSession:
                 for worker, socket in list(self._upload_sockets.items()):
                     if socket in ready:
                         self._receive(socket, copy=True, worker=worker)
-                for reply in self._capturing.waiting():
+                for reply in self._tracer.waiting():
                     send(self._down, reply)
                 if self._closed is None and self._server.over:
                     self._lose_dispatcher("died")
@@ -463,7 +463,7 @@ class RemoteSession:
             except MessagesLost as e:
                 self._link_broken(worker, str(e), results=socket is self._results)
             except ProtocolError as e:
-                self.malformed.tell(f"dropped a malformed message: {e}", time.monotonic(), logging.WARNING)
+                self.malformed.drop(e, time.monotonic(), logging.WARNING)
 
     def _got(self, message: Message, data: Any, worker: int) -> None:
         match message:
@@ -506,8 +506,8 @@ class RemoteSession:
                 self._resuming = None
             case wire.Workers(workers, why):
                 self._set_workers(workers, why)
-            case wire.Capture() as capture:
-                self._capturing.handle(capture)
+            case wire.SetTrace() as asked:
+                self._tracer.handle(asked)
             case wire.Broken() | wire.Refused() if self._left:
                 pass
             case wire.Broken(reason):

@@ -14,7 +14,8 @@ import msgspec
 from gt.runtime.usage import ProgramState, WorkerUsage
 
 if TYPE_CHECKING:
-    from gt.runtime.dispatcher_state import DispatcherState, Worker
+    from gt.runtime.dispatcher_state import DispatcherState
+    from gt.runtime.roster import Worker
 
 MAX_PROGRAMS = 16
 MAX_EPOCHS = 64  # of those in flight, the oldest
@@ -117,7 +118,7 @@ def status_of(state: DispatcherState) -> ServerStatus:
             )
             for c in state.clients.values()
         ),
-        epoch=state.epoch,
+        epoch=state.epochs.epoch,
         num_in_flight=len(flying),
         in_flight=tuple(
             EpochStatus(epoch=f.epoch, client=-1 if f.client is None else f.client.id, waiting=tuple(sorted(f.waiting)))

@@ -1,9 +1,9 @@
 """Traces of a running server, as the dispatcher takes them: who is asked for events, by whose clock, and who gets them. Pure.
 
-One trace at a time. Whoever is there, or comes while it is taken, keeps its latest lines in memory (``capturing``); at the end each hands
-them over, a client that leaves before that as it goes. How far a clock is from the dispatcher's is measured as a capture begins: half of
+One trace at a time. Whoever is there, or comes while it is taken, keeps its latest lines in memory (``tracer``); at the end each hands
+them over, a client that leaves before that as it goes. How far a clock is from the dispatcher's is measured as it begins its part: half of
 what there and back took is how well that is known. On the dispatcher's own machine there is one clock.
-Owns: ``Tracing``, ``Traced``. Must not know: sockets, what lines say. Next: ``capturing`` (the other end), ``status_request`` (who asks).
+Owns: ``Tracing``, ``Traced``. Must not know: sockets, what lines say. Next: ``tracer`` (the other end), ``status_request`` (who asks).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gt.runtime import wire
-from gt.runtime.log import CapturedLines
+from gt.runtime.log import TracedLines
 from gt.runtime.wire import Message
 
 MAX_SECONDS = 600.0
@@ -25,20 +25,20 @@ PATIENCE_S = 10.0  # for who is to hand over what it has
 class Recorder(Protocol):
     """What keeps the dispatcher's own lines."""
 
-    def capture(self, num_lines: int) -> None: ...
+    def trace(self, num_lines: int) -> None: ...
 
-    def captured(self) -> CapturedLines: ...
+    def traced(self) -> TracedLines: ...
 
 
 @dataclass(eq=False)
 class Source:
-    """One process. ``asked_at``: by the dispatcher's wall clock, when its capture was asked for. ``lines`` None: not here yet."""
+    """One process. ``asked_at``: by the dispatcher's wall clock, when it was asked to take part. ``lines`` None: not here yet."""
 
     who: str
     peer: bytes
     asked_at: float
     clock: tuple[float, float] | None = None  # how far its clock is ahead, and within what
-    lines: CapturedLines | None = None
+    lines: TracedLines | None = None
     missing: str = ""
 
     @property
@@ -82,7 +82,7 @@ class Tracing:
         self.numbers += 1
         self.trace = Trace(asker, self.numbers, message.num_lines, now + message.seconds, message.seconds)
         if self.own is not None:
-            self.own.capture(message.num_lines)
+            self.own.trace(message.num_lines)
         for who, peer in peers:
             self.joined(who, peer)
 
@@ -92,10 +92,10 @@ class Tracing:
         if trace is None or trace.ended or peer is None or peer in trace.sources:
             return
         trace.sources[peer] = Source(who, peer, self.wall_clock())
-        self.send(peer, wire.Capture(trace.number, trace.num_lines))
+        self.send(peer, wire.SetTrace(trace.number, trace.num_lines))
 
-    def heard(self, now: float, who: str, message: wire.Captured) -> None:
-        """Hear from a process that its capture has begun, or get what it has."""
+    def heard(self, now: float, who: str, message: wire.TraceReply) -> None:
+        """Hear from a process that it takes part, or get what it has."""
         trace = self.trace
         if trace is None or message.number != trace.number:
             return
@@ -105,17 +105,17 @@ class Tracing:
         if source.clock is None:
             source.clock = self._clock(source, message)
         if message.over:
-            source.lines = CapturedLines(message.start, message.lines, message.left_out)
+            source.lines = TracedLines(message.start, message.lines, message.left_out)
         self._finish(now)
 
-    def _clock(self, source: Source, message: wire.Captured) -> tuple[float, float]:
+    def _clock(self, source: Source, message: wire.TraceReply) -> tuple[float, float]:
         if message.boot and message.boot == self.boot:
             return 0.0, 0.0
         there_and_back = max(0.0, self.wall_clock() - source.asked_at)
         return message.now - (source.asked_at + there_and_back / 2), there_and_back / 2
 
     def tick(self, now: float) -> None:
-        """Time passes: ask for what was captured; give up waiting for it."""
+        """Time passes: ask for what was traced; give up waiting for it."""
         trace = self.trace
         if trace is None:
             return
@@ -123,7 +123,7 @@ class Tracing:
             trace.ended = True
             for source in trace.sources.values():
                 if not source.is_over:
-                    self.send(source.peer, wire.Capture(trace.number, 0))
+                    self.send(source.peer, wire.SetTrace(trace.number, 0))
         elif now >= trace.until + PATIENCE_S:
             for source in trace.sources.values():
                 if source.lines is None:
@@ -138,7 +138,7 @@ class Tracing:
         if peer == trace.asker:
             for source in trace.sources.values():
                 if not source.is_over:
-                    self.send(source.peer, wire.Capture(trace.number, 0))
+                    self.send(source.peer, wire.SetTrace(trace.number, 0))
             self._stop()
             return
         for source in trace.sources.values():
@@ -151,14 +151,14 @@ class Tracing:
             return
         own = self._stop()
         found = [] if own is None else [("dispatcher", (0.0, 0.0), own, "")]
-        found += [(s.who, s.clock or (0.0, 0.0), s.lines or CapturedLines(0.0, (), 0), s.missing) for s in trace.sources.values()]
+        found += [(s.who, s.clock or (0.0, 0.0), s.lines or TracedLines(0.0, (), 0), s.missing) for s in trace.sources.values()]
         for at, (who, (ahead, within), lines, missing) in enumerate(found, 1):
             left = len(found) - at
             self.send(trace.asker, wire.Traced(who, lines.start - ahead, within, lines.lines, lines.left_out, missing, left))
 
-    def _stop(self) -> CapturedLines | None:
+    def _stop(self) -> TracedLines | None:
         self.trace = None
-        return None if self.own is None else self.own.captured()
+        return None if self.own is None else self.own.traced()
 
 
 __all__ = ["MAX_LINES", "MAX_SECONDS", "Tracing"]

@@ -25,7 +25,7 @@ from gt.runtime.status import ServerStatus
 from gt.runtime.usage import ProgramState, WorkerUsage
 from gt.runtime.wire_arrays import Bounds, check_bounds, check_nbytes, check_type
 
-VERSION = 5
+VERSION = 6
 MAX_HEADER = 64 << 20
 INLINE = 64 << 10  # uploads up to here ride in the control message
 
@@ -504,7 +504,7 @@ class Stop(Message, frozen=True):
     """End the process."""
 
 
-class Capture(Message, frozen=True):
+class SetTrace(Message, frozen=True):
     """Keep the latest ``num_lines`` lines of the instruction log for trace ``number``; 0: hand them over. To clients, too."""
 
     number: int
@@ -584,8 +584,8 @@ class Unshipped(Message, frozen=True):
     fault: Fault
 
 
-class Captured(Message, frozen=True):
-    """A capture has begun, or, if ``over``, what it has: lines whose elapsed time counts from ``start``. ``now``: the sender's clock,
+class TraceReply(Message, frozen=True):
+    """A process takes part in a trace from now on, or, if ``over``, what it has: lines whose elapsed time counts from ``start``. ``now``: the sender's clock,
     which it shares with all processes of equal ``boot``. From clients, too.
     """
 
@@ -687,15 +687,15 @@ FromWorker: TypeAlias = WorkerHello | Done | GraphIdle | Unshipped | Uploaded | 
 Incoming: TypeAlias = (
     ClientHello | Resume | Define | Run | Put | Fail | Fetch | Explain | Free | Recover | WorkerHello | Done | GraphIdle | Unshipped
     | Uploaded | Shipped | Unsent | StoreOp | Rebalance | Supervise | Attach | Beat | Bye | AskStatus | NodeHello | NodeFailed
-    | AskTrace | Captured | Used
+    | AskTrace | TraceReply | Used
 )  # fmt: skip
 ToClient: TypeAlias = (
     ClientWelcome | Returned | Workers | Attached | Placed | Failed | Located | Settled | Explained | Rebalanced | Progress | Ping
-    | Refused | Broken | Part | PartFailed | Share | Unread | Capture
+    | Refused | Broken | Part | PartFailed | Share | Unread | SetTrace
 )
 ToWorker: TypeAlias = (
     WorkerWelcome | Attached | Load | Unload | Execute | DropGraph | MakeGroup | Store | Name | Expect | Ship | Free | Gone | Abort
-    | Leave | StoreReply | Admit | Ping | Stop | Refused | Broken | Capture
+    | Leave | StoreReply | Admit | Ping | Stop | Refused | Broken | SetTrace
 )  # fmt: skip
 ToNode: TypeAlias = NodeWelcome | Supervise | JobEnded | Ping | Refused | Broken
 ToAsker: TypeAlias = Status | Refused | Broken | Traced

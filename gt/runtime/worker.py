@@ -18,13 +18,13 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
 import zmq
 
 from gt.runtime import env, garbage, wire
-from gt.runtime.capturing import Capturing
 from gt.runtime.collective import CollectiveFailed, Groups
 from gt.runtime.errors import ConnectionFailed, DispatcherLost, KeyFileError, ProtocolError
 from gt.runtime.exchange import TIDY_S, Intake, Outlet
@@ -36,6 +36,7 @@ from gt.runtime.keys import Keys, chosen_keys
 from gt.runtime.log import open_log, setup_logging
 from gt.runtime.numbering import MessagesLost
 from gt.runtime.runner import HostArray, Runner, make_engine
+from gt.runtime.tracer import Tracer
 from gt.runtime.transport import (
     BEAT_S,
     Context,
@@ -157,7 +158,7 @@ class WorkerProcess:
             str(getattr(self.engine, "device", "cpu")),
         )  # fmt: skip
         self.groups.log = self.log
-        self.capturing = Capturing(self.log, device)
+        self.tracer = Tracer(self.log, device)
         shared = parent_fd is None  # else it serves the script that started it alone
         self.runner = Runner(self.welcome.worker, self.engine, self.outlet, self.groups, self.uploads, self.log, timed=shared)
         self.wake_read, self.wake_write = os.pipe()
@@ -272,14 +273,7 @@ class WorkerProcess:
                 time.sleep(DOUBT_POLL_S)
                 continue
             while not self.stopping and not self.doubt:
-                try:
-                    got = receive(self.work, TO_WORKER)
-                except ProtocolError as e:
-                    self.malformed.tell(f"dropped a malformed message: {e}", time.monotonic())
-                    continue
-                except MessagesLost as e:
-                    self._doubt(str(e))
-                    break
+                got = self._received(self.work)
                 if got is None:
                     break
                 if isinstance(got[1], wire.Broken):
@@ -382,7 +376,7 @@ class WorkerProcess:
                 self._wait_for_edge(now)
                 continue
             self._acknowledge(link, complete)
-            for reply in self.capturing.waiting():
+            for reply in self.tracer.waiting():
                 send(link, reply)
             self.handshake.look()
             if self.handshake.over or self.refused or now - seen > DISPATCHER_TIMEOUT_S:
@@ -440,16 +434,20 @@ class WorkerProcess:
         if self.gate is not None:
             self.gate.close()
 
-    def _from_link(self, link: Socket) -> None:
+    def _received(self, socket: Socket) -> tuple[bytes, Any, Any] | None:
+        """Give the next message that is one; None if there is none, or others should have come before it: then there is doubt."""
         while True:
             try:
-                got = receive(link, TO_WORKER)
+                return receive(socket, TO_WORKER)
             except ProtocolError as e:
-                self.malformed.tell(f"dropped a malformed message: {e}", time.monotonic())
-                continue
+                self.malformed.drop(e, time.monotonic())
             except MessagesLost as e:
                 self._doubt(str(e))
-                return
+                return None
+
+    def _from_link(self, link: Socket) -> None:
+        while True:
+            got = self._received(link)
             if got is None:
                 return
             match got[1]:
@@ -463,8 +461,8 @@ class WorkerProcess:
                     self.admitted = frozenset(keys)
                 case wire.Abort(worker):
                     self.groups.abort(worker)
-                case wire.Capture() as capture:
-                    self.capturing.handle(capture)
+                case wire.SetTrace() as asked:
+                    self.tracer.handle(asked)
                 case wire.Leave(epoch, groups, why):
                     self.groups.leave(epoch, groups, why)
                 case wire.Broken(reason):

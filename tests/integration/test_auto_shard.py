@@ -11,11 +11,11 @@ import pytest
 from click.testing import CliRunner
 
 import gt
-from gt.capture import Limits, capture_script
 from gt.cli import main
 from gt.config import auto_shard, get_config, register_mesh
 from gt.passes.plan import Cluster, plan_graph
 from gt.runtime.launch import start_local
+from gt.scripted import Limits, record_script
 
 ROOT = Path(__file__).resolve().parents[2]
 STEP = str(ROOT / "benchmarks" / "gpt2_step.py")
@@ -33,9 +33,9 @@ def test_planning_gpt2_124m_with_a_search(mesh: dict[str, int]) -> None:
     """One full step, forward, backward and AdamW, on 8 workers. Takes 2 s and 6 s where nothing else runs."""
     if mesh:
         register_mesh(mesh)
-    capture = capture_script(STEP, ["--batch", "64", "--steps", "2"], Cluster(tuple(range(8))), Limits(), shapes_only=True)
-    assert capture.error is None
-    step = capture.graphs[-1].graph
+    made = record_script(STEP, ["--batch", "64", "--steps", "2"], Cluster(tuple(range(8))), Limits(), shapes_only=True)
+    assert made.error is None
+    step = made.graphs[-1].graph
     assert step.options.auto == "search" and len(step.inputs) > 400
     began = time.process_time()
     plan = plan_graph(step, Cluster(tuple(range(8))))

@@ -59,7 +59,7 @@ def page(host: str = "127.0.0.1", token: str = "", ticks: bool = True) -> Iterat
 
     def loop() -> None:
         while not over.wait(0.02):
-            state.now += 0.02
+            state.roster.now += 0.02
             web.tick(state)
 
     thread = threading.Thread(target=loop)
@@ -137,11 +137,11 @@ def test_a_busy_server_says_so_and_gives_its_last_picture_later() -> None:
 def test_nothing_is_made_that_nobody_asked_for() -> None:
     with page(ticks=False) as web:
         state = DispatcherState(lambda: bytes(16))
-        state.now = 10.0
+        state.roster.now = 10.0
         web.tick(state)
         web.tick(state)
         assert len(web.samples) == 1 and web._picture is None
-        state.now += 1.0
+        state.roster.now += 1.0
         web.tick(state)
         assert len(web.samples) == 2
 

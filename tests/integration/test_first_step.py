@@ -8,10 +8,10 @@ import pytest
 
 from examples.sharding import decoder
 from gt import config as configs
-from gt.capture import Limits, capture_script
 from gt.passes.context import Context
 from gt.passes.pipeline import DEFAULT
 from gt.passes.plan import Cluster
+from gt.scripted import Limits, record_script
 
 FSDP = Path(decoder.__file__).parent / "fsdp.yaml"
 SCRIPT = """
@@ -38,15 +38,15 @@ def test_parameters_are_made_in_parts(optimizer: str, tmp_path: Path) -> None:
     script, cluster = tmp_path / "train.py", Cluster(tuple(range(8)))
     script.write_text(SCRIPT.format(optimizer))
     configs.load_config(FSDP)
-    capture = capture_script(str(script), [], cluster, Limits(), shapes_only=True)
-    assert capture.error is None and len(capture.graphs) >= 2
+    ran = record_script(str(script), [], cluster, Limits(), shapes_only=True)
+    assert ran.error is None and len(ran.graphs) >= 2
     peaks = []
-    for one in (capture.graphs[0], capture.graphs[-1]):
+    for one in (ran.graphs[0], ran.graphs[-1]):
         context = Context(cluster.mesh)
         final = DEFAULT.run(one.graph, context)
         made = [n for n in final.nodes if n.op.creates and n.output.type.numel > 1 and n.output.type.ndim > 1]
         assert all(n.output.type.sharding is not None and n.output.type.sharding.is_split for n in made)
-        assert made or one is not capture.graphs[0]
+        assert made or one is not ran.graphs[0]
         assert context.memory is not None
         peaks.append(max(context.memory.peak_nbytes.values()))
     assert peaks[0] <= 1.2 * peaks[1], "nothing is whole that is not later"

@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from gt import config as configs
-from gt.capture import Limits, capture_script
 from gt.cli import main
 from gt.passes.plan import Cluster, plan_graph
+from gt.scripted import Limits, record_script
 
 ROOT = Path(__file__).resolve().parents[2]
 LAYOUTS = ROOT / "examples" / "sharding"
@@ -98,9 +98,9 @@ def test_planning_gpt2_124m(workers: int, limit_s: float) -> None:
     configs.load_config(LAYOUTS / "fsdp.yaml")
     cluster = Cluster(tuple(range(workers)))
     arguments = ["--batch", str(workers), "--steps", "2"]
-    capture = capture_script(str(ROOT / "benchmarks" / "gpt2_step.py"), arguments, cluster, Limits(), shapes_only=True)
-    assert capture.error is None
-    step = capture.graphs[-1].graph
+    made = record_script(str(ROOT / "benchmarks" / "gpt2_step.py"), arguments, cluster, Limits(), shapes_only=True)
+    assert made.error is None
+    step = made.graphs[-1].graph
     assert len(step.inputs) > 400, "parameters, gradients' moments, tokens"
     began = time.process_time()
     plan = plan_graph(step, cluster)

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 import gt
 from gt import nn, session
-from gt.capture import CaptureSession
 from gt.ir.graph import Graph
 from gt.passes.context import Context
 from gt.passes.pipeline import DEFAULT, Pipeline
 from gt.passes.plan import Cluster, plan_graph
 from gt.runtime.embedded import EmbeddedSession
 from gt.runtime.simulated import SimulatedSession
+from gt.scripted import ScriptSession
 from tests.property.budget import examples
 
 # Loss heads in chunks add up in another order.
@@ -85,10 +85,10 @@ def train(seed: int, limit: int | None = None) -> Found:
     return [*found, *(v.detach().numpy() for v in net.state_dict().values())]
 
 
-def captured(seed: int, inner: Any) -> tuple[list[Graph], Found]:
-    with session.pinned(watching := CaptureSession(inner, Cluster((0,)))):
+def recorded(seed: int, inner: Any) -> tuple[list[Graph], Found]:
+    with session.pinned(watching := ScriptSession(inner, Cluster((0,)))):
         found = train(seed)
-        return [c.graph for c in watching.captured.values()], found
+        return [c.graph for c in watching.found.values()], found
 
 
 def peak(graph: Graph, limit: int | None = None) -> tuple[int, Context]:
@@ -104,7 +104,7 @@ def peak(graph: Graph, limit: int | None = None) -> tuple[int, Context]:
 @examples(4)
 def test_recomputed_is_kept(engine: str, seed: int) -> None:
     make = (lambda: SimulatedSession(1)) if engine == "numpy" else EmbeddedSession
-    graphs, expected = captured(seed, make())
+    graphs, expected = recorded(seed, make())
     most = max(peak(g)[0] for g in graphs)
     for share in (0.9, 0.7, 0.5):
         with mock.patch.object(plan_graph, "__defaults__", (KEPT,)), session.pinned(make()):
@@ -115,7 +115,7 @@ def test_recomputed_is_kept(engine: str, seed: int) -> None:
 @given(seed=st.integers(0, 2**16))
 @examples(12)
 def test_a_limit_never_raises_the_peak(seed: int) -> None:
-    for graph in captured(seed, SimulatedSession(1))[0]:
+    for graph in recorded(seed, SimulatedSession(1))[0]:
         most = peak(graph)[0]
         for share in (1.0, 0.9, 0.7, 0.5):
             found, context = peak(graph, int(most * share))

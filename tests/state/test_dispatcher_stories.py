@@ -289,7 +289,7 @@ def test_a_silent_worker_is_lost_after_its_deadline_and_killed_if_it_is_ours():
     s.say("l0", wire.Beat())
     out = s.wait(2.0)
     assert [c for c in out if isinstance(c, Kill)] == [Kill(101)]
-    assert s.state.worker_ids == (0,)
+    assert s.state.roster.worker_ids == (0,)
 
 
 def test_a_worker_that_comes_back_is_refused():

@@ -24,7 +24,7 @@ class Training(Story):
             for w in range(2):
                 self.done(w, group.epoch)
         self.plan_id = make.plan
-        self.epoch = self.state.epoch
+        self.epoch = self.state.epochs.epoch
         self.end("")
 
     def begin(self) -> str:

@@ -26,7 +26,7 @@ def test_a_client_is_told_by_the_connection_it_reads_and_its_values_go(peer: str
 def test_a_worker_is_lost_and_the_client_hears_why(peer: str) -> None:
     s = Story(workers=2)
     out = s.tell(LinkBroken(s.now, peer.encode(), WHY))
-    assert s.state.worker_ids == (0,) and sent(out, wire.Stop, "l1")
+    assert s.state.roster.worker_ids == (0,) and sent(out, wire.Stop, "l1")
     (now,) = sent(out, wire.Workers, "c0")
     assert now.why == f"worker 1 (pid 101 on host) is cut off: {WHY}"
 
@@ -35,7 +35,7 @@ def test_who_comes_by_another_connection_in_the_middle_hears_that_it_is_over_and
     s = Story()
     out = s.tell(LinkBroken(s.now, b"unknown", WHY))
     assert [(c.peer, c.message) for c in out] == [(b"unknown", wire.Broken(WHY))]
-    assert s.state.worker_ids == (0,) and list(s.state.clients) == [0]
+    assert s.state.roster.worker_ids == (0,) and list(s.state.clients) == [0]
 
 
 def test_a_node_that_is_cut_off_may_come_again() -> None:

@@ -285,7 +285,7 @@ def test_what_nobody_comes_for_is_freed_after_the_lease():
     new.pass_(9)
     assert [len(w.values) for w in old.them] == [1, 1]
     new.pass_(2)
-    assert [len(w.values) for w in old.them] == [0, 0] and new.state.orphans.estates == {}
+    assert [len(w.values) for w in old.them] == [0, 0] and new.state.returning.orphans.estates == {}
 
 
 @pytest.mark.parametrize(("secret", "user"), [(b"x" * 16, "alice"), (b"", "alice"), (SECRET, "bob"), (SECRET, "")])
@@ -310,7 +310,7 @@ def test_a_client_that_leaves_while_it_waits_takes_its_values_along():
     new.hello(0)
     new.resume(1)
     new.say("c0", wire.Bye())
-    assert old.them[0].values == set() and new.state.orphans.estates == {}
+    assert old.them[0].values == set() and new.state.returning.orphans.estates == {}
 
 
 def test_values_survive_a_second_loss():

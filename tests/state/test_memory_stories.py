@@ -91,7 +91,7 @@ def test_an_upload_that_does_not_fit_fails_with_its_line_and_a_client_that_leave
     (failed,) = sent(story.fetch(11, 5), wire.Failed)
     assert "train.py:3" in str(failed.fault.exception()) and failed.fault.kind == "memory"
     story.say("c1up", wire.Bye())
-    assert story.state.memory.workers[1].nbytes == EACH
+    assert story.state.values.memory.workers[1].nbytes == EACH
     assert len(sent(story.put(12), wire.Store)) == 2
 
 
@@ -103,11 +103,11 @@ def test_after_all_is_freed_nothing_is_counted_whatever_failed_meanwhile():
     (uid, old) = (story.state.clients[0].buffers[11].uid, 1)
     broke = Fault("run", "broke", 0, 1, "train.py:12")
     story.done(0, 1, broke, ((uid, broke),), (old,))
-    assert story.state.memory.workers[0].values.keys() == {uid, old}
+    assert story.state.values.memory.workers[0].values.keys() == {uid, old}
     story.say("c0up", wire.Recover(11))
-    assert story.state.memory.workers[0].values.keys() == {old}
+    assert story.state.values.memory.workers[0].values.keys() == {old}
     story.say("c0up", wire.Free((11,)))
-    assert not story.state.memory.workers[0].values and story.state.memory.workers[0].nbytes == 0
+    assert not story.state.values.memory.workers[0].values and story.state.values.memory.workers[0].nbytes == 0
 
 
 def test_a_worker_without_memory_in_a_run_says_what_is_large_and_the_others_hear_that_it_left():

@@ -81,18 +81,18 @@ def test_each_epoch_has_its_own_time():
     for epoch in (2, 3, 4, 5):
         s.wait(4.0)
         beat(s, epoch, 0)
-    assert s.state.worker_ids == (0, 1)
+    assert s.state.roster.worker_ids == (0, 1)
 
 
 def test_who_does_not_come_once_the_others_have_given_up_is_lost():
     s = busy(late_s=5.0)
     s.done(0, 2, Fault("collective", "nobody came", 0, 2))
     for _ in range(2):
-        assert s.state.worker_ids == (0, 1)
+        assert s.state.roster.worker_ids == (0, 1)
         s.wait(3.0)
         beat(s, 2, 3)
     out = s.log
-    assert s.state.worker_ids == (0,)
+    assert s.state.roster.worker_ids == (0,)
     assert sent(out, wire.Workers, "c0")[-1].why == (
         "worker 1 (pid 101 on host) is stuck in epoch 2, at collective 3: the others have given up waiting for it"
     )
@@ -106,7 +106,7 @@ def test_a_late_worker_that_comes_in_time_is_not_lost():
     s.done(1, 2, Fault("collective", "the others were gone", 1, 2))
     beat(s, -1, 0)
     s.wait(3.0)
-    assert s.state.worker_ids == (0, 1)
+    assert s.state.roster.worker_ids == (0, 1)
 
 
 def test_programs_that_a_lost_worker_had_a_part_in_are_unloaded_from_the_others():

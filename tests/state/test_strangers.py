@@ -98,7 +98,7 @@ def test_no_sequence_of_messages_ends_the_dispatcher(block: int) -> None:
                     else:
                         s.plan(make, outputs=r.choice([0, 1, 2]))
             s.join_client(9)
-            if s.state.worker_ids:
+            if s.state.roster.worker_ids:
                 s.say("c9up", wire.Put(1, WireType((4, 4), "float32"), None, True), memoryview(bytes(64)))
                 s.say("c9up", wire.Fetch(1, 1))
                 s.get_through()

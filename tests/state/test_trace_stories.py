@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gt.runtime import wire
 from gt.runtime.dispatcher_events import PeerGone, Send
-from gt.runtime.log import CapturedLines
+from gt.runtime.log import TracedLines
 from gt.runtime.tracing import PATIENCE_S
 from tests.state.stories import Story
 
@@ -15,12 +15,12 @@ class Own:
     def __init__(self) -> None:
         self.asked = 0
 
-    def capture(self, num_lines: int) -> None:
+    def trace(self, num_lines: int) -> None:
         self.asked = num_lines
 
-    def captured(self) -> CapturedLines:
+    def traced(self) -> TracedLines:
         self.asked = 0
-        return CapturedLines(100.0, ("0.5 1 recv dispatcher Run 0",), 0)
+        return TracedLines(100.0, ("0.5 1 recv dispatcher Run 0",), 0)
 
 
 def story(workers: int = 1) -> Story:
@@ -36,23 +36,23 @@ def sent(commands: list, to: str | None = None) -> list:
 
 
 def begun(s: Story, peer: str, now: float, boot: str = "here") -> None:
-    assert s.say(peer, wire.Captured(1, now, boot)) == []
+    assert s.say(peer, wire.TraceReply(1, now, boot)) == []
 
 
 def over(s: Story, peer: str, *lines: str, start: float = 0.0, left_out: int = 0) -> list:
-    return s.say(peer, wire.Captured(1, 0.0, "here", True, start, lines, left_out))
+    return s.say(peer, wire.TraceReply(1, 0.0, "here", True, start, lines, left_out))
 
 
 def test_all_are_asked_and_what_they_have_goes_to_the_asker() -> None:
     s = story(2)
     commands = s.say("asker", wire.AskTrace(2.0, 70))
-    assert [(c.peer, c.message) for c in commands] == [(p, wire.Capture(1, 70)) for p in (b"c0", b"l0", b"l1")]
+    assert [(c.peer, c.message) for c in commands] == [(p, wire.SetTrace(1, 70)) for p in (b"c0", b"l0", b"l1")]
     assert s.state.tracing.own.asked == 70
     for peer in ("c0", "l0", "l1"):
         begun(s, peer, 1000.0)
     assert [m for m in sent(s.wait(1.9)) if not isinstance(m, wire.Ping)] == []
-    ended = [m for m in sent(s.wait(0.2)) if isinstance(m, wire.Capture)]
-    assert ended == [wire.Capture(1, 0)] * 3
+    ended = [m for m in sent(s.wait(0.2)) if isinstance(m, wire.SetTrace)]
+    assert ended == [wire.SetTrace(1, 0)] * 3
     assert over(s, "l1", "1.0 1 run worker1 x 0", left_out=9) == [] and over(s, "c0") == []
     parts = sent(over(s, "l0", "2.0 1 run worker0 x 0", start=990.0), "asker")
     assert [(p.who, p.left) for p in parts] == [("dispatcher", 3), ("client0", 2), ("worker0", 1), ("worker1", 0)]
@@ -79,7 +79,7 @@ def test_who_comes_meanwhile_takes_part_and_who_leaves_has_handed_over() -> None
     for peer in ("c0", "l0"):
         begun(s, peer, 1000.0)
     welcome, asked, _ = sent(s.say("c1", wire.ClientHello(2)))
-    assert asked == wire.Capture(1, 10)
+    assert asked == wire.SetTrace(1, 10)
     s.say("c1up", wire.Attach(welcome.token, "up"))
     begun(s, "c1", 1000.0)
     over(s, "c1up", "1.0 1 call client1 Run 0")
@@ -124,7 +124,7 @@ def test_one_trace_at_a_time_within_limits() -> None:
 def test_without_its_asker_a_trace_ends() -> None:
     s = story()
     s.say("asker", wire.AskTrace(5.0, 10))
-    assert sent(s.tell(PeerGone(s.now, b"asker"))) == [wire.Capture(1, 0)] * 2
+    assert sent(s.tell(PeerGone(s.now, b"asker"))) == [wire.SetTrace(1, 0)] * 2
     assert s.state.tracing.own.asked == 0
     assert over(s, "l0") == []  # too late
     assert len(sent(s.say("other", wire.AskTrace(1.0, 10)))) == 2

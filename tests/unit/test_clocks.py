@@ -13,7 +13,7 @@ FILES = sorted((ROOT / "gt").rglob("*.py"))
 SHOWN = {
     "gt/runtime/log.py": "the times of the instruction log's lines, which processes share",
     "gt/runtime/dispatcher.py": "the server's clock in its status, for comparison",
-    "gt/runtime/capturing.py": "how far a process's clock is from the dispatcher's",
+    "gt/runtime/tracer.py": "how far a process's clock is from the dispatcher's",
     "gt/runtime/checks.py": "gt doctor looks at the clock itself",
 }
 WALL = {("time", "time"), ("time", "time_ns"), ("time", "localtime"), ("time", "gmtime"), ("time", "ctime"), ("time", "CLOCK_REALTIME"),

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 import gt
-from gt.capture import Limits, capture_script
 from gt.compiling import lower
 from gt.ir.mesh import Sharding
 from gt.ir.opdef import OPS
@@ -16,6 +15,7 @@ from gt.passes.cost import H100
 from gt.passes.options import Call, parts
 from gt.passes.plan import Cluster
 from gt.passes.work import multiply_adds
+from gt.scripted import Limits, record_script
 from tests.property.sharding_graphs import everyone
 
 
@@ -23,10 +23,10 @@ def flops_of(body: str, tmp_path: Path) -> int:
     """Give the flops of all runs of a script."""
     script = tmp_path / "script.py"
     script.write_text("import gt\nfrom gt.nn import functional as F\n" + body)
-    gt.disconnect()  # the capture has a session of its own
-    capture = capture_script(str(script), [], Cluster((0,)), Limits(), shapes_only=True)
-    assert capture.error is None
-    return sum(lower(one.graph, Cluster((0,))).estimate.flops * one.runs for one in capture.graphs)
+    gt.disconnect()  # the script has a session of its own
+    made = record_script(str(script), [], Cluster((0,)), Limits(), shapes_only=True)
+    assert made.error is None
+    return sum(lower(one.graph, Cluster((0,))).estimate.flops * one.runs for one in made.graphs)
 
 
 FORWARD = 4 * 2 * 3 * 128 * 128 * 32

@@ -18,7 +18,6 @@ from click.testing import CliRunner
 import gt
 from gt import ShardConfig, SignalConfig, nn
 from gt import session as sessions
-from gt.capture import CaptureSession, ShapesOnly
 from gt.cli import main
 from gt.compiling import lower
 from gt.ir.ops import OPS
@@ -28,6 +27,7 @@ from gt.passes.estimate import Estimate
 from gt.passes.plan import Cluster
 from gt.pipeline_schedule import actions_of, bubble, in_time
 from gt.runtime.simulated import SimulatedSession
+from gt.scripted import ScriptSession, ShapesOnly
 
 WIDTH = 4
 RNG = np.random.default_rng(0)
@@ -148,14 +148,14 @@ def test_a_stage_holds_no_more_microbatches_than_stages_are_left() -> None:
 def predicted(num_workers: int, microbatches: int, stages: Sequence[Callable[..., Any]], **options: Any) -> Estimate:
     """Give what the planner expects of a step."""
     cluster = Cluster(tuple(range(num_workers)))
-    capture = CaptureSession(ShapesOnly(), cluster)
-    with sessions.pinned(capture):
+    script = ScriptSession(ShapesOnly(), cluster)
+    with sessions.pinned(script):
         pipe = gt.pipeline(stages, microbatches=microbatches, loss_fn=F.mse_loss, **options)
         gt.cat([p.reshape(-1)[:1] for p in pipe.parameters()]).tolist()
         x, target = (gt.from_numpy(np.zeros((microbatches * 8192, 2048), np.float32)) for _ in range(2))
         x.requires_grad_()  # so that the first stage goes all the way back, too
         pipe.step(x, target=target).item()
-    return lower(list(capture.captured.values())[-1].graph, cluster).estimate
+    return lower(list(script.found.values())[-1].graph, cluster).estimate
 
 
 def wide() -> nn.Module:

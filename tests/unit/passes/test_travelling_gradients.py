@@ -9,9 +9,9 @@ import pytest
 
 import gt
 from gt import session as sessions
-from gt.capture import CaptureSession, ShapesOnly
 from gt.ir.program import Collective, Compute, Program
 from gt.passes.plan import Cluster
+from gt.scripted import ScriptSession, ShapesOnly
 
 WIDTH, LAYERS, ROWS = 2048, 4, 1024
 
@@ -19,7 +19,7 @@ WIDTH, LAYERS, ROWS = 2048, 4, 1024
 @pytest.fixture(scope="module")
 def program() -> Program:
     """Worker 0's of the second step: layers of 16 MiB, a mean over targets that count, AdamW."""
-    session = CaptureSession(ShapesOnly(), Cluster((0, 1, 2, 3)))
+    session = ScriptSession(ShapesOnly(), Cluster((0, 1, 2, 3)))
     with sessions.pinned(session):
         model = gt.nn.Sequential(*(gt.nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)))
         optim = gt.optim.AdamW(model.parameters())
@@ -32,7 +32,7 @@ def program() -> Program:
             optim.step()
             optim.zero_grad()
             loss.item()
-        return next(reversed(session.captured.values())).plan.programs[0]
+        return next(reversed(session.found.values())).plan.programs[0]
 
 
 def kinds(program: Program) -> list[str]:

@@ -1,4 +1,4 @@
-"""The instruction log's form, its reader, its bounded size, and capturing."""
+"""The instruction log's form, its reader, its bounded size, and tracing."""
 
 from __future__ import annotations
 
@@ -91,16 +91,16 @@ def test_a_log_that_cannot_be_written_ends_and_the_program_goes_on(caplog: pytes
     log.write("call", "Run")
 
 
-def test_capturing_keeps_the_latest_lines_and_costs_nothing_afterwards() -> None:
+def test_tracing_keeps_the_latest_lines_and_costs_nothing_afterwards() -> None:
     log = InstructionLog("", "worker0")
     assert not log.on
-    log.capture(3)
+    log.trace(3)
     assert log.on
     for i in range(5):
         log.write("run", "step", i)
-    start, lines, left_out = log.captured()
+    start, lines, left_out = log.traced()
     assert left_out == 2 and not log.on
     text = [f"# gt instruction log: ; start={start!r}", *lines]
     assert [line.nbytes for line in parse_log(text).lines] == [2, 3, 4]
     log.write("run", "step", 9)
-    assert log.captured().lines == ()
+    assert log.traced().lines == ()

@@ -37,7 +37,7 @@ SAMPLES: list[tuple[wire.Message, bytes | None]] = [
     (wire.NodeHello("job", 2, 1, "host", 7, 8), None),
     (wire.NodeFailed("no torch"), None),
     (wire.AskTrace(5.0, 100), None),
-    (wire.Captured(1, 1e9, "boot", True, 1e9, ("0.1 1 run worker0 x 0",), 2), None),
+    (wire.TraceReply(1, 1e9, "boot", True, 1e9, ("0.1 1 run worker0 x 0",), 2), None),
 ]
 WHY = BufferReasons(
     WireType((64, 32), "float32"), WireSharding("all", (("w", 4),), (0, 1, 2, 3), (("w",), ())), 4, "flush3",

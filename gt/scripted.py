@@ -1,8 +1,8 @@
 """Runs a script and keeps every distinct graph it makes, placed as it would be on any number of workers.
 
-Owns: ``CaptureSession``, ``capture_script``. The script computes real values in this process, so that its loops and
+Owns: ``ScriptSession``, ``record_script``. The script computes real values in this process, so that its loops and
 branches go the way they go; placements are followed beside that, on workers that need not exist.
-Must not know: how what was captured is shown. Next: ``compiling`` (lowers and shows it), ``gt.passes.plan``.
+Must not know: how what was recorded is shown. Next: ``compiling`` (lowers and shows it), ``gt.passes.plan``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -34,10 +34,11 @@ from gt.runtime.embedded import EmbeddedSession
 from gt.runtime.errors import Fault
 from gt.runtime.planner import place_inputs
 from gt.runtime.session import Session
+from gt.runtime.session_wrapper import SessionWrapper
 
 
 @dataclass
-class Captured:
+class ScriptGraph:
     """A graph with its inputs placed, what it lowers to, and how often it ran."""
 
     graph: Graph
@@ -92,7 +93,7 @@ class ShapesOnly:
         self.closed = Fault("closed", "the session is closed")
 
 
-class CaptureDone(BaseException):
+class ScriptDone(BaseException):
     """Ends the script: enough was seen. Not an Exception, so that scripts do not catch it."""
 
 
@@ -104,27 +105,17 @@ class Limits:
     seconds: float = 120.0
 
 
-@dataclass
-class CaptureSession:
-    """A session that runs everything on ``inner`` and plans it for ``cluster`` beside."""
+class ScriptSession(SessionWrapper):
+    """Runs everything on ``inner`` and plans it for ``cluster`` beside; ``found``: what it has planned, by graph and placements."""
 
-    inner: Session
-    cluster: Cluster
-    limits: Limits = field(default_factory=Limits)
-    captured: dict[tuple[int, tuple[Sharding, ...]], Captured] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self._graphs: dict[int, Graph] = {}
+    def __init__(self, inner: Session, cluster: Cluster, limits: Limits | None = None) -> None:
+        super().__init__(inner)
+        self.cluster, self.limits = cluster, limits or Limits()
+        self.found: dict[tuple[int, tuple[Sharding, ...]], ScriptGraph] = {}
         self._placed: dict[int, Sharding] = {}
         self._made: dict[int, tuple[TensorType, PlanReasons, int]] = {}  # as which output of what says why
         self._quiet = 0
         self._until = time.monotonic() + self.limits.seconds
-
-    __hash__ = object.__hash__
-
-    def define(self, key: int, graph: Graph) -> None:
-        self._graphs[key] = graph
-        self.inner.define(key, graph)
 
     def run(
         self, key: int, inputs: Sequence[int], outputs: Sequence[int], scalars: Sequence[Scalar], frees: Sequence[int],
@@ -135,35 +126,29 @@ class CaptureSession:
         self._placed.update(zip(outputs, found.plan.outputs, strict=True))
         for i, (buffer, value) in enumerate(zip(outputs, found.graph.outputs, strict=True)):
             self._made[buffer] = value.type, found.plan.told, i
-        self.free(frees, inner=False)
+        self._forget(frees)
         self.inner.run(key, inputs, outputs, scalars, frees, replaces)
         if self._quiet >= self.limits.quiet_flushes or time.monotonic() > self._until:
-            raise CaptureDone
+            raise ScriptDone
 
-    def _find(self, key: int, inputs: Sequence[int]) -> Captured:
+    def _find(self, key: int, inputs: Sequence[int]) -> ScriptGraph:
         placed = tuple(self._placed[buffer] for buffer in inputs)
-        found = self.captured.get((key, placed))
+        found = self.found.get((key, placed))
         self._quiet += 1
         if found is None:
             self._quiet = 0
-            graph = self._graphs[key]
+            graph = self.graphs[key]
             types = [v.type.placed(sharding) for v, sharding in zip(graph.inputs, placed, strict=True)]
             graph = place_inputs(graph, types)
-            if any(c.graph.name == graph.name for c in self.captured.values()):  # the same graph, placed differently
-                graph = replace(graph, name=f"{graph.name}.{len(self.captured)}")
-            found = self.captured[key, placed] = Captured(graph, plan_graph(graph, self.cluster))
+            if any(c.graph.name == graph.name for c in self.found.values()):  # the same graph, placed differently
+                graph = replace(graph, name=f"{graph.name}.{len(self.found)}")
+            found = self.found[key, placed] = ScriptGraph(graph, plan_graph(graph, self.cluster))
         return found
-
-    def room(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
-        return self.inner.room(shape, dtype)
 
     def put(self, buffer: int, type: TensorType, data: np.ndarray, signal: SignalConfig | None) -> None:
         self._placed[buffer] = signal_sharding(type, signal, self.cluster.workers)
         self._made[buffer] = type, upload_reasons(signal, self._placed[buffer]), 0
         self.inner.put(buffer, type, data, signal)
-
-    def fetch(self, buffer: int) -> Future[np.ndarray]:
-        return self.inner.fetch(buffer)
 
     def explain(self, buffer: int) -> Future[BufferReasons]:
         type_, reasons, output = self._made[buffer]
@@ -171,12 +156,14 @@ class CaptureSession:
         future.set_result(buffer_reasons(type_.placed(self._placed[buffer]), reasons, output, self.num_workers()))
         return future
 
-    def free(self, buffers: Sequence[int], inner: bool = True) -> None:
+    def free(self, buffers: Sequence[int]) -> None:
+        self._forget(buffers)
+        self.inner.free(buffers)
+
+    def _forget(self, buffers: Sequence[int]) -> None:
         for buffer in buffers:
             self._placed.pop(buffer, None)
             self._made.pop(buffer, None)
-        if inner:
-            self.inner.free(buffers)
 
     def num_workers(self) -> int:
         return len(self.cluster.workers)
@@ -184,43 +171,36 @@ class CaptureSession:
     def workers(self) -> tuple[int, ...]:
         return self.cluster.workers
 
-    @property
-    def closed(self) -> Fault | None:
-        return self.inner.closed
-
-    def close(self) -> None:
-        self.inner.close()
-
 
 @dataclass(frozen=True)
-class Capture:
+class ScriptGraphs:
     """What a script made, in the order of first runs, and the error it ended with, if it did."""
 
-    graphs: tuple[Captured, ...]
+    graphs: tuple[ScriptGraph, ...]
     error: BaseException | None = None
 
 
-def capture_script(
+def record_script(
     path: str, arguments: Sequence[str], cluster: Cluster, limits: Limits, shapes_only: bool = False
-) -> Capture:
+) -> ScriptGraphs:
     """Run a script as ``python path arguments`` would, recording for ``cluster``; its output goes to stderr.
 
     ``shapes_only``: compute nothing, every value read is zero. ``gt.connect`` and ``gt.gpu_workers`` start nothing
     meanwhile. Errors: RuntimeError if a session is in use.
     """
     inner: Session = ShapesOnly() if shapes_only else EmbeddedSession(backend=env.BACKEND.get())
-    session = CaptureSession(inner, cluster, limits)
+    session = ScriptSession(inner, cluster, limits)
     error: BaseException | None = None
     with sessions.pinned(session), _as_main(path, arguments), contextlib.redirect_stdout(sys.stderr):
         try:
             runpy.run_path(path, run_name="__main__")
-        except CaptureDone:
+        except ScriptDone:
             pass
         except SystemExit as stop:
             error = stop if stop.code not in (None, 0) else None
         except Exception as fault:
             error = fault
-    return Capture(tuple(session.captured.values()), error)
+    return ScriptGraphs(tuple(session.found.values()), error)
 
 
 @contextlib.contextmanager
@@ -235,4 +215,4 @@ def _as_main(path: str, arguments: Sequence[str]) -> Iterator[None]:
         sys.argv, sys.path[:] = argv, path_before
 
 
-__all__ = ["Capture", "CaptureDone", "CaptureSession", "Captured", "Limits", "ShapesOnly", "capture_script"]
+__all__ = ["ScriptGraphs", "ScriptDone", "ScriptSession", "ScriptGraph", "Limits", "ShapesOnly", "record_script"]

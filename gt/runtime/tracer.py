@@ -1,6 +1,6 @@
 """A process's part in a trace: its instruction log is kept in memory meanwhile, and on a GPU the kernels that run.
 
-Owns: ``Capturing``, which an io thread feeds and asks. Must not know: sockets. Next: ``tracing`` (the dispatcher's part), ``log`` (which
+Owns: ``Tracer``, which an io thread feeds and asks. Must not know: sockets. Next: ``tracing`` (the dispatcher's part), ``log`` (which
 keeps the lines), ``kernel_spans``.
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gt.runtime import wire
 from gt.runtime.kernel_spans import Kernel, Kernels
-from gt.runtime.log import MAX_CAPTURED, InstructionLog
+from gt.runtime.log import MAX_TRACED, InstructionLog
 from gt.runtime.tracing import MAX_LINES
 
 
@@ -25,33 +25,33 @@ def boot_id() -> str:
     return ""
 
 
-class Capturing:
-    """Answers ``Capture``. ``replies``: what is to be sent, by whoever sends. ``device``: whose kernels are profiled, if it is a GPU."""
+class Tracer:
+    """Answers ``SetTrace``. ``replies``: what is to be sent, by whoever sends. ``device``: whose kernels are profiled, if it is a GPU."""
 
     def __init__(self, lines: InstructionLog, device: str = "cpu") -> None:
         self.log, self.device = lines, device
         self.number = 0  # of the trace under way; 0: none
-        self.replies: queue.SimpleQueue[wire.Captured] = queue.SimpleQueue()
+        self.replies: queue.SimpleQueue[wire.TraceReply] = queue.SimpleQueue()
         self._kernels: Kernels | None = None
 
-    def handle(self, message: wire.Capture) -> None:
-        """Begin or end a capture."""
+    def handle(self, message: wire.SetTrace) -> None:
+        """Begin or end a trace."""
         if 0 < message.num_lines <= MAX_LINES and not self.number:
             self.number = message.number
-            self.log.capture(message.num_lines)
-            self.replies.put(wire.Captured(message.number, time.time(), boot_id()))
+            self.log.trace(message.num_lines)
+            self.replies.put(wire.TraceReply(message.number, time.time(), boot_id()))
             if self.device.startswith("cuda"):
                 self._kernels = Kernels(message.num_lines)
         elif not message.num_lines and message.number == self.number:
             self.end()
 
-    def last(self) -> wire.Captured | None:
-        """Give what there is, if something is captured, for a process without a GPU that is about to leave."""
+    def last(self) -> wire.TraceReply | None:
+        """Give what there is, if a trace is under way, for a process without a GPU that is about to leave."""
         number, self.number = self.number, 0
         return self._over(number, []) if number else None
 
     def end(self) -> None:
-        """Hand over what there is. Does nothing where nothing is captured."""
+        """Hand over what there is. Does nothing where no trace is under way."""
         number, self.number = self.number, 0
         kernels, self._kernels = self._kernels, None
         if number and kernels is not None:
@@ -59,23 +59,23 @@ class Capturing:
         elif number:
             self.replies.put(self._over(number, []))
 
-    def _over(self, number: int, kernels: list[Kernel]) -> wire.Captured:
-        start, lines, left_out = self.log.captured()
+    def _over(self, number: int, kernels: list[Kernel]) -> wire.TraceReply:
+        start, lines, left_out = self.log.traced()
         told: list[str] = []
         nbytes = 0
         for kernel in reversed(kernels):  # the latest first, until there are too many
             told.append(kernel.line(self.log.who, start))
             nbytes += len(told[-1])
-            if nbytes > MAX_CAPTURED:
+            if nbytes > MAX_TRACED:
                 left_out += len(kernels) - len(told)
                 break
-        return wire.Captured(number, time.time(), boot_id(), True, start, (*lines, *reversed(told)), left_out)
+        return wire.TraceReply(number, time.time(), boot_id(), True, start, (*lines, *reversed(told)), left_out)
 
-    def waiting(self) -> Iterator[wire.Captured]:
+    def waiting(self) -> Iterator[wire.TraceReply]:
         """Give the replies that are to be sent."""
         with suppress(queue.Empty):
             while True:
                 yield self.replies.get_nowait()
 
 
-__all__ = ["Capturing", "boot_id"]
+__all__ = ["Tracer", "boot_id"]

@@ -8,44 +8,44 @@ import time
 import pytest
 
 from gt.runtime import wire
-from gt.runtime.capturing import Capturing, boot_id
 from gt.runtime.kernel_spans import Kernel, Kernels
 from gt.runtime.log import InstructionLog
 from gt.runtime.log_lines import parse_line
+from gt.runtime.tracer import Tracer, boot_id
 
 
-def test_a_capture_begins_with_the_clock_and_ends_with_the_lines() -> None:
+def test_a_trace_begins_with_the_clock_and_ends_with_the_lines() -> None:
     log = InstructionLog("", "worker0")
-    capturing = Capturing(log)
+    tracer = Tracer(log)
     log.write("run", "before")
     before = time.time()
-    capturing.handle(wire.Capture(3, 10))
-    (first,) = capturing.waiting()
+    tracer.handle(wire.SetTrace(3, 10))
+    (first,) = tracer.waiting()
     assert (first.number, first.over, first.lines, first.boot) == (3, False, (), boot_id()) and before <= first.now <= time.time()
     log.write("run", "meanwhile", 5)
-    capturing.handle(wire.Capture(2, 0))  # another trace's
-    assert list(capturing.waiting()) == [] and log.on
-    capturing.handle(wire.Capture(3, 0))
-    (last,) = capturing.waiting()
+    tracer.handle(wire.SetTrace(2, 0))  # another trace's
+    assert list(tracer.waiting()) == [] and log.on
+    tracer.handle(wire.SetTrace(3, 0))
+    (last,) = tracer.waiting()
     assert last.over and [line.split()[2:] for line in last.lines] == [["run", "worker0", "meanwhile", "5"]]
     assert not log.on and abs(parse_line(last.lines[0], last.start).time - time.time()) < 60
-    capturing.handle(wire.Capture(3, 0))
-    assert list(capturing.waiting()) == [] and capturing.last() is None
+    tracer.handle(wire.SetTrace(3, 0))
+    assert list(tracer.waiting()) == [] and tracer.last() is None
 
 
 @pytest.mark.parametrize("num_lines", [-5, 1 << 62])
 def test_what_no_dispatcher_asks_is_passed_over(num_lines: int) -> None:
-    capturing = Capturing(InstructionLog("", "client0"))
-    capturing.handle(wire.Capture(1, num_lines))
-    assert not capturing.log.on and capturing.last() is None
+    tracer = Tracer(InstructionLog("", "client0"))
+    tracer.handle(wire.SetTrace(1, num_lines))
+    assert not tracer.log.on and tracer.last() is None
 
 
 def test_who_leaves_gives_what_there_is() -> None:
-    capturing = Capturing(InstructionLog("", "client0"))
-    assert capturing.last() is None
-    capturing.handle(wire.Capture(1, 10))
-    capturing.log.write("call", "Run")
-    last = capturing.last()
+    tracer = Tracer(InstructionLog("", "client0"))
+    assert tracer.last() is None
+    tracer.handle(wire.SetTrace(1, 10))
+    tracer.log.write("call", "Run")
+    last = tracer.last()
     assert last is not None and last.over and len(last.lines) == 1
 
 
