@@ -61,10 +61,14 @@ def test_the_screen_follows_the_server_and_the_keys() -> None:
             and re.search(r"matmul +\d+ +\d+", shown)
             and "activity" in shown
         )
+        top.shows(lambda text: re.search(r"\nmatmul +█[█·]{23} +[1-9][\d.]*% ", text))  # what its op is
         top.type("\x1b")
         top.shows(lambda text: ">1" in text)
-        top.type("m")
-        top.shows(lambda text: "memory v" in text)
+        for key, column in zip("bmru", ("busy v", "memory v", "runs/s v", "queue v"), strict=True):
+            top.type(key)
+            top.shows(lambda text, column=column: column in text)
+        top.type("i")
+        top.shows(lambda text: " v " not in text and re.search(r"\n 0 .*\n>1 .*\n(.*\n)*keys:", text))
         top.type("q")
         assert top.process.wait(10) == 0
         top.read(0.2)
@@ -83,6 +87,7 @@ def test_once_and_json_are_for_scripts() -> None:
         (worker,) = found["workers"]
         assert (
             worker["activity"]["runs_per_s"] > 0
+            and 0 < worker["activity"]["matmul"] <= worker["activity"]["run"] <= worker["activity"]["busy"] <= 1
             and worker["tiers"] == {"eager": 1}
             and worker["usage"]["process_nbytes"] > 10_000_000
         )
