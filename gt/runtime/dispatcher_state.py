@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -52,7 +52,7 @@ from gt.runtime.rendezvous import KeyStore
 from gt.runtime.schedule import MAX_QUEUE, Buffer, Client, Flight, OverQuota
 from gt.runtime.status import ServerStatus, status_of
 from gt.runtime.tracing import Tracing
-from gt.runtime.usage import ProgramState, WorkerUsage
+from gt.runtime.usage import ProgramState, SeenRun, WorkerUsage
 from gt.runtime.wire import Message
 
 MAX_WHY = 1000
@@ -135,6 +135,7 @@ class DispatcherState:
         self.last_ping = 0.0
         self.nodes = Nodes(self._send, self.options.job, self.options.num_nodes)
         self.tracing = Tracing(self._send)
+        self.seen: deque[SeenRun] | None = None  # where runs are noted as workers end them, for who shows them
         self.started, self.malformed = 0.0, 0  # told by the process around this, as is the clock on the wall
         self.wall_clock: Callable[[], float] = float
         self.status: tuple[float, ServerStatus] | None = None
@@ -1119,6 +1120,8 @@ class DispatcherState:
                 if left:
                     self._left(worker, epoch, fault)
                 flight = self.flights.done(epoch, worker.id, fault, failed)
+                if self.seen is not None and flight is not None and flight.plan is not None:
+                    self.seen.append(SeenRun(worker.id, flight.plan.id, -1 if flight.client is None else flight.client.id, self.now, seconds))
                 if flight is not None and flight.plan is not None and flight.plan.capture.heard(worker.id, epoch, graph):
                     self._drop_graph(flight.plan)
                 if flight is not None and flight.suspect is not None:

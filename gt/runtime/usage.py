@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -51,6 +51,16 @@ class PlanTime(msgspec.Struct, frozen=True, array_like=True):
     plan: int
     name: str
     runs: int
+    seconds: float
+
+
+class SeenRun(NamedTuple):
+    """A run that a worker has told the end of. ``client``: whose it was, -1 if nobody's; ``ended``: by the dispatcher's clock."""
+
+    worker: int
+    plan: int
+    client: int
+    ended: float
     seconds: float
 
 
@@ -182,4 +192,4 @@ def process_nbytes() -> int:
         return 0
 
 
-__all__ = ["PlanSpent", "PlanTime", "ProgramState", "Usage", "WorkerUsage"]
+__all__ = ["PlanSpent", "PlanTime", "ProgramState", "SeenRun", "Usage", "WorkerUsage"]
