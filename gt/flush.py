@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 from gt import session as sessions
 from gt.config import get_config, get_signal_config
 from gt.handle import Handle
+from gt.ir.advice import Advised
 from gt.ir.graph import Graph, Location, Node, Value
 from gt.ir.signals import PlanOptions, SignalConfig
 from gt.ir.text import print_graph
@@ -570,7 +571,7 @@ def assigned_name(code: types.CodeType, lasti: int) -> str:
 # -- finding accidental reads
 
 
-class ReadRefused(RuntimeError):
+class ReadRefused(Advised, RuntimeError):
     """A value was read inside ``flush_guard("disallow")``."""
 
 
