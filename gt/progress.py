@@ -75,6 +75,10 @@ def busy_with(session: Any) -> str:
         doing.append(
             f"{found.num_in_flight} run{'s' * (found.num_in_flight > 1)} on worker{'s' * (len(busy) > 1)} {', '.join(map(str, busy))}"
         )
+    compiling = [(p.made, p.marked) for w in found.workers for p in w.programs if p.marked]
+    if compiling:
+        made, marked = (sum(counts) for counts in zip(*compiling, strict=True))
+        doing.append(f"compiling {marked} piece{'s' * (marked > 1)}{percent(made, marked)}")
     if not any(w.joined for w in found.workers):
         doing.append("no worker has joined")
     waiting = sum(c.waiting for c in found.clients)

@@ -73,7 +73,9 @@ class Save:
         if os.getpid() != self._pid:
             raise RuntimeError("a checkpoint is written by the process that began it: wait there, not in a forked child")
         if timeout is None and not self._over.wait(AFTER_S):
-            shown(self._awaited, lambda: f"the checkpoint of step {self.step} in {self.folder}{percent(self._written, self._nbytes)}")
+            shown(
+                self._awaited, lambda: f"the checkpoint of step {self.step} in {self.folder}{percent(self._written, self._nbytes)}"
+            )
         if not self._over.wait(timeout):
             raise TimeoutError(f"the checkpoint of step {self.step} in {self.folder} was not written within {timeout:g} s")
         self._tell()

@@ -34,7 +34,7 @@ MAX_CHANGED = 256  # programs told of at once; the others with the next sign of 
 
 class ProgramState(msgspec.Struct, frozen=True, array_like=True):
     """How a program runs on one worker: its ``tier``, how many of its ``pieces`` are compiled, and why the others, or a CUDA graph, are
-    not there (``notes``).
+    not there (``notes``). While a run waits for pieces that a signal has compiled, ``made`` of ``marked`` are; else these are 0.
     """
 
     plan: int
@@ -43,6 +43,8 @@ class ProgramState(msgspec.Struct, frozen=True, array_like=True):
     pieces: int
     compiled: int
     notes: tuple[str, ...] = ()
+    made: int = 0
+    marked: int = 0
 
 
 class PlanTime(msgspec.Struct, frozen=True, array_like=True):
@@ -172,7 +174,8 @@ def state_of(plan: int, loaded: Loaded) -> ProgramState:
     """Describe a program."""
     stats = loaded.stats
     notes = tuple(note[:MAX_NOTE] for note in dict.fromkeys(list(stats.notes)))[-MAX_NOTES:]
-    return ProgramState(plan, loaded.program.name, loaded.tier, stats.pieces, stats.compiled_pieces, notes)
+    under_way = (stats.made, stats.marked) if stats.waits else (0, 0)
+    return ProgramState(plan, loaded.program.name, loaded.tier, stats.pieces, stats.compiled_pieces, notes, *under_way)
 
 
 def device_nbytes(engine: object) -> int:

@@ -6,10 +6,12 @@ import contextlib
 import re
 from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from gt import progress
+from gt.runtime.usage import ProgramState
 from tests.integration.programs import run
 from tests.integration.terminal import Terminal
 
@@ -62,6 +64,10 @@ def test_what_it_is_busy_with() -> None:
     assert progress.busy_with(session) == "recovering from the loss of a worker"
     session.replayed = 30, 120
     assert progress.busy_with(session) == "recovering from the loss of a worker, 25 %"
+    programs = (ProgramState(1, "flush1", "eager", 4, 0, (), 1, 4), ProgramState(2, "flush2", "eager", 9, 0))
+    worker = SimpleNamespace(joined=True, programs=programs)
+    found = SimpleNamespace(plans_made=0, in_flight=(), num_in_flight=0, workers=(worker, worker), clients=())
+    assert progress.busy_with(SimpleNamespace(status=lambda: found)) == "compiling 8 pieces, 25 %"
     assert progress.busy_with(object()) == "the workers are busy"
 
 
