@@ -20,6 +20,7 @@ import click
 import gt
 from docs import error_notes
 from gt import cli, server, worker
+from gt.ir.advice import ADVICE
 from gt.ir.ops import OPS
 from gt.ir.ops.table import markdown
 from gt.runtime import env, exit_codes
@@ -109,7 +110,7 @@ def errors() -> str:
     out = [f"# Errors\n\n{MADE}Each says what was expected, what was there, where (the line of the script), and what to do.\n"]
     for kind in exceptions():
         name = kind.__name__
-        says, then = error_notes.NOTES[name]
+        says, then = error_notes.NAMES[name], error_notes.DO.get(name) or ADVICE[name]
         public = f"`gt.{name}`" if getattr(gt, name, None) is kind else f"`{kind.__module__}.{name}`"
         bases = ", ".join(f"`{base.__name__}`" for base in kind.__mro__[1:-1] if base not in (BaseException, object))
         doc = " ".join((inspect.getdoc(kind) or "").replace("``", "`").split())

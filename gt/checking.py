@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gt.ir.advice import Advised
 from gt.ir.evaluate import evaluate, evaluate_node, from_wire, to_wire
 from gt.ir.graph import Graph, Node, Value
 from gt.ir.types import DType, Scalar, TensorType
@@ -33,7 +34,7 @@ RTOL = {"float16": 5e-3, "bfloat16": 4e-2, "float32": 2e-4, "float64": 1e-8, "co
 FIRST = 1 << 40  # numbers of buffers and graphs that only a check uses
 
 
-class CheckFailed(AssertionError):
+class CheckFailed(Advised, AssertionError):
     """A flush gave another result than NumPy. ``op``, ``where``: the first op that differs, and the user's line of it."""
 
     def __init__(self, text: str, op: str, where: str) -> None:

@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from gt.ir.advice import Advised
 from gt.ir.signals import (
     MeshAxes,
     ParamRules,
@@ -37,7 +38,7 @@ from gt.runtime.recovery import Recovery
 _PACKAGE = os.path.dirname(os.path.realpath(__file__)) + os.sep
 
 
-class ConfigError(ValueError):
+class ConfigError(Advised, ValueError):
     """A configuration file or entry that cannot be used. Names file, line, column and key where there are any."""
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gt.ir.advice import Advised
 from gt.ir.graph import Graph, Value
 from gt.ir.text import value_names
 from gt.ir.types import TensorType
@@ -24,7 +25,7 @@ COLUMN, ROW = 2.6, 0.62  # inches between nodes
 COLORS = ("#8dd3c7", "#ffffb3", "#bebada", "#fb8072", "#80b1d3", "#fdb462", "#b3de69", "#fccde5")
 
 
-class TooLarge(ValueError):
+class TooLarge(Advised, ValueError):
     """A graph of more nodes than a picture shows."""
 
 

@@ -1,6 +1,6 @@
 """What a person sees at a terminal while something takes over two seconds: what is waited for, and since when. Elsewhere nothing.
 
-Owns: ``awaited``, ``shown``. Drawn on stderr by rich, which is loaded then only. Must not know: what is waited for.
+Owns: ``awaited``, ``shown``, ``percent``. Drawn on stderr by rich, which is loaded then only. Must not know: what is waited for.
 Next: ``handle`` (reads of values: plans, compiling, uploads, recovery), ``checkpoint.saving``.
 """
 
@@ -50,10 +50,16 @@ def shown(wait: Callable[[float | None], T], what: Callable[[], str]) -> T:
             status.update(f"gt: {time.monotonic() - began:.0f} s for {text}")
 
 
+def percent(done: float, whole: float) -> str:
+    """Give ", 45 %" of what is known to be so much, else "". It is 100 % only once nothing is left."""
+    return f", {min(100, int(100 * done / whole))} %" if whole > 0 else ""
+
+
 def busy_with(session: Any) -> str:
     """Say in a few words what a session is doing: recovering, planning, running, compiling."""
     if getattr(session, "recovering", False):
-        return "recovering from the loss of a worker"
+        done, whole = getattr(session, "replayed", (0, 0))
+        return f"recovering from the loss of a worker{percent(done, whole)}"
     ask = getattr(session, "status", None)
     if ask is None:
         return "the workers are busy"
@@ -69,6 +75,10 @@ def busy_with(session: Any) -> str:
         doing.append(
             f"{found.num_in_flight} run{'s' * (found.num_in_flight > 1)} on worker{'s' * (len(busy) > 1)} {', '.join(map(str, busy))}"
         )
+    compiling = [(p.made, p.marked) for w in found.workers for p in w.programs if p.marked]
+    if compiling:
+        made, marked = (sum(counts) for counts in zip(*compiling, strict=True))
+        doing.append(f"compiling {marked} piece{'s' * (marked > 1)}{percent(made, marked)}")
     if not any(w.joined for w in found.workers):
         doing.append("no worker has joined")
     waiting = sum(c.waiting for c in found.clients)
@@ -77,4 +87,4 @@ def busy_with(session: Any) -> str:
     return ", ".join(doing) or "it is on its way"
 
 
-__all__ = ["awaited", "busy_with", "shown"]
+__all__ = ["awaited", "busy_with", "percent", "shown"]

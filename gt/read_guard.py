@@ -9,12 +9,13 @@ import logging
 import sys
 import threading
 
+from gt.ir.advice import Advised
 from gt.trace import guard_reads
 
 log = logging.getLogger("gt.flush")
 
 
-class ReadRefused(RuntimeError):
+class ReadRefused(Advised, RuntimeError):
     """A value was read inside ``flush_guard("disallow")``."""
 
 

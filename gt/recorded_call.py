@@ -15,13 +15,14 @@ from typing import TypeAlias
 
 from gt.flush import Submitted, location
 from gt.handle import Handle
+from gt.ir.blame import Located
 from gt.ir.types import Scalar
 from gt.trace import RULES, Buffer, Trace, state
 
 Refresh: TypeAlias = Callable[[], Sequence[Scalar]]
 
 
-class JitError(RuntimeError):
+class JitError(Located, RuntimeError):
     """A function cannot be replayed: it reads a value, or changes what a replay could not change."""
 
 

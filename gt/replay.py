@@ -24,6 +24,7 @@ from gt.config import get_config
 from gt.flush import Counters, counters
 from gt.functions.promote import get_default_dtype
 from gt.handle import COPY, Handle
+from gt.ir.advice import Advised
 from gt.precision import get_float32_matmul_precision
 from gt.recorded_call import Arg, GradOf, JitError, Made, Recorder, Slot, Source, Step, alike, difference, same
 from gt.runtime.session import Session
@@ -35,7 +36,7 @@ MAX_SIGNATURES = 64  # of one function; each keeps its tensors alive
 ALIKE = 2  # recordings in a row that must be equal before a call is replayed
 
 
-class JitMismatch(RuntimeError):
+class JitMismatch(Advised, RuntimeError):
     """A function under ``gt.jit`` did something else than what was recorded and has been replayed since."""
 
 

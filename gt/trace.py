@@ -72,7 +72,8 @@ def rule_of(op: OpDef, attrs: Attrs, inputs: tuple[TensorType, ...]) -> Rule:
         try:
             outputs = op.infer_types(inputs, attrs)
         except Exception as error:  # torch's words, and then what torch would leave out
-            error.__notes__ = [f"in {op.name}({', '.join(map(repr, inputs))}) at {_users_line()}"]
+            others = [note for note in getattr(error, "__notes__", ()) if not note.startswith("in ")]
+            error.__notes__ = [f"in {op.name}({', '.join(map(repr, inputs))}) at {_users_line()}", *others]
             raise
         with _rules_lock:
             found = _rules.get(key) or _rules.setdefault(key, Rule(op, attrs, inputs, outputs))

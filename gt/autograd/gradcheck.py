@@ -12,9 +12,10 @@ from gt.autograd.several import grad
 from gt.functions import create, draw
 from gt.functions.shape import reshape
 from gt.handle import Handle
+from gt.ir.blame import Located
 
 
-class GradcheckError(RuntimeError):
+class GradcheckError(Located, RuntimeError):
     """A gradient is not what differences of values say."""
 
 

@@ -22,6 +22,7 @@ from typing import Any, BinaryIO
 import msgspec
 import numpy as np
 
+from gt.ir.advice import Advised
 from gt.ir.types import DType
 
 INDEX = "index.json"
@@ -45,7 +46,7 @@ def stored(dtype: DType) -> tuple[str, bool]:
     return ("float32" if dtype.itemsize == 8 else "float64"), True
 
 
-class DamagedError(ValueError):
+class DamagedError(Advised, ValueError):
     """A checkpoint's files are not as they were written, or are not a checkpoint's."""
 
 

@@ -28,7 +28,7 @@ from gt.handle import Handle, no_tape, root_of
 from gt.ir.ops import OPS
 from gt.nests import Form, describe
 from gt.nn.parameter import Parameter
-from gt.progress import AFTER_S, shown
+from gt.progress import AFTER_S, percent, shown
 from gt.runtime.errors import GtError
 from gt.trace import Buffer, record, settle, state
 
@@ -54,6 +54,7 @@ class Save:
         self._error: SaveError | None = None
         self._told = False
         self._pid = os.getpid()
+        self._written = self._nbytes = 0  # bytes of values, and of how many
 
     @property
     def path(self) -> Path:
@@ -72,7 +73,9 @@ class Save:
         if os.getpid() != self._pid:
             raise RuntimeError("a checkpoint is written by the process that began it: wait there, not in a forked child")
         if timeout is None and not self._over.wait(AFTER_S):
-            shown(self._awaited, lambda: f"the checkpoint of step {self.step} in {self.folder}")
+            shown(
+                self._awaited, lambda: f"the checkpoint of step {self.step} in {self.folder}{percent(self._written, self._nbytes)}"
+            )
         if not self._over.wait(timeout):
             raise TimeoutError(f"the checkpoint of step {self.step} in {self.folder} was not written within {timeout:g} s")
         self._tell()
@@ -282,9 +285,9 @@ def _write(
         if before is not None:
             before.join()
         start = time.monotonic()
-        nbytes = sum(item.entry.nbytes for item in items)
+        nbytes = save._nbytes = sum(item.entry.nbytes for item in items)
         with folders.written(save.folder, save.step) as unfinished:
-            _write_files(unfinished, items, content)
+            _write_files(unfinished, items, content, save)
         log.info("checkpoint %s: %d bytes in %.3f s", save.path, nbytes, time.monotonic() - start)
     except Exception as error:
         save._fail(f"was not written: {type(error).__name__}: {error}; {_left(save.folder)}", error)
@@ -303,14 +306,23 @@ def _left(folder: Path) -> str:
     return f"the one of step {step} is whole" if step is not None else "there is none before it"
 
 
-def _write_files(folder: Path, items: deque[_Item], content: Callable[[dict[str, FileInfo]], Index]) -> None:
+def _write_files(folder: Path, items: deque[_Item], content: Callable[[dict[str, FileInfo]], Index], save: Save) -> None:
     files = split([item.entry for item in items], FILE_BYTES)
-    values = _read_ahead(items)
+    values = _counted(_read_ahead(items), save)
     written = {}
     for i, entries in enumerate(files):
         name = f"part-{i:05d}.safetensors"
         written[name] = write_part(folder / name, entries, values)
     write_index(folder / INDEX, content(written))
+
+
+def _counted(values: Iterator[np.ndarray], save: Save) -> Iterator[np.ndarray]:
+    """Give the values; when the next is asked for, the one before is written."""
+    for value in values:
+        nbytes = value.nbytes
+        yield value
+        del value
+        save._written += nbytes
 
 
 def _read_ahead(items: deque[_Item]) -> Iterator[np.ndarray]:

@@ -81,7 +81,13 @@ def _print(address: str, before: ServerStatus, now: ServerStatus, as_json: bool)
     does, shares = activity(before, now), client_shares(before, now)
     for worker in found["workers"]:
         active = does[worker["id"]]
-        worker["activity"] = {**active.shares, "busy": active.busy, "runs_per_s": active.runs_s, "sent_per_s": active.sent_s}
+        worker["activity"] = {
+            **active.shares,
+            "run": active.run,
+            "busy": active.busy,
+            "runs_per_s": active.runs_s,
+            "sent_per_s": active.sent_s,
+        }
     for client in found["clients"]:
         client["share"], client["runs_per_s"] = shares[client["id"]]
     click.echo(json.dumps({"address": address, **found}, indent=2))

@@ -14,9 +14,14 @@ from rich.table import Table
 from rich.text import Text
 
 from gt.commands.status import duration
+from gt.runtime.op_kinds import KINDS as OP_KINDS
 from gt.runtime.status import ClientStatus, ServerStatus, WorkerStatus
+from gt.runtime.usage import WorkerUsage
 
-KINDS = {"run": "blue", "collective": "red", "load": "magenta", "ship": "yellow"}
+KINDS = {
+    "matmul": "blue", "elementwise": "green", "reduction": "cyan", "copy": "bright_black", "other": "white",
+    "collective": "red", "load": "magenta", "ship": "yellow",
+}  # fmt: skip
 SORTS = {"i": "id", "b": "busy", "m": "memory", "r": "runs", "u": "queue"}
 BAR = 24
 HELP = "keys: up/down choose, enter look into, esc back; sort by i id, b busy, m memory, r runs, u queue; q quit"
@@ -29,6 +34,11 @@ class Activity:
     shares: dict[str, float]
     runs_s: float
     sent_s: float
+
+    @property
+    def run(self) -> float:
+        """Give the share of all kinds of op: what running programs took."""
+        return min(1.0, sum(self.shares[kind] for kind in (*OP_KINDS, "other")))
 
     @property
     def busy(self) -> float:
@@ -70,11 +80,19 @@ def activity(before: ServerStatus, now: ServerStatus) -> dict[int, Activity]:
     found = {}
     for worker in now.workers:
         old, new = earlier.get(worker.id), worker.usage
-        spent = {kind: getattr(new, f"{kind}_s") - (getattr(old, f"{kind}_s") if old else 0.0) for kind in KINDS}
+        was = seconds_by_kind(old) if old else {}
+        spent = {kind: seconds - was.get(kind, 0.0) for kind, seconds in seconds_by_kind(new).items()}
         shares = {kind: min(1.0, max(0.0, seconds) / passed) for kind, seconds in spent.items()}
         runs, sent = new.runs - (old.runs if old else 0), new.sent_nbytes - (old.sent_nbytes if old else 0)
         found[worker.id] = Activity(shares, max(0.0, runs / passed), max(0.0, sent / passed))
     return found
+
+
+def seconds_by_kind(usage: WorkerUsage) -> dict[str, float]:
+    """Give what a worker's time went to since it began: runs by kind of op, "other" what of them is of no known kind, and the rest."""
+    kinds = dict.fromkeys(OP_KINDS, 0.0) | usage.kinds_s
+    other = max(0.0, usage.run_s - sum(kinds.values()))
+    return {**kinds, "other": other, "collective": usage.collective_s, "load": usage.load_s, "ship": usage.ship_s}
 
 
 def order(now: ServerStatus, active: dict[int, Activity], sort: str) -> list[int]:
@@ -170,8 +188,8 @@ def _inside(w: WorkerStatus, does: Activity) -> Group:
         f"GPU {size(usage.device_nbytes)}; programs: {_tiers(w.tiers)}"
     )
     kinds = _table("kind", "activity", "share", "seconds in all")
-    for kind in KINDS:
-        kinds.add_row(kind, bar({kind: does.shares[kind]}), f"{does.shares[kind]:.1%}", f"{getattr(usage, f'{kind}_s'):.2f}")
+    for kind, seconds in seconds_by_kind(usage).items():
+        kinds.add_row(kind, bar({kind: does.shares[kind]}), f"{does.shares[kind]:.1%}", f"{seconds:.2f}")
     programs = _table("program", "plan", "runs", "seconds in all", "ms a run")
     for p in usage.busiest:
         programs.add_row(p.name, str(p.plan), str(p.runs), f"{p.seconds:.2f}", f"{1e3 * p.seconds / max(1, p.runs):.3f}")

@@ -12,18 +12,20 @@ from collections.abc import Iterable
 from types import FrameType
 from typing import Any
 
+from gt.ir.advice import Advised
+
 SHOWN = 6  # operands named in a note
 WRAPPERS = ("gt.arguments", "gt.autocasting")  # what their functions wrap is what was called
 
 
-class Located(Exception):
+class Located(Advised):
     """Adds the note "in matmul(f32[2, 3], f32[2, 2]) at script.py:7": the outermost call of gt's, and its caller."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         note = called_from(sys._getframe(1))
         if note:
-            self.add_note(note)
+            self.__notes__ = [note, *getattr(self, "__notes__", ())]
 
 
 def called_from(frame: FrameType | None) -> str:
@@ -39,7 +41,7 @@ def called_from(frame: FrameType | None) -> str:
     count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)
     given = [outer.f_locals[name] for name in code.co_varnames[:count] if name in outer.f_locals]
     types = ", ".join(map(repr, list(_types(given))[:SHOWN]))
-    name = type(outer.f_locals.get("self")).__name__ if code.co_name == "__call__" else code.co_name
+    name = type(outer.f_locals.get("self")).__name__ if code.co_name in ("__call__", "__init__", "__post_init__") else code.co_name
     return f"in {name}({types}) at {frame.f_code.co_filename}:{frame.f_lineno}"
 
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import msgspec
 
+from gt.ir.advice import Advised
 from gt.ir.graph import AttrValue, Coord, Graph, Location, Node, Stage, Value
 from gt.ir.mesh import Mesh, Sharding
 from gt.ir.ops import OPS
@@ -23,7 +24,7 @@ _T = TypeVar("_T")
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 
-class ParseError(ValueError):
+class ParseError(Advised, ValueError):
     """A text that is not ``.gtir``: names line and column and shows the line."""
 
 

@@ -15,6 +15,7 @@ from typing import Any, NoReturn, cast
 
 import msgspec
 
+from gt.ir.advice import Advised
 from gt.ir.graph import Attrs, AttrValue, Coord, Graph, Location, Node, Stage, Value
 from gt.ir.mesh import Mesh, Reduction, Sharding
 from gt.ir.opdef import OpDef
@@ -31,7 +32,7 @@ MAX_ATTR_ITEMS = 65_536
 SAFE_TEXT = re.compile(r"[\w ,.>-]*")  # what a text attribute may hold: nothing that ends a string or calls anything
 
 
-class WireError(ValueError):
+class WireError(Advised, ValueError):
     """What a peer sent is not a graph: the message is refused, the peer told why, nothing else happens."""
 
 

@@ -15,13 +15,15 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from gt.ir.blame import Located
+
 Axes: TypeAlias = str | tuple[str, ...]
 DimAxes: TypeAlias = tuple[tuple[int, tuple[str, ...]], ...]  # dim -> mesh axes that split it, outermost first
 MeshAxes: TypeAlias = tuple[tuple[str, int], ...]  # axis -> size; -1 for what the other axes leave
 ParamRules: TypeAlias = tuple[tuple[str, DimAxes], ...]  # pattern of a parameter's name -> how it is split
 
 
-class SignalFault(Exception):
+class SignalFault(Located):
     """What may not be in a signal, and the keys that lead to it; ``on_key`` if the last of them is itself wrong."""
 
     def __init__(self, what: str, *keys: object, on_key: bool = False) -> None:

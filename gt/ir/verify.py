@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from gt.ir.advice import Advised
 from gt.ir.factors import PENDING, Factor, Rule
 from gt.ir.graph import Attrs, AttrValue, Coord, Graph, Node, Stage, Value
 from gt.ir.mesh import Reduction, Sharding
@@ -20,7 +21,7 @@ _MOVES = frozenset(OPS[name] for name in collective.__all__ if name in OPS)
 _AROUND = 3  # nodes shown before and after the one at fault
 
 
-class VerifyError(Exception):
+class VerifyError(Advised):
     """A graph breaks a rule of its stage. Always gt's own fault, never the user's."""
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
+from gt.ir.advice import Advised
 from gt.ir.graph import Attrs, Graph, Node, Rewriter, Value, attrs_key
 from gt.ir.opdef import Emitter, OpDef, Var, emitter, emitting
 from gt.ir.ops import OPS
@@ -20,7 +21,7 @@ from gt.passes.context import Context
 from gt.passes.emit import NodeEmitter, decompose_node
 
 
-class NoGradient(NotImplementedError):
+class NoGradient(Advised, NotImplementedError):
     """A gradient reached an op that declares none."""
 
 

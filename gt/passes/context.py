@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from gt.ir.advice import Advised
 from gt.ir.graph import Graph, Node, Value
 from gt.ir.mesh import Mesh, Sharding
 from gt.ir.program import Program
@@ -45,7 +46,7 @@ class MemoryPlan:
         return max(self.peak_nbytes.values(), default=0)
 
 
-class PlanRefused(ValueError):
+class PlanRefused(Advised, ValueError):
     """The client asked, by its options, not to run what this plan would do."""
 
 

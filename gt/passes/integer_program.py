@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from gt.ir.advice import Advised
 from gt.ir.mesh import Sharding
 from gt.passes.reshard import usable_as
 from gt.passes.search_problem import Problem, Slot, Way, Wire, evaluate, free_beside, held, held_bytes, memory
@@ -33,7 +34,7 @@ ROUGH = 1e-2  # how near the best is near enough while prices are tried
 STEP, DEAREST, NEAR = 8.0, 1e5, 1.5  # of prices: the factor from one to the next, the last one over the first, the precision
 
 
-class SolverMissing(ImportError):
+class SolverMissing(Advised, ImportError):
     """SciPy is not installed."""
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeAlias, cast
 
+from gt.ir.advice import Advised
 from gt.ir.graph import Graph
 from gt.ir.text import attr_text, print_graph
 from gt.ir.verify import VerifyError, verify
@@ -45,7 +46,7 @@ OnPass: TypeAlias = Callable[[str, Graph, Graph, float], None]
 _OPTION_WORDS = {"true": True, "false": False, "none": None}
 
 
-class PassError(RuntimeError):
+class PassError(Advised, RuntimeError):
     """A pass failed or broke the graph: gt's own fault. ``gtir`` is the graph before it, ``rest`` the passes to run.
 
     ``gt compile`` on a file of that text with that pipeline reproduces it.
@@ -56,7 +57,7 @@ class PassError(RuntimeError):
         self.pass_name, self.gtir, self.rest = pass_name, gtir, rest
 
 
-class PipelineError(ValueError):
+class PipelineError(Advised, ValueError):
     """A pipeline string names a pass or an option that is not there."""
 
 

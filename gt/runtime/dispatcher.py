@@ -327,6 +327,8 @@ def serve(
     """
     dispatcher = Dispatcher(endpoint, options, parent_fd, report_fd, keys)
     dispatcher.web = web
+    if web is not None:
+        dispatcher.state.epochs.seen = web.runs
     on_end_signals(dispatcher.stop, parent_fd)
     listening(dispatcher.endpoint)
     dispatcher.run()

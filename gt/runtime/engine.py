@@ -64,6 +64,9 @@ class LoadedStats:
     compiled_pieces: int = 0
     strided_fallbacks: int = 0  # calls of a compiled piece that ran eagerly because an input's layout differed
     compile_s: float = 0.0  # of the piece that took longest
+    marked: int = 0  # pieces that a signal has compiled before they first run
+    made: int = 0  # of these, so far
+    waits: bool = False  # a run waits for one of them
     graph_runs: int = 0  # runs that were the replay of one CUDA graph
     notes: list[str] = field(default_factory=list)
 

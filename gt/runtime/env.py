@@ -107,6 +107,9 @@ INSTRUCTION_LOG = Variable(
 DASHBOARD_TOKEN = Variable(
     "GT_DASHBOARD_TOKEN", str, "", "What opens a server's web page and metrics. Unset: drawn anew where the page needs one."
 )
+OPENTELEMETRY = Variable(
+    "GT_OPENTELEMETRY", flag, False, "Tell what runs and takes time as OpenTelemetry spans, to the provider that the process has."
+)
 DUMP = Variable("GT_DUMP", str, "", "Folder that gets every new graph as a .gtir file, which `gt compile` reads.")
 CHECK = Variable(
     "GT_CHECK", one_of("", "numpy"), "", "numpy: run every flush on NumPy too, in the client, and name the first op that differs. Slow."

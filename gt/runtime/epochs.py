@@ -7,7 +7,7 @@ which are made of epochs; ``dispatcher_state``.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,6 +23,7 @@ from gt.runtime.quota import held_nbytes
 from gt.runtime.rendezvous import KeyStore
 from gt.runtime.roster import Roster, Worker
 from gt.runtime.schedule import Buffer, Client, Flight
+from gt.runtime.usage import SeenRun
 from gt.runtime.values import Values, only_for
 
 
@@ -37,6 +38,7 @@ class Epochs:
         self.forecast = Forecast(roster.options.sharing.grain_s)
         self.rendezvous = KeyStore()
         self.epoch = 0
+        self.seen: deque[SeenRun] | None = None  # where runs are noted as workers end them, for who shows them
 
     def plan_of(self, digest: object, graph: Any, run: wire.Run, inputs: list[Buffer], workers: tuple[int, ...]) -> PlanRecord:
         """Give the plan of a graph for inputs that are where they are; it may have to be made first."""
@@ -169,6 +171,9 @@ class Epochs:
         if message.left:
             self._left(worker, epoch, fault)
         flight = self.flights.done(epoch, worker.id, fault, failed)
+        if self.seen is not None and flight is not None and flight.plan is not None:
+            client = -1 if flight.client is None else flight.client.id
+            self.seen.append(SeenRun(worker.id, flight.plan.id, client, self.roster.now, message.seconds))
         if flight is not None and flight.plan is not None and flight.plan.capture.heard(worker.id, epoch, message.graph):
             self._drop_graph(flight.plan)
         if flight is not None and flight.suspect is not None:

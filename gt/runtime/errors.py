@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import msgspec
 
+from gt.ir.advice import Advised
 
-class GtError(Exception):
+
+class GtError(Advised):
     """Root of gt's own errors."""
 
 

@@ -63,7 +63,7 @@ class TorchLoaded:
             for part in layout.parts
         ]
         self.pieces = [part for part in self.parts if isinstance(part, TorchPiece)]
-        self.stats.pieces = len(self.pieces)
+        self.stats.pieces, self.stats.marked = len(self.pieces), sum(p.stretch.compile for p in self.pieces)
         if layout.is_single:
             self.driver: Callable[..., list[Tensor]] | None = None
             self.runner = self._single()

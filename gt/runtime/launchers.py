@@ -10,11 +10,13 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from gt.ir.advice import Advised
+
 MAX_JOB = 256
 MAX_HOSTS = 100_000
 
 
-class LauncherError(ValueError):
+class LauncherError(Advised, ValueError):
     """The variables of a launcher, or they and the flags, do not say which node this is. The text says what to do."""
 
 

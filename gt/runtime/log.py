@@ -1,7 +1,7 @@
 """What gt says while it runs: the instruction log and the debug levels.
 
 Owns: ``InstructionLog`` (``GT_INSTRUCTION_LOG``: one line per event), ``setup_logging`` (``GT_DEBUG`` through stdlib
-logging) and ``open_log``, which sends each event to whichever of the two is asked for, and to whoever traces. Must not know: states,
+logging) and ``open_log``, which sends each event to whichever of the two is asked for, to whoever traces, and to ``spans``. Must not know: states,
 sockets. Next: ``log_lines`` (the form of a line, and who reads it), ``env`` (the variables).
 """
 
@@ -18,6 +18,7 @@ from collections import deque
 from typing import Any, NamedTuple
 
 from gt.runtime import env
+from gt.runtime.spans import Spans, open_spans
 
 LEVELS = {0: logging.ERROR, 1: logging.WARNING, 2: logging.INFO, 3: logging.DEBUG, 4: 5}
 HEADER = "# gt instruction log"
@@ -46,14 +47,21 @@ class InstructionLog:
     write one after another: lines have their sequence numbers, and their times, in order.
     Elapsed seconds count from the file's first line, on the machine's wall clock. A file of ``limit`` bytes becomes ``PATH.1``, in place
     of the one before, and a fresh one goes on. With a ``logger``, each event is a debug line too; without a ``path``, it is only that.
+    ``spans`` hears of each, too.
     ``on``: whether anybody wants lines; callers look at it first.
     """
 
     def __init__(
-        self, path: str, who: str, logger: logging.Logger | None = None, signs_of_life: bool = False, limit: int | None = None
+        self,
+        path: str,
+        who: str,
+        logger: logging.Logger | None = None,
+        signs_of_life: bool = False,
+        limit: int | None = None,
+        spans: Spans | None = None,
     ) -> None:
         self.who, self.sequence, self.logger, self.signs_of_life = who, 0, logger, signs_of_life
-        self.path, self.limit = path, limit
+        self.path, self.limit, self.spans = path, limit, spans
         self.file, self.start = -1, time.time()
         self.lock, self.waiting = threading.RLock(), deque[str]()
         self.writing = False
@@ -62,7 +70,11 @@ class InstructionLog:
         self._numbers = itertools.count(1)
         if path:
             self._open()
-        self.on = bool(path) or logger is not None
+        self.on = self._is_wanted
+
+    @property
+    def _is_wanted(self) -> bool:
+        return self.file >= 0 or self.logger is not None or self.spans is not None or self._kept is not None
 
     def _open(self) -> None:
         while True:
@@ -107,9 +119,11 @@ class InstructionLog:
         kept = self._kept
         if kept is not None:
             kept.append((next(self._numbers), time.time(), event, operation, nbytes, details, message))
-        if self.file < 0 and self.logger is None:
+        if self.file < 0 and self.logger is None and self.spans is None:
             return
         details = _details(details, message)
+        if self.spans is not None:
+            self.spans.tell(event, operation, nbytes, details)
         if self.logger is not None:
             self.logger.debug("%s %s %s %d %s", event, self.who, operation, nbytes, details)
         if self.file < 0:
@@ -147,7 +161,7 @@ class InstructionLog:
     def traced(self) -> TracedLines:
         """Give what was traced, MAX_TRACED bytes of it at most, and end it."""
         kept, self._kept = self._kept, None
-        self.on = self.file >= 0 or self.logger is not None
+        self.on = self._is_wanted
         events = sorted(kept or (), key=lambda event: event[0])
         lines, nbytes, latest = [], 0, float("inf")
         for number, now, event, operation, size, details, message in reversed(events):
@@ -164,7 +178,7 @@ class InstructionLog:
         if self.file >= 0:
             os.close(self.file)
             self.file = -1
-        self.on = self.logger is not None or self._kept is not None
+        self.on = self._is_wanted
 
     def close(self) -> None:
         with self.lock:
@@ -197,10 +211,10 @@ def brief(message: Any) -> str:
 
 
 def open_log(who: str) -> InstructionLog:
-    """Give a log that writes to the file GT_INSTRUCTION_LOG names, and to the logger from GT_DEBUG=3 on; it may be off."""
+    """Give a log that writes to the file GT_INSTRUCTION_LOG names, to the logger from GT_DEBUG=3 on, and to spans; it may be off."""
     path, level = env.INSTRUCTION_LOG.get(), env.DEBUG.get()
     logger = setup_logging(who) if level >= 3 else None
-    return InstructionLog(path, who, logger, signs_of_life=level >= 4, limit=env.INSTRUCTION_LOG_SIZE.get())
+    return InstructionLog(path, who, logger, level >= 4, env.INSTRUCTION_LOG_SIZE.get(), open_spans(who))
 
 
 def open_client_log(client: int) -> InstructionLog:

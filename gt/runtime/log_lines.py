@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from gt.ir.advice import Advised
 from gt.runtime.log import HEADER
 
 _FIELD = re.compile(r"(?:^| )(\w+)=")
 _WHO = re.compile(r"(dispatcher|client\d*|worker\d+)\Z")
 
 
-class LogError(ValueError):
+class LogError(Advised, ValueError):
     """A file is no instruction log."""
 
 

@@ -129,8 +129,11 @@ class TorchPiece:
         self._note(a)
         self.request(cached_only=False, ready=lambda _: None)
         if self.future is not None:
+            self.stats.waits = True
             wait((self.future,))
+            self.stats.waits = False
             self.receive()
+        self.stats.made += 1
         return self.call(a, s)
 
     def give_up(self, why: str) -> None:

@@ -9,8 +9,10 @@ import os
 import stat
 from pathlib import Path
 
+from gt.ir.advice import Advised
 
-class NotPrivate(OSError):
+
+class NotPrivate(Advised, OSError):
     """Somebody else owns it, or may use it too. Says which, and what to do."""
 
 

@@ -131,6 +131,7 @@ class RecoveringSession:
         self._failed: Fault | None = None
         self._thread: threading.Thread | None = None
         self.recoveries: list[Recovered] = []
+        self.replayed = 0, 0  # of the values and calls that a recovery sends again: how many are sent, and how many there are
         self.snapshots = Snapshots()
         self.replacing: Callable[[], bool] = lambda: False  # whether replacements are on their way for sure
         self._seats = Seats()
@@ -614,6 +615,7 @@ class RecoveringSession:
         with self.lock:
             self._hurt = None
             self._number += 1  # nothing that the old link still says counts
+        self.replayed = 0, 0
         self._link.close()
         link = self._link = self._another_link()
         self._await_workers(link)
@@ -681,8 +683,10 @@ class RecoveringSession:
 
     def _replay(self, link: RemoteSession, log: RunLog) -> int:
         """Send what makes the lost values again, and wait until all of it has run. Gives how many runs that is."""
+        self.replayed = 0, len(log.base) + len(log.entries)
         for buffer, kept in log.base.items():
             self._check(link)
+            self._has_replayed()
             if isinstance(kept, Fault):
                 link.tell(wire.Fail(buffer, kept))
             else:
@@ -690,6 +694,7 @@ class RecoveringSession:
         runs = 0
         for entry in list(log.entries):
             self._check(link)
+            self._has_replayed()
             match entry:
                 case Put(buffer, kept):
                     self._put_again(link, buffer, kept)
@@ -709,6 +714,10 @@ class RecoveringSession:
         while not link.idle(POLL_S):
             self._check(link)
         return runs
+
+    def _has_replayed(self) -> None:
+        done, whole = self.replayed
+        self.replayed = done + 1, whole
 
     def _run_again(self, link: RemoteSession, message: wire.Run) -> None:
         if message.key not in self._defined:

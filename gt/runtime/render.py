@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from gt.ir.advice import Advised
 from gt.ir.graph import Attrs, AttrValue, Coord, Location
 from gt.ir.opdef import OPS, OpDef
 from gt.ir.ops.families import number
@@ -23,7 +24,7 @@ Form: TypeAlias = Literal["eager", "compiled"]
 _HALVES = ("float16", "bfloat16")
 
 
-class RenderError(ValueError):
+class RenderError(Advised, ValueError):
     """A program that is not made of the op table's ops and plain attributes."""
 
 

@@ -22,7 +22,7 @@ from gt.runtime.engine import Engine, Joint, Loaded
 from gt.runtime.errors import Fault, GtError, fault_of
 from gt.runtime.log import InstructionLog
 from gt.runtime.store import LARGE, ValueStore, give_memory_back
-from gt.runtime.usage import Usage
+from gt.runtime.usage import PlanSpent, Usage
 from gt.runtime.wire import Message
 from gt.runtime.wire_arrays import array_of, padded, rows, wire_dtype
 from gt.runtime.worker_state import (
@@ -77,9 +77,7 @@ def make_engine(backend: str, device: str = "cpu") -> Engine:
     if device.startswith("cuda") and not importlib.import_module("torch").cuda.is_available():
         log.warning("there is a GPU, but this torch cannot use it: running on the CPU")
         device = "cpu"
-    made: Engine = importlib.import_module("gt.runtime.executor").TorchEngine(
-        device, compile_after=env.COMPILE_AFTER.get()
-    )
+    made: Engine = importlib.import_module("gt.runtime.executor").TorchEngine(device, compile_after=env.COMPILE_AFTER.get())
     return made
 
 
@@ -111,7 +109,7 @@ class Runner:
         engine.start_thread()
         self.clock = engine.clock if timed else None
         self.runs, self.run_s, self.load_s, self.ship_s = 0, 0.0, 0.0, 0.0  # so far
-        self.spent: dict[int, tuple[int, float]] = {}  # by plan: runs and seconds
+        self.spent: dict[int, PlanSpent] = {}  # by plan
         self.usage = Usage(self)
 
     def handle(self, message: Message, data: Any = None) -> bool:
@@ -163,7 +161,7 @@ class Runner:
                     case UnloadPrograms(plans):
                         for plan in plans:
                             self.loaded.pop(plan, None)
-                            self.spent.pop(plan, None)
+                            self.usage.forget(self.spent.pop(plan, None))
                             if self.clock is not None:
                                 self.clock.forget(plan)
                             self.unloadable.pop(plan, None)
@@ -264,8 +262,9 @@ class Runner:
     def _run(self, command: RunProgram) -> Ran:
         start = self.began
         self.epoch = command.epoch
+        collective_s = 0.0
         if self.groups is not None:
-            self.groups.issued = 0
+            self.groups.issued, collective_s = 0, self.groups.seconds
         fault = self.unloadable.get(command.plan)
         if command.poisoned:
             return self._run_without(command, fault)
@@ -277,6 +276,11 @@ class Runner:
             inputs[i] = _copy(inputs[i])
         for uid in command.takes:
             values.take(uid)
+        spent = self.spent.get(command.plan)
+        if spent is None and fault is None:
+            spent = self.spent[command.plan] = PlanSpent(
+                self.state.programs[command.plan], [(tuple(v.shape), str(v.dtype)) for v in inputs]
+            )
         if fault is None:
             try:
                 loaded = self.loaded[command.plan]
@@ -311,8 +315,10 @@ class Runner:
         seconds = time.perf_counter() - start
         self.runs += 1
         self.run_s += seconds
-        count, spent = self.spent.get(command.plan, (0, 0.0))
-        self.spent[command.plan] = count + 1, spent + seconds
+        if spent is not None:
+            spent.runs += 1
+            spent.seconds += seconds
+            spent.own_s += seconds if self.groups is None else seconds - (self.groups.seconds - collective_s)
         if self.log.on:
             self._tell_run(command, seconds, fault)
         if self.clock is not None:
@@ -448,7 +454,9 @@ class Runner:
         seconds = time.perf_counter() - start
         self.load_s += seconds
         if self.log.on:
-            self.log.write("group", make.backend, 0, f"epoch={make.epoch} group={','.join(map(str, make.members))} seconds={seconds:.6f}")
+            self.log.write(
+                "group", make.backend, 0, f"epoch={make.epoch} group={','.join(map(str, make.members))} seconds={seconds:.6f}"
+            )
         return Grouped(make.epoch, seconds, make.members, fault)
 
 

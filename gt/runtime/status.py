@@ -135,7 +135,7 @@ def status_of(state: DispatcherState) -> ServerStatus:
 def _shown(worker: Worker) -> tuple[ProgramState, ...]:
     """Give the programs of which more than their number is told."""
     busiest = {p.plan for p in worker.usage.busiest}
-    noted = sorted(worker.programs.values(), key=lambda p: (p.plan not in busiest, not p.notes, -p.plan))
+    noted = sorted(worker.programs.values(), key=lambda p: (not p.marked, p.plan not in busiest, not p.notes, -p.plan))
     return tuple(noted[:MAX_PROGRAMS])
 
 

@@ -1,21 +1,30 @@
 """What a worker says of itself with its signs of life: what its time and memory go to, and how its programs run.
 
 Owns: the structs, as they travel, and ``Usage``, which makes them on the io thread from counters that the main thread keeps anyway. What
-programs say goes out only when it changes. Must not know: sockets. Next: ``runner`` (the counters), ``status`` (who is told).
+programs say goes out only when it changes. Must not know: sockets. Next: ``runner`` (the counters), ``op_kinds``, ``status`` (who is told).
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
+
+from gt.ir.program import Program
+from gt.ir.types import DType, TensorType
+from gt.runtime.op_kinds import KINDS, shares
 
 if TYPE_CHECKING:
     from gt.runtime.engine import Loaded
     from gt.runtime.runner import Runner
+
+log = logging.getLogger("gt.worker")
 
 MAX_NOTES = 8
 MAX_NOTE = 300
@@ -25,7 +34,7 @@ MAX_CHANGED = 256  # programs told of at once; the others with the next sign of 
 
 class ProgramState(msgspec.Struct, frozen=True, array_like=True):
     """How a program runs on one worker: its ``tier``, how many of its ``pieces`` are compiled, and why the others, or a CUDA graph, are
-    not there (``notes``).
+    not there (``notes``). While a run waits for pieces that a signal has compiled, ``made`` of ``marked`` are; else these are 0.
     """
 
     plan: int
@@ -34,6 +43,8 @@ class ProgramState(msgspec.Struct, frozen=True, array_like=True):
     pieces: int
     compiled: int
     notes: tuple[str, ...] = ()
+    made: int = 0
+    marked: int = 0
 
 
 class PlanTime(msgspec.Struct, frozen=True, array_like=True):
@@ -45,12 +56,24 @@ class PlanTime(msgspec.Struct, frozen=True, array_like=True):
     seconds: float
 
 
+class SeenRun(NamedTuple):
+    """A run that a worker has told the end of. ``client``: whose it was, -1 if nobody's; ``ended``: by the dispatcher's clock."""
+
+    worker: int
+    plan: int
+    client: int
+    ended: float
+    seconds: float
+
+
 class WorkerUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds since the worker began, by what they went to; what collectives take is not part of ``run_s``. Bytes of values, the most they
-    ever were, of the process, and of its GPU's memory as torch's allocator holds it.
+    """Seconds since the worker began, by what they went to; what collectives take is not part of ``run_s``, of which ``kinds_s`` is
+    the part of each kind of op, by estimate. Bytes of values, the most they ever were, of the process, and of its GPU's memory as
+    torch's allocator holds it.
     """
 
     run_s: float = 0.0
+    kinds_s: dict[str, float] = {}
     collective_s: float = 0.0
     load_s: float = 0.0
     ship_s: float = 0.0
@@ -64,6 +87,26 @@ class WorkerUsage(msgspec.Struct, frozen=True, kw_only=True):
     busiest: tuple[PlanTime, ...] = ()
 
 
+@dataclass(eq=False)
+class PlanSpent:
+    """What the runs of a plan took: ``own_s`` without collectives. ``inputs``: shape and dtype of each, as the first run had them."""
+
+    program: Program
+    inputs: Sequence[tuple[tuple[int, ...], str]]
+    runs: int = 0
+    seconds: float = 0.0
+    own_s: float = 0.0
+
+    def shares(self) -> dict[str, float]:
+        """Give what part of its own time goes to each kind of op."""
+        types = [TensorType(shape, DType.by_name[dtype.removeprefix("torch.")]) for shape, dtype in self.inputs]
+        try:
+            return shares(self.program, types)
+        except Exception as e:  # an estimate that fails must not end the thread that tells that the worker lives
+            log.error("what kinds of op %s consists of is not known: %s: %s", self.program.name, type(e).__name__, e)
+            return {}
+
+
 class Usage:
     """Looks at one worker's runner. Safe from any thread: what it reads is replaced, never half changed."""
 
@@ -71,22 +114,44 @@ class Usage:
         self.runner = runner
         self._told: dict[int, ProgramState] = {}
         self._lock = threading.Lock()
+        self._gone: dict[str, float] = dict.fromkeys(KINDS, 0.0)  # seconds of plans that were forgotten
+        self._shares: dict[PlanSpent, dict[str, float]] = {}
+
+    def forget(self, spent: PlanSpent | None) -> None:
+        """Let go of a plan that is unloaded; what its runs took stays counted."""
+        if spent is not None:
+            with self._lock:
+                for kind, share in self._shares_of(spent).items():
+                    self._gone[kind] += share * spent.own_s
+                self._shares.pop(spent, None)
+
+    def _shares_of(self, spent: PlanSpent) -> dict[str, float]:
+        if spent not in self._shares:
+            self._shares[spent] = spent.shares()
+        return self._shares[spent]
+
+    def _kinds_s(self) -> dict[str, float]:
+        with self._lock:
+            found = dict(self._gone)
+            for spent in list(self.runner.spent.values()):
+                for kind, share in self._shares_of(spent).items():
+                    found[kind] += share * spent.own_s
+        return {kind: seconds for kind, seconds in found.items() if seconds}
 
     def now(self) -> WorkerUsage:
         """Give the counters."""
         runner, groups = self.runner, self.runner.groups
         collective_s = 0.0 if groups is None else groups.seconds
-        spent = sorted(list(runner.spent.items()), key=lambda item: -item[1][1])[:MAX_BUSIEST]
-        programs = runner.state.programs
+        spent = sorted(list(runner.spent.items()), key=lambda item: -item[1].seconds)[:MAX_BUSIEST]
         return WorkerUsage(
-            run_s=max(0.0, runner.run_s - collective_s), collective_s=collective_s, load_s=runner.load_s, ship_s=runner.ship_s,
+            run_s=max(0.0, runner.run_s - collective_s), kinds_s=self._kinds_s(), collective_s=collective_s, load_s=runner.load_s, ship_s=runner.ship_s,
             runs=runner.runs, sent_nbytes=0 if groups is None else groups.nbytes, values=len(runner.values),
             values_nbytes=runner.values.nbytes, peak_nbytes=runner.values.peak_nbytes, process_nbytes=process_nbytes(),
             device_nbytes=device_nbytes(runner.engine),
             busiest=tuple(
-                PlanTime(plan, program.name, runs, seconds)
-                for plan, (runs, seconds) in spent
-                if (program := programs.get(plan)) is not None
+                PlanTime(plan, of.program.name, of.runs, of.seconds)
+                for plan, of in spent
+                if plan in self.runner.spent
             ),
         )  # fmt: skip
 
@@ -109,7 +174,8 @@ def state_of(plan: int, loaded: Loaded) -> ProgramState:
     """Describe a program."""
     stats = loaded.stats
     notes = tuple(note[:MAX_NOTE] for note in dict.fromkeys(list(stats.notes)))[-MAX_NOTES:]
-    return ProgramState(plan, loaded.program.name, loaded.tier, stats.pieces, stats.compiled_pieces, notes)
+    under_way = (stats.made, stats.marked) if stats.waits else (0, 0)
+    return ProgramState(plan, loaded.program.name, loaded.tier, stats.pieces, stats.compiled_pieces, notes, *under_way)
 
 
 def device_nbytes(engine: object) -> int:
@@ -129,4 +195,4 @@ def process_nbytes() -> int:
         return 0
 
 
-__all__ = ["PlanTime", "ProgramState", "Usage", "WorkerUsage"]
+__all__ = ["PlanSpent", "PlanTime", "ProgramState", "SeenRun", "Usage", "WorkerUsage"]

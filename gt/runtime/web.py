@@ -11,7 +11,6 @@ from __future__ import annotations
 import hmac
 import json
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from gt.ir.text import print_program
 from gt.runtime.metrics import CONTENT_TYPE, metrics_text
 from gt.runtime.status import ServerStatus, status_of
 from gt.runtime.transport import LOOPBACK
+from gt.runtime.usage import SeenRun
 
 if TYPE_CHECKING:
     from gt.runtime.dispatcher_state import DispatcherState
@@ -35,6 +35,8 @@ PAGE = Path(__file__).with_name("dashboard.html")
 SAMPLE_S = 1.0
 MAX_SAMPLES = 900
 MAX_PLANS = 50
+MAX_RUNS = 2000
+RUNS_S = 10.0  # of runs the latest are shown
 MAX_TEXT = 50_000  # characters of a program
 FRESH_S = 1.0  # a request waits so long for a new picture
 HEADERS = {
@@ -50,6 +52,7 @@ class Picture:
 
     status: ServerStatus
     plans: tuple[dict[str, Any], ...]
+    runs: tuple[tuple[int, int, int, float, float], ...] = ()  # worker, plan, client, begin and end in seconds before now
 
 
 class Web:
@@ -63,6 +66,7 @@ class Web:
             raise ValueError(f"{host} is reachable from other machines: the page there needs a token")
         self.token, self.host = token, host
         self.samples: deque[tuple[float, list[tuple[int, int, int, float]]]] = deque(maxlen=MAX_SAMPLES)
+        self.runs: deque[SeenRun] = deque(maxlen=MAX_RUNS)  # the dispatcher's
         self._picture: Picture | None = None
         self._wanted, self._fresh = threading.Event(), threading.Condition()
         self._count, self._sampled = 0, 0.0
@@ -100,8 +104,13 @@ class Web:
         if self._wanted.is_set():
             self._wanted.clear()
             plans = tuple(_plan(plan) for plan in list(state.plans)[-MAX_PLANS:])
+            runs = tuple(
+                (r.worker, r.plan, r.client, round(state.now - r.ended + r.seconds, 6), round(state.now - r.ended, 6))
+                for r in self.runs
+                if state.now - r.ended < RUNS_S
+            )
             with self._fresh:
-                self._picture, self._count = Picture(status, plans), self._count + 1
+                self._picture, self._count = Picture(status, plans, runs), self._count + 1
                 self._fresh.notify_all()
 
     def close(self) -> None:
@@ -187,7 +196,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _status_json(web: Web, picture: Any) -> str:
     return json.dumps(
-        {**msgspec.to_builtins(picture.status), "samples": list(web.samples), "sample_s": SAMPLE_S, "now": time.monotonic()}
+        {**msgspec.to_builtins(picture.status), "samples": list(web.samples), "runs": picture.runs, "runs_s": RUNS_S}
     )
 
 

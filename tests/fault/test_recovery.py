@@ -82,6 +82,8 @@ def test_values_survive_one_worker_after_the_other_and_other_clients_notice_noth
         assert wait_for(lambda: len(session.recoveries) == 1)
         assert session.workers() == (0, 1) and neighbour.get(theirs, 60)[0, 0] == 7.0
         (first,) = session.recoveries
+        done, whole = session.replayed
+        assert done == whole >= first.runs
         assert first.runs >= 10 and first.workers == 2 and "died" in first.lost and "snapshot" in str(first)
         session.recover(Recovery(interval_s=0.05))
         for _ in range(3):

@@ -7,6 +7,7 @@ import json
 import re
 import socket
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -88,11 +89,18 @@ def test_a_server_shows_itself() -> None:
         assert not re.search(r"(?:src|href)=|https?:", text)
         status = json.loads(get(root + "/status.json")[2])
         assert [w["pid"] for w in status["workers"]] == [there.workers[0].pid] and status["clients"][-1]["runs"] == 3
+        until = time.monotonic() + 10
+        while not (used := json.loads(get(root + "/status.json")[2])["workers"][0]["usage"])["kinds_s"]:
+            assert time.monotonic() < until, "a worker tells of itself twice a second"
+        assert 0 < used["kinds_s"]["matmul"] <= used["run_s"] + 1e-6 and set(used["kinds_s"]) == {"matmul"}
+        assert [run[:3] for run in status["runs"]] == [[0, 1, status["clients"][-1]["id"]]] * 3
+        assert all(status["runs_s"] > begin > end >= 0 for _, _, _, begin, end in status["runs"])
         (plan,) = json.loads(get(root + "/plans.json")[2])
         assert plan["ready"] and plan["name"] == "matmul" and "matmul" in plan["program"] and plan["where"] == "train.py:12"
         code, kind, text = get(root + "/metrics")
         found = samples(text)
         assert code == 200 and kind.startswith("text/plain; version=0.0.4")
+        assert found['gt_worker_op_seconds_total{worker="0",kind="matmul"}'] >= used["kinds_s"]["matmul"]
         assert found["gt_workers"] == 1 and found['gt_plans{state="ready"}'] == 1 and found["gt_epochs_total"] == 3
         assert {f'gt_client_runs_total{{client="{status["clients"][-1]["id"]}"}}'} <= found.keys()
         assert found['gt_worker_memory_bytes{worker="0",of="process"}'] > 1e7

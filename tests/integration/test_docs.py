@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from docs import error_notes, generate
+from gt.ir.advice import ADVICE
 from tests.integration.test_readme import SNIPPETS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,7 +25,8 @@ def test_the_reference_is_the_codes_own() -> None:
 
 def test_every_exception_class_has_an_anchor_and_says_what_to_do() -> None:
     kinds = generate.exceptions()
-    assert {k.__name__ for k in kinds} == set(error_notes.NOTES) and len({k.__name__ for k in kinds}) == len(kinds) > 40
+    assert {k.__name__ for k in kinds} == set(error_notes.NAMES) and not set(error_notes.DO) & set(ADVICE)
+    assert set(error_notes.DO) | set(ADVICE) == set(error_notes.NAMES) and len({k.__name__ for k in kinds}) == len(kinds) > 40
     text = (generate.FOLDER / "errors.md").read_text()
     sections = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE))
     assert list(sections) == [k.__name__ for k in kinds]

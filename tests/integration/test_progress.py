@@ -6,10 +6,12 @@ import contextlib
 import re
 from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from gt import progress
+from gt.runtime.usage import ProgramState
 from tests.integration.programs import run
 from tests.integration.terminal import Terminal
 
@@ -58,8 +60,21 @@ class Recovering:
 
 
 def test_what_it_is_busy_with() -> None:
-    assert progress.busy_with(Recovering()) == "recovering from the loss of a worker"
+    session = Recovering()
+    assert progress.busy_with(session) == "recovering from the loss of a worker"
+    session.replayed = 30, 120
+    assert progress.busy_with(session) == "recovering from the loss of a worker, 25 %"
+    programs = (ProgramState(1, "flush1", "eager", 4, 0, (), 1, 4), ProgramState(2, "flush2", "eager", 9, 0))
+    worker = SimpleNamespace(joined=True, programs=programs)
+    found = SimpleNamespace(plans_made=0, in_flight=(), num_in_flight=0, workers=(worker, worker), clients=())
+    assert progress.busy_with(SimpleNamespace(status=lambda: found)) == "compiling 8 pieces, 25 %"
     assert progress.busy_with(object()) == "the workers are busy"
+
+
+def test_percentages() -> None:
+    assert [progress.percent(*of) for of in ((0, 0), (0, 7), (1, 3), (999, 1000), (7, 7), (9, 7))] == [
+        "", ", 0 %", ", 33 %", ", 99 %", ", 100 %", ", 100 %",
+    ]  # fmt: skip
 
 
 SAVES = """
@@ -68,8 +83,14 @@ import gt
 from gt.checkpoint import saving
 saving.AFTER_S = 0.1
 begun = threading.Event()
-write = saving._write_files
-saving._write_files = lambda *given: (begun.wait(1.5), write(*given))[1]
+received = saving._received
+asked = []
+def slow(item, future):
+    asked.append(item)
+    if len(asked) == 2:
+        begun.wait(2.5)
+    return received(item, future)
+saving._received = slow
 print("it is at", gt.checkpoint.save("FOLDER", gt.nn.Linear(2, 2), step=7).wait().name)
 """
 
@@ -79,5 +100,7 @@ def test_a_checkpoint_that_is_waited_for_is_shown(tmp_path: Path) -> None:
     script.write_text(SAVES.replace("FOLDER", str(tmp_path / "kept")))
     with contextlib.closing(Terminal(script)) as terminal:
         terminal.shows(lambda _: "it is at" in terminal.output, 60)
-        assert f"s for the checkpoint of step 7 in {tmp_path / 'kept'}" in re.sub(r"\s+", " ", terminal.output)
+        shown = re.sub(r"\s+", " ", terminal.output)
+        assert f"s for the checkpoint of step 7 in {tmp_path / 'kept'}, " in shown
+        assert "66 %" in shown, shown  # of the 16 bytes of the weight and the 8 of the bias
         assert terminal.process.wait(20) == 0

@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -44,27 +44,36 @@ def at_work(there: Server) -> Iterator[None]:
         thread.join(30)
 
 
+def shown_whole(top: Terminal, found: Callable[[str], object]) -> str:
+    """Wait for a screen that is there down to its last line, and give it."""
+    return top.shows(lambda text: "keys:" in text and found(text))
+
+
 def test_the_screen_follows_the_server_and_the_keys() -> None:
     with (
         server(2) as there,
         at_work(there),
         contextlib.closing(Terminal("-m", "gt.scripts.top", there.address, "--interval", "0.3")) as top,
     ):
-        shown = top.shows(lambda text: re.search(r">0 +█", text) and re.search(r"\n1 +100% ", text))
+        shown = shown_whole(top, lambda text: re.search(r">0 +█", text) and re.search(r"\n1 +100% ", text))
         assert f"gt top {there.address}" in shown and "2 workers" not in shown
         rows = [line.split() for line in shown.splitlines() if re.match(r"[> ][01] ", line)]
         assert [row[0] for row in rows] == [">0", "1"] and "1 eager" in " ".join(rows[0]) and float(rows[0][3]) > 0
         top.type("\x1b[B\r")
-        shown = top.shows(lambda text: "worker 1:" in text)
+        shown = shown_whole(top, lambda text: "worker 1:" in text)
         assert (
             any(f"pid {worker.pid}" in shown for worker in there.workers)
             and re.search(r"matmul +\d+ +\d+", shown)
             and "activity" in shown
         )
+        shown_whole(top, lambda text: re.search(r"\nmatmul +█[█·]{23} +[1-9][\d.]*% ", text))  # what its op is
         top.type("\x1b")
-        top.shows(lambda text: ">1" in text)
-        top.type("m")
-        top.shows(lambda text: "memory v" in text)
+        shown_whole(top, lambda text: ">1" in text)
+        for key, column in zip("bmru", ("busy v", "memory v", "runs/s v", "queue v"), strict=True):
+            top.type(key)
+            shown_whole(top, lambda text, column=column: column in text)
+        top.type("i")
+        shown_whole(top, lambda text: " v " not in text and re.search(r"\n 0 .*\n>1 .*\n(.*\n)*keys:", text))
         top.type("q")
         assert top.process.wait(10) == 0
         top.read(0.2)
@@ -83,6 +92,7 @@ def test_once_and_json_are_for_scripts() -> None:
         (worker,) = found["workers"]
         assert (
             worker["activity"]["runs_per_s"] > 0
+            and 0 < worker["activity"]["matmul"] <= worker["activity"]["run"] <= worker["activity"]["busy"] <= 1
             and worker["tiers"] == {"eager": 1}
             and worker["usage"]["process_nbytes"] > 10_000_000
         )

@@ -356,7 +356,8 @@ def test_flush_guard_mode_is_checked() -> None:
 def test_a_mistake_names_the_call_its_operands_and_the_line(call, note):
     with pytest.raises((RuntimeError, IndexError)) as caught:
         call()
-    (found,) = caught.value.__notes__
+    found, advice = caught.value.__notes__
+    assert advice.startswith("what to do: ")
     assert re.fullmatch(note + rf" at {re.escape(__file__)}:{call.__code__.co_firstlineno}", found), found
 
 

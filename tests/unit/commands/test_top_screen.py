@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 
 import msgspec
 import pytest
@@ -34,11 +35,14 @@ def status(uptime_s: float, workers: tuple[WorkerStatus, ...], clients: tuple[Cl
     )  # fmt: skip
 
 
-BEFORE = status(10.0, (worker(0, run_s=1.0, runs=10), worker(1)), (client(0, 5, 1.0), client(1, 0, 0.0)))
+BEFORE = status(10.0, (worker(0, run_s=1.0, kinds_s={"matmul": 0.75, "elementwise": 0.125}, runs=10), worker(1)), (client(0, 5, 1.0), client(1, 0, 0.0)))
 NOW = status(
     12.0,
     (
-        worker(0, run_s=2.0, collective_s=0.5, runs=30, sent_nbytes=4000, process_nbytes=1_500_000, busiest=(PlanTime(3, "flush3", 20, 1.0),)),
+        worker(
+            0, run_s=2.0, kinds_s={"matmul": 1.5, "elementwise": 0.25}, collective_s=0.5, runs=30, sent_nbytes=4000, process_nbytes=1_500_000,
+            busiest=(PlanTime(3, "flush3", 20, 1.0),),
+        ),
         worker(1, queued=4, run_s=0.1, device_nbytes=5_000_000_000, runs=100),
     ),
     (client(0, 25, 1.5), client(1, 2, 1.5)),
@@ -53,19 +57,21 @@ def text(view: View, keys: bool = True, before: ServerStatus = BEFORE, now: Serv
 
 def test_activity_is_what_came_between_two_looks() -> None:
     does = activity(BEFORE, NOW)
-    assert does[0].shares == {"run": 0.5, "collective": 0.25, "load": 0, "ship": 0} and does[0].busy == 0.75
+    runs = {"matmul": 0.375, "elementwise": 0.0625, "reduction": 0, "copy": 0, "other": 0.0625}
+    assert does[0].shares == {**runs, "collective": 0.25, "load": 0, "ship": 0} and (does[0].run, does[0].busy) == (0.5, 0.75)
     assert (does[0].runs_s, does[0].sent_s, does[1].runs_s) == (10, 2000, 50)
     assert client_shares(BEFORE, NOW) == {0: (0.25, 10.0), 1: (0.75, 1.0)}
 
 
 def test_a_worker_that_came_meanwhile_counts_from_nothing_and_one_that_came_anew_not_below() -> None:
     fresh = status(12.0, (worker(5, run_s=0.5), worker(0)))
-    assert activity(BEFORE, fresh)[5].shares["run"] == 0.25
-    assert activity(BEFORE, fresh)[0].shares["run"] == 0 == activity(BEFORE, fresh)[0].runs_s
+    assert activity(BEFORE, fresh)[5].shares["other"] == 0.25
+    assert activity(BEFORE, fresh)[0].run == 0 == activity(BEFORE, fresh)[0].runs_s
 
 
 @pytest.mark.parametrize(
-    "shares", [(0, 0, 0, 0), (0.5, 0.25, 0, 0), (0.33, 0.33, 0.33, 0.1), (1, 1, 1, 1), (0.02, 0.02, 0.02, 0.02)]
+    "shares",
+    [(0,) * 8, (0.25, 0.25, 0, 0, 0, 0.25, 0, 0), (0.33, 0.33, 0, 0, 0, 0.33, 0.1, 0), (1,) * 8, (0.02,) * 8, (0.01, 0.3, 0.01, 0.01, 0, 0, 0, 0.1)],
 )
 def test_a_bar_is_never_longer_than_it_is(shares: tuple[float, ...]) -> None:
     drawn = bar(dict(zip(KINDS, shares, strict=True)), 20).plain
@@ -112,7 +118,7 @@ def test_the_screen_shows_workers_and_clients() -> None:
         "0",
         "failed",
     ]
-    assert lines[1].split() == ["█", "run", "█", "collective", "█", "load", "█", "ship"]
+    assert lines[1].split() == [word for kind in KINDS for word in ("█", kind)]
     first, second = lines[3], lines[4]
     assert first.split()[0] == "0" and first.split()[2:] == [
         "75%",
@@ -164,6 +170,7 @@ def test_the_screen_shows_workers_and_clients() -> None:
 def test_looking_into_a_worker_shows_its_programs() -> None:
     shown = text(View(inside=0))
     assert "worker 0: cpu on vm, pid 100, numpy" in shown and "25.0%" in shown
+    assert re.search(r"matmul +█{9}·{15} +37\.5% +1\.50", shown) and re.search(r"other +█{2}·{22} +6\.2% +0\.25", shown)
     assert "flush3 3 20 1.00 50.000" in " ".join(shown.split())
     assert "activity" in text(View(inside=9)) and ">0" in text(View(inside=9))  # it is gone: all are shown
 

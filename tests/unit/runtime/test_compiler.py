@@ -187,6 +187,7 @@ def test_a_marked_piece_is_compiled_in_the_first_run(tmp_path: Path, made: list[
         loaded = engine.load(layers(compile=True))
         first = run_layers(loaded, 1)
         assert loaded.stats.compiled_pieces == 1 and len(made) == 1  # only the last piece is marked
+        assert (loaded.stats.marked, loaded.stats.made, loaded.stats.waits) == (1, 1, False)
         assert run_layers(loaded, 1) == first
     finally:
         engine.close()

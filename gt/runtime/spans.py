@@ -1,0 +1,55 @@
+"""What gt does as OpenTelemetry spans (``GT_OPENTELEMETRY``): as libraries do, by the API alone, to whatever provider the process has.
+
+An event that took time is a span; a flush is an event of the span that the script is in. Owns: ``Spans``, ``open_spans``. Must not know:
+exporters, sockets. Next: ``log`` (where events come from), ``log_lines`` (what they say).
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from gt.runtime import env
+
+log = logging.getLogger("gt.log")
+
+
+class Spans:
+    """Tells a tracer what ``who`` does. ``api``: the module ``opentelemetry.trace``. ``now_ns``: nanoseconds since 1970."""
+
+    def __init__(self, api: Any, who: str, now_ns: Callable[[], int] = time.time_ns) -> None:
+        self.api, self.who, self.now_ns = api, who, now_ns
+        self.tracer = api.get_tracer("gt")
+
+    def tell(self, event: str, operation: str, nbytes: int, details: str) -> None:
+        """Hear of an event of the instruction log that ends now; with ``seconds`` in its details it is a span."""
+        said = dict(word.split("=", 1) for word in details.split(" ") if "=" in word)
+        seconds = said.pop("seconds", None)
+        attributes: dict[str, str | int] = {"gt.who": self.who, "gt.operation": operation, "gt.nbytes": nbytes}
+        attributes |= {f"gt.{name}": int(text) if text.isdigit() else text for name, text in said.items()}
+        if seconds is not None:
+            ended = self.now_ns()
+            span = self.tracer.start_span(f"gt.{event}", attributes=attributes, start_time=ended - round(float(seconds) * 1e9))
+            if said.get("fault", "-") != "-":
+                span.set_status(self.api.StatusCode.ERROR, said["fault"])
+            span.end(end_time=ended)
+        elif event == "flush":
+            reason = details.partition("reason=")[2]  # the last detail, several words
+            self.api.get_current_span().add_event("gt.flush", {**attributes, "gt.reason": reason})
+
+
+def open_spans(who: str) -> Spans | None:
+    """Give who hears of spans; None unless ``GT_OPENTELEMETRY`` asks for them and the package is there."""
+    if not env.OPENTELEMETRY.get():
+        return None
+    try:
+        return Spans(importlib.import_module("opentelemetry.trace"), who)
+    except ImportError as e:
+        log.error("GT_OPENTELEMETRY is set and no spans are made: %s. Install it: pip install opentelemetry-api", e)
+        return None
+
+
+__all__ = ["Spans", "open_spans"]
