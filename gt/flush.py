@@ -119,7 +119,7 @@ def flush(trace: Trace, reason: str) -> None:
     """Run what is pending in ``trace``. Returns at once; errors of the run surface when a value is read.
 
     Errors: what kept the work from being handed over (a closed session, a lost server); values pending with it are lost.
-    After Ctrl-C in a wait, and while a lost server
+    After Ctrl-C in a wait, or another signal whose handler raises, and while a lost server
     may still be started again, they are pending as before. RuntimeError, with nothing lost, where this thread is recording an op into
     ``trace`` and a finalizer or a signal handler came in between.
     """
@@ -157,7 +157,7 @@ def _flush_if_free(trace: Trace, reason: str) -> bool:
             live = live_handles(trace)
             saved, kept = _residuals(trace, [t for t in live if t._rg and not t._leaf])
             _submit(trace, session, live, saved, kept, reason)
-        except (KeyboardInterrupt, Exception) as error:
+        except BaseException as error:
             if _may_go_on(error, trace):
                 trace.sealed = trace.closing = False
                 if not state.trace.code:
@@ -169,10 +169,12 @@ def _flush_if_free(trace: Trace, reason: str) -> bool:
 
 
 def _may_go_on(error: BaseException, trace: Trace) -> bool:
-    """Whether nothing was handed over, and can be later: after Ctrl-C in a wait, and while the server is not there."""
+    """Whether nothing was handed over, and can be later: after what a signal's handler has raised in a wait, and while the server is
+    not there.
+    """
     session = trace.session or sessions.running()
     away = isinstance(error, DispatcherLost) and session is not None and session.closed is None
-    return away or isinstance(error, KeyboardInterrupt)
+    return away or error is SHIELD.interruption
 
 
 def abandon(session: Session) -> None:

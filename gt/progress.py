@@ -10,10 +10,11 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from gt.runtime.errors import GtError
+from gt.runtime.interrupt import await_done
 
 T = TypeVar("T")
 AFTER_S = 2.0
@@ -22,29 +23,22 @@ LOOK_S = 1.0  # between two looks at what is going on
 
 def awaited(future: Future[T], session: Any) -> T:
     """Give a future's result; at a terminal, say after a while what the session is busy with. Errors: the future's."""
-    with suppress(TimeoutError):
-        return future.result(AFTER_S)
-    if future.done():
-        return future.result()  # its own TimeoutError
-    return shown(future.result, lambda: f"a value, {busy_with(session)}")
+    if not await_done(future, AFTER_S):
+        shown(partial(await_done, future), lambda: f"a value, {busy_with(session)}")
+    return future.result()
 
 
-def shown(wait: Callable[[float | None], T], what: Callable[[], str]) -> T:
-    """Give what ``wait`` gives, which raises TimeoutError where it takes longer than it is told to. ``what``: is waited for."""
+def shown(wait: Callable[[float | None], bool], what: Callable[[], str]) -> None:
+    """Wait until ``wait``, which is told how long it may take, says that it is over. ``what``: is waited for."""
     if not (sys.stderr is not None and sys.stderr.isatty()):
-        return wait(None)
+        wait(None)
+        return
     from rich.console import Console  # loaded once something takes long
 
     began, looked, text = time.monotonic() - AFTER_S, 0.0, ""
     console = Console(file=sys.stderr)
     with console.status("gt: waiting") as status:
-        while True:
-            began_at = time.monotonic()
-            try:
-                return wait(0.2)
-            except TimeoutError:
-                if time.monotonic() - began_at < 0.1:
-                    raise  # not for want of time
+        while not wait(0.2):
             if time.monotonic() - looked >= LOOK_S:
                 looked, text = time.monotonic(), what()
             status.update(f"gt: {time.monotonic() - began:.0f} s for {text}")

@@ -27,6 +27,7 @@ from gt.handle import COPY, Handle
 from gt.ir.advice import Advised
 from gt.precision import get_float32_matmul_precision
 from gt.recorded_call import Arg, GradOf, JitError, Made, Recorder, Slot, Source, Step, alike, difference, same
+from gt.runtime.interrupt import SHIELD
 from gt.runtime.session import Session
 from gt.trace import Buffer, new_buffers, put_back, record, replacements, settle, state, take_dead, tensor_of
 
@@ -86,7 +87,8 @@ class Jit:
         results: list[Any] | None = None
         with _stand_ins(given, tensors):
             if known.alike >= ALIKE and not check:
-                results = _replay(session, known, given)
+                with SHIELD:  # runs are sent and tensors come to hold what they make, as one step
+                    results = _replay(session, known, given)
             if results is None:
                 results = self._record(known, frame, given, tensors, check)
             else:

@@ -23,6 +23,7 @@ from gt.ir.types import dtype_of
 from gt.nests import Form, describe, rebuild
 from gt.nn.module import Module
 from gt.nn.parameter import Parameter
+from gt.progress import awaited
 from gt.trace import settle, state
 
 _SHORT = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float64", "I64": "int64", "I32": "int32", "I16": "int16"}
@@ -111,7 +112,7 @@ def _wire(t: Handle) -> tuple[str, tuple[int, ...], bytes]:
     if t.dtype.name not in _LONG:
         raise TypeError(f"gt.save: {t.dtype!r} has no safetensors form")
     buffer = t._materialise()
-    array = np.asarray(buffer.session.fetch(buffer.id).result())
+    array = np.asarray(awaited(buffer.session.fetch(buffer.id), buffer.session))
     return t.dtype.name, tuple(t.shape), array.tobytes()
 
 

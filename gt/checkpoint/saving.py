@@ -30,6 +30,7 @@ from gt.nests import Form, describe
 from gt.nn.parameter import Parameter
 from gt.progress import AFTER_S, percent, shown
 from gt.runtime.errors import GtError
+from gt.runtime.interrupt import await_done
 from gt.trace import Buffer, record, settle, state
 
 AHEAD = 64 << 20  # bytes read before they can be written; one value may have more
@@ -73,17 +74,11 @@ class Save:
         if os.getpid() != self._pid:
             raise RuntimeError("a checkpoint is written by the process that began it: wait there, not in a forked child")
         if timeout is None and not self._over.wait(AFTER_S):
-            shown(
-                self._awaited, lambda: f"the checkpoint of step {self.step} in {self.folder}{percent(self._written, self._nbytes)}"
-            )
+            shown(self._over.wait, lambda: f"the checkpoint of step {self.step} in {self.folder}{percent(self._written, self._nbytes)}")
         if not self._over.wait(timeout):
             raise TimeoutError(f"the checkpoint of step {self.step} in {self.folder} was not written within {timeout:g} s")
         self._tell()
         return self.path
-
-    def _awaited(self, timeout: float | None) -> None:
-        if not self._over.wait(timeout):
-            raise TimeoutError
 
     def _prune(self, keep: int | None) -> None:
         try:
@@ -348,10 +343,9 @@ def _received(item: _Item, future: Future[np.ndarray] | None) -> np.ndarray:
     if future is None:
         assert isinstance(item.source, np.ndarray)
         return item.source
-    try:
-        return np.asarray(future.result(READ_S))
-    except TimeoutError:
-        raise TimeoutError(f"{item.entry.name!r} was not read within {READ_S:g} s") from None
+    if not await_done(future, READ_S):
+        raise TimeoutError(f"{item.entry.name!r} was not read within {READ_S:g} s")
+    return np.asarray(future.result())
 
 
 __all__ = ["Save", "SaveError", "save"]

@@ -32,7 +32,7 @@ from gt.runtime.dispatcher_state import DispatcherState, Options
 from gt.runtime.engine import Engine
 from gt.runtime.errors import Fault, SessionClosed, fault_of
 from gt.runtime.fair_queue import Limits
-from gt.runtime.interrupt import SHIELD
+from gt.runtime.interrupt import SHIELD, Window
 from gt.runtime.log import open_client_log, open_log, setup_logging
 from gt.runtime.planner import make_plan
 from gt.runtime.runner import Runner, make_engine
@@ -54,7 +54,7 @@ class EmbeddedSession:
     ) -> None:
         self._pid = os.getpid()
         self._lock = CallLock()
-        self._window = threading.Semaphore(window)
+        self._window = Window(window)
         self._runs_over = 0
         self._inbox: SimpleQueue[tuple[Message, Any] | None] = SimpleQueue()
         self._futures: dict[int, Future[np.ndarray]] = {}
@@ -89,13 +89,11 @@ class EmbeddedSession:
         self, key: int, inputs: Sequence[int], outputs: Sequence[int], scalars: Sequence[Scalar], frees: Sequence[int],
         replaces: Sequence[int] = (),
     ) -> None:  # fmt: skip
-        if not self._window.acquire(blocking=False):
-            with SHIELD.lifted():
-                self._window.acquire()
-        self._feed(
-            CLIENT,
-            wire.Run(key, tuple(inputs), tuple(outputs), tuple(map(wire.pack_scalar, scalars)), tuple(frees), tuple(replaces)),
-        )
+        packed = tuple(map(wire.pack_scalar, scalars))
+        with SHIELD:
+            while not self._window.take():
+                self._window.wait()
+            self._feed(CLIENT, wire.Run(key, tuple(inputs), tuple(outputs), packed, tuple(frees), tuple(replaces)))
 
     def room(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
         return np.empty(shape, dtype)
@@ -167,13 +165,14 @@ class EmbeddedSession:
                 self._log.write("call", name, nbytes, "", message)
             self._dispatcher_log.write("recv", name, nbytes, f"from={peer.decode()}0", message)
         to_client: list[Message] = []
-        with SHIELD, self._lock:
-            events: list[Event] = [Received(time.monotonic(), peer, message, data)]
-            for event in events:
-                for command in self._state.handle(event):
-                    self._perform(command, events, to_client)
-        for reply in to_client:
-            self._answer(reply)
+        with SHIELD:
+            with self._lock:
+                events: list[Event] = [Received(time.monotonic(), peer, message, data)]
+                for event in events:
+                    for command in self._state.handle(event):
+                        self._perform(command, events, to_client)
+            for reply in to_client:
+                self._answer(reply)
 
     def _perform(self, command: Command, events: list[Event], to_client: list[Message]) -> None:
         match command:
@@ -204,7 +203,7 @@ class EmbeddedSession:
             case wire.Progress(runs):
                 while self._runs_over < runs:
                     self._runs_over += 1
-                    self._window.release()
+                    self._window.give()
             case wire.Failed(request, fault) | wire.PartFailed(request, fault):
                 future: Future[Any] | None = self._futures.pop(request, None) or self._explaining.pop(request, None)
                 buffer = self._reading.pop(request, None)
@@ -226,7 +225,7 @@ class EmbeddedSession:
                 _, future = futures.popitem()
                 if not future.done():
                     future.set_exception(fault.exception())
-        self._window.release(1 << 20)
+        self._window.give(1 << 20)
 
     # -- what the worker thread's runner sends
 

@@ -1,8 +1,8 @@
-"""Ctrl-C while state changes hands: held back until the change is whole, so that a session outlives an interrupt.
+"""Signals while state changes hands: held back until the change is whole, so that a session outlives what their handlers raise.
 
-Owns: ``SHIELD``; ``on_end_signals``, for processes that others start.
-Python may raise KeyboardInterrupt between any two steps of the main thread; inside ``with SHIELD:`` it
-waits for the end of the block, or for a wait marked by ``with SHIELD.lifted():``. Must not know: what is shielded.
+Owns: ``SHIELD``; ``await_done``, a wait that may be interrupted; ``on_end_signals``, for processes that others start.
+Python may call a signal's handler between any two steps of the main thread, and Ctrl-C's raises there, as a time limit's does. Inside
+``with SHIELD:`` all handlers wait for the end of the block, or for a wait marked by ``with SHIELD.lifted():``. Must not know: what is shielded.
 Next: ``embedded`` and ``remote`` (every call), ``gt.flush`` (from a trace to its run).
 """
 
@@ -12,63 +12,165 @@ import _signal  # type: ignore[import-not-found]
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+Handler = Callable[[int, FrameType | None], Any]
+NUMBERS = tuple(sorted(map(int, signal.valid_signals())))
+POLL_S = 0.05  # a wake-up that an interrupted wait has taken with it is missed for so long
+
 
 class Shield:
-    """Reentrant; costs a few microseconds in the main thread, and nothing is done in others, which no signal reaches."""
+    """Reentrant; costs a few microseconds in the main thread, and nothing is done in others, which no handler is called in.
+
+    Handlers are exchanged for ``_note``, as it is only Python that knows of them. Where one raises between two exchanges, some stay
+    so until the next use: at no depth ``_note`` calls whom it stands for.
+    """
 
     def __init__(self) -> None:
         self._depth = 0
-        self._handler: Callable[[int, FrameType | None], Any] | None = None
-        self._noted = False
+        self._lifted = False
+        self._noted: dict[int, None] = {}
+        self._handlers: dict[int, Handler] = {}  # whom ``_note`` stands for, by signal
+        self._found: list[Any] = []  # all handlers there were when it was last used
+        self._python: tuple[tuple[int, Handler], ...] = ()  # those of them that are Python's
+        self._stand_in = self._note  # one object, by which it is known again
+        self.interruption: BaseException | None = None  # what a handler has raised in a wait inside this block
 
     def __enter__(self) -> None:
         if threading.get_ident() != threading.main_thread().ident:
             return
         if self._depth == 0:
-            handler = _signal.getsignal(signal.SIGINT)  # the C module: signal.signal spends most of its time on enums
-            self._handler = handler if callable(handler) else None
-            if self._handler is not None:
-                _signal.signal(signal.SIGINT, self._note)
+            self._hold()
         self._depth += 1
 
     def __exit__(self, *_: object) -> None:
         if threading.get_ident() != threading.main_thread().ident:
             return
-        self._depth -= 1
-        if self._depth == 0 and self._handler is not None:
-            self._release(self._handler)
+        if self._depth > 1:
+            self._depth -= 1
+            return
+        self.interruption, self._depth = None, 0
+        try:
+            self._let_go()
+        finally:
+            if self._noted:
+                self._deliver()
 
     @contextmanager
     def lifted(self) -> Iterator[None]:
-        """Let Ctrl-C through for a wait that has changed nothing yet."""
-        handler = self._handler
-        if self._depth == 0 or handler is None or threading.get_ident() != threading.main_thread().ident:
+        """Let handlers be called in a wait that has changed nothing yet, and takes nothing that is missed if it ends unheard.
+
+        Once one has raised all wait again, until what it has interrupted is whole.
+        """
+        if self._depth == 0 or threading.get_ident() != threading.main_thread().ident:
             yield
             return
         try:
-            self._release(handler)
+            self._lift()
             yield
         finally:
-            _signal.signal(signal.SIGINT, self._note)
+            self._lifted = False
+
+    def _lift(self) -> None:
+        self._lifted = True
+        while self._noted and self._lifted:
+            _signal.raise_signal(self._noted.popitem()[0])
+
+    def _hold(self) -> None:
+        """Have all signals noted that have a handler in Python."""
+        found = [*map(_signal.getsignal, NUMBERS)]  # the C module: that of Python spends most of its time on enums
+        if found != self._found:
+            self._python = tuple((n, h) for n, h in zip(NUMBERS, found, strict=True) if callable(h) and h is not self._stand_in)
+            self._found = found
+        for number, handler in self._python:
+            self._handlers[number] = handler
+            _signal.signal(number, self._stand_in)
+
+    def _let_go(self) -> None:
+        for number, handler in self._handlers.items():
+            if _signal.getsignal(number) is self._stand_in:  # else a handler, called in a wait, has chosen another
+                _signal.signal(number, handler)
+
+    def _deliver(self) -> None:
+        """Let handlers be called for what was noted; each, whatever another raises."""
+        number, _ = self._noted.popitem()
+        try:
+            _signal.raise_signal(number)
+        finally:
+            if self._noted:
+                self._deliver()
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self._noted = True
-
-    def _release(self, handler: Callable[[int, FrameType | None], Any]) -> None:
-        noted, self._noted = self._noted, False
-        _signal.signal(signal.SIGINT, handler)
-        if noted:
-            handler(signal.SIGINT, None)
+        if self._depth and not self._lifted:
+            self._noted[number] = None
+            return
+        lifted, self._lifted = self._lifted, False
+        try:
+            self._handlers[number](number, frame)
+        except BaseException as error:
+            if lifted:
+                self.interruption = error
+            raise
+        finally:
+            if lifted:  # it may have chosen other handlers
+                self._hold()
+        if lifted:
+            self._lift()
 
 
 SHIELD = Shield()
 
 
-def on_end_signals(stop: Callable[[int, FrameType | None], Any], parent_fd: int | None) -> None:
+def await_done(future: Future[Any], timeout_s: float | None = None) -> bool:
+    """Wait until a future is done; say whether it is. What a signal's handler raises meanwhile leaves the future as it is."""
+    if future.done():
+        return True
+    done = threading.Lock()
+    with SHIELD:
+        done.acquire()
+        future.add_done_callback(lambda _: done.release())
+        with SHIELD.lifted():
+            return done.acquire(timeout=-1 if timeout_s is None else timeout_s)
+
+
+class Window:
+    """How many more runs may be in flight. Any thread. ``wait`` takes nothing, so whoever is interrupted there has lost nothing."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._lock = threading.Lock()
+        self._more = threading.Lock()  # held until there may be more
+        self._more.acquire()
+
+    def take(self) -> bool:
+        """Take one if there is one. Never waits."""
+        with self._lock:
+            if self._count == 0:
+                return False
+            self._count -= 1
+            if self._count:
+                self._tell()
+            return True
+
+    def give(self, count: int = 1) -> None:
+        with self._lock:
+            self._count += count
+            self._tell()
+
+    def wait(self, timeout_s: float = POLL_S) -> None:
+        """Wait until there may be one, for at most so long. A signal's handler may raise, inside a shield too."""
+        with SHIELD.lifted():
+            self._more.acquire(timeout=max(0.0, min(timeout_s, POLL_S)))
+
+    def _tell(self) -> None:
+        if self._more.locked():
+            self._more.release()
+
+
+def on_end_signals(stop: Handler, parent_fd: int | None) -> None:
     """Have ``stop`` called at SIGTERM and SIGINT, unless there is a parent, at whose end this process ends.
 
     A scheduler sends SIGTERM to all processes of a job at once: the script may have its work to save, for which it needs the others.
@@ -80,4 +182,5 @@ def on_end_signals(stop: Callable[[int, FrameType | None], Any], parent_fd: int 
 def _leave_to_parent(number: int, frame: FrameType | None) -> None:
     """Do nothing. Not SIG_IGN, which this process's own children would inherit."""
 
-__all__ = ["SHIELD", "Shield", "on_end_signals"]
+
+__all__ = ["SHIELD", "Shield", "Window", "await_done", "on_end_signals"]

@@ -158,14 +158,15 @@ class RecoveringSession:
     ) -> None:  # fmt: skip
         packed = tuple(map(wire.pack_scalar, scalars))
         message = wire.Run(key, tuple(inputs), tuple(outputs), packed, tuple(frees), tuple(replaces))
-        while True:
-            link = self._current()
-            link.admit()
-            with SHIELD, self.lock:
-                if link is self._link and self._open.is_set():
-                    self._note(message, link)
-                    self._run(link, message)
-                    return
+        with SHIELD:
+            while True:
+                link = self._current()
+                link.admit()
+                with self.lock:
+                    if link is self._link and self._open.is_set():
+                        self._note(message, link)
+                        self._run(link, message)
+                        return
 
     def room(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
         return self._current().room(shape, dtype)
@@ -299,12 +300,13 @@ class RecoveringSession:
 
     def _send(self, send: Callable[[RemoteSession], None]) -> None:
         """Do what notes a call and passes it on, as one step that no recovery comes between."""
-        while True:
-            link = self._current()
-            with SHIELD, self.lock:
-                if link is self._link and self._open.is_set():
-                    send(link)
-                    return
+        with SHIELD:
+            while True:
+                link = self._current()
+                with self.lock:
+                    if link is self._link and self._open.is_set():
+                        send(link)
+                        return
 
     def _note(self, message: wire.Run | wire.Free, link: RemoteSession) -> None:
         if link.lease_s:

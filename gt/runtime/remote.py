@@ -32,7 +32,7 @@ from gt.runtime.buffer_reasons import BufferReasons
 from gt.runtime.errors import ConnectionFailed, Fault, ProtocolError, SessionClosed
 from gt.runtime.gate import Handshake, Seldom, await_answer, explained
 from gt.runtime.hello import UNKNOWN
-from gt.runtime.interrupt import SHIELD
+from gt.runtime.interrupt import SHIELD, Window
 from gt.runtime.keys import Keys
 from gt.runtime.log import open_client_log, setup_logging
 from gt.runtime.numbering import MessagesLost
@@ -147,7 +147,7 @@ class RemoteSession:
         except BaseException:
             self._context.destroy(0)
             raise
-        self._window = threading.Semaphore(self._welcome.window)
+        self._window = Window(self._welcome.window)
         self._results = make_socket(self._context, zmq.DEALER, data=True, identity=self._welcome.token)
         self._log = open_client_log(self._welcome.client)
         self._tracer = Tracer(self._log)
@@ -212,9 +212,10 @@ class RemoteSession:
         self, key: int, inputs: Sequence[int], outputs: Sequence[int], scalars: Sequence[Scalar], frees: Sequence[int],
         replaces: Sequence[int] = (),
     ) -> None:  # fmt: skip
-        self.admit()
         packed = tuple(map(wire.pack_scalar, scalars))
-        self.submit(wire.Run(key, tuple(inputs), tuple(outputs), packed, tuple(frees), tuple(replaces)))
+        with SHIELD:
+            self.admit()
+            self.submit(wire.Run(key, tuple(inputs), tuple(outputs), packed, tuple(frees), tuple(replaces)))
 
     def submit(self, run: wire.Run) -> None:
         """Send a run that has been admitted."""
@@ -223,21 +224,23 @@ class RemoteSession:
 
     def admit(self) -> None:
         """Wait until one more run may be in flight."""
-        if not self._window.acquire(blocking=False):
-            with SHIELD.lifted():
-                self._window.acquire()
+        while not self._window.take():
+            self._window.wait()
 
     def admits(self, timeout_s: float) -> bool:
         """As ``admit``, for so long; say whether it may."""
-        return self._window.acquire(timeout=timeout_s)
+        until = time.monotonic() + timeout_s
+        while not (taken := self._window.take()) and (left := until - time.monotonic()) > 0:
+            self._window.wait(left)
+        return taken
 
     def idle(self, timeout_s: float) -> bool:
         """Wait until no run is in flight, for so long; say whether that is so."""
         held, until = 0, time.monotonic() + timeout_s
-        while held < self._welcome.window and self._window.acquire(timeout=max(0.0, until - time.monotonic())):
+        while held < self._welcome.window and self.admits(until - time.monotonic()):
             held += 1
         if held:
-            self._window.release(held)
+            self._window.give(held)
         return held == self._welcome.window
 
     def room(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
@@ -474,7 +477,7 @@ class RemoteSession:
                     raise ProtocolError(f"{runs} runs are said to be over, of {self._runs_sent}")
                 while self._runs_over < runs:
                     self._runs_over += 1
-                    self._window.release()
+                    self._window.give()
             case wire.Settled(request) | wire.Located(request):
                 reading = self._readings.get(request)
                 if reading is not None and isinstance(message, wire.Located):
@@ -721,5 +724,5 @@ class RemoteSession:
         for future in waiting:
             if not future.done():
                 future.set_exception(self._closed.exception())
-        self._window.release(1 << 20)
+        self._window.give(1 << 20)
         os.write(self._wake_write, b"x")

@@ -102,6 +102,7 @@ class Runner:
         self.log = InstructionLog("", f"worker{worker}") if log is None else log
         self.uploads = {} if uploads is None else uploads
         self.values = ValueStore()
+        self.dropped = 0  # bytes, since there was last nothing to do
         self.loaded: dict[int, Loaded] = {}
         self.unloadable: dict[int, Fault] = {}
         self.epoch = -1
@@ -147,9 +148,9 @@ class Runner:
                     case DropValues(uids):
                         before = self.values.nbytes
                         self.values.drop(uids)
+                        self.dropped += before - self.values.nbytes
                         if isinstance(message, wire.Free) and before - self.values.nbytes >= LARGE:
-                            self._tell_idle()
-                            give_memory_back()
+                            self._give_back()
                     case ShipValue(ship):
                         self._ship(ship)
                     case ShipFault(token, failed):
@@ -348,6 +349,16 @@ class Runner:
         """A graph that was launched takes part in all collectives of its program."""
         if self.groups is not None:
             self.groups.issued = len(self.state.programs[plan].collectives)
+
+    def tidy(self) -> None:
+        """With nothing to do, give back what was dropped in pieces too small to do it for each, or while something still held it."""
+        if self.dropped >= LARGE:
+            self.dropped = 0
+            self._give_back()
+
+    def _give_back(self) -> None:
+        self._tell_idle()
+        give_memory_back()
 
     def _tell_idle(self) -> None:
         """Say which graphs keep memory for values that are gone."""

@@ -12,7 +12,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any
 
-LARGE = 32 << 20  # so much dropped at once, outside a run, goes back to the system
+LARGE = 32 << 20  # so much dropped goes back to the system: at once if it goes at once, and when there is nothing to do
 
 
 @dataclass

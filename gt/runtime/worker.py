@@ -268,6 +268,7 @@ class WorkerProcess:
                 self.outlet.retry()
             elif not ready:
                 garbage.collect_if_due()
+                self.runner.tidy()
             self.outlet.tidy()
             if self.doubt and not lost:  # nothing that comes now can be trusted
                 time.sleep(DOUBT_POLL_S)

@@ -152,6 +152,28 @@ class Proxy:
         assert done.wait(5), self.failed
         return len(cut)
 
+    def hang_up(self) -> None:
+        """End the connections of all peers of the dispatcher at both ends, as if it had died; they may come again."""
+        self.commands.append(self._hang_up)
+
+    def _hang_up(self) -> None:
+        for name in [*self.main.pairs]:
+            self._end(self.main, name)
+        self.poller.unregister(self.main.near)
+        self.main.near.close(0)
+        self.main.near = self._socket(zmq.ROUTER)
+        self.main.near.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        until = time.monotonic() + 5
+        while True:
+            try:
+                self.main.near.bind(self.endpoint)
+                break
+            except zmq.ZMQError:  # ZMQ closes the other in its own time
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.005)
+        self.poller.register(self.main.near, zmq.POLLIN)
+
     def close(self) -> None:
         self.stopping = True
         self.thread.join(5)

@@ -134,6 +134,75 @@ def test_after_ctrl_c_the_session_goes_on(tmp_path: Path) -> None:
         assert words[0] == "interrupted" and int(words[1]) >= 15
 
 
+SIGNALLED = """
+    import os, signal, sys, threading, time
+    import gt
+    if int(sys.argv[1]):
+        gt.gpu_workers(int(sys.argv[1]))
+
+    class Told(BaseException):
+        pass
+
+    def late(number, frame):
+        raise TimeoutError("a limit of the script's")
+
+    def told(number, frame):
+        raise Told(number)
+
+    signal.signal(signal.SIGALRM, late)
+    signal.signal(signal.SIGUSR1, told)
+    RAISED = (TimeoutError, Told, KeyboardInterrupt)
+    SENT = ([signal.SIGALRM], [signal.SIGUSR1], [signal.SIGINT], [signal.SIGINT, signal.SIGINT], [signal.SIGALRM, signal.SIGUSR1])
+
+    @gt.jit
+    def step(w, x):
+        return w + x * 2
+
+    def send(ready, signals, after_s):
+        ready.wait()
+        time.sleep(after_s)
+        for number in signals:
+            os.kill(os.getpid(), number)
+
+    x, raised = gt.arange(1000.0), {}
+    for turn in range(30):
+        w, y, count, seen = gt.zeros(1000), (x * 2).sum() - x.sum(), 0, []
+        ready = threading.Event()
+        thread = threading.Thread(target=send, args=(ready, SENT[turn % 5], 0.002 * (1 + turn % 9)))
+        thread.start()
+        try:
+            try:
+                ready.set()
+                while True:
+                    count += 1
+                    y = (x * 2 + count).sum() - x.sum()
+                    w = step(w, x)
+                    for _ in range(12):  # more than may be in flight
+                        w = step(w, x)
+                    assert y.item() == 499500 + 1000 * count, count
+            except RAISED as error:
+                seen.append(error)
+                thread.join()
+            thread.join()
+        except RAISED as error:  # the second of two
+            seen.append(error)
+        thread.join()
+        for error in seen:
+            raised[type(error).__name__] = raised.get(type(error).__name__, 0) + 1
+        steps = w[5].item() / 10
+        assert 13 * count - 13 <= steps <= 13 * count and steps == int(steps) and w[7].item() == 14 * steps, (steps, count)
+        assert y.item() in (499500 + 1000 * count, 499500 + 1000 * count - 1000), (y.item(), count)
+    assert (x * 3).sum().item() == 3 * 499500
+    print(sorted(raised))
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_handlers_of_signals_raise_reaches_the_script_and_nothing_else(workers: int, tmp_path: Path) -> None:
+    """A time limit, a signal of the user's, Ctrl-C twice: in reads, in flushes that wait, in replays, and while the session starts."""
+    assert output(SIGNALLED, tmp_path, workers) == "['KeyboardInterrupt', 'TimeoutError', 'Told']\n"
+
+
 BROKEN = """
 import os, sys
 if os.environ.get("BREAK") in sys.orig_argv[2:3]:
@@ -217,7 +286,11 @@ def test_a_worker_whose_server_is_killed_ends_after_its_lease_with_a_code_that_s
     assert process.stdout is not None
     port = process.stdout.readline().split()[1].rpartition(":")[2]
     worker = subprocess.Popen(
-        [sys.executable, "-m", "gt.worker", "-p", port, "--lease", str(lease)], env=environment(), cwd=ROOT, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "gt.worker", "-p", port, "--lease", str(lease)],
+        env=environment(),
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     assert process.stdout.readline() == "workers 1\n"
     process.kill()
@@ -239,7 +312,9 @@ def test_ctrl_c_at_a_server_in_a_terminal_stops_it_quietly(tmp_path: Path) -> No
     worker = subprocess.Popen(
         [sys.executable, "-m", "gt.worker", "-p", str(port)], env=environment(), stderr=subprocess.PIPE, text=True
     )
-    code = "import gt, sys\ngt.connect(sys.argv[1])\nprint(gt.ones(2).tolist(), flush=True)\nsys.stdin.readline()\ngt.ones(2).tolist()"
+    code = (
+        "import gt, sys\ngt.connect(sys.argv[1])\nprint(gt.ones(2).tolist(), flush=True)\nsys.stdin.readline()\ngt.ones(2).tolist()"
+    )
     with start(code, tmp_path, f"localhost:{port}") as client:
         assert client.stdout is not None and client.stdout.readline() == "[1.0, 1.0]\n"
         children = descendants(process.pid)

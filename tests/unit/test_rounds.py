@@ -1,6 +1,7 @@
 """Loops in a flush: equal rounds run one small graph, with the values of the whole, and steps with gradients stay whole."""
 
 import random
+import signal
 import threading
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 import gt
 from gt import flush, rounds
 from gt import session as sessions
+from gt.runtime.interrupt import SHIELD
 from gt.runtime.simulated import SimulatedSession
 
 
@@ -193,7 +195,8 @@ def test_an_interrupted_wait_leaves_the_loop_pending(monkeypatch):
     def run(*args):
         runs.append(args)
         if len(runs) == 5:
-            raise KeyboardInterrupt
+            with SHIELD.lifted():
+                signal.raise_signal(signal.SIGINT)
         return real(*args)
 
     monkeypatch.setattr(session, "run", run)

@@ -11,6 +11,7 @@ from gt.runtime import wire
 from gt.runtime.errors import Fault
 from gt.runtime.numpy_engine import NumpyEngine
 from gt.runtime.runner import Runner
+from gt.runtime.store import LARGE
 from tests.state.stories import program
 
 BROKE = Fault("index", "broke", 0, 1, "train.py:3")
@@ -54,6 +55,22 @@ def test_a_run_that_reads_poison_fails_and_lets_go_of_what_it_was_to_free(engine
     assert ("no such program" in done.fault.message) == isinstance(engine, Unable)
     runner.handle(wire.Free(done.kept))
     assert len(runner.values) == 0 and runner.state.values == set() and 10 not in runner.state.poison
+
+
+@pytest.mark.parametrize("pieces", [1, 5])
+def test_what_is_dropped_in_pieces_goes_back_to_the_system_too(pieces: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[int] = []
+    runner = Runner(0, NumpyEngine(), Told())
+    monkeypatch.setattr("gt.runtime.runner.give_memory_back", lambda: given.append(len(runner.values)))
+    for uid in range(5):
+        runner.values.put(uid, np.empty(LARGE // 4, np.uint8))
+        runner.state.values.add(uid)
+    for first in range(0, 5, 5 // pieces):
+        runner.handle(wire.Free(tuple(range(first, first + 5 // pieces))))
+    assert given == ([0] if pieces == 1 else [])
+    for _ in range(2):  # with nothing to do
+        runner.tidy()
+    assert given == ([0, 0] if pieces == 1 else [0])
 
 
 class Full(NumpyEngine):
