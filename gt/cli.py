@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 STAGES = ("captured", "global", "sharded", "explicit", "local", "programs")
 FORMATS = ("text", "json", "dot")
+WORKERS = click.IntRange(1, 2**20)  # that a plan may be for: each has a number, and too many would only fill memory
 CONTEXT = {"help_option_names": ["-h", "--help"]}
 
 
@@ -96,7 +97,7 @@ def keygen(folder: Path, clients: tuple[str, ...], workers: tuple[str, ...], rev
 @main.command("compile")
 @click.argument("source", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-@click.option("--workers", type=click.IntRange(1), help="Plan for so many workers. [default: 1, or a .gtir file's own]")
+@click.option("--workers", type=WORKERS, help="Plan for so many workers. [default: 1, or a .gtir file's own]")
 @click.option("--mesh", metavar="AXIS=SIZE,...", help="Name the axes of the workers, as in dp=4,tp=2. Sets --workers too.")
 @click.option("--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="YAML file of signals.")
 @click.option("--estimate", is_flag=True, help="Show flops, bytes sent by cause, predicted time, memory by line.")
@@ -201,6 +202,8 @@ def _parse_mesh(text: str | None, workers: int | None) -> tuple[dict[str, int], 
             raise click.BadParameter(f"expected AXIS=SIZE, as in dp=4,tp=2, got {item!r}", param_hint="--mesh")
         axes[name.strip()] = int(size)
     count = math.prod(axes.values())
+    if count > (most := WORKERS.max or count):
+        raise click.BadParameter(f"{text} is {count} workers, a plan may be for {most} at most", param_hint="--mesh")
     if axes and workers not in (None, count):
         raise click.BadParameter(f"{text} is {count} workers, --workers says {workers}: leave --workers out", param_hint="--mesh")
     return axes, count if axes else workers
@@ -304,7 +307,7 @@ def _lower(
 @main.command()
 @click.argument("source", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-@click.option("--workers", type=click.IntRange(1), help="Plan for so many workers. [default: 1]")
+@click.option("--workers", type=WORKERS, help="Plan for so many workers. [default: 1]")
 @click.option("--mesh", metavar="AXIS=SIZE,...", help="Name the axes of the workers, as in dp=4,tp=2. Sets --workers too.")
 @click.option("--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="YAML file of signals.")
 @click.option("--why", is_flag=True, help="Show where each output is and why.")

@@ -255,7 +255,7 @@ def pipeline(
     stages = list(stages)
     if not stages or not all(callable(stage) for stage in stages):
         raise TypeError(f"gt.pipeline: stages are modules or functions, got {[type(s).__name__ for s in stages]}")
-    if not isinstance(microbatches, int) or microbatches < 1:
+    if not isinstance(microbatches, int) or isinstance(microbatches, bool) or microbatches < 1:
         raise ValueError(f"gt.pipeline: microbatches must be a number from 1 up, got {microbatches!r}")
     if schedule not in SCHEDULES:
         raise ValueError(f"gt.pipeline: schedule is one of {', '.join(map(repr, SCHEDULES))}, got {schedule!r}")
@@ -289,7 +289,7 @@ def _places(
     if workers is not None and signals is not None:
         raise ValueError("gt.pipeline: workers= and signals= both say where stages are: give one of them")
     named = [resolve(name) for name in signals or ()]
-    asked = [tuple(own) for own in workers or ()] + [_named_workers(*signal) for signal in named]
+    asked = [_given_workers(i, own) for i, own in enumerate(workers or ())] + [_named_workers(*signal) for signal in named]
     if asked and len(asked) != count:
         given = "signals" if named else "workers"
         raise ValueError(f"gt.pipeline: {count} stages, but {given} for {len(asked)}: give each stage its own")
@@ -317,6 +317,14 @@ def _name(stage: int, workers: tuple[int, ...]) -> str:
     first, last = workers[0], workers[-1]
     run = len(workers) > 1 and workers == tuple(range(first, last + 1))
     return f"stage {stage} on {f'{first}-{last}' if run else ','.join(map(str, workers))}"
+
+
+def _given_workers(stage: int, own: Sequence[int]) -> tuple[int, ...]:
+    try:
+        return ShardConfig(axis=None, workers=own).workers or ()  # type: ignore[arg-type]  # whatever was given: it looks
+    except (TypeError, ValueError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"gt.pipeline: stage {stage}: {error}") from None
 
 
 def _named_workers(name: str, found: SignalConfig) -> tuple[int, ...]:

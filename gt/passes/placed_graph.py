@@ -19,7 +19,8 @@ from gt.passes.half_sums import adds_halves, in_float32, is_sum
 from gt.passes.placement import Choice
 from gt.passes.reshard import cost_s, is_local, plan_reshard, usable_as
 
-ASKED = ("signal ", "parameters ", "updated in place", "auto: ")  # how reasons start that a user gave, or asked for
+KEPT = ("parameters ", "updated in place", "auto: ")  # how reasons start of values that are joined for use, as is their purpose
+ASKED = ("signal ", *KEPT)  # how reasons start that a user gave, or asked for
 CAST = OPS["cast"]
 REDUCTIONS = (collective.all_reduce, collective.reduce_scatter)
 
@@ -59,7 +60,7 @@ class PlacedGraph:
             if seconds and (self.now[value], need) not in self.moved:
                 brought += f"; operand {i} is brought there in {time_text(seconds)}"
             why = f"operand {i} of {node.op.name}{_split_text(choice)}"
-            if node.signal in self.asking and set(need.mesh.workers) - set(placement(self.now[value]).mesh.workers):
+            if node.signal in self.asking and need.mesh.workers != placement(self.now[value]).mesh.workers:
                 why = f"signal {node.signal!r} is on other workers: {why}"
             for whole in self._whole_first(value, need):
                 self.move(self.now[value], whole, node, why)
@@ -130,12 +131,13 @@ class PlacedGraph:
         self.context.origins[value] = Origin(f"whole on {where}: {reason}{_split_text(choice)}{at}{brought}", source)
 
     def _refuse(self, value: Value, need: Sharding, node: Node | None, why: str) -> None:
-        """In strict mode: refuse to join or exchange parts of what only follows, where no signal asks for it.
+        """In strict mode: refuse to join or exchange parts where no signal asks for it.
 
-        Adding up pending sums is part of the op; parameters split by a rule are joined for use.
+        That a signal split the value asks for no more than that. Adding up pending sums is part of the op; parameters
+        split by a rule are joined for use.
         """
         origin = self.context.origins.get(value)
-        asked = why.startswith(ASKED) or (origin is not None and origin.reason.startswith(ASKED))
+        asked = why.startswith(ASKED) or (origin is not None and origin.reason.startswith(KEPT))
         if asked or is_local(placement(value), need, value.type):
             return
         if all(s.op in REDUCTIONS or not s.op.effect for s in plan_reshard(placement(value), need, value.type.placed(None))):

@@ -269,6 +269,8 @@ def test_options_that_cannot_be_are_told_before_the_script_runs(tmp_path: Path) 
     (tmp_path / "bad.yaml").write_text("stict: true\n")
     for arguments, words in (
         (["--workers", 4, "--mesh", "dp=2,tp=4"], ["--mesh: dp=2,tp=4 is 8 workers, --workers says 4: leave --workers out"]),
+        (["--workers", 2**20 + 1], ["--workers", "1<=x<=1048576"]),
+        (["--mesh", "dp=1048576,tp=2"], ["--mesh: dp=1048576,tp=2 is 2097152 workers, a plan may be for 1048576 at most"]),
         (["--workers", 4, "--mesh", "dp=2"], ["--mesh: dp=2 is 2 workers, --workers says 4"]),
         (["--draw", "svg"], ["--draw: give the folder for the drawings with -o"]),
         (["--diff", tmp_path / "row.yaml"], ["--diff: expected PASS..PASS or a YAML file", "did you mean 'rows.yaml'?"]),

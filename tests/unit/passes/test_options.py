@@ -54,6 +54,34 @@ def test_strict_allows_what_needs_nothing_and_pending_sums(op: str) -> None:
     plan_graph(graph(op, PlanOptions(strict=True)), FOUR)
 
 
+def marked(reader: str | None, copied: bool) -> Graph:
+    """Rows of signal "s", read as they are made or a copy of them later: by a sort over rows, or where ``reader`` says."""
+
+    def body(recorder: Recorder, x: Value) -> list[Value]:
+        recorder.signal = "s"
+        (h,) = recorder.emit(OPS["copy"], (x,), ())
+        recorder.signal = None
+        h = OPS["neg"](h) if copied else h
+        recorder.signal = reader
+        return [OPS["sort"](h, dim=0, descending=False)[0] if reader is None else OPS["abs"](h)]
+
+    asked = {"s": SignalConfig(ShardConfig(0)), "two": SignalConfig(ShardConfig(0, workers=(1, 2)))}
+    asked["turned"] = SignalConfig(ShardConfig(0, workers=(3, 1, 0, 2)))
+    return replace(record([TensorType((8, 8), float64)], body, asked), options=PlanOptions(strict=True))
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_strict_refuses_whether_a_value_is_a_signals_own_or_follows_one(copied: bool) -> None:
+    with pytest.raises(PlanRefused, match=r"operand 0 of sort(.|\n)*signal 's'"):
+        plan_graph(marked(None, copied), FOUR)
+
+
+@pytest.mark.parametrize("copied", [False, True])
+@pytest.mark.parametrize("reader", ["two", "turned"])
+def test_strict_allows_what_a_signal_on_other_workers_or_in_another_order_brings_there(reader: str, copied: bool) -> None:
+    assert plan_graph(marked(reader, copied), FOUR).programs
+
+
 def test_not_strict_moves_it() -> None:
     assert plan_graph(graph("sort", PlanOptions()), FOUR).programs[0].collectives
 
