@@ -218,8 +218,9 @@ class DispatcherState:
 
     def _peer_gone(self, peer: bytes) -> None:
         self.nodes.gone(peer)
-        self.tracing.gone(peer)
         owner = self.peers.get(peer)
+        if not isinstance(owner, Client):  # what it has handed over as it left may be on its way by its other connection
+            self.tracing.gone(peer)
         if isinstance(owner, Worker):
             if peer in (owner.work, owner.link):
                 self._worker_lost(owner, f"worker {owner.id} (pid {owner.hello.pid} on {owner.hello.host}) died")

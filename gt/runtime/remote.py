@@ -344,8 +344,8 @@ class RemoteSession:
         self._let_go = True
         if self._closed is None:
             with self._lock:
-                if (last := self._tracer.last()) is not None:  # nobody can ask for it later
-                    send(self._up, last)
+                self._tracer.end()  # nobody can ask for it later
+                self._hand_over()
                 send(self._up, wire.Bye())
             self._die(Fault("closed", "the session is closed"))
         if threading.current_thread() is not self._io_thread:
@@ -374,6 +374,11 @@ class RemoteSession:
         with SHIELD, self._lock:
             send(self._up, message, data)
 
+    def _hand_over(self) -> None:
+        """Send the replies to who traces, before anything that is sent later. Under the lock."""
+        for reply in self._tracer.waiting():
+            send(self._up, reply)
+
     def _ask(self, reading: Reading) -> None:
         with SHIELD, self._lock:
             self._requests += 1
@@ -401,8 +406,6 @@ class RemoteSession:
                 for worker, socket in list(self._upload_sockets.items()):
                     if socket in ready:
                         self._receive(socket, copy=True, worker=worker)
-                for reply in self._tracer.waiting():
-                    send(self._down, reply)
                 if self._closed is None and self._server.over:
                     self._lose_dispatcher("died")
                 elif now - seen > DISPATCHER_TIMEOUT_S:
@@ -510,7 +513,10 @@ class RemoteSession:
             case wire.Workers(workers, why):
                 self._set_workers(workers, why)
             case wire.SetTrace() as asked:
-                self._tracer.handle(asked)
+                with self._lock:
+                    if not self._let_go:
+                        self._tracer.handle(asked)
+                        self._hand_over()
             case wire.Broken() | wire.Refused() if self._left:
                 pass
             case wire.Broken(reason):

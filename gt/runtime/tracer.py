@@ -45,11 +45,6 @@ class Tracer:
         elif not message.num_lines and message.number == self.number:
             self.end()
 
-    def last(self) -> wire.TraceReply | None:
-        """Give what there is, if a trace is under way, for a process without a GPU that is about to leave."""
-        number, self.number = self.number, 0
-        return self._over(number, []) if number else None
-
     def end(self) -> None:
         """Hand over what there is. Does nothing where no trace is under way."""
         number, self.number = self.number, 0

@@ -91,6 +91,18 @@ def test_who_comes_meanwhile_takes_part_and_who_leaves_has_handed_over() -> None
     assert found["client0"] == ((), "it ended before it handed over what it had")
 
 
+def test_a_client_that_leaves_hands_over_though_its_other_connection_ends_first() -> None:
+    s = story()
+    s.say("asker", wire.AskTrace(1.0, 10))
+    for peer in ("c0", "l0"):
+        begun(s, peer, 1000.0)
+    s.wait(1.0)
+    over(s, "l0")
+    assert not sent(s.tell(PeerGone(s.now, b"c0")), "asker")
+    found = {p.who: (p.lines, p.missing) for p in sent(over(s, "c0up", "1.0 1 call client0 Run 0"), "asker")}
+    assert found["client0"] == (("1.0 1 call client0 Run 0",), "")
+
+
 def test_a_lost_worker_and_a_silent_client_are_not_waited_for_forever() -> None:
     s = story(2)
     s.say("asker", wire.AskTrace(1.0, 10))

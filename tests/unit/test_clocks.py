@@ -13,6 +13,7 @@ FILES = sorted((ROOT / "gt").rglob("*.py"))
 SHOWN = {
     "gt/runtime/log.py": "the times of the instruction log's lines, which processes share",
     "gt/runtime/dispatcher.py": "the server's clock in its status, for comparison",
+    "gt/runtime/spans.py": "the times of spans, which OpenTelemetry has since 1970",
     "gt/runtime/tracer.py": "how far a process's clock is from the dispatcher's",
     "gt/runtime/checks.py": "gt doctor looks at the clock itself",
 }

@@ -117,8 +117,8 @@ def test_what_takes_time_is_a_span_and_a_flush_an_event_of_the_scripts(kind: Any
 def test_a_capture_leaves_spans_on() -> None:
     api, read = stand_in()
     log = InstructionLog("", "worker0", spans=Spans(api, "worker0"))
-    log.capture(10)
-    assert len(log.captured().lines) == 0 and log.on
+    log.trace(10)
+    assert len(log.traced().lines) == 0 and log.on
     log.close()
     assert log.on and read(lambda: log.write("load", "p", 0, "plan=1 seconds=0.1"))[0][0] == "gt.load"
 
