@@ -117,7 +117,7 @@ class Groups:
         self.formed[members] = epoch
         for old in [m for m in self.groups if m == members or not self.lost.isdisjoint(m)]:
             self.groups.pop(old).close()
-        self._check(members)
+        self._check_lost(members)
         module = importlib.import_module("gt.runtime.process_group")
         rank = members.index(self.worker)
         link, size = self.rendezvous(), len(members)
@@ -127,11 +127,11 @@ class Groups:
             return made
 
         try:
-            self.groups[members] = Forming(make).result(lambda: self._check(members))
+            self.groups[members] = Forming(make).result(lambda: self._check_lost(members))
         except RuntimeError as e:
-            self._check(members)
+            self._check_lost(members)
             raise CollectiveFailed(f"workers {list(members)} could not form a group: {e}") from e
-        self._check(members)
+        self._check_lost(members)
 
     def run(self, step: Collective, tensor: Any) -> Any:
         """Take part in one collective. Errors: CollectiveFailed."""
@@ -203,23 +203,29 @@ class Groups:
         return None if result is None else as_dtype(result.numpy(), DType.by_name[step.type.dtype])
 
     def _check(self, members: tuple[int, ...]) -> None:
+        self._check_lost(members)
+        epoch, why = self.left.get(members, (-1, ""))
+        if epoch > self.formed.get(members, 0):
+            raise CollectiveFailed(why)
+
+    def _check_lost(self, members: tuple[int, ...]) -> None:
         if self.called_off:
             raise CollectiveFailed("the dispatcher is lost, and some worker did not come")
         gone = self.lost.intersection(members)
         if gone:
             raise CollectiveFailed(f"worker {min(gone)} of {list(members)} is lost")
-        epoch, why = self.left.get(members, (-1, ""))
-        if epoch > self.formed.get(members, 0):
-            raise CollectiveFailed(why)
 
     def leave(self, epoch: int, groups: tuple[tuple[int, ...], ...], why: str) -> None:
-        """End what waits for a member that has left an epoch, in groups made before it. Called from another thread."""
+        """End what waits for a member that has left an epoch, in groups made before it. Called from another thread, which may
+        hear of it before this one has come back from making the group.
+        """
         for members in groups:
-            group = self.groups.get(members)
-            if group is not None and self.formed.get(members, 0) < epoch:
+            if self.formed.get(members, 0) < epoch:
                 self.left[members] = epoch, why
-                self.aborted = True
-                group.abort()
+                group = self.groups.get(members)
+                if group is not None:
+                    self.aborted = True
+                    group.abort()
 
     def abort(self, worker: int) -> None:
         """End what waits for a lost worker. Called from another thread."""

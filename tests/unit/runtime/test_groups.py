@@ -111,6 +111,22 @@ def test_making_a_group_ends_when_a_member_is_lost_meanwhile(monkeypatch: pytest
     assert (0, 3) not in made.groups
 
 
+def test_a_member_may_leave_a_run_before_another_has_come_back_from_making_their_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, pages = groups()
+
+    def left_meanwhile(*_: object) -> Diary:
+        made.leave(6, ((0, 3),), "worker 3 could not go on")
+        return Diary("c", pages)
+
+    monkeypatch.setattr("gt.runtime.process_group.TorchGroup", left_meanwhile)
+    made.form("g5", (0, 3), "gloo", 5)
+    with pytest.raises(CollectiveFailed, match="worker 3 could not go on"):
+        made.run(step("all_reduce", (0, 3)), "x")
+    monkeypatch.setattr("gt.runtime.process_group.TorchGroup", lambda *_: Diary("d", pages))
+    made.form("g7", (0, 3), "gloo", 7)
+    assert made.run(step("all_reduce", (0, 3)), "x") == "x" and (pages[0], pages[-1]) == ("c close", "d all_reduce")
+
+
 def test_groups_of_lost_members_go_when_the_next_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     made, pages = groups()
     made.abort(2)
