@@ -50,7 +50,7 @@ def percent(done: float, whole: float) -> str:
 
 
 def busy_with(session: Any) -> str:
-    """Say in a few words what a session is doing: recovering, planning, running, compiling."""
+    """Say in a few words what a session is doing: recovering, planning, uploading, running, compiling, reading."""
     if getattr(session, "recovering", False):
         done, whole = getattr(session, "replayed", (0, 0))
         return f"recovering from the loss of a worker{percent(done, whole)}"
@@ -64,6 +64,10 @@ def busy_with(session: Any) -> str:
     doing = []
     if found.plans_made:
         doing.append(f"{found.plans_made} plan{'s' * (found.plans_made > 1)} being made")
+    uploading = sum(c.uploading_nbytes for c in found.clients)
+    if uploading:
+        given = sum(c.upload_nbytes for c in found.clients if c.uploading_nbytes)
+        doing.append(f"uploading{percent(given - uploading, given)}")
     busy = sorted({w for epoch in found.in_flight for w in epoch.waiting})
     if found.num_in_flight:
         doing.append(
@@ -73,6 +77,9 @@ def busy_with(session: Any) -> str:
     if compiling:
         made, marked = (sum(counts) for counts in zip(*compiling, strict=True))
         doing.append(f"compiling {marked} piece{'s' * (marked > 1)}{percent(made, marked)}")
+    come, parts = session.reading() if hasattr(session, "reading") else (0, 0)
+    if come:
+        doing.append(f"reading{percent(come, parts)}")
     if not any(w.joined for w in found.workers):
         doing.append("no worker has joined")
     waiting = sum(c.waiting for c in found.clients)

@@ -254,6 +254,9 @@ class RecoveringSession:
         """Whether what lost workers held is being made again."""
         return not self._open.is_set() and self._failed is None
 
+    def reading(self) -> tuple[int, int]:
+        return self._current().reading()
+
     def status(self) -> ServerStatus:
         return self._current().status()
 

@@ -91,6 +91,7 @@ class Reading:
     placed: WireSharding | None = None
     array: np.ndarray | None = None
     parts: set[wire_arrays.Bounds] = field(default_factory=set)
+    num_parts: int = 0  # of the whole, once one has come
     complete: bool = False
     settled: bool = False
     retried: Fault | None = None  # the loss that made the session ask again
@@ -101,6 +102,7 @@ class Reading:
             self.array = np.empty(part.type.shape, wire_arrays.wire_dtype(DType.by_name[part.type.dtype]))
         self.array[wire_arrays.rows(part.bounds)] = rows
         self.parts.add(part.bounds)
+        self.num_parts = part.tiles
         self.complete = len(self.parts) >= part.tiles
         self.settled = self.settled or part.final
 
@@ -297,6 +299,11 @@ class RemoteSession:
     def free(self, buffers: Sequence[int]) -> None:
         if self._pid == os.getpid() and self._closed is None:
             self._call(wire.Free(tuple(buffers)))
+
+    def reading(self) -> tuple[int, int]:
+        """Say how many parts of the values being read have come, and of how many, as far as that is known."""
+        under_way = [(len(r.parts), r.num_parts) for r in list(self._readings.values())]
+        return sum(come for come, _ in under_way), sum(parts for _, parts in under_way)
 
     def status(self) -> ServerStatus:
         """Ask the server who is there and what is under way. Errors: ConnectionFailed."""

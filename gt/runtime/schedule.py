@@ -134,7 +134,8 @@ class Client:
     ``owner``: its name in labels, b"" if it will have nothing back. ``resume``: what it asks to have back from a dispatcher that is gone,
     until that is ``settled``, and ``asked_at`` when it did. ``seen``, ``up_seen``: when it was last heard of, by ``down`` and by ``up``.
     ``held``: bytes of what its numbers name. ``asked`` and ``runs``: how many runs came, and how many are over. ``unplaced``: uploads that
-    it has not been asked for yet, by uid, with what to say to whom then; ``uploading``: the uids of those that it has.
+    it has not been asked for yet, by uid, with what to say to whom then; ``uploading``: the uids of those that it has;
+    ``upload_nbytes``: of all since none was on its way.
     """
 
     id: int
@@ -155,6 +156,7 @@ class Client:
     homeless: list[tuple[Any, Any]] = field(default_factory=list)  # uploads that came before any worker
     unplaced: deque[tuple[int, Placed, list[tuple[int, Expect]]]] = field(default_factory=deque)
     uploading: set[int] = field(default_factory=set)
+    upload_nbytes: int = 0
     blocked_since: float | None = None
     asked: int = 0
     runs: int = 0

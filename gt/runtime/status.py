@@ -43,7 +43,8 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 class ClientStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A client: runs that are over and calls that wait, values it holds and their bytes (as the client sees them: one copy each).
-    ``used_s``: seconds of workers that it had; ``weight``: its priority.
+    ``used_s``: seconds of workers that it had; ``weight``: its priority. ``uploading_nbytes``: of its uploads that are not there yet, of
+    ``upload_nbytes`` that it has begun since none was on its way.
     """
 
     id: int
@@ -54,6 +55,8 @@ class ClientStatus(msgspec.Struct, frozen=True, kw_only=True):
     silent_s: float
     used_s: float = 0.0
     weight: float = 1.0
+    uploading_nbytes: int = 0
+    upload_nbytes: int = 0
 
 
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,7 +100,9 @@ class ServerStatus(msgspec.Struct, frozen=True, kw_only=True):
 def status_of(state: DispatcherState) -> ServerStatus:
     """Describe a dispatcher. Cost: a step for each value that a client holds."""
     now, flying = state.now, sorted(state.flights.by_epoch.values(), key=lambda f: f.epoch)
-    plans = list(state.plans)
+    plans, uploading = list(state.plans), Counter[int]()
+    for owner, buffer in state.values.uploads.values():
+        uploading[owner.id] += buffer.nbytes
     return ServerStatus(
         uptime_s=round(max(0.0, now - state.started), 3),
         wall_s=state.wall_clock(),
@@ -115,6 +120,7 @@ def status_of(state: DispatcherState) -> ServerStatus:
                 id=c.id, runs=c.runs, waiting=len(c.queue), values=len(c.buffers),
                 nbytes=sum(b.type.nbytes for b in set(c.buffers.values()) if b.type is not None), silent_s=round(now - c.seen, 3),
                 used_s=state.sharing.shares[c.id].used_s, weight=state.sharing.shares[c.id].weight,
+                uploading_nbytes=uploading[c.id], upload_nbytes=c.upload_nbytes,
             )
             for c in state.clients.values()
         ),

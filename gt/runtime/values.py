@@ -110,6 +110,7 @@ class Values:
             tiles.append(wire.Tile(w, ticket, bounds))
             buffer.waiting.add(w)
         if not message.inline:
+            client.upload_nbytes = buffer.nbytes + (client.upload_nbytes if client.unplaced or client.uploading else 0)
             self.uploads[buffer.uid] = (client, buffer)
             client.unplaced.append((buffer.uid, wire.Placed(message.buffer, tuple(tiles)), expects))
             self.ask_for_uploads(client)

@@ -8,11 +8,15 @@ from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
+import psutil
 import pytest
 
 from gt import progress
+from gt.runtime.remote import RemoteSession
 from gt.runtime.usage import ProgramState
-from tests.integration.programs import run
+from tests.integration.cluster import Desk, rows
+from tests.integration.programs import run, server, wait_for
 from tests.integration.terminal import Terminal
 
 pytestmark = pytest.mark.timeout(90)
@@ -69,6 +73,26 @@ def test_what_it_is_busy_with() -> None:
     found = SimpleNamespace(plans_made=0, in_flight=(), num_in_flight=0, workers=(worker, worker), clients=())
     assert progress.busy_with(SimpleNamespace(status=lambda: found)) == "compiling 8 pieces, 25 %"
     assert progress.busy_with(object()) == "the workers are busy"
+
+
+def test_uploads_and_reads_are_seen_to_go_on() -> None:
+    array = np.ones((1 << 16, 4), np.float32)
+    with server(2) as there, contextlib.closing(RemoteSession(there.address, timeout=20)) as session:
+        desk = Desk(session)
+        slow = psutil.Process(there.workers[1].pid)
+        slow.suspend()
+        held = [desk.put(array, rows()) for _ in range(8)]
+        assert wait_for(lambda: session.status().clients[0].uploading_nbytes == 8 * array.nbytes)
+        assert "uploading, 0 %" in progress.busy_with(session)
+        slow.resume()
+        assert all(np.array_equal(desk.get(buffer), array) for buffer in held)
+        assert wait_for(lambda: session.status().clients[0].uploading_nbytes == 0) and progress.busy_with(session) == "it is on its way"
+        slow.suspend()
+        future = session.fetch(held[0])
+        assert wait_for(lambda: session.reading() == (1, 2))
+        assert "reading, 50 %" in progress.busy_with(session)
+        slow.resume()
+        assert np.array_equal(future.result(20), array)
 
 
 def test_percentages() -> None:
