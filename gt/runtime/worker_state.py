@@ -336,10 +336,10 @@ class WorkerState:
         return [*dropped, self.running]
 
     def _label(self, message: wire.Execute, program: Program) -> None:
-        places, made = self.places[message.plan], {position for position, _ in program.outputs}
-        for position, (number, uid) in enumerate(zip(message.numbers, message.outputs, strict=False)):
+        places, made = self.places.get(message.plan, ()), {position for position, _ in program.outputs}
+        for position, (number, uid, place) in enumerate(zip(message.numbers, message.outputs, places, strict=False)):
             if position in made or uid in self.values or uid in self.poison:
-                self.labels[uid] = wire.Label(message.owner, (number,), places[position], message.epoch)
+                self.labels[uid] = wire.Label(message.owner, (number,), place, message.epoch)
 
     def _why_not(self, inputs: tuple[int, ...], program: Program) -> Fault | None:
         for uid in inputs:

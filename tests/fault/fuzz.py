@@ -202,7 +202,7 @@ class Impostor:
         self.endpoint = self.router.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
         self.stopping = False
         self.lock = threading.Lock()
-        self.thread = threading.Thread(target=self._run, name="fuzz-impostor")
+        self.thread = threading.Thread(target=self._run, name="fuzz-impostor", daemon=True)
         self.thread.start()
 
     def _run(self) -> None:

@@ -123,6 +123,12 @@ def test_a_run_of_a_plan_or_value_that_is_not_here_fails_alone():
     assert isinstance(execute(w, 2, (77,), (12,)), SkipProgram)
 
 
+def test_a_run_names_values_only_as_far_as_it_is_known_where_they_will_lie():
+    w = worker(10)  # whose plan came without places
+    (command,) = w.handle(Got(wire.Execute(1, 1, (10,), (11,), (), (), numbers=(5,), owner=b"o" * 16)))
+    assert isinstance(command, RunProgram) and not w.labels
+
+
 def test_stop_ends_the_worker_and_the_state_reads_well():
     w = worker(10)
     assert w.handle(Got(wire.Stop())) == [Quit()]
