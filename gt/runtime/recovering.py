@@ -142,8 +142,9 @@ class RecoveringSession:
         self._lost_at = 0.0
         self._flying = InFlight()
         self.returns = 0  # how often another dispatcher has taken the session in
-        with self.lock:  # it may be lost before it is known here
-            self._link = connect(keeper=Ear(self, 0), secret=self._secret)
+        self._joined = threading.Event()  # the first link is known here: its dispatcher may be lost before
+        self._link = connect(keeper=Ear(self, 0), secret=self._secret)  # without the lock, which the link's own thread takes
+        self._joined.set()
         self._served: tuple[int, tuple[int, ...]] = (self._link.generation, ())  # by which dispatcher, with which workers, values were made
 
     # -- the Session interface
@@ -392,6 +393,7 @@ class RecoveringSession:
 
     def hear_dispatcher_lost(self, number: int, fault: Fault) -> bool:
         """Hear that the dispatcher is lost. True: all that is open is answered here, later by a replay, or now with the cause."""
+        self._joined.wait()
         with self.lock:
             if number != self._number:
                 return True
