@@ -7,7 +7,7 @@ which are made of epochs; ``dispatcher_state``.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -134,9 +134,7 @@ class Epochs:
 
     def short_of_memory(self, client: Client, run: wire.Run, plan: PlanRecord, inputs: list[Buffer]) -> Fault | None:
         """Say which worker has no room for a run; None if all have: then all of them begin it."""
-        going = Counter(id(b) for n in set(run.frees) if (b := client.buffers.get(n)) is not None)
-        freed = [b for n in set(run.frees) if (b := client.buffers.get(n)) is not None and going[id(b)] == b.holders]
-        over = self.values.memory.over(plan.programs, inputs, freed)
+        over = self.values.memory.over(plan.programs, inputs, client.only_named(run.frees))
         if over is None:
             return None
         program = plan.programs[over[0]]

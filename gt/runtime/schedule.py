@@ -7,7 +7,8 @@ Next: ``dispatcher_state``, which serves the queues.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -177,6 +178,11 @@ class Client:
             return None
         self.held -= buffer.nbytes
         return buffer
+
+    def only_named(self, numbers: Iterable[int]) -> list[Buffer]:
+        """Give the buffers, each once, that no number would name any more without these."""
+        named = Counter(buffer for n in set(numbers) if (buffer := self.buffers.get(n)) is not None)
+        return [buffer for buffer, count in named.items() if count == buffer.holders]
 
     def __repr__(self) -> str:
         buffers = ", ".join(f"{n}: {b!r}" for n, b in self.buffers.items())

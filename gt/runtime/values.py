@@ -6,7 +6,6 @@ Next: ``schedule`` (``Buffer``), ``memory`` and ``quota`` (what fits), ``epochs`
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 from gt.ir.mesh import Sharding
@@ -145,8 +144,7 @@ class Values:
         limit = self.roster.options.client_nbytes
         if limit is None or client.held + asked <= limit:
             return None
-        going = Counter(id(b) for n in set(frees) if (b := client.buffers.get(n)) is not None)
-        freed = sum(b.nbytes for n in set(frees) if (b := client.buffers.get(n)) is not None and going[id(b)] == b.holders)
+        freed = sum(b.nbytes for b in client.only_named(frees))
         return too_much(client.held, asked, freed, limit, what, where) if client.held + asked - freed > limit else None
 
     def released(self, client: Client, numbers: tuple[int, ...]) -> dict[int, Buffer]:
