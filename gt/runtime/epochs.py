@@ -79,7 +79,9 @@ class Epochs:
         devices = {(h.host, h.device) for h in hellos}
         nccl = all(h.device.startswith("cuda") for h in hellos) and len(devices) == len(members)
         self.flights.add(Flight(self.epoch, None, set(members), groups=(members,)))
-        message = wire.MakeGroup(self.epoch, f"g{self.epoch}", members, "nccl" if nccl else "gloo")
+        name = f"g{self.epoch}"
+        self.rendezvous.begin(name)
+        message = wire.MakeGroup(self.epoch, name, members, "nccl" if nccl else "gloo")
         for w in members:
             self.roster.send(self.roster.workers[w].work, message)
 
