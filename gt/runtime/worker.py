@@ -404,6 +404,7 @@ class WorkerProcess:
     def _lose_dispatcher(self, now: float) -> None:
         """Have the main thread come to an edge, or end where nobody will come in place of the dispatcher."""
         self.lost_at = now
+        self.tracer.drop()
         if self.lease_s > 0:
             self.lost.set()
             os.write(self.wake_write, b"x")
