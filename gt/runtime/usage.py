@@ -144,15 +144,11 @@ class Usage:
         collective_s = 0.0 if groups is None else groups.seconds
         spent = sorted(list(runner.spent.items()), key=lambda item: -item[1].seconds)[:MAX_BUSIEST]
         return WorkerUsage(
-            run_s=max(0.0, runner.run_s - collective_s), kinds_s=self._kinds_s(), collective_s=collective_s, load_s=runner.load_s, ship_s=runner.ship_s,
-            runs=runner.runs, sent_nbytes=0 if groups is None else groups.nbytes, values=len(runner.values),
+            run_s=max(0.0, runner.run_s - collective_s), kinds_s=self._kinds_s(), collective_s=collective_s, load_s=runner.load_s,
+            ship_s=runner.ship_s, runs=runner.runs, sent_nbytes=0 if groups is None else groups.nbytes, values=len(runner.values),
             values_nbytes=runner.values.nbytes, peak_nbytes=runner.values.peak_nbytes, process_nbytes=process_nbytes(),
             device_nbytes=device_nbytes(runner.engine),
-            busiest=tuple(
-                PlanTime(plan, of.program.name, of.runs, of.seconds)
-                for plan, of in spent
-                if plan in self.runner.spent
-            ),
+            busiest=tuple(PlanTime(plan, of.program.name, of.runs, of.seconds) for plan, of in spent),
         )  # fmt: skip
 
     def changed(self) -> tuple[ProgramState, ...]:
