@@ -141,9 +141,9 @@ class Tracing:
                     self.send(source.peer, wire.SetTrace(trace.number, 0))
             self._stop()
             return
-        source = trace.sources.get(peer)
-        if source is not None and source.lines is None:
-            source.missing = source.missing or "it ended before it handed over what it had"
+        ended = trace.sources.get(peer)
+        if ended is not None and ended.lines is None:
+            ended.missing = ended.missing or "it ended before it handed over what it had"
 
     def _finish(self, now: float) -> None:
         trace = self.trace

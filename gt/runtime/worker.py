@@ -123,6 +123,7 @@ class WorkerProcess:
         self.cut_off = self.doubt = ""
         self.failed: ConnectionFailed | None = None  # why no other dispatcher wants this worker
         self.lost = threading.Event()  # the dispatcher is; until the worker has joined again
+        self.attached = threading.Event()  # the io thread is, to the dispatcher that the worker has joined
         self.lost_at = 0.0
         self.lives: tuple[tuple[int, int], ...] = ()  # generations of dispatchers that are gone, and the number it had there
         self.logger = setup_logging(f"worker.{os.getpid()}")
@@ -310,6 +311,8 @@ class WorkerProcess:
         self.runner.rejoined(self.welcome.worker)
         self.doubt = ""
         self.lost.clear()
+        while not self.attached.wait(BEAT_S) and not self.stopping:  # uploads for the lost one, which come until then, go with it
+            continue
 
     def close(self) -> None:
         """Say goodbye and let everything go."""
@@ -399,12 +402,14 @@ class WorkerProcess:
         link = self._to_dispatcher()
         send(link, wire.Attach(self.welcome.token, "link"))
         self.refused = False
+        self.attached.set()
         return link
 
     def _lose_dispatcher(self, now: float) -> None:
         """Have the main thread come to an edge, or end where nobody will come in place of the dispatcher."""
         self.lost_at = now
         self.tracer.drop()
+        self.attached.clear()
         if self.lease_s > 0:
             self.lost.set()
             os.write(self.wake_write, b"x")
