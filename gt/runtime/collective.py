@@ -241,10 +241,10 @@ class Groups:
         for group in list(self.groups.values()):
             group.abort()
 
-    def renew(self, worker: int, rendezvous: Callable[[], Rendezvous]) -> None:
+    def renew(self, worker: int) -> None:
         """Begin anew, with another number and no groups, at another dispatcher."""
         self.close()
-        self.worker, self.rendezvous = worker, rendezvous
+        self.worker = worker
         for known in (self.lost, self.formed, self.left):
             known.clear()
         self.called_off = False

@@ -81,6 +81,8 @@ class StoreLink:
     ) -> tuple[bytes, int]:
         """Do one store operation and wait for it. Errors: CollectiveFailed."""
         with self.lock:
+            if self.lost():
+                raise CollectiveFailed("the dispatcher is lost")
             self.requests += 1
             send(self.socket, wire.StoreOp(self.requests, kind, keys, value, expected, amount))
             told = time.monotonic()
@@ -106,6 +108,11 @@ class StoreLink:
                     raise CollectiveFailed("a member of the group is lost")
                 return got[1].value, got[1].number
         raise CollectiveFailed(f"the other workers did not come within {self.timeout_s:g} s")
+
+    def close(self) -> None:
+        """Close the connection, once nobody waits for an answer by it: with the dispatcher lost, soon."""
+        with self.lock:
+            self.socket.close(0)
 
 
 class WorkerProcess:
@@ -154,8 +161,9 @@ class WorkerProcess:
         self.intake = Intake(intake, self.uploads, direct=str(getattr(self.engine, "device", "cpu")).startswith("cuda"))
         self.outlet = Outlet(self.work, self.results, self.intake.sharing)
         timeout_s = env.GROUP_TIMEOUT_S.get()
+        self.store: StoreLink | None = None
         self.groups = Groups(
-            self.welcome.worker, self._store_link(), own_address(endpoint), timeout_s, backend == "numpy",
+            self.welcome.worker, self._rendezvous, own_address(endpoint), timeout_s, backend == "numpy",
             str(getattr(self.engine, "device", "cpu")),
         )  # fmt: skip
         self.groups.log = self.log
@@ -165,18 +173,12 @@ class WorkerProcess:
         self.wake_read, self.wake_write = os.pipe()
         self.io = threading.Thread(target=self._io, name="gt-io", daemon=True)
 
-    def _store_link(self) -> Callable[[], StoreLink]:
-        links: list[StoreLink] = []
-        token = self.welcome.token
-
-        def link() -> StoreLink:
-            if not links:
-                links.append(
-                    StoreLink(self._to_dispatcher(), token, env.GROUP_TIMEOUT_S.get(), self._is_lost(token), self._doubt)
-                )
-            return links[0]
-
-        return link
+    def _rendezvous(self) -> StoreLink:
+        """Give the way to the key-value store of the dispatcher that the worker has joined."""
+        if self.store is None:
+            token = self.welcome.token
+            self.store = StoreLink(self._to_dispatcher(), token, env.GROUP_TIMEOUT_S.get(), self._is_lost(token), self._doubt)
+        return self.store
 
     def _is_lost(self, token: bytes) -> Callable[[], bool]:
         """Give what tells whether the dispatcher that gave out a token is lost."""
@@ -294,6 +296,9 @@ class WorkerProcess:
         self.lives = (*self.lives, (self.welcome.generation, self.welcome.worker))
         past = self.runner.past(self.lives)
         self.groups.close()
+        if self.store is not None:
+            self.store.close()
+            self.store = None
         self.handshake.close()
         self.work.close(0)
         deadline = self.lost_at + self.lease_s
@@ -307,7 +312,7 @@ class WorkerProcess:
             return
         self.logger.warning("joined the server at %s again, as worker %d", self.endpoint, self.welcome.worker)
         self.outlet.work = self.work
-        self.groups.renew(self.welcome.worker, self._store_link())
+        self.groups.renew(self.welcome.worker)
         self.runner.rejoined(self.welcome.worker)
         self.doubt = ""
         self.lost.clear()

@@ -18,6 +18,7 @@ import zmq
 from gt.ir.program import WireType
 from gt.ir.types import float32
 from gt.runtime import remote, wire, worker
+from gt.runtime.collective import CollectiveFailed
 from gt.runtime.dispatcher_state import Options
 from gt.runtime.errors import ConnectionFailed, DispatcherLost, WorkerLost
 from gt.runtime.launch import start_local
@@ -303,6 +304,7 @@ def test_an_upload_that_comes_too_late_for_a_lost_server_is_not_kept_for_the_nex
         try:
             send(first.router, wire.Expect(7, ticket, kind, (N, N)), peer=first.hear(wire.Attach))
             assert wait_for(lambda: far.intake.expected)
+            store = far.groups.rendezvous()
             first.router.close(0)
             second = Server(context, first.endpoint.rpartition(":")[2])
             main = second.hear(wire.WorkerHello)  # it has said what it has
@@ -314,6 +316,9 @@ def test_an_upload_that_comes_too_late_for_a_lost_server_is_not_kept_for_the_nex
             send(second.router, wire.Execute(1, 5, (), (), (), ()), peer=main)
             second.hear(wire.Done)
             assert far.uploads == {} and far.runner.state.values == set() and len(far.runner.values) == 0
+            assert store.socket.closed and far.groups.rendezvous() is not store  # type: ignore[attr-defined]
+            with pytest.raises(CollectiveFailed, match="the dispatcher is lost"):
+                store.call("get", ("g1/x",))
         finally:
             far.stop()
             context.destroy(0)

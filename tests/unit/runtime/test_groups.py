@@ -74,7 +74,7 @@ def test_without_a_dispatcher_all_is_called_off_until_another_gives_a_number() -
         with pytest.raises(CollectiveFailed, match="the dispatcher is lost"):
             call()
     made.abort(1)
-    made.renew(3, lambda: None)  # type: ignore[arg-type,return-value]
+    made.renew(3)
     assert pages[-2:] == ["a close", "b close"] and (made.worker, made.groups, made.lost) == (3, {}, set())
     made.groups = {(1, 3): Diary("c", pages)}
     assert made.run(step("all_reduce", (1, 3)), "x") == "x"
