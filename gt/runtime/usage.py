@@ -117,13 +117,14 @@ class Usage:
         self._gone: dict[str, float] = dict.fromkeys(KINDS, 0.0)  # seconds of plans that were forgotten
         self._shares: dict[PlanSpent, dict[str, float]] = {}
 
-    def forget(self, spent: PlanSpent | None) -> None:
+    def forget(self, plan: int) -> None:
         """Let go of a plan that is unloaded; what its runs took stays counted."""
-        if spent is not None:
-            with self._lock:
+        with self._lock:
+            spent = self.runner.spent.pop(plan, None)
+            if spent is not None:
                 for kind, share in self._shares_of(spent).items():
                     self._gone[kind] += share * spent.own_s
-                self._shares.pop(spent, None)
+                del self._shares[spent]
 
     def _shares_of(self, spent: PlanSpent) -> dict[str, float]:
         if spent not in self._shares:
