@@ -120,6 +120,7 @@ class Usage:
     def forget(self, plan: int) -> None:
         """Let go of a plan that is unloaded; what its runs took stays counted."""
         with self._lock:
+            self._told.pop(plan, None)
             spent = self.runner.spent.pop(plan, None)
             if spent is not None:
                 for kind, share in self._shares_of(spent).items():
@@ -155,11 +156,8 @@ class Usage:
     def changed(self) -> tuple[ProgramState, ...]:
         """Give the programs of which something is new since the last call."""
         with self._lock:
-            loaded = list(self.runner.loaded.items())
-            for gone in self._told.keys() - {plan for plan, _ in loaded}:
-                del self._told[gone]
             found: list[ProgramState] = []
-            for plan, program in loaded:
+            for plan, program in list(self.runner.loaded.items()):
                 state = state_of(plan, program)
                 if self._told.get(plan) != state and len(found) < MAX_CHANGED:
                     self._told[plan] = state

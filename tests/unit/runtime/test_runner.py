@@ -24,10 +24,10 @@ class Told:
 
     def __init__(self) -> None:
         self.replies: list[Any] = []
+        self.used: list[wire.Used] = []
 
     def reply(self, message: Any) -> None:
-        if not isinstance(message, wire.Used):
-            self.replies.append(message)
+        (self.used if isinstance(message, wire.Used) else self.replies).append(message)
 
     def room(self, *_: object) -> None:
         """Nothing is shared."""
@@ -73,6 +73,16 @@ def test_what_is_dropped_in_pieces_goes_back_to_the_system_too(pieces: int, monk
     for _ in range(2):  # with nothing to do
         runner.tidy()
     assert given == ([0, 0] if pieces == 1 else [0])
+
+
+def test_another_dispatcher_is_told_of_a_program_that_is_like_one_of_before() -> None:
+    told = Told()
+    runner = Runner(0, NumpyEngine(), told)
+    for generation in (1, 2):
+        runner.handle(wire.Load(1, program(0, 1, 1)))
+        assert [[p.plan for p in used.programs] for used in told.used] == [[1]] * generation
+        runner.past(((generation, 0),))
+        runner.rejoined(0)
 
 
 class Asking:
