@@ -264,8 +264,7 @@ class Epochs:
         """A worker is lost: fail what cannot do without it. Give the epochs that it had a part in, and those of them that failed."""
         left, lost = self.flights.lose_worker(worker.id)
         for flight in lost:
-            text = f"{reason} during epoch {flight.epoch}; its values are lost, run again what made them"
-            self.flights.fail(flight, Fault("worker_lost", text, worker.id, flight.epoch, flight.where))
+            self.flights.fail(flight, loss_of(worker, f"{reason} during epoch {flight.epoch}", flight.epoch, flight.where))
             if flight.client is None:
                 self._forget_rendezvous(flight)
         return left, lost
@@ -298,4 +297,9 @@ class Epochs:
         return True
 
 
-__all__ = ["Epochs"]
+def loss_of(worker: Worker, reason: str, epoch: int, where: str) -> Fault:
+    """Say that values are lost with their worker."""
+    return Fault("worker_lost", f"{reason}; its values are lost, run again what made them", worker.id, epoch, where)
+
+
+__all__ = ["Epochs", "loss_of"]

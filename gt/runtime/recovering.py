@@ -513,15 +513,18 @@ class RecoveringSession:
                 self._log.abandon()
                 for ticket in self._asked:
                     self._log.answered(ticket)
-            asked, self._asked = self._asked, {}
-            explaining, self._explaining = self._explaining, {}
-            moving, self._moving = self._moving, {}
-        for future, _, where in asked.values():
-            future.set_exception(_at(fault, where).exception())
-        others: list[Future[Any]] = [f for f, _ in explaining.values()]
-        others += [f for f, _ in moving.values()]
-        for other in others:
-            other.set_exception(fault.exception())
+            open_ = self._take_open()
+        for future, where in open_:
+            future.set_exception((_at(fault, where) if where else fault).exception())
+
+    def _take_open(self) -> list[tuple[Future[Any], str]]:
+        """Give what has no answer yet, reads with their lines; none is waited for here any more. Under the lock."""
+        found: list[tuple[Future[Any], str]] = [(future, where) for future, _, where in self._asked.values()]
+        found += [(future, "") for future, _ in self._explaining.values()]
+        found += [(future, "") for future, _ in self._moving.values()]
+        for known in (self._asked, self._explaining, self._moving):
+            known.clear()
+        return found
 
     def _rejoin(self) -> None:
         """Join another dispatcher, learn what is there, and send again what was in flight. Errors: what the link raises; NotRecovered."""
@@ -736,14 +739,9 @@ class RecoveringSession:
     def _give_up(self, fault: Fault) -> None:
         with self.lock:
             self._failed, self._away = fault, None
-            asked, self._asked = self._asked, {}
-            explaining, self._explaining = self._explaining, {}
-            moving, self._moving = self._moving, {}
+            open_ = self._take_open()
         self._link.close()
-        futures: list[Future[Any]] = [f for f, *_ in asked.values()]
-        futures += [f for f, _ in explaining.values()]
-        futures += [f for f, _ in moving.values()]
-        for future in futures:
+        for future, _ in open_:
             future.set_exception(fault.exception())
         self._open.set()
 
