@@ -1,7 +1,7 @@
 """Collectives between workers: which groups exist here, and how an engine's value goes through one.
 
 Owns: ``Groups`` (the engine's ``Comm``) and the sizes of what a collective takes. Torch is imported by the first
-group only, so a NumPy worker that never talks to another never loads it. Must not know: epochs, the dispatcher.
+group only, so a NumPy worker that never talks to another never loads it. Must not know: programs, messages.
 Next: ``process_group`` (torch.distributed), ``gt.ir.ops.collective`` (what the kinds mean).
 """
 

@@ -152,6 +152,15 @@ def test_a_wait_takes_nothing() -> None:
     assert made.input_shape(step("wait", (0, 1))) is None
 
 
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+def test_a_group_that_is_closed_can_be_aborted_by_the_thread_that_hears_of_a_loss(backend: str) -> None:
+    group = object.__new__(TorchGroup)
+    group.backend, group.aborted, group.wake, group.group = backend, False, threading.Event(), object()
+    group.close()
+    group.abort()
+    assert group.aborted and group.wake.is_set()
+
+
 class Itself:
     """What a group of two calls of torch's when the other member holds the same: part i of what is sent is what it gets from i."""
 
