@@ -171,7 +171,7 @@ class WorkerProcess:
         shared = parent_fd is None  # else it serves the script that started it alone
         self.runner = Runner(self.welcome.worker, self.engine, self.outlet, self.groups, self.uploads, self.log, timed=shared)
         self.wake_read, self.wake_write = os.pipe()
-        self.io = threading.Thread(target=self._io, name="gt-io", daemon=True)
+        self.io = threading.Thread(target=self._io_to_the_end, name="gt-io", daemon=True)
 
     def _rendezvous(self) -> StoreLink:
         """Give the way to the key-value store of the dispatcher that the worker has joined."""
@@ -354,6 +354,14 @@ class WorkerProcess:
             self._cut_off(why)
 
     # -- the io thread
+
+    def _io_to_the_end(self) -> None:
+        try:
+            self._io()
+        except Exception as e:  # a fault of gt's own: nobody would hear any more whether this worker lives
+            self.logger.exception("a fault in gt")
+            self._cut_off(f"its io thread failed: {type(e).__name__}: {e}")
+            self._end(None)
 
     def _io(self) -> None:
         link: Socket | None = self._attached()

@@ -322,3 +322,21 @@ def test_an_upload_that_comes_too_late_for_a_lost_server_is_not_kept_for_the_nex
         finally:
             far.stop()
             context.destroy(0)
+
+
+def test_a_worker_whose_io_thread_fails_says_so_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = zmq.Context()
+    server = Server(context)
+    with ThreadPoolExecutor(2) as threads:
+        made = threads.submit(worker.WorkerProcess, server.endpoint, "numpy", "cpu", lease_s=30.0)
+        send(server.router, wire.WorkerWelcome(0, b"a" * 16, 1), peer=server.hear(wire.WorkerHello))
+        far = made.result(10)
+        monkeypatch.setattr(far.intake, "tidy", lambda now: 1 / 0)
+        running = threads.submit(far.run)
+        try:
+            server.hear(wire.Bye)
+            running.result(10)
+            assert far.cut_off == "its io thread failed: ZeroDivisionError: division by zero"
+        finally:
+            far.stop()
+            context.destroy(0)
