@@ -542,7 +542,8 @@ class DispatcherState:
             if isinstance(going, Going) and worker.id in going.plan.programs:
                 at = going.flights[-1].epoch if going.flights else epoch
                 going.fault = loss_of(worker, f"{reason} during epoch {at}", at, going.plan.where)
-            for buffer in list(client.buffers.values()):
+            late = [b for f in self.flights.by_epoch.values() if f.client is client for b in f.late]
+            for buffer in (*client.buffers.values(), *late):
                 self.values.drop(only_for(buffer))
                 self.values.shrink(buffer, worker.id, client.workers, fault)
             client.held = sum(b.nbytes for b in dict.fromkeys(client.buffers.values()))

@@ -96,8 +96,7 @@ class Parts:
                 flight.late = frozenset(b for n, b in flight.freed.items() if n in set(run.replaces))
             freed = [b for b in flight.freed.values() if b not in flight.late]
             self.values.memory.drop((*(b.uid for b in freed), *going.kept))
-            elsewhere = [b for b in freed if b.type and b.type.sharding and set(b.type.sharding.mesh.workers) - set(workers)]
-            self.values.drop(elsewhere)
+            self.values.drop_beyond(freed, workers)
             frees = list(going.kept)  # also what other workers have of them
             for w in plan.programs.keys() - part.programs.keys():
                 self.roster.send(self.roster.workers[w].work, wire.Free(going.kept))

@@ -94,7 +94,7 @@ class Flight:
     """One epoch on its way. It is *settled* once all workers, and all runs it read from, report success.
 
     ``replaces``: as in ``Run``. ``freed``: the buffers that went with it, by number, ``late`` those of them that
-    wait until it has gone well: what is replaced and not read. ``refuses``: it may fail for its values, or those it reads may have.
+    wait until it has gone well: what is replaced, and not read or on other workers too. ``refuses``: it may fail for its values, or those it reads may have.
     ``local``: the only worker that it and its unsettled inputs touched; that worker alone knows whether it went well.
     """
 
