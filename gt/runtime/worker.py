@@ -332,6 +332,11 @@ class WorkerProcess:
         self.context.destroy(200)
         self.log.close()
 
+    @property
+    def code(self) -> int:
+        """Give the exit code of a process that ends at once."""
+        return ExitCode.SERVER_LOST if self.deserted or self.cut_off else ExitCode.OK
+
     def stop(self, *_: object) -> None:
         """End soon; at once if the main thread does not come back from a program or a collective."""
         if not self.stopping:
@@ -447,7 +452,7 @@ class WorkerProcess:
             time.sleep(0.02)
         if self.runner.epoch >= 0:  # stuck in a program: nobody waits for it any more
             remove_sockets(self.bound)
-            os._exit(ExitCode.SERVER_LOST if self.deserted else 0)
+            os._exit(self.code)
         if link is not None:
             link.close(0)
         self.intake.socket.close(0)
@@ -528,7 +533,7 @@ def work(
     if worker.groups.aborted:  # what Gloo left unfinished must not meet the interpreter's end
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(ExitCode.SERVER_LOST if worker.deserted or worker.cut_off else 0)
+        os._exit(worker.code)
     if worker.cut_off:
         raise DispatcherLost(f"the link to the gt server at {endpoint} is broken: {worker.cut_off}")
     if worker.deserted:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from gt.runtime import remote, wire, worker
 from gt.runtime.collective import CollectiveFailed
 from gt.runtime.dispatcher_state import Options
 from gt.runtime.errors import ConnectionFailed, DispatcherLost, WorkerLost
+from gt.runtime.exit_codes import ExitCode
 from gt.runtime.launch import start_local
 from gt.runtime.remote import RemoteSession
 from gt.runtime.transport import make_socket, receive, send
@@ -340,3 +342,15 @@ def test_a_worker_whose_io_thread_fails_says_so_and_ends(monkeypatch: pytest.Mon
         finally:
             far.stop()
             context.destroy(0)
+
+
+def test_a_worker_that_is_cut_off_in_a_program_ends_with_an_exit_code_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "GRACE_S", 0.0)
+    codes: list[int] = []
+    monkeypatch.setattr(worker.os, "_exit", lambda code: codes.append(int(code)))
+    for cut_off in ("", "messages were lost"):
+        stuck = object.__new__(worker.WorkerProcess)
+        stuck.cut_off, stuck.deserted, stuck.bound, stuck.gate = cut_off, False, [], None
+        stuck.runner, stuck.intake = MagicMock(epoch=3), MagicMock()
+        stuck._end(None)
+    assert codes == [ExitCode.OK, ExitCode.SERVER_LOST]
