@@ -25,7 +25,10 @@ def awaited(future: Future[T], session: Any) -> T:
     """Give a future's result; at a terminal, say after a while what the session is busy with. Errors: the future's."""
     if not await_done(future, AFTER_S):
         shown(partial(await_done, future), lambda: f"a value, {busy_with(session)}")
-    return future.result()
+    try:
+        return future.result()
+    finally:
+        del future  # an error has this frame: with the future in it, it would keep itself, and what the frames above hold
 
 
 def shown(wait: Callable[[float | None], bool], what: Callable[[], str]) -> None:

@@ -1,7 +1,7 @@
 """Collectives between workers: which groups exist here, and how an engine's value goes through one.
 
 Owns: ``Groups`` (the engine's ``Comm``) and the sizes of what a collective takes. Torch is imported by the first
-group only, so a NumPy worker that never talks to another never loads it. Must not know: epochs, the dispatcher.
+group only, so a NumPy worker that never talks to another never loads it. Must not know: programs, messages.
 Next: ``process_group`` (torch.distributed), ``gt.ir.ops.collective`` (what the kinds mean).
 """
 
@@ -241,10 +241,10 @@ class Groups:
         for group in list(self.groups.values()):
             group.abort()
 
-    def renew(self, worker: int, rendezvous: Callable[[], Rendezvous]) -> None:
+    def renew(self, worker: int) -> None:
         """Begin anew, with another number and no groups, at another dispatcher."""
         self.close()
-        self.worker, self.rendezvous = worker, rendezvous
+        self.worker = worker
         for known in (self.lost, self.formed, self.left):
             known.clear()
         self.called_off = False

@@ -28,7 +28,7 @@ from gt.runtime.dispatcher_events import (
     Received,
     Tick,
 )
-from gt.runtime.epochs import Epochs
+from gt.runtime.epochs import Epochs, loss_of
 from gt.runtime.errors import Fault
 from gt.runtime.hello import UNKNOWN, WAS_LOST, hello_fault
 from gt.runtime.moves import Moves
@@ -223,7 +223,7 @@ class DispatcherState:
             self.tracing.gone(peer)
         if isinstance(owner, Worker):
             if peer in (owner.work, owner.link):
-                self._worker_lost(owner, f"worker {owner.id} (pid {owner.hello.pid} on {owner.hello.host}) died")
+                self._worker_lost(owner, f"{owner.process} died")
             else:
                 self.peers.pop(peer, None)
                 self.epochs.rendezvous.drop_peer(peer)
@@ -232,7 +232,7 @@ class DispatcherState:
         """What was lost cannot be made up for: the session is over. Who is not known here has lost a connection, and has another now."""
         owner = self.peers.get(peer)
         if isinstance(owner, Worker):
-            self._worker_lost(owner, f"worker {owner.id} (pid {owner.hello.pid} on {owner.hello.host}) is cut off: {reason}")
+            self._worker_lost(owner, f"{owner.process} is cut off: {reason}")
             return
         self._send(owner.down if owner is not None else peer, wire.Broken(reason))
         if owner is not None:
@@ -252,7 +252,7 @@ class DispatcherState:
             if stuck := self._stuck(worker):
                 if self.options.owns_workers:
                     self.roster.out.append(Kill(worker.hello.pid))
-                self._worker_lost(worker, f"worker {worker.id} (pid {worker.hello.pid} on {worker.hello.host}) {stuck}")
+                self._worker_lost(worker, f"{worker.process} {stuck}")
         for client in list(self.clients.values()):
             if self.now - client.seen > self.options.client_lease_s:
                 self._client_gone(client)
@@ -533,18 +533,17 @@ class DispatcherState:
         for other in self.workers.values():
             self._send(other.link, wire.Abort(worker.id))
         left, lost = self.epochs.lose_worker(worker, reason)
-        text = f"{reason}; its values are lost, run again what made them"
         for client in self.clients.values():
             own = next((f for f in lost if f.client is client), None)  # no client hears of another's lines
             epoch, where = (own.epoch, own.where) if own is not None else (self.epochs.epoch, "")
-            fault = Fault("worker_lost", text, worker.id, epoch, where)
+            fault = loss_of(worker, reason, epoch, where)
             client.workers = tuple(w for w in client.workers if w != worker.id)
             going = client.queue[0] if client.queue else None
             if isinstance(going, Going) and worker.id in going.plan.programs:
                 at = going.flights[-1].epoch if going.flights else epoch
-                during = f"{reason} during epoch {at}; its values are lost, run again what made them"
-                going.fault = Fault("worker_lost", during, worker.id, at, going.plan.where)
-            for buffer in list(client.buffers.values()):
+                going.fault = loss_of(worker, f"{reason} during epoch {at}", at, going.plan.where)
+            late = [b for f in self.flights.by_epoch.values() if f.client is client for b in f.late]
+            for buffer in (*client.buffers.values(), *late):
                 self.values.drop(only_for(buffer))
                 self.values.shrink(buffer, worker.id, client.workers, fault)
             client.held = sum(b.nbytes for b in dict.fromkeys(client.buffers.values()))

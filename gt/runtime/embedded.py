@@ -55,7 +55,6 @@ class EmbeddedSession:
         self._pid = os.getpid()
         self._lock = CallLock()
         self._window = Window(window)
-        self._runs_over = 0
         self._inbox: SimpleQueue[tuple[Message, Any] | None] = SimpleQueue()
         self._futures: dict[int, Future[np.ndarray]] = {}
         self._reading: dict[int, int] = {}  # the buffer of each request under way
@@ -200,10 +199,8 @@ class EmbeddedSession:
 
     def _answer(self, message: Message) -> None:
         match message:
-            case wire.Progress(runs):
-                while self._runs_over < runs:
-                    self._runs_over += 1
-                    self._window.give()
+            case wire.Progress():  # of one run; calls and the worker's thread hear of it
+                self._window.give()
             case wire.Failed(request, fault) | wire.PartFailed(request, fault):
                 future: Future[Any] | None = self._futures.pop(request, None) or self._explaining.pop(request, None)
                 buffer = self._reading.pop(request, None)

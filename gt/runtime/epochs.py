@@ -7,7 +7,7 @@ which are made of epochs; ``dispatcher_state``.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,7 +24,7 @@ from gt.runtime.rendezvous import KeyStore
 from gt.runtime.roster import Roster, Worker
 from gt.runtime.schedule import Buffer, Client, Flight
 from gt.runtime.usage import SeenRun
-from gt.runtime.values import Values, only_for
+from gt.runtime.values import Values, is_beyond, only_for
 
 
 class Epochs:
@@ -79,7 +79,9 @@ class Epochs:
         devices = {(h.host, h.device) for h in hellos}
         nccl = all(h.device.startswith("cuda") for h in hellos) and len(devices) == len(members)
         self.flights.add(Flight(self.epoch, None, set(members), groups=(members,)))
-        message = wire.MakeGroup(self.epoch, f"g{self.epoch}", members, "nccl" if nccl else "gloo")
+        name = f"g{self.epoch}"
+        self.rendezvous.begin(name)
+        message = wire.MakeGroup(self.epoch, name, members, "nccl" if nccl else "gloo")
         for w in members:
             self.roster.send(self.roster.workers[w].work, message)
 
@@ -101,19 +103,19 @@ class Epochs:
         freed = flight.freed = self.values.released(client, run.frees)
         flight.refuses = plan.refuses or failed or any(f.refuses for f in upstream)
         if local is not None and flight.refuses and run.replaces:
-            flight.late = frozenset(freed[n] for n in (freed.keys() & set(run.replaces)).difference(run.inputs))
+            read = set(run.inputs)
+            replaced = freed.keys() & set(run.replaces)
+            flight.late = frozenset(freed[n] for n in replaced if n not in read or is_beyond(freed[n].type, workers))
+        going = [b for b in freed.values() if b not in flight.late] if flight.late else list(freed.values())
         message = wire.Execute(
-            self.epoch, plan.id, tuple([b.uid for b in inputs]), tuple([b.uid for b in outputs]), run.scalars,
-            tuple([b.uid for b in freed.values() if b not in flight.late] if flight.late else [b.uid for b in freed.values()]),
+            self.epoch, plan.id, tuple([b.uid for b in inputs]), tuple([b.uid for b in outputs]), run.scalars, tuple([b.uid for b in going]),
             plan.capture.use(self.epoch), client.owner, run.outputs if client.owner else (),
         )  # fmt: skip
         if self.values.memory.workers:
             self.values.memory.drop(message.frees)
             self.values.memory.add(outputs)
         self.execute(plan.programs, message, plan)
-        elsewhere = {t for t in {b.type for b in freed.values()} if t and t.sharding and set(t.sharding.mesh.workers) - set(workers)}
-        if elsewhere:
-            self.values.drop([b for b in freed.values() if b.type in elsewhere])
+        self.values.drop_beyond(going, workers)
         return flight
 
     def execute(self, programs: Mapping[int, Program], message: wire.Execute, labelled: PlanRecord | None) -> None:
@@ -134,9 +136,7 @@ class Epochs:
 
     def short_of_memory(self, client: Client, run: wire.Run, plan: PlanRecord, inputs: list[Buffer]) -> Fault | None:
         """Say which worker has no room for a run; None if all have: then all of them begin it."""
-        going = Counter(id(b) for n in set(run.frees) if (b := client.buffers.get(n)) is not None)
-        freed = [b for n in set(run.frees) if (b := client.buffers.get(n)) is not None and going[id(b)] == b.holders]
-        over = self.values.memory.over(plan.programs, inputs, freed)
+        over = self.values.memory.over(plan.programs, inputs, client.only_named(run.frees))
         if over is None:
             return None
         program = plan.programs[over[0]]
@@ -222,18 +222,19 @@ class Epochs:
 
     def _keep(self, worker: Worker, flight: Flight | None, here: set[int]) -> None:
         """Keep what failed outputs of an epoch were to replace. What else is there only for what failed goes."""
-        wanted = set()
+        wanted: set[Buffer] = set()
+        late = frozenset[Buffer]() if flight is None else flight.late
         if flight is not None:
             self.values.memory.add(b for b in flight.freed.values() if b.uid in here)
-            here |= {b.uid for b in flight.late}
         if flight is not None and flight.client is not None:
             for buffer, number in zip(flight.outputs, flight.replaces, strict=False):
                 old = flight.freed.get(number) or flight.client.buffers.get(number)
                 if buffer.alone and old is not None and buffer.replaces(old):
-                    old.kept |= old.uid in here
+                    old.kept |= old.uid in here or old in late
                     wanted.add(old)
             flight.client.salvaged |= bool(wanted)
             self.values.drop([old for b in flight.freed.values() if b not in wanted for old in only_for(b)])
+        self.values.drop(list(late - wanted))
         unwanted = here - {b.uid for b in wanted}
         self.values.memory.drop(unwanted)
         if unwanted:
@@ -263,9 +264,9 @@ class Epochs:
     def lose_worker(self, worker: Worker, reason: str) -> tuple[list[Flight], list[Flight]]:
         """A worker is lost: fail what cannot do without it. Give the epochs that it had a part in, and those of them that failed."""
         left, lost = self.flights.lose_worker(worker.id)
+        self.values.drop([b for flight in left for b in flight.late])
         for flight in lost:
-            text = f"{reason} during epoch {flight.epoch}; its values are lost, run again what made them"
-            self.flights.fail(flight, Fault("worker_lost", text, worker.id, flight.epoch, flight.where))
+            self.flights.fail(flight, loss_of(worker, f"{reason} during epoch {flight.epoch}", flight.epoch, flight.where))
             if flight.client is None:
                 self._forget_rendezvous(flight)
         return left, lost
@@ -298,4 +299,9 @@ class Epochs:
         return True
 
 
-__all__ = ["Epochs"]
+def loss_of(worker: Worker, reason: str, epoch: int, where: str) -> Fault:
+    """Say that values are lost with their worker."""
+    return Fault("worker_lost", f"{reason}; its values are lost, run again what made them", worker.id, epoch, where)
+
+
+__all__ = ["Epochs", "loss_of"]

@@ -7,7 +7,6 @@ Next: ``cutting`` (the parts of a plan, ``Going``), ``epochs`` (which sends them
 from __future__ import annotations
 
 import math
-from collections import Counter
 
 from gt.runtime import wire
 from gt.runtime.cutting import Going
@@ -97,8 +96,7 @@ class Parts:
                 flight.late = frozenset(b for n, b in flight.freed.items() if n in set(run.replaces))
             freed = [b for b in flight.freed.values() if b not in flight.late]
             self.values.memory.drop((*(b.uid for b in freed), *going.kept))
-            elsewhere = [b for b in freed if b.type and b.type.sharding and set(b.type.sharding.mesh.workers) - set(workers)]
-            self.values.drop(elsewhere)
+            self.values.drop_beyond(freed, workers)
             frees = list(going.kept)  # also what other workers have of them
             for w in plan.programs.keys() - part.programs.keys():
                 self.roster.send(self.roster.workers[w].work, wire.Free(going.kept))
@@ -126,11 +124,8 @@ class Parts:
         """
         if last or client.owner or (going.refuses and len(going.plan.programs) == 1):
             return []
-        numbers = {going.run.inputs[i] for i in positions}
-        later = {b.uid for i, b in enumerate(going.inputs) if i not in positions and going.run.inputs[i] not in numbers}
-        naming = Counter(id(b) for n in going.run.frees if (b := client.buffers.get(n)) is not None)
-        found = {n: b for n in numbers & set(going.run.frees) if (b := client.buffers.get(n)) is not None}
-        return [b for b in found.values() if b.uid not in later and naming[id(b)] == b.holders]
+        read = {going.inputs[i] for i in positions} - {b for i, b in enumerate(going.inputs) if i not in positions}
+        return [b for b in client.only_named(going.run.frees) if b in read]
 
     def call_off(self, going: Going) -> None:
         """Let go of what a run has made of which no more parts are sent."""

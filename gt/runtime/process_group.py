@@ -262,10 +262,10 @@ class TorchGroup:
         work.wait()
 
     def abort(self) -> None:
-        """End the wait for a member that will never come."""
-        self.aborted = True
-        if self.backend == "nccl":
-            self.group.abort()
+        """End the wait for a member that will never come. From any thread: another may just have closed the group."""
+        self.aborted, group = True, self.group
+        if self.backend == "nccl" and group is not None:
+            group.abort()
         self.wake.set()
 
     def close(self) -> None:

@@ -142,8 +142,9 @@ class RecoveringSession:
         self._lost_at = 0.0
         self._flying = InFlight()
         self.returns = 0  # how often another dispatcher has taken the session in
-        with self.lock:  # it may be lost before it is known here
-            self._link = connect(keeper=Ear(self, 0), secret=self._secret)
+        self._joined = threading.Event()  # the first link is known here: its dispatcher may be lost before
+        self._link = connect(keeper=Ear(self, 0), secret=self._secret)  # without the lock, which the link's own thread takes
+        self._joined.set()
         self._served: tuple[int, tuple[int, ...]] = (self._link.generation, ())  # by which dispatcher, with which workers, values were made
 
     # -- the Session interface
@@ -395,6 +396,7 @@ class RecoveringSession:
 
     def hear_dispatcher_lost(self, number: int, fault: Fault) -> bool:
         """Hear that the dispatcher is lost. True: all that is open is answered here, later by a replay, or now with the cause."""
+        self._joined.wait()
         with self.lock:
             if number != self._number:
                 return True
@@ -514,15 +516,18 @@ class RecoveringSession:
                 self._log.abandon()
                 for ticket in self._asked:
                     self._log.answered(ticket)
-            asked, self._asked = self._asked, {}
-            explaining, self._explaining = self._explaining, {}
-            moving, self._moving = self._moving, {}
-        for future, _, where in asked.values():
-            future.set_exception(_at(fault, where).exception())
-        others: list[Future[Any]] = [f for f, _ in explaining.values()]
-        others += [f for f, _ in moving.values()]
-        for other in others:
-            other.set_exception(fault.exception())
+            open_ = self._take_open()
+        for future, where in open_:
+            future.set_exception((_at(fault, where) if where else fault).exception())
+
+    def _take_open(self) -> list[tuple[Future[Any], str]]:
+        """Give what has no answer yet, reads with their lines; none is waited for here any more. Under the lock."""
+        found: list[tuple[Future[Any], str]] = [(future, where) for future, _, where in self._asked.values()]
+        found += [(future, "") for future, _ in self._explaining.values()]
+        found += [(future, "") for future, _ in self._moving.values()]
+        for known in (self._asked, self._explaining, self._moving):
+            known.clear()
+        return found
 
     def _rejoin(self) -> None:
         """Join another dispatcher, learn what is there, and send again what was in flight. Errors: what the link raises; NotRecovered."""
@@ -737,14 +742,9 @@ class RecoveringSession:
     def _give_up(self, fault: Fault) -> None:
         with self.lock:
             self._failed, self._away = fault, None
-            asked, self._asked = self._asked, {}
-            explaining, self._explaining = self._explaining, {}
-            moving, self._moving = self._moving, {}
+            open_ = self._take_open()
         self._link.close()
-        futures: list[Future[Any]] = [f for f, *_ in asked.values()]
-        futures += [f for f, _ in explaining.values()]
-        futures += [f for f, _ in moving.values()]
-        for future in futures:
+        for future, _ in open_:
             future.set_exception(fault.exception())
         self._open.set()
 

@@ -61,6 +61,11 @@ class Worker:
     usage: WorkerUsage = field(default_factory=WorkerUsage)  # as it said last, as are
     programs: dict[int, ProgramState] = field(default_factory=dict)
 
+    @property
+    def process(self) -> str:
+        """Give what it is, and which process, for people."""
+        return f"worker {self.id} (pid {self.hello.pid} on {self.hello.host})"
+
     def __repr__(self) -> str:
         return f"worker {self.id} {'joined' if self.link else 'joining'}"
 

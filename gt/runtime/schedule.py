@@ -7,7 +7,8 @@ Next: ``dispatcher_state``, which serves the queues.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -93,7 +94,7 @@ class Flight:
     """One epoch on its way. It is *settled* once all workers, and all runs it read from, report success.
 
     ``replaces``: as in ``Run``. ``freed``: the buffers that went with it, by number, ``late`` those of them that
-    wait until it has gone well: what is replaced and not read. ``refuses``: it may fail for its values, or those it reads may have.
+    wait until it has gone well: what is replaced, and not read or on other workers too. ``refuses``: it may fail for its values, or those it reads may have.
     ``local``: the only worker that it and its unsettled inputs touched; that worker alone knows whether it went well.
     """
 
@@ -179,6 +180,11 @@ class Client:
             return None
         self.held -= buffer.nbytes
         return buffer
+
+    def only_named(self, numbers: Iterable[int]) -> list[Buffer]:
+        """Give the buffers, each once, that no number would name any more without these."""
+        named = Counter(buffer for n in set(numbers) if (buffer := self.buffers.get(n)) is not None)
+        return [buffer for buffer, count in named.items() if count == buffer.holders]
 
     def __repr__(self) -> str:
         buffers = ", ".join(f"{n}: {b!r}" for n, b in self.buffers.items())

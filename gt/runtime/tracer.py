@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gt.runtime import wire
 from gt.runtime.kernel_spans import Kernel, Kernels
-from gt.runtime.log import MAX_TRACED, InstructionLog
+from gt.runtime.log import MAX_TRACED, InstructionLog, TracedLines
 from gt.runtime.tracing import MAX_LINES
 
 
@@ -49,13 +49,21 @@ class Tracer:
         """Hand over what there is. Does nothing where no trace is under way."""
         number, self.number = self.number, 0
         kernels, self._kernels = self._kernels, None
-        if number and kernels is not None:
-            kernels.end(lambda found: self.replies.put(self._over(number, found)))
-        elif number:
-            self.replies.put(self._over(number, []))
+        if not number:
+            return
+        traced, replies = self.log.traced(), self.replies  # now: once the profiler has ended another trace may be under way
+        if kernels is None:
+            replies.put(self._over(number, traced, []))
+        else:
+            kernels.end(lambda found: replies.put(self._over(number, traced, found)))
 
-    def _over(self, number: int, kernels: list[Kernel]) -> wire.TraceReply:
-        start, lines, left_out = self.log.traced()
+    def drop(self) -> None:
+        """Hand over nothing, as who asked is gone."""
+        self.end()
+        self.replies = queue.SimpleQueue()
+
+    def _over(self, number: int, traced: TracedLines, kernels: list[Kernel]) -> wire.TraceReply:
+        start, lines, left_out = traced
         told: list[str] = []
         nbytes = 0
         for kernel in reversed(kernels):  # the latest first, until there are too many

@@ -130,7 +130,7 @@ class Tracing:
                     source.missing = source.missing or f"it did not answer within {PATIENCE_S:g} s"
         self._finish(now)
 
-    def gone(self, peer: bytes, who: str = "") -> None:
+    def gone(self, peer: bytes) -> None:
         """Hear that somebody is gone: nobody waits for its lines. Without its asker a trace ends."""
         trace = self.trace
         if trace is None:
@@ -141,9 +141,9 @@ class Tracing:
                     self.send(source.peer, wire.SetTrace(trace.number, 0))
             self._stop()
             return
-        for source in trace.sources.values():
-            if source.lines is None and (source.peer == peer or (who and source.who == who)):
-                source.missing = source.missing or "it ended before it handed over what it had"
+        ended = trace.sources.get(peer)
+        if ended is not None and ended.lines is None:
+            ended.missing = ended.missing or "it ended before it handed over what it had"
 
     def _finish(self, now: float) -> None:
         trace = self.trace

@@ -117,13 +117,15 @@ class Usage:
         self._gone: dict[str, float] = dict.fromkeys(KINDS, 0.0)  # seconds of plans that were forgotten
         self._shares: dict[PlanSpent, dict[str, float]] = {}
 
-    def forget(self, spent: PlanSpent | None) -> None:
+    def forget(self, plan: int) -> None:
         """Let go of a plan that is unloaded; what its runs took stays counted."""
-        if spent is not None:
-            with self._lock:
+        with self._lock:
+            self._told.pop(plan, None)
+            spent = self.runner.spent.pop(plan, None)
+            if spent is not None:
                 for kind, share in self._shares_of(spent).items():
                     self._gone[kind] += share * spent.own_s
-                self._shares.pop(spent, None)
+                del self._shares[spent]
 
     def _shares_of(self, spent: PlanSpent) -> dict[str, float]:
         if spent not in self._shares:
@@ -144,25 +146,18 @@ class Usage:
         collective_s = 0.0 if groups is None else groups.seconds
         spent = sorted(list(runner.spent.items()), key=lambda item: -item[1].seconds)[:MAX_BUSIEST]
         return WorkerUsage(
-            run_s=max(0.0, runner.run_s - collective_s), kinds_s=self._kinds_s(), collective_s=collective_s, load_s=runner.load_s, ship_s=runner.ship_s,
-            runs=runner.runs, sent_nbytes=0 if groups is None else groups.nbytes, values=len(runner.values),
+            run_s=max(0.0, runner.run_s - collective_s), kinds_s=self._kinds_s(), collective_s=collective_s, load_s=runner.load_s,
+            ship_s=runner.ship_s, runs=runner.runs, sent_nbytes=0 if groups is None else groups.nbytes, values=len(runner.values),
             values_nbytes=runner.values.nbytes, peak_nbytes=runner.values.peak_nbytes, process_nbytes=process_nbytes(),
             device_nbytes=device_nbytes(runner.engine),
-            busiest=tuple(
-                PlanTime(plan, of.program.name, of.runs, of.seconds)
-                for plan, of in spent
-                if plan in self.runner.spent
-            ),
+            busiest=tuple(PlanTime(plan, of.program.name, of.runs, of.seconds) for plan, of in spent),
         )  # fmt: skip
 
     def changed(self) -> tuple[ProgramState, ...]:
         """Give the programs of which something is new since the last call."""
         with self._lock:
-            loaded = list(self.runner.loaded.items())
-            for gone in self._told.keys() - {plan for plan, _ in loaded}:
-                del self._told[gone]
             found: list[ProgramState] = []
-            for plan, program in loaded:
+            for plan, program in list(self.runner.loaded.items()):
                 state = state_of(plan, program)
                 if self._told.get(plan) != state and len(found) < MAX_CHANGED:
                     self._told[plan] = state

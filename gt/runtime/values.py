@@ -6,7 +6,6 @@ Next: ``schedule`` (``Buffer``), ``memory`` and ``quota`` (what fits), ``epochs`
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 from gt.ir.mesh import Sharding
@@ -146,8 +145,7 @@ class Values:
         limit = self.roster.options.client_nbytes
         if limit is None or client.held + asked <= limit:
             return None
-        going = Counter(id(b) for n in set(frees) if (b := client.buffers.get(n)) is not None)
-        freed = sum(b.nbytes for n in set(frees) if (b := client.buffers.get(n)) is not None and going[id(b)] == b.holders)
+        freed = sum(b.nbytes for b in client.only_named(frees))
         return too_much(client.held, asked, freed, limit, what, where) if client.held + asked - freed > limit else None
 
     def released(self, client: Client, numbers: tuple[int, ...]) -> dict[int, Buffer]:
@@ -172,6 +170,12 @@ class Values:
                 if late:
                     self.roster.send(self.roster.workers[w].link, wire.Free(late))
 
+    def drop_beyond(self, buffers: list[Buffer], workers: tuple[int, ...]) -> None:
+        """As ``drop``, for those of the buffers that are not on these workers alone."""
+        beyond = {t for t in {b.type for b in buffers} if is_beyond(t, workers)}
+        if beyond:
+            self.drop([b for b in buffers if b.type in beyond])
+
     def shrink(self, buffer: Buffer, lost: int, workers: tuple[int, ...], fault: Fault) -> None:
         """Take a lost worker out of a buffer's placement; whole copies elsewhere keep it alive."""
         if buffer.type is None or buffer.type.sharding is None or lost not in buffer.type.sharding.mesh.workers:
@@ -189,6 +193,11 @@ class Values:
             self.uploads.pop(buffer.uid, None)
 
 
+def is_beyond(type_: TensorType | None, workers: tuple[int, ...]) -> bool:
+    """Whether a value is on other workers too."""
+    return type_ is not None and type_.sharding is not None and not set(type_.sharding.mesh.workers) <= set(workers)
+
+
 def only_for(buffer: Buffer) -> list[Buffer]:
     """Give what is kept only because a buffer, or one before it, failed to replace it; it is kept no longer."""
     found, old = [], buffer.before
@@ -201,4 +210,4 @@ def only_for(buffer: Buffer) -> list[Buffer]:
     return found
 
 
-__all__ = ["Values", "only_for"]
+__all__ = ["Values", "is_beyond", "only_for"]

@@ -48,7 +48,7 @@ HEADERS = {
 
 @dataclass(frozen=True)
 class Picture:
-    """What is served: a status, and the latest plans with the program of their first worker."""
+    """What is served: a status, the latest plans with the program of their first worker, and the latest runs."""
 
     status: ServerStatus
     plans: tuple[dict[str, Any], ...]
@@ -66,7 +66,7 @@ class Web:
             raise ValueError(f"{host} is reachable from other machines: the page there needs a token")
         self.token, self.host = token, host
         self.samples: deque[tuple[float, list[tuple[int, int, int, float]]]] = deque(maxlen=MAX_SAMPLES)
-        self.runs: deque[SeenRun] = deque(maxlen=MAX_RUNS)  # the dispatcher's
+        self.runs: deque[SeenRun] = deque(maxlen=MAX_RUNS)  # only the dispatcher's thread looks at them
         self._picture: Picture | None = None
         self._wanted, self._fresh = threading.Event(), threading.Condition()
         self._count, self._sampled = 0, 0.0

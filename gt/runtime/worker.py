@@ -81,6 +81,8 @@ class StoreLink:
     ) -> tuple[bytes, int]:
         """Do one store operation and wait for it. Errors: CollectiveFailed."""
         with self.lock:
+            if self.lost():
+                raise CollectiveFailed("the dispatcher is lost")
             self.requests += 1
             send(self.socket, wire.StoreOp(self.requests, kind, keys, value, expected, amount))
             told = time.monotonic()
@@ -107,6 +109,11 @@ class StoreLink:
                 return got[1].value, got[1].number
         raise CollectiveFailed(f"the other workers did not come within {self.timeout_s:g} s")
 
+    def close(self) -> None:
+        """Close the connection, once nobody waits for an answer by it: with the dispatcher lost, soon."""
+        with self.lock:
+            self.socket.close(0)
+
 
 class WorkerProcess:
     """A worker from hello to stop. With ``keys``, it proves who it is and lets in the clients that the dispatcher names. ``lease_s``:
@@ -123,6 +130,7 @@ class WorkerProcess:
         self.cut_off = self.doubt = ""
         self.failed: ConnectionFailed | None = None  # why no other dispatcher wants this worker
         self.lost = threading.Event()  # the dispatcher is; until the worker has joined again
+        self.attached = threading.Event()  # the io thread is, to the dispatcher that the worker has joined
         self.lost_at = 0.0
         self.lives: tuple[tuple[int, int], ...] = ()  # generations of dispatchers that are gone, and the number it had there
         self.logger = setup_logging(f"worker.{os.getpid()}")
@@ -153,8 +161,9 @@ class WorkerProcess:
         self.intake = Intake(intake, self.uploads, direct=str(getattr(self.engine, "device", "cpu")).startswith("cuda"))
         self.outlet = Outlet(self.work, self.results, self.intake.sharing)
         timeout_s = env.GROUP_TIMEOUT_S.get()
+        self.store: StoreLink | None = None
         self.groups = Groups(
-            self.welcome.worker, self._store_link(), own_address(endpoint), timeout_s, backend == "numpy",
+            self.welcome.worker, self._rendezvous, own_address(endpoint), timeout_s, backend == "numpy",
             str(getattr(self.engine, "device", "cpu")),
         )  # fmt: skip
         self.groups.log = self.log
@@ -162,20 +171,14 @@ class WorkerProcess:
         shared = parent_fd is None  # else it serves the script that started it alone
         self.runner = Runner(self.welcome.worker, self.engine, self.outlet, self.groups, self.uploads, self.log, timed=shared)
         self.wake_read, self.wake_write = os.pipe()
-        self.io = threading.Thread(target=self._io, name="gt-io", daemon=True)
+        self.io = threading.Thread(target=self._io_to_the_end, name="gt-io", daemon=True)
 
-    def _store_link(self) -> Callable[[], StoreLink]:
-        links: list[StoreLink] = []
-        token = self.welcome.token
-
-        def link() -> StoreLink:
-            if not links:
-                links.append(
-                    StoreLink(self._to_dispatcher(), token, env.GROUP_TIMEOUT_S.get(), self._is_lost(token), self._doubt)
-                )
-            return links[0]
-
-        return link
+    def _rendezvous(self) -> StoreLink:
+        """Give the way to the key-value store of the dispatcher that the worker has joined."""
+        if self.store is None:
+            token = self.welcome.token
+            self.store = StoreLink(self._to_dispatcher(), token, env.GROUP_TIMEOUT_S.get(), self._is_lost(token), self._doubt)
+        return self.store
 
     def _is_lost(self, token: bytes) -> Callable[[], bool]:
         """Give what tells whether the dispatcher that gave out a token is lost."""
@@ -293,6 +296,9 @@ class WorkerProcess:
         self.lives = (*self.lives, (self.welcome.generation, self.welcome.worker))
         past = self.runner.past(self.lives)
         self.groups.close()
+        if self.store is not None:
+            self.store.close()
+            self.store = None
         self.handshake.close()
         self.work.close(0)
         deadline = self.lost_at + self.lease_s
@@ -306,10 +312,12 @@ class WorkerProcess:
             return
         self.logger.warning("joined the server at %s again, as worker %d", self.endpoint, self.welcome.worker)
         self.outlet.work = self.work
-        self.groups.renew(self.welcome.worker, self._store_link())
+        self.groups.renew(self.welcome.worker)
         self.runner.rejoined(self.welcome.worker)
         self.doubt = ""
         self.lost.clear()
+        while not self.attached.wait(BEAT_S) and not self.stopping:  # uploads for the lost one, which come until then, go with it
+            continue
 
     def close(self) -> None:
         """Say goodbye and let everything go."""
@@ -323,6 +331,11 @@ class WorkerProcess:
         remove_sockets(self.bound)
         self.context.destroy(200)
         self.log.close()
+
+    @property
+    def code(self) -> int:
+        """Give the exit code of a process that ends at once."""
+        return ExitCode.SERVER_LOST if self.deserted or self.cut_off else ExitCode.OK
 
     def stop(self, *_: object) -> None:
         """End soon; at once if the main thread does not come back from a program or a collective."""
@@ -346,6 +359,14 @@ class WorkerProcess:
             self._cut_off(why)
 
     # -- the io thread
+
+    def _io_to_the_end(self) -> None:
+        try:
+            self._io()
+        except Exception as e:  # a fault of gt's own: nobody would hear any more whether this worker lives
+            self.logger.exception("a fault in gt")
+            self._cut_off(f"its io thread failed: {type(e).__name__}: {e}")
+            self._end(None)
 
     def _io(self) -> None:
         link: Socket | None = self._attached()
@@ -399,11 +420,14 @@ class WorkerProcess:
         link = self._to_dispatcher()
         send(link, wire.Attach(self.welcome.token, "link"))
         self.refused = False
+        self.attached.set()
         return link
 
     def _lose_dispatcher(self, now: float) -> None:
         """Have the main thread come to an edge, or end where nobody will come in place of the dispatcher."""
         self.lost_at = now
+        self.tracer.drop()
+        self.attached.clear()
         if self.lease_s > 0:
             self.lost.set()
             os.write(self.wake_write, b"x")
@@ -428,7 +452,7 @@ class WorkerProcess:
             time.sleep(0.02)
         if self.runner.epoch >= 0:  # stuck in a program: nobody waits for it any more
             remove_sockets(self.bound)
-            os._exit(ExitCode.SERVER_LOST if self.deserted else 0)
+            os._exit(self.code)
         if link is not None:
             link.close(0)
         self.intake.socket.close(0)
@@ -509,7 +533,7 @@ def work(
     if worker.groups.aborted:  # what Gloo left unfinished must not meet the interpreter's end
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(ExitCode.SERVER_LOST if worker.deserted or worker.cut_off else 0)
+        os._exit(worker.code)
     if worker.cut_off:
         raise DispatcherLost(f"the link to the gt server at {endpoint} is broken: {worker.cut_off}")
     if worker.deserted:

@@ -14,11 +14,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gt.runtime.errors import DispatcherLost
+from gt.runtime import wire
+from gt.runtime.errors import ConnectionFailed, DispatcherLost
 from gt.runtime.exit_codes import ExitCode
 from gt.runtime.keys import make_keys
 from gt.runtime.recovering import RecoveringSession
 from gt.runtime.remote import RemoteSession
+from gt.runtime.status_request import StatusLink
 from tests.fault.proxy import TcpProxy
 from tests.integration.cluster import Desk, rows
 from tests.integration.programs import ROOT, Server, environment, start, wait_for
@@ -150,7 +152,11 @@ def test_each_finds_its_own_and_what_nobody_comes_for_is_freed() -> None:
         held = Desk(gone).put(np.ones((ROWS, N)), rows())
         assert gone.fetch(held).result(30).sum() == ROWS * N
         full = there.server.memory()
-        there.kill()
+        with contextlib.closing(StatusLink(address)) as asker:
+            assert [part.missing for part in asker.trace(0.1, 9)] == [""] * 5
+            with pytest.raises(ConnectionFailed):
+                next(asker._answers(wire.AskTrace(60.0, 9), 0.2))  # it is under way when the server dies
+            there.kill()
         with pytest.raises(DispatcherLost, match=rf"{address} died"):
             gone.fetch(held).result(WITHIN_S)
         assert wait_for(lambda: session._away is not None)
@@ -166,6 +172,8 @@ def test_each_finds_its_own_and_what_nobody_comes_for_is_freed() -> None:
         assert wait_for(lambda: there.server.memory() < full - ROWS * N * 3)  # of four bytes each
         again = desk.run("matmul", (product, (N, N)), (split, (N, N)))  # across workers, with placements of before
         assert np.array_equal(desk.get(again), want @ np.arange(64.0, dtype=np.float32).reshape(N, N))
+        with contextlib.closing(StatusLink(address)) as asker:
+            assert [part.missing for part in asker.trace(0.1, 9)] == [""] * 5
         for each in (stranger, session, gone):
             each.close()
 

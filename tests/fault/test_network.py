@@ -8,19 +8,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
 import zmq
 
+from gt.ir.program import WireType
 from gt.ir.types import float32
 from gt.runtime import remote, wire, worker
+from gt.runtime.collective import CollectiveFailed
 from gt.runtime.dispatcher_state import Options
 from gt.runtime.errors import ConnectionFailed, DispatcherLost, WorkerLost
+from gt.runtime.exit_codes import ExitCode
 from gt.runtime.launch import start_local
 from gt.runtime.remote import RemoteSession
-from gt.runtime.transport import make_socket
+from gt.runtime.transport import make_socket, receive, send
 from tests.fault.fuzz import Cluster, Impostor
 from tests.fault.proxy import Fault, Proxied, TcpProxy, proxied
 from tests.integration.cluster import Desk, rows
@@ -265,3 +270,87 @@ def test_a_worker_that_cannot_be_reached_is_told(monkeypatch: pytest.MonkeyPatch
         session.close()
         impostor.close()
         context.destroy(0)
+
+
+class Server:
+    """What answers at an address, for a test to play."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], port: str = "*") -> None:
+        self.router = make_socket(context, zmq.ROUTER)
+        assert wait_for(lambda: self._bound(f"tcp://127.0.0.1:{port}"))
+        self.endpoint = self.router.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
+
+    def _bound(self, endpoint: str) -> bool:
+        with suppress(zmq.ZMQError):  # ZMQ closes the socket before in its own time
+            self.router.bind(endpoint)
+            return True
+        return False
+
+    def hear(self, kind: type[wire.Message]) -> bytes:
+        """Give who says the next message of a kind."""
+        while self.router.poll(10_000):
+            peer, message, _ = receive(self.router, wire.FROM_PEERS, routed=True)
+            if isinstance(message, kind):
+                return peer
+        raise AssertionError(f"no {kind.__name__} came")
+
+
+def test_an_upload_that_comes_too_late_for_a_lost_server_is_not_kept_for_the_next() -> None:
+    context, ticket, kind = zmq.Context(), bytes(16), WireType((N, N), "float32")
+    first = Server(context)
+    with ThreadPoolExecutor(2) as threads:
+        made = threads.submit(worker.WorkerProcess, first.endpoint, "numpy", "cpu", lease_s=30.0)
+        send(first.router, wire.WorkerWelcome(0, b"a" * 16, 1), peer=first.hear(wire.WorkerHello))
+        far = made.result(10)
+        threads.submit(far.run)
+        try:
+            send(first.router, wire.Expect(7, ticket, kind, (N, N)), peer=first.hear(wire.Attach))
+            assert wait_for(lambda: far.intake.expected)
+            store = far.groups.rendezvous()
+            first.router.close(0)
+            second = Server(context, first.endpoint.rpartition(":")[2])
+            main = second.hear(wire.WorkerHello)  # it has said what it has
+            client = make_socket(context, zmq.DEALER, data=True)
+            client.connect(far.bound[0])
+            send(client, wire.Upload(ticket, kind), memoryview(ONES).cast("B"))
+            assert wait_for(lambda: 7 in far.uploads)
+            send(second.router, wire.WorkerWelcome(0, b"b" * 16, 2), peer=main)
+            send(second.router, wire.Execute(1, 5, (), (), (), ()), peer=main)
+            second.hear(wire.Done)
+            assert far.uploads == {} and far.runner.state.values == set() and len(far.runner.values) == 0
+            assert store.socket.closed and far.groups.rendezvous() is not store  # type: ignore[attr-defined]
+            with pytest.raises(CollectiveFailed, match="the dispatcher is lost"):
+                store.call("get", ("g1/x",))
+        finally:
+            far.stop()
+            context.destroy(0)
+
+
+def test_a_worker_whose_io_thread_fails_says_so_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = zmq.Context()
+    server = Server(context)
+    with ThreadPoolExecutor(2) as threads:
+        made = threads.submit(worker.WorkerProcess, server.endpoint, "numpy", "cpu", lease_s=30.0)
+        send(server.router, wire.WorkerWelcome(0, b"a" * 16, 1), peer=server.hear(wire.WorkerHello))
+        far = made.result(10)
+        monkeypatch.setattr(far.intake, "tidy", lambda now: 1 / 0)
+        running = threads.submit(far.run)
+        try:
+            server.hear(wire.Bye)
+            running.result(10)
+            assert far.cut_off == "its io thread failed: ZeroDivisionError: division by zero"
+        finally:
+            far.stop()
+            context.destroy(0)
+
+
+def test_a_worker_that_is_cut_off_in_a_program_ends_with_an_exit_code_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "GRACE_S", 0.0)
+    codes: list[int] = []
+    monkeypatch.setattr(worker.os, "_exit", lambda code: codes.append(int(code)))
+    for cut_off in ("", "messages were lost"):
+        stuck = object.__new__(worker.WorkerProcess)
+        stuck.cut_off, stuck.deserted, stuck.bound, stuck.gate = cut_off, False, [], None
+        stuck.runner, stuck.intake = MagicMock(epoch=3), MagicMock()
+        stuck._end(None)
+    assert codes == [ExitCode.OK, ExitCode.SERVER_LOST]

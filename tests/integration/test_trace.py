@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from click.testing import CliRunner, Result
 
 from gt.cli import main
 from gt.runtime.log_lines import read_log
+from gt.runtime.recovering import RecoveringSession
 from gt.runtime.remote import RemoteSession
 from tests.integration.cluster import Desk, cols, rows
 from tests.integration.programs import server
@@ -85,7 +87,8 @@ def test_a_script_that_comes_and_goes_meanwhile_is_in_it(tmp_path: Path) -> None
         thread = threading.Thread(target=lambda: results.append(command("trace", there.address, "-s", 3, "--dir", tmp_path)))
         thread.start()
         while thread.is_alive():
-            with contextlib.closing(RemoteSession(there.address, timeout=10)) as session:
+            with contextlib.closing(RecoveringSession(partial(RemoteSession, there.address, timeout=10))) as session:
+                assert session.num_workers() == 1
                 desk = Desk(session)
                 x = desk.put(np.ones((1, 2)))
                 desk.get(desk.run("add", (x, (1, 2)), (x, (1, 2))))

@@ -73,6 +73,19 @@ def test_a_long_run_goes_in_parts_one_ahead_and_ends_once():
     assert not sent(again, wire.Load) and story.parts(again)
 
 
+def test_a_value_that_a_run_reads_twice_goes_with_the_last_part_that_does():
+    story = Long()
+    (make,) = plans(story.run(1, (10, 10), (11,), frees=(10,)))
+    long = chain(0, 8, (0,))
+    last = Compute((WireNode("add", (8, 90), (9,), (TYPE,), (), 0),), (8, 90), (9,), "c")
+    long = msgspec.structs.replace(long, inputs=((0, 0), (1, 90)), steps=(*long.steps, last), outputs=((0, 9),))
+    placed = T.placed(Sharding.replicated(cluster_mesh((0,), (0,)), T.ndim))
+    parts = story.parts(story.tell(Planned(story.now, make.plan, {0: long}, (placed,), seconds=story.seconds)))
+    for part in parts:
+        parts += story.parts(story.done(0, part.epoch))
+    assert len(parts) > 2 and [parts[0].inputs[0] in p.frees for p in parts] == [False] * (len(parts) - 1) + [True]
+
+
 def test_another_client_s_run_goes_between_the_parts():
     story = Long(clients=2)
     out = story.planned(story.run(1, (10,), (11,)))

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+from msgspec.structs import replace
+
+from gt.ir.mesh import Sharding
+from gt.ir.program import Compute, WireNode, WireType
+from gt.passes.signal_placement import cluster_mesh
 from gt.runtime import wire
 from gt.runtime.dispatcher_events import Planned
 from gt.runtime.errors import Fault
-from tests.state.stories import Story, plans, sent
+from gt.runtime.fair_queue import Limits
+from tests.state.stories import Story, T, plans, program, sent
 
 BROKE = Fault("index", "broke", 0, 1, "train.py:3")
 
@@ -146,3 +153,72 @@ def test_what_is_kept_goes_with_its_client_and_with_its_worker():
     s.join_worker(1)
     s.say("c0up", wire.Recover(2))
     assert sent(s.fetch(2, 2), wire.Failed)
+
+
+class Beside(Story):
+    """Two workers that both have buffers 1 and 2; a run that may refuse its values, on worker 0 alone, reads 1 and is to replace one of
+    them. ``limits``: with them it goes in two parts.
+    """
+
+    def __init__(self, replaced: int, **limits: Any) -> None:
+        super().__init__(workers=2, **limits)
+        self.put(1)
+        self.put(2)
+        self.old = self.state.clients[0].buffers[replaced].uid
+        self.define(1)
+        (make,) = plans(self.run(1, (1,), (3,), (replaced,), replaces=(replaced,)))
+        nodes = tuple(WireNode("inverse", (i,), (i + 1,), (WireType.of(T),), (), 0) for i in range(2))
+        chain = replace(program(0, 1, 1), steps=(Compute(nodes, (0,), (2,), "a"),), outputs=((0, 2),))
+        placed = T.placed(Sharding.replicated(cluster_mesh((0,), (0, 1)), T.ndim))
+        self.tell(Planned(self.now, make.plan, {0: chain}, (placed,), seconds=0.1))
+        (self.output,) = sent(self.log, wire.Execute, "w0")[0].outputs[:1]
+
+    def let_go(self, peer: str) -> bool:
+        """Whether a worker was told to let go of what is to be replaced."""
+        frees = [u for m in sent(self.log, wire.Free, peer) for u in m.buffers]
+        return self.old in frees + [u for m in sent(self.log, wire.Execute, peer) for u in m.frees]
+
+    def end(self, fault: Fault | None = None) -> None:
+        """Let its worker be through with all that it was sent."""
+        while self.state.flights.by_epoch:
+            (epoch, *_) = self.state.flights.by_epoch
+            self.done(0, epoch, fault, fault and ((self.output, fault),))
+
+
+PARTS = {"sharing": Limits(alone_s=0.05, grain_s=0.05)}
+beside = pytest.mark.parametrize(
+    ("replaced", "limits"), [(1, {}), (2, {}), (1, PARTS), (2, PARTS)], ids=["read", "not read", "read, parts", "not read, parts"]
+)
+
+
+@beside
+def test_what_is_on_other_workers_too_is_whole_after_a_run_that_was_to_replace_it_has_failed(replaced: int, limits: dict[str, Any]) -> None:
+    s = Beside(replaced, **limits)
+    s.end(BROKE)
+    s.say("c0up", wire.Recover(3))
+    assert shipped(s.fetch(3, 1)) == [s.old]
+    assert not s.let_go("w0") and not s.let_go("w1")
+
+
+@beside
+def test_what_is_on_other_workers_too_goes_everywhere_once_a_run_has_replaced_it(replaced: int, limits: dict[str, Any]) -> None:
+    s = Beside(replaced, **limits)
+    s.end()
+    assert s.let_go("w0") and s.let_go("w1")
+
+
+@beside
+def test_what_is_on_other_workers_too_goes_with_the_worker_that_was_to_replace_it(replaced: int, limits: dict[str, Any]) -> None:
+    s = Beside(replaced, **limits)
+    s.gone("w0")
+    assert s.let_go("w1")
+
+
+@beside
+def test_what_is_on_other_workers_too_outlives_them_while_a_run_is_to_replace_it(replaced: int, limits: dict[str, Any]) -> None:
+    s = Beside(replaced, **limits)
+    s.gone("w1")
+    s.end(BROKE)
+    s.say("c0up", wire.Recover(3))
+    assert sent(s.fetch(3, 1), wire.Ship, "w0")[0].uid == s.old
+    assert s.state.clients[0].buffers[3].type.sharding.mesh.workers == (0,)

@@ -179,10 +179,20 @@ def test_an_update_in_place_needs_no_room():
         assert s.state.clients[0].held == 2 * EACH
 
 
-def test_frees_named_twice_make_no_more_room():
+@pytest.mark.parametrize("frees", [(2, 2, 2), (2, 3)], ids=["one number", "two numbers of one value"])
+def test_what_a_run_frees_makes_room_once(frees: tuple[int, ...]):
     s = working(client_nbytes=2 * EACH)
     s.run(1, (1,), (2,))
-    assert execs(s.run(1, (1,), (3, 4), frees=(2, 2, 2))) == []
+    s.done(0, 2)
+    if 3 in frees:
+        s.run(1, (1,), (3,), replaces=(2,))
+        s.say("c0up", wire.Recover(3))
+        assert s.state.clients[0].buffers[3] is s.state.clients[0].buffers[2]
+    s.define(2, graph=b"two")
+    (make,) = plans(s.run(2, (1,), (4, 5), frees=frees))
+    assert execs(s.plan(make, outputs=2)) == []
+    assert sent(s.fetch(4, 7), wire.Failed)[0].fault.kind == "quota"
+    assert execs(s.run(1, (1,), (6,))) != []
 
 
 def test_whole_copies_count_on_each_worker():

@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
+import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -428,3 +431,17 @@ def test_what_is_near_is_computed() -> None:
         ]  # fmt: skip
 
     assert outcomes(gt) == outcomes(torch)
+
+
+def test_an_error_that_was_caught_keeps_no_tensor() -> None:
+    refused = gt.ones(3)[gt.tensor([9])]
+    kept = weakref.ref(refused)
+    gc.collect()
+    gc.disable()
+    try:
+        with suppress(IndexError):
+            refused.tolist()
+        del refused
+        assert kept() is None
+    finally:
+        gc.enable()

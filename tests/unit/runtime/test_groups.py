@@ -74,7 +74,7 @@ def test_without_a_dispatcher_all_is_called_off_until_another_gives_a_number() -
         with pytest.raises(CollectiveFailed, match="the dispatcher is lost"):
             call()
     made.abort(1)
-    made.renew(3, lambda: None)  # type: ignore[arg-type,return-value]
+    made.renew(3)
     assert pages[-2:] == ["a close", "b close"] and (made.worker, made.groups, made.lost) == (3, {}, set())
     made.groups = {(1, 3): Diary("c", pages)}
     assert made.run(step("all_reduce", (1, 3)), "x") == "x"
@@ -150,6 +150,15 @@ def test_a_wait_takes_nothing() -> None:
     made, _ = groups()
     assert made.input_shape(step("all_reduce", (0, 1))) == (4,)
     assert made.input_shape(step("wait", (0, 1))) is None
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+def test_a_group_that_is_closed_can_be_aborted_by_the_thread_that_hears_of_a_loss(backend: str) -> None:
+    group = object.__new__(TorchGroup)
+    group.backend, group.aborted, group.wake, group.group = backend, False, threading.Event(), object()
+    group.close()
+    group.abort()
+    assert group.aborted and group.wake.is_set()
 
 
 class Itself:

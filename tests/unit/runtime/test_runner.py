@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gt.ir.program import Compute, Program, WireNode, WireType
 from gt.runtime import wire
 from gt.runtime.errors import Fault
 from gt.runtime.numpy_engine import NumpyEngine
 from gt.runtime.runner import Runner
 from gt.runtime.store import LARGE
+from gt.runtime.usage import Usage
 from tests.state.stories import program
 
 BROKE = Fault("index", "broke", 0, 1, "train.py:3")
@@ -22,10 +24,10 @@ class Told:
 
     def __init__(self) -> None:
         self.replies: list[Any] = []
+        self.used: list[wire.Used] = []
 
     def reply(self, message: Any) -> None:
-        if not isinstance(message, wire.Used):
-            self.replies.append(message)
+        (self.used if isinstance(message, wire.Used) else self.replies).append(message)
 
     def room(self, *_: object) -> None:
         """Nothing is shared."""
@@ -71,6 +73,47 @@ def test_what_is_dropped_in_pieces_goes_back_to_the_system_too(pieces: int, monk
     for _ in range(2):  # with nothing to do
         runner.tidy()
     assert given == ([0, 0] if pieces == 1 else [0])
+
+
+def test_another_dispatcher_is_told_of_a_program_that_is_like_one_of_before() -> None:
+    told = Told()
+    runner = Runner(0, NumpyEngine(), told)
+    for generation in (1, 2):
+        runner.handle(wire.Load(1, program(0, 1, 1)))
+        assert [[p.plan for p in used.programs] for used in told.used] == [[1]] * generation
+        runner.past(((generation, 0),))
+        runner.rejoined(0)
+
+
+class Asking:
+    """A lock at which another thread asks what time went to, whenever somebody comes to it."""
+
+    def __init__(self, usage: Usage) -> None:
+        self.usage, self.lock, self.found = usage, usage._lock, list[float]()
+
+    def ask(self) -> None:
+        self.usage._lock = self.lock
+        self.found.append(sum(self.usage.now().kinds_s.values()))
+
+    def __enter__(self) -> None:
+        self.ask()
+        self.lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.lock.release()
+
+
+def test_what_went_to_a_program_is_counted_at_every_moment_of_its_unloading() -> None:
+    runner = Runner(0, NumpyEngine(), Told())
+    node = WireNode("exp", (0,), (1,), (WireType((3,), "float32"),), ())
+    runner.handle(wire.Load(1, Program(0, ((0, 0),), (), (Compute((node,), (0,), (1,), ""),), ((0, 1),))))
+    runner.values.put(1, np.ones(3, np.float32))
+    runner.state.values.add(1)
+    runner.handle(wire.Execute(1, 1, (1,), (2,), (), ()))
+    asking = runner.usage._lock = Asking(runner.usage)  # type: ignore[assignment]
+    runner.handle(wire.Unload((1,)))
+    asking.ask()
+    assert not runner.spent and len(asking.found) == 2 and asking.found[0] == asking.found[1] > 0
 
 
 class Full(NumpyEngine):

@@ -27,17 +27,31 @@ def test_values_are_counted():
 
 def test_a_wait_is_answered_when_the_last_key_comes_or_refused_when_the_group_goes():
     store = KeyStore()
+    store.begin("g1")
     assert store.apply(b"a", StoreOp(1, "wait", ("g1/x", "g1/y"))) == []
     assert [p for p, _ in store.apply(b"b", StoreOp(2, "set", ("g1/x",), b"1"))] == [b"b"]
     assert [p for p, _ in store.apply(b"b", StoreOp(3, "set", ("g1/y",), b"2"))] == [b"b", b"a"]
     assert store.apply(b"a", StoreOp(4, "get", ("g1/z",))) == []
     assert [(p, r.ok) for p, r in store.forget("g1")] == [(b"a", False)]
-    assert store.values == {} and store.parked == []
+    assert store == KeyStore()
     assert [r.ok for _, r in store.apply(b"b", StoreOp(5, "get", ("g1/z",)))] == [False]  # it was on its way
+
+
+def test_of_a_group_that_is_over_nothing_is_kept():
+    store = KeyStore()
+    for i in range(3):
+        store.begin(f"g{i}")
+        store.apply(b"a", StoreOp(1, "set", (f"g{i}/x",), b"1"))
+        store.forget(f"g{i}")
+        for kind in ("set", "add", "compare_set"):  # of a thread that was left alone
+            ((_, reply),) = store.apply(b"a", StoreOp(2, kind, (f"g{i}/x",), b"1", amount=1))
+            assert reply.ok
+        assert store == KeyStore()
 
 
 def test_store_operations():
     store = KeyStore()
+    store.begin("g")
 
     def do(kind: str, *keys: str, **fields: object):
         ((_, reply),) = store.apply(b"a", StoreOp(1, kind, keys, **fields))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import time
+from typing import Any
 
 import pytest
 
@@ -48,6 +49,40 @@ def test_who_leaves_gives_what_there_is() -> None:
     tracer.end()
     _, last = tracer.waiting()
     assert last.over and len(last.lines) == 1
+
+
+class Profiled:
+    """Kernels whose profiler ends when told to."""
+
+    def __init__(self, num_kernels: int) -> None:
+        self.then: list[Any] = []
+
+    def end(self, then: Any) -> None:
+        self.then.append(then)
+
+
+def test_a_trace_keeps_its_lines_though_the_one_before_still_waits_for_its_profiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Profiled] = []
+    monkeypatch.setattr("gt.runtime.tracer.Kernels", lambda n: made.append(Profiled(n)) or made[-1])
+    tracer = Tracer(InstructionLog("", "worker0"), "cuda:0")
+    for number, operation in ((1, "first"), (2, "second")):
+        tracer.handle(wire.SetTrace(number, 10))
+        tracer.log.write("run", operation)
+        if number == 2:
+            made[0].then[0]([Kernel("k", time.time(), 0.1, 7)])
+        tracer.handle(wire.SetTrace(number, 0))
+    made[1].then[0]([])
+    told = [(r.number, [line.split()[4] for line in r.lines]) for r in tracer.waiting() if r.over]
+    assert told == [(1, ["first", "k"]), (2, ["second"])]
+
+
+def test_without_who_asked_a_trace_ends_and_the_next_one_is_taken() -> None:
+    tracer = Tracer(InstructionLog("", "worker0"))
+    tracer.handle(wire.SetTrace(5, 10))
+    tracer.drop()
+    assert list(tracer.waiting()) == [] and not tracer.log.on
+    tracer.handle(wire.SetTrace(1, 10))
+    assert [r.number for r in tracer.waiting()] == [1] and tracer.log.on
 
 
 def test_a_kernel_is_a_line_of_the_log() -> None:
