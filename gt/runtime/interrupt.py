@@ -9,6 +9,7 @@ Next: ``embedded`` and ``remote`` (every call), ``gt.flush`` (from a trace to it
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -103,6 +104,11 @@ class Shield:
             if self._noted:
                 self._deliver()
 
+    def forked(self) -> None:
+        """In a forked child nothing is under way, whatever the main thread of its parent was doing."""
+        self._depth, self._lifted, self._noted = 0, False, {}
+        self._let_go()
+
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self._depth and not self._lifted:
             self._noted[number] = None
@@ -122,6 +128,7 @@ class Shield:
 
 
 SHIELD = Shield()
+os.register_at_fork(after_in_child=SHIELD.forked)
 
 
 def await_done(future: Future[Any], timeout_s: float | None = None) -> bool:
