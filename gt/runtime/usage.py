@@ -118,10 +118,11 @@ class Usage:
         self._lock = threading.Lock()
         self._gone: dict[str, float] = dict.fromkeys(KINDS, 0.0)  # seconds of plans that were forgotten
 
-    def forget(self, spent: PlanSpent | None) -> None:
+    def forget(self, plan: int) -> None:
         """Let go of a plan that is unloaded; what its runs took stays counted."""
-        if spent is not None:
-            with self._lock:
+        with self._lock:
+            spent = self.runner.spent.pop(plan, None)
+            if spent is not None:
                 for kind, share in spent.kinds.items():
                     self._gone[kind] += share * spent.own_s
 

@@ -21,7 +21,7 @@ def test_what_a_plan_took_stays_counted_when_it_is_unloaded() -> None:
     runner = Runner(0, NumpyEngine(), Told())
     runner.spent[3] = PlanSpent(SQUARE, [((8, 8), "torch.float32")], 4, 3.0, 2.0)
     assert runner.usage.now().kinds_s == {"matmul": 2.0} and [p.runs for p in runner.usage.now().busiest] == [4]
-    runner.usage.forget(runner.spent.pop(3))
+    runner.usage.forget(3)
     assert runner.usage.now().kinds_s == {"matmul": 2.0} and runner.usage.now().busiest == ()
 
 
