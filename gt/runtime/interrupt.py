@@ -172,6 +172,13 @@ class Window:
         with SHIELD.lifted():
             self._more.acquire(timeout=max(0.0, min(timeout_s, POLL_S)))
 
+    def await_one(self) -> None:
+        """Wait until there is one, and leave it there. A signal's handler may raise, as in ``wait``."""
+        with SHIELD:
+            while not self.take():
+                self.wait()
+            self.give()
+
     def _tell(self) -> None:
         if self._more.locked():
             self._more.release()
