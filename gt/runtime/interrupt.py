@@ -174,10 +174,8 @@ class Window:
 
     def await_one(self) -> None:
         """Wait until there is one, and leave it there. A signal's handler may raise, as in ``wait``."""
-        with SHIELD:
-            while not self.take():
-                self.wait()
-            self.give()
+        while not self._count:
+            self.wait()
 
     def _tell(self) -> None:
         if self._more.locked():

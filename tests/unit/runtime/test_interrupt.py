@@ -199,10 +199,12 @@ def test_a_window_wakes_all_that_wait() -> None:
         got.append(1)
 
     threads = [threading.Thread(target=ask) for _ in range(4)]
+    threads.append(threading.Thread(target=window.await_one))  # which takes none
     for thread in threads:
         thread.start()
     window.give(3)
-    window.give()
+    window.give(2)
     for thread in threads:
         thread.join(5)
-    assert len(got) == 4 and not window.take()
+    assert not any(thread.is_alive() for thread in threads)
+    assert len(got) == 4 and window.take() and not window.take()
