@@ -1,6 +1,6 @@
 """Signals while state changes hands: held back until the change is whole, so that a session outlives what their handlers raise.
 
-Owns: ``SHIELD``; ``await_done``, a wait that may be interrupted; ``on_end_signals``, for processes that others start.
+Owns: ``SHIELD``; ``await_done`` and ``Window``, waits that may be interrupted; ``on_end_signals``, for processes that others start.
 Python may call a signal's handler between any two steps of the main thread, and Ctrl-C's raises there, as a time limit's does. Inside
 ``with SHIELD:`` all handlers wait for the end of the block, or for a wait marked by ``with SHIELD.lifted():``. Must not know: what is shielded.
 Next: ``embedded`` and ``remote`` (every call), ``gt.flush`` (from a trace to its run).
