@@ -145,7 +145,7 @@ def explain(x: Tensor) -> Explanation:
     if x._base is None and x._trace is not None:
         settle(x._trace, "gt.explain")
     buffer = x._materialise()
-    return _shown(awaited(buffer.session.explain(buffer.id), buffer.session, "an explanation"), buffer.id)
+    return _shown(awaited(buffer.session.explain(buffer.id), buffer.session), buffer.id)
 
 
 def _shown(told: BufferReasons, buffer: int) -> Explanation:

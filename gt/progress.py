@@ -21,10 +21,10 @@ AFTER_S = 2.0
 LOOK_S = 1.0  # between two looks at what is going on
 
 
-def awaited(future: Future[T], session: Any, what: str = "a value") -> T:
+def awaited(future: Future[T], session: Any) -> T:
     """Give a future's result; at a terminal, say after a while what the session is busy with. Errors: the future's."""
     if not await_done(future, AFTER_S):
-        shown(partial(await_done, future), lambda: f"{what}, {busy_with(session)}")
+        shown(partial(await_done, future), lambda: f"a value, {busy_with(session)}")
     return future.result()
 
 

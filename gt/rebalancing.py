@@ -42,7 +42,7 @@ def rebalance(workers: Iterable[int] | None = None) -> int:
     configs = list(_configs())
     named = dict.fromkeys(tuple(c.shard.workers) for c in configs if c.shard is not None and c.shard.workers is not None)
     meshes = dict.fromkeys(mesh_axes(c.mesh) for c in configs if c.mesh)
-    return awaited(move(chosen, tuple(named), tuple(meshes)), session, "values to move")
+    return awaited(move(chosen, tuple(named), tuple(meshes)), session)
 
 
 def _configs() -> Iterable[SignalConfig]:

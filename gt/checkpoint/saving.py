@@ -345,7 +345,10 @@ def received(name: str, future: Future[T]) -> T:
     """Give what is read of a value of that name. Errors: TimeoutError after ``READ_S``; the future's."""
     if not await_done(future, READ_S):
         raise TimeoutError(f"{name!r} was not read within {READ_S:g} s")
-    return future.result()
+    try:
+        return future.result()
+    finally:
+        del future  # an error has this frame: with the future in it, it would keep itself
 
 
 __all__ = ["Save", "SaveError", "received", "save"]

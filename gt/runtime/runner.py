@@ -162,7 +162,7 @@ class Runner:
                     case UnloadPrograms(plans):
                         for plan in plans:
                             self.loaded.pop(plan, None)
-                            self.usage.forget(plan)
+                            self.usage.forget(self.spent.pop(plan, None))
                             if self.clock is not None:
                                 self.clock.forget(plan)
                             self.unloadable.pop(plan, None)

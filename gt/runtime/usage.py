@@ -12,7 +12,6 @@ import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -98,8 +97,7 @@ class PlanSpent:
     seconds: float = 0.0
     own_s: float = 0.0
 
-    @cached_property
-    def kinds(self) -> dict[str, float]:
+    def shares(self) -> dict[str, float]:
         """Give what part of its own time goes to each kind of op."""
         try:
             types = [TensorType(shape, DType.by_name[dtype.removeprefix("torch.")]) for shape, dtype in self.inputs]
@@ -117,20 +115,26 @@ class Usage:
         self._told: dict[int, ProgramState] = {}
         self._lock = threading.Lock()
         self._gone: dict[str, float] = dict.fromkeys(KINDS, 0.0)  # seconds of plans that were forgotten
+        self._shares: dict[PlanSpent, dict[str, float]] = {}
 
-    def forget(self, plan: int) -> None:
+    def forget(self, spent: PlanSpent | None) -> None:
         """Let go of a plan that is unloaded; what its runs took stays counted."""
-        with self._lock:
-            spent = self.runner.spent.pop(plan, None)
-            if spent is not None:
-                for kind, share in spent.kinds.items():
+        if spent is not None:
+            with self._lock:
+                for kind, share in self._shares_of(spent).items():
                     self._gone[kind] += share * spent.own_s
+                self._shares.pop(spent, None)
+
+    def _shares_of(self, spent: PlanSpent) -> dict[str, float]:
+        if spent not in self._shares:
+            self._shares[spent] = spent.shares()
+        return self._shares[spent]
 
     def _kinds_s(self) -> dict[str, float]:
         with self._lock:
             found = dict(self._gone)
             for spent in list(self.runner.spent.values()):
-                for kind, share in spent.kinds.items():
+                for kind, share in self._shares_of(spent).items():
                     found[kind] += share * spent.own_s
         return {kind: seconds for kind, seconds in found.items() if seconds}
 
@@ -144,7 +148,11 @@ class Usage:
             runs=runner.runs, sent_nbytes=0 if groups is None else groups.nbytes, values=len(runner.values),
             values_nbytes=runner.values.nbytes, peak_nbytes=runner.values.peak_nbytes, process_nbytes=process_nbytes(),
             device_nbytes=device_nbytes(runner.engine),
-            busiest=tuple(PlanTime(plan, of.program.name, of.runs, of.seconds) for plan, of in spent),
+            busiest=tuple(
+                PlanTime(plan, of.program.name, of.runs, of.seconds)
+                for plan, of in spent
+                if plan in self.runner.spent
+            ),
         )  # fmt: skip
 
     def changed(self) -> tuple[ProgramState, ...]:

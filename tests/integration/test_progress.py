@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import re
-import threading
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-import gt
-from gt import progress, session
-from gt.checkpoint import saving
-from gt.checkpoint.placing import places
-from gt.runtime.embedded import EmbeddedSession
-from gt.runtime.session_wrapper import SessionWrapper
+from gt import progress
 from gt.runtime.usage import ProgramState
 from tests.integration.programs import run
 from tests.integration.terminal import Terminal
@@ -28,12 +21,7 @@ SLOW = """
 import time
 import numpy as np
 import gt
-import gt
-from gt import progress, session
-from gt.checkpoint import saving
-from gt.checkpoint.placing import places
-from gt.runtime.embedded import EmbeddedSession
-from gt.runtime.session_wrapper import SessionWrapper
+from gt import progress
 from gt.ir.opdef import OPS
 progress.AFTER_S = 0.3
 meaning = OPS["tanh"].numpy
@@ -81,40 +69,6 @@ def test_what_it_is_busy_with() -> None:
     found = SimpleNamespace(plans_made=0, in_flight=(), num_in_flight=0, workers=(worker, worker), clients=())
     assert progress.busy_with(SimpleNamespace(status=lambda: found)) == "compiling 8 pieces, 25 %"
     assert progress.busy_with(object()) == "the workers are busy"
-
-
-class Slow(SessionWrapper):
-    """Answers a tenth of a second late."""
-
-    def explain(self, buffer: int) -> Future[Any]:
-        return late(self.inner.explain(buffer).result())
-
-    def rebalance(self, *asked: object) -> Future[int]:
-        return late(3)
-
-
-def late(answer: Any) -> Future[Any]:
-    future: Future[Any] = Future()
-    threading.Timer(0.1, future.set_result, (answer,)).start()
-    return future
-
-
-def test_explaining_and_rebalancing_are_waited_for_as_reads_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str] = []
-    monkeypatch.setattr(progress, "AFTER_S", 0.0)
-    monkeypatch.setattr(progress, "shown", lambda wait, what: (told.append(what()), wait(None)))
-    with session.pinned(Slow(EmbeddedSession("numpy"))):
-        assert "on worker 0" in str(gt.explain(gt.ones(3) + 1)) and gt.rebalance() == 3
-    assert [text.partition(",")[0] for text in told] == ["an explanation", "values to move"]
-
-
-def test_what_is_asked_for_a_checkpoint_and_does_not_come_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(saving, "READ_S", 0.01)
-    with session.pinned(Slow(EmbeddedSession("numpy"))):
-        x = gt.ones(3) + 1
-        x.sum().item()
-        with pytest.raises(TimeoutError, match="'weight' was not read within 0.01 s"):
-            places({"weight": x})
 
 
 def test_percentages() -> None:
