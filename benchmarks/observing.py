@@ -1,4 +1,4 @@
-"""What gt's own tools cost a training step: the instruction log, a capture (gt trace), and both off.
+"""What gt's own tools cost a training step: the instruction log, a trace (gt trace), and both off.
 
     python benchmarks/observing.py           # about a minute
 
@@ -55,12 +55,12 @@ def embedded_logs() -> list[InstructionLog]:
 
 
 def switch(logs: list[InstructionLog], way: str, folder: Path) -> None:
-    """Have the logs of this process be off, captured, or in a file."""
+    """Have the logs of this process be off, traced, or in a file."""
     for log in logs:
         log.close()
-        log.captured()
-        if way == "captured":
-            log.capture(100_000)
+        log.traced()
+        if way == "traced":
+            log.trace(100_000)
         elif way == "logged":
             log.path = str(folder / "ops.log")
             log._open()
@@ -73,7 +73,7 @@ def main() -> None:
         for _ in range(30):
             once()
         logs = embedded_logs()
-        times: dict[str, list[float]] = {way: [] for way in ("off", "captured", "logged")}
+        times: dict[str, list[float]] = {way: [] for way in ("off", "traced", "logged")}
         for _ in range(STRETCHES):
             for way, found in times.items():
                 switch(logs, way, Path(folder))

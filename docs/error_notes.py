@@ -11,7 +11,6 @@ CALL_LINE = "the function, what it expected, what it got; it is raised at the li
 
 NAMES: dict[str, str] = {
     "_Stale": "nothing: it ends the use of an old plan of a backward, which is made again",
-    "Advised": "what to do, with the page and the anchor that say more",
     "CallError": CALL_LINE,
     "CheckFailed": "the first op that differs, its line, and both values; or that each op by itself agrees",
     "CollectiveFailed": "the collective, its members, and the one who is gone or refused",
@@ -81,7 +80,6 @@ NAMES: dict[str, str] = {
 }  # fmt: skip
 DO: dict[str, str] = {
     "_Stale": "Nothing.",
-    "Advised": "See its kin, which say more.",
     "DriverError": "Nothing: the graph runs as it was captured.",
     "ScriptDone": "Let it pass: catch Exception, not BaseException.",
     "CollectiveFailed": "As for WorkerLost: start again, or use `gt.recover()`.",

@@ -20,7 +20,7 @@ import click
 import gt
 from docs import error_notes
 from gt import cli, server, worker
-from gt.ir.advice import ADVICE
+from gt.ir.advice import ADVICE, Advised
 from gt.ir.ops import OPS
 from gt.ir.ops.table import markdown
 from gt.runtime import env, exit_codes
@@ -95,14 +95,14 @@ def notebook() -> str:
 
 
 def exceptions() -> list[type[BaseException]]:
-    """Give every exception class of gt's."""
+    """Give every exception class of gt's but the mixin that only adds what this page says."""
     found = set()
     for path in sorted(PACKAGE.rglob("*.py")):
         name = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
         if not name.endswith("__main__"):
             things = vars(importlib.import_module(name)).values()
             found |= {t for t in things if isinstance(t, type) and issubclass(t, BaseException) and t.__module__.startswith("gt.")}
-    return sorted(found, key=lambda c: (c.__name__.lower(), c.__module__))
+    return sorted(found - {Advised}, key=lambda c: (c.__name__.lower(), c.__module__))
 
 
 def errors() -> str:
@@ -112,11 +112,10 @@ def errors() -> str:
         name = kind.__name__
         says, then = error_notes.NAMES[name], error_notes.DO.get(name) or ADVICE[name]
         public = f"`gt.{name}`" if getattr(gt, name, None) is kind else f"`{kind.__module__}.{name}`"
-        bases = ", ".join(f"`{base.__name__}`" for base in kind.__mro__[1:-1] if base not in (BaseException, object))
+        first, *others = [base.__name__ for base in kind.__mro__[1:-1] if base not in (Advised, BaseException)] or ["BaseException"]
+        bases = ", ".join([f"{'an' if first[0] in 'AEIO' else 'a'} `{first}`", *(f"`{base}`" for base in others)])
         doc = " ".join((inspect.getdoc(kind) or "").replace("``", "`").split())
-        out.append(
-            f"## {name}\n\n{public}, a {bases or '`BaseException`'}. {doc}\n\n- Its text names {says}.\n- What to do: {then}\n"
-        )
+        out.append(f"## {name}\n\n{public}, {bases}. {doc}\n\n- Its text names {says}.\n- What to do: {then}\n")
     return "\n".join(out)
 
 

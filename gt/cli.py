@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 STAGES = ("captured", "global", "sharded", "explicit", "local", "programs")
 FORMATS = ("text", "json", "dot")
-WORKERS = click.IntRange(1, 2**20)  # that a plan may be for: each has a number, and too many would only fill memory
+MAX_WORKERS = 2**20  # that a plan may be for: each has a number, and too many would only fill memory
+WORKERS = click.IntRange(1, MAX_WORKERS)
 CONTEXT = {"help_option_names": ["-h", "--help"]}
 
 
@@ -202,8 +203,8 @@ def _parse_mesh(text: str | None, workers: int | None) -> tuple[dict[str, int], 
             raise click.BadParameter(f"expected AXIS=SIZE, as in dp=4,tp=2, got {item!r}", param_hint="--mesh")
         axes[name.strip()] = int(size)
     count = math.prod(axes.values())
-    if count > (most := WORKERS.max or count):
-        raise click.BadParameter(f"{text} is {count} workers, a plan may be for {most} at most", param_hint="--mesh")
+    if count > MAX_WORKERS:
+        raise click.BadParameter(f"{text} is {count} workers, a plan may be for {MAX_WORKERS} at most", param_hint="--mesh")
     if axes and workers not in (None, count):
         raise click.BadParameter(f"{text} is {count} workers, --workers says {workers}: leave --workers out", param_hint="--mesh")
     return axes, count if axes else workers

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import difflib
 import os
-import sys
 import threading
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,6 +19,7 @@ from typing import Any, Literal
 import msgspec
 
 from gt.ir.advice import Advised
+from gt.ir.blame import warn_user
 from gt.ir.signals import (
     MeshAxes,
     ParamRules,
@@ -34,8 +34,6 @@ from gt.ir.signals import (
 )  # fmt: skip
 from gt.runtime import env
 from gt.runtime.recovery import Recovery
-
-_PACKAGE = os.path.dirname(os.path.realpath(__file__)) + os.sep
 
 
 class ConfigError(Advised, ValueError):
@@ -266,7 +264,7 @@ class Config:
         if self._strict:
             raise ConfigError(text + (f" (at {place[0]}:{place[1]})" if place is not None else ""))
         if place is None:
-            _warn(text)
+            warn_user(text, SignalWarning)
         else:
             warnings.warn_explicit(text, SignalWarning, *place)
 
@@ -300,7 +298,7 @@ class Config:
         if strict:
             raise UnknownSignal(text)
         if not silent:
-            _warn(text + (": ignored" if known else ""))
+            warn_user(text + (": ignored" if known else ""), SignalWarning)
 
 
 @contextlib.contextmanager
@@ -309,25 +307,6 @@ def _as_config_errors() -> Iterator[None]:
         yield
     except SignalFault as error:
         raise ConfigError(str(error)) from error
-
-
-def _warn(text: str) -> None:
-    """Warn at the nearest line outside this package."""
-    warnings.warn(text, SignalWarning, stacklevel=_depth())
-
-
-def user_place() -> tuple[str, int]:
-    """Give file and number of the nearest line outside this package."""
-    frame = sys._getframe(_depth() - 1)
-    return frame.f_code.co_filename, frame.f_lineno
-
-
-def _depth() -> int:
-    """Give how many frames down that line is, outside the ``with`` that may have led here, too."""
-    frame, depth = sys._getframe(0), 0
-    while frame.f_back is not None and frame.f_code.co_filename.startswith((_PACKAGE, contextlib.__file__)):
-        frame, depth = frame.f_back, depth + 1
-    return depth
 
 
 # -- the process's configuration

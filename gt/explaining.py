@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from gt.flush import flushed_as, location
 from gt.graph_history import Recompiled, graph_named
 from gt.handle import Handle
+from gt.progress import awaited
 from gt.trace import check_read, settle
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ def explain(x: Tensor) -> Explanation:
     if x._base is None and x._trace is not None:
         settle(x._trace, "gt.explain")
     buffer = x._materialise()
-    return _shown(buffer.session.explain(buffer.id).result(), buffer.id)
+    return _shown(awaited(buffer.session.explain(buffer.id), buffer.session), buffer.id)
 
 
 def _shown(told: BufferReasons, buffer: int) -> Explanation:

@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 from gt import session as sessions
 from gt.config import get_config, get_signal_config
 from gt.handle import Handle
+from gt.ir.blame import users_frame
 from gt.ir.graph import Graph, Location, Node, Value
 from gt.ir.signals import PlanOptions, SignalConfig
 from gt.ir.text import print_graph
@@ -50,7 +51,6 @@ from gt.trace import (
     put_back,
     state,
     take_dead,
-    users_frame,
 )  # fmt: skip
 from gt.versions import Saved, watch
 

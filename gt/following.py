@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from gt import session as sessions
-from gt.config import get_config, user_place
+from gt.config import get_config
+from gt.ir.blame import users_place
 from gt.ir.graph import Graph, Node
 from gt.ir.mesh import Mesh
 from gt.ir.signals import SignalConfig
@@ -47,9 +48,9 @@ def check_tensor(name: str, found: SignalConfig, type_: TensorType) -> None:
     if found.shard is None:
         return
     if session is None:
-        _early_tensors[name, found, type_, user_place()] = None
+        _early_tensors[name, found, type_, users_place()] = None
     elif problem := _problem(found, type_, session.workers()):
-        _tell(f"signal {name.partition('>')[0]!r}", problem, user_place())
+        _tell(f"signal {name.partition('>')[0]!r}", problem, users_place())
 
 
 @lru_cache(maxsize=4096)

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from gt import session as sessions
 from gt.flush import counters
+from gt.ir.blame import users_frame
 from gt.ir.graph import Graph, Location, Node, Value
 from gt.ir.types import TensorType
-from gt.trace import users_frame
 
 MAX_GRAPHS = 256
 MAX_SITES = 64

@@ -18,7 +18,7 @@ from gt.autograd import no_grad
 from gt.config import get_config
 from gt.functions.shape import cat, narrow
 from gt.ir.ops import OPS
-from gt.ir.signals import ShardConfig, SignalConfig
+from gt.ir.signals import ShardConfig, SignalConfig, SignalFault, worker_numbers
 from gt.nn.containers import ModuleList, Sequential
 from gt.nn.module import Module
 from gt.pipeline_loss import Loss, whole_loss
@@ -321,8 +321,8 @@ def _name(stage: int, workers: tuple[int, ...]) -> str:
 
 def _given_workers(stage: int, own: Sequence[int]) -> tuple[int, ...]:
     try:
-        return ShardConfig(axis=None, workers=own).workers or ()  # type: ignore[arg-type]  # whatever was given: it looks
-    except (TypeError, ValueError) as error:
+        return worker_numbers(own)
+    except SignalFault as error:
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(f"gt.pipeline: stage {stage}: {error}") from None
 

@@ -6,10 +6,10 @@ Owns: ``flush_guard``, ``ReadRefused``. Must not know: how a read flushes. Next:
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 
 from gt.ir.advice import Advised
+from gt.ir.blame import users_line
 from gt.trace import guard_reads
 
 log = logging.getLogger("gt.flush")
@@ -52,10 +52,7 @@ def _check_read() -> None:
     mode = _guards.modes[-1] if _guards.modes else "allow"
     if mode == "allow":
         return
-    frame = sys._getframe(1)
-    while frame.f_globals.get("__name__", "").partition(".")[0] == "gt" and frame.f_back is not None:
-        frame = frame.f_back
-    where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    where = users_line()
     if mode == "disallow":
         raise ReadRefused(f"a value is read at {where}, inside gt.flush_guard('disallow')")
     log.warning("a value is read at %s", where)

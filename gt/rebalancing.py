@@ -6,11 +6,13 @@ docs/sharing.md (what is promised).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 
 from gt import session as sessions
 from gt.config import get_config
 from gt.ir.signals import SignalConfig, mesh_axes
+from gt.progress import awaited
 from gt.trace import settle, state
 
 
@@ -34,14 +36,13 @@ def rebalance(workers: Iterable[int] | None = None) -> int:
             f"gt.rebalance: workers {absent} are not there; {there}" if absent else f"gt.rebalance: no worker is named; {there}"
         )
     settle(state.trace, "gt.rebalance")
-    move = getattr(session, "rebalance", None)  # a session in this process has one worker
+    move: Callable[..., Future[int]] | None = getattr(session, "rebalance", None)  # a session in this process has one worker
     if move is None:
         return 0
     configs = list(_configs())
     named = dict.fromkeys(tuple(c.shard.workers) for c in configs if c.shard is not None and c.shard.workers is not None)
     meshes = dict.fromkeys(mesh_axes(c.mesh) for c in configs if c.mesh)
-    moved: int = move(chosen, tuple(named), tuple(meshes)).result()
-    return moved
+    return awaited(move(chosen, tuple(named), tuple(meshes)), session)
 
 
 def _configs() -> Iterable[SignalConfig]:

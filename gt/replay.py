@@ -87,7 +87,7 @@ class Jit:
         results: list[Any] | None = None
         with _stand_ins(given, tensors):
             if known.alike >= ALIKE and not check:
-                with SHIELD:  # runs are sent and tensors come to hold what they make, as one step
+                with SHIELD:  # a run is sent and tensors come to hold what it makes, as one step
                     results = _replay(session, known, given)
             if results is None:
                 results = self._record(known, frame, given, tensors, check)
@@ -192,6 +192,7 @@ def _replay(session: Session, known: Signature, arguments: list[Handle]) -> list
     results: dict[int, Handle] = {}
     first = True
     for step in known.steps:
+        session.await_window()  # before numbers are drawn and steps counted for a run
         run = step.submitted
         inputs: list[Buffer] = []
         for source in step.sources:

@@ -64,6 +64,9 @@ class ShapesOnly:
         self._types.update((b, v.type.placed(None)) for b, v in zip(outputs, self._graphs[key].outputs, strict=True))
         self.free(frees)
 
+    def await_window(self) -> None:
+        pass
+
     def room(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
         return np.empty(shape, dtype)
 

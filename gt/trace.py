@@ -26,6 +26,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gt.ir.blame import ours as _ours  # noqa: F401  gt/_recording.c takes it
+from gt.ir.blame import users_frame, users_line
 from gt.ir.graph import Attrs
 from gt.ir.opdef import OpDef
 from gt.ir.types import DTYPES, DType, Scalar, TensorType
@@ -73,35 +75,11 @@ def rule_of(op: OpDef, attrs: Attrs, inputs: tuple[TensorType, ...]) -> Rule:
             outputs = op.infer_types(inputs, attrs)
         except Exception as error:  # torch's words, and then what torch would leave out
             others = [note for note in getattr(error, "__notes__", ()) if not note.startswith("in ")]
-            error.__notes__ = [f"in {op.name}({', '.join(map(repr, inputs))}) at {_users_line()}", *others]
+            error.__notes__ = [f"in {op.name}({', '.join(map(repr, inputs))}) at {users_line()}", *others]
             raise
         with _rules_lock:
             found = _rules.get(key) or _rules.setdefault(key, Rule(op, attrs, inputs, outputs))
     return found
-
-
-class _Ours(dict[Any, bool]):
-    """Whether a module of this name is gt's own."""
-
-    def __missing__(self, name: Any) -> bool:
-        self[name] = ours = str(name)[:3] == "gt."
-        return ours
-
-
-_ours = _Ours()
-
-
-def users_frame(frame: types.FrameType) -> types.FrameType:
-    """Give the nearest frame outside gt."""
-    while _ours[frame.f_globals.get("__name__")] and frame.f_back is not None:
-        frame = frame.f_back
-    return frame
-
-
-def _users_line() -> str:
-    """Give file and line of the nearest frame outside gt."""
-    frame = users_frame(sys._getframe(1))
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def _leaf_rule(kind: str, type: TensorType) -> Rule:

@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from gt import session as sessions
-from gt.checkpoint.saving import READ_S
+from gt.checkpoint.saving import received
 from gt.handle import Handle
 from gt.ir.program import WireSharding
 from gt.ir.signals import ShardConfig, SignalConfig
@@ -60,7 +60,7 @@ def places(takers: dict[str, Handle]) -> Places:
     asked = {
         name: t._buffer.session.explain(t._buffer.id) for name, t in takers.items() if t._base is None and t._buffer is not None
     }
-    found = {name: future.result(READ_S) for name, future in asked.items()}
+    found = {name: received(name, future) for name, future in asked.items()}
     signals = {name: signal_of(reasons.placed, reasons.num_workers) for name, reasons in found.items()}
     return {name: Place(takers[name]._type.shape, signal) for name, signal in signals.items() if signal is not None}
 

@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -36,6 +36,7 @@ from gt.trace import Buffer, record, settle, state
 AHEAD = 64 << 20  # bytes read before they can be written; one value may have more
 READ_S = 600.0  # how long one value may take to come, all work submitted before it included
 log = logging.getLogger("gt.checkpoint")
+T = TypeVar("T")
 
 
 class SaveError(GtError, RuntimeError):
@@ -333,19 +334,21 @@ def _read_ahead(items: deque[_Item]) -> Iterator[np.ndarray]:
             del source
         item, future = coming.popleft()
         nbytes -= item.entry.nbytes
-        value = _received(item, future)
+        value = item.source if future is None else np.asarray(received(item.entry.name, future))
+        assert isinstance(value, np.ndarray)
         del item, future  # what is here need not stay there
         yield value
         del value
 
 
-def _received(item: _Item, future: Future[np.ndarray] | None) -> np.ndarray:
-    if future is None:
-        assert isinstance(item.source, np.ndarray)
-        return item.source
+def received(name: str, future: Future[T]) -> T:
+    """Give what is read of a value of that name. Errors: TimeoutError after ``READ_S``; the future's."""
     if not await_done(future, READ_S):
-        raise TimeoutError(f"{item.entry.name!r} was not read within {READ_S:g} s")
-    return np.asarray(future.result())
+        raise TimeoutError(f"{name!r} was not read within {READ_S:g} s")
+    try:
+        return future.result()
+    finally:
+        del future  # an error has this frame: with the future in it, it would keep itself
 
 
-__all__ = ["Save", "SaveError", "save"]
+__all__ = ["Save", "SaveError", "received", "save"]

@@ -1,7 +1,7 @@
 """Where a mistake was made: the user's line, and what was called there with which operands.
 
-Owns: ``Located``, the mixin of errors that say it. Costs nothing until an error is made. Must not know: tensors, only that they
-have a ``_type``. Next: ``types`` (the errors).
+Owns: ``users_frame``, which recording asks of every op, and ``Located``, the mixin of errors that say it. Must not know: tensors, only
+that they have a ``_type``. Next: ``types`` (the errors).
 """
 
 from __future__ import annotations
@@ -15,7 +15,25 @@ from typing import Any
 from gt.ir.advice import Advised
 
 SHOWN = 6  # operands named in a note
-WRAPPERS = ("gt.arguments", "gt.autocasting")  # what their functions wrap is what was called
+WRAPPERS = ("gt.arguments", "gt.autocasting", "contextlib")  # what their functions wrap is what was called
+
+
+class _Ours(dict[Any, bool]):
+    """Whether a module of this name is gt's own, or one through which gt's functions are called."""
+
+    def __missing__(self, name: Any) -> bool:
+        self[name] = ours = f"{name}."[:3] == "gt." or name == "contextlib"
+        return ours
+
+
+ours = _Ours()
+
+
+def users_frame(frame: FrameType) -> FrameType:
+    """Give the nearest frame outside gt; the outermost if there is none."""
+    while ours[frame.f_globals.get("__name__")] and frame.f_back is not None:
+        frame = frame.f_back
+    return frame
 
 
 class Located(Advised):
@@ -31,8 +49,8 @@ class Located(Advised):
 def called_from(frame: FrameType | None) -> str:
     """Say which function of gt's the user called, on what, and where. "" if no user did."""
     outer: FrameType | None = None
-    while frame is not None and is_ours(frame):
-        if frame.f_globals["__name__"] not in WRAPPERS:
+    while frame is not None and ours[name := frame.f_globals.get("__name__")]:
+        if name not in WRAPPERS:
             outer = frame
         frame = frame.f_back
     if outer is None or frame is None or outer.f_code.co_name in ("<module>", "<lambda>"):
@@ -45,27 +63,23 @@ def called_from(frame: FrameType | None) -> str:
     return f"in {name}({types}) at {frame.f_code.co_filename}:{frame.f_lineno}"
 
 
-def warn_user(text: str) -> None:
-    """Give a UserWarning at the user's line, however deep in gt it is found out."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and is_ours(frame):
-        frame = frame.f_back
-    if frame is None:
-        return
+def warn_user(text: str, kind: type[Warning] = UserWarning) -> None:
+    """Give a warning at the user's line, however deep in gt it is found out."""
+    frame = users_frame(sys._getframe(1))
     known = frame.f_globals.setdefault("__warningregistry__", {})
-    warnings.warn_explicit(text, UserWarning, frame.f_code.co_filename, frame.f_lineno, frame.f_globals.get("__name__"), known)
+    warnings.warn_explicit(text, kind, frame.f_code.co_filename, frame.f_lineno, frame.f_globals.get("__name__"), known)
+
+
+def users_place() -> tuple[str, int]:
+    """Give file and line of the nearest frame outside gt."""
+    frame = users_frame(sys._getframe(1))
+    return frame.f_code.co_filename, frame.f_lineno
 
 
 def users_line() -> str:
-    """Give file and line of the nearest frame outside gt, "" if there is none."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and is_ours(frame):
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else ""
-
-
-def is_ours(frame: FrameType) -> bool:
-    return frame.f_globals.get("__name__", "").partition(".")[0] == "gt"
+    """Give ``users_place`` as FILE:LINE."""
+    file, line = users_place()
+    return f"{file}:{line}"
 
 
 def _types(values: Iterable[Any]) -> Iterable[Any]:
@@ -76,4 +90,4 @@ def _types(values: Iterable[Any]) -> Iterable[Any]:
             yield found
 
 
-__all__ = ["Located", "called_from", "is_ours", "users_line", "warn_user"]
+__all__ = ["Located", "called_from", "ours", "users_frame", "users_line", "users_place", "warn_user"]

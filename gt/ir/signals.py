@@ -64,7 +64,7 @@ class ShardConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.replicated and self.axis != 0:
             raise contradiction("replicated", "axis")
         if self.workers is not None:
-            _set(self, "workers", _worker_numbers(self.workers))
+            _set(self, "workers", worker_numbers(self.workers))
 
     @property
     def only_workers(self) -> bool:
@@ -234,7 +234,8 @@ def shown(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else reprlib.repr(value)
 
 
-def _worker_numbers(given: Any) -> tuple[int, ...]:
+def worker_numbers(given: Any) -> tuple[int, ...]:
+    """Give the numbers of workers as a tuple. Errors: WrongValue if they are none, repeated or negative, WrongType."""
     workers = _listed(given)
     if workers is None:
         raise WrongType(f"expected worker numbers in a list, as in [0, 1], got {shown(given)}", "workers")
@@ -271,4 +272,5 @@ def _set(config: msgspec.Struct, name: str, value: object) -> None:
 __all__ = [
     "Axes", "DimAxes", "MeshAxes", "ParamRules", "PlanOptions", "ShardConfig", "SignalConfig", "SignalFault", "WrongType", "WrongValue",
     "backward_of", "byte_limit", "contradiction", "dim_axes", "dotted", "mesh_axes", "param_rules", "shown", "truth",
+    "worker_numbers",
 ]  # fmt: skip

@@ -94,6 +94,9 @@ class EmbeddedSession:
                 self._window.wait()
             self._feed(CLIENT, wire.Run(key, tuple(inputs), tuple(outputs), packed, tuple(frees), tuple(replaces)))
 
+    def await_window(self) -> None:
+        self._window.await_one()
+
     def room(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
         return np.empty(shape, dtype)
 

@@ -113,10 +113,14 @@ def _replace(driver: _Driver, graph: c_void_p, node: c_void_p) -> bool:
     kernel = _Kernel(driver.fill(), (-(-words // THREADS), 1, 1), (min(THREADS, words), 1, 1), 0, arguments)
     new = c_void_p()
     driver("cuGraphAddKernelNode_v2", byref(new), graph, before, c_size_t(len(before)), byref(kernel))
-    if len(after):
-        sources = (c_void_p * len(after))(*[new] * len(after))
-        driver("cuGraphAddDependencies_v2", graph, sources, after, None, c_size_t(len(after)))
-    driver("cuGraphDestroyNode", node)
+    try:
+        if len(after):
+            sources = (c_void_p * len(after))(*[new] * len(after))
+            driver("cuGraphAddDependencies_v2", graph, sources, after, None, c_size_t(len(after)))
+        driver("cuGraphDestroyNode", node)
+    except DriverError:
+        driver("cuGraphDestroyNode", new)
+        raise
     return True
 
 

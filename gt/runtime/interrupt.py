@@ -1,6 +1,6 @@
 """Signals while state changes hands: held back until the change is whole, so that a session outlives what their handlers raise.
 
-Owns: ``SHIELD``; ``await_done``, a wait that may be interrupted; ``on_end_signals``, for processes that others start.
+Owns: ``SHIELD``; ``await_done`` and ``Window``, waits that may be interrupted; ``on_end_signals``, for processes that others start.
 Python may call a signal's handler between any two steps of the main thread, and Ctrl-C's raises there, as a time limit's does. Inside
 ``with SHIELD:`` all handlers wait for the end of the block, or for a wait marked by ``with SHIELD.lifted():``. Must not know: what is shielded.
 Next: ``embedded`` and ``remote`` (every call), ``gt.flush`` (from a trace to its run).
@@ -9,6 +9,7 @@ Next: ``embedded`` and ``remote`` (every call), ``gt.flush`` (from a trace to it
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -103,6 +104,11 @@ class Shield:
             if self._noted:
                 self._deliver()
 
+    def forked(self) -> None:
+        """In a forked child nothing is under way, whatever the main thread of its parent was doing."""
+        self._depth, self._lifted, self._noted = 0, False, {}
+        self._let_go()
+
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self._depth and not self._lifted:
             self._noted[number] = None
@@ -122,6 +128,7 @@ class Shield:
 
 
 SHIELD = Shield()
+os.register_at_fork(after_in_child=SHIELD.forked)
 
 
 def await_done(future: Future[Any], timeout_s: float | None = None) -> bool:
@@ -164,6 +171,11 @@ class Window:
         """Wait until there may be one, for at most so long. A signal's handler may raise, inside a shield too."""
         with SHIELD.lifted():
             self._more.acquire(timeout=max(0.0, min(timeout_s, POLL_S)))
+
+    def await_one(self) -> None:
+        """Wait until there is one, and leave it there. A signal's handler may raise, as in ``wait``."""
+        while not self._count:
+            self.wait()
 
     def _tell(self) -> None:
         if self._more.locked():

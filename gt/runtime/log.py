@@ -18,10 +18,10 @@ from collections import deque
 from typing import Any, NamedTuple
 
 from gt.runtime import env
+from gt.runtime.log_lines import HEADER
 from gt.runtime.spans import Spans, open_spans
 
 LEVELS = {0: logging.ERROR, 1: logging.WARNING, 2: logging.INFO, 3: logging.DEBUG, 4: 5}
-HEADER = "# gt instruction log"
 SIGNS_OF_LIFE = frozenset(("Beat", "Ping", "Used"))  # told at GT_DEBUG=4 only: they would fill the file of an idle server
 MAX_LINE = 4000
 LOOKS = 64  # how often in a file of full size each process looks whether it is full

@@ -4,7 +4,7 @@ A file begins with ``# gt instruction log: ...; start=SECONDS`` (since 1970). Ea
 between: ``elapsed_s sequence event who operation nbytes details``. ``elapsed_s`` counts from ``start``; ``sequence`` counts the events of
 ``who`` (``client0``, ``dispatcher``, ``worker1``); ``details`` is ``name=value`` words, of which a value may have spaces. ``seconds=`` says
 that the event ends there and began so long before.
-Owns: ``Line``, ``read_log``. Must not know: who writes. Next: ``log`` (which does), ``gt.timelines`` (what is made of it).
+Owns: ``HEADER``, ``fields_of``, ``Line``, ``read_log``. Must not know: who writes. Next: ``log`` (which does), ``gt.timelines`` (what is made of it).
 """
 
 from __future__ import annotations
@@ -17,14 +17,20 @@ from functools import cached_property
 from pathlib import Path
 
 from gt.ir.advice import Advised
-from gt.runtime.log import HEADER
 
+HEADER = "# gt instruction log"
 _FIELD = re.compile(r"(?:^| )(\w+)=")
 _WHO = re.compile(r"(dispatcher|client\d*|worker\d+)\Z")
 
 
 class LogError(Advised, ValueError):
     """A file is no instruction log."""
+
+
+def fields_of(details: str) -> dict[str, str]:
+    """Give the details of a line by name."""
+    parts = _FIELD.split(details)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
 @dataclass(frozen=True)
@@ -42,8 +48,7 @@ class Line:
     @cached_property
     def fields(self) -> dict[str, str]:
         """Give the details by name."""
-        parts = _FIELD.split(self.details)
-        return dict(zip(parts[1::2], parts[2::2], strict=True))
+        return fields_of(self.details)
 
     @property
     def seconds(self) -> float:
@@ -106,4 +111,4 @@ def read_log(*paths: Path) -> Log:
     return Log(tuple(lines), sum(log.skipped for log in logs))
 
 
-__all__ = ["Line", "Log", "LogError", "parse_line", "parse_log", "read_log"]
+__all__ = ["HEADER", "Line", "Log", "LogError", "fields_of", "parse_line", "parse_log", "read_log"]

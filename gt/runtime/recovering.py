@@ -169,6 +169,9 @@ class RecoveringSession:
                         self._run(link, message)
                         return
 
+    def await_window(self) -> None:
+        self._current().await_window()
+
     def room(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
         return self._current().room(shape, dtype)
 

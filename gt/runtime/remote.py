@@ -245,6 +245,9 @@ class RemoteSession:
             self._window.give(held)
         return held == self._welcome.window
 
+    def await_window(self) -> None:
+        self._window.await_one()
+
     def room(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
         room = None
         if self._sharing and math.prod(shape) * dtype.itemsize > INLINE:

@@ -77,6 +77,10 @@ class Session(Protocol):
         """
         ...
 
+    def await_window(self) -> None:
+        """Wait until ``run`` would not wait. Nothing has changed for who is interrupted here by a signal's handler."""
+        ...
+
     def room(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
         """Give an array to be filled and handed to ``put``, in the memory from which it travels with no more copies."""
         ...

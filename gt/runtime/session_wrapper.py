@@ -38,6 +38,9 @@ class SessionWrapper:
     ) -> None:  # fmt: skip
         self.inner.run(key, inputs, outputs, scalars, frees, replaces)
 
+    def await_window(self) -> None:
+        self.inner.await_window()
+
     def room(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
         return self.inner.room(shape, dtype)
 

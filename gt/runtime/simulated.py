@@ -82,6 +82,9 @@ class SimulatedSession:
             self._plans[where] = Planned(graph, plan_graph(graph, self.cluster))
         return self._plans[where]
 
+    def await_window(self) -> None:
+        pass
+
     def room(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
         return np.empty(shape, dtype)
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gt.runtime import env
+from gt.runtime.log_lines import fields_of
 
 log = logging.getLogger("gt.log")
 
@@ -26,19 +27,20 @@ class Spans:
 
     def tell(self, event: str, operation: str, nbytes: int, details: str) -> None:
         """Hear of an event of the instruction log that ends now; with ``seconds`` in its details it is a span."""
-        said = dict(word.split("=", 1) for word in details.split(" ") if "=" in word)
+        said = fields_of(details)
         seconds = said.pop("seconds", None)
+        if seconds is None and event != "flush":
+            return
         attributes: dict[str, str | int] = {"gt.who": self.who, "gt.operation": operation, "gt.nbytes": nbytes}
-        attributes |= {f"gt.{name}": int(text) if text.isdigit() else text for name, text in said.items()}
-        if seconds is not None:
-            ended = self.now_ns()
-            span = self.tracer.start_span(f"gt.{event}", attributes=attributes, start_time=ended - round(float(seconds) * 1e9))
-            if said.get("fault", "-") != "-":
-                span.set_status(self.api.StatusCode.ERROR, said["fault"])
-            span.end(end_time=ended)
-        elif event == "flush":
-            reason = details.partition("reason=")[2]  # the last detail, several words
-            self.api.get_current_span().add_event("gt.flush", {**attributes, "gt.reason": reason})
+        attributes |= {f"gt.{name}": int(text) if text.isdecimal() else text for name, text in said.items()}
+        if seconds is None:
+            self.api.get_current_span().add_event("gt.flush", attributes)
+            return
+        ended = self.now_ns()
+        span = self.tracer.start_span(f"gt.{event}", attributes=attributes, start_time=ended - round(float(seconds) * 1e9))
+        if said.get("fault", "-") != "-":
+            span.set_status(self.api.StatusCode.ERROR, said["fault"])
+        span.end(end_time=ended)
 
 
 def open_spans(who: str) -> Spans | None:

@@ -99,8 +99,8 @@ class PlanSpent:
 
     def shares(self) -> dict[str, float]:
         """Give what part of its own time goes to each kind of op."""
-        types = [TensorType(shape, DType.by_name[dtype.removeprefix("torch.")]) for shape, dtype in self.inputs]
         try:
+            types = [TensorType(shape, DType.by_name[dtype.removeprefix("torch.")]) for shape, dtype in self.inputs]
             return shares(self.program, types)
         except Exception as e:  # an estimate that fails must not end the thread that tells that the worker lives
             log.error("what kinds of op %s consists of is not known: %s: %s", self.program.name, type(e).__name__, e)

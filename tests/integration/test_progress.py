@@ -107,14 +107,14 @@ import gt
 from gt.checkpoint import saving
 saving.AFTER_S = 0.1
 begun = threading.Event()
-received = saving._received
+received = saving.received
 asked = []
-def slow(item, future):
-    asked.append(item)
+def slow(name, future):
+    asked.append(name)
     if len(asked) == 2:
         begun.wait(2.5)
-    return received(item, future)
-saving._received = slow
+    return received(name, future)
+saving.received = slow
 print("it is at", gt.checkpoint.save("FOLDER", gt.nn.Linear(2, 2), step=7).wait().name)
 """
 

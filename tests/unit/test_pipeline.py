@@ -360,6 +360,12 @@ def test_a_pipeline_that_cannot_be_says_what_to_change(options: dict[str, Any], 
         gt.pipeline([layers(1), layers(1)], **{"microbatches": 2, **options})
 
 
+@pytest.mark.parametrize("own", [None, 3, "01", [0.5]])
+def test_what_is_no_list_of_workers_is_refused(own: Any) -> None:
+    with sessions.pinned(SimulatedSession(4)), pytest.raises(TypeError, match=r"gt.pipeline: stage 1: workers.*(expected worker numbers|are ints)"):
+        gt.pipeline([layers(1), layers(1)], microbatches=2, workers=[[0], own])
+
+
 def test_a_worker_in_two_stages_of_a_file_is_told_with_both_places(tmp_path: Path) -> None:
     path = tmp_path / "stages.yaml"
     path.write_text("first: {shard: {workers: [0, 1]}}\n\nsecond:\n  shard: {workers: [1, 2]}\n")

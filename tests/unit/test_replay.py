@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import signal
+
 import numpy as np
 import pytest
 
 import gt
 import gt.nn.functional as F
+from gt import session as sessions
 
 
 def training(jit: bool, steps: int = 20, optimizer: str = "AdamW", **options: object) -> tuple[list[float], list[np.ndarray]]:
@@ -303,3 +306,43 @@ def test_a_schedule_inside_is_refused():
 
     with pytest.raises(gt.JitError, match="schedule steps inside"):
         step()
+
+
+def test_a_replay_whose_wait_is_ended_by_a_signal_counts_no_step_and_draws_no_number():
+    class Told(BaseException):
+        pass
+
+    def tell(number, frame):
+        raise Told
+
+    def train(disturbed):
+        gt.manual_seed(0)
+        model = gt.nn.Sequential(gt.nn.Linear(8, 16), gt.nn.Dropout(0.3), gt.nn.Linear(16, 4))
+        optim = gt.optim.NAdam(model.parameters(), lr=1e-2)
+
+        @gt.jit
+        def step(x):
+            optim.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            optim.step()
+            return loss
+
+        x, window = gt.ones(5, 8), sessions.current()._window
+        for turn in range(12):
+            loss = step(x)
+            if disturbed and turn > 6:
+                loss.item()  # all runs are over
+                taken = sum([1 for _ in iter(window.take, False)])
+                signal.setitimer(signal.ITIMER_REAL, 0.02)
+                with pytest.raises(Told):
+                    step(x)
+                window.give(taken)
+        assert step.replays > 6
+        return loss.item(), [count["step"] for count in optim.state.values()], [p.tolist() for p in model.parameters()]
+
+    before = signal.signal(signal.SIGALRM, tell)
+    try:
+        assert train(True) == train(False)
+    finally:
+        signal.signal(signal.SIGALRM, before)

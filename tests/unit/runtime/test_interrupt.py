@@ -167,6 +167,29 @@ def test_signals_at_any_moment_lose_nothing() -> None:
     assert [window.take() for _ in range(5)] == [True] * 4 + [False]
 
 
+def test_a_child_forked_meanwhile_has_its_own_handlers_and_holds_nothing_back(handlers: list[int]) -> None:
+    """As a loader in a thread forks its workers while the script flushes."""
+    before, codes = now(), []
+
+    def fork() -> None:
+        child = os.fork()
+        if child == 0:
+            same = now() == before
+            signal.raise_signal(signal.SIGHUP)
+            with SHIELD:
+                signal.raise_signal(signal.SIGHUP)
+            os._exit(0 if same and handlers == [signal.SIGHUP] * 2 and now() == before else 1)
+        codes.append(os.waitpid(child, 0)[1])
+
+    with SHIELD:
+        os.kill(os.getpid(), signal.SIGHUP)  # noted: the parent's own
+        thread = threading.Thread(target=fork)
+        thread.start()
+        thread.join(20)
+        assert handlers == []
+    assert codes == [0] and handlers == [signal.SIGHUP]
+
+
 def test_a_window_wakes_all_that_wait() -> None:
     window, got = Window(0), []
 
@@ -176,10 +199,12 @@ def test_a_window_wakes_all_that_wait() -> None:
         got.append(1)
 
     threads = [threading.Thread(target=ask) for _ in range(4)]
+    threads.append(threading.Thread(target=window.await_one))  # which takes none
     for thread in threads:
         thread.start()
     window.give(3)
-    window.give()
+    window.give(2)
     for thread in threads:
         thread.join(5)
-    assert len(got) == 4 and not window.take()
+    assert not any(thread.is_alive() for thread in threads)
+    assert len(got) == 4 and window.take() and not window.take()

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import observing
+from gt.runtime import env
 from gt.runtime.log import InstructionLog, brief
 from gt.runtime.log_lines import LogError, parse_log, read_log
 from gt.runtime.wire import Run
@@ -104,3 +106,13 @@ def test_tracing_keeps_the_latest_lines_and_costs_nothing_afterwards() -> None:
     assert [line.nbytes for line in parse_log(text).lines] == [2, 3, 4]
     log.write("run", "step", 9)
     assert log.traced().lines == ()
+
+
+def test_what_the_tools_cost_can_be_measured(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(observing, "STRETCHES", 1)
+    monkeypatch.setattr(observing, "STEPS", 1)
+    monkeypatch.setattr(env.BACKEND, "_read", ["numpy"])
+    observing.main()
+    shown = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [words[0] for words in shown] == ["off", "traced", "logged"] * 2
+    assert all(float(words[1]) >= 0 for words in shown)

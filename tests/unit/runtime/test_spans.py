@@ -114,7 +114,7 @@ def test_what_takes_time_is_a_span_and_a_flush_an_event_of_the_scripts(kind: Any
     ]
 
 
-def test_a_capture_leaves_spans_on() -> None:
+def test_a_trace_leaves_spans_on() -> None:
     api, read = stand_in()
     log = InstructionLog("", "worker0", spans=Spans(api, "worker0"))
     log.trace(10)

@@ -1,0 +1,50 @@
+"""Who asks for more than a value waits as a read does: with what is waited for shown, and told what did not come."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+import gt
+from gt import progress, session
+from gt.checkpoint import saving
+from gt.checkpoint.placing import places
+from gt.runtime.embedded import EmbeddedSession
+from gt.runtime.session_wrapper import SessionWrapper
+
+
+class Slow(SessionWrapper):
+    """Answers a tenth of a second late."""
+
+    def explain(self, buffer: int) -> Future[Any]:
+        return late(self.inner.explain(buffer).result())
+
+    def rebalance(self, *asked: object) -> Future[int]:
+        return late(3)
+
+
+def late(answer: Any) -> Future[Any]:
+    future: Future[Any] = Future()
+    threading.Timer(0.1, future.set_result, (answer,)).start()
+    return future
+
+
+def test_explaining_and_rebalancing_are_waited_for_as_reads_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(progress, "AFTER_S", 0.0)
+    monkeypatch.setattr(progress, "shown", lambda wait, what: (told.append(what()), wait(None)))
+    with session.pinned(Slow(EmbeddedSession("numpy"))):
+        assert "on worker 0" in str(gt.explain(gt.ones(3) + 1)) and gt.rebalance() == 3
+    assert told == ["a value, the workers are busy"] * 2
+
+
+def test_what_is_asked_for_a_checkpoint_and_does_not_come_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saving, "READ_S", 0.01)
+    with session.pinned(Slow(EmbeddedSession("numpy"))):
+        x = gt.ones(3) + 1
+        x.sum().item()
+        with pytest.raises(TimeoutError, match="'weight' was not read within 0.01 s"):
+            places({"weight": x})
