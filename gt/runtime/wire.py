@@ -363,6 +363,10 @@ class Places(msgspec.Struct, frozen=True, array_like=True):
     placements: tuple[WireSharding, ...]
     outputs: tuple[tuple[WireType, int], ...]
 
+    def __post_init__(self) -> None:
+        if not all(0 <= placement < len(self.placements) for _, placement in self.outputs):
+            raise ValueError("an output's place is none of the placements")
+
     def __getitem__(self, output: int) -> Place:
         type_, placement = self.outputs[output]
         return Place(type_, self.placements[placement], self.generation)

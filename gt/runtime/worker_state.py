@@ -336,10 +336,12 @@ class WorkerState:
         return [*dropped, self.running]
 
     def _label(self, message: wire.Execute, program: Program) -> None:
-        places, made = self.places.get(message.plan, ()), {position for position, _ in program.outputs}
-        for position, (number, uid, place) in enumerate(zip(message.numbers, message.outputs, places, strict=False)):
+        places, made = self.places.get(message.plan), {position for position, _ in program.outputs}
+        if places is None:
+            return
+        for position, (number, uid, _) in enumerate(zip(message.numbers, message.outputs, places.outputs, strict=False)):
             if position in made or uid in self.values or uid in self.poison:
-                self.labels[uid] = wire.Label(message.owner, (number,), place, message.epoch)
+                self.labels[uid] = wire.Label(message.owner, (number,), places[position], message.epoch)
 
     def _why_not(self, inputs: tuple[int, ...], program: Program) -> Fault | None:
         for uid in inputs:

@@ -127,6 +127,11 @@ def test_a_run_names_values_only_as_far_as_it_is_known_where_they_will_lie():
     w = worker(10)  # whose plan came without places
     (command,) = w.handle(Got(wire.Execute(1, 1, (10,), (11,), (), (), numbers=(5,), owner=b"o" * 16)))
     assert isinstance(command, RunProgram) and not w.labels
+    w.handle(Ran(1, 0.0))
+    place = wire.Place(wire.WireType((4, 4), "float32"), wire.WireSharding("all", (("w", 1),), (0,), ((), ())), 3)
+    w.handle(Got(wire.Load(1, program(0, 1, 1), wire.Places(3, (place.placed,), ((place.type, 0),)))))
+    w.handle(Got(wire.Execute(2, 1, (10,), (12, 13), (), (), numbers=(5, 6), owner=b"o" * 16)))
+    assert w.labels == {12: wire.Label(b"o" * 16, (5,), place, 2)}
 
 
 def test_stop_ends_the_worker_and_the_state_reads_well():

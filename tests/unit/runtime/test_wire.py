@@ -147,6 +147,16 @@ def test_rows_that_are_none_of_their_type_or_have_no_room_are_refused(message, d
         codec.decode([wire.encode(message)] + ([] if data is None else [data]))
 
 
+@pytest.mark.parametrize("placement", [1, -1])
+def test_places_that_are_none_of_those_named_are_refused(placement):
+    places = wire.Places(5, (PLACE.placed,), ((PLACE.type, 0),))
+    assert places[0] == PLACE
+    tree = msgspec.msgpack.decode(msgspec.msgpack.encode(places))
+    tree[2][0][1] = placement
+    with pytest.raises(msgspec.ValidationError, match="none of the placements"):
+        msgspec.msgpack.decode(msgspec.msgpack.encode(tree), type=wire.Places)
+
+
 def test_a_wrong_number_of_frames_is_refused():
     hello, put = wire.encode(wire.ClientHello(1)), wire.encode(wire.Put(1, WireType((1,), "uint8"), None, True))
     for frames in ([], [hello, b"x"], [put], [put, b"x", b"y"]):
