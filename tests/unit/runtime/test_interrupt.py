@@ -151,8 +151,8 @@ def test_signals_at_any_moment_lose_nothing() -> None:
     before, threads = now(), [threading.Thread(target=t) for t in (annoy, serve)]
     for thread in threads:
         thread.start()
-    until = time.monotonic() + 1.0
-    while time.monotonic() < until:
+    began = time.monotonic()
+    while (passed := time.monotonic() - began) < 1.0 or (told <= 50 and passed < 30.0):  # longer where others have the machine
         try:
             turn()
         except Told:
