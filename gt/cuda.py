@@ -10,6 +10,7 @@ from typing import Any
 
 from gt import amp
 from gt.accelerator import device_count, empty_cache, is_available, synchronize
+from gt.naming import named
 from gt.random import manual_seed
 from gt.runtime.errors import OutOfMemoryError
 
@@ -49,9 +50,7 @@ def _refused(name: str) -> Any:
     def call(device: Any = None) -> Any:
         raise RuntimeError(f"gt.cuda.{name}: no device is this script's own; workers have them, and is_available() says False")
 
-    call.__name__ = call.__qualname__ = name
-    call.__doc__ = "Refuse: see ``current_device``. Errors: RuntimeError."
-    return call
+    return named(call, name, "Refuse: see ``current_device``. Errors: RuntimeError.")
 
 
 get_device_name, get_device_properties, get_device_capability, mem_get_info = (

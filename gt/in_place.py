@@ -13,6 +13,7 @@ from gt.arguments import guarded, takes_tensors
 from gt.functions import gathering, index, linalg, norms, numeric, pointwise, promote, reduce, special
 from gt.handle import Handle, here
 from gt.ir.types import ShapeError, scalar_type
+from gt.naming import named
 from gt.views import check_separate
 
 if TYPE_CHECKING:
@@ -35,9 +36,7 @@ def in_place(function: Callable[..., Any]) -> Callable[..., Any]:
             result = _as_written(self, result)
         return self._assign(result, start)
 
-    method.__name__ = method.__qualname__ = name
-    method.__doc__ = f"Do ``{name[:-1]}`` in place."
-    return method
+    return named(method, name, f"Do ``{name[:-1]}`` in place.")
 
 
 def _forms(*functions: Callable[..., Any]) -> list[Callable[..., Any]]:
@@ -72,9 +71,7 @@ def _refused(name: str) -> Callable[..., Any]:
     def method(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         raise NotImplementedError(f"{name} changes a shape in place, which gt does not offer: use {plain}")
 
-    method.__name__ = method.__qualname__ = name
-    method.__doc__ = f"Refuse: use {plain}."
-    return method
+    return named(method, name, f"Refuse: use {plain}.")
 
 
 class InPlace(Handle):

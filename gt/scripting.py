@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, Final
 
+from gt.naming import named
 from gt.nn.module import Module
 
 
@@ -82,9 +83,7 @@ def _refused(name: str, instead: str) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError(f"gt.jit.{name}: there is no TorchScript here: {instead}")
 
-    call.__name__ = call.__qualname__ = name
-    call.__doc__ = f"Refuse: {instead}."
-    return call
+    return named(call, name, f"Refuse: {instead}.")
 
 
 AS_IT_IS = "call the function or module itself, what it records is compiled anyway; gt.jit(function) records a step once"

@@ -65,6 +65,7 @@ from gt.ir.types import (
     scalar_type,
     uint8,
 )  # fmt: skip
+from gt.naming import named
 from gt.printing import format_tensor, html
 from gt.trace import holding, install_tensor, record
 
@@ -75,9 +76,7 @@ def _never(name: str) -> Callable[..., builtins.bool]:
     def method(self: Tensor) -> builtins.bool:
         return False
 
-    method.__name__ = method.__qualname__ = name
-    method.__doc__ = "Say no: no tensor here is."
-    return method
+    return named(method, name, "Say no: no tensor here is.")
 
 
 _HERE = device("cpu")

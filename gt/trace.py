@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gt.ir.blame import Located, users_frame, users_line
 from gt.ir.blame import ours as _ours  # noqa: F401  gt/_recording.c takes it
-from gt.ir.blame import users_frame, users_line
 from gt.ir.graph import Attrs
 from gt.ir.opdef import OpDef
 from gt.ir.types import DTYPES, DType, Scalar, TensorType
@@ -74,8 +74,8 @@ def rule_of(op: OpDef, attrs: Attrs, inputs: tuple[TensorType, ...]) -> Rule:
         try:
             outputs = op.infer_types(inputs, attrs)
         except Exception as error:  # torch's words, and then what torch would leave out
-            others = [note for note in getattr(error, "__notes__", ()) if not note.startswith("in ")]
-            error.__notes__ = [f"in {op.name}({', '.join(map(repr, inputs))}) at {users_line()}", *others]
+            if not isinstance(error, Located):
+                error.add_note(f"in {op.name}({', '.join(map(repr, inputs))}) at {users_line()}")
             raise
         with _rules_lock:
             found = _rules.get(key) or _rules.setdefault(key, Rule(op, attrs, inputs, outputs))

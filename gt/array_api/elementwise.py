@@ -49,6 +49,7 @@ from gt.functions.pointwise import (
 from gt.functions.promote import cast
 from gt.handle import Handle
 from gt.ir.types import Scalar
+from gt.naming import named
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
@@ -62,9 +63,7 @@ def _two(function: Callable[[Any, Any], Any], name: str = "") -> Any:
     def both(x1: Operand, x2: Operand, /) -> Tensor:
         return function(*together(x1, x2))
 
-    both.__name__ = both.__qualname__ = name or function.__name__
-    both.__doc__ = function.__doc__
-    return both
+    return named(both, name or function.__name__, function.__doc__)
 
 
 bitwise_invert, negative = bitwise_not, neg

@@ -13,6 +13,7 @@ from gt.devices import check_options
 from gt.functions import fourier
 from gt.functions.promote import get_default_dtype
 from gt.ir.types import DType
+from gt.naming import named
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
@@ -26,9 +27,7 @@ def _one(function: Callable[..., Any]) -> Any:
     def transform(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: Norm = "backward") -> Tensor:
         return function(x, n, axis, norm)
 
-    transform.__name__ = transform.__qualname__ = function.__name__
-    transform.__doc__ = function.__doc__
-    return transform
+    return named(transform, function.__name__, function.__doc__)
 
 
 def _many(function: Callable[..., Any]) -> Any:
@@ -39,9 +38,7 @@ def _many(function: Callable[..., Any]) -> Any:
     ) -> Tensor:
         return function(x, s, axes, norm)
 
-    transform.__name__ = transform.__qualname__ = function.__name__
-    transform.__doc__ = function.__doc__
-    return transform
+    return named(transform, function.__name__, function.__doc__)
 
 
 fft, ifft, rfft, irfft = _one(fourier.fft), _one(fourier.ifft), _one(fourier.rfft), _one(fourier.irfft)

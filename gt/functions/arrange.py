@@ -19,6 +19,7 @@ from gt.ir.blame import warn_user
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, KindError, class_name, dtype_of, int32, int64, is_int, normalize_dim, scalar_type
 from gt.ir.types import broadcast_shapes as fit_shapes
+from gt.naming import named
 from gt.shape import Size
 from gt.trace import record
 from gt.versions import saves
@@ -162,9 +163,7 @@ def _numpy_split(name: str, least: int, dim: int) -> Any:
             )
         return tensor_split(input, indices_or_sections, d)
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"Cut along dim {dim}. Views."
-    return function
+    return named(function, name, f"Cut along dim {dim}. Views.")
 
 
 hsplit, vsplit, dsplit = _numpy_split("hsplit", 1, 1), _numpy_split("vsplit", 2, 0), _numpy_split("dsplit", 3, 2)

@@ -14,6 +14,7 @@ from gt.functions.promote import cast, floated
 from gt.functions.shape import has_dim, narrow, roll
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, complex_dtype, float32, is_int, scalar_type
+from gt.naming import named
 from gt.trace import record
 from gt.versions import saves
 
@@ -218,9 +219,7 @@ def _two(function: Any, name: str) -> Any:
     def two(input: Tensor, s: Sizes = None, dim: Any = (-2, -1), norm: str | None = None) -> Tensor:
         return function(input, s, dim, norm)
 
-    two.__name__ = two.__qualname__ = name
-    two.__doc__ = f"Do ``{function.__name__}`` over the last two dims."
-    return two
+    return named(two, name, f"Do ``{function.__name__}`` over the last two dims.")
 
 
 fft2, ifft2, rfft2, irfft2 = _two(fftn, "fft2"), _two(ifftn, "ifft2"), _two(rfftn, "rfft2"), _two(irfftn, "irfft2")

@@ -29,6 +29,7 @@ from gt.handle import Handle
 from gt.ir.opdef import OpDef
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, DType, Scalar, bfloat16, complex128, dtype_of, float16, float32, int64, scalar_type
+from gt.naming import named
 from gt.trace import Number, record
 from gt.versions import saves
 
@@ -377,9 +378,7 @@ def _unary(name: str) -> Any:
     def function(input: Tensor) -> Tensor:
         return unary(declared, input)
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = declared.doc
-    return function
+    return named(function, name, declared.doc)
 
 
 def _float(name: str) -> Any:
@@ -388,9 +387,7 @@ def _float(name: str) -> Any:
     def function(input: Tensor) -> Tensor:
         return float_unary(declared, input)
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = declared.doc
-    return function
+    return named(function, name, declared.doc)
 
 
 exp, expm1, log, log1p, log2, log10 = map(_float, ("exp", "expm1", "log", "log1p", "log2", "log10"))

@@ -31,6 +31,7 @@ from gt.ir.types import (
     real_dtype,
     remedy,
 )
+from gt.naming import named
 from gt.trace import Number, record, record_pair
 
 if TYPE_CHECKING:
@@ -292,9 +293,7 @@ def operator(op: OpDef, function: Callable[[Any, Any], Any], kinds: str = "buifc
                 return record_pair(op, self, other)
         return function(self, other)
 
-    method.__name__ = method.__qualname__ = function.__name__
-    method.__doc__ = function.__doc__
-    return method
+    return named(method, op.name, function.__doc__)
 
 
 def promoted(*values: Any, floating: bool = False) -> list[Any]:

@@ -14,6 +14,7 @@ from gt.functions.promote import binary, cast, float_unary, floated, get_default
 from gt.handle import Handle
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, Scalar, is_int
+from gt.naming import named
 from gt.trace import record
 from gt.versions import saves
 
@@ -26,9 +27,7 @@ def _real(name: str, op: str | None = None) -> Any:
         real_only(name, input)
         return float_unary(OPS[op or name], input)
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = OPS[op or name].doc
-    return function
+    return named(function, name, OPS[op or name].doc)
 
 
 erfinv = _real("erfinv")
@@ -149,9 +148,7 @@ def _polynomial(name: str) -> Any:
         )
         return binary(OPS[name], x, degree, floating=True)
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = OPS[name].doc
-    return function
+    return named(function, name, OPS[name].doc)
 
 
 chebyshev_polynomial_t, chebyshev_polynomial_u = (

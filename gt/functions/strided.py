@@ -17,6 +17,7 @@ from gt.functions.shape import clone, ints, narrow, permute, reshape, transpose,
 from gt.handle import take_view
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, DimError, Shape, normalize_dim
+from gt.naming import named
 from gt.trace import record
 from gt.views import contiguous_strides, view_strides
 
@@ -193,9 +194,7 @@ def _copied(name: str, function: Any) -> Any:
         out = function(*args, **kwargs)
         return tuple(clone(t) for t in out) if isinstance(out, tuple) else clone(out)
 
-    copied.__name__ = copied.__qualname__ = name
-    copied.__doc__ = f"Do ``{name.removesuffix('_copy')}`` into memory of its own."
-    return copied
+    return named(copied, name, f"Do ``{name.removesuffix('_copy')}`` into memory of its own.")
 
 
 def alias(input: Tensor) -> Tensor:

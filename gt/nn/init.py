@@ -17,6 +17,7 @@ from gt.functions.promote import refuse_torch
 from gt.functions.reduce import argsort
 from gt.ir.ops import OPS
 from gt.ir.types import KindError, float64, scalar_type
+from gt.naming import named
 from gt.trace import record
 
 if TYPE_CHECKING:
@@ -226,8 +227,7 @@ def _renamed(function: Any) -> Any:
         warnings.warn(f"`nn.init.{old}` is now deprecated in favor of `nn.init.{old}_`.", FutureWarning, stacklevel=2)
         return function(*args, **kwargs)
 
-    deprecated.__name__ = deprecated.__qualname__ = old
-    return deprecated
+    return named(deprecated, old)
 
 
 uniform, normal, constant, eye, dirac = map(_renamed, (uniform_, normal_, constant_, eye_, dirac_))  # type: ignore[assignment]

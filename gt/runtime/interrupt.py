@@ -26,18 +26,16 @@ POLL_S = 0.05  # a wake-up that an interrupted wait has taken with it is missed 
 class Shield:
     """Reentrant; costs a few microseconds in the main thread, and nothing is done in others, which no handler is called in.
 
-    Handlers are exchanged for ``_note``, as it is only Python that knows of them. Where one raises between two exchanges, some stay
-    so until the next use: at no depth ``_note`` calls whom it stands for.
+    Handlers are exchanged for a ``_StandIn`` each, as it is only Python that knows of them. Where one raises between two exchanges, or
+    puts one back that it has found in a wait, it stays so until the next use: at no depth it calls whom it stands for.
     """
 
     def __init__(self) -> None:
         self._depth = 0
         self._lifted = False
         self._noted: dict[int, None] = {}
-        self._handlers: dict[int, Handler] = {}  # whom ``_note`` stands for, by signal
         self._found: list[Any] = []  # all handlers there were when it was last used
-        self._python: tuple[tuple[int, Handler], ...] = ()  # those of them that are Python's
-        self._stand_in = self._note  # one object, by which it is known again
+        self._stand_ins: tuple[tuple[int, _StandIn], ...] = ()  # for those of them that are Python's
         self.interruption: BaseException | None = None  # what a handler has raised in a wait inside this block
 
     def __enter__(self) -> None:
@@ -84,16 +82,18 @@ class Shield:
         """Have all signals noted that have a handler in Python."""
         found = [*map(_signal.getsignal, NUMBERS)]  # the C module: that of Python spends most of its time on enums
         if found != self._found:
-            self._python = tuple((n, h) for n, h in zip(NUMBERS, found, strict=True) if callable(h) and h is not self._stand_in)
+            self._stand_ins = tuple((n, self._stand_in(h)) for n, h in zip(NUMBERS, found, strict=True) if callable(h))
             self._found = found
-        for number, handler in self._python:
-            self._handlers[number] = handler
-            _signal.signal(number, self._stand_in)
+        for number, stand_in in self._stand_ins:
+            _signal.signal(number, stand_in)
+
+    def _stand_in(self, handler: Handler) -> _StandIn:
+        return handler if isinstance(handler, _StandIn) else _StandIn(self, handler)
 
     def _let_go(self) -> None:
-        for number, handler in self._handlers.items():
-            if _signal.getsignal(number) is self._stand_in:  # else a handler, called in a wait, has chosen another
-                _signal.signal(number, handler)
+        for number, stand_in in self._stand_ins:
+            if _signal.getsignal(number) is stand_in:  # else a handler, called in a wait, has chosen another
+                _signal.signal(number, stand_in.handler)
 
     def _deliver(self) -> None:
         """Let handlers be called for what was noted; each, whatever another raises."""
@@ -109,13 +109,14 @@ class Shield:
         self._depth, self._lifted, self._noted = 0, False, {}
         self._let_go()
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def hear(self, handler: Handler, number: int, frame: FrameType | None) -> None:
+        """Note a signal, or call its handler."""
         if self._depth and not self._lifted:
             self._noted[number] = None
             return
         lifted, self._lifted = self._lifted, False
         try:
-            self._handlers[number](number, frame)
+            handler(number, frame)
         except BaseException as error:
             if lifted:
                 self.interruption = error
@@ -125,6 +126,16 @@ class Shield:
                 self._hold()
         if lifted:
             self._lift()
+
+
+class _StandIn:
+    """What has the place of a handler meanwhile."""
+
+    def __init__(self, shield: Shield, handler: Handler) -> None:
+        self.shield, self.handler = shield, handler
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.shield.hear(self.handler, number, frame)
 
 
 SHIELD = Shield()

@@ -343,6 +343,12 @@ def test_flush_guard_mode_is_checked() -> None:
     [
         (lambda: gt.ones(2, 3, dtype=gt.int64) @ gt.ones(3, 2), r"in matmul\(i64\[2, 3\], f32\[3, 2\]\)"),
         (lambda: gt.ones(2, 3) + gt.ones(2), r"in add\(f32\[2, 3\], f32\[2\]\)"),
+        (lambda: gt.ones(2, 3) * gt.ones(2), r"in mul\(f32\[2, 3\], f32\[2\]\)"),
+        (lambda: gt.ones(2, 3).add_(gt.ones(3, 2, 3)), r"in add_\(f32\[2, 3\], f32\[3, 2, 3\]\)"),
+        (lambda: gt.ones(2).bool().neg_(), r"in neg_\(b8\[2\]\)"),
+        (lambda: gt.nn.functional.relu_(gt.ones(2).bool()), r"in relu_\(b8\[2\]\)"),
+        (lambda: gt.fft.fft2(gt.ones(2)), r"in fft2\(f32\[2\]\)"),
+        (lambda: gt.as_strided_copy(gt.ones(2), (9,), (1,)), r"in as_strided_copy\(f32\[2\]\)"),
         (lambda: gt.cat([gt.ones(2, 3), gt.ones(2, 2)]), r"in cat\(f32\[2, 3\], f32\[2, 2\]\)"),
         (lambda: gt.ones(2, 3).reshape(4), r"in reshape\(f32\[2, 3\]\)"),
         (lambda: gt.ones(2, 3)[5], r"in getitem\(f32\[2, 3\]\)"),

@@ -15,6 +15,7 @@ from gt.handle import Handle
 from gt.ir.graph import Attrs
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, DType, KindError, ShapeError, class_name, normalize_dim, scalar_type
+from gt.naming import named
 from gt.trace import record
 from gt.versions import saves
 from gt.views import check_separate
@@ -283,9 +284,7 @@ def _in_place(function: Any) -> Any:
     def apply(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         return function(input, *args, **kwargs, inplace=True)
 
-    apply.__name__ = apply.__qualname__ = f"{function.__name__}_"
-    apply.__doc__ = f"Do ``{function.__name__}`` in place."
-    return apply
+    return named(apply, f"{function.__name__}_", f"Do ``{function.__name__}`` in place.")
 
 
 relu_, elu_, selu_, celu_, leaky_relu_, hardtanh_, threshold_, rrelu_ = map(

@@ -102,6 +102,30 @@ def test_a_handler_that_raises_nothing_ends_no_wait_and_may_choose_another(handl
     assert handlers == [signal.SIGUSR1, signal.SIGHUP] and signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN
 
 
+def test_a_handler_that_gives_way_to_another_in_a_wait_can_be_put_back(handlers: list[int]) -> None:
+    before: list[object] = []
+
+    def second(number: int, frame: FrameType | None) -> None:
+        handlers.append(-number)
+
+    def first(number: int, frame: FrameType | None) -> None:
+        handlers.append(number)
+        before.append(signal.signal(number, second))
+
+    signal.signal(signal.SIGUSR1, first)
+    with SHIELD, SHIELD.lifted():
+        os.kill(os.getpid(), signal.SIGUSR1)
+        os.kill(os.getpid(), signal.SIGUSR1)
+    assert handlers == [signal.SIGUSR1, -signal.SIGUSR1] and signal.getsignal(signal.SIGUSR1) is second
+    signal.signal(signal.SIGUSR1, before[0])  # type: ignore[arg-type]
+    os.kill(os.getpid(), signal.SIGUSR1)
+    with SHIELD:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert handlers[2:] == [signal.SIGUSR1]
+        signal.signal(signal.SIGUSR1, first)
+    assert handlers[2:] == [signal.SIGUSR1] * 2
+
+
 def test_a_time_limit_reaches_who_reads_a_value_and_not_the_wait() -> None:
     def late(number: int, frame: FrameType | None) -> None:
         raise TimeoutError("the user's")
@@ -151,8 +175,8 @@ def test_signals_at_any_moment_lose_nothing() -> None:
     before, threads = now(), [threading.Thread(target=t) for t in (annoy, serve)]
     for thread in threads:
         thread.start()
-    until = time.monotonic() + 1.0
-    while time.monotonic() < until:
+    began = time.monotonic()
+    while (passed := time.monotonic() - began) < 1.0 or (told <= 50 and passed < 30.0):  # longer where others have the machine
         try:
             turn()
         except Told:
