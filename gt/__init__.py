@@ -124,13 +124,13 @@ from gt.legacy import (
 from gt.nn.functional import (
     adaptive_avg_pool1d, alpha_dropout, avg_pool1d, bilinear, celu,
     channel_shuffle, conv1d, conv2d, conv3d, conv_transpose1d, conv_transpose2d, conv_transpose3d, cosine_similarity, dropout,
-    feature_alpha_dropout, group_norm, hardshrink, layer_norm, max_pool1d, max_pool2d, max_pool3d, pairwise_distance, pdist,
+    feature_alpha_dropout, hardshrink, max_pool1d, max_pool2d, max_pool3d, pairwise_distance, pdist,
     pixel_shuffle, pixel_unshuffle, prelu, rms_norm, rrelu, selu, threshold,
 )  # fmt: skip
 from gt.nn.functional.padding import constant_pad_nd
 from gt.nn.native import (
-    adaptive_max_pool1d, batch_norm, binary_cross_entropy_with_logits, embedding, gru_cell, instance_norm, kl_div, lstm_cell,
-    rnn_relu_cell, rnn_tanh_cell,
+    adaptive_max_pool1d, batch_norm, binary_cross_entropy_with_logits, embedding, group_norm, gru_cell, instance_norm, kl_div, layer_norm,
+    lstm_cell, rnn_relu_cell, rnn_tanh_cell,
 )  # fmt: skip
 from gt.pipelining import pipeline
 from gt.precision import get_float32_matmul_precision, set_float32_matmul_precision

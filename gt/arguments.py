@@ -185,11 +185,17 @@ def takes_tensors(function: Callable[..., Any]) -> bool:
     return function.__module__.startswith(OURS) and "Tensor" in others and "Callable" not in others
 
 
+def takes_other_names(function: Callable[..., Any]) -> bool:
+    """Say whether torch takes ``axis`` or ``keepdims`` where a function has ``dim`` or ``keepdim`` alone."""
+    names = inspect.signature(function).parameters
+    return ("dim" in names and "axis" not in names) or ("keepdim" in names and "keepdims" not in names)
+
+
 def guard_methods(kind: type) -> None:
-    """Guard the methods of a class that take tensors besides their own."""
+    """Guard the methods of a class that take tensors besides their own, or arguments by more than one name."""
     for name, value in list(vars(kind).items()):
         named = name.startswith("__") or name.removesuffix("_") in ARITHMETIC
-        if isinstance(value, types.FunctionType) and not named and takes_tensors(value):
+        if isinstance(value, types.FunctionType) and not named and (takes_tensors(value) or takes_other_names(value)):
             method = guarded(value, kind.__module__, name, 1)
             method.__qualname__ = f"{kind.__name__}.{name}"
             setattr(kind, name, method)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from gt.arguments import guarded, takes_tensors
+from gt.arguments import guarded, takes_other_names, takes_tensors
 from gt.functions import gathering, index, linalg, norms, numeric, pointwise, promote, reduce, special
 from gt.handle import Handle, here
 from gt.ir.types import ShapeError, scalar_type
@@ -24,7 +24,7 @@ def in_place(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give the in-place form of a function: compute, check shape and dtype as torch, assign."""
 
     name = f"{function.__name__}_"
-    if takes_tensors(function):
+    if takes_tensors(function) or takes_other_names(function):
         function = guarded(function, function.__module__, name, 1)
 
     def method(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:

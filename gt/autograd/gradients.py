@@ -41,6 +41,8 @@ def backward(
     ``retain_graph``. Source: torch.Tensor.backward.
     """
     seed = _check_seed(self, gradient)
+    if inputs is not None and not isinstance(inputs, Handle) and not inputs:
+        raise RuntimeError("`inputs` argument to `backward()` cannot be empty.")
     retain = create_graph if retain_graph is None else retain_graph
     if self._leaf:
         _accumulate(self, ones(self._type) if seed is None else own(seed, create_graph), create_graph)

@@ -189,7 +189,7 @@ def adjoint(A: Tensor) -> Tensor:  # noqa: N803
 def lu(A: Tensor, *, pivot: bool = True) -> LU:  # noqa: N803
     """Factor into permutation, lower and upper triangular."""
     _pivoting("lu", pivot)
-    return LU(*record(OPS["lu"], (need_matrix("lu", A),))[:3])
+    return LU(*record(OPS["lu"], (need_matrix("lu", A),), (("check", False),))[:3])
 
 
 def _pivoting(name: str, pivot: bool) -> None:
@@ -199,9 +199,9 @@ def _pivoting(name: str, pivot: bool) -> None:
 
 @saves("result0 result1")
 def lu_factor(A: Tensor, *, pivot: bool = True) -> LUFactor:  # noqa: N803
-    """Give L and U in one matrix, and pivots."""
+    """Give L and U in one matrix, and pivots. A zero pivot, by which ``lu_solve`` would divide, raises."""
     _pivoting("lu_factor", pivot)
-    _, low, up, pivots = record(OPS["lu"], (need_matrix("lu_factor", A),))
+    _, low, up, pivots = record(OPS["lu"], (need_matrix("lu_factor", A),), (("check", True),))
     m, n = A._type.shape[-2:]
     k = min(m, n)
     strict = low.tril(-1)

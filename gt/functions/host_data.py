@@ -6,7 +6,7 @@ Next: ``create`` (which makes tensors of it).
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -35,8 +35,9 @@ def host_array(data: Any) -> tuple[np.ndarray, DType]:
             raise TypeError("new(): invalid data type 'str': expected numbers, lists or arrays")
         raise CallError(f"Could not infer dtype of {type(data).__name__}: expected numbers, lists or arrays")
     given = data
-    if _holds_tensors(data):
-        data = _plain(data)
+    tensors = list(_tensors(data))
+    if tensors:
+        data = _plain(data, all(t._type.numel == 1 for t in tensors))
     try:
         array = np.array(data)
     except ValueError:
@@ -102,14 +103,19 @@ def _any(data: Any, test: Callable[[Any], bool]) -> bool:
     return any(_any(v, test) for v in data) if isinstance(data, list | tuple | range) else test(data)
 
 
-def _holds_tensors(data: Any) -> bool:
-    return any(isinstance(x, Handle) or (isinstance(x, list | tuple) and _holds_tensors(x)) for x in data)
+def _tensors(data: Any) -> Iterator[Any]:
+    for part in data:
+        if isinstance(part, Handle):
+            yield part
+        elif isinstance(part, list | tuple):
+            yield from _tensors(part)
 
 
-def _plain(data: Any) -> Any:
+def _plain(data: Any, numbers: bool) -> Any:
+    """Give nested lists with the values of their tensors. ``numbers``: one of one element counts as a number, whatever its shape."""
     if isinstance(data, Handle):
-        return data.tolist()
-    return [_plain(x) for x in data] if isinstance(data, list | tuple) else data
+        return data.item() if numbers else data.tolist()
+    return [_plain(x, numbers) for x in data] if isinstance(data, list | tuple) else data
 
 
 def converted(array: np.ndarray, dtype: DType) -> np.ndarray:

@@ -120,27 +120,27 @@ def amin(
 
 
 def max(
-    input: Tensor, dim: Any = None, keepdim: bool = False, *, other: Tensor | None = None, axis: int | None = None,
-    keepdims: bool | None = None,
+    input: Tensor, first: Any = None, keepdim: bool = False, *, dim: int | None = None, other: Tensor | None = None,
+    axis: int | None = None, keepdims: bool | None = None,
 ) -> Any:  # fmt: skip
     """Give the largest of all elements; with ``dim``, (values, indices); with a tensor, ``maximum``."""
-    return _extreme("max", input, dim if other is None else other, keepdim, axis, keepdims)
+    return _extreme("max", input, first if other is None else other, keepdim, dim if axis is None else axis, keepdims)
 
 
 def min(
-    input: Tensor, dim: Any = None, keepdim: bool = False, *, other: Tensor | None = None, axis: int | None = None,
-    keepdims: bool | None = None,
+    input: Tensor, first: Any = None, keepdim: bool = False, *, dim: int | None = None, other: Tensor | None = None,
+    axis: int | None = None, keepdims: bool | None = None,
 ) -> Any:  # fmt: skip
     """Give the smallest of all elements; with ``dim``, (values, indices); with a tensor, ``minimum``."""
-    return _extreme("min", input, dim if other is None else other, keepdim, axis, keepdims)
+    return _extreme("min", input, first if other is None else other, keepdim, dim if axis is None else axis, keepdims)
 
 
-def _extreme(name: str, input: Tensor, dim: Any, keepdim: bool, axis: int | None, keepdims: bool | None) -> Any:
+def _extreme(name: str, input: Tensor, first: Any, keepdim: bool, dim: int | None, keepdims: bool | None) -> Any:
     if not isinstance(input, Handle):
         raise TypeError(f"{name}(): argument 'input' (position 1) must be Tensor, not {class_name(input)}")
-    from_dim = dim if axis is None else axis
-    if isinstance(from_dim, Handle):
-        return binary(OPS[f"{name}imum"], input, from_dim)
+    if isinstance(first, Handle):
+        return binary(OPS[f"{name}imum"], input, first)
+    from_dim = first if dim is None else dim
     if from_dim is None:
         _refuse_empty(name, input)
         return record(OPS[f"a{name}"], (input,), _attrs(tuple(range(input.ndim)), keepdim, keepdims))

@@ -85,7 +85,7 @@ def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:  # noqa: N803
         )
     b = unsqueeze(B, -1) if vector else B
     if not left:
-        return transpose(solve(transpose(A, -2, -1), transpose(b, -2, -1)), -2, -1)
+        return transpose(solve(transpose(A, -2, -1), transpose(b, -2, -1)), -2, -1).contiguous()
     if b._type.shape[-2] != A._type.shape[-1]:
         raise ShapeError(
             f"linalg.solve: Incompatible shapes of A and B for the equation AX = B ({A._type.shape[-2]}x{A._type.shape[-1]} and "
@@ -128,7 +128,7 @@ def lu_solve(LU: Tensor, pivots: Tensor, B: Tensor, *, left: bool = True, adjoin
     p = permutation(pivots, LU._type.shape[-2], LU.dtype)
     if not left:
         flipped = lu_solve(LU, pivots, adjoint_of(B), left=True, adjoint=not adjoint)
-        return adjoint_of(flipped)
+        return adjoint_of(flipped).contiguous()
     if adjoint:
         y = solve_triangular(adjoint_of(LU), B, upper=False)
         return matmul(p, solve_triangular(adjoint_of(LU), y, upper=True, unitriangular=True))
@@ -285,6 +285,8 @@ def matrix_rank(A: Tensor, tol: Any = None, hermitian: bool = False, *, atol: An
 def cond(A: Tensor, p: Any = None) -> Tensor:  # noqa: N803
     """Give the condition number."""
     need_matrix("cond", A)
+    if 0 in A._type.shape[-2:]:
+        return zeros(A._type.shape[:-2], dtype=real_dtype(A.dtype))
     if p is None or p in (2, -2):
         s = svdvals(A)
         top, bottom = s[..., 0], s[..., -1]

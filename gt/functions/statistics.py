@@ -29,7 +29,7 @@ from gt.functions.shape import reshape, squeeze, unsqueeze
 from gt.handle import Handle
 from gt.ir.blame import warn_user
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, DType, bool_, int32, int64, normalize_dim, real_dtype
+from gt.ir.types import CallError, DType, bool_, dtype_of, int32, int64, normalize_dim, real_dtype, scalar_type
 from gt.return_types import named
 from gt.trace import record
 from gt.versions import saves
@@ -264,7 +264,12 @@ def nanmean(input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: DT
     """Average what is not NaN."""
     if input.dtype.kind != "f":
         raise CallError(
-            f"nanmean(): expected input to have floating point or complex dtype but got {input.dtype.name}"
+            f"nanmean(): expected input to have floating point or complex dtype but got {scalar_type(input.dtype)}"
+        )
+    if dtype is not None and dtype_of(dtype).kind not in "fc":
+        raise CallError(
+            "nanmean(): could not infer output dtype. Optional dtype must be either a floating point or complex dtype. "
+            f"Got: {scalar_type(dtype_of(dtype))}"
         )
     return nansum(input, dim, keepdim, dtype=dtype) / sum(logical_not(isnan(input)), dim, keepdim)
 

@@ -311,8 +311,10 @@ def is_int(value: object) -> TypeIs[int]:
 
 
 def normalize_dim(dim: int, ndim: int) -> int:
-    """Map a possibly negative dim to ``0..ndim-1``. Errors: DimError with torch's text."""
+    """Map a possibly negative dim to ``0..ndim-1``. Errors: DimError with torch's text; TypeError for a bool."""
     if dim.__class__ is not int:
+        if isinstance(dim, bool):
+            raise TypeError("argument 'dim' must be int, not bool")
         dim = operator.index(dim)
     low, high = -max(ndim, 1), max(ndim, 1) - 1
     if not low <= dim <= high:

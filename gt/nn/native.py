@@ -47,11 +47,26 @@ def instance_norm(
     return F.instance_norm(input, running_mean, running_var, weight, bias, use_input_stats, momentum, eps)
 
 
+def group_norm(
+    input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5, cudnn_enabled: bool = True
+) -> Tensor:
+    """Normalise each group of channels (dim 1) of each example, then scale and shift by channel."""
+    return F.group_norm(input, num_groups, weight, bias, eps)
+
+
 def kl_div(input: Tensor, target: Tensor, reduction: int = 0, *, log_target: bool = False) -> Tensor:
     """Give target * (log(target) - input), ``input`` being log probabilities. ``reduction``: 0 for none, 1 for the mean, 2 for the sum."""
     kind = _reduction(reduction)
     loss: Tensor = F.kl_div(input, target, reduction="sum" if kind == "sum" else "none", log_target=log_target)
     return loss.mean() if kind == "mean" else loss
+
+
+def layer_norm(
+    input: Tensor, normalized_shape: Any, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5,
+    cudnn_enable: bool = True,
+) -> Tensor:  # fmt: skip
+    """Normalise over the last dims to mean 0 and variance 1, then scale and shift."""
+    return F.layer_norm(input, normalized_shape, weight, bias, eps)
 
 
 def _reduction(number: int) -> str:
@@ -93,4 +108,7 @@ def rnn_relu_cell(
     return _cell("RNN_RELU", input, (hx,), w_ih, w_hh, b_ih, b_hh)[0]
 
 
-__all__ = ["batch_norm", "embedding", "gru_cell", "instance_norm", "kl_div", "lstm_cell", "rnn_relu_cell", "rnn_tanh_cell"]
+__all__ = [
+    "batch_norm", "embedding", "group_norm", "gru_cell", "instance_norm", "kl_div", "layer_norm", "lstm_cell", "rnn_relu_cell",
+    "rnn_tanh_cell",
+]  # fmt: skip

@@ -14,7 +14,7 @@ from gt.functions import create, pointwise
 from gt.functions.gathering import index_select
 from gt.functions.promote import need_tensor
 from gt.functions.shape import cat, stack
-from gt.ir.types import DType
+from gt.ir.types import DType, class_name
 from gt.nn import functional as F  # noqa: N812 - torch's name
 from gt.nn import init
 from gt.nn.module import Module
@@ -353,6 +353,8 @@ class RNNCellBase(Module):
 
     def _next(self, mode: str, input: Tensor, state: State | None) -> State:
         name = type(self).__name__
+        if mode == "LSTM" and not isinstance(state, tuple | list | None):
+            raise TypeError(f"lstm_cell(): argument 'hx' (position 2) must be tuple of Tensors, not {class_name(state)}")
         if input.ndim not in (1, 2):
             raise ValueError(f"{name}: Expected input to be 1D or 2D, got {input.ndim}D instead")
         for i, s in enumerate(state or ()):

@@ -130,6 +130,34 @@ def test_names_of_functions_that_are_methods_or_take_no_tensor() -> None:
         m.set_rng_state(new_state=m.get_rng_state())
 
 
+@pytest.mark.parametrize(
+    ("name", "given", "names"),
+    [
+        *[(n, (), {"axis": -1}) for n in ("cumsum", "cumprod", "logcumsumexp", "softmax", "log_softmax", "unsqueeze", "nansum", "logsumexp")],
+        *[(n, (), {"axis": 0}) for n in ("sort", "argsort", "unbind", "count_nonzero", "cummax", "median", "mode", "aminmax", "squeeze")],
+        *[(n, (), {"dim": 1, "keepdims": True}) for n in ("argmax", "argmin", "nansum", "nanmean", "logsumexp", "nanmedian")],
+        ("kthvalue", (2,), {"axis": 1, "keepdims": True}), ("topk", (1,), {"axis": 0}), ("chunk", (2,), {"axis": 1}),
+        ("repeat_interleave", (2,), {"axis": 1}), ("tensor_split", (2,), {"axis": 1}), ("cumsum_", (), {"axis": 0}),
+    ],
+)  # fmt: skip
+def test_methods_take_numpys_names_as_functions_do(name: str, given: tuple[Any, ...], names: dict[str, Any]) -> None:
+    def run(m):
+        x = m.tensor([[3.0, 1, 2], [6, 5, 4]])
+        forms = [getattr(x.clone(), name)(*given, **names)]
+        if not name.endswith("_"):
+            forms.append(getattr(m, name)(x, *given, **names))
+        return [[t.tolist() for t in (form if isinstance(form, tuple | list) else [form])] for form in forms]
+
+    assert run(gt) == run(torch)
+
+
+def test_functions_of_the_module_take_what_torchs_own_take_after_all() -> None:
+    for m in (gt, torch):
+        x, one = m.arange(8.0).reshape(2, 4), m.ones(4)
+        assert m.layer_norm(x, (4,), one, one, 1e-5, False).equal(m.nn.functional.layer_norm(x, (4,), one, one))
+        assert m.group_norm(x, 2, one, one, 1e-5, False).equal(m.nn.functional.group_norm(x, 2, one, one))
+
+
 def test_a_dim_given_as_a_tensor_is_read_at_each_call() -> None:
     x, n = gt.arange(16.0).reshape(4, 4), gt.tensor(2)
     calls = (

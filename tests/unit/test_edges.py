@@ -21,13 +21,17 @@ EDGES = [
     "m.nn.functional.scaled_dot_product_attention(m.ones(1, 2, 3, 4), m.ones(1, 2, 0, 4), m.ones(1, 2, 0, 4))",
     "m.nn.functional.scaled_dot_product_attention(m.ones(2, 0, 4), m.ones(2, 0, 4), m.ones(2, 0, 4))",
     "m.nn.functional.scaled_dot_product_attention(m.ones(2, 0, 4), m.ones(2, 3, 4), m.ones(2, 3, 4))",
+    "m.tensor([m.ones(1), m.ones(1, 1, dtype=m.int64) * 2])", "m.tensor([[m.tensor([1]), 3], [2, m.tensor(4.5)]])",
+    "m.max(m.tensor([[1, 5], [3, 2]]), dim=m.tensor(0))[1]", "m.min(m.tensor([[1, 5], [3, 2]]), m.tensor(2))",
+    *[f"m.linalg.cond(m.ones(2, 0, 0, dtype=m.complex64), {p})" for p in ("None", "-2", "1", "'fro'")],
+    *[f"m.linalg.lu(m.tensor([[1., 2], [2, 4]]))[{i}]" for i in range(3)], "m.linalg.lu(m.zeros(3, 2))[1]",
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("text", EDGES)
 def test_value_and_dtype_are_torchs(text: str) -> None:
     theirs, ours = (eval(text, {"m": m}) for m in (torch, gt))
-    assert str(ours.dtype).removeprefix("gt.") == str(theirs.dtype).removeprefix("torch.")
+    assert str(ours.dtype).removeprefix("gt.") == str(theirs.dtype).removeprefix("torch.") and tuple(ours.shape) == tuple(theirs.shape)
     np.testing.assert_allclose(ours.double().numpy(), theirs.double().numpy(), rtol=1e-6)
 
 
@@ -80,6 +84,14 @@ def test_refusals_are_torchs() -> None:
         (delete, TypeError, "does not support deleting items"),
         (lambda m: m.cat(m.ones(2)), TypeError, "must be tuple of Tensors, not Tensor"),
         (lambda m: m.from_numpy(np.ones(2, ">i4")), ValueError, "byte order different from the native"),
+        (lambda m: m.nanmean(m.ones(2), dtype=m.int64), RuntimeError, "could not infer output dtype.*Got: Long"),
+        (lambda m: m.nanmean(m.ones(2, dtype=m.uint8)), RuntimeError, "floating point or complex dtype but got Byte"),
+        (lambda m: m.ones(2, 2).sum(True), TypeError, "invalid combination|must be (int|tuple of ints), not bool"),
+        (lambda m: m.ones(2, 2).unsqueeze(True), TypeError, "argument 'dim'.* must be int, not bool"),
+        (lambda m: m.ones(2, requires_grad=True).exp().sum().backward(inputs=[]), RuntimeError, "`inputs` argument to `backward.*cannot be empty"),
+        (lambda m: m.nn.EmbeddingBag(3, 2, mode="max", scale_grad_by_freq=True)(m.tensor([[1]])), ValueError, "max mode does not support scaling"),
+        (lambda m: m.nn.LSTMCell(2, 3)(m.ones(1, 2), m.ones(1, 3)), TypeError, "argument 'hx'.* must be tuple of Tensors, not Tensor"),
+        (lambda m: m.linalg.lu_factor(m.tensor([[1.0, 2], [2, 4]])).pivots.tolist(), RuntimeError, r"U\[2,2\] is zero"),
     ):
         for m in (torch, gt):
             with pytest.raises(kind, match=text):

@@ -21,6 +21,35 @@ def test_strides_and_contiguity_as_torch():
         assert f(a).is_contiguous() == f(ta).is_contiguous()
 
 
+FRESH = {
+    **{f"interpolate {mode}": lambda m, x, mode=mode: m.nn.functional.interpolate(x, (6, 3), mode=mode) for mode in ("bilinear", "bicubic")},
+    "interpolate trilinear": lambda m, x: m.nn.functional.interpolate(x[None], (2, 6, 3), mode="trilinear"),
+    "max_pool3d": lambda m, x: m.nn.functional.max_pool3d(x, 2),
+    "max_pool3d indices": lambda m, x: m.nn.functional.max_pool3d(x, 2, return_indices=True)[1],
+    "solve from the right": lambda m, x: m.linalg.solve(x[0, 0] + 50 * m.eye(4), x[0, 1], left=False),
+    "crop circular": lambda m, x: m.nn.functional.pad(x, (-1, 0, -1, -1), "circular"),
+    "crop replicate": lambda m, x: m.nn.functional.pad(x, (0, 0, -2, -1), "replicate"),
+    "pad by nothing": lambda m, x: m.nn.functional.pad(x, (0, 0, 0, 0), "reflect"),
+    "pad and crop": lambda m, x: m.nn.functional.pad(x, (1, 1, -1, 0), "replicate"),
+    "pixel_shuffle by 1": lambda m, x: m.pixel_shuffle(x, 1),
+    "pixel_shuffle of one": lambda m, x: m.pixel_shuffle(x[:, :, :1, :1], 2),
+    "pixel_unshuffle by 1": lambda m, x: m.pixel_unshuffle(x, 1),
+    "channel_shuffle of one group": lambda m, x: m.channel_shuffle(x, 1),
+}
+
+
+@pytest.mark.parametrize("make", FRESH.values(), ids=FRESH)
+def test_what_is_computed_lies_in_order_and_shares_no_memory(make):
+    results = []
+    for m in (gt, torch):
+        x = m.arange(128.0).reshape(2, 4, 4, 4)
+        y = make(m, x)
+        results.append((y.view(-1).tolist(), y.is_contiguous(), y.add_(1).sum().item(), x.tolist()))
+    assert results[0][0] == pytest.approx(results[1][0], rel=1e-5)
+    assert results[0][1] and results[1][1]
+    assert results[0][3] == results[1][3]
+
+
 def test_view_refuses_what_needs_a_copy_and_reshape_copies():
     x = gt.tensor(np.arange(6.0).reshape(2, 3))
     with pytest.raises(RuntimeError, match="view size is not compatible"):

@@ -272,13 +272,13 @@ slogdet = op(
 # -- LU with row pivoting
 
 
-def _lu_infer(x: TensorType) -> tuple[TensorType, ...]:
+def _lu_infer(x: TensorType, check: bool) -> tuple[TensorType, ...]:
     m, n = _matrix("lu", x)
     k = min(m, n)
     return _with(x, m, m), _with(x, m, k), _with(x, k, n), TensorType((*x.shape[:-2], k), int32)
 
 
-def _lu_numpy(x: np.ndarray) -> tuple[np.ndarray, ...]:
+def _lu_numpy(x: np.ndarray, check: bool) -> tuple[np.ndarray, ...]:
     m, n = x.shape[-2:]
     k = min(m, n)
     flat = x.reshape(-1, m, n)
@@ -294,6 +294,8 @@ def _lu_numpy(x: np.ndarray) -> tuple[np.ndarray, ...]:
             best = j + int(np.argmax(np.abs(a[j:, j])))
             pivots[b, j] = best + 1
             a[[j, best]], order[[j, best]] = a[[best, j]], order[[best, j]]
+            if check and not a[j, j]:
+                raise np.linalg.LinAlgError(f"torch.linalg.lu_factor: U[{j + 1},{j + 1}] is zero: lu_solve would divide by it")
             if a[j, j]:
                 a[j + 1 :, j] /= a[j, j]
                 a[j + 1 :, j + 1 :] -= np.outer(a[j + 1 :, j], a[j, j + 1 :])
@@ -303,7 +305,7 @@ def _lu_numpy(x: np.ndarray) -> tuple[np.ndarray, ...]:
     return p.reshape(*lead, m, m), low.reshape(*lead, m, k), up.reshape(*lead, k, n), pivots.reshape(*lead, k)
 
 
-def _lu_vjp(gs: tuple[Any, ...], ys: tuple[Var, ...], x: Var) -> tuple[Any]:
+def _lu_vjp(gs: tuple[Any, ...], ys: tuple[Var, ...], x: Var, check: bool) -> tuple[Any]:
     p, low, up, _ = ys
     m, n = x.type.shape[-2:]
     k = min(m, n)
@@ -328,9 +330,9 @@ def _lu_vjp(gs: tuple[Any, ...], ys: tuple[Var, ...], x: Var) -> tuple[Any]:
 
 
 lu = op(
-    "lu", "x", doc="x = p l u with row pivoting, and the pivots as LAPACK counts them (from 1).",
+    "lu", "x", doc="x = p l u with row pivoting, and the pivots as LAPACK counts them (from 1). check: refuses a u with a zero pivot.",
     infer=_lu_infer, numpy=_lu_numpy,
-    torch="(lambda f: (*torch.lu_unpack(*f), f[1]))(torch.linalg.lu_factor({x}))",
+    torch="(lambda f: (*torch.lu_unpack(*f[:2]), f[1]))((torch.linalg.lu_factor if {check} else torch.linalg.lu_factor_ex)({x}))",
     vjp=_lu_vjp, factors="...mn->...mo,...mk,...kn,...k | !m !n !o !k", work=flops.lu, refuses=(0,),
 )  # fmt: skip
 

@@ -134,6 +134,8 @@ def embedding_bag(
 ) -> Tensor:  # fmt: skip
     """Give the sums, means or maxima of bags of rows: one bag for each row of ``input``, or from each offset to the next."""
     _check_bags(input, weight, offsets, per_sample_weights, mode)
+    if mode == "max" and scale_grad_by_freq:
+        raise ValueError("max mode does not support scaling the gradient by the frequency")
     if offsets is not None:
         input = cast(input, pair_dtype(input, offsets))
     rows, flat = weight._type.shape[0], input.flatten()

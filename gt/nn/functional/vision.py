@@ -65,7 +65,7 @@ def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
         )
     n, c = len(lead), channels // (r * r)
     apart = input.reshape(*lead, c, r, r, h, w)
-    return apart.permute(*range(n), n, n + 3, n + 1, n + 4, n + 2).reshape(*lead, c, h * r, w * r)
+    return apart.permute(*range(n), n, n + 3, n + 1, n + 4, n + 2).clone().reshape(*lead, c, h * r, w * r)
 
 
 def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
@@ -77,7 +77,7 @@ def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
         raise CallError(f"pixel_unshuffle expects height and width to be divisible by downscale_factor, but got {h}x{w} and {r}")
     n = len(lead)
     apart = input.reshape(*lead, c, h // r, r, w // r, r)
-    return apart.permute(*range(n), n, n + 2, n + 4, n + 1, n + 3).reshape(*lead, c * r * r, h // r, w // r)
+    return apart.permute(*range(n), n, n + 2, n + 4, n + 1, n + 3).clone().reshape(*lead, c * r * r, h // r, w // r)
 
 
 def channel_shuffle(input: Tensor, groups: int) -> Tensor:
@@ -89,7 +89,7 @@ def channel_shuffle(input: Tensor, groups: int) -> Tensor:
     n, c, *rest = input._type.shape
     if c % groups:
         raise CallError("Number of channels must be divisible by groups. Got " + f"{c} channels and {groups} groups.")
-    return input.reshape(n, groups, c // groups, *rest).transpose(1, 2).reshape(n, c, *rest)
+    return input.reshape(n, groups, c // groups, *rest).transpose(1, 2).clone().reshape(n, c, *rest)
 
 
 def interpolate(
@@ -147,7 +147,7 @@ def interpolate(
         else:
             at = (create.arange(o, dtype=float32) + (0.5 if mode == "nearest-exact" else 0.0)) * step
             out = out.index_select(d, cast(at.floor(), int64).clamp(max=n - 1))
-    return out
+    return out.contiguous()
 
 
 def _sizes(shape: tuple[int, ...], size: Any, scale_factor: Any) -> tuple[tuple[int, ...], tuple[float | None, ...]]:

@@ -53,12 +53,12 @@ def max_pool3d(
     deep = flat.flatten(2).transpose(1, 2)
     values, slice_ = max_pool1d(deep, kd, sd, pd, dd, ceil_mode, True)  # [n * c, h' * w', d']
     lead = (*input._type.shape[:-3], values._type.shape[-1], h, w)
-    out = values.transpose(1, 2).reshape(lead)
+    out = values.transpose(1, 2).reshape(lead).contiguous()
     if not return_indices:
         return out
     inside = at.flatten(2).transpose(1, 2).gather(2, slice_)
     where = slice_ * (input._type.shape[-1] * input._type.shape[-2]) + inside
-    return out, where.transpose(1, 2).reshape(lead)
+    return out, where.transpose(1, 2).reshape(lead).contiguous()
 
 
 @saves("input!")
