@@ -389,9 +389,9 @@ def _function_entry(node: _Entry, recording: _Recording) -> Any:
 
 def _gradient_watcher(tape: Tape, nodes: list[_Entry], recording: _Recording) -> Callable[[Key, Any], Any] | None:
     """Give what each finished gradient passes through: the hooks of its tensor, and the check of anomaly mode."""
-    if not tape.hooked and not state.anomaly:
+    if not tape.hooked and not state.check_nan:
         return None
-    readers = {key: node for node in reversed(nodes) for key in node.inputs} if state.anomaly else {}
+    readers = {key: node for node in reversed(nodes) for key in node.inputs} if state.check_nan else {}
 
     def watch(key: Key, g: Any) -> Any:
         for hook in list(key[0].hooked.get(key[1], {}).values()):

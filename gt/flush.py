@@ -462,7 +462,7 @@ def _seal(trace: Trace, keep_tape: bool) -> None:
     trace.inputs = []
     trace.scalars = []
     if not keep_tape:
-        trace.code, trace.where, trace.links, trace.leaves = [], [], {}, {}
+        trace.code, trace.where, trace.links, trace.grafts, trace.leaves = [], [], {}, {}, {}
 
 
 _chosen = (_live_handles, _named, _given, _take, _replaced)

@@ -182,14 +182,22 @@ class Handle(Operand):
                 raise TypeError(
                     f"assigned grad expected to be a Tensor or None but got grad of type {got(value)}"
                 )
+            if value._type.shape != self._type.shape:
+                raise RuntimeError(
+                    f"attempting to assign a gradient of size '{list(value._type.shape)}' to a tensor of size '{list(self._type.shape)}'. "
+                    "Please ensure that the gradient and the tensor are the same size"
+                )
             if value._type is not self._type:
                 raise RuntimeError(
-                    f"attempting to assign a gradient of size '{list(value._type.shape)}' to a tensor of size '{list(self._type.shape)}': "
-                    f"expected {self._type!r}, got {value._type!r}"
+                    f"attempting to assign a gradient with dtype '{value._type.dtype!r}' to a tensor with dtype '{self._type.dtype!r}'"
                 )
         if state.recorder is not None:
             state.recorder.grad_of(self)
         self._grad = value
+
+    @grad.deleter
+    def grad(self) -> None:
+        self.grad = None
 
     @property
     def grad_fn(self) -> GradFn | None:
@@ -212,6 +220,8 @@ class Handle(Operand):
         """
         if not isinstance(value, Handle):
             raise TypeError(f"Variable data has to be a tensor, but got {got(value)}")
+        if self._rg and value._type.dtype.kind not in "fc":
+            raise RuntimeError("data set to a tensor that requires gradients must be floating point or complex dtype")
         if self._base is not None:
             raise RuntimeError("cannot assign .data of a view: assign to its base, or write view[...] = values")
         computed = self._rg and not self._leaf
@@ -227,10 +237,10 @@ class Handle(Operand):
                     self._storage = None
                     self._version += 1
                 if computed:
-                    old: Handle = self
-                    if value._type is not self._type:
-                        old = record(OPS["cast"], (old,), (("dtype", value._type.dtype),))
-                    new = record(GRAFT, (old, value))
+                    if value._type is self._type:
+                        new = graft(self, value)
+                    else:
+                        new = record(GRAFT, (record(OPS["cast"], (self,), (("dtype", value._type.dtype),)), value))
                 else:
                     new = record(ALIAS, (value,))
                 state.trace.moved[new._index] = None
@@ -363,17 +373,20 @@ class Handle(Operand):
             self._version += 1
             if keeps:
                 with tape():
-                    value = record(GRAFT, (self, value))
+                    value = graft(self, value)
         leaf = self._leaf and self._rg and not value._rg
         self._take(value, since)
         if not leaf:
             self._rg, self._leaf = value._rg, value._leaf if value._rg else True
-        if (leaf or self._retains and self._rg) and self._trace is not None:
-            self._trace.leaves[self._index] = (weakref.ref(self), self._version)
         if detached:
             self._history = value if value._rg else None
         if self._base is not None:
-            self._seen = self._root._version if whole else -1
+            by_base = self._rg and not leaf and not detached  # what reads it is taken of the base, whose history it has
+            self._seen = self._root._version if whole and not by_base else -1
+            if by_base:
+                return
+        if (leaf or self._retains and self._rg) and self._trace is not None:
+            self._trace.leaves[self._index] = (weakref.ref(self), self._version)
 
     def _onto(self, value: Handle) -> Handle:
         """Give ``value``, from which gradients pass as zeros to the history that this tensor has."""
@@ -429,7 +442,7 @@ class Handle(Operand):
             with tape() if self._rg and not leaf and was is None else no_tape():
                 fresh = record(op, (base,), attrs)  # alike in the code: a view of the base
                 if self._history is not None and was is None:
-                    fresh = record(GRAFT, (self._history, fresh))
+                    fresh = graft(self._history, fresh)
             if fresh._trace is not self._trace:
                 if (flushing := self._trace) is not None:  # asked once: another thread may change it
                     flushing.wait()
@@ -553,9 +566,9 @@ def _dim(dim: int, ndim: int) -> int:
 
 
 @contextmanager
-def tape() -> Iterator[None]:
-    """Record with gradients."""
-    before, state.grad = state.grad, True
+def tape(on: bool = True) -> Iterator[None]:
+    """Record with gradients, or without: as in a backward, which has its own mode whatever the caller's is."""
+    before, state.grad = state.grad, on
     try:
         yield
     finally:
@@ -570,6 +583,14 @@ def no_tape(off: bool = True) -> Iterator[None]:
         yield
     finally:
         state.grad = before
+
+
+def graft(history: Handle, value: Handle) -> Any:
+    """Give ``value`` with the history of another tensor, whose gradient is this one's."""
+    out = record(GRAFT, (history, value))
+    trace = state.trace
+    trace.grafts[out._index] = trace.code[-1][1][0]
+    return out
 
 
 def take_view(base: Handle, op: OpDef, attrs: Attrs) -> Any:

@@ -38,7 +38,22 @@ def key_of(t: Handle) -> Key | None:
     """Give where a tensor's value was recorded, if its tape still exists."""
     if t._base is not None and t._seen != t._root._version:
         t._refresh()
+    return _key_of(t)
+
+
+def _key_of(t: Handle) -> Key | None:
     return linked(t._trace, t._index) if t._trace is not None else t._tape
+
+
+def history_of(t: Handle) -> Key | None:
+    """Give where a tensor's history begins: a write off the tape changes its value, but not whose gradient it has."""
+    return _history_of(key_of(t))
+
+
+def _history_of(key: Key | None) -> Key | None:
+    while key is not None and key[1] in key[0].grafts:
+        key = linked(key[0], key[0].grafts[key[1]])
+    return key
 
 
 def linked(trace: Trace, id: int) -> Key:
@@ -50,7 +65,7 @@ def linked(trace: Trace, id: int) -> Key:
 
 def _retains(tensor: Tensor, key: Key) -> bool:
     """Say whether a tensor keeps its gradient, and its value is not another by now."""
-    return tensor._retains and (tensor._base is not None or key_of(tensor) == key)
+    return tensor._retains and _history_of(_key_of(tensor)) == key
 
 
 @dataclass

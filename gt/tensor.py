@@ -541,9 +541,17 @@ class Tensor(Copies):
     def real(self) -> Tensor:
         return numeric.real(self)
 
+    @real.setter
+    def real(self, value: Any) -> None:
+        numeric.real(self)[...] = value
+
     @property
     def imag(self) -> Tensor:
         return numeric.imag(self)
+
+    @imag.setter
+    def imag(self, value: Any) -> None:
+        numeric.imag(self)[...] = value
 
     def new(self, *args: Any, **options: Any) -> Tensor:
         """Make what torch's old constructor of this dtype makes: zeros of sizes, or a tensor of data."""

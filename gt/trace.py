@@ -280,7 +280,7 @@ class Trace:
 
     __slots__ = (
         "modes",
-        "code", "where", "handles", "size", "inputs", "input_ids", "scalars", "scalar_ids", "leaves", "links", "marks",
+        "code", "where", "handles", "size", "inputs", "input_ids", "scalars", "scalar_ids", "leaves", "links", "grafts", "marks",
         "freed", "overwritten", "moved", "functions", "watched", "edge", "sealed", "lock", "number", "saved", "names", "hooks", "hooked", "custom",
         "stop", "weighed", "closing", "session", "tracked", "types", "failed", "busy", "held", "recorder",
         "expected", "viewed", "__weakref__",
@@ -302,6 +302,7 @@ class Trace:
             int, tuple[weakref.ref[Any], int]
         ] = {}  # value id -> who accumulates its gradient, its version
         self.links: dict[int, tuple[Trace, int]] = {}  # value id of an input, or of a view taken again -> where an earlier trace taped it
+        self.grafts: dict[int, int] = {}  # value id -> the one whose history it was given, as a write off the tape keeps it
         self.viewed = False  # after the flush: some view has its history here
         self.marks: list[tuple[int, tuple[str, SignalConfig] | None]] = [(0, signal)] if signal else []
         self.freed: set[int] = set()  # entries whose saved values a backward() has let go
@@ -421,7 +422,7 @@ class Trace:
         del self.where[len(self.code) :], self.inputs[len(ids["input"]) :], self.scalars[len(ids["scalar"]) :]
         self.size, self.scalar_ids = size, ids["scalar"]
         self.input_ids = {buffer.id: id for buffer, id in zip(self.inputs, ids["input"], strict=True)}
-        for table in (self.leaves, self.links, self.names, self.moved):
+        for table in (self.leaves, self.links, self.grafts, self.names, self.moved):
             for id in [id for id in table if id >= size]:
                 del table[id]
 
@@ -454,7 +455,8 @@ class _State(threading.local):
     def __init__(self) -> None:
         self.modes = Modes()
         self.trace = Trace(self.modes)
-        self.anomaly = False  # check every gradient for NaN
+        self.anomaly = False
+        self.check_nan = False  # in every gradient, as anomaly mode does unless told otherwise
         self.signals: list[tuple[str, SignalConfig]] = []
         self.recorder: Recorder | None = None
 

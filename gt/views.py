@@ -129,6 +129,18 @@ def _write_strided(base: Any, value: Any, attrs: dict[str, Any]) -> Any:
     return record(OPS["as_strided_scatter"], (base, value), tuple(attrs.items()))
 
 
+def _write_real(base: Any, value: Any, attrs: dict[str, Any]) -> Any:
+    return record(OPS["complex"], (value, record(OPS["imag"], (base,))))
+
+
+def _write_imag(base: Any, value: Any, attrs: dict[str, Any]) -> Any:
+    return record(OPS["complex"], (record(OPS["real"], (base,)), value))
+
+
+def _of_parts(shape: Shape, strides: Strides, attrs: dict[str, Any], new: Shape) -> Strides:
+    return tuple(2 * s for s in strides)  # real and imaginary parts lie in turn
+
+
 VIEWS: dict[str, View] = {
     "alias": View(_write_alias, lambda shape, strides, attrs, new: strides),
     "reshape": View(_write_reshape, _reshaped),
@@ -136,7 +148,10 @@ VIEWS: dict[str, View] = {
     "slice": View(_write_slice, _sliced),
     "expand": View(_refuse, _expanded),
     "as_strided": View(_write_strided, lambda shape, strides, attrs, new: attrs["stride"]),
+    "real": View(_write_real, _of_parts),
+    "imag": View(_write_imag, _of_parts),
 }
+PARTS = ("real", "imag")  # views of another dtype: no strides over the base's elements give them
 
 
 # -- views whose elements overlap
@@ -229,6 +244,8 @@ def _step(op: str, size: Shape, stride: Strides, offset: int, attrs: Attrs, new:
     elif op == "reshape":
         found = reshape_strides(size, stride, new)
         return None if found is None else (found, offset)
+    elif op in PARTS:
+        return None
     elif op == "as_strided":
         return _strides_in(size, stride, offset, given)
     return VIEWS[op].strides(size, stride, given, new), offset

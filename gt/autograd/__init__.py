@@ -13,7 +13,6 @@ from gt.autograd.gradients import (
     Function,
     FunctionCtx,
     Hook,
-    RemovableHandle,
     detect_anomaly,
     enable_grad,
     inference_mode,
@@ -29,6 +28,7 @@ from gt.autograd.gradients import (
 )
 from gt.autograd.several import backward, grad
 from gt.autograd.variable import Variable
+from gt.hooks import RemovableHandle
 
 __getattr__ = absent(
     "gt.autograd", profiler=ABSENT["profiler"], forward_ad="use func.jvp", graph="to save memory use gt.utils.checkpoint"

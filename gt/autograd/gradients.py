@@ -7,19 +7,18 @@ is recorded as a single ``grad`` node. Next: ``several`` (``grad``), ``tape`` (w
 
 from __future__ import annotations
 
-import itertools
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from gt.expand import Hook, call_hook, expand, ones, own
 from gt.function import Function, FunctionCtx, free_tape
 from gt.grad_mode import enable_grad, inference_mode, is_grad_enabled, is_inference_mode_enabled, no_grad, set_grad_enabled
-from gt.handle import Handle, no_tape
+from gt.handle import Handle, tape
+from gt.hooks import RemovableHandle, add
 from gt.ir.ops import OPS
 from gt.ir.types import got
-from gt.tape import Key, key_of, walk
+from gt.tape import Key, history_of, key_of, walk
 from gt.trace import ValueRef, holding, record, state
 
 if TYPE_CHECKING:
@@ -33,27 +32,30 @@ def backward(
     gradient: Tensor | None = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
-    inputs: Sequence[Tensor] | None = None,
+    inputs: Tensor | Sequence[Tensor] | None = None,
 ) -> None:
     """Accumulate the gradient of this tensor into ``.grad`` of the leaves it was computed from.
 
     Errors: RuntimeError if it needs no gradient, is not a scalar and ``gradient`` is not given, or was walked before without
     ``retain_graph``. Source: torch.Tensor.backward.
     """
-    seed = _check_seed(self, gradient)
-    if inputs is not None and not isinstance(inputs, Handle) and not inputs:
+    accumulate([self], [_check_seed(self, gradient)], inputs, create_graph if retain_graph is None else retain_graph, create_graph)
+
+
+def accumulate(
+    roots: Sequence[Tensor], seeds: Sequence[Any], inputs: Tensor | Sequence[Tensor] | None, retain: bool, create_graph: bool
+) -> None:
+    """Add gradients to ``.grad``: of ``inputs``, or of all leaves. Errors: RuntimeError where ``inputs`` is empty."""
+    wanted: Any = [inputs] if isinstance(inputs, Handle) else inputs
+    if wanted is not None and not wanted:
         raise RuntimeError("`inputs` argument to `backward()` cannot be empty.")
-    retain = create_graph if retain_graph is None else retain_graph
-    if self._leaf:
-        _accumulate(self, ones(self._type) if seed is None else own(seed, create_graph), create_graph)
-        return
-    found = _gradients([self], [seed], inputs, retain, create_graph)
     plain = state.recorder is None
-    for tensor, g in found:
-        if plain and tensor._grad is None and not tensor._hooks and not tensor._after:
-            tensor._grad = g
-        else:
-            _accumulate(tensor, g, create_graph)
+    with tape(create_graph):
+        for tensor, g in _gradients(roots, seeds, wanted, retain, create_graph):
+            if plain and tensor._grad is None and not tensor._hooks and not tensor._after:
+                tensor._grad = g
+            else:
+                _accumulate(tensor, g, create_graph)
 
 
 def _check_seed(root: Tensor, gradient: Any) -> Any:
@@ -79,7 +81,10 @@ def _check_seed(root: Tensor, gradient: Any) -> Any:
 def _gradients(
     roots: Sequence[Tensor], seeds: Sequence[Any], targets: Sequence[Tensor] | None, retain: bool, create_graph: bool
 ) -> list[tuple[Tensor, Tensor]]:
-    """Give (tensor, gradient) for each target that is reached, or for each leaf if no targets are named."""
+    """Give (tensor, gradient) for each target that is reached, or for each leaf if no targets are named.
+
+    The caller records with gradients if ``create_graph``, without otherwise.
+    """
     direct = [
         (root, ones(root._type) if seed is None else own(seed, create_graph))
         for root, seed in zip(roots, seeds, strict=True)
@@ -91,7 +96,7 @@ def _gradients(
         rest = [(root, seed) for root, seed in zip(roots, seeds, strict=True) if not root._leaf]
         if rest:
             found += _gradients([r for r, _ in rest], [g for _, g in rest], targets, retain, create_graph)
-        return _merge([t for t, _ in found], [g for _, g in found], create_graph)
+        return _merge([t for t, _ in found], [g for _, g in found])
     with holding():
         return _gradients_of(roots, seeds, targets, retain, create_graph)
 
@@ -102,24 +107,24 @@ def _gradients_of(
     keys = [key_of(root) for root in roots]
     if any(key is None for key in keys):
         raise RuntimeError("the graph of this tensor is gone: it was freed by an earlier backward()")
-    asked = {id(t): key_of(t) for t in targets or () if not t._leaf}
+    asked = {id(t): history_of(t) for t in targets or () if not t._leaf}
     chosen = None if targets is None else {id(t) for t in targets}
-    tape = walk([k for k in keys if k is not None], [k for k in asked.values() if k is not None], chosen)
-    leaves = tape.leaves
+    reach = walk([k for k in keys if k is not None], [k for k in asked.values() if k is not None], chosen)
+    leaves = reach.leaves
     if targets is not None and chosen is not None:
         leaves = [(key, t) for key, t in leaves if id(t) in chosen and t._leaf]
-        leaves += [(key, t) for t in targets if not t._leaf and (key := asked[id(t)]) in tape.reached]
+        leaves += [(key, t) for t in targets if not t._leaf and (key := asked[id(t)]) in reach.reached]
     trace = state.trace
-    simple = len(roots) == 1 and set(tape.entries) == {trace} and not tape.hooked and not create_graph and not state.anomaly
+    simple = len(roots) == 1 and set(reach.entries) == {trace} and not reach.hooked and not create_graph and not state.check_nan
     if simple and leaves:
         found = _record_grad(roots[0], seeds[0], leaves)
     elif leaves:
-        pairs = expand([k for k in keys if k is not None], seeds, tape, leaves, create_graph)
-        found = _merge([t for t, _ in pairs], [g for _, g in pairs], create_graph)
+        pairs = expand([k for k in keys if k is not None], seeds, reach, leaves, create_graph)
+        found = _merge([t for t, _ in pairs], [g for _, g in pairs])
     else:
         found = []
     if not retain:
-        free_tape(tape)
+        free_tape(reach)
     return found
 
 
@@ -127,21 +132,19 @@ def _record_grad(root: Tensor, seed: Any, leaves: list[tuple[Key, Tensor]]) -> l
     """Record one grad node: the whole tape is in the pending trace."""
     refs = [ValueRef(trace, index, t._type) for (trace, index), t in leaves]
     operands = (root, *refs) if seed is None else (root, seed, *refs)
-    with no_tape():
-        out = record(GRAD, operands, (("has_seed", seed is not None),))
+    out = record(GRAD, operands, (("has_seed", seed is not None),))
     tensors, grads = [t for _, t in leaves], out if isinstance(out, tuple) else (out,)
     if len({id(t) for t in tensors}) == len(tensors):
         return list(zip(tensors, grads, strict=True))
     return _merge(tensors, grads)
 
 
-def _merge(tensors: Sequence[Tensor], grads: Sequence[Any], create_graph: bool = False) -> list[tuple[Tensor, Tensor]]:
+def _merge(tensors: Sequence[Tensor], grads: Sequence[Any]) -> list[tuple[Tensor, Tensor]]:
     """Add up the gradients of a leaf that was reached through several values."""
     found: dict[int, tuple[Tensor, Any]] = {}
     for t, g in zip(tensors, grads, strict=True):
         if id(t) in found:
-            with nullcontext() if create_graph else no_tape():
-                g = record(ADD, (found[id(t)][1], g))
+            g = record(ADD, (found[id(t)][1], g))
         found[id(t)] = (t, g)
     return list(found.values())
 
@@ -164,8 +167,7 @@ def _accumulate(tensor: Tensor, g: Tensor, create_graph: bool) -> None:
     elif create_graph:
         tensor._grad = tensor._grad + g
     else:
-        with no_tape():
-            tensor._grad._assign(record(ADD, (tensor._grad, g)))
+        tensor._grad._assign(record(ADD, (tensor._grad, g)))
     for after in list(tensor._after.values()) if tensor._after else ():
         if after(tensor) is not None:
             raise RuntimeError("Tensor post accumulate grad hooks should return None.")
@@ -174,33 +176,18 @@ def _accumulate(tensor: Tensor, g: Tensor, create_graph: bool) -> None:
 # -- hooks
 
 
-_hook_ids = itertools.count()
-
-
-class RemovableHandle:
-    """Removes a hook."""
-
-    def __init__(self, hooks: dict[int, Any], number: int) -> None:
-        self._hooks, self._number = hooks, number
-
-    def remove(self) -> None:
-        self._hooks.pop(self._number, None)
-
-
 def register_hook(self: Tensor, hook: Hook) -> RemovableHandle:
     """Call ``hook(grad)`` when the gradient of this tensor is known; what it returns, if not None, replaces it."""
     if not self._rg:
         raise RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
-    if self._hooks is None:
+    key = None if self._leaf else history_of(self)
+    if key is not None:
+        key[0].hooks = True
+        # Those of what it is now: a change in place begins another table. They outlive the tensor, as torch's.
+        self._hooks = key[0].hooked.setdefault(key[1], {})
+    elif self._hooks is None:
         self._hooks = {}
-    number = next(_hook_ids)
-    self._hooks[number] = hook
-    if not self._leaf:
-        key = key_of(self)
-        if key is not None:
-            key[0].hooks = True
-            key[0].hooked[key[1]] = self._hooks  # the hooks outlive their tensor, as torch's
-    return RemovableHandle(self._hooks, number)
+    return add(self._hooks, hook)
 
 
 def register_post_accumulate_grad_hook(self: Tensor, hook: Callable[[Tensor], Any]) -> RemovableHandle:
@@ -211,9 +198,7 @@ def register_post_accumulate_grad_hook(self: Tensor, hook: Callable[[Tensor], An
         raise RuntimeError("post accumulate grad hooks cannot be registered on non-leaf tensors")
     if self._after is None:
         self._after = {}
-    number = next(_hook_ids)
-    self._after[number] = hook
-    return RemovableHandle(self._after, number)
+    return add(self._after, hook)
 
 
 def retain_grad(self: Tensor) -> None:
@@ -223,30 +208,40 @@ def retain_grad(self: Tensor) -> None:
     if self._leaf or self._retains:
         return
     self._retains = True
-    key = key_of(self)
+    key = history_of(self)
     if key is not None:
         key[0].leaves[key[1]] = (weakref.ref(self), self._version)
+
+
+class set_detect_anomaly:  # noqa: N801 - torch's name
+    """Look for NaN in every gradient, or no more; also for a ``with`` block."""
+
+    def __init__(self, mode: bool, check_nan: bool = True) -> None:
+        self._before = state.anomaly, state.check_nan
+        state.anomaly, state.check_nan = mode, mode and check_nan
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        state.anomaly, state.check_nan = self._before
 
 
 class detect_anomaly:  # noqa: N801 - torch's name
     """Raise, naming the forward line, when a backward makes a NaN. Slow: every gradient is read."""
 
     def __init__(self, check_nan: bool = True) -> None:
-        self._before, state.anomaly = state.anomaly, check_nan
-        self._on = check_nan
+        self._check_nan = check_nan
 
     def __enter__(self) -> None:
-        state.anomaly = self._on
+        self._mode = set_detect_anomaly(True, self._check_nan)
 
     def __exit__(self, *_: object) -> None:
-        state.anomaly = self._before
-
-
-set_detect_anomaly = detect_anomaly
+        self._mode.__exit__()
 
 
 def is_anomaly_enabled() -> bool:
-    """Say whether backwards of this thread look for NaN."""
+    """Say whether anomaly mode is on in this thread."""
     return state.anomaly
 
 

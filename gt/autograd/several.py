@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gt.autograd import gradients
 from gt.expand import FULL
 from gt.functions.shape import stack
-from gt.handle import Handle
+from gt.handle import Handle, tape
 from gt.ir.types import got
 from gt.trace import record
 
@@ -28,13 +28,7 @@ def backward(
     """Accumulate the gradients of several tensors, added up, into ``.grad`` of the leaves. Source: torch.autograd.backward."""
     given = grad_tensors if grad_tensors is not None else grad_variables
     roots: list[Any] = _listed(tensors)
-    wanted: Any = [inputs] if isinstance(inputs, Handle) else inputs
-    if inputs is not None and not wanted:
-        raise RuntimeError("`inputs` argument to `backward()` cannot be empty.")
-    seeds = _seeds(roots, given)
-    keep = create_graph if retain_graph is None else retain_graph
-    for tensor, g in gradients._gradients(roots, seeds, wanted, keep, create_graph):
-        gradients._accumulate(tensor, g, create_graph)
+    gradients.accumulate(roots, _seeds(roots, given), inputs, create_graph if retain_graph is None else retain_graph, create_graph)
 
 
 def grad(
@@ -81,21 +75,22 @@ def grad(
             raise TypeError(f"expected Tensors to differentiate by, but got {got(t)}")
     if not all(t._rg for t in targets):
         raise RuntimeError("One of the differentiated Tensors does not require grad")
-    found = {id(t): g for t, g in gradients._gradients(roots, seeds, targets, keep, create_graph)} if roots else {}
-    out: list[Any] = []
-    for t in targets:
-        g = found.get(id(t))
-        if g is None and materialize_grads:
-            g = record(FULL, (), (("shape", t._type.shape), ("value", 0.0), ("dtype", t._type.dtype)))
-            g.requires_grad_(create_graph)
-        elif g is None and not unused:
-            raise RuntimeError(
-                f"The differentiated Tensor at index {len(out)} appears to not have been used in the graph. "
-                "Set allow_unused=True if this is the desired behavior."
-            )
-        else:
-            g = g if g is None else gradients.through_hooks(t, g, create_graph)
-        out.append(g)
+    with tape(create_graph):
+        found = {id(t): g for t, g in gradients._gradients(roots, seeds, targets, keep, create_graph)} if roots else {}
+        out: list[Any] = []
+        for t in targets:
+            g = found.get(id(t))
+            if g is None and materialize_grads:
+                g = record(FULL, (), (("shape", t._type.shape), ("value", 0.0), ("dtype", t._type.dtype)))
+                g.requires_grad_(create_graph)
+            elif g is None and not unused:
+                raise RuntimeError(
+                    f"The differentiated Tensor at index {len(out)} appears to not have been used in the graph. "
+                    "Set allow_unused=True if this is the desired behavior."
+                )
+            else:
+                g = g if g is None else gradients.through_hooks(t, g, create_graph)
+            out.append(g)
     return tuple(out)
 
 

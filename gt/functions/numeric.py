@@ -31,7 +31,7 @@ from gt.functions.promote import (
     unary,
     without_gradient,
 )  # fmt: skip
-from gt.handle import Handle
+from gt.handle import Handle, take_view
 from gt.ir.ops import OPS
 from gt.ir.types import (
     CallError,
@@ -375,15 +375,15 @@ def resolve_neg(input: Tensor) -> Tensor:
 
 
 def real(input: Tensor) -> Tensor:
-    """Give the real part; a copy for complex tensors."""
-    return unary(OPS["real"], input) if input._type.dtype.kind == "c" else input
+    """View the real part; a real tensor is its own."""
+    return take_view(input, OPS["real"], ()) if input._type.dtype.kind == "c" else input
 
 
 def imag(input: Tensor) -> Tensor:
-    """Give the imaginary part. Errors: RuntimeError for real tensors."""
+    """View the imaginary part. Errors: RuntimeError for real tensors."""
     if input._type.dtype.kind != "c":
         raise CallError("imag is not implemented for tensors with non-complex dtypes.")
-    return unary(OPS["imag"], input)
+    return take_view(input, OPS["imag"], ())
 
 
 @saves("real:real imag:imag")

@@ -1,59 +1,29 @@
 """Hooks of modules: what is called around ``forward``, around a backward, and around state dicts.
 
-Owns: the tables of hooks and how a module is called through them. Next: ``module``.
+Owns: the hooks of all modules, and how a module is called through hooks. Next: ``module``.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from typing import Any
 
 from gt.function import Function
 from gt.handle import Handle
+from gt.hooks import RemovableHandle, Table, add
 
 Hook = Callable[..., Any]
-Table = dict[int, Any]
-_numbers = itertools.count()
-
-
-class HookHandle:
-    """Removes a hook, when told or at the end of a ``with`` block."""
-
-    def __init__(self, table: Table, number: int) -> None:
-        self._table, self._number = table, number
-
-    def remove(self) -> None:
-        self._table.pop(self._number, None)
-
-    def __enter__(self) -> HookHandle:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.remove()
-
-
-def add(table: Table, hook: Any, prepend: bool = False) -> HookHandle:
-    """Enter a hook, last or first."""
-    number = next(_numbers)
-    rest = dict(table) if prepend else {}
-    if prepend:
-        table.clear()
-    table[number] = hook
-    table.update(rest)
-    return HookHandle(table, number)
-
 
 everywhere_before: Table = {}  # hooks on every module: (hook, with_kwargs)
 everywhere_after: Table = {}
 
 
-def register_module_forward_pre_hook(hook: Hook) -> HookHandle:
+def register_module_forward_pre_hook(hook: Hook) -> RemovableHandle:
     """Call ``hook(module, args)`` before the forward of every module."""
     return add(everywhere_before, (hook, False))
 
 
-def register_module_forward_hook(hook: Hook, *, with_kwargs: bool = False, always_call: bool = False) -> HookHandle:
+def register_module_forward_hook(hook: Hook, *, with_kwargs: bool = False, always_call: bool = False) -> RemovableHandle:
     """Call ``hook(module, args, output)`` after the forward of every module."""
     return add(everywhere_after, (hook, with_kwargs, always_call))
 
@@ -137,7 +107,7 @@ class _Backward:
 
     def __init__(self, module: Any) -> None:
         self.module = module
-        self.grad_output: tuple[Any, ...] = ()
+        self.grad_output: tuple[Any, ...] | None = None
         self.num_inputs = 0
         self.reaches_inputs = False
 
@@ -160,8 +130,11 @@ class _Backward:
         return grads
 
     def _input_gradients(self, grads: tuple[Any, ...]) -> tuple[Any, ...]:
+        if self.grad_output is None:  # they came by no output that is watched, as where the module gives a dict
+            return grads
         for hook in list(self.module._backward_hooks.values()):
             grads = _replaced(hook(self.module, grads, self.grad_output), grads, "Backward hook", "grad_input")
+        self.grad_output = None
         return grads
 
 

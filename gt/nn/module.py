@@ -13,10 +13,10 @@ from gt.autograd import no_grad
 from gt.devices import dtype_among
 from gt.functions import create
 from gt.handle import Handle
+from gt.hooks import RemovableHandle, add
 from gt.ir import types
 from gt.ir.types import class_name, dtype_of, remedy
 from gt.nn import hooks
-from gt.nn.hooks import HookHandle
 from gt.nn.parameter import Buffer, Parameter
 from gt.nn.state import StateMixin
 from gt.tensor import Tensor
@@ -190,39 +190,39 @@ class Module(StateMixin):
 
     def register_forward_hook(
         self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False, always_call: bool = False
-    ) -> HookHandle:
+    ) -> RemovableHandle:
         """Call ``hook(module, args[, kwargs], output)`` after ``forward``; what it returns, if not None, replaces the output."""
-        return hooks.add(self._forward_hooks, (hook, with_kwargs, always_call), prepend)
+        return add(self._forward_hooks, (hook, with_kwargs, always_call), prepend)
 
     def register_forward_pre_hook(
         self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
-    ) -> HookHandle:
+    ) -> RemovableHandle:
         """Call ``hook(module, args[, kwargs])`` before ``forward``; what it returns, if not None, replaces the arguments."""
-        return hooks.add(self._forward_pre_hooks, (hook, with_kwargs), prepend)
+        return add(self._forward_pre_hooks, (hook, with_kwargs), prepend)
 
-    def register_full_backward_hook(self, hook: Callable[..., Any], prepend: bool = False) -> HookHandle:
+    def register_full_backward_hook(self, hook: Callable[..., Any], prepend: bool = False) -> RemovableHandle:
         """Call ``hook(module, grad_input, grad_output)`` in a backward; what it returns replaces the input's gradient."""
-        return hooks.add(self._backward_hooks, hook, prepend)
+        return add(self._backward_hooks, hook, prepend)
 
-    def register_full_backward_pre_hook(self, hook: Callable[..., Any], prepend: bool = False) -> HookHandle:
+    def register_full_backward_pre_hook(self, hook: Callable[..., Any], prepend: bool = False) -> RemovableHandle:
         """Call ``hook(module, grad_output)`` in a backward before the module's; what it returns replaces it."""
-        return hooks.add(self._backward_pre_hooks, hook, prepend)
+        return add(self._backward_pre_hooks, hook, prepend)
 
-    def register_state_dict_post_hook(self, hook: Callable[..., Any]) -> HookHandle:
+    def register_state_dict_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call ``hook(module, state_dict, prefix, local_metadata)`` when the module's part is in the state dict."""
-        return hooks.add(self._state_dict_hooks, hook)
+        return add(self._state_dict_hooks, hook)
 
-    def register_state_dict_pre_hook(self, hook: Callable[..., Any]) -> HookHandle:
+    def register_state_dict_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call ``hook(module, prefix, keep_vars)`` before the module's part is taken."""
-        return hooks.add(self._state_dict_pre_hooks, hook)
+        return add(self._state_dict_pre_hooks, hook)
 
-    def register_load_state_dict_pre_hook(self, hook: Callable[..., Any]) -> HookHandle:
+    def register_load_state_dict_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call ``hook(module, state_dict, prefix, ...)`` before the module's part is loaded."""
-        return hooks.add(self._load_state_dict_pre_hooks, hook)
+        return add(self._load_state_dict_pre_hooks, hook)
 
-    def register_load_state_dict_post_hook(self, hook: Callable[..., Any]) -> HookHandle:
+    def register_load_state_dict_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call ``hook(module, incompatible_keys)`` when the module's part is loaded."""
-        return hooks.add(self._load_state_dict_post_hooks, hook)
+        return add(self._load_state_dict_post_hooks, hook)
 
     # -- traversal
 

@@ -14,7 +14,7 @@ from gt.autograd import no_grad
 from gt.functions.create import as_tensor
 from gt.functions.gathering import fit_copied
 from gt.handle import Handle
-from gt.nn.hooks import HookHandle, add
+from gt.hooks import RemovableHandle, add
 from gt.tensor import Tensor
 
 EXTRA = "_extra_state"
@@ -129,11 +129,11 @@ class StateMixin:
         for hook in self.__dict__["_load_state_dict_post_hooks"].values():
             hook(self, found)
 
-    def _register_state_dict_hook(self, hook: Callable[..., Any]) -> HookHandle:
+    def _register_state_dict_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Do ``register_state_dict_post_hook``; what the hook returns, if not None, replaces the state dict."""
         return add(self.__dict__["_state_dict_hooks"], hook)
 
-    def _register_load_state_dict_pre_hook(self, hook: Callable[..., Any], with_module: bool = False) -> HookHandle:
+    def _register_load_state_dict_pre_hook(self, hook: Callable[..., Any], with_module: bool = False) -> RemovableHandle:
         """Call ``hook([module,] state_dict, prefix, ...)`` before the module's part is loaded."""
         return add(self.__dict__["_load_state_dict_pre_hooks"], hook if with_module else WithoutModule(hook))
 

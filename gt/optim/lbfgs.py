@@ -93,12 +93,12 @@ class LBFGS(Optimizer):
             raise TypeError("LBFGS.step() missing 1 required positional argument: 'closure'")
         if state.recorder is not None:
             raise NotImplementedError("LBFGS reads its loss, so gt.jit cannot replay its step: call it outside")
-        for hook in list(self._hooks["step_pre"]):
+        for hook in list(self._hooks["step_pre"].values()):
             hook(self, (closure,), {})
         with no_grad():
             loss = self._iterate(closure)
         self._opt_called = True
-        for hook in list(self._hooks["step_post"]):
+        for hook in list(self._hooks["step_post"].values()):
             hook(self, (closure,), {})
         return loss
 

@@ -25,6 +25,7 @@ from gt.functions import create
 from gt.functions.numeric import view_as_complex, view_as_real
 from gt.functions.promote import cast, operand
 from gt.handle import Handle
+from gt.hooks import RemovableHandle, Table, add
 from gt.ir.graph import Attrs
 from gt.ir.opdef import OpDef
 from gt.ir.ops import OPS
@@ -47,17 +48,6 @@ def starting() -> AbstractContextManager[None]:
     return apart("the state of an optimizer") if session is not None and session.num_workers() == 1 else nullcontext()
 
 
-class HookHandle:
-    """Removes a hook."""
-
-    def __init__(self, table: list[Any], hook: Any) -> None:
-        self._table, self._hook = table, hook
-
-    def remove(self) -> None:
-        if self._hook in self._table:
-            self._table.remove(self._hook)
-
-
 class Optimizer:
     """Base of all optimizers."""
 
@@ -68,7 +58,7 @@ class Optimizer:
         self.defaults = defaults
         self.state: dict[Any, dict[str, Any]] = defaultdict(self._own_state)
         self.param_groups: list[Group] = []
-        self._hooks: dict[str, list[Any]] = defaultdict(list)
+        self._hooks: dict[str, Table] = defaultdict(dict)
         if isinstance(params, Handle):
             raise TypeError(
                 "params argument given to the optimizer should be an iterable of Tensors or dicts, but got torch.FloatTensor"
@@ -148,7 +138,7 @@ class Optimizer:
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update all parameters from their gradients. The pending work is submitted at the next read, zero_grad or op."""
-        for hook in list(self._hooks["step_pre"]):
+        for hook in list(self._hooks["step_pre"].values()):
             hook(self, (closure,) if closure is not None else (), {})
         loss = None
         if closure is not None:
@@ -164,7 +154,7 @@ class Optimizer:
                     self._step_recorded(group, params)
         state.trace.end_step()
         self._opt_called = True
-        for hook in list(self._hooks["step_post"]):
+        for hook in list(self._hooks["step_post"].values()):
             hook(self, (closure,) if closure is not None else (), {})
         return loss
 
@@ -223,31 +213,30 @@ class Optimizer:
 
     # -- hooks
 
-    def _hook(self, kind: str, hook: Any, prepend: bool = False) -> HookHandle:
-        self._hooks[kind].insert(0 if prepend else len(self._hooks[kind]), hook)
-        return HookHandle(self._hooks[kind], hook)
+    def _hook(self, kind: str, hook: Any, prepend: bool = False) -> RemovableHandle:
+        return add(self._hooks[kind], hook, prepend)
 
-    def register_step_pre_hook(self, hook: Any) -> HookHandle:
+    def register_step_pre_hook(self, hook: Any) -> RemovableHandle:
         """Call ``hook(optimizer, args, kwargs)`` before each step."""
         return self._hook("step_pre", hook)
 
-    def register_step_post_hook(self, hook: Any) -> HookHandle:
+    def register_step_post_hook(self, hook: Any) -> RemovableHandle:
         """Call ``hook(optimizer, args, kwargs)`` after each step."""
         return self._hook("step_post", hook)
 
-    def register_state_dict_pre_hook(self, hook: Any, prepend: bool = False) -> HookHandle:
+    def register_state_dict_pre_hook(self, hook: Any, prepend: bool = False) -> RemovableHandle:
         """Call ``hook(optimizer)`` before a state dict is made."""
         return self._hook("state_dict_pre", hook, prepend)
 
-    def register_state_dict_post_hook(self, hook: Any, prepend: bool = False) -> HookHandle:
+    def register_state_dict_post_hook(self, hook: Any, prepend: bool = False) -> RemovableHandle:
         """Call ``hook(optimizer, state_dict)`` on a new state dict; what it returns, if not None, replaces it."""
         return self._hook("state_dict_post", hook, prepend)
 
-    def register_load_state_dict_pre_hook(self, hook: Any, prepend: bool = False) -> HookHandle:
+    def register_load_state_dict_pre_hook(self, hook: Any, prepend: bool = False) -> RemovableHandle:
         """Call ``hook(optimizer, state_dict)`` before it is loaded; what it returns, if not None, replaces it."""
         return self._hook("load_pre", hook, prepend)
 
-    def register_load_state_dict_post_hook(self, hook: Any, prepend: bool = False) -> HookHandle:
+    def register_load_state_dict_post_hook(self, hook: Any, prepend: bool = False) -> RemovableHandle:
         """Call ``hook(optimizer)`` when a state dict is loaded."""
         return self._hook("load_post", hook, prepend)
 
@@ -255,7 +244,7 @@ class Optimizer:
 
     def state_dict(self) -> dict[str, Any]:
         """Give state by parameter number, and the groups with numbers for parameters, as torch."""
-        for hook in list(self._hooks["state_dict_pre"]):
+        for hook in list(self._hooks["state_dict_pre"].values()):
             hook(self)
         numbers = {id(p): i for i, p in enumerate(chain.from_iterable(g["params"] for g in self.param_groups))}
         groups = [
@@ -266,7 +255,7 @@ class Optimizer:
             "state": {numbers[id(p)]: dict(s) for p, s in self.state.items()},
             "param_groups": groups,
         }
-        for hook in list(self._hooks["state_dict_post"]):
+        for hook in list(self._hooks["state_dict_post"].values()):
             changed = hook(self, out)
             out = out if changed is None else changed
         return out
@@ -284,7 +273,7 @@ class Optimizer:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take back what ``state_dict`` gave, here or in torch. Errors: ValueError if groups or their sizes differ."""
         state_dict = dict(state_dict)
-        for hook in list(self._hooks["load_pre"]):
+        for hook in list(self._hooks["load_pre"].values()):
             changed = hook(self, state_dict)
             state_dict = state_dict if changed is None else changed
         saved = state_dict["param_groups"]
@@ -303,7 +292,7 @@ class Optimizer:
             groups.append({**self.defaults, **rest, **names, "params": own["params"]})
         self.param_groups = groups
         replaced()
-        for hook in list(self._hooks["load_post"]):
+        for hook in list(self._hooks["load_post"].values()):
             hook(self)
 
     def __repr__(self) -> str:

@@ -302,4 +302,4 @@ def _reduced(parts: list[torch.Tensor], reduce: str) -> torch.Tensor:
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     """See a contiguous tensor as bytes, which every backend moves whatever the dtype."""
-    return tensor.view(-1).view(torch.uint8)
+    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)  # a single element may have any stride

@@ -1,5 +1,5 @@
 """``gt.utils``: what torch keeps under torch.utils."""
 
-from gt.utils import checkpoint, data, dlpack
+from gt.utils import checkpoint, data, dlpack, hooks
 
-__all__ = ["checkpoint", "data", "dlpack"]
+__all__ = ["checkpoint", "data", "dlpack", "hooks"]

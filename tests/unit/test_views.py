@@ -163,3 +163,53 @@ def test_random_programs_of_views_writes_and_reads_equal_torch(program):
             np.testing.assert_array_equal(a.numpy(), b.numpy())
     for a, b in zip(ours, theirs, strict=True):
         np.testing.assert_array_equal(a.numpy(), b.numpy())
+
+
+PARTS = {
+    "in place": lambda z: (z.real.mul_(2), z.imag.zero_()),
+    "assigned": lambda z: (setattr(z, "real", 7.0), setattr(z, "imag", z.real)),
+    "items": lambda z: (z.real.__setitem__(slice(1, 3), 7.0), z.imag[::2].add_(1)),
+    "of a view": lambda z: (z.reshape(2, 2).t().real[0].fill_(9), z[1:].imag.neg_()),
+    "under a view": lambda z: (z.real.view(2, 2).t()[0].fill_(5), z.imag[1:].zero_()),
+    "of the whole": lambda z: z.mul_(1j),
+    "detached": lambda z: z.real.detach().fill_(3),
+}
+
+
+@pytest.mark.parametrize("read", [False, True])
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("write", PARTS.values(), ids=PARTS)
+def test_parts_of_complex_numbers_are_views(write, grad, read):
+    def outcome(m):
+        x = m.tensor([1 + 5j, 2 + 6j, 3 + 7j, 4 + 8j], requires_grad=grad)
+        z = x * 1
+        before, later = z.real, z[1:].imag
+        if read:
+            before.tolist()
+        write(z)
+        found = [z.tolist(), before.tolist(), later.tolist(), before.stride(), later.storage_offset(), later.is_contiguous()]
+        if grad:
+            (before.sum() + (z.abs() ** 2).sum()).backward()
+            found.append(x.grad.tolist())
+        return found
+
+    assert outcome(gt) == outcome(torch)
+
+
+@pytest.mark.parametrize("m", [gt, torch], ids=["gt", "torch"])
+def test_what_parts_of_complex_numbers_refuse(m):
+    z = m.tensor([1 + 5j, 2 + 6j], requires_grad=True)
+    with pytest.raises(RuntimeError, match="a view of a leaf Variable that requires grad is being used in an in-place operation"):
+        z.real.mul_(2)
+    with pytest.raises(RuntimeError, match="imag is not implemented for tensors with non-complex dtypes"):
+        m.ones(2).imag = 1
+    with pytest.raises(RuntimeError, match="Please clone\\(\\) the tensor"):
+        m.tensor([1j]).expand(3).real.add_(1)
+    x = m.ones(2)
+    x.real = 3.0
+    assert x.tolist() == [3.0, 3.0]
+
+
+def test_strides_over_parts_of_complex_numbers_are_refused():
+    with pytest.raises(RuntimeError, match="real or imaginary part"):
+        gt.tensor([1j, 2j]).imag.as_strided((1,), (1,))

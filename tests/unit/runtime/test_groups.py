@@ -12,7 +12,7 @@ import torch
 
 from gt.ir.program import Collective, WireType
 from gt.runtime.collective import CollectiveFailed, Groups
-from gt.runtime.process_group import TorchGroup, keep_nccl_to
+from gt.runtime.process_group import TorchGroup, _bytes, keep_nccl_to
 
 TYPE = WireType((4,), "float32")
 
@@ -208,3 +208,10 @@ def test_nccl_listens_on_the_interface_of_the_workers_address_alone(monkeypatch:
     environment["NCCL_SOCKET_IFNAME"] = "ib0"  # the user's word counts
     keep_nccl_to("127.0.0.1")
     assert environment["NCCL_SOCKET_IFNAME"] == "ib0"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64, torch.bool])
+def test_a_single_element_of_any_stride_is_seen_as_bytes(dtype: torch.dtype) -> None:
+    one = torch.ones(4, dtype=dtype)[1::2][:1].clone()
+    assert one.stride() == (2,) and one.is_contiguous()
+    assert _bytes(one).tolist() == _bytes(torch.ones(1, dtype=dtype)).tolist()
