@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from gt.commands.server_address import is_server
+from gt.commands.server_address import is_server, is_servers_port
 from gt.commands.top import read_keys
 from gt.commands.top_screen import KINDS, View, activity, bar, client_shares, order, screen, size
 from gt.runtime.status import ClientStatus, ServerStatus, WorkerStatus
@@ -209,3 +209,15 @@ def test_keys_are_read_by_name() -> None:
 )  # fmt: skip
 def test_servers_are_known_by_their_command_line(words: str, expected: bool) -> None:
     assert is_server(words.split()) is expected
+
+
+@pytest.mark.parametrize(
+    ("words", "ports"),
+    [
+        ("gt server -p 9000 --dashboard 8080", [9000]), ("gt server --port=9000 --dashboard=0.0.0.0:8080", [9000]),
+        ("gt server -p9000 --dashboard 8080", [9000]), ("gt server -p 0 --dashboard 8080", [9000]), ("gt server -p 0", [8080, 9000]),
+        ("python -m gt.runtime.dispatcher --bind tcp://10.0.0.1:9000", [8080, 9000]), ("gt server -p", [8080, 9000]),
+    ],
+)  # fmt: skip
+def test_a_servers_web_page_is_not_taken_for_a_server(words: str, ports: list[int]) -> None:
+    assert [port for port in (8080, 9000) if is_servers_port(port, words.split())] == ports
