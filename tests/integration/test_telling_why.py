@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
 import sys
@@ -104,6 +105,67 @@ def test_a_first_step_that_does_more_is_told_as_that() -> None:
         and latest().old == "1 ops, from random_uniform on"
         and "is done once" in latest().advice
     )
+
+
+@pytest.mark.usefixtures("here")
+def test_a_first_step_that_makes_what_the_others_have_is_told_as_that_wherever_it_does() -> None:
+    model = gt.nn.Sequential(gt.nn.Linear(8, 32), gt.nn.ReLU(), gt.nn.Linear(32, 1))
+    optimizer = gt.optim.Adam(model.parameters())
+    x = gt.randn(64, 8)
+    y = x.sum(dim=1, keepdim=True)
+    for _ in range(3):
+        loss = gt.nn.functional.mse_loss(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        loss.item()
+    (one,) = gt.stats().recompiled
+    assert one.field == "what comes before the rest" and "is done once" in one.advice
+    for first in (True, False):
+        z = x.exp().log().sin()
+        if first:
+            z = z.cos()  # reads what both steps make: not done once
+        z.sum().item()
+    assert "control flow" in latest().advice
+
+
+@pytest.mark.usefixtures("here")
+def test_signals_of_the_first_step_alone_are_no_reason() -> None:
+    gt.register_config("rows", gt.SignalConfig(shard=gt.ShardConfig(axis=0)))
+    with gt.signal.context("rows"):
+        a = gt.randn(8, 8)
+    for _ in range(2):
+        (a + a).sum().item()
+    assert latest().field == "what comes before the rest" and latest().old == "1 ops, from random_normal on"
+    gt.register_config("rows", gt.SignalConfig(shard=gt.ShardConfig(axis=0)))
+    for axis in (0, 1):
+        gt.register_config("rows", gt.SignalConfig(shard=gt.ShardConfig(axis=axis)))
+        with gt.signal.context("rows"):
+            b = a * 3
+        b.sum().item()
+    assert latest().field == "shard of signal 'rows'" and latest().old != latest().new and "before the loop" in latest().advice
+    for name in ("rows", None):
+        with gt.signal.context(name) if name else contextlib.nullcontext():
+            b = a.exp()
+        b.sum().item()
+    assert (latest().field, latest().old, latest().new) == ("the signal of exp", "rows", "none")
+    gt.get_config().clear()
+
+
+@pytest.mark.usefixtures("here")
+def test_a_graph_is_compared_with_the_one_most_like_it_from_its_line() -> None:
+    w = ones(4, 4)
+
+    def read(x: gt.Tensor) -> float:
+        return x.sum().item()
+
+    for n in (8, 7, 6):
+        read((ones(n, 4) @ w).relu())
+        read(gt.cat([ones(3)]).sort()[0].exp().log())
+    found = [one for one in gt.stats().recompiled if one.field == "shape of operand 0 of matmul"]
+    assert [(one.old, one.new) for one in found] == [("[8, 4]", "[7, 4]"), ("[7, 4]", "[6, 4]")]
+    (other,) = [one for one in gt.stats().recompiled if one not in found]
+    assert other.field == "what is done" and "each kind of work" in other.advice
 
 
 @pytest.mark.usefixtures("here")
