@@ -182,8 +182,7 @@ def _difference(old: _Form, new: _Form, site: str) -> Recompiled:
     if once := _done_once(old, new):
         return found("what comes before the rest", f"{len(once)} ops, from {once[0].op} on", "nothing", once[0].loc, ONCE)
     if _alike(old, new) < ALIKE:
-        was, now = (f"{len(form.nodes)} ops, from {form.nodes[0].op if form.nodes else 'none'} on" for form in (old, new))
-        return found("what is done", was, now, new.nodes[0].loc if new.nodes else None, OTHER)
+        return found("what is done", _start(old), _start(new), new.nodes[0].loc if new.nodes else None, OTHER)
     for before, after, wired, rewired in zip(old.nodes, new.nodes, old.wiring, new.wiring, strict=False):
         if before.op != after.op:
             return found("the op", f"{before.op} ({before.loc or '?'})", after.op, after.loc, FLOW)
@@ -233,6 +232,10 @@ def _done_once(old: _Form, new: _Form) -> list[_NodeForm]:
         return []
     reads = {bisect_right(old.first, number) - 1 for i in only for number in old.wiring[i] if number >= old.first[0]}
     return [old.nodes[i] for i in sorted(only)] if reads <= only else []
+
+
+def _start(form: _Form) -> str:
+    return f"{len(form.nodes)} ops, from {form.nodes[0].op if form.nodes else 'none'} on"
 
 
 def _same(one: _NodeForm, other: _NodeForm) -> bool:

@@ -6,6 +6,7 @@ import contextlib
 import io
 import re
 import sys
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 import gt
-from gt import graph_history
+from gt import flush, graph_history, telling
 from gt.checking import CheckFailed
 from gt.cli import main
 from gt.ir.opdef import OPS
@@ -233,6 +234,30 @@ def test_stats_say_which_lines_flush_and_what_workers_did() -> None:
     assert out.getvalue().count("flush0: 7 runs") == 2 and gt.debug.get_worker_stats()[0]["runs"] == 7
 
 
+@pytest.mark.usefixtures("here")
+def test_what_differs_again_and_again_is_told_once_with_how_often() -> None:
+    w = ones(4, 4)
+    for n in range(5, 40):
+        (ones(n, 4) @ w).relu().sum().item()
+    text = str(gt.stats())
+    told = [part for part in text.splitlines() if "is another graph than" in part]
+    assert len(told) == 1 and "was [38, 4], is [39, 4]" in told[0] and told[0].endswith(" (34 such graphs, this is the latest)")
+    explained = telling.report(None).splitlines()
+    at = next(i for i, part in enumerate(explained) if "run eager on worker 0; no CUDA graph" in part)
+    named = explained[at].partition(" run ")[0].split(", ")
+    assert set(named) < {f"flush{n}" for n in range(35)} and explained[at + 1].startswith(f"and {35 - len(named)} more")
+
+
+@pytest.mark.usefixtures("here")
+def test_that_only_the_latest_flushes_have_lines_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = ones(3)
+    assert "flushed at:" in str(gt.stats()) or gt.stats().flushes > len(flush.recent)
+    monkeypatch.setattr(flush, "recent", deque(maxlen=4))
+    for _ in range(6):
+        (x + 1).numpy()
+    assert "flushed at, of the latest 4:\n" in str(gt.stats())
+
+
 def test_without_a_session_there_is_nothing_to_tell() -> None:
     gt.disconnect()
     out = io.StringIO()
@@ -328,7 +353,7 @@ def test_the_command_explains_a_script(tmp_path: Path, monkeypatch: pytest.Monke
     assert done.out.count(".0\n") == 3 and "3 flushes, 2 new graphs" in done.out
     assert "train.py:8: 3 x a value was read" in done.out
     assert "shape of operand 0 of matmul at" in done.out and "was [8, 4], is [6, 4]" in done.out
-    assert re.search(r"flush\d+ runs eager on worker 0; no CUDA graph", done.out)
+    assert re.search(r"flush\d+, flush\d+ run eager on worker 0; no CUDA graph", done.out)
     script.write_text(SCRIPT + "raise ValueError('so it ends')\n")
     done = run(f"import sys; sys.argv = ['gt', 'explain', {str(script)!r}]; from gt.cli import main; main()", tmp_path)
     assert done.code == 1 and "3 flushes" in done.out and "so it ends" in done.err
