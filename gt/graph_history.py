@@ -9,17 +9,22 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections import OrderedDict, deque
+from bisect import bisect_right
+from collections import Counter, OrderedDict, deque
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gt import session as sessions
 from gt.flush import counters
 from gt.ir.blame import users_frame
 from gt.ir.graph import Graph, Location, Node, Value
+from gt.ir.signals import PlanOptions, SignalConfig
 from gt.ir.types import TensorType
 
 MAX_GRAPHS = 256
 MAX_SITES = 64
+MAX_KINDS = 4  # of work that one line flushes
+ALIKE = 0.5  # of their ops two graphs have in common, from which on they are taken for one kind of work
 log = logging.getLogger("gt.flush")
 
 PAD = "give it one shape: pad the last batch, or drop it (drop_last=True)"
@@ -29,6 +34,8 @@ FLOW = "Python control flow that depends on a step or a value records other ops:
 HELD = "keep the same tensors alive in every step: what is held, or let go of, at the flush is part of the graph"
 ONCE = "what is done once, as making parameters, is in the first graph alone: no other is due for it"
 LIMITS = "signals and limits are part of the graph: set them once, before the loop"
+SCOPE = "the signal that an op is marked with is part of the graph: enter the same scopes in every step"
+OTHER = "each kind of work that a line flushes has a graph: nothing is due, unless every step brings another"
 
 
 @dataclass(frozen=True)
@@ -61,24 +68,38 @@ class Told:
     recompiled: Recompiled | None
 
 
+class _NodeForm(NamedTuple):
+    """What of an op is compared."""
+
+    op: str
+    attrs: tuple[tuple[str, object], ...]
+    types: tuple[TensorType, ...]  # of its operands
+    loc: Location | None
+    signal: str | None
+    taped: bool
+
+
 @dataclass(frozen=True)
 class _Form:
-    """What of a graph is compared: it holds none of its values."""
+    """What of a graph is compared: it holds none of its values. Values are numbers: inputs, scalars, then results; ``first`` has each
+    op's first.
+    """
 
     name: str
-    nodes: tuple[tuple[str, tuple[tuple[str, object], ...], tuple[TensorType, ...], Location | None], ...]
+    nodes: tuple[_NodeForm, ...]
     wiring: tuple[tuple[int, ...], ...]
+    first: tuple[int, ...]
     inputs: tuple[tuple[str, TensorType], ...]
     outputs: tuple[int, ...]
     donated: frozenset[int]
-    signals: tuple[object, ...]
-    options: object
+    signals: tuple[tuple[str, SignalConfig], ...]
+    options: PlanOptions
+    ops: Counter[str]
 
 
 _told: deque[Told] = deque(maxlen=MAX_GRAPHS)
-_latest: OrderedDict[tuple[str, int, int], _Form] = (
-    OrderedDict()
-)  # by the line that flushed, and the part of a flush of a long loop
+# by the line that flushed, and the part of a flush of a long loop: the latest of each kind of work
+_latest: OrderedDict[tuple[str, int, int], list[_Form]] = OrderedDict()
 _part = 0, 0  # the flush that makes graphs now, by its number, and how many it made
 
 
@@ -104,11 +125,16 @@ def noted(number: int, graph: Graph) -> None:
     frame = users_frame(sys._getframe(1))
     _part = counters.flushes, _part[1] + 1 if _part[0] == counters.flushes else 0
     key, form = (frame.f_code.co_filename, frame.f_lineno, _part[1]), _form(graph)
-    site, before = f"{key[0]}:{key[1]}", _latest.get(key)
-    recompiled = _difference(before, form, site) if before is not None else None
-    if recompiled is not None:
+    site, kinds = f"{key[0]}:{key[1]}", _latest.setdefault(key, [])
+    recompiled = None
+    if kinds:
+        before = max(reversed(kinds), key=lambda kind: _alike(kind, form))
+        recompiled = _difference(before, form, site)
         log.info("%s", recompiled)
-    _latest[key] = form
+        if _alike(before, form) >= ALIKE:
+            kinds.remove(before)
+    kinds.append(form)
+    del kinds[:-MAX_KINDS]
     _latest.move_to_end(key)
     while len(_latest) > MAX_SITES:
         _latest.popitem(last=False)
@@ -118,20 +144,27 @@ def noted(number: int, graph: Graph) -> None:
 
 def _form(graph: Graph) -> _Form:
     number: dict[Value, int] = {v: i for i, v in enumerate((*graph.inputs, *graph.scalars))}
-    nodes, wiring = [], []
+    nodes, wiring, first = [], [], []
     for node in graph.nodes:
         nodes.append(_node_form(node))
         wiring.append(tuple(number[v] for v in node.inputs))
+        first.append(len(number))
         for out in node.outputs:
             number[out] = len(number)
     return _Form(
-        graph.name, tuple(nodes), tuple(wiring), tuple((v.hint, v.type) for v in graph.inputs), tuple(number[v] for v in graph.outputs),
-        frozenset(graph.donated), tuple(graph.signals), graph.options,
+        graph.name, tuple(nodes), tuple(wiring), tuple(first), tuple((v.hint, v.type) for v in graph.inputs),
+        tuple(number[v] for v in graph.outputs), frozenset(graph.donated), tuple(graph.signals), graph.options,
+        Counter(node.op for node in nodes),
     )  # fmt: skip
 
 
-def _node_form(node: Node) -> tuple[str, tuple[tuple[str, object], ...], tuple[TensorType, ...], Location | None]:
-    return node.op.name, tuple(node.attrs), tuple(v.type for v in node.inputs), node.loc
+def _node_form(node: Node) -> _NodeForm:
+    return _NodeForm(node.op.name, tuple(node.attrs), tuple(v.type for v in node.inputs), node.loc, node.signal, node.taped)
+
+
+def _alike(one: _Form, other: _Form) -> float:
+    """Give the share of their ops that two graphs have in common, whatever their shapes."""
+    return (one.ops & other.ops).total() / max(1, len(one.nodes), len(other.nodes))
 
 
 def _difference(old: _Form, new: _Form, site: str) -> Recompiled:
@@ -140,30 +173,37 @@ def _difference(old: _Form, new: _Form, site: str) -> Recompiled:
     def found(field: str, was: object, now: object, where: Location | None, advice: str) -> Recompiled:
         return Recompiled(new.name, old.name, field, str(was)[:200], str(now)[:200], str(where or ""), site, advice)
 
-    if old.options != new.options or old.signals != new.signals:
-        name = "signals" if old.signals != new.signals else "limits and precision"
-        return found(name, old.signals or old.options, new.signals or new.options, None, LIMITS)
-    more = len(old.nodes) - len(new.nodes)
-    if more > 0 and new.nodes and old.nodes[more:] == new.nodes:
-        extra = old.nodes[0]
-        return found("what comes before the rest", f"{more} ops, from {extra[0]} on", "nothing", extra[3], ONCE)
+    meant = dict(new.signals)
+    for signal, config in old.signals:
+        if part := _changed(config, meant.get(signal, config)):
+            return found(f"{part} of signal {signal!r}", getattr(config, part), getattr(meant[signal], part), None, LIMITS)
+    if option := _changed(old.options, new.options):
+        return found(option, getattr(old.options, option), getattr(new.options, option), None, LIMITS)
+    if once := _done_once(old, new):
+        return found("what comes before the rest", f"{len(once)} ops, from {once[0].op} on", "nothing", once[0].loc, ONCE)
+    if _alike(old, new) < ALIKE:
+        return found("what is done", _start(old), _start(new), new.nodes[0].loc if new.nodes else None, OTHER)
     for before, after, wired, rewired in zip(old.nodes, new.nodes, old.wiring, new.wiring, strict=False):
-        if before[0] != after[0]:
-            return found("the op", f"{before[0]} ({before[3] or '?'})", after[0], after[3], FLOW)
-        for (name, was), (_, now) in zip(before[1], after[1], strict=False):
+        if before.op != after.op:
+            return found("the op", f"{before.op} ({before.loc or '?'})", after.op, after.loc, FLOW)
+        if before.signal != after.signal:
+            return found(f"the signal of {after.op}", before.signal or "none", after.signal or "none", after.loc, SCOPE)
+        for (name, was), (_, now) in zip(before.attrs, after.attrs, strict=False):
             if was != now:
-                return found(f"{name} of {after[0]}", was, now, after[3], PAD if name in ("shape", "size") else NUMBER)
-        for at, (was_type, now_type) in enumerate(zip(before[2], after[2], strict=False)):
+                return found(f"{name} of {after.op}", was, now, after.loc, PAD if name in ("shape", "size") else NUMBER)
+        for at, (was_type, now_type) in enumerate(zip(before.types, after.types, strict=False)):
             if was_type.dtype is not now_type.dtype:
-                return found(f"dtype of operand {at} of {after[0]}", was_type.dtype.name, now_type.dtype.name, after[3], CAST)
+                return found(f"dtype of operand {at} of {after.op}", was_type.dtype.name, now_type.dtype.name, after.loc, CAST)
             if was_type.shape != now_type.shape:
-                return found(f"shape of operand {at} of {after[0]}", list(was_type.shape), list(now_type.shape), after[3], PAD)
-        if wired != rewired or len(before[1]) != len(after[1]):
-            return found(f"what {after[0]} reads", wired, rewired, after[3], FLOW)
+                return found(f"shape of operand {at} of {after.op}", list(was_type.shape), list(now_type.shape), after.loc, PAD)
+        if wired != rewired or len(before.attrs) != len(after.attrs):
+            return found(f"what {after.op} reads", wired, rewired, after.loc, FLOW)
+        if before.taped != after.taped:
+            return found(f"whether gradients pass {after.op}", before.taped, after.taped, after.loc, FLOW)
     if len(old.nodes) != len(new.nodes):
         longer = max((old, new), key=lambda form: len(form.nodes))
         extra = longer.nodes[min(len(old.nodes), len(new.nodes))]
-        return found("the number of ops", len(old.nodes), f"{len(new.nodes)}, from {extra[0]} on", extra[3], FLOW)
+        return found("the number of ops", len(old.nodes), f"{len(new.nodes)}, from {extra.op} on", extra.loc, FLOW)
     if old.donated != new.donated:
         names = [_named(i, *new.inputs[i]) for i in sorted(old.donated ^ new.donated) if i < len(new.inputs)]
         was, now = ("given up", "held") if old.donated - new.donated else ("held", "given up")
@@ -173,11 +213,40 @@ def _difference(old: _Form, new: _Form, site: str) -> Recompiled:
     return found("something that is not recorded", "one way", "another", None, FLOW)
 
 
+def _changed(was: PlanOptions | SignalConfig, now: PlanOptions | SignalConfig) -> str:
+    """Give the first field in which two configurations differ, "" if none does."""
+    return next((name for name in was.__struct_fields__ if getattr(was, name) != getattr(now, name)), "")
+
+
+def _done_once(old: _Form, new: _Form) -> list[_NodeForm]:
+    """Give the ops that only the older graph has, if it has all of the newer one's and these ops read nothing that the common ones make:
+    they made parameters, data or an optimizer's state. Else none.
+    """
+    at, only = len(new.nodes) - 1, set()
+    for i in range(len(old.nodes) - 1, -1, -1):
+        if at >= 0 and _same(old.nodes[i], new.nodes[at]):
+            at -= 1
+        else:
+            only.add(i)
+    if at >= 0 or not new.nodes:
+        return []
+    reads = {bisect_right(old.first, number) - 1 for i in only for number in old.wiring[i] if number >= old.first[0]}
+    return [old.nodes[i] for i in sorted(only)] if reads <= only else []
+
+
+def _start(form: _Form) -> str:
+    return f"{len(form.nodes)} ops, from {form.nodes[0].op if form.nodes else 'none'} on"
+
+
+def _same(one: _NodeForm, other: _NodeForm) -> bool:
+    """Say whether two ops are the same, in whatever order they read: gradients are asked for in the order in which inputs are known."""
+    return one[:2] == other[:2] and one[3:] == other[3:] and Counter(one.types) == Counter(other.types)
+
+
 def _made(new: _Form, old: _Form) -> Location | None:
     """Give the line of a result that only one of two graphs gives."""
-    odd = set(new.outputs) ^ set(old.outputs)
-    count = len(new.inputs)
-    return next((node[3] for i, node in enumerate(new.nodes) if any(out >= count + i for out in odd)), None)
+    odd = [number for number in set(new.outputs) ^ set(old.outputs) if new.first and number >= new.first[0]]
+    return new.nodes[bisect_right(new.first, min(odd)) - 1].loc if odd else None
 
 
 def _named(at: int, name: str, type_: TensorType) -> str:

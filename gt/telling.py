@@ -7,6 +7,7 @@ Next: ``flush`` (the counters), ``graph_history`` (why graphs are new), ``debug`
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
@@ -63,10 +64,12 @@ class Stats:
     def __str__(self) -> str:
         out = [f"{self.flushes} flushes, {self.graphs} new graphs"]
         out += [f"  {count} x {reason}" for reason, count in sorted(self.reasons.items(), key=lambda item: -item[1])]
+        known = sum(line.count for line in self.lines)
         if self.lines:
-            out += ["flushed at:", *(f"  {line.where}: {line.count} x {line.reason}" for line in self.lines[:MAX_LINES])]
+            out.append("flushed at:" if known == self.flushes else f"flushed at, of the latest {known}:")
+            out += limited([f"  {line.where}: {line.count} x {line.reason}" for line in self.lines])
         if self.recompiled:
-            out += ["new graphs from known lines:", *(f"  {one}" for one in self.recompiled[-MAX_LINES:])]
+            out += ["new graphs from known lines:", *limited([f"  {text}" for text in recompiled_text(self.recompiled)])]
         if self.server is not None:
             out += workers_text(self.server)
         return "\n".join(out)
@@ -90,6 +93,20 @@ def stats() -> Stats:
     return Stats(counted.flushes, counted.graphs, dict(counted.reasons), lines, recompiled, None if ask is None else ask())
 
 
+def recompiled_text(found: Sequence[Recompiled]) -> list[str]:
+    """Give why graphs were new, a line for all that differ in the same thing from the same line: the latest, and how many. Most first."""
+    alike: dict[tuple[str, str, str], list[Recompiled]] = {}
+    for one in found:
+        alike.setdefault((one.site, one.field, one.where), []).append(one)
+    ordered = sorted(alike.values(), key=lambda ones: -len(ones))
+    return [f"{ones[-1]}" + (f" ({len(ones)} such graphs, this is the latest)" if len(ones) > 1 else "") for ones in ordered]
+
+
+def limited(lines: list[str]) -> list[str]:
+    """Give the first ``MAX_LINES``, and how many more there are."""
+    return lines if len(lines) <= MAX_LINES else [*lines[:MAX_LINES], f"  and {len(lines) - MAX_LINES} more"]
+
+
 def workers_text(server: ServerStatus) -> list[str]:
     """Give what workers did, a line each, and the programs that took longest."""
     out = []
@@ -107,25 +124,35 @@ def workers_text(server: ServerStatus) -> list[str]:
 def report(told: ToldSession | None) -> str:
     """Give what ``gt explain`` shows of a script: ``stats``, and of each graph what it sends, notes, and how it runs."""
     from gt.runtime import buffer_reasons  # loads the runtime
+    from gt.runtime.transport import BEAT_S
 
     found = stats()
+    if found.server is not None and any(worker.pid != os.getpid() for worker in found.server.workers):
+        time.sleep(2 * BEAT_S)  # they tell of themselves with every sign of life: what they did last is to be in it
+        found = stats()
     out = [str(found)]
     states: dict[str, dict[ProgramState, list[int]]] = {}
     for worker in found.server.workers if found.server is not None else ():
         for state in worker.programs:
             states.setdefault(state.name, {}).setdefault(msgspec.structs.replace(state, plan=0), []).append(worker.id)
     kinds = {(w.device.partition(":")[0], w.backend) for w in found.server.workers} if found.server is not None else set()
-    for name, alike in states.items():
-        for state, workers in alike.items():
+    alike: dict[str, list[str]] = {}
+    for name, found_states in states.items():
+        for state, workers in found_states.items():
             device, backend = next(iter(kinds)) if len(kinds) == 1 else ("", "")
             as_run = buffer_reasons.RunsAs(tuple(workers), device, backend, state.tier, state.pieces, state.compiled, state.notes)
-            out.append(f"{name} {runs_text(as_run)}")
-    for reasons in told.reasons() if told is not None else ():
-        out += [f"{reasons.graph}: one worker sends at most {sent_text(one)}" for one in reasons.sent]
-        out += [f"{reasons.graph}: {note}" for note in reasons.notes]
-    for known in graphs():
-        if known.kept:
-            out.append(f"{known.name}: {known.num_donated} inputs donated, still held: {', '.join(known.kept[:SHOWN])}")
+            alike.setdefault(runs_text(as_run), []).append(name)
+    out += [f"{', '.join(names)} {text if len(names) == 1 else text.replace('runs', 'run', 1)}" for text, names in alike.items()]
+    known = found.server.workers if found.server is not None else ()
+    left_out = max((sum(worker.tiers.values()) - len(worker.programs) for worker in known), default=0)
+    out += [f"and {left_out} more, of which there is nothing to note"] if left_out > 0 else []
+    asked = told.reasons() if told is not None else []
+    out += limited([f"{one.graph}: one worker sends at most {sent_text(sent)}" for one in asked for sent in one.sent])
+    out += limited([f"{one.graph}: {note}" for one in asked for note in one.notes])
+    kept = [known for known in graphs() if known.kept]
+    out += limited(
+        [f"{known.name}: {known.num_donated} inputs donated, still held: {', '.join(known.kept[:SHOWN])}" for known in kept]
+    )
     return "\n".join(out)
 
 

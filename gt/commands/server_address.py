@@ -91,7 +91,29 @@ def _addresses(process: Any, words: list[str]) -> list[str]:
     if bind.startswith("ipc://"):
         return [bind]
     listening = [c.laddr for c in process.net_connections(kind="tcp") if c.status == psutil.CONN_LISTEN]
-    return sorted(f"{'127.0.0.1' if at.ip in ('0.0.0.0', '::') else at.ip}:{at.port}" for at in listening)
+    return sorted(
+        f"{'127.0.0.1' if at.ip in ('0.0.0.0', '::') else at.ip}:{at.port}"
+        for at in listening if is_servers_port(at.port, words)
+    )  # fmt: skip
 
 
-__all__ = ["Found", "address_options", "chosen_address", "is_server", "servers_here"]
+def is_servers_port(port: int, words: list[str]) -> bool:
+    """Say whether a port where a dispatcher listens is where it is talked to, and not its web page's, by its command line."""
+    own, page = _port_after(("-p", "--port"), words), _port_after(("--dashboard",), words)
+    return port == own if own else port != page
+
+
+def _port_after(names: tuple[str, ...], words: list[str]) -> int:
+    """Give the port that the last such option names, 0 if none does: --port 9000, --port=9000, -p9000, --dashboard HOST:9000."""
+    found = ""
+    for at, word in enumerate(words):
+        for name in names:
+            if word == name:
+                found = words[at + 1] if at + 1 < len(words) else ""
+            elif word.startswith(f"{name}=" if name.startswith("--") else name):
+                found = word[len(name) :]
+    port = found.lstrip("=").rpartition(":")[2]
+    return int(port) if port.isdigit() else 0
+
+
+__all__ = ["Found", "address_options", "chosen_address", "is_server", "is_servers_port", "servers_here"]

@@ -5,11 +5,11 @@ Owns: ``View`` (what keys change), ``activity`` and ``screen``. Next: ``top`` (t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -23,7 +23,8 @@ KINDS = {
     "collective": "red", "load": "magenta", "ship": "yellow",
 }  # fmt: skip
 SORTS = {"i": "id", "b": "busy", "m": "memory", "r": "runs", "u": "queue"}
-BAR = 24
+BAR, SHORT_BAR, SHORTEST_BAR = 24, 12, 6
+LEFT = ("worker", "client", "activity", "device", "tiers", "program", "kind")  # columns that begin at the left
 HELP = "keys: up/down choose, enter look into, esc back; sort by i id, b busy, m memory, r runs, u queue; q quit"
 
 
@@ -152,27 +153,59 @@ def size(nbytes: float) -> str:
     return f"{nbytes:.0f} B"
 
 
-def _table(*columns: str) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for column in columns:
-        left = column.split(" ")[0] in ("worker", "client", "activity", "device", "tiers", "program", "kind", "what")
-        table.add_column(column, justify="left" if left else "right", no_wrap=True)
-    return table
+@dataclass
+class Fitting:
+    """A table that is no wider than the terminal: its bars get shorter, then it does without ``spared`` columns, the first ones first.
+
+    Cells are text, or the shares of a bar.
+    """
+
+    columns: tuple[str, ...]
+    spared: tuple[str, ...] = ()
+    rows: list[tuple[tuple[str | dict[str, float], ...], str]] = field(default_factory=list)
+
+    def add(self, *cells: str | dict[str, float], style: str = "") -> None:
+        self.rows.append((cells, style))
+
+    def none(self) -> None:
+        """Say that there is nothing."""
+        self.add("none", *[""] * (len(self.columns) - 1))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        forms = [(BAR, 0), *((SHORT_BAR, n) for n in range(len(self.spared) + 1)), (SHORTEST_BAR, len(self.spared))]
+        wide = options.update(max_width=10_000)
+        tables = (self._table(width, self.spared[:count]) for width, count in forms)
+        for table in tables:
+            if console.measure(table, options=wide).maximum <= options.max_width:
+                break
+        yield table
+
+    def _table(self, width: int, without: tuple[str, ...]) -> Table:
+        table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+        kept = [at for at, column in enumerate(self.columns) if column.removesuffix(" v") not in without]
+        for at in kept:
+            column = self.columns[at]
+            table.add_column(column, justify="left" if column.removesuffix(" v") in LEFT else "right", no_wrap=True)
+        for cells, style in self.rows:
+            shown = [cells[at] for at in kept]
+            table.add_row(*(bar(cell, width) if isinstance(cell, dict) else cell for cell in shown), style=style)
+        return table
 
 
-def _workers(workers: list[WorkerStatus], active: dict[int, Activity], chosen: int, sort: str) -> Table:
+def _workers(workers: list[WorkerStatus], active: dict[int, Activity], chosen: int, sort: str) -> Fitting:
     names = ("worker", "activity", "busy", "runs/s", "sent/s", "memory", "values", "tiers", "queue", "device")
     mark = {"id": "worker", "runs": "runs/s"}.get(sort, sort)
-    table = _table(*(f"{name} v" if name == mark and sort != "id" else name for name in names))
+    columns = tuple(f"{name} v" if name == mark and sort != "id" else name for name in names)
+    table = Fitting(columns, ("values", "device", "sent/s", "tiers", "queue"))
     for at, w in enumerate(workers):
         does = active[w.id]
         where = f"{w.device} {w.host}:{w.pid}" if w.joined else "joining"
-        table.add_row(
-            f"{'>' if at == chosen else ' '}{w.id}", bar(does.shares), f"{does.busy:.0%}", f"{does.runs_s:.1f}", size(does.sent_s),
+        table.add(
+            f"{'>' if at == chosen else ' '}{w.id}", does.shares, f"{does.busy:.0%}", f"{does.runs_s:.1f}", size(does.sent_s),
             size(memory(w)), size(w.usage.values_nbytes), _tiers(w.tiers), str(w.queued), where, style="reverse" if at == chosen else "",
         )  # fmt: skip
     if not workers:
-        table.add_row("none", *[""] * 9)
+        table.none()
     return table
 
 
@@ -187,12 +220,12 @@ def _inside(w: WorkerStatus, does: Activity) -> Group:
         f"{usage.values} values of {size(usage.values_nbytes)} (most: {size(usage.peak_nbytes)}), process {size(usage.process_nbytes)}, "
         f"GPU {size(usage.device_nbytes)}; programs: {_tiers(w.tiers)}"
     )
-    kinds = _table("kind", "activity", "share", "seconds in all")
+    kinds = Fitting(("kind", "activity", "share", "seconds in all"), ("seconds in all",))
     for kind, seconds in seconds_by_kind(usage).items():
-        kinds.add_row(kind, bar({kind: does.shares[kind]}), f"{does.shares[kind]:.1%}", f"{seconds:.2f}")
-    programs = _table("program", "plan", "runs", "seconds in all", "ms a run")
+        kinds.add(kind, {kind: does.shares[kind]}, f"{does.shares[kind]:.1%}", f"{seconds:.2f}")
+    programs = Fitting(("program", "plan", "runs", "seconds in all", "ms a run"), ("plan", "runs"))
     for p in usage.busiest:
-        programs.add_row(p.name, str(p.plan), str(p.runs), f"{p.seconds:.2f}", f"{1e3 * p.seconds / max(1, p.runs):.3f}")
+        programs.add(p.name, str(p.plan), str(p.runs), f"{p.seconds:.2f}", f"{1e3 * p.seconds / max(1, p.runs):.3f}")
     return Group(head, kinds, programs)
 
 
@@ -210,14 +243,14 @@ def client_shares(before: ServerStatus, now: ServerStatus) -> dict[int, tuple[fl
     return {c.id: (used[c.id] / total, since(c, "runs") / passed) for c in now.clients}
 
 
-def _clients(before: ServerStatus, now: ServerStatus) -> Table:
+def _clients(before: ServerStatus, now: ServerStatus) -> Fitting:
     shares = client_shares(before, now)
-    table = _table("client", "share", "runs/s", "priority", "waiting", "values", "memory")
+    table = Fitting(("client", "share", "runs/s", "priority", "waiting", "values", "memory"), ("values", "priority", "waiting"))
     for c in sorted(now.clients, key=lambda c: (-shares[c.id][0], c.id)):
         share, rate = shares[c.id]
-        table.add_row(str(c.id), f"{share:.0%}", f"{rate:.1f}", f"{c.weight:g}", str(c.waiting), str(c.values), size(c.nbytes))
+        table.add(str(c.id), f"{share:.0%}", f"{rate:.1f}", f"{c.weight:g}", str(c.waiting), str(c.values), size(c.nbytes))
     if not now.clients:
-        table.add_row("none", *[""] * 6)
+        table.none()
     return table
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
 import sys
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 import gt
-from gt import graph_history
+from gt import flush, graph_history, telling
 from gt.checking import CheckFailed
 from gt.cli import main
 from gt.ir.opdef import OPS
@@ -107,6 +109,67 @@ def test_a_first_step_that_does_more_is_told_as_that() -> None:
 
 
 @pytest.mark.usefixtures("here")
+def test_a_first_step_that_makes_what_the_others_have_is_told_as_that_wherever_it_does() -> None:
+    model = gt.nn.Sequential(gt.nn.Linear(8, 32), gt.nn.ReLU(), gt.nn.Linear(32, 1))
+    optimizer = gt.optim.Adam(model.parameters())
+    x = gt.randn(64, 8)
+    y = x.sum(dim=1, keepdim=True)
+    for _ in range(3):
+        loss = gt.nn.functional.mse_loss(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        loss.item()
+    (one,) = gt.stats().recompiled
+    assert one.field == "what comes before the rest" and "is done once" in one.advice
+    for first in (True, False):
+        z = x.exp().log().sin()
+        if first:
+            z = z.cos()  # reads what both steps make: not done once
+        z.sum().item()
+    assert "control flow" in latest().advice
+
+
+@pytest.mark.usefixtures("here")
+def test_signals_of_the_first_step_alone_are_no_reason() -> None:
+    gt.register_config("rows", gt.SignalConfig(shard=gt.ShardConfig(axis=0)))
+    with gt.signal.context("rows"):
+        a = gt.randn(8, 8)
+    for _ in range(2):
+        (a + a).sum().item()
+    assert latest().field == "what comes before the rest" and latest().old == "1 ops, from random_normal on"
+    gt.register_config("rows", gt.SignalConfig(shard=gt.ShardConfig(axis=0)))
+    for axis in (0, 1):
+        gt.register_config("rows", gt.SignalConfig(shard=gt.ShardConfig(axis=axis)))
+        with gt.signal.context("rows"):
+            b = a * 3
+        b.sum().item()
+    assert latest().field == "shard of signal 'rows'" and latest().old != latest().new and "before the loop" in latest().advice
+    for name in ("rows", None):
+        with gt.signal.context(name) if name else contextlib.nullcontext():
+            b = a.exp()
+        b.sum().item()
+    assert (latest().field, latest().old, latest().new) == ("the signal of exp", "rows", "none")
+    gt.get_config().clear()
+
+
+@pytest.mark.usefixtures("here")
+def test_a_graph_is_compared_with_the_one_most_like_it_from_its_line() -> None:
+    w = ones(4, 4)
+
+    def read(x: gt.Tensor) -> float:
+        return x.sum().item()
+
+    for n in (8, 7, 6):
+        read((ones(n, 4) @ w).relu())
+        read(gt.cat([ones(3)]).sort()[0].exp().log())
+    found = [one for one in gt.stats().recompiled if one.field == "shape of operand 0 of matmul"]
+    assert [(one.old, one.new) for one in found] == [("[8, 4]", "[7, 4]"), ("[7, 4]", "[6, 4]")]
+    (other,) = [one for one in gt.stats().recompiled if one not in found]
+    assert other.field == "what is done" and "each kind of work" in other.advice
+
+
+@pytest.mark.usefixtures("here")
 def test_equal_steps_are_one_graph_and_nothing_is_told() -> None:
     before = gt.stats()
     x = ones(4)
@@ -169,6 +232,30 @@ def test_stats_say_which_lines_flush_and_what_workers_did() -> None:
     gt.debug.print_stats(out)
     gt.debug.print_worker_stats(out)
     assert out.getvalue().count("flush0: 7 runs") == 2 and gt.debug.get_worker_stats()[0]["runs"] == 7
+
+
+@pytest.mark.usefixtures("here")
+def test_what_differs_again_and_again_is_told_once_with_how_often() -> None:
+    w = ones(4, 4)
+    for n in range(5, 40):
+        (ones(n, 4) @ w).relu().sum().item()
+    text = str(gt.stats())
+    told = [part for part in text.splitlines() if "is another graph than" in part]
+    assert len(told) == 1 and "was [38, 4], is [39, 4]" in told[0] and told[0].endswith(" (34 such graphs, this is the latest)")
+    explained = telling.report(None).splitlines()
+    at = next(i for i, part in enumerate(explained) if "run eager on worker 0; no CUDA graph" in part)
+    named = explained[at].partition(" run ")[0].split(", ")
+    assert set(named) < {f"flush{n}" for n in range(35)} and explained[at + 1].startswith(f"and {35 - len(named)} more")
+
+
+@pytest.mark.usefixtures("here")
+def test_that_only_the_latest_flushes_have_lines_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = ones(3)
+    assert "flushed at:" in str(gt.stats()) or gt.stats().flushes > len(flush.recent)
+    monkeypatch.setattr(flush, "recent", deque(maxlen=4))
+    for _ in range(6):
+        (x + 1).numpy()
+    assert "flushed at, of the latest 4:\n" in str(gt.stats())
 
 
 def test_without_a_session_there_is_nothing_to_tell() -> None:
@@ -266,7 +353,7 @@ def test_the_command_explains_a_script(tmp_path: Path, monkeypatch: pytest.Monke
     assert done.out.count(".0\n") == 3 and "3 flushes, 2 new graphs" in done.out
     assert "train.py:8: 3 x a value was read" in done.out
     assert "shape of operand 0 of matmul at" in done.out and "was [8, 4], is [6, 4]" in done.out
-    assert re.search(r"flush\d+ runs eager on worker 0; no CUDA graph", done.out)
+    assert re.search(r"flush\d+, flush\d+ run eager on worker 0; no CUDA graph", done.out)
     script.write_text(SCRIPT + "raise ValueError('so it ends')\n")
     done = run(f"import sys; sys.argv = ['gt', 'explain', {str(script)!r}]; from gt.cli import main; main()", tmp_path)
     assert done.code == 1 and "3 flushes" in done.out and "so it ends" in done.err

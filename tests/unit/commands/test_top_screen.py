@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from gt.commands.server_address import is_server
+from gt.commands.server_address import is_server, is_servers_port
 from gt.commands.top import read_keys
 from gt.commands.top_screen import KINDS, View, activity, bar, client_shares, order, screen, size
 from gt.runtime.status import ClientStatus, ServerStatus, WorkerStatus
@@ -35,7 +35,11 @@ def status(uptime_s: float, workers: tuple[WorkerStatus, ...], clients: tuple[Cl
     )  # fmt: skip
 
 
-BEFORE = status(10.0, (worker(0, run_s=1.0, kinds_s={"matmul": 0.75, "elementwise": 0.125}, runs=10), worker(1)), (client(0, 5, 1.0), client(1, 0, 0.0)))
+BEFORE = status(
+    10.0,
+    (worker(0, run_s=1.0, kinds_s={"matmul": 0.75, "elementwise": 0.125}, runs=10), worker(1)),
+    (client(0, 5, 1.0), client(1, 0, 0.0)),
+)
 NOW = status(
     12.0,
     (
@@ -49,9 +53,9 @@ NOW = status(
 )  # fmt: skip
 
 
-def text(view: View, keys: bool = True, before: ServerStatus = BEFORE, now: ServerStatus = NOW) -> str:
+def text(view: View, keys: bool = True, before: ServerStatus = BEFORE, now: ServerStatus = NOW, width: int = 150) -> str:
     out = io.StringIO()
-    Console(file=out, width=150).print(screen("host:1", before, now, view, keys))
+    Console(file=out, width=width).print(screen("host:1", before, now, view, keys))
     return out.getvalue()
 
 
@@ -71,7 +75,14 @@ def test_a_worker_that_came_meanwhile_counts_from_nothing_and_one_that_came_anew
 
 @pytest.mark.parametrize(
     "shares",
-    [(0,) * 8, (0.25, 0.25, 0, 0, 0, 0.25, 0, 0), (0.33, 0.33, 0, 0, 0, 0.33, 0.1, 0), (1,) * 8, (0.02,) * 8, (0.01, 0.3, 0.01, 0.01, 0, 0, 0, 0.1)],
+    [
+        (0,) * 8,
+        (0.25, 0.25, 0, 0, 0, 0.25, 0, 0),
+        (0.33, 0.33, 0, 0, 0, 0.33, 0.1, 0),
+        (1,) * 8,
+        (0.02,) * 8,
+        (0.01, 0.3, 0.01, 0.01, 0, 0, 0, 0.1),
+    ],
 )
 def test_a_bar_is_never_longer_than_it_is(shares: tuple[float, ...]) -> None:
     drawn = bar(dict(zip(KINDS, shares, strict=True)), 20).plain
@@ -175,6 +186,23 @@ def test_looking_into_a_worker_shows_its_programs() -> None:
     assert "activity" in text(View(inside=9)) and ">0" in text(View(inside=9))  # it is gone: all are shown
 
 
+@pytest.mark.parametrize(
+    ("width", "columns"),
+    [
+        (150, "worker activity busy v runs/s sent/s memory values tiers queue device"), (105, "worker activity busy v runs/s sent/s memory values tiers queue device"),
+        (80, "worker activity busy v runs/s sent/s memory tiers queue"), (60, "worker activity busy v runs/s memory queue"),
+        (45, "worker activity busy v runs/s memory"),
+    ],
+)  # fmt: skip
+def test_in_a_narrow_terminal_all_numbers_shown_are_whole(width: int, columns: str) -> None:
+    for view in (View(sort="busy"), View(inside=0)):
+        shown = text(view, width=width)
+        assert "…" not in shown and all(len(line) <= width for line in shown.splitlines())
+    shown = text(View(sort="busy", chosen=1), width=width)
+    head, first = (line for line in shown.splitlines() if line.startswith(("worker", " 0")))
+    assert " ".join(head.split()) == columns and "75%" in first and "1.5 MB" in first and "█" in first
+
+
 def test_an_empty_server_is_shown() -> None:
     nothing = status(1.0, ())
     assert text(View(), before=nothing, now=nothing).count("none") == 2
@@ -209,3 +237,15 @@ def test_keys_are_read_by_name() -> None:
 )  # fmt: skip
 def test_servers_are_known_by_their_command_line(words: str, expected: bool) -> None:
     assert is_server(words.split()) is expected
+
+
+@pytest.mark.parametrize(
+    ("words", "ports"),
+    [
+        ("gt server -p 9000 --dashboard 8080", [9000]), ("gt server --port=9000 --dashboard=0.0.0.0:8080", [9000]),
+        ("gt server -p9000 --dashboard 8080", [9000]), ("gt server -p 0 --dashboard 8080", [9000]), ("gt server -p 0", [8080, 9000]),
+        ("python -m gt.runtime.dispatcher --bind tcp://10.0.0.1:9000", [8080, 9000]), ("gt server -p", [8080, 9000]),
+    ],
+)  # fmt: skip
+def test_a_servers_web_page_is_not_taken_for_a_server(words: str, ports: list[int]) -> None:
+    assert [port for port in (8080, 9000) if is_servers_port(port, words.split())] == ports
