@@ -16,6 +16,9 @@ from gt.runtime.embedded import EmbeddedSession
 from gt.runtime.session_wrapper import SessionWrapper
 
 
+pytestmark = pytest.mark.usefixtures("alone")
+
+
 class Slow(SessionWrapper):
     """Answers a tenth of a second late."""
 

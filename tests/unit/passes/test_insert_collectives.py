@@ -52,7 +52,7 @@ def test_padding_is_masked_only_where_a_reduction_reads_it() -> None:
 
 
 FACTORED: dict[str, dict[str, Any]] = {
-    "inverse": {}, "cholesky": {}, "lu": {}, "svd": {"full": False}, "svdvals": {}, "eigh": {"upper": False}, "eig": {}, "eigvals": {},
+    "inverse": {}, "cholesky": {}, "lu": {"check": True}, "svd": {"full": False}, "svdvals": {}, "eigh": {"upper": False}, "eig": {}, "eigvals": {},
     "pinv": {"rtol": 0.0, "atol": 0.0, "hermitian": False}, "solve": {},
 }  # fmt: skip
 
