@@ -368,12 +368,13 @@ class Handle(Operand):
         self._take(value, since)
         if not leaf:
             self._rg, self._leaf = value._rg, value._leaf if value._rg else True
-        if (leaf or self._retains and self._rg) and self._trace is not None:
+        kept = self._retains and self._rg
+        if (leaf or kept and self._base is None) and self._trace is not None:
             self._trace.leaves[self._index] = (weakref.ref(self), self._version)
         if detached:
             self._history = value if value._rg else None
-        if self._base is not None:
-            self._seen = self._root._version if whole else -1
+        if self._base is not None:  # one that keeps its gradient is taken again from its base, so that it gets its own uses' alone
+            self._seen = self._root._version if whole and not kept else -1
 
     def _onto(self, value: Handle) -> Handle:
         """Give ``value``, from which gradients pass as zeros to the history that this tensor has."""

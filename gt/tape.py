@@ -49,8 +49,8 @@ def linked(trace: Trace, id: int) -> Key:
 
 
 def _retains(tensor: Tensor, key: Key) -> bool:
-    """Say whether a tensor keeps its gradient, and its value is not another by now."""
-    return tensor._retains and (tensor._base is not None or key_of(tensor) == key)
+    """Say whether a tensor keeps its gradient, and its value is not another by now: that of a view is the one it was last used with."""
+    return tensor._retains and (linked(tensor._trace, tensor._index) if tensor._trace is not None else tensor._tape) == key
 
 
 @dataclass
