@@ -521,9 +521,11 @@ class Tensor(Copies):
 
     @property
     def mT(self) -> Tensor:  # noqa: N802 - torch's name
-        if self.ndim < 2:
+        if self.ndim == 1:
             raise RuntimeError(f"tensor.mT is only supported on matrices or batches of matrices. Got {self.ndim}-D tensor.")
-        return shape.transpose(self, -2, -1)
+        if not self.ndim:
+            warn_user("Tensor.mT is deprecated on 0-D tensors. This function is the identity in these cases.")
+        return shape.transpose(self, -2, -1) if self.ndim else self
 
     @property
     def H(self) -> Tensor:  # noqa: N802 - torch's name

@@ -113,7 +113,22 @@ def as_tensor(data: Any, dtype: DTypeLike = None, device: Any = None) -> Tensor:
     return tensor(data, dtype=dtype)
 
 
-asarray = as_tensor
+def asarray(
+    obj: Any, *, dtype: DTypeLike = None, device: Any = None, copy: bool | None = None, requires_grad: bool = False
+) -> Tensor:
+    """Make a tensor of data; a tensor of the right dtype is given back itself unless ``copy``, which keeps its history.
+
+    Errors: ValueError if ``copy=False`` and ``obj`` is not a tensor of that dtype: what comes from outside is always copied.
+    """
+    if copy is False and not isinstance(obj, Handle):
+        raise ValueError("can't alias arbitrary sequence into a tensor." + " Arrays are copied too." * isinstance(obj, np.ndarray))
+    if copy is False and dtype is not None and obj.dtype is not dtype_of(dtype):
+        into = scalar_type(dtype_of(dtype))
+        raise ValueError(f"can't alias tensor with dtype '{scalar_type(obj.dtype)}' into dtype '{into}'.")
+    out = as_tensor(obj, dtype, device)
+    if copy and out is obj:
+        out = record(OPS["copy"], (obj,))
+    return out.requires_grad_() if requires_grad else out
 
 
 def from_numpy(array: np.ndarray, requires_grad: bool = False) -> Tensor:

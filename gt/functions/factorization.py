@@ -12,6 +12,7 @@ from gt.functions.linalg import matmul
 from gt.functions.numeric import conj
 from gt.functions.promote import cast, without_gradient
 from gt.functions.shape import transpose, unsqueeze
+from gt.ir.blame import warn_user
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, ShapeError, int32, int64, scalar_type
 from gt.return_types import another, named
@@ -180,10 +181,12 @@ def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -
 
 
 def adjoint(A: Tensor) -> Tensor:  # noqa: N803
-    """Transpose the last two dims and conjugate."""
-    if A.ndim < 2:
+    """Transpose the last two dims and conjugate. What has no dims is conjugated alone, with a warning."""
+    if A.ndim == 1:
         raise CallError(f"tensor.adjoint() is only supported on matrices or batches of matrices. Got {A.ndim}-D tensor.")
-    return conj(transpose(A, -2, -1))
+    if not A.ndim:
+        warn_user("Tensor.mH is deprecated on 0-D tensors. Consider using x.conj().")
+    return conj(transpose(A, -2, -1)) if A.ndim else conj(A)
 
 
 def lu(A: Tensor, *, pivot: bool = True) -> LU:  # noqa: N803

@@ -22,6 +22,8 @@ EDGES = [
     "m.nn.functional.scaled_dot_product_attention(m.ones(2, 0, 4), m.ones(2, 0, 4), m.ones(2, 0, 4))",
     "m.nn.functional.scaled_dot_product_attention(m.ones(2, 0, 4), m.ones(2, 3, 4), m.ones(2, 3, 4))",
     "m.tensor([m.ones(1), m.ones(1, 1, dtype=m.int64) * 2])", "m.tensor([[m.tensor([1]), 3], [2, m.tensor(4.5)]])",
+    "m.asarray([1, 2], dtype=m.float64, requires_grad=True).detach()", "m.asarray(m.ones(2), copy=True).add_(1)", "m.asarray(m.ones(2), copy=False)",
+    "m.tensor(2.5).mT", "m.tensor(2.5).mH", "m.tensor(1 + 2j).adjoint().imag",
     "m.max(m.tensor([[1, 5], [3, 2]]), dim=m.tensor(0))[1]", "m.min(m.tensor([[1, 5], [3, 2]]), m.tensor(2))",
     *[f"m.linalg.cond(m.ones(2, 0, 0, dtype=m.complex64), {p})" for p in ("None", "-2", "1", "'fro'")],
     *[f"m.linalg.lu(m.tensor([[1., 2], [2, 4]]))[{i}]" for i in range(3)], "m.linalg.lu(m.zeros(3, 2))[1]",
@@ -84,6 +86,8 @@ def test_refusals_are_torchs() -> None:
         (delete, TypeError, "does not support deleting items"),
         (lambda m: m.cat(m.ones(2)), TypeError, "must be tuple of Tensors, not Tensor"),
         (lambda m: m.from_numpy(np.ones(2, ">i4")), ValueError, "byte order different from the native"),
+        (lambda m: m.asarray([1], copy=False), ValueError, "can't alias arbitrary sequence into a tensor"),
+        (lambda m: m.asarray(m.ones(1), dtype=m.float64, copy=False), ValueError, "can't alias tensor with dtype 'Float' into dtype 'Double'"),
         (lambda m: m.nanmean(m.ones(2), dtype=m.int64), RuntimeError, "could not infer output dtype.*Got: Long"),
         (lambda m: m.nanmean(m.ones(2, dtype=m.uint8)), RuntimeError, "floating point or complex dtype but got Byte"),
         (lambda m: m.ones(2, 2).sum(True), TypeError, "invalid combination|must be (int|tuple of ints), not bool"),
@@ -96,3 +100,14 @@ def test_refusals_are_torchs() -> None:
         for m in (torch, gt):
             with pytest.raises(kind, match=text):
                 call(m)
+
+
+def test_asarray_copies_when_told_and_keeps_the_history() -> None:
+    for m in (torch, gt):
+        x = m.ones(2, requires_grad=True)
+        y = x * 2
+        same, other = m.asarray(y), m.asarray(y, copy=True)
+        assert same is y and other is not y and m.asarray(x) is x
+        other.mul_(3)
+        (other.sum() + y.sum()).backward()
+        assert y.tolist() == [2.0, 2.0] and x.grad.tolist() == [8.0, 8.0]

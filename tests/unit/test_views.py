@@ -66,6 +66,37 @@ def test_writing_through_expand_is_refused():
         gt.zeros(1, 3).expand(2, 3).add_(1)
 
 
+KEPT = {
+    "the view": lambda v, y: (v.mul_(3), v.sum()),
+    "the view squared": lambda v, y: (v.mul_(3), (v * v).sum()),
+    "its base": lambda v, y: (v.mul_(3), y.sum()),
+    "both": lambda v, y: (v.mul_(3), v.sum() + y.sum()),
+    "twice": lambda v, y: (v.mul_(3), v.mul_(2), v.sum()),
+    "an element": lambda v, y: (v.__setitem__(1, 0.0), (v * v).sum()),
+    "before and after": lambda v, y: (before := (v + 1).sum(), v.mul_(3), before + v.sum()),
+    "before": lambda v, y: (before := (v + 1).sum(), v.mul_(3), before),
+    "base written": lambda v, y: (before := (v + 1).sum(), y.mul_(3), before + v.sum()),
+    "base written, not used after": lambda v, y: (before := (v + 1).sum(), y.mul_(3), before),
+}
+
+
+@pytest.mark.parametrize("flush", [False, True])
+@pytest.mark.parametrize("story", KEPT.values(), ids=KEPT)
+def test_a_view_changed_in_place_keeps_the_gradient_of_its_value_now(story, flush):
+    results = []
+    for m in (gt, torch):
+        x = m.arange(6.0).reshape(2, 3).requires_grad_()
+        y = x * 2
+        v = y[0]
+        v.retain_grad()
+        loss = story(v, y)[-1]
+        if flush:
+            loss.item()
+        loss.backward()
+        results.append((x.grad.tolist(), None if v.grad is None else v.grad.tolist()))
+    assert results[0] == results[1]
+
+
 OVERLAPPING_WRITES = {
     "window": lambda x: x.unfold(0, 2, 1)[0].add_(5),
     "column": lambda x: x.unfold(0, 2, 1)[:, 1].copy_(x.unfold(0, 2, 1)[:, 0] + 1),
