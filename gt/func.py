@@ -349,7 +349,7 @@ def vmap(
 ) -> Function:
     """Give a function that maps ``func`` over a dim of its tensors: dims ``in_dims`` go, and ``out_dims`` come.
 
-    ``func`` is called once for each example, and all calls are recorded in one graph. ``randomness``: "error" if ``func`` draws,
+    ``func`` is called once for each example, and all calls are recorded in one graph; keyword arguments are given whole. ``randomness``: "error" if ``func`` draws,
     "different" draws for each example, or the "same". Errors: ValueError for sizes that differ and dims that do not fit.
     """
     if randomness not in ("error", "different", "same"):
@@ -366,8 +366,7 @@ def vmap(
             if randomness == "same":
                 set_rng_state(start)
             example = unflatten([t if d is None else select(t, d, i) for t, d in zip(leaves, dims, strict=True)], form)
-            each = {k: map_tree(functools.partial(_example, i), v, lambda v: isinstance(v, Handle)) for k, v in kwargs.items()}
-            values, result_form = flatten(func(*example, **each))
+            values, result_form = flatten(func(*example, **kwargs))
             rows.append(values)
             if randomness == "error" and get_rng_state() != start:
                 raise RuntimeError(
@@ -379,10 +378,6 @@ def vmap(
         return unflatten(columns, result_form)
 
     return wrapped
-
-
-def _example(i: int, t: Any) -> Any:
-    return select(t, 0, i)
 
 
 def _joined(column: list[Any], dim: int | None) -> Any:

@@ -256,6 +256,9 @@ class Handle(Operand):
         return out
 
     def detach_(self) -> Self:
+        """Begin without gradient history from now on. Errors: RuntimeError for a view."""
+        if self._base is not None and self._view[0] is not ALIAS:
+            raise RuntimeError("Can't detach views in-place. Use detach() instead.")
         with holding():
             self._adopt(self._renamed())
             self._rg, self._leaf, self._history = False, True, None

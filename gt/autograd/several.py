@@ -76,10 +76,8 @@ def grad(
     if not all(t._rg for t in targets):
         raise RuntimeError("One of the differentiated Tensors does not require grad")
     with tape(create_graph):
-        found = {id(t): g for t, g in gradients._gradients(roots, seeds, targets, keep, create_graph)} if roots else {}
         out: list[Any] = []
-        for t in targets:
-            g = found.get(id(t))
+        for t, g in zip(targets, before_hooks(roots, seeds, targets, keep, create_graph), strict=True):
             if g is None and materialize_grads:
                 g = record(FULL, (), (("shape", t._type.shape), ("value", 0.0), ("dtype", t._type.dtype)))
                 g.requires_grad_(create_graph)
@@ -92,6 +90,15 @@ def grad(
                 g = g if g is None else gradients.through_hooks(t, g, create_graph)
             out.append(g)
     return tuple(out)
+
+
+def before_hooks(
+    roots: Sequence[Tensor], seeds: Sequence[Any], targets: Sequence[Tensor], retain: bool, create_graph: bool
+) -> list[Tensor | None]:
+    """Give gradients as they are before the hooks of the leaves among ``targets``: parts of them, where a backward adds more."""
+    with tape(create_graph):
+        found = {id(t): g for t, g in gradients._gradients(roots, seeds, targets, retain, create_graph)} if roots else {}
+    return [found.get(id(t)) for t in targets]
 
 
 def _listed(tensors: Any) -> list[Any]:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from gt import autograd
+from gt.autograd.several import before_hooks
 from gt.expand import type_at
 from gt.flush import requires
 from gt.handle import Handle, no_tape
@@ -167,7 +168,7 @@ class _Checkpoint(autograd.Function):
             outputs, wrt = ctx.region.again(given, twice)
             state.trace.mark(signal)
             pairs = [(o, g) for o, g in zip(outputs, grads, strict=True) if g is not None and o._rg]
-            found = autograd.grad([o for o, _ in pairs], wrt, [g for _, g in pairs], twice, twice, allow_unused=True)
+            found = before_hooks([o for o, _ in pairs], [g for _, g in pairs], wrt, twice, twice)
         return None, None, *found
 
 

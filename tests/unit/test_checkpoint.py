@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import gt
 from gt import config as configs
@@ -244,3 +245,18 @@ def test_on_several_workers(workers: int, shard: str) -> None:
         for a, b in zip(got, want, strict=True):
             np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-5, err_msg=str(key))
     assert collectives[2] <= 2 * collectives[1]
+
+
+@pytest.mark.parametrize("inside", ["argument", "closure", "twice"])
+def test_a_leafs_hook_sees_its_whole_gradient_once(inside: str) -> None:
+    def outcome(m: Any) -> Any:
+        x, w, seen = m.tensor([1.0, 2.0], requires_grad=True), m.tensor([3.0, 4.0]), []
+        x.register_hook(lambda g: seen.append(g.tolist()) or g - 0.5)
+        run = lambda f, *given: m.utils.checkpoint.checkpoint(f, *given, use_reentrant=False)  # noqa: E731
+        y = run(lambda a: a * a, x) if inside == "argument" else run(lambda b: b * x, w)
+        if inside == "twice":
+            y = y * run(lambda b: b + x * x, w)
+        (y + x * 3).sum().backward()
+        return seen, x.grad.tolist()
+
+    assert outcome(gt) == outcome(torch)

@@ -208,3 +208,12 @@ def test_views_taken_without_gradients_pass_none_once_read(lib: Any, through: bo
     v.tolist()
     (q[:2] * v).sum().backward()
     assert p.grad.tolist() == ([0, 1, 0, 1] if through else [0, 1, 0, 0])
+
+
+@pytest.mark.parametrize("m", [gt, torch], ids=["gt", "torch"])
+def test_views_are_not_detached_in_place(m):
+    x = m.ones(3, requires_grad=True)
+    for view in (x[:1], (x * 2)[:1], m.ones(3)[:1]):
+        with pytest.raises(RuntimeError, match="Can't detach views in-place. Use detach\\(\\) instead."):
+            view.detach_()
+    assert x.detach().detach_().tolist() == [1.0, 1.0, 1.0]

@@ -74,6 +74,7 @@ FUNC = [
     lambda m, x, v, w: m.vmap(m.func.grad(lambda p, t: (p @ t).tanh().sum()), in_dims=(None, 0))(w, w),
     lambda m, x, v, w: m.vmap(lambda d: d["a"] + d["b"], in_dims=({"a": 0, "b": None},))({"a": w, "b": x}),
     lambda m, x, v, w: m.vmap(m.vmap(lambda a, b: a * b, in_dims=(0, None)), in_dims=(None, 0))(x, v),
+    lambda m, x, v, w: m.vmap(lambda a, k, d: a + k + d["k"])(w, k=w[0], d={"k": w[1]}),
     lambda m, x, v, w: m.func.vmap(m.func.hessian(lambda t: (t**3).sum()))(w),
     lambda m, x, v, w: closed_over(m, x.requires_grad_(), v),
 ]
