@@ -387,4 +387,4 @@ def test_the_command_explains_a_script(tmp_path: Path, monkeypatch: pytest.Monke
     assert re.search(r"flush\d+, flush\d+ run eager on worker 0; no CUDA graph", done.out)
     script.write_text(SCRIPT + "raise ValueError('so it ends')\n")
     done = run(f"import sys; sys.argv = ['gt', 'explain', {str(script)!r}]; from gt.cli import main; main()", tmp_path)
-    assert done.code == 1 and "3 flushes" in done.out and "so it ends" in done.err
+    assert done.code == 1 and "3 flushes" in done.out and "so it ends" in done.err and "runpy" not in done.err
