@@ -12,7 +12,7 @@ CALL_LINE = "the function, what it expected, what it got; it is raised at the li
 NAMES: dict[str, str] = {
     "_Stale": "nothing: it ends the use of an old plan of a backward, which is made again",
     "CallError": CALL_LINE,
-    "CheckFailed": "the first op that differs, its line, and both values; or that each op by itself agrees",
+    "CheckFailed": "the first op that differs, its line, and both values; or that each op by itself agrees; or the first op that makes NaN",
     "CollectiveFailed": "the collective, its members, and the one who is gone or refused",
     "CollectiveMismatch": "the workers and the collectives that they are at",
     "CompileError": "the piece of a program that Inductor could not compile, with its words",

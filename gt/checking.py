@@ -1,4 +1,5 @@
-"""``GT_CHECK=numpy``: every flush runs on NumPy too, in this process, and what differs is told with its op and line.
+"""``GT_CHECK=numpy``: every flush runs on NumPy too, in this process, and what differs is told with its op and line. ``GT_CHECK=nan``: so is
+the first op that makes NaN of operands that have none.
 
 Owns: ``CheckingSession``, which stands before a session and reads all that goes in and comes out; that makes each flush wait. Where a
 result differs, the graph is run once more with all of its values as results, and the first op whose result is not what NumPy makes of that
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gt.ir import factors as fx
 from gt.ir.advice import Advised
 from gt.ir.evaluate import evaluate, evaluate_node, from_wire, to_wire
 from gt.ir.graph import Graph, Node, Value
@@ -35,7 +37,7 @@ FIRST = 1 << 40  # numbers of buffers and graphs that only a check uses
 
 
 class CheckFailed(Advised, AssertionError):
-    """A flush gave another result than NumPy. ``op``, ``where``: the first op that differs, and the user's line of it."""
+    """A flush gave another result than NumPy, or NaN. ``op``, ``where``: the first op that differs or makes NaN, and the user's line of it."""
 
     def __init__(self, text: str, op: str, where: str) -> None:
         super().__init__(text)
@@ -43,10 +45,11 @@ class CheckFailed(Advised, AssertionError):
 
 
 class CheckingSession(SessionWrapper):
-    """Runs all on ``inner`` and checks it. Errors: ``run`` raises CheckFailed."""
+    """Runs all on ``inner`` and checks it; with ``nan``, NaN is a fault too. Errors: ``run`` raises CheckFailed."""
 
-    def __init__(self, inner: Session) -> None:
+    def __init__(self, inner: Session, nan: bool = False) -> None:
         super().__init__(inner)
+        self.nan = nan
         self.checked = self.unchecked = 0
         self._expanded: dict[int, Graph | None] = {}
         self._debug: dict[int, int] = {}
@@ -71,10 +74,18 @@ class CheckingSession(SessionWrapper):
             self.unchecked += 1  # it failed: reading it says why
             return
         self.checked += 1
-        expected = evaluate(expanded, given, scalars)
+        makes_nan: list[CheckFailed] = []
+
+        def look(node: Node, operands: list[Array], made: tuple[Array, ...]) -> None:
+            if not makes_nan and any(map(has_nan, made)) and not any(map(has_nan, operands)):
+                makes_nan.append(nan_made(graph.name, node, operands, next(filter(has_nan, made))))
+
+        expected = evaluate(expanded, given, scalars, look if self.nan else None)
         bad = [i for i, (e, g) in enumerate(zip(expected, got, strict=True)) if apart(e, g, graph.outputs[i].type.dtype)]
         if bad:
             raise self._failed(key, graph, expanded, given, scalars, bad[0], expected[bad[0]], got[bad[0]])
+        if makes_nan:
+            raise makes_nan[0]
 
     def _expand(self, key: int, graph: Graph) -> Graph | None:
         """Give the graph in ops that have a meaning in NumPy; None where there is an op that has not."""
@@ -153,6 +164,25 @@ class CheckingSession(SessionWrapper):
                 if apart(right, values[out], out.type.dtype):
                     return node, place, values[out], right
         return None
+
+
+def has_nan(array: Array) -> bool:
+    """Say whether there is NaN in an array of any dtype."""
+    return array.dtype.kind in "fc" and bool(np.isnan(array).any())
+
+
+def nan_made(graph: str, node: Node, operands: list[Array], made: Array) -> CheckFailed:
+    """Give the error of an op that made NaN: where in its result, and what an elementwise op read there."""
+    at, where = tuple(int(i) for i in np.argwhere(np.isnan(made))[0]), str(node.loc or "")
+    there = []
+    for array, value in zip(operands, node.inputs, strict=True):
+        inf = " with inf" if array.dtype.kind in "fc" and np.isinf(array).any() else ""
+        there.append(str(np.broadcast_to(array, made.shape)[at]) if node.op.factors is fx.elementwise else f"{value.type!r}{inf}")
+    return CheckFailed(
+        f"GT_CHECK: {graph}: {node.op.name}{f' at {where}' if where else ''} makes NaN{f' at {list(at)}' if at else ''} "
+        f"of {', '.join(there) or 'nothing'}; no operand has NaN",
+        node.op.name, where,
+    )  # fmt: skip
 
 
 def apart(expected: Array, got: Array, dtype: DType) -> bool:

@@ -81,8 +81,12 @@ def main(
         if keys is None and not is_loopback(endpoint):
             _tell_insecure(host, insecure)
         if keys is not None and spawned and not (folder / "worker.key").exists():
-            raise KeyFileError(f"{folder / 'worker.key'}, the key of spawned workers, is not there: make it with gt keygen -o {folder}")
+            raise KeyFileError(
+                f"{folder / 'worker.key'}, the key of spawned workers, is not there: make it with gt keygen -o {folder}"
+            )
 
+        if dashboard is not None and port and dashboard.rpartition(":")[2] == str(port):
+            raise click.BadParameter(f"{port} is the server's own port: choose another for the page", param_hint="--dashboard")
         web = None if dashboard is None else web_page(dashboard, keys is not None)
         with ExitStack() as started:
             spawn = partial(_start_workers, started, spawned, folder if keys is not None else None)
@@ -125,7 +129,7 @@ def web_page(where: str, keyed: bool) -> Web:
     except OSError as e:
         click.echo(f"gt server: the web page cannot be served at {where}: {e.strerror or e}", err=True)
         sys.exit(ExitCode.USAGE)
-    plain = "" if local else ". What travels is not encrypted: whoever sees it sees the token"
+    plain = "" if local else " (what travels is not encrypted: whoever sees it sees the token)"
     click.echo(f"gt server: web page at {web.address}{plain}", err=True)
     return web
 

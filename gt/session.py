@@ -69,7 +69,7 @@ def running() -> Session | None:
 def _use(session: Session) -> None:
     global _session
     if CHECK.get():
-        session = importlib.import_module("gt.checking").CheckingSession(session)
+        session = importlib.import_module("gt.checking").CheckingSession(session, nan=CHECK.get() == "nan")
     for wrap in wrappers:
         session = wrap(session)
     _session = session
@@ -127,9 +127,11 @@ def gpu_workers(n: int) -> None:
     """Start ``n`` local worker processes, one for each GPU while there are any, and use them from here on.
 
     Call it before the first op. In a script that ``gt run`` or ``gt launch`` started, these are the workers started with it.
-    Errors: ValueError if ``n`` < 1, or not the number of those; RuntimeError if a session is in use already.
+    Errors: TypeError; ValueError if ``n`` < 1, or not the number of those; RuntimeError if a session is in use already.
     """
     global _cluster
+    if not isinstance(n, int):
+        raise TypeError(f"gt.gpu_workers: expected a number of workers (an int), got {type(n).__name__}")
     if n < 1:
         raise ValueError(f"gpu_workers needs at least one worker, got {n}")
     if _pinned:

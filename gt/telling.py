@@ -200,9 +200,12 @@ def dumped(number: int, graph: Graph) -> None:
     """Write a new graph to the folder that GT_DUMP names, as PID-NAME.gtir."""
     folder = DUMP.get()
     if folder:
-        Path(folder).mkdir(parents=True, exist_ok=True)
         path = Path(folder) / f"{os.getpid()}-{graph.name}.gtir"
-        path.write_text(print_graph(graph, locations=True) + "\n", encoding="utf-8")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(print_graph(graph, locations=True) + "\n", encoding="utf-8")
+        except OSError as e:
+            raise OSError(e.errno, f"{DUMP.name}: the graph cannot be written: {e.strerror}", e.filename) from None
 
 
 sessions.on_define.append(dumped)

@@ -34,8 +34,11 @@ def explain(script: Path, arguments: tuple[str, ...]) -> None:
             runpy.run_path(str(script), run_name="__main__")
         except SystemExit as e:
             code = e.code if isinstance(e.code, int) else int(e.code is not None)
-        except BaseException:
-            traceback.print_exc()
+        except BaseException as e:
+            seen = e.__traceback__
+            while seen is not None and seen.tb_frame.f_code.co_filename != str(script):
+                seen = seen.tb_next  # what runs the script is no part of it
+            traceback.print_exception(e.with_traceback(seen or e.__traceback__))
             code = 1
         finally:
             sys.argv, sys.path[:] = argv, path

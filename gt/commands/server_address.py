@@ -41,7 +41,10 @@ def chosen_address(name: str, address: str | None, host: str | None, port: int |
         raise click.UsageError("--host needs --port")
     if port:
         return f"{host or '127.0.0.1'}:{port}"
-    address = address or env.ADDRESS.get()
+    try:
+        address = address or env.ADDRESS.get()
+    except ValueError as e:
+        raise click.UsageError(str(e)) from e
     if address:
         return address
     servers = servers_here()

@@ -31,10 +31,10 @@ def status(address: str | None, as_json: bool) -> None:
     from gt.runtime.exit_codes import ExitCode
     from gt.runtime.status_request import ask
 
-    address = address or env.ADDRESS.get()
-    if not address:
-        raise click.UsageError("give the server's host:port, or set GT_ADDR")
     try:
+        address = address or env.ADDRESS.get()
+        if not address:
+            raise click.UsageError("give the server's host:port, or set GT_ADDR")
         found = ask(address)
     except ValueError as e:
         raise click.UsageError(str(e)) from e

@@ -48,6 +48,13 @@ def trace(
 
     where = chosen_address("gt trace", address, host, port)
     try:
+        (folder / (output or "")).parent.mkdir(
+            parents=True, exist_ok=True
+        )  # before it is traced: a trace is not to be lost for that
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise click.ClickException(str(e)) from e
+    try:
         with closing(StatusLink(where, chosen_keys(None, "client", "worker"))) as link:
             found = link.ask()
             click.echo(f"tracing {where} for {seconds:g} s: {len(found.workers)} workers, {len(found.clients)} clients", err=True)
@@ -60,7 +67,6 @@ def trace(
     text = log_text(parts)
     timeline = timeline_of(parse_log(text.splitlines()))
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         stem = free_name(folder) if output is None else folder / output
         stem.with_suffix(".log").write_text(text, encoding="utf-8")
         stem.with_suffix(".json").write_text(chrome_json(timeline), encoding="utf-8")

@@ -47,13 +47,14 @@ def visualize(
         raise click.BadParameter(
             "pictures need matplotlib: pip install 'gt-tensor[viz]'; .html needs nothing", param_hint="--output"
         )
+    if since >= until:
+        raise click.BadParameter(f"expected less than --until {until:g}, got {since:g}", param_hint="--since")
     try:
-        timeline = timeline_of(read_log(*files), since, until)
+        log = read_log(*files)
+        timeline = timeline_of(log, since, until)
         if not timeline.lanes:
-            raise click.ClickException(
-                f"{', '.join(map(str, files))}: no event that takes time"
-                + (" in these seconds" if since or until < math.inf else "")
-            )
+            whole = f" in these seconds, of {timeline_of(log).seconds:.3f} in all" if since or until < math.inf else ""
+            raise click.ClickException(f"{', '.join(map(str, files))}: no event that takes time{whole}")
         write(timeline, output, dpi, width, height)
     except (LogError, OSError) as e:
         raise click.ClickException(str(e)) from e

@@ -6,12 +6,12 @@ Next: ``ops`` (what each op computes), ``gt.passes.simulate`` (all workers' prog
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gt.ir.graph import Attrs, AttrValue, Graph, Value
+from gt.ir.graph import Attrs, AttrValue, Graph, Node, Value
 from gt.ir.opdef import OpDef
 from gt.ir.types import DType, Scalar, Shape, TensorType, bfloat16, float16
 
@@ -57,8 +57,15 @@ def evaluate_node(
     return made
 
 
-def evaluate(graph: Graph, inputs: Sequence[Array], scalars: Sequence[Scalar] = ()) -> list[Array]:
-    """Run a GLOBAL graph. ``inputs`` are in NumPy form (bfloat16 as float32). Outputs own their memory."""
+def evaluate(
+    graph: Graph,
+    inputs: Sequence[Array],
+    scalars: Sequence[Scalar] = (),
+    seen: Callable[[Node, list[Array], tuple[Array, ...]], None] | None = None,
+) -> list[Array]:
+    """Run a GLOBAL graph. ``inputs`` are in NumPy form (bfloat16 as float32). Outputs own their memory. ``seen`` is shown each op with
+    its operands and results.
+    """
     assert len(inputs) == len(graph.inputs) and len(scalars) == len(graph.scalars), "inputs or scalars are missing"
     values: dict[Value, Array] = {}
     for value, array in zip(graph.inputs, inputs, strict=True):
@@ -71,9 +78,10 @@ def evaluate(graph: Graph, inputs: Sequence[Array], scalars: Sequence[Scalar] = 
     kept = set(graph.outputs)
     for i, node in enumerate(graph.nodes):
         arrays = [values[v] for v in node.inputs]
-        values.update(
-            zip(node.outputs, evaluate_node(node.op, arrays, node.attrs, [o.type for o in node.outputs]), strict=True)
-        )
+        made = evaluate_node(node.op, arrays, node.attrs, [o.type for o in node.outputs])
+        if seen is not None:
+            seen(node, arrays, made)
+        values.update(zip(node.outputs, made, strict=True))
         for value in set(node.inputs):
             if last[value] == i and value not in kept:
                 del values[value]

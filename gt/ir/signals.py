@@ -27,7 +27,7 @@ class SignalFault(Located):
     """What may not be in a signal, and the keys that lead to it; ``on_key`` if the last of them is itself wrong."""
 
     def __init__(self, what: str, *keys: object, on_key: bool = False) -> None:
-        super().__init__(f"{dotted(keys)}: {what}")
+        super().__init__(f"{dotted(keys)}: {what}" if keys else what)
         self.what, self.keys, self.on_key = what, keys, on_key
 
 
@@ -193,7 +193,9 @@ def param_rules(given: Mapping[str, Any] | Iterable[Any]) -> ParamRules:
     return tuple(rules)
 
 
-_UNITS = {unit: 1000**i for i, unit in enumerate(("B", "KB", "MB", "GB", "TB"))} | {f"{c}iB": 1024**i for i, c in enumerate("KMGT", 1)}
+_UNITS = {unit: 1000**i for i, unit in enumerate(("B", "KB", "MB", "GB", "TB"))} | {
+    f"{c}iB": 1024**i for i, c in enumerate("KMGT", 1)
+}
 
 
 def byte_limit(given: Any, *keys: object) -> int:

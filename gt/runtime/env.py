@@ -78,12 +78,23 @@ def at_least(low: int) -> Callable[[str], int]:
     """Parse an integer not below ``low``."""
 
     def parse(text: str) -> int:
-        value = int(text)
+        try:
+            value = int(text)
+        except ValueError:
+            value = low - 1
         if value < low:
             raise ValueError(f"expected an integer >= {low}")
         return value
 
     return parse
+
+
+def server_address(text: str) -> str:
+    """Parse host:port, or an endpoint such as ipc:///run/d."""
+    host, colon, port = text.rpartition(":")
+    if "://" not in text and (not colon or not host or not port.isdigit() or not 0 < int(port) < 65536):
+        raise ValueError(f"expected an address like 'localhost:12345', got {text!r}")
+    return text
 
 
 def backend(text: str) -> str:
@@ -94,16 +105,14 @@ def backend(text: str) -> str:
 BACKEND = Variable("GT_BACKEND", backend, "torch", "Engine that runs programs: torch or numpy.")
 EMBEDDED = Variable("GT_EMBEDDED", flag, False, "Run in this process on a GPU too, rather than in a worker process.")
 CONFIG = Variable("GT_CONFIG", str, "", "YAML file of signals, loaded when they are first needed.")
-ADDRESS = Variable("GT_ADDR", str, "", "host:port of a gt server that a script joins instead of starting its own.")
+ADDRESS = Variable("GT_ADDR", server_address, "", "host:port of a gt server that a script joins instead of starting its own.")
 JOB = Variable(
     "GT_JOB", flag, False,
     "Set by gt run and gt launch for their script: the workers at GT_ADDR are its alone, and errors of gt that end it are exit codes.",
 )  # fmt: skip
 KEY_FILE = Variable("GT_KEY_FILE", str, "", "Key file of this client, worker or server, as `gt keygen` makes them: who it is.")
 DEBUG = Variable("GT_DEBUG", at_least(0), 0, "Log level: 1 warnings, 2 plans and flushes, 3 every message, 4 all.")
-INSTRUCTION_LOG = Variable(
-    "GT_INSTRUCTION_LOG", str, "", "File that gets one line per event of clients, dispatcher and workers."
-)
+INSTRUCTION_LOG = Variable("GT_INSTRUCTION_LOG", str, "", "File that gets one line per event of clients, dispatcher and workers.")
 DASHBOARD_TOKEN = Variable(
     "GT_DASHBOARD_TOKEN", str, "", "What opens a server's web page and metrics. Unset: drawn anew where the page needs one."
 )
@@ -112,11 +121,12 @@ OPENTELEMETRY = Variable(
 )
 DUMP = Variable("GT_DUMP", str, "", "Folder that gets every new graph as a .gtir file, which `gt compile` reads.")
 CHECK = Variable(
-    "GT_CHECK", one_of("", "numpy"), "", "numpy: run every flush on NumPy too, in the client, and name the first op that differs. Slow."
+    "GT_CHECK",
+    one_of("numpy", "nan"),
+    "",
+    "numpy: run every flush on NumPy too, in the client, and name the first op that differs; nan: so, and the first that makes NaN. Slow.",
 )
-AUTO_SHARD = Variable(
-    "GT_AUTO_SHARD", flag, True, "Split created tensors by rows over the workers where nothing is configured."
-)
+AUTO_SHARD = Variable("GT_AUTO_SHARD", flag, True, "Split created tensors by rows over the workers where nothing is configured.")
 COMPILE_AFTER = Variable(
     "GT_COMPILE_AFTER", at_least(0), 200,
     "Runs of a program before it is compiled, once they took 2 s in all (on a GPU at most 10 runs, 0.5 s); 0: never, nor captured as a CUDA graph.",
@@ -127,6 +137,8 @@ WINDOW = Variable(
     "GT_WINDOW", at_least(1), 8,
     "Runs a client may have in flight before a flush waits. A server's own counts for its clients.",
 )  # fmt: skip
+
+
 def nbytes(text: str) -> int | None:
     """Parse a number of bytes, as 4000000 or "4GiB"; 0 for no limit."""
     return byte_limit(int(text) if text.strip().isdigit() else text) if text.strip() != "0" else None
@@ -232,5 +244,7 @@ def table() -> str:
     """Give the variables as a Markdown table, for the docs; older names last."""
     rows = [f"| `{v.name}` | `{v.default!r}` | {v.doc} |" for v in VARIABLES.values()]
     for older in OLDER_NAMES:
-        rows.append(f"| `{older.name}` | older name | {older.doc if older.stands_for else f'No effect, and a warning: {older.doc}.'} |")
+        rows.append(
+            f"| `{older.name}` | older name | {older.doc if older.stands_for else f'No effect, and a warning: {older.doc}.'} |"
+        )
     return "\n".join(["| variable | default | meaning |", "|---|---|---|", *rows])

@@ -78,7 +78,10 @@ class InstructionLog:
 
     def _open(self) -> None:
         while True:
-            self.file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+            try:
+                self.file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+            except OSError as e:
+                raise OSError(e.errno, f"{env.INSTRUCTION_LOG.name}: the file cannot be opened: {e.strerror}", self.path) from None
             fcntl.flock(self.file, fcntl.LOCK_EX)
             if self._is_current():
                 break

@@ -10,6 +10,7 @@ Owns: ``HEADER``, ``fields_of``, ``Line``, ``read_log``. Must not know: who writ
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -99,9 +100,9 @@ def parse_log(texts: Iterable[str], name: str = "log") -> Log:
     return Log(tuple(lines), skipped)
 
 
-def read_log(*paths: Path) -> Log:
+def read_log(*files: str | os.PathLike[str]) -> Log:
     """Read files together, each with the ``.1`` that it goes on from if there is one. Errors: LogError; OSError."""
-    logs = []
+    logs, paths = [], [Path(file) for file in files]
     for path in paths:
         older = path.with_name(f"{path.name}.1")
         for each in ([older] if older.exists() and older not in paths else []) + [path]:

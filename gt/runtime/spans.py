@@ -6,6 +6,7 @@ exporters, sockets. Next: ``log`` (where events come from), ``log_lines`` (what 
 
 from __future__ import annotations
 
+import functools
 import importlib
 import logging
 import time
@@ -50,8 +51,14 @@ def open_spans(who: str) -> Spans | None:
     try:
         return Spans(importlib.import_module("opentelemetry.trace"), who)
     except ImportError as e:
-        log.error("GT_OPENTELEMETRY is set and no spans are made: %s. Install it: pip install opentelemetry-api", e)
+        tell_missing(str(e))
         return None
 
 
-__all__ = ["Spans", "open_spans"]
+@functools.cache
+def tell_missing(why: str) -> None:
+    """Say it once in a process, which may have a client, a dispatcher and a worker."""
+    log.error("GT_OPENTELEMETRY is set and no spans are made: %s. Install it: pip install opentelemetry-api", why)
+
+
+__all__ = ["Spans", "open_spans", "tell_missing"]

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias, cast
 
 import zmq
 
+from gt.runtime.env import server_address
 from gt.runtime.errors import ProtocolError
 from gt.runtime.numbering import Numbers
 from gt.runtime.wire import MAX_HEADER, VERSION, Beat, Codec, Message, Part, Ping, Upload, encode
@@ -24,7 +25,6 @@ ZERO_COPY = 64 << 10
 MAX_CONTROL = 2 * MAX_HEADER  # bytes of a frame on a socket that is not for data
 MAX_IDLE = 4096  # bytes of a frame on one where nothing but handshakes is expected
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-
 
 
 class Socket(zmq.Socket[bytes]):
@@ -44,9 +44,7 @@ class PeerUnreachable(Exception):
     """The peer's connection is gone."""
 
 
-def make_socket(
-    context: Context, kind: int, *, data: bool = False, identity: bytes | None = None, receives: bool = True
-) -> Socket:
+def make_socket(context: Context, kind: int, *, data: bool = False, identity: bytes | None = None, receives: bool = True) -> Socket:
     """Make a socket. Messages over the limits end the connection; a peer that is gone raises PeerUnreachable at a
     ROUTER. At one that does not receive, nothing piles up that strangers send."""
     s = cast(Socket, context.socket(kind, socket_class=Socket))
@@ -66,9 +64,7 @@ def make_socket(
     return s
 
 
-def send(
-    socket: Socket, message: Message, data: Any = None, peer: bytes | None = None, header: bytes | None = None
-) -> None:
+def send(socket: Socket, message: Message, data: Any = None, peer: bytes | None = None, header: bytes | None = None) -> None:
     """Send a message. Errors: PeerUnreachable; ProtocolError above the size limits, where the receiver would drop it unseen."""
     header, to = encode(message) if header is None else header, peer or b""
     nbytes = 0 if data is None else memoryview(data).nbytes
@@ -98,9 +94,7 @@ def confirm(socket: Socket, message: Beat | Ping) -> None:
             send(socket, message, peer=peer or None)
 
 
-def receive(
-    socket: Socket, codec: Codec[Any], *, routed: bool = False, copy: bool = True
-) -> tuple[bytes, Any, Any] | None:
+def receive(socket: Socket, codec: Codec[Any], *, routed: bool = False, copy: bool = True) -> tuple[bytes, Any, Any] | None:
     """Give (peer, message, data) if something is there, else None. What comes twice is passed over.
 
     Errors: ProtocolError for a malformed message; MessagesLost where others should have come before.
@@ -139,11 +133,9 @@ def _decoded(peer: bytes, frames: list[Any], codec: Codec[Any]) -> tuple[Any, An
 
 def endpoint_of(address: str) -> str:
     """Give the ZMQ endpoint of ``host:port`` (or of an endpoint). Errors: ValueError saying what is expected."""
-    if "://" in address:
+    if "://" in server_address(address):
         return address
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ValueError(f"expected an address like 'localhost:12345', got {address!r}")
+    host, _, port = address.rpartition(":")
     return f"tcp://{'127.0.0.1' if host == 'localhost' else host}:{port}"
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from gt.commands.server_address import servers_here
 from gt.runtime.dispatcher_state import DispatcherState
 from gt.runtime.metrics import metrics_text
 from gt.runtime.remote import RemoteSession
@@ -83,6 +84,8 @@ def test_a_server_shows_itself() -> None:
         x = desk.put(np.ones((20, 20)))
         for _ in range(3):
             desk.get(desk.run("matmul", (x, (20, 20)), (x, (20, 20))))
+        found = [one.address for one in servers_here() if one.pid == there.process.pid]
+        assert found == [f"127.0.0.1:{there.port}"]  # and not its page's port
         root = f"http://127.0.0.1:{port}"
         code, kind, text = get(root + "/")
         assert code == 200 and kind.startswith("text/html") and "<title>gt server</title>" in text

@@ -7,7 +7,7 @@ import io
 import re
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -296,6 +296,14 @@ def test_new_graphs_are_dumped_for_gt_compile(tmp_path: Path, monkeypatch: pytes
     assert done.exit_code == 0 and path.name.endswith("-flush0.gtir") and "matmul" in path.read_text()
 
 
+@pytest.mark.usefixtures("here")
+def test_a_folder_that_cannot_be_names_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(env.DUMP, "_read", [str(tmp_path / "file" / "dumps")])
+    with pytest.raises(OSError, match="GT_DUMP: the graph cannot be written"):
+        (ones(4, 4) * 2).numpy()
+
+
 @pytest.fixture
 def checked(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     gt.disconnect()
@@ -317,6 +325,29 @@ def test_each_flush_is_run_on_numpy_too() -> None:
         loss.item()
     session = gt.session.running()
     assert session.checked >= 3 and session.unchecked == 0
+
+
+@pytest.mark.parametrize(
+    ("compute", "op", "said"),
+    [
+        (lambda x: ((x - 1).log() * 2).sum(), "log", "makes NaN at [2] of -0.5; no operand has NaN"),
+        (lambda x: (x / 0 - x / 0).sum(), "sub", "makes NaN at [0] of inf, inf"),
+        (lambda x: (x.reshape(1, 3) / 0) @ gt.zeros(3, 1), "matmul", "makes NaN at [0, 0] of f32[1, 3] with inf, f32[3, 1]"),
+    ],
+)
+def test_the_first_op_that_makes_nan_is_named_with_its_line(
+    compute: Callable[[gt.Tensor], gt.Tensor], op: str, said: str, monkeypatch: pytest.MonkeyPatch, checked: None
+) -> None:
+    given = gt.tensor([1.0, 2.0, 0.5])
+    assert np.isnan(compute(given).sum().item())  # numpy alone finds no difference
+    gt.disconnect()
+    monkeypatch.setattr(env.CHECK, "_read", ["nan"])
+    with pytest.raises(CheckFailed) as caught:
+        compute(gt.tensor([1.0, 2.0, 0.5])).sum().item()
+    assert caught.value.op == op and said in str(caught.value) and caught.value.where.startswith(f"{__file__}:")
+    gt.disconnect()
+    x = gt.tensor([1.0, float("nan")])
+    assert np.isnan((x * 2).sum().item())  # it was given
 
 
 @pytest.mark.usefixtures("checked")
@@ -356,4 +387,4 @@ def test_the_command_explains_a_script(tmp_path: Path, monkeypatch: pytest.Monke
     assert re.search(r"flush\d+, flush\d+ run eager on worker 0; no CUDA graph", done.out)
     script.write_text(SCRIPT + "raise ValueError('so it ends')\n")
     done = run(f"import sys; sys.argv = ['gt', 'explain', {str(script)!r}]; from gt.cli import main; main()", tmp_path)
-    assert done.code == 1 and "3 flushes" in done.out and "so it ends" in done.err
+    assert done.code == 1 and "3 flushes" in done.out and "so it ends" in done.err and "runpy" not in done.err

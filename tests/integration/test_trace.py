@@ -102,6 +102,9 @@ def test_a_script_that_comes_and_goes_meanwhile_is_in_it(tmp_path: Path) -> None
 
 
 def test_what_is_off_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    refused = command("trace", "127.0.0.1:1", "--dir", tmp_path / "file" / "traces")
+    assert refused.exit_code == 1 and "tracing" not in refused.stderr and str(tmp_path / "file") in refused.stderr
     assert command("trace", "127.0.0.1:1", "-s", 1).exit_code == 3
     assert "give ADDRESS or --host and --port, not both" in command("trace", "h:1", "--port", 3).stderr
     assert "--host needs --port" in command("trace", "--host", "h").stderr

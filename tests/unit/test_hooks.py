@@ -227,3 +227,23 @@ def test_what_a_gradient_and_data_may_be(m: Any) -> None:
     with pytest.raises(RuntimeError, match="data set to a tensor that requires gradients must be floating point or complex dtype"):
         x.data = m.ones(2, dtype=m.int64)
     assert x.tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("module", [torch, gt], ids=["torch", "gt"])
+def test_a_tensor_changed_through_a_view_has_the_gradients_of_its_uses_and_its_views(module: Any) -> None:
+    weights = module.tensor([1.0, 2.0, 3.0, 4.0])
+
+    def changed() -> tuple[Any, Any, Any]:
+        base = module.ones(4, requires_grad=True) * 1
+        before, view = base[1:], base[:2]
+        view.mul_(2)
+        return base, before, view
+
+    base, before, _ = changed()
+    (got,) = module.autograd.grad((base * weights).sum() + (before * 10).sum(), base)
+    assert got.tolist() == [1.0, 12.0, 13.0, 14.0]
+    base, _, view = changed()
+    seen: list[list[float]] = []
+    view.register_hook(lambda g: seen.append(g.tolist()))
+    by_view, by_base = module.autograd.grad((base * weights).sum() + (view * 10).sum(), [view, base])
+    assert by_view.tolist() == [10.0, 10.0] and by_base.tolist() == [11.0, 12.0, 3.0, 4.0] and seen == [[10.0, 10.0]]

@@ -16,9 +16,11 @@ from gt.server import main
         (("--max-priority", "0"), ("'0.0'", "over 0")),
         (("--max-priority", "nan"), ("'nan'", "over 0")),
         (("--client-runs", "0"), ("--client-runs",)),
+        (("-p", "9000", "--dashboard", "9000"), ("9000 is the server's own port",)),
+        (("-p", "9000", "--dashboard", "127.0.0.1:9000"), ("9000 is the server's own port",)),
     ],
 )
-def test_an_option_that_cannot_be_is_told(option: tuple[str, str], words: tuple[str, ...]) -> None:
+def test_an_option_that_cannot_be_is_told(option: tuple[str, ...], words: tuple[str, ...]) -> None:
     done = CliRunner().invoke(main, ["-p", "0", *option])
     assert done.exit_code == 2
     for word in words:

@@ -15,7 +15,6 @@ from gt.checkpoint.placing import places
 from gt.runtime.embedded import EmbeddedSession
 from gt.runtime.session_wrapper import SessionWrapper
 
-
 pytestmark = pytest.mark.usefixtures("alone")
 
 

@@ -24,6 +24,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     log.write("recv", "Stop")
     log.close()
     first, second, third = read_log(path).lines
+    assert read_log(str(path)) == read_log(path)
     assert (first.event, first.who, first.operation, first.nbytes, first.sequence) == ("run", "worker1", "step", 12, 1)
     assert first.fields == {"epoch": "3", "seconds": "0.250000", "fault": "-"} and first.seconds == 0.25
     assert second.fields == {"graph": "1", "at": "a b.py:3", "reason": r"a value\nwas read"}
@@ -91,6 +92,11 @@ def test_a_log_that_cannot_be_written_ends_and_the_program_goes_on(caplog: pytes
     assert "the instruction log /dev/full ends here, it cannot be written: " in caplog.text
     assert not log.on and log.file == -1
     log.write("call", "Run")
+
+
+def test_a_log_that_cannot_be_opened_names_the_variable(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="GT_INSTRUCTION_LOG: the file cannot be opened: No such file"):
+        InstructionLog(str(tmp_path / "missing" / "log"), "client0")
 
 
 def test_tracing_keeps_the_latest_lines_and_costs_nothing_afterwards() -> None:

@@ -178,7 +178,8 @@ def test_the_page_needs_nothing_else_and_runs_nothing_of_the_log(tmp_path: Path)
 
 def test_what_cannot_be_drawn_is_told(tmp_path: Path) -> None:
     assert "expected a name that ends with .png, .svg, .pdf, .html, .json, got t.gif" in visualize(tmp_path, "-o", "t.gif")[1]
-    assert "no event that takes time in these seconds" in visualize(tmp_path, "--since", 50)[1]
+    assert re.search(r"no event that takes time in these seconds, of \d\.\d{3} in all", visualize(tmp_path, "--since", 50)[1])
+    assert "--since: expected less than --until 1, got 3" in visualize(tmp_path, "--since", 3, "--until", 1)[1]
     (tmp_path / "notes").write_text("hello\n")
     done = CliRunner().invoke(main, ["visualize", str(tmp_path / "notes")])
     assert done.exit_code == 1 and "notes is no instruction log" in done.output
