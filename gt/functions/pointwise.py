@@ -23,6 +23,7 @@ from gt.functions.promote import (
     refuse,
     result_dtype,
     unary,
+    wide,
     without_gradient,
 )  # fmt: skip
 from gt.handle import Handle
@@ -406,10 +407,9 @@ def round(input: Tensor, *, decimals: int = 0) -> Tensor:
         return unary(OPS["round"], input)
     if input._type.dtype.kind != "f":
         raise CallError(f'"round_cpu" not implemented for {input._type.dtype.name} with decimals')
-    scale = 10.0 ** builtins.abs(decimals)
-    if decimals > 0:
-        return div(unary(OPS["round"], mul(input, scale)), scale)
-    return mul(unary(OPS["round"], div(input, scale)), scale)
+    scale, x = 10.0 ** builtins.abs(decimals), wide(input)
+    moved = div(unary(OPS["round"], mul(x, scale)), scale) if decimals > 0 else mul(unary(OPS["round"], div(x, scale)), scale)
+    return cast(moved, input._type.dtype)
 
 
 def square(input: Tensor) -> Tensor:

@@ -107,6 +107,11 @@ def cast(t: Any, dtype: DType) -> Any:
     return t if t._type.dtype is dtype else record(CAST, (t,), (("dtype", dtype),))
 
 
+def wide(t: Any) -> Any:
+    """Give a half in float32, for what is computed in several steps and rounded once; anything else itself."""
+    return cast(t, float32) if t._type.dtype.kind == "f" and t._type.dtype.itemsize == 2 else t
+
+
 def converted(t: Any, dtype: DType) -> Any:
     """Convert an operand as part of an op, which torch lets read the tensor itself: changes of it count as changes of what is read."""
     if t._type.dtype is dtype:

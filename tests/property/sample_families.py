@@ -160,6 +160,7 @@ def _factorization(rng: Rng, name: str) -> Iterator[Sample]:
             tolerance = {float32: 2e-3, float64: 1e-8}[dtype]
             variants: tuple[dict[str, Any], ...] = {
                 "qr": ({"complete": False},),
+                "lu": ({"check": False}, {"check": True}),
                 "pinv": ({"rtol": 1e-6, "atol": 0.0, "hermitian": False},),
                 "solve_triangular": tuple({"upper": u, "left": left, "unit": n} for u in (False, True) for left in (False, True) for n in (False, True)),
             }.get(name, ({},))  # fmt: skip

@@ -111,3 +111,21 @@ def test_asarray_copies_when_told_and_keeps_the_history() -> None:
         other.mul_(3)
         (other.sum() + y.sum()).backward()
         assert y.tolist() == [2.0, 2.0] and x.grad.tolist() == [8.0, 8.0]
+
+
+HALVES = {
+    "softshrink": lambda m, x: m.nn.functional.softshrink(x, 0.13),
+    "celu": lambda m, x: m.nn.functional.celu(x, 1.3),
+    "glu": lambda m, x: m.nn.functional.glu(x.reshape(-1, 2)),
+    "round to hundredths": lambda m, x: x.round(decimals=2),
+    "round to tens": lambda m, x: (x * 32).round(decimals=-1),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", HALVES)
+def test_halves_are_rounded_once(name: str, dtype: str) -> None:
+    start = np.concatenate([np.linspace(-4, 4, 2001), np.linspace(-0.15, 0.15, 999)])
+    x = gt.tensor(start).to(getattr(gt, dtype))
+    exact = HALVES[name](gt, x.double()).to(x.dtype)
+    assert HALVES[name](gt, x).equal(exact)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gt.functions import create, draw, pointwise, reduce
 from gt.functions.numeric import no_complex_gradient
-from gt.functions.promote import check_fits, float_unary
+from gt.functions.promote import cast, check_fits, float_unary, wide
 from gt.handle import Handle
 from gt.ir.graph import Attrs
 from gt.ir.ops import OPS
@@ -119,7 +119,7 @@ def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     if alpha == 0:
         raise CallError("ZeroDivisionError: alpha cannot be 0 for CELU")
     need_floats("celu", input)
-    return written(input, elu(input / alpha) * alpha, inplace)
+    return written(input, cast(elu(wide(input) / alpha) * alpha, input._type.dtype), inplace)
 
 
 def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
@@ -183,7 +183,8 @@ def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     if lambd < 0:
         raise CallError(f"lambda must be greater or equal to 0, but found to be {lambd}.")
     need_floats("softshrink", input)
-    return pointwise.where(input > lambd, input - lambd, pointwise.where(input < -lambd, input + lambd, 0 * input))
+    x = wide(input)
+    return cast(pointwise.where(x > lambd, x - lambd, pointwise.where(x < -lambd, x + lambd, 0 * x)), input._type.dtype)
 
 
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
@@ -215,6 +216,7 @@ def threshold(input: Tensor, threshold: float, value: float, inplace: bool = Fal
     return written(input, pointwise.where(input <= threshold, create.tensor(value, dtype=input._type.dtype), input), inplace)
 
 
+@saves("input")
 def glu(input: Tensor, dim: int = -1) -> Tensor:
     """Give the first half of a dim times the sigmoid of the second."""
     if not input.ndim:
@@ -224,7 +226,8 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
     size = input._type.shape[d]
     if size % 2:
         raise ShapeError(f"Halving dimension must be even, but dimension {d} is size {size}")
-    return input.narrow(d, 0, size // 2) * pointwise.sigmoid(input.narrow(d, size // 2, size // 2))
+    x = wide(input)
+    return cast(x.narrow(d, 0, size // 2) * pointwise.sigmoid(x.narrow(d, size // 2, size // 2)), input._type.dtype)
 
 
 def default_dim(name: str, ndim: int) -> int:
