@@ -66,7 +66,7 @@ class Stats:
         out += [f"  {count} x {reason}" for reason, count in sorted(self.reasons.items(), key=lambda item: -item[1])]
         known = sum(line.count for line in self.lines)
         if self.lines:
-            out.append("flushed at:" if known == self.flushes else f"flushed at, of the latest {known}:")
+            out.append("flushed at:" if known == self.flushes else f"flushed at, the latest {known} of which that is kept:")
             out += limited([f"  {line.where}: {line.count} x {line.reason}" for line in self.lines])
         if self.recompiled:
             out += ["new graphs from known lines:", *limited([f"  {text}" for text in recompiled_text(self.recompiled)])]

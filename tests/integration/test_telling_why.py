@@ -259,7 +259,7 @@ def test_that_only_the_latest_flushes_have_lines_is_said(monkeypatch: pytest.Mon
     monkeypatch.setattr(flush, "recent", deque(maxlen=4))
     for _ in range(6):
         (x + 1).numpy()
-    assert "flushed at, of the latest 4:\n" in str(gt.stats())
+    assert "flushed at, the latest 4 of which that is kept:\n" in str(gt.stats())
 
 
 def test_without_a_session_there_is_nothing_to_tell() -> None:
