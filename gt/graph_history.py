@@ -179,11 +179,16 @@ def _difference(old: _Form, new: _Form, site: str) -> Recompiled:
             return found(f"{part} of signal {signal!r}", getattr(config, part), getattr(meant[signal], part), None, LIMITS)
     if option := _changed(old.options, new.options):
         return found(option, getattr(old.options, option), getattr(new.options, option), None, LIMITS)
-    if once := _done_once(old, new):
-        return found("what comes before the rest", f"{len(once)} ops, from {once[0].op} on", "nothing", once[0].loc, ONCE)
-    if _alike(old, new) < ALIKE:
+    once = _done_once(old, new)
+    rest = [node for i, node in enumerate(old.nodes) if i not in once]
+    if once and all(map(_same, rest, new.nodes)):
+        first = old.nodes[min(once)]
+        return found("what comes before the rest", f"{len(once)} ops, from {first.op} on", "nothing", first.loc, ONCE)
+    if not once and _alike(old, new) < ALIKE:
         return found("what is done", _start(old), _start(new), new.nodes[0].loc if new.nodes else None, OTHER)
-    for before, after, wired, rewired in zip(old.nodes, new.nodes, old.wiring, new.wiring, strict=False):
+    for i, (before, after) in enumerate(zip(rest, new.nodes, strict=False)):
+        if once and _same(before, after):
+            continue
         if before.op != after.op:
             return found("the op", f"{before.op} ({before.loc or '?'})", after.op, after.loc, FLOW)
         if before.signal != after.signal:
@@ -196,11 +201,11 @@ def _difference(old: _Form, new: _Form, site: str) -> Recompiled:
                 return found(f"dtype of operand {at} of {after.op}", was_type.dtype.name, now_type.dtype.name, after.loc, CAST)
             if was_type.shape != now_type.shape:
                 return found(f"shape of operand {at} of {after.op}", list(was_type.shape), list(now_type.shape), after.loc, PAD)
-        if wired != rewired or len(before.attrs) != len(after.attrs):
-            return found(f"what {after.op} reads", wired, rewired, after.loc, FLOW)
+        if not once and old.wiring[i] != new.wiring[i] or len(before.attrs) != len(after.attrs):
+            return found(f"what {after.op} reads", old.wiring[i], new.wiring[i], after.loc, FLOW)
         if before.taped != after.taped:
             return found(f"whether gradients pass {after.op}", before.taped, after.taped, after.loc, FLOW)
-    if len(old.nodes) != len(new.nodes):
+    if len(rest) != len(new.nodes):
         longer = max((old, new), key=lambda form: len(form.nodes))
         extra = longer.nodes[min(len(old.nodes), len(new.nodes))]
         return found("the number of ops", len(old.nodes), f"{len(new.nodes)}, from {extra.op} on", extra.loc, FLOW)
@@ -218,20 +223,20 @@ def _changed(was: PlanOptions | SignalConfig, now: PlanOptions | SignalConfig) -
     return next((name for name in was.__struct_fields__ if getattr(was, name) != getattr(now, name)), "")
 
 
-def _done_once(old: _Form, new: _Form) -> list[_NodeForm]:
-    """Give the ops that only the older graph has, if it has all of the newer one's and these ops read nothing that the common ones make:
-    they made parameters, data or an optimizer's state. Else none.
+def _done_once(old: _Form, new: _Form) -> set[int]:
+    """Give which ops only the older graph has, if it has all of the newer one's, be it with other shapes, and these ops read nothing that
+    the common ones make: they made parameters, data or an optimizer's state. Else none.
     """
     at, only = len(new.nodes) - 1, set()
     for i in range(len(old.nodes) - 1, -1, -1):
-        if at >= 0 and _same(old.nodes[i], new.nodes[at]):
+        if at >= 0 and (old.nodes[i].op, old.nodes[i].loc) == (new.nodes[at].op, new.nodes[at].loc):
             at -= 1
         else:
             only.add(i)
     if at >= 0 or not new.nodes:
-        return []
+        return set()
     reads = {bisect_right(old.first, number) - 1 for i in only for number in old.wiring[i] if number >= old.first[0]}
-    return [old.nodes[i] for i in sorted(only)] if reads <= only else []
+    return only if reads <= only else set()
 
 
 def _start(form: _Form) -> str:

@@ -5,6 +5,7 @@ Next: ``gt.runtime.dispatcher``.
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import sys
@@ -95,6 +96,9 @@ def main(
         click.echo(f"gt server: {e}", err=True)
         sys.exit(ExitCode.USAGE)
     except zmq.ZMQError as e:
+        if e.errno in (zmq.EADDRNOTAVAIL, errno.ENODEV):
+            click.echo(f"gt server: {host} is not an address of this machine: name one that is with --host", err=True)
+            sys.exit(ExitCode.USAGE)
         if e.errno != zmq.EADDRINUSE:
             raise
         click.echo(

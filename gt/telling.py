@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -66,7 +66,7 @@ class Stats:
         out += [f"  {count} x {reason}" for reason, count in sorted(self.reasons.items(), key=lambda item: -item[1])]
         known = sum(line.count for line in self.lines)
         if self.lines:
-            out.append("flushed at:" if known == self.flushes else f"flushed at, of the latest {known}:")
+            out.append("flushed at:" if known == self.flushes else f"flushed at, the latest {known} of which that is kept:")
             out += limited([f"  {line.where}: {line.count} x {line.reason}" for line in self.lines])
         if self.recompiled:
             out += ["new graphs from known lines:", *limited([f"  {text}" for text in recompiled_text(self.recompiled)])]
@@ -147,13 +147,23 @@ def report(told: ToldSession | None) -> str:
     left_out = max((sum(worker.tiers.values()) - len(worker.programs) for worker in known), default=0)
     out += [f"and {left_out} more, of which there is nothing to note"] if left_out > 0 else []
     asked = told.reasons() if told is not None else []
-    out += limited([f"{one.graph}: one worker sends at most {sent_text(sent)}" for one in asked for sent in one.sent])
-    out += limited([f"{one.graph}: {note}" for one in asked for note in one.notes])
-    kept = [known for known in graphs() if known.kept]
-    out += limited(
-        [f"{known.name}: {known.num_donated} inputs donated, still held: {', '.join(known.kept[:SHOWN])}" for known in kept]
-    )
+    out += of_graphs((one.graph, f"one worker sends at most {sent_text(sent)}") for one in asked for sent in one.sent)
+    out += of_graphs((one.graph, note) for one in asked for note in one.notes)
+    held = [known for known in graphs() if known.kept]
+    out += of_graphs((one.name, f"{one.num_donated} inputs donated, still held: {', '.join(one.kept[:SHOWN])}") for one in held)
     return "\n".join(out)
+
+
+def of_graphs(said: Iterable[tuple[str, str]]) -> list[str]:
+    """Give a line for all graphs of which the same is said."""
+    graphs_of: dict[str, list[str]] = {}
+    for name, text in said:
+        graphs_of.setdefault(text, []).append(name)
+    lines = []
+    for text, names in graphs_of.items():
+        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+        lines.append(f"{', '.join(names[:SHOWN])}{more}: {text}")
+    return limited(lines)
 
 
 class ToldSession(SessionWrapper):

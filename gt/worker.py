@@ -5,6 +5,7 @@ Next: ``gt.runtime.worker``.
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -24,8 +25,12 @@ from gt.runtime.worker import work
 @click.option("-p", "--port", type=click.IntRange(1, 65535), required=True, help="Port of the server.")
 @click.option("--device", default=None, help="cpu, cuda or cuda:N. Default: cuda:0 if there is a GPU.")
 @click.option("--key", type=click.Path(path_type=Path), help="This worker's key file, as gt keygen makes it. Default: GT_KEY_FILE.")
-@click.option("--insecure", is_flag=True, help="Join a server on another machine without keys: whoever reaches the worker may use it.")
-@click.option("--lease", type=click.FloatRange(0), help="Seconds to keep values for a server that is lost. Default: GT_WORKER_LEASE, else 60.")
+@click.option(
+    "--insecure", is_flag=True, help="Join a server on another machine without keys: whoever reaches the worker may use it."
+)
+@click.option(
+    "--lease", type=click.FloatRange(0), help="Seconds to keep values for a server that is lost. Default: GT_WORKER_LEASE, else 60."
+)
 @click.option("--backend", metavar="[torch|numpy]", default=None, help="Default: GT_BACKEND, else torch.")
 @click.option("--id", "name", hidden=True)
 def main(
@@ -57,6 +62,8 @@ def main(
         sys.exit(ExitCode.USAGE)
     if device is None:
         device = "cuda:0" if backend == "torch" and visible_gpus() else "cpu"
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
+        raise click.BadParameter(f"expected cpu, cuda or cuda:N, got {device!r}", param_hint="--device")
     try:
         work(endpoint, backend, device, keys=keys, lease_s=env.WORKER_LEASE_S.get() if lease is None else lease)
     except (ConnectionFailed, DispatcherLost, ValueError) as e:

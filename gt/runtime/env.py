@@ -91,8 +91,10 @@ def at_least(low: int) -> Callable[[str], int]:
 
 def server_address(text: str) -> str:
     """Parse host:port, or an endpoint such as ipc:///run/d."""
-    host, colon, port = text.rpartition(":")
-    if "://" not in text and (not colon or not host or not port.isdigit() or not 0 < int(port) < 65536):
+    scheme, _, rest = text.rpartition("://")
+    host, _, port = rest.rpartition(":")
+    known = rest if scheme in ("ipc", "inproc") else scheme in ("", "tcp") and host and port.isdigit() and 0 < int(port) < 65536
+    if not known:
         raise ValueError(f"expected an address like 'localhost:12345', got {text!r}")
     return text
 

@@ -264,6 +264,14 @@ def test_a_worker_command_without_a_server_says_so(tmp_path: Path) -> None:
     assert f"gt worker: no gt server answers at tcp://127.0.0.1:{port}" in done.stderr
 
 
+def test_an_address_of_another_machine_is_told() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "gt.server", "-p", "9000", "--host", "192.0.2.1", "--insecure"],
+        env=environment(), capture_output=True, text=True, timeout=30,
+    )  # fmt: skip
+    assert done.returncode == 2 and "192.0.2.1 is not an address of this machine" in done.stderr, done.stderr
+
+
 @pytest.mark.parametrize("words", [["gt.server"], ["gt", "server"]], ids=["module", "command"])
 def test_a_port_in_use(words: list[str]) -> None:
     with socket.socket() as taken:

@@ -122,6 +122,10 @@ def test_a_first_step_that_makes_what_the_others_have_is_told_as_that_wherever_i
         loss.item()
     (one,) = gt.stats().recompiled
     assert one.field == "what comes before the rest" and "is done once" in one.advice
+    data = gt.randn(20, 4)
+    for step in range(3):
+        data[5 * step : 5 * step + 5].sum().item()
+    assert [one.field for one in gt.stats().recompiled[-2:]] == ["starts of slice"] * 2  # what was made at first aside
     for first in (True, False):
         z = x.exp().log().sin()
         if first:
@@ -255,7 +259,7 @@ def test_that_only_the_latest_flushes_have_lines_is_said(monkeypatch: pytest.Mon
     monkeypatch.setattr(flush, "recent", deque(maxlen=4))
     for _ in range(6):
         (x + 1).numpy()
-    assert "flushed at, of the latest 4:\n" in str(gt.stats())
+    assert "flushed at, the latest 4 of which that is kept:\n" in str(gt.stats())
 
 
 def test_without_a_session_there_is_nothing_to_tell() -> None:

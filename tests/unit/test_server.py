@@ -1,10 +1,12 @@
-"""The server's options: what cannot be is told before anything listens."""
+"""Options of the server and of workers: what cannot be is told before anything listens or joins."""
 
 from __future__ import annotations
 
 import pytest
 from click.testing import CliRunner
 
+import gt
+from gt import worker
 from gt.server import main
 
 
@@ -25,3 +27,14 @@ def test_an_option_that_cannot_be_is_told(option: tuple[str, ...], words: tuple[
     assert done.exit_code == 2
     for word in words:
         assert word in done.output, done.output
+
+
+@pytest.mark.parametrize("device", ["foo", "cuda:x", "cuda:", ""])
+def test_a_device_that_is_none_is_told(device: str) -> None:
+    done = CliRunner().invoke(worker.main, ["-p", "9000", "--device", device])
+    assert done.exit_code == 2 and f"expected cpu, cuda or cuda:N, got {device!r}" in done.output
+
+
+def test_a_number_of_workers_is_one() -> None:
+    with pytest.raises(TypeError, match="gt.gpu_workers: expected a number of workers .an int., got str"):
+        gt.gpu_workers("2")  # type: ignore[arg-type]

@@ -11,7 +11,8 @@ from gt.runtime import env
     ("variable", "text", "said"),
     [
         (env.ADDRESS, "foo", "GT_ADDR='foo': expected an address like 'localhost:12345', got 'foo'"),
-        (env.ADDRESS, "host:99999", "got 'host:99999'"), (env.DEBUG, "loud", "GT_DEBUG='loud': expected an integer >= 0"),
+        (env.ADDRESS, "host:99999", "got 'host:99999'"), (env.ADDRESS, "http://h:5", "got 'http://h:5'"), (env.ADDRESS, ":5", "got ':5'"),
+        (env.ADDRESS, "ipc://", "got 'ipc://'"), (env.DEBUG, "loud", "GT_DEBUG='loud': expected an integer >= 0"),
         (env.DEBUG, "-1", "expected an integer >= 0"), (env.CHECK, "torch", "GT_CHECK='torch': expected one of numpy, nan"),
         (env.INSTRUCTION_LOG_SIZE, "abc", "GT_INSTRUCTION_LOG_SIZE='abc': expected a number of bytes"),
         (env.BACKEND, "jax", "GT_BACKEND='jax': expected one of torch, numpy"),
