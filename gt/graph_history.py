@@ -125,17 +125,14 @@ def noted(number: int, graph: Graph) -> None:
     frame = users_frame(sys._getframe(1))
     _part = counters.flushes, _part[1] + 1 if _part[0] == counters.flushes else 0
     key, form = (frame.f_code.co_filename, frame.f_lineno, _part[1]), _form(graph)
-    site, kinds = f"{key[0]}:{key[1]}", _latest.setdefault(key, [])
-    recompiled = None
+    site, kinds, recompiled = f"{key[0]}:{key[1]}", _latest.pop(key, []), None
     if kinds:
         before = max(reversed(kinds), key=lambda kind: _alike(kind, form))
         recompiled = _difference(before, form, site)
         log.info("%s", recompiled)
         if _alike(before, form) >= ALIKE:
-            kinds.remove(before)
-    kinds.append(form)
-    del kinds[:-MAX_KINDS]
-    _latest.move_to_end(key)
+            kinds = [kind for kind in kinds if kind is not before]
+    _latest[key] = [*kinds, form][-MAX_KINDS:]
     while len(_latest) > MAX_SITES:
         _latest.popitem(last=False)
     kept = tuple(_named(i, name, t) for i, (name, t) in enumerate(form.inputs) if i not in graph.donated)
