@@ -112,7 +112,7 @@ def test_an_exited_clients_memory_is_given_back(pair: Server, how: str, tmp_path
             client.send_signal(signal.SIGKILL)
         client.communicate(timeout=60)
     # The C library may keep a freed block or two for its next use.
-    assert wait_for(lambda: pair.memory() < before + HELD / 3, 30)
+    assert wait_for(lambda: pair.memory() < before + HELD / 3, 30), (pair.memory(), before, HELD)
 
 
 def test_a_server_without_workers_says_so_at_the_clients(tmp_path: Path) -> None:
