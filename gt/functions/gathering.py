@@ -11,7 +11,7 @@ import numpy as np
 
 from gt.functions.create import zeros
 from gt.functions.promote import COMPLEX, cast, check_fits, converted, is_number, operand, refuse
-from gt.functions.shape import EXPAND, RESHAPE, reshape
+from gt.functions.shape import EXPAND, RESHAPE, has_dim, reshape
 from gt.handle import Handle
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, DimError, ShapeError, bool_, broadcast_shapes, int32, int64, normalize_dim, scalar_type
@@ -110,7 +110,7 @@ def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Te
             f"torch.take_along_dim(): input and indices should have the same number of dimensions, but got {input.ndim} dimensions "
             f"for input, and {indices.ndim} dimensions for indices"
         )
-    d = normalize_dim(dim, input.ndim)
+    d = has_dim(dim, input)
     shape = list(broadcast_shapes(*(tuple(1 if i == d else n for i, n in enumerate(t._type.shape)) for t in (input, indices))))
     a, b = ([*shape[:d], t._type.shape[d], *shape[d + 1 :]] for t in (input, indices))
     return gather(input.expand(a), d, wrapped(indices.expand(b), input._type.shape[d]))

@@ -456,7 +456,7 @@ def roll(input: Tensor, shifts: int | Sequence[int], dims: int | Sequence[int] |
     along = (dims,) if is_int(dims) else tuple(dims)
     if len(by) != len(along):
         raise CallError(f"shifts and dimensions must align. shifts: {len(by)}, dims:{len(along)}")
-    return record(OPS["roll"], (input,), (("shifts", by), ("dims", tuple(normalize_dim(d, input.ndim) for d in along))))
+    return record(OPS["roll"], (input,), (("shifts", by), ("dims", tuple(has_dim(d, input) for d in along))))
 
 
 def clone(input: Tensor, *, memory_format: Any = None) -> Tensor:

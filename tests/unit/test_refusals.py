@@ -445,3 +445,18 @@ def test_an_error_that_was_caught_keeps_no_tensor() -> None:
         assert kept() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda m: m.roll(m.tensor(1.5), 1, 0), lambda m: m.roll(m.tensor(1.5), (1, 2), (0, -1)), lambda m: m.unbind(m.tensor(1.5)),
+        lambda m: m.take_along_dim(m.tensor(1.5), m.tensor(0), 0),
+    ],
+)  # fmt: skip
+def test_a_tensor_without_dims_has_none_to_go_along(call: Call) -> None:
+    """At the call, not at the read of what it gives."""
+    for m in (torch, gt):
+        with pytest.raises(IndexError, match="^Dimension specified as 0 but tensor has no dimensions") as caught:
+            call(m)
+        assert str(caught.value).splitlines()[0].startswith("Dimension specified as 0"), m
