@@ -121,7 +121,6 @@ class Job:
         self.folder = None if keys is None else keys.expanduser().absolute()
         self.key: Keys | None = None
         self.backend = env.BACKEND.get()
-        self.told: set[int] = set()
 
     def lead(self, supervisor: Supervisor) -> int:
         """Be node 0: listen, wait for all, run the script, tell the others how it ended."""
@@ -142,7 +141,8 @@ class Job:
                     with suppress(GtError):  # the script hears of it too, and decides
                         link.step(0)
                         link.supervise(cluster)
-                    self._ended(cluster)
+                    for text in cluster.ended(" of this node"):
+                        _say(text)
 
                 code = supervisor.run(self.command, job_variables(endpoint, self.folder), look)
         except (Interrupted, Failure) as e:
@@ -170,7 +170,8 @@ class Job:
                     if link.welcome and not cluster.workers:
                         cluster.start_workers(self.workers, self.backend)
                         cluster.watch()
-                    for text in self._ended(cluster) if code is None else ():
+                    for text in cluster.ended(" of this node") if code is None else ():
+                        _say(text)
                         if not cluster.restarts_left:
                             link.fail(text)
                     if not link.welcome:
@@ -322,19 +323,6 @@ class Job:
                 waiting.tell(f"waiting: {text}")
         finally:
             asking.close()
-
-    def _ended(self, cluster: LocalCluster) -> list[str]:
-        """Say which workers of this node have ended since the last look, and how."""
-        from gt.runtime.exit_codes import name_of
-
-        said = []
-        for i, process in [*cluster.replaced, *enumerate(cluster.workers)]:
-            if process.pid not in self.told and process.poll():  # 0: it was told to stop
-                self.told.add(process.pid)
-                how = name_of(process.returncode)
-                said.append(f"worker {i} of this node (pid {process.pid}) ended by {how}.{cluster.tail(f'worker{i}')}")
-                _say(said[-1])
-        return said
 
 
 def outer_address() -> str:

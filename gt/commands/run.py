@@ -37,23 +37,19 @@ def run_here(name: str, command: Sequence[str], workers: int | None) -> int:
     """Run ``python command`` on ``workers`` local workers. Give the exit code."""
     from gt.runtime import env, wire
     from gt.runtime.errors import GtError, LaunchError
-    from gt.runtime.exit_codes import ExitCode, name_of
+    from gt.runtime.exit_codes import ExitCode
     from gt.runtime.launch import LocalCluster, start_local
     from gt.runtime.node_link import NodeLink
     from gt.runtime.script import Interrupted, Supervisor
 
-    told: set[int] = set()
     count = workers or default_workers()
 
     def look(cluster: LocalCluster, link: NodeLink) -> None:
         with suppress(GtError):  # the script hears of it too, and decides
             link.step(0)
             link.supervise(cluster)
-        for i, process in [*cluster.replaced, *enumerate(cluster.workers)]:
-            if process.poll() is not None and process.pid not in told:
-                told.add(process.pid)
-                click.echo(f"{name}: worker {i} (pid {process.pid}) ended by {name_of(process.returncode)}."
-                           f"{cluster.tail(f'worker{i}')}", err=True)  # fmt: skip
+        for text in cluster.ended():
+            click.echo(f"{name}: {text}", err=True)
 
     with Supervisor() as supervisor:
         try:

@@ -24,6 +24,7 @@ from typing import IO
 
 from gt.runtime import env
 from gt.runtime.errors import LaunchError
+from gt.runtime.exit_codes import name_of
 
 log = logging.getLogger("gt.launch")
 MAX_IPC_PATH = 80  # of 107 that the system allows, the rest is for file names
@@ -49,6 +50,7 @@ class LocalCluster:
         self._reaper: threading.Thread | None = None
         self.restarts_left = 0
         self.replaced: list[tuple[int, subprocess.Popen[bytes]]] = []  # with the places that they had
+        self._told: set[int] = set()  # pids
 
     @property
     def processes(self) -> list[subprocess.Popen[bytes]]:
@@ -95,6 +97,15 @@ class LocalCluster:
             return None
         name = "dispatcher" if found is self.dispatcher else f"worker{self.workers.index(found)}"
         return name, found.returncode
+
+    def ended(self, where: str = "") -> list[str]:
+        """Say which workers have ended since the last call, and how. ``where``: said of each."""
+        said = []
+        for i, process in [*self.replaced, *enumerate(self.workers)]:
+            if process.pid not in self._told and process.poll():  # 0: it was told to stop
+                self._told.add(process.pid)
+                said.append(f"worker {i}{where} (pid {process.pid}) ended by {name_of(process.returncode)}.{self.tail(f'worker{i}')}")
+        return said
 
     def tail(self, name: str) -> str:
         """Give the end of what a child wrote to stderr, with an introduction."""

@@ -77,7 +77,7 @@ class Supervisor:
             os.kill(pid, signal.SIGKILL if self.interrupts > 1 else number)
 
     def run(self, command: Sequence[str], variables: Mapping[str, str], look: Callable[[], None]) -> int:
-        """Run ``python command`` to its end and give its exit code. ``look``: called twice a second meanwhile."""
+        """Run ``python command`` to its end and give its exit code. ``look``: called twice a second meanwhile, and once after."""
         tether = str(Path(__file__).with_name("tether.py"))
         self.starting = True  # an exception now would leave a process that nobody knows
         try:
@@ -106,6 +106,7 @@ class Supervisor:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(started.pid, signal.SIGKILL)
             self.process, self.over = None, True
+        look()  # what went wrong may have ended the script before the next look
         return code_of_process(code)
 
 

@@ -99,3 +99,11 @@ def test_what_comes_while_the_script_starts_is_for_the_script(signals: list[int]
     with Supervisor() as supervisor:
         code = supervisor.run(["-c", "import time; time.sleep(60)"], {}, lambda: None)
     assert code == 128 + (signal.SIGKILL if len(signals) == 2 else signals[0]) and started[0].returncode is not None
+
+
+def test_what_went_wrong_is_looked_at_once_more_when_the_script_has_ended() -> None:
+    """A script that a dead worker ends may end before the next regular look, and nothing would say which worker it was."""
+    running: list[bool] = []
+    with Supervisor() as supervisor:
+        supervisor.run(["-c", "pass"], {}, lambda: running.append(supervisor.process is not None))
+    assert running[-1:] == [False]
