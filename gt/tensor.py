@@ -68,6 +68,7 @@ from gt.ir.types import (
 from gt.naming import named
 from gt.printing import format_tensor, html
 from gt.trace import holding, install_tensor, record
+from gt.views import offset_of
 
 
 def _never(name: str) -> Callable[..., builtins.bool]:
@@ -185,8 +186,8 @@ class Tensor(Copies):
     sgn, signbit, nan_to_num, isposinf, isneginf, isreal = (
         numeric.sgn, numeric.signbit, numeric.nan_to_num, numeric.isposinf, numeric.isneginf, numeric.isreal,
     )  # fmt: skip
-    conj, conj_physical, resolve_conj, resolve_neg, angle = (
-        numeric.conj, numeric.conj_physical, numeric.resolve_conj, numeric.resolve_neg, numeric.angle,
+    conj, conj_physical, is_conj, is_neg, resolve_conj, resolve_neg, angle = (
+        numeric.conj, numeric.conj_physical, numeric.is_conj, numeric.is_neg, numeric.resolve_conj, numeric.resolve_neg, numeric.angle,
     )  # fmt: skip
     isclose, allclose, equal = numeric.isclose, numeric.allclose, numeric.equal
     exp2, sinc, erfinv, lgamma, digamma, i0 = (
@@ -409,7 +410,7 @@ class Tensor(Copies):
 
     def storage_offset(self) -> builtins.int:
         """Give where a view's first element stands in its storage, in elements."""
-        return strided.offset_of(self)
+        return offset_of(self)
 
     def data_ptr(self) -> builtins.int:
         raise RuntimeError("a gt tensor has no address here: its values live with the workers")
@@ -418,9 +419,7 @@ class Tensor(Copies):
         """Say whether the dtype has negative numbers."""
         return self.dtype.is_signed
 
-    is_conj, is_neg, is_inference, is_shared, is_pinned = map(
-        _never, ("is_conj", "is_neg", "is_inference", "is_shared", "is_pinned")
-    )
+    is_inference, is_shared, is_pinned = map(_never, ("is_inference", "is_shared", "is_pinned"))
 
     def share_memory_(self) -> Tensor:
         """Give the tensor itself: its values live with the workers."""

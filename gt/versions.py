@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from gt.ir.ops import OPS
 from gt.passes.autodiff import saved_values
 from gt.trace import RULES, Buffer, Mark, Operand, Rule, Trace, record, state
+from gt.views import VIEWS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 What = str | Callable[[dict[str, Any]], str | Sequence[Any] | None]
 ALIAS = OPS["alias"]
-VIEWS = frozenset(OPS[name] for name in ("alias", "reshape", "permute", "slice", "expand", "as_strided"))
+VIEW_OPS = frozenset(OPS[name] for name in VIEWS)
 
 Indices = tuple[tuple[int, ...], tuple[int, ...]]
 
@@ -168,7 +169,7 @@ def wholes(trace: Trace) -> dict[int, int]:
     first = 0
     for id, operands in trace.code:
         rule = RULES[id >> 1]
-        if rule.op in VIEWS:
+        if rule.op in VIEW_OPS:
             found[first] = operands[0]
         first += rule.count
     for id, whole in trace.moved.items():

@@ -53,6 +53,22 @@ def _strides_of(op: str, base: Shape, strides: Strides, attrs: Attrs, shape: Sha
     return VIEWS[op].strides(base, strides, dict(attrs), shape)
 
 
+def offset_of(tensor: Any) -> int:
+    """Give where the first element of a view stands in its storage."""
+    if tensor._base is None or tensor._view is None:
+        return 0
+    op, attrs = tensor._view
+    own = offset_of(tensor._base)
+    if op.name == "slice":
+        starts: Any = dict(attrs)["starts"]
+        return own + sum(a * s for a, s in zip(starts, view_strides(tensor._base), strict=True))
+    if op.name in ("real", "imag", "view_as_real"):
+        return 2 * own + (op.name == "imag")
+    if op.name == "view_as_complex":
+        return own // 2
+    return int(dict(attrs)["offset"]) if op.name == "as_strided" else own
+
+
 @lru_cache(maxsize=1 << 14)
 def reshape_strides(shape: Shape, strides: Strides, target: Shape) -> Strides | None:
     """Give the strides of a reshape that needs no copy, or None if there are none. Source: ATen computeStride."""
@@ -137,6 +153,18 @@ def _write_imag(base: Any, value: Any, attrs: dict[str, Any]) -> Any:
     return record(OPS["complex"], (record(OPS["real"], (base,)), value))
 
 
+def _write_conj(base: Any, value: Any, attrs: dict[str, Any]) -> Any:
+    return record(OPS["conj"], (value,))
+
+
+def _write_pairs(base: Any, value: Any, attrs: dict[str, Any]) -> Any:
+    return record(OPS["view_as_complex"], (value,))
+
+
+def _write_of_pairs(base: Any, value: Any, attrs: dict[str, Any]) -> Any:
+    return record(OPS["view_as_real"], (value,))
+
+
 def _of_parts(shape: Shape, strides: Strides, attrs: dict[str, Any], new: Shape) -> Strides:
     return tuple(2 * s for s in strides)  # real and imaginary parts lie in turn
 
@@ -150,8 +178,11 @@ VIEWS: dict[str, View] = {
     "as_strided": View(_write_strided, lambda shape, strides, attrs, new: attrs["stride"]),
     "real": View(_write_real, _of_parts),
     "imag": View(_write_imag, _of_parts),
+    "conj": View(_write_conj, lambda shape, strides, attrs, new: strides),
+    "view_as_real": View(_write_pairs, lambda shape, strides, attrs, new: (*(2 * s for s in strides), 1)),
+    "view_as_complex": View(_write_of_pairs, lambda shape, strides, attrs, new: tuple(s // 2 for s in strides[:-1])),
 }
-PARTS = ("real", "imag")  # views of another dtype: no strides over the base's elements give them
+COMPLEX = ("real", "imag", "conj", "view_as_real", "view_as_complex")  # no strides over the base's elements give their values
 
 
 # -- views whose elements overlap
@@ -200,6 +231,8 @@ def place_in_overlap(tensor: Any) -> Place | None:
         through = through and op.name != "alias"
         found = _step(op.name, size, stride, offset, attrs, t._type.shape)
         if found is None:
+            if _overlap(tensor._type.shape, view_strides(tensor)):
+                raise refuse_overlap()
             raise RuntimeError(
                 f"a write to a view of overlapping elements: a {op.name} of them has no strides of its own. "
                 "Please clone() the tensor before performing the operation."
@@ -244,7 +277,7 @@ def _step(op: str, size: Shape, stride: Strides, offset: int, attrs: Attrs, new:
     elif op == "reshape":
         found = reshape_strides(size, stride, new)
         return None if found is None else (found, offset)
-    elif op in PARTS:
+    elif op in COMPLEX:
         return None
     elif op == "as_strided":
         return _strides_in(size, stride, offset, given)

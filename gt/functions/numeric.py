@@ -50,6 +50,7 @@ from gt.ir.types import (
 from gt.return_types import named
 from gt.trace import record, state
 from gt.versions import saves
+from gt.views import offset_of, view_strides
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
@@ -355,23 +356,49 @@ def isreal(input: Tensor) -> Tensor:
 
 
 def conj(input: Tensor) -> Tensor:
-    """Give the complex conjugate; a real tensor itself."""
-    return unary(OPS["conj"], input) if input._type.dtype.kind == "c" else input
+    """View the complex conjugate; a real tensor is its own."""
+    return take_view(input, OPS["conj"], ()) if input._type.dtype.kind == "c" else input
 
 
 def conj_physical(input: Tensor) -> Tensor:
     """Give the complex conjugate in memory of its own."""
-    return unary(OPS["conj"], input) if input._type.dtype.kind == "c" else record(OPS["copy"], (input,))
+    if input._type.dtype.kind != "c":
+        return record(OPS["copy"], (input,))
+    out = record(OPS["conj"], (input,))
+    out._trace.moved[out._index] = None
+    return out
+
+
+def is_conj(input: Tensor) -> bool:
+    """Say whether the tensor is a view of the conjugate of what lies in memory."""
+    t: Handle | None = input
+    flipped = False
+    while t is not None and t._view is not None and t._type.dtype.kind == "c":
+        if t._view[0].name == "view_as_complex":
+            break
+        flipped ^= t._view[0].name == "conj"
+        t = t._base
+    return flipped
+
+
+def is_neg(input: Tensor) -> bool:
+    """Say whether the tensor is a view of the negative of what lies in memory: of the imaginary part of a conjugate."""
+    t: Handle | None = input
+    while t is not None and t._view is not None and t._type.dtype.kind != "c":
+        if t._view[0].name == "imag":
+            return is_conj(t._base)
+        t = t._base
+    return False
 
 
 def resolve_conj(input: Tensor) -> Tensor:
-    """Give the tensor itself: gt conjugates at once."""
-    return input
+    """Give a copy of a view of a conjugate; any other tensor is its own."""
+    return record(OPS["copy"], (input,)) if is_conj(input) else input
 
 
 def resolve_neg(input: Tensor) -> Tensor:
-    """Give the tensor itself: gt negates at once."""
-    return input
+    """Give a copy of a view of a negative; any other tensor is its own."""
+    return record(OPS["copy"], (input,)) if is_neg(input) else input
 
 
 def real(input: Tensor) -> Tensor:
@@ -427,21 +454,38 @@ def angle(input: Tensor) -> Tensor:
 
 
 def view_as_real(input: Tensor) -> Tensor:
-    """Give [..., 2] of real and imaginary parts; a copy."""
+    """View [..., 2] of real and imaginary parts. Errors: RuntimeError for real tensors and views of a conjugate."""
+    need_tensor("view_as_real", input=input)
     if input._type.dtype.kind != "c":
         raise CallError("view_as_real is only supported for complex tensors")
-    shape = (*input._type.shape, 1)
-    parts = tuple(record(OPS["reshape"], (p,), (("shape", shape),)) for p in (real(input), imag(input)))
-    return record(OPS["cat"], parts, (("dim", len(shape) - 1),))
+    if is_conj(input):
+        raise CallError(
+            "view_as_real doesn't work on unresolved conjugated tensors.  To resolve the conjugate tensor so you can view it as real, "
+            "use self.resolve_conj(); however, be warned that the resulting tensor will NOT alias the original."
+        )
+    return take_view(input, OPS["view_as_real"], ())
 
 
-@saves("")
 def view_as_complex(input: Tensor) -> Tensor:
-    """Give complex numbers of [..., 2]; a copy."""
-    s = input._type.shape
-    if input._type.dtype .kind != "f" or input._type.dtype.itemsize < 4 or not s or s[-1] != 2:
-        raise CallError("Tensor must have a last dimension of size 2 and be a floating point tensor")
-    return complex(input[..., 0], input[..., 1])
+    """View the complex numbers of [..., 2]. Dtypes: float32, float64. Errors: RuntimeError where torch's strides have no such view."""
+    need_tensor("view_as_complex", input=input)
+    dtype, shape = input._type.dtype, input._type.shape
+    if dtype not in (float32, float64):
+        raise CallError(
+            "view_as_complex is only supported for half, float and double tensors, but got a tensor of scalar type: " + scalar_type(dtype)
+        )
+    if not shape:
+        raise CallError("Input tensor must have one or more dimensions")
+    if shape[-1] != 2:
+        raise CallError("Tensor must have a last dimension of size 2")
+    strides = view_strides(input)
+    if strides[-1] != 1:
+        raise CallError("Tensor must have a last dimension with stride 1")
+    if any(step % 2 and size != 1 for size, step in zip(shape[:-1], strides, strict=False)):
+        raise CallError("Tensor must have a stride divisible by 2 for all but last dimension")
+    if offset_of(input) % 2:
+        raise CallError("Tensor must have a storage_offset divisible by 2")
+    return take_view(input, OPS["view_as_complex"], ())
 
 
 # -- closeness

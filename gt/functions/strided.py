@@ -19,7 +19,7 @@ from gt.ir.ops import OPS
 from gt.ir.types import CallError, DimError, Shape, normalize_dim
 from gt.naming import named
 from gt.trace import record
-from gt.views import PARTS, contiguous_strides, view_strides
+from gt.views import COMPLEX, contiguous_strides, offset_of
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
@@ -33,25 +33,13 @@ def as_strided(input: Tensor, size: Sequence[int], stride: Sequence[int], storag
         raise CallError("as_strided: Negative strides are not supported at the moment, got strides: " + str(list(stride)))
     if storage_offset is not None and storage_offset < 0:
         raise CallError(f"Tensor: invalid storage offset {storage_offset}")
-    root = input._root if input._base is not None else input
-    if root._type.dtype is not input._type.dtype:
-        raise CallError("as_strided: not of the real or imaginary part of a complex tensor: take clone() first")
+    root: Any = input
+    while root._base is not None:
+        if root._view[0].name in COMPLEX:
+            raise CallError(f"as_strided: not of a view that {root._view[0].name} gave: take clone() first")
+        root = root._base
     offset = storage_offset if storage_offset is not None else offset_of(input)
     return _strided(root, ints((tuple(size),)), ints((tuple(stride),)), operator.index(offset))
-
-
-def offset_of(t: Tensor) -> int:
-    """Give where the first element of a view stands in its storage."""
-    if t._base is None or t._view is None:
-        return 0
-    op, attrs = t._view
-    own = offset_of(t._base)
-    if op.name == "slice":
-        starts: Any = dict(attrs)["starts"]
-        return own + sum(a * s for a, s in zip(starts, view_strides(t._base), strict=True))
-    if op.name in PARTS:
-        return 2 * own + (op.name == "imag")
-    return dict(attrs)["offset"] if op.name == "as_strided" else own
 
 
 def as_strided_scatter(

@@ -243,8 +243,8 @@ def test_an_older_variable_means_what_the_new_one_does(
         monkeypatch.delenv(name, raising=False)
     for name, text in given.items():
         monkeypatch.setenv(name, text)
+    monkeypatch.setattr(env, "VARIABLES", {**env.VARIABLES})  # where the next one enters itself
     fresh = env.Variable(variable.name, variable.parse, variable.default, variable.doc)
-    monkeypatch.setitem(env.VARIABLES, variable.name, variable)
     monkeypatch.setattr(
         env, "OLDER_NAMES",
         [env.OlderName(o.name, fresh if o.stands_for is variable else o.stands_for, o.doc, o.texts) for o in env.OLDER_NAMES],

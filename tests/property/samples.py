@@ -163,7 +163,7 @@ for _names, _make in (
     ("relu", unary("uif", points=(-1.0, 0.0, 1.0))),
     ("abs sign", unary("uif", points=(-1.0, 0.0, 2.0))),
     ("floor ceil trunc round", unary("uif", -3.4, 3.4, (0.5, 1.5, 2.5, -0.5))),
-    ("sgn real imag", unary("c")),
+    ("sgn real imag view_as_real", unary("c")),
     ("isnan isinf isfinite logical_not", unary("buif")),
     ("signbit", unary("uif", special=(np.inf, -np.inf, 0.0, -0.0))),
     ("bitwise_not", unary("bui")),
@@ -396,6 +396,13 @@ SAMPLES["pad"] = attr_cases(
         )
     ),
 )
+
+
+@samples("view_as_complex")
+def _view_as_complex(rng: Rng) -> Iterator[Sample]:
+    for dtype in (float32, float64):
+        for s in (*SHAPES, shape(rng)):
+            yield Sample((values(rng, (*s, 2), dtype),), (dtype,))
 
 
 @samples("slice_scatter")

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gt
+from gt.ir.ops import OPS
 
 
 def test_strides_and_contiguity_as_torch():
@@ -204,7 +205,12 @@ PARTS = {
     "under a view": lambda z: (z.real.view(2, 2).t()[0].fill_(5), z.imag[1:].zero_()),
     "of the whole": lambda z: z.mul_(1j),
     "detached": lambda z: z.real.detach().fill_(3),
+    "of a conjugate": lambda z: (z.conj().imag.fill_(9), z[:2].conj().mul_(1j)),
+    "under an adjoint": lambda z: z.view(2, 2).mH[0].real.add_(1),
+    "as pairs": lambda z: (MODULES[type(z)].view_as_real(z)[1:].fill_(4), MODULES[type(z)].view_as_real(z[0])[1].neg_()),
+    "as pairs and back": lambda z: (lambda m: m.view_as_complex(m.view_as_real(z)[::2]).mul_(2j))(MODULES[type(z)]),
 }
+MODULES = {gt.Tensor: gt, torch.Tensor: torch}
 
 
 @pytest.mark.parametrize("read", [False, True])
@@ -241,6 +247,78 @@ def test_what_parts_of_complex_numbers_refuse(m):
     assert x.tolist() == [3.0, 3.0]
 
 
-def test_strides_over_parts_of_complex_numbers_are_refused():
-    with pytest.raises(RuntimeError, match="real or imaginary part"):
-        gt.tensor([1j, 2j]).imag.as_strided((1,), (1,))
+@pytest.mark.parametrize("view", [lambda z: z.imag, lambda z: z.conj(), gt.view_as_real], ids=["imag", "conj", "view_as_real"])
+def test_strides_over_views_of_complex_numbers_are_refused(view):
+    with pytest.raises(RuntimeError, match="take clone\\(\\) first"):
+        view(gt.tensor([1j, 2j])).as_strided((1,), (1,))
+
+
+@pytest.mark.parametrize("read", [False, True])
+@pytest.mark.parametrize("grad", [False, True])
+def test_pairs_viewed_as_complex_numbers_are_written_as_such(grad, read):
+    def outcome(m):
+        x = m.arange(12.0, dtype=m.float64).reshape(3, 2, 2).requires_grad_(grad)
+        y = x * 1
+        z = m.view_as_complex(y[1:])
+        if read:
+            z.tolist()
+        z.mul_(1j)
+        z[0].imag.zero_()
+        y[2, 1] = 5
+        found = [y.tolist(), z.tolist(), z.stride(), z.storage_offset(), m.view_as_real(z)[:, 1].stride()]
+        if grad:
+            (z.abs() ** 2).sum().backward()
+            found.append(x.grad.tolist())
+        return found
+
+    assert outcome(gt) == outcome(torch)
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda m: m.view_as_complex(m.ones(())), lambda m: m.view_as_complex(m.ones(3, 2).t()), lambda m: m.view_as_complex(m.ones(5)[1:3]),
+        lambda m: m.view_as_complex(m.ones(2, 3)[:, :2]), lambda m: m.view_as_complex(m.ones(3, 2).bfloat16()),
+        lambda m: m.view_as_complex(m.ones(2, 4)[:, ::2]), lambda m: m.view_as_complex(m.ones(1).expand(2)),
+        lambda m: m.view_as_real(m.ones(2)), lambda m: m.view_as_real(m.tensor([1j]).conj()), lambda m: m.view_as_complex(2),
+        lambda m: m.view_as_complex(m.tensor([[1j], [2j]]).conj().imag.expand(2, 2)),
+    ],
+)  # fmt: skip
+def test_what_has_no_complex_view_is_refused_as_in_torch(view):
+    with pytest.raises((RuntimeError, TypeError)) as theirs:
+        view(torch)
+    with pytest.raises((RuntimeError, TypeError)) as ours:
+        view(gt)
+    assert str(ours.value) == str(theirs.value)
+
+
+def test_what_is_a_view_of_a_conjugate_is_told_and_resolved_as_in_torch():
+    def outcome(m):
+        z = m.tensor([[1 + 2j, 3 + 4j]])
+        conj = z.conj()
+        asked = [z, conj, conj[0], conj.imag, conj.real, conj.conj(), conj.clone(), conj * 1, z.mH, z.conj_physical(), m.view_as_real(z)]
+        bits = [(t.is_conj(), t.is_neg(), m.is_conj(t), m.is_neg(t)) for t in asked]
+        conj.resolve_conj().zero_()
+        conj.imag.resolve_neg().zero_()
+        z.resolve_conj()[0, 0] = 7
+        return bits, z.tolist(), conj.tolist()
+
+    assert outcome(gt) == outcome(torch)
+
+
+@pytest.mark.parametrize("view", [lambda m, z: z.conj(), lambda m, z: z.real, lambda m, z: m.view_as_real(z)], ids=["conj", "real", "pairs"])
+def test_a_change_of_complex_numbers_is_one_of_what_a_backward_kept_of_their_views(view):
+    for m in (gt, torch):
+        z = m.ones(2, dtype=m.complex64, requires_grad=True) * 1
+        part = view(m, z)
+        y = (part * part).abs().sum()
+        z.mul_(2)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            y.backward()
+
+
+def test_infinite_parts_make_complex_numbers_without_nan():
+    parts = np.array([[1.0, np.inf], [-np.inf, 2.0], [np.nan, np.inf]])
+    want = torch.complex(torch.tensor(parts[:, 0]), torch.tensor(parts[:, 1])).numpy()
+    for found in (OPS["complex"].numpy(parts[:, 0], parts[:, 1]), OPS["view_as_complex"].numpy(parts)):
+        np.testing.assert_array_equal(found, want)

@@ -16,7 +16,7 @@ from gt.ir.opdef import Var, op
 from gt.ir.ops.broadcast import cast, constant, unbroadcast, zeros_like
 from gt.ir.ops.compare import eq, ge, gt, le, logical_and, lt, where
 from gt.ir.ops.families import ALL, FLOATING, NUMERIC, REAL, binary, check_kind, check_same, same, together, unary, unchanged
-from gt.ir.types import KindError, TensorType, TypeMismatch, broadcast_shapes, complex_dtype, float32, float64, real_dtype
+from gt.ir.types import KindError, TensorType, TypeMismatch, broadcast_shapes, complex_dtype, dtype_of, float32, float64, real_dtype
 
 conj_ = unary(
     "conj", np.conj, "torch.conj({x}).resolve_conj()", lambda g, y, x: cj(g), kinds=ALL, shares=unchanged,
@@ -336,10 +336,39 @@ def _complex_infer(a: TensorType, b: TensorType) -> TensorType:
     return TensorType(broadcast_shapes(a.shape, b.shape), complex_dtype(a.dtype))
 
 
+def _of_two(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    out = np.empty(np.broadcast_shapes(a.shape, b.shape), complex_dtype(dtype_of(a.dtype)).numpy)
+    out.real, out.imag = a, b  # a + 1j * b would make nan of infinity
+    return out
+
+
 complex_ = op(
-    "complex", "a b", doc="a + bi", infer=_complex_infer, numpy=lambda a, b: a + 1j * b,
+    "complex", "a b", doc="a + bi", infer=_complex_infer, numpy=_of_two,
     torch="torch.complex({a}, {b})", factors=fx.elementwise, linear=((0, 1),),
     vjp=lambda g, y, a, b: (unbroadcast(real(g), a.type), unbroadcast(imag(g), b.type)),
+)  # fmt: skip
+
+
+def _pairs_infer(x: TensorType) -> TensorType:
+    part = _part("view_as_real", x)
+    return TensorType((*part.shape, 2), part.dtype)
+
+
+def _of_pairs_infer(x: TensorType) -> TensorType:
+    if x.dtype not in (float32, float64) or x.shape[-1:] != (2,):
+        raise TypeMismatch(f"view_as_complex: expected float32 or float64 of shape [..., 2], got {x!r}")
+    return TensorType(x.shape[:-1], complex_dtype(x.dtype))
+
+
+view_as_real = op(
+    "view_as_real", "x", doc="[..., 2] of real and imaginary parts.", infer=_pairs_infer,
+    numpy=lambda x: np.stack((x.real, x.imag), -1), torch="torch.stack(({x}.real, {x}.imag), -1)", factors="...->....",
+    linear=((0,),), vjp=lambda g, y, x: (view_as_complex(g),),
+)  # fmt: skip
+view_as_complex = op(
+    "view_as_complex", "x", doc="The complex numbers of [..., 2].", infer=_of_pairs_infer,
+    numpy=lambda x: _of_two(x[..., 0], x[..., 1]), torch="torch.complex({x}.select(-1, 0), {x}.select(-1, 1))", factors="....->...",
+    linear=((0,),), vjp=lambda g, y, x: (view_as_real(g),),
 )  # fmt: skip
 
 

@@ -70,7 +70,8 @@ def test_keys_that_others_may_read_are_found(tmp_path: Path, monkeypatch: pytest
     assert checks.judge_key(key).verdict == "ok"
     key.chmod(0o640)
     assert checks.judge_key(key).fix == f"chmod 600 {key}"
-    monkeypatch.setitem(env.VARIABLES, "GT_TEST_KEY_FILE", env.Variable("GT_TEST_KEY_FILE", str, str(key), ""))
+    monkeypatch.setattr(env, "VARIABLES", {**env.VARIABLES})  # where the next one enters itself
+    env.Variable("GT_TEST_KEY_FILE", str, str(key), "")
     assert checks.keys().verdict == "failed"
 
 

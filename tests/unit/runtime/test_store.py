@@ -67,21 +67,19 @@ def test_store_operations():
 
 
 def test_a_variable_is_read_once_and_named_when_it_is_wrong(monkeypatch):
+    monkeypatch.setattr(env, "VARIABLES", {**env.VARIABLES})  # where the next one enters itself
     variable = env.Variable("GT_TEST_ONLY", env.flag, False, "A test.")
-    try:
-        monkeypatch.setenv("GT_TEST_ONLY", "yes")
-        assert variable.get() is True
-        monkeypatch.setenv("GT_TEST_ONLY", "0")
-        assert variable.get() is True
-        variable.forget()
-        assert variable.get() is False
-        variable.forget()
-        monkeypatch.setenv("GT_TEST_ONLY", "perhaps")
-        with pytest.raises(ValueError, match="GT_TEST_ONLY='perhaps': expected 1 or 0"):
-            variable.get()
-        assert "| `GT_TEST_ONLY` |" in env.table()
-    finally:
-        del env.VARIABLES["GT_TEST_ONLY"]
+    monkeypatch.setenv("GT_TEST_ONLY", "yes")
+    assert variable.get() is True
+    monkeypatch.setenv("GT_TEST_ONLY", "0")
+    assert variable.get() is True
+    variable.forget()
+    assert variable.get() is False
+    variable.forget()
+    monkeypatch.setenv("GT_TEST_ONLY", "perhaps")
+    with pytest.raises(ValueError, match="GT_TEST_ONLY='perhaps': expected 1 or 0"):
+        variable.get()
+    assert "| `GT_TEST_ONLY` |" in env.table()
 
 
 def test_two_processes_share_an_instruction_log(tmp_path):
