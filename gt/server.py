@@ -30,6 +30,8 @@ from gt.runtime.transport import LOOPBACK, is_loopback
 if TYPE_CHECKING:
     from gt.runtime.web import Web
 
+RESTARTS = 20  # of each worker that it starts: one that cannot start is not tried for ever
+
 
 @click.command()
 @click.option("-p", "--port", type=click.IntRange(0, 65535), required=True, help="Port to listen on.")
@@ -49,7 +51,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--spawn_gpu_workers", "--spawn-gpu-workers", "spawned", type=click.IntRange(0), default=0, metavar="N",
-    help="Start N workers here too, one for each GPU while there are any; they end with the server.",
+    help="Start N workers here too, one for each GPU while there are any; others take the places of those that die; they end with the server.",
 )  # fmt: skip
 @click.option("--log-file", help="File of one line per event. Default: GT_INSTRUCTION_LOG.")
 @click.option("--no-console-log", is_flag=True, hidden=True)
@@ -108,11 +110,12 @@ def main(
 
 
 def _start_workers(started: ExitStack, count: int, keys: Path | None, endpoint: str) -> None:
-    """Start workers that end with ``started``."""
+    """Start workers that end with ``started``. Another comes in place of one that dies."""
     if count:
         cluster = LocalCluster(endpoint.replace("//0.0.0.0:", "//127.0.0.1:"), keys=keys)
         started.callback(cluster.stop)
         cluster.start_workers(count, env.BACKEND.get())
+        cluster.supervise(RESTARTS * count)
         cluster.watch()
 
 

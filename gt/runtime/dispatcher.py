@@ -49,6 +49,7 @@ from gt.runtime.log import open_log, setup_logging
 from gt.runtime.numbering import MessagesLost
 from gt.runtime.planner import PlannerProcess, PlanReply, outputs_of, request_of
 from gt.runtime.port_owner import port_owner
+from gt.runtime.present import PresentClock
 from gt.runtime.schedule import Client
 from gt.runtime.tracer import boot_id
 from gt.runtime.transport import (
@@ -92,6 +93,7 @@ class Dispatcher:
         self.planner = PlannerProcess()
         self.parent_fd, self.report_fd = parent_fd, report_fd
         self.web: Web | None = None
+        self._now = PresentClock()
         self.state.started, self.state.wall_clock = self._now(), time.time
         tracing = self.state.tracing
         tracing.own, tracing.wall_clock, tracing.boot = self.log, time.time, boot_id()
@@ -162,9 +164,6 @@ class Dispatcher:
 
     def stop(self, number: int = 0, frame: FrameType | None = None) -> None:
         self.stopping = True
-
-    def _now(self) -> float:
-        return time.monotonic()
 
     def _tidy(self) -> None:
         if self.state.epochs.epoch != self.busy_epoch:

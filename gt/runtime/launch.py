@@ -157,6 +157,7 @@ class LocalCluster:
                     try:
                         self.workers[i] = self._start_worker(i)
                         self.replaced.append((i, process))
+                        log.warning("worker %d ended by %s: another is started in its place", i, name_of(process.returncode))
                     except OSError as e:  # no memory or descriptor left
                         log.warning("a worker cannot be started in place of one that died: %s", e)
 

@@ -36,6 +36,7 @@ from gt.runtime.interrupt import SHIELD, Window
 from gt.runtime.keys import Keys
 from gt.runtime.log import open_client_log, setup_logging
 from gt.runtime.numbering import MessagesLost
+from gt.runtime.present import PresentClock
 from gt.runtime.session import CallLock, own_threads
 from gt.runtime.shared import MAX_LANES, Openings, Slot, SlotPool, probe
 from gt.runtime.status import ServerStatus
@@ -141,6 +142,7 @@ class RemoteSession:
         self._opened: dict[int, int] = {}  # workers whose slots this process can open, with their pids
         self._endpoint = endpoint_of(address)
         self._keys = None if self._endpoint.startswith("ipc://") else keys
+        self._now = PresentClock()  # of the io thread
         self._watched: dict[int, tuple[float, Handshake]] = {}  # by worker, of the socket for uploads: the one for results fares alike
         self._down = self._made()
         self._up = self._made()
@@ -402,11 +404,11 @@ class RemoteSession:
         own_threads.add(threading.get_ident())
         for source in (self._down, self._server.monitor, self._results, self._wake_read):
             self._poller.register(source, zmq.POLLIN)
-        seen = beat = time.monotonic()
+        seen = beat = self._now()
         try:
             while self._closed is None:
                 ready = dict(self._poller.poll(int(BEAT_S * 500)))
-                now = time.monotonic()
+                now = self._now()
                 self._server.look()  # first: what came before the end is there to be received
                 if self._down in ready or self._server.over:
                     seen = now
@@ -700,7 +702,7 @@ class RemoteSession:
             if self._keys is not None:
                 self._keys.join(socket, key)
                 self._keys.join(self._results, key)
-            self._watched[worker] = time.monotonic(), Handshake(socket)
+            self._watched[worker] = self._now(), Handshake(socket)
             socket.connect(upload)
             self._results.connect(results)
         except (zmq.ZMQError, ValueError) as e:

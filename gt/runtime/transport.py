@@ -53,7 +53,7 @@ def make_socket(context: Context, kind: int, *, data: bool = False, identity: by
     s.setsockopt(zmq.RCVHWM, 0 if receives else 1)
     s.setsockopt(zmq.MAXMSGSIZE, (MAX_DATA if data else MAX_CONTROL) if receives else MAX_IDLE)
     s.setsockopt(zmq.HEARTBEAT_IVL, 1000)
-    s.setsockopt(zmq.HEARTBEAT_TIMEOUT, 5000)
+    s.setsockopt(zmq.HEARTBEAT_TIMEOUT, 10_000)  # longer than who listens waits for signs of life
     s.setsockopt(zmq.HANDSHAKE_IVL, 5000)
     s.setsockopt(zmq.RECONNECT_IVL, 50)
     s.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)

@@ -35,6 +35,7 @@ from gt.runtime.interrupt import on_end_signals
 from gt.runtime.keys import Keys, chosen_keys
 from gt.runtime.log import open_log, setup_logging
 from gt.runtime.numbering import MessagesLost
+from gt.runtime.present import PresentClock
 from gt.runtime.runner import HostArray, Runner, make_engine
 from gt.runtime.tracer import Tracer
 from gt.runtime.transport import (
@@ -375,10 +376,11 @@ class WorkerProcess:
         watched = self.handshake.monitor
         for source in (link, watched, self.intake.socket, *([] if self.parent_fd is None else [self.parent_fd]), *strangers):
             poller.register(source, zmq.POLLIN)
-        seen = beat = time.monotonic()
+        clock = PresentClock()
+        seen = beat = clock()
         while not self.stopping:
             ready = dict(poller.poll(int(BEAT_S * 1000) if link is not None else 50))
-            now = time.monotonic()
+            now = clock()
             if link is None and not self.lost.is_set():
                 self.intake.part()
                 link, seen = self._attached(), now

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -23,7 +24,7 @@ from gt.runtime.remote import RemoteSession
 from gt.runtime.status_request import StatusLink
 from tests.fault.proxy import TcpProxy
 from tests.integration.cluster import Desk, rows
-from tests.integration.programs import ROOT, Server, environment, start, wait_for
+from tests.integration.programs import ROOT, Server, environment, server, start, wait_for
 
 pytestmark = pytest.mark.timeout(120)
 WITHIN_S = 5.0
@@ -136,6 +137,18 @@ def test_a_training_loop_hears_of_it_and_goes_on_as_if_nothing_had_been(tmp_path
             assert (script.returncode, err) == (0, "")
         assert out.splitlines() == [want]  # it has noticed nothing
     assert [w.returncode for w in there.server.workers] == [0]
+
+
+def test_a_server_that_was_stopped_for_a_while_does_not_take_its_own_pause_for_the_workers_silence() -> None:
+    with server(2) as there:
+        there.await_workers(2)
+        there.process.send_signal(signal.SIGSTOP)
+        time.sleep(7)  # for longer than a worker is waited for, and shorter than a worker waits
+        there.process.send_signal(signal.SIGCONT)
+        with contextlib.closing(StatusLink(there.address)) as asker:
+            heard = lambda: [w.silent_s < 1 for w in asker.ask(10).workers]  # noqa: E731
+            assert wait_for(lambda: heard() == [True, True])
+            assert [w.id for w in asker.ask().workers] == [0, 1]
 
 
 def test_each_finds_its_own_and_what_nobody_comes_for_is_freed() -> None:

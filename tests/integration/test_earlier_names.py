@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 import gt
@@ -304,6 +305,9 @@ def test_a_server_with_workers_of_its_own(tmp_path: Path) -> None:
         done = run(script, tmp_path)
         assert (done.code, done.out) == (0, "32.0\n"), done.err
         assert {line.split()[3] for line in log.read_text().splitlines() if " run " in line} <= {"worker0", "worker1"}
+        assert [process.stdout.readline() for _ in range(2)] == ["workers 1\n", "workers 2\n"]
+        next(c for c in psutil.Process(process.pid).children() if "gt.runtime.worker" in c.cmdline()).kill()
+        assert [process.stdout.readline() for _ in range(2)] == ["workers 1\n", "workers 2\n"]  # another is started in its place
     finally:
         process.terminate()
         _, told = process.communicate(timeout=30)
