@@ -23,6 +23,7 @@ import click
 import zmq
 
 from gt.runtime import env, garbage, wire
+from gt.runtime.awake_clock import AwakeClock
 from gt.runtime.dispatcher_events import (
     Command,
     Event,
@@ -90,6 +91,7 @@ class Dispatcher:
         self.endpoint = self.router.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
         self.state = DispatcherState(lambda: os.urandom(16), options)
         self.planner = PlannerProcess()
+        self._now = AwakeClock(2 * TICK_S)  # who was silent while this process did not run was not heard
         self.parent_fd, self.report_fd = parent_fd, report_fd
         self.web: Web | None = None
         self.state.started, self.state.wall_clock = self._now(), time.time
@@ -162,9 +164,6 @@ class Dispatcher:
 
     def stop(self, number: int = 0, frame: FrameType | None = None) -> None:
         self.stopping = True
-
-    def _now(self) -> float:
-        return time.monotonic()
 
     def _tidy(self) -> None:
         if self.state.epochs.epoch != self.busy_epoch:

@@ -6,11 +6,11 @@ Owns: ``NodeLink``. Next: ``nodes`` (the other end), ``gt.commands.launch`` (who
 from __future__ import annotations
 
 import contextlib
-import time
 
 import zmq
 
 from gt.runtime import wire
+from gt.runtime.awake_clock import AwakeClock
 from gt.runtime.errors import ConnectionFailed, DispatcherLost, LaunchError, ProtocolError
 from gt.runtime.gate import Handshake, explained
 from gt.runtime.keys import Keys
@@ -34,7 +34,8 @@ class NodeLink:
         self.endpoint, self.keys = endpoint, keys
         self.welcome = False
         self.restarts: int | None = None  # of workers that die, as the script has last asked for; None once that was taken up
-        self.seen = self.beat = time.monotonic()
+        self._awake = AwakeClock()
+        self.seen = self.beat = self._awake()
         self._context: Context = zmq.Context()
         self._socket = make_socket(self._context, zmq.DEALER)
         if keys is not None:
@@ -51,7 +52,7 @@ class NodeLink:
         self._socket.poll(int(wait_s * 1000))
         ended: int | None = None
         while (message := self._next()) is not None:
-            self.seen = time.monotonic()
+            self.seen = self._awake()
             match message:
                 case wire.NodeWelcome():
                     self.welcome = True
@@ -65,7 +66,7 @@ class NodeLink:
                     raise DispatcherLost(f"the link to node 0's dispatcher at {self.endpoint} is broken: {reason}")
         if not self.welcome and (failed := self._handshake.look()):
             raise ConnectionFailed(explained(failed, self.endpoint, self.keys))
-        now = time.monotonic()
+        now = self._awake()
         if self.welcome and ended is None and now - self.seen > DISPATCHER_TIMEOUT_S:
             raise DispatcherLost(f"node 0's dispatcher at {self.endpoint} has not been heard of for {DISPATCHER_TIMEOUT_S:g} s")
         if self.welcome and now - self.beat >= BEAT_S:

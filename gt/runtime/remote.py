@@ -28,6 +28,7 @@ from gt.ir.program import WireSharding, WireType, encode_graph
 from gt.ir.signals import SignalConfig
 from gt.ir.types import DType, Scalar, TensorType
 from gt.runtime import wire, wire_arrays
+from gt.runtime.awake_clock import AwakeClock
 from gt.runtime.buffer_reasons import BufferReasons
 from gt.runtime.errors import ConnectionFailed, Fault, ProtocolError, SessionClosed
 from gt.runtime.gate import Handshake, Seldom, await_answer, explained
@@ -402,14 +403,15 @@ class RemoteSession:
         own_threads.add(threading.get_ident())
         for source in (self._down, self._server.monitor, self._results, self._wake_read):
             self._poller.register(source, zmq.POLLIN)
-        seen = beat = time.monotonic()
+        awake, beat = AwakeClock(), time.monotonic()
+        seen = awake()
         try:
             while self._closed is None:
                 ready = dict(self._poller.poll(int(BEAT_S * 500)))
-                now = time.monotonic()
+                now, heard = time.monotonic(), awake()
                 self._server.look()  # first: what came before the end is there to be received
                 if self._down in ready or self._server.over:
-                    seen = now
+                    seen = heard
                     self._receive(self._down, copy=True)
                 if self._results in ready:
                     self._receive(self._results, copy=False)
@@ -418,7 +420,7 @@ class RemoteSession:
                         self._receive(socket, copy=True, worker=worker)
                 if self._closed is None and self._server.over:
                     self._lose_dispatcher("died")
-                elif now - seen > DISPATCHER_TIMEOUT_S:
+                elif heard - seen > DISPATCHER_TIMEOUT_S:
                     self._lose_dispatcher("stopped answering")
                 if now - beat >= BEAT_S:
                     beat = now
