@@ -23,6 +23,7 @@ import click
 import zmq
 
 from gt.runtime import env, garbage, wire
+from gt.runtime.awake_clock import AwakeClock
 from gt.runtime.dispatcher_events import (
     Command,
     Event,
@@ -49,7 +50,6 @@ from gt.runtime.log import open_log, setup_logging
 from gt.runtime.numbering import MessagesLost
 from gt.runtime.planner import PlannerProcess, PlanReply, outputs_of, request_of
 from gt.runtime.port_owner import port_owner
-from gt.runtime.present import PresentClock
 from gt.runtime.schedule import Client
 from gt.runtime.tracer import boot_id
 from gt.runtime.transport import (
@@ -91,9 +91,9 @@ class Dispatcher:
         self.endpoint = self.router.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
         self.state = DispatcherState(lambda: os.urandom(16), options)
         self.planner = PlannerProcess()
+        self._now = AwakeClock(2 * TICK_S)  # who was silent while this process did not run was not heard
         self.parent_fd, self.report_fd = parent_fd, report_fd
         self.web: Web | None = None
-        self._now = PresentClock()
         self.state.started, self.state.wall_clock = self._now(), time.time
         tracing = self.state.tracing
         tracing.own, tracing.wall_clock, tracing.boot = self.log, time.time, boot_id()

@@ -152,7 +152,6 @@ class LocalCluster:
             for i, process in enumerate(self.workers):
                 ended = process.poll() is not None and time.monotonic() - started[i] > RESTART_S
                 if ended and self.restarts_left > 0:
-                    self.restarts_left -= 1
                     started[i] = time.monotonic()
                     try:
                         self.workers[i] = self._start_worker(i)
@@ -160,6 +159,7 @@ class LocalCluster:
                         log.warning("worker %d ended by %s: another is started in its place", i, name_of(process.returncode))
                     except OSError as e:  # no memory or descriptor left
                         log.warning("a worker cannot be started in place of one that died: %s", e)
+                    self.restarts_left -= 1  # last: until then another is on its way
 
     @property
     def replacing(self) -> bool:

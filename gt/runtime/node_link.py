@@ -10,12 +10,12 @@ import contextlib
 import zmq
 
 from gt.runtime import wire
+from gt.runtime.awake_clock import AwakeClock
 from gt.runtime.errors import ConnectionFailed, DispatcherLost, LaunchError, ProtocolError
 from gt.runtime.gate import Handshake, explained
 from gt.runtime.keys import Keys
 from gt.runtime.launch import LocalCluster
 from gt.runtime.numbering import MessagesLost
-from gt.runtime.present import PresentClock
 from gt.runtime.transport import Context, PeerUnreachable, make_socket, receive, send
 
 BEAT_S = 1.0
@@ -34,8 +34,8 @@ class NodeLink:
         self.endpoint, self.keys = endpoint, keys
         self.welcome = False
         self.restarts: int | None = None  # of workers that die, as the script has last asked for; None once that was taken up
-        self._clock = PresentClock()
-        self.seen = self.beat = self._clock()
+        self._awake = AwakeClock()
+        self.seen = self.beat = self._awake()
         self._context: Context = zmq.Context()
         self._socket = make_socket(self._context, zmq.DEALER)
         if keys is not None:
@@ -52,7 +52,7 @@ class NodeLink:
         self._socket.poll(int(wait_s * 1000))
         ended: int | None = None
         while (message := self._next()) is not None:
-            self.seen = self._clock()
+            self.seen = self._awake()
             match message:
                 case wire.NodeWelcome():
                     self.welcome = True
@@ -66,7 +66,7 @@ class NodeLink:
                     raise DispatcherLost(f"the link to node 0's dispatcher at {self.endpoint} is broken: {reason}")
         if not self.welcome and (failed := self._handshake.look()):
             raise ConnectionFailed(explained(failed, self.endpoint, self.keys))
-        now = self._clock()
+        now = self._awake()
         if self.welcome and ended is None and now - self.seen > DISPATCHER_TIMEOUT_S:
             raise DispatcherLost(f"node 0's dispatcher at {self.endpoint} has not been heard of for {DISPATCHER_TIMEOUT_S:g} s")
         if self.welcome and now - self.beat >= BEAT_S:

@@ -28,6 +28,7 @@ from gt.ir.program import WireSharding, WireType, encode_graph
 from gt.ir.signals import SignalConfig
 from gt.ir.types import DType, Scalar, TensorType
 from gt.runtime import wire, wire_arrays
+from gt.runtime.awake_clock import AwakeClock
 from gt.runtime.buffer_reasons import BufferReasons
 from gt.runtime.errors import ConnectionFailed, Fault, ProtocolError, SessionClosed
 from gt.runtime.gate import Handshake, Seldom, await_answer, explained
@@ -36,7 +37,6 @@ from gt.runtime.interrupt import SHIELD, Window
 from gt.runtime.keys import Keys
 from gt.runtime.log import open_client_log, setup_logging
 from gt.runtime.numbering import MessagesLost
-from gt.runtime.present import PresentClock
 from gt.runtime.session import CallLock, own_threads
 from gt.runtime.shared import MAX_LANES, Openings, Slot, SlotPool, probe
 from gt.runtime.status import ServerStatus
@@ -142,7 +142,6 @@ class RemoteSession:
         self._opened: dict[int, int] = {}  # workers whose slots this process can open, with their pids
         self._endpoint = endpoint_of(address)
         self._keys = None if self._endpoint.startswith("ipc://") else keys
-        self._now = PresentClock()  # of the io thread
         self._watched: dict[int, tuple[float, Handshake]] = {}  # by worker, of the socket for uploads: the one for results fares alike
         self._down = self._made()
         self._up = self._made()
@@ -404,14 +403,15 @@ class RemoteSession:
         own_threads.add(threading.get_ident())
         for source in (self._down, self._server.monitor, self._results, self._wake_read):
             self._poller.register(source, zmq.POLLIN)
-        seen = beat = self._now()
+        awake, beat = AwakeClock(), time.monotonic()
+        seen = awake()
         try:
             while self._closed is None:
                 ready = dict(self._poller.poll(int(BEAT_S * 500)))
-                now = self._now()
+                now, heard = time.monotonic(), awake()
                 self._server.look()  # first: what came before the end is there to be received
                 if self._down in ready or self._server.over:
-                    seen = now
+                    seen = heard
                     self._receive(self._down, copy=True)
                 if self._results in ready:
                     self._receive(self._results, copy=False)
@@ -420,7 +420,7 @@ class RemoteSession:
                         self._receive(socket, copy=True, worker=worker)
                 if self._closed is None and self._server.over:
                     self._lose_dispatcher("died")
-                elif now - seen > DISPATCHER_TIMEOUT_S:
+                elif heard - seen > DISPATCHER_TIMEOUT_S:
                     self._lose_dispatcher("stopped answering")
                 if now - beat >= BEAT_S:
                     beat = now
@@ -702,7 +702,7 @@ class RemoteSession:
             if self._keys is not None:
                 self._keys.join(socket, key)
                 self._keys.join(self._results, key)
-            self._watched[worker] = self._now(), Handshake(socket)
+            self._watched[worker] = time.monotonic(), Handshake(socket)
             socket.connect(upload)
             self._results.connect(results)
         except (zmq.ZMQError, ValueError) as e:

@@ -25,6 +25,7 @@ import msgspec
 import zmq
 
 from gt.runtime import env, garbage, wire
+from gt.runtime.awake_clock import AwakeClock
 from gt.runtime.collective import CollectiveFailed, Groups
 from gt.runtime.errors import ConnectionFailed, DispatcherLost, KeyFileError, ProtocolError
 from gt.runtime.exchange import TIDY_S, Intake, Outlet
@@ -35,7 +36,6 @@ from gt.runtime.interrupt import on_end_signals
 from gt.runtime.keys import Keys, chosen_keys
 from gt.runtime.log import open_log, setup_logging
 from gt.runtime.numbering import MessagesLost
-from gt.runtime.present import PresentClock
 from gt.runtime.runner import HostArray, Runner, make_engine
 from gt.runtime.tracer import Tracer
 from gt.runtime.transport import (
@@ -376,19 +376,19 @@ class WorkerProcess:
         watched = self.handshake.monitor
         for source in (link, watched, self.intake.socket, *([] if self.parent_fd is None else [self.parent_fd]), *strangers):
             poller.register(source, zmq.POLLIN)
-        clock = PresentClock()
-        seen = beat = clock()
+        awake, beat = AwakeClock(), time.monotonic()
+        seen = awake()
         while not self.stopping:
             ready = dict(poller.poll(int(BEAT_S * 1000) if link is not None else 50))
-            now = clock()
+            now, heard = time.monotonic(), awake()
             if link is None and not self.lost.is_set():
                 self.intake.part()
-                link, seen = self._attached(), now
+                link, seen = self._attached(), heard
                 watched = self.handshake.monitor
                 for source in (link, watched):
                     poller.register(source, zmq.POLLIN)
             if link is not None and link in ready:
-                seen = now
+                seen = heard
                 self._from_link(link)
             if self.gate is not None:
                 self.gate.answer(now)
@@ -403,7 +403,7 @@ class WorkerProcess:
             for reply in self.tracer.waiting():
                 send(link, reply)
             self.handshake.look()
-            if self.handshake.over or self.refused or now - seen > DISPATCHER_TIMEOUT_S:
+            if self.handshake.over or self.refused or heard - seen > DISPATCHER_TIMEOUT_S:
                 poller.unregister(link)
                 poller.unregister(watched)
                 link.close(0)

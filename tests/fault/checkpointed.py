@@ -1,6 +1,6 @@
 """A training run that saves checkpoints as it goes and goes on from the newest: its losses, to the last bit, one a line with the process.
 
-    python -m tests.fault.checkpointed FOLDER LOSSES [STEPS]
+    python -m tests.fault.checkpointed FOLDER LOSSES STEPS [STOP]    # STOP: the step after which it stops, with all its threads
     python -m tests.fault.checkpointed --kills 20        # killed so often at moments drawn by --seed, compared with a run that is not
 
 Next: ``test_checkpoint_killed``, the short form.
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -28,8 +29,8 @@ from tests.integration.programs import ROOT, environment
 STEPS, EVERY = 24, 2
 
 
-def train(folder: Path, losses: Path, steps: int = STEPS) -> None:
-    """Train to the end from where a checkpoint left off; add each step's loss to a file."""
+def train(folder: Path, losses: Path, steps: int = STEPS, stop: int = 0) -> None:
+    """Train to the end from where a checkpoint left off; add each step's loss to a file. Stop the process after step ``stop``."""
     gt.manual_seed(11)
     random.seed(11)
     rng = np.random.default_rng(11)
@@ -53,6 +54,8 @@ def train(folder: Path, losses: Path, steps: int = STEPS) -> None:
             step += 1
             with losses.open("a") as out:
                 out.write(f"{step} {loss.item().hex()} {os.getpid()}\n")
+            if step == stop:
+                os.kill(os.getpid(), signal.SIGSTOP)
             if step % EVERY == 0:
                 if saving is not None:
                     saving.wait()
@@ -61,9 +64,9 @@ def train(folder: Path, losses: Path, steps: int = STEPS) -> None:
                 break
 
 
-def begin(folder: Path, losses: Path, steps: int = STEPS) -> subprocess.Popen[bytes]:
+def begin(folder: Path, losses: Path, steps: int = STEPS, stop: int = 0) -> subprocess.Popen[bytes]:
     """Start the run in a process of its own."""
-    command = [sys.executable, "-m", "tests.fault.checkpointed", str(folder), str(losses), str(steps)]
+    command = [sys.executable, "-m", "tests.fault.checkpointed", *map(str, (folder, losses, steps, stop))]
     return subprocess.Popen(command, cwd=ROOT, env=environment(GT_BACKEND="torch"), stderr=subprocess.PIPE)
 
 
@@ -111,4 +114,4 @@ if __name__ == "__main__":
         options.add_argument("--seed", type=int, default=0)
         kill_often(**vars(options.parse_args()))
     else:
-        train(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
+        train(Path(sys.argv[1]), Path(sys.argv[2]), *map(int, sys.argv[3:]))

@@ -201,7 +201,7 @@ class Impostor:
         self.router.bind("tcp://127.0.0.1:*")
         self.endpoint = self.router.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
         self.stopping = False
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self.thread = threading.Thread(target=self._run, name="fuzz-impostor", daemon=True)
         self.thread.start()
 
@@ -226,21 +226,23 @@ class Impostor:
     def _answer(self, peer: bytes, message: wire.Message) -> None:
         match message:
             case wire.ClientHello():
-                self.say(peer, [wire.encode(wire.ClientWelcome(0, b"t" * 16, 8))])
-                self.say(peer, [wire.encode(wire.Workers(()))])
+                answers: list[wire.Message] = [wire.ClientWelcome(0, b"t" * 16, 8), wire.Workers(())]
             case wire.WorkerHello():
-                self.say(peer, [wire.encode(wire.WorkerWelcome(0, b"t" * 16))])
+                answers = [wire.WorkerWelcome(0, b"t" * 16)]
             case wire.Attach():
-                self.say(peer, [wire.encode(wire.Attached())])
+                answers = [wire.Attached()]
             case _:
                 return
-        self.peers.append(peer)
+        self.peers.append(peer)  # first: who is answered may ask for it
+        for answer in answers:
+            self.say(peer, [wire.encode(answer)])
 
     def say(self, peer: bytes, frames: Frames) -> bool:
-        try:
-            self.router.send_multipart([peer, *frames], zmq.NOBLOCK)
-        except zmq.ZMQError:
-            return False
+        with self.lock:  # one socket, two threads
+            try:
+                self.router.send_multipart([peer, *frames], zmq.NOBLOCK)
+            except zmq.ZMQError:
+                return False
         return True
 
     def close(self) -> None:
@@ -323,7 +325,7 @@ class Strangers:
 
     def close(self) -> None:
         if self.socket is not None:
-            self.socket.close(2000)
+            self.socket.close(20_000)
 
 
 def junk(endpoint: str, r: random.Random) -> None:
@@ -374,9 +376,9 @@ def attack(frames: int, seed: int) -> Tally:
                 use(desk, i)
                 target.check()
             if i >= frames // 3 and base is None:
-                target.settle()
+                target.settle(tally.malformed)
                 base = process.memory_info().rss, process.num_fds()
-        target.settle()
+        target.settle(tally.malformed)
         use(desk, seed)
         target.check()
         tally.counted = target.counted()
@@ -428,12 +430,12 @@ class Target:
             assert self.sessions[0].closed is None
         return self._say(self.impostors[0], 0, frames)  # the first peer is the connection that it reads
 
-    def settle(self) -> None:
-        """Wait until what was sent has been read."""
-        for _ in range(200):
+    def settle(self, malformed: dict[str, int]) -> None:
+        """Wait until what was sent has been read: ``malformed`` of it at each end, and then whatever more there is."""
+        for _ in range(300):
             before = self.counted()
             time.sleep(0.1)
-            if self.counted() == before:
+            if self.counted() == before and all(before[name] >= count for name, count in malformed.items()):
                 return
 
     def counted(self) -> dict[str, int]:

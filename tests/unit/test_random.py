@@ -240,7 +240,7 @@ def test_what_no_generator_takes_is_refused_as_in_torch(call) -> None:
         call(gt)
 
 
-def test_bits_on_numpy_and_torch() -> None:
+def test_bits_on_numpy_and_torch(alone: None) -> None:
     """Equal in float32 and below, which are rounded; in float64 torch's sqrt, cos and log1p may differ in the last bit.
 
     A log-normal value is exp of such a one, and NumPy's own exp differs from torch's on some processors too.
@@ -263,7 +263,7 @@ def test_bits_on_numpy_and_torch() -> None:
         assert i or (a == b).all()
 
 
-def test_halves_are_rounded_as_torch_rounds_them() -> None:
+def test_halves_are_rounded_as_torch_rounds_them(alone: None) -> None:
     wide = np.random.RandomState(0).randn(N)
     with sessions.pinned(EmbeddedSession("numpy")):
         got = gt.tensor(wide).half().numpy()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +18,10 @@ WIDTH, LAYERS, ROWS = 2048, 4, 1024
 
 
 @pytest.fixture(scope="module")
-def program() -> Program:
+def program() -> Iterator[Program]:
     """Worker 0's of the second step: layers of 16 MiB, a mean over targets that count, AdamW."""
+    gt.disconnect()
+    gt.get_config().clear()
     session = ScriptSession(ShapesOnly(), Cluster((0, 1, 2, 3)))
     with sessions.pinned(session):
         model = gt.nn.Sequential(*(gt.nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)))
@@ -32,7 +35,8 @@ def program() -> Program:
             optim.step()
             optim.zero_grad()
             loss.item()
-        return next(reversed(session.found.values())).plan.programs[0]
+    yield next(reversed(session.found.values())).plan.programs[0]
+    gt.get_config().clear()
 
 
 def kinds(program: Program) -> list[str]:

@@ -14,6 +14,7 @@ import pytest
 
 from gt.progress import awaited
 from gt.runtime.interrupt import SHIELD, Window, await_done
+from tests.integration.programs import wait_for
 
 RAISES = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGINT)
 
@@ -95,9 +96,14 @@ def test_a_handler_that_raises_nothing_ends_no_wait_and_may_choose_another(handl
 
     signal.signal(signal.SIGUSR1, choose)
     future: Future[int] = Future()
-    timers = [threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGUSR1)), threading.Timer(0.2, future.set_result, (3,))]
-    for timer in timers:
-        timer.start()
+
+    def interrupt() -> None:
+        time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert wait_for(lambda: len(handlers) == 2)
+        future.set_result(3)
+
+    threading.Thread(target=interrupt).start()
     assert awaited(future, None) == 3
     assert handlers == [signal.SIGUSR1, signal.SIGHUP] and signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN
 
@@ -132,8 +138,8 @@ def test_a_time_limit_reaches_who_reads_a_value_and_not_the_wait() -> None:
 
     signal.signal(signal.SIGALRM, late)
     future: Future[int] = Future()
-    signal.setitimer(signal.ITIMER_REAL, 0.05)
     with pytest.raises(TimeoutError, match="the user's"):
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
         awaited(future, None)
     future.set_result(3)
     assert awaited(future, None) == 3 and not await_done(Future(), 0.01)

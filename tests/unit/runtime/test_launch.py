@@ -10,6 +10,7 @@ import pytest
 
 from gt.runtime import launch
 from gt.runtime.launch import LocalCluster
+from tests.integration.programs import wait_for
 
 
 class Process:
@@ -36,13 +37,6 @@ def looked_after(folder: Path, workers: list[Any], restarts: int, start: Any) ->
     return cluster
 
 
-def wait_for(condition: Any) -> bool:
-    until = time.monotonic() + 10
-    while not condition() and time.monotonic() < until:
-        time.sleep(0.01)
-    return bool(condition())
-
-
 def test_a_worker_that_died_is_replaced_in_its_place_and_no_other_is(tmp_path: Path) -> None:
     started: list[int] = []
 
@@ -54,7 +48,8 @@ def test_a_worker_that_died_is_replaced_in_its_place_and_no_other_is(tmp_path: P
     cluster = looked_after(tmp_path, [first, Process(-9)], 5, start)
     assert wait_for(lambda: started)
     assert wait_for(lambda: cluster.workers[1].returncode is None) and cluster.workers[0] is first
-    assert started == [1] and cluster.restarts_left == 4 and cluster.replacing
+    assert wait_for(lambda: cluster.restarts_left == 4)
+    assert started == [1] and cluster.replacing
     cluster.stop()
 
 
@@ -75,8 +70,31 @@ def test_one_that_cannot_start_is_tried_so_often_and_not_all_at_once(tmp_path: P
     cluster.stop()
 
 
+def test_the_last_that_may_be_replaced_is_until_another_is_there(tmp_path: Path) -> None:
+    found: list[bool] = []
+
+    def start(i: int) -> Any:
+        found.append(cluster.replacing)
+        return Process(None)
+
+    cluster = LocalCluster(f"ipc://{tmp_path}/d", tmp_path)
+    cluster.workers, cluster._start_worker = [Process(-9)], start  # type: ignore[method-assign, list-item]
+    cluster.supervise(1)
+    cluster.watch()
+    assert wait_for(lambda: cluster.restarts_left == 0)
+    assert found == [True] and cluster.replacing
+    cluster.stop()
+
+
 def test_nobody_is_replaced_unless_that_is_asked_for(tmp_path: Path) -> None:
-    cluster = looked_after(tmp_path, [Process(-9)], 0, None)
-    time.sleep(0.25)  # twice as long as it takes to look
+    looks: list[int] = []
+
+    class Counted(Process):
+        def poll(self) -> int | None:
+            looks.append(1)
+            return super().poll()
+
+    cluster = looked_after(tmp_path, [Counted(-9)], 0, None)
+    assert wait_for(lambda: len(looks) > 1)
     cluster.stop()
     assert cluster.workers[0].returncode == -9 and not cluster.replacing
