@@ -25,6 +25,7 @@ from typing import IO
 from gt.runtime import env
 from gt.runtime.errors import LaunchError
 from gt.runtime.exit_codes import name_of
+from gt.runtime.interrupt import SHIELD
 
 log = logging.getLogger("gt.launch")
 MAX_IPC_PATH = 80  # of 107 that the system allows, the rest is for file names
@@ -51,6 +52,7 @@ class LocalCluster:
         self.restarts_left = 0
         self.replaced: list[tuple[int, subprocess.Popen[bytes]]] = []  # with the places that they had
         self._told: set[int] = set()  # pids
+        self._polling = threading.Lock()  # of two threads that ask at once about a process, one would hear that it has not ended
 
     @property
     def processes(self) -> list[subprocess.Popen[bytes]]:
@@ -60,12 +62,15 @@ class LocalCluster:
         """Start a dispatcher at ``address`` that writes to the pipe ``report`` where it listens and how many workers there are."""
         module = ["gt.runtime.dispatcher", "--bind", self.address, *arguments]
         pipes = ["--parent-fd", str(self._keep_read), "--report-fd", str(report)]
-        self.dispatcher = self._start("dispatcher", [*module, *pipes], key_variables(self.keys, "server"), (self._keep_read, report))
+        with SHIELD:  # an exception between its start and here would leave a process that nobody ends
+            self.dispatcher = self._start("dispatcher", [*module, *pipes], key_variables(self.keys, "server"), (self._keep_read, report))
 
     def start_workers(self, count: int, backend: str) -> None:
         """Start ``count`` workers, one for each GPU while there are any."""
         self._backend, self._count = backend, count
-        self.workers += map(self._start_worker, range(count))
+        for i in range(count):
+            with SHIELD:
+                self.workers.append(self._start_worker(i))
 
     def _start_worker(self, i: int) -> subprocess.Popen[bytes]:
         gpus = visible_gpus() if self._backend == "torch" else []
@@ -98,11 +103,15 @@ class LocalCluster:
         name = "dispatcher" if found is self.dispatcher else f"worker{self.workers.index(found)}"
         return name, found.returncode
 
+    def _has_ended(self, process: subprocess.Popen[bytes]) -> bool:
+        with self._polling:
+            return process.poll() is not None
+
     def ended(self, where: str = "") -> list[str]:
         """Say which workers have ended since the last call, and how. ``where``: said of each."""
         said = []
         for i, process in [*self.replaced, *enumerate(self.workers)]:
-            if process.pid not in self._told and process.poll():  # 0: it was told to stop
+            if process.pid not in self._told and self._has_ended(process) and process.returncode:  # 0: it was told to stop
                 self._told.add(process.pid)
                 said.append(f"worker {i}{where} (pid {process.pid}) ended by {name_of(process.returncode)}.{self.tail(f'worker{i}')}")
         return said
@@ -150,7 +159,7 @@ class LocalCluster:
         started = dict.fromkeys(range(len(self.workers)), 0.0)
         while not self._stopped.wait(0.1):
             for i, process in enumerate(self.workers):
-                ended = process.poll() is not None and time.monotonic() - started[i] > RESTART_S
+                ended = self._has_ended(process) and time.monotonic() - started[i] > RESTART_S
                 if ended and self.restarts_left > 0:
                     started[i] = time.monotonic()
                     try:
@@ -182,10 +191,12 @@ def start_local(num_workers: int, backend: str = "torch", timeout: float = 120.0
 
     Errors: LaunchError with the end of a child's stderr when one does not come up.
     """
-    folder = _private_folder()
-    cluster = LocalCluster(f"ipc://{folder}/d", folder)
-    report_read, report_write = os.pipe()
+    cluster, report_read, report_write = None, -1, -1
     try:
+        with SHIELD:
+            folder = _private_folder()
+            cluster = LocalCluster(f"ipc://{folder}/d", folder)
+            report_read, report_write = os.pipe()
         node = ["--job", job, "--num-nodes", "1"] if job else []
         cluster.start_dispatcher(["--owns-workers", *node], report_write)
         os.close(report_write)
@@ -193,7 +204,8 @@ def start_local(num_workers: int, backend: str = "torch", timeout: float = 120.0
         cluster.start_workers(num_workers, backend)
         _await_workers(cluster, report_read, num_workers, timeout)
     except BaseException:
-        cluster.stop()
+        if cluster is not None:
+            cluster.stop()
         raise
     finally:
         for fd in (report_read, report_write):

@@ -463,13 +463,20 @@ class RemoteSession:
 
     def _look_at_calls(self) -> None:
         """Nothing comes by the connection for calls but the word that the server does not know it, as after a cut."""
-        try:
-            got = receive(self._up, TO_CLIENT)
-        except (ProtocolError, MessagesLost) as e:
-            self._link_broken(-1, str(e))
-            return
-        if got is not None and isinstance(got[1], wire.Refused | wire.Broken):
-            self._link_broken(-1, got[1].reason)
+        while True:
+            try:
+                got = receive(self._up, TO_CLIENT)
+            except ProtocolError as e:
+                self.malformed.drop(e, time.monotonic(), logging.WARNING)
+                continue
+            except MessagesLost as e:
+                self._link_broken(-1, str(e))
+                return
+            if got is None:
+                return
+            if isinstance(got[1], wire.Refused | wire.Broken):
+                self._link_broken(-1, got[1].reason)
+                return
 
     def _receive(self, socket: Socket, copy: bool, worker: int = -1) -> None:
         while True:

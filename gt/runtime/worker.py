@@ -292,6 +292,10 @@ class WorkerProcess:
 
     def _join_again(self) -> None:
         """Let go of what the lost dispatcher alone knew, and wait for another one. Stops where none comes, or it refuses."""
+        if self.lease_s == 0:
+            self.logger.info("the dispatcher is gone")
+            self.deserted = self.stopping = True
+            return
         if self.groups.groups:
             time.sleep(READ_S)
         self.lives = (*self.lives, (self.welcome.generation, self.welcome.worker))
@@ -403,7 +407,10 @@ class WorkerProcess:
             for reply in self.tracer.waiting():
                 send(link, reply)
             self.handshake.look()
-            if self.handshake.over or self.refused or heard - seen > DISPATCHER_TIMEOUT_S:
+            over = self.handshake.over or self.refused or heard - seen > DISPATCHER_TIMEOUT_S
+            if over:
+                self._from_link(link)  # what came before the end is there to be received: it may be the word to stop
+            if over and not self.stopping:
                 poller.unregister(link)
                 poller.unregister(watched)
                 link.close(0)
@@ -426,26 +433,23 @@ class WorkerProcess:
         return link
 
     def _lose_dispatcher(self, now: float) -> None:
-        """Have the main thread come to an edge, or end where nobody will come in place of the dispatcher."""
+        """Have the main thread come to an edge."""
         self.lost_at = now
         self.tracer.drop()
         self.attached.clear()
-        if self.lease_s > 0:
-            self.lost.set()
-            os.write(self.wake_write, b"x")
-            return
-        self.logger.info("the dispatcher is gone")
-        self.deserted = True
-        self.stop()
+        self.lost.set()
+        os.write(self.wake_write, b"x")
 
     def _wait_for_edge(self, now: float) -> None:
         """Call off what keeps the main thread; end with it if it is still there at the end of the lease."""
-        if self.runner.epoch >= 0 and now - self.lost_at > min(EDGE_S, self.lease_s / 2) and not self.groups.called_off:
-            self.logger.warning("calling off collectives: the server is lost, and some worker does not come")
-            self.groups.call_off()
-        if now - self.lost_at > self.lease_s and self.runner.epoch >= 0:
+        if self.runner.epoch < 0:
+            return
+        if now - self.lost_at > self.lease_s:
             self.deserted = True
             self.stop()
+        elif now - self.lost_at > min(EDGE_S, self.lease_s / 2) and not self.groups.called_off:
+            self.logger.warning("calling off collectives: the server is lost, and some worker does not come")
+            self.groups.call_off()
 
     def _end(self, link: Socket | None) -> None:
         """See to it that the main thread ends, and let go of this thread's sockets."""

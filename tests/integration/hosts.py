@@ -16,7 +16,7 @@ set -e
 unshare -n sleep 600 & one=$!
 unshare -n sleep 600 & two=$!
 trap 'kill $one $two' EXIT
-for i in $(seq 100); do
+for i in $(seq 1500); do
   [ "$(readlink /proc/$one/ns/net)" != "$(readlink /proc/$$/ns/net)" ] && [ "$(readlink /proc/$two/ns/net)" != "$(readlink /proc/$$/ns/net)" ] && break
   sleep 0.02
 done
@@ -55,4 +55,4 @@ def two_hosts() -> Iterator[tuple[Host, Host]]:
             )
             yield Host("10.77.0.1", first), Host("10.77.0.2", second)
         finally:
-            holder.communicate("\n", timeout=10)
+            holder.communicate("\n", timeout=60)

@@ -57,7 +57,7 @@ def faulty(seed: int, fetches: int) -> list[str]:
 
 
 def main(address: str, seed: str, fetches: str, kind: str) -> None:
-    gt.connect(address)
+    gt.connect(address, 60)
     gt.register_config("rows", gt.SignalConfig(shard=gt.ShardConfig(axis=0)))
     print("ready", flush=True)
     sys.stdin.readline()

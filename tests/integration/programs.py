@@ -1,6 +1,6 @@
 """Scripts as a person runs them: each in a process of its own, against this checkout.
 
-Owns: running a script to its end, starting one beside, and a server with workers by their commands.
+Owns: running a script to its end, starting one beside, a server with workers by their commands, and what tests wait for and measure by.
 Next: ``test_quickstart``, ``test_clients``, ``test_start_stop``.
 """
 
@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import subprocess
 import sys
 import textwrap
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -80,13 +82,58 @@ def output(code: str, folder: Path, *arguments: object, timeout_s: float = 60, *
     return done.out
 
 
-def wait_for(condition: Callable[[], object], timeout_s: float = 15.0) -> bool:
+def wait_for(condition: Callable[[], object], timeout_s: float = 30.0) -> bool:
     until = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > until:
             return False
         time.sleep(0.02)
     return True
+
+
+def gone(processes: Iterable[psutil.Process]) -> bool:
+    """Say whether all have ended, waited for or not; they may do so while this looks."""
+
+    def lives(process: psutil.Process) -> bool:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        return False
+
+    return not any(map(lives, processes))
+
+
+def descendants(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    return psutil.Process(process.pid).children(recursive=True)
+
+
+@contextlib.contextmanager
+def held_port() -> Iterator[int]:
+    """Give a port of 127.0.0.1 on which nobody listens, nor is given by the system; who asks for this very one may listen there."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        yield int(held.getsockname()[1])
+
+
+@contextlib.contextmanager
+def lived(tick_s: float = 0.02) -> Iterator[Callable[[], float]]:
+    """Count the seconds that this process lives through: while it gets no processor, or is stopped, hardly any pass."""
+    over, ticks = threading.Event(), []
+
+    def count() -> None:
+        then = time.monotonic()
+        while not over.wait(tick_s):
+            now = time.monotonic()
+            ticks.append(min(now - then, 3 * tick_s))
+            then = now
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    try:
+        yield lambda: sum(ticks)
+    finally:
+        over.set()
+        thread.join()
 
 
 @dataclass
@@ -112,7 +159,7 @@ class Server:
             )
 
     def await_workers(self, count: int) -> None:
-        session = RemoteSession(self.address, timeout=20)
+        session = RemoteSession(self.address, timeout=60)
         try:
             assert wait_for(lambda: session.num_workers() == count, 60)
         finally:
@@ -144,7 +191,7 @@ def server(workers: int = 0, *command: str, **variables: str) -> Iterator[Server
         everything = [process, *started.workers]
         for p in everything:
             try:
-                p.wait(15)
+                p.wait(30)
             except subprocess.TimeoutExpired:
                 p.kill()
                 raise

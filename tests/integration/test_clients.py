@@ -134,13 +134,14 @@ def test_a_server_without_workers_says_so_at_the_clients(tmp_path: Path) -> None
 
 def test_no_server_at_the_address_is_told_within_five_seconds(tmp_path: Path) -> None:
     code = """
-        import time, gt
-        start = time.monotonic()
+        import gt
+        from tests.integration.programs import lived
         try:
-            gt.connect("localhost:1")
+            with lived() as seconds:
+                gt.connect("localhost:1")
         except ConnectionError as e:
-            assert time.monotonic() - start < 5.5, time.monotonic() - start
             print(e)
+            assert seconds() < 5.5, seconds()
         print((gt.ones(2) + 1).tolist())
     """
     lines = output(code, tmp_path).splitlines()
@@ -154,7 +155,7 @@ def test_what_is_no_gt_server_is_told_apart(tmp_path: Path) -> None:
     port = other.bind_to_random_port("tcp://127.0.0.1")
 
     def answer() -> None:
-        if other.poll(20_000):
+        if other.poll(60_000):
             peer, *_ = other.recv_multipart()
             other.send_multipart([peer, b"\x07hello"])
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import socket
 import threading
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -22,7 +20,7 @@ from gt.runtime.remote import RemoteSession
 from gt.runtime.status import status_of
 from gt.runtime.web import Web
 from tests.integration.cluster import Desk
-from tests.integration.programs import server
+from tests.integration.programs import held_port, server, wait_for
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -67,6 +65,7 @@ def page(host: str = "127.0.0.1", token: str = "", ticks: bool = True) -> Iterat
     thread = threading.Thread(target=loop)
     if ticks:
         thread.start()
+        assert wait_for(web.picture)
     try:
         yield web
     finally:
@@ -77,9 +76,11 @@ def page(host: str = "127.0.0.1", token: str = "", ticks: bool = True) -> Iterat
 
 
 def test_a_server_shows_itself() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    with server(1, "gt", "server", "--dashboard", str(port)) as there, contextlib.closing(RemoteSession(there.address)) as session:
+    with (
+        held_port() as port,
+        server(1, "gt", "server", "--dashboard", str(port)) as there,
+        contextlib.closing(RemoteSession(there.address, timeout=60)) as session,
+    ):
         desk = Desk(session)
         x = desk.put(np.ones((20, 20)))
         for _ in range(3):
@@ -90,11 +91,15 @@ def test_a_server_shows_itself() -> None:
         code, kind, text = get(root + "/")
         assert code == 200 and kind.startswith("text/html") and "<title>gt server</title>" in text
         assert not re.search(r"(?:src|href)=|https?:", text)
+
+        def told() -> bool:
+            code, _, text = get(root + "/status.json")
+            return code == 200 and bool(json.loads(text)["workers"][0]["usage"]["kinds_s"])
+
+        assert wait_for(told), "a worker tells of itself once a second"
         status = json.loads(get(root + "/status.json")[2])
+        used = status["workers"][0]["usage"]
         assert [w["pid"] for w in status["workers"]] == [there.workers[0].pid] and status["clients"][-1]["runs"] == 3
-        until = time.monotonic() + 10
-        while not (used := json.loads(get(root + "/status.json")[2])["workers"][0]["usage"])["kinds_s"]:
-            assert time.monotonic() < until, "a worker tells of itself twice a second"
         assert 0 < used["kinds_s"]["matmul"] <= used["run_s"] + 1e-6 and set(used["kinds_s"]) == {"matmul"}
         assert [run[:3] for run in status["runs"]] == [[0, 1, status["clients"][-1]["id"]]] * 3
         assert all(status["runs_s"] > begin > end >= 0 for _, _, _, begin, end in status["runs"])

@@ -40,7 +40,7 @@ def test_a_terminal_shows_what_is_waited_for(tmp_path: Path) -> None:
     with contextlib.closing(Terminal(script)) as terminal:
         terminal.shows(lambda _: "the value is 0.0" in terminal.output, 60)
         assert re.search(r"gt: [12] s for a value, 1 run on worker 0", terminal.output)
-        assert terminal.process.wait(20) == 0
+        assert terminal.process.wait(60) == 0
 
 
 def test_nobody_else_sees_anything(tmp_path: Path) -> None:
@@ -77,10 +77,13 @@ def test_what_it_is_busy_with() -> None:
 
 def test_uploads_and_reads_are_seen_to_go_on() -> None:
     array = np.ones((1 << 16, 4), np.float32)
-    with server(2) as there, contextlib.closing(RemoteSession(there.address, timeout=20)) as session:
+    with (
+        server(2, "tests.integration.patient_server") as there,
+        contextlib.closing(RemoteSession(there.address, timeout=60)) as session,
+    ):
         desk = Desk(session)
         slow = psutil.Process(there.workers[1].pid)
-        slow.suspend()
+        slow.suspend()  # which others would call the loss of a worker after 4 s
         held = [desk.put(array, rows()) for _ in range(8)]
         assert wait_for(lambda: session.status().clients[0].uploading_nbytes == 8 * array.nbytes)
         assert "uploading, 0 %" in progress.busy_with(session)
@@ -92,7 +95,7 @@ def test_uploads_and_reads_are_seen_to_go_on() -> None:
         assert wait_for(lambda: session.reading() == (1, 2))
         assert "reading, 50 %" in progress.busy_with(session)
         slow.resume()
-        assert np.array_equal(future.result(20), array)
+        assert np.array_equal(future.result(60), array)
 
 
 def test_percentages() -> None:
@@ -127,4 +130,4 @@ def test_a_checkpoint_that_is_waited_for_is_shown(tmp_path: Path) -> None:
         shown = re.sub(r"\s+", " ", terminal.output)
         assert f"s for the checkpoint of step 7 in {tmp_path / 'kept'}, " in shown
         assert "66 %" in shown, shown  # of the 16 bytes of the weight and the 8 of the bias
-        assert terminal.process.wait(20) == 0
+        assert terminal.process.wait(60) == 0

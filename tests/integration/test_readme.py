@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from gt.runtime import env
+from tests.integration.programs import held_port
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").glob("*.md"))]
@@ -78,25 +79,28 @@ def commands() -> list[str]:
     return [line for line in lines if "pip install" not in line]
 
 
+@pytest.fixture
+def port() -> Iterator[int]:
+    with held_port() as found:
+        yield found
+
+
 @pytest.mark.timeout(240)
-def test_every_command_of_the_readme_works(tmp_path: Path) -> None:
+def test_every_command_of_the_readme_works(port: int, tmp_path: Path) -> None:
     """In order, as a person types them; a server and its worker stay while the others run."""
     for name, words in {"gt": "-m gt", "python": ""}.items():
         (tmp_path / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {words} "$@"\n')
         (tmp_path / name).chmod(0o755)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
     path = os.pathsep.join([str(tmp_path), os.environ["PATH"]])
     variables = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": path, "GT_BACKEND": "numpy"}
     ran, staying = [], []
     try:
         for line in commands():
-            line = line.replace("12345", port)
+            line = line.replace("12345", str(port))
             if "gt.server" in line or "gt.worker" in line:
                 staying.append(subprocess.Popen(["bash", "-c", f"exec {line}"], cwd=ROOT, env=variables, stdout=subprocess.PIPE, text=True))
                 if "gt.server" in line:
-                    assert staying[-1].stdout is not None and port in staying[-1].stdout.readline()
+                    assert staying[-1].stdout is not None and str(port) in staying[-1].stdout.readline()
                 continue
             done = subprocess.run(["bash", "-c", line], cwd=ROOT, env=variables, capture_output=True, text=True, timeout=100)
             assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
@@ -104,7 +108,7 @@ def test_every_command_of_the_readme_works(tmp_path: Path) -> None:
     finally:
         for process in reversed(staying):
             process.terminate()
-            process.communicate(timeout=30)
+            process.communicate(timeout=60)
     assert ran == ["run", "launch", "doctor", "status", "python", "compile"] and len(staying) == 2
 
 

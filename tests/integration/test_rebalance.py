@@ -47,7 +47,7 @@ def test_two_workers_become_three_and_two_again_and_no_value_changes() -> None:
             losses = [step() for _ in range(3)]
             assert parts(x) == {0: 30, 1: 30} and parts(pinned) == {1: 60} and set(parts(whole).values()) == {7}
             there.add_workers(1)
-            assert wait_for(lambda: gt.num_workers() == 3)
+            assert wait_for(lambda: gt.num_workers() == 3, 60)
             fresh = gt.signal.tensor(gt.zeros(60, 8) + 1, name="rows")
             assert parts(fresh) == {0: 20, 1: 20, 2: 20}  # from the next plan on
             assert (fresh + x).numpy() == pytest.approx(data + 1)
@@ -88,14 +88,14 @@ def test_a_loss_after_a_rebalance_is_healed_and_the_next_worker_is_used() -> Non
             x = gt.signal.tensor(gt.from_numpy(data) * 1.0, name="rows")
             assert parts(x) == {0: 30, 1: 30}
             there.add_workers(1)
-            assert wait_for(lambda: gt.num_workers() == 3)
+            assert wait_for(lambda: gt.num_workers() == 3, 60)
             assert gt.rebalance() >= 1 and parts(x) == {0: 20, 1: 20, 2: 20}
             y = x * 2
             there.workers[2].kill()
             assert np.array_equal(y.numpy(), 2 * data) and parts(x) == parts(y) == {0: 30, 1: 30}
             assert [r.workers for r in gt.recoveries()] == [2]
             there.add_workers(1)
-            assert wait_for(lambda: gt.num_workers() == 3)
+            assert wait_for(lambda: gt.num_workers() == 3, 60)
             assert gt.rebalance() >= 2 and parts(y) == {0: 20, 1: 20, 3: 20}
             assert np.array_equal(x.numpy(), data) and np.array_equal(y.numpy(), 2 * data)
         finally:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from gt.runtime.launch import LocalCluster, start_local
 from gt.runtime.remote import RemoteSession
 from gt.runtime.transport import make_socket
 from tests.integration.cluster import Desk, cols, rows
-from tests.integration.programs import wait_for
+from tests.integration.programs import gone, lived, wait_for
 
 pytestmark = pytest.mark.timeout(120)
 SUM_ROWS = (("dims", (0,)), ("keepdim", False), ("dtype", float32))
@@ -36,7 +35,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def desk(cluster: LocalCluster) -> Iterator[Desk]:
-    session = RemoteSession(cluster.address)
+    session = RemoteSession(cluster.address, timeout=60)
     assert session.num_workers() == len(cluster.workers)
     yield Desk(session)
     session.close()
@@ -95,7 +94,7 @@ def test_the_window_bounds_runs_in_flight_and_lets_go(desk):
 
 
 def hammer(address: str, seed: int, count: int, wrong: list[str]) -> None:
-    session = RemoteSession(address)
+    session = RemoteSession(address, timeout=60)
     try:
         desk = Desk(session)
         big = numbers(150, 150, seed=seed)
@@ -128,7 +127,7 @@ def test_many_clients_at_once_get_their_own_values(pair, num_clients):
 
 
 def test_malformed_messages_stop_nobody(pair):
-    session = RemoteSession(pair.address)
+    session = RemoteSession(pair.address, timeout=60)
     context: zmq.Context = zmq.Context()
     noise = make_socket(context, zmq.DEALER)
     noise.connect(pair.address)
@@ -157,18 +156,18 @@ def worker_memory(cluster: LocalCluster) -> int:
 
 def test_an_exited_client_gives_its_memory_back(pair):
     before = worker_memory(pair)
-    session = RemoteSession(pair.address)
+    session = RemoteSession(pair.address, timeout=60)
     desk = Desk(session)
     array = np.ones((4 << 20,), np.float32)
     buffers = [desk.put(array) for _ in range(8)]
     assert desk.get(buffers[-1])[0] == 1
-    assert worker_memory(pair) > before + 2 * 7 * array.nbytes
+    assert wait_for(lambda: worker_memory(pair) > before + 2 * 7 * array.nbytes)  # one worker may have less by now than who was read
     session.close()
     assert wait_for(lambda: worker_memory(pair) < before + 2 * 2 * array.nbytes)
 
 
 def test_a_closed_session_says_so(pair):
-    session = RemoteSession(pair.address)
+    session = RemoteSession(pair.address, timeout=60)
     desk = Desk(session)
     x = desk.put(np.ones((2, 2)))
     session.close()
@@ -179,10 +178,9 @@ def test_a_closed_session_says_so(pair):
 
 
 def test_nothing_at_the_address_is_an_error_in_time():
-    start = time.monotonic()
-    with pytest.raises(ConnectionFailed, match=r"127.0.0.1:1 within 1 s: start one with"):
+    with lived() as seconds, pytest.raises(ConnectionFailed, match=r"127.0.0.1:1 within 1 s: start one with"):
         RemoteSession("127.0.0.1:1", timeout=1.0)
-    assert time.monotonic() - start < 3
+    assert seconds() < 3
     with pytest.raises(ValueError, match="localhost:12345"):
         RemoteSession("nowhere")
 
@@ -204,7 +202,7 @@ def test_two_clusters_started_at_the_same_moment():
 def test_stopping_leaves_no_process_file_or_descriptor():
     open_before = psutil.Process().num_fds()
     cluster = start_local(2, backend="numpy")
-    session = RemoteSession(cluster.address)
+    session = RemoteSession(cluster.address, timeout=60)
     children = [psutil.Process(p.pid) for p in cluster.processes]
     children += [c for p in children for c in p.children(recursive=True)]
     assert len(children) == 4  # dispatcher, its planner, two workers
@@ -213,7 +211,7 @@ def test_stopping_leaves_no_process_file_or_descriptor():
     session.close()
     cluster.stop()
     cluster.stop()
-    assert wait_for(lambda: not any(c.is_running() and c.status() != psutil.STATUS_ZOMBIE for c in children))
+    assert wait_for(lambda: gone(children))
     assert not cluster.folder.exists()
     assert psutil.Process().num_fds() <= open_before + 1
 
@@ -225,14 +223,12 @@ def test_children_end_with_a_killed_parent():
     )
     parent = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE)
     folder, *names = parent.stdout.readline().decode().split()
-    pids = [int(n) for n in names]
-    assert len(pids) == 3
+    children = [psutil.Process(int(n)) for n in names]
+    assert len(children) == 3
     parent.kill()
     parent.wait()
     parent.stdout.close()
-    assert wait_for(
-        lambda: not any(psutil.pid_exists(p) and psutil.Process(p).status() != psutil.STATUS_ZOMBIE for p in pids)
-    )
+    assert wait_for(lambda: gone(children))
     assert wait_for(lambda: not Path(folder).exists())
 
 
@@ -245,7 +241,7 @@ def test_a_worker_that_dies_at_start_is_reported_with_its_stderr(monkeypatch):
 @pytest.mark.parametrize("num_workers", [2])
 def test_torch_workers_agree_with_numpy(num_workers):
     cluster = start_local(num_workers, backend="torch")
-    session = RemoteSession(cluster.address)
+    session = RemoteSession(cluster.address, timeout=60)
     try:
         desk = Desk(session)
         a, b = numbers(66, 40), numbers(40, 30, seed=1)
@@ -281,7 +277,7 @@ def test_the_server_and_worker_commands():
             timeout=60,
         )
         assert taken.returncode == 2 and "is in use" in taken.stderr
-        session = RemoteSession(address)
+        session = RemoteSession(address, timeout=60)
         assert wait_for(lambda: session.num_workers() == 2, 60)
         desk = Desk(session)
         a = numbers(300, 100)
@@ -294,7 +290,7 @@ def test_the_server_and_worker_commands():
         session.close()
     finally:
         server.terminate()
-        codes = [p.wait(20) for p in (server, *workers)]
+        codes = [p.wait(60) for p in (server, *workers)]
         server.stdout.close()
     assert codes == [0, 0, 0]
 

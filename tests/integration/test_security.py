@@ -33,7 +33,7 @@ from gt.server import main as server_main
 from gt.worker import main as worker_main
 from tests.fault.fuzz import Cluster
 from tests.integration.cluster import Desk, rows
-from tests.integration.programs import ROOT, environment, wait_for
+from tests.integration.programs import ROOT, environment, lived, wait_for
 
 pytestmark = pytest.mark.timeout(120)
 HOST = "127.0.0.2"
@@ -85,7 +85,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         yield there
     finally:
         server.terminate()
-        codes = [p.wait(20) for p in (server, *workers)]
+        codes = [p.wait(60) for p in (server, *workers)]
         server.stdout.close()
     assert codes == [0, 0, 0], said.read_text()[-3000:]
 
@@ -117,11 +117,15 @@ def test_known_keys_work_and_a_job_listens_where_it_was_told_alone(secured: Secu
 
 
 def refused(secured: Secured, keys: Keys | None) -> str:
-    began = time.monotonic()
-    with pytest.raises(ConnectionFailed) as caught:
+    with lived() as seconds, pytest.raises(ConnectionFailed) as caught:
         RemoteSession(secured.address, keys=keys)
-    assert time.monotonic() - began < 3
+    assert seconds() < 3
     return str(caught.value)
+
+
+def told(secured: Secured, text: str, keys: Keys | None) -> bool:
+    """Say whether the server tells of somebody with these keys: of ten attempts in ten seconds at most, so others come in between."""
+    return wait_for(lambda: text in secured.said.read_text() or (time.sleep(1.0), refused(secured, keys))[0])
 
 
 def test_whoever_has_no_key_of_this_server_is_told_what_to_do_within_3_s(secured: Secured, tmp_path: Path) -> None:
@@ -133,8 +137,8 @@ def test_whoever_has_no_key_of_this_server_is_told_what_to_do_within_3_s(secured
     stranger = replace(alien, server=node.server)  # who knows the server's public key, and is not on the list
     assert f"does not know this key, or knows it no more: check key file {alien}" in refused(secured, stranger)
     assert "is a worker's: check key file, a client needs one" in refused(secured, node)
-    assert wait_for(lambda: f"refused a peer at 127.0.0.1 with key {fingerprint(alien.public)}" in secured.said.read_text())
-    assert "it has no key, or one for another server" in secured.said.read_text()
+    assert told(secured, f"refused a peer at 127.0.0.1 with key {fingerprint(alien.public)}", stranger)
+    assert told(secured, "it has no key, or one for another server", None)
     works_still = secured.session("alice")
     works_still.close()
 
@@ -143,10 +147,9 @@ def test_a_server_without_keys_is_told_from_one_with(secured: Secured) -> None:
     cluster = Cluster()
     try:
         keys = secured.keys("alice")
-        began = time.monotonic()
-        with pytest.raises(ConnectionFailed, match="or was started without keys: check key file"):
+        with lived() as seconds, pytest.raises(ConnectionFailed, match="or was started without keys: check key file"):
             RemoteSession(cluster.dispatcher.endpoint, keys=keys)
-        assert time.monotonic() - began < 3
+        assert seconds() < 3
     finally:
         cluster.close()
 
@@ -155,7 +158,7 @@ def test_a_revoked_key_ends_its_sessions_and_opens_none(secured: Secured) -> Non
     bob, alice, keys = secured.session("bob"), secured.session("alice"), secured.keys("bob")
     try:
         revoke_key(secured.folder, "bob")
-        assert wait_for(lambda: bob.closed is not None, 3)
+        assert wait_for(lambda: bob.closed is not None)
         with pytest.raises(DispatcherLost, match=f"key {fingerprint(keys.public)} is not on this server's list"):
             bob.fetch(1)
         assert "does not know this key, or knows it no more" in refused(secured, keys)
@@ -176,7 +179,7 @@ def test_a_workers_data_sockets_are_behind_keys_too(secured: Secured) -> None:
                 socket = make_socket(context, zmq.DEALER)
                 handshake = Handshake(socket)
                 socket.connect(endpoint)
-                assert wait_for(lambda h=handshake: h.look(), 3) and not handshake.done, endpoint
+                assert wait_for(lambda h=handshake: h.look()) and not handshake.done, endpoint
                 handshake.close()
     finally:
         context.destroy(0)
@@ -194,10 +197,10 @@ def test_workers_without_a_workers_key_end_with_a_code(secured: Secured) -> None
     assert keyless.exit_code == 2 and "--key" in keyless.stderr and "--insecure" in keyless.stderr
     wrong = command(worker_main, *at, "--key", str(secured.folder / "alice.key"))
     assert wrong.exit_code == 2 and "it is a client's, expected one of a worker" in wrong.stderr
-    began = time.monotonic()
-    insecure = command(worker_main, *at, "--insecure")
-    assert insecure.exit_code == 3 and "lets in only those with a key" in insecure.stderr
-    assert time.monotonic() - began < 3
+    with lived() as seconds:
+        insecure = command(worker_main, *at, "--insecure")
+        assert insecure.exit_code == 3 and "lets in only those with a key" in insecure.stderr
+        assert seconds() < 3
 
 
 def test_a_server_beyond_this_host_needs_keys_or_says_loudly_that_it_has_none(
@@ -214,7 +217,7 @@ def test_a_server_beyond_this_host_needs_keys_or_says_loudly_that_it_has_none(
         loud = subprocess.Popen(words, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=err, text=True)
         assert loud.stdout is not None and HOST in loud.stdout.readline()
         loud.terminate()
-        assert loud.wait(20) == 0
+        assert loud.wait(60) == 0
         loud.stdout.close()
     said = (tmp_path / "err").read_text()
     assert "--trust-network is called --insecure now" in said and "WARNING: INSECURE" in said
@@ -238,7 +241,7 @@ def test_another_version_of_the_protocol_is_told_both() -> None:
         old = context.socket(zmq.DEALER)
         old.connect(cluster.dispatcher.endpoint)
         old.send(bytes([2]) + msgspec.msgpack.encode(["ClientHello", 1]))
-        assert old.poll(3000)
+        assert old.poll(30_000)
         reply = old.recv()
         assert reply[0] == 2
         kind, reason = msgspec.msgpack.decode(reply[1:])

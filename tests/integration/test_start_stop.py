@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -13,18 +15,23 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.integration.programs import ROOT, environment, log_lines, output, run, server, start, wait_for
+from tests.integration.programs import (
+    ROOT,
+    descendants,
+    environment,
+    gone,
+    held_port,
+    lived,
+    log_lines,
+    output,
+    run,
+    server,
+    start,
+    wait_for,
+)
 from tests.integration.start_together import start_pairs
 
 pytestmark = pytest.mark.timeout(120)
-
-
-def gone(pids: list[int]) -> bool:
-    return not any(psutil.pid_exists(p) and psutil.Process(p).status() != psutil.STATUS_ZOMBIE for p in pids)
-
-
-def descendants(pid: int) -> list[int]:
-    return [c.pid for c in psutil.Process(pid).children(recursive=True)]
 
 
 WORKS = """
@@ -70,17 +77,16 @@ def test_nothing_stays_however_a_program_ends(
     log = tmp_path_factory.mktemp("log") / "log"
     with start(WORKS, tmp_path, workers, how, TMPDIR=str(tmp_path), GT_INSTRUCTION_LOG=str(log)) as process:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
-        try:
-            children = descendants(process.pid)
-        except psutil.NoSuchProcess:  # it has ended already
-            children = []
+        children = []
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended already
+            children = descendants(process)
         if stop is not None:
             assert len(children) == (4 if workers else 0)  # dispatcher, planner, two workers
             assert how == "wait" or wait_for(lambda: sum(words[2] == "run" for words in log_lines(log)) > 5)
             process.send_signal(stop)
-        since = time.monotonic()
-        _, err = process.communicate(timeout=30)
-        assert time.monotonic() - since < 8
+        with lived() as seconds:
+            _, err = process.communicate(timeout=60)
+            assert seconds() < 8
     assert process.returncode == code, err
     assert err.count("Traceback") == (1 if how == "raise" or stop is signal.SIGINT else 0), err
     if stop is signal.SIGINT:
@@ -94,12 +100,12 @@ def test_ctrl_c_while_workers_start(started: int, tmp_path: Path) -> None:
     code = "import gt\nprint('ready', flush=True)\ngt.gpu_workers(2)\nimport time\ntime.sleep(60)"
     with start(code, tmp_path, TMPDIR=str(tmp_path)) as process:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
-        assert wait_for(lambda: len(descendants(process.pid)) >= started)
-        children = descendants(process.pid)
+        assert wait_for(lambda: len(descendants(process)) >= started)
+        children = descendants(process)
         process.send_signal(signal.SIGINT)
-        since = time.monotonic()
-        _, err = process.communicate(timeout=30)
-        assert time.monotonic() - since < 5
+        with lived() as seconds:
+            _, err = process.communicate(timeout=60)
+            assert seconds() < 5
     assert process.returncode == -signal.SIGINT and err.rstrip().endswith("KeyboardInterrupt"), err
     assert wait_for(lambda: gone(children))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["script.py"]
@@ -108,14 +114,13 @@ def test_ctrl_c_while_workers_start(started: int, tmp_path: Path) -> None:
 def test_after_ctrl_c_the_session_goes_on(tmp_path: Path) -> None:
     """In a notebook Ctrl-C ends a cell, not the session: values made before and after are right."""
     code = """
-        import sys, _thread, threading, time
+        import sys, _thread, threading
         import gt
         if int(sys.argv[1]):
             gt.gpu_workers(int(sys.argv[1]))
         x = gt.arange(1000.0)
         total, turns, interrupted = x.clone(), 1, 0
-        until = time.monotonic() + 6
-        while interrupted < 25 and time.monotonic() < until:
+        while interrupted < 25:
             timer = threading.Timer(0.003 * (1 + interrupted % 7), _thread.interrupt_main)
             try:
                 timer.start()
@@ -130,8 +135,7 @@ def test_after_ctrl_c_the_session_goes_on(tmp_path: Path) -> None:
         print("interrupted", interrupted)
     """
     for workers in (0, 1):
-        words = output(code, tmp_path, workers).split()
-        assert words[0] == "interrupted" and int(words[1]) >= 15
+        assert output(code, tmp_path, workers) == "interrupted 25\n"
 
 
 SIGNALLED = """
@@ -228,9 +232,9 @@ def test_a_process_that_dies_at_start_is_told_with_its_stderr(process: str, tmp_
     """
     variables = {"PYTHONPATH": f"{ROOT}:{site}", "VICTIM": process, "TMPDIR": str(tmp_path)}
     done = run(code, tmp_path, **variables)
-    name = "worker0" if process == "gt.runtime.worker" else "dispatcher"
+    name = "worker[01]" if process == "gt.runtime.worker" else "dispatcher"  # of the workers, whichever ends first
     assert done.code == 1
-    assert f"LaunchError: the {name} process ended with code 1 at start. Its stderr ends:" in done.err, done.err
+    assert re.search(rf"LaunchError: the {name} process ended with code 1 at start\. Its stderr ends:", done.err), done.err
     assert "this machine cannot start it: the cause" in done.err
     assert float(done.out) < 8
     assert sorted(p.name for p in tmp_path.iterdir()) == ["script.py", "site"]
@@ -252,14 +256,11 @@ def test_after_a_failed_start_the_program_may_go_on(tmp_path: Path) -> None:
 
 
 def test_a_worker_command_without_a_server_says_so(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    since = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-m", "gt.worker", "-p", str(port)], env=environment(), capture_output=True, text=True, timeout=60
-    )
-    assert time.monotonic() - since < 30  # 10 s of waiting, and the start
+    with held_port() as port, lived() as seconds:
+        done = subprocess.run(
+            [sys.executable, "-m", "gt.worker", "-p", str(port)], env=environment(), capture_output=True, text=True, timeout=60
+        )
+        assert seconds() < 30  # 10 s of waiting, and the start
     assert done.returncode == 3 and "Traceback" not in done.stderr
     assert f"gt worker: no gt server answers at tcp://127.0.0.1:{port}" in done.stderr
 
@@ -301,12 +302,38 @@ def test_a_worker_whose_server_is_killed_ends_after_its_lease_with_a_code_that_s
         text=True,
     )
     assert process.stdout.readline() == "workers 1\n"
-    process.kill()
-    process.communicate()
     killed = time.monotonic()
-    _, err = worker.communicate(timeout=20)
+    process.kill()
+    with lived() as seconds:
+        process.communicate()
+        _, err = worker.communicate(timeout=60)
+        assert lease <= time.monotonic() - killed and seconds() < lease + 5
     assert (worker.returncode, err) == (3, f"gt worker: the gt server at tcp://127.0.0.1:{port} is lost{waited}\n")
-    assert lease <= time.monotonic() - killed < lease + 5
+
+
+@pytest.mark.parametrize("lease", [0, 60])
+def test_who_hears_late_that_the_server_has_stopped_was_told_so_all_the_same(lease: int, tmp_path: Path) -> None:
+    """The word to stop and the end of the connection are found together by a process that was not running meanwhile."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gt.server", "-p", "0"], env=environment(), stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    assert process.stdout is not None
+    port = process.stdout.readline().split()[1].rpartition(":")[2]
+    words = [sys.executable, "-m", "gt.worker", "-p", port, "--lease", str(lease)]
+    worker = subprocess.Popen(words, env=environment(), cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    code = "import gt, sys\ngt.connect(sys.argv[1])\nprint(gt.ones(2).tolist(), flush=True)\nsys.stdin.readline()\ngt.ones(2).tolist()"
+    with start(code, tmp_path, f"localhost:{port}") as client:
+        assert client.stdout is not None and client.stdout.readline() == "[1.0, 1.0]\n"
+        for late in (worker, client):
+            late.send_signal(signal.SIGSTOP)
+        process.terminate()
+        process.communicate(timeout=30)
+        for late in (worker, client):
+            late.send_signal(signal.SIGCONT)
+        _, err = worker.communicate(timeout=30)
+        assert (process.returncode, worker.returncode, err) == (0, 0, "")
+        _, err = client.communicate("\n", timeout=30)
+        assert client.returncode == 1 and "DispatcherLost" in err and "the server has stopped" in err, err
 
 
 def test_ctrl_c_at_a_server_in_a_terminal_stops_it_quietly(tmp_path: Path) -> None:
@@ -325,14 +352,14 @@ def test_ctrl_c_at_a_server_in_a_terminal_stops_it_quietly(tmp_path: Path) -> No
     )
     with start(code, tmp_path, f"localhost:{port}") as client:
         assert client.stdout is not None and client.stdout.readline() == "[1.0, 1.0]\n"
-        children = descendants(process.pid)
+        children = descendants(process)
         os.killpg(process.pid, signal.SIGINT)
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=60)
         assert (process.returncode, err) == (0, "")
-        _, err = worker.communicate(timeout=20)
+        _, err = worker.communicate(timeout=60)
         assert (worker.returncode, err) == (0, "")
         assert gone(children)
-        _, err = client.communicate("\n", timeout=20)
+        _, err = client.communicate("\n", timeout=60)
         assert client.returncode == 1 and "DispatcherLost" in err and "the server has stopped" in err, err
 
 
@@ -343,5 +370,5 @@ def test_two_programs_that_start_workers_at_the_same_moment() -> None:
 def test_the_server_stops_its_workers(tmp_path: Path) -> None:
     with server(2) as there:
         assert output("import gt, sys\ngt.connect(sys.argv[1])\nprint(gt.ones(2).tolist())", tmp_path, there.address)
-        pids = [there.process.pid, *descendants(there.process.pid), *(w.pid for w in there.workers)]
-    assert wait_for(lambda: gone(pids))
+        processes = [*map(psutil.Process, (there.process.pid, *(w.pid for w in there.workers))), *descendants(there.process)]
+    assert wait_for(lambda: gone(processes))

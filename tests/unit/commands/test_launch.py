@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,10 @@ import pytest
 from click.testing import CliRunner
 
 from gt.cli import main
-from gt.commands.launch import missing
+from gt.commands.launch import Failure, Job, missing
+from gt.runtime import status_request
+from gt.runtime.errors import ConnectionFailed
+from gt.runtime.launchers import Place
 from gt.runtime.status import NodeStatus, ServerStatus, WorkerStatus
 
 
@@ -82,3 +86,42 @@ def status(num_nodes: int, nodes: dict[int, int], joined: int, joining: int = 0)
 )
 def test_what_is_missing(found: ServerStatus, text: str) -> None:
     assert missing(found) == text
+
+
+@pytest.mark.parametrize(("left_s", "silent"), [(60.0, 3), (-1.0, 1)], ids=["in time", "too late"])
+def test_a_dispatcher_that_is_slow_to_answer_is_waited_for_as_long_as_nodes_are(
+    left_s: float, silent: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    class Slow:
+        def __init__(self, address: str, keys: Any) -> None:
+            asked.append(address)
+
+        def ask(self) -> ServerStatus:
+            asked.append("status")
+            if len(asked) <= 1 + silent:
+                raise ConnectionFailed("no gt server answers within 2 s")
+            return status(2, {0: 1, 1: 1}, 2)
+
+        def close(self) -> None:
+            asked.append("over")
+
+    class Here:
+        address = "tcp://127.0.0.1:1"
+
+        def dead(self) -> None:
+            return None
+
+        def step(self, wait_s: float) -> None:
+            return None
+
+    monkeypatch.setattr(status_request, "StatusLink", Slow)
+    job = Job(Place("none", 2, 0, "127.0.0.1", "j"), ["x.py"], 1, 1, None, False, time.monotonic() + left_s, 1.0)
+    if left_s > 0:
+        job._gather(Here(), Here())  # type: ignore[arg-type]
+    else:
+        with pytest.raises(Failure, match="no gt server answers") as caught:
+            job._gather(Here(), Here())  # type: ignore[arg-type]
+        assert caught.value.code == 3
+    assert asked == ["tcp://127.0.0.1:1", *["status"] * (silent + (left_s > 0)), "over"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -98,3 +100,47 @@ def test_nobody_is_replaced_unless_that_is_asked_for(tmp_path: Path) -> None:
     assert wait_for(lambda: len(looks) > 1)
     cluster.stop()
     assert cluster.workers[0].returncode == -9 and not cluster.replacing
+
+
+@pytest.mark.parametrize("last", [1, 2, 3])
+def test_a_process_in_whose_start_a_signal_comes_is_ended_too(last: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the handler raises, just behind the fork: dispatcher and workers are known, and ``start_local`` ends them."""
+    started: list[Process] = []
+
+    def start(*words: Any, **options: Any) -> Process:
+        started.append(Process(None))
+        if len(started) == last:
+            signal.raise_signal(signal.SIGUSR1)
+        return started[-1]
+
+    def late(number: int, frame: Any) -> None:
+        raise TimeoutError("a limit of the script's")
+
+    before = signal.signal(signal.SIGUSR1, late)
+    monkeypatch.setattr(launch.subprocess, "Popen", start)
+    try:
+        with pytest.raises(TimeoutError, match="the script's"):
+            launch.start_local(2, backend="numpy")
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert [p.returncode for p in started] == [-signal.SIGTERM] * last
+
+
+def test_a_death_is_told_though_another_thread_asks_at_the_same_moment(tmp_path: Path) -> None:
+    """Of two threads that ask the system at once about a process, Python answers the second that it has not ended."""
+
+    class Asked(Process):
+        pid, asked = 77, threading.Lock()
+
+        def poll(self) -> int | None:
+            if not self.asked.acquire(blocking=False):
+                return None
+            time.sleep(0.05)
+            self.asked.release()
+            return self.returncode
+
+    process = Asked(-9)
+    cluster = looked_after(tmp_path, [process], 0, None)
+    assert wait_for(process.asked.locked)
+    assert [text.partition(".")[0] for text in cluster.ended()] == ["worker 0 (pid 77) ended by SIGKILL"]
+    cluster.stop()
