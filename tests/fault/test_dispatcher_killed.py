@@ -23,9 +23,8 @@ from gt.runtime.recovering import RecoveringSession
 from gt.runtime.remote import RemoteSession
 from gt.runtime.status_request import StatusLink
 from tests.fault.proxy import TcpProxy
-from tests.fault.stopwatch import stopwatch
 from tests.integration.cluster import Desk, rows
-from tests.integration.programs import ROOT, Server, environment, server, start, wait_for
+from tests.integration.programs import ROOT, Server, environment, lived, server, start, wait_for
 
 pytestmark = pytest.mark.timeout(120)
 WITHIN_S = 5.0
@@ -120,7 +119,7 @@ def test_a_training_loop_hears_of_it_and_goes_on_as_if_nothing_had_been(tmp_path
         want = out.splitlines()[-1]
         with start(TRAIN, tmp_path, address, "killed", GT_KEY_FILE=keys["client"]) as script:
             assert script.stdout is not None and script.stdout.readline() == "ready\n"
-            with stopwatch() as seconds:
+            with lived() as seconds:
                 there.kill()
                 lost = script.stdout.readline()
                 assert seconds() < WITHIN_S
@@ -173,7 +172,7 @@ def test_each_finds_its_own_and_what_nobody_comes_for_is_freed() -> None:
         with pytest.raises(DispatcherLost, match=rf"{address} died"):
             gone.fetch(held).result(30)
         assert wait_for(lambda: session._away is not None)
-        with stopwatch() as seconds:
+        with lived() as seconds:
             with pytest.raises(DispatcherLost, match=rf"{address} died.*cluster\.py:\d+"):
                 desk.get(product)
             assert seconds() < WITHIN_S and session.closed is None

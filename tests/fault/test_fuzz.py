@@ -29,9 +29,8 @@ from gt.runtime.remote import RemoteSession
 from gt.runtime.transport import MAX_CONTROL, MAX_IDLE
 from gt.runtime.wire_arrays import MAX_DATA
 from tests.fault.fuzz import CODECS, Cluster, Impostor, attack, mutated, retype, use
-from tests.fault.stopwatch import stopwatch
 from tests.integration.cluster import Desk, graph_of
-from tests.integration.programs import wait_for
+from tests.integration.programs import lived, wait_for
 
 pytestmark = pytest.mark.timeout(120)
 VALUES = st.recursive(
@@ -75,7 +74,7 @@ def test_a_server_that_says_what_cannot_be_ends_no_client() -> None:
             assert wait_for(lambda n=i: session.malformed.count == n), message
         assert session.closed is None
     finally:
-        with stopwatch() as seconds:
+        with lived() as seconds:
             session.close()
             impostor.close()
             context.destroy(0)

@@ -28,9 +28,8 @@ from gt.runtime.remote import RemoteSession
 from gt.runtime.transport import make_socket, receive, send
 from tests.fault.fuzz import Cluster, Impostor
 from tests.fault.proxy import Fault, Proxied, TcpProxy, proxied
-from tests.fault.stopwatch import stopwatch
 from tests.integration.cluster import Desk, rows
-from tests.integration.programs import wait_for
+from tests.integration.programs import lived, wait_for
 
 pytestmark = pytest.mark.timeout(120)
 WITHIN_S = 5.0
@@ -108,7 +107,7 @@ def test_a_message_between_client_and_server_that_is_lost_ends_that_session_alon
         with joined(cluster) as desk:
             use(desk)
             cluster.proxy.inject(fault)
-            with stopwatch() as seconds:
+            with lived() as seconds:
                 with pytest.raises(DispatcherLost, match=r"the link to (the server|worker \d+) at .* is broken: 1 message was lost on the way"):
                     use(desk)
                 assert seconds() < WITHIN_S and fault.done
@@ -121,7 +120,7 @@ def test_a_result_that_is_lost_is_asked_for_again(cluster: Proxied) -> None:
     with joined(cluster) as desk:
         use(desk)
         cluster.proxy.inject(fault)
-        with stopwatch() as seconds:
+        with lived() as seconds:
             use(desk)
             assert seconds() < WITHIN_S and fault.done
 
@@ -132,7 +131,7 @@ def test_messages_between_worker_and_server_that_are_lost_end_that_worker(frail:
         with joined(frail) as desk:
             use(desk)
             frail.proxy.inject(fault)
-            with stopwatch() as seconds:
+            with lived() as seconds:
                 with pytest.raises(WorkerLost, match=r"worker \d+ .*is cut off: 1 message was lost on the way"):
                     use(desk)
                 assert seconds() < WITHIN_S and fault.done
@@ -143,7 +142,7 @@ def test_connections_to_the_server_that_break_end_all_that_used_them_and_no_more
     with joined(frail) as desk:
         use(desk)
         assert frail.proxy.cut() >= 6
-        with stopwatch() as seconds:
+        with lived() as seconds:
             with pytest.raises((DispatcherLost, WorkerLost)):
                 while True:
                     use(desk)
@@ -156,7 +155,7 @@ def test_connections_to_workers_that_break_cost_a_session_at_most(cluster: Proxi
     with joined(cluster) as desk:
         use(desk)
         assert cluster.proxy.cut(data=True) >= 4
-        with stopwatch() as seconds:
+        with lived() as seconds:
             with pytest.raises(DispatcherLost, match=r"the link to worker \d+"):
                 for _ in range(20):
                     use(desk)
@@ -191,7 +190,7 @@ def test_check_06_a_client_that_vanishes_without_a_word_leaves_nothing_after_its
         values = cluster.worker.runner.values
         assert len(values) == 2
         (vanished,) = (c for c in cluster.dispatcher.state.clients.values() if c.id == session._welcome.client)
-        with stopwatch() as seconds:
+        with lived() as seconds:
             proxy.freeze()
             assert wait_for(lambda: len(values) == 1)
             assert seconds() < 3.0
@@ -216,7 +215,7 @@ def test_a_worker_behind_a_connection_that_is_half_open_is_lost_in_time_and_ends
         x = desk.put(ONES, rows())
         assert desk.get(x).sum() == N * N
         proxy.freeze()
-        with stopwatch() as seconds:
+        with lived() as seconds:
             with pytest.raises(WorkerLost, match=rf"worker {far.welcome.worker} \(pid \d+ on .*\) stopped answering"):
                 desk.get(desk.run("add", (x, (N, N)), (x, (N, N))))
             assert seconds() < WITHIN_S

@@ -20,9 +20,8 @@ from gt.runtime.launch import LocalCluster, start_local
 from gt.runtime.recovering import RecoveringSession
 from gt.runtime.recovery import Recovery
 from gt.runtime.remote import RemoteSession
-from tests.fault.stopwatch import stopwatch
 from tests.integration.cluster import Desk, rows
-from tests.integration.programs import environment, output, server, wait_for
+from tests.integration.programs import environment, lived, output, server, wait_for
 
 pytestmark = pytest.mark.timeout(120)
 SELDOM = Recovery(interval_s=1000)
@@ -158,7 +157,7 @@ def test_a_session_may_end_in_the_middle_of_a_recovery(cluster):
         job.check()
         cluster.workers[0].kill()
         assert wait_for(lambda: not session._open.is_set())
-        with stopwatch() as seconds:
+        with lived() as seconds:
             session.close()
             assert seconds() < 5.0
         with pytest.raises((WorkerLost, SessionClosed)):
@@ -233,7 +232,7 @@ def test_at_a_server_a_stopped_worker_is_refused_when_it_comes_back_and_one_stuc
             job.steps(2)
             job.check()
             stopped = there.workers[0]
-            with stopwatch() as seconds:
+            with lived() as seconds:
                 os.kill(stopped.pid, signal.SIGSTOP)
                 os.kill(hangs.pid, signal.SIGUSR1)
                 waiting = session.fetch(job.split)

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fault.stopwatch import stopwatch
-from tests.integration.programs import log_lines, server, start, wait_for
+from tests.integration.programs import lived, log_lines, server, start, wait_for
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -84,7 +83,7 @@ def test_a_killed_worker_is_told_within_five_seconds_and_others_go_on(tmp_path: 
             assert other.stdout is not None and other.stdout.readline() == "21.0\n"
             assert busy.stdout is not None and busy.stdout.readline() == "ready\n"
             assert wait_for(lambda: in_the_middle(log, "flush1"))
-            with stopwatch() as seconds:
+            with lived() as seconds:
                 there.workers[1].send_signal(signal.SIGKILL)
                 told = busy.stdout.readline()
                 assert seconds() < 5

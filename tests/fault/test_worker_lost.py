@@ -14,9 +14,8 @@ from gt.runtime.errors import DispatcherLost, WorkerLost
 from gt.runtime.exit_codes import ExitCode
 from gt.runtime.launch import LocalCluster, start_local
 from gt.runtime.remote import RemoteSession
-from tests.fault.stopwatch import stopwatch
 from tests.integration.cluster import Desk, rows
-from tests.integration.programs import wait_for
+from tests.integration.programs import lived, wait_for
 
 pytestmark = pytest.mark.timeout(120)
 N = 1500
@@ -56,7 +55,7 @@ def test_a_worker_lost_in_the_middle_of_a_run(cluster, how):
     x, w = uploads(desk)
     os.kill(survivor.pid, signal.SIGSTOP)  # until the kill: the other waits in a collective, however late it comes
     future = session.fetch(busy(desk, x, w, 6))
-    with stopwatch() as seconds:
+    with lived() as seconds:
         os.kill(victim.pid, how)
         os.kill(survivor.pid, signal.SIGCONT)
         with pytest.raises(WorkerLost, match=r"worker \d+ .*(died|stopped answering)") as caught:
@@ -104,7 +103,7 @@ def test_a_lost_dispatcher_ends_the_session_and_the_workers(cluster):
     desk = Desk(session)
     assert desk.get(desk.put(np.ones((2, 2)))).sum() == 4
     cluster.dispatcher.kill()
-    with stopwatch() as seconds:
+    with lived() as seconds:
         with pytest.raises(DispatcherLost):
             session.fetch(1).result(20)
         assert seconds() < WITHIN_S + 1

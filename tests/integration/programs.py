@@ -7,6 +7,7 @@ Next: ``test_quickstart``, ``test_clients``, ``test_start_stop``.
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import socket
 import subprocess
@@ -17,6 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -32,13 +34,29 @@ def environment(**variables: str) -> dict[str, str]:
     return {**clean, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GT_BACKEND": "numpy", **variables}
 
 
+class Lines(io.TextIOWrapper):
+    """A pipe read line by line and no further: what comes after is left to ``communicate``, which reads the pipe itself."""
+
+    def readline(self, size: int = -1, /) -> str:
+        line = b""
+        while not line.endswith(b"\n") and (letter := os.read(self.fileno(), 1)):
+            line += letter
+        return line.decode(self.encoding)
+
+
+class Process(subprocess.Popen[str]):
+    """A process whose first lines may be read before it ends."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert isinstance(self.stdout, io.TextIOWrapper) and isinstance(self.stderr, io.TextIOWrapper)
+        self.stdout, self.stderr = Lines(self.stdout.detach()), Lines(self.stderr.detach())
+
+
 @contextlib.contextmanager
 def command(folder: Path, variables: dict[str, str], *words: object, prefix: tuple[str, ...] = ()) -> Iterator[subprocess.Popen[str]]:
     """Run ``gt WORDS`` in a session of its own; kill it at the end, if it still runs."""
-    process = subprocess.Popen(
-        [*prefix, sys.executable, "-m", "gt", *map(str, words)],
-        cwd=folder, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
+    process = Process([*prefix, sys.executable, "-m", "gt", *map(str, words)], cwd=folder, env=variables, start_new_session=True)
     try:
         yield process
     finally:
@@ -50,11 +68,8 @@ def start(code: str, folder: Path, *arguments: object, **variables: str) -> subp
     """Start a script, saved to a file so that errors can quote its lines."""
     script = folder / "script.py"
     script.write_text(textwrap.dedent(code).lstrip("\n"))
-    return subprocess.Popen(
-        [sys.executable, str(script), *map(str, arguments)],
-        cwd=folder, env=environment(**variables), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    words = [sys.executable, str(script), *map(str, arguments)]
+    return Process(words, cwd=folder, env=environment(**variables), stdin=subprocess.PIPE)
 
 
 @dataclass(frozen=True)
