@@ -236,13 +236,14 @@ def test_a_plot_is_optional(name: str, monkeypatch: pytest.MonkeyPatch, capsys: 
 
 
 @functools.cache
-def digits_alone() -> str:
-    """Give what the digits print on no workers, twenty epochs long."""
-    return run("digits.py")
+def digits_alone() -> tuple[str, Path]:
+    """Give what the digits print on no workers, twenty epochs long, and where they were started."""
+    return run("digits.py"), Path.cwd()
 
 
-def test_digits_in_this_process() -> None:
-    out = digits_alone()
+def test_digits_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    out, folder = digits_alone()
+    monkeypatch.chdir(folder)
     seen = losses(out)
     assert len(seen) == 20
     assert seen[-1] < 0.1 * seen[0]
@@ -252,7 +253,7 @@ def test_digits_in_this_process() -> None:
 
 @pytest.mark.timeout(240)
 def test_digits_on_four_workers_equals_one() -> None:
-    one = losses(digits_alone())[:2]
+    one = losses(digits_alone()[0])[:2]
     four = losses(run("digits.py", "--epochs", 2, "--workers", 4, "--config", CONFIG))
     assert len(one) == 2
     assert four == pytest.approx(one, abs=2e-4)  # printed to four places
