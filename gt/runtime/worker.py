@@ -283,8 +283,11 @@ class WorkerProcess:
                     break
                 if isinstance(got[1], wire.Broken):
                     self._doubt(got[1].reason)
-                elif isinstance(got[1], wire.Refused) and self.lease_s > 0:
-                    self.refused = True  # by another dispatcher, or by this one, which will say so again
+                elif isinstance(got[1], wire.Refused):
+                    if self.lease_s > 0:
+                        self.refused = True  # by another dispatcher, or by this one, which will say so again
+                    else:
+                        self._unwanted(got[1].reason)
                 elif not self.runner.handle(got[1], got[2]):
                     self.stopping = True
             if lost:
@@ -341,6 +344,12 @@ class WorkerProcess:
     def code(self) -> int:
         """Give the exit code of a process that ends at once."""
         return ExitCode.SERVER_LOST if self.deserted or self.cut_off else ExitCode.OK
+
+    def _unwanted(self, reason: str) -> None:
+        """End: the dispatcher does without this worker."""
+        self.failed = self.failed or ConnectionFailed(f"the gt server at {self.endpoint} refuses this worker: {reason}")
+        self.deserted = True
+        self.stop()
 
     def stop(self, *_: object) -> None:
         """End soon; at once if the main thread does not come back from a program or a collective."""
@@ -502,8 +511,8 @@ class WorkerProcess:
                     self.stop()
                 case wire.Refused(reason) if reason == UNKNOWN and self.lease_s > 0:
                     self.refused = True
-                case wire.Refused():
-                    self.stop()
+                case wire.Refused(reason):
+                    self._unwanted(reason)
                 case _:
                     pass
 

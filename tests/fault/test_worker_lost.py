@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 
 import numpy as np
@@ -15,7 +16,7 @@ from gt.runtime.exit_codes import ExitCode
 from gt.runtime.launch import LocalCluster, start_local
 from gt.runtime.remote import RemoteSession
 from tests.integration.cluster import Desk, rows
-from tests.integration.programs import lived, wait_for
+from tests.integration.programs import ROOT, Process, environment, lived, server, wait_for
 
 pytestmark = pytest.mark.timeout(120)
 N = 1500
@@ -125,3 +126,18 @@ def test_a_killed_planner_fails_one_plan_and_is_replaced(cluster):
     assert wait_for(lambda: dispatcher.children() not in ([], [planner]), 20)
     assert desk.get(desk.run("add", (x, (2, 2)), (x, (2, 2)))).sum() == 8
     session.close()
+
+
+def test_a_worker_that_was_stopped_for_too_long_says_that_it_counts_as_lost():
+    with server() as there:
+        words = ["-m", "gt.worker", "--host", "localhost", "-p", str(there.port), "--lease", "0"]
+        worker = Process([sys.executable, *words], env=environment(), cwd=ROOT)
+        session = RemoteSession(there.address)
+        assert wait_for(lambda: session.num_workers() == 1)
+        worker.send_signal(signal.SIGSTOP)
+        assert wait_for(lambda: session.num_workers() == 0)
+        worker.send_signal(signal.SIGCONT)
+        _, err = worker.communicate(timeout=60)
+        session.close()
+    assert worker.returncode == ExitCode.SERVER_LOST
+    assert f"worker 0 (pid {worker.pid} on " in err and "stopped answering" in err and "counts as lost" in err, err

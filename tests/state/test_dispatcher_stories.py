@@ -191,7 +191,7 @@ def test_a_lost_worker_ends_waits_poisons_what_only_it_held_and_the_rest_goes_on
     assert failed.fault.kind == "worker_lost" and failed.fault.worker == 1 and failed.fault.epoch == 2
     assert failed.fault.where == "train.py:12"
     assert sent(out, wire.Abort, "l0") == [wire.Abort(1)]
-    assert sent(out, wire.Stop, "l1") == [wire.Stop()]
+    assert sent(out, wire.Refused, "l1")
     assert sent(out, wire.Workers, "c1") == [wire.Workers(((0, "u0", "r0", ""),), "worker 1 (pid 101 on host) died")]
     (ship,) = sent(s.fetch(1, 6, client=1), wire.Ship, "w0")
     assert ship.final

@@ -96,7 +96,7 @@ def test_who_does_not_come_once_the_others_have_given_up_is_lost():
     assert sent(out, wire.Workers, "c0")[-1].why == (
         "worker 1 (pid 101 on host) is stuck in epoch 2, at collective 3: the others have given up waiting for it"
     )
-    assert sent(out, wire.Stop, "l1")
+    assert sent(out, wire.Refused, "l1")
 
 
 def test_a_late_worker_that_comes_in_time_is_not_lost():
