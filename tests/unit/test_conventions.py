@@ -74,6 +74,7 @@ def said(make: object) -> tuple[str, str]:
         lambda m: m.ones(3).adjoint(),
         lambda m: m.ones(3, 1, 1).H,
         lambda m: m.nn.functional.binary_cross_entropy(m.ones(2), m.ones(2).long()),
+        lambda m: m.nn.MultiheadAttention(2, 1)(*[m.ones(3, 2, 2)] * 3, key_padding_mask=m.zeros(2, 5).bool()),
         lambda m: m.tensor([1, 2]).std(),
         lambda m: m.tensor([1, 2]).softmax(0).unsqueeze(9),
         lambda m: m.zeros(2, 0).amax(1),
