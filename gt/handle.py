@@ -520,16 +520,22 @@ class Handle(Operand):
             raise RuntimeError("Boolean value of Tensor with no values is ambiguous")
         return bool(self.item())
 
-    def _number(self) -> Any:
+    def _number(self, real: str = "") -> Any:
+        """Read the only element. ``real``: torch's name of the real type that it is to become."""
         if self._type.numel != 1:
             raise ValueError(f"only one element tensors can be converted to Python scalars, got {self._type.numel} elements")
-        return self.item()
+        value = self.item()
+        if not real or not isinstance(value, complex):
+            return value
+        if value.imag:
+            raise RuntimeError(f"value cannot be converted to type {real} without overflow: it is complex, take .real")
+        return value.real
 
     def __int__(self) -> int:
-        return int(self._number())
+        return int(self._number("int64_t"))
 
     def __float__(self) -> float:
-        return float(self._number())
+        return float(self._number("double"))
 
     def __complex__(self) -> complex:
         return complex(self._number())

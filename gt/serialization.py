@@ -17,9 +17,10 @@ import safetensors
 from gt.absent import absent
 from gt.devices import check_options
 from gt.functions.create import upload
+from gt.functions.numeric import is_conj, is_neg, view_as_complex, view_as_real
 from gt.functions.strided import as_strided
 from gt.handle import Handle, root_of
-from gt.ir.types import dtype_of
+from gt.ir.types import complex_dtype, dtype_of, real_dtype
 from gt.nests import Form, describe, rebuild
 from gt.nn.module import Module
 from gt.nn.parameter import Parameter
@@ -30,6 +31,7 @@ _SHORT = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float6
 _SHORT |= {"I8": "int8", "U8": "uint8", "BOOL": "bool"}
 ZIP, PICKLE = b"PK\x03\x04", b"\x80"  # how such files begin
 _LONG = {name: short for short, name in _SHORT.items()}
+_SHORT |= {"C64": "complex64"}  # written as pairs: there is no short name for complex128
 
 
 File = str | os.PathLike[str] | BinaryIO
@@ -48,7 +50,9 @@ def save(obj: Any, f: File) -> None:
     found = _Tensors()
     form = describe(obj, found, "gt.save")
     tensors = found.by_path
-    tree = {"tree": form, "views": _views(tensors)}
+    tree: dict[str, Any] = {"tree": form, "views": _views(tensors)}
+    if pairs := [path for path, t in tensors.items() if t._type.dtype.kind == "c"]:
+        tree["complex"] = pairs
     if state.trace.code:
         settle(state.trace, "gt.save")
     data = _container({path: _wire(t) for path, t in tensors.items()}, {"gt": json.dumps(tree)})
@@ -76,7 +80,7 @@ class _Tensors:
         return {"tensor": path, "parameter": isinstance(obj, Parameter), "requires_grad": obj._rg and obj._leaf}
 
 
-def _views(tensors: dict[str, Handle]) -> dict[str, Any]:
+def _views(tensors: dict[str, Any]) -> dict[str, Any]:
     """Say of which tensor those that share memory are views, and how they lie; a tensor that no path names is added."""
     groups: dict[int, list[str]] = {}
     for path, t in tensors.items():
@@ -86,9 +90,11 @@ def _views(tensors: dict[str, Handle]) -> dict[str, Any]:
         root = root_of(tensors[paths[0]])
         if len({id(tensors[p]) for p in paths}) == 1:  # no other shares it
             alone: Any = tensors[paths[0]]
-            if alone.is_contiguous() or alone.numel() != root._type.numel:
+            flipped = is_neg(alone) or alone.dtype is not root._type.dtype
+            if alone.is_contiguous() or alone.numel() != root._type.numel or flipped:
                 continue
-        storage = next((p for p in paths if _whole(tensors[p], root)), None)
+        root = _in_dtype(root, paths, tensors)
+        storage = next((p for p in paths if _whole(tensors[p], root) and not is_conj(tensors[p])), None)
         if storage is None:
             storage = f"storage of {paths[0]}"
             tensors[storage] = root
@@ -100,8 +106,24 @@ def _views(tensors: dict[str, Handle]) -> dict[str, Any]:
                     "size": list(view.shape),
                     "stride": list(view.stride()),
                     "offset": view.storage_offset(),
+                    **({"conj": True} if is_conj(view) else {}),
                 }
     return views
+
+
+def _in_dtype(root: Handle, paths: list[str], tensors: dict[str, Any]) -> Handle:
+    """View what tensors share in their dtype. Errors: RuntimeError where they have two, or one is negative."""
+    kinds = {tensors[p].dtype for p in paths}
+    if len(kinds) > 1 or any(is_neg(tensors[p]) for p in paths):
+        raise RuntimeError(
+            "Cannot save multiple tensors or storages that view the same data as different types: take clone() of one of "
+            + ", ".join(paths)
+        )
+    if root._type.dtype in kinds:
+        return root
+    flat: Any = root
+    flat = flat.view(-1)
+    return view_as_real(flat) if root._type.dtype.kind == "c" else view_as_complex(flat[: flat.numel() // 2 * 2].view(-1, 2))
 
 
 def _whole(t: Any, root: Handle) -> bool:
@@ -109,10 +131,10 @@ def _whole(t: Any, root: Handle) -> bool:
 
 
 def _wire(t: Handle) -> tuple[str, tuple[int, ...], bytes]:
-    if t.dtype.name not in _LONG:
-        raise TypeError(f"gt.save: {t.dtype!r} has no safetensors form")
     buffer = t._materialise()
     array = np.asarray(awaited(buffer.session.fetch(buffer.id), buffer.session))
+    if t._type.dtype.kind == "c":  # pairs of real numbers
+        return real_dtype(t._type.dtype).name, (*t._type.shape, 2), array.tobytes()
     return t.dtype.name, tuple(t.shape), array.tobytes()
 
 
@@ -170,20 +192,21 @@ def load(f: File, map_location: Any = None, *, weights_only: bool | None = None,
     except safetensors.SafetensorError as e:
         old = "; torch.save of torch before 1.6, perhaps: save it anew" if data[:1] == PICKLE else ""
         raise ValueError(f"{name}: not a safetensors file ({e}){old}") from None
-    tensors = {name: _tensor(info) for name, info in entries}
     header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-    tree = header.get("__metadata__", {}).get("gt")
-    if tree is None:
+    form = json.loads(header.get("__metadata__", {}).get("gt", "null"))
+    pairs = set(form.get("complex", ())) if isinstance(form, dict) else ()
+    tensors = {name: _tensor(info, name in pairs) for name, info in entries}
+    if form is None:
         return tensors
-    form = json.loads(tree)
     if "tree" not in form:  # written before views were
         return _rebuild(form, tensors)
     for path, view in form["views"].items():
-        tensors[path] = as_strided(tensors[view["of"]], view["size"], view["stride"], view["offset"])
+        found = as_strided(tensors[view["of"]], view["size"], view["stride"], view["offset"])
+        tensors[path] = found.conj() if view.get("conj") else found
     return _rebuild(form["tree"], tensors)
 
 
-def _tensor(info: dict[str, Any]) -> Any:
+def _tensor(info: dict[str, Any], pairs: bool) -> Any:
     name = _SHORT.get(info["dtype"])
     if name is None:
         raise ValueError(f"gt.load: dtype {info['dtype']} is not supported")
@@ -193,7 +216,11 @@ def _tensor(info: dict[str, Any]) -> Any:
         array = bits.view(np.float32)
     else:
         array = np.frombuffer(info["data"], dtype.numpy)
-    return upload(array.reshape(info["shape"]), dtype)
+    shape = info["shape"]
+    if pairs:
+        dtype, shape = complex_dtype(dtype), shape[:-1]
+        array = array.view(dtype.numpy)
+    return upload(array.reshape(shape), dtype)
 
 
 def _rebuild(form: Form, tensors: dict[str, Any]) -> Any:

@@ -529,14 +529,17 @@ class Tensor(Copies):
     @property
     def H(self) -> Tensor:  # noqa: N802 - torch's name
         if self.ndim not in (0, 2):
-            raise RuntimeError(f"tensor.H is only supported on matrices (2-D tensors). Got {self.ndim}-D tensor.")
+            raise RuntimeError(
+                f"tensor.H is only supported on matrices (2-D tensors). Got {self.ndim}-D tensor."
+                + (" For batches of matrices, consider using tensor.mH" if self.ndim > 2 else "")
+            )
         if not self.ndim:
             warn_user("Tensor.H is deprecated on 0-D tensors. Consider using x.conj().")
         return numeric.conj(shape.permute(self, (1, 0))) if self.ndim else numeric.conj(self)
 
     @property
     def mH(self) -> Tensor:  # noqa: N802 - torch's name
-        return factorization.adjoint(self)
+        return factorization.adjoint_of(self, "mH")
 
     @property
     def real(self) -> Tensor:

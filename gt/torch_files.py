@@ -43,13 +43,18 @@ class Named:
 class Stored:
     """A tensor to be: where its elements lie in the file."""
 
-    __slots__ = ("storage", "offset", "size", "stride", "requires_grad", "parameter")
+    __slots__ = ("storage", "offset", "size", "stride", "requires_grad", "parameter", "bits")
 
-    def __init__(self, storage: Any, offset: int, size: Any, stride: Any, requires_grad: bool, *_: object) -> None:
+    def __init__(
+        self, storage: Any, offset: int, size: Any, stride: Any, requires_grad: bool, _: object = None, bits: Any = None
+    ) -> None:
         if not isinstance(storage, Storage):
             raise ValueError("a tensor without a storage")
         self.storage, self.offset, self.size, self.stride = storage, offset, size, stride
         self.requires_grad, self.parameter = bool(requires_grad), False
+        self.bits = bits or {}  # whether the values are the conjugates of what is stored ("conj"), or negative ("neg")
+        if not isinstance(self.bits, dict) or not self.bits.keys() <= {"conj", "neg"}:
+            raise ValueError("a tensor of an unknown kind")
 
 
 class Storage:
@@ -64,7 +69,7 @@ class Storage:
 def _parameter(data: Any, requires_grad: bool = True, *_: object) -> Stored:
     if not isinstance(data, Stored):
         raise ValueError("a parameter without a tensor")
-    out = Stored(data.storage, data.offset, data.size, data.stride, requires_grad)
+    out = Stored(data.storage, data.offset, data.size, data.stride, requires_grad, None, data.bits)
     out.parameter = True
     return out
 
@@ -245,6 +250,7 @@ class _Maker:
         array = np.lib.stride_tricks.as_strided(flat[min(offset, flat.size) :], size, [s * kind.itemsize for s in stride])
         if dtype is bfloat16:
             array = (array.astype(np.uint32) << 16).view(np.float32)
+        array = np.conj(array) if t.bits.get("conj") else -array if t.bits.get("neg") else array
         made = upload(np.array(array, order="C"), dtype)
         if t.parameter:
             return Parameter(made, t.requires_grad)

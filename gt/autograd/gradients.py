@@ -58,11 +58,11 @@ def accumulate(
                 _accumulate(tensor, g, create_graph)
 
 
-def _check_seed(root: Tensor, gradient: Any) -> Any:
+def _check_seed(root: Tensor, gradient: Any, at: int = 0) -> Any:
     if not isinstance(root, Handle):
         raise TypeError(f"expected a Tensor to differentiate, but got {got(root)}")
     if not root._rg:
-        raise RuntimeError("element 0 of tensors does not require grad and does not have a grad_fn")
+        raise RuntimeError(f"element {at} of tensors does not require grad and does not have a grad_fn")
     if gradient is None:
         if root._type.numel != 1:
             raise RuntimeError("grad can be implicitly created only for scalar outputs")
@@ -73,7 +73,12 @@ def _check_seed(root: Tensor, gradient: Any) -> Any:
         raise TypeError(f"gradients can be either Tensors or None, but got {got(gradient)}")
     if gradient._type.shape != root._type.shape:
         raise RuntimeError(
-            f"Mismatch in shape: grad_output[0] has a shape of {gradient.shape} and output[0] has a shape of {root.shape}."
+            f"Mismatch in shape: grad_output[{at}] has a shape of {gradient.shape} and output[{at}] has a shape of {root.shape}."
+        )
+    if (gradient._type.dtype.kind == "c") != (root._type.dtype.kind == "c"):
+        raise RuntimeError(
+            "For complex Tensors, both grad_output and output are required to have the same dtype. Mismatch in dtype: "
+            f"grad_output[{at}] has a dtype of {gradient.dtype!r} and output[{at}] has a dtype of {root.dtype!r}."
         )
     return gradient.to(root._type.dtype)
 

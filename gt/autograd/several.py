@@ -110,7 +110,7 @@ def _seeds(roots: list[Any], given: Any) -> list[Any]:
     seeds = [None] * len(roots) if given is None else _listed(given)
     if len(seeds) != len(roots):
         raise RuntimeError(f"got {len(roots)} tensors and {len(seeds)} gradients")
-    return [gradients._check_seed(root, seed) for root, seed in zip(roots, seeds, strict=True)]
+    return [gradients._check_seed(root, seed, at) for at, (root, seed) in enumerate(zip(roots, seeds, strict=True))]
 
 
 __all__ = ["backward", "grad"]

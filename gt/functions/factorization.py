@@ -182,8 +182,13 @@ def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -
 
 def adjoint(A: Tensor) -> Tensor:  # noqa: N803
     """Transpose the last two dims and conjugate. What has no dims is conjugated alone, with a warning."""
+    return adjoint_of(A, "adjoint()")
+
+
+def adjoint_of(A: Tensor, name: str) -> Tensor:  # noqa: N803
+    """Give the adjoint; ``name``: what an error calls it."""
     if A.ndim == 1:
-        raise CallError(f"tensor.adjoint() is only supported on matrices or batches of matrices. Got {A.ndim}-D tensor.")
+        raise CallError(f"tensor.{name} is only supported on matrices or batches of matrices. Got {A.ndim}-D tensor.")
     if not A.ndim:
         warn_user("Tensor.mH is deprecated on 0-D tensors. Consider using x.conj().")
     return conj(transpose(A, -2, -1)) if A.ndim else conj(A)

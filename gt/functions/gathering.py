@@ -226,25 +226,38 @@ def _highest(dtype: Any) -> Any:
 def _slices(name: str, input: Tensor, dim: int, index: Tensor, source: Any) -> tuple[int, Any, Any, Any]:
     d = normalize_dim(dim, input.ndim)
     if index.ndim > 1:
-        raise IndexError(f"{name}(): Index should have dimension 1 or 0 (got {index.ndim})")
+        if name in ("index_add", "index_reduce"):
+            kind, size = scalar_type(index.dtype), list(index._type.shape)
+            raise IndexError(f"{name}_(): Index is supposed to be a vector, but got dim: {index.ndim} with type: {kind} and size: {size}")
+        raise IndexError(f"{name}_(): Index should have dimension 1 or 0 (got {index.ndim})")
     index = reshape(_index(name, index), -1)
     x = input if input.ndim else reshape(input, 1)
     if isinstance(source, Handle):
         if source.dtype is not input.dtype:
+            mine, other = scalar_type(input.dtype), scalar_type(source.dtype)
             raise CallError(
-                f"{name}(): self ({input.dtype.name}) and source ({source.dtype.name}) must have the same scalar type"
+                f"index_copy_(): self and source expected to have the same dtype, but got (self) {mine} and (source) {other}"
+                if name == "index_copy"
+                else f"{name}_(): self ({mine}) and source ({other}) must have the same scalar type"
             )
         want = (*x._type.shape[:d], index.numel(), *x._type.shape[d + 1 :])
         if source.ndim == 0 or (input.ndim == 0 and source.numel() == 1):
             source = source.expand(want) if not source.ndim else reshape(source, want)
         if source._type.shape != want:
-            if source.ndim == len(want) and source._type.shape[d] != want[d]:
+            given, n = list(source._type.shape), index.numel()
+            if source.ndim == len(want) and given[d] != n:
+                if name == "index_copy":
+                    raise IndexError(f"index_copy_(): Number of indices ({n}) should be equal to source.size(dim) ({given[d]})")
+                raise CallError(f"{name}_(): Number of indices ({n}) should be equal to source.size(dim): ({given[d]}), for dim: {d}")
+            if name != "index_copy":
                 raise CallError(
-                    f"{name}(): Number of indices ({index.numel()}) should be equal to source.size(dim): ({source._type.shape[d]}), for dim: {d}"
+                    "source tensor shape must match self tensor shape, excluding the specified dimension. "
+                    f"Got self.shape = {list(input._type.shape)} source.shape = {given}"
                 )
+            rows, parts = ([s for at, s in enumerate(shape) if at != d] for shape in (x._type.shape, given))
             raise CallError(
-                f"{name}(): Source/destination tensor must have same slice shapes. Destination slice shape: "
-                f"{list(x._type.shape[:d] + x._type.shape[d + 1 :])} at dimension {d} and source slice shape: {list(source._type.shape)} at dimension 0."
+                "index_copy_(): Source/destination tensor must have same slice shapes. Destination slice shape: "
+                f"{' '.join(map(str, rows))} at dimension {d} and source slice shape: {' '.join(map(str, parts))} at dimension 0."
             )
     return d, x, index, source
 

@@ -30,11 +30,11 @@ def host_array(data: Any) -> tuple[np.ndarray, DType]:
         return array, dtype_of(array.dtype)
     if is_number(data):
         return np.asarray(float(data) if _too_long(data) else data), scalar_dtype(data)
-    if not isinstance(data, list | tuple | range):
-        if isinstance(data, str):
-            raise TypeError("new(): invalid data type 'str': expected numbers, lists or arrays")
+    if isinstance(data, str | bytes):
+        raise TypeError(f"new(): invalid data type '{type(data).__name__}': expected numbers, lists or arrays")
+    if not _is_sequence(type(data)):
         raise CallError(f"Could not infer dtype of {type(data).__name__}: expected numbers, lists or arrays")
-    given = data
+    given = data = _listed(data)
     tensors = list(_tensors(data))
     if tensors:
         data = _plain(data, all(t._type.numel == 1 for t in tensors))
@@ -57,6 +57,21 @@ def host_array(data: Any) -> tuple[np.ndarray, DType]:
     if array.size == 0:
         return array.astype(np.float32), get_default_dtype()
     return array, functools.reduce(promote_types, _dtypes(given, set()))
+
+
+def _is_sequence(kind: type[Any]) -> bool:
+    """Say whether data of a class is a sequence of data, as a deque is."""
+    if issubclass(kind, list | tuple | range):
+        return True
+    single = hasattr(kind, "__array__") or issubclass(kind, str | bytes | dict | Handle)
+    return hasattr(kind, "__getitem__") and hasattr(kind, "__len__") and not single
+
+
+def _listed(data: Any) -> Any:
+    """Give sequences of other classes in nested ones, such as deques, as lists."""
+    if not any(map(_is_sequence, set(map(type, data)))):
+        return data if isinstance(data, list | tuple | range) else list(data)
+    return [_listed(v) if _is_sequence(type(v)) else v for v in data]
 
 
 def _dtypes(data: Any, found: set[DType]) -> set[DType]:

@@ -419,6 +419,21 @@ def test_grad_refuses_what_torchs_does(call, error, text):
             call(m, m.ones(2, requires_grad=True))
 
 
+@pytest.mark.parametrize("out, given", [("complex64", "float32"), ("float32", "complex64"), ("complex64", "int64"), ("float64", "complex128")])
+def test_gradients_to_start_from_are_complex_where_the_tensors_are(out, given):
+    said = []
+    for m in (torch, gt):
+        x = m.ones(2, dtype=getattr(m, out), requires_grad=True)
+        y, g = x * 2, m.ones(2, dtype=getattr(m, given))
+        for call in (y.backward, lambda g, y=y, x=x, m=m: m.autograd.grad(y, x, g)):
+            with pytest.raises(RuntimeError, match="For complex Tensors, both grad_output and output are required to have the same dtype") as e:
+                call(g)
+            said.append(str(e.value).replace("gt.", "torch."))
+    assert said[:2] == said[2:]
+    with pytest.raises(RuntimeError, match=r"grad_output\[1\] has a dtype"):
+        gt.autograd.grad([y.real.sum(), y], x, [None, g])
+
+
 def test_a_hook_after_accumulation_runs_for_the_first_gradient_too():
     x, seen = gt.ones(2, requires_grad=True), []
     x.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad.tolist()))

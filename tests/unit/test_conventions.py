@@ -66,6 +66,15 @@ def said(make: object) -> tuple[str, str]:
         lambda m: m.nn.functional.cross_entropy(m.ones(2, 3), m.ones(2, 4)),
         lambda m: m.tensor([[1, 2], [3]]),
         lambda m: m.tensor(None),
+        lambda m: m.tensor(b"ab"),
+        lambda m: m.tensor({1: 2}),
+        lambda m: float(m.tensor(1j)),
+        lambda m: int(m.tensor(1j)),
+        lambda m: m.ones(3).mH,
+        lambda m: m.ones(3).adjoint(),
+        lambda m: m.ones(3, 1, 1).H,
+        lambda m: m.nn.functional.binary_cross_entropy(m.ones(2), m.ones(2).long()),
+        lambda m: m.nn.MultiheadAttention(2, 1)(*[m.ones(3, 2, 2)] * 3, key_padding_mask=m.zeros(2, 5).bool()),
         lambda m: m.tensor([1, 2]).std(),
         lambda m: m.tensor([1, 2]).softmax(0).unsqueeze(9),
         lambda m: m.zeros(2, 0).amax(1),
@@ -108,6 +117,8 @@ def test_error_classes() -> None:
         (lambda: gt.zeros(2, 0).amax(1), IndexError),
         (lambda: gt.tensor([]).argmax(), IndexError),
         (lambda: float(gt.ones(2)), ValueError),
+        (lambda: float(gt.tensor(1j)), RuntimeError),
+        (lambda: gt.tensor(b"ab"), TypeError),
         (lambda: gt.arange(3).softmax(0), NotImplementedError),
         (lambda: gt.tensor(["a"]), ValueError),
         (lambda: gt.tensor([1, [2]]), TypeError),
@@ -169,6 +180,7 @@ def test_equality_is_elementwise_and_hash_is_identity() -> None:
 
 def test_item_and_numbers() -> None:
     assert int(gt.tensor(-1.7)) == -1
+    assert (int(gt.tensor(2.5 + 0j)), float(gt.tensor([2.5 + 0j])), complex(gt.tensor(2))) == (2, 2.5, 2)
     assert [10, 11, 12][gt.tensor(1)] == 11
     assert isinstance(gt.tensor(1).item(), int)
     assert isinstance(gt.tensor(1.0).item(), float)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,15 @@ import pytest
 import torch
 
 import gt
+
+
+class Sequence:
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, at: int) -> float:
+        return [0.5, 1][at]
+
 
 EDGES = [
     *[f"m.tensor([1, 2, -3], dtype=m.{d}) / 2" for d in ("int8", "int16", "int32", "int64")],
@@ -22,6 +33,8 @@ EDGES = [
     "m.nn.functional.scaled_dot_product_attention(m.ones(2, 0, 4), m.ones(2, 0, 4), m.ones(2, 0, 4))",
     "m.nn.functional.scaled_dot_product_attention(m.ones(2, 0, 4), m.ones(2, 3, 4), m.ones(2, 3, 4))",
     "m.tensor([m.ones(1), m.ones(1, 1, dtype=m.int64) * 2])", "m.tensor([[m.tensor([1]), 3], [2, m.tensor(4.5)]])",
+    *[f"m.tensor({d})" for d in ("deque([1, 2.])", "[deque([1, 2])]", "deque([deque([True])])", "array('f', [1, 2])", "Sequence()",
+      "deque([m.ones(1), 2])", "bytearray(b'ab')", "memoryview(b'ab')", "deque()", "(range(2), deque([3, 4]))")],
     "m.asarray([1, 2], dtype=m.float64, requires_grad=True).detach()", "m.asarray(m.ones(2), copy=True).add_(1)", "m.asarray(m.ones(2), copy=False)",
     "m.tensor(2.5).mT", "m.tensor(2.5).mH", "m.tensor(1 + 2j).adjoint().imag",
     "m.max(m.tensor([[1, 5], [3, 2]]), dim=m.tensor(0))[1]", "m.min(m.tensor([[1, 5], [3, 2]]), m.tensor(2))",
@@ -32,7 +45,7 @@ EDGES = [
 
 @pytest.mark.parametrize("text", EDGES)
 def test_value_and_dtype_are_torchs(text: str) -> None:
-    theirs, ours = (eval(text, {"m": m}) for m in (torch, gt))
+    theirs, ours = (eval(text, {"m": m, "deque": deque, "array": array, "Sequence": Sequence}) for m in (torch, gt))
     assert str(ours.dtype).removeprefix("gt.") == str(theirs.dtype).removeprefix("torch.") and tuple(ours.shape) == tuple(theirs.shape)
     np.testing.assert_allclose(ours.double().numpy(), theirs.double().numpy(), rtol=1e-6)
 

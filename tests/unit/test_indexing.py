@@ -12,6 +12,7 @@ import torch
 import gt
 from gt import session as sessions
 from gt.runtime.simulated import SimulatedSession
+from tests.unit.both_sides import alike
 
 KEYS: tuple[Any, ...] = (
     0, -1, slice(1, None), slice(None, None, 2), (..., 0), (None, 1), (slice(None), None, 2), (0, slice(1, 3)), ..., (),
@@ -165,3 +166,17 @@ def test_lists_that_stand_for_tuples_and_byte_masks(source: str) -> None:
 def test_a_byte_mask_is_deprecated() -> None:
     with pytest.warns(UserWarning, match="uint8 is now deprecated"):
         assert gt.arange(3)[gt.tensor([1, 0, 1], dtype=gt.uint8)].tolist() == [0, 2]
+
+
+@pytest.mark.parametrize("name", ["index_add", "index_copy", "index_reduce"])
+@pytest.mark.parametrize("inplace", ["", "_"])
+def test_rows_that_do_not_fit_are_refused_as_in_torch(name: str, inplace: str) -> None:
+    def call(index: list[Any], source: tuple[int, ...], dtype: str = "float32") -> Any:
+        more = ("mean",) if name == "index_reduce" else ()
+        return lambda m: getattr(m.zeros(3, 2, 4), name + inplace)(1, m.tensor(index), m.ones(source, dtype=getattr(m, dtype)), *more)
+
+    for index, source, dtype in (
+        ([0, 1], (3, 2, 4), "float64"), ([0, 1], (3, 5, 4), "float32"), ([0, 1], (5, 2, 6), "float32"), ([[0, 1]], (3, 2, 4), "float32"),
+        ([0.0, 1.0], (3, 2, 4), "float32"),
+    ):  # fmt: skip
+        alike(call(index, source, dtype), f"{index} {source} {dtype}")

@@ -112,6 +112,13 @@ def test_torchs_tensors_of_every_dtype_and_layout(dtype):
         assert got.dtype is getattr(gt, dtype) and got.tolist() == t.tolist()
 
 
+def test_torchs_conjugates_and_negatives_are_read_as_such():
+    z = torch.tensor([[1 + 2j, 3 - 4j]])
+    for t in (z, z.conj(), z.mH, z.conj().imag, z.real, torch.view_as_real(z), torch.nn.Parameter(z.conj())):
+        got = through([t])[0]
+        assert got.tolist() == t.tolist() and got.requires_grad == t.requires_grad
+
+
 def test_torchs_other_values():
     p = torch.nn.Parameter(torch.ones(2))
     got = through({"p": p, "again": p, "t": (1, None, True, 2**40, 1 + 2j, {3}), "size": torch.Size([2, 3]), "d": torch.float16, 7: []})
@@ -200,6 +207,42 @@ def test_what_shares_memory_shares_it_again(tmp_path):
         assert got["t"].stride() == (1, 3) and got[("x", 1)].stride() == (3,)
         assert v.tolist() == [0, 1, 2, 3, 4, 5]
     assert found[0] == found[1]
+
+
+VIEWS_OF_COMPLEX = {
+    "whole": lambda m, z, x: {"z": z, "t": z.t()}, "wide": lambda m, z, x: {"z": z.to(m.complex128)}, "adjoint": lambda m, z, x: {"c": z.mH},
+    "conjugate": lambda m, z, x: {"z": z, "c": z.conj(), "row": z.conj()[0]}, "alone": lambda m, z, x: {"n": z.conj().imag},
+    "parts": lambda m, z, x: {"r": z.real.t(), "i": z.imag[1:], "v": m.view_as_real(z)[0]}, "one part": lambda m, z, x: {"r": z.real},
+    "of pairs": lambda m, z, x: {"c": m.view_as_complex(x[2:].view(5, 2)), "d": m.view_as_complex(x[:4].view(2, 2)).conj()},
+    "back": lambda m, z, x: {"r": m.view_as_complex(x.view(6, 2)).real, "x": x},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("views", VIEWS_OF_COMPLEX.values(), ids=VIEWS_OF_COMPLEX)
+def test_complex_numbers_and_their_views_are_saved(tmp_path, views):
+    found = []
+    for m in (torch, gt):
+        m.save(views(m, m.tensor([[1 + 2j, 3 + 4j, 5], [7, 8, 9j]]), m.arange(12.0)), tmp_path / m.__name__)
+        got = m.load(tmp_path / m.__name__)
+        for t in got.values():  # what shares memory sees it
+            t.mul_(2)[-1].fill_(5)
+        found.append({k: (t.tolist(), str(t.dtype).split(".")[1]) for k, t in got.items()})
+    assert found[0] == found[1]
+
+
+def test_what_shares_memory_in_two_dtypes_is_refused(tmp_path):
+    for views in (lambda m, z: [z, z.imag], lambda m, z: [z.conj(), m.view_as_real(z)]):
+        for m in (torch, gt):
+            with pytest.raises(RuntimeError, match="Cannot save multiple tensors or storages that view the same data as different types"):
+                m.save(views(m, m.tensor([1j])), tmp_path / "x")
+
+
+def test_complex_numbers_of_other_writers(tmp_path):
+    z = torch.tensor([[1 + 2j, 3j]])
+    safetensors.torch.save_file({"z": z}, tmp_path / "x")
+    assert gt.load(tmp_path / "x")["z"].tolist() == z.tolist()
+    gt.save({"z": gt.tensor([[1 + 2j, 3j]])}, tmp_path / "y")
+    assert safetensors.torch.load_file(tmp_path / "y")["z"].tolist() == torch.view_as_real(z).tolist()
 
 
 def test_paths_that_look_alike_are_kept_apart(tmp_path):

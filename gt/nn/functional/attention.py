@@ -181,8 +181,9 @@ def _merged_mask(
         else:
             raise CallError(f"attn_mask's dimension {attn_mask.ndim} is not supported")
     if key_padding_mask is not None:
-        if key_padding_mask._type.shape != (batch, src):
-            raise AssertionError(f"expecting key_padding_mask shape of {(batch, src)}, but got {key_padding_mask.shape}")
+        for d, (given, want) in enumerate(zip(key_padding_mask._type.shape, (batch, src), strict=True)):
+            if given != want:
+                raise AssertionError(f"Expected key_padded_mask.shape[{d}] to be {want}, but got {given}")
         padding = _left_out(key_padding_mask, dtype).reshape(batch, 1, 1, src)
         out = padding if out is None else out + padding
     return out

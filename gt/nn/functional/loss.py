@@ -148,7 +148,7 @@ def binary_cross_entropy(
             "Please ensure they have the same size."
         )
     if input.dtype is not target.dtype:
-        raise CallError(f"Found dtype {target.dtype.name} but expected {input.dtype.name}")
+        raise CallError(f"Found dtype {scalar_type(target.dtype)} but expected {scalar_type(input.dtype)}")
     if weight is not None:
         check_result(weight.dtype, input.dtype)
     loss = binary(BCE, input, target)
