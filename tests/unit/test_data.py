@@ -349,7 +349,7 @@ def test_nothing_goes_on_after_a_break_or_an_exception() -> None:
         assert next(iter(loader))[0].tolist() == [0.0, 1.0]
 
 
-def test_batches_follow_the_signal_under_which_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_follow_the_signal_under_which_they_are_asked_for(monkeypatch: pytest.MonkeyPatch, clean: None) -> None:
     session, seen = sessions.current(), []
     put = session.put
     monkeypatch.setattr(session, "put", lambda b, t, d, signal: (seen.append(signal), put(b, t, d, signal)))
