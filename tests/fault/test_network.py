@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import numpy as np
@@ -18,7 +19,7 @@ import zmq
 
 from gt.ir.program import WireType
 from gt.ir.types import float32
-from gt.runtime import remote, wire, worker
+from gt.runtime import awake_clock, remote, wire, worker
 from gt.runtime.collective import CollectiveFailed
 from gt.runtime.dispatcher_state import Options
 from gt.runtime.errors import ConnectionFailed, DispatcherLost, WorkerLost
@@ -226,8 +227,8 @@ def test_a_worker_behind_a_connection_that_is_half_open_is_lost_in_time_and_ends
 
 def test_where_the_whole_machine_stood_still_nobody_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each that runs again has heard nothing for longer than it waits for the others, who could say nothing."""
-    real, still_s = time.monotonic, 0.0
-    monkeypatch.setattr(time, "monotonic", lambda: real() + still_s)
+    still_s = 0.0
+    monkeypatch.setattr(awake_clock, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + still_s))
     with over_tcp() as (cluster, _):
         session = RemoteSession(cluster.dispatcher.endpoint)
         desk = Desk(session)
