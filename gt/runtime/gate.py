@@ -19,6 +19,7 @@ import zmq
 from zmq.utils import z85
 from zmq.utils.monitor import recv_monitor_message
 
+from gt.runtime.awake_clock import AwakeClock
 from gt.runtime.errors import ConnectionFailed, ProtocolError
 from gt.runtime.keys import DOMAIN, Keys, fingerprint
 from gt.runtime.transport import Context, Socket
@@ -187,14 +188,16 @@ def await_answer(socket: Socket, handshake: Handshake, deadline: float, address:
     poller.register(socket, zmq.POLLIN)
     poller.register(handshake.monitor, zmq.POLLIN)
     begun: float | None = None
+    awake = AwakeClock()  # who has had no time has not heard the answer
     while (left := deadline - time.monotonic()) > 0:
         ready = dict(poller.poll(int(min(left, 0.25) * 1000) + 1))
         if socket in ready:
             return True
         if failed := handshake.look():
             raise ConnectionFailed(explained(failed, address, keys))
-        begun = begun or (time.monotonic() if handshake.connected else None)
-        if keys is not None and begun is not None and not handshake.done and time.monotonic() - begun > HANDSHAKE_S:
+        now = awake()
+        begun = begun or (now if handshake.connected else None)
+        if keys is not None and begun is not None and not handshake.done and now - begun > HANDSHAKE_S:
             raise ConnectionFailed(explained("silent", address, keys))
     return bool(socket.poll(0))
 

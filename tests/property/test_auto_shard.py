@@ -29,16 +29,16 @@ from gt.passes.cost import Machine
 from gt.passes.estimate import estimate
 from gt.passes.integer_program import Effort, Solution, solve
 from gt.passes.merge_alike import merge_alike
-from gt.passes.pipeline import DEFAULT, Pipeline
 from gt.passes.search_problem import Problem, memory
 from gt.passes.search_problem import evaluate as seconds_of
 from gt.runtime.simulator import simulate_graph
 from tests.property.sharding_graphs import everyone, make_case
 from tests.property.training_steps import SEARCH, any_step, mlp, next_step, residual
+from tests.unit.passes.test_auto_shard import DEFAULT, EXPLICIT
 
-EXPLICIT = Pipeline.parse("autodiff,decompose,simplify,cse,dce,propagate_sharding,insert_collectives")
 EXACT = Effort(gap=1e-7, seconds=60.0)
 PROVEN = Effort(gap=1e-4, seconds=60.0)
+UNHURRIED = Effort(seconds=60.0)
 EIGHT = everyone(8)
 GRID = Mesh.grid((("dp", 4), ("tp", 2)), tuple(range(8)))
 # Where sending is dear and starting to send is not, even small graphs are worth splitting in many ways.
@@ -117,7 +117,7 @@ def test_layers_that_decide_as_one_cost_little(seed: int) -> None:
 def test_a_small_graph_as_shipped_costs_what_the_exact_program_finds(seed: int) -> None:
     problem = problem_of(any_step(seed), EIGHT)
     merged = merge_alike(problem, auto_shard.KINDS)
-    exact, found = solve(problem, None, PROVEN), solve_in_turn(merged.problem, EIGHT, None, Effort())
+    exact, found = solve(problem, None, PROVEN), solve_in_turn(merged.problem, EIGHT, None, UNHURRIED)
     assert exact is not None and found is not None and exact.bound >= (1 - 2e-4) * exact.seconds, "the exact program is solved"
     assert found.seconds <= 1.05 * exact.seconds
 
@@ -125,7 +125,7 @@ def test_a_small_graph_as_shipped_costs_what_the_exact_program_finds(seed: int) 
 @pytest.mark.parametrize("sizes", [(256, 512, 256), (64, 4096, 8192), (8192, 256, 1024)])
 def test_two_axes_in_turn_cost_little_more_than_at_once(sizes: tuple[int, ...]) -> None:
     problem = problem_of(mlp(sizes[0], sizes[1:]), GRID)
-    at_once, in_turn = solve(problem, None, EXACT), solve_in_turn(problem, GRID, None, Effort())
+    at_once, in_turn = solve(problem, None, EXACT), solve_in_turn(problem, GRID, None, UNHURRIED)
     assert at_once is not None and in_turn is not None
     assert at_once.bound * (1 - 1e-6) <= in_turn.seconds <= 1.05 * at_once.seconds
 
@@ -140,7 +140,7 @@ def test_what_the_search_reckons_is_what_is_sent(seed: int, monkeypatch: pytest.
     kept: list[tuple[Problem, Solution]] = []
 
     def keep(problem: Problem, *_: object) -> Solution:
-        found = solve(problem, None, Effort(gap=0.02))
+        found = solve(problem, None, Effort(gap=0.02, seconds=60.0))
         assert found is not None
         kept.append((problem, found))
         return found

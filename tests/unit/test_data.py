@@ -49,7 +49,7 @@ def threads() -> list[str]:
 
 
 def ends() -> bool:
-    until = time.monotonic() + 5
+    until = time.monotonic() + 60
     while threads() and time.monotonic() < until:
         time.sleep(0.01)
     return not threads()
@@ -289,7 +289,7 @@ def test_a_thread_makes_so_many_ahead_and_no_more(depth: int) -> None:
     batches = iter(ours.prefetch(source(), depth))
     for i in range(10):
         assert next(batches) == i
-        until = time.monotonic() + 5
+        until = time.monotonic() + 60
         while len(made) < i + 1 + depth and time.monotonic() < until:
             time.sleep(0.001)
         time.sleep(0.005)
@@ -349,7 +349,7 @@ def test_nothing_goes_on_after_a_break_or_an_exception() -> None:
         assert next(iter(loader))[0].tolist() == [0.0, 1.0]
 
 
-def test_batches_follow_the_signal_under_which_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_follow_the_signal_under_which_they_are_asked_for(monkeypatch: pytest.MonkeyPatch, clean: None) -> None:
     session, seen = sessions.current(), []
     put = session.put
     monkeypatch.setattr(session, "put", lambda b, t, d, signal: (seen.append(signal), put(b, t, d, signal)))

@@ -255,7 +255,7 @@ def test_errors_are_raised_at_the_users_line_with_both_shapes():
     assert state.trace is not None
 
 
-def test_signals_nest_unwind_and_never_change_values():
+def test_signals_nest_unwind_and_never_change_values(clean):
     gt.register_config("outer", gt.SignalConfig(shard=gt.ShardConfig(axis=0, workers=[0])))
     gt.register_config("inner", gt.SignalConfig(compile=False))
     with gt.signal.context("outer"):
@@ -272,7 +272,7 @@ def test_signals_nest_unwind_and_never_change_values():
         gt.signal.exit("outer")
 
 
-def test_an_error_in_a_signals_block_takes_nothing_with_it():
+def test_an_error_in_a_signals_block_takes_nothing_with_it(clean):
     gt.register_config("rows", gt.SignalConfig(shard=gt.ShardConfig(axis=0)))
     w = gt.ones(4, 4, requires_grad=True)
     for i in range(3):
@@ -288,7 +288,7 @@ def test_an_error_in_a_signals_block_takes_nothing_with_it():
         w.grad = None
 
 
-def test_a_signals_block_ends_alone_in_any_order_and_may_be_used_again():
+def test_a_signals_block_ends_alone_in_any_order_and_may_be_used_again(clean):
     for name in ("o", "p"):
         gt.register_config(name, gt.SignalConfig(shard=gt.ShardConfig(axis=0)))
 

@@ -334,8 +334,8 @@ def test_a_replay_whose_wait_is_ended_by_a_signal_counts_no_step_and_draws_no_nu
             if disturbed and turn > 6:
                 loss.item()  # all runs are over
                 taken = sum([1 for _ in iter(window.take, False)])
-                signal.setitimer(signal.ITIMER_REAL, 0.02)
                 with pytest.raises(Told):
+                    signal.setitimer(signal.ITIMER_REAL, 0.02)
                     step(x)
                 window.give(taken)
         assert step.replays > 6

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from concurrent.futures import Future
 from typing import Any
 
@@ -19,26 +18,33 @@ pytestmark = pytest.mark.usefixtures("alone")
 
 
 class Slow(SessionWrapper):
-    """Answers a tenth of a second late."""
+    """Answers once it is told to."""
+
+    def __init__(self, inner: EmbeddedSession) -> None:
+        super().__init__(inner)
+        self.kept: list[tuple[Future[Any], Any]] = []
 
     def explain(self, buffer: int) -> Future[Any]:
-        return late(self.inner.explain(buffer).result())
+        return self.late(self.inner.explain(buffer).result())
 
     def rebalance(self, *asked: object) -> Future[int]:
-        return late(3)
+        return self.late(3)
 
+    def late(self, answer: Any) -> Future[Any]:
+        self.kept.append((Future(), answer))
+        return self.kept[-1][0]
 
-def late(answer: Any) -> Future[Any]:
-    future: Future[Any] = Future()
-    threading.Timer(0.1, future.set_result, (answer,)).start()
-    return future
+    def answer(self) -> None:
+        future, answer = self.kept.pop()
+        future.set_result(answer)
 
 
 def test_explaining_and_rebalancing_are_waited_for_as_reads_are(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
+    slow = Slow(EmbeddedSession("numpy"))
     monkeypatch.setattr(progress, "AFTER_S", 0.0)
-    monkeypatch.setattr(progress, "shown", lambda wait, what: (told.append(what()), wait(None)))
-    with session.pinned(Slow(EmbeddedSession("numpy"))):
+    monkeypatch.setattr(progress, "shown", lambda wait, what: (told.append(what()), slow.answer(), wait(None)))
+    with session.pinned(slow):
         assert "on worker 0" in str(gt.explain(gt.ones(3) + 1)) and gt.rebalance() == 3
     assert told == ["a value, the workers are busy"] * 2
 

@@ -29,6 +29,7 @@ CALLS = {
 def warned(call: Any, m: Any) -> list[str]:
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
+        warnings.simplefilter("ignore", ResourceWarning)  # of whatever of another test is collected now
         call(m)
     for w in seen:
         assert w.category is UserWarning and (m is torch or w.filename == __file__)

@@ -302,7 +302,7 @@ def test_a_resumed_run_is_the_run(tmp_path: Path, optimizer: str, schedule: str 
         first.step()
     save = checkpoint.save(tmp_path, first.parts, step=3)
     rest = [first.step() for _ in range(4)]
-    save.wait(20)
+    save.wait(60)
     other = Run(make, plan)
     other.step()
     assert checkpoint.resume(tmp_path, **other.parts).step == 3

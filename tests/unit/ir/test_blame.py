@@ -41,6 +41,7 @@ def own(lines: list[int]) -> Iterator[str]:
 def test_a_scope_of_gts_is_entered_at_the_users_line() -> None:
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
+        warnings.simplefilter("ignore", ResourceWarning)  # of whatever of another test is collected now
         with GTS["scope"](False) as (line, place):  # type: ignore[operator]
             number = here() - 1
     assert (line, place) == (f"{__file__}:{number}", (__file__, number))

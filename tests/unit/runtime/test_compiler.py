@@ -234,7 +234,8 @@ def test_compiled_code_that_others_may_have_written_is_not_loaded(spoil: str, tm
 
 
 def test_inductors_own_folder_must_not_be_open_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")  # whatever comes to stand there goes again
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
     use_inductor_cache(tmp_path)
     own = tmp_path / "inductor"
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(own) and own.stat().st_mode & 0o777 == 0o700

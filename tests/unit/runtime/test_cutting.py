@@ -54,7 +54,7 @@ def test_programs_whose_collectives_are_in_no_common_order_are_not_cut() -> None
 
 
 def test_a_long_program_is_cut_soon() -> None:
-    start = time.process_time()
+    start = time.thread_time()
     cut = cut_plan({0: program(0, compute(0, 20_000), last=20_000)}, 1, 1, 10_000, 1)
     assert cut is not None and len(cut.parts) == MAX_PARTS
-    assert time.process_time() - start < 5
+    assert time.thread_time() - start < 5

@@ -82,6 +82,7 @@ def test_sizes_are_shared_and_limited():
 
 
 def test_slots_go_with_their_descriptors(monkeypatch):
+    gc.collect()  # what tests before have left
     before = psutil.Process().num_fds()
     pool, openings = SlotPool(), Openings()
     held = [filled(pool, 1.0) for _ in range(shared.MAX_SLOTS)]

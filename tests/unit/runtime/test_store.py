@@ -115,7 +115,7 @@ def test_threads_of_a_process_write_lines_in_the_order_of_their_numbers(tmp_path
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     lines = [line.split() for line in (tmp_path / "log").read_text().splitlines()[1:]]
     assert [int(line[1]) for line in lines] == list(range(1, 802))
     assert [float(line[0]) for line in lines] == sorted(float(line[0]) for line in lines)
