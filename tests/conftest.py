@@ -87,6 +87,12 @@ def alone(clean: None) -> None:
     gt.disconnect()
 
 
+@pytest.fixture
+def settled() -> None:
+    """Nothing that a test before has recorded is pending: with it, what the test records could be handed over in the middle."""
+    gt.ones(1).sum().item()
+
+
 def _held() -> set[str]:
     """Name what a test may leave behind: child processes, gt's threads, listening sockets."""
     me = psutil.Process()
