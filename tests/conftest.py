@@ -42,7 +42,7 @@ hypothesis.settings.register_profile("thorough", hypothesis.settings.get_profile
 hypothesis.settings.load_profile("gt")
 
 ROOT = Path(__file__).resolve().parent.parent
-LEAK_WAIT_S = 10.0
+LEAK_WAIT_S = 30.0
 SPAWNING = {"integration", "fault"}  # folders whose tests start processes: checked one by one
 
 
