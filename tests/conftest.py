@@ -42,7 +42,7 @@ hypothesis.settings.register_profile("thorough", hypothesis.settings.get_profile
 hypothesis.settings.load_profile("gt")
 
 ROOT = Path(__file__).resolve().parent.parent
-LEAK_WAIT_S = 10.0
+LEAK_WAIT_S = 30.0
 SPAWNING = {"integration", "fault"}  # folders whose tests start processes: checked one by one
 
 
@@ -85,6 +85,12 @@ def clean() -> Iterator[None]:
 def alone(clean: None) -> None:
     """Besides, no session is left from a test before: what is pinned then is the only one."""
     gt.disconnect()
+
+
+@pytest.fixture
+def settled() -> None:
+    """Nothing that a test before has recorded is pending: with it, what the test records could be handed over in the middle."""
+    gt.ones(1).sum().item()
 
 
 def _held() -> set[str]:

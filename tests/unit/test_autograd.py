@@ -266,7 +266,7 @@ def test_what_a_hook_raises_comes_out_of_backward_and_nothing_has_changed(fails,
 
 
 @pytest.mark.parametrize("hook", [stopping, lambda g: g.sum().item() and None], ids=["raises", "reads"])
-def test_what_follows_a_backward_is_under_the_scopes_it_is_in(hook, clean):
+def test_what_follows_a_backward_is_under_the_scopes_it_is_in(hook, clean, settled):
     gt.register_config("rows", gt.SignalConfig(shard=gt.ShardConfig(axis=0)))
     x = gt.ones(4, 2, requires_grad=True)
     with gt.signal.context("rows", backward="rows"):

@@ -203,7 +203,7 @@ def test_no_reference_is_kept_or_lost():
 
 
 @pytest.mark.parametrize("given", [np.True_, 1])
-def test_whatever_says_that_a_gradient_is_wanted_is_a_bool(given):
+def test_whatever_says_that_a_gradient_is_wanted_is_a_bool(given, settled):
     w = gt.ones(3).requires_grad_(given)
     assert w.requires_grad is True
     y = w * w

@@ -161,7 +161,7 @@ def test_complex_values_and_gradients_equal_torch(name, args, kwargs):
             close(g.grad, w.grad, f"gradient of input {i}")
 
 
-def test_attention_is_one_fused_node():
+def test_attention_is_one_fused_node(settled):
     q, k = gt.randn(2, 4, 5, 8, requires_grad=True), gt.randn(2, 4, 5, 8)
     before = len(state.trace.code)
     F.scaled_dot_product_attention(q, k, k, is_causal=True)

@@ -132,7 +132,7 @@ def test_a_changing_rate_and_count_make_no_new_graph(name):
     assert seen[2:] == [seen[2]] * 4
 
 
-def test_a_step_is_one_node_for_each_group():
+def test_a_step_is_one_node_for_each_group(settled):
     params, _ = parameters()
     optimizer = gt.optim.AdamW([{"params": params[:2]}, {"params": params[2:], "lr": 0.1}])
     loss_of(params, gt, 0).backward()

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
+import socket as sockets
 import stat
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import zmq
 from click.testing import CliRunner
 
 from gt.cli import main
-from gt.runtime import wire
+from gt.runtime import awake_clock, wire
 from gt.runtime.errors import KeyFileError
-from gt.runtime.gate import Gate, Seldom
+from gt.runtime.gate import Gate, Handshake, Seldom, await_answer
 from gt.runtime.keys import Allowed, Guard, Keys, chosen_keys, fingerprint, make_keys, read_keys, revoke_key
+from gt.runtime.transport import make_socket
+from tests.integration.programs import wait_for
 
 
 @pytest.fixture
@@ -216,6 +222,24 @@ def test_a_gate_forgets_those_who_wait_when_they_are_too_many(monkeypatch: pytes
     finally:
         gate.close()
         context.destroy(0)
+
+
+def test_who_had_no_time_has_not_found_a_server_silent(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two looks an hour passes, in which an answer may have come."""
+    hours = itertools.count(0, 3600)
+    monkeypatch.setattr(awake_clock, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + next(hours)))
+    keys, context = read_keys(folder / "alice.key", "client"), zmq.Context()
+    with sockets.create_server(("127.0.0.1", 0)) as listener:
+        socket = make_socket(context, zmq.DEALER)
+        keys.join(socket)
+        handshake = Handshake(socket)
+        try:
+            socket.connect(f"tcp://127.0.0.1:{listener.getsockname()[1]}")
+            assert wait_for(lambda: handshake.look() == "" and handshake.connected)
+            assert not await_answer(socket, handshake, time.monotonic() + 0.3, "there", keys)
+        finally:
+            handshake.close()
+            context.destroy(0)
 
 
 def test_keys_know_where_they_came_from(folder: Path) -> None:
