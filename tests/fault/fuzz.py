@@ -201,7 +201,7 @@ class Impostor:
         self.router.bind("tcp://127.0.0.1:*")
         self.endpoint = self.router.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
         self.stopping = False
-        self.lock = threading.RLock()
+        self.lock = threading.RLock()  # whoever speaks: a socket is for one thread at a time
         self.thread = threading.Thread(target=self._run, name="fuzz-impostor", daemon=True)
         self.thread.start()
 
@@ -238,7 +238,7 @@ class Impostor:
             self.say(peer, [wire.encode(answer)])
 
     def say(self, peer: bytes, frames: Frames) -> bool:
-        with self.lock:  # one socket, two threads
+        with self.lock:
             try:
                 self.router.send_multipart([peer, *frames], zmq.NOBLOCK)
             except zmq.ZMQError:

@@ -135,6 +135,7 @@ def test_a_server_without_workers_says_so_at_the_clients(tmp_path: Path) -> None
 def test_no_server_at_the_address_is_told_within_five_seconds(tmp_path: Path) -> None:
     code = """
         import gt
+        import gt.starting  # which takes its time
         from tests.integration.programs import lived
         try:
             with lived() as seconds:

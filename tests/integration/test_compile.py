@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -28,19 +29,44 @@ from gt.runtime.cuda_graph import Graphs
 from gt.runtime.engine import ExecutionError
 from gt.runtime.errors import fault_of
 from gt.runtime.executor import TorchEngine, TorchLoaded
-from tests.integration.programs import wait_for
+from tests.integration.programs import gone, wait_for
 from tests.unit.runtime.program_builder import ProgramBuilder
 
 pytestmark = pytest.mark.timeout(600)
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@dataclass
+class Hot:
+    """A program that ran until it was compiled, in a fresh cache: ``folder``."""
+
+    folder: Path
+    loaded: TorchLoaded
+    began: str  # its tier at first
+    children: int  # processes there were
+    artefacts: list[Path]
+
+
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One cache for the module: each program is compiled once."""
+def hot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hot]:
+    """One cache for the module, in which all else is found: nothing but this compiles the step."""
     folder = tmp_path_factory.mktemp("compiled")
     folder.chmod(0o700)
-    return folder
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder / "inductor"))
+        engine = TorchEngine(compile_after=3, compile_after_s=0.0, cache_dir=folder)
+        try:
+            loaded = engine.load(step_program())
+            began = loaded.tier
+            run_until(loaded, lambda: loaded.tier == "compiled" or bool(loaded.stats.notes))
+            yield Hot(folder, loaded, began, len(psutil.Process().children()), [*folder.glob("*.bin")])
+        finally:
+            engine.close()
+
+
+@pytest.fixture(scope="module")
+def folder(hot: Hot) -> Path:
+    return hot.folder
 
 
 @pytest.fixture(autouse=True)
@@ -99,37 +125,13 @@ def check_against_eager(loaded: TorchLoaded) -> None:
         torch.testing.assert_close(mine[1], theirs[1], rtol=1e-4, atol=1e-5)
 
 
-@dataclass
-class Hot:
-    folder: Path
-    loaded: TorchLoaded
-    first_tier: str
-    children: int
-
-
-@pytest.fixture(scope="module")
-def hot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hot]:
-    """The program once it was compiled, in a cache of its own that was empty before."""
-    folder = tmp_path_factory.mktemp("hot")
-    folder.chmod(0o700)
-    engine = TorchEngine(compile_after=3, compile_after_s=0.0, cache_dir=folder)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder / "inductor"))
-        loaded = engine.load(step_program())
-        first = loaded.tier
-        run_until(loaded, lambda: loaded.tier == "compiled" or bool(loaded.stats.notes))
-    try:
-        yield Hot(folder, loaded, first, len(psutil.Process().children()))
-    finally:
-        engine.close()
-
-
 def test_a_hot_program_is_compiled_elsewhere_and_swapped_in(hot: Hot) -> None:
     loaded = hot.loaded
-    assert hot.first_tier == "eager" and hot.children >= 1
-    assert loaded.stats.notes == [] and loaded.stats.compile_s > 0
+    assert hot.began == "eager" and loaded.stats.notes == [] and loaded.stats.compile_s > 0
+    assert hot.children >= 1 and len(hot.artefacts) == 1
+    before = {*hot.folder.glob("*.bin")}
     check_against_eager(loaded)
-    assert len(list(hot.folder.glob("*.bin"))) == 1  # a changed scalar is no new artefact
+    assert {*hot.folder.glob("*.bin")} == before  # a changed scalar is no new artefact
     turned = values()
     turned[0] = torch.randn(8, 16).t()
     loaded.run(turned, [0.1, 1.0, 3, 4])
@@ -206,10 +208,10 @@ print(loaded.tier)
 """
 
 
-def test_a_restart_starts_hot(hot: Hot) -> None:
+def test_a_restart_starts_hot(folder: Path) -> None:
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, "-c", RESTARTED, str(hot.folder)], env=env, cwd=ROOT, capture_output=True, text=True, timeout=300
+        [sys.executable, "-c", RESTARTED, str(folder)], env=env, cwd=ROOT, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["compiled"]
@@ -311,11 +313,12 @@ def test_the_compiling_process_ends_with_its_parent(folder: Path, end: str, size
         stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert parent.stdout is not None and parent.stdin is not None
-    child = int(parent.stdout.readline())
+    pid, children = int(parent.stdout.readline()), list[psutil.Process]()
+    with contextlib.suppress(psutil.NoSuchProcess):  # it has ended already
+        children.append(psutil.Process(pid))
     if end == "kill":
         parent.send_signal(signal.SIGKILL)
     parent.wait(timeout=60)
     parent.stdin.close()
     parent.stdout.close()
-    gone = lambda: not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE  # noqa: E731
-    assert wait_for(gone, 30), f"the compiling process {child} outlives its parent"
+    assert wait_for(lambda: gone(children)), f"the compiling process {children} outlives its parent"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-import functools
+import contextlib
 import importlib
 import inspect
 import os
@@ -39,16 +39,16 @@ def run(script: str, *arguments: object, timeout_s: float = 110, given: str = ""
     return done.stdout
 
 
-def check_picture(script: str, output: str) -> None:
+def check_picture(script: str, output: str, folder: Path = Path()) -> None:
     """The plot is there and not empty, or the output says why not."""
-    picture = Path(script).with_suffix(".png")
+    picture = folder / Path(script).with_suffix(".png")
     if find_spec("matplotlib") is None:
         assert "no plot: matplotlib is not installed (pip install -e '.[viz]')" in output
         assert not picture.exists()
         return
     from matplotlib.image import imread
 
-    assert f"wrote {picture}" in output
+    assert f"wrote {picture.name}" in output
     pixels = imread(picture)
     assert pixels.shape[0] >= 400 and pixels.shape[1] >= 600
     assert 0.01 < (pixels[..., :3] < 0.9).any(-1).mean() < 0.5  # drawn on, mostly white
@@ -235,25 +235,26 @@ def test_a_plot_is_optional(name: str, monkeypatch: pytest.MonkeyPatch, capsys: 
     assert capsys.readouterr().out == "no plot: matplotlib is not installed (pip install -e '.[viz]')\n"
 
 
-@functools.cache
-def digits_alone() -> tuple[str, Path]:
-    """Give what the digits print on no workers, twenty epochs long, and where they were started."""
-    return run("digits.py"), Path.cwd()
+@pytest.fixture(scope="module")
+def digits_alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """What the digits print on no workers, twenty epochs long, and the folder where they were."""
+    folder = tmp_path_factory.mktemp("digits")
+    with contextlib.chdir(folder):
+        return run("digits.py"), folder
 
 
-def test_digits_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    out, folder = digits_alone()
-    monkeypatch.chdir(folder)
+def test_digits_in_this_process(digits_alone: tuple[str, Path]) -> None:
+    out, folder = digits_alone
     seen = losses(out)
     assert len(seen) == 20
     assert seen[-1] < 0.1 * seen[0]
     assert final_accuracy(out) >= 95
-    check_picture("digits.py", out)
+    check_picture("digits.py", out, folder)
 
 
 @pytest.mark.timeout(240)
-def test_digits_on_four_workers_equals_one() -> None:
-    one = losses(digits_alone()[0])[:2]
+def test_digits_on_four_workers_equals_one(digits_alone: tuple[str, Path]) -> None:
+    one = losses(digits_alone[0])[:2]
     four = losses(run("digits.py", "--epochs", 2, "--workers", 4, "--config", CONFIG))
     assert len(one) == 2
     assert four == pytest.approx(one, abs=2e-4)  # printed to four places

@@ -182,7 +182,10 @@ def test_priorities_are_in_proportion(slow: Shared) -> None:
 
 
 def test_a_priority_over_the_servers_is_told_at_once(slow: Shared) -> None:
-    with lived() as seconds, pytest.raises(ConnectionFailed, match=r"priority 3 is not one that this server allows.*up to 2.*--max-priority"):
+    with (
+        lived() as seconds,
+        pytest.raises(ConnectionFailed, match=r"priority 3 is not one that this server allows.*up to 2.*--max-priority"),
+    ):
         RemoteSession(slow.address, timeout=10, priority=3.0)
     assert seconds() < 3
 

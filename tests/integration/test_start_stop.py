@@ -321,7 +321,9 @@ def test_who_hears_late_that_the_server_has_stopped_was_told_so_all_the_same(lea
     port = process.stdout.readline().split()[1].rpartition(":")[2]
     words = [sys.executable, "-m", "gt.worker", "-p", port, "--lease", str(lease)]
     worker = subprocess.Popen(words, env=environment(), cwd=ROOT, stderr=subprocess.PIPE, text=True)
-    code = "import gt, sys\ngt.connect(sys.argv[1])\nprint(gt.ones(2).tolist(), flush=True)\nsys.stdin.readline()\ngt.ones(2).tolist()"
+    code = (
+        "import gt, sys\ngt.connect(sys.argv[1])\nprint(gt.ones(2).tolist(), flush=True)\nsys.stdin.readline()\ngt.ones(2).tolist()"
+    )
     with start(code, tmp_path, f"localhost:{port}") as client:
         assert client.stdout is not None and client.stdout.readline() == "[1.0, 1.0]\n"
         for late in (worker, client):

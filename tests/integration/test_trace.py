@@ -73,7 +73,9 @@ def test_a_trace_has_all_processes_on_one_clock(tmp_path: Path) -> None:
         thread.start()
         try:
             assert began.wait(60)  # the workers' group is there
-            _, log = taken(lambda lines: len(runs(lines)) > 10 and min(num_lines(lines)) > 10, tmp_path / "traces", there.address, "-s", 1)
+            _, log = taken(
+                lambda lines: len(runs(lines)) > 10 and min(num_lines(lines)) > 10, tmp_path / "traces", there.address, "-s", 1
+            )
             few, short = taken(
                 lambda lines: num_lines(lines) == [7, 7], tmp_path / "traces", "--port", there.port, "-s", 0.3, "-n", 7
             )
