@@ -344,6 +344,8 @@ class Handle(Operand):
         assert value._type is self._type, f"{value._type!r} assigned to {self._type!r}"
         if value is self:
             return self
+        if anew:
+            self._leave_hooks()
         with holding() as trace:
             if since is None:
                 since = trace, len(trace.code) - (value._trace is trace and value._index == trace.size - 1)
@@ -414,6 +416,8 @@ class Handle(Operand):
                 assert base._base is not None
                 base = base._base
             op, attrs, through = OPS["as_strided"], place.attrs, tracked and place.through
+        if through:
+            base._leave_hooks()
         if base._base is not None and base._seen != base._root._version:
             base._refresh()
         trace = state.trace
@@ -425,6 +429,22 @@ class Handle(Operand):
         if not given and value._trace is trace is base._trace and base._index != value._index:
             trace.moved[value._index] = base._index
         return place is None or not place.overlaps
+
+    def _leave_hooks(self) -> None:
+        """Take a view that is about to be written again if it or a view between has hooks: they get no gradient of what is written."""
+        if self._base is None or not state.grad or self._leaf:
+            return
+        t, passed = self, []
+        hooked = 0
+        while t._base is not None and t._view is not None and t._view[0] is not ALIAS:
+            passed.append(t)
+            if t._hooks:
+                hooked = len(passed)
+            t = t._base
+        for t in passed[:hooked]:
+            t._seen = -1
+        if hooked:
+            self._refresh()
 
     def _refresh(self) -> None:
         """Take a view again from its base, which has changed or was flushed."""

@@ -30,6 +30,7 @@ def in_place(function: Callable[..., Any]) -> Callable[..., Any]:
     def method(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         if self._base is not None:
             check_separate(self)
+            self._leave_hooks()
         start = here()
         result = function(self, *args, **kwargs)
         if result._type is not self._type:

@@ -48,6 +48,7 @@ def setitem(input: Tensor, key: Any, value: Any) -> None:
     if place is not None and place.overlaps:
         _write_places(place, indices, value)
         return
+    viewed._leave_hooks()
     if len(indices) == 1 and indices[0][1].dtype is bool_ and (is_number(value) or value.numel() == 1):
         _check_masks(key if isinstance(key, tuple | list) else [key])
         viewed._assign(_masked(viewed, *indices[0], value))

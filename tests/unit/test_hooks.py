@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -247,3 +248,38 @@ def test_a_tensor_changed_through_a_view_has_the_gradients_of_its_uses_and_its_v
     view.register_hook(lambda g: seen.append(g.tolist()))
     by_view, by_base = module.autograd.grad((base * weights).sum() + (view * 10).sum(), [view, base])
     assert by_view.tolist() == [10.0, 10.0] and by_base.tolist() == [11.0, 12.0, 3.0, 4.0] and seen == [[10.0, 10.0]]
+
+
+HOOKED = {
+    "row": lambda m, y: y[0], "transposed": lambda m, y: y.t(), "of a view": lambda m, y: y.view(4)[1:], "complex": lambda m, y: m.view_as_complex(y),
+    "conjugate": lambda m, y: m.view_as_complex(y).conj(),
+}  # fmt: skip
+WRITTEN = {
+    "in place": lambda m, w, y: w.mul_(2), "a part": lambda m, w, y: w[:1].mul_(2), "an item": lambda m, w, y: w.__setitem__(0, 5),
+    "indices": lambda m, w, y: w.__setitem__(m.tensor([0]), 5), "mask": lambda m, w, y: w.__setitem__(w.abs() > 4, 5),
+    "values": lambda m, w, y: w.copy_(m.ones_like(w)), "the base": lambda m, w, y: y.mul_(2), "beside": lambda m, w, y: y.view(4)[1:3].mul_(3),
+    "without gradients": lambda m, w, y: m.no_grad()(lambda: w.mul_(2))(), "another hook": lambda m, w, y: w.mul_(2).register_hook(lambda g: g * 3),
+    "activation": lambda m, w, y: m.nn.functional.leaky_relu(w.real, 0.1, True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("read", [False, True])
+@pytest.mark.parametrize("write", WRITTEN.values(), ids=WRITTEN)
+@pytest.mark.parametrize("view", HOOKED.values(), ids=HOOKED)
+def test_a_hook_of_a_view_gets_no_gradient_of_what_is_written_through_it(view: Any, write: Any, read: bool) -> None:
+    def outcome(m: Any, retains: bool, before: bool) -> Any:
+        z = m.arange(1.0, 5).view(2, 2).requires_grad_()
+        y = z * 3
+        w, seen = view(m, y), list[Any]()
+        if retains:
+            w.retain_grad()
+        w.register_hook(lambda g: seen.append(g.resolve_conj().tolist()) or g * 10)
+        if read:
+            w.tolist()
+        loss = w.real.sum() * 7 if before else 0
+        write(m, w, y)
+        (loss + (w.abs() ** 2).sum() + y.sum()).backward()
+        return np.round(z.grad.tolist(), 3).tolist(), seen, w.grad.tolist() if retains and w.grad is not None else None
+
+    for options in ((False, False), (False, True), (True, False)):
+        assert outcome(gt, *options) == outcome(torch, *options), options

@@ -112,3 +112,19 @@ def test_results_have_torchs_names():
         for i, field in enumerate(fields):
             assert getattr(want, field) is want[i] or name == "histogramdd", (name, field)
             assert getattr(have, field) is have[i]
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_exponentials_of_complex_matrices(dtype):
+    rng = np.random.default_rng(0)
+    z = rng.standard_normal((2, 3, 3)) + 1j * rng.standard_normal((2, 3, 3))
+    found = []
+    for m in (gt, torch):
+        x = m.tensor(z.astype(dtype), requires_grad=True)
+        y = m.linalg.matrix_exp(-1j * (x + x.mH))
+        (y * m.tensor(z.astype(dtype))).real.sum().backward()
+        found.append([y.detach().numpy(), x.grad.numpy()])
+    for ours, theirs in zip(*found, strict=True):
+        assert ours.dtype == dtype
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4 if dtype == "complex64" else 1e-12)
+    np.testing.assert_allclose(OPS["matrix_exp"].numpy(z), torch.linalg.matrix_exp(torch.tensor(z)).numpy(), rtol=1e-10)

@@ -412,8 +412,8 @@ pinv = op(
 
 
 def _matrix_exp_numpy(x: np.ndarray) -> np.ndarray:
-    """Scaling and squaring of a Taylor polynomial, in float64."""
-    a = x.astype(np.float64)
+    """Scaling and squaring of a Taylor polynomial, in float64 or complex128."""
+    a = x.astype(np.complex128 if np.iscomplexobj(x) else np.float64)
     norm = np.abs(a).sum(-1).max(initial=0.0)
     squarings = max(0, int(np.ceil(np.log2(norm))) + 4) if norm > 0 else 0
     a = a / 2.0**squarings
@@ -435,7 +435,7 @@ def _matrix_exp_vjp(g: Var, y: Var, x: Var) -> tuple[Any]:
 
 matrix_exp = op(
     "matrix_exp", "x", doc="Exponential of square matrices.",
-    infer=lambda x: _with(x, *_matrix("matrix_exp", x, square=True)),
+    infer=lambda x: _with(x, *_matrix("matrix_exp", x, square=True, kinds="fc")),
     numpy=_matrix_exp_numpy, torch="torch.linalg.matrix_exp({x})", vjp=_matrix_exp_vjp, factors="...ij->...ij | !i !j",
     work=flops.matrix_exp,
 )  # fmt: skip

@@ -6,6 +6,7 @@ Next: ``gt.ir.ops.special`` (meaning).
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from gt.functions import create, draw, pointwise, reduce
@@ -25,12 +26,13 @@ if TYPE_CHECKING:
     from gt.tensor import Tensor
 
 
-def written(input: Tensor, out: Tensor, inplace: bool) -> Tensor:
-    """Give ``out``; with ``inplace``, as the new value of ``input``."""
+def written(input: Tensor, compute: Callable[[], Tensor], inplace: bool) -> Tensor:
+    """Give what is computed of ``input``; with ``inplace``, as its new value."""
     if not inplace:
-        return out
+        return compute()
     check_separate(input)
-    return input._assign(out)
+    input._leave_hooks()
+    return input._assign(compute())
 
 
 KERNELS = {  # as torch's messages name them
@@ -49,14 +51,14 @@ def _activation(name: str, input: Tensor, attrs: Attrs = (), inplace: bool = Fal
     if not isinstance(input, Handle):
         raise TypeError(f"{name}(): argument 'input' must be Tensor, not {class_name(input)}")
     need_floats(name, input)
-    return written(input, record(OPS[name], (input,), attrs), inplace)
+    return written(input, lambda: record(OPS[name], (input,), attrs), inplace)
 
 
 def relu(input: Tensor, inplace: bool = False) -> Tensor:
     """Give x where positive, else 0."""
     if input._type.dtype.kind == "b":
         raise CallError("Boolean inputs not supported for relu")
-    return written(input, pointwise.relu(input), inplace)
+    return written(input, lambda: pointwise.relu(input), inplace)
 
 
 def relu6(input: Tensor, inplace: bool = False) -> Tensor:
@@ -78,7 +80,7 @@ def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace
     for limit in (min_val, max_val):
         check_fits(limit, input._type.dtype)
     if kind != "f":
-        return written(input, pointwise.clamp(input, int(min_val), int(max_val)), inplace)
+        return written(input, lambda: pointwise.clamp(input, int(min_val), int(max_val)), inplace)
     return _activation("hardtanh", input, (("low", float(min_val)), ("high", float(max_val))), inplace)
 
 
@@ -94,8 +96,8 @@ def silu(input: Tensor, inplace: bool = False) -> Tensor:
     need_floats("silu", input, "fc")
     if input._type.dtype.kind == "c":
         no_complex_gradient("silu", input)
-        return written(input, input * pointwise.sigmoid(input), inplace)
-    return written(input, float_unary(OPS["silu"], input), inplace)
+        return written(input, lambda: input * pointwise.sigmoid(input), inplace)
+    return written(input, lambda: float_unary(OPS["silu"], input), inplace)
 
 
 def mish(input: Tensor, inplace: bool = False) -> Tensor:
@@ -119,7 +121,7 @@ def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     if alpha == 0:
         raise CallError("ZeroDivisionError: alpha cannot be 0 for CELU")
     need_floats("celu", input)
-    return written(input, cast(elu(wide(input) / alpha) * alpha, input._type.dtype), inplace)
+    return written(input, lambda: cast(elu(wide(input) / alpha) * alpha, input._type.dtype), inplace)
 
 
 def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
@@ -157,7 +159,7 @@ def rrelu(input: Tensor, lower: float = 1.0 / 8, upper: float = 1.0 / 3, trainin
         return leaky_relu(input, (lower + upper) / 2, inplace)
     need_floats("rrelu", input)
     slope = draw.rand(input._type.shape, dtype=input.dtype) * (upper - lower) + lower
-    return written(input, pointwise.where(input > 0, input, input * slope), inplace)
+    return written(input, lambda: pointwise.where(input > 0, input, input * slope), inplace)
 
 
 def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
@@ -213,7 +215,7 @@ def threshold(input: Tensor, threshold: float, value: float, inplace: bool = Fal
     need_floats("threshold", input, "uif")
     if input._type.dtype.kind != "f":
         threshold, value = int(threshold), int(value)
-    return written(input, pointwise.where(input <= threshold, create.tensor(value, dtype=input._type.dtype), input), inplace)
+    return written(input, lambda: pointwise.where(input <= threshold, create.tensor(value, dtype=input._type.dtype), input), inplace)
 
 
 @saves("input")

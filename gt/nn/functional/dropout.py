@@ -32,7 +32,7 @@ def _drop(input: Tensor, p: float) -> Tensor:
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     """Zero each element with probability ``p`` and scale the rest by 1 / (1 - p)."""
     _check(p)
-    return written(input, _drop(input, p), inplace) if training and p else input
+    return written(input, lambda: _drop(input, p), inplace) if training and p else input
 
 
 def _channels(input: Tensor, p: float, training: bool, inplace: bool, lead: int) -> Tensor:
@@ -43,7 +43,7 @@ def _channels(input: Tensor, p: float, training: bool, inplace: bool, lead: int)
     if input.ndim < lead:
         raise CallError("Feature dropout requires at least 2 dimensions in the input")
     shape = (*input._type.shape[:lead], *(1,) * (input.ndim - lead))
-    return written(input, input * _drop(create.ones(shape, dtype=input.dtype), p), inplace)
+    return written(input, lambda: input * _drop(create.ones(shape, dtype=input.dtype), p), inplace)
 
 
 def dropout1d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
@@ -88,11 +88,11 @@ def _alpha(input: Tensor, p: float, training: bool, inplace: bool, shape: tuple[
     if not training or not p:
         return input
     if p == 1:
-        return written(input, input * 0, inplace)
+        return written(input, lambda: input * 0, inplace)
     floor = -1.7580993408473766  # what selu tends to; dropped elements take it, and the result keeps mean and variance
     scale = 1 / ((floor * floor * p + 1) * (1 - p)) ** 0.5
     keep = _drop(create.ones(shape, dtype=input.dtype), p) * (1 - p)
-    return written(input, input * (keep * scale) + ((1 - keep) * floor - p * floor) * scale, inplace)
+    return written(input, lambda: input * (keep * scale) + ((1 - keep) * floor - p * floor) * scale, inplace)
 
 
 def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
