@@ -24,6 +24,7 @@ import numpy as np
 from gt.checkpoint import folders
 from gt.checkpoint.files import CODES, FILE_BYTES, INDEX, VERSION, Entry, FileInfo, Index, split, stored, write_index, write_part
 from gt.checkpoint.states import NOTHING, random_state, state_of
+from gt.functions.numeric import is_conj
 from gt.handle import Handle, no_tape, root_of
 from gt.ir.ops import OPS
 from gt.nests import Form, describe
@@ -156,7 +157,9 @@ class _Values:
 def _is_whole(t: Handle) -> bool:
     """Say whether a tensor is all of what it is a view of, in the same order: then it is saved as that, once."""
     root = root_of(t)
-    return t is root or (t.is_contiguous() and t._type is root._type and t.storage_offset() == 0)  # type: ignore[attr-defined]
+    if t is root:
+        return True
+    return t.is_contiguous() and t._type is root._type and t.storage_offset() == 0 and not is_conj(t)  # type: ignore[arg-type, attr-defined]
 
 
 def _key(t: Handle) -> Any:

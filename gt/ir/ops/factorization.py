@@ -413,7 +413,7 @@ pinv = op(
 
 def _matrix_exp_numpy(x: np.ndarray) -> np.ndarray:
     """Scaling and squaring of a Taylor polynomial, in float64 or complex128."""
-    a = x.astype(np.complex128 if np.iscomplexobj(x) else np.float64)
+    a: np.ndarray = x.astype(np.complex128 if np.iscomplexobj(x) else np.float64)
     norm = np.abs(a).sum(-1).max(initial=0.0)
     squarings = max(0, int(np.ceil(np.log2(norm))) + 4) if norm > 0 else 0
     a = a / 2.0**squarings

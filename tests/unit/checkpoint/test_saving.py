@@ -162,6 +162,15 @@ def test_odd_values(tmp_path: Path) -> None:
     assert not got["tied"][1].requires_grad and got["tied"][1].tolist() == [[1.0] * 3] * 2
 
 
+def test_views_of_complex_numbers_have_their_own_values(tmp_path: Path) -> None:
+    z = gt.tensor([1 + 2j, 3j])
+    views = {"z": z, "conj": z.conj(), "back": z.conj().conj(), "imag": z.conj().imag, "pairs": gt.view_as_real(z)}
+    gt.checkpoint.save(tmp_path, {"values": dict(views)}, step=1, block=True)
+    got = {name: gt.zeros_like(t) for name, t in views.items()}
+    gt.checkpoint.resume(tmp_path, values=got)
+    assert {name: t.tolist() for name, t in got.items()} == {name: t.tolist() for name, t in views.items()}
+
+
 def test_values_go_into_files_of_a_bounded_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(saving, "FILE_BYTES", 100)
     state = [gt.full((10,), float(i)) for i in range(7)]
