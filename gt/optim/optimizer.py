@@ -318,7 +318,7 @@ def update(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs, targets: list[Any])
 
 def in_pairs(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs, like: list[Any]) -> list[Any]:
     """Record one node in which complex tensors are pairs of real numbers; results are complex where ``like`` is."""
-    given = tuple(view_as_real(t) if isinstance(t, Tensor) and t._type.dtype.kind == "c" else t for t in inputs)
+    given = tuple(view_as_real(t.resolve_conj()) if isinstance(t, Tensor) and t._type.dtype.kind == "c" else t for t in inputs)
     out = record(op, given, attrs)
     values = out if isinstance(out, tuple) else (out,)
     return [view_as_complex(v) if t._type.dtype.kind == "c" else v for t, v in zip(like, values, strict=True)]

@@ -97,3 +97,23 @@ def test_conversions_of_floats_leave_complex_parameters(way: str) -> None:
         getattr(layer, way)()
         found.append([str(t.dtype).split(".")[1] for t in (layer.weight, layer.real, layer.count)])
     assert found[0] == found[1]
+
+
+def test_a_gradient_may_be_a_conjugate() -> None:
+    found = []
+    for m in (torch, gt):
+        p = m.nn.Parameter(m.tensor([1 + 2j, 3j]))
+        p.grad = m.tensor([1j, 2 - 1j]).conj()
+        m.optim.SGD([p], lr=0.5).step()
+        found.append(p.tolist())
+    assert found[1] == pytest.approx(found[0], rel=1e-5)
+
+
+def test_a_gradient_that_is_a_conjugate_is_a_pair_of_its_own() -> None:
+    steps = []
+    for conj in (False, True):
+        p = gt.nn.Parameter(gt.tensor([1 + 2j, 3j]))
+        p.grad = gt.tensor([1j, 2 - 1j]).conj() if conj else gt.tensor([-1j, 2 + 1j])
+        gt.optim.Adam([p], lr=0.5).step()
+        steps.append(p.tolist())
+    assert steps[0] == steps[1]
