@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gt.buffers import Buffer
 from gt.flush import location, requires
 from gt.function import BOUNDARY, SECOND_TIME, call_backward
 from gt.functions.create import from_numpy
@@ -26,7 +27,7 @@ from gt.ir.types import DType, TensorType, bool_, class_name, remedy
 from gt.passes.autodiff import backpropagate
 from gt.signal import for_backward
 from gt.tape import Key, Tape, linked
-from gt.trace import RULES, Buffer, Number, Trace, ValueRef, producer_name, record, rule_of, state, tensor_of
+from gt.trace import RULES, Number, Trace, ValueRef, producer_name, record, rule_of, state, tensor_of
 from gt.versions import Saved
 
 if TYPE_CHECKING:

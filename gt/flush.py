@@ -25,6 +25,7 @@ from sys import getrefcount
 from typing import Any, NamedTuple
 
 from gt import session as sessions
+from gt.buffers import Buffer, put_back, take_dead
 from gt.config import get_config, get_signal_config
 from gt.handle import Handle
 from gt.ir.blame import users_frame
@@ -39,19 +40,7 @@ from gt.runtime import log as logs
 from gt.runtime.errors import DispatcherLost
 from gt.runtime.interrupt import SHIELD
 from gt.runtime.session import Session, check_thread
-from gt.trace import (
-    RULES,
-    Buffer,
-    Rule,
-    Trace,
-    install_flush,
-    native,
-    new_buffers,
-    new_trace,
-    put_back,
-    state,
-    take_dead,
-)  # fmt: skip
+from gt.trace import RULES, Rule, Trace, install_flush, native, new_buffers, new_trace, state
 from gt.versions import Saved, watch
 
 Named = tuple[str, SignalConfig]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from gt.buffers import Buffer
 from gt.grad_fn import GradFn, grad_fn_of
 from gt.ir.blame import warn_user
 from gt.ir.evaluate import from_wire
@@ -27,7 +28,7 @@ from gt.ir.types import DType, TensorType, bool_, got
 from gt.progress import awaited
 from gt.runtime.session import check_thread
 from gt.shape import Size
-from gt.trace import Buffer, Operand, Storage, Trace, check_read, holding, record, settle, state
+from gt.trace import Operand, Storage, Trace, check_read, holding, record, settle, state
 from gt.views import VIEWS, place_in_overlap, refuse_overlap, view_strides
 
 if TYPE_CHECKING:

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from sys import getrefcount
 from typing import TypeAlias
 
+from gt.buffers import Buffer
 from gt.flush import Submitted, location
 from gt.handle import Handle
 from gt.ir.blame import Located
 from gt.ir.types import Scalar
-from gt.trace import RULES, Buffer, Trace, state
+from gt.trace import RULES, Trace, state
 
 Refresh: TypeAlias = Callable[[], Sequence[Scalar]]
 

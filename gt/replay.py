@@ -20,6 +20,7 @@ from sys import getrefcount
 from typing import Any, ParamSpec, TypeVar
 
 from gt import session as sessions
+from gt.buffers import Buffer, put_back, take_dead
 from gt.config import get_config
 from gt.flush import Counters, counters
 from gt.functions.promote import get_default_dtype
@@ -29,7 +30,7 @@ from gt.precision import get_float32_matmul_precision
 from gt.recorded_call import Arg, GradOf, JitError, Made, Recorder, Slot, Source, Step, alike, difference, same
 from gt.runtime.interrupt import SHIELD
 from gt.runtime.session import Session
-from gt.trace import Buffer, new_buffers, put_back, record, replacements, settle, state, take_dead, tensor_of
+from gt.trace import new_buffers, record, replacements, settle, state, tensor_of
 
 P = ParamSpec("P")
 R = TypeVar("R")

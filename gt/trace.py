@@ -19,13 +19,14 @@ import threading
 import time
 import types
 import weakref
-from collections import deque
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gt.buffers import Buffer, Mark, forget_dead, named_buffers
+from gt.buffers import ids as _ids  # noqa: F401  gt/_recording.c takes it
 from gt.ir.blame import Located, users_frame, users_line
 from gt.ir.blame import ours as _ours  # noqa: F401  gt/_recording.c takes it
 from gt.ir.graph import Attrs
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from gt.runtime.session import Session
     from gt.tensor import Tensor
 
-MAX_DEAD, LARGE = 256, 1 << 20  # when the memory of dropped tensors is given back before the next run
 MAX_PENDING, MAX_OVER = 4096, 1024  # values; longer chains flush themselves, or where a loop comes round soon after, so that keys recur
 MAX_CODES = 32  # programs of a thread of which to expect that they come again
 MAX_KEPT = 1 << 28  # bytes of values that only pending work keeps alive, as a loop that never reads does with its batches
@@ -100,77 +100,6 @@ class _InputEntries(dict[TensorType, tuple[int, tuple[int, ...]]]):
 
 
 _input_entries = _InputEntries()
-_dead: deque[tuple[Session, int]] = deque()  # appended by finalizers, so nothing here may lock
-
-
-class Mark:
-    """Whether the tensor that named a buffer has been changed in place: for tapes that read it, and do not keep it."""
-
-    __slots__ = ("written",)
-
-    def __init__(self) -> None:
-        self.written = False
-
-
-class Buffer:
-    """A value that exists, or will once an earlier run has finished. Freed when no handle names it any more."""
-
-    __slots__ = ("id", "type", "session", "mark")
-
-    def __init__(self, id: int, type: TensorType, session: Session) -> None:
-        self.id, self.type, self.session = id, type, session
-        self.mark: Mark | None = None  # made by the first tape that wants to know
-
-    def replaced(self) -> None:
-        """Tell the tapes that want to know that the tensor has another value now."""
-        if self.mark is not None:
-            self.mark.written = True
-
-    def __del__(self, append: Callable[[tuple[Session, int]], None] = _dead.append) -> None:
-        if self.id >= 0:  # the default keeps what is needed when the interpreter ends
-            append((self.session, self.id))
-
-
-_ids = itertools.count()
-
-
-def new_buffer(type: TensorType, session: Session) -> Buffer:
-    """Name a value to be. Dead buffers go with the next run; where uploads alone make new ones, they go here."""
-    if _dead and (len(_dead) >= MAX_DEAD or type.nbytes >= LARGE):
-        session.free(take_dead(session))
-    return Buffer(next(_ids), type, session)
-
-
-def _new_buffers(types: list[TensorType], session: Session, spare: list[Buffer]) -> list[Buffer]:
-    """Name the results of a run, which takes along what has died. ``spare``: what the run frees, and nothing else names, names them first."""
-    for buffer, type in zip(spare, types, strict=False):
-        buffer.id, buffer.type, buffer.mark = next(_ids), type, None
-    for buffer in spare[len(types) :]:
-        buffer.id = -1 - buffer.id  # the run frees it, not its finalizer
-    return [*spare[: len(types)], *[Buffer(next(_ids), type, session) for type in types[len(spare) :]]]
-
-
-def take_dead(session: Session) -> list[int]:
-    """Give the buffers of ``session`` that died since the last call."""
-    out, keep = [], []
-    while True:
-        try:
-            owner, id = _dead.popleft()
-        except IndexError:  # asking first whether it is empty would not do: another thread may be here too
-            break
-        if owner is session:
-            out.append(id)
-        elif not getattr(owner, "closed", False):
-            keep.append((owner, id))
-    _dead.extend(keep)
-    return out
-
-
-def put_back(session: Session, dead: list[int]) -> None:
-    """Undo a ``take_dead`` whose buffers could not be freed after all."""
-    _dead.extend((session, id) for id in dead)
-
-
 _zero_d = {dtype: TensorType((), dtype) for dtype in DTYPES}
 _number_entries = {type: (_leaf_rule("scalar", type).id, ()) for type in _zero_d.values()}
 
@@ -485,7 +414,7 @@ def _after_fork() -> None:
     global _forked
     _forked = True
     state.trace.stop = -1  # the only thread that lives on
-    _dead.clear()
+    forget_dead()
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -845,4 +774,4 @@ _chosen = (_record, _record_pair, _record_into) if native is None else (native.r
 record: Callable[..., Any] = _chosen[0]
 record_pair: Callable[[OpDef, Any, Any], Any] = _chosen[1]
 record_into: Callable[[OpDef, tuple[Any, ...], Attrs, Sequence[Any]], None] = _chosen[2]
-new_buffers: Callable[[list[TensorType], Session, list[Buffer]], list[Buffer]] = _new_buffers if native is None else native.new_buffers
+new_buffers: Callable[[list[TensorType], Session, list[Buffer]], list[Buffer]] = named_buffers if native is None else native.new_buffers

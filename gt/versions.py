@@ -13,9 +13,10 @@ import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from gt.buffers import Buffer, Mark
 from gt.ir.ops import OPS
 from gt.passes.autodiff import saved_values
-from gt.trace import RULES, Buffer, Mark, Operand, Rule, Trace, record, state
+from gt.trace import RULES, Operand, Rule, Trace, record, state
 from gt.views import VIEWS
 
 if TYPE_CHECKING:

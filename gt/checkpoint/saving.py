@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from gt.buffers import Buffer
 from gt.checkpoint import folders
 from gt.checkpoint.files import CODES, FILE_BYTES, INDEX, VERSION, Entry, FileInfo, Index, split, stored, write_index, write_part
 from gt.checkpoint.states import NOTHING, random_state, state_of
@@ -32,7 +33,7 @@ from gt.nn.parameter import Parameter
 from gt.progress import AFTER_S, percent, shown
 from gt.runtime.errors import GtError
 from gt.runtime.interrupt import await_done
-from gt.trace import Buffer, record, settle, state
+from gt.trace import record, settle, state
 
 AHEAD = 64 << 20  # bytes read before they can be written; one value may have more
 READ_S = 600.0  # how long one value may take to come, all work submitted before it included

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gt import session as sessions
+from gt.buffers import new_buffer
 from gt.devices import check_options
 from gt.following import check_tensor
 from gt.functions.host_data import converted, host_array
@@ -34,7 +35,7 @@ from gt.ir.blame import warn_user
 from gt.ir.evaluate import to_wire
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, DType, Scalar, TensorType, bfloat16, bool_, dtype_of, float64, int64, scalar_type
-from gt.trace import check_fork, new_buffer, record, state, tensor_of
+from gt.trace import check_fork, record, state, tensor_of
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor

@@ -12,13 +12,14 @@ from typing import Any
 
 from gt import autograd
 from gt.autograd.several import before_hooks
+from gt.buffers import Buffer
 from gt.expand import type_at
 from gt.flush import requires
 from gt.handle import Handle, no_tape
 from gt.ir.ops import OPS
 from gt.random import Drawn
 from gt.tape import key_of
-from gt.trace import RULES, Buffer, Number, Trace, current, new_tensor, record, state, tensor_of
+from gt.trace import RULES, Number, Trace, current, new_tensor, record, state, tensor_of
 
 ALIAS, FENCE = OPS["alias"], OPS["fence"]
 

@@ -19,9 +19,9 @@ import torch
 
 import gt
 from gt import checkpoint
+from gt.buffers import Buffer
 from gt.checkpoint import files, folders, saving
 from gt.flush import counters
-from gt.trace import Buffer
 
 
 def contents(path: Path) -> dict[str, Any]:
