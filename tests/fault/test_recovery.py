@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from gt.runtime.errors import SessionClosed, WorkerLost
+from gt.runtime.exit_codes import ExitCode
 from gt.runtime.launch import LocalCluster, start_local
 from gt.runtime.recovering import RecoveringSession
 from gt.runtime.recovery import Recovery
@@ -243,7 +244,7 @@ def test_at_a_server_a_stopped_worker_is_refused_when_it_comes_back_and_one_stuc
             job.steps(2)
             job.check()
             os.kill(stopped.pid, signal.SIGCONT)
-            assert stopped.wait(15) == 0  # it is told that it is not known any more
+            assert stopped.wait(15) == ExitCode.SERVER_LOST  # it is told that it is not known any more
             job.check()
         finally:
             session.close()

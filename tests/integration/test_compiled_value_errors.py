@@ -8,13 +8,14 @@ import pytest
 import gt
 from gt import session as sessions
 from gt.runtime.embedded import EmbeddedSession
-from gt.runtime.executor import TorchEngine, engines
+from gt.runtime.executor import TorchEngine
 from tests.integration.refused_batches import BAD, GOOD, ROWS, Trained, same
 
 
 def test_compiled_steps_undo_as_eager_ones_do():
     gt.disconnect()
-    session = EmbeddedSession("torch", make=lambda: TorchEngine(compile_after=3, compile_after_s=0.0))
+    engine = TorchEngine(compile_after=3, compile_after_s=0.0)
+    session = EmbeddedSession("torch", make=lambda: engine)
     with sessions.pinned(session):
         t = Trained(optimizer="SGD")
         batches = [gt.from_numpy(targets) for targets in (GOOD[0], BAD)]
@@ -22,7 +23,7 @@ def test_compiled_steps_undo_as_eager_ones_do():
         loaded = []
         for _ in range(20_000):
             t.step(rows, batches[0]).item()
-            loaded = [p for engine in engines for p in engine.programs if p.stats.runs > 3]
+            loaded = [p for p in engine.programs if p.stats.runs > 3]
             if loaded and all(p.settled for part in loaded for p in part.pieces):
                 break
         assert loaded and all(p.stats.compiled_pieces == p.stats.pieces > 1 for p in loaded), [p.stats for p in loaded]
