@@ -17,7 +17,7 @@ import pytest
 from gt.commands.server_address import servers_here
 from gt.runtime.remote import RemoteSession
 from tests.integration.cluster import Desk
-from tests.integration.programs import Server, environment, server
+from tests.integration.programs import Server, environment, server, wait_for
 from tests.integration.terminal import Terminal
 
 pytestmark = pytest.mark.timeout(90)
@@ -57,17 +57,20 @@ def test_the_screen_follows_the_server_and_the_keys() -> None:
         at_work(there),
         contextlib.closing(Terminal("-m", "gt.scripts.top", there.address, "--interval", "0.3")) as top,
     ):
-        shown = shown_whole(top, lambda text: re.search(r">0 +█", text) and re.search(r"\n1 +100% ", text))
-        assert f"gt top {there.address}" in shown and "2 workers" not in shown
-        rows = [line.split() for line in shown.splitlines() if re.match(r"[> ][01] ", line)]
-        assert [row[0] for row in rows] == [">0", "1"] and "1 eager" in " ".join(rows[0]) and float(rows[0][3]) > 0
-        top.type("\x1b[B\r")
-        shown = shown_whole(top, lambda text: "worker 1:" in text)
-        assert (
-            any(f"pid {worker.pid}" in shown for worker in there.workers)
-            and re.search(r"matmul +\d+ +\d+", shown)
-            and "activity" in shown
+        def first_rows(text: str) -> list[list[str]]:
+            return [line.split() for line in text.splitlines() if re.match(r"[> ][01] ", line)]
+
+        def worker_is_at_work(text: str) -> bool:
+            rows = first_rows(text)
+            return [row[0] for row in rows] == [">0", "1"] and "1 eager" in " ".join(rows[0]) and float(rows[0][3]) > 0
+
+        shown = shown_whole(
+            top, lambda text: re.search(r">0 +█", text) and re.search(r"\n1 +100% ", text) and worker_is_at_work(text)
         )
+        assert f"gt top {there.address}" in shown and "2 workers" not in shown
+        top.type("\x1b[B\r")
+        shown = shown_whole(top, lambda text: "worker 1:" in text and re.search(r"matmul +\d+ +\d+", text))
+        assert any(f"pid {worker.pid}" in shown for worker in there.workers) and "activity" in shown
         shown_whole(top, lambda text: re.search(r"\nmatmul +█[█·]{23} +[1-9][\d.]*% ", text))  # what its op is
         top.type("\x1b")
         shown_whole(top, lambda text: ">1" in text)
@@ -85,20 +88,25 @@ def test_once_and_json_are_for_scripts() -> None:
     with server(1) as there, at_work(there):
         assert f"127.0.0.1:{there.port}" in [found.address for found in servers_here()]
         command = [sys.executable, "-m", "gt", "top", there.address]
-        shown = subprocess.run([*command, "--once"], env=environment(), capture_output=True, text=True, timeout=30)
-        assert shown.returncode == 0 and re.search(r"\n 0 +█", shown.stdout) and "\x1b" not in shown.stdout
-        found = json.loads(
-            subprocess.run([*command, "--json"], env=environment(), capture_output=True, text=True, timeout=30).stdout
-        )
-        (worker,) = found["workers"]
-        assert (
-            worker["activity"]["runs_per_s"] > 0
-            and 0 < worker["activity"]["matmul"] <= worker["activity"]["run"] <= worker["activity"]["busy"] <= 1
-            and worker["tiers"] == {"eager": 1}
-            and worker["usage"]["process_nbytes"] > 10_000_000
-        )
-        assert [c["share"] for c in found["clients"]] == [1.0]
-        refused = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=30)
+
+        def said(*options: str) -> subprocess.CompletedProcess[str]:
+            return subprocess.run([*command, *options], env=environment(), capture_output=True, text=True, timeout=60)
+
+        def shows_work() -> bool:  # of the last moments, in which this machine may have been elsewhere
+            shown = said("--once")
+            assert shown.returncode == 0 and "\x1b" not in shown.stdout
+            return re.search(r"\n 0 +█", shown.stdout) is not None
+
+        def tells_work() -> bool:
+            found = json.loads(said("--json").stdout)
+            (worker,) = found["workers"]
+            activity = worker["activity"]
+            assert worker["usage"]["process_nbytes"] > 10_000_000 and activity["matmul"] <= activity["run"] <= activity["busy"] <= 1
+            at_work = activity["runs_per_s"] > 0 and activity["matmul"] > 0 and worker["tiers"] == {"eager": 1}
+            return at_work and [c["share"] for c in found["clients"]] == [1.0]
+
+        assert wait_for(shows_work) and wait_for(tells_work)
+        refused = said()
         assert refused.returncode == 2 and "this is no terminal: use --once or --json" in refused.stderr
 
 
