@@ -263,6 +263,7 @@ class WorkerProcess:
         poller = zmq.Poller()
         poller.register(self.work, zmq.POLLIN)
         poller.register(self.wake_read, zmq.POLLIN)
+        worked = time.monotonic()
         while not self.stopping:
             ready = dict(poller.poll(2 if self.outlet.unsent else int(garbage.IDLE_S * 1000)))
             if self.wake_read in ready:
@@ -270,7 +271,7 @@ class WorkerProcess:
             lost = self.lost.is_set()  # before the last look: what came before the loss is there to be received
             if self.outlet.unsent:
                 self.outlet.retry()
-            elif not ready:
+            elif time.monotonic() - worked >= garbage.IDLE_S:
                 garbage.collect_if_due()
                 self.runner.tidy()
             self.outlet.tidy()
@@ -281,6 +282,8 @@ class WorkerProcess:
                 got = self._received(self.work)
                 if got is None:
                     break
+                if not isinstance(got[1], wire.Ping):
+                    worked = time.monotonic()
                 if isinstance(got[1], wire.Broken):
                     self._doubt(got[1].reason)
                 elif isinstance(got[1], wire.Refused):

@@ -115,6 +115,38 @@ def test_an_exited_clients_memory_is_given_back(pair: Server, how: str, tmp_path
     assert wait_for(lambda: pair.memory() < before + HELD / 3, 30), (pair.memory(), before, HELD)
 
 
+LETS_GO = """
+import sys
+import numpy as np
+import gt
+gt.connect(sys.argv[1])
+gt.register_config("rows", gt.SignalConfig(shard=gt.ShardConfig(axis=0)))
+with gt.signal.context("rows"):
+    held = [gt.from_numpy(np.full((4 << 20,), i, np.float32)) for i in range(16)]
+    between = [gt.from_numpy(np.full((64,), i, np.float32)) for i in range(16)]
+print(sum(x.sum().item() for x in held), flush=True)
+sys.stdin.readline()
+while held:  # a message each
+    del held[0]
+    gt.ones(2).sum().item()
+print("gone", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_what_a_client_lets_go_of_in_small_pieces_is_given_back_when_the_workers_have_nothing_to_do(
+    pair: Server, tmp_path: Path
+) -> None:
+    with start(LETS_GO, tmp_path, pair.address) as client:
+        assert client.stdout is not None and client.stdin is not None
+        assert client.stdout.readline() == f"{sum(range(16)) * float(4 << 20)}\n"
+        held = pair.memory()
+        print(file=client.stdin, flush=True)
+        assert client.stdout.readline() == "gone\n"
+        assert wait_for(lambda: pair.memory() < held - 16 * (4 << 20) * 4 * 3 / 4, 30), (pair.memory(), held)
+        client.communicate("\n", timeout=60)
+
+
 def test_a_server_without_workers_says_so_at_the_clients(tmp_path: Path) -> None:
     code = """
         import gt, sys
