@@ -24,7 +24,7 @@ from gt.ir.ops.collective import sent_bytes
 from gt.passes.cost import step_s, transfer_s
 
 MIB, CALLS = 1 << 20, 20
-SIZES = [1, 4, 16, 64, 256]  # MiB
+SIZES = [1, 2, 4, 8, 16, 64, 256]  # MiB
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "transfer")
 
 

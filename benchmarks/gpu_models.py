@@ -25,7 +25,12 @@ class Gpt:
     batch: int
 
 
-GPTS = {"gpt-tiny": Gpt(65, 128, 4, 256, 4, 8), "gpt2-124m": Gpt(50304, 1024, 12, 768, 12, 16)}
+GPTS = {
+    "gpt-tiny": Gpt(65, 128, 4, 256, 4, 8),
+    "gpt2-124m": Gpt(50304, 1024, 12, 768, 12, 16),
+    "decoder-tiny": Gpt(64, 32, 2, 64, 4, 4),
+    "decoder-d4096": Gpt(8192, 1024, 8, 4096, 32, 4),
+}
 CASES = ("mlp", "gpt-tiny", "gpt2-124m", "resnet18")
 BATCHES = 4  # kept on the device, taken in turn
 
@@ -57,7 +62,8 @@ def weights(named: Iterable[tuple[str, Any]]) -> dict[str, Array]:
 def make(case: str, lib: Any, nn: Any, F: Any) -> Any:  # noqa: N803 - as users import it
     """Give the model of a case, of a library's modules."""
     if case in GPTS:
-        return gpt(GPTS[case], lib, nn, F)
+        block = split_block if case.startswith("decoder") else gpt_block
+        return gpt(GPTS[case], lib, nn, block(GPTS[case], nn, F))
     return mlp(nn) if case == "mlp" else resnet18(nn, F)
 
 
@@ -90,6 +96,30 @@ def gpt_block(c: Gpt, nn: Any, F: Any) -> Any:  # noqa: N803
     return Block
 
 
+def split_block(c: Gpt, nn: Any, F: Any) -> Any:  # noqa: N803
+    """Give the class of a layer that can be split among workers, each with some of the heads: by the names that
+    ``examples/sharding/tensor.yaml`` splits."""
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            d = c.width
+            self.ln1, self.ln2 = nn.LayerNorm(d), nn.LayerNorm(d)
+            self.q_proj, self.k_proj, self.v_proj = (nn.Linear(d, d, bias=False) for _ in range(3))
+            self.o_proj = nn.Linear(d, d, bias=False)
+            self.up_proj, self.down_proj = nn.Linear(d, 4 * d, bias=False), nn.Linear(4 * d, d, bias=False)
+
+        def forward(self, x: Any) -> Any:
+            B, T, D = x.shape
+            a = self.ln1(x)
+            q, k, v = (p(a).view(B, T, -1, D // c.heads).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj))
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
+            x = x + self.o_proj(y.reshape(B, T, -1))
+            return x + self.down_proj(F.gelu(self.up_proj(self.ln2(x)), approximate="tanh"))
+
+    return Block
+
+
 def gpt_model(c: Gpt, nn: Any, block: Any) -> Any:
     """Give the class of a model without its forward pass."""
 
@@ -103,8 +133,8 @@ def gpt_model(c: Gpt, nn: Any, block: Any) -> Any:
     return Model
 
 
-def gpt(c: Gpt, lib: Any, nn: Any, F: Any) -> Any:  # noqa: N803
-    class Model(gpt_model(c, nn, gpt_block(c, nn, F))):  # type: ignore[misc]
+def gpt(c: Gpt, lib: Any, nn: Any, block: Any) -> Any:
+    class Model(gpt_model(c, nn, block)):  # type: ignore[misc]
         def forward(self, index: Any) -> Any:
             x = self.wte(index) + self.wpe(lib.arange(index.shape[1], device=index.device))
             for block in self.blocks:

@@ -1,11 +1,13 @@
-"""Train GPT-2 124M on several GPUs of one host with gt and with torch, in one run, and print the ratios.
+"""Train a model on several GPUs of one host with gt and with torch, in one run, and print the ratios.
 
-    python benchmarks/gpu_parallel.py --workers 2                          # every side, about eight minutes
+    python benchmarks/gpu_parallel.py --workers 2                          # every side of GPT-2 124M, about eight minutes
     python benchmarks/gpu_parallel.py --workers 2 --sides one,data,ddp     # some
+    python benchmarks/gpu_parallel.py --workers 2 --case decoder-d4096     # eight layers of width 4096, each split among the GPUs
 
-Each GPU has 16 rows of the batch. ``one``: gt on one GPU; ``data``, ``fsdp``: gt on all, by the YAML files of
+GPT-2: each GPU has 16 rows of the batch. ``one``: gt on one GPU; ``data``, ``fsdp``: gt on all, by the YAML files of
 ``examples/sharding``; ``ddp``: DistributedDataParallel under torch.compile; ``fsdp2``: fully_shard with compiled blocks; both with
-fused AdamW. Losses of the first 20 steps are compared with DDP's before anything is timed. Memory is what the card's processes
+fused AdamW. Decoder: ``tensor``: gt by ``tensor.yaml``; ``dtensor``: column- and row-wise DTensors under torch.compile, fused
+AdamW; all GPUs have the same four rows. Losses of the first 20 steps are compared with torch's before anything is timed. Memory is what the card's processes
 hold after the run, caches included, by the driver.
 """
 
@@ -26,12 +28,13 @@ from gpu_models import batches
 from gpu_sides import CURVE, LR, curve, gt_step, speed, torch_model, torch_training
 
 HERE = Path(__file__).resolve().parent
-CASE = "gpt2-124m"
-CONFIGS = {"data": "data.yaml", "fsdp": "fsdp.yaml"}
+CONFIGS = {"data": "data.yaml", "fsdp": "fsdp.yaml", "tensor": "tensor.yaml"}
+SIDES = {"gpt2-124m": "one,data,ddp,fsdp,fsdp2", "decoder-d4096": "one,tensor,dtensor", "decoder-tiny": "one,tensor,dtensor"}
+ASKED = (("data", "ddp", 1.3), ("fsdp", "fsdp2", 1.5), ("tensor", "dtensor", 1.1))
 RTOL = 2e-2  # of a loss after up to 20 steps in bfloat16
 
 
-def gt_side(name: str, workers: int, warm_s: float) -> dict[str, Any]:
+def gt_side(case: str, name: str, workers: int, warm_s: float) -> dict[str, Any]:
     import gt
 
     if name == "one":
@@ -39,7 +42,7 @@ def gt_side(name: str, workers: int, warm_s: float) -> dict[str, Any]:
     else:
         gt.gpu_workers(workers)
         gt.load_config(str(HERE.parent / "examples" / "sharding" / CONFIGS[name]))
-    step = gt_step(CASE, "cuda", False, 1 if name == "one" else workers, "" if name == "one" else "batch")
+    step = gt_step(case, "cuda", False, 1 if name in ("one", "tensor") else workers, "" if name == "one" else "batch")
     started = time.perf_counter()
     losses, first = curve(step)
     while time.perf_counter() - started < warm_s:
@@ -55,15 +58,24 @@ def used() -> float:
     return float(subprocess.run(query, capture_output=True, text=True).stdout) / 1024
 
 
-def torch_rank(rank: int, name: str, workers: int, port: int) -> None:
+def torch_rank(rank: int, case: str, name: str, workers: int, port: int) -> None:
     import torch
     import torch.distributed as dist
 
     torch.cuda.set_device(rank)
     torch.set_float32_matmul_precision("high")
     dist.init_process_group("nccl", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=workers)
-    model = torch_model(CASE).cuda()
-    if name == "ddp":
+    model = torch_model(case).cuda()
+    if name == "dtensor":
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+        columns, rows = ("q_proj", "k_proj", "v_proj", "up_proj"), ("o_proj", "down_proj")
+        plan = {**{n: ColwiseParallel() for n in columns}, **{n: RowwiseParallel() for n in rows}}
+        for block in model.blocks:
+            parallelize_module(block, init_device_mesh("cuda", (workers,)), plan)
+        model = torch.compile(model)
+    elif name == "ddp":
         model = torch.nn.parallel.DistributedDataParallel(model, device_ids=[rank], gradient_as_bucket_view=True)
         model = torch.compile(model)
     else:
@@ -74,9 +86,12 @@ def torch_rank(rank: int, name: str, workers: int, port: int) -> None:
             block.compile()
             fully_shard(block, mp_policy=policy)
         fully_shard(model, mp_policy=policy)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LR, fused=True)
-    data = [tuple(torch.from_numpy(np.array_split(a, workers)[rank]).cuda() for a in pair) for pair in batches(CASE, workers)]
-    step = torch_training(model, optimizer, data, "cuda", autocast=name == "ddp")
+    split = [[p for p in model.parameters() if hasattr(p, "placements") is d] for d in (True, False)]  # one kernel takes one kind
+    optimizer = torch.optim.AdamW([{"params": params} for params in split if params], lr=LR, fused=True)
+    shares = 1 if name == "dtensor" else workers
+    own = [[np.array_split(a, shares)[rank % shares] for a in pair] for pair in batches(case, shares)]
+    data = [tuple(torch.from_numpy(a).cuda() for a in pair) for pair in own]
+    step = torch_training(model, optimizer, data, "cuda", autocast=name != "fsdp2")
     start = time.perf_counter()
     losses = []
     for i in range(CURVE):
@@ -100,19 +115,19 @@ def torch_rank(rank: int, name: str, workers: int, port: int) -> None:
     os._exit(0)
 
 
-def torch_side(name: str, workers: int) -> None:
+def torch_side(case: str, name: str, workers: int) -> None:
     import torch.multiprocessing as mp
 
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-    mp.spawn(torch_rank, (name, workers, port), nprocs=workers, join=True)
+    mp.spawn(torch_rank, (case, name, workers, port), nprocs=workers, join=True)
 
 
-def run(name: str, workers: int, warm_s: float) -> dict[str, Any]:
+def run(case: str, name: str, workers: int, warm_s: float) -> dict[str, Any]:
     """Run one side in a process of its own."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE.parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])}
-    command = [sys.executable, __file__, "--side", name, "--workers", str(workers), "--warm", str(warm_s)]
+    command = [sys.executable, __file__, "--case", case, "--side", name, "--workers", str(workers), "--warm", str(warm_s)]
     done = subprocess.run(command, capture_output=True, text=True, env=env)
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     if not lines:
@@ -123,43 +138,44 @@ def run(name: str, workers: int, warm_s: float) -> dict[str, Any]:
 
 
 def show(out: dict[str, Any]) -> None:
-    one, base = out.get("one", {}).get("ms"), out.get("ddp", {})
-    print(f"\n{CASE}, {out['workers']} x {out['card']}, torch {out['torch']}, 16 rows each")
-    for name in ("one", "data", "ddp", "fsdp", "fsdp2"):
+    base = next((name for name in ("ddp", "dtensor", "fsdp2") if out.get(name)), "")
+    print(f"\n{out['case']}, {out['workers']} x {out['card']}, torch {out['torch']}")
+    for name in SIDES[out["case"]].split(","):
         found = out.get(name)
         if not found:
             continue
-        text = f"  {found['ms']:8.2f} ms  {name:<6} first step {found['first_s']:5.1f} s, {found['used_gib']:6.2f} GiB in use"
-        if name in CONFIGS and one:
-            text += f", scaling {100 * one / found['ms']:.1f}%"
-        if name != "one" and base:
-            off = float(np.max(np.abs(np.array(found["losses"]) / np.array(base["losses"]) - 1)))
-            text += f", losses within {off:.1e} of ddp's" + ("" if off <= RTOL else " DIFFER")
+        text = f"  {found['ms']:8.2f} ms  {name:<7} first step {found['first_s']:5.1f} s, {found['used_gib']:6.2f} GiB in use"
+        if name in ("data", "fsdp") and out.get("one"):
+            text += f", scaling {100 * out['one']['ms'] / found['ms']:.1f}%"
+        if base and (name != "one" or base == "dtensor"):
+            off = float(np.max(np.abs(np.array(found["losses"]) / np.array(out[base]["losses"]) - 1)))
+            text += f", losses within {off:.1e} of {base}'s" + ("" if off <= RTOL else " DIFFER")
         print(text)
-    for ours, theirs, asked in (("data", "ddp", 1.3), ("fsdp", "fsdp2", 1.5)):
+    for ours, theirs, asked in ASKED:
         if out.get(ours) and out.get(theirs):
             ratio = out[theirs]["ms"] / out[ours]["ms"]
             print(f"  {ours} against {theirs}: {ratio:.2f}x, asked {asked}x: {'reached' if ratio >= asked else 'NOT reached'}")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Train GPT-2 on several GPUs with gt and torch.")
+    parser = argparse.ArgumentParser(description="Train a model on several GPUs with gt and torch.")
+    parser.add_argument("--case", choices=SIDES, default="gpt2-124m")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--sides", default="one,data,ddp,fsdp,fsdp2", help="comma-separated")
+    parser.add_argument("--sides", help="comma-separated; by default all of the case's")
     parser.add_argument("--warm", type=float, default=80.0, help="seconds gt may take to full speed")
     parser.add_argument("--json", type=Path, default=Path("gpu_parallel.json"))
     parser.add_argument("--side", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.side in ("ddp", "fsdp2"):
-        torch_side(args.side, args.workers)
+    if args.side in ("ddp", "fsdp2", "dtensor"):
+        torch_side(args.case, args.side, args.workers)
     elif args.side:
-        print("RESULT " + json.dumps(gt_side(args.side, args.workers, args.warm)), flush=True)
+        print("RESULT " + json.dumps(gt_side(args.case, args.side, args.workers, args.warm)), flush=True)
     else:
         import torch
 
-        out: dict[str, Any] = {"workers": args.workers, "card": torch.cuda.get_device_name(), "torch": torch.__version__}
-        for name in args.sides.split(","):
-            out[name] = run(name, args.workers, args.warm)
+        out: dict[str, Any] = {"case": args.case, "workers": args.workers, "card": torch.cuda.get_device_name(), "torch": torch.__version__}
+        for name in (args.sides or SIDES[args.case]).split(","):
+            out[name] = run(args.case, name, args.workers, args.warm)
             args.json.write_text(json.dumps(out))
         show(out)
 

@@ -1,8 +1,9 @@
-"""Makes several small collectives one flat one: LOCAL -> LOCAL.
+"""Makes several collectives one: LOCAL -> LOCAL.
 
 A collective costs its start-up however little it carries, so neighbours of one kind, mesh, axes and dtype travel as one
-buffer: flattened, joined, sent, cut. Worth it while copying in and out takes less than starting up. Reductions wait for
-the last of their bucket, but not beyond a reader; gathers go with the first. Next: ``fuse_hot_path``.
+buffer: flattened, joined, sent, cut. Worth it while copying in and out takes less than starting up. Large sums over workers
+are not copied: they stand side by side and start in one launch. Reductions wait for the last of their bucket, but not beyond
+a reader; gathers go with the first. Next: ``fuse_hot_path``.
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ from gt.passes.schedule import joins_early, scatters_soon, schedule
 Bucket: TypeAlias = list[Node]
 KINDS = (collective.all_reduce, collective.all_gather, collective.reduce_scatter)
 COPIES = 4  # reads and writes of each element on its way into and out of the buffer
+FLAT = 1 << 18  # bytes that are copied in and out in the time that one more sum in a launch takes
 
 
 @dataclass(frozen=True)
 class BucketCollectives:
-    """Join collectives in buckets of up to ``nbytes``, each member smaller than what is worth copying."""
+    """Join collectives in buckets of up to ``nbytes``. What is copied is smaller than what is worth it."""
 
     name: ClassVar[str] = "bucket_collectives"
     nbytes: int = 25 << 20
@@ -69,7 +71,8 @@ class BucketCollectives:
 
     def _add(self, graph: Graph, open_: dict[object, Bucket], key: object, node: Node) -> Iterator[Bucket]:
         size = _nbytes(node)
-        if node.op not in KINDS or size > H100.launch_s * H100.memory_bandwidth / COPIES:
+        most = self.nbytes if node.op is collective.all_reduce else H100.launch_s * H100.memory_bandwidth / COPIES
+        if node.op not in KINDS or size > most:
             return
         bucket = open_.setdefault(key, [])
         source = _root(graph, node)
@@ -141,7 +144,14 @@ class _Joiner:
             bucket = self.at[node]
             for member in bucket:  # what a later member is made of comes before the first
                 self.make(member.inputs[0])
-            self.join(bucket)
+            apart = [member for member in bucket if member.op is collective.all_reduce and _nbytes(member) > FLAT]
+            flat = [member for member in bucket if member not in apart]
+            for member in apart:
+                self.copy(member, with_next=member is not apart[-1] or bool(flat))
+            if len(flat) > 1:
+                self.join(flat)
+            elif flat:
+                self.copy(flat[0])
         elif node not in self.members and node not in self.done:
             self.done.add(node)
             self.rewriter.copy(node)
@@ -152,6 +162,13 @@ class _Joiner:
             for source in producer.inputs:
                 self.make(source)
             self.add(producer)
+
+    def copy(self, member: Node, with_next: bool = False) -> None:
+        """Leave a sum as it is."""
+        attrs = (*member.attrs, ("with_next", True)) if with_next else member.attrs
+        inputs, types = [self.rewriter.get(v) for v in member.inputs], [member.output.type]
+        (out,) = self.rewriter.emit(member.op, inputs, attrs, like=member, types=types, hint=member.output.hint, why=member.why)
+        self.rewriter.replace(member.output, out)
 
     def emit(self, op: OpDef, inputs: list[Value], shape: Shape, like: Node, attrs: Attrs) -> Value:
         placed = like.output.type.sharding

@@ -159,12 +159,12 @@ def _collectives(nodes: Iterable[Node], machine: Machine) -> Iterator[Collective
 
 
 def sent_and_seconds(node: Node, machine: Machine = H100) -> tuple[int, float]:
-    """Give the bytes that one worker sends in a collective, and the seconds it takes."""
+    """Give the bytes that one worker sends in a collective, and the seconds it takes; the last of a launch takes that to start, too."""
     if node.op is transfer:
         messages, nbytes = transfer_load(node)
         return nbytes, transfer_s(messages, nbytes, len(node.attr["group"]), machine)  # type: ignore[arg-type]
     parts, whole = _group(node)
-    return sent_bytes(node.op.name, parts, whole), step_s(node.op.name, parts, whole, machine)
+    return sent_bytes(node.op.name, parts, whole), step_s(node.op.name, parts, whole, machine, not node.attr.get("with_next"))
 
 
 def _group(node: Node) -> tuple[int, int]:

@@ -19,7 +19,7 @@ from gt.ir.ops.collective import transfer
 from gt.passes.context import Context, Region
 from gt.passes.cost import H100
 from gt.passes.estimate import sent_and_seconds
-from gt.passes.schedule import overlap, schedule
+from gt.passes.schedule import launches, overlap, schedule
 from gt.passes.updates_soon import updates_soon
 from gt.passes.work import multiply_adds
 
@@ -40,10 +40,11 @@ class FuseHotPath:
     overlap_s: float = 20e-6
 
     def run(self, graph: Graph, context: Context) -> Graph:
-        nodes = overlap(graph, schedule(graph), self._is_long)
+        long = self._long(graph)
+        nodes = overlap(graph, schedule(graph), long.__contains__)
         compiled = {name for name, config in graph.signals if config.compile}
         regions: list[Region] = []
-        runs = list(_runs(nodes, compiled, self._is_long))
+        runs = list(_runs(nodes, compiled, long.__contains__))
         for run in runs:
             marked = run[0].signal in compiled
             regions += [Region(tuple(piece), marked) for piece in self._pieces(run)]
@@ -52,13 +53,17 @@ class FuseHotPath:
         if len(regions) > len(runs):
             context.note(regions[0].nodes[0], f"cut into {len(regions)} regions at repeated structure")
         graph = graph if tuple(nodes) == graph.nodes else graph.with_nodes(nodes)
-        sent = max((i for i, node in enumerate(graph.nodes) if node.op.effect == "comm" and self._is_long(node)), default=-1)
+        sent = max((i for i, node in enumerate(graph.nodes) if node in long), default=-1)
         if sent >= 0:  # the gradients that come first are used while the last are on their way
             graph, context.regions = updates_soon(graph, context.regions, sent)
         return graph
 
-    def _is_long(self, node: Node) -> bool:
-        return node.op is transfer or sent_and_seconds(node)[1] >= H100.launch_s + self.overlap_s
+    def _long(self, graph: Graph) -> set[Node]:
+        """Give the collectives that are not waited for before they are read, those of one launch together."""
+        started = {node: launch for launch in launches(graph) for node in launch}
+        seconds = lambda node: sum(sent_and_seconds(n)[1] for n in started.get(node, (node,)))  # noqa: E731
+        long = lambda node: node.op is transfer or seconds(node) >= H100.launch_s + self.overlap_s  # noqa: E731
+        return {node for node in graph.nodes if node.op.effect == "comm" and long(node)}
 
     def _pieces(self, run: Sequence[Node]) -> Iterable[Sequence[Node]]:
         found = repeats(run, self.min_repeats, self.min_nodes)

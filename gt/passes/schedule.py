@@ -6,7 +6,7 @@ that all of them are never whole at once. Where memory is limited, a sum that ea
 its terms are, so that gradients are never whole at once either.
 
 Work that is spread over meshes with transfers between them keeps the order it was recorded in, which is that of a pipeline: what
-is sent is sent as soon as it is made. Owns: ``schedule``, ``overlap``, ``ranks``. Next:
+is sent is sent as soon as it is made. Owns: ``schedule``, ``overlap``, ``ranks``, ``launches``. Next:
 ``bucket_collectives``, ``fuse_hot_path``.
 """
 
@@ -39,6 +39,8 @@ def schedule(graph: Graph) -> list[Node]:
         sent = node.op.effect == "comm" and node not in early  # in the order in which there is something to send
         if (sent or padded) and (maker := graph.producer.get(node.inputs[0])) is not None:
             place[node] = place[maker] + 1 / 8  # before whatever follows what it reads
+    for launch in launches(graph):
+        place.update(dict.fromkeys(launch, max(map(place.__getitem__, launch))))
     return sorted(graph.nodes, key=lambda node: (rank[node], place[node]))
 
 
@@ -79,9 +81,10 @@ def _forward(graph: Graph, order: Sequence[Node], moved: Set[Node], anchors: Map
     """Give the order with nodes moved right behind what they read, and not before their anchors."""
     lacks: dict[Node, int] = {}
     waiting: dict[Node, list[Node]] = {}
+    together = {node: launch for launch in launches(graph) for node in launch}
     for node in order:
         if node in moved:
-            sources = {graph.producer[v] for v in node.inputs if v in graph.producer}
+            sources = {graph.producer[v] for n in together.get(node, (node,)) for v in n.inputs if v in graph.producer}
             sources |= {anchors[node]} if node in anchors else set()
             lacks[node] = len(sources)
             for source in sources:
@@ -101,6 +104,17 @@ def _forward(graph: Graph, order: Sequence[Node], moved: Set[Node], anchors: Map
         if node not in moved:
             put(node)
     return made
+
+
+def launches(graph: Graph) -> list[list[Node]]:
+    """Give the collectives that start together, where that is more than one."""
+    found: list[list[Node]] = [[]]
+    for node in graph.nodes:
+        if node.op.effect == "comm":
+            found[-1].append(node)
+            if not node.attr.get("with_next"):
+                found.append([])
+    return [launch for launch in found if len(launch) > 1]
 
 
 def _sent_soon(graph: Graph) -> list[Node]:

@@ -17,13 +17,14 @@ from functools import lru_cache
 from typing import TypeAlias
 
 from gt.ir.mesh import Sharding
+from gt.ir.ops.collective import all_reduce
 from gt.ir.tiles import busiest
 from gt.ir.types import TensorType
+from gt.passes.bucket_collectives import COPIES, FLAT
 from gt.passes.cost import Machine, step_s, transfer_s
 from gt.passes.placement import local_bytes
 from gt.passes.reshard import LOCAL_STEP_S, Step, is_local, plan_reshard, usable_as
 
-COPIES = 4  # reads and writes of each element that travels in a common buffer
 BUCKET = 25 << 20  # bytes of such a buffer
 FOREVER = 1 << 60
 
@@ -184,8 +185,9 @@ def _step_s(step: Step, at: Sharding, type_: TensorType, mates: int, machine: Ma
     parts = math.prod(at.mesh.axis_size(str(a)) for a in axes)
     nbytes = type_.nbytes // math.prod(at.mesh.axis_size(a) for a in others)
     alone, latency = step_s(step.op.name, parts, nbytes, machine), step_s(step.op.name, parts, 0, machine)
-    share = latency * max(nbytes / BUCKET, 1 / mates) + COPIES * nbytes / machine.memory_bandwidth
-    return alone - latency + min(latency, share) if mates > 1 else alone
+    copied = 0 if step.op is all_reduce and nbytes > FLAT else nbytes
+    share = latency * max(nbytes / BUCKET, 1 / mates) + COPIES * copied / machine.memory_bandwidth
+    return min(alone, step_s(step.op.name, parts, nbytes, machine, starts=False) + share) if mates > 1 else alone
 
 
 __all__ = ["BUCKET", "FOREVER", "Problem", "Slot", "Stay", "Unit", "Way", "Wire", "evaluate", "free_beside", "held_bytes", "memory", "move_s"]

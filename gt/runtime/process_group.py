@@ -7,11 +7,12 @@ group and why. Next: ``collective`` (who calls this), ``rendezvous`` (the store'
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -74,6 +75,16 @@ class Begun:
     sent: torch.Tensor | None = None
 
 
+@dataclass
+class Launch:
+    """Collectives that start as one, and are over together. ``work``: theirs, once they have started."""
+
+    work: Any = None
+
+    def wait(self) -> None:
+        self.work.wait()
+
+
 class TorchGroup:
     """One process group. All members make it at the same time and call ``run`` in the same order."""
 
@@ -86,6 +97,7 @@ class TorchGroup:
         self.sending: list[tuple[Any, torch.Tensor]] = []  # with what is read from meanwhile
         self.begun: dict[int, Begun] = {}  # by slot
         self.receiving: dict[int, tuple[Any, torch.Tensor]] = {}  # by slot
+        self.gathered: Launch | None = None  # what more is to come to before it starts
         store = LinkStore(name, link, timeout_s)
         timeout = timedelta(seconds=timeout_s)
         if backend == "nccl":
@@ -114,6 +126,8 @@ class TorchGroup:
         if tensor is not None and tensor.is_cuda and self.backend == "gloo" and step.kind != "wait":
             result = self.run(step, tensor.cpu())
             return None if result is None else result.to(tensor.device)
+        if step.kind != "all_reduce":
+            self._launch()
         match step.kind:
             case "send":
                 assert tensor is not None
@@ -127,11 +141,25 @@ class TorchGroup:
             case "wait":
                 return self._arrived(step)
         assert tensor is not None
+        more = bool(attrs.get("with_next")) and step.begins and self.captures
+        if more and self.gathered is None:
+            self.gathered = Launch()
+            self.group._start_coalescing()
         begun = self._begin(step.kind, attrs, tensor, step.begins, step.inplace)
+        if self.gathered is not None and begun.work is not None:
+            begun = replace(begun, work=self.gathered)
+        if not more:
+            self._launch()
         if not step.begins:
             return self._end(begun)
         self.begun[step.output] = begun
         return None
+
+    def _launch(self) -> None:
+        """Start what has been gathered."""
+        launch, self.gathered = self.gathered, None
+        if launch is not None:
+            launch.work = self.group._end_coalescing()
 
     def _begin(self, kind: str, attrs: dict[str, Any], tensor: torch.Tensor, apart: bool, inplace: bool = False) -> Begun:
         """Start a collective. ``apart``: others may overwrite the tensor before it is over; ``inplace``: it may be overwritten here."""
@@ -228,12 +256,14 @@ class TorchGroup:
 
     def finish(self) -> None:
         """Wait for what is being sent."""
+        self._launch()
         sending, self.sending = self.sending, []
         for work, _ in sending:
             self._wait(work)
 
     def settle(self) -> None:
         """Have the device go on only when what has begun is over. Gloo's collectives wait for nothing of the device."""
+        self._launch()
         if self.backend == "nccl":
             for begun in self.begun.values():
                 if begun.work is not None:
@@ -241,6 +271,8 @@ class TorchGroup:
 
     def forget(self) -> None:
         """Wait for nothing that is under way any more."""
+        with contextlib.suppress(RuntimeError):  # of a group that was aborted
+            self._launch()
         self.begun.clear()
         self.receiving.clear()
         self.sending.clear()

@@ -307,7 +307,8 @@ def test_a_server_with_workers_of_its_own(tmp_path: Path) -> None:
         assert {line.split()[3] for line in log.read_text().splitlines() if " run " in line} <= {"worker0", "worker1"}
         assert [process.stdout.readline() for _ in range(2)] == ["workers 1\n", "workers 2\n"]
         next(c for c in psutil.Process(process.pid).children() if "gt.runtime.worker" in c.cmdline()).kill()
-        assert [process.stdout.readline() for _ in range(2)] == ["workers 1\n", "workers 2\n"]  # another is started in its place
+        counts = [process.stdout.readline() for _ in range(2)]  # another is started in its place, and may be there before it is missed
+        assert counts in (["workers 1\n", "workers 2\n"], ["workers 3\n", "workers 2\n"])
     finally:
         process.terminate()
         _, told = process.communicate(timeout=30)

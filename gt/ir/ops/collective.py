@@ -13,7 +13,7 @@ Must not know: how a change of placement is planned. Next: ``gt.passes.reshard``
 =================== ==================== ===========================================================================
 op                  attributes           meaning on one worker (n = parts, group = the workers along axes)
 =================== ==================== ===========================================================================
-all_reduce          axes, reduce         the sum/max/min over the group, everywhere
+all_reduce          axes, reduce         the sum/max/min over the group, everywhere. with_next: it starts in one launch with the next
 all_gather          axes, dim            the group's parts joined along dim: size p -> n*p
 reduce_scatter      axes, dim, reduce    the sum/max/min over the group; each keeps its part of dim: n*p -> p
 all_to_all          axes, src, dst       each keeps its part of dst, gets all of src: src p -> n*p, dst n*q -> q
@@ -120,7 +120,7 @@ reshard = op(
 all_reduce = op(
     "all_reduce", "x",
     doc="Sum, max or min over the workers along axes, on all of them.",
-    infer=lambda x, axes, reduce, parts=1: x, numpy=None, effect="comm",
+    infer=lambda x, axes, reduce, parts=1, with_next=False: x, numpy=None, effect="comm",
 )  # fmt: skip
 
 all_gather = op(

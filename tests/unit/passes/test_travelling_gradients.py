@@ -44,7 +44,7 @@ def kinds(program: Program) -> list[str]:
     out = []
     for step in program.steps:
         if isinstance(step, Collective):
-            out.append(f"{step.kind} {step.nbytes >> 20} MiB")
+            out.append(f"{step.kind} {step.nbytes >> 20} MiB" if step.kind != "wait" else f"wait for {step.type.shape}")
         elif isinstance(step, Compute):
             ops = {node.op for node in step.nodes}
             out.append(" ".join(name for name in ("log_softmax", "log_softmax_backward", "adamw_step") if name in ops))
@@ -65,10 +65,17 @@ def test_gradients_that_are_there_are_used_while_the_last_travels(program: Progr
     updates = [i for i, text in enumerate(found) if text == "adamw_step"]
     assert len(sent) == LAYERS and len(updates) == 2
     assert updates[0] > sent[-1], "none stands in the way of what is still to be computed"
-    waits = [i for i, text in enumerate(found) if text.startswith("wait")]
+    waits = [i for i, text in enumerate(found) if text == f"wait for {(WIDTH, WIDTH)}"]
     assert [at < updates[0] for at in waits] == [True, True, True, False], "the last is waited for later"
     members = [dict(n.attrs)["num"] for step in program.steps if isinstance(step, Compute) for n in step.nodes if n.op == "adamw_step"]
     assert members == [LAYERS - 1, 1]
+
+
+def test_what_goes_with_a_gradient_starts_with_it(program: Program) -> None:
+    sums = [step for step in program.steps if isinstance(step, Collective) and step.kind == "all_reduce"]
+    with_next = [dict(step.attrs).get("with_next", False) for step in sums]
+    assert [step.type.shape for step in sums[1:3]] == [(WIDTH, WIDTH), ()], "the loss's sum is in the launch of the first gradient"
+    assert with_next == [False, True, False, False, False, False]
 
 
 def test_a_gradient_that_nothing_else_reads_is_summed_where_it_is(program: Program) -> None:

@@ -59,6 +59,62 @@ def test_what_a_failed_run_began_is_let_go() -> None:
     assert pages[-2:] == ["a forget", "b forget"] and not made.sending
 
 
+class Nccl:
+    """Sums as NCCL does: what is asked for between the two calls starts with the second, as one."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def _start_coalescing(self) -> None:
+        self.calls.append("start")
+
+    def _end_coalescing(self) -> Nccl:
+        self.calls.append("end")
+        return self
+
+    def allreduce(self, tensors: list[torch.Tensor], options: Any) -> Nccl:
+        self.calls.append(f"sum of {tensors[0].numel()}")
+        tensors[0].mul_(2)
+        return self
+
+    def wait(self) -> None:
+        self.calls.append("wait")
+
+
+def nccl_group() -> tuple[TorchGroup, Nccl]:
+    made, nccl = TorchGroup.__new__(TorchGroup), Nccl()
+    made.rank, made.size, made.backend, made.device, made.group, made.gathered = 0, 2, "nccl", "cpu", nccl, None
+    made.sending, made.begun, made.receiving = [], {}, {}
+    return made, nccl
+
+
+def sum_of(slot: int, n: int, with_next: bool, begins: bool = True) -> Collective:
+    attrs = (("reduce", "sum"), *((("with_next", True),) if with_next else ()))
+    return Collective("all_reduce", slot, slot, slot, WireType((n,), "float32"), (0, 1), attrs, begins=begins)
+
+
+def test_sums_of_one_launch_start_as_one_and_are_waited_for_as_one() -> None:
+    group, nccl = nccl_group()
+    for slot, with_next in ((1, True), (2, True), (3, False), (4, False)):
+        assert group.run(sum_of(slot, slot, with_next), torch.ones(slot)) is None
+    assert nccl.calls == ["start", "sum of 1", "sum of 2", "sum of 3", "end", "sum of 4"]
+    wait = Collective("wait", 2, 2, 2, WireType((2,), "float32"), (0, 1))
+    result = group.run(wait, None)
+    assert result is not None and result.tolist() == [2.0, 2.0] and nccl.calls[-1] == "wait"
+
+
+def test_nothing_waits_for_a_launch_that_others_were_to_come_to() -> None:
+    wait = Collective("wait", 1, 1, 1, WireType((1,), "float32"), (0, 1))
+    for call in (lambda g: g.run(wait, None), lambda g: g.settle(), lambda g: g.finish(), lambda g: g.forget()):
+        group, nccl = nccl_group()
+        group.run(sum_of(1, 1, True), torch.ones(1))
+        call(group)
+        assert nccl.calls[:3] == ["start", "sum of 1", "end"] and group.gathered is None
+    group, nccl = nccl_group()
+    group.run(sum_of(1, 1, True, begins=False), torch.ones(1))  # read at once: nothing can come to it
+    assert nccl.calls == ["sum of 1", "wait"]
+
+
 def test_a_lost_member_is_named() -> None:
     made, _ = groups()
     made.abort(2)
