@@ -30,7 +30,7 @@ FLAT = 1 << 18  # bytes that are copied in and out in the time that one more sum
 
 @dataclass(frozen=True)
 class BucketCollectives:
-    """Join collectives in buckets of up to ``nbytes``. What is copied is smaller than what is worth it."""
+    """Join collectives in buckets of up to ``nbytes``: sums as they are, others if copying them takes less than starting one."""
 
     name: ClassVar[str] = "bucket_collectives"
     nbytes: int = 25 << 20
@@ -146,12 +146,7 @@ class _Joiner:
                 self.make(member.inputs[0])
             apart = [member for member in bucket if member.op is collective.all_reduce and _nbytes(member) > FLAT]
             flat = [member for member in bucket if member not in apart]
-            for member in apart:
-                self.copy(member, with_next=member is not apart[-1] or bool(flat))
-            if len(flat) > 1:
-                self.join(flat)
-            elif flat:
-                self.copy(flat[0])
+            self.join(flat, apart)
         elif node not in self.members and node not in self.done:
             self.done.add(node)
             self.rewriter.copy(node)
@@ -163,8 +158,8 @@ class _Joiner:
                 self.make(source)
             self.add(producer)
 
-    def copy(self, member: Node, with_next: bool = False) -> None:
-        """Leave a sum as it is."""
+    def copy(self, member: Node, with_next: bool) -> None:
+        """Leave a sum as it is. ``with_next``: it starts with the one behind it."""
         attrs = (*member.attrs, ("with_next", True)) if with_next else member.attrs
         inputs, types = [self.rewriter.get(v) for v in member.inputs], [member.output.type]
         (out,) = self.rewriter.emit(member.op, inputs, attrs, like=member, types=types, hint=member.output.hint, why=member.why)
@@ -187,13 +182,21 @@ class _Joiner:
             return value
         return self.emit(OPS["permute"], [value], tuple(value.type.shape[d] for d in dims), like, (("dims", dims),))
 
-    def join(self, bucket: Bucket) -> None:
+    def join(self, bucket: Bucket, apart: Bucket) -> None:
+        """Write one collective for a bucket, right behind those that start with it."""
+        if len(bucket) < 2:
+            alone = [*apart, *bucket]
+            for member in alone:
+                self.copy(member, with_next=member is not alone[-1])
+            return
         first, op = bucket[0], bucket[0].op
         parts = int(str(first.attr["parts"]))
         rows = parts if op is collective.reduce_scatter else 1
         flat = [self.flat(self.rewriter.get(n.inputs[0]), n, rows) for n in bucket]
         width = sum(f.type.shape[1] for f in flat)
         joined = self.emit(OPS["cat"], flat, (rows, width), first, (("dim", 1),))
+        for member in apart:
+            self.copy(member, with_next=True)
         attrs = {k: 0 if k == "dim" else v for k, v in first.attr.items()}
         got_rows = {collective.all_gather: parts, collective.reduce_scatter: 1}.get(op, rows)
         why = f"{len(bucket)} at once: {first.why}"

@@ -22,11 +22,11 @@ from gt.ir.ops.collective import sent_bytes
 from gt.ir.program import Collective, Compute, Free, Program, Step, WireNode, WireType, pack_attrs
 from gt.passes.context import Context, PlanRefused, Region
 from gt.passes.parts import Part, parts_of
-from gt.passes.schedule import scatters_soon
+from gt.passes.schedule import launches, scatters_soon
 from gt.passes.transfers import Frame, Half, ended, is_kept, receives, region_key, sends, waited
 
 Coords: TypeAlias = dict[Mesh, dict[str, int]]  # a worker's coordinates on each mesh it is of
-_PLACING = ("axes", "parts", "group")  # attributes of collectives that the group list replaces
+_PLACING = ("axes", "parts", "group", "with_next")  # attributes of collectives that the plan's groups and launches replace
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,7 @@ class _Plan:
     def __init__(self, graph: Graph, context: Context) -> None:
         self.graph, self.context = graph, context
         self.parts, self.soon = parts_of(graph, context.regions), scatters_soon(graph)
+        self.launch = {node: launch for launch in launches(graph) for node in launch}
         comms = [part for part in self.parts if isinstance(part, Node)]
         self.number = {node: i for i, node in enumerate(comms)}
         types = dict.fromkeys([v.type for v in graph.values])
@@ -175,7 +176,8 @@ class _Layout:
 
     def add(self, part: Part, nodes: list[Node]) -> None:
         """Take the next part, after receiving what it reads."""
-        reads = {v for node in nodes for v in node.inputs}
+        started = self.plan.launch.get(part, ()) if isinstance(part, Node) else ()
+        reads = {v for node in (*nodes, *started) for v in node.inputs}
         if self.coming and (wanted := [node for node in self.coming if node.output in reads]):
             self.receive(wanted)
         self.await_(reads)
@@ -199,12 +201,14 @@ class _Layout:
                     self.define(out)
 
     def await_(self, reads: Set[Value]) -> None:
-        """Wait for collectives whose results are read; at once where nothing was computed meanwhile (``parts.travelling``)."""
+        """Wait for collectives whose results are read; at once where nothing was computed meanwhile (``parts.travelling``), but for
+        those of a launch, which begin on all of their workers.
+        """
         for value in [v for v in self.unread if v in reads]:
             at = self.unread.pop(value)
-            if any(isinstance(part, Region) for part, _ in self.parts[at + 1 :]):
-                node, nodes = self.parts[at]
-                assert isinstance(node, Node)
+            node, nodes = self.parts[at]
+            assert isinstance(node, Node)
+            if node in self.plan.launch or any(isinstance(part, Region) for part, _ in self.parts[at + 1 :]):
                 self.parts[at] = Half(node, False), nodes
                 self.parts.append((Half(node, True), nodes))
 
@@ -363,7 +367,9 @@ class _Layout:
         source, target = node.inputs[0], node.output
         group = self.plan.group(worker, node)
         whole = max(source.type.nbytes, target.type.nbytes) * (len(group) if node.op.name == "all_to_all" else 1)
-        attrs = tuple((name, value) for name, value in node.attrs if name not in _PLACING)
+        attrs = [(name, value) for name, value in node.attrs if name not in _PLACING]
+        if node in self.plan.launch and node is not self.plan.launch[node][-1]:
+            attrs.append(("with_next", True))
         return Collective(
             kind=node.op.name,
             number=self.plan.number[node],
@@ -371,7 +377,7 @@ class _Layout:
             output=self.slots[target],
             type=WireType.of(target.type),
             group=group,
-            attrs=pack_attrs(attrs),
+            attrs=pack_attrs(tuple(attrs)),
             nbytes=sent_bytes(node.op.name, len(group), whole),
             loc=self.location(node),
             why=node.why,

@@ -106,15 +106,18 @@ def _forward(graph: Graph, order: Sequence[Node], moved: Set[Node], anchors: Map
     return made
 
 
-def launches(graph: Graph) -> list[list[Node]]:
-    """Give the collectives that start together, where that is more than one."""
-    found: list[list[Node]] = [[]]
+def launches(graph: Graph) -> list[tuple[Node, ...]]:
+    """Give the collectives that start together, where that is more than one: they stand side by side."""
+    found: list[tuple[Node, ...]] = []
+    launch: tuple[Node, ...] = ()
     for node in graph.nodes:
         if node.op.effect == "comm":
-            found[-1].append(node)
-            if not node.attr.get("with_next"):
-                found.append([])
-    return [launch for launch in found if len(launch) > 1]
+            launch = (*launch, node)
+        if len(launch) > 1 and not launch[-1].attr.get("with_next"):
+            found.append(launch)
+        if node.op.effect != "comm" or not node.attr.get("with_next"):
+            launch = ()
+    return found
 
 
 def _sent_soon(graph: Graph) -> list[Node]:
@@ -126,6 +129,7 @@ def _sent_soon(graph: Graph) -> list[Node]:
             behind.setdefault(node.inputs[0], []).append(node)
     order: list[Node] = []
     late: dict[Value, Node] = {}
+    together = {node: launch for launch in launches(graph) for node in launch}
 
     place = {node: i for i, node in enumerate(graph.nodes)}
     ready = lambda v: place.get(graph.producer[late[v].inputs[0]], -1) if late[v].inputs[0] in graph.producer else -1  # noqa: E731
@@ -133,11 +137,16 @@ def _sent_soon(graph: Graph) -> list[Node]:
     def put(node: Node) -> None:
         for value in sorted({v: None for v in node.inputs if v in late}, key=ready):
             if value in late:
-                put(late.pop(value))
+                send(late[value])
         order.append(node)
         for out in node.outputs:
             for lead in behind.get(out, ()):
                 put(lead)
+
+    def send(node: Node) -> None:
+        for other in together.get(node, (node,)):
+            if other.output in late:
+                put(late.pop(other.output))
 
     for node in graph.nodes:
         if node in leads and node.inputs[0] in graph.producer:
@@ -147,7 +156,7 @@ def _sent_soon(graph: Graph) -> list[Node]:
         else:
             put(node)
     while late:
-        put(late.pop(next(iter(late))))
+        send(next(iter(late.values())))
     return order
 
 
@@ -263,4 +272,4 @@ def moved_inputs(graph: Graph) -> dict[Value, Value]:
     return found
 
 
-__all__ = ["joins_early", "moved_inputs", "overlap", "ranks", "scatters_soon", "schedule"]
+__all__ = ["joins_early", "launches", "moved_inputs", "overlap", "ranks", "scatters_soon", "schedule"]

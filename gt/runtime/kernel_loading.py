@@ -13,6 +13,8 @@ import importlib
 from ctypes import byref, c_int, c_void_p
 from typing import Any
 
+import torch
+
 _STATIC = 48 << 10  # bytes of shared memory that a kernel may have without asking
 # The driver's own numbers.
 _SHARED_SIZE, _LOCAL_SIZE, _NUM_REGS, _MAX_DYNAMIC_SHARED = 1, 3, 4, 8
@@ -47,7 +49,10 @@ def driver() -> Any:
 
 
 def load(driver: Any, path: str, name: str, shared: int, device: int) -> tuple[int, int, int, int]:
-    """Give handles of module and function, registers, and spilled words of a kernel in a file. ``shared``: bytes that it needs."""
+    """Give handles of module and function, registers, and spilled words of a kernel in a file. ``shared``: bytes that it needs.
+
+    Errors: torch.OutOfMemoryError, which has torch try another configuration; RuntimeError, of the driver.
+    """
 
     def call(function: str, *args: Any) -> None:
         code = getattr(driver, function)(*args)
@@ -70,7 +75,7 @@ def load(driver: Any, path: str, name: str, shared: int, device: int) -> tuple[i
     call("cuModuleGetFunction", byref(function), module, name.encode())
     most = number("cuDeviceGetAttribute", c_int(_MAX_SHARED_OPTIN), c_int(device))
     if shared >= most:
-        raise RuntimeError(f"{name} needs {shared} bytes of shared memory, the device has {most}")
+        raise torch.OutOfMemoryError(f"{name} needs {shared} bytes of shared memory, the device has {most}")
     if shared > _STATIC:
         call("cuFuncSetCacheConfig", function, c_int(_PREFER_SHARED))
         own = number("cuFuncGetAttribute", c_int(_SHARED_SIZE), function)

@@ -7,12 +7,11 @@ group and why. Next: ``collective`` (who calls this), ``rendezvous`` (the store'
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -77,16 +76,24 @@ class Begun:
 
 @dataclass
 class Launch:
-    """Collectives that start as one, and are over together. ``work``: theirs, once they have started."""
+    """Sums that start as one, and are over together: what to sum where, and how. ``work``: theirs, once they have started."""
 
+    sums: list[tuple[torch.Tensor, Any]] = field(default_factory=list)
     work: Any = None
 
     def wait(self) -> None:
+        if self.work is None:
+            raise RuntimeError("the launch that a sum was to be in has not started")
         self.work.wait()
 
 
 class TorchGroup:
-    """One process group. All members make it at the same time and call ``run`` in the same order."""
+    """One process group. All members make it at the same time and call ``run`` in the same order.
+
+    ``gathered``: sums that start with one that is to come.
+    """
+
+    gathered: Launch | None = None
 
     def __init__(
         self, name: str, rank: int, size: int, backend: str, link: Rendezvous, host: str, timeout_s: float, device: str
@@ -97,7 +104,6 @@ class TorchGroup:
         self.sending: list[tuple[Any, torch.Tensor]] = []  # with what is read from meanwhile
         self.begun: dict[int, Begun] = {}  # by slot
         self.receiving: dict[int, tuple[Any, torch.Tensor]] = {}  # by slot
-        self.gathered: Launch | None = None  # what more is to come to before it starts
         store = LinkStore(name, link, timeout_s)
         timeout = timedelta(seconds=timeout_s)
         if backend == "nccl":
@@ -144,10 +150,7 @@ class TorchGroup:
         more = bool(attrs.get("with_next")) and step.begins and self.captures
         if more and self.gathered is None:
             self.gathered = Launch()
-            self.group._start_coalescing()
         begun = self._begin(step.kind, attrs, tensor, step.begins, step.inplace)
-        if self.gathered is not None and begun.work is not None:
-            begun = replace(begun, work=self.gathered)
         if not more:
             self._launch()
         if not step.begins:
@@ -158,8 +161,12 @@ class TorchGroup:
     def _launch(self) -> None:
         """Start what has been gathered."""
         launch, self.gathered = self.gathered, None
-        if launch is not None:
+        if launch is not None and launch.sums:
+            self.group._start_coalescing()
+            for tensor, options in launch.sums:
+                self.group.allreduce([tensor], options)
             launch.work = self.group._end_coalescing()
+            launch.sums.clear()
 
     def _begin(self, kind: str, attrs: dict[str, Any], tensor: torch.Tensor, apart: bool, inplace: bool = False) -> Begun:
         """Start a collective. ``apart``: others may overwrite the tensor before it is over; ``inplace``: it may be overwritten here."""
@@ -195,7 +202,11 @@ class TorchGroup:
         if out.numel():
             options = dist.AllreduceOptions()
             options.reduceOp = _REDUCE["max" if tensor.dtype is torch.bool and reduce == "sum" else reduce]  # type: ignore[assignment]
-            work = self.group.allreduce([out], options)
+            if self.gathered is not None:
+                work = self.gathered
+                self.gathered.sums.append((out, options))
+            else:
+                work = self.group.allreduce([out], options)
         dtype = tensor.dtype
         return Begun(work, lambda: out.to(dtype) if wide is not None else out)
 
@@ -271,8 +282,7 @@ class TorchGroup:
 
     def forget(self) -> None:
         """Wait for nothing that is under way any more."""
-        with contextlib.suppress(RuntimeError):  # of a group that was aborted
-            self._launch()
+        self.gathered = None
         self.begun.clear()
         self.receiving.clear()
         self.sending.clear()

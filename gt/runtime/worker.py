@@ -271,9 +271,6 @@ class WorkerProcess:
             lost = self.lost.is_set()  # before the last look: what came before the loss is there to be received
             if self.outlet.unsent:
                 self.outlet.retry()
-            elif time.monotonic() - worked >= garbage.IDLE_S:
-                garbage.collect_if_due()
-                self.runner.tidy()
             self.outlet.tidy()
             if self.doubt and not lost:  # nothing that comes now can be trusted
                 time.sleep(DOUBT_POLL_S)
@@ -282,8 +279,6 @@ class WorkerProcess:
                 got = self._received(self.work)
                 if got is None:
                     break
-                if not isinstance(got[1], wire.Ping):
-                    worked = time.monotonic()
                 if isinstance(got[1], wire.Broken):
                     self._doubt(got[1].reason)
                 elif isinstance(got[1], wire.Refused):
@@ -293,8 +288,13 @@ class WorkerProcess:
                         self._unwanted(got[1].reason)
                 elif not self.runner.handle(got[1], got[2]):
                     self.stopping = True
+                if not isinstance(got[1], wire.Ping):
+                    worked = time.monotonic()
             if lost:
                 return
+            if not self.outlet.unsent and time.monotonic() - worked >= garbage.IDLE_S:
+                garbage.collect_if_due()
+                self.runner.tidy()
 
     def _join_again(self) -> None:
         """Let go of what the lost dispatcher alone knew, and wait for another one. Stops where none comes, or it refuses."""

@@ -156,7 +156,9 @@ def test_what_the_search_reckons_is_what_is_sent(seed: int, monkeypatch: pytest.
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 3, 10])
 def test_what_the_search_reckons_is_near_what_the_plan_is_predicted_to_take(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Within a factor of 1.6. The plan fuses more than the search counts; the search lets a lone sum share the start of others."""
+    """Within a factor of 1.6, one thing after another, as the search counts. The plan fuses more than that; the search lets a lone sum
+    share the start of others.
+    """
     kept: list[Solution | None] = []
 
     def keep(problem: Problem, *rest: Any) -> Solution | None:
@@ -167,7 +169,8 @@ def test_what_the_search_reckons_is_near_what_the_plan_is_predicted_to_take(seed
     first, context = Context(EIGHT), Context(EIGHT)
     DEFAULT.run(any_step(seed), first)
     final = DEFAULT.run(next_step(any_step(seed), first.output_shardings), context)  # parameters are where they live
-    assert kept[-1] is not None and 1 / 1.6 <= estimate(final, context).seconds / kept[-1].seconds <= 1.6
+    found = estimate(final, context)
+    assert kept[-1] is not None and 1 / 1.6 <= (found.compute_s + found.comm_s) / kept[-1].seconds <= 1.6
 
 
 # -- correct

@@ -83,7 +83,7 @@ class Nccl:
 
 def nccl_group() -> tuple[TorchGroup, Nccl]:
     made, nccl = TorchGroup.__new__(TorchGroup), Nccl()
-    made.rank, made.size, made.backend, made.device, made.group, made.gathered = 0, 2, "nccl", "cpu", nccl, None
+    made.rank, made.size, made.backend, made.device, made.group = 0, 2, "nccl", "cpu", nccl
     made.sending, made.begun, made.receiving = [], {}, {}
     return made, nccl
 
@@ -98,6 +98,7 @@ def test_sums_of_one_launch_start_as_one_and_are_waited_for_as_one() -> None:
     for slot, with_next in ((1, True), (2, True), (3, False), (4, False)):
         assert group.run(sum_of(slot, slot, with_next), torch.ones(slot)) is None
     assert nccl.calls == ["start", "sum of 1", "sum of 2", "sum of 3", "end", "sum of 4"]
+    assert group.gathered is None
     wait = Collective("wait", 2, 2, 2, WireType((2,), "float32"), (0, 1))
     result = group.run(wait, None)
     assert result is not None and result.tolist() == [2.0, 2.0] and nccl.calls[-1] == "wait"
@@ -105,14 +106,29 @@ def test_sums_of_one_launch_start_as_one_and_are_waited_for_as_one() -> None:
 
 def test_nothing_waits_for_a_launch_that_others_were_to_come_to() -> None:
     wait = Collective("wait", 1, 1, 1, WireType((1,), "float32"), (0, 1))
-    for call in (lambda g: g.run(wait, None), lambda g: g.settle(), lambda g: g.finish(), lambda g: g.forget()):
+    for call in (lambda g: g.run(wait, None), lambda g: g.settle(), lambda g: g.finish()):
         group, nccl = nccl_group()
         group.run(sum_of(1, 1, True), torch.ones(1))
+        assert nccl.calls == [], "nothing is open meanwhile"
         call(group)
         assert nccl.calls[:3] == ["start", "sum of 1", "end"] and group.gathered is None
     group, nccl = nccl_group()
+    group.run(sum_of(1, 1, True), torch.ones(1))
+    group.forget()  # of a run that failed: nobody else comes to it
+    group.run(sum_of(2, 2, False), torch.ones(2))
+    assert nccl.calls == ["sum of 2"]
+    group, nccl = nccl_group()
     group.run(sum_of(1, 1, True, begins=False), torch.ones(1))  # read at once: nothing can come to it
     assert nccl.calls == ["sum of 1", "wait"]
+
+
+def test_sums_of_nothing_start_nothing() -> None:
+    group, nccl = nccl_group()
+    for slot, with_next in ((1, True), (2, False)):
+        group.run(sum_of(slot, 0, with_next), torch.ones(0))
+    wait = Collective("wait", 2, 2, 2, WireType((0,), "float32"), (0, 1))
+    result = group.run(wait, None)
+    assert result is not None and result.shape == (0,) and nccl.calls == []
 
 
 def test_a_lost_member_is_named() -> None:

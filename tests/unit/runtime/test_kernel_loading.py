@@ -60,7 +60,7 @@ def test_a_kernel_of_much_shared_memory_may_have_what_the_device_has() -> None:
     cuda = Driver()
     load(cuda, "/a.cubin", "add", 100 << 10, 0)
     assert "cuFuncSetCacheConfig 1" in cuda.calls and f"cuFuncSetAttribute 8 {MOST - 1024}" in cuda.calls
-    with pytest.raises(RuntimeError, match=f"add needs {MOST} bytes of shared memory, the device has {MOST}"):
+    with pytest.raises(torch.cuda.OutOfMemoryError, match=f"add needs {MOST} bytes of shared memory, the device has {MOST}"):
         load(Driver(), "/a.cubin", "add", MOST, 0)
 
 
