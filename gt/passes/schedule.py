@@ -107,10 +107,12 @@ def _forward(graph: Graph, order: Sequence[Node], moved: Set[Node], anchors: Map
 
 
 def launches(graph: Graph) -> list[tuple[Node, ...]]:
-    """Give the collectives that start together, where that is more than one: they stand side by side."""
+    """Give the sums that start together, where that is more than one: they are of the same workers and stand side by side."""
     found: list[tuple[Node, ...]] = []
     launch: tuple[Node, ...] = ()
     for node in graph.nodes:
+        if launch and _meets(node) != _meets(launch[-1]):
+            launch = ()
         if node.op.effect == "comm":
             launch = (*launch, node)
         if len(launch) > 1 and not launch[-1].attr.get("with_next"):
@@ -118,6 +120,12 @@ def launches(graph: Graph) -> list[tuple[Node, ...]]:
         if node.op.effect != "comm" or not node.attr.get("with_next"):
             launch = ()
     return found
+
+
+def _meets(node: Node) -> object:
+    """Give what collectives of one launch have in common."""
+    placed = node.inputs[0].type.sharding if node.inputs else None
+    return node.op, placed and placed.mesh, node.attr.get("axes")
 
 
 def _sent_soon(graph: Graph) -> list[Node]:
