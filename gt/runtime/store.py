@@ -1,6 +1,6 @@
 """The values on one worker.
 
-Owns: ``ValueStore``: engine values by uid, with their sizes; ``give_memory_back``. Must not know: clients, epochs,
+Owns: ``ValueStore``: engine values by uid, with their sizes; ``give_memory_back``, ``share_one_arena``. Must not know: clients, epochs,
 engines.
 Next: ``runner`` (puts values in and takes them out).
 """
@@ -12,6 +12,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any
 
+_ARENA_MAX = -8  # of malloc.h
 LARGE = 32 << 20  # so much dropped goes back to the system: at once if it goes at once, and when there is nothing to do
 
 
@@ -52,7 +53,18 @@ class ValueStore:
 
 def give_memory_back() -> None:
     """Hand freed memory to the system: glibc keeps blocks of up to 32 MB for itself once such blocks have been freed."""
+    _glibc("malloc_trim", 0)
+
+
+def share_one_arena() -> None:
+    """Have threads that start from here on allocate where the main thread does: of any other arena, glibc keeps the last blocks freed,
+    up to 64 MB, whatever it is asked for.
+    """
+    _glibc("mallopt", _ARENA_MAX, 1)
+
+
+def _glibc(name: str, *args: int) -> None:
     if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # musl has none, and keeps nothing
-        if trim is not None:
-            trim(0)
+        function = getattr(ctypes.CDLL(None), name, None)  # musl has none, and keeps nothing
+        if function is not None:
+            function(*args)

@@ -37,6 +37,7 @@ from gt.runtime.keys import Keys, chosen_keys
 from gt.runtime.log import open_log, setup_logging
 from gt.runtime.numbering import MessagesLost
 from gt.runtime.runner import HostArray, Runner, make_engine
+from gt.runtime.store import share_one_arena
 from gt.runtime.tracer import Tracer
 from gt.runtime.transport import (
     BEAT_S,
@@ -545,6 +546,7 @@ def work(
     endpoint: str, backend: str, device: str, parent_fd: int | None = None, keys: Keys | None = None, lease_s: float = 0.0
 ) -> None:
     """Run a worker in this process until it is told to stop. Errors: ConnectionFailed; DispatcherLost if nobody can tell it any more."""
+    share_one_arena()
     worker = WorkerProcess(endpoint, backend, device, parent_fd, keys, lease_s)
     on_end_signals(worker.stop, parent_fd)
     worker.run()
