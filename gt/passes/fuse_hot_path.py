@@ -19,6 +19,7 @@ from gt.ir.ops.collective import transfer
 from gt.passes.context import Context, Region
 from gt.passes.cost import H100
 from gt.passes.estimate import sent_and_seconds
+from gt.passes.plan_memory import memory_plan
 from gt.passes.schedule import launches, overlap, schedule
 from gt.passes.updates_soon import updates_soon
 from gt.passes.work import multiply_adds
@@ -28,7 +29,8 @@ from gt.passes.work import multiply_adds
 class FuseHotPath:
     """Order nodes so that collectives come late and together, or travel while others compute, then cut.
 
-    A collective that takes ``overlap_s`` longer than to start is not waited for before it is read.
+    A collective that takes ``overlap_s`` longer than to start is not waited for before it is read; what it does not wait for is
+    computed meanwhile, unless that takes more memory than is allowed.
     A structure of ``min_nodes`` nodes or more that comes ``min_repeats`` times in a row is cut into regions of its own.
     What does not repeat is cut where it is longer than ``max_nodes``, as its compilation takes more than its share.
     """
@@ -40,8 +42,16 @@ class FuseHotPath:
     overlap_s: float = 20e-6
 
     def run(self, graph: Graph, context: Context) -> Graph:
+        limit, noted = graph.options.memory_limit, len(context.notes)
+        filled = self._cut(graph, context, fill=True)
+        if limit is None or memory_plan(filled, Context(context.mesh, regions=context.regions))[1].most <= limit:
+            return filled
+        del context.notes[noted:]
+        return self._cut(graph, context, fill=False)
+
+    def _cut(self, graph: Graph, context: Context, fill: bool) -> Graph:
         long = self._long(graph)
-        nodes = overlap(graph, schedule(graph), long.__contains__)
+        nodes = overlap(graph, schedule(graph), long.__contains__, fill)
         compiled = {name for name, config in graph.signals if config.compile}
         regions: list[Region] = []
         runs = list(_runs(nodes, compiled, long.__contains__))

@@ -4,7 +4,7 @@ Each ``reshard`` becomes the collectives that ``plan_reshard`` finds, shared by 
 padding is masked where it would be read. Shards of an uneven dim are padded with junk, so before a reduction over
 such a dim its operands' padding becomes the reduction's identity (every operand's: 0 times junk may be NaN). Integers
 that may be indices become 0, and those that divide become anything else.
-Must not know: any op but ``copy`` and those of ``collective``, why a value is placed. Next: ``localize``.
+Must not know: any op but ``copy``, ``cast`` and those of ``collective``, why a value is placed. Next: ``localize``.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from gt.ir.tiles import aligned, members
 from gt.ir.types import TensorType
 from gt.passes.context import Context
 from gt.passes.reshard import plan_reshard
+
+MERE = (OPS["copy"], OPS["cast"])  # a sum of halves is in float32 already when it is cast to that
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class _Inserter:
         if node.op is collective.reshard:
             self.mapping[node.output] = self._reshard(inputs[0], node)
             return
-        if node.op is OPS["copy"] and inputs[0].type == node.output.type:
+        if node.op in MERE and inputs[0].type == node.output.type:
             self.mapping[node.output] = inputs[0]  # it was there to be placed; plan_memory copies where memory needs it
             return
         if any([v.type.sharding is not None and v.type.sharding.is_split for v in inputs]):

@@ -48,6 +48,8 @@ class PlacedGraph:
         self.now: dict[Value, Value] = {v: v for v in (*graph.inputs, *graph.scalars)}
         self.moved: dict[tuple[Value, Sharding], Value] = {}
         self.copies: dict[Value, list[Value]] = {}
+        self.source: dict[Value, Value] = {}  # what copies are of
+        self.sums: dict[Value, Node] = {}  # pending sums, with what makes them of others, linear in all of these together
         self.wide: dict[Value, Value] = {}  # values in float32 that stand for these halves
         self.casts: dict[tuple[Value, DType], Value] = {}
 
@@ -82,7 +84,11 @@ class PlacedGraph:
         elif node.op is not CAST:
             inputs = tuple(map(self._halved, inputs))
         outputs = tuple(Value(v.type.placed(p), v.hint) for v, p in zip(made.outputs, choice.produces, strict=True))
-        self.nodes.append(replace(made, inputs=inputs if made is node else made.inputs, outputs=outputs))
+        placed = replace(made, inputs=inputs if made is node else made.inputs, outputs=outputs)
+        self.nodes.append(placed)
+        joint = any(len(group) == len(inputs) for group in node.op.linear_groups(len(inputs), node.attrs))
+        if joint and len(inputs) > 1 and len(outputs) == 1 and is_sum(placement(outputs[0])):
+            self.sums[outputs[0]] = placed
         for value, asked in zip(outputs, node.outputs, strict=True):
             if value.type.dtype is not asked.type.dtype:
                 self.wide[value] = asked
@@ -175,15 +181,43 @@ class PlacedGraph:
         if key not in self.moved:
             if self.strict:
                 self._refuse(value, need, node, why)
-            moved = Value(value.type.placed(need), value.hint)
-            loc, signal = (node.loc, node.signal) if node is not None else (None, None)
-            source = self._nearest(value, need)
-            self.nodes.append(Node(collective.reshard, (source,), (moved,), loc=loc, signal=signal, why=why))
+            moved = self._of_sums(value, need, node, why)
+            if moved is None:
+                moved = Value(value.type.placed(need), value.hint)
+                loc, signal = (node.loc, node.signal) if node is not None else (None, None)
+                source = self._nearest(value, need)
+                self.nodes.append(Node(collective.reshard, (source,), (moved,), loc=loc, signal=signal, why=why))
             self.moved[key] = moved
             self.copies.setdefault(value, [value]).append(moved)
+            self.source[moved] = value
             if value in self.wide:
                 self.wide[moved] = self.wide[value]
         return self.moved[key]
+
+    def _of_sums(self, value: Value, need: Sharding, node: Node | None, why: str) -> Value | None:
+        """Give a pending sum added up as what is there of it already and the one part that is new, if that is what it is made of.
+
+        What a layer adds to a residual stream is added up by itself: the stream before it is whole, and need not be kept pending.
+        """
+        maker = self.sums.get(value)
+        if maker is None or need != Sharding(need.mesh, placement(value).dims) or value in self.wide:
+            return None
+        found: list[Value | None] = []
+        for part in maker.inputs:
+            whole = Sharding(need.mesh, placement(part).dims)
+            source = self.source.get(part, part)
+            at = (copy for copy in (source, *self.copies.get(source, ())) if usable_as(placement(copy), whole))
+            found.append(next(at, None))
+        new = [part for part, there in zip(maker.inputs, found, strict=True) if there is None]
+        if len(new) != 1 or new[0].type.nbytes > value.type.nbytes:
+            return None
+        parts = tuple(
+            self._moved(part, Sharding(need.mesh, placement(part).dims), node, why) if there is None else there
+            for part, there in zip(maker.inputs, found, strict=True)
+        )
+        out = Value(value.type.placed(need), value.hint)
+        self.nodes.append(replace(maker, inputs=parts, outputs=(out,)))
+        return out
 
     def _whole_first(self, value: Value, need: Sharding) -> list[Sharding]:
         """Give the whole value if a later reader needs it and this one a cut of it: then one collective serves both."""

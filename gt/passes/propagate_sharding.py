@@ -25,6 +25,7 @@ from gt.ir.signals import SignalConfig
 from gt.passes.auto_shard import NOTHING, Decided, Given, search
 from gt.passes.context import Context, Origin
 from gt.passes.cost import compute_s
+from gt.passes.dce import Dce
 from gt.passes.estimate import work
 from gt.passes.placed_graph import PlacedGraph, placement
 from gt.passes.placement import Choice, Problem, choose, components
@@ -480,5 +481,6 @@ class _Placer:
         self.context.output_shardings = [placement(v) for v in outputs]
         self.context.output_reasons = [self.context.explain(v) for v in outputs]
         placed = replace(self.graph, nodes=tuple(emitted.nodes), outputs=outputs, stage=Stage.SHARDED)
+        placed = Dce().run(placed, self.context)  # of sums that were to be pending, and are added up part by part
         self.context.placement_notes = placement_notes(self.graph, placed, self.context)
         return placed

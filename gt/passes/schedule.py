@@ -1,5 +1,5 @@
 """The order in which a LOCAL graph's nodes run: compute that waits for nothing first, collectives late and together, and then
-those that take long as soon as what they send is there, so that they travel while others compute.
+those that take long as soon as what they send is there, so that they travel while others compute: what they do not wait for.
 
 Values that are only gathered, such as split parameters, are the exception: each is joined when it is first needed, so
 that all of them are never whole at once. Where memory is limited, a sum that each worker keeps a part of is made as soon as
@@ -44,14 +44,17 @@ def schedule(graph: Graph) -> list[Node]:
     return sorted(graph.nodes, key=lambda node: (rank[node], place[node]))
 
 
-def overlap(graph: Graph, order: Sequence[Node], longer: Callable[[Node], bool]) -> list[Node]:
+def overlap(graph: Graph, order: Sequence[Node], longer: Callable[[Node], bool], fill: bool = True) -> list[Node]:
     """Give the order with collectives that take long moved forward: behind what they send; a gather of what is there anyway to
-    where the gather before it is first needed. Where memory is limited, gathers stay.
+    where the gather before it is first needed. Where memory is limited, gathers stay. ``fill``: what such a collective does not
+    wait for is computed after what it does.
     """
     if not graph.communicates:
         return list(order)
     early = joins_early(graph)
     moved = {node for node in order if node.op.effect == "comm" and node.op is not collective.transfer and longer(node)}
+    if fill:
+        order = _awaited_first(graph, order, moved - early)
     gathers = [node for node in order if node in moved and node in early]
     moved -= set(gathers[:1] if graph.options.memory_limit is None else gathers)
     if not moved:
@@ -75,6 +78,36 @@ def overlap(graph: Graph, order: Sequence[Node], longer: Callable[[Node], bool])
     anchors = {node: behind[before[g]] for node, g in serves.items() if g in before and before[g] in behind}
     anchors |= {node: gathers[0] for node, g in serves.items() if before.get(g) is gathers[0]}
     return _forward(graph, order, moved, anchors)
+
+
+def _awaited_first(graph: Graph, order: Sequence[Node], moved: Set[Node]) -> list[Node]:
+    """Give the order with compute last in its rank that no collective of the next one waits for, where one of these is moved.
+
+    What is made of inputs alone, such as a parameter in another dtype, may be made as late as in the rank before its reader's.
+    """
+    if any(node.op is collective.transfer for node in order):
+        return list(order)  # a pipeline's, as recorded
+    rank = ranks(graph)
+    hides, of_inputs = {rank[node] - 1 for node in moved}, _of_inputs(graph)
+    awaited: set[Node] = set()
+    for node in reversed(order):
+        readers = [user for out in node.outputs for user, _ in graph.uses.get(out, ())]
+        soonest = min((rank[user] for user in readers), default=0) // 2 * 2
+        if soonest - 2 in hides and node in of_inputs:
+            rank[node] = soonest - 2
+        if rank[node] % 2 or any(user in awaited and rank[user] <= rank[node] + 1 for user in readers):
+            awaited.add(node)
+    return sorted(order, key=lambda node: (rank[node], rank[node] in hides and node not in awaited))
+
+
+def _of_inputs(graph: Graph) -> set[Node]:
+    """Give the compute that inputs suffice for."""
+    found: set[Node] = set()
+    for node in graph.nodes:
+        made = (graph.producer[v] for v in node.inputs if v in graph.producer)
+        if node.op.effect != "comm" and found.issuperset(made):
+            found.add(node)
+    return found
 
 
 def _forward(graph: Graph, order: Sequence[Node], moved: Set[Node], anchors: Mapping[Node, Node]) -> list[Node]:

@@ -19,13 +19,19 @@ Result: TypeAlias = tuple[Tensor, ...]
 
 
 def number(value: Scalar) -> Scalar:
-    """Give a number where that costs no wait: foreach kernels are fastest with numbers."""
+    """Give a number where that costs no wait: foreach kernels are fastest with numbers. A tensor's powers are those of a double."""
     if isinstance(value, Tensor) and value.device.type == "cpu" and not torch.compiler.is_compiling():
         return value.item()
-    return value
+    return value.to(torch.float64) if isinstance(value, Tensor) else value
+
+
+def once(scalar: Scalar) -> Scalar:
+    """Keep a compiler from computing a scalar anew for each element: what has strides of its own is written down first."""
+    return scalar.as_strided((), ()) if isinstance(scalar, Tensor) else scalar
 
 
 def multiplied(tensors: Tensors, scalar: Scalar) -> Tensors:
+    scalar = once(scalar)
     return [t * scalar for t in tensors] if isinstance(scalar, Tensor) else list(torch._foreach_mul(tensors, scalar))
 
 
@@ -85,7 +91,7 @@ def _adam_(
     if amsgrad:
         torch._foreach_maximum_(states[2], squares)
     roots = list(torch._foreach_sqrt(states[2] if amsgrad else squares))
-    correction = (1 - beta2**step) ** 0.5
+    correction = once((1 - beta2**step) ** 0.5)
     roots = [r / correction for r in roots] if isinstance(correction, Tensor) else list(torch._foreach_div(roots, correction))
     torch._foreach_add_(roots, eps)
     stepped(params, averages, lr / (1 - beta1**step), roots)

@@ -108,7 +108,8 @@ class TorchGroup:
         timeout = timedelta(seconds=timeout_s)
         if backend == "nccl":
             keep_nccl_to(host)
-            nccl = dist.ProcessGroupNCCL.Options()
+            # Before what computes meanwhile: else its blocks wait until all those of the kernel ahead have begun.
+            nccl = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)
             nccl._timeout = timeout
             self.group: Any = dist.ProcessGroupNCCL(store, rank, size, nccl)
             # NCCL joins the members at their first collective: now, as they may come to that one at different times.
