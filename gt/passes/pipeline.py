@@ -30,6 +30,7 @@ from gt.passes.fit_memory import FitMemory
 from gt.passes.fuse_hot_path import FuseHotPath
 from gt.passes.gather_again import GatherAgain
 from gt.passes.insert_collectives import InsertCollectives
+from gt.passes.keep_narrow import KeepNarrow
 from gt.passes.localize import Localize
 from gt.passes.lower_programs import LowerPrograms
 from gt.passes.plan_memory import PlanMemory
@@ -37,8 +38,8 @@ from gt.passes.propagate_sharding import PropagateSharding
 from gt.passes.simplify import Simplify
 
 _CLASSES: tuple[type[Any], ...] = (
-    Autodiff, Decompose, Simplify, Cse, Dce, PropagateSharding, InsertCollectives, GatherAgain, Localize, ChunkRows,
-    BucketCollectives, FuseHotPath, FitMemory, PlanMemory, LowerPrograms,
+    Autodiff, Decompose, Simplify, Cse, Dce, KeepNarrow, PropagateSharding, InsertCollectives, GatherAgain, Localize,
+    ChunkRows, BucketCollectives, FuseHotPath, FitMemory, PlanMemory, LowerPrograms,
 )  # fmt: skip
 PASSES: dict[str, Callable[..., Pass]] = {cls.name: cast("Callable[..., Pass]", cls) for cls in _CLASSES}
 Verify: TypeAlias = Literal["each", "ends", "off"]

@@ -1,6 +1,6 @@
-"""How much an op computes: its multiply-adds, as estimates and the search count them.
+"""How much an op computes: its multiply-adds, as estimates and the search count them; and of what kind it is.
 
-Owns: ``multiply_adds``, ``local_multiply_adds``. Must not know: any one op. Next: ``cost`` (what they take).
+Owns: ``multiply_adds``, ``local_multiply_adds``, ``kind_of``. Must not know: any one op. Next: ``cost`` (what they take).
 """
 
 from __future__ import annotations
@@ -43,6 +43,24 @@ def local_multiply_adds(
     return total // math.prod(mesh.axis_size(axis) for f, axes in assignment.items() if f not in following for axis in axes)
 
 
+def kind_of(op: OpDef, operands: Sequence[TensorType], results: Sequence[TensorType], attrs: Attrs) -> str:
+    """Give the kind of a call: matmul sums products, reduction works along a dim, elementwise maps elements, copy only moves or makes them."""
+    if op.view or op.creates or op.literal or not operands:
+        return "copy"
+    if multiply_adds(op, operands, results, attrs):
+        return "matmul"
+    rule = op.rule(operands, results, attrs)
+    kinds = {kind for _, kind in rule.kinds} if rule is not None else {"whole"}
+    if kinds & {"sum", "max", "min"} or (rule is not None and rule.halos):
+        return "reduction"
+    if op.indices or "near" in kinds or "index" in kinds:
+        return "copy"
+    moves = bool(op.linear) and all(r.shape != operands[0].shape for r in results)
+    if kinds:
+        return "copy" if moves else "reduction"
+    return "elementwise"
+
+
 @lru_cache(maxsize=4096)
 def _contracts(op: OpDef, rule: Rule, attrs: Attrs) -> bool:
     """Whether an op sums products: it is linear in two groups of operands that share a factor which no result has."""
@@ -53,4 +71,4 @@ def _contracts(op: OpDef, rule: Rule, attrs: Attrs) -> bool:
     return any(sum(f in own for own in having) > 1 for f in summed - kept)
 
 
-__all__ = ["local_multiply_adds", "multiply_adds"]
+__all__ = ["kind_of", "local_multiply_adds", "multiply_adds"]

@@ -7,7 +7,8 @@ import pytest
 from gt.ir.ops import OPS
 from gt.ir.program import Compute, Program, WireNode, WireType
 from gt.ir.types import DType, TensorType, float32, int64
-from gt.runtime.op_kinds import KINDS, kind_of, shares
+from gt.passes.work import kind_of
+from gt.runtime.op_kinds import KINDS, shares
 
 
 def f(*shape: int, dtype: DType = float32) -> TensorType:
