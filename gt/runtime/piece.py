@@ -141,16 +141,20 @@ class TorchPiece:
         self.stats.notes.append(f"piece of {len(self.piece.nodes)} ops stays eager: {why}")
 
     def _check(self, a: list[Tensor], s: tuple[Scalar, ...]) -> list[Tensor]:
-        """Run both tiers once, the compiled one on copies of what it overwrites, and keep it if they agree.
+        """Run both tiers once, on the same values, and keep the compiled one if they agree.
 
-        What it gives waits in the host's memory: the device need not hold both tiers' results.
+        What it gives, and what it overwrites, waits in the host's memory: the device need not hold both tiers' results.
         """
         if not self._fits(a):
             self.stats.strided_fallbacks += 1
             return self.eager(a, s)
+        spare = self._spared(a, "cpu") if sum([a[i].nbytes for i in self.mutated]) <= MAX_SPARED else None
         try:
-            spare = self._spared(a, "cpu") if sum([a[i].nbytes for i in self.mutated]) <= MAX_SPARED else None
-            got = _on_host(self._compiled_outputs(self._spared(a, self.engine.device), self._vectors(s)))
+            try:
+                given = self._spared(a, self.engine.device) if spare is None else list(a)
+                got = _on_host(self._compiled_outputs(given, self._vectors(s)))
+            finally:
+                self._restore(a, spare)
         except Exception as e:
             expected = self.eager(a, s)  # if this fails as well, it is for the values and not the code
             self.give_up(f"the compiled code failed: {type(e).__name__}: {e}")
@@ -167,6 +171,12 @@ class TorchPiece:
     def _spared(self, a: Sequence[Tensor], device: torch.device | str) -> list[Tensor]:
         """Give inputs to run on that leave ``a`` as it is. ``device``: where the copies of what is overwritten are."""
         return [_copy(t, device) if i in self.mutated else t for i, t in enumerate(a)]
+
+    def _restore(self, a: Sequence[Tensor], spare: Sequence[Tensor] | None) -> None:
+        """Give inputs that were overwritten the values that they had."""
+        if spare is not None:
+            for i in self.mutated:
+                a[i].copy_(spare[i])
 
     def _is_rounding(self, a: list[Tensor], s: tuple[Scalar, ...], expected: list[Tensor], got: list[Tensor]) -> bool:
         """Say whether results that differ are what rounding leaves of sums that cancel, as the gradient of a key's bias does.
@@ -251,9 +261,9 @@ def _copy(t: Tensor, device: torch.device | str) -> Tensor:
 
 
 def _on_host(results: list[Tensor]) -> list[Tensor]:
-    """Give results in the host's memory; ``results`` is emptied, so that each is freed where it was."""
+    """Give copies in the host's memory; ``results`` is emptied, so that each is freed where it was."""
     results.reverse()
-    return [results.pop().cpu() for _ in range(len(results))]
+    return [results.pop().to("cpu", copy=True) for _ in range(len(results))]
 
 
 __all__ = ["PieceFn", "TorchPiece", "failed_line"]

@@ -349,6 +349,34 @@ def test_what_rounding_leaves_of_sums_that_cancel_is_no_difference(engine: Torch
         assert (piece.call == piece._run_compiled) is kept, (noise, wrong, loaded.stats.notes)
 
 
+@pytest.mark.parametrize("most", [1 << 28, 0])
+@pytest.mark.parametrize("kind", ["right", "wrong", "raises"])
+def test_a_check_leaves_what_the_eager_tier_makes_of_what_is_overwritten(engine: TorchEngine, kind: str, most: int, monkeypatch: Any) -> None:
+    monkeypatch.setattr("gt.runtime.piece.MAX_SPARED", most)
+    build = ProgramBuilder()
+    p, g, m, lr = build.input(8), build.input(8), build.input(8), build.scalar()
+    news = build.apply("sgd_step", p, g, m, lr, num=1, momentum=0.9, inplace=((0, 0), (1, 2)), **SGD)
+    loaded = engine.load(build.program(*news))
+    (piece,) = loaded.pieces
+    values = [torch.randn(8, generator=torch.Generator().manual_seed(i)) for i in range(3)]
+    wanted = [t.clone() for t in values]
+    piece.eager(list(wanted), (0.1,))
+
+    def function(args: list[torch.Tensor]) -> list[torch.Tensor]:
+        out = piece.eager(list(args[:3]), (0.1,))
+        if kind != "right":
+            args[0].fill_(7.0), args[2].fill_(7.0)
+        if kind == "raises":
+            raise RuntimeError("broken")
+        return [t for t, k in zip(out, piece.kept, strict=True) if k < 0]
+
+    piece.compiled, piece.settled = SimpleNamespace(function=function, kept=piece.kept, strides=((1,),) * 3, seconds=0.0), False
+    given = [t.clone() for t in values]
+    got = piece._check(list(given), (0.1,))
+    assert all(torch.equal(a, b) for a, b in zip(given, wanted, strict=True)) and torch.equal(got[0], wanted[0])
+    assert (piece.call == piece._run_compiled) is (kind == "right"), loaded.stats.notes
+
+
 @pytest.mark.parametrize("shape", [(7, 3, 5), (64,), (2, 2, 2, 9), ()])
 def test_large_results_are_compared_in_parts(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
