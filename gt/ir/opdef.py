@@ -133,7 +133,7 @@ class OpDef:
               a tensor; else none.
     literal:  name of the attribute that is the value of a constant, for ops that make one.
     nonzero:  operands that must not hold integer zeros, padding included: divisors.
-    indices:  operands of indices: padding must hold one that is in range.
+    indices:  operands of indices that the op reads unchecked, beside those it ``refuses``: padding must hold one that is in range.
     refuses:  operands whose values the op may refuse when it runs: indices, integer divisors, singular matrices. Of an op that takes
               any number, the last stands for all that follow.
     wide:     takes an attribute ``dtype`` that its sums are added up and given in: float32, of halves, where each worker's
@@ -210,6 +210,11 @@ class OpDef:
     def inplace_pairs(self, num_operands: int, attrs: Attrs) -> tuple[tuple[int, int], ...]:
         """Give (result, operand) pairs that the in-place lowering overwrites."""
         return self.inplace(num_operands, dict(attrs)) if callable(self.inplace) else self.inplace
+
+    def refused(self, num_operands: int) -> tuple[int, ...]:
+        """Give the operands whose values the op may refuse when it runs, of so many."""
+        many = bool(self.refuses) and self.operands[-1].startswith("*")
+        return (*self.refuses, *range(self.refuses[-1] + 1, num_operands)) if many else self.refuses
 
     @cached_property
     def number_operands(self) -> tuple[int, ...]:

@@ -65,11 +65,9 @@ class WireNode(msgspec.Struct, frozen=True, array_like=True):
     def refusable(self) -> tuple[int, ...]:
         """Give the slots whose values the op may refuse when it runs."""
         op = OPS[self.op]
-        if not op.refuses or (op.nonzero and DType.by_name[self.types[0].dtype].kind not in "ui"):
+        if op.nonzero and DType.by_name[self.types[0].dtype].kind not in "ui":
             return ()
-        if op.operands[-1].startswith("*"):
-            return self.inputs[op.refuses[-1] :]
-        return tuple(self.inputs[i] for i in op.refuses)
+        return tuple(self.inputs[i] for i in op.refused(len(self.inputs)))
 
 
 class Compute(msgspec.Struct, frozen=True, tag_field="step", tag="compute"):

@@ -2,8 +2,8 @@
 
 Each ``reshard`` becomes the collectives that ``plan_reshard`` finds, shared by all values that go the same way; and
 padding is masked where it would be read. Shards of an uneven dim are padded with junk, so before a reduction over
-such a dim its operands' padding becomes the reduction's identity (every operand's: 0 times junk may be NaN). Integers
-that may be indices become 0, and those that divide become anything else.
+such a dim its operands' padding becomes the reduction's identity (every operand's: 0 times junk may be NaN). Indices
+become 0, and integers that divide become anything else.
 Must not know: any op but ``copy``, ``cast`` and those of ``collective``, why a value is placed. Next: ``localize``.
 """
 
@@ -119,13 +119,14 @@ def _masks(node: Node, operand: int) -> Iterator[tuple[int, collective.Padding]]
     plain = lambda values: [v.type.placed(None) for v in values]  # noqa: E731
     rule = node.op.rule(plain(node.inputs), plain(node.outputs), node.attrs)
     assert rule is not None, f"{node.op.name} has no sharding rule but a split operand"
+    refused = node.op.refused(len(node.inputs))
     for dim in padded:
         kind = rule.kind[rule.operands[operand][dim][0]]
         if kind in ("sum", "max", "min"):
             yield dim, kind
         elif operand in node.op.nonzero and type_.dtype.kind in "iu":
             yield dim, "min"  # whose identity is the largest integer: any but 0 would do
-        elif operand in node.op.indices or _may_be_index(type_, node, rule):
+        elif operand in node.op.indices or (operand in refused and type_.dtype.kind in "iu"):
             yield dim, "sum"
         elif operand in node.op.refuses and type_.dtype.kind in "fc" and _whole_matrices(type_, rule, operand):
             yield dim, "matmul"  # a factorization refuses singular matrices and NaN
@@ -135,8 +136,3 @@ def _whole_matrices(type_: TensorType, rule: Rule, operand: int) -> bool:
     """Whether each worker reads matrices, of the last two dims, as a whole."""
     return type_.ndim > 2 and all(not f or rule.kind[f[0]] == "whole" for f in rule.operands[operand][-2:])
 
-
-def _may_be_index(type_: TensorType, node: Node, rule: Rule) -> bool:
-    """Whether integers may index another operand: one with a dim that must be whole, or of another dtype."""
-    others = any(v.type.dtype is not type_.dtype for v in node.inputs)
-    return type_.dtype.kind in "iu" and len(node.inputs) > 1 and (others or any(k == "whole" for _, k in rule.kinds))

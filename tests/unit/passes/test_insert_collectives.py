@@ -91,6 +91,27 @@ def test_indices_in_padding_become_0() -> None:
     assert masks(record(types, lambda _, table, index: [OPS["index_select"](table, index, dim=0)])) == [(0, "sum")]
 
 
+LONE = {  # each with one row of the dim that is indexed, so no factor of the rule says that it must be whole
+    "gather": (1, {"dim": 1}), "scatter": (2, {"dim": 1}), "scatter_add": (2, {"dim": 1}), "scatter_reduce": (2, {"dim": 1, "reduce": "amax"}),
+    "index_select": (1, {"dim": 0}), "index": (1, {"dims": (0,)}), "one_hot": (0, {"classes": 3, "dtype": int64}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LONE)
+def test_indices_of_a_dim_of_one_row_are_masked_too(name: str) -> None:
+    """Whole numbers among whole numbers: what is an index, the op says."""
+    count, attrs = LONE[name]
+    along = name in ("gather", "scatter", "scatter_add", "scatter_reduce")
+    index = TensorType((10, 1) if along else (10,), int64, Sharding(FOUR, (("w",), ()) if along else (("w",),)))
+    data = TensorType((10, 1) if along else (1, 3), int64, ROWS if along else None)
+    types = [data, index, data][: count + 1] if count else [index]
+    graph = record(types, lambda _, *inputs: [OPS[name](*inputs, **attrs)])
+    assert (0, "sum") in masks(graph)
+    numbers = [np.zeros(t.shape, np.int64) if t is index else np.arange(t.numel).reshape(t.shape) for t in types]
+    (got,), (want,) = simulator.simulate_graph(graph, numbers, (), 4), evaluate(graph, numbers)
+    np.testing.assert_array_equal(got, want)
+
+
 def test_divisors_in_padding_are_not_0() -> None:
     """torch raises for an integer divided by zero, in padding too."""
     types = [TensorType((10,), int64, Sharding(FOUR, (("w",),)))] * 2
