@@ -31,6 +31,7 @@ from gt.passes.placement import (
     produced,
     split_as,
     splittable,
+    sums_may_pass,
     with_partners,
 )
 from gt.passes.work import local_multiply_adds
@@ -116,15 +117,9 @@ def _part(call: Call, rule: Rule, part: Component, linear: Linear) -> Part:
 
 def _modes(call: Call, linear: Linear) -> Iterator[Modes]:
     """Give the ways to treat each mesh axis: split on it, or let a pending sum on it pass through a linear group."""
-    groups = [None, *(g for g in linear if _may_pass(call, g))]
+    groups = [None, *(g for g in linear if sums_may_pass([call.operands[i] for i in g], call.results))]
     for modes in itertools.product(groups, repeat=len(call.mesh.axes)):
         yield {axis: group for (axis, _), group in zip(call.mesh.axes, modes, strict=True) if group is not None}
-
-
-def _may_pass(call: Call, group: tuple[int, ...]) -> bool:
-    widest = max(call.operands[i].dtype.itemsize for i in group)
-    # A sum rounded to a narrower dtype before it is added up would lose digits.
-    return all(t.dtype.itemsize >= widest and t.dtype.kind in "fciu" for t in call.results)
 
 
 def _assignments(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -99,10 +99,19 @@ def _modes(problem: Problem) -> Iterator[Modes]:
 
 
 def _may_pass(problem: Problem, group: tuple[int, ...], axis: str) -> bool:
-    pending = [i for i in group if _pending_on(problem.current[i], problem.home, axis) == "sum"]
-    widest = max((problem.operands[i].dtype.itemsize for i in pending), default=0)
-    # A sum rounded to a narrower dtype before it is added up would lose digits.
-    return bool(pending) and all(t.dtype.itemsize >= widest and t.dtype.kind != "b" for t in problem.results)
+    pending = [problem.operands[i] for i in group if _pending_on(problem.current[i], problem.home, axis) == "sum"]
+    return bool(pending) and sums_may_pass(pending, problem.results)
+
+
+def sums_may_pass(pending: Iterable[TensorType], results: Iterable[TensorType]) -> bool:
+    """Whether parts of a sum, of these types, may go through a linear op and be added up behind it.
+
+    A narrower dtype would lose digits that the sum keeps. Parts of whole numbers add up modulo their width, so only in their dtype.
+    """
+    dtypes, made = {t.dtype for t in pending}, {t.dtype for t in results}
+    if any(d.kind in "iu" for d in dtypes):
+        return made <= dtypes and len(dtypes) == 1
+    return all(d.itemsize >= max(t.itemsize for t in dtypes) and d.kind in "fc" for d in made)
 
 
 def _pending_on(have: Sharding, home: Mesh, axis: str) -> Reduction | None:

@@ -20,7 +20,7 @@ from gt.ir.mesh import Mesh, Sharding
 from gt.ir.opdef import OPS, OpDef, emitting
 from gt.ir.signals import ShardConfig, SignalConfig
 from gt.ir.text import print_graph
-from gt.ir.types import Shape, TensorType, float64, int64
+from gt.ir.types import Shape, TensorType, float64, int8, int32, int64, uint8
 
 LIMIT = 2.0**40  # bound on magnitudes before a clamp
 SIZES = (2, 3, 4, 5, 6, 7, 9)
@@ -283,6 +283,23 @@ class Maker:
         self.values.append(result := after[self.rng.choice(list(after))]())
         self.bound[result] = bound * 64
 
+    def whole(self) -> None:
+        """Whole numbers that wrap around, summed, and what is made of the sums: parts of them add up in their own dtype alone."""
+        if (x := self.pick(ndim=1)) is None:
+            return
+        dtype, scale = self.rng.choice(((uint8, 100), (int8, 50), (int32, 2**29)))
+        numbers = OPS["cast"](OPS["cast"](clamped(x, -4.0, 4.0), dtype=int64), dtype=dtype)
+        numbers = OPS["mul"](numbers, OPS["full"](shape=(), value=scale, dtype=dtype))
+        out = OPS["sum"](numbers, dims=(self.dim(x),), keepdim=False, dtype=dtype)
+        rest = tuple(range(out.type.ndim))
+        after = {
+            "float": lambda: out, "wide": lambda: OPS["cast"](out, dtype=int64),
+            "sum": lambda: OPS["sum"](out, dims=rest, keepdim=False, dtype=self.rng.choice((dtype, int64))),
+            "later": lambda: OPS["sum"](OPS["cast"](out, dtype=float64), dims=rest, keepdim=False, dtype=float64),
+        }  # fmt: skip
+        made = after[self.rng.choice(list(after))]()
+        self.keep(made if made.type.dtype is float64 else OPS["cast"](made, dtype=float64), 2.0**31 * x.type.numel)
+
     def sort(self) -> None:
         if (x := self.pick(ndim=1)) is not None:
             values, where = OPS["sort"](x, dim=self.dim(x), descending=self.rng.choice((True, False)))
@@ -325,7 +342,7 @@ class Maker:
 STEPS = [
     "unary", "binary", "binary", "binary", "matmul", "matmul", "matmul", "reduce", "reduce", "reshape", "permute",
     "expand", "slice", "pad", "cat", "move", "windows", "windows", "triangle", "create", "lookup", "scatter", "sort", "logic",
-    "accumulate", "accumulate", "accumulate", "extremes", "classes",
+    "accumulate", "accumulate", "accumulate", "extremes", "classes", "whole", "whole",
 ]  # fmt: skip
 
 

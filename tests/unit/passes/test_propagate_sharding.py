@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from gt.ir.evaluate import evaluate
 from gt.ir.graph import Graph, Value
 from gt.ir.mesh import Mesh, Sharding
 from gt.ir.opdef import OPS
-from gt.ir.signals import ShardConfig
-from gt.ir.types import Shape, TensorType, float32, float64, int64
+from gt.ir.signals import PlanOptions, ShardConfig
+from gt.ir.types import Shape, TensorType, float32, float64, int64, uint8
 from gt.ir.verify import verify
 from gt.passes.context import Context
 from gt.passes.insert_collectives import InsertCollectives
@@ -21,7 +22,7 @@ from gt.passes.propagate_sharding import PropagateSharding
 from gt.runtime.simulator import simulate_graph
 from tests.property.sharding_graphs import Recorder, everyone, record
 
-FOUR = everyone(4)
+TWO, FOUR = everyone(2), everyone(4)
 
 
 def f64(shape: Shape, *dims: str, mesh: Mesh = FOUR) -> TensorType:
@@ -172,6 +173,22 @@ def test_a_pending_sum_meets_a_whole_value_before_it_is_reduced() -> None:
     graph = made([f64((8, 6), "w", ""), f64((6,))], lambda _, x, b: OPS["add"](total(x, 0), b))
     assert comms(graph) == ["all_reduce"]
     correct(graph)
+
+
+@pytest.mark.parametrize("options", [PlanOptions(), PlanOptions(auto="search")])
+def test_sums_of_whole_numbers_pass_in_their_own_dtype_alone(options: PlanOptions) -> None:
+    """Parts of them add up modulo their width: as floats, or in a wider dtype, they would be another sum."""
+    types = [TensorType((2, 1000), dtype, Sharding(TWO, (("w",), ()))) for dtype in (int64, uint8)]
+
+    def body(_: Recorder, large: Value, small: Value) -> list[Value]:
+        in_float = OPS["cast"](total(large, 0), dtype=float64)
+        wide = OPS["sum"](total(small, 0), dims=(0,), keepdim=False, dtype=int64)
+        return [total(in_float, 0), wide, total(total(small, 0), 0)]
+
+    graph = replace(record(types, body), options=options)
+    large, small = np.array([[2**60 + 1], [-(2**60)]]).repeat(1000, 1), np.full((2, 1000), 200, np.uint8)
+    got = simulate_graph(graph, [large, small], (), 2)
+    assert [x.item() for x in got] == [1000.0, 1000 * (400 % 256), 400000 % 256]
 
 
 def test_an_op_that_is_not_linear_reads_the_reduced_value() -> None:
