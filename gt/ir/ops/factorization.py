@@ -6,6 +6,7 @@ Sources: Walter and Lehmann 2018 (QR), Townsend 2016 (SVD), Golub and Pereyra 19
 
 from __future__ import annotations
 
+from builtins import slice as slice_  # the name slice is an op here
 from typing import Any
 
 import numpy as np
@@ -353,13 +354,22 @@ def _triangular_infer(a: TensorType, b: TensorType, upper: bool, left: bool, uni
 def _triangular_numpy(a: np.ndarray, b: np.ndarray, upper: bool, left: bool, unit: bool) -> np.ndarray:
     a = np.triu(a) if upper else np.tril(a)
     if unit:
-        n = a.shape[-1]
-        a = a * (1 - np.eye(n)) + np.eye(n)
-    lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    a, b = np.broadcast_to(a, (*lead, *a.shape[-2:])), np.broadcast_to(b, (*lead, *b.shape[-2:]))
+        a = np.where(np.eye(a.shape[-1], dtype=bool), 1, a)
     if left:
-        return np.linalg.solve(a, b)
-    return np.swapaxes(np.linalg.solve(np.swapaxes(a, -1, -2), np.swapaxes(b, -1, -2)), -1, -2)
+        return _substituted(a, b, upper)
+    return np.swapaxes(_substituted(np.swapaxes(a, -1, -2), np.swapaxes(b, -1, -2), not upper), -1, -2)
+
+
+def _substituted(a: np.ndarray, b: np.ndarray, upper: bool) -> np.ndarray:
+    """Solve row by row. A zero on the diagonal divides, as in BLAS: it refuses none, so padding may be anything."""
+    rows = range(a.shape[-1])
+    x = np.zeros((*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), *b.shape[-2:]), np.result_type(a, b))
+    with np.errstate(all="ignore"):
+        for i in reversed(rows) if upper else rows:
+            done = slice_(i + 1, None) if upper else slice_(0, i)
+            known = np.matmul(a[..., i : i + 1, done], x[..., done, :])
+            x[..., i : i + 1, :] = (b[..., i : i + 1, :] - known) / a[..., i : i + 1, i : i + 1]
+    return x
 
 
 def _triangular_vjp(g: Var, y: Var, a: Var, b: Var, upper: bool, left: bool, unit: bool) -> tuple[Any, Any]:

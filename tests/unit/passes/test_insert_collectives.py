@@ -77,6 +77,20 @@ def test_a_factorization_never_refuses_padding(name: str, fill: float, monkeypat
     assert masks(one((8, 3, 3), body)) == []
 
 
+@pytest.mark.parametrize("fill", [0.0, np.nan])
+def test_a_triangular_system_in_padding_is_solved_anyhow(fill: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It refuses no matrix, as torch's does not, so nothing is masked: zeros on the diagonal of padding divide."""
+    attrs = {"upper": False, "left": True, "unit": False}
+    graph = one((7, 3, 3), lambda x: OPS["solve_triangular"](x, x, **attrs))
+    assert masks(graph) == []
+    x = np.random.default_rng(0).normal(size=(7, 3, 3)) + 3 * np.eye(3)
+    filled = lambda shape, dtype: np.full(shape, fill, dtype.numpy)  # noqa: E731
+    monkeypatch.setattr(simulator, "parts_of", partial(simulator.parts_of, fill=filled))
+    (got,), (want,) = simulator.simulate_graph(graph, [x], (), 4), evaluate(graph, [x])
+    np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(np.tril(x) @ got, x, rtol=1e-9, atol=1e-9)
+
+
 def test_a_contraction_masks_both_operands() -> None:
     types = [
         TensorType((6, 10), float64, Sharding(FOUR, ((), ("w",)))), TensorType((10, 5), float64, ROWS),
