@@ -166,7 +166,7 @@ def _mode_numpy(x: np.ndarray, dim: int) -> tuple[np.ndarray, np.ndarray]:
     for i, line in enumerate(flat):
         found, counts = np.unique(line, return_counts=True)
         values[i] = found[np.argmax(counts)]
-        places[i] = np.flatnonzero(line == values[i])[-1]
+        places[i] = np.flatnonzero(line == values[i])[-1] if values[i] == values[i] else np.flatnonzero(line != line)[0]
     shape = (*rows.shape[:-1], 1)
     return np.moveaxis(values.reshape(shape), -1, dim), np.moveaxis(places.reshape(shape), -1, dim)
 

@@ -422,17 +422,19 @@ pinv = op(
 
 
 def _matrix_exp_numpy(x: np.ndarray) -> np.ndarray:
-    """Scaling and squaring of a Taylor polynomial, in float64 or complex128."""
+    """Scaling and squaring of a Taylor polynomial, in float64 or complex128, of each matrix by its own norm."""
     a: np.ndarray = x.astype(np.complex128 if np.iscomplexobj(x) else np.float64)
-    norm = np.abs(a).sum(-1).max(initial=0.0)
-    squarings = max(0, int(np.ceil(np.log2(norm))) + 4) if norm > 0 else 0
-    a = a / 2.0**squarings
-    out = term = np.broadcast_to(np.eye(x.shape[-1]), x.shape)
-    for k in range(1, 20):
-        term = term @ a / k
-        out = out + term
-    for _ in range(squarings):
-        out = out @ out
+    with np.errstate(all="ignore"):
+        norm = np.abs(a).sum(-1).max(-1, initial=0.0)
+        _, power = np.frexp(np.where(np.isfinite(norm), norm, 0.0))
+        squarings = np.where(norm > 0, np.maximum(power + 4, 0), 0)[..., None, None]
+        a = a / np.exp2(squarings)
+        out = term = np.broadcast_to(np.eye(x.shape[-1]), x.shape)
+        for k in range(1, 20):
+            term = term @ a / k
+            out = out + term
+        for k in range(int(squarings.max(initial=0))):
+            out = np.where(k < squarings, out @ out, out)
     return out
 
 

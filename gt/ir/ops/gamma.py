@@ -24,7 +24,8 @@ def by_element(function: Any) -> Any:
 
     def apply(x: np.ndarray, *rest: np.ndarray, **attrs: Any) -> np.ndarray:
         arrays = np.broadcast_arrays(x, *rest)
-        flat = [function(*map(float, v), **attrs) for v in zip(*(a.reshape(-1) for a in arrays), strict=True)]
+        with np.errstate(all="ignore"):
+            flat = [function(*map(float, v), **attrs) for v in zip(*(a.reshape(-1) for a in arrays), strict=True)]
         return np.array(flat, np.float64).reshape(arrays[0].shape)
 
     return apply
@@ -38,14 +39,15 @@ _BERNOULLI = (
 
 
 def _zeta(x: float, q: float) -> float:
+    x, q = np.float64(x), np.float64(q)  # whose quotients and powers go to infinity or NaN
     if x == 1:
         return math.inf
     if x < 1 or math.isnan(x) or math.isnan(q):
         return math.nan
     if q <= 0:
-        if q == math.floor(q):
+        if q == np.floor(q):
             return math.inf
-        if x != math.floor(x):
+        if x != np.floor(x):
             return math.nan
     total = q**-x
     a, i, b = q, 0, 0.0
