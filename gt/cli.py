@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import re
 from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
@@ -99,7 +100,8 @@ def keygen(folder: Path, clients: tuple[str, ...], workers: tuple[str, ...], rev
 @click.argument("source", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.option("--workers", type=WORKERS, help="Plan for so many workers. [default: 1, or a .gtir file's own]")
-@click.option("--mesh", metavar="AXIS=SIZE,...", help="Name the axes of the workers, as in dp=4,tp=2. Sets --workers too.")
+@click.option("--mesh", metavar="AXIS=SIZE,...", help="Name the axes of the workers, as in dp=4,tp=2. Sets --workers too; "
+              "with it, one size may be -1.")  # fmt: skip
 @click.option("--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="YAML file of signals.")
 @click.option("--estimate", is_flag=True, help="Show flops, bytes sent by cause, predicted time, memory by line.")
 @click.option("--diff", metavar="PASS..PASS|FILE", help="Show what changes between two passes, or under another --config.")
@@ -151,6 +153,8 @@ def compile_(
     known = ("captured", *(step.name for step in steps.passes))
     _check_passes(passes, known)
     against, between = _parse_diff(diff, known)
+    if form != "text" and folder is None and (estimate or diff):
+        raise click.BadParameter(f"--estimate and --diff are text: give the folder for {form} with -o", param_hint="--format")
     if picture and folder is None:
         raise click.BadParameter("give the folder for the drawings with -o", param_hint="--draw")
     if picture and importlib.util.find_spec("matplotlib") is None:
@@ -193,16 +197,22 @@ def compile_(
 
 
 def _parse_mesh(text: str | None, workers: int | None) -> tuple[dict[str, int], int | None]:
-    """Read ``dp=4,tp=2``; give the workers there are, too."""
+    """Read ``dp=4,tp=2``, of which one size may be -1, as in a file; give the workers there are, too."""
     axes: dict[str, int] = {}
     for item in text.split(",") if text else []:
         name, _, size = item.partition("=")
         if name.strip() in axes:
             raise click.BadParameter(f"expected each AXIS=SIZE once, got {name.strip()!r} twice", param_hint="--mesh")
-        if not name.strip().isidentifier() or not size.strip().isdigit() or int(size) < 1:
+        if not name.strip().isidentifier() or not re.fullmatch(r" *(-1|0*[1-9][0-9]*) *", size, re.ASCII):
             raise click.BadParameter(f"expected AXIS=SIZE, as in dp=4,tp=2, got {item!r}", param_hint="--mesh")
         axes[name.strip()] = int(size)
-    count = math.prod(axes.values())
+    open_axes, count = [name for name, size in axes.items() if size == -1], math.prod(abs(size) for size in axes.values())
+    if open_axes:
+        if workers is None:
+            raise click.BadParameter(f"{text} is of so many workers as --workers says: give it", param_hint="--mesh")
+        if len(open_axes) > 1 or workers % count:
+            raise click.BadParameter(f"{text} does not fill {workers} workers: one size may be -1, what the others leave", param_hint="--mesh")
+        axes[open_axes[0]], count = workers // count, workers
     if count > MAX_WORKERS:
         raise click.BadParameter(f"{text} is {count} workers, a plan may be for {MAX_WORKERS} at most", param_hint="--mesh")
     if axes and workers not in (None, count):
@@ -309,7 +319,8 @@ def _lower(
 @click.argument("source", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.option("--workers", type=WORKERS, help="Plan for so many workers. [default: 1]")
-@click.option("--mesh", metavar="AXIS=SIZE,...", help="Name the axes of the workers, as in dp=4,tp=2. Sets --workers too.")
+@click.option("--mesh", metavar="AXIS=SIZE,...", help="Name the axes of the workers, as in dp=4,tp=2. Sets --workers too; "
+              "with it, one size may be -1.")  # fmt: skip
 @click.option("--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="YAML file of signals.")
 @click.option("--why", is_flag=True, help="Show where each output is and why.")
 @click.option("--shapes", is_flag=True, help="Compute nothing: every value read is zero. For models too large for here.")

@@ -59,7 +59,7 @@ def draw_graph(graph: Graph, path: Path) -> None:
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.7))
     axes.axis("off")
-    axes.text(-0.45, -0.55, f"{graph.name}: {graph.stage.value}", fontsize=9, fontweight="bold")
+    axes.text(-0.45, -0.55, f"{graph.name}: {graph.stage.value}", fontsize=9, fontweight="bold", va="center")
     source: dict[Value, tuple[float, float]] = {v: places[v] for v in (*graph.inputs, *graph.scalars)}
     outputs = set(graph.outputs)
     for value in (*graph.inputs, *graph.scalars):

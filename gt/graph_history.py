@@ -180,7 +180,7 @@ def _difference(old: _Form, new: _Form, site: str) -> Recompiled:
     rest = [node for i, node in enumerate(old.nodes) if i not in once]
     if once and all(map(_same, rest, new.nodes)):
         first = old.nodes[min(once)]
-        return found("what comes before the rest", f"{len(once)} ops, from {first.op} on", "nothing", first.loc, ONCE)
+        return found("what comes before the rest", f"{_ops(len(once))}, from {first.op} on", "nothing", first.loc, ONCE)
     if not once and _alike(old, new) < ALIKE:
         return found("what is done", _start(old), _start(new), new.nodes[0].loc if new.nodes else None, OTHER)
     for i, (before, after) in enumerate(zip(rest, new.nodes, strict=False)):
@@ -237,7 +237,11 @@ def _done_once(old: _Form, new: _Form) -> set[int]:
 
 
 def _start(form: _Form) -> str:
-    return f"{len(form.nodes)} ops, from {form.nodes[0].op if form.nodes else 'none'} on"
+    return f"{_ops(len(form.nodes))}, from {form.nodes[0].op if form.nodes else 'none'} on"
+
+
+def _ops(count: int) -> str:
+    return "1 op" if count == 1 else f"{count} ops"
 
 
 def _same(one: _NodeForm, other: _NodeForm) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from matplotlib import image
 
 import gt
 from gt.cli import main
@@ -172,6 +173,7 @@ def test_graphs_and_layouts_are_drawn(row_sum: Path, tmp_path: Path) -> None:
     assert ">0 1 2 3</text>" in layouts  # what is whole on all
     for path in map(Path, ok("compile", row_sum, "--draw", "png", "-o", tmp_path / "p").splitlines()[:-2]):
         assert path.read_bytes().startswith(b"\x89PNG")
+        assert image.imread(path)[0].min() == 1, "the title is not cut off"
     refused = command("compile", row_sum, "--draw", "svg")
     assert refused.returncode != 0 and "with -o" in refused.stderr
 
@@ -272,6 +274,11 @@ def test_options_that_cannot_be_are_told_before_the_script_runs(tmp_path: Path) 
         (["--workers", 2**20 + 1], ["--workers", "1<=x<=1048576"]),
         (["--mesh", "dp=1048576,tp=2"], ["--mesh: dp=1048576,tp=2 is 2097152 workers, a plan may be for 1048576 at most"]),
         (["--workers", 4, "--mesh", "dp=2"], ["--mesh: dp=2 is 2 workers, --workers says 4"]),
+        (["--workers", 4, "--mesh", "dp=-1,tp=3"], ["--mesh: dp=-1,tp=3 does not fill 4 workers"]),
+        (["--workers", 4, "--mesh", "dp=-1,tp=-1"], ["--mesh: dp=-1,tp=-1 does not fill 4 workers: one size may be -1"]),
+        (["--mesh", "dp=-1"], ["--mesh: dp=-1 is of so many workers as --workers says"]),
+        (["--mesh", "dp=-2"], ["--mesh: expected AXIS=SIZE"]),
+        (["--format", "json", "--estimate"], ["--format: --estimate and --diff are text: give the folder for json with -o"]),
         (["--draw", "svg"], ["--draw: give the folder for the drawings with -o"]),
         (["--diff", tmp_path / "row.yaml"], ["--diff: expected PASS..PASS or a YAML file", "did you mean 'rows.yaml'?"]),
         (["--diff", tmp_path], ["--diff: expected PASS..PASS or a YAML file", "Is a directory"]),
@@ -293,6 +300,7 @@ def test_options_that_cannot_be_are_told_before_the_script_runs(tmp_path: Path) 
     done = command("plan", script, "--workers", 4, "--mesh", "dp=2,tp=4")
     assert done.returncode == 2 and "leave --workers out" in done.stderr and not (tmp_path / "ran").exists()
     assert "2 workers" in ok("plan", script, "--workers", 2, "--mesh", "dp=2"), "said twice, but the same"
+    assert "8 workers" in ok("plan", script, "--workers", 8, "--mesh", "dp=-1,tp=2"), "as in a file"
 
 
 def test_a_file_in_the_folder_above_is_compared_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,7 +103,7 @@ def test_a_first_step_that_does_more_is_told_as_that() -> None:
         (w * 2).sum().item()
     assert (
         latest().field == "what comes before the rest"
-        and latest().old == "1 ops, from random_uniform on"
+        and latest().old == "1 op, from random_uniform on"
         and "is done once" in latest().advice
     )
 
@@ -141,7 +141,7 @@ def test_signals_of_the_first_step_alone_are_no_reason() -> None:
         a = gt.randn(8, 8)
     for _ in range(2):
         (a + a).sum().item()
-    assert latest().field == "what comes before the rest" and latest().old == "1 ops, from random_normal on"
+    assert latest().field == "what comes before the rest" and latest().old == "1 op, from random_normal on"
     gt.register_config("rows", gt.SignalConfig(shard=gt.ShardConfig(axis=0)))
     for axis in (0, 1):
         gt.register_config("rows", gt.SignalConfig(shard=gt.ShardConfig(axis=axis)))
