@@ -17,27 +17,31 @@ _MAX_ROUNDS = 16  # a decomposition that leads back to its own op would go on fo
 
 @dataclass(frozen=True)
 class Decompose:
-    """Decompose ops without a torch lowering of their own; with ``all``, every op that has a decomposition."""
+    """Decompose ops without a torch lowering of their own, and, on several workers, those without a sharding rule: each worker would
+    need all of their operands. With ``all``, every op that has a decomposition.
+    """
 
     name: ClassVar[str] = "decompose"
     all: bool = False
 
     def run(self, graph: Graph, context: Context) -> Graph:
+        several = context.mesh.size > 1
         for _ in range(_MAX_ROUNDS):
-            if not any(self._goes(node) for node in graph.nodes):
+            if not any(self._goes(node, several) for node in graph.nodes):
                 return graph
             rewriter = Rewriter(graph)
             for node in graph.nodes:
-                if self._goes(node):
+                if self._goes(node, several):
                     decompose_node(node, rewriter)
                 else:
                     rewriter.copy(node)
             graph = rewriter.finish()
-        left = sorted({node.op.name for node in graph.nodes if self._goes(node)})
+        left = sorted({node.op.name for node in graph.nodes if self._goes(node, several)})
         raise AssertionError(f"the decomposition of {', '.join(left)} never ends")
 
-    def _goes(self, node: Node) -> bool:
-        return node.op.decompose is not None and (self.all or node.op.torch is None)
+    def _goes(self, node: Node, several: bool) -> bool:
+        op = node.op
+        return op.decompose is not None and (self.all or op.torch is None or (several and op.factors is None))
 
 
 __all__ = ["Decompose"]

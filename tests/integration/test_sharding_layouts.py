@@ -100,6 +100,24 @@ def test_rules_for_parameters_know_no_variables() -> None:
         assert "dp" in repr(gt.explain(x).type) and "dp" in repr(gt.explain(logits).type)
 
 
+@pytest.mark.parametrize(("axis", "sent"), [(0, 6), (1, 2 * 384 + 6)])
+def test_a_loss_without_gradients_sends_no_logits(axis: int, sent: int) -> None:
+    """As in evaluation: one sum, the loss; of classes the largest logit and the sum of exponentials of each row, too."""
+    x, target = np.random.default_rng(0).normal(size=(64, 999)).astype(np.float32), np.arange(64) * 3
+
+    def loss(workers: int) -> tuple[float, SimulatedSession]:
+        session = SimulatedSession(workers)
+        with sessions.pinned(session), gt.no_grad():
+            with gt.signal.context("logits"):
+                logits = gt.from_numpy(x)
+            return gt.nn.functional.cross_entropy(logits, gt.from_numpy(target)).item(), session
+
+    configs.register_config("logits", gt.SignalConfig(shard=gt.ShardConfig(axis=axis)))
+    (got, session), (want, _) = loss(4), loss(1)
+    np.testing.assert_allclose(got, want, rtol=1e-6)
+    assert moved(session) == {"all_reduce": sent}
+
+
 def test_zero_3_joins_parameters_twice_and_scatters_gradients() -> None:
     _, session = train("fsdp", 4, 3)
     got = moved(session)
