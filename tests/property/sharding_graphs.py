@@ -160,15 +160,25 @@ class Maker:
             wide = tuple(self.rng.choice(self.sizes) if s == 1 else s for s in x.type.shape)
             self.keep(OPS["expand"](x, shape=extra + wide if self.rng.choice((True, False)) else wide), self.bound[x])
 
+    def cut(self, shape: Shape) -> dict[str, Shape]:
+        """Give the attributes of a slice of one dim."""
+        n = len(shape)
+        d = self.rng.randint(0, n - 1)
+        a = self.rng.randint(0, shape[d] - 1)
+        b, s = self.rng.randint(a + 1, shape[d]), self.rng.randint(1, 2)
+        starts = tuple(a if i == d else 0 for i in range(n))
+        stops = tuple(b if i == d else size for i, size in enumerate(shape))
+        return {"starts": starts, "stops": stops, "steps": tuple(s if i == d else 1 for i in range(n))}
+
     def slice(self) -> None:
         if (x := self.pick(ndim=1)) is not None:
-            d, n = self.dim(x), x.type.ndim
-            a = self.rng.randint(0, x.type.shape[d] - 1)
-            b, s = self.rng.randint(a + 1, x.type.shape[d]), self.rng.randint(1, 2)
-            starts = tuple(a if i == d else 0 for i in range(n))
-            stops = tuple(b if i == d else size for i, size in enumerate(x.type.shape))
-            steps = tuple(s if i == d else 1 for i in range(n))
-            self.keep(OPS["slice"](x, starts=starts, stops=stops, steps=steps), self.bound[x])
+            self.keep(OPS["slice"](x, **self.cut(x.type.shape)), self.bound[x])
+
+    def write(self) -> None:
+        """A slice of one value written over another's."""
+        if (x := self.pick(ndim=1)) is not None:
+            other, where = self.rng.choice([v for v in self.values if v.type is x.type]), self.cut(x.type.shape)
+            self.keep(OPS["slice_scatter"](x, OPS["slice"](OPS["neg"](other), **where), **where), max(self.bound[x], self.bound[other]))
 
     def pad(self) -> None:
         if (x := self.pick(ndim=1)) is not None and x.type.numel < 200:
@@ -341,7 +351,7 @@ class Maker:
 
 STEPS = [
     "unary", "binary", "binary", "binary", "matmul", "matmul", "matmul", "reduce", "reduce", "reshape", "permute",
-    "expand", "slice", "pad", "cat", "move", "windows", "windows", "triangle", "create", "lookup", "scatter", "sort", "logic",
+    "expand", "slice", "write", "write", "pad", "cat", "move", "windows", "windows", "triangle", "create", "lookup", "scatter", "sort", "logic",
     "accumulate", "accumulate", "accumulate", "extremes", "classes", "whole", "whole",
 ]  # fmt: skip
 

@@ -14,7 +14,10 @@ import numpy as np
 
 from gt.ir import factors as fx
 from gt.ir.opdef import Var, op
-from gt.ir.ops.broadcast import constant, expand, unbroadcast, zeros_like
+from gt.ir.ops.broadcast import constant, expand, reshape, unbroadcast, zeros_like
+from gt.ir.ops.compare import eq, ge, logical_and, lt, where
+from gt.ir.ops.creation import iota
+from gt.ir.ops.elementwise import floor_divide, maximum, minimum, mul, sub
 from gt.ir.ops.families import along, check_same, dim_names, rule_of
 from gt.ir.ops.movement import Ints, cut_dims, slice, slice_local, slices
 from gt.ir.types import Shape, ShapeError, TensorType, TypeMismatch, broadcast_shapes, int64
@@ -340,6 +343,26 @@ def _slice_scatter_torch(names: tuple[str, ...], attrs: dict[str, Any], types: A
     return f"kernels.{kernel}({', '.join((*names, *(str(attrs[part]) for part in ('starts', 'stops', 'steps'))))})"
 
 
+def _split_slice_scatter(inputs: tuple[Var, ...], attrs: dict[str, Any], shards: int) -> Any:
+    """Where the source is small, all have it and each writes what its rows take of it; else rows are exchanged for columns."""
+    x, source = inputs
+    if not 0 < source.type.nbytes * shards <= x.type.nbytes:
+        return None
+    inside, taken = None, source
+    for d in sorted(cut_dims(x.type.shape, attrs)):
+        start, step, rows = attrs["starts"][d], attrs["steps"][d], source.type.shape[d]
+        line = iota(shape=x.type.shape[d : d + 1], dim=0, dtype=int64)
+        at = lambda n, like=line: constant(n, like)  # noqa: E731
+        place = sub(line, at(start))
+        row = floor_divide(place, at(step))
+        here = logical_and(logical_and(ge(row, at(0)), lt(row, at(rows))), eq(mul(row, at(step)), place))
+        here = reshape(here, shape=tuple(n if i == d else 1 for i, n in enumerate(x.type.shape)))
+        inside = here if inside is None else logical_and(inside, here)
+        taken = index_select(taken, minimum(maximum(row, at(0)), at(rows - 1)), dim=d)
+    assert inside is not None, "no dim is cut, so none has to be whole"
+    return (where(inside, taken, x),)
+
+
 slice_scatter = op(
     "slice_scatter", "x source",
     doc="x with source written over x[starts:stops:steps].",
@@ -347,5 +370,5 @@ slice_scatter = op(
     torch=_slice_scatter_torch, torch_inplace=lambda names, attrs, types: _slice_scatter_torch(names, attrs, types, "slice_scatter_"), inplace=((0, 0),),
     vjp=_slice_scatter_vjp,
     factors=lambda operands, results, attrs: along(operands, results, cut_dims(operands[0], attrs)),
-    linear=((0, 1),), local=slice_local,
+    linear=((0, 1),), local=slice_local, when_split=_split_slice_scatter,
 )  # fmt: skip

@@ -197,6 +197,20 @@ def test_an_op_that_is_not_linear_reads_the_reduced_value() -> None:
     correct(graph)
 
 
+def test_a_row_is_written_where_it_lies() -> None:
+    """A small source is brought to all, and no row of the whole value moves; of a large one it is cheaper to move the whole."""
+
+    def write(rows: int) -> Graph:
+        attrs = {"starts": (2, 0), "stops": (2 + 2 * rows, 6), "steps": (2, 1)}
+        types = [f64((40, 6), "w", ""), f64((rows, 6))]
+        return made(types, lambda _, x, source: OPS["slice_scatter"](x, source, **attrs))
+
+    assert comms(write(1)) == comms(write(10)) == []
+    assert comms(write(15)), "more than a part of the whole"
+    for rows in (1, 10, 15):
+        correct(write(rows))
+
+
 # -- signals
 
 
