@@ -123,7 +123,8 @@ def involved(configs: Iterable[SignalConfig], inputs: Iterable[Sharding], everyt
     for holders in sorted(set(whole), key=len):
         if not named or not named.keys() <= set(holders):
             named |= dict.fromkeys(holders)
-    workers = tuple(w for w in named if w in everything.workers)
+    there = set(everything.workers)
+    workers = tuple(w for w in named if w in there)
     return Mesh.line(workers) if 0 < len(workers) < everything.size else everything
 
 
