@@ -27,6 +27,7 @@ from gt.passes.context import Context, Origin
 from gt.passes.cost import compute_s
 from gt.passes.dce import Dce
 from gt.passes.estimate import work
+from gt.passes.homes import homes_apart
 from gt.passes.placed_graph import PlacedGraph, placement
 from gt.passes.placement import Choice, Problem, choose, components
 from gt.passes.reasons import placement_notes
@@ -50,13 +51,15 @@ class PropagateSharding:
     search_s: float = 20.0
 
     def run(self, graph: Graph, context: Context) -> Graph:
-        context.mesh = _everything(graph, context.mesh)
+        present = context.mesh
+        context.mesh = _everything(graph, present)
         inputs = _place_inputs(graph, context.mesh)
         if context.mesh.size == 1 or not _anything_placed(graph, exchanged(graph.inputs, inputs), context.mesh):
             placed = _everything_whole(graph, inputs, context.mesh)
             context.output_shardings = [placement(v) for v in placed.outputs]
             return placed
         graph = graph.on(inputs) if inputs else graph
+        _note_workers(graph, context, present)
         decided = NOTHING
         if graph.options.auto == "search":
             given = _Placer(graph, Context(context.mesh)).given()
@@ -107,6 +110,14 @@ def _everything(graph: Graph, mesh: Mesh) -> Mesh:
         return declared
     inputs = (v.type.sharding.mesh for v in graph.inputs if v.type.sharding is not None and v.type.sharding.is_split)
     return next((m for m in inputs if m.workers == mesh.workers), mesh)
+
+
+def _note_workers(graph: Graph, context: Context, present: Mesh) -> None:
+    """Note which signals ask for workers or axes that are not there, at the first node of each."""
+    problems = {name: signal_mesh(config, present)[1] for name, config in graph.signals if config.shard is not None}
+    for node in graph.nodes:
+        if problem := problems.pop(node.signal or "", ""):
+            context.note(node, f"signal {node.signal!r}: {problem}")
 
 
 def _following(node: Node) -> Sequence[int] | None:
@@ -217,15 +228,11 @@ class _Placer:
         return Given({v: self.placed[v] for v in (*self.graph.inputs, *self.graph.scalars)}, fixed, settled)
 
     def _read_signals(self) -> None:
-        noted: set[tuple[str, str]] = set()
         for node in self.graph.nodes:
             config = self.configs.get(node.signal) if node.signal else None
             if node.signal is None or config is None or config.shard is None:
                 continue
-            mesh, problem = signal_mesh(config, self.mesh)
-            if problem and (node.signal, problem) not in noted:
-                noted.add((node.signal, problem))
-                self.context.note(node, f"signal {node.signal!r}: {problem}")
+            mesh, _ = signal_mesh(config, self.mesh)
             if mesh is None:
                 continue
             if config.shard.only_workers:
@@ -241,14 +248,15 @@ class _Placer:
     def _place_parameters(self) -> None:
         """Bring what a rule for parameters names, by its name, to where the rule says: inputs at once, results when made.
 
-        A gradient that is kept is split as its parameter.
+        A gradient that is kept is split as its parameter. Those of a stage stay on its workers, as does what is only updated.
         """
         rules = ParamPlacement.of((config for _, config in self.graph.signals), self.mesh)
         if not rules.rules:
             return
+        homes = homes_apart(self.graph, self.mesh, self.placed)
         for value in (*self.graph.inputs, *dict.fromkeys(self.graph.outputs)):
             gradient = value.hint.startswith("d_")
-            found = rules.find(value.hint.removeprefix("d_"), value.type)
+            found = rules.find(value.hint.removeprefix("d_"), value.type, homes.get(value))
             if found is None or (gradient and found[0].is_replicated):
                 continue
             placed, pattern, problem = found

@@ -26,25 +26,50 @@ def cluster_mesh(workers: tuple[int, ...], everything: tuple[int, ...]) -> Mesh:
 
 @lru_cache(maxsize=4096)
 def signal_mesh(config: SignalConfig, everything: Mesh) -> tuple[Mesh | None, str]:
-    """Give the mesh of a signal's workers that are present (None: no worker is), and what is wrong, if anything."""
+    """Give the mesh of a signal's workers that are present (None: no worker is), and what is wrong, if anything.
+
+    What names no axes is split over all of its workers, also where the declared mesh is not laid over all of them.
+    """
+    present = _present(config, everything)
+    asked = (config.shard.workers if config.shard is not None else None) or everything.workers
+    if not present:
+        return None, f"ignored: none of the workers {list(asked)} is present"
+    mesh = everything if present == everything.workers else Mesh.line(present)
+    grid, fault = _declared(config, everything, present)
+    shard = config.shard
+    if grid is not None and (shard is None or shard.dims is not None or len(grid.workers) == len(present)):
+        mesh = grid
+    if absent := sorted(set(asked) - set(present)):
+        fault = f"workers {absent} are not present, using {list(mesh.workers)}: start more workers, or name those there are"
+    return mesh, fault
+
+
+@lru_cache(maxsize=4096)
+def rules_mesh(config: SignalConfig, everything: Mesh) -> Mesh | None:
+    """Give the mesh that a signal's rules for parameters split them over; None if none of its workers is present."""
+    present = _present(config, everything)
+    return (_declared(config, everything, present)[0] or signal_mesh(config, everything)[0]) if present else None
+
+
+def _present(config: SignalConfig, everything: Mesh) -> tuple[int, ...]:
+    """Give a signal's workers that are present."""
     asked = config.shard.workers if config.shard is not None else None
-    present, problem = everything.workers, ""
-    if asked is not None:
-        there = set(everything.workers)
-        present = tuple(w for w in asked if w in there)
-        absent = [w for w in asked if w not in there]
-        if not present:
-            return None, f"ignored: none of the workers {list(asked)} is present"
-        problem = f"workers {absent} are not present, using {list(present)}: start more workers, or name those there are" if absent else ""
-    declared = mesh_axes(config.mesh)
+    there = set(everything.workers)
+    return everything.workers if asked is None else tuple(w for w in asked if w in there)
+
+
+def _declared(config: SignalConfig, everything: Mesh, present: tuple[int, ...]) -> tuple[Mesh | None, str]:
+    """Give the declared mesh, laid over the workers that are present, if the signal uses it, and what is wrong."""
+    declared, fault = mesh_axes(config.mesh), ""
     unknown = [axis for axis in config.axes if axis not in dict(declared)]
     if unknown:
-        problem = problem or f"mesh axis {unknown[0]!r} is not declared: add 'mesh: {{{unknown[0]}: SIZE}}'"
-    if declared and (config.axes or config.shard is None or config.shard.only_workers):
-        axes, fault = fitted(declared, len(present), "present" if asked is None else "named")
-        grid = Mesh.grid(axes, present[: math.prod(size for _, size in axes)])
-        return (everything if grid == everything else grid), problem or fault
-    return everything if present == everything.workers else Mesh.line(present), problem
+        fault = f"mesh axis {unknown[0]!r} is not declared: add 'mesh: {{{unknown[0]}: SIZE}}'"
+    if not declared or not (config.axes or config.shard is None or config.shard.only_workers):
+        return None, fault
+    whole = config.shard is None or config.shard.workers is None
+    axes, misfit = fitted(declared, len(present), "present" if whole else "named")
+    grid = Mesh.grid(axes, present[: math.prod(size for _, size in axes)])
+    return (everything if grid == everything else grid), fault or misfit
 
 
 def fitted(declared: MeshAxes, count: int, what: str = "present") -> tuple[MeshAxes, str]:
@@ -140,27 +165,39 @@ def declared_mesh(configs: Iterable[SignalConfig], everything: Mesh, unused: boo
 
 @dataclass(frozen=True)
 class ParamPlacement:
-    """Where parameters go by their name: for each rule its pattern, the dims it splits, and the mesh."""
+    """Where parameters go by their name: for each rule its pattern, the dims it splits, the mesh, and the axes that are declared for it."""
 
-    rules: tuple[tuple[str, DimAxes, Mesh], ...]
+    rules: tuple[tuple[str, DimAxes, Mesh, MeshAxes], ...]
 
     @classmethod
     def of(cls, configs: Iterable[SignalConfig], everything: Mesh) -> ParamPlacement:
-        rules: dict[tuple[str, DimAxes, Mesh], None] = {}
+        rules: dict[tuple[str, DimAxes, Mesh, MeshAxes], None] = {}
         for config in configs:
-            if config.params and (mesh := signal_mesh(config, everything)[0]) is not None:
-                rules |= dict.fromkeys((pattern, dims, mesh) for pattern, dims in param_rules(config.params))
+            if config.params and (mesh := rules_mesh(config, everything)) is not None:
+                declared = mesh_axes(config.mesh)
+                rules |= dict.fromkeys((pattern, dims, mesh, declared) for pattern, dims in param_rules(config.params))
         return cls(tuple(rules))
 
-    def find(self, name: str, type_: TensorType) -> tuple[Sharding, str, str] | None:
-        """Give the placement of a parameter, the pattern that says so, and what is wrong; None if no rule matches."""
+    def find(self, name: str, type_: TensorType, home: Mesh | None = None) -> tuple[Sharding, str, str] | None:
+        """Give the placement of a parameter, the pattern that says so, and what is wrong; None if no rule matches.
+
+        ``home``: where it lives, if not where all work is done: the declared axes are then laid over those workers.
+        """
         if not name:
             return None
-        for pattern, dims, mesh in self.rules:
+        for pattern, dims, mesh, declared in self.rules:
             if fnmatch.fnmatchcase(name, pattern):
+                if home is not None and set(home.workers) != set(mesh.workers):
+                    mesh = _laid_over(declared, home) if declared else home
                 placed, problem = cut_dims(dims, mesh, type_)
                 return placed, pattern, problem
         return None
+
+
+def _laid_over(declared: MeshAxes, home: Mesh) -> Mesh:
+    axes, _ = fitted(declared, home.size)
+    grid = Mesh.grid(axes, home.workers[: math.prod(size for _, size in axes)])
+    return home if grid == home else grid
 
 
 __all__ = ["ParamPlacement", "cluster_mesh", "cut", "declared_mesh", "fitted", "involved", "signal_mesh", "signal_sharding"]

@@ -231,6 +231,36 @@ def test_parameters_and_their_gradients_and_state_live_on_their_stage() -> None:
                     assert session.sharding(value._buffer.id).mesh.workers == workers
 
 
+@pytest.mark.parametrize("named", [False, True], ids=["workers", "signals"])
+@pytest.mark.parametrize("read_first", [False, True])
+def test_rules_for_parameters_split_them_within_their_stage(named: bool, read_first: bool) -> None:
+    """The mesh that rules are over is laid over the workers of each stage, also where a flush does no more than update."""
+    gt.register_mesh({"dp": -1, "tp": 2})
+    gt.register_params({"*weight": {0: "tp"}, "*": {}})
+    sets = [[3, 1], [0, 2]]
+    given: dict[str, Any] = {"workers": sets}
+    if named:
+        for i, own in enumerate(sets):
+            gt.register_config(f"s{i}", SignalConfig(shard=ShardConfig(axis=None, workers=own)))
+        given = {"signals": ["s0", "s1"]}
+    session = SimulatedSession(4)
+    with sessions.pinned(session):
+        pipe = gt.pipeline([layers(1), layers(1)], microbatches=2, loss_fn=F.mse_loss, **given)
+        optimizer = gt.optim.AdamW(pipe.parameters())
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss = pipe.step(rows(8), target=rows(8))
+            if read_first:
+                loss.item()
+            optimizer.step()
+            pipe.stages[0][0][0].weight.tolist()
+        for stage, workers in zip(pipe.stages, sets, strict=True):
+            for name, p in stage.named_parameters():
+                for value in (p, optimizer.state[p]["exp_avg"]):
+                    placed = session.sharding(value._buffer.id)
+                    assert list(placed.mesh.workers) == workers and placed.is_split == name.endswith("weight"), name
+
+
 def test_pipelines_on_different_workers_may_share_a_flush() -> None:
     session = SimulatedSession(4)
     with sessions.pinned(session):

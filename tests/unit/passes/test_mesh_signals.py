@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -19,7 +20,7 @@ from gt.passes.autodiff import Autodiff
 from gt.passes.context import Context
 from gt.passes.pipeline import Pipeline
 from gt.passes.plan import Cluster, plan_graph
-from gt.passes.signal_placement import cut, fitted, signal_mesh
+from gt.passes.signal_placement import ParamPlacement, cut, fitted, signal_mesh
 from gt.runtime.simulator import simulate_graph
 from tests.property.sharding_graphs import Recorder, everyone, record
 
@@ -80,6 +81,36 @@ def test_absent_workers_and_undeclared_axes_are_said() -> None:
     assert mesh is not None and mesh.workers == (0, 1) and "[9]" in problem
     assert "asks for 4 workers, 3 are named" in signal_mesh(over(DP_TP, {0: "dp"}, workers=(0, 1, 2)), FOUR)[1]
     assert "'dp' is not declared" in signal_mesh(over((), {0: "dp"}), FOUR)[1]
+
+
+def test_absent_workers_are_told_with_those_that_are_used() -> None:
+    mesh, problem = signal_mesh(over(DP_TP, {0: "dp"}, workers=(3, 1, 0, 9)), FOUR)
+    assert mesh is not None and mesh.workers == (3, 1) and "workers [9] are not present, using [3, 1]:" in problem
+
+
+@pytest.mark.parametrize("shard", [{"axis": 0}, {"replicated": True}, {"axis": None}])
+def test_what_names_no_axes_uses_all_its_workers_whatever_the_mesh_of_parameters(shard: Any) -> None:
+    """Three workers are not a mesh of 2 x 2, on which parameters are split."""
+    config = SignalConfig(ShardConfig(workers=(0, 1, 2), **shard), mesh=DP_TP, params={"*": {0: "tp"}})
+    assert signal_mesh(config, FOUR)[0] == Mesh.line((0, 1, 2))
+    (rule,) = ParamPlacement.of([config], FOUR).rules
+    assert rule[2] == Mesh.grid((("dp", 1), ("tp", 2)), (0, 1))
+    shuffled = msgspec.structs.replace(config, shard=ShardConfig(workers=(3, 1, 0, 2), **shard))
+    assert signal_mesh(shuffled, FOUR)[0] == Mesh.grid(DP_TP, (3, 1, 0, 2))  # as the parameters are
+
+
+def test_a_note_tells_of_all_workers_that_are_present() -> None:
+    """Also where those that are used of them are fewer."""
+
+    def body(recorder: Recorder, x: Value) -> list[Value]:
+        recorder.signal = "s"
+        return list(recorder.emit(OPS["exp"], (x,), ()))
+
+    graph = record([TensorType((8, 6), float64)], body, {"s": over(DP_TP, {0: "dp"})})
+    _, context = explicit(graph, 3)
+    assert [note for _, note in context.notes if "asks for" in note] == [
+        "signal 's': the mesh asks for 4 workers, 3 are present: using {dp: 1, tp: 2}"
+    ]
 
 
 @pytest.mark.parametrize(
