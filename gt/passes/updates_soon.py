@@ -41,17 +41,22 @@ def _groups(graph: Graph, node: Node, place: dict[Node, int], sent: int) -> list
     """Give the parts of a step, each with the number of the node behind which it can run."""
     num = node.attr["num"]
     assert isinstance(num, int) and node.op.subset is not None
-    ready = [(_ready(graph, node, i, place, sent), i) for i in range(num)]
+    ready = []
+    for i in range(num):
+        until = _until(graph, node, i, place)
+        ready.append((min(_ready(graph, node, i, place, sent), until), until, i))
     size = lambda i: node.inputs[i].type.nbytes  # noqa: E731
     share = sum(map(size, range(num))) / GROUPS
     groups: list[list[int]] = [[]]
     ends: list[int] = [-1]
-    for at, i in sorted(ready):
-        if sum(map(size, groups[-1])) >= share and at > ends[-1]:
+    latest = len(place)  # that the group may run
+    for at, until, i in sorted(ready):
+        if at > latest or (sum(map(size, groups[-1])) >= share and at > ends[-1]):
             groups.append([])
             ends.append(-1)
+            latest = len(place)
         groups[-1].append(i)
-        ends[-1] = at
+        ends[-1], latest = at, min(latest, until)
     out = []
     for end, members in zip(ends, groups, strict=True):
         operands, results, attrs = node.op.subset(dict(node.attrs), sorted(members))
@@ -80,6 +85,14 @@ def _ready(graph: Graph, node: Node, member: int, place: dict[Node, int], sent: 
                 last = max(last, place[user])
                 todo += user.outputs if user.op.view else ()
     return last
+
+
+def _until(graph: Graph, node: Node, member: int, place: dict[Node, int]) -> int:
+    """Give the last node behind which one member's update is done before its results are read."""
+    assert node.op.subset is not None
+    _, results, _ = node.op.subset(dict(node.attrs), [member])
+    users = (user for r in results for user, _ in graph.uses.get(node.outputs[r], ()))
+    return min(map(place.__getitem__, users), default=len(place)) - 1
 
 
 __all__ = ["updates_soon"]
