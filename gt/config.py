@@ -219,12 +219,14 @@ class Config:
         """Name the axes of the workers, row-major. Errors: ConfigError."""
         with self._lock, _as_config_errors():
             self._mesh = mesh_axes(mesh)
+            self._places.pop("", None)
             self._changed()
 
     def register_params(self, rules: Mapping[str, Mapping[int, Any]]) -> None:
         """Place parameters by the pattern of their name: ``{"*.weight": {1: "tp"}}``. Errors: ConfigError."""
         with self._lock, _as_config_errors():
             self._params = param_rules(rules)
+            self._places.pop("", None)
             self._changed()
 
     def get_signal(self, name: str) -> SignalConfig | None:
@@ -255,7 +257,7 @@ class Config:
         return msgspec.structs.replace(config, mesh=mesh, params=params)
 
     def said_at(self, name: str) -> str:
-        """Give `` (at FILE:LINE:COLUMN)`` for a signal that a file says, nothing for one registered from Python."""
+        """Give `` (at FILE:LINE:COLUMN)`` for a signal that a file says (``""``: what it says of all work), nothing for one registered from Python."""
         place = self._places.get(name)
         return f" (at {place})" if place else ""
 

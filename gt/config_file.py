@@ -45,7 +45,8 @@ class ConfigFile(NamedTuple):
     """What a file says: signals by name, strictness, the mesh, and rules for parameters.
 
     ``search``: look for the best placement of what no signal places. ``memory_limit``: bytes of each worker to stay within.
-    ``recovery``: how to get over the loss of a worker. ``places``: file, line and column of each signal.
+    ``recovery``: how to get over the loss of a worker. ``places``: file, line and column of each signal, and of
+    what is said of work that no signal marks.
     """
 
     signals: dict[str, SignalConfig]
@@ -112,6 +113,8 @@ def parse_config(text: str, name: str = "<string>") -> ConfigFile:
         elif key in ("mesh", "params") and not (isinstance(value, dict) and set(value) & set(_SIGNAL_KEYS)):
             with _placed(root, name):
                 whole = msgspec.structs.replace(whole, **{key: value})
+            if key == "params" or "" not in places:
+                places[""] = _at(name, where[0].start_mark)
         else:
             if isinstance(value, dict) and value.get("shard") == AUTO:
                 search, value = True, {k: v for k, v in value.items() if k != "shard"}
@@ -269,6 +272,13 @@ def _scalar(node: yaml.Node, text: str) -> yaml.Node | None:
     return next((found for child in children if (found := _scalar(child, text)) is not None), None)
 
 
+def _same_key(key: yaml.ScalarNode) -> tuple[str, object]:
+    """Give what two keys have in common that are one to Python: 1, +1 and 0x1 are one number."""
+    if key.tag != "tag:yaml.org,2002:int":
+        return key.tag, key.value
+    return key.tag, yaml.constructor.SafeConstructor().construct_object(key)
+
+
 def _check_keys(root: yaml.Node, name: str) -> None:
     """Refuse a key given twice in one mapping; YAML itself would keep the last without a word."""
     todo, seen = [root], {id(root)}
@@ -276,11 +286,11 @@ def _check_keys(root: yaml.Node, name: str) -> None:
         node = todo.pop()
         children: list[yaml.Node] = []
         if isinstance(node, yaml.MappingNode):
-            first: dict[tuple[str, str], yaml.Node] = {}
+            first: dict[tuple[str, object], yaml.Node] = {}
             for key, value in node.value:
                 children += (key, value)
                 if isinstance(key, yaml.ScalarNode):
-                    before = first.setdefault((key.tag, key.value), key)
+                    before = first.setdefault(_same_key(key), key)
                     if before is not key:
                         line = before.start_mark.line + 1
                         raise ConfigError(f"{_at(name, key.start_mark)}: key {key.value!r} is already on line {line}")

@@ -102,7 +102,7 @@ def _unfollowed(graph: Graph, workers: tuple[int, ...]) -> Iterator[tuple[str, s
         if (placed := rules.find(value.hint, value.type)) is not None:
             first[placed[1]] = None if not placed[2] else first.get(placed[1], (placed[2], None))
     if (unused := _rules_problem(configs, workers)) is not None:
-        yield "parameters", unused, None
+        yield "parameters", unused + get_config().said_at(""), None
     for name, unfollowed in first.items():
         if unfollowed is not None:
             yield (f"signal {name!r}" if unfollowed[1] else f"parameters {name!r}"), *unfollowed

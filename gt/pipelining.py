@@ -329,7 +329,8 @@ def _given_workers(stage: int, own: Sequence[int]) -> tuple[int, ...]:
 
 def _named_workers(name: str, found: SignalConfig) -> tuple[int, ...]:
     if found.shard is None or found.shard.workers is None:
-        raise ValueError(f"gt.pipeline: signal {name!r} names no workers: give it 'shard: {{workers: [...]}}'")
+        place = get_config().said_at(name)
+        raise ValueError(f"gt.pipeline: signal {name!r} names no workers: give it 'shard: {{workers: [...]}}'{place}")
     return found.shard.workers
 
 

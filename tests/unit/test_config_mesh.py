@@ -130,3 +130,21 @@ def test_one_form_on_every_way() -> None:
     assert msgspec.json.decode(msgspec.json.encode(config), type=SignalConfig) == config
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(config), type=SignalConfig) == config
     assert hash(config) == hash(msgspec.structs.replace(config))
+
+
+@pytest.mark.parametrize("again", ["0", "-0", "0x0"])
+def test_a_dim_written_in_two_ways_is_given_twice(again: str) -> None:
+    with pytest.raises(ConfigError, match=rf"2:31: key '{again}' is already on line 2"):
+        parse_config(f"mesh: {{dp: 2, tp: 2}}\nbatch: {{shard: {{dims: {{0: dp, {again}: tp}}}}}}\n")
+    parse_config("mesh: {dp: 2, tp: 2}\nbatch: {shard: {dims: {0: dp, -1: tp}}}\n")
+
+
+def test_what_is_wrong_with_rules_for_parameters_is_told_with_their_place(tmp_path: Path) -> None:
+    """As it is of a signal."""
+    config = Config()
+    file = tmp_path / "c.yaml"
+    file.write_text("mesh: {dp: 2}\nparams:\n  '*': {0: dp}\n")
+    config.load(file)
+    assert config.said_at("") == f" (at {file}:2:1)"
+    config.register_mesh({"tp": 2})
+    assert config.said_at("") == ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -166,3 +167,13 @@ def test_rules_for_parameters_whose_mesh_is_not_there_are_told_without_any_signa
     for _ in range(2):
         with pytest.raises(gt.ConfigError, match=said.partition("{")[0]):
             layer(gt.ones(4, 8)).sum().item()
+
+
+def test_rules_of_a_file_are_told_with_their_place(tmp_path: Path) -> None:
+    file = tmp_path / "rules.yaml"
+    file.write_text("params: {'*': {0: zz}}\n")
+    gt.load_config(file)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        at, _ = line(), gt.nn.Linear(8, 8)(gt.ones(4, 8)).sum().item()
+    assert told(found) == [(at, f"parameters: mesh axis 'zz' is not declared: add 'mesh: {{zz: SIZE}}' (at {file}:1:1)")]
