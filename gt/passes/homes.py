@@ -18,7 +18,7 @@ def homes_apart(graph: Graph, everything: Mesh, placed: Mapping[Value, Sharding]
     """Give where values live that do not live where all work is done. ``placed``: where inputs are.
 
     A value is at home on the workers that each signal names under which it is read or made; or where it is, if it is only updated, and
-    all that it is updated with is there too.
+    with nothing that all workers have.
     """
     named = {name: signal_mesh(c, everything)[0] or everything for name, c in graph.signals if name and c.shard is not None}
     meshes = {*named.values(), *(placed[v].mesh for v in graph.inputs)}
@@ -41,7 +41,7 @@ def homes_apart(graph: Graph, everything: Mesh, placed: Mapping[Value, Sharding]
             plain.update(node.inputs, node.outputs)
     homes = {value: on[0] for value, on in marked.items() if len({mesh.workers for mesh in on}) == 1}
     for old, new, workers in updates:
-        if old in placed and old not in marked and old not in plain and workers <= set(placed[old].mesh.workers):
+        if old in placed and old not in marked and old not in plain and workers < set(everything.workers):
             homes[old] = placed[old].mesh
         if old in homes and new not in marked:
             homes[new] = homes[old]

@@ -145,9 +145,10 @@ def involved(configs: Iterable[SignalConfig], inputs: Iterable[Sharding], everyt
             whole.append(placed.mesh.workers)
         else:
             named |= dict.fromkeys(placed.mesh.workers)
-    for holders in sorted(set(whole), key=len):
-        if not named or not named.keys() <= set(holders):
-            named |= dict.fromkeys(holders)
+    holders = {own: frozenset(own) for own in sorted(set(whole), key=len)}
+    apart = lambda own: not named or not (named.keys() <= holders[own] or holders[own] <= named.keys())  # noqa: E731
+    while (more := next(filter(apart, holders), None)) is not None:  # what held all that was named before may not hold this
+        named |= dict.fromkeys(more)
     there = set(everything.workers)
     workers = tuple(w for w in named if w in there)
     return Mesh.line(workers) if 0 < len(workers) < everything.size else everything

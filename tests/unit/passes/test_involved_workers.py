@@ -86,3 +86,24 @@ def test_many_workers_are_told_apart_at_once() -> None:
     began = time.process_time()
     found = involved([SignalConfig(shard=ShardConfig(axis=0))], [], everything)
     assert found == everything and time.process_time() - began < 2, "not by comparing each with each"
+
+
+def test_whoever_holds_what_is_updated_there_has_a_part() -> None:
+    """Workers 0 and 1 would do for the second parameter, but not once 3 to 5 have a part too: it stays on worker 2 as well."""
+    homes = [Mesh.line((0, 1)), Mesh.line((0, 1, 2)), Mesh.line((3, 4, 5))]
+    split = Sharding(homes[0], ((homes[0].axes[0][0],), ()))
+    placed = [split, *(Sharding.replicated(mesh, 2) for mesh in homes[1:])]
+    lr = TensorType((), float64)
+
+    def body(recorder: Recorder, *inputs: Value) -> Sequence[Value]:
+        flags = dict(momentum=0.0, nesterov=False, weight_decay=0.0, dampening=0.0, maximize=False)
+        return OPS["sgd_step"](*inputs, num=3, **flags)
+
+    types = [T.placed(where) for where in (*placed, *placed)]
+    graph = record([*types, lr.placed(Sharding.replicated(homes[2], 0))], body, donated=(0, 1, 2))
+    plan = plan_graph(graph, Cluster(tuple(range(6))))
+    assert set(plan.programs) == set(range(6))
+    assert [found.mesh.workers for found in plan.outputs] == [mesh.workers for mesh in homes]
+    arrays = [*(np.random.default_rng(i).integers(-3, 4, (8, 8)).astype(float) for i in range(6)), np.asarray(2.0)]
+    for got, want in zip(simulate_graph(graph, arrays, (), 6), evaluate(graph, arrays), strict=True):
+        np.testing.assert_array_equal(got, want)
