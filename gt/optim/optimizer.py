@@ -39,13 +39,19 @@ INF = math.inf
 stored = dict.__getitem__  # what is there, without making a count a tensor
 
 
-def starting() -> AbstractContextManager[None]:
-    """Have new state made by a run of its own, so that a first step is the program that all later ones are.
+def starts_apart() -> bool:
+    """Whether what a first step finds is made by runs of its own, so that it is the program that all later ones are.
 
-    Not on several workers, where the step says how its state is split; nor before anything has run, as all of that is one program.
+    Not on several workers, where the step says how parameters and state are split; nor before anything has run, as all of that is
+    one program.
     """
     session = sessions.running()
-    return apart("the state of an optimizer") if session is not None and session.num_workers() == 1 else nullcontext()
+    return session is not None and session.num_workers() == 1
+
+
+def starting() -> AbstractContextManager[None]:
+    """Have new state made apart."""
+    return apart("the state of an optimizer") if starts_apart() else nullcontext()
 
 
 class Optimizer:
@@ -74,6 +80,8 @@ class Optimizer:
             raise ValueError("optimizer got an empty parameter list")
         for group in groups if isinstance(groups[0], dict) else [{"params": groups}]:
             self.add_param_group(group)
+        if starts_apart() and any(p._trace is state.trace for group in self.param_groups for p in group["params"]):
+            settle(state.trace, "an optimizer of parameters that are still to be made")
 
     # -- groups
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import gt
@@ -26,6 +27,25 @@ def test_a_first_step_is_planned_for_all_that_follow(optimizer, monkeypatch):
         loss.item()
         made.append(len(seen))
     assert made[1:] == [0, 0], made
+
+
+def test_a_model_is_made_when_an_optimizer_takes_it(monkeypatch):
+    """Else its making is part of the first step, which is planned and compiled for itself."""
+    gt.ones(1).item()
+    seen = []
+    monkeypatch.setattr(sessions, "on_define", [lambda key, graph: seen.append(len(graph.nodes))])
+    model = gt.nn.Linear(11, 3)
+    optim = gt.optim.AdamW(model.parameters(), lr=0.01)
+    made = []
+    for _ in range(3):
+        seen.clear()
+        loss = model(gt.from_numpy(np.ones((2, 11), np.float32))).square().sum()
+        loss.backward()
+        optim.step()
+        optim.zero_grad()
+        loss.item()
+        made.append(len(seen))
+    assert made == [2, 0, 0], "the optimizer's state, and the step"
 
 
 def test_state_that_is_made_apart_leaves_what_is_pending_alone():
