@@ -58,8 +58,10 @@ def test_finalizers_that_read_during_calls_do_not_wait_for_themselves():
     assert all(values == [2.0] * 3 for values in seen)
 
 
-def test_a_read_on_the_thread_that_computes_is_refused():
-    """As by a finalizer that runs there."""
+def test_a_read_on_the_thread_that_computes_is_refused(monkeypatch):
+    """As by a finalizer that runs there, in a session of this process."""
+    monkeypatch.setenv("GT_EMBEDDED", "1")
+    gt.disconnect()
     x, pending = gt.ones(3), gt.ones(3) * 2
     x.tolist()
     done = []
