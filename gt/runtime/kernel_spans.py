@@ -32,10 +32,15 @@ class Kernel(NamedTuple):
 
 
 class Kernels:
-    """Profiles from when it is made. ``activity``: "CUDA", or "CPU" for ops on this thread (``work``, which tests use)."""
+    """Profiles from soon after it is made: from when it calls ``begun``, on a thread of its own, as where there is no profiler.
 
-    def __init__(self, num_kernels: int, activity: str = "CUDA", work: Callable[[], object] = lambda: None) -> None:
-        self.num_kernels, self.activity, self.work = num_kernels, activity, work
+    ``activity``: "CUDA", or "CPU" for ops on that thread (``work``, which tests use).
+    """
+
+    def __init__(
+        self, num_kernels: int, begun: Callable[[], object], activity: str = "CUDA", work: Callable[[], object] = lambda: None
+    ) -> None:
+        self.num_kernels, self.begun, self.activity, self.work = num_kernels, begun, activity, work
         self._end = threading.Event()
         self._then: Callable[[list[Kernel]], None] = lambda kernels: None
         threading.Thread(target=self._profile, name="gt-kernels", daemon=True).start()
@@ -52,6 +57,7 @@ class Kernels:
             profiler = importlib.import_module("torch.profiler")
             profile = profiler.profile(activities=[getattr(profiler.ProfilerActivity, self.activity)], acc_events=True)
             profile.start()
+            self.begun()
             self.work()
             self._end.wait()
             profile.stop()
@@ -59,6 +65,7 @@ class Kernels:
             kernels = found(profile, device)[-self.num_kernels :]
         except Exception as e:  # another profiler, such as nsys, may hold the device: the trace is without kernels then
             log.warning("no kernels are traced: %s: %s", type(e).__name__, e)
+            self.begun()
             self._end.wait()
         self._then(kernels)
 

@@ -16,7 +16,7 @@ from gt.runtime.gate import Handshake, await_answer
 from gt.runtime.keys import Keys, chosen_keys
 from gt.runtime.numbering import MessagesLost
 from gt.runtime.status import ServerStatus
-from gt.runtime.tracing import PATIENCE_S
+from gt.runtime.tracing import PATIENCE_S, PREPARING_S
 from gt.runtime.transport import Context, endpoint_of, make_socket, receive, send
 
 ASK_S = 2.0
@@ -49,7 +49,7 @@ class StatusLink:
     def trace(self, seconds: float, num_lines: int, timeout_s: float = ASK_S) -> list[wire.Traced]:
         """Have the server take a trace of so long; give each process's part. Errors: ConnectionFailed, as where another is being taken."""
         parts: list[wire.Traced] = []
-        for message in self._answers(wire.AskTrace(seconds, num_lines), seconds + PATIENCE_S + timeout_s):
+        for message in self._answers(wire.AskTrace(seconds, num_lines), PREPARING_S + seconds + PATIENCE_S + timeout_s):
             if isinstance(message, wire.Traced):
                 parts.append(message)
                 if not message.left:

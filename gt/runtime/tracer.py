@@ -39,9 +39,11 @@ class Tracer:
         if 0 < message.num_lines <= MAX_LINES and not self.number:
             self.number = message.number
             self.log.trace(message.num_lines)
-            self.replies.put(wire.TraceReply(message.number, time.time(), boot_id()))
-            if self.device.startswith("cuda"):
-                self._kernels = Kernels(message.num_lines)
+            profiles, replies = self.device.startswith("cuda"), self.replies
+            replies.put(wire.TraceReply(message.number, time.time(), boot_id(), preparing=profiles))
+            if profiles:
+                began = wire.TraceReply(message.number, time.time(), boot_id())
+                self._kernels = Kernels(message.num_lines, lambda: replies.put(began))
         elif not message.num_lines and message.number == self.number:
             self.end()
 

@@ -1,7 +1,8 @@
 """Traces of a running server, as the dispatcher takes them: who is asked for events, by whose clock, and who gets them. Pure.
 
 One trace at a time. Whoever is there, or comes while it is taken, keeps its latest lines in memory (``tracer``); at the end each hands
-them over, a client that leaves before that as it goes. How far a clock is from the dispatcher's is measured as it begins its part: half of
+them over, a client that leaves before that as it goes. Its time counts from when the last one sees what it is to see: a GPU's profiler takes
+seconds to start. How far a clock is from the dispatcher's is measured as it begins its part: half of
 what there and back took is how well that is known. On the dispatcher's own machine there is one clock.
 Owns: ``Tracing``, ``Traced``. Must not know: sockets, what lines say. Next: ``tracer`` (the other end), ``status_request`` (who asks).
 """
@@ -20,6 +21,7 @@ from gt.runtime.wire import Message
 MAX_SECONDS = 600.0
 MAX_LINES = 1_000_000
 PATIENCE_S = 10.0  # for who is to hand over what it has
+PREPARING_S = 10.0  # for who is to begin
 
 
 class Recorder(Protocol):
@@ -32,11 +34,14 @@ class Recorder(Protocol):
 
 @dataclass(eq=False)
 class Source:
-    """One process. ``asked_at``: by the dispatcher's wall clock, when it was asked to take part. ``lines`` None: not here yet."""
+    """One process. ``asked_at``: by the dispatcher's wall clock, when it was asked to take part. ``preparing``: it does not see all yet.
+    ``lines`` None: not here yet.
+    """
 
     who: str
     peer: bytes
     asked_at: float
+    preparing: bool = False
     clock: tuple[float, float] | None = None  # how far its clock is ahead, and within what
     lines: TracedLines | None = None
     missing: str = ""
@@ -53,6 +58,7 @@ class Trace:
     asker: bytes
     number: int
     num_lines: int
+    asked: float
     until: float
     seconds: float
     sources: dict[bytes, Source] = field(default_factory=dict)  # by peer
@@ -80,7 +86,7 @@ class Tracing:
             self.send(asker, wire.Refused(f"another trace is being taken, for {math.ceil(left)} s more: ask again then"))
             return
         self.numbers += 1
-        self.trace = Trace(asker, self.numbers, message.num_lines, now + message.seconds, message.seconds)
+        self.trace = Trace(asker, self.numbers, message.num_lines, now, now + message.seconds, message.seconds)
         if self.own is not None:
             self.own.trace(message.num_lines)
         for who, peer in peers:
@@ -106,6 +112,9 @@ class Tracing:
             source.clock = self._clock(source, message)
         if message.over:
             source.lines = TracedLines(message.start, message.lines, message.left_out)
+        elif source.preparing and not message.preparing:
+            trace.until = max(trace.until, now + trace.seconds)
+        source.preparing = message.preparing
         self._finish(now)
 
     def _clock(self, source: Source, message: wire.TraceReply) -> tuple[float, float]:
@@ -119,12 +128,13 @@ class Tracing:
         trace = self.trace
         if trace is None:
             return
-        if not trace.ended and now >= trace.until:
-            trace.ended = True
+        waits = now < trace.asked + PREPARING_S and any(s.preparing and not s.is_over for s in trace.sources.values())
+        if not trace.ended and now >= trace.until and not waits:
+            trace.ended, trace.until = True, now
             for source in trace.sources.values():
                 if not source.is_over:
                     self.send(source.peer, wire.SetTrace(trace.number, 0))
-        elif now >= trace.until + PATIENCE_S:
+        elif trace.ended and now >= trace.until + PATIENCE_S:
             for source in trace.sources.values():
                 if source.lines is None:
                     source.missing = source.missing or f"it did not answer within {PATIENCE_S:g} s"

@@ -590,7 +590,7 @@ class Unshipped(Message, frozen=True):
 
 class TraceReply(Message, frozen=True):
     """A process takes part in a trace from now on, or, if ``over``, what it has: lines whose elapsed time counts from ``start``. ``now``: the sender's clock,
-    which it shares with all processes of equal ``boot``. From clients, too.
+    which it shares with all processes of equal ``boot``. From clients, too. ``preparing``: another follows once what it is to see is seen.
     """
 
     number: int
@@ -600,6 +600,7 @@ class TraceReply(Message, frozen=True):
     start: float = 0.0
     lines: tuple[str, ...] = ()
     left_out: int = 0
+    preparing: bool = False
 
 
 class Used(Message, frozen=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gt.runtime import wire
 from gt.runtime.dispatcher_events import PeerGone, Send
 from gt.runtime.log import TracedLines
-from gt.runtime.tracing import PATIENCE_S
+from gt.runtime.tracing import PATIENCE_S, PREPARING_S
 from tests.state.stories import Story
 
 
@@ -41,6 +41,36 @@ def begun(s: Story, peer: str, now: float, boot: str = "here") -> None:
 
 def over(s: Story, peer: str, *lines: str, start: float = 0.0, left_out: int = 0) -> list:
     return s.say(peer, wire.TraceReply(1, 0.0, "here", True, start, lines, left_out))
+
+
+def test_the_time_counts_from_when_the_last_one_sees_what_it_is_to_see() -> None:
+    """A GPU's profiler takes seconds to start: a trace of 0.8 s had no kernels."""
+    s = story(2)
+    s.say("asker", wire.AskTrace(0.8, 70))
+    begun(s, "c0", 1000.0)
+    for peer in ("l0", "l1"):
+        assert s.say(peer, wire.TraceReply(1, 1000.0, "here", preparing=True)) == []
+    asked = lambda commands: [m for m in sent(commands) if isinstance(m, wire.SetTrace)]  # noqa: E731
+    assert asked(s.wait(1.5)) == []
+    begun(s, "l0", 1001.5)
+    begun(s, "l1", 1001.5)
+    assert asked(s.wait(0.7)) == []
+    assert asked(s.wait(0.2)) == [wire.SetTrace(1, 0)] * 3
+
+
+def test_who_never_begins_is_not_waited_for_long() -> None:
+    s = story(1)
+    s.say("asker", wire.AskTrace(0.5, 70))
+    begun(s, "c0", 1000.0)
+    assert s.say("l0", wire.TraceReply(1, 1000.0, "here", preparing=True)) == []
+    sent_at = []
+    for _ in range(24):
+        for peer in ("c0", "l0"):
+            s.say(peer, wire.Ping())
+        sent_at += [s.now for m in sent(s.wait(0.5)) if isinstance(m, wire.SetTrace)]
+    assert sent_at and PREPARING_S <= sent_at[0] <= PREPARING_S + 1
+    over(s, "c0")
+    assert sent(s.wait(PATIENCE_S), "asker")[-1].missing, "but for what it has as long as anybody"
 
 
 def test_all_are_asked_and_what_they_have_goes_to_the_asker() -> None:

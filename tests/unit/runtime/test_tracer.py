@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -54,16 +55,27 @@ def test_who_leaves_gives_what_there_is() -> None:
 class Profiled:
     """Kernels whose profiler ends when told to."""
 
-    def __init__(self, num_kernels: int) -> None:
+    def __init__(self, num_kernels: int, begun: Callable[[], object]) -> None:
+        self.begun = begun
         self.then: list[Any] = []
 
     def end(self, then: Any) -> None:
         self.then.append(then)
 
 
+def test_who_profiles_says_when_that_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Profiled] = []
+    monkeypatch.setattr("gt.runtime.tracer.Kernels", lambda *how: made.append(Profiled(*how)) or made[-1])
+    tracer = Tracer(InstructionLog("", "worker0"), "cuda:0")
+    tracer.handle(wire.SetTrace(4, 10))
+    assert [(r.number, r.preparing) for r in tracer.waiting()] == [(4, True)]
+    made[0].begun()
+    assert [(r.number, r.preparing, r.over) for r in tracer.waiting()] == [(4, False, False)]
+
+
 def test_a_trace_keeps_its_lines_though_the_one_before_still_waits_for_its_profiler(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Profiled] = []
-    monkeypatch.setattr("gt.runtime.tracer.Kernels", lambda n: made.append(Profiled(n)) or made[-1])
+    monkeypatch.setattr("gt.runtime.tracer.Kernels", lambda *how: made.append(Profiled(*how)) or made[-1])
     tracer = Tracer(InstructionLog("", "worker0"), "cuda:0")
     for number, operation in ((1, "first"), (2, "second")):
         tracer.handle(wire.SetTrace(number, 10))
@@ -98,9 +110,11 @@ def test_the_profilers_times_are_the_wall_clocks() -> None:
     a = torch.ones(300, 300)
     told: queue.SimpleQueue[list[Kernel]] = queue.SimpleQueue()
     done: queue.SimpleQueue[float] = queue.SimpleQueue()
+    begun: queue.SimpleQueue[int] = queue.SimpleQueue()
     before = time.time()
-    kernels = Kernels(1000, "CPU", work=lambda: (a @ a, done.put(time.time())))
+    kernels = Kernels(1000, lambda: begun.put(1), "CPU", work=lambda: (a @ a, done.put(time.time())))
     after = done.get(timeout=60)
+    assert begun.get_nowait() == 1, "before the work"
     kernels.end(told.put)
     found = [k for k in told.get(timeout=60) if k.name == "aten::mm"]
     assert len(found) == 1 and before <= found[0].began <= found[0].began + found[0].seconds <= after
@@ -109,6 +123,8 @@ def test_the_profilers_times_are_the_wall_clocks() -> None:
 
 def test_without_a_profiler_a_trace_is_without_kernels() -> None:
     told: queue.SimpleQueue[list[Kernel]] = queue.SimpleQueue()
-    kernels = Kernels(10, "NO_SUCH_ACTIVITY")
+    begun: queue.SimpleQueue[int] = queue.SimpleQueue()
+    kernels = Kernels(10, lambda: begun.put(1), "NO_SUCH_ACTIVITY")
+    assert begun.get(timeout=60) == 1, "nobody waits for it"
     kernels.end(told.put)
     assert told.get(timeout=60) == []
