@@ -81,6 +81,23 @@ def from_start(index: Tensor, size: int) -> Tensor:
     return torch.where(index < 0, size, index) if torch.compiler.is_compiling() else index
 
 
+def own_rows(x: Tensor, index: Tensor, dim: int, start: int, rows: int, from_end: bool = False) -> Tensor:
+    """Give what an index takes of a part of a dim of ``rows``, from ``start``: zeros for those of other parts; those of none are refused.
+
+    ``from_end``: negative ones count from the end.
+    """
+    if not index.is_cuda and not torch.compiler.is_compiling():
+        for bad in index[(index < (-rows if from_end else 0)) | (index >= rows)][:1].tolist():
+            raise IndexError(f"index {bad} is out of bounds for dimension {dim} with size {rows}")
+    if from_end:
+        index = torch.where(index < 0, index + rows, index)
+    own = (index >= start) & (index < start + x.shape[dim])
+    other = torch.where((index >= 0) & (index < rows), 0, x.shape[dim])
+    whole: list[slice | Tensor] = [slice(None)] * dim
+    taken = x[(*whole, torch.where(own, index - start, other))]
+    return taken.masked_fill(~own.view((*own.shape, *(1,) * (x.dim() - dim - 1))), 0)
+
+
 def nll_loss_backward(g: Scalar, target: Tensor, shape: Shape, ignore_index: int) -> Tensor:
     """Put -g at each target's class."""
     dim = 1 if len(shape) > 1 else 0

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gt.ir import factors as fx
-from gt.ir.opdef import Var, op
+from gt.ir.opdef import Local, Var, op
 from gt.ir.ops.broadcast import constant, expand, reshape, unbroadcast, zeros_like
 from gt.ir.ops.compare import eq, ge, logical_and, lt, where
 from gt.ir.ops.creation import iota
@@ -138,7 +138,23 @@ scatter_add = op(
 )
 
 
-def _select_infer(x: TensorType, index: TensorType, dim: int) -> TensorType:
+def _own_rows(x: np.ndarray, index: np.ndarray, dim: int, start: int) -> np.ndarray:
+    """Give what an index along a dim takes of the part of it from ``start``; zeros for what it takes of others."""
+    own = (index >= start) & (index < start + x.shape[dim])
+    taken = np.take(x, np.where(own, index - start, 0), axis=dim)
+    return np.where(own.reshape((*own.shape, *(1,) * (x.ndim - dim - 1))), taken, np.zeros((), x.dtype))
+
+
+def _rows_local(attrs: dict[str, Any], where: Local) -> dict[str, Any]:
+    """``rows``: how many the indexed dim has, where this worker's begin at ``start``."""
+    (dim,) = attrs.get("dims") or (attrs["dim"],)
+    rows = where.global_inputs[0].shape[dim]
+    if where.inputs[0].shape[dim] == rows:
+        return attrs
+    return attrs | {"start": where.input_offset(0, dim), "rows": rows}
+
+
+def _select_infer(x: TensorType, index: TensorType, dim: int, start: int = 0, rows: int = 0) -> TensorType:
     _check_index("index_select", index)
     if index.ndim != 1 or not x.ndim:
         raise ShapeError(f"index_select: expected a 1-d index and at least one dim, got {x!r} and {index!r}")
@@ -146,25 +162,38 @@ def _select_infer(x: TensorType, index: TensorType, dim: int) -> TensorType:
 
 
 def _rows_rule(operands: tuple[Shape, ...], results: tuple[Shape, ...], attrs: dict[str, Any]) -> fx.Rule:
-    """x, 1-d index[, source]: rows along dim. The index's own dim passes where only the result has it."""
+    """x, 1-d index[, source]: rows along dim. The index's own dim passes where only the result has it.
+
+    For reads the rows may be split: each worker gives those that it has.
+    """
     dim, names = attrs["dim"], dim_names(len(operands[0]))
     named = lambda f: [*names[:dim], f, *names[dim + 1 :]]  # noqa: E731
-    kinds: dict[str, fx.FactorKind] = {"v": "whole"}
+    kinds: dict[str, fx.FactorKind] = {"v": "index"}
     if len(operands) == 2:
         return rule_of([named("v"), ["i"]], [named("i")], (*operands, *results), kinds)
-    kinds["i"] = "whole"
+    kinds = {"v": "whole", "i": "whole"}
     return rule_of([named("v"), ["i"], named("i")], [named("v")], (*operands, *results), kinds)
+
+
+def _select_numpy(x: np.ndarray, index: np.ndarray, dim: int, start: int = 0, rows: int = 0) -> np.ndarray:
+    in_dim(index, rows or x.shape[dim])
+    return _own_rows(x, index, dim, start) if rows else np.take(x, index, axis=dim)
+
+
+def _select_torch(names: tuple[str, ...], attrs: dict[str, Any], types: tuple[TensorType, ...]) -> str:
+    (x, index), dim = names, attrs["dim"]
+    if attrs.get("rows"):
+        return f"kernels.own_rows({x}, {index}, {dim}, {attrs['start']}, {attrs['rows']})"
+    return f"torch.index_select({x}, {dim}, kernels.from_start({index}, {x}.shape[{dim}]))"
 
 
 index_select = op(
     "index_select",
     "x index",
     doc="The rows of dim that a 1-d index names.",
-    infer=_select_infer,
-    numpy=lambda x, index, dim: np.take(x, in_dim(index, x.shape[dim]), axis=dim),
-    torch="torch.index_select({x}, {dim}, kernels.from_start({index}, {x}.shape[{dim}]))",
+    infer=_select_infer, numpy=_select_numpy, torch=_select_torch,
     vjp=lambda g, y, x, index, dim: (index_add(zeros_like(x), index, g, dim=dim), None),
-    factors=_rows_rule,
+    factors=_rows_rule, local=_rows_local,
     linear=((0,),), refuses=(1,),
 )
 
@@ -209,7 +238,7 @@ def _index_shape(x: Shape, indices: Sequence[Shape], dims: Ints) -> Shape:
     return (*rest[:at], *block, *rest[at:])
 
 
-def _index_infer(x: TensorType, *indices: TensorType, dims: Ints) -> TensorType:
+def _index_infer(x: TensorType, *indices: TensorType, dims: Ints, start: int = 0, rows: int = 0) -> TensorType:
     for index in indices:
         _check_index("index", index)
     return TensorType(_index_shape(x.shape, [i.shape for i in indices], dims), x.dtype)
@@ -230,7 +259,7 @@ def _index_source(indices: Sequence[str], dims: Ints) -> str:
 
 
 def _index_rule(operands: tuple[Shape, ...], results: tuple[Shape, ...], attrs: dict[str, Any]) -> fx.Rule:
-    """Dims not indexed pass; for reads the index's dims pass too."""
+    """Dims not indexed pass; for reads the index's dims pass too, and one indexed dim by itself may be split: each worker gives what it has."""
     dims, reading = attrs["dims"], attrs.get("accumulate") is None
     x, out = operands[0], results[0]
     indices = operands[1:] if reading else operands[1:-1]
@@ -240,7 +269,7 @@ def _index_rule(operands: tuple[Shape, ...], results: tuple[Shape, ...], attrs: 
     at = dims[0] if dims[-1] - dims[0] == len(dims) - 1 else 0
     rest = [n for d, n in enumerate(names) if d not in dims]
     taken = [*rest[:at], *block_names, *rest[at:]]
-    kinds: dict[str, fx.FactorKind] = {names[d]: "whole" for d in dims}
+    kinds: dict[str, fx.FactorKind] = {names[d]: "index" if reading and len(dims) == 1 else "whole" for d in dims}
     if not reading:
         kinds |= {n: "whole" for n in block_names}
     index_names = [
@@ -257,16 +286,32 @@ def _index_rule(operands: tuple[Shape, ...], results: tuple[Shape, ...], attrs: 
     return rule_of([names, *index_names, source_names], [names], (*operands, out), kinds)
 
 
+def _index_numpy(x: np.ndarray, *indices: np.ndarray, dims: Ints, start: int = 0, rows: int = 0) -> np.ndarray:
+    if not rows:
+        return x[_subscript(indices, dims)]
+    (index,) = indices
+    bad = index[(index < -rows) | (index >= rows)]
+    if bad.size:
+        raise IndexError(f"index {bad.flat[0]} is out of bounds for axis {dims[0]} with size {rows}")
+    return _own_rows(x, np.where(index < 0, index + rows, index), dims[0], start)
+
+
+def _index_torch(names: tuple[str, ...], attrs: dict[str, Any], types: tuple[TensorType, ...]) -> str:
+    x, *indices = names
+    if not attrs.get("rows"):
+        return f"{x}[{_index_source(indices, attrs['dims'])}]"
+    (index,), (dim,) = indices, attrs["dims"]
+    return f"kernels.own_rows({x}, {index}, {dim}, {attrs['start']}, {attrs['rows']}, from_end=True)"
+
+
 index = op(
     "index", "x *indices",
     doc="x[..., i, j, ...]: index tensors, which broadcast, on dims; placed as NumPy does.",
-    infer=_index_infer,
-    numpy=lambda x, *indices, dims: x[_subscript(indices, dims)],
-    torch=lambda names, attrs, types: f"{names[0]}[{_index_source(names[1:], attrs['dims'])}]",
+    infer=_index_infer, numpy=_index_numpy, torch=_index_torch,
     vjp=lambda g, y, x, *indices, dims: (
         index_put(zeros_like(x), *indices, g, dims=dims, accumulate=True), *(None for _ in indices),
     ),
-    factors=_index_rule, linear=((0,),),
+    factors=_index_rule, linear=((0,),), local=lambda attrs, where: _rows_local(attrs, where) if len(attrs["dims"]) == 1 else attrs,
     shares=lambda operands, results: all(not t.shape for t in operands[1:]),  # torch then selects
     refuses=(1,),
 )  # fmt: skip

@@ -191,6 +191,16 @@ def test_sums_of_whole_numbers_pass_in_their_own_dtype_alone(options: PlanOption
     assert [x.item() for x in got] == [1000.0, 1000 * (400 % 256), 400000 % 256]
 
 
+@pytest.mark.parametrize("op", ["index", "index_select"])
+def test_rows_taken_of_a_split_dim_are_sent_and_nothing_else(op: str) -> None:
+    attrs = {"dims": (0,)} if op == "index" else {"dim": 0}
+    graph = made([f64((4096, 64), "w", ""), TensorType((9,), int64)], lambda _, x, i: OPS[op](x, i, **attrs))
+    assert comms(graph) == ["all_reduce"], "each worker gives the rows that it has"
+    inputs = [np.random.default_rng(0).normal(size=(4096, 64)), np.arange(9) * 500]
+    (got,) = simulate_graph(graph, inputs, (), 4)
+    np.testing.assert_array_equal(got, inputs[0][inputs[1]])
+
+
 def test_an_op_that_is_not_linear_reads_the_reduced_value() -> None:
     graph = made([f64((8, 6), "w", "")], lambda _, x: OPS["relu"](OPS["neg"](total(x, 0))))
     assert comms(graph) == ["all_reduce"]
