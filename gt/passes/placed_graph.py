@@ -181,43 +181,57 @@ class PlacedGraph:
         if key not in self.moved:
             if self.strict:
                 self._refuse(value, need, node, why)
-            moved = self._of_sums(value, need, node, why)
-            if moved is None:
+            sums = self._of_sums(value, need)
+            if not sums:
                 moved = Value(value.type.placed(need), value.hint)
                 loc, signal = (node.loc, node.signal) if node is not None else (None, None)
                 source = self._nearest(value, need)
                 self.nodes.append(Node(collective.reshard, (source,), (moved,), loc=loc, signal=signal, why=why))
-            self.moved[key] = moved
-            self.copies.setdefault(value, [value]).append(moved)
-            self.source[moved] = value
-            if value in self.wide:
-                self.wide[moved] = self.wide[value]
+                self._keep(value, moved)
+            for maker, there in reversed(sums):
+                parts = tuple(self._moved(p, _added(p), node, why) if t is None else t for p, t in zip(maker.inputs, there, strict=True))
+                out = Value(maker.output.type.placed(_added(maker.output)), maker.output.hint)
+                self.nodes.append(replace(maker, inputs=parts, outputs=(out,)))
+                self._keep(maker.output, out)
         return self.moved[key]
 
-    def _of_sums(self, value: Value, need: Sharding, node: Node | None, why: str) -> Value | None:
-        """Give a pending sum added up as what is there of it already and the one part that is new, if that is what it is made of.
+    def _keep(self, value: Value, moved: Value) -> None:
+        self.moved[value, placement(moved)] = moved
+        self.copies.setdefault(value, [value]).append(moved)
+        self.source[moved] = value
+        if value in self.wide:
+            self.wide[moved] = self.wide[value]
+
+    def _of_sums(self, value: Value, need: Sharding) -> list[tuple[Node, list[Value | None]]]:
+        """Give what makes a pending sum of what is there of it, added up already, and of the one part that is new, None: that part is
+        all there is to add up. If it is such a sum too, what makes it comes next.
 
         What a layer adds to a residual stream is added up by itself: the stream before it is whole, and need not be kept pending.
         """
+        sums: list[tuple[Node, list[Value | None]]] = []
+        while (value, need) not in self.moved and (there := self._there(value, need)) is not None:
+            sums.append((self.sums[value], there))
+            value = self.sums[value].inputs[there.index(None)]
+            need = _added(value)
+        return sums
+
+    def _there(self, value: Value, need: Sharding) -> list[Value | None] | None:
+        """Give what is there of the parts of a pending sum, None for the one that is new; None if that is no cheaper to add up."""
         maker = self.sums.get(value)
-        if maker is None or need != Sharding(need.mesh, placement(value).dims) or value in self.wide:
+        if maker is None or need != _added(value) or value in self.wide:
             return None
-        found: list[Value | None] = []
+        there: list[Value | None] = []
         for part in maker.inputs:
-            whole = Sharding(need.mesh, placement(part).dims)
             source = self.source.get(part, part)
-            at = (copy for copy in (source, *self.copies.get(source, ())) if usable_as(placement(copy), whole))
-            found.append(next(at, None))
-        new = [part for part, there in zip(maker.inputs, found, strict=True) if there is None]
-        if len(new) != 1 or new[0].type.nbytes > value.type.nbytes:
-            return None
-        parts = tuple(
-            self._moved(part, Sharding(need.mesh, placement(part).dims), node, why) if there is None else there
-            for part, there in zip(maker.inputs, found, strict=True)
-        )
-        out = Value(value.type.placed(need), value.hint)
-        self.nodes.append(replace(maker, inputs=parts, outputs=(out,)))
-        return out
+            at = (copy for copy in (source, *self.copies.get(source, ())) if usable_as(placement(copy), _added(part)))
+            there.append(next(at, None))
+        new = [part for part, copy in zip(maker.inputs, there, strict=True) if copy is None]
+        if len(new) != 1 or self._nearest_s(new[0], _added(new[0])) > self._nearest_s(value, need):
+            return None  # of what is there elsewhere already, a part is cut or joined
+        return there
+
+    def _nearest_s(self, value: Value, need: Sharding) -> float:
+        return cost_s(placement(self._nearest(value, need)), need, value.type)
 
     def _whole_first(self, value: Value, need: Sharding) -> list[Sharding]:
         """Give the whole value if a later reader needs it and this one a cut of it: then one collective serves both."""
@@ -234,6 +248,11 @@ class PlacedGraph:
         """
         copies = self.copies.get(value, [value])
         return min(copies, key=lambda copy: cost_s(placement(copy), need, value.type))
+
+
+def _added(value: Value) -> Sharding:
+    """Give where a value is once its pending sums are added up."""
+    return Sharding(placement(value).mesh, placement(value).dims)
 
 
 def _split_text(choice: Choice) -> str:

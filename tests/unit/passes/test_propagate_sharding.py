@@ -358,3 +358,30 @@ def test_an_older_mesh_of_the_same_axis_name_is_told_apart() -> None:
     assert explicit.inputs[0].type.sharding.mesh == Mesh.line((0, 1))
     correct(graph)
 
+
+# -- sums of what is added up already and of what is new
+
+
+def test_any_number_of_terms_may_be_added_to_a_pending_sum() -> None:
+    def body(_: Recorder, a: Value, b: Value, *terms: Value) -> Value:
+        out = OPS["matmul"](a, b)
+        for i in range(1000):
+            out = OPS["add"](out, terms[i % 2])
+        return OPS["relu"](out)
+
+    graph = made([f64((4, 8), "", "w"), f64((8, 4), "w", ""), f64((4, 4)), f64((4,))], body)
+    assert comms(graph) == ["all_reduce"]
+    correct(graph)
+
+
+def test_a_residual_stream_that_is_there_is_not_added_up_again() -> None:
+    """What a later reader needs whole is made whole at once; a first one that needs parts is given them of that."""
+    grid = Mesh("grid", (("dp", 2), ("tp", 2)), (0, 1, 2, 3))
+
+    def body(_: Recorder, x: Value, w: Value, v: Value, u: Value) -> list[Value]:
+        y = OPS["add"](x, OPS["matmul"](OPS["matmul"](x, w), v))
+        return [OPS["matmul"](y, u), OPS["matmul"](OPS["permute"](OPS["matmul"](y, u), dims=(1, 0)), y)]
+
+    types = [f64((256, 2048), "dp", "", mesh=grid), f64((2048, 256), "", "tp", mesh=grid), f64((256, 2048), "tp", "", mesh=grid)]
+    graph = made([*types, f64((2048, 8192), "", "tp", mesh=grid)], body)
+    assert comms(graph) == ["all_reduce", "all_gather", "all_gather"]
