@@ -19,7 +19,7 @@ from gt.passes.cost import H100, Machine, step_s, transfer_s
 from gt.passes.lower_programs import Programs
 from gt.passes.timeline import Timeline, timeline
 from gt.passes.transfers import Half
-from gt.passes.work import multiply_adds
+from gt.passes.work import node_work
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def _computing(graph: Graph, regions: Iterable[list[Node]], machine: Machine) ->
     flops = nbytes = 0
     seconds = 0.0
     for nodes in regions:
-        macs, moved = sum(map(work, nodes)), _traffic(graph, nodes)
+        macs, moved = sum(map(node_work, nodes)), _traffic(graph, nodes)
         flops, nbytes = flops + 2 * macs, nbytes + moved
         seconds += max(2 * macs / machine.flops, moved / machine.memory_bandwidth)
     return flops, nbytes, seconds
@@ -120,11 +120,6 @@ def _timeline(graph: Graph, programs: object, machine: Machine) -> Timeline | No
     return timeline(programs.roles(), programs.parts, region_s, lambda node: sent_and_seconds(node, machine)[1], machine)
 
 
-def work(node: Node) -> int:
-    """Give the multiply-adds of a node that contracts operands; 0 for one that only moves or maps elements."""
-    return multiply_adds(node.op, [v.type for v in node.inputs], [v.type for v in node.outputs], node.attrs)
-
-
 def _traffic(graph: Graph, nodes: Sequence[Node]) -> int:
     """Give the bytes a region moves if all but its contractions is fused: what it reads and writes outside, and theirs."""
     inside = {out for node in nodes for out in node.outputs}
@@ -136,7 +131,7 @@ def _traffic(graph: Graph, nodes: Sequence[Node]) -> int:
     outside = {v for node in nodes for v in node.inputs if v not in inside}
     total = sum(v.type.nbytes for v in outside | kept)
     for node in nodes:
-        if work(node):
+        if node_work(node):
             total += sum(v.type.nbytes for v in (*node.inputs, *node.outputs) if v in inside)
     return total
 
@@ -189,4 +184,4 @@ def _memory(graph: Graph, context: Context) -> Iterator[MemoryUse]:
         yield MemoryUse(loc, held[loc], tuple(by_line[loc]))
 
 
-__all__ = ["CollectiveCost", "Estimate", "MemoryUse", "estimate", "predicted_s", "sent_and_seconds", "work"]
+__all__ = ["CollectiveCost", "Estimate", "MemoryUse", "estimate", "predicted_s", "sent_and_seconds"]

@@ -22,7 +22,7 @@ from gt.passes.estimate import sent_and_seconds
 from gt.passes.plan_memory import memory_plan
 from gt.passes.schedule import launches, overlap, schedule
 from gt.passes.updates_soon import updates_soon
-from gt.passes.work import multiply_adds
+from gt.passes.work import is_heavy
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class FuseHotPath:
 
     def _cut(self, graph: Graph, context: Context, fill: bool) -> Graph:
         long = self._long(graph)
-        nodes = overlap(graph, schedule(graph), long.__contains__, fill)
+        nodes = overlap(graph, schedule(graph), long.__contains__, (lambda node: sent_and_seconds(node)[1]) if fill else None)
         compiled = {name for name, config in graph.signals if config.compile}
         regions: list[Region] = []
         runs = list(_runs(nodes, compiled, long.__contains__))
@@ -147,17 +147,11 @@ def _turned(run: Sequence[Node], start: int, period: int, count: int) -> tuple[i
     A repeat has no first node: pieces that begin a few nodes later are equal too, one fewer of them.
     """
     crossing = _crossing(run[start : start + 2 * period])
-    heavy = [at for at in range(1, period) if _is_heavy(run[start + at - 1])]
-    if count <= 2 or not heavy or _is_heavy(run[start + period - 1]):
+    heavy = [at for at in range(1, period) if is_heavy(run[start + at - 1])]
+    if count <= 2 or not heavy or is_heavy(run[start + period - 1]):
         return start, period, count
     shift = min(heavy, key=lambda at: (crossing[at + period], at))
     return start + shift, period, count - 1
-
-
-def _is_heavy(node: Node) -> bool:
-    """Whether arithmetic bounds an op: a library runs it, and compiled code around it is fused up to it."""
-    work = multiply_adds(node.op, [v.type for v in node.inputs], [v.type for v in node.outputs], node.attrs)
-    return work > 8 * sum(v.type.numel for v in (*node.inputs, *node.outputs))
 
 
 def cut(nodes: Sequence[Node], most: int) -> list[Sequence[Node]]:

@@ -26,7 +26,6 @@ from gt.passes.auto_shard import NOTHING, Decided, Given, search
 from gt.passes.context import Context, Origin
 from gt.passes.cost import compute_s
 from gt.passes.dce import Dce
-from gt.passes.estimate import work
 from gt.passes.homes import homes_apart
 from gt.passes.placed_graph import PlacedGraph, placement
 from gt.passes.placement import Choice, Problem, choose, components
@@ -35,6 +34,7 @@ from gt.passes.reshard import cost_s, is_local, usable_as
 from gt.passes.signal_placement import ParamPlacement, cut, declared_mesh, involved, signal_mesh
 from gt.passes.split_ops import split_ops
 from gt.passes.split_updates import split_updates
+from gt.passes.work import node_work
 
 UNPLACED = SignalConfig()
 IN_PLACE = "updated in place"
@@ -407,7 +407,7 @@ class _Placer:
             sizes = dict(self._home(node).axes)
             shares = math.prod(sizes.get(axis, 1) for _, axes in choice.factors for axis in axes)
             nbytes = sum(v.type.nbytes for v in node.outputs)
-            total += compute_s(work(node) // shares, nbytes // shares)
+            total += compute_s(node_work(node) // shares, nbytes // shares)
             moves |= {(v, made, self.placed[v]): None for v, made in zip(node.outputs, choice.produces, strict=True)}
             moves |= {(v, self.placed[v], need): None for v, need in zip(node.inputs, choice.requires, strict=True)}
         return total + sum(cost_s(have, want, v.type) for v, have, want in moves)

@@ -15,8 +15,8 @@ from gt.ir.graph import Graph, Node, Value
 from gt.ir.types import TensorType
 from gt.passes.context import MemoryPlan, Region
 from gt.passes.cost import Machine, compute_s, time_text
-from gt.passes.estimate import work
 from gt.passes.plan_memory import Storage
+from gt.passes.work import node_work
 
 MOST_NODES = 40  # made again for one value
 LEAST_AWAY = 4  # nodes from the peak to where a value is next read
@@ -38,7 +38,7 @@ def seconds(node: Node, machine: Machine) -> float:
     """Give the predicted seconds of a node by itself."""
     if node.op.view:
         return 0.0
-    return compute_s(work(node), sum(v.type.nbytes for v in (*node.inputs, *node.outputs)), machine)
+    return compute_s(node_work(node), sum(v.type.nbytes for v in (*node.inputs, *node.outputs)), machine)
 
 
 class Recompute:

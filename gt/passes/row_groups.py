@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from gt.ir.graph import Coord, Graph, Node, Value
 from gt.ir.mesh import Mesh, Sharding
 from gt.ir.types import HALVES
-from gt.passes.estimate import work
 from gt.passes.placement import Assignment, produced, split_as, splittable
+from gt.passes.work import node_work
 
 MOST_NODES, MOST_PRODUCTS = 48, 3  # a product, and the two of its gradients
 MOST_CHUNKS = 64
@@ -120,7 +120,7 @@ def _grow(graph: Graph, group: Group) -> None:
             if node in group.nodes:
                 continue
             group.nodes[node] = places = _places(node, group)
-            products += bool(work(node))
+            products += bool(node_work(node))
             if products > MOST_PRODUCTS or len(group.nodes) > MOST_NODES:
                 raise NotChunked()
             for other, where in zip((*node.inputs, *node.outputs), (*places[0], *places[1]), strict=True):
@@ -203,7 +203,7 @@ def _check(graph: Graph, group: Group) -> None:
 def _is_loss(node: Node, value: Value, where: Sharding, group: Group) -> bool:
     """Whether a value is what all rows sum to, or something small of each row, and no product."""
     small = value.type.numel * SMALL <= group.largest.type.numel
-    return not work(node) and (value.type.numel == 1 if where.partial else where.is_split and small)
+    return not node_work(node) and (value.type.numel == 1 if where.partial else where.is_split and small)
 
 
 __all__ = ["Group", "NotChunked", "grow"]

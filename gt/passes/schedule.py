@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping, Sequence, Set
 
 from gt.ir.graph import Graph, Node, Value
 from gt.ir.ops import OPS, collective
+from gt.passes.cost import compute_s
+from gt.passes.work import is_heavy, node_work
 
 MOVES = (
     collective.all_gather, collective.all_reduce, collective.all_to_all, collective.pad_end, collective.partial_from_part,
@@ -44,17 +46,17 @@ def schedule(graph: Graph) -> list[Node]:
     return sorted(graph.nodes, key=lambda node: (rank[node], place[node]))
 
 
-def overlap(graph: Graph, order: Sequence[Node], longer: Callable[[Node], bool], fill: bool = True) -> list[Node]:
+def overlap(graph: Graph, order: Sequence[Node], longer: Callable[[Node], bool], fill: Callable[[Node], float] | None = None) -> list[Node]:
     """Give the order with collectives that take long moved forward: behind what they send; a gather of what is there anyway to
-    where the gather before it is first needed. Where memory is limited, gathers stay. ``fill``: what such a collective does not
-    wait for is computed after what it does.
+    where the gather before it is first needed. Where memory is limited, gathers stay. ``fill``: how long one takes; what such a
+    collective does not wait for is computed after what it does.
     """
     if not graph.communicates:
         return list(order)
     early = joins_early(graph)
     moved = {node for node in order if node.op.effect == "comm" and node.op is not collective.transfer and longer(node)}
-    if fill:
-        order = _awaited_first(graph, order, moved - early)
+    if fill is not None:
+        order = _awaited_first(graph, order, moved - early, fill)
     gathers = [node for node in order if node in moved and node in early]
     moved -= set(gathers[:1] if graph.options.memory_limit is None else gathers)
     if not moved:
@@ -80,24 +82,44 @@ def overlap(graph: Graph, order: Sequence[Node], longer: Callable[[Node], bool],
     return _forward(graph, order, moved, anchors)
 
 
-def _awaited_first(graph: Graph, order: Sequence[Node], moved: Set[Node]) -> list[Node]:
-    """Give the order with compute last in its rank that no collective of the next one waits for, where one of these is moved.
+def _awaited_first(graph: Graph, order: Sequence[Node], moved: Set[Node], seconds: Callable[[Node], float]) -> list[Node]:
+    """Give the order with heavy compute last in its rank that no collective of the next one waits for, as much as those moved take.
 
-    What is made of inputs alone, such as a parameter in another dtype, may be made as late as in the rank before its reader's.
+    What is made of it follows; the rest stays with what it is fused with, and nothing large is kept for it. What is made of inputs alone,
+    such as a parameter in another dtype, may be made as late as in the rank before its reader's.
     """
     if any(node.op is collective.transfer for node in order):
         return list(order)  # a pipeline's, as recorded
     rank = ranks(graph)
-    hides, of_inputs = {rank[node] - 1 for node in moved}, _of_inputs(graph)
-    awaited: set[Node] = set()
+    hidden: dict[int, float] = {}  # by rank of compute, how long those that do not wait for all of it take
+    for node in moved:
+        hidden[rank[node] - 1] = hidden.get(rank[node] - 1, 0.0) + seconds(node)
+    of_inputs, awaited = _of_inputs(graph), set[Node]()
     for node in reversed(order):
-        readers = [user for out in node.outputs for user, _ in graph.uses.get(out, ())]
+        readers = _readers(graph, node)
         soonest = min((rank[user] for user in readers), default=0) // 2 * 2
-        if soonest - 2 in hides and node in of_inputs:
+        if soonest > 0 and soonest - 2 in hidden and node in of_inputs:
             rank[node] = soonest - 2
-        if rank[node] % 2 or any(user in awaited and rank[user] <= rank[node] + 1 for user in readers):
+        if node.op.effect == "comm" or any(user in awaited and rank[user] <= rank[node] + 1 for user in readers):
             awaited.add(node)
-    return sorted(order, key=lambda node: (rank[node], rank[node] in hides and node not in awaited))
+    heavy: set[Node] = set()  # and what is made of it
+    for node in order:
+        behind = any(graph.producer[v] in heavy and rank[graph.producer[v]] == rank[node] for v in node.inputs if v in graph.producer)
+        if rank[node] in hidden and node not in awaited and (behind or is_heavy(node)):
+            heavy.add(node)
+    late: set[Node] = set()
+    for node in reversed(sorted(order, key=rank.__getitem__)):
+        at = rank[node]
+        if at in hidden and node not in awaited and all(user in late or rank[user] != at for user in _readers(graph, node)):
+            viewed = node.op.view and any(user in late for user in _readers(graph, node))
+            if viewed or node in of_inputs or (node in heavy and hidden[at] > 0):
+                late.add(node)
+                hidden[at] -= compute_s(node_work(node), 0)
+    return sorted(order, key=lambda node: (rank[node], node in late))
+
+
+def _readers(graph: Graph, node: Node) -> list[Node]:
+    return [user for out in node.outputs for user, _ in graph.uses.get(out, ())]
 
 
 def _of_inputs(graph: Graph) -> set[Node]:

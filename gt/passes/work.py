@@ -1,6 +1,6 @@
 """How much an op computes: its multiply-adds, as estimates and the search count them; and of what kind it is.
 
-Owns: ``multiply_adds``, ``local_multiply_adds``, ``kind_of``. Must not know: any one op. Next: ``cost`` (what they take).
+Owns: ``multiply_adds``, ``local_multiply_adds``, ``is_heavy``, ``kind_of``. Must not know: any one op. Next: ``cost`` (what they take).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from gt.ir.factors import PENDING, Factor, Rule
-from gt.ir.graph import Attrs
+from gt.ir.graph import Attrs, Node
 from gt.ir.mesh import Mesh, Sharding
 from gt.ir.opdef import OpDef
 from gt.ir.types import TensorType
@@ -43,6 +43,16 @@ def local_multiply_adds(
     return total // math.prod(mesh.axis_size(axis) for f, axes in assignment.items() if f not in following for axis in axes)
 
 
+def node_work(node: Node) -> int:
+    """Give the multiply-adds of a node that contracts operands; 0 for one that only moves or maps elements."""
+    return multiply_adds(node.op, [v.type for v in node.inputs], [v.type for v in node.outputs], node.attrs)
+
+
+def is_heavy(node: Node) -> bool:
+    """Whether arithmetic bounds an op: a library runs it, and compiled code around it is fused up to it."""
+    return node_work(node) > 8 * sum(v.type.numel for v in (*node.inputs, *node.outputs))
+
+
 def kind_of(op: OpDef, operands: Sequence[TensorType], results: Sequence[TensorType], attrs: Attrs) -> str:
     """Give the kind of a call: matmul sums products, reduction works along a dim, elementwise maps elements, copy only moves or makes them."""
     if op.view or op.creates or op.literal or not operands:
@@ -71,4 +81,4 @@ def _contracts(op: OpDef, rule: Rule, attrs: Attrs) -> bool:
     return any(sum(f in own for own in having) > 1 for f in summed - kept)
 
 
-__all__ = ["kind_of", "local_multiply_adds", "multiply_adds"]
+__all__ = ["is_heavy", "kind_of", "local_multiply_adds", "multiply_adds", "node_work"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -10,10 +11,15 @@ import pytest
 
 import gt
 from gt import session as sessions
+from gt.ir.graph import Value
+from gt.ir.opdef import OPS
 from gt.ir.program import Collective, Compute, Program
+from gt.ir.signals import PlanOptions, SignalConfig
+from gt.ir.types import TensorType, float32
 from gt.nn import functional as F  # noqa: N812
-from gt.passes.plan import Cluster
+from gt.passes.plan import Cluster, plan_graph
 from gt.scripted import ScriptSession, ShapesOnly
+from tests.property.training_steps import adamw, mean_square
 
 WIDTH, BLOCKS, ROWS = 1024, 3, 4096
 SUM = WIDTH * ROWS * 4  # bytes, in float32
@@ -105,3 +111,31 @@ def test_under_a_limit_that_it_would_exceed_nothing_is_put_off(program: Program)
     tight = planned(program.peak_nbytes - 1)
     assert tight.peak_nbytes < program.peak_nbytes and ops(tight) == ops(program), "and nothing is computed twice"
     assert [meanwhile(tight, i).count("matmul") for i in sums(tight)[BLOCKS:]] == [1] * BLOCKS, "as it was recorded"
+
+
+def test_what_is_made_of_inputs_stays_before_what_it_is_made_for() -> None:
+    """Of eight workers the count of a loss's targets takes long, and is summed before all else; parameters are made in the same run."""
+    gt.disconnect()
+    gt.get_config().clear()
+    gt.load_config(str(Path(__file__).parents[3] / "examples" / "sharding" / "data.yaml"))
+    with sessions.pinned(ScriptSession(ShapesOnly(), Cluster(tuple(range(8))))):
+        model = gt.nn.Sequential(gt.nn.Embedding(1024, 256), gt.nn.Linear(256, 1024))
+        with gt.signal.context("batch"):
+            x, y = (gt.from_numpy(np.zeros((8, 64), np.int64)) for _ in range(2))
+        loss = F.cross_entropy(model(x).reshape(-1, 1024), y.reshape(-1))
+        loss.backward()
+        assert loss.item() == 0.0
+    gt.get_config().clear()
+
+
+def test_nothing_large_is_kept_for_what_is_put_off() -> None:
+    """The loss of what a row-split layer gives waits for nothing, and keeps the result: it is computed where it was recorded."""
+
+    def loss(data: Sequence[Value], params: Sequence[Value]) -> Value:
+        x = OPS["layer_norm"](data[0], params[0], params[1], eps=1e-5)[0]
+        return mean_square(OPS["linear"](OPS["relu"](OPS["linear"](x, params[2])), params[3]))
+
+    rules = SignalConfig(mesh={"tp": 8}, params={"p2": {0: ("tp",)}, "p3": {1: ("tp",)}, "*": {}})
+    graph = adamw([TensorType((16384, 512), float32)], [(512,), (512,), (1024, 512), (4096, 1024)], loss, options=PlanOptions(), signals={"split": rules})
+    program = plan_graph(graph, Cluster(tuple(range(8)))).programs[0]
+    assert program.peak_nbytes < 2.9 * 16384 * 4096 * 4, "the gradient and what it is made of, not the result as well"

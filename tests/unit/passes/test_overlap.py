@@ -17,13 +17,14 @@ from gt.ir.types import TensorType, float32
 from gt.ir.verify import verify
 from gt.passes.context import Context, Region
 from gt.passes.cost import H100
-from gt.passes.estimate import estimate, work
+from gt.passes.estimate import estimate
 from gt.passes.gather_again import GatherAgain
 from gt.passes.pipeline import DEFAULT
 from gt.passes.plan import Cluster, plan_graph
 from gt.passes.schedule import overlap, schedule
 from gt.passes.timeline import timeline
 from gt.passes.transfers import Half
+from gt.passes.work import node_work
 from gt.runtime.layout import lay_out
 from gt.runtime.render import render_driver
 from tests.property.sharding_graphs import Recorder, record
@@ -143,7 +144,7 @@ def test_the_work_of_a_convolution_is_counted_once_for_each_product() -> None:
     for operands in (types[:2], types):
         values = tuple(Value(t) for t in operands)
         node = Node(OPS["convolution"], values, tuple(map(Value, OPS["convolution"].infer_types(operands, attrs))), attrs)
-        assert work(node) == 2 * 5 * (8 * 8) * 3 * 9
+        assert node_work(node) == 2 * 5 * (8 * 8) * 3 * 9
 
 
 def moved(body: str) -> list[str]:
