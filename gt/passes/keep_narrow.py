@@ -36,7 +36,7 @@ class KeepNarrow:
                 continue
             late = self._late(graph, node, place)
             chain = _chain(graph, node) if late else None
-            if late and chain is not None and all(_fuses(reader) for reader in late):
+            if late and chain is not None and all(map(_fuses, late)) and not _replaced(graph, chain, late[-1], place):
                 again.setdefault(late[0], []).append((node.output, chain, set(late)))
         return _repeated(graph, again) if again else graph
 
@@ -72,6 +72,20 @@ def _chain(graph: Graph, node: Node) -> list[Node] | None:
             return None
         chain.append(graph.producer[large[0]])
     return None
+
+
+def _replaced(graph: Graph, chain: Sequence[Node], last: Node, place: dict[Node, int]) -> bool:
+    """Whether an input that a chain reads may be overwritten before ``last`` reads it: by what replaces it, its own last reader."""
+    made = {node.output for node in chain}
+    donated = {graph.inputs[i] for i in graph.donated}
+    for value in (v for node in chain for v in node.inputs if v not in made):
+        while value in graph.producer and graph.producer[value].op.view:
+            value = graph.producer[value].inputs[0]
+        if value in donated:
+            final = max((user for user, _ in graph.uses[value]), key=place.__getitem__)
+            if place[final] < place[last] and any(out.type == value.type for out in final.outputs):
+                return True
+    return False
 
 
 def _repeated(graph: Graph, again: dict[Node, list[tuple[Value, list[Node], set[Node]]]]) -> Graph:

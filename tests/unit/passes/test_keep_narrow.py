@@ -8,13 +8,16 @@ import pytest
 import gt
 from gt import session as sessions
 from gt.ir.evaluate import as_dtype, evaluate
-from gt.ir.graph import Graph
+from gt.ir.graph import Graph, Value
 from gt.ir.mesh import Mesh
+from gt.ir.opdef import OPS
+from gt.ir.types import TensorType, bfloat16, float32
 from gt.passes.context import Context
-from gt.passes.pipeline import Pipeline
+from gt.passes.pipeline import DEFAULT, Pipeline
 from gt.passes.plan import Cluster
 from gt.runtime.simulated import SimulatedSession
 from gt.scripted import ScriptSession, ShapesOnly
+from tests.property.sharding_graphs import Recorder, record
 
 SHAPE = (16, 32, 32, 32)
 HALVES, WIDE = 2 * 16 * 32**3, 4 * 16 * 32**3  # bytes
@@ -93,3 +96,21 @@ def test_on_workers_as_on_one() -> None:
         with sessions.pinned(SimulatedSession(workers)):
             losses.append(train(1))
     assert losses[1] == pytest.approx(losses[0], rel=1e-3)
+
+
+def test_what_an_update_overwrites_is_not_read_after_it() -> None:
+    """How far a parameter in halves moved is told by its wide copy: it would else have to stay beside what replaces it."""
+
+    def body(_: Recorder, p: Value, change: Value, x: Value) -> list[Value]:
+        wide = OPS["cast"](OPS["permute"](p, dims=(1, 0)), dtype=float32)
+        h, new = OPS["matmul"](x, wide), OPS["add"](p, change)
+        for _ in range(30):
+            h = OPS["tanh"](OPS["neg"](h))
+        moved = OPS["sub"](OPS["cast"](OPS["permute"](new, dims=(1, 0)), dtype=float32), wide)
+        return [new, h, OPS["sum"](moved, dims=(0, 1), keepdim=False, dtype=float32)]
+
+    halves = TensorType((1024, 1024), bfloat16)
+    graph = record([halves, halves, TensorType((64, 1024), float32)], body, donated=[0])
+    context = Context(ONE)
+    DEFAULT.run(graph, context)
+    assert context.memory is not None and context.memory.overwritten == {0}
