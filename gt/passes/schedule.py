@@ -92,8 +92,9 @@ def _awaited_first(graph: Graph, order: Sequence[Node], moved: Set[Node], second
         return list(order)  # a pipeline's, as recorded
     rank = ranks(graph)
     hidden: dict[int, float] = {}  # by rank of compute, how long those that do not wait for all of it take
-    for node in moved:
-        hidden[rank[node] - 1] = hidden.get(rank[node] - 1, 0.0) + seconds(node)
+    for node in order:
+        if node in moved:
+            hidden[rank[node] - 1] = hidden.get(rank[node] - 1, 0.0) + seconds(node)
     of_inputs, awaited = _of_inputs(graph), set[Node]()
     for node in reversed(order):
         readers = _readers(graph, node)
