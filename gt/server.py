@@ -116,7 +116,13 @@ def _start_workers(started: ExitStack, count: int, keys: Path | None, endpoint: 
         started.callback(cluster.stop)
         cluster.start_workers(count, env.BACKEND.get())
         cluster.supervise(RESTARTS * count)
-        cluster.watch()
+        cluster.watch(partial(_tell_end, cluster))
+
+
+def _tell_end(cluster: LocalCluster, text: str) -> None:
+    """Say that a worker has ended, and what comes of it: where nobody looks at the log, the server would only have fewer of them."""
+    after = "Another is started in its place." if cluster.restarts_left else "None is started in its place any more."
+    click.echo(f"gt server: {text}\n{after}", err=True)
 
 
 def web_page(where: str, keyed: bool) -> Web:

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -52,6 +52,7 @@ class LocalCluster:
         self.restarts_left = 0
         self.replaced: list[tuple[int, subprocess.Popen[bytes]]] = []  # with the places that they had
         self._told: set[int] = set()  # pids
+        self._told_to: dict[str, int] = {}  # how far what a child wrote has been told
         self._polling = threading.Lock()  # of two threads that ask at once about a process, one would hear that it has not ended
 
     @property
@@ -87,7 +88,7 @@ class LocalCluster:
         if name not in self._errors:
             self._errors[name] = tempfile.TemporaryFile(prefix="gt-")  # noqa: SIM115  closed by stop
         return subprocess.Popen(
-            [sys.executable, "-m", *module],
+            [sys.executable, "-P", "-m", *module],  # -P: a user's click.py in this folder is none of its modules
             stdin=subprocess.DEVNULL,
             stderr=None if env.DEBUG.get() else self._errors[name],
             env=child_environment(variables),
@@ -113,16 +114,22 @@ class LocalCluster:
         for i, process in [*self.replaced, *enumerate(self.workers)]:
             if process.pid not in self._told and self._has_ended(process) and process.returncode:  # 0: it was told to stop
                 self._told.add(process.pid)
-                said.append(f"worker {i}{where} (pid {process.pid}) ended by {name_of(process.returncode)}.{self.tail(f'worker{i}')}")
+                name = f"worker{i}"
+                said.append(f"worker {i}{where} (pid {process.pid}) ended by {name_of(process.returncode)}.{self.tail(name)}")
+                self._told_to[name] = self._written(name)
         return said
 
-    def tail(self, name: str) -> str:
-        """Give the end of what a child wrote to stderr, with an introduction."""
+    def _written(self, name: str) -> int:
         errors = self._errors.get(name)
+        return 0 if errors is None or errors.closed else os.fstat(errors.fileno()).st_size
+
+    def tail(self, name: str) -> str:
+        """Give the end of what a child wrote to stderr since ``ended`` last told of it, with an introduction."""
+        errors, size = self._errors.get(name), self._written(name)
         if errors is None or errors.closed:
             return ""
-        size = os.fstat(errors.fileno()).st_size
-        text = os.pread(errors.fileno(), STDERR_TAIL, max(0, size - STDERR_TAIL)).decode(errors="replace").strip()
+        begin = max(self._told_to.get(name, 0), size - STDERR_TAIL)
+        text = os.pread(errors.fileno(), size - begin, begin).decode(errors="replace").strip()
         return f" Its stderr ends:\n{text}" if text else ""
 
     def stop(self, code: int | None = None) -> None:
@@ -154,10 +161,13 @@ class LocalCluster:
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _reap(self) -> None:
+    def _reap(self, tell: Callable[[str], None] | None) -> None:
         """Collect workers that die, so that none stays a zombie, and start others in their places as long as that is asked for."""
         started = dict.fromkeys(range(len(self.workers)), 0.0)
         while not self._stopped.wait(0.1):
+            for text in self.ended() if tell is not None else ():
+                assert tell is not None
+                tell(text)
             for i, process in enumerate(self.workers):
                 ended = self._has_ended(process) and time.monotonic() - started[i] > RESTART_S
                 if ended and self.restarts_left > 0:
@@ -179,9 +189,9 @@ class LocalCluster:
         """From here on start another worker, with the same device, where one has died; at most so many. Zero: none any more."""
         self.restarts_left = restarts
 
-    def watch(self) -> None:
-        """Look after the workers."""
-        self._reaper = threading.Thread(target=self._reap, name="gt-reaper", daemon=True)
+    def watch(self, tell: Callable[[str], None] | None = None) -> None:
+        """Look after the workers. ``tell``: hears of each that ends, from another thread."""
+        self._reaper = threading.Thread(target=self._reap, args=(tell,), name="gt-reaper", daemon=True)
         self._reaper.start()
 
 

@@ -27,6 +27,7 @@ from gt.passes.plan import Cluster, plan_graph
 from gt.passes.reasons import PlanReasons
 from gt.runtime import garbage
 from gt.runtime.errors import Fault, ProtocolError, fault_of
+from gt.runtime.launch import child_environment
 from gt.runtime.wire import MAX_HEADER
 
 _LENGTH = struct.Struct("<I")
@@ -128,10 +129,11 @@ class PlannerProcess:
 
     def _start(self) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", "from gt.runtime.planner import main; main()"],
+            [sys.executable, "-P", "-c", "from gt.runtime.planner import main; main()"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
+            env=child_environment({}),
         )
         assert self.process.stdin is not None and self.process.stdout is not None
         self._stdin, self._stdout = self.process.stdin, self.process.stdout

@@ -17,6 +17,7 @@ import pytest
 
 from tests.integration.programs import (
     ROOT,
+    command,
     descendants,
     environment,
     gone,
@@ -209,7 +210,7 @@ def test_what_handlers_of_signals_raise_reaches_the_script_and_nothing_else(work
 
 BROKEN = """
 import os, sys
-if os.environ.get("BREAK") in sys.orig_argv[2:3]:
+if os.environ.get("BREAK") in sys.orig_argv[2:4]:
     raise SystemExit("this machine cannot start it: the cause")
 """
 
@@ -238,6 +239,32 @@ def test_a_process_that_dies_at_start_is_told_with_its_stderr(process: str, tmp_
     assert "this machine cannot start it: the cause" in done.err
     assert float(done.out) < 8
     assert sorted(p.name for p in tmp_path.iterdir()) == ["script.py", "site"]
+
+
+def test_a_server_says_of_its_own_workers_that_they_die_and_why(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys\nif 'gt.runtime.worker' in sys.orig_argv:\n    os.write(2, b'the cause\\n')\n    os._exit(3)\n"
+    )
+    variables = environment(PYTHONPATH=f"{ROOT}:{tmp_path}")
+    with command(tmp_path, variables, "server", "-p", 0, "--spawn_gpu_workers", 1) as process:
+        assert process.stderr is not None
+        told = [process.stderr.readline() for _ in range(6)]
+    ended = r"gt server: worker 0 \(pid \d+\) ended by code 3\. Its stderr ends:\n"
+    once = ended + r"the cause\nAnother is started in its place\.\n"
+    assert re.fullmatch(once + once, "".join(told)), told  # the second's, too, has nothing of the first's
+
+
+def test_files_in_the_users_folder_are_none_of_gts_modules(tmp_path: Path) -> None:
+    """Python puts the folder where it was started before its own modules, unless told not to."""
+    for name in ("click", "msgspec", "numpy", "yaml"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('not meant for gt')")
+    scripts = tmp_path / "scripts"
+    scripts.mkdir()
+    (scripts / "script.py").write_text("import gt\ngt.gpu_workers(1)\nprint((gt.ones(2) + 1).tolist())\n")
+    done = subprocess.run(
+        [sys.executable, "scripts/script.py"], cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60
+    )
+    assert (done.stdout, done.returncode) == ("[2.0, 2.0]\n", 0), done.stderr
 
 
 def test_after_a_failed_start_the_program_may_go_on(tmp_path: Path) -> None:
