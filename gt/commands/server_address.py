@@ -1,6 +1,6 @@
 """Which server a command is about: named, in GT_ADDR, or the only one that runs here.
 
-Owns: the options, and finding servers among this user's processes. Next: ``gt.commands.top``, ``gt.commands.trace``.
+Owns: the options, and finding servers among this user's processes. Next: ``gt.commands.top``, ``gt.commands.trace``, ``gt.commands.status``.
 """
 
 from __future__ import annotations

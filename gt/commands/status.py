@@ -1,6 +1,6 @@
 """``gt status``: who is at a server and what is under way.
 
-Next: ``gt.runtime.status_request`` (how it asks), ``gt.runtime.status`` (what it hears).
+Next: ``server_address`` (whom), ``gt.runtime.status_request`` (how it asks), ``gt.runtime.status`` (what it hears).
 """
 
 from __future__ import annotations
@@ -12,36 +12,35 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gt.commands.server_address import address_options, chosen_address
+
 if TYPE_CHECKING:
     from gt.runtime.status import ServerStatus
 
 
 @click.command()
-@click.argument("address", required=False)
+@address_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON object in place of text.")
-def status(address: str | None, as_json: bool) -> None:
-    """Show the workers, clients and epochs in flight at ADDRESS, a server's host:port. [default: what GT_ADDR names]
+def status(address: str | None, host: str | None, port: int | None, as_json: bool) -> None:
+    """Show the workers, clients and epochs in flight at ADDRESS, a server's host:port. [default: the server that runs here]
 
     Ends with code 3 if no server answers within 2 seconds.
     """
     import msgspec
 
-    from gt.runtime import env
     from gt.runtime.errors import ConnectionFailed
     from gt.runtime.exit_codes import ExitCode
     from gt.runtime.status_request import ask
 
+    where = chosen_address("gt status", address, host, port)
     try:
-        address = address or env.ADDRESS.get()
-        if not address:
-            raise click.UsageError("give the server's host:port, or set GT_ADDR")
-        found = ask(address)
+        found = ask(where)
     except ValueError as e:
         raise click.UsageError(str(e)) from e
     except ConnectionFailed as e:
         click.echo(f"gt status: {e}", err=True)
         sys.exit(ExitCode.SERVER_LOST)
-    click.echo(json.dumps(msgspec.to_builtins(found), indent=2) if as_json else text_of(address, found))
+    click.echo(json.dumps(msgspec.to_builtins(found), indent=2) if as_json else text_of(where, found))
 
 
 def text_of(address: str, found: ServerStatus) -> str:

@@ -12,6 +12,7 @@ import zmq
 from click.testing import CliRunner, Result
 
 from gt.cli import main
+from gt.commands.server_address import Found
 from gt.runtime import checks
 from gt.runtime.remote import RemoteSession
 from tests.integration.cluster import Desk
@@ -69,8 +70,19 @@ def test_no_answer_is_told_within_three_seconds() -> None:
 
 def test_a_wrong_address_is_code_2() -> None:
     assert command("status", "nowhere").exit_code == 2
+    assert command("status", "localhost:1", "--port", "2").exit_code == 2
+
+
+def test_without_an_address_it_is_the_server_that_runs_here_as_of_top(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gt.runtime.env.ADDRESS._read", [""])
+    monkeypatch.setattr("gt.commands.server_address.servers_here", list)
     done = command("status")
-    assert done.exit_code == 2 and "set GT_ADDR" in done.output
+    assert done.exit_code == 2 and "no gt server of yours runs on this machine: gt status HOST:PORT, or set GT_ADDR" in done.output
+    with server() as there:
+        monkeypatch.setattr("gt.commands.server_address.servers_here", lambda: [Found(there.process.pid, there.address)])
+        for words in ((), ("--port", str(there.port)), ("--host", "localhost", "-p", str(there.port))):
+            done = command("status", *words)
+            assert done.exit_code == 0 and "0 workers, 0 clients" in done.stdout, done.output
 
 
 def test_the_doctor_starts_a_worker_and_finds_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
