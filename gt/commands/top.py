@@ -12,8 +12,9 @@ import sys
 import termios
 import time
 import tty
+from collections import deque
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from gt.runtime.status_request import StatusLink
 
 ESCAPES = {b"\x1b[A": "up", b"\x1b[B": "down", b"\x1bOA": "up", b"\x1bOB": "down", b"\x1b": "esc", b"\r": "enter", b"\n": "enter"}
-ONCE_S = 1.0  # between the two looks of --once and --json: workers tell of themselves twice a second
+LEAST_S = 1.0  # between the two looks that are compared: workers tell of themselves twice a second
 
 
 @click.command()
@@ -56,7 +57,7 @@ def top(
         with closing(StatusLink(where, chosen_keys(None, "client", "worker"))) as link:
             if once or as_json:
                 before = link.ask()
-                time.sleep(ONCE_S)
+                time.sleep(LEAST_S)
                 _print(where, before, link.ask(), as_json)
             else:
                 _watch(where, link, interval)
@@ -99,25 +100,29 @@ def _watch(address: str, link: StatusLink, interval: float) -> None:
 
     from gt.commands.top_screen import View, activity, order, screen
 
-    before = now = link.ask()
-    view, looked = View(), time.monotonic()
+    now = link.ask()
+    looks, view, looked = deque([now]), View(), time.monotonic()
     with _keys() as terminal, Live(console=Console(), screen=True, auto_refresh=False) as live:
         while not view.over:
-            live.update(screen(address, before, now, view), refresh=True)
+            live.update(screen(address, looks[0], now, view), refresh=True)
             for key in read_keys(terminal, max(0.0, looked + interval - time.monotonic())):
-                view = view.key(key, order(now, activity(before, now), view.sort))
+                view = view.key(key, order(now, activity(looks[0], now), view.sort))
             if time.monotonic() >= looked + interval:
-                before, now, looked = now, link.ask(), time.monotonic()
+                now, looked = link.ask(), time.monotonic()
+                looks.append(now)
+                while len(looks) > 2 and now.uptime_s - looks[1].uptime_s >= LEAST_S:
+                    looks.popleft()
 
 
 @contextmanager
 def _keys() -> Iterator[int]:
-    """Have keys come one by one, unseen; put the terminal back in the end."""
+    """Have keys come one by one, unseen; put the terminal back in the end, which Ctrl-C is, too."""
     terminal = sys.stdin.fileno()
     saved = termios.tcgetattr(terminal)
     tty.setcbreak(terminal)
     try:
-        yield terminal
+        with suppress(KeyboardInterrupt):
+            yield terminal
     finally:
         termios.tcsetattr(terminal, termios.TCSADRAIN, saved)
 

@@ -75,12 +75,13 @@ class View:
 
 
 def activity(before: ServerStatus, now: ServerStatus) -> dict[int, Activity]:
-    """Give what workers did between two looks at the same server."""
-    passed = max(1e-3, now.uptime_s - before.uptime_s)
-    earlier = {w.id: w.usage for w in before.workers}
+    """Give what workers did between what they said of themselves last before each of two looks at the same server."""
+    earlier = {w.id: w for w in before.workers}
     found = {}
     for worker in now.workers:
-        old, new = earlier.get(worker.id), worker.usage
+        same, new = earlier.get(worker.id), worker.usage
+        old, later_s = (same.usage, same.usage_s - worker.usage_s) if same else (None, 0.0)
+        passed = max(1e-3, now.uptime_s - before.uptime_s + later_s)
         was = seconds_by_kind(old) if old else {}
         spent = {kind: seconds - was.get(kind, 0.0) for kind, seconds in seconds_by_kind(new).items()}
         shares = {kind: min(1.0, max(0.0, seconds) / passed) for kind, seconds in spent.items()}

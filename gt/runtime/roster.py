@@ -60,6 +60,7 @@ class Worker:
     loaded: set[int] = field(default_factory=set)
     usage: WorkerUsage = field(default_factory=WorkerUsage)  # as it said last, as are
     programs: dict[int, ProgramState] = field(default_factory=dict)
+    used: float = 0.0  # when it said so
 
     @property
     def process(self) -> str:

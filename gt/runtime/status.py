@@ -24,7 +24,7 @@ MAX_EPOCHS = 64  # of those in flight, the oldest
 class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A worker: where it runs, on what, and when it was last heard of. ``joined``: whether it may be given work. ``queued``: epochs in
     flight that it is not through with; ``epoch``: the one it runs, -1 for none. ``tiers``: how many of its programs run how;
-    ``programs``: those that took longest, and those of which there is something to note.
+    ``programs``: those that took longest, and those of which there is something to note. ``usage`` is what it said ``usage_s`` ago.
     """
 
     id: int
@@ -39,6 +39,7 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     tiers: dict[str, int] = {}
     programs: tuple[ProgramState, ...] = ()
     usage: WorkerUsage = WorkerUsage()
+    usage_s: float = 0.0
 
 
 class ClientStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,6 +113,7 @@ def status_of(state: DispatcherState) -> ServerStatus:
                 id=w.id, host=w.hello.host, pid=w.hello.pid, device=w.hello.device, backend=w.hello.backend,
                 joined=w.link is not None, silent_s=round(now - w.seen, 3), queued=sum(w.id in f.waiting for f in flying), epoch=w.beat.epoch,
                 tiers=dict(Counter(p.tier for p in w.programs.values())), programs=_shown(w), usage=w.usage,
+                usage_s=round(now - w.used, 3) if w.used else 0.0,
             )
             for w in state.workers.values()
         ),

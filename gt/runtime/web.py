@@ -65,7 +65,7 @@ class Web:
         if host not in LOOPBACK and not token:
             raise ValueError(f"{host} is reachable from other machines: the page there needs a token")
         self.token, self.host = token, host
-        self.samples: deque[tuple[float, list[tuple[int, int, int, float]]]] = deque(maxlen=MAX_SAMPLES)
+        self.samples: deque[tuple[float, list[tuple[int, int, int, float, float]]]] = deque(maxlen=MAX_SAMPLES)
         self.runs: deque[SeenRun] = deque(maxlen=MAX_RUNS)  # only the dispatcher's thread looks at them
         self._picture: Picture | None = None
         self._wanted, self._fresh = threading.Event(), threading.Condition()
@@ -98,8 +98,10 @@ class Web:
         status = status_of(state)
         if due:
             self._sampled = state.now
-            uses = [(w.id, w.usage) for w in status.workers]
-            busy = [(i, u.values_nbytes, u.device_nbytes or u.process_nbytes, u.run_s + u.collective_s + u.load_s) for i, u in uses]
+            uses = [(w.id, w.usage, round(status.uptime_s - w.usage_s, 2)) for w in status.workers]
+            busy = [
+                (i, u.values_nbytes, u.device_nbytes or u.process_nbytes, u.run_s + u.collective_s + u.load_s, said) for i, u, said in uses
+            ]
             self.samples.append((round(status.uptime_s, 2), busy))
         if self._wanted.is_set():
             self._wanted.clear()

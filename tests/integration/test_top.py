@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -82,6 +83,14 @@ def test_the_screen_follows_the_server_and_the_keys() -> None:
         top.type("q")
         top.shows(lambda _: "\x1b[?1049l" in top.output)  # the terminal's own screen is back
         assert top.process.wait(60) == 0
+
+
+def test_ctrl_c_ends_it_as_q_does() -> None:
+    with server() as there, contextlib.closing(Terminal("-m", "gt.scripts.top", there.address)) as top:
+        shown_whole(top, lambda text: "none" in text)
+        top.process.send_signal(signal.SIGINT)  # as a terminal does at Ctrl-C
+        top.shows(lambda _: "\x1b[?1049l" in top.output)
+        assert top.process.wait(60) == 0 and "Aborted" not in top.output
 
 
 def test_once_and_json_are_for_scripts() -> None:

@@ -52,12 +52,15 @@ def look(page: Any, root: str, folder: Path) -> None:
     x, y, wide, high = page.evaluate("boxes[boxes.length - 1].slice(0, 4)")
     page.hover("#timeline", position={"x": x + wide / 2, "y": y + high / 2})
     assert "of client" in page.inner_text("#run"), "a run of the timeline does not say what it is"
-    page.wait_for_selector("#plans details")
+    page.wait_for_selector("#plans details:nth-child(2)")
     for summary in page.query_selector_all("#plans summary"):
         summary.click()
     texts = [pre.inner_text() for pre in page.query_selector_all("#plans pre")]
     assert any("matmul" in text for text in texts) and all(pre.is_visible() for pre in page.query_selector_all("#plans pre"))
     page.wait_for_timeout(6000)  # two more reads of plans: what is open stays open
+    page.evaluate("shown = ''; plans()")  # also when plans are not as they were
+    page.evaluate("details.get(1).dataset.state = 'made'; shown = ''; plans()")
+    page.wait_for_timeout(500)
     assert all(d.get_attribute("open") is not None for d in page.query_selector_all("#plans details"))
     page.screenshot(path=folder / "plans_open.png", full_page=True)
     for name in ("metrics", "status.json", "plans.json"):

@@ -67,6 +67,17 @@ def test_activity_is_what_came_between_two_looks() -> None:
     assert client_shares(BEFORE, NOW) == {0: (0.25, 10.0), 1: (0.75, 1.0)}
 
 
+def test_rates_are_of_the_time_between_what_a_worker_said_not_between_the_looks() -> None:
+    """Workers say it twice a second, so that of two looks a second apart one may be of half a second more or less."""
+
+    def look(uptime_s: float, runs: int, usage_s: float) -> ServerStatus:
+        return status(uptime_s, (msgspec.structs.replace(worker(0, runs=runs), usage_s=usage_s),))
+
+    steady = look(10.0, 1000, 0.0), look(11.0, 1050, 0.5), look(12.0, 1200, 0.0)  # 100 a second
+    assert [activity(a, b)[0].runs_s for a, b in zip(steady, steady[1:], strict=False)] == [100, 100]
+    assert activity(look(10.0, 7, 0.125), look(10.25, 7, 0.375))[0].runs_s == 0  # nothing was said between
+
+
 def test_a_worker_that_came_meanwhile_counts_from_nothing_and_one_that_came_anew_not_below() -> None:
     fresh = status(12.0, (worker(5, run_s=0.5), worker(0)))
     assert activity(BEFORE, fresh)[5].shares["other"] == 0.25
