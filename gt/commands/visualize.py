@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 PICTURES = (".png", ".svg", ".pdf")
 OTHERS = (".html", ".json")
+MAX_PIXELS = 200_000_000  # 0.8 GB while it is drawn
 
 
 @click.command()
@@ -63,7 +64,7 @@ def visualize(
 
 
 def write(timeline: Timeline, output: Path, dpi: int = 150, width: float = 16.0, height: float | None = None) -> None:
-    """Write a timeline in the form that the file's name asks for. Errors: OSError."""
+    """Write a timeline in the form that the file's name asks for. Errors: OSError; ClickException for a picture that is too large."""
     suffix = output.suffix.lower()
     if suffix == ".json":
         from gt.timelines.chrome import chrome_json
@@ -74,8 +75,14 @@ def write(timeline: Timeline, output: Path, dpi: int = 150, width: float = 16.0,
 
         output.write_text(page(timeline), encoding="utf-8")
     else:
-        from gt.timelines.picture import draw
+        from gt.timelines.picture import draw, height_of
 
+        high = height or height_of(timeline)
+        if suffix == ".png" and width * high * dpi**2 > MAX_PIXELS:
+            raise click.ClickException(
+                f"{output.name} would have {width * dpi:.0f} x {high * dpi:.0f} pixels, expected {MAX_PIXELS / 1e6:.0f} million at most: "
+                "give smaller --dpi, --width or --height, or write .svg or .html"
+            )
         draw(timeline, output, dpi, width, height)
 
 

@@ -81,7 +81,7 @@ class InstructionLog:
             try:
                 self.file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
             except OSError as e:
-                raise OSError(e.errno, f"{env.INSTRUCTION_LOG.name}: the file cannot be opened: {e.strerror}", self.path) from None
+                raise self._cannot("opened", e) from None
             fcntl.flock(self.file, fcntl.LOCK_EX)
             if self._is_current():
                 break
@@ -92,8 +92,13 @@ class InstructionLog:
                 self.start = float(head.rsplit("=", 1)[1])
             else:
                 os.write(self.file, header(self.start).encode())
+        except OSError as e:  # no room on the disk, for one
+            raise self._cannot("written", e) from None
         finally:
             fcntl.flock(self.file, fcntl.LOCK_UN)
+
+    def _cannot(self, what: str, e: OSError) -> OSError:
+        return OSError(e.errno, f"{env.INSTRUCTION_LOG.name}: the file cannot be {what}: {e.strerror}", self.path)
 
     def _is_current(self) -> bool:
         try:

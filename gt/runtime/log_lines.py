@@ -101,11 +101,11 @@ def parse_log(texts: Iterable[str], name: str = "log") -> Log:
 
 
 def read_log(*files: str | os.PathLike[str]) -> Log:
-    """Read files together, each with the ``.1`` that it goes on from if there is one. Errors: LogError; OSError."""
-    logs, paths = [], [Path(file) for file in files]
+    """Read files together, each once, with the ``.1`` that it goes on from if there is one. Errors: LogError; OSError."""
+    logs, paths = [], list({path.resolve(): path for path in map(Path, files)}.values())
     for path in paths:
         older = path.with_name(f"{path.name}.1")
-        for each in ([older] if older.exists() and older not in paths else []) + [path]:
+        for each in ([older] if older.exists() and not any(map(older.samefile, paths)) else []) + [path]:
             with each.open(encoding="utf-8", errors="replace") as file:
                 logs.append(parse_log(file, str(each)))
     lines = sorted((line for log in logs for line in log.lines), key=lambda line: line.time)

@@ -29,8 +29,7 @@ def draw(timeline: Timeline, path: Path, dpi: int = 150, width: float = 16.0, he
 
     if path.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise ValueError(f"expected a .png, .svg, .pdf or .html file, got {path.name!r}")
-    rows = sum(lane.num_tracks for lane in timeline.lanes) + 0.5 * len(timeline.lanes)
-    figure = Figure(figsize=(width, height or max(2.5, 1.6 + 0.42 * rows)), dpi=dpi, layout="constrained")
+    figure = Figure(figsize=(width, height or height_of(timeline)), dpi=dpi, layout="constrained")
     axes = figure.add_subplot()
     rcParams["svg.hashsalt"] = "gt"  # the same picture is the same file
     unit, scale = ("s", 1.0) if timeline.seconds >= 2 else ("ms", 1e3)
@@ -48,6 +47,12 @@ def draw(timeline: Timeline, path: Path, dpi: int = 150, width: float = 16.0, he
     axes.set_axisbelow(True)
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8)
     figure.savefig(path, format=path.suffix.lower()[1:], metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
+
+
+def height_of(timeline: Timeline) -> float:
+    """Give the inches that its lanes need."""
+    rows = sum(lane.num_tracks for lane in timeline.lanes) + 0.5 * len(timeline.lanes)
+    return max(2.5, 1.6 + 0.42 * rows)
 
 
 def title(timeline: Timeline) -> str:
@@ -112,4 +117,4 @@ def _arrows(axes: Any, timeline: Timeline, tops: dict[str, float], scale: float)
             drawn.arrow_patch.set_clip_path(axes.patch)
 
 
-__all__ = ["COLOURS", "draw", "title"]
+__all__ = ["COLOURS", "draw", "height_of", "title"]

@@ -97,6 +97,8 @@ def test_a_log_that_cannot_be_written_ends_and_the_program_goes_on(caplog: pytes
 def test_a_log_that_cannot_be_opened_names_the_variable(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="GT_INSTRUCTION_LOG: the file cannot be opened: No such file"):
         InstructionLog(str(tmp_path / "missing" / "log"), "client0")
+    with pytest.raises(OSError, match="GT_INSTRUCTION_LOG: the file cannot be written: No space left on device: '/dev/full'"):
+        InstructionLog("/dev/full", "client0")
 
 
 def test_tracing_keeps_the_latest_lines_and_costs_nothing_afterwards() -> None:

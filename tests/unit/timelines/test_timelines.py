@@ -166,6 +166,16 @@ def test_the_same_log_gives_the_same_svg_with_its_lanes_named(tmp_path: Path) ->
     assert text == (tmp_path / "b.svg").read_text() and all(f"<!-- {lane} -->" in text for lane in ("client0", "worker1"))
 
 
+def test_a_file_that_is_named_twice_counts_once(tmp_path: Path) -> None:
+    (tmp_path / "link.log").symlink_to("ops.log")
+    once = visualize(tmp_path, "-o", tmp_path / "t.json")
+    (tmp_path / "d").mkdir()
+    assert once == visualize(tmp_path, tmp_path / "link.log", tmp_path / "d" / ".." / "ops.log", "-o", tmp_path / "t.json")
+    (tmp_path / "ops.log.1").write_text(HEAD + "\n0.5 1 run worker7 flush0 64 epoch=2 plan=1 seconds=0.1 tier=eager fault=-\n")
+    code, out = visualize(tmp_path, tmp_path / "ops.log.1", "-o", tmp_path / "t.json")
+    assert code == 0 and re.search(r"worker7 .* 1 +0\n", out), out
+
+
 def test_the_page_needs_nothing_else_and_runs_nothing_of_the_log(tmp_path: Path) -> None:
     story = STORY.replace("flush0 64 epoch", "</script><b>x 64 epoch")
     assert visualize(tmp_path, "-o", tmp_path / "t.html", story=story)[0] == 0
@@ -179,6 +189,8 @@ def test_the_page_needs_nothing_else_and_runs_nothing_of_the_log(tmp_path: Path)
 def test_what_cannot_be_drawn_is_told(tmp_path: Path) -> None:
     assert "expected a name that ends with .png, .svg, .pdf, .html, .json, got t.gif" in visualize(tmp_path, "-o", "t.gif")[1]
     assert re.search(r"no event that takes time in these seconds, of \d\.\d{3} in all", visualize(tmp_path, "--since", 50)[1])
+    code, out = visualize(tmp_path, "-o", tmp_path / "t.png", "--dpi", 1200, "--width", 200, "--height", 200)
+    assert code == 1 and "t.png would have 240000 x 240000 pixels, expected 200 million at most: give smaller --dpi" in out
     assert "--since: expected less than --until 1, got 3" in visualize(tmp_path, "--since", 3, "--until", 1)[1]
     (tmp_path / "notes").write_text("hello\n")
     done = CliRunner().invoke(main, ["visualize", str(tmp_path / "notes")])
