@@ -39,7 +39,7 @@ def commands() -> str:
     """Give the help of every command."""
     out = [f"# Commands\n\n{MADE}`python -m gt` is `gt`. Exit codes:\n\n{exit_codes.table()}\n"]
     for name, command in _commands("gt", cli.main):
-        with click.Context(command, info_name=name, **{**command.context_settings, **WIDTH}) as context:
+        with click.Context(command, info_name=name, **{**cli.CONTEXT, **command.context_settings, **WIDTH}) as context:
             out.append(f"## {name}\n\n```text\n{command.get_help(context)}\n```\n")
     return "\n".join(out)
 

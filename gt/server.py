@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 RESTARTS = 20  # of each worker that it starts: one that cannot start is not tried for ever
 
 
-@click.command()
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("-p", "--port", type=click.IntRange(0, 65535), required=True, help="Port to listen on.")
 @click.option(
     "-H", "--host", default="127.0.0.1", show_default=True, help="Address to listen on. One of other machines needs keys."

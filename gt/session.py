@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary
 
 from gt.ir.blame import warn_user
 from gt.ir.graph import Graph
+from gt.runtime import env
 from gt.runtime.env import ADDRESS, CHECK, without_effect
 from gt.runtime.interrupt import SHIELD
 from gt.runtime.session import Session
@@ -56,7 +57,8 @@ def current() -> Session:
 
 
 def _starting() -> ModuleType:
-    """Load what sessions are made of, which takes longer than all of ``import gt``."""
+    """Load what sessions are made of, which takes longer than all of ``import gt``. Errors: ValueError for a variable that cannot be."""
+    env.check()
     with SHIELD:  # Python's import takes a TimeoutError, as of a time limit, for a file that is not there, and goes on
         return importlib.import_module("gt.starting")
 

@@ -20,7 +20,7 @@ from gt.runtime.transport import endpoint_of, is_loopback
 from gt.runtime.worker import work
 
 
-@click.command()
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--host", default="localhost", show_default=True, help="Host of the server.")
 @click.option("-p", "--port", type=click.IntRange(1, 65535), required=True, help="Port of the server.")
 @click.option("--device", default=None, help="cpu, cuda or cuda:N. Default: cuda:0 if there is a GPU.")

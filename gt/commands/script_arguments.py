@@ -18,12 +18,12 @@ class ScriptCommand(click.Command):
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        own, rest = self._split(args)
+        own, rest = self._split(ctx, args)
         return super().parse_args(ctx, [*own, "--", *rest])
 
-    def _split(self, args: Sequence[str]) -> tuple[list[str], list[str]]:
+    def _split(self, ctx: click.Context, args: Sequence[str]) -> tuple[list[str], list[str]]:
         """Give gt's options, and the script with what follows."""
-        options = {name: p for p in self.get_params(click.Context(self)) if isinstance(p, click.Option) for name in p.opts}
+        options = {name: p for p in self.get_params(ctx) if isinstance(p, click.Option) for name in p.opts}
         leading = sum(isinstance(p, click.Argument) and p.nargs == 1 for p in self.params)  # the script, and what else comes first
         own: list[str] = []
         rest: list[str] = []

@@ -35,14 +35,18 @@ class Variable(Generic[T]):
     def get(self) -> T:
         """Give the value, read from the environment at the first call. Errors: ValueError naming the variable."""
         if not self._read:
-            name, text = self.name, os.environ.get(self.name)
-            if not text:
-                name, text = _by_older_names(self)
-            try:
-                self._read.append(self.default if text is None or text == "" else self.parse(text))
-            except ValueError as e:
-                raise ValueError(f"{name}={os.environ.get(name)!r}: {e}. {self.doc}") from None
+            self._read.append(self.read())
         return self._read[0]
+
+    def read(self) -> T:
+        """Give what the environment says now. Errors: ValueError naming the variable."""
+        name, text = self.name, os.environ.get(self.name)
+        if not text:
+            name, text = _by_older_names(self)
+        try:
+            return self.default if text is None or text == "" else self.parse(text)
+        except ValueError as e:
+            raise ValueError(f"{name}={os.environ.get(name)!r}: {e}. {self.doc}") from None
 
     def set(self, value: T) -> None:
         """Use ``value`` from here on, whatever the environment says."""
@@ -146,9 +150,17 @@ def nbytes(text: str) -> int | None:
     return byte_limit(int(text) if text.strip().isdigit() else text) if text.strip() != "0" else None
 
 
+def number(text: str) -> float:
+    """Parse a number, nan where it is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
 def over_zero(text: str) -> float:
     """Parse a number over 0."""
-    value = float(text)
+    value = number(text)
     if not 0 < value < math.inf:
         raise ValueError("expected a number over 0")
     return value
@@ -156,7 +168,7 @@ def over_zero(text: str) -> float:
 
 def at_least_zero(text: str) -> float:
     """Parse a number from 0 up."""
-    value = float(text)
+    value = number(text)
     if not 0 <= value < math.inf:
         raise ValueError("expected a number from 0 up")
     return value
@@ -183,13 +195,13 @@ SHARED_MEMORY = Variable(
     "GT_SHARED_MEMORY", flag, True, "Move large arrays between processes of one host through shared memory; 0: through sockets."
 )
 EPOCH_TIMEOUT_S = Variable(
-    "GT_EPOCH_TIMEOUT", float, 1800.0, "Seconds a worker may be busy with one run before a server counts it as stuck."
+    "GT_EPOCH_TIMEOUT", over_zero, 1800.0, "Seconds a worker may be busy with one run before a server counts it as stuck."
 )
 WORKER_LEASE_S = Variable(
     "GT_WORKER_LEASE", at_least_zero, 60.0,
     "Seconds that a gt worker whose server is gone keeps its values and waits for it to be started again; 0: it ends.",
 )  # fmt: skip
-GROUP_TIMEOUT_S = Variable("GT_GROUP_TIMEOUT", float, 60.0, "Seconds a collective may wait for another worker.")
+GROUP_TIMEOUT_S = Variable("GT_GROUP_TIMEOUT", over_zero, 60.0, "Seconds a collective may wait for another worker.")
 
 
 @dataclass(frozen=True)
@@ -229,6 +241,13 @@ def _by_older_names(variable: Variable[Any]) -> tuple[str, str | None]:
     texts = [(older.texts.get(text, text), older.name) for older, text in said if text]
     text, name = max((t for t in texts if t[0]), key=lambda t: (t[0].isdigit() and int(t[0]), t), default=(None, variable.name))
     return name, text
+
+
+def check() -> None:
+    """Look at all variables that are given, before anything is started with one of them. Errors: ValueError naming the variable."""
+    for variable in VARIABLES.values():
+        if not variable._read:
+            variable.read()
 
 
 def without_effect() -> list[str]:

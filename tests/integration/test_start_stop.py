@@ -268,18 +268,34 @@ def test_files_in_the_users_folder_are_none_of_gts_modules(tmp_path: Path) -> No
 
 
 def test_after_a_failed_start_the_program_may_go_on(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(BROKEN)
     code = """
         import os
         import gt
-        os.environ["GT_GROUP_TIMEOUT"] = "soon"
+        os.environ["BREAK"] = "gt.runtime.worker"
         try:
             gt.gpu_workers(1)
         except gt.GtError as e:
-            print("soon" in str(e))
-        del os.environ["GT_GROUP_TIMEOUT"]
+            print("the cause" in str(e))
+        os.environ["GT_GROUP_TIMEOUT"] = "soon"
+        try:
+            gt.gpu_workers(1)
+        except ValueError as e:
+            print(e)
+        del os.environ["BREAK"], os.environ["GT_GROUP_TIMEOUT"]
         print((gt.ones(2) + 1).tolist())
     """
-    assert output(code, tmp_path) == "True\n[2.0, 2.0]\n"
+    wrong = "GT_GROUP_TIMEOUT='soon': expected a number over 0. Seconds a collective may wait for another worker."
+    assert output(code, tmp_path, PYTHONPATH=f"{ROOT}:{site}") == f"True\n{wrong}\n[2.0, 2.0]\n"
+
+
+@pytest.mark.parametrize("variable", ["GT_COMPILE", "GT_COMPILE_AFTER", "GT_WORKER_MEMORY", "GT_EPOCH_TIMEOUT", "GT_OPENTELEMETRY"])
+def test_a_wrong_variable_is_told_before_anything_starts_whoever_reads_it(variable: str, tmp_path: Path) -> None:
+    """Read by a worker alone, it would be what ails the worker, or the run, and not the script's own ValueError."""
+    done = run("import gt\nprint(gt.ones(2).tolist())", tmp_path, **{variable: "perhaps"})
+    assert (done.code, done.out) == (1, "") and f"\nValueError: {variable}='perhaps': expected " in done.err, done.err
 
 
 def test_a_worker_command_without_a_server_says_so(tmp_path: Path) -> None:

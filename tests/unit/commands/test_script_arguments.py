@@ -8,6 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from gt.cli import main
 from gt.commands.script_arguments import ScriptCommand, script_of
 
 
@@ -56,6 +57,18 @@ def test_what_is_wrong_is_said(words: str, said: str) -> None:
 
 def test_help_before_the_script_is_gts() -> None:
     assert CliRunner().invoke(line, ["--help", "a.py"]).output.startswith("Usage: line")
+
+
+@pytest.mark.parametrize("command", sorted(main.commands))
+@pytest.mark.parametrize("word", ["-h", "--help"])
+def test_all_commands_help_by_both_words(command: str, word: str) -> None:
+    done = CliRunner().invoke(main, [command, word])
+    assert done.exit_code == 0 and done.output.startswith("Usage: ") and "Show this message and exit." in done.output
+
+
+def test_the_short_word_behind_a_script_is_the_scripts() -> None:
+    done = CliRunner().invoke(line, ["a.py", "-h"], help_option_names=["-h", "--help"])
+    assert done.output == "a.py ['-h'] None None False\n"
 
 
 def test_what_python_gets(tmp_path: Path) -> None:

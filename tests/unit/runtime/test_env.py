@@ -15,6 +15,9 @@ from gt.runtime import env
         (env.ADDRESS, "ipc://", "got 'ipc://'"), (env.DEBUG, "loud", "GT_DEBUG='loud': expected an integer >= 0"),
         (env.DEBUG, "-1", "expected an integer >= 0"), (env.CHECK, "torch", "GT_CHECK='torch': expected one of numpy, nan"),
         (env.INSTRUCTION_LOG_SIZE, "abc", "GT_INSTRUCTION_LOG_SIZE='abc': expected a number of bytes"),
+        (env.GROUP_TIMEOUT_S, "x", "GT_GROUP_TIMEOUT='x': expected a number over 0"), (env.EPOCH_TIMEOUT_S, "-1", "expected a number over 0"),
+        (env.WORKER_LEASE_S, "long", "GT_WORKER_LEASE='long': expected a number from 0 up"),
+        (env.PRIORITY, "high", "GT_PRIORITY='high': expected a number over 0"),
         (env.BACKEND, "jax", "GT_BACKEND='jax': expected one of torch, numpy"),
     ],
 )  # fmt: skip
