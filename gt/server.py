@@ -73,6 +73,7 @@ def main(
         env.CLIENT_MEMORY: client_memory, env.WINDOW: client_runs, env.MAX_PRIORITY: max_priority,
     }  # fmt: skip
     try:
+        env.check()
         options = server_options({variable: str(value) for variable, value in given.items() if value is not None})
     except ValueError as e:
         click.echo(f"gt server: {e}", err=True)
@@ -95,6 +96,11 @@ def main(
             spawn = partial(_start_workers, started, spawned, folder if keys is not None else None)
             serve(endpoint, options, None, 1, keys, spawn, web)
     except KeyFileError as e:
+        click.echo(f"gt server: {e}", err=True)
+        sys.exit(ExitCode.USAGE)
+    except OSError as e:
+        if e.filename != env.INSTRUCTION_LOG.get():
+            raise
         click.echo(f"gt server: {e}", err=True)
         sys.exit(ExitCode.USAGE)
     except zmq.ZMQError as e:

@@ -46,6 +46,11 @@ def main(
     except ValueError as e:
         raise click.BadParameter(f"{e}, got {backend!r}", param_hint="--backend") from None
     try:
+        env.check()
+    except ValueError as e:
+        click.echo(f"gt worker: {e}", err=True)
+        sys.exit(ExitCode.USAGE)
+    try:
         endpoint, keys = endpoint_of(f"{host}:{port}"), chosen_keys(key, "worker")
     except KeyFileError as e:
         click.echo(f"gt worker: {e}", err=True)
@@ -69,6 +74,11 @@ def main(
     except (ConnectionFailed, DispatcherLost, ValueError) as e:
         click.echo(f"gt worker: {e}", err=True)
         sys.exit(ExitCode.SERVER_LOST)
+    except OSError as e:
+        if e.filename != env.INSTRUCTION_LOG.get():
+            raise
+        click.echo(f"gt worker: {e}", err=True)
+        sys.exit(ExitCode.USAGE)
 
 
 if __name__ == "__main__":

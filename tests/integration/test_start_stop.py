@@ -267,6 +267,23 @@ def test_files_in_the_users_folder_are_none_of_gts_modules(tmp_path: Path) -> No
     assert (done.stdout, done.returncode) == ("[2.0, 2.0]\n", 0), done.stderr
 
 
+@pytest.mark.parametrize("words", [("server", "-p", "0"), ("worker", "-p", "1"), ("run", "script.py", "-n", "1")])
+@pytest.mark.parametrize(("variable", "value"), [("GT_DEBUG", "loud"), ("GT_COMPILE_AFTER", "often"), ("GT_GROUP_TIMEOUT", "soon")])
+def test_a_command_says_of_a_wrong_variable_one_line(words: tuple[str, ...], variable: str, value: str, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("print('begun')\n")
+    with command(tmp_path, environment(**{variable: value}), *words) as process:
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err.count("\n")) == (2, "", 1), err
+    assert err.startswith(f"gt {words[0]}: {variable}='{value}': expected "), err
+
+
+def test_a_server_whose_log_cannot_be_written_says_so(tmp_path: Path) -> None:
+    with command(tmp_path, environment(), "server", "-p", 0, "--log-file", "missing/log") as process:
+        _, err = process.communicate(timeout=30)
+    said = "gt server: [Errno 2] GT_INSTRUCTION_LOG: the file cannot be opened: No such file or directory: 'missing/log'\n"
+    assert (process.returncode, err) == (2, said)
+
+
 def test_after_a_failed_start_the_program_may_go_on(tmp_path: Path) -> None:
     site = tmp_path / "site"
     site.mkdir()
