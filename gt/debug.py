@@ -67,8 +67,11 @@ def _entry(trace: Trace, entry: int, rule: Rule) -> TapeEntry:
 
 
 def print_tape(loss: Tensor | None = None, file: TextIO | None = None) -> None:
-    """Print what ``get_tape`` gives, a line for each op. Errors: as ``get_tape``."""
-    for entry in get_tape(loss):
+    """Print what ``get_tape`` gives, a line for each op, or that nothing is pending. Errors: as ``get_tape``."""
+    tape = get_tape(loss)
+    if not tape:
+        print("nothing is pending: all that was recorded has run, or was sent to run", file=file or sys.stdout)
+    for entry in tape:
         at = f"  {entry.where}" if entry.where else ""
         print(f"{', '.join(entry.results)} = {entry.op}({', '.join(entry.operands)}){at}", file=file or sys.stdout)
 

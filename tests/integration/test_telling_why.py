@@ -290,6 +290,19 @@ def test_the_tape_is_printed_newest_first_with_lines() -> None:
 
 
 @pytest.mark.usefixtures("here")
+def test_a_tape_of_what_is_pending_says_so_when_nothing_is() -> None:
+    def printed() -> list[str]:
+        out = io.StringIO()
+        gt.debug.print_tape(file=out)
+        return out.getvalue().splitlines()
+
+    total = (ones(4) + 1).sum()
+    assert printed()[0].startswith("f32[] = sum(")
+    total.item()
+    assert gt.debug.get_tape() == [] and printed() == ["nothing is pending: all that was recorded has run, or was sent to run"]
+
+
+@pytest.mark.usefixtures("here")
 def test_new_graphs_are_dumped_for_gt_compile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(env.DUMP, "_read", [str(tmp_path / "dumps")])
     x = ones(4, 4)
