@@ -529,7 +529,8 @@ class DispatcherState:
         for peer in [p for p, owner in self.peers.items() if owner is worker]:
             del self.peers[peer]
             self.epochs.rendezvous.drop_peer(peer)
-        self._send(worker.link or worker.work, wire.Refused(f"it counts as lost: {reason}"))
+        for peer in filter(None, (worker.link, worker.work)):  # on each it is heard before what is answered to what comes there later
+            self._send(peer, wire.Refused(f"it counts as lost: {reason}"))
         for other in self.workers.values():
             self._send(other.link, wire.Abort(worker.id))
         left, lost = self.epochs.lose_worker(worker, reason)

@@ -143,6 +143,10 @@ class Ledger:
                 count = None
         return found
 
+    def is_over(self, runs: Runs) -> bool:
+        """Whether the server has told of a client's last run: its result is there before, from the worker."""
+        return any(what == "send Progress" and of["to"] == runs.name and int(of["runs"]) == runs.count - 1 for what, of in self.lines())
+
     def got_s(self, sessions: list[Runs], begin: int) -> list[float]:
         """Give the device seconds of each client's runs that are over since line ``begin``; nothing if one had no run waiting for a while."""
         come, over, before = ({s.name: 0 for s in sessions} for _ in range(3))
@@ -214,6 +218,7 @@ def test_a_job_of_short_steps_beside_a_single_long_plan_ends_within_twice_its_lo
         for _ in range(120):
             runs.run()
         runs.session.fetch(runs.count).result(60)
+        assert wait_for(lambda: ledger.is_over(runs))
         beside = ledger.between(runs)
         for _ in range(20):
             runs.read()
