@@ -138,16 +138,16 @@ scatter_add = op(
 )
 
 
-def _own_rows(x: np.ndarray, index: np.ndarray, dim: int, start: int) -> np.ndarray:
+def own_rows(x: np.ndarray, index: np.ndarray, dim: int, start: int) -> np.ndarray:
     """Give what an index along a dim takes of the part of it from ``start``; zeros for what it takes of others."""
     own = (index >= start) & (index < start + x.shape[dim])
     taken = np.take(x, np.where(own, index - start, 0), axis=dim)
     return np.where(own.reshape((*own.shape, *(1,) * (x.ndim - dim - 1))), taken, np.zeros((), x.dtype))
 
 
-def _rows_local(attrs: dict[str, Any], where: Local) -> dict[str, Any]:
+def rows_local(attrs: dict[str, Any], where: Local) -> dict[str, Any]:
     """``rows``: how many the indexed dim has, where this worker's begin at ``start``."""
-    (dim,) = attrs.get("dims") or (attrs["dim"],)
+    (dim,) = attrs.get("dims") or (attrs.get("dim", 0),)
     rows = where.global_inputs[0].shape[dim]
     if where.inputs[0].shape[dim] == rows:
         return attrs
@@ -177,7 +177,7 @@ def _rows_rule(operands: tuple[Shape, ...], results: tuple[Shape, ...], attrs: d
 
 def _select_numpy(x: np.ndarray, index: np.ndarray, dim: int, start: int = 0, rows: int = 0) -> np.ndarray:
     in_dim(index, rows or x.shape[dim])
-    return _own_rows(x, index, dim, start) if rows else np.take(x, index, axis=dim)
+    return own_rows(x, index, dim, start) if rows else np.take(x, index, axis=dim)
 
 
 def _select_torch(names: tuple[str, ...], attrs: dict[str, Any], types: tuple[TensorType, ...]) -> str:
@@ -193,7 +193,7 @@ index_select = op(
     doc="The rows of dim that a 1-d index names.",
     infer=_select_infer, numpy=_select_numpy, torch=_select_torch,
     vjp=lambda g, y, x, index, dim: (index_add(zeros_like(x), index, g, dim=dim), None),
-    factors=_rows_rule, local=_rows_local,
+    factors=_rows_rule, local=rows_local,
     linear=((0,),), refuses=(1,),
 )
 
@@ -293,7 +293,7 @@ def _index_numpy(x: np.ndarray, *indices: np.ndarray, dims: Ints, start: int = 0
     bad = index[(index < -rows) | (index >= rows)]
     if bad.size:
         raise IndexError(f"index {bad.flat[0]} is out of bounds for axis {dims[0]} with size {rows}")
-    return _own_rows(x, np.where(index < 0, index + rows, index), dims[0], start)
+    return own_rows(x, np.where(index < 0, index + rows, index), dims[0], start)
 
 
 def _index_torch(names: tuple[str, ...], attrs: dict[str, Any], types: tuple[TensorType, ...]) -> str:
@@ -311,7 +311,7 @@ index = op(
     vjp=lambda g, y, x, *indices, dims: (
         index_put(zeros_like(x), *indices, g, dims=dims, accumulate=True), *(None for _ in indices),
     ),
-    factors=_index_rule, linear=((0,),), local=lambda attrs, where: _rows_local(attrs, where) if len(attrs["dims"]) == 1 else attrs,
+    factors=_index_rule, linear=((0,),), local=lambda attrs, where: rows_local(attrs, where) if len(attrs["dims"]) == 1 else attrs,
     shares=lambda operands, results: all(not t.shape for t in operands[1:]),  # torch then selects
     refuses=(1,),
 )  # fmt: skip

@@ -16,7 +16,7 @@ from gt.ir.ops.compare import eq, logical_and, ne, where
 from gt.ir.ops.creation import iota
 from gt.ir.ops.elementwise import add, div, exp, log, mul, neg, sub
 from gt.ir.ops.families import FLOAT, along, check_kind, check_same, rule_of
-from gt.ir.ops.index import in_dim
+from gt.ir.ops.index import in_dim, own_rows, rows_local
 from gt.ir.ops.matmul import wide
 from gt.ir.ops.normalization import like, up
 from gt.ir.ops.reduce import amax
@@ -375,10 +375,7 @@ def _padding(attrs: dict[str, Any]) -> str:
 
 def _embedding_numpy(weight: np.ndarray, index: np.ndarray, padding_idx: int = -1, start: int = 0, rows: int = 0) -> Any:
     in_dim(index, rows or weight.shape[0])
-    if not rows:
-        return weight[index]
-    own = (index >= start) & (index < start + weight.shape[0])
-    return np.where(own[..., None], weight[np.where(own, index - start, 0)], np.zeros((), weight.dtype))
+    return own_rows(weight, index, 0, start) if rows else weight[index]
 
 
 def _embedding_torch(names: tuple[str, ...], attrs: dict[str, Any], types: tuple[TensorType, ...]) -> str:
@@ -392,14 +389,6 @@ def _embedding_torch(names: tuple[str, ...], attrs: dict[str, Any], types: tuple
     return f"torch.nn.functional.embedding({inside}, {weight}).masked_fill(~({own}).unsqueeze(-1), 0)"
 
 
-def _embedding_local(attrs: dict[str, Any], where: Local) -> dict[str, Any]:
-    """``rows``: how many the whole table has, where this worker's begin at ``start``."""
-    rows = where.global_inputs[0].shape[0]
-    if where.inputs[0].shape[0] == rows:
-        return attrs
-    return attrs | {"start": where.input_offset(0, 0), "rows": rows}
-
-
 embedding = op(
     "embedding", "weight index",
     doc="Rows of weight: [v, d] at [...] -> [..., d]. The row padding_idx (-1: none) gets no gradient.",
@@ -410,7 +399,7 @@ embedding = op(
         ),
         None,
     ),
-    factors="vd,...->...d | ^v", linear=((0,),), local=_embedding_local, refuses=(1,),
+    factors="vd,...->...d | ^v", linear=((0,),), local=rows_local, refuses=(1,),
 )  # fmt: skip
 
 
