@@ -28,6 +28,7 @@ from gt.passes.dce import Dce
 from gt.passes.decompose import Decompose
 from gt.passes.fit_memory import FitMemory
 from gt.passes.fuse_hot_path import FuseHotPath
+from gt.passes.fuse_loss import FuseLoss
 from gt.passes.gather_again import GatherAgain
 from gt.passes.insert_collectives import InsertCollectives
 from gt.passes.keep_narrow import KeepNarrow
@@ -39,7 +40,7 @@ from gt.passes.simplify import Simplify
 
 _CLASSES: tuple[type[Any], ...] = (
     Autodiff, Decompose, Simplify, Cse, Dce, KeepNarrow, PropagateSharding, InsertCollectives, GatherAgain, Localize,
-    ChunkRows, BucketCollectives, FuseHotPath, FitMemory, PlanMemory, LowerPrograms,
+    ChunkRows, FuseLoss, BucketCollectives, FuseHotPath, FitMemory, PlanMemory, LowerPrograms,
 )  # fmt: skip
 PASSES: dict[str, Callable[..., Pass]] = {cls.name: cast("Callable[..., Pass]", cls) for cls in _CLASSES}
 Verify: TypeAlias = Literal["each", "ends", "off"]

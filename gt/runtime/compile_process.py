@@ -25,6 +25,7 @@ import msgspec
 import torch
 
 from gt.runtime import kernels
+from gt.runtime.last_sums import use_sum_rows
 from gt.runtime.layout import Piece
 from gt.runtime.private import check_folder
 from gt.runtime.render import build, render_piece, vector_sizes
@@ -150,6 +151,8 @@ def compile_piece(request: Request) -> None:
     # on CPU a pool costs seconds to start; on a GPU several of these processes compile at once
     config.compile_threads = 1 if request.device == "cpu" else max(1, (os.cpu_count() or 1) // 4)
     config.reorder_for_locality = False  # it has sums computed before the products that write down what they sum
+    if torch.device(request.device).type == "cuda":
+        use_sum_rows()
     with _locked(path):
         if path.exists():
             return

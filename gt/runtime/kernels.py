@@ -26,6 +26,7 @@ from gt.runtime.layer_kernels import (
     row_matmul,
     windows,
 )  # fmt: skip
+from gt.runtime.loss_kernels import cross_entropy_grad
 from gt.runtime.optim_adaptive_kernels import (
     adadelta_step,
     adadelta_step_,
@@ -289,7 +290,8 @@ def dropout(x: Tensor, seed: Key, stream: Key, p: float, global_shape: Shape, of
 __all__ = [
     "adadelta_step", "adadelta_step_", "adagrad_step", "adagrad_step_", "adam_step", "adam_step_", "adamax_step",
     "adamax_step_", "adamw_step", "adamw_step_", "argmax", "argmin", "attention", "attention_backward",
-    "avg_pool_backward", "convolution", "convolution_input_grad", "convolution_weight_grad", "cumprod_backward", "dropout",
+    "avg_pool_backward", "convolution", "convolution_input_grad", "convolution_weight_grad", "cross_entropy_grad",
+    "cumprod_backward", "dropout",
     "iota", "layer_norm", "layer_norm_backward", "lion_step", "lion_step_", "matmul", "nadam_step", "nadam_step_",
     "nll_loss_backward", "one_hot", "pad", "philox", "prod", "radam_step", "radam_step_", "random_bits",
     "random_int", "random_normal", "random_uniform", "row_linear", "row_matmul", "rmsprop_step", "rmsprop_step_", "sgd_step", "sgd_step_",

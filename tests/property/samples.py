@@ -532,6 +532,14 @@ def _nll(rng: Rng) -> Iterator[Sample]:
                 )
 
 
+@samples("cross_entropy_grad")
+def _cross_entropy_grad(rng: Rng) -> Iterator[Sample]:
+    for dtype in DTYPES["f"]:
+        for s in ((4, 5), (1, 3), (3, 1), (0, 4)):
+            number = dtype if dtype.itemsize > 2 else float32
+            yield Sample((values(rng, s, dtype), _targets(rng, s, 1), values(rng, (), number)), (dtype, int64, number), {"ignore_index": -100})
+
+
 @samples("nll_loss_backward")
 def _nll_backward(rng: Rng) -> Iterator[Sample]:
     for dtype in DTYPES["f"]:

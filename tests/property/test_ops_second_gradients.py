@@ -18,7 +18,7 @@ Arrays = Sequence[np.ndarray]
 
 # torch gives these no gradient either; steps of optimizers are taken without a tape, and the rest stands where no gradient comes from
 WITHOUT = {n for n in OPS if n.endswith("_step") or "bessel_j" in n or "bessel_y" in n or "bessel_k" in n or "_polynomial_" in n}
-WITHOUT |= {"airy_ai", "grad", "alias", "mask_pad", "pad_end", "partial_from_part", "partial_from_whole", "reshard", "shard_slice", "unpad"}
+WITHOUT |= {"airy_ai", "grad", "cross_entropy_grad", "alias", "mask_pad", "pad_end", "partial_from_part", "partial_from_whole", "reshard", "shard_slice", "unpad"}
 NAMES = sorted(SAMPLES.keys() - WITHOUT)
 
 

@@ -336,6 +336,27 @@ def _cross_entropy_parts(inputs: tuple[Any, ...], attrs: dict[str, Any]) -> tupl
     return (loss,)
 
 
+def _cross_entropy_grad_infer(logits: TensorType, target: TensorType, g: TensorType, ignore_index: int) -> tuple[TensorType, TensorType]:
+    check_kind("cross_entropy_grad", FLOAT, logits)
+    if logits.ndim != 2 or target.shape != logits.shape[:1] or target.dtype is not int64 or g.shape:
+        raise ShapeError(f"cross_entropy_grad: expected logits [rows, classes], a class of each row, a number: got {logits!r}, {target!r}, {g!r}")
+    return TensorType((), g.dtype), logits
+
+
+def _cross_entropy_grad_numpy(logits: np.ndarray, target: np.ndarray, g: np.ndarray, ignore_index: int) -> tuple[Any, Any]:
+    logp = log_softmax_numpy(wide(logits), 1)
+    one = _nll_backward_numpy(g, target, logits.shape, ignore_index)
+    return _nll_numpy(logp, target, "sum", ignore_index), _log_softmax_backward_numpy(one, logp, 1)
+
+
+cross_entropy_grad = op(
+    "cross_entropy_grad", "logits target g",
+    doc="The summed cross entropy of [rows, classes], and g times its gradient; made of both by a pass, where rows are whole.",
+    infer=_cross_entropy_grad_infer, numpy=_cross_entropy_grad_numpy,
+    torch="kernels.cross_entropy_grad({logits}, {target}, {g}, {ignore_index})", refuses=(1,),
+)  # fmt: skip
+
+
 def _index(value: int, like: Var) -> Any:
     return constant(value, like)
 
