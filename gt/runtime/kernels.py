@@ -99,6 +99,14 @@ def own_rows(x: Tensor, index: Tensor, dim: int, start: int, rows: int, from_end
     return taken.masked_fill(~own.view((*own.shape, *(1,) * (x.dim() - dim - 1))), 0)
 
 
+def log_softmax_backward_(g: Tensor, y: Tensor, dim: int) -> Tensor:
+    """Write the gradient of log_softmax over ``g``, which torch does rightly where its elements are in order."""
+    backward = torch.ops.aten._log_softmax_backward_data
+    if g.is_contiguous():
+        return backward.out(g, y, dim, y.dtype, out=g)
+    return g.copy_(backward(g, y, dim, y.dtype))
+
+
 def nll_loss_backward(g: Scalar, target: Tensor, shape: Shape, ignore_index: int) -> Tensor:
     """Put -g at each target's class."""
     dim = 1 if len(shape) > 1 else 0
@@ -289,11 +297,10 @@ def dropout(x: Tensor, seed: Key, stream: Key, p: float, global_shape: Shape, of
 
 __all__ = [
     "adadelta_step", "adadelta_step_", "adagrad_step", "adagrad_step_", "adam_step", "adam_step_", "adamax_step",
-    "adamax_step_", "adamw_step", "adamw_step_", "argmax", "argmin", "attention", "attention_backward",
-    "avg_pool_backward", "convolution", "convolution_input_grad", "convolution_weight_grad", "cross_entropy_grad",
-    "cumprod_backward", "dropout",
-    "iota", "layer_norm", "layer_norm_backward", "lion_step", "lion_step_", "matmul", "nadam_step", "nadam_step_",
-    "nll_loss_backward", "one_hot", "pad", "philox", "prod", "radam_step", "radam_step_", "random_bits",
-    "random_int", "random_normal", "random_uniform", "row_linear", "row_matmul", "rmsprop_step", "rmsprop_step_", "sgd_step", "sgd_step_",
-    "slice_scatter", "slice_scatter_", "wide_matmul", "windows",
+    "adamax_step_", "adamw_step", "adamw_step_", "argmax", "argmin", "attention", "attention_backward", "avg_pool_backward",
+    "convolution", "convolution_input_grad", "convolution_weight_grad", "cross_entropy_grad", "cumprod_backward", "dropout",
+    "iota", "layer_norm", "layer_norm_backward", "lion_step", "lion_step_", "log_softmax_backward_", "matmul", "nadam_step",
+    "nadam_step_", "nll_loss_backward", "one_hot", "pad", "philox", "prod", "radam_step", "radam_step_", "random_bits",
+    "random_int", "random_normal", "random_uniform", "rmsprop_step", "rmsprop_step_", "row_linear", "row_matmul",
+    "sgd_step", "sgd_step_", "slice_scatter", "slice_scatter_", "wide_matmul", "windows",
 ]

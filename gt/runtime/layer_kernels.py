@@ -126,7 +126,7 @@ def attention_backward(
     """Give the gradients of q, k and v."""
     fused = _fused(q, k, v, mask, is_causal)
     if fused:
-        g, q, k, v, y = map(_rows, (g, q, k, v, y))
+        g, q, k, v, y, lse = *map(_rows, (g, q, k, v, y)), lse.contiguous()
         unused = torch.zeros((), dtype=torch.int64, device=q.device)
         lengths = q.shape[2], k.shape[2], 0.0, is_causal
     if fused == "cudnn":
@@ -156,6 +156,7 @@ def layer_norm_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     if not x.is_cuda:  # the CPU kernel wants the statistics in the dtype of x
         mean, rstd = mean.to(x.dtype), rstd.to(x.dtype)
+    mean, rstd = mean.contiguous(), rstd.contiguous()  # torch reads them in order, whatever their strides
     bias = weight  # only whether there is one is read
     return aten.native_layer_norm_backward(g, x, list(weight.shape), mean, rstd, weight, bias, [True, True, True])
 

@@ -725,7 +725,7 @@ def _cumprod_backward(rng: Rng) -> Iterator[Sample]:
 
 # -- layers
 
-NORMED: tuple[tuple[Shape, Shape], ...] = (((5,), (5,)), ((4, 6), (6,)), ((2, 3, 4), (3, 4)), ((0, 3), (3,)))
+NORMED: tuple[tuple[Shape, Shape], ...] = (((5,), (5,)), ((4, 6), (6,)), ((2, 3, 4), (3, 4)), ((3, 2, 4), (4,)), ((0, 3), (3,)))
 
 
 @samples("gelu_backward", "log_softmax_backward")

@@ -103,9 +103,7 @@ log_softmax_backward = op(
     doc="Gradient of log_softmax from its result.",
     infer=_log_softmax_backward_infer, numpy=_log_softmax_backward_numpy,
     torch="torch.ops.aten._log_softmax_backward_data({g}, {y}, {dim}, {y}.dtype)", inplace=((0, 0),),
-    torch_inplace=lambda names, attrs, types: (
-        "torch.ops.aten._log_softmax_backward_data.out({0}, {1}, {2}, {1}.dtype, out={0})".format(*names, attrs["dim"])
-    ),
+    torch_inplace=lambda names, attrs, types: "kernels.log_softmax_backward_({}, {}, {})".format(*names, attrs["dim"]),
     decompose=_log_softmax_backward_parts, factors=_along_dim, linear=((0,),),
     when_split=lambda inputs, attrs, shards: _log_softmax_backward_parts(inputs, attrs),
 )  # fmt: skip
