@@ -319,20 +319,23 @@ class _Placer:
         """An output that overwrites an input stays where the input is, or the next step would be another plan.
 
         Only what belongs to a parameter (``OpDef.follows``), the state of an optimizer, may be split to suit the
-        parameter; and a signal over a step places the state, not the parameters.
+        parameter; and a signal over a step places the state, not the parameters, also of the step whose graph makes them.
         """
-        inputs = set(self.graph.inputs)
+        inputs, homes = set(self.graph.inputs), {v: self.homes.get(node, self.mesh) for node in self.graph.nodes for v in node.outputs}
         for node in self.graph.nodes:
-            follows = _following(node) or ()
+            follows = _following(node)
             for result, operand in node.op.inplace_pairs(len(node.inputs), node.attrs):
                 new, old = node.outputs[result], node.inputs[operand]
-                if old not in inputs or new not in self.is_output or new in self.fixed:
+                if new not in self.is_output or new in self.fixed or new.type.shape != old.type.shape:
                     continue
-                if result in follows and self.placed[old].is_replicated:
-                    continue
-                if new.type.shape == old.type.shape:
+                own = follows is not None and result in follows
+                if old in inputs and not (own and self.placed[old].is_replicated):
                     self.fixed[new] = self.placed[old]
-                    self.origin[new] = IN_PLACE
+                elif old not in inputs and follows and not own and self.fixed.keys() >= {node.outputs[r] for r in follows}:
+                    self.fixed[new] = self.fixed.get(old) or Sharding.replicated(homes[old], old.type.ndim)
+                else:
+                    continue
+                self.origin[new] = IN_PLACE
 
     # -- forward
 

@@ -212,15 +212,19 @@ def test_gradients_follow_the_backward_signal_of_the_forward_scope() -> None:
     assert out.is_replicated
 
 
-def optimizer_step(signal: SignalConfig | None, state: Sharding | None = None) -> Graph:
-    """One AdamW step of a parameter whose gradient comes from a batch split over dp."""
+def optimizer_step(signal: SignalConfig | None, state: Sharding | None = None, first: bool = False) -> Graph:
+    """One AdamW step of a parameter whose gradient comes from a batch split over dp. ``first``: the graph makes parameter and state."""
 
     def body(recorder: Recorder, x: Value, p: Value, m: Value, v: Value, lr: Value, step: Value) -> list[Value]:
         recorder.signal = "batch"
         (x,) = recorder.emit(OPS["copy"], (x,), ())
         recorder.signal = None
         grad = OPS["matmul"](OPS["permute"](x, dims=(1, 0)), x)
+        if first:
+            p = OPS["neg"](p)
         recorder.signal = "step" if signal else None
+        if first:
+            m, v = OPS["neg"](m), OPS["exp"](v)
         names = ("beta1", "beta2", "eps", "weight_decay", "amsgrad", "maximize")
         attrs = (("num", 1), *zip(names, (0.9, 0.99, 1e-8, 0.01, False, False), strict=True))
         return list(recorder.emit(OPS["adamw_step"], (p, grad, m, v, lr, step), attrs))
@@ -238,6 +242,13 @@ def test_a_step_in_a_signal_shards_the_optimizer_state_and_keeps_the_parameter()
     graph = optimizer_step(over(DP_TP, {0: "dp"}), m)  # as every later step finds it
     assert plan_graph(graph, Cluster((0, 1, 2, 3))).outputs == (p, m, v)
     assert comms(graph) == {"reduce_scatter": 1, "all_gather": 1}, "ZeRO-1: the gradient in parts, the parameter joined"
+
+
+def test_so_does_the_first_step_whose_graph_makes_parameter_and_state() -> None:
+    graph = optimizer_step(over(DP_TP, {0: "dp"}), first=True)
+    p, m, v = plan_graph(graph, Cluster((0, 1, 2, 3))).outputs
+    assert p.is_replicated and m.dims == v.dims == (("dp",), ())
+    correct(graph)
 
 
 def test_without_one_the_step_is_plain_data_parallel() -> None:
