@@ -192,8 +192,11 @@ def keeps(have: Sharding, want: Sharding, shape: Shape, rows: Rows | None = None
 
 @lru_cache(maxsize=16384)
 def aligned(have: Sharding, want: Sharding, shape: Shape, rows: Rows) -> bool:
-    """Whether each worker's part of the result is the beginning of the part of the value that it has, in the same memory."""
-    if have.mesh != want.mesh or have.local_shape(shape) != want.local_shape(rows.shape):
+    """Whether each worker's part of the result is the beginning of the part of the value that it has, in the same memory.
+
+    Of nothing no tile says where it begins.
+    """
+    if have.mesh != want.mesh or have.local_shape(shape) != want.local_shape(rows.shape) or 0 in rows.shape:
         return False
     need = {w: want.bounds(rows.shape, w) for w in want.mesh.workers}
     found: Counter[int] = Counter()

@@ -201,6 +201,15 @@ def test_rows_taken_of_a_split_dim_are_sent_and_nothing_else(op: str) -> None:
     np.testing.assert_array_equal(got, inputs[0][inputs[1]])
 
 
+@pytest.mark.parametrize(("start", "stop"), [(0, 1), (3, 4), (1, 4)])
+def test_rows_are_cut_from_the_parts_of_nothing(start: int, stop: int) -> None:
+    """Each worker's part has no elements, but rows of its own."""
+    attrs = {"starts": (0, start), "stops": (0, stop), "steps": (1, 1)}
+    graph = made([f64((0, 4), "", "w")], lambda _, x: OPS["neg"](OPS["slice"](x, **attrs)))
+    (got,) = simulate_graph(graph, [np.zeros((0, 4))], (), 4)
+    assert got.shape == (0, stop - start)
+
+
 def test_an_op_that_is_not_linear_reads_the_reduced_value() -> None:
     graph = made([f64((8, 6), "w", "")], lambda _, x: OPS["relu"](OPS["neg"](total(x, 0))))
     assert comms(graph) == ["all_reduce"]
