@@ -18,7 +18,7 @@ import msgspec
 
 from gt.ir.graph import Attrs, AttrValue, Coord, Graph, Node, Value
 from gt.ir.mesh import Mesh, Sharding
-from gt.ir.ops.collective import sent_bytes
+from gt.ir.ops.collective import sent_bytes, transfer
 from gt.ir.program import Collective, Compute, Free, Program, Step, WireNode, WireType, pack_attrs
 from gt.passes.context import Context, PlanRefused, Region
 from gt.passes.parts import Part, parts_of
@@ -40,13 +40,13 @@ class LowerPrograms:
         context.programs = Programs(plan, tuple(w for w in context.mesh.workers if any(plan.kind(w))))
         context.output_shardings = [plan.sharding(v) for v in graph.outputs]
         if graph.options.comm_bytes is not None:
-            _check_budget(context.programs, graph.options.comm_bytes)
+            _check_budget(context.programs, graph, graph.options.comm_bytes)
         return graph
 
 
-def _check_budget(programs: Programs, budget: int) -> None:
-    """Refuse to send more than the client allows, and name what sends most."""
-    for worker in programs.roles():
+def _check_budget(programs: Programs, graph: Graph, budget: int) -> None:
+    """Refuse to send more than the client allows, and name what sends most. In transfers workers alike send more or less."""
+    for worker in programs if any(node.op is transfer for node in graph.nodes) else programs.roles():
         program = programs[worker]
         sent = sum(c.nbytes for c in program.collectives)
         if sent > budget:

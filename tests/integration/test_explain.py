@@ -217,6 +217,18 @@ def test_a_budget_names_the_collective_who_asked_and_the_line() -> None:
 
 
 @pytest.mark.usefixtures("four")
+def test_a_budget_counts_what_each_worker_sends() -> None:
+    """Of rows shifted down by one, all workers but the first send theirs."""
+    x = rows(8, 8)
+    with gt.comm_budget(31):
+        shifted = x[1:] + 1
+    with pytest.raises(gt.RunError, match="comm_budget: worker 1 would send 32 bytes, 31 are allowed"):
+        shifted.numpy()
+    with gt.comm_budget(32):
+        assert (x[1:] + 1).numpy().shape == (7, 8)
+
+
+@pytest.mark.usefixtures("four")
 def test_a_budget_holds_for_what_its_block_records_alone() -> None:
     a, b = rows(8, 8), rows(8, 8)
     before = a @ b
