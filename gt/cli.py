@@ -27,6 +27,7 @@ from gt.commands.trace import trace
 from gt.commands.visualize import visualize
 from gt.config import ConfigError, did_you_mean, get_config, load_config
 from gt.ir.text import ParseError
+from gt.runtime import env
 from gt.version import __version__
 
 if TYPE_CHECKING:
@@ -44,6 +45,10 @@ CONTEXT = {"help_option_names": ["-h", "--help"]}
 @click.version_option(__version__, prog_name="gt")
 def main() -> None:
     """Run and inspect gt: scripts on clusters, servers, workers, and what a script compiles to."""
+    try:
+        env.check()
+    except ValueError as e:
+        raise click.UsageError(str(e)) from None
 
 
 for command in (run, launch, explain, status, top, trace, visualize, doctor, manifest):

@@ -42,11 +42,6 @@ def run_here(name: str, command: Sequence[str], workers: int | None) -> int:
     from gt.runtime.node_link import NodeLink
     from gt.runtime.script import Interrupted, Supervisor
 
-    try:
-        env.check()
-    except ValueError as e:
-        click.echo(f"{name}: {e}", err=True)
-        return ExitCode.USAGE
     count = workers or default_workers()
 
     def look(cluster: LocalCluster, link: NodeLink) -> None:

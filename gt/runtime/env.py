@@ -7,6 +7,7 @@ do).
 
 from __future__ import annotations
 
+import difflib
 import math
 import os
 from collections.abc import Callable, Mapping
@@ -251,9 +252,15 @@ def check() -> None:
 
 
 def without_effect() -> list[str]:
-    """Say of each variable that is given and has no effect any more what to use instead."""
-    gone = [older for older in OLDER_NAMES if older.stands_for is None and os.environ.get(older.name)]
-    return [f"{older.name} has no effect: {older.doc}" for older in gone]
+    """Say of each variable that is given and has no effect any more, or is nearly one's name, what to use instead."""
+    known = {older.name: older for older in OLDER_NAMES}
+    found = []
+    for name in sorted(n for n in os.environ if n.startswith("GT_") and os.environ[n] and n not in VARIABLES):
+        if name in known:
+            found += [] if known[name].stands_for else [f"{name} has no effect: {known[name].doc}"]
+        elif near := difflib.get_close_matches(name, VARIABLES, 1, 0.8):
+            found.append(f"{name} has no effect: did you mean {near[0]}?")
+    return found
 
 
 def text_of(name: str) -> str:

@@ -275,6 +275,13 @@ def test_variables_without_effect_are_told_at_the_first_op(tmp_path: Path) -> No
         assert f"script.py:2: UserWarning: {name} has no effect: " in done.err, done.err
 
 
+def test_a_name_that_is_nearly_a_variables_is_told(tmp_path: Path) -> None:
+    done = run("import gt\nprint(gt.ones(2).sum().item())", tmp_path, GT_INSTRUCTON_LOG="x", GT_OF_ANOTHER_PROGRAM="1")
+    assert (done.code, done.out) == (0, "2.0\n")
+    assert "script.py:2: UserWarning: GT_INSTRUCTON_LOG has no effect: did you mean GT_INSTRUCTION_LOG?" in done.err
+    assert "GT_OF_ANOTHER_PROGRAM" not in done.err
+
+
 def test_the_older_variables_that_say_more(tmp_path: Path) -> None:
     told = {
         name: run("import gt\ngt.ones(2).sum().item()", tmp_path, **{name: "1"}).err for name in ("GT_VERBOSE", "GT_DEBUG_COMPILE")
