@@ -14,17 +14,19 @@ from gt.ir.signals import byte_limit
 from gt.trace import settle, state
 
 
-def comm_budget(nbytes: int) -> AbstractContextManager[None]:
+def comm_budget(nbytes: int | str) -> AbstractContextManager[None]:
     """Make it an error, within a ``with`` block, if one worker sends more than ``nbytes`` in one run of a flush.
 
     What is recorded in the block by this thread is run at its end at the latest, with all else that runs meanwhile in this
     process under the same limit; what is pending before is run first, without it. Of nested blocks the smallest budget counts. Planning fails
     before anything is sent: reading a value of that flush raises RunError, which names the collectives that send most, who
     asked for each and the line. On one worker nothing is sent. Errors: TypeError, ValueError unless ``nbytes`` is a whole
-    number from 0 up.
+    number from 0 up, or text such as "20MiB".
     """
+    if isinstance(nbytes, str):
+        nbytes = byte_limit(nbytes, "comm_budget")
     if not isinstance(nbytes, int) or isinstance(nbytes, bool):
-        raise TypeError(f"gt.comm_budget: expected a number of bytes as an int, got {type(nbytes).__name__}")
+        raise TypeError(f"gt.comm_budget: expected a number of bytes or text such as '20MiB', got {type(nbytes).__name__}")
     if nbytes < 0:
         raise ValueError(f"gt.comm_budget: expected a number of bytes from 0 up, got {nbytes}")
     return _Budget(nbytes)

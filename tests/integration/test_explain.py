@@ -211,7 +211,7 @@ def test_a_budget_names_the_collective_who_asked_and_the_line() -> None:
     said = str(caught.value)
     assert "comm_budget: worker 0 would send 192 bytes, 191 are allowed" in said
     assert re.search(rf"192 B all_gather for operand 1 of matmul.*, {re.escape(__file__)}:{at}", said)
-    with gt.comm_budget(192):
+    with gt.comm_budget("192B"):
         assert (a @ b).sum(dim=1).numpy().tolist() == [64.0] * 8
     assert (a @ b).numpy().shape == (8, 8), "and it ends with its block"
 
@@ -273,11 +273,14 @@ def test_a_budget_may_be_used_again_and_inside_itself() -> None:
         assert gt.get_config().comm_bytes is None
 
 
-def test_a_budget_is_a_whole_number_of_bytes() -> None:
-    with pytest.raises(ValueError, match="from 0 up, got -1"):
-        gt.comm_budget(-1)
-    for wrong in (1.5, "1 MB", None, True):
-        with pytest.raises(TypeError, match="number of bytes as an int"):
+def test_a_budget_is_a_whole_number_of_bytes_or_text() -> None:
+    for wrong, why in ((-1, "from 0 up, got -1"), ("a lot", "comm_budget: .*got 'a lot'")):
+        with pytest.raises(ValueError, match=why):
+            gt.comm_budget(wrong)  # type: ignore[arg-type]
+    with gt.comm_budget("1 MiB"):
+        assert gt.get_config().comm_bytes == 1 << 20
+    for wrong in (1.5, None, True):
+        with pytest.raises(TypeError, match="number of bytes or text"):
             gt.comm_budget(wrong)  # type: ignore[arg-type]
 
 
