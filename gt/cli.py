@@ -204,7 +204,7 @@ def compile_(
 def _parse_mesh(text: str | None, workers: int | None) -> tuple[dict[str, int], int | None]:
     """Read ``dp=4,tp=2``, of which one size may be -1, as in a file; give the workers there are, too."""
     axes: dict[str, int] = {}
-    for item in text.split(",") if text else []:
+    for item in text.split(",") if text is not None else []:
         name, _, size = item.partition("=")
         if name.strip() in axes:
             raise click.BadParameter(f"expected each AXIS=SIZE once, got {name.strip()!r} twice", param_hint="--mesh")

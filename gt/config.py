@@ -176,6 +176,10 @@ class Config:
     def has_signal(self, name: str) -> bool:
         return name in self._signals
 
+    def entered_as(self, name: str, config: SignalConfig) -> str:
+        """Give the name that a scope was entered by: a backward of its own is in the name it is recorded under."""
+        return name if name in self._signals else name.removesuffix(f">{config.backward_signal}")
+
     def load(self, path: str | os.PathLike[str], named: str = "") -> None:
         """Add what a YAML file says. Nothing is added if the file has a fault. Errors: ConfigError, for an unreadable file, too.
 
@@ -205,9 +209,11 @@ class Config:
             self.load(path, f"{env_var}={path}")
 
     def register_signal(self, name: str, config: SignalConfig) -> None:
-        """Add one signal. Errors: TypeError unless ``name`` is text and ``config`` a SignalConfig."""
+        """Add one signal. Errors: TypeError unless ``name`` is text and ``config`` a SignalConfig; ConfigError for an empty name."""
         if not isinstance(name, str):
             raise TypeError(f"a signal's name must be text, got {name!r}")
+        if not name:
+            raise ConfigError("a signal's name must not be empty")
         if not isinstance(config, SignalConfig):
             raise TypeError(f"expected a gt.SignalConfig for signal {name!r}, got {type(config).__name__}")
         with self._lock:

@@ -99,6 +99,8 @@ def parse_config(text: str, name: str = "<string>") -> ConfigFile:
         where = _child(root, key)
         if not isinstance(key, str):
             raise ConfigError(f"{_at(name, where[0].start_mark)}: a signal's name must be text, got {key!r}: quote it")
+        if not key:
+            raise ConfigError(f"{_at(name, where[0].start_mark)}: a signal's name must not be empty")
         if key == "strict" and not (isinstance(value, dict) and set(value) & set(_SIGNAL_KEYS)):
             with _placed(root, name):
                 strict = truth(value, "strict")

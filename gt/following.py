@@ -125,7 +125,7 @@ def _asked(node: Node, configs: dict[str, SignalConfig], differentiated: bool) -
         return
     ndim = max((v.type.ndim for v in node.inputs), default=0)
     if config.shard is not None:
-        yield node.signal.partition(">")[0], config, [v.type for v in node.outputs if v.type.ndim >= max(ndim, 1)]
+        yield get_config().entered_as(node.signal, config), config, [v.type for v in node.outputs if v.type.ndim >= max(ndim, 1)]
     back = config.backward_config
     if differentiated and node.taped and back is not None and back.shard is not None and config.backward_signal:
         yield config.backward_signal, back, [v.type for v in node.inputs if v.type.ndim and v.type.dtype.is_differentiable]

@@ -76,7 +76,7 @@ def exit(name: str) -> None:
     """End the innermost scope. Errors: RuntimeError if it has another name, or there is none."""
     if not state.signals:
         raise RuntimeError(f"gt.signal.exit({name!r}): no signal is active")
-    current = state.signals[-1][0].partition(">")[0]
+    current = current_signal()
     if current != name:
         raise RuntimeError(f"gt.signal.exit({name!r}): the innermost active signal is {current!r}")
     state.signals.pop()
@@ -137,7 +137,7 @@ def tensor(t: Tensor, name: str, backward: str | None = None, *, backward_name: 
 
 def current_signal() -> str | None:
     """Give the name of the innermost active signal."""
-    return state.signals[-1][0].partition(">")[0] if state.signals else None
+    return config.get_config().entered_as(*state.signals[-1]) if state.signals else None
 
 
 def current_backward_signal() -> str | None:
@@ -156,7 +156,7 @@ class SignalStack(list[str]):
     """The names of this thread's active signals, outermost first, as they were when asked for; methods act on the scopes themselves."""
 
     def __init__(self) -> None:
-        super().__init__(name.partition(">")[0] for name, _ in state.signals)
+        super().__init__(config.get_config().entered_as(*named) for named in state.signals)
 
     def push(self, scope: SignalScope) -> None:
         """As ``enter``."""

@@ -81,7 +81,7 @@ def test_plan_says_where_outputs_are_and_why(script: str, tmp_path: Path) -> Non
     assert "predicted" in out and "whole on all workers" in out
 
 
-@pytest.mark.parametrize("mesh", ["dp", "dp=0", "dp=2,dp=2", "=3"])
+@pytest.mark.parametrize("mesh", ["", "dp", "dp=0", "dp=2,dp=2", "=3"])
 def test_a_wrong_mesh_is_said(script: str, mesh: str) -> None:
     result = CliRunner().invoke(main, ["plan", script, "--mesh", mesh])
     assert result.exit_code == 2 and "AXIS=SIZE" in result.output and ("got 'dp' twice" in result.output) == (mesh == "dp=2,dp=2")

@@ -82,6 +82,7 @@ def test_anchors_and_merge_keys() -> None:
         ("a:\n  shard: {workers: [0, 0]}\n", "2:20", ["a.shard.workers", "different"]),
         ("a:\n  shard: {workers: []}\n", "2:20", ["a.shard.workers", "at least one"]),
         ("a:\n  shard: {workers: [-1]}\n", "2:20", ["a.shard.workers", "from 0 up"]),
+        ("a: {}\n'': {}\n", "2:1", ["a signal's name must not be empty"]),
         ("a: 3\n", "1:4", ["a: expected what a signal asks for, as in {shard: {axis: 0}}, got 3"]),
         ("a: {shard: {workers: 2}}\n", "1:22", ["a.shard.workers: expected worker numbers in a list, as in [0, 1], got 2"]),
         ("a: {shard: {replicated: 1}}\n", "1:25", ["a.shard.replicated: expected true or false, got 1"]),

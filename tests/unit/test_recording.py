@@ -323,6 +323,20 @@ def test_a_signals_block_ends_alone_in_any_order_and_may_be_used_again(clean):
     gt.signal.exit("o")
 
 
+def test_a_signals_name_may_have_any_characters(clean):
+    for name in ("encoder>decoder", ">", "a>b>c"):
+        gt.register_config(name, gt.SignalConfig(shard=gt.ShardConfig(axis=0)))
+        for backward in (None, "b", name):
+            gt.signal.enter(name, backward)
+            assert gt.signal.current_signal() == name and gt.signal.get_signal_stack() == [name]
+            gt.signal.exit(name)
+    with pytest.warns(gt.SignalWarning, match="not>configured"):
+        gt.signal.enter("not>configured")
+    gt.signal.exit("not>configured")
+    with pytest.raises(gt.ConfigError, match="a signal's name must not be empty"):
+        gt.register_config("", gt.SignalConfig())
+
+
 def test_a_thread_that_reads_does_not_disturb_one_that_records():
     """Each read flushes the other thread's trace, at any point of what it is doing."""
     before = sys.getswitchinterval()
