@@ -300,7 +300,7 @@ def _places(
     sets = [tuple(w for w in own if w in there) for own in asked]
     if not (sets and all(sets)):
         sets, fault = _shared_out(there, count)
-        if asked:
+        if any(asked):
             fault = f"the workers {[list(own) for own in asked]} are not there for every stage"
         if fault:
             get_config().cannot_follow(f"gt.pipeline: {fault}: stages use {[list(own) for own in sets]}")
@@ -328,6 +328,9 @@ def _given_workers(stage: int, own: Sequence[int]) -> tuple[int, ...]:
 
 
 def _named_workers(name: str, found: SignalConfig) -> tuple[int, ...]:
+    """Give a signal's workers; none of one that no configuration names, which is ignored."""
+    if not get_config().has_signal(name):
+        return ()
     if found.shard is None or found.shard.workers is None:
         place = get_config().said_at(name)
         raise ValueError(f"gt.pipeline: signal {name!r} names no workers: give it 'shard: {{workers: [...]}}'{place}")

@@ -433,6 +433,21 @@ def test_fewer_workers_than_stages_share_with_one_warning_and_strictly_not_at_al
             gt.pipeline([layers(1) for _ in range(4)], microbatches=2)
 
 
+@pytest.mark.parametrize("known", [(), ("first",)])
+def test_stages_whose_signals_nobody_configured_are_placed_as_by_default(known: tuple[str, ...]) -> None:
+    for name in known:
+        gt.register_config(name, SignalConfig(shard=ShardConfig(workers=(0,))))
+    make = lambda: gt.pipeline([layers(1), layers(1)], microbatches=2, loss_fn=F.mse_loss, signals=["first", "second"])  # noqa: E731
+    with sessions.pinned(SimulatedSession(4)):
+        with pytest.warns(gt.SignalWarning) as caught:
+            pipe = make()
+        assert pipe.workers == ((0, 1), (2, 3)) and len(caught) == 1 + len(known)
+        pipe.step(rows(4), target=rows(4)).item()
+        gt.get_config().strict = True
+        with pytest.raises(gt.UnknownSignal):
+            make()
+
+
 def test_strict_mode_lets_stages_send_to_each_other() -> None:
     gt.get_config().strict = True
     with warnings.catch_warnings():
