@@ -166,6 +166,11 @@ def compile_(
         raise click.BadParameter("drawings need matplotlib: pip install 'gt-tensor[viz]'", param_hint="--draw")
     if workers is not None or source.suffix != ".gtir":
         _check_workers(workers_shown, workers or 1)
+    if folder is not None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise click.BadParameter(str(error), param_hint="-o") from error
     lower = partial(_lower, source, arguments, workers, axes)
     try:
         lowered, fault = lower(config, steps, shapes, flushes, seconds)

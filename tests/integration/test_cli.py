@@ -280,6 +280,7 @@ def test_options_that_cannot_be_are_told_before_the_script_runs(tmp_path: Path) 
         (["--mesh", "dp=-2"], ["--mesh: expected AXIS=SIZE"]),
         (["--format", "json", "--estimate"], ["--format: --estimate and --diff are text: give the folder for json with -o"]),
         (["--draw", "svg"], ["--draw: give the folder for the drawings with -o"]),
+        (["--dump-ir", "-o", script / "x"], ["-o: ", "Not a directory"]),
         (["--diff", tmp_path / "row.yaml"], ["--diff: expected PASS..PASS or a YAML file", "did you mean 'rows.yaml'?"]),
         (["--diff", tmp_path], ["--diff: expected PASS..PASS or a YAML file", "Is a directory"]),
         (["--diff", tmp_path / "bad.yaml"], ["bad.yaml:1:8: stict: ", "did you mean 'strict'?"]),
