@@ -8,7 +8,6 @@ Next: ``gt.config_file`` (reading YAML), ``gt.ir.signals`` (the schema), ``gt.si
 from __future__ import annotations
 
 import contextlib
-import difflib
 import os
 import threading
 import warnings
@@ -18,7 +17,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from gt.ir.advice import Advised
+from gt.ir.advice import Advised, nearest
 from gt.ir.blame import warn_user
 from gt.ir.signals import (
     MeshAxes,
@@ -46,12 +45,6 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     if near := nearest(word, choices):
         return near
     return f"; known: {', '.join(choices[:8])}{', ...' if len(choices) > 8 else ''}" if choices else ""
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """Give ``"; did you mean 'x'?"`` for the nearest known word, nothing if none is near."""
-    near = difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.6)
-    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 class UnknownSignal(ConfigError, LookupError):

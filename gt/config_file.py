@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import msgspec
 import yaml
 
-from gt.config import ConfigError, did_you_mean, nearest
+from gt.config import ConfigError, did_you_mean
+from gt.ir.advice import nearest
 from gt.ir.signals import (
     MeshAxes,
     ParamRules,

@@ -1,10 +1,13 @@
 """What a person does about an error of gt's: said with the error, in its notes, and on the page of errors.
 
-Owns: ``ADVICE``, by class, and ``Advised``, the mixin of errors that bring it. Must not know: what went wrong. Next: ``blame`` (where).
+Owns: ``ADVICE``, by class, ``Advised``, the mixin of errors that bring it, and ``nearest``, the word that may be meant.
+Must not know: what went wrong. Next: ``blame`` (where).
 """
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from typing import Any, Self
 
 PAGE = "docs/reference/errors.md"
@@ -20,6 +23,12 @@ class Advised(Exception):
         if kind:
             made.add_note(f"what to do: {ADVICE[kind]} ({PAGE}#{kind.lower()})")
         return made
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Give ``"; did you mean 'x'?"`` for the nearest known word, nothing if none is near."""
+    near = difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.6)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 ADVICE: dict[str, str] = {
@@ -72,4 +81,4 @@ ADVICE: dict[str, str] = {
     "WrongValue": "Correct the field.",
 }  # fmt: skip
 
-__all__ = ["ADVICE", "FAULT_IN_GT", "PAGE", "Advised"]
+__all__ = ["ADVICE", "FAULT_IN_GT", "PAGE", "Advised", "nearest"]

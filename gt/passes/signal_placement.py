@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
+from gt.ir.advice import nearest
 from gt.ir.mesh import Mesh, Sharding
 from gt.ir.signals import DimAxes, MeshAxes, ShardConfig, SignalConfig, dim_axes, mesh_axes, param_rules
 from gt.ir.types import TensorType
@@ -63,7 +64,8 @@ def _declared(config: SignalConfig, everything: Mesh, present: tuple[int, ...]) 
     declared, fault = mesh_axes(config.mesh), ""
     unknown = [axis for axis in config.axes if axis not in dict(declared)]
     if unknown:
-        fault = f"mesh axis {unknown[0]!r} is not declared: add 'mesh: {{{unknown[0]}: SIZE}}'"
+        meant = nearest(unknown[0], (axis for axis, _ in declared)) or f": add 'mesh: {{{unknown[0]}: SIZE}}'"
+        fault = f"mesh axis {unknown[0]!r} is not declared{meant}"
     if not declared or not (config.axes or config.shard is None or config.shard.only_workers):
         return None, fault
     whole = config.shard is None or config.shard.workers is None

@@ -80,7 +80,8 @@ def test_absent_workers_and_undeclared_axes_are_said() -> None:
     mesh, problem = signal_mesh(over(DP_TP, {0: "dp"}, workers=(0, 1, 2, 9)), FOUR)
     assert mesh is not None and mesh.workers == (0, 1) and "[9]" in problem
     assert "asks for 4 workers, 3 are named" in signal_mesh(over(DP_TP, {0: "dp"}, workers=(0, 1, 2)), FOUR)[1]
-    assert "'dp' is not declared" in signal_mesh(over((), {0: "dp"}), FOUR)[1]
+    assert signal_mesh(over((), {0: "dp"}), FOUR)[1] == "mesh axis 'dp' is not declared: add 'mesh: {dp: SIZE}'"
+    assert signal_mesh(over(DP_TP, {0: "dpp"}), FOUR)[1] == "mesh axis 'dpp' is not declared; did you mean 'dp'?"
 
 
 def test_absent_workers_are_told_with_those_that_are_used() -> None:
