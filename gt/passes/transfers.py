@@ -98,7 +98,7 @@ def receives(node: Node, source: int | None, target: int, frame: Frame) -> list[
         pieces[box] = at
     writer.join(pieces, local, rows.fill if rows else 0)
     if source in types:
-        writer.dense(writer.nodes[-1].outputs[0], local)
+        writer.settle(local)
     steps += writer.take(tuple(types), tuple(types.values()), (target,))
     arrived = tuple(at for at in types if at != source)
     return [*steps, Free(arrived)] if arrived else steps
@@ -190,8 +190,10 @@ class _Writer:
                 shape = (*shape[:dim], size, *shape[dim + 1 :])
                 slot = self.add("pad_end", (slot,), self.type(shape), (("dim", dim), ("size", size)))
 
-    def dense(self, slot: int, local: Shape) -> None:
-        self.add("dense", (slot,), self.type(local), ())
+    def settle(self, local: Shape) -> None:
+        """Lay what has been made out row-major, in memory of its own: rows of what the worker holds already are copied."""
+        made = self.nodes[-1]
+        self.add("copy" if made.op in ("slice", "flip") else "dense", made.outputs, self.type(local), ())
 
     def _row(self, row: list[tuple[Box, int]], dim: int) -> tuple[Box, int]:
         (first, slot), (last, _) = row[0], row[-1]

@@ -110,6 +110,28 @@ def test_what_was_meant_happens() -> None:
             assert not any(c.kind == "all_gather" and len(c.type.shape) == 4 for c in steps), "and never joined"
 
 
+@pytest.mark.parametrize("rows", [slice(None, None, 2), slice(1, None)])
+def test_a_copy_on_workers_in_another_order_has_memory_of_its_own(rows: slice) -> None:
+    """One worker keeps its part where it is, two exchange theirs; what is written to the copy is not the value's."""
+    cluster = start_local(3, backend="torch")
+    try:
+        gt.connect(cluster.address)
+        gt.register_config("one", SignalConfig(shard=ShardConfig(axis=1, workers=[0, 1, 2])))
+        gt.register_config("other", SignalConfig(shard=ShardConfig(axis=1, workers=[0, 2, 1])))
+        with gt.signal.context("one"):
+            x = gt.ones(6, 6) * 2
+        copied = gt.signal.tensor(x, name="other")
+        with gt.signal.context("other"):
+            copied[rows] = 0.0
+        want = np.full((6, 6), 2.0)
+        np.testing.assert_array_equal(x.numpy(), want)
+        want[rows] = 0.0
+        np.testing.assert_array_equal(copied.numpy(), want)
+    finally:
+        gt.disconnect()
+        cluster.stop()
+
+
 def test_a_run_that_fails_while_sums_travel_leaves_nothing_behind() -> None:
     """Worker 1 fails between the beginning of a sum and the wait for it; the next run's sums are right."""
     cluster = start_local(2, backend="torch")
