@@ -23,6 +23,9 @@ HESSIANS: dict[str, tuple[Callable[[Any, Any], Any], list[float]]] = {
     "logcumsumexp, one result": (lambda m, a: a.logcumsumexp(0)[1], [2.0, 3.0, 4.0]),
     "igamma": (lambda m, a: m.igamma(m.ones(3), a).sum(), [2.0, 3.0, 4.0]),
     "igammac": (lambda m, a: m.igammac(m.ones(3), a).sum(), [2.0, 3.0, 4.0]),
+    "embedding with padding": (
+        lambda m, a: (m.nn.functional.embedding(m.tensor([0, 2]), a.unsqueeze(1), padding_idx=0)[:, 0] * a[1]).sum(), [2.0, 3.0, 4.0]
+    ),
     "zeta": (lambda m, a: m.special.zeta(2.0, a).sum(), [2.0, 3.0, 4.0]),
 }
 

@@ -453,11 +453,18 @@ def _embedding_backward_rule(operands: tuple[Shape, ...], results: tuple[Shape, 
     return rule_of([[*batch, "d"], batch], [["v", "d"]], (*operands, *results), kinds)
 
 
+def _embedding_backward_vjp(gg: Var, y: Any, g: Var, index: Var, rows: int, padding_idx: int) -> tuple[Any, None]:
+    found = embedding(gg, index, padding_idx=padding_idx)
+    if padding_idx < 0:
+        return found, None
+    return where(_unsqueeze(eq(index, constant(padding_idx, index)), index.type.ndim), constant(0, found), found), None
+
+
 embedding_backward = op(
     "embedding_backward", "g index",
     doc="Sum of the rows of g by index: [..., d] at [...] -> [rows, d].",
     infer=lambda g, index, rows, padding_idx, start=0: TensorType((rows, g.shape[-1]), g.dtype),
     numpy=_embedding_backward_numpy, torch=_embedding_backward_torch, local=_embedding_backward_local,
-    vjp=lambda gg, y, g, index, rows, padding_idx: (embedding(gg, index, padding_idx=padding_idx), None),
+    vjp=_embedding_backward_vjp,
     factors=_embedding_backward_rule, linear=((0,),), refuses=(1,),
 )  # fmt: skip
