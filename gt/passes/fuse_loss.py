@@ -43,12 +43,12 @@ class FuseLoss:
         if wide is None or len(readers) != 1 or y in graph.outputs or _only_reader(graph, g, node.op.name) is None:
             return None
         (loss,) = readers
-        logits, (scale, target) = wide.inputs[0], back.inputs
+        logits, target, (scale, checked) = wide.inputs[0], loss.inputs[1], back.inputs
         fits = (
             logits.type.dtype is narrow.output.type.dtype in HALVES and logits.type.nbytes >= self.least and y.type.dtype is float32
             and loss.op.name == "nll_loss" and loss.attr["reduction"] == "sum" and "dtype" not in loss.attr and "start" not in back.attr
             and loss.attr["ignore_index"] == back.attr["ignore_index"] and not scale.type.ndim and scale.type.dtype is float32
-            and _checked(graph, target, loss.inputs[1])
+            and _checked(graph, checked, target)
         )  # fmt: skip
         return _Loss(logits, target, scale, loss, node, narrow, (back, softmax)) if fits else None
 
@@ -90,9 +90,10 @@ def _checked(graph: Graph, target: Value, raw: Value) -> bool:
 
 
 def _fused(graph: Graph, found: _Loss) -> Graph:
-    """Put one op where the loss was, what it needs in front of it; the graph as it is if that needs the loss or a collective."""
+    """Put one op where the first of both was, what it needs in front of it; the graph as it is if that needs the loss or a collective."""
     place = {node: i for i, node in enumerate(graph.nodes)}
-    at = place[found.loss]
+    first = min(found.loss, found.narrow, key=place.__getitem__)
+    at = place[first]
     gone = {found.loss, found.gradient, found.narrow, *found.between}
     needed: set[Node] = set()
     pending = [found.logits, found.target, found.scale]
@@ -106,11 +107,11 @@ def _fused(graph: Graph, found: _Loss) -> Graph:
         pending += node.inputs
     fused = Node(
         OPS["cross_entropy_grad"], (found.logits, found.target, found.scale), (found.loss.output, found.narrow.output),
-        (("ignore_index", found.loss.attr["ignore_index"]),), found.loss.loc, found.loss.signal,
+        (("ignore_index", found.loss.attr["ignore_index"]),), found.loss.loc, found.loss.signal, why="a loss and its gradient",
     )  # fmt: skip
     nodes: list[Node] = []
     for node in graph.nodes:
-        if node is found.loss:
+        if node is first:
             nodes += [*(n for n in graph.nodes if n in needed), fused]
         elif node not in gone and node not in needed:
             nodes.append(node)

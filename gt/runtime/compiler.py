@@ -70,7 +70,7 @@ def _code_version() -> bytes:
     """Hash what decides the source of a piece: the op table, its kernels and the renderer."""
     root = Path(__file__).resolve().parent
     files = [*(root.parent / "ir" / "ops").glob("*.py"), *root.glob("*kernels*.py")]
-    files += [root / "layout.py", root / "render.py", root / "compile_process.py"]
+    files += [root / "layout.py", root / "render.py", root / "compile_process.py", root / "last_sums.py"]
     digest = hashlib.sha256()
     for path in sorted(files):
         digest.update(path.read_bytes())

@@ -5,9 +5,11 @@ place of 4. Owns: ``sum_rows``, ``use_sum_rows``. Must not know: pieces. Next: `
 """
 
 import functools
+import hashlib
 import importlib
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -72,6 +74,8 @@ def use_sum_rows() -> None:
             wrapper.add_import_once(f"from {__name__} import sum_rows")
 
     scheduling._codegen_mix_order_reduction = with_one_sum
+    config: Any = importlib.import_module("torch.compiler.config")  # Inductor's cache is to keep apart what was written otherwise
+    config.cache_key_tag += hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
 
 
 class _Joined:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 BLOCK, WARPS = 4096, 8  # the fastest on an H200, of 2,048 rows of 50,304 classes
-AT_ONCE = 1 << 24  # elements in float32 that one part of the rows takes
+AT_ONCE = 1 << 22  # elements of one part of the rows, which eager code has in float32 twice; no memory plan counts them
 Function = Callable[[Tensor, Tensor, Tensor, int], tuple[Tensor, Tensor]]
 
 
@@ -21,14 +21,29 @@ def cross_entropy_grad(x: Tensor, target: Tensor, g: Tensor, ignore_index: int) 
     ``target``: a class of each row, or ``ignore_index``, whose loss and gradient are 0.
     """
     if torch.compiler.is_compiling():
-        return (_kernel() if x.is_cuda and x.numel() and g.dtype is torch.float32 else _in_torch)(x, target, g, ignore_index)
-    rows = max(1, AT_ONCE // max(1, x.shape[1]))
-    parts = [_in_torch(a, b, g, ignore_index) for a, b in zip(x.split(rows), target.split(rows), strict=True)]
-    losses, grads = zip(*parts, strict=True)
-    return torch.stack(losses).sum(), torch.cat(grads) if len(grads) > 1 else grads[0]
+        function = _kernel() if x.is_cuda and x.numel() and g.dtype is torch.float32 else _in_torch
+        return function(x, _checked(target, x.shape[1], ignore_index), g, ignore_index)
+    rows, grad = max(1, AT_ONCE // max(1, x.shape[1])), torch.empty_like(x)
+    losses = []
+    for a, b, out in zip(x.split(rows), target.split(rows), grad.split(rows), strict=True):
+        y = torch.log_softmax(a, 1, dtype=g.dtype)
+        losses.append(torch.nn.functional.nll_loss(y, b, ignore_index=ignore_index, reduction="sum"))
+        counted = b != ignore_index
+        each, own = torch.where(counted, g, torch.zeros_like(g)).unsqueeze(1), torch.where(counted, b, 0).unsqueeze(1)
+        out.copy_(y.exp_().mul_(each).scatter_add_(1, own, -each))
+        del y
+    return torch.stack(losses).sum(), grad
+
+
+def _checked(target: Tensor, classes: int, ignore_index: int) -> Tensor:
+    """Read zeros at the classes, so that compiled code refuses one that is none, as torch does; a negative one, too."""
+    own = torch.where(target == ignore_index, 0, target)
+    zeros = torch.zeros(classes, dtype=target.dtype, device=target.device)
+    return target + zeros.index_select(0, torch.where(own < 0, classes, own))
 
 
 def _in_torch(x: Tensor, target: Tensor, g: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
+    """Give both in maps and sums, which a compiler fuses: a scatter would be written out in full."""
     y = torch.log_softmax(x.to(g.dtype), 1)
     loss = torch.nn.functional.nll_loss(y, target, ignore_index=ignore_index, reduction="sum")
     counted = (target != ignore_index).unsqueeze(1)
@@ -75,7 +90,7 @@ def _kernel() -> Function:
 
     @torch.library.triton_op("gt::cross_entropy_grad", mutates_args=())
     def launch(x: Tensor, target: Tensor, g: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
-        x = x.contiguous()
+        x, target = x.contiguous(), target.contiguous()
         losses, grad = torch.empty(x.shape[0], dtype=torch.float32, device=x.device), torch.empty_like(x)
         block = min(BLOCK, triton.next_power_of_2(x.shape[1]))
         torch.library.wrap_triton(gt_cross_entropy_grad)[(x.shape[0],)](x, target, g, losses, grad, x.shape[1], ignore_index, BLOCK=block, num_warps=WARPS)

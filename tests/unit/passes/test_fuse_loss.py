@@ -58,6 +58,25 @@ def test_one_op_gives_the_loss_and_the_gradients(reduction: str, ignore: int, dt
         np.testing.assert_allclose(np.float64(a), np.float64(b), rtol=2e-2 if dtype == "bf16" else 2e-3, atol=1e-3)
 
 
+def test_a_class_that_is_none_is_told_of_by_the_loss() -> None:
+    assert "in_range" not in ops(step(), FUSED)
+
+
+AGAIN = """%3 = log_softmax(%1, dim=1) : f32[6, 40] taped
+  %4 = nll_loss(%3, %x2, reduction="sum", ignore_index=-100) : f32[] taped
+  %5, %6 = grad(%4, %x0, %x1, has_seed=false) : bf16[6, 5], bf16[40, 5]
+  %7 = nll_loss(%3, %x2, reduction="sum", ignore_index=-100) : f32[]
+  return %7, %5, %6"""
+
+
+def test_the_loss_may_be_computed_behind_its_gradient() -> None:
+    """As one under another signal is, where nobody reads the first."""
+    graph, (apart, whole) = step(tail=AGAIN), (Pipeline.parse(str(p).replace("cse,", "")) for p in (FUSED, NOT))
+    assert "cross_entropy_grad" in ops(graph, apart)
+    for a, b in zip(*(simulate_graph(graph, arrays(), pipeline=p) for p in (apart, whole)), strict=True):
+        np.testing.assert_allclose(np.float64(a), np.float64(b), rtol=2e-2, atol=1e-3)
+
+
 LOGP = """%3 = log_softmax(%1, dim=1) : f32[6, 40] taped
   %4, %5 = grad(%2, %x0, %x1, has_seed=false) : bf16[6, 5], bf16[40, 5]
   return %2, %3, %4, %5"""

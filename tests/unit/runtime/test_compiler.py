@@ -12,7 +12,7 @@ import torch
 from gt.ir.types import complex64, int64
 from gt.runtime import kernels
 from gt.runtime.compile_process import InputSpec, Request, flat, use_inductor_cache
-from gt.runtime.compiler import Compiled, CompileError, Compiler, _load, artefact_key, cache_folder, spec_of
+from gt.runtime.compiler import Compiled, CompileError, Compiler, _code_version, _load, artefact_key, cache_folder, spec_of
 from gt.runtime.executor import TorchEngine
 from gt.runtime.layout import Piece, lay_out
 from gt.runtime.render import build, render_piece
@@ -51,6 +51,13 @@ def test_a_key_holds_dtype_and_layout(other: torch.Tensor) -> None:
 
 def test_a_key_holds_the_ops_and_the_threads() -> None:
     assert len({key(piece(), SPEC), key(piece("neg"), SPEC), key(piece(), SPEC, threads=2)}) == 3
+
+
+def test_a_key_holds_what_writes_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    names, read = set(), Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: names.add(path.name) or read(path))
+    assert _code_version.__wrapped__() == _code_version()
+    assert {"nn.py", "render.py", "compile_process.py", "loss_kernels.py", "last_sums.py"} <= names
 
 
 def test_the_folder_is_made_private(tmp_path: Path) -> None:

@@ -36,6 +36,18 @@ def test_what_is_not_such_a_sum_stays() -> None:
     assert written(A, other)[2:] == ["buf3, = sum_rows(workspace_1, 1, 64, 768)", "buf3 = buf3.view([768])"]
 
 
+def test_what_is_written_so_has_a_key_of_its_own_in_the_cache_of_inductor(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._inductor.codegen.simd import SIMDScheduling
+
+    monkeypatch.setattr(SIMDScheduling, "_codegen_mix_order_reduction", lambda self, *nodes: None, raising=False)
+    with torch.compiler.config.patch(cache_key_tag="mine"):
+        use_sum_rows()
+        tag = torch.compiler.config.cache_key_tag
+        assert tag.startswith("mine") and tag != "mine"
+        use_sum_rows()
+        assert torch.compiler.config.cache_key_tag == tag
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize(("count", "rows", "columns"), [(2, 1024, 768), (1, 3, 5), (3, 200, 33)])
 def test_sums(count: int, rows: int, columns: int) -> None:

@@ -47,11 +47,26 @@ def test_in_parts_of_rows(dtype: torch.dtype, device: str, monkeypatch: pytest.M
     agree(kernels.cross_entropy_grad, *case(37, 103, dtype, device))
 
 
-def test_a_class_that_is_none_is_refused() -> None:
+@pytest.mark.parametrize("bad", [7, -1])
+def test_a_class_that_is_none_is_refused(bad: int) -> None:
     x, target, g = case(5, 7, torch.bfloat16, "cpu")
-    target[0] = 7
-    with pytest.raises(IndexError):
+    target[0] = bad
+    with pytest.raises(IndexError, match=f"Target {bad} is out of bounds"):
         kernels.cross_entropy_grad(x, target, g, -100)
+    with _compiling(), pytest.raises(IndexError):
+        loss_kernels._checked(target, 7, -100)
+
+
+def test_parts_are_not_there_twice() -> None:
+    x, target, g = case(8, loss_kernels.AT_ONCE // 2, torch.bfloat16, "cpu")
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as found:
+        kernels.cross_entropy_grad(x, target, g, -100)
+    held = peak = 0
+    for event in found.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            held += event.nbytes()
+            peak = max(peak, held)
+    assert peak <= x.nbytes + 9 * loss_kernels.AT_ONCE
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
