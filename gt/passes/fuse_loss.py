@@ -90,7 +90,10 @@ def _checked(graph: Graph, target: Value, raw: Value) -> bool:
 
 
 def _fused(graph: Graph, found: _Loss) -> Graph:
-    """Put one op where the first of both was, what it needs in front of it; the graph as it is if that needs the loss or a collective."""
+    """Put one op where the first of both was, what it needs in front of it; the graph as it is if that needs the loss.
+
+    So the sum over workers of how many targets count may come earlier: on all of them alike.
+    """
     place = {node: i for i, node in enumerate(graph.nodes)}
     first = min(found.loss, found.narrow, key=place.__getitem__)
     at = place[first]
@@ -101,7 +104,7 @@ def _fused(graph: Graph, found: _Loss) -> Graph:
         node = graph.producer.get(pending.pop())
         if node is None or node in needed or place[node] < at:
             continue
-        if node in gone or node.op.effect:
+        if node in gone:
             return graph
         needed.add(node)
         pending += node.inputs

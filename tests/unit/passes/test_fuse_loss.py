@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+import gt
+from gt import session as sessions
 from gt.ir.graph import Graph
 from gt.ir.mesh import Mesh
+from gt.ir.program import Collective, Compute
 from gt.ir.text import parse_graph
 from gt.passes.context import Context
 from gt.passes.pipeline import DEFAULT, Pipeline
+from gt.passes.plan import Cluster
 from gt.runtime.simulator import simulate_graph
+from gt.scripted import ScriptSession, ShapesOnly
 
 FUSED = Pipeline.parse(str(DEFAULT).replace("fuse_loss", "fuse_loss{least=0}"))
 NOT = Pipeline.parse(str(DEFAULT).replace("fuse_loss,", ""))
@@ -101,3 +108,23 @@ def test_what_is_not_so_stays(graph: Graph) -> None:
 
 def test_small_logits_stay() -> None:
     assert "cross_entropy_grad" not in ops(step(), DEFAULT)
+
+
+def test_where_rows_are_split_the_count_of_targets_is_summed_first() -> None:
+    gt.disconnect()
+    gt.get_config().clear()
+    gt.load_config(str(Path(__file__).parents[3] / "examples" / "sharding" / "data.yaml"))
+    session = ScriptSession(ShapesOnly(), Cluster((0, 1)))
+    with sessions.pinned(session):
+        head = gt.nn.Linear(8, 1024, bias=False)
+        with gt.signal.context("batch"):
+            x, y = gt.from_numpy(np.ones((1024, 8), np.float32)), gt.from_numpy(np.ones(1024, np.int64))
+        with gt.autocast("cpu", dtype=gt.bfloat16):
+            loss = gt.nn.functional.cross_entropy(head(x).float(), y)
+        loss.backward()
+        loss.item()
+    gt.get_config().clear()
+    for program in next(reversed(session.found.values())).plan.programs.values():
+        steps = [s.kind if isinstance(s, Collective) else " ".join(n.op for n in s.nodes) for s in program.steps if isinstance(s, Collective | Compute)]
+        fused = next(i for i, text in enumerate(steps) if "cross_entropy_grad" in text)
+        assert steps.index("all_reduce") < fused and not any("log_softmax" in text for text in steps)
