@@ -28,6 +28,7 @@ from gt.commands.visualize import visualize
 from gt.config import ConfigError, did_you_mean, get_config, load_config
 from gt.ir.text import ParseError
 from gt.runtime import env
+from gt.runtime.exit_codes import ExitCode
 from gt.version import __version__
 
 if TYPE_CHECKING:
@@ -43,12 +44,14 @@ CONTEXT = {"help_option_names": ["-h", "--help"]}
 
 @click.group(context_settings=CONTEXT)
 @click.version_option(__version__, prog_name="gt")
-def main() -> None:
+@click.pass_context
+def main(context: click.Context) -> None:
     """Run and inspect gt: scripts on clusters, servers, workers, and what a script compiles to."""
     try:
         env.check()
     except ValueError as e:
-        raise click.UsageError(str(e)) from None
+        click.echo(f"gt {context.invoked_subcommand}: {e}", err=True)
+        context.exit(ExitCode.USAGE)
 
 
 for command in (run, launch, explain, status, top, trace, visualize, doctor, manifest):

@@ -267,7 +267,7 @@ def test_files_in_the_users_folder_are_none_of_gts_modules(tmp_path: Path) -> No
     assert (done.stdout, done.returncode) == ("[2.0, 2.0]\n", 0), done.stderr
 
 
-@pytest.mark.parametrize("words", [("server", "-p", "0"), ("worker", "-p", "1"), ("run", "script.py", "-n", "1")])
+@pytest.mark.parametrize("words", [("server", "-p", "0"), ("worker", "-p", "1"), ("run", "script.py", "-n", "1"), ("plan", "script.py")])
 @pytest.mark.parametrize(("variable", "value"), [("GT_DEBUG", "loud"), ("GT_COMPILE_AFTER", "often"), ("GT_GROUP_TIMEOUT", "soon")])
 def test_a_command_says_of_a_wrong_variable_one_line(words: tuple[str, ...], variable: str, value: str, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("print('begun')\n")
