@@ -152,7 +152,7 @@ class InstructionLog:
                 self.writing = False
 
     def _put(self, line: str) -> None:
-        self.written += os.write(self.file, (line + "\n").encode())
+        self.written += os.write(self.file, (line + "\n").encode(errors="backslashreplace"))
         if self.limit is not None and self.written * LOOKS > self.limit:  # others write, too
             self.written = 0
             if os.lseek(self.file, 0, os.SEEK_CUR) > self.limit:

@@ -124,3 +124,11 @@ def test_what_the_tools_cost_can_be_measured(monkeypatch: pytest.MonkeyPatch, ca
     shown = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert [words[0] for words in shown] == ["off", "traced", "logged"] * 2
     assert all(float(words[1]) >= 0 for words in shown)
+
+
+def test_a_name_that_is_no_text_is_written_escaped(tmp_path: Path) -> None:
+    log = InstructionLog(str(tmp_path / "ops.log"), "client0")
+    log.write("flush", "graph", 0, "at=na\udcffme.py:3")
+    log.close()
+    (line,) = read_log(tmp_path / "ops.log").lines
+    assert line.details == "at=na\\udcffme.py:3"
