@@ -30,6 +30,7 @@ log = logging.getLogger("gt.flush")
 PAD = "give it one shape: pad the last batch, or drop it (drop_last=True)"
 CAST = "cast to one dtype before"
 NUMBER = "a Python number that is part of an op's form makes a graph for each of its values: keep it the same, or make it a tensor"
+ATTRIBUTES = {"shape": PAD, "size": PAD, "dtype": CAST}
 FLOW = "Python control flow that depends on a step or a value records other ops: let each case come from a line of its own, or use gt.where"
 HELD = "keep the same tensors alive in every step: what is held, or let go of, at the flush is part of the graph"
 ONCE = "what is done once, as making parameters, is in the first graph alone: no other is due for it"
@@ -187,12 +188,13 @@ def _difference(old: _Form, new: _Form, site: str) -> Recompiled:
         if once and _same(before, after):
             continue
         if before.op != after.op:
-            return found("the op", f"{before.op} ({before.loc or '?'})", after.op, after.loc, FLOW)
+            advice = CAST if "cast" in (before.op, after.op) else FLOW
+            return found("the op", f"{before.op} ({before.loc or '?'})", after.op, after.loc, advice)
         if before.signal != after.signal:
             return found(f"the signal of {after.op}", before.signal or "none", after.signal or "none", after.loc, SCOPE)
         for (name, was), (_, now) in zip(before.attrs, after.attrs, strict=False):
             if was != now:
-                return found(f"{name} of {after.op}", was, now, after.loc, PAD if name in ("shape", "size") else NUMBER)
+                return found(f"{name} of {after.op}", was, now, after.loc, ATTRIBUTES.get(name, NUMBER))
         for at, (was_type, now_type) in enumerate(zip(before.types, after.types, strict=False)):
             if was_type.dtype is not now_type.dtype:
                 return found(f"dtype of operand {at} of {after.op}", was_type.dtype.name, now_type.dtype.name, after.loc, CAST)
@@ -260,5 +262,6 @@ def _named(at: int, name: str, type_: TensorType) -> str:
 
 
 sessions.on_define.append(noted)
+sessions.on_start.append(lambda _: forget())
 
 __all__ = ["Recompiled", "Told", "forget", "graph_named", "graphs", "noted"]

@@ -30,7 +30,6 @@ pytestmark = pytest.mark.timeout(120)
 @pytest.fixture
 def here() -> Iterator[None]:
     gt.disconnect()
-    graph_history.forget()
     with pinned(EmbeddedSession("numpy")):
         yield
 
@@ -65,7 +64,9 @@ def test_another_shape_is_why_a_line_makes_another_graph() -> None:
 @pytest.mark.parametrize(
     ("change", "field", "old", "new", "advice"),
     [
-        (lambda x, i: x.double() if i else x, "the op", "sum", "cast", "control flow"),
+        (lambda x, i: x.double() if i else x, "the op", "sum", "cast", "cast to one dtype before"),
+        (lambda x, i: x if i else x.double(), "dtype of sum", "gt.float64", "gt.float32", "cast to one dtype before"),
+        (lambda x, i: x + gt.ones(3, dtype=(gt.half, gt.int32)[i]), "dtype of full", "gt.float16", "gt.int32", "cast to one dtype"),
         (lambda x, i: x.sum(dim=i), "dims of sum", "(0,)", "(1,)", "Python number"),
         (lambda x, i: x.exp() if i else x.log(), "the op", "log", "exp", "control flow"),
         (lambda x, i: x.exp().exp() if i else x.exp(), "the op", "sum", "exp", "control flow"),
@@ -195,6 +196,14 @@ def test_parts_of_one_flush_are_not_taken_for_each_other() -> None:
         chain().sum().item()
     made = gt.stats()
     assert made.recompiled == () and len(graph_history.graphs()) > 1  # several parts, each known the second time
+
+
+def test_graphs_of_a_session_are_not_compared_with_those_of_the_one_before() -> None:
+    gt.disconnect()
+    for n in (3, 4):
+        with pinned(EmbeddedSession("numpy")):
+            ones(n, n).sum().item()
+            assert [(told.name, told.recompiled) for told in graph_history.graphs()] == [("flush0", None)]
 
 
 @pytest.mark.usefixtures("here")
