@@ -107,13 +107,13 @@ def sent_text(one: SentReason) -> str:
 
 def runs_text(one: RunsAs) -> str:
     """Say at which tier workers run a program, and why at no other."""
-    compiled = f", {one.compiled} of {one.pieces} pieces compiled" if one.compiled else ""
+    compiled = f", {one.compiled} of {one.pieces} pieces of it," if one.compiled else ""
     why = list(one.notes)
     if one.device and one.device != "cuda":
         why.append(f"no CUDA graph: the {one.backend} backend runs it on the {one.device.upper()}")
     elif one.tier != "graph" and not one.notes:
         why.append("no CUDA graph yet: a program is captured at its third run")
-    return f"runs {one.tier} on {worker_text(one.workers)}{compiled}" + "".join(f"; {note}" for note in why)
+    return f"runs {one.tier}{compiled} on {worker_text(one.workers)}" + "".join(f"; {note}" for note in why)
 
 
 def _more(count: int) -> list[str]:

@@ -109,16 +109,21 @@ def limited(lines: list[str]) -> list[str]:
 
 def workers_text(server: ServerStatus) -> list[str]:
     """Give what workers did, a line each, and the programs that took longest."""
-    out = []
+    out, whose = [], ", for all its clients" if shared(server) else ""
     for worker in server.workers:
         use = worker.usage
         tiers = ", ".join(f"{count} {tier}" for tier, count in sorted(worker.tiers.items())) or "none"
         out.append(
-            f"worker {worker.id} ({worker.device}, {worker.backend}): {use.runs} runs {use.run_s:.3f} s, collectives {use.collective_s:.3f} s, "
+            f"worker {worker.id} ({worker.device}, {worker.backend}){whose}: {use.runs} runs {use.run_s:.3f} s, collectives {use.collective_s:.3f} s, "
             f"loading {use.load_s:.3f} s, sending values {use.ship_s:.3f} s; {use.values} values of {use.values_nbytes:,} B; programs: {tiers}"
         )
         out += [f"  {plan.name}: {plan.runs} runs, {plan.seconds:.3f} s" for plan in use.busiest]
     return out
+
+
+def shared(server: ServerStatus) -> bool:
+    """Say whether a server has had other clients."""
+    return len(server.clients) > 1 or any(client.id for client in server.clients)
 
 
 def report(told: ToldSession | None) -> str:
@@ -131,22 +136,26 @@ def report(told: ToldSession | None) -> str:
         time.sleep(2 * BEAT_S)  # they tell of themselves with every sign of life: what they did last is to be in it
         found = stats()
     out = [str(found)]
-    states: dict[str, dict[ProgramState, list[int]]] = {}
+    asked = told.reasons() if told is not None else []
+    own = {plan for one in asked for plan in one.plans} if found.server is not None and shared(found.server) else None
+    states: dict[str, dict[ProgramState, set[int]]] = {}
     for worker in found.server.workers if found.server is not None else ():
         for state in worker.programs:
-            states.setdefault(state.name, {}).setdefault(msgspec.structs.replace(state, plan=0), []).append(worker.id)
+            if own is None or state.plan in own:
+                states.setdefault(state.name, {}).setdefault(msgspec.structs.replace(state, plan=0), set()).add(worker.id)
     kinds = {(w.device.partition(":")[0], w.backend) for w in found.server.workers} if found.server is not None else set()
     alike: dict[str, list[str]] = {}
     for name, found_states in states.items():
         for state, workers in found_states.items():
             device, backend = next(iter(kinds)) if len(kinds) == 1 else ("", "")
-            as_run = buffer_reasons.RunsAs(tuple(workers), device, backend, state.tier, state.pieces, state.compiled, state.notes)
+            as_run = buffer_reasons.RunsAs(tuple(sorted(workers)), device, backend, state.tier, state.pieces, state.compiled, state.notes)
             alike.setdefault(runs_text(as_run), []).append(name)
     out += [f"{', '.join(names)} {text if len(names) == 1 else text.replace('runs', 'run', 1)}" for text, names in alike.items()]
     known = found.server.workers if found.server is not None else ()
+    shown = {state.plan for worker in known for state in worker.programs}
     left_out = max((sum(worker.tiers.values()) - len(worker.programs) for worker in known), default=0)
+    left_out = left_out if own is None else sum(shown.isdisjoint(one.plans) for one in asked)
     out += [f"and {left_out} more, of which there is nothing to note"] if left_out > 0 else []
-    asked = told.reasons() if told is not None else []
     out += of_graphs((one.graph, f"one worker sends at most {sent_text(sent)}") for one in asked for sent in one.sent)
     out += of_graphs((one.graph, note) for one in asked for note in one.notes)
     held = [known for known in graphs() if known.kept]

@@ -34,6 +34,8 @@ def explain(script: Path, arguments: tuple[str, ...]) -> None:
             runpy.run_path(str(script), run_name="__main__")
         except SystemExit as e:
             code = e.code if isinstance(e.code, int) else int(e.code is not None)
+            if e.code is not None and not isinstance(e.code, int):
+                click.echo(str(e.code), err=True)
         except BaseException as e:
             seen = e.__traceback__
             while seen is not None and seen.tb_frame.f_code.co_filename != str(script):

@@ -43,6 +43,7 @@ class BufferReasons(msgspec.Struct, frozen=True, array_like=True):
     """Why a buffer is where it is. ``num_workers``: of all that its client uses. ``graph``: the flush that made it, "" for an upload.
 
     ``why``: from the value back to what was said. ``sent``, ``notes``: of that flush as a whole; ``left_out`` of each beyond the limits.
+    ``plans``: the numbers that workers know it and its parts by.
     """
 
     type: WireType
@@ -54,6 +55,7 @@ class BufferReasons(msgspec.Struct, frozen=True, array_like=True):
     notes: tuple[str, ...] = ()
     left_out: tuple[int, int] = (0, 0)
     runs: tuple[RunsAs, ...] = ()
+    plans: tuple[int, ...] = ()
 
 
 def upload_reasons(signal: SignalConfig | None, placed: Sharding) -> PlanReasons:
@@ -65,14 +67,14 @@ def upload_reasons(signal: SignalConfig | None, placed: Sharding) -> PlanReasons
 
 
 def buffer_reasons(
-    type_: TensorType, reasons: PlanReasons, output: int, num_workers: int, runs: tuple[RunsAs, ...] = ()
+    type_: TensorType, reasons: PlanReasons, output: int, num_workers: int, runs: tuple[RunsAs, ...] = (), plans: tuple[int, ...] = ()
 ) -> BufferReasons:
     """Explain output ``output`` of the plan that gives ``reasons``, or an upload by its ``upload_reasons``. ``runs``: how the plan does."""
     assert type_.sharding is not None
     where = WireType.of(type_), WireSharding.of(type_.sharding), num_workers
     if num_workers == 1:
-        return BufferReasons(*where, reasons.graph, (ALONE,), notes=reasons.notes, runs=runs)
-    return BufferReasons(*where, reasons.graph, reasons.why(output), reasons.sent, reasons.notes, reasons.left_out, runs)
+        return BufferReasons(*where, reasons.graph, (ALONE,), notes=reasons.notes, runs=runs, plans=plans)
+    return BufferReasons(*where, reasons.graph, reasons.why(output), reasons.sent, reasons.notes, reasons.left_out, runs, plans)
 
 
 def runs_as(states: Iterable[tuple[int, str, str, ProgramState]]) -> tuple[RunsAs, ...]:

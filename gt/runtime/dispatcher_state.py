@@ -416,7 +416,7 @@ class DispatcherState:
         runs = runs_as((w.id, w.hello.device, w.hello.backend, w.programs[plan.id]) for w in of) if plan is not None else ()
         if buffer.flight is not None and buffer.flight.waiting:
             return False  # how it runs is known once it has
-        found = buffer_reasons(buffer.type, buffer.reasons, buffer.output, len(client.workers), runs)
+        found = buffer_reasons(buffer.type, buffer.reasons, buffer.output, len(client.workers), runs, plan.ids if plan else ())
         self._send(client.down, wire.Explained(explain.request, found))
         return True
 

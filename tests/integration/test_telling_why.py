@@ -22,7 +22,7 @@ from gt.ir.opdef import OPS
 from gt.runtime import env
 from gt.runtime.embedded import EmbeddedSession
 from gt.session import pinned
-from tests.integration.programs import run
+from tests.integration.programs import run, server
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -414,3 +414,28 @@ def test_the_command_explains_a_script(tmp_path: Path, monkeypatch: pytest.Monke
     script.write_text(SCRIPT + "raise ValueError('so it ends')\n")
     done = run(f"import sys; sys.argv = ['gt', 'explain', {str(script)!r}]; from gt.cli import main; main()", tmp_path)
     assert done.code == 1 and "3 flushes" in done.out and "so it ends" in done.err and "runpy" not in done.err
+    script.write_text(SCRIPT + "raise SystemExit('so it stops')\n")
+    done = run(f"import sys; sys.argv = ['gt', 'explain', {str(script)!r}]; from gt.cli import main; main()", tmp_path)
+    assert done.code == 1 and "3 flushes" in done.out and done.err.endswith("so it stops\n")
+
+
+SHARED = """
+import sys
+import gt
+x = gt.ones(6, 6)
+for n in range(int(sys.argv[1])):
+    (x + 1).sum(dim=n).tolist()
+"""
+
+
+def test_at_a_shared_server_the_command_tells_of_the_scripts_own_programs_alone(tmp_path: Path) -> None:
+    script = tmp_path / "shared.py"
+    with server(1) as there:
+        for count, lines in ((1, ["flush0 runs eager on worker 0"]), (2, ["flush1, flush0 run eager on worker 0"])):
+            script.write_text(SHARED + f"# {count}\n" if count == 1 else SHARED.replace("+ 1", "* 2"))
+            code = f"import sys; sys.argv = ['gt', 'explain', {str(script)!r}, '{count}']; from gt.cli import main; main()"
+            done = run(code, tmp_path, GT_ADDR=there.address)
+            assert done.code == 0, done.err
+            found = [part.partition(";")[0] for part in done.out.splitlines() if "eager on" in part]
+            assert found == lines, done.out
+            assert ("worker 0 (cpu, numpy), for all its clients: 3 runs" in done.out) == (count == 2)
