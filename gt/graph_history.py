@@ -7,10 +7,12 @@ planning; runs of known graphs cost nothing. Must not know: sessions, how graphs
 
 from __future__ import annotations
 
+import itertools
 import logging
 import sys
 from bisect import bisect_right
 from collections import Counter, OrderedDict, deque
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -34,6 +36,7 @@ ATTRIBUTES = {"shape": PAD, "size": PAD, "dtype": CAST}
 FLOW = "Python control flow that depends on a step or a value records other ops: let each case come from a line of its own, or use gt.where"
 HELD = "keep the same tensors alive in every step: what is held, or let go of, at the flush is part of the graph"
 ONCE = "what is done once, as making parameters, is in the first graph alone: no other is due for it"
+AGAIN = "how often lines are run before a flush is part of the graph: read values at the same place of every step alone"
 LIMITS = "signals and limits are part of the graph: set them once, before the loop"
 SCOPE = "the signal that an op is marked with is part of the graph: enter the same scopes in every step"
 OTHER = "each kind of work that a line flushes has a graph: nothing is due, unless every step brings another"
@@ -82,15 +85,15 @@ class _NodeForm(NamedTuple):
 
 @dataclass(frozen=True)
 class _Form:
-    """What of a graph is compared: it holds none of its values. Values are numbers: inputs, scalars, then results; ``first`` has each
-    op's first.
+    """What of a graph is compared: it holds none of its values. Values are numbers: results from 0, ``first`` has each op's first; inputs
+    and scalars below, as they are first read, wherever they stand. ``inputs``: where that is, name and type.
     """
 
     name: str
     nodes: tuple[_NodeForm, ...]
     wiring: tuple[tuple[int, ...], ...]
     first: tuple[int, ...]
-    inputs: tuple[tuple[str, TensorType], ...]
+    inputs: dict[int, tuple[int, str, TensorType]]
     outputs: tuple[int, ...]
     donated: frozenset[int]
     signals: tuple[tuple[str, SignalConfig], ...]
@@ -136,22 +139,24 @@ def noted(number: int, graph: Graph) -> None:
     _latest[key] = [*kinds, form][-MAX_KINDS:]
     while len(_latest) > MAX_SITES:
         _latest.popitem(last=False)
-    kept = tuple(_named(i, name, t) for i, (name, t) in enumerate(form.inputs) if i not in graph.donated)
+    kept = tuple(_named(i, v.hint, v.type) for i, v in enumerate(graph.inputs) if i not in graph.donated)
     _told.append(Told(graph.name, site, len(form.nodes), kept, len(graph.donated), recompiled))
 
 
 def _form(graph: Graph) -> _Form:
-    number: dict[Value, int] = {v: i for i, v in enumerate((*graph.inputs, *graph.scalars))}
-    nodes, wiring, first = [], [], []
+    given = dict.fromkeys((*graph.inputs, *graph.scalars))
+    read = dict.fromkeys(v for node in graph.nodes for v in node.inputs if v in given) | given
+    number: dict[Value, int] = {v: -1 - i for i, v in enumerate(read)}
+    nodes, wiring, first, made = [], [], [], itertools.count()
     for node in graph.nodes:
         nodes.append(_node_form(node))
         wiring.append(tuple(number[v] for v in node.inputs))
-        first.append(len(number))
-        for out in node.outputs:
-            number[out] = len(number)
+        number |= {out: next(made) for out in node.outputs}
+        first.append(number[node.outputs[0]])
     return _Form(
-        graph.name, tuple(nodes), tuple(wiring), tuple(first), tuple((v.hint, v.type) for v in graph.inputs),
-        tuple(number[v] for v in graph.outputs), frozenset(graph.donated), tuple(graph.signals), graph.options,
+        graph.name, tuple(nodes), tuple(wiring), tuple(first),
+        {number[v]: (i, v.hint, v.type) for i, v in enumerate(graph.inputs)}, tuple(number[v] for v in graph.outputs),
+        frozenset(number[graph.inputs[i]] for i in graph.donated), tuple(graph.signals), graph.options,
         Counter(node.op for node in nodes),
     )  # fmt: skip
 
@@ -179,9 +184,12 @@ def _difference(old: _Form, new: _Form, site: str) -> Recompiled:
         return found(option, getattr(old.options, option), getattr(new.options, option), None, LIMITS)
     once = _done_once(old, new)
     rest = [node for i, node in enumerate(old.nodes) if i not in once]
-    if once and all(map(_same, rest, new.nodes)):
-        first = old.nodes[min(once)]
-        return found("what comes before the rest", f"{_ops(len(once))}, from {first.op} on", "nothing", first.loc, ONCE)
+    for more, fewer, only in ((old, new, once), (new, old, _done_once(new, old))):
+        first, again = more.nodes[min(only, default=0)] if only else None, _again(more, only)
+        if first is not None and (again or more is old) and _kinds(more, only) == _kinds(fewer):
+            had = f"{_ops(len(only))}, from {first.op} on"
+            sides = (had, "nothing") if more is old else ("nothing", had)
+            return found("what comes before the rest", *sides, first.loc, AGAIN if again else ONCE)
     if not once and _alike(old, new) < ALIKE:
         return found("what is done", _start(old), _start(new), new.nodes[0].loc if new.nodes else None, OTHER)
     for i, (before, after) in enumerate(zip(rest, new.nodes, strict=False)):
@@ -192,6 +200,8 @@ def _difference(old: _Form, new: _Form, site: str) -> Recompiled:
             return found("the op", f"{before.op} ({before.loc or '?'})", after.op, after.loc, advice)
         if before.signal != after.signal:
             return found(f"the signal of {after.op}", before.signal or "none", after.signal or "none", after.loc, SCOPE)
+        if not once and _sources(old, i) != _sources(new, i):
+            return found(f"what {after.op} reads", _sources(old, i), _sources(new, i), after.loc, FLOW)
         for (name, was), (_, now) in zip(before.attrs, after.attrs, strict=False):
             if was != now:
                 return found(f"{name} of {after.op}", was, now, after.loc, ATTRIBUTES.get(name, NUMBER))
@@ -201,7 +211,7 @@ def _difference(old: _Form, new: _Form, site: str) -> Recompiled:
             if was_type.shape != now_type.shape:
                 return found(f"shape of operand {at} of {after.op}", list(was_type.shape), list(now_type.shape), after.loc, PAD)
         if not once and old.wiring[i] != new.wiring[i] or len(before.attrs) != len(after.attrs):
-            return found(f"what {after.op} reads", old.wiring[i], new.wiring[i], after.loc, FLOW)
+            return found(f"what {after.op} reads", "some values", "others of the same lines", after.loc, FLOW)
         if before.taped != after.taped:
             return found(f"whether gradients pass {after.op}", before.taped, after.taped, after.loc, FLOW)
     if len(rest) != len(new.nodes):
@@ -209,11 +219,14 @@ def _difference(old: _Form, new: _Form, site: str) -> Recompiled:
         extra = longer.nodes[min(len(old.nodes), len(new.nodes))]
         return found("the number of ops", len(old.nodes), f"{len(new.nodes)}, from {extra.op} on", extra.loc, FLOW)
     if old.donated != new.donated:
-        names = [_named(i, *new.inputs[i]) for i in sorted(old.donated ^ new.donated) if i < len(new.inputs)]
-        was, now = ("given up", "held") if old.donated - new.donated else ("held", "given up")
-        return found(f"whether inputs are still held ({', '.join(names[:4])})", was, now, None, HELD)
+        names = [_named(*new.inputs[i]) for i in sorted(old.donated ^ new.donated, reverse=True) if i in new.inputs]
+        sides = ("given up", "held") if old.donated - new.donated else ("held", "given up")
+        return found(f"whether inputs are still held ({', '.join(names[:4])})", *sides, None, HELD)
     if old.outputs != new.outputs:
         return found("which results are still named", len(old.outputs), len(new.outputs), _made(new, old), HELD)
+    if old.inputs != new.inputs:
+        begins = [", ".join(_named(*given) for given in form.inputs.values()) for form in (old, new)]
+        return found("which values it begins with, or their order", begins[0], begins[1], None, FLOW)
     return found("something that is not recorded", "one way", "another", None, FLOW)
 
 
@@ -234,8 +247,24 @@ def _done_once(old: _Form, new: _Form) -> set[int]:
             only.add(i)
     if at >= 0 or not new.nodes:
         return set()
-    reads = {bisect_right(old.first, number) - 1 for i in only for number in old.wiring[i] if number >= old.first[0]}
+    reads = {bisect_right(old.first, number) - 1 for i in only for number in old.wiring[i] if number >= 0}
     return only if reads <= only else set()
+
+
+def _again(form: _Form, only: set[int]) -> bool:
+    """Say whether ops that only one graph has are lines that the rest is, too, run more often there."""
+    alone: dict[Location | None, set[str]] = {}
+    common: dict[Location | None, set[str]] = {}
+    for i, node in enumerate(form.nodes):
+        (alone if i in only else common).setdefault(node.loc, set()).add(node.op)
+    both = alone.keys() & common.keys()
+    return len(only) > 1 and bool(both) and all(common[loc] <= alone[loc] for loc in both)
+
+
+def _kinds(form: _Form, without: Collection[int] = ()) -> Counter[object]:
+    """Count ops that are the same, in whatever order they are or read."""
+    nodes = [node for i, node in enumerate(form.nodes) if i not in without]
+    return Counter((node[:2], frozenset(Counter(node.types).items()), node[3:]) for node in nodes)
 
 
 def _start(form: _Form) -> str:
@@ -253,8 +282,14 @@ def _same(one: _NodeForm, other: _NodeForm) -> bool:
 
 def _made(new: _Form, old: _Form) -> Location | None:
     """Give the line of a result that only one of two graphs gives."""
-    odd = [number for number in set(new.outputs) ^ set(old.outputs) if new.first and number >= new.first[0]]
+    odd = [number for number in set(new.outputs) ^ set(old.outputs) if number >= 0]
     return new.nodes[bisect_right(new.first, min(odd)) - 1].loc if odd else None
+
+
+def _sources(form: _Form, at: int) -> str:
+    """Say what made each of the operands of an op."""
+    made = [bisect_right(form.first, number) - 1 for number in form.wiring[at]]
+    return ", ".join(f"{form.nodes[i].op} ({form.nodes[i].loc or '?'})" if i >= 0 else "a value from before" for i in made)
 
 
 def _named(at: int, name: str, type_: TensorType) -> str:

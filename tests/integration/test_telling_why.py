@@ -136,6 +136,39 @@ def test_a_first_step_that_makes_what_the_others_have_is_told_as_that_wherever_i
 
 
 @pytest.mark.usefixtures("here")
+def test_a_read_that_splits_a_step_is_told_as_lines_run_more_or_less_often() -> None:
+    layer, x = gt.nn.Linear(4, 3), ones(2, 4)
+    optimizer = gt.optim.SGD(layer.parameters(), lr=0.1)
+    found = []
+    for i in range(16):
+        (layer(x) ** 2).mean().backward()
+        forward = line() - 1
+        if i == 9:
+            layer.weight.grad.sum().item()
+        if i % 4 == 3:
+            optimizer.step()
+            optimizer.zero_grad()
+        found += [one for one in gt.stats().recompiled if one not in found]
+    (split,) = [one for one in found if one.where == f"{__file__}:{forward}"]
+    assert (split.field, split.old, split.new) == ("what comes before the rest", "10 ops, from linear on", "nothing")
+    assert split.where == f"{__file__}:{forward}" and "how often lines are run" in split.advice
+    assert not any("pad the last batch" in one.advice for one in found)
+
+
+@pytest.mark.usefixtures("here")
+def test_what_an_op_reads_is_told_by_what_made_it() -> None:
+    held = []
+    for i in range(2):
+        a, b = ones(3, 3).exp(), ones(3, 3).log()
+        held.append((a, b))
+        held.append(b - a if i else a - b)
+        held[-1].numpy()
+    one = latest()
+    assert one.field == "what sub reads"
+    assert re.findall(r"(\w+) \(", one.old) == ["exp", "log"] and re.findall(r"(\w+) \(", one.new) == ["log", "exp"]
+
+
+@pytest.mark.usefixtures("here")
 def test_signals_of_the_first_step_alone_are_no_reason() -> None:
     gt.register_config("rows", gt.SignalConfig(shard=gt.ShardConfig(axis=0)))
     with gt.signal.context("rows"):
