@@ -63,10 +63,13 @@ class Line:
 
 @dataclass(frozen=True)
 class Log:
-    """The events of files, in order of time. ``skipped``: lines that are none, as the last one of a disk that was full."""
+    """The events of files, in order of time. ``skipped``: lines that are none, as the last one of a disk that was full. ``headless``: its
+    beginning was cut off, so nobody knows since when its seconds count.
+    """
 
     lines: tuple[Line, ...]
     skipped: int = 0
+    headless: bool = False
 
 
 def parse_line(text: str, start: float) -> Line:
@@ -78,26 +81,31 @@ def parse_line(text: str, start: float) -> Line:
 
 
 def parse_log(texts: Iterable[str], name: str = "log") -> Log:
-    """Read the lines of one file. Errors: LogError without its first line."""
-    start, lines, skipped = None, [], 0
+    """Read the lines of one file. Errors: LogError for what is none."""
+    start, first, headless, skipped = 0.0, None, False, 0
+    lines: list[Line] = []
     for text in texts:
         text = text.rstrip("\n")
+        if first is None:
+            first, headless = text, not text.startswith(HEADER)
         if text.startswith(HEADER):
             try:
                 start = float(text.rpartition("=")[2])
             except ValueError:
                 raise LogError(f"{name}: its first line has no start=SECONDS") from None
-        elif start is None:
-            raise LogError(f"{name} is no instruction log: expected a first line {HEADER!r}, got {text[:60]!r}")
+            if headless:
+                headless, lines, skipped = False, [], skipped + len(lines)
         elif text and not text.startswith("#"):
             try:
                 lines.append(parse_line(text, start))
             except ValueError:
                 skipped += 1
-    if start is None:
+    if first is None:
         raise LogError(f"{name} is empty")
+    if headless and not lines:
+        raise LogError(f"{name} is no instruction log: expected a first line {HEADER!r}, got {first[:60]!r}")
     lines.sort(key=lambda line: line.time)
-    return Log(tuple(lines), skipped)
+    return Log(tuple(lines), skipped, headless)
 
 
 def read_log(*files: str | os.PathLike[str]) -> Log:
@@ -105,10 +113,15 @@ def read_log(*files: str | os.PathLike[str]) -> Log:
     logs, paths = [], list({path.resolve(): path for path in map(Path, files)}.values())
     for path in paths:
         older = path.with_name(f"{path.name}.1")
-        for each in ([older] if older.exists() and not any(map(older.samefile, paths)) else []) + [path]:
+        for each in [path] + ([older] if older.exists() and not any(map(older.samefile, paths)) else []):
             with each.open(encoding="utf-8", errors="replace") as file:
-                logs.append(parse_log(file, str(each)))
-    lines = sorted((line for log in logs for line in log.lines), key=lambda line: line.time)
+                log = parse_log(file, str(each))
+            if log.headless and len(paths) > 1:
+                raise LogError(f"{each} has lost its first line, which says since when it counts: read it without other files")
+            logs += [log] if each is path or not log.headless else []
+            if log.headless:
+                break
+    lines = sorted((line for log in reversed(logs) for line in log.lines), key=lambda line: line.time)
     return Log(tuple(lines), sum(log.skipped for log in logs))
 
 

@@ -69,6 +69,22 @@ def test_other_files_are_refused_by_name(tmp_path: Path, text: str) -> None:
         read_log(tmp_path / "notes.txt")
 
 
+def test_a_log_whose_beginning_was_cut_off_is_read_by_itself_alone(tmp_path: Path) -> None:
+    path, other, line = tmp_path / "log", tmp_path / "other", "{:.6f} {} call client0 Run {} key=1\n"
+    head = "# gt instruction log: elapsed_s sequence event who operation nbytes details; start=100.5\n"
+    path.write_text("ient0 Run 5\n" + line.format(7.5, 2, 6) + line.format(8, 3, 7))
+    other.write_text(head + line.format(1, 1, 1))
+    found = read_log(path)
+    assert [(one.time, one.nbytes) for one in found.lines] == [(7.5, 6), (8.0, 7)] and found.skipped == 1
+    (tmp_path / "log.1").write_text(other.read_text())
+    assert read_log(path) == found
+    with pytest.raises(LogError, match="log has lost its first line.* read it without other files"):
+        read_log(path, other)
+    path.write_text(line.format(7.5, 2, 6) + head + line.format(1, 1, 1))
+    (tmp_path / "log.1").write_text(line.format(7.5, 2, 6))
+    assert [one.time for one in read_log(path).lines] == [101.5] and read_log(path).skipped == 1
+
+
 def test_the_log_of_two_processes_stays_within_its_size_and_loses_only_the_oldest(tmp_path: Path) -> None:
     path, limit = tmp_path / "log", 4000
     logs = [InstructionLog(str(path), who, limit=limit) for who in ("client0", "worker0")]
