@@ -24,6 +24,7 @@ KINDS = {
 }  # fmt: skip
 SORTS = {"i": "id", "b": "busy", "m": "memory", "r": "runs", "u": "queue"}
 BAR, SHORT_BAR, SHORTEST_BAR = 24, 12, 6
+LOW = 12  # lines of a terminal with less, workers go before what is said above them
 LEFT = ("worker", "client", "activity", "device", "tiers", "program", "kind")  # columns that begin at the left
 HELP = "keys: up/down choose, enter look into, esc back; sort by i id, b busy, m memory, r runs, u queue; q quit"
 
@@ -125,7 +126,7 @@ def screen(address: str, before: ServerStatus, now: ServerStatus, view: View, ke
         f"{now.plans_ready} ready, {now.plans_made} being made, {now.plans_failed} failed",
     )  # fmt: skip
     legend = Text("  ").join(Text(f"█ {kind}", style=colour) for kind, colour in KINDS.items())
-    parts: list[RenderableType] = [head, legend]
+    parts: list[RenderableType] = [Heading(head, legend) if keys else Group(head, legend)]
     if view.inside in by_id:
         parts += [_inside(by_id[view.inside], active[view.inside])]
     else:
@@ -155,14 +156,30 @@ def size(nbytes: float) -> str:
 
 
 @dataclass
+class Heading:
+    """What stands above the table; in a low terminal only its first line."""
+
+    head: Text
+    legend: Text
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        if console.height >= LOW:
+            yield from (self.head, self.legend)
+        else:
+            yield Text(self.head.plain, no_wrap=True, overflow="ellipsis")
+
+
+@dataclass
 class Fitting:
-    """A table that is no wider than the terminal: its bars get shorter, then it does without ``spared`` columns, the first ones first.
+    """A table that is no wider than the terminal: its bars get shorter, then it does without ``spared`` columns, the first ones first, at
+    last without ``needed`` ones.
 
     Cells are text, or the shares of a bar.
     """
 
     columns: tuple[str, ...]
     spared: tuple[str, ...] = ()
+    needed: tuple[str, ...] = ()
     rows: list[tuple[tuple[str | dict[str, float], ...], str]] = field(default_factory=list)
 
     def add(self, *cells: str | dict[str, float], style: str = "") -> None:
@@ -173,9 +190,10 @@ class Fitting:
         self.add("none", *[""] * (len(self.columns) - 1))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        forms = [(BAR, 0), *((SHORT_BAR, n) for n in range(len(self.spared) + 1)), (SHORTEST_BAR, len(self.spared))]
+        count, left_out = len(self.spared), self.spared + self.needed
+        forms = [(BAR, 0), *((SHORT_BAR, n) for n in range(count + 1)), *((SHORTEST_BAR, n) for n in range(count, len(left_out) + 1))]
         wide = options.update(max_width=10_000)
-        tables = (self._table(width, self.spared[:count]) for width, count in forms)
+        tables = (self._table(width, left_out[:n]) for width, n in forms)
         for table in tables:
             if console.measure(table, options=wide).maximum <= options.max_width:
                 break
@@ -197,7 +215,7 @@ def _workers(workers: list[WorkerStatus], active: dict[int, Activity], chosen: i
     names = ("worker", "activity", "busy", "runs/s", "sent/s", "memory", "values", "tiers", "queue", "device")
     mark = {"id": "worker", "runs": "runs/s"}.get(sort, sort)
     columns = tuple(f"{name} v" if name == mark and sort != "id" else name for name in names)
-    table = Fitting(columns, ("values", "device", "sent/s", "tiers", "queue"))
+    table = Fitting(columns, ("values", "device", "sent/s", "tiers", "queue"), ("runs/s", "memory", "busy"))
     for at, w in enumerate(workers):
         does = active[w.id]
         where = f"{w.device} {w.host}:{w.pid}" if w.joined else "joining"
@@ -221,10 +239,10 @@ def _inside(w: WorkerStatus, does: Activity) -> Group:
         f"{usage.values} values of {size(usage.values_nbytes)} (most: {size(usage.peak_nbytes)}), process {size(usage.process_nbytes)}, "
         f"GPU {size(usage.device_nbytes)}; programs: {_tiers(w.tiers)}"
     )
-    kinds = Fitting(("kind", "activity", "share", "seconds in all"), ("seconds in all",))
+    kinds = Fitting(("kind", "activity", "share", "seconds in all"), ("seconds in all",), ("activity",))
     for kind, seconds in seconds_by_kind(usage).items():
         kinds.add(kind, {kind: does.shares[kind]}, f"{does.shares[kind]:.1%}", f"{seconds:.2f}")
-    programs = Fitting(("program", "plan", "runs", "seconds in all", "ms a run"), ("plan", "runs"))
+    programs = Fitting(("program", "plan", "runs", "seconds in all", "ms a run"), ("plan", "runs"), ("seconds in all",))
     for p in usage.busiest:
         programs.add(p.name, str(p.plan), str(p.runs), f"{p.seconds:.2f}", f"{1e3 * p.seconds / max(1, p.runs):.3f}")
     return Group(head, kinds, programs)
@@ -246,7 +264,7 @@ def client_shares(before: ServerStatus, now: ServerStatus) -> dict[int, tuple[fl
 
 def _clients(before: ServerStatus, now: ServerStatus) -> Fitting:
     shares = client_shares(before, now)
-    table = Fitting(("client", "share", "runs/s", "priority", "waiting", "values", "memory"), ("values", "priority", "waiting"))
+    table = Fitting(("client", "share", "runs/s", "priority", "waiting", "values", "memory"), ("values", "priority", "waiting"), ("memory", "runs/s"))
     for c in sorted(now.clients, key=lambda c: (-shares[c.id][0], c.id)):
         share, rate = shares[c.id]
         table.add(str(c.id), f"{share:.0%}", f"{rate:.1f}", f"{c.weight:g}", str(c.waiting), str(c.values), size(c.nbytes))

@@ -202,7 +202,7 @@ def test_looking_into_a_worker_shows_its_programs() -> None:
     [
         (150, "worker activity busy v runs/s sent/s memory values tiers queue device"), (105, "worker activity busy v runs/s sent/s memory values tiers queue device"),
         (80, "worker activity busy v runs/s sent/s memory tiers queue"), (60, "worker activity busy v runs/s memory queue"),
-        (45, "worker activity busy v runs/s memory"),
+        (45, "worker activity busy v runs/s memory"), (36, "worker activity busy v memory"), (27, "worker activity busy v"), (20, "worker activity"),
     ],
 )  # fmt: skip
 def test_in_a_narrow_terminal_all_numbers_shown_are_whole(width: int, columns: str) -> None:
@@ -211,7 +211,15 @@ def test_in_a_narrow_terminal_all_numbers_shown_are_whole(width: int, columns: s
         assert "…" not in shown and all(len(line) <= width for line in shown.splitlines())
     shown = text(View(sort="busy", chosen=1), width=width)
     head, first = (line for line in shown.splitlines() if line.startswith(("worker", " 0")))
-    assert " ".join(head.split()) == columns and "75%" in first and "1.5 MB" in first and "█" in first
+    assert " ".join(head.split()) == columns and "█" in first
+    assert ("75%" in first) == ("busy" in head) and ("1.5 MB" in first) == ("memory" in head)
+
+
+def test_in_a_low_terminal_the_workers_are_seen() -> None:
+    console = Console(file=io.StringIO(), width=40, height=8)
+    console.print(screen("host:1", BEFORE, NOW, View()))
+    lines = console.file.getvalue().splitlines()
+    assert lines[0].startswith("gt top host:1  up") and lines[0].endswith("…") and lines[1].startswith("worker")
 
 
 def test_an_empty_server_is_shown() -> None:
