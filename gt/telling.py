@@ -66,7 +66,10 @@ class Stats:
         out += [f"  {count} x {reason}" for reason, count in sorted(self.reasons.items(), key=lambda item: -item[1])]
         known = sum(line.count for line in self.lines)
         if self.lines:
-            out.append("flushed at:" if known == self.flushes else f"flushed at, the latest {known} of which that is kept:")
+            replays = self.reasons.get("gt.jit", 0)
+            aside = f", {replays} replays aside" if replays else ""
+            whole = known + replays == self.flushes
+            out.append(f"flushed at{aside}:" if whole else f"flushed at{aside}, the latest {known} of which that is kept:")
             out += limited([f"  {line.where}: {line.count} x {line.reason}" for line in self.lines])
         if self.recompiled:
             out += ["new graphs from known lines:", *limited([f"  {text}" for text in recompiled_text(self.recompiled)])]

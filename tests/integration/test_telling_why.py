@@ -304,6 +304,18 @@ def test_that_only_the_latest_flushes_have_lines_is_said(monkeypatch: pytest.Mon
     assert "flushed at, the latest 4 of which that is kept:\n" in str(gt.stats())
 
 
+@pytest.mark.usefixtures("here")
+def test_replays_are_told_as_flushes_without_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flush, "recent", deque(maxlen=1024))
+    monkeypatch.setattr(flush.counters, "flushes", 0)
+    monkeypatch.setattr(flush.counters, "reasons", {})
+    x, double = ones(3), gt.jit(lambda x: x * 2)
+    for _ in range(6):
+        double(x).numpy()
+    replays = flush.counters.reasons["gt.jit"]
+    assert 0 < replays < flush.counters.flushes and f"\nflushed at, {replays} replays aside:\n" in str(gt.stats())
+
+
 def test_without_a_session_there_is_nothing_to_tell() -> None:
     gt.disconnect()
     out = io.StringIO()
