@@ -1,6 +1,6 @@
 """The dispatcher process: one socket, one loop, around ``DispatcherState``.
 
-Owns: the ROUTER socket, the clock, the planner process, dropping of malformed frames. Must not know: how decisions
+Owns: the ROUTER socket, the clock, the planner processes, dropping of malformed frames. Must not know: how decisions
 are made. Next: ``dispatcher_state`` (decisions), ``planner`` (plans), ``launch`` (who starts this).
 """
 
@@ -48,7 +48,7 @@ from gt.runtime.interrupt import on_end_signals
 from gt.runtime.keys import Keys, chosen_keys
 from gt.runtime.log import open_log, setup_logging
 from gt.runtime.numbering import MessagesLost
-from gt.runtime.planner import PlannerProcess, PlanReply, outputs_of, request_of
+from gt.runtime.planner import Planners, PlanReply, outputs_of, request_of
 from gt.runtime.port_owner import port_owner
 from gt.runtime.schedule import Client
 from gt.runtime.tracer import boot_id
@@ -90,7 +90,7 @@ class Dispatcher:
         self.router.bind(endpoint)
         self.endpoint = self.router.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
         self.state = DispatcherState(lambda: os.urandom(16), options)
-        self.planner = PlannerProcess()
+        self.planners = Planners()
         self._now = AwakeClock(2 * TICK_S)  # who was silent while this process did not run was not heard
         self.parent_fd, self.report_fd = parent_fd, report_fd
         self.web: Web | None = None
@@ -113,11 +113,16 @@ class Dispatcher:
             poller.register(source, zmq.POLLIN)
         if self.parent_fd is not None:
             poller.register(self.parent_fd, zmq.POLLIN)
-        planner_fd = self.planner.fileno()
-        poller.register(planner_fd, zmq.POLLIN)
+        planner_fds: set[int] = set()
         self._report(f"address {self.endpoint}")
         while not self.stopping:
-            ready = dict(poller.poll(5 if self.planner.has_unsent else int(TICK_S * 1000)))
+            if planner_fds != (now := self.planners.filenos()):
+                for fd in planner_fds:
+                    poller.unregister(fd)
+                for fd in now:
+                    poller.register(fd, zmq.POLLIN)
+                planner_fds = now
+            ready = dict(poller.poll(5 if self.planners.has_unsent else int(TICK_S * 1000)))
             if self.parent_fd in ready:
                 self.code = code_from(self.parent_fd, self.code)
                 break  # the parent is gone, or is through
@@ -125,17 +130,13 @@ class Dispatcher:
                 self._look_after_door(self.door)
             if self.router in ready:
                 self._drain()
-            if planner_fd in ready:
-                for reply in self.planner.read():
+            if not planner_fds.isdisjoint(ready):
+                for reply in self.planners.read():
                     self._handle(planned(self._now(), reply))
-                if self.planner.fileno() != planner_fd:
-                    poller.unregister(planner_fd)
-                    planner_fd = self.planner.fileno()
-                    poller.register(planner_fd, zmq.POLLIN)
-            self.planner.flush()
+            self.planners.flush()
             if self._now() - self.last_tick >= TICK_S:
                 self.last_tick = self._now()
-                self.planner.look(self.last_tick)
+                self.planners.look(self.last_tick)
                 self._handle(Tick(self.last_tick))
                 if self.web is not None:
                     self.web.tick(self.state)
@@ -153,7 +154,7 @@ class Dispatcher:
                     self._send(Send(peer, wire.Stop()), [])
         for client in self.state.clients.values():
             self._send(Send(client.down, wire.Refused("the server has stopped")), [])
-        self.planner.close()
+        self.planners.close()
         if self.web is not None:
             self.web.close()
         if self.door is not None:
@@ -245,7 +246,7 @@ class Dispatcher:
                     case MakePlan(plan, graph, inputs, workers, scalars):
                         if self.log.on:
                             self.log.write("ask", "plan", 0, f"plan={plan}")
-                        self.planner.ask(request_of(plan, graph, inputs, workers, scalars))
+                        self.planners.ask(request_of(plan, graph, inputs, workers, scalars))
                     case Kill(pid):
                         self.logger.warning("killing worker process %d, which stopped answering", pid)
                         with contextlib.suppress(ProcessLookupError, PermissionError):

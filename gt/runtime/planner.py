@@ -1,8 +1,8 @@
 """Makes plans, off the dispatcher's message loop.
 
 Owns: ``make_plan`` (a graph and placed input types to programs), the planner process (``main``,
-length-prefixed MessagePack on stdin and stdout) and ``PlannerProcess``, its handle. Must not know: clients, epochs,
-sockets. Next: ``gt.passes.plan`` (the passes), ``dispatcher`` (who asks).
+length-prefixed MessagePack on stdin and stdout), ``PlannerProcess``, its handle, and ``Planners``, as many as it takes. Must not know:
+clients, epochs, sockets. Next: ``gt.passes.plan`` (the passes), ``dispatcher`` (who asks).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import signal
 import struct
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Sequence
 from typing import BinaryIO
 
@@ -32,7 +33,10 @@ from gt.runtime.wire import MAX_HEADER
 
 _LENGTH = struct.Struct("<I")
 MAX_REPLY = 1 << 30
-DEADLINE_S = 600.0  # for one plan: the others wait behind it
+DEADLINE_S = 600.0  # for one plan
+SLOW_S = 0.5  # a plan that takes longer has no others wait behind it, as long as there are fewer than
+MOST = 8  # processes
+IDLE_S = 60.0  # after which those beyond the first are ended
 
 
 class PlanRequest(msgspec.Struct, frozen=True, array_like=True):
@@ -119,11 +123,14 @@ def outputs_of(reply: PlanReply) -> tuple[TensorType, ...]:
 
 
 class PlannerProcess:
-    """A planner process. Requests are answered in order; ``pending`` are those not answered yet."""
+    """A planner process. ``asked``: the request that it is at. ``since``: when ``look`` saw first that it is at this one, or at none."""
 
     def __init__(self) -> None:
-        self.pending: dict[int, PlanRequest] = {}
-        self._oldest: tuple[int, float] = -1, 0.0
+        self.asked: PlanRequest | None = None
+        self.since = 0.0
+        self._seen: PlanRequest | None = None
+        self._again: PlanRequest | None = None
+        self._killed = False
         self._buffer = bytearray()
         self._start()
 
@@ -145,9 +152,9 @@ class PlannerProcess:
         return self._stdout.fileno()
 
     def ask(self, request: PlanRequest) -> None:
-        """Hand a request over; never blocks."""
+        """Hand a request over, once the one before is answered; never blocks."""
         body = msgspec.msgpack.encode(request)
-        self.pending[request.plan] = request
+        self.asked = request
         self._unsent += _LENGTH.pack(len(body)) + body
         self.flush()
 
@@ -163,51 +170,60 @@ class PlannerProcess:
             del self._unsent[:written]
 
     def look(self, now: float) -> None:
-        """End the process if it has been at one plan for too long: ``read`` then fails that one and goes on with the others."""
-        oldest = next(iter(self.pending), -1)
-        if oldest != self._oldest[0]:
-            self._oldest = oldest, now
-        elif oldest >= 0 and now - self._oldest[1] > DEADLINE_S:
-            self.process.kill()
+        """End the process if it has been at one plan for too long: ``read`` then fails it."""
+        if self.asked is not self._seen or not self.since:
+            self._seen, self.since = self.asked, now
+        elif self.asked is not None and now - self.since > DEADLINE_S:
+            self._kill()
 
     @property
     def has_unsent(self) -> bool:
         return bool(self._unsent)
 
     def read(self) -> list[PlanReply]:
-        """Give the replies that are there. A planner that died is started again; what it was asked fails."""
-        replies: list[PlanReply] = []
+        """Give the reply if it is there. A planner that died is started again; what it was asked fails."""
         while True:
             chunk = self._stdout.read(1 << 20)
             if chunk is None:
                 break
             if chunk == b"":
-                return replies + self._restart()
+                return self._restart()
             self._buffer += chunk
-        while len(self._buffer) >= 4:
-            (length,) = _LENGTH.unpack_from(self._buffer)
-            if length > MAX_REPLY:
-                self.process.kill()
-                return replies + self._restart()
-            if len(self._buffer) < 4 + length:
-                break
-            reply = REPLIES.decode(bytes(self._buffer[4 : 4 + length]))
-            del self._buffer[: 4 + length]
-            self.pending.pop(reply.plan, None)
-            replies.append(reply)
-        return replies
+        if len(self._buffer) < 4:
+            return []
+        (length,) = _LENGTH.unpack_from(self._buffer)
+        if length > MAX_REPLY:
+            self._kill()
+            return self._restart()
+        if len(self._buffer) < 4 + length:
+            return []
+        reply = REPLIES.decode(bytes(self._buffer[4:]))
+        self._buffer.clear()
+        self.asked = None
+        return [reply]
 
     def _restart(self) -> list[PlanReply]:
-        """Fail the request it died on, the oldest, and ask a new planner the others."""
+        """Start a new planner. It is asked what the old one died on, once: what ends a second one, or was killed for its time, fails."""
         self.close()
-        asked = list(self.pending.values())
-        self.pending.clear()
+        asked, self.asked = self.asked, None
         self._buffer.clear()
         self._start()
-        for request in asked[1:]:
-            self.ask(request)
-        fault = Fault("plan", f"the planner process died, or took {DEADLINE_S:g} s, while planning this graph")
-        return [PlanReply(request.plan, {}, (), fault) for request in asked[:1]]
+        if asked is not None and asked is not self._again and not self._killed:
+            self._again = asked
+            self.ask(asked)
+            return []
+        self._killed = False
+        fault = Fault("plan", f"the planner process died twice, or took {DEADLINE_S:g} s, while planning this graph")
+        return [] if asked is None else [PlanReply(asked.plan, {}, (), fault)]
+
+    def _kill(self) -> None:
+        self._killed = True
+        self.process.kill()
+
+    def end(self) -> None:
+        """Kill the process, whatever it is at."""
+        self.process.kill()
+        self.close()
 
     def close(self) -> None:
         """End the process."""
@@ -218,6 +234,57 @@ class PlannerProcess:
             self.process.kill()
             self.process.wait()
         self._stdout.close()
+
+
+class Planners:
+    """Planner processes with a request each; further ones wait in order. While all are at slow plans, another process is started."""
+
+    def __init__(self) -> None:
+        self.processes = [PlannerProcess()]
+        self.waiting: deque[PlanRequest] = deque()
+
+    def filenos(self) -> set[int]:
+        return {process.fileno() for process in self.processes}
+
+    @property
+    def has_unsent(self) -> bool:
+        return any(process.has_unsent for process in self.processes)
+
+    def ask(self, request: PlanRequest) -> None:
+        self.waiting.append(request)
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        for process in self.processes:
+            if self.waiting and process.asked is None:
+                process.ask(self.waiting.popleft())
+
+    def flush(self) -> None:
+        for process in self.processes:
+            process.flush()
+
+    def read(self) -> list[PlanReply]:
+        """Give the replies that are there."""
+        replies = [reply for process in self.processes for reply in process.read()]
+        self._hand_over()
+        return replies
+
+    def look(self, now: float) -> None:
+        """End who is at one plan for too long, or needed no more; start another for those who wait."""
+        for process in self.processes:
+            process.look(now)
+        if self.waiting and len(self.processes) < MOST and all(now - process.since > SLOW_S for process in self.processes):
+            self.processes.append(PlannerProcess())
+            self._hand_over()
+        for process in self.processes[1:]:
+            if process.asked is None and process.since and now - process.since > IDLE_S:
+                self.processes.remove(process)
+                process.end()
+
+    def close(self) -> None:
+        for process in self.processes[1:]:
+            process.end()
+        self.processes[0].close()
 
 
 def _read_exactly(stream: BinaryIO | io.FileIO, count: int) -> bytes | None:
