@@ -194,6 +194,8 @@ class Epochs:
             flight = self.flights.by_epoch.get(epoch)
             if flight is not None and flight.part:
                 self.forecast.learn(flight.part, 0.0, seconds)
+                if flight.own and flight.plan is not None and flight.plan.cut is not None:
+                    self.forecast.learn(flight.plan.id, flight.plan.seconds, self.forecast.total(p.id for p in flight.plan.cut.parts))
             elif flight is not None and flight.plan is not None:
                 self.forecast.learn(flight.plan.id, flight.plan.seconds, seconds)
 

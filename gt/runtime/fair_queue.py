@@ -13,6 +13,7 @@ import math
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 
+LEAST_S = 1e-5  # what is estimated to take less takes as long as it takes to begin it, which says little of other estimates
 MAX_S = 86400.0  # no run takes longer: what a worker says beyond it is not charged
 
 
@@ -223,12 +224,13 @@ class Forecast:
     """How long plans take: an average of what was measured; before that the planner's estimate, times what estimates lacked so far.
 
     The planner reckons with one kind of machine, so on another all its estimates are wrong by a like factor. What was never measured
-    counts at least ``unknown_s``: nothing is sent behind it on trust.
+    counts at least ``unknown_s``: nothing is sent behind it on trust. ``weight``: of the runs behind ``factor``.
     """
 
     unknown_s: float
     measured: dict[int, tuple[int, float]] = field(default_factory=dict)
     factor: float | None = None
+    weight: float = 0.0
 
     def seconds(self, plan: int, estimate_s: float) -> float:
         """Give the seconds that a run of a plan will take on each of its workers."""
@@ -241,6 +243,10 @@ class Forecast:
         """Whether a run of the plan has been measured."""
         return plan in self.measured
 
+    def total(self, plans: Iterable[int]) -> float:
+        """Give the measured seconds of plans that run one after the other."""
+        return sum(self.measured.get(plan, (0, 0.0))[1] for plan in plans)
+
     def learn(self, plan: int, estimate_s: float, seconds: float) -> None:
         """Hear what a run took on a worker. Early runs count less and less, as the first ones warm up."""
         if not 0 <= seconds <= MAX_S:
@@ -248,8 +254,10 @@ class Forecast:
         count, average = self.measured.get(plan, (0, 0.0))
         self.measured[plan] = count + 1, average + (seconds - average) * max(0.2, 1 / (count + 1))
         if estimate_s > 0 and seconds > 0:
-            ratio = seconds / estimate_s
-            self.factor = ratio if self.factor is None else self.factor * (ratio / self.factor) ** 0.1  # a mean of logarithms
+            ratio, weight = seconds / max(estimate_s, LEAST_S), min(1.0, estimate_s / LEAST_S)
+            self.weight = min(10.0, self.weight + weight)
+            by = weight / self.weight  # in a mean of logarithms
+            self.factor = ratio if self.factor is None else self.factor * (ratio / self.factor) ** by
 
     def guess(self, plan: int, estimate_s: float) -> float:
         """As ``seconds``, but what was never measured does not count as long for that."""

@@ -44,6 +44,9 @@ class Long(Story):
         programs = {w: chain(w, 8, make.workers) for w in make.workers}
         return self.tell(Planned(self.now, make.plan, programs, (placed,), seconds=self.seconds))
 
+    def done(self, worker: int, epoch: int, fault: Any = None, failed: Any = None, kept: tuple[int, ...] = ()) -> list[Any]:
+        return self.say(f"w{worker}", wire.Done(epoch, self.seconds / 4, fault, failed, kept))
+
     def parts(self, out: list[Any], peer: str = "w0") -> list[wire.Execute]:
         return sent(out, wire.Execute, peer)
 
@@ -71,6 +74,16 @@ def test_a_long_run_goes_in_parts_one_ahead_and_ends_once():
     assert sent(story.fetch(11, 6), wire.Ship)
     again = story.run(1, (11,), (12,), frees=(11,))
     assert not sent(again, wire.Load) and story.parts(again)
+
+
+def test_a_plan_whose_parts_took_no_time_goes_as_a_whole_from_then_on():
+    story = Long()
+    parts = story.parts(story.planned(story.run(1, (10,), (11,))))
+    for part in parts:
+        parts += story.parts(story.say("w0", wire.Done(part.epoch, 0.001)))
+    assert len(parts) == 4
+    (whole,) = story.parts(story.run(1, (11,), (12,)))
+    assert whole.plan not in {part.plan for part in parts}
 
 
 def test_a_value_that_a_run_reads_twice_goes_with_the_last_part_that_does():

@@ -247,6 +247,16 @@ def test_measured_times_replace_the_estimate_and_scale_those_of_other_plans():
     assert not f.knows(1)
 
 
+def test_runs_of_next_to_nothing_do_not_make_others_seem_to_take_minutes():
+    f = Forecast(0.02)
+    f.learn(1, 2.7e-9, 3e-3)  # a million times its estimate
+    assert f.guess(2, 1e-5) == pytest.approx(3e-3)
+    f.learn(2, 1e-3, 1.0)
+    for plan in range(100):
+        f.learn(3 + plan, 2.7e-12, 1e-4)
+    assert f.guess(2000, 1e-2) == pytest.approx(10.0, rel=0.01)
+
+
 runs = st.builds(
     Run,
     seconds=st.floats(1e-4, 0.2),
