@@ -30,12 +30,14 @@ ADDED = {"sum": OPS["add"], "max": OPS["maximum"], "min": OPS["minimum"]}
 class ChunkRows:
     """Chunk what a value of ``above`` bytes or more is part of, into pieces of about ``target`` bytes. ``above`` 0: nothing.
 
+    Each chunk has a gradient of its own of what rows share, which is written and read again to add them up: few chunks, not the smallest.
+
     Under a memory limit pieces are at most a 32nd of it, and what takes an 8th of it is chunked, too.
     """
 
     name: ClassVar[str] = "chunk_rows"
     above: int = 1 << 28
-    target: int = 1 << 29
+    target: int = 1 << 31
 
     def run(self, graph: Graph, context: Context) -> Graph:
         if graph.stage is not Stage.LOCAL or not self.above:

@@ -15,6 +15,7 @@ from typing import ClassVar
 import numpy as np
 
 from gt.ir.graph import Graph, Node, Value, attrs_key
+from gt.ir.ops import OPS
 from gt.ir.ops.collective import transfer
 from gt.passes.context import Context, Region
 from gt.passes.cost import H100
@@ -52,6 +53,11 @@ class FuseHotPath:
     def _cut(self, graph: Graph, context: Context, fill: bool) -> Graph:
         long = self._long(graph)
         nodes = overlap(graph, schedule(graph), long.__contains__, (lambda node: sent_and_seconds(node)[1]) if fill else None)
+        graph = graph if tuple(nodes) == graph.nodes else graph.with_nodes(nodes)
+        sent = max((i for i, node in enumerate(graph.nodes) if node in long), default=-1)
+        if sent >= 0:  # the gradients that come first are used while the last are on their way
+            graph, _ = updates_soon(graph, None, sent)
+        nodes = list(graph.nodes)
         compiled = {name for name, config in graph.signals if config.compile}
         regions: list[Region] = []
         runs = list(_runs(nodes, compiled, long.__contains__))
@@ -62,11 +68,7 @@ class FuseHotPath:
         context.regions = tuple(regions)
         if len(regions) > len(runs):
             context.note(regions[0].nodes[0], f"cut into {len(regions)} regions at repeated structure")
-        graph = graph if tuple(nodes) == graph.nodes else graph.with_nodes(nodes)
-        sent = max((i for i, node in enumerate(graph.nodes) if node in long), default=-1)
-        if sent >= 0:  # the gradients that come first are used while the last are on their way
-            graph, context.regions = updates_soon(graph, context.regions, sent)
-        return graph
+        return graph if tuple(nodes) == graph.nodes else graph.with_nodes(nodes)
 
     def _long(self, graph: Graph) -> set[Node]:
         """Give the collectives that are not waited for before they are read, those of one launch together."""
@@ -89,7 +91,7 @@ class FuseHotPath:
 def _runs(nodes: Sequence[Node], compiled: set[str], awaited: Callable[[Node], bool]) -> Iterable[list[Node]]:
     """Give maximal runs of compute nodes on one mesh, cut also where ``compile`` changes.
 
-    What is ``awaited`` from others cuts a run where it is first read: what stands before does not wait for it.
+    What is ``awaited`` from others cuts a run where it is first read: what stands before does not wait for it, but for casts and views.
     """
     run: list[Node] = []
     coming: set[Value] = set()
@@ -97,7 +99,8 @@ def _runs(nodes: Sequence[Node], compiled: set[str], awaited: Callable[[Node], b
         comm = node.op.effect == "comm"
         arrived = coming.intersection(node.inputs)
         coming -= arrived
-        if run and (comm or arrived or _apart(node, run[0], compiled)):
+        waits = arrived and not all(n.op.view or n.op is OPS["cast"] for n in run)
+        if run and (comm or waits or _apart(node, run[0], compiled)):
             yield run
             run = []
         if not comm:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,25 +17,30 @@ WIDTH, LAYERS, ROWS = 2048, 4, 1024
 
 
 @pytest.fixture(scope="module")
-def program() -> Iterator[Program]:
+def program() -> Program:
+    return a_step(autocast=False)
+
+
+def a_step(autocast: bool, layers: int = LAYERS) -> Program:
     """Worker 0's of the second step: layers of 16 MiB, a mean over targets that count, AdamW."""
     gt.disconnect()
     gt.get_config().clear()
     session = ScriptSession(ShapesOnly(), Cluster((0, 1, 2, 3)))
     with sessions.pinned(session):
-        model = gt.nn.Sequential(*(gt.nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)))
+        model = gt.nn.Sequential(*(gt.nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(layers)))
         optim = gt.optim.AdamW(model.parameters())
         gt.load_config(str(Path(__file__).parents[3] / "examples" / "sharding" / "data.yaml"))
         with gt.signal.context("batch"):
             x, y = gt.from_numpy(np.ones((ROWS, WIDTH), np.float32)), gt.from_numpy(np.ones(ROWS, np.int64))
         for _ in range(3):
-            loss = gt.nn.functional.cross_entropy(model(x), y)
+            with gt.autocast("cpu", dtype=gt.bfloat16, enabled=autocast):
+                loss = gt.nn.functional.cross_entropy(model(x).float(), y)
             loss.backward()
             optim.step()
             optim.zero_grad()
             loss.item()
-    yield next(reversed(session.found.values())).plan.programs[0]
     gt.get_config().clear()
+    return next(reversed(session.found.values())).plan.programs[0]
 
 
 def kinds(program: Program) -> list[str]:
@@ -63,12 +67,24 @@ def test_gradients_that_are_there_are_used_while_the_last_travels(program: Progr
     found = kinds(program)
     sent = [i for i, text in enumerate(found) if text == "all_reduce 24 MiB"]  # what a member sends of 16 MiB
     updates = [i for i, text in enumerate(found) if text == "adamw_step"]
-    assert len(sent) == LAYERS and len(updates) == 2
+    assert len(sent) == len(updates) == LAYERS
     assert updates[0] > sent[-1], "none stands in the way of what is still to be computed"
     waits = [i for i, text in enumerate(found) if text == f"wait for {(WIDTH, WIDTH)}"]
-    assert [at < updates[0] for at in waits] == [True, True, True, False], "the last is waited for later"
-    members = [dict(n.attrs)["num"] for step in program.steps if isinstance(step, Compute) for n in step.nodes if n.op == "adamw_step"]
-    assert members == [LAYERS - 1, 1]
+    assert all(wait < update for wait, update in zip(waits, updates, strict=True))
+    assert all(update < wait for wait, update in zip(waits[1:], updates, strict=False)), "no update waits for a gradient that comes later"
+
+
+def test_gradients_are_cast_where_they_are_used_in_the_order_in_which_they_come() -> None:
+    layers = 12  # so many that what is cast is kept as it was meanwhile
+    program = a_step(True, layers)
+    begun = [step.output for step in program.steps if isinstance(step, Collective) and step.begins and step.nbytes > 1 << 20]
+    waits = [step.output for step in program.steps if isinstance(step, Collective) and step.kind == "wait" and step.output in begun]
+    assert len(begun) == layers and waits == begun
+    readers = [step for step in program.steps if isinstance(step, Compute) and not set(begun).isdisjoint(step.inputs)]
+    assert len(readers) == layers, "one region for each"
+    ops = [{node.op for node in step.nodes} for step in readers]
+    assert all({"adamw_step"} <= own <= {"adamw_step", "cast"} for own in ops)
+    assert any("cast" in own for own in ops)
 
 
 def test_what_goes_with_a_gradient_starts_with_it(program: Program) -> None:
