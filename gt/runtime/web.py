@@ -161,8 +161,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:  # noqa: N802 - http.server's name
         at = urlsplit(self.path)
-        bearer = self.headers.get("Authorization", "").removeprefix("Bearer ")
-        given = parse_qs(at.query).get("token", [bearer])[0]
+        scheme, _, bearer = self.headers.get("Authorization", "").strip().partition(" ")  # RFC 9110: a scheme in any case, spaces
+        given = parse_qs(at.query).get("token", [bearer.strip() if scheme.lower() == "bearer" else ""])[0]
         if not self.owner.allows(self.headers.get("Host", ""), given):
             self._answer(
                 HTTPStatus.FORBIDDEN, "text/plain", "the address has a token that this one lacks: see what the server printed\n"

@@ -130,7 +130,8 @@ def test_beyond_this_host_a_token_is_needed() -> None:
         root = f"http://127.0.0.1:{web.port}"
         assert [get(root + at)[0] for at in ("/", "/metrics", "/?token=other", "/status.json?token=")] == [403] * 4
         assert [get(root + at)[0] for at in ("/?token=secret", "/metrics?token=secret")] == [200, 200]
-        assert get(root + "/status.json", Authorization="Bearer secret")[0] == 200
+        for said, code in (("Bearer secret", 200), ("bearer secret", 200), ("BEARER  secret ", 200), ("Basic secret", 403), ("secret", 403)):
+            assert get(root + "/status.json", Authorization=said)[0] == code, said
         assert web.address.endswith("/?token=secret")
 
 
