@@ -18,6 +18,7 @@ import click
 
 from gt.commands.doctor import doctor
 from gt.commands.explain import explain
+from gt.commands.interruptible import Group
 from gt.commands.launch import launch
 from gt.commands.manifest import manifest
 from gt.commands.run import run
@@ -42,7 +43,7 @@ WORKERS = click.IntRange(1, MAX_WORKERS)
 CONTEXT = {"help_option_names": ["-h", "--help"]}
 
 
-@click.group(context_settings=CONTEXT)
+@click.group(cls=Group, context_settings=CONTEXT)
 @click.version_option(__version__, prog_name="gt")
 @click.pass_context
 def main(context: click.Context) -> None:

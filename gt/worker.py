@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from gt.commands.interruptible import Command
 from gt.runtime import env
 from gt.runtime.errors import ConnectionFailed, DispatcherLost, KeyFileError
 from gt.runtime.exit_codes import ExitCode
@@ -20,7 +21,7 @@ from gt.runtime.transport import endpoint_of, is_loopback
 from gt.runtime.worker import work
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=Command, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--host", default="localhost", show_default=True, help="Host of the server.")
 @click.option("-p", "--port", type=click.IntRange(1, 65535), required=True, help="Port of the server.")
 @click.option("--device", default=None, help="cpu, cuda or cuda:N. Default: cuda:0 if there is a GPU.")

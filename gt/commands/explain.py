@@ -5,12 +5,15 @@ Next: ``gt.telling`` (the counters), ``gt.graph_history`` (new graphs), ``gt.exp
 
 from __future__ import annotations
 
+import os
 import runpy
 import sys
-import traceback
+from contextlib import suppress
 from pathlib import Path
 
 import click
+
+from gt.runtime.exit_codes import INTERRUPTED, ExitCode, code_of_error
 
 CONTEXT = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
@@ -27,25 +30,34 @@ def explain(script: Path, arguments: tuple[str, ...]) -> None:
     from gt.telling import report, told_sessions
 
     code = 0
+    file = os.path.abspath(script)  # as Python names it, whatever folder the script goes to
     argv, path = sys.argv, list(sys.path)
     sys.argv, sys.path[0:0] = [str(script), *arguments], [str(script.parent.resolve())]
     with told_sessions() as told:
         try:
-            runpy.run_path(str(script), run_name="__main__")
+            runpy.run_path(file, run_name="__main__")
         except SystemExit as e:
             code = e.code if isinstance(e.code, int) else int(e.code is not None)
             if e.code is not None and not isinstance(e.code, int):
                 click.echo(str(e.code), err=True)
         except BaseException as e:
-            seen = e.__traceback__
-            while seen is not None and seen.tb_frame.f_code.co_filename != str(script):
-                seen = seen.tb_next  # what runs the script is no part of it
-            traceback.print_exception(e.with_traceback(seen or e.__traceback__))
-            code = 1
+            _print(e, file)
+            code = INTERRUPTED if isinstance(e, KeyboardInterrupt) else code_of_error(type(e)) or ExitCode.ERROR
         finally:
             sys.argv, sys.path[:] = argv, path
         click.echo(report(told[-1] if told else None))
     sys.exit(code)
+
+
+def _print(error: BaseException, file: str) -> None:
+    """Print a script's uncaught error as Python does: what runs the script is no part of it."""
+    seen = error.__traceback__
+    while seen is not None and seen.tb_frame.f_code.co_filename != file:
+        seen = seen.tb_next
+    if seen is None and not isinstance(error, SyntaxError):  # one in the script itself was found before any line ran
+        seen = error.__traceback__
+    with suppress(SystemExit):  # of a hook that gives codes
+        sys.excepthook(type(error), error.with_traceback(seen), seen)
 
 
 __all__ = ["explain"]

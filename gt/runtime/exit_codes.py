@@ -34,6 +34,7 @@ MEANINGS = (
     (ExitCode.WORKER_LOST, "a worker is lost, and with it values that the script needed", "retry"),
     (ExitCode.NO_WORKERS, "workers did not come up in time, or could not start", "retry"),
 )  # fmt: skip
+INTERRUPTED = 128 + signal.SIGINT
 KILLED = ("128 + n", "ended by signal n: 130 Ctrl-C, 137 SIGKILL (out of memory, for one), 143 SIGTERM", "retry but for 130")
 
 
@@ -86,4 +87,4 @@ def let_errors_be_codes() -> None:
     sys.excepthook = hook
 
 
-__all__ = ["MEANINGS", "ExitCode", "code_of_error", "code_of_process", "let_errors_be_codes", "name_of", "table"]
+__all__ = ["INTERRUPTED", "MEANINGS", "ExitCode", "code_of_error", "code_of_process", "let_errors_be_codes", "name_of", "table"]

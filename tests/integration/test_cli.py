@@ -330,3 +330,16 @@ def test_a_dump_of_any_stage_gives_the_same_programs(row_sum: Path, tmp_path: Pa
         again = tmp_path / dump.stem
         ok("compile", dump, "--dump-ir", "-o", again)
         assert programs(again) == programs(first), dump.name
+
+
+def interrupted(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("words", [("compile", "train.py"), ("plan", "train.py"), ("worker", "-p", "1")], ids=lambda words: words[0])
+def test_ctrl_c_ends_a_command_with_the_code_of_its_signal(words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("gt.worker.work", interrupted)
+    (tmp_path / "train.py").write_text("raise KeyboardInterrupt\n")
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 130 and "Traceback" not in done.output, done.output

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -21,8 +22,9 @@ from gt.cli import main
 from gt.ir.opdef import OPS
 from gt.runtime import env
 from gt.runtime.embedded import EmbeddedSession
+from gt.runtime.exit_codes import code_of_process
 from gt.session import pinned
-from tests.integration.programs import run, server
+from tests.integration.programs import environment, run, server
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -464,6 +466,29 @@ def test_the_command_explains_a_script(tmp_path: Path, monkeypatch: pytest.Monke
     script.write_text(SCRIPT + "raise SystemExit('so it stops')\n")
     done = run(f"import sys; sys.argv = ['gt', 'explain', {str(script)!r}]; from gt.cli import main; main()", tmp_path)
     assert done.code == 1 and "3 flushes" in done.out and done.err.endswith("so it stops\n")
+
+
+ENDS = {
+    "x = gt.ones(3\n": 1,  # no line of it runs
+    "import broken\n": 1,
+    "import os; os.chdir('/'); print(__file__, gt.ones(1).item()); 1 / 0\n": 1,
+    "import sys; sys.excepthook = lambda *a: print('hooked', a[0], file=sys.stderr); 1 / 0\n": 1,
+    "raise gt.WorkerLost('it is gone')\n": 4,
+    "import signal; signal.raise_signal(signal.SIGINT)\n": 130,
+}
+
+
+@pytest.mark.parametrize(("last", "code"), ENDS.items())
+def test_a_script_that_is_explained_ends_as_by_itself(last: str, code: int, tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("(\n")
+    (tmp_path / "train.py").write_text(f"import gt\n{last}")
+
+    def ended(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, *words, "train.py"], cwd=tmp_path, env=environment(), capture_output=True, text=True)
+
+    alone, told = ended(), ended("-m", "gt", "explain")
+    assert told.stderr == alone.stderr and told.stdout.startswith(alone.stdout)
+    assert told.returncode == code and code_of_process(alone.returncode) in (code, 1) and "new graphs" in told.stdout
 
 
 SHARED = """
