@@ -13,7 +13,7 @@ import sys
 from bisect import bisect_right
 from collections import Counter, OrderedDict, deque
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from gt import session as sessions
@@ -30,9 +30,10 @@ ALIKE = 0.5  # of their ops two graphs have in common, from which on they are ta
 log = logging.getLogger("gt.flush")
 
 PAD = "give it one shape: pad the last batch, or drop it (drop_last=True)"
+SIZES = "give it one shape, or few: pad each to the next of a few sizes"
 CAST = "cast to one dtype before"
 NUMBER = "a Python number that is part of an op's form makes a graph for each of its values: keep it the same, or make it a tensor"
-ATTRIBUTES = {"shape": PAD, "size": PAD, "dtype": CAST}
+SHAPES = ("shape", "size")
 FLOW = "Python control flow that depends on a step or a value records other ops: let each case come from a line of its own, or use gt.where"
 HELD = "keep the same tensors alive in every step: what is held, or let go of, at the flush is part of the graph"
 ONCE = "what is done once, as making parameters, is in the first graph alone: no other is due for it"
@@ -133,6 +134,8 @@ def noted(number: int, graph: Graph) -> None:
     if kinds:
         before = max(reversed(kinds), key=lambda kind: _alike(kind, form))
         recompiled = _difference(before, form, site)
+        if recompiled.advice == PAD and any(one.recompiled and _same_place(one.recompiled, recompiled) for one in _told):
+            recompiled = replace(recompiled, advice=SIZES)  # there are more than a full batch and a last one
         log.info("%s", recompiled)
         if _alike(before, form) >= ALIKE:
             kinds = [kind for kind in kinds if kind is not before]
@@ -204,12 +207,14 @@ def _difference(old: _Form, new: _Form, site: str) -> Recompiled:
             return found(f"what {after.op} reads", _sources(old, i), _sources(new, i), after.loc, FLOW)
         for (name, was), (_, now) in zip(before.attrs, after.attrs, strict=False):
             if was != now:
-                return found(f"{name} of {after.op}", was, now, after.loc, ATTRIBUTES.get(name, NUMBER))
+                advice = _pad(was, now) if name in SHAPES else CAST if name == "dtype" else NUMBER
+                return found(f"{name} of {after.op}", was, now, after.loc, advice)
         for at, (was_type, now_type) in enumerate(zip(before.types, after.types, strict=False)):
             if was_type.dtype is not now_type.dtype:
                 return found(f"dtype of operand {at} of {after.op}", was_type.dtype.name, now_type.dtype.name, after.loc, CAST)
             if was_type.shape != now_type.shape:
-                return found(f"shape of operand {at} of {after.op}", list(was_type.shape), list(now_type.shape), after.loc, PAD)
+                return found(f"shape of operand {at} of {after.op}", list(was_type.shape), list(now_type.shape), after.loc,
+                             _pad(was_type.shape, now_type.shape))  # fmt: skip
         if not once and old.wiring[i] != new.wiring[i] or len(before.attrs) != len(after.attrs):
             return found(f"what {after.op} reads", "some values", "others of the same lines", after.loc, FLOW)
         if before.taped != after.taped:
@@ -228,6 +233,18 @@ def _difference(old: _Form, new: _Form, site: str) -> Recompiled:
         begins = [", ".join(_named(*given) for given in form.inputs.values()) for form in (old, new)]
         return found("which values it begins with, or their order", begins[0], begins[1], None, FLOW)
     return found("something that is not recorded", "one way", "another", None, FLOW)
+
+
+def _pad(was: object, now: object) -> str:
+    """Say what to do about another shape: one with fewer rows may be the last batch's."""
+    match was, now:
+        case (int(rows), *row), (int(fewer), *other):
+            return PAD if fewer < rows and row == other else SIZES
+    return SIZES
+
+
+def _same_place(one: Recompiled, other: Recompiled) -> bool:
+    return (one.site, one.where, one.field) == (other.site, other.where, other.field)
 
 
 def _changed(was: PlanOptions | SignalConfig, now: PlanOptions | SignalConfig) -> str:

@@ -63,6 +63,26 @@ def test_another_shape_is_why_a_line_makes_another_graph() -> None:
 
 
 @pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("made", [ones, gt.zeros, gt.randn], ids=["operand", "shape", "random"])
+@pytest.mark.parametrize(
+    ("sizes", "last"),
+    [((8, 8, 6), [True]), ((6, 8), [False]), ((8, 6, 4), [True, False]), ((4, 8, 6, 9), [False] * 3), (("ab", "a"), [False])],
+    ids=str,
+)
+def test_only_a_shape_that_may_be_the_last_batchs_is_told_to_be_padded_as_one(
+    made: Callable[..., gt.Tensor], sizes: tuple[int | str, ...], last: list[bool]
+) -> None:
+    w = ones(4, 4)
+    w.sum().item()
+    for n in sizes:
+        x = made(n, 4) if isinstance(n, int) else made(4, len(n), 4)  # the second dim: sequences of several lengths
+        (x @ w).sum().item()
+    told = [one for one in gt.stats().recompiled if "shape" in one.field or "size" in one.field]
+    assert ["the last batch" in one.advice for one in told] == last, told
+    assert all("a few sizes" in one.advice for one, is_last in zip(told, last, strict=True) if not is_last)
+
+
+@pytest.mark.usefixtures("here")
 @pytest.mark.parametrize(
     ("change", "field", "old", "new", "advice"),
     [
