@@ -18,6 +18,7 @@ import click
 
 from gt.commands.doctor import doctor
 from gt.commands.explain import explain
+from gt.commands.files import said_of
 from gt.commands.interruptible import Group
 from gt.commands.launch import launch
 from gt.commands.manifest import manifest
@@ -174,7 +175,7 @@ def compile_(
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise click.BadParameter(str(error), param_hint="-o") from error
+            raise click.BadParameter(said_of(error, "made a folder"), param_hint="-o") from error
     lower = partial(_lower, source, arguments, workers, axes)
     try:
         lowered, fault = lower(config, steps, shapes, flushes, seconds)
@@ -317,7 +318,9 @@ def _lower(
                 raise click.UsageError("a .gtir file holds its signals and meshes: --config and --mesh would change nothing")
             graph, noted = read_gtir(source)
             return [lower(graph, Cluster(tuple(range(workers or noted))), steps)], None
-    except (ConfigError, OSError) as error:
+    except OSError as error:
+        raise click.ClickException(said_of(error, "read")) from error
+    except ConfigError as error:
         raise click.ClickException(str(error)) from error
     except (ParseError, VerifyError, UnicodeDecodeError) as error:
         raise click.ClickException(f"{source}: {error}") from error

@@ -30,6 +30,9 @@ from gt.runtime.transport import LOOPBACK, is_loopback
 if TYPE_CHECKING:
     from gt.runtime.web import Web
 
+LIMITS: dict[env.Variable[Any], str] = {
+    env.CLIENT_MEMORY: "--client-memory", env.WINDOW: "--client-runs", env.MAX_PRIORITY: "--max-priority",
+}  # fmt: skip
 RESTARTS = 20  # of each worker that it starts: one that cannot start is not tried for ever
 
 
@@ -101,7 +104,8 @@ def main(
     except OSError as e:
         if e.filename != env.INSTRUCTION_LOG.get():
             raise
-        click.echo(f"gt server: {e}", err=True)
+        said = f"{e.strerror}: {e.filename}"
+        click.echo(f"gt server: {said.replace(env.INSTRUCTION_LOG.name, '--log-file', 1) if log_file else said}", err=True)
         sys.exit(ExitCode.USAGE)
     except zmq.ZMQError as e:
         if e.errno in (zmq.EADDRNOTAVAIL, errno.ENODEV):
@@ -169,12 +173,12 @@ def _tell_insecure(host: str, insecure: bool) -> None:
 
 
 def server_options(given: dict[env.Variable[Any], str]) -> Options:
-    """Give a server's limits: as given, else by the environment. Errors: ValueError naming the variable."""
+    """Give a server's limits: as given, else by the environment. Errors: ValueError naming the option."""
     for variable, text in given.items():
         try:
             variable.set(variable.parse(text))
         except ValueError as e:
-            raise ValueError(f"{text!r}: {e}. {variable.doc}") from None
+            raise ValueError(f"{LIMITS[variable]} {text}: {e}. {variable.doc}") from None
     return Options(
         window=env.WINDOW.get(), epoch_timeout_s=env.EPOCH_TIMEOUT_S.get(), client_nbytes=env.CLIENT_MEMORY.get(),
         max_priority=env.MAX_PRIORITY.get(), generation=new_generation(), lease_s=env.WORKER_LEASE_S.get(),

@@ -78,7 +78,7 @@ def main(
     except OSError as e:
         if e.filename != env.INSTRUCTION_LOG.get():
             raise
-        click.echo(f"gt worker: {e}", err=True)
+        click.echo(f"gt worker: {e.strerror}: {e.filename}", err=True)
         sys.exit(ExitCode.USAGE)
 
 

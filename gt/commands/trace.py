@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gt.commands.files import said_of
 from gt.commands.server_address import address_options, chosen_address
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def trace(
         )  # before it is traced: a trace is not to be lost for that
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as e:
-        raise click.ClickException(str(e)) from e
+        raise click.ClickException(said_of(e, "made a folder")) from e
     try:
         with closing(StatusLink(where, chosen_keys(None, "client", "worker"))) as link:
             found = link.ask()
@@ -71,7 +72,7 @@ def trace(
         stem.with_suffix(".log").write_text(text, encoding="utf-8")
         stem.with_suffix(".json").write_text(chrome_json(timeline), encoding="utf-8")
     except OSError as e:
-        raise click.ClickException(str(e)) from e
+        raise click.ClickException(said_of(e)) from e
     for note in notes(parts):
         click.echo(note, err=True)
     click.echo(shares_text(timeline))

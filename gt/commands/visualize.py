@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gt.commands.files import said_of
+
 if TYPE_CHECKING:
     from gt.timelines import Timeline
 
@@ -52,13 +54,18 @@ def visualize(
         raise click.BadParameter(f"expected less than --until {until:g}, got {since:g}", param_hint="--since")
     try:
         log = read_log(*files)
+    except LogError as e:
+        raise click.ClickException(str(e)) from e
+    except OSError as e:
+        raise click.ClickException(said_of(e, "read")) from e
+    try:
         timeline = timeline_of(log, since, until)
         if not timeline.lanes:
             whole = f" in these seconds, of {timeline_of(log).seconds:.3f} in all" if since or until < math.inf else ""
             raise click.ClickException(f"{', '.join(map(str, files))}: no event that takes time{whole}")
         write(timeline, output, dpi, width, height)
-    except (LogError, OSError) as e:
-        raise click.ClickException(str(e)) from e
+    except OSError as e:
+        raise click.ClickException(said_of(e)) from e
     click.echo(shares_text(timeline))
     click.echo(output)
 

@@ -14,7 +14,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+from click.testing import CliRunner
 
+from gt.server import main as server_main
 from tests.integration.programs import (
     ROOT,
     command,
@@ -277,11 +279,20 @@ def test_a_command_says_of_a_wrong_variable_one_line(words: tuple[str, ...], var
     assert err.startswith(f"gt {words[0]}: {variable}='{value}': expected "), err
 
 
-def test_a_server_whose_log_cannot_be_written_says_so(tmp_path: Path) -> None:
-    with command(tmp_path, environment(), "server", "-p", 0, "--log-file", "missing/log") as process:
+@pytest.mark.parametrize(("words", "name"), [(("--log-file", "missing/log"), "--log-file"), ((), "GT_INSTRUCTION_LOG")])
+def test_a_server_whose_log_cannot_be_written_says_so(words: tuple[str, ...], name: str, tmp_path: Path) -> None:
+    variables = {} if words else {"GT_INSTRUCTION_LOG": "missing/log"}
+    with command(tmp_path, environment(**variables), "server", "-p", 0, *words) as process:
         _, err = process.communicate(timeout=30)
-    said = "gt server: [Errno 2] GT_INSTRUCTION_LOG: the file cannot be opened: No such file or directory: 'missing/log'\n"
+    said = f"gt server: {name}: the file cannot be opened: No such file or directory: missing/log\n"
     assert (process.returncode, err) == (2, said)
+
+
+@pytest.mark.parametrize(("option", "value"), [("--client-memory", "4XB"), ("--max-priority", "-1")])
+def test_a_limit_that_is_none_is_told_by_its_option(option: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gt.server.serve", lambda *_: None)
+    done = CliRunner().invoke(server_main, ["-p", "0", option, value])
+    assert done.exit_code == 2 and done.output.startswith(f"gt server: {option} {value}"), done.output
 
 
 def test_after_a_failed_start_the_program_may_go_on(tmp_path: Path) -> None:

@@ -186,6 +186,14 @@ def test_the_page_needs_nothing_else_and_runs_nothing_of_the_log(tmp_path: Path)
     assert text == page(timeline_of(told(story)))
 
 
+@pytest.mark.parametrize("name", ["t.png", "t.svg", "t.html", "t.json"])
+def test_where_nothing_can_be_written_is_told_in_one_line(name: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for folder, why in (("missing", f"there is no folder {tmp_path / 'missing'}"), ("file", "Not a directory")):
+        code, out = visualize(tmp_path, "-o", tmp_path / folder / name)
+        assert (code, out) == (1, f"Error: {tmp_path / folder / name} cannot be written: {why}\n")
+
+
 def test_what_cannot_be_drawn_is_told(tmp_path: Path) -> None:
     assert "expected a name that ends with .png, .svg, .pdf, .html, .json, got t.gif" in visualize(tmp_path, "-o", "t.gif")[1]
     assert re.search(r"no event that takes time in these seconds, of \d\.\d{3} in all", visualize(tmp_path, "--since", 50)[1])
