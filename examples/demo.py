@@ -46,7 +46,7 @@ def main() -> None:
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    print(f"loss {losses[0]:.4f} -> {losses[-1]:.4f} in {args.steps} steps on {gt.num_workers()} worker(s)")
+    print(f"loss {losses[0]:.4f} -> {losses[-1]:.4f} in {args.steps} steps, workers: {gt.num_workers()}")
     print(gt.explain(loss))
 
 

@@ -27,7 +27,7 @@ def main() -> None:
     a, b = gt.randn(args.size, args.size), gt.randn(args.size, args.size)
     c = (a @ b).relu()
     mean = c.mean()
-    print(f"mean {mean.item():.6f} on {gt.num_workers()} worker(s)")
+    print(f"mean {mean.item():.6f}, workers: {gt.num_workers()}")
     where = gt.explain(c)
     print(where)
     print(f"c is {'split: ' + str(where.local_shape) + ' on each of them' if where.is_split else 'whole'}")

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from gt.compiling import Lowered
 from gt.ir.text import print_graph
+from gt.ir.wording import amount
 from gt.passes.estimate import Estimate
 
 LINES = 8  # shown of a table
@@ -25,7 +26,7 @@ def _one(one: Lowered) -> str:
     e = one.estimate
     waits = f", {e.bubble:.1%} of it waiting for each other (bubble)" if e.run_s is not None else ""
     head = [
-        f"{one.name}: predicted {seconds(e.seconds)} a run on each of {one.num_workers} workers{waits}",
+        f"{one.name}: predicted {seconds(e.seconds)} a run on each of {amount(one.num_workers, 'worker')}{waits}",
         f"  compute      {seconds(e.compute_s):>10}   {quantity(e.flops, 'flop')}, {quantity(e.nbytes, 'B')} of memory traffic",
         f"  communicate  {seconds(e.comm_s):>10}   {quantity(e.comm_nbytes, 'B')} sent",
         f"  peak memory  {quantity(e.peak_nbytes, 'B'):>10}",

@@ -22,6 +22,7 @@ from gt.ir.blame import users_frame
 from gt.ir.graph import Graph, Location, Node, Value
 from gt.ir.signals import PlanOptions, SignalConfig
 from gt.ir.types import TensorType
+from gt.ir.wording import amount
 
 MAX_GRAPHS = 256
 MAX_SITES = 64
@@ -190,7 +191,7 @@ def _difference(old: _Form, new: _Form, site: str) -> Recompiled:
     for more, fewer, only in ((old, new, once), (new, old, _done_once(new, old))):
         first, again = more.nodes[min(only, default=0)] if only else None, _again(more, only)
         if first is not None and (again or more is old) and _kinds(more, only) == _kinds(fewer):
-            had = f"{_ops(len(only))}, from {first.op} on"
+            had = f"{amount(len(only), 'op')}, from {first.op} on"
             sides = (had, "nothing") if more is old else ("nothing", had)
             return found("what comes before the rest", *sides, first.loc, AGAIN if again else ONCE)
     if not once and _alike(old, new) < ALIKE:
@@ -285,11 +286,7 @@ def _kinds(form: _Form, without: Collection[int] = ()) -> Counter[object]:
 
 
 def _start(form: _Form) -> str:
-    return f"{_ops(len(form.nodes))}, from {form.nodes[0].op if form.nodes else 'none'} on"
-
-
-def _ops(count: int) -> str:
-    return "1 op" if count == 1 else f"{count} ops"
+    return f"{amount(len(form.nodes), 'op')}, from {form.nodes[0].op if form.nodes else 'none'} on"
 
 
 def _same(one: _NodeForm, other: _NodeForm) -> bool:

@@ -25,6 +25,7 @@ from gt.graph_history import Recompiled, graphs
 from gt.ir.graph import Graph
 from gt.ir.text import print_graph
 from gt.ir.types import Scalar
+from gt.ir.wording import amount
 from gt.runtime.env import DUMP
 from gt.runtime.session_wrapper import SessionWrapper
 
@@ -62,12 +63,12 @@ class Stats:
     server: ServerStatus | None
 
     def __str__(self) -> str:
-        out = [f"{self.flushes} flushes, {self.graphs} new graphs"]
+        out = [f"{amount(self.flushes, 'flush')}, {amount(self.graphs, 'new graph')}"]
         out += [f"  {count} x {reason}" for reason, count in sorted(self.reasons.items(), key=lambda item: -item[1])]
         known = sum(line.count for line in self.lines)
         if self.lines:
             replays = self.reasons.get("gt.jit", 0)
-            aside = f", {replays} replays aside" if replays else ""
+            aside = f", {amount(replays, 'replay')} aside" if replays else ""
             whole = known + replays == self.flushes
             out.append(f"flushed at{aside}:" if whole else f"flushed at{aside}, the latest {known} of which that is kept:")
             out += limited([f"  {line.where}: {line.count} x {line.reason}" for line in self.lines])
@@ -117,10 +118,10 @@ def workers_text(server: ServerStatus) -> list[str]:
         use = worker.usage
         tiers = ", ".join(f"{count} {tier}" for tier, count in sorted(worker.tiers.items())) or "none"
         out.append(
-            f"worker {worker.id} ({worker.device}, {worker.backend}){whose}: {use.runs} runs {use.run_s:.3f} s, collectives {use.collective_s:.3f} s, "
-            f"loading {use.load_s:.3f} s, sending values {use.ship_s:.3f} s; {use.values} values of {use.values_nbytes:,} B; programs: {tiers}"
+            f"worker {worker.id} ({worker.device}, {worker.backend}){whose}: {amount(use.runs, 'run')} {use.run_s:.3f} s, collectives {use.collective_s:.3f} s, "
+            f"loading {use.load_s:.3f} s, sending values {use.ship_s:.3f} s; {amount(use.values, 'value')} of {use.values_nbytes:,} B; programs: {tiers}"
         )
-        out += [f"  {plan.name}: {plan.runs} runs, {plan.seconds:.3f} s" for plan in use.busiest]
+        out += [f"  {plan.name}: {amount(plan.runs, 'run')}, {plan.seconds:.3f} s" for plan in use.busiest]
     return out
 
 
@@ -162,7 +163,7 @@ def report(told: ToldSession | None) -> str:
     out += of_graphs((one.graph, f"one worker sends at most {sent_text(sent)}") for one in asked for sent in one.sent)
     out += of_graphs((one.graph, note) for one in asked for note in one.notes)
     held = [known for known in graphs() if known.kept]
-    out += of_graphs((one.name, f"{one.num_donated} inputs donated, still held: {', '.join(one.kept[:SHOWN])}") for one in held)
+    out += of_graphs((one.name, f"{amount(one.num_donated, 'input')} donated, still held: {', '.join(one.kept[:SHOWN])}") for one in held)
     return "\n".join(out)
 
 

@@ -21,6 +21,7 @@ import click
 
 from gt.commands.run import default_workers, job_variables, run_here
 from gt.commands.script_arguments import ScriptCommand, script_of
+from gt.ir.wording import amount
 from gt.runtime.launchers import LAUNCHERS, Asked, LauncherError, Place, detect
 
 if TYPE_CHECKING:
@@ -345,8 +346,8 @@ def missing(status: ServerStatus) -> str:
     joined, expected = sum(w.joined for w in status.workers), sum(n.workers for n in status.nodes)
     if lacking:
         shown = ", ".join(map(str, lacking[:8])) + (", ..." if len(lacking) > 8 else "")
-        return f"node{'s' if len(lacking) > 1 else ''} {shown} of {status.num_nodes} missing, {joined} workers joined"
-    return f"{joined} of {expected} workers joined" if joined < expected else ""
+        return f"node{'s' if len(lacking) > 1 else ''} {shown} of {status.num_nodes} missing, {amount(joined, 'worker')} joined"
+    return f"{joined} of {amount(expected, 'worker')} joined" if joined < expected else ""
 
 
 class Waiting:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gt.commands.server_address import address_options, chosen_address
+from gt.ir.wording import amount
 
 if TYPE_CHECKING:
     from gt.runtime.status import ServerStatus
@@ -47,9 +48,9 @@ def text_of(address: str, found: ServerStatus) -> str:
     """Give a server's status as a person reads it."""
     joined = sum(w.joined for w in found.workers)
     lines = [
-        f"server {address}, up {duration(found.uptime_s)}: {joined} workers, {len(found.clients)} clients, epoch {found.epoch}, "
+        f"server {address}, up {duration(found.uptime_s)}: {amount(joined, 'worker')}, {amount(len(found.clients), 'client')}, epoch {found.epoch}, "
         f"{found.num_in_flight} in flight, plans: {found.plans_ready} ready, {found.plans_made} being made, "
-        f"{found.plans_failed} failed; {found.malformed} malformed messages dropped"
+        f"{found.plans_failed} failed; {amount(found.malformed, 'malformed message')} dropped"
     ]
     lines += _table(
         ("worker", "host", "pid", "device", "backend", "heard of"),

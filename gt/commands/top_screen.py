@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gt.commands.status import duration
+from gt.ir.wording import amount
 from gt.runtime.op_kinds import KINDS as OP_KINDS
 from gt.runtime.status import ClientStatus, ServerStatus, WorkerStatus
 from gt.runtime.usage import WorkerUsage
@@ -236,7 +237,7 @@ def _inside(w: WorkerStatus, does: Activity) -> Group:
     usage = w.usage
     head = Text(
         f"worker {w.id}: {w.device} on {w.host}, pid {w.pid}, {w.backend}; epoch {w.epoch if w.epoch >= 0 else '-'}, {w.queued} queued; "
-        f"{usage.values} values of {size(usage.values_nbytes)} (most: {size(usage.peak_nbytes)}), process {size(usage.process_nbytes)}, "
+        f"{amount(usage.values, 'value')} of {size(usage.values_nbytes)} (most: {size(usage.peak_nbytes)}), process {size(usage.process_nbytes)}, "
         f"GPU {size(usage.device_nbytes)}; programs: {_tiers(w.tiers)}"
     )
     kinds = Fitting(("kind", "activity", "share", "seconds in all"), ("seconds in all",), ("activity",))

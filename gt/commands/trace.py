@@ -16,6 +16,7 @@ import click
 
 from gt.commands.files import said_of
 from gt.commands.server_address import address_options, chosen_address
+from gt.ir.wording import amount
 
 if TYPE_CHECKING:
     from gt.runtime.wire import Traced
@@ -58,7 +59,7 @@ def trace(
     try:
         with closing(StatusLink(where, chosen_keys(None, "client", "worker"))) as link:
             found = link.ask()
-            click.echo(f"tracing {where} for {seconds:g} s: {len(found.workers)} workers, {len(found.clients)} clients", err=True)
+            click.echo(f"tracing {where} for {seconds:g} s: {amount(len(found.workers), 'worker')}, {amount(len(found.clients), 'client')}", err=True)
             parts = link.trace(seconds, max_events)
     except ValueError as e:
         raise click.UsageError(str(e)) from e
@@ -106,7 +107,7 @@ def notes(parts: Iterable[Traced]) -> list[str]:
         if part.missing:
             out.append(f"{part.who} is not in the trace: {part.missing}")
         if part.left_out:
-            out.append(f"{part.who}: {part.left_out} events before the latest {len(part.lines)} are left out, see --max-events")
+            out.append(f"{part.who}: left out, before the latest {len(part.lines)}: {amount(part.left_out, 'event')}, see --max-events")
         if part.within_s > 0:
             out.append(f"{part.who}: its clock is another machine's, known within {part.within_s * 1e3:.2f} ms")
     return out

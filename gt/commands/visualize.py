@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gt.commands.files import said_of
+from gt.ir.wording import amount
 
 if TYPE_CHECKING:
     from gt.timelines import Timeline
@@ -95,9 +96,9 @@ def write(timeline: Timeline, output: Path, dpi: int = 150, width: float = 16.0,
 
 def shares_text(timeline: Timeline) -> str:
     """Give the shares of busy, idle and waiting time by worker, and the length of it all."""
-    lines = [f"{timeline.seconds:.3f} s, {len(timeline.lanes)} lanes, {sum(len(lane.spans) for lane in timeline.lanes)} spans"]
+    lines = [f"{timeline.seconds:.3f} s, {amount(len(timeline.lanes), 'lane')}, {amount(sum(len(lane.spans) for lane in timeline.lanes), 'span')}"]
     if timeline.skipped:
-        lines.append(f"{timeline.skipped} lines could not be read and are left out")
+        lines.append(f"left out: {amount(timeline.skipped, 'line')} that could not be read")
     if timeline.shares:
         lines.append(f"{'':<10} {'busy':>6} {'idle':>6} {'bubble':>6} {'runs':>7} {'collectives':>11}")
     lines += [

@@ -27,6 +27,7 @@ from pathlib import Path
 import numpy as np
 
 from gt.ir.types import TensorType, float32
+from gt.ir.wording import amount
 from gt.runtime import env
 from gt.runtime.errors import GtError
 from gt.runtime.launch import start_local, visible_gpus
@@ -301,7 +302,7 @@ def server(address: str) -> Finding:
 def judge_server(address: str, found: ServerStatus, wall_s: float) -> Finding:
     off = found.wall_s - wall_s
     joined = sum(w.joined for w in found.workers)
-    text = f"{address} has {joined} workers and {len(found.clients)} clients; its clock is {off:+.2f} s off this one's"
+    text = f"{address} has {amount(joined, 'worker')} and {amount(len(found.clients), 'client')}; its clock is {off:+.2f} s off this one's"
     if abs(off) > SKEW_S:
         return Finding(
             "server", "warning", text, "set both by NTP: logs of several machines cannot be compared; deadlines are not affected"

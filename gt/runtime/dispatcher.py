@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import zmq
 
+from gt.ir.wording import amount
 from gt.runtime import env, garbage, wire
 from gt.runtime.awake_clock import AwakeClock
 from gt.runtime.dispatcher_events import (
@@ -283,7 +284,7 @@ class Dispatcher:
 
     def _tell_plan(self, event: Planned) -> None:
         name = next((p.name for p in event.programs.values()), "-")
-        outcome = f"failed: {event.fault.message}" if event.fault else f"for {len(event.programs)} workers"
+        outcome = f"failed: {event.fault.message}" if event.fault else f"for {amount(len(event.programs), 'worker')}"
         self.logger.info("plan %d (%s) %s", event.plan, name, outcome)
         if self.log.on:
             self.log.write("plan", name, 0, f"plan={event.plan} {outcome}")

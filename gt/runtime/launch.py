@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from gt.ir.wording import amount
 from gt.runtime import env
 from gt.runtime.errors import LaunchError
 from gt.runtime.exit_codes import name_of
@@ -257,7 +258,7 @@ def _await_workers(cluster: LocalCluster, report: int, num_workers: int, timeout
         if time.monotonic() > deadline:
             joined = text.count(b"workers")
             raise LaunchError(
-                f"{joined} of {num_workers} workers joined within {timeout:g} s.{cluster.tail('worker0')}"
+                f"{joined} of {amount(num_workers, 'worker')} joined within {timeout:g} s.{cluster.tail('worker0')}"
             )
         ready, _, _ = select.select([report], [], [], 0.05)
         if ready:

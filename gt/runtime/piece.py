@@ -15,6 +15,7 @@ import torch
 
 from gt.ir.graph import Location
 from gt.ir.types import Scalar
+from gt.ir.wording import amount
 from gt.runtime import kernels
 from gt.runtime.agreement import apart, disagreement, nudged
 from gt.runtime.compiler import Compiled, CompileError, InputSpec, spec_of
@@ -138,7 +139,7 @@ class TorchPiece:
 
     def give_up(self, why: str) -> None:
         self.settled, self.call, self.compiled = True, self.eager, None
-        self.stats.notes.append(f"piece of {len(self.piece.nodes)} ops stays eager: {why}")
+        self.stats.notes.append(f"piece of {amount(len(self.piece.nodes), 'op')} stays eager: {why}")
 
     def _check(self, a: list[Tensor], s: tuple[Scalar, ...]) -> list[Tensor]:
         """Run both tiers once, on the same values, and keep the compiled one if they agree.

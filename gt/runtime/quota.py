@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from gt.ir.types import TensorType
+from gt.ir.wording import amount
 from gt.runtime.errors import Fault
 
 ROUND = 512  # bytes: what allocators round a value up to, so that many small ones are not free
@@ -44,7 +45,7 @@ def too_many(runs: int, limit: int) -> Fault:
     """Say that a client has more runs in flight than it may."""
     return Fault(
         "quota",
-        f"this client has {runs} runs in flight and asks for one more; the server allows {limit} (gt server --client-runs). Wait for "
+        f"this client has {amount(runs, 'run')} in flight and asks for one more; the server allows {limit} (gt server --client-runs). Wait for "
         "the server's Progress before the next: gt.connect does",
     )
 

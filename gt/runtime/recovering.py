@@ -29,6 +29,7 @@ from gt.ir.graph import Graph
 from gt.ir.program import encode_graph
 from gt.ir.signals import SignalConfig
 from gt.ir.types import Scalar, TensorType
+from gt.ir.wording import amount
 from gt.runtime import wire
 from gt.runtime.buffer_reasons import BufferReasons
 from gt.runtime.errors import Fault, GtError, SessionClosed, WorkerLost
@@ -63,8 +64,8 @@ class Recovered(NamedTuple):
 
     def __str__(self) -> str:
         return (
-            f"recovered from a loss ({self.lost}): a snapshot {self.snapshot_age_s:.1f} s old and {self.runs} runs replayed on "
-            f"{self.workers} workers in {self.seconds:.2f} s"
+            f"recovered from a loss ({self.lost}): a snapshot {self.snapshot_age_s:.1f} s old and {amount(self.runs, 'run')} replayed on "
+            f"{amount(self.workers, 'worker')} in {self.seconds:.2f} s"
         )
 
 

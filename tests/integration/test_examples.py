@@ -133,7 +133,7 @@ def test_demo(monkeypatch: pytest.MonkeyPatch) -> None:
     numpy_run(monkeypatch)
     out = run("demo.py", "--steps", 10)
     assert "b = [[9.0, 9.0], [27.0, 27.0]]" in out and "= [2.0, 4.0, 6.0]" in out and "made by flush" in out
-    first, last = map(float, re.search(r"loss (\S+) -> (\S+) in 10 steps on 1 worker", out).groups())  # type: ignore[union-attr]
+    first, last = map(float, re.search(r"loss (\S+) -> (\S+) in 10 steps, workers: 1", out).groups())  # type: ignore[union-attr]
     assert last < first
 
 
@@ -183,7 +183,7 @@ def test_debug_demo_shows_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
         line = next(line for line in out.splitlines() if said in line)
         at = re.search(r"debug_demo\.py:(\d+)", line)
         assert at is not None and source in lines[int(at[1]) - 1], line
-    assert "ShapeError: mat1 and mat2 shapes cannot be multiplied (2x3 and 2x3)" in out and "1 flushes, 1 new graphs" in out
+    assert "ShapeError: mat1 and mat2 shapes cannot be multiplied (2x3 and 2x3)" in out and "1 flush, 1 new graph" in out
 
 
 def test_a_timeline_is_drawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -50,13 +50,13 @@ def test_a_server_says_who_is_there_and_what_they_hold() -> None:
         assert (client["runs"], client["waiting"], client["values"], client["nbytes"]) == (1, 0, 2, 16)
         assert found["plans_ready"] == 1 and 0 < found["uptime_s"] < 60 and found["num_in_flight"] == 0
         text = command("status", there.address)
-        assert "1 workers, 1 clients" in text.stdout and "3 malformed messages dropped" in text.stdout
+        assert "1 worker, 1 client" in text.stdout and "3 malformed messages dropped" in text.stdout
         session.close()
         assert wait_for(lambda: seen(there)["clients"] == [])
         (checked,) = [
             c for c in json.loads(command("doctor", there.address, "--quick", "--json").stdout)["checks"] if c["name"] == "server"
         ]
-        assert checked["verdict"] == "ok" and "has 1 workers and 0 clients; its clock is" in checked["text"]
+        assert checked["verdict"] == "ok" and "has 1 worker and 0 clients; its clock is" in checked["text"]
 
 
 def test_no_answer_is_told_within_three_seconds() -> None:

@@ -508,7 +508,7 @@ def test_a_script_that_is_explained_ends_as_by_itself(last: str, code: int, tmp_
 
     alone, told = ended(), ended("-m", "gt", "explain")
     assert told.stderr == alone.stderr and told.stdout.startswith(alone.stdout)
-    assert told.returncode == code and code_of_process(alone.returncode) in (code, 1) and "new graphs" in told.stdout
+    assert told.returncode == code and code_of_process(alone.returncode) in (code, 1) and "new graph" in told.stdout
 
 
 SHARED = """

@@ -95,7 +95,7 @@ def test_a_trace_has_all_processes_on_one_clock(tmp_path: Path) -> None:
         events = json.loads(log.with_suffix(".json").read_text())["traceEvents"]
         check_nesting([e for e in events if e["ph"] == "X"])
         assert {"collective", "call", "epoch"} <= {e["cat"] for e in events if e["ph"] == "s"}
-        assert "events before the latest 7 are left out" in few.stderr
+        assert "left out, before the latest 7: " in few.stderr
         assert num_lines(read_log(short).lines) == [7, 7]
         drawn = command("visualize", log, "-o", tmp_path / "t.svg")
         assert drawn.exit_code == 0 and "worker1" in drawn.stdout

@@ -78,7 +78,7 @@ def status(num_nodes: int, nodes: dict[int, int], joined: int, joining: int = 0)
 @pytest.mark.parametrize(
     ("found", "text"),
     [
-        (status(2, {0: 1}, 1), "node 1 of 2 missing, 1 workers joined"),
+        (status(2, {0: 1}, 1), "node 1 of 2 missing, 1 worker joined"),
         (status(20, {0: 1, 5: 1}, 2), "nodes 1, 2, 3, 4, 6, 7, 8, 9, ... of 20 missing, 2 workers joined"),
         (status(2, {0: 1, 1: 8}, 5, 4), "5 of 9 workers joined"),
         (status(2, {0: 1, 1: 8}, 9), ""),

@@ -43,7 +43,7 @@ def test_what_is_not_in_it_is_told() -> None:
     ])  # fmt: skip
     assert told == [
         "client0 is not in the trace: it ended",
-        "worker0: 5 events before the latest 1 are left out, see --max-events",
+        "worker0: left out, before the latest 1: 5 events, see --max-events",
         "worker1: its clock is another machine's, known within 2.00 ms",
     ]
 

@@ -213,7 +213,7 @@ def test_a_failing_compile_is_noted_once(tmp_path: Path, monkeypatch: pytest.Mon
             loaded.run([torch.zeros(3)], [])
             if (future := loaded.pieces[0].future) is not None:
                 future.exception(timeout=30)
-        assert loaded.stats.notes == ["piece of 1 ops stays eager: ValueError: no such lowering"]
+        assert loaded.stats.notes == ["piece of 1 op stays eager: ValueError: no such lowering"]
     finally:
         engine.close()
 
