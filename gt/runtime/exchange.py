@@ -31,6 +31,7 @@ MAX_PEERS = 4096  # tokens that peers may say are theirs
 TOKEN = 16
 MAX_CALLED_OFF = 4096
 TIDY_S = 1.0
+COPIED = 16 << 20  # bytes between two looks at whether a sign of life is due
 
 
 class Outlet:
@@ -131,6 +132,7 @@ class Intake:
     """Uploads, on the io thread: matched with what the dispatcher said to expect, in whichever order the two come.
 
     ``direct``: what lies in shared memory is handed on as it is, for the engine to copy from: where a GPU is, to pinned memory.
+    ``alive``: called now and then while much is copied, as the io thread gives the worker's signs of life.
     """
 
     def __init__(self, socket: Socket, uploads: dict[int, HostArray], direct: bool = False) -> None:
@@ -143,6 +145,7 @@ class Intake:
         self.sharing: set[bytes] = set()  # tokens of clients that can open this process's
         self.dropped = 0
         self.tidied = time.monotonic()
+        self.alive: Callable[[], None] = lambda: None
 
     def expect(self, expect: wire.Expect) -> list[int]:
         """Note an upload to come; give the uids that are complete now."""
@@ -261,7 +264,7 @@ class Intake:
         kept: np.ndarray | MemoryError
         try:
             kept = np.zeros(expect.local, part.dtype) if part.shape != expect.local else np.empty(part.shape, part.dtype)
-            np.copyto(kept[tuple(slice(0, n) for n in part.shape)], part)
+            copy(kept[tuple(slice(0, n) for n in part.shape)], part, self.alive)
         except MemoryError as e:  # told to whoever reads it
             kept = e
         done()
@@ -269,4 +272,20 @@ class Intake:
         return [expect.uid]
 
 
-__all__ = ["Early", "Intake", "Outlet"]
+def copy(out: np.ndarray, part: np.ndarray, between: Callable[[], None]) -> None:
+    """Copy all of an array, ``COPIED`` bytes at a time: fresh memory may come slowly. ``between``: called after each."""
+    row = part[:1].nbytes if part.ndim else part.nbytes
+    if part.nbytes <= COPIED:
+        np.copyto(out, part)
+        between()
+    elif row > COPIED:
+        for i in range(len(part)):
+            copy(out[i], part[i], between)
+    else:
+        step = COPIED // row
+        for i in range(0, len(part), step):
+            np.copyto(out[i : i + step], part[i : i + step])
+            between()
+
+
+__all__ = ["Early", "Intake", "Outlet", "copy"]

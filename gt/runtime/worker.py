@@ -395,6 +395,16 @@ class WorkerProcess:
             poller.register(source, zmq.POLLIN)
         awake, beat = AwakeClock(), time.monotonic()
         seen = awake()
+
+        def alive() -> None:
+            nonlocal beat
+            now = time.monotonic()
+            if link is not None and now - beat >= BEAT_S:
+                beat = now
+                send(link, wire.Beat(self.runner.epoch, self.groups.issued))
+                self.intake.tidy(now)
+
+        self.intake.alive = alive
         while not self.stopping:
             ready = dict(poller.poll(int(BEAT_S * 1000) if link is not None else 50))
             now, heard = time.monotonic(), awake()

@@ -13,9 +13,9 @@ import zmq
 
 from gt.ir.program import WireType
 from gt.ir.types import DType, bfloat16, float32
-from gt.runtime import shared, wire
+from gt.runtime import exchange, shared, wire
 from gt.runtime.engine import wire_dtype
-from gt.runtime.exchange import MAX_EARLY, Early, Intake, Outlet
+from gt.runtime.exchange import MAX_EARLY, Early, Intake, Outlet, copy
 from gt.runtime.executor import TorchEngine
 from gt.runtime.numpy_engine import NumpyEngine
 from gt.runtime.runner import Runner
@@ -198,3 +198,31 @@ def test_what_finds_no_client_for_too_long_is_told_to_the_dispatcher() -> None:
     got = receive(dispatcher, wire.FROM_PEERS, routed=True)
     assert got is not None and got[1] == wire.Unsent(ME, 5)
     context.destroy(0)
+
+
+@pytest.mark.parametrize("shape", [(), (0, 4), (7,), (2000,), (3, 1500), (1, 1, 5000), (40, 3, 5)], ids=str)
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_what_is_large_is_copied_piece_by_piece(shape: tuple[int, ...], order: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "COPIED", 1024)
+    part = np.asarray(np.random.default_rng(0).standard_normal(shape), order=order)
+    out, pauses = np.empty(shape), 0
+
+    def between() -> None:
+        nonlocal pauses
+        pauses += 1
+
+    copy(out, part, between)
+    np.testing.assert_array_equal(out, part)
+    assert pauses >= max(1, part.nbytes // 1024)
+
+
+@pytest.mark.parametrize("client", [False], indirect=True, ids=["copied"])
+def test_a_worker_is_heard_of_while_it_copies_an_upload(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "COPIED", 4096)
+    calls: list[None] = []
+    client.intake.alive = lambda: calls.append(None)
+    client.meet()
+    client.intake.expect(expect(7, b"t" * 16))
+    _, upload = client.upload(b"t" * 16, 2.0)
+    assert client.send(upload) == [7]
+    assert len(calls) >= 200 * 100 * 4 // 4096 and (client.intake.uploads[7][0] == 2).all()
