@@ -23,7 +23,9 @@ def test_there_are_pages() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
 def test_the_page_leads_where_it_says(page: Path, tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "gt", tmp_path / "gt", ignore=shutil.ignore_patterns("__pycache__"))
+    for part in ("gt", "tests"):
+        shutil.copytree(ROOT / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
     kinds = []
     for kind, name, there, block in STEP.findall(page.read_text()):
         text, path = textwrap.dedent(block), tmp_path / name
@@ -42,3 +44,10 @@ def test_the_page_leads_where_it_says(page: Path, tmp_path: Path) -> None:
             )  # fmt: skip
             assert done.returncode == 0, done.stderr
     assert kinds.count("run") == 1 and kinds[-1] == "run" and len(kinds) >= 4
+    told = re.findall(r"`pytest (tests/[^`]*)`", page.read_text())
+    assert told
+    for words in (["ruff", "check", "gt"], *(["pytest", "-q", "-n", "0", *line.split()] for line in told)):
+        done = subprocess.run(
+            [sys.executable, "-m", *words], cwd=tmp_path, env=environment(PYTHONPATH=str(tmp_path)), capture_output=True, text=True
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from gt.ir import factors as fx
 from gt.ir.evaluate import as_dtype, evaluate_node
 from gt.ir.opdef import OPS, OpDef
 from gt.ir.types import (
@@ -929,6 +930,11 @@ def cases(op: OpDef, seed: int) -> list[Sample]:
 
 
 from tests.property import sample_families  # noqa: E402, F401 - registers the rarer families
+
+# an elementwise op of one operand without attributes needs no more than this: a new one is tested as soon as it is declared
+for _name, _op in OPS.items():
+    if _name not in SAMPLES and _op.operands == ("x",) and _op.numpy is not None and _op.factors is fx.elementwise:
+        SAMPLES[_name] = unary("f")
 
 # ops that run on no array: collectives, the gradient node
 UNSAMPLED = frozenset(name for name, o in OPS.items() if o.numpy is None)
