@@ -24,6 +24,7 @@ from gt.runtime.collective import CollectiveFailed, Rendezvous
 
 _REDUCE = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 _WIDER = {torch.bool: torch.uint8, torch.int16: torch.int32}  # what Gloo cannot reduce
+_BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 _abandoned: list[Any] = []  # groups, for the rest of the process
@@ -193,6 +194,9 @@ class TorchGroup:
         if tensor.dtype.is_complex:
             begun = self._all_reduce(torch.view_as_real(tensor), reduce, inplace)
             return Begun(begun.work, lambda: torch.view_as_complex(begun.result()))
+        if tensor.is_floating_point() and reduce != "sum":
+            begun = self._all_reduce(_ordered(tensor, reduce), reduce, inplace=True)
+            return Begun(begun.work, lambda: _floats(begun.result(), tensor.dtype))
         wide = _WIDER.get(tensor.dtype)
         if wide is not None:
             out = tensor.to(wide)
@@ -341,6 +345,23 @@ def _reduced(parts: list[torch.Tensor], reduce: str) -> torch.Tensor:
         else:
             out = torch.maximum(out, part) if reduce == "max" else torch.minimum(out, part)
     return out
+
+
+def _ordered(tensor: torch.Tensor, reduce: str) -> torch.Tensor:
+    """Give integers in the order of the floats, a NaN beyond all: backends' largest of floats need not be the NaN among them."""
+    bits = tensor.contiguous().view(_BITS[tensor.element_size()])
+    most = torch.iinfo(bits.dtype)
+    return _turned(bits).masked_fill_(tensor.isnan(), most.max if reduce == "max" else most.min)
+
+
+def _floats(ordered: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return _turned(ordered).view(dtype)
+
+
+def _turned(bits: torch.Tensor) -> torch.Tensor:
+    """Reverse the order of what is negative: floats there grow with their bits' size. Twice, it is what was given."""
+    most = torch.iinfo(bits.dtype)
+    return bits ^ ((bits >> (most.bits - 1)) & most.max)
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:

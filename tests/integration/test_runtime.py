@@ -73,6 +73,15 @@ def test_a_sum_over_a_sharded_dim_is_reduced_between_workers(desk):
     np.testing.assert_allclose(desk.get(out), a.sum(0), rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize(("op", "of"), [("amax", np.max), ("amin", np.min)])
+def test_the_largest_of_rows_is_nan_whichever_worker_has_the_nan(desk, op, of):
+    for row in range(8):
+        a = numbers(8, 3)
+        a[row, 0], a[(row + 3) % 8, 0], a[row, 1] = np.nan, np.inf, -np.inf
+        out = desk.run(op, (desk.put(a, rows()), a.shape), attrs=(("dims", (0,)), ("keepdim", False)))
+        np.testing.assert_array_equal(desk.get(out), of(a, 0), err_msg=f"row {row}")
+
+
 def test_a_mistake_fails_its_dependants_and_nothing_else(desk):
     x = desk.put(np.ones((2, 2)))
     desk.session.run(999, [x], [5000], [], [])

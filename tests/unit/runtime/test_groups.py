@@ -122,6 +122,22 @@ def test_nothing_waits_for_a_launch_that_others_were_to_come_to() -> None:
     assert nccl.calls == ["sum of 1", "wait"]
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("reduce", ["max", "min"])
+def test_the_largest_of_floats_is_that_of_integers_in_their_order_and_nan_beyond_all(dtype: torch.dtype, reduce: str) -> None:
+    group, nccl = nccl_group()
+    values = torch.tensor([-torch.inf, -3.0, -1e-7, -0.0, 0.0, 1e-7, 2.5, torch.inf, torch.nan, -torch.nan], dtype=dtype)
+    seen: list[torch.Tensor] = []
+    nccl.allreduce = lambda tensors, options: seen.append(tensors[0].clone()) or nccl  # type: ignore[method-assign,func-returns-value]
+    once = Collective("all_reduce", 1, 1, 1, WireType((10,), "float32"), (0, 1), (("reduce", reduce),))
+    result = group.run(once, values)
+    assert result is not None and result.dtype is dtype
+    assert torch.equal(result.nan_to_num(7.0), values.nan_to_num(7.0)) and torch.equal(result.signbit()[:8], values.signbit()[:8])
+    sent = seen[0].tolist()
+    assert seen[0].dtype in (torch.int32, torch.int64) and sent[:8] == sorted(set(sent[:8]))
+    assert sent[8] == sent[9] and (sent[8] > sent[7] if reduce == "max" else sent[8] < sent[0])
+
+
 def test_sums_of_nothing_start_nothing() -> None:
     group, nccl = nccl_group()
     for slot, with_next in ((1, True), (2, False)):
