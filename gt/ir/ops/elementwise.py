@@ -67,8 +67,7 @@ def _of_integers(function: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Ca
 def _floor_divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     if a.dtype.kind != "f":
         return np.floor_divide(a, b)
-    exact = a / b
-    return np.where(np.isfinite(exact), np.floor_divide(a, b), exact)  # torch gives inf, not NaN, for x // 0
+    return np.where(b == 0, a / b, np.floor_divide(a, b))  # NaN for inf // x, as torch
 
 
 def _flat_vjp(g: Var, y: Var, a: Var, b: Var) -> tuple[Var, Var]:
@@ -89,8 +88,16 @@ trunc_divide = binary(
     saves="a:b b", refuses=(1,),
     doc="a / b rounded towards zero.",
 )
+
+
+@_of_integers
+def _remainder(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    rest = np.remainder(a, b)
+    return np.where(rest == 0, np.fmod(a, b), rest) if rest.dtype.kind == "f" else rest  # of nothing, the sign of a as torch
+
+
 remainder = binary(
-    "remainder", _of_integers(np.remainder), "({a} % {b})",
+    "remainder", _remainder, "({a} % {b})",
     lambda g, y, a, b: (unbroadcast(g, a.type), unbroadcast(neg(mul(g, floor_divide(a, b))), b.type)),
     kinds="uif", nonzero=(1,), refuses=(1,), doc="The rest of a // b, with the sign of b.",
 )  # fmt: skip

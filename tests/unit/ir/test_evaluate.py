@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 from gt.ir.evaluate import as_dtype, evaluate, evaluate_node, from_wire, to_wire
 from gt.ir.graph import Graph, Node, Value
 from gt.ir.ops import OPS
-from gt.ir.types import DTYPES, TensorType, bfloat16, float16, float32, float64, int64
+from gt.ir.types import DTYPES, DType, TensorType, bfloat16, float16, float32, float64, int64
 
 
 @given(st.lists(st.floats(width=32), max_size=20))
@@ -35,6 +37,20 @@ def test_wire_form_round_trips(dtype: object, shape: tuple[int, ...]) -> None:
         back = from_wire(data, shape, dtype)  # type: ignore[arg-type]
         assert back.dtype == dtype.numpy and back.shape == shape  # type: ignore[attr-defined]
         np.testing.assert_array_equal(back, x)
+
+
+@pytest.mark.parametrize("dtype", [float32, float64], ids=lambda d: d.name)
+@pytest.mark.parametrize(("name", "theirs"), [("floor_divide", torch.floor_divide), ("remainder", torch.remainder), ("fmod", torch.fmod)])
+def test_dividing_what_is_infinite_or_nothing_is_torchs(name: str, theirs: Callable[..., torch.Tensor], dtype: DType) -> None:
+    ends = np.array([np.inf, 3e5, 7.5, 0.3, 0.0], dtype.numpy)
+    every = np.concatenate([ends, -ends, [np.nan]]).astype(dtype.numpy)
+    a, b = (g.ravel() for g in np.meshgrid(every, every))
+    with np.errstate(all="ignore"):
+        got = OPS[name].numpy(a, b)  # type: ignore[misc]
+    want = theirs(torch.from_numpy(a), torch.from_numpy(b)).numpy()
+    np.testing.assert_array_equal(got, want)
+    told = ~np.isnan(want)
+    np.testing.assert_array_equal(np.signbit(got[told]), np.signbit(want[told]))
 
 
 def test_bfloat16_wire_is_torchs() -> None:
