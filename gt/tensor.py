@@ -7,7 +7,6 @@ Owns: the list of methods; each is a function of ``gt.functions``. Next: ``handl
 from __future__ import annotations
 
 import builtins
-import difflib
 import importlib
 from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
@@ -46,6 +45,7 @@ from gt.functions import (
 )  # fmt: skip
 from gt.handle import ALIAS, Handle, no_tape
 from gt.in_place import in_place
+from gt.ir.advice import nearest_word
 from gt.ir.blame import warn_user
 from gt.ir.types import (
     DTYPES,
@@ -668,8 +668,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     if name.startswith("_"):
         return ""
     words = [k for k in known if not k.startswith("_")]
-    near = difflib.get_close_matches(name, words, 1, 0.8) or [k for k in words if sorted(k) == sorted(name)]
-    return f". Did you mean: '{near[0]}'?" if near else ""
+    near = nearest_word(name, words, 0.8) or next((k for k in words if sorted(k) == sorted(name)), "")
+    return f". Did you mean: '{near}'?" if near else ""
 
 
 for _name in {**CPU, **CUDA}:

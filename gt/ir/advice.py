@@ -25,10 +25,15 @@ class Advised(Exception):
         return made
 
 
+def nearest_word(word: str, known: Iterable[str], alike: float = 0.6) -> str:
+    """Give the known word that is most like this one, ``alike`` (0 to 1) or more, "" if none is."""
+    return next(iter(difflib.get_close_matches(word, sorted(known), n=1, cutoff=alike)), "")
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """Give ``"; did you mean 'x'?"`` for the nearest known word, nothing if none is near."""
-    near = difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.6)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    near = nearest_word(word, known)
+    return f"; did you mean {near!r}?" if near else ""
 
 
 ADVICE: dict[str, str] = {
@@ -81,4 +86,4 @@ ADVICE: dict[str, str] = {
     "WrongValue": "Correct the field.",
 }  # fmt: skip
 
-__all__ = ["ADVICE", "FAULT_IN_GT", "PAGE", "Advised", "nearest"]
+__all__ = ["ADVICE", "FAULT_IN_GT", "PAGE", "Advised", "nearest", "nearest_word"]

@@ -7,13 +7,13 @@ do).
 
 from __future__ import annotations
 
-import difflib
 import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from gt.ir.advice import nearest_word
 from gt.ir.signals import byte_limit
 
 T = TypeVar("T")
@@ -258,8 +258,8 @@ def without_effect() -> list[str]:
     for name in sorted(n for n in os.environ if n.startswith("GT_") and os.environ[n] and n not in VARIABLES):
         if name in known:
             found += [] if known[name].stands_for else [f"{name} has no effect: {known[name].doc}"]
-        elif near := difflib.get_close_matches(name, VARIABLES, 1, 0.8):
-            found.append(f"{name} has no effect: did you mean {near[0]}?")
+        elif near := nearest_word(name, VARIABLES, 0.8):
+            found.append(f"{name} has no effect: did you mean {near}?")
     return found
 
 
