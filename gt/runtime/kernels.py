@@ -96,7 +96,7 @@ def own_rows(x: Tensor, index: Tensor, dim: int, start: int, rows: int, from_end
     other = torch.where((index >= 0) & (index < rows), 0, x.shape[dim])
     whole: list[slice | Tensor] = [slice(None)] * dim
     taken = x[(*whole, torch.where(own, index - start, other))]
-    return taken.masked_fill(~own.view((*own.shape, *(1,) * (x.dim() - dim - 1))), 0)
+    return taken.masked_fill(~own.view((*own.shape, *(1,) * (x.dim() - dim - 1))), -0.0)  # which adds nothing, not even to -0.0
 
 
 def log_softmax_backward_(g: Tensor, y: Tensor, dim: int) -> Tensor:

@@ -39,7 +39,7 @@ import numpy as np
 from gt.ir.graph import Node
 from gt.ir.mesh import Reduction
 from gt.ir.opdef import op
-from gt.ir.ops.families import number, unchanged
+from gt.ir.ops.families import nothing, number, unchanged
 from gt.ir.tiles import Rows, busiest
 from gt.ir.types import DType, TensorType
 
@@ -164,19 +164,24 @@ shard_slice = op(
     torch="torch.narrow({x}, {dim}, {start}, {size})", view=True,
 )  # fmt: skip
 
+def _whole_torch(names: tuple[str, ...], attrs: dict[str, Any], types: tuple[TensorType, ...]) -> str:
+    (x,) = names
+    return f"({x} if {attrs['index']} == 0 else torch.full_like({x}, {nothing(types[0].dtype)}))"
+
+
 partial_from_whole = op(
     "partial_from_whole", "x",
     doc="The value on the worker whose index is 0 and zeros elsewhere: a whole value as a pending sum.",
     infer=lambda x, axes, index=0: x,
-    numpy=lambda x, axes, index=0: x if index == 0 else np.zeros_like(x),
-    torch="({x} if {index} == 0 else torch.zeros_like({x}))", shares=unchanged,
+    numpy=lambda x, axes, index=0: x if index == 0 else np.full_like(x, nothing(x.dtype)),
+    torch=_whole_torch, shares=unchanged,
 )  # fmt: skip
 
 
 def _place_numpy(x: np.ndarray, axes: Axes, dim: int, start: int = 0, whole: int | None = None) -> np.ndarray:
     if whole is None:
         return x
-    out = np.zeros((*x.shape[:dim], whole, *x.shape[dim + 1 :]), x.dtype)
+    out = np.full((*x.shape[:dim], whole, *x.shape[dim + 1 :]), nothing(x.dtype), x.dtype)
     _take(out, dim, start, x.shape[dim])[...] = x
     return out
 
@@ -186,7 +191,7 @@ def _place_torch(names: tuple[str, ...], attrs: dict[str, Any], types: tuple[Ten
     if whole is None:
         return x
     before = "0, 0, " * (types[0].ndim - dim - 1)
-    return f"torch.nn.functional.pad({x}, ({before}{start}, {whole} - {x}.shape[{dim}] - {start}))"
+    return f"torch.nn.functional.pad({x}, ({before}{start}, {whole} - {x}.shape[{dim}] - {start}), value={nothing(types[0].dtype)})"
 
 
 partial_from_part = op(

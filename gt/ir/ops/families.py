@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from gt.ir import factors as fx
 from gt.ir.graph import AttrValue
 from gt.ir.opdef import Local, OpDef, op
@@ -169,6 +171,11 @@ def moved(operand: Shape, rows: Rows) -> fx.Rule:
 def local_shape(attrs: dict[str, Any], where: Local) -> dict[str, Any]:
     """``local`` of an op whose ``shape`` attribute is its result's shape."""
     return attrs | {"shape": where.outputs[0].shape}
+
+
+def nothing(dtype: DType | np.dtype[Any]) -> float:
+    """Give what adds nothing to any number of a dtype. Of floats it is -0.0: with 0.0, a -0.0 would become 0.0."""
+    return -0.0 if dtype.kind in FLOATING else 0
 
 
 def number(value: float | int | bool) -> str:

@@ -18,7 +18,7 @@ from gt.ir.ops.broadcast import constant, expand, reshape, unbroadcast, zeros_li
 from gt.ir.ops.compare import eq, ge, logical_and, lt, where
 from gt.ir.ops.creation import iota
 from gt.ir.ops.elementwise import floor_divide, maximum, minimum, mul, sub
-from gt.ir.ops.families import along, check_same, dim_names, rule_of
+from gt.ir.ops.families import along, check_same, dim_names, nothing, rule_of
 from gt.ir.ops.movement import Ints, cut_dims, slice, slice_local, slices
 from gt.ir.types import Shape, ShapeError, TensorType, TypeMismatch, broadcast_shapes, int64
 
@@ -139,10 +139,10 @@ scatter_add = op(
 
 
 def own_rows(x: np.ndarray, index: np.ndarray, dim: int, start: int) -> np.ndarray:
-    """Give what an index along a dim takes of the part of it from ``start``; zeros for what it takes of others."""
+    """Give what an index along a dim takes of the part of it from ``start``; nothing that adds to what others give for what it takes of theirs."""
     own = (index >= start) & (index < start + x.shape[dim])
     taken = np.take(x, np.where(own, index - start, 0), axis=dim)
-    return np.where(own.reshape((*own.shape, *(1,) * (x.ndim - dim - 1))), taken, np.zeros((), x.dtype))
+    return np.where(own.reshape((*own.shape, *(1,) * (x.ndim - dim - 1))), taken, np.full((), nothing(x.dtype), x.dtype))
 
 
 def rows_local(attrs: dict[str, Any], where: Local) -> dict[str, Any]:
