@@ -65,19 +65,33 @@ def over_limit(graph: Graph, peak: int) -> str:
 
 
 class Storage:
-    """Whose memory each value is in: ``root`` is the value that owns it, ``resized`` views that are not all of it."""
+    """Whose memory each value is in: ``root`` is the value that owns it, ``resized`` views that are not all of it.
+
+    A worker that keeps rows of what it sends reads these where it puts them together with what it receives: where the result is first
+    read, and workers read different ones first. ``until``: by root, the last node before which that may be.
+    """
 
     def __init__(self, graph: Graph) -> None:
         self.root: dict[Value, Value] = {v: v for v in (*graph.inputs, *graph.scalars)}
         self.resized: set[Value] = set()
         self.last: dict[Value, int] = {}  # by root: the last node that reads the storage
+        self.until: dict[Value, int] = {}
         self.made: dict[Value, int] = {}
+        coming: dict[Value, Value] = {}  # results of transfers, with the root of what some worker keeps rows of
+        come: set[Value] = set()  # those of them that have been read
         for i, node in enumerate(graph.nodes):
             op, shares = node.op, node.op.view
             if op.shares is not None or op is transfer:
                 shares = op.may_share([v.type for v in node.inputs], [v.type for v in node.outputs]) or _stays(node)
             for value in node.inputs:
                 self.last[self.root[value]] = i
+                if (root := coming.get(value)) is not None:
+                    self.until[root] = i
+                    if value not in come:
+                        self.last[root] = i
+                        come.add(value)
+            if node.op is transfer and not is_kept(node) and _shared(node):
+                coming[node.output] = self.root[node.inputs[0]]
             for out in node.outputs:
                 if shares:
                     source = node.inputs[0]
@@ -87,6 +101,10 @@ class Storage:
                 else:
                     self.root[out] = out
                     self.made[out] = i
+        for value in coming.keys() & set(graph.outputs):
+            self.until[coming[value]] = len(graph.nodes)
+            if value not in come:
+                self.last[coming[value]] = len(graph.nodes)
         self.roots = tuple([v for v, root in self.root.items() if root is v])
         self.kept = {self.root[v] for v in graph.outputs}
         self.scalars = set(graph.scalars)
@@ -95,10 +113,13 @@ class Storage:
 
 def _stays(node: Node) -> bool:
     """Whether a worker on both sides of a transfer reads its part where it is."""
-    if node.op is not transfer or not is_kept(node):
-        return False
+    return node.op is transfer and is_kept(node) and _shared(node)
+
+
+def _shared(node: Node) -> bool:
+    """Whether some worker is on both sides of a transfer."""
     meshes = [v.type.sharding.mesh.workers for v in (*node.inputs, *node.outputs) if v.type.sharding is not None]
-    return bool(set(meshes[0]) & set(meshes[1]))
+    return not set(meshes[0]).isdisjoint(meshes[1])
 
 
 def _copy_outputs(graph: Graph, storage: Storage, context: Context) -> Graph:
@@ -174,7 +195,7 @@ def _chain(value: Value, graph: Graph, outputs: Set[Value], storage: Storage, pl
     So running statistics and counters stay where they are. Nothing, unless each node is the last reader of the one before.
     """
     found: InPlace = {}
-    while value in storage.last:
+    while storage.last.get(value, len(graph.nodes)) < len(graph.nodes):
         node = graph.nodes[storage.last[value]]
         operand = node.inputs.index(value) if value in node.inputs else -1
         if operand not in node.op.into or node in plan:
@@ -211,6 +232,8 @@ def _why_not(value: Value, made: Value, at: int, reads: Counter[Value], storage:
         return "the same memory is read by another operand"
     if storage.last[root] != at:
         return "it is read again later"
+    if storage.until.get(root, at) > at:
+        return "a worker keeps rows of it, which it may read later"
     return "it, or a view of it, is an output" if root in storage.kept else ""
 
 

@@ -13,14 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gt.ir.evaluate import evaluate
+from gt.ir.graph import Graph, Value
 from gt.ir.mesh import Sharding
-from gt.ir.types import DType, TensorType
+from gt.ir.opdef import OPS
+from gt.ir.types import DType, TensorType, float64
 from gt.passes.context import Context
 from gt.passes.pipeline import DEFAULT, Pipeline
 from gt.passes.plan import Cluster, Plan, plan_graph
 from gt.runtime.cutting import Cut, cut_plan
 from gt.runtime.planner import place_inputs
 from gt.runtime.simulator import parts_of, whole_of
+from tests.property.sharding_graphs import Recorder, record
 from tests.property.torch_workers import TorchWorkers
 from tests.property.training_graphs import Steps, laid_out, steps
 
@@ -140,3 +143,20 @@ class There:
             over = [*freed, *kept] if part is cut.parts[-1] else over
             self.workers.execute(plan, [*self.inputs, *made, *kept], [*made, *kept], over)
         return made
+
+
+def case_of(graph: Graph, num_workers: int, states: dict[int, int], inputs: Sequence[np.ndarray], runs: int = 3) -> Steps:
+    return Steps(graph, tuple(inputs), num_workers, states, ("plain",) * len(inputs), frozenset(), runs)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_what_a_worker_keeps_of_a_transfer_is_read_before_it_is_overwritten(workers: TorchWorkers, late: bool) -> None:
+    """Rows that go one worker on are put together with those that stay where they are first read, behind the update of both."""
+    x = TensorType((6,), float64, Sharding(Cluster((0, 1, 2)).mesh, (("w",),)))
+
+    def body(recorder: Recorder, x: Value) -> list[Value]:
+        rows = OPS["slice"](x, starts=(1,), stops=(6,), steps=(1,))
+        new = OPS["sub"](x, OPS["full"](shape=(), value=1.0, dtype=float64))
+        return [OPS["neg"](OPS["mul"](rows, OPS["sum"](new, dims=(0,), keepdim=False, dtype=float64))) if late else rows, new]
+
+    run_both(workers, case_of(record([x], body, donated=[0]), 3, {0: 1}, [np.arange(6.0)]))
