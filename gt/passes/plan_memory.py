@@ -65,7 +65,7 @@ def over_limit(graph: Graph, peak: int) -> str:
 
 
 class Storage:
-    """Whose memory each value is in: ``root`` is the value that owns it, ``resized`` views that are not all of it.
+    """Whose memory each value is in: ``root`` is the value that owns it, ``resized`` views that are not all of it, or have some of it twice.
 
     A worker that keeps rows of what it sends reads these where it puts them together with what it receives: where the result is first
     read, and workers read different ones first. ``until``: by root, the last node before which that may be.
@@ -96,7 +96,7 @@ class Storage:
                 if shares:
                     source = node.inputs[0]
                     self.root[out] = self.root[source]
-                    if source in self.resized or out.type.numel != source.type.numel:
+                    if source in self.resized or out.type.numel != source.type.numel or op is OPS["as_strided"]:
                         self.resized.add(out)
                 else:
                     self.root[out] = out

@@ -69,12 +69,12 @@ def pad(x: Tensor, low: Shape, high: Shape, interior: Shape, value: float) -> Te
 def iota(
     shape: Shape, dim: int, dtype: torch.dtype, start: float, step: float, offset: int, device: torch.device
 ) -> Tensor:
-    """Count along a dim, in int64 or float64 before the one cast."""
+    """Count along a dim, in int64 or float64 before the one cast. Each element has a place of its own, as it may be overwritten."""
     line = torch.arange(shape[dim], device=device) + offset
     if not (isinstance(start, int) and isinstance(step, int)):
         line = line.to(torch.float64)
     line = (start + step * line).to(dtype)
-    return line.reshape(-1, *(1,) * (len(shape) - dim - 1)).expand(shape)
+    return line.reshape(-1, *(1,) * (len(shape) - dim - 1)).expand(shape).contiguous()
 
 
 def from_start(index: Tensor, size: int) -> Tensor:

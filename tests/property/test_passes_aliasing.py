@@ -1,7 +1,7 @@
 """What plan_memory's proofs rest on: an op gives results in memory of their own unless declared (``view``,
-``shares``), when torch runs it.
+``shares``), each element in a place of its own, when torch runs it.
 
-One undeclared alias, and an update in place would overwrite a value that is read later.
+One undeclared alias, and an update in place would overwrite a value that is read later; torch refuses to update elements that share a place.
 """
 
 from __future__ import annotations
@@ -33,4 +33,7 @@ def test_results_share_memory_only_where_declared(name: str) -> None:
         shared = storages(results) & storages(operands[1:] if op.may_share(sample.types, types) else operands)
         assert not shared, f"{name}({sample.types}, {sample.attrs}) shares memory with an operand, undeclared"
         owned = [r for r in results if r.numel()]
+        if not op.may_share(sample.types, types):
+            twice = [r.stride() for r in owned if any(n > 1 and step == 0 for n, step in zip(r.shape, r.stride(), strict=True))]
+            assert not twice, f"{name}({sample.types}, {sample.attrs}) has elements that share a place"
         assert len(storages(owned)) == len(owned), f"two results of {name} share memory"

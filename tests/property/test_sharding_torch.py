@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -160,3 +161,24 @@ def test_what_a_worker_keeps_of_a_transfer_is_read_before_it_is_overwritten(work
         return [OPS["neg"](OPS["mul"](rows, OPS["sum"](new, dims=(0,), keepdim=False, dtype=float64))) if late else rows, new]
 
     run_both(workers, case_of(record([x], body, donated=[0]), 3, {0: 1}, [np.arange(6.0)]))
+
+
+def test_a_view_that_has_an_element_twice_is_kept_as_a_copy(workers: TorchWorkers) -> None:
+    """The next run updates it in place."""
+    flat, square = TensorType((4,), float64), TensorType((2, 2), float64)
+
+    def first(recorder: Recorder, x: Value) -> list[Value]:
+        return [OPS["as_strided"](OPS["neg"](x), size=(2, 2), stride=(1, 1), offset=0)]
+
+    def then(recorder: Recorder, x: Value, more: Value) -> list[Value]:
+        return [OPS["add"](x, more)]
+
+    cluster = Cluster((0,))
+    x, more = (workers.keep({0: torch.ones(shape, dtype=torch.float64)}) for shape in (4, (2, 2)))
+    plans = [workers.load(plan_graph(graph, cluster).programs) for graph in (record([flat], first), record([square, square], then, donated=[0]))]
+    (twice,) = workers.run(plans[0], [x], 1)
+    (new,) = workers.run(plans[1], [twice, more], 1, [twice])
+    np.testing.assert_array_equal(workers.parts(new)[0], np.zeros((2, 2)))
+    workers.free([x, more, new])
+    for plan in plans:
+        workers.unload(plan)
