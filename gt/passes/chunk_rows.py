@@ -169,8 +169,10 @@ class _Chunks:
             if any(w.partial and v.type.dtype in HALVES for v, w in zip(outputs, produces, strict=True)):
                 made = self._wide(made)
             self.nodes.append(made)
-            now.update(zip(node.outputs, made.outputs, strict=True))
             for value, place, new in zip(node.outputs, produces, made.outputs, strict=True):
+                if not place.partial and new.type.dtype is not value.type.dtype:  # what an op gives beside a sum is a half
+                    new = self._cast(new, node, value.type.dtype)
+                now[value] = new
                 if value not in wanted:
                     continue
                 own = pieces.setdefault(value, [])

@@ -13,7 +13,7 @@ from gt.ir.graph import Graph, Value
 from gt.ir.mesh import Mesh
 from gt.ir.opdef import OPS
 from gt.ir.signals import ShardConfig
-from gt.ir.types import DType, TensorType, bfloat16, float32, float64, int64
+from gt.ir.types import DType, TensorType, bfloat16, float16, float32, float64, int64
 from gt.passes.context import Context
 from gt.passes.pipeline import DEFAULT, Pipeline
 from gt.passes.plan import Cluster
@@ -168,6 +168,24 @@ def test_gradients_of_halves_are_added_up_in_float32() -> None:
     assert len(added) == 3 * 7 and all(t.dtype is float32 for t in added), "loss, weight's and bias's gradients"
     for a, b in zip(evaluate(planned(graph, WHOLE)[0], data), evaluate(final, data), strict=True):
         np.testing.assert_allclose(b, a, rtol=2**-8, atol=1e-4)
+
+
+def test_what_an_op_gives_beside_a_sum_of_halves_is_one() -> None:
+    """A norm's gradient is read by rows, as halves; those of its parameters are sums over rows."""
+
+    def body(recorder: Recorder, x: Value, w: Value, g: Value) -> list[Value]:
+        y, mean, rstd = OPS["layer_norm"](x, w, w, eps=1e-5)
+        own, weight, bias = OPS["layer_norm_backward"](g, x, mean, rstd, w)
+        two = OPS["full"](shape=(), value=2.0, dtype=float16)
+        return [OPS["sum"](OPS["div"](own, two), dims=(1,), keepdim=False, dtype=float16), weight, bias]
+
+    types = [TensorType((40, 48), float16), TensorType((48,), float16), TensorType((40, 48), float16)]
+    inputs = [np.random.default_rng(0).normal(size=t.shape).astype(np.float16) for t in types]
+    graph = record(types, body)
+    _, context, _ = planned(graph, chunking(1000, 1000))
+    assert any("computed in 4 chunks" in note for note in notes(context))
+    for got, want in zip(simulate_graph(graph, inputs, (), 1, chunking(1000, 1000)), evaluate(graph, inputs), strict=True):
+        np.testing.assert_allclose(got, want, 1e-2, 2e-2)
 
 
 def test_a_gradient_that_needs_the_loss_first_is_not_chunked() -> None:
