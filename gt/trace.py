@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 MAX_PENDING, MAX_OVER = 4096, 1024  # values; longer chains flush themselves, or where a loop comes round soon after, so that keys recur
 MAX_CODES = 32  # programs of a thread of which to expect that they come again
+LARGE = 1 << 24  # bytes of a value that is worth a step's waiting for the next op
 MAX_KEPT = 1 << 28  # bytes of values that only pending work keeps alive, as a loop that never reads does with its batches
 
 
@@ -175,14 +176,16 @@ class _Stale(Exception):
 class Code:
     """The entries of a trace that was flushed, as a key that is hashed once, and where they were recorded.
 
-    ``next``: what its thread flushed after it when last it flushed it. A step repeats the one before it, as a rule.
+    ``next``: what its thread flushed after it when last it flushed it. A step repeats the one before it, as a rule. ``waits``: see
+    ``Trace.waits``, None as long as it is not known.
     """
 
-    __slots__ = ("entries", "where", "hash", "next")
+    __slots__ = ("entries", "where", "hash", "next", "waits")
 
     def __init__(self, entries: list[tuple[int, tuple[int, ...]]], where: list[tuple[types.CodeType, int] | None]) -> None:
         self.entries, self.where, self.hash = entries, where, hash(tuple(entries))
         self.next: Code | None = None
+        self.waits: bool | None = None
 
     def __hash__(self) -> int:
         return self.hash
@@ -358,6 +361,19 @@ class Trace:
     def end_step(self) -> None:
         """Say that an optimizer has stepped: the pending work is submitted before the next op."""
         self.edge, self.stop = True, -1
+
+    def waits(self) -> bool:
+        """Whether a step is submitted at the next op rather than now: something large that only backward needed is named by what may be
+        about to end, as a function's own variables do. What is named when it is submitted is kept.
+        """
+        code = self.expected if self.expected is not None and self.expected.entries == self.code else None
+        if code is not None and code.waits is not None:
+            return code.waits
+        named = zip(self.handles, map(sys.getrefcount, self.handles), strict=True)  # the list, the pair and the call hold each, too
+        found = any(n > 3 and t._rg and not t._leaf and t._type.nbytes >= LARGE and t._trace is self for t, n in named)
+        if code is not None:
+            code.waits = found
+        return found
 
     def mark(self, signal: tuple[str, SignalConfig] | None) -> None:
         """Entries from here on belong to ``signal``."""

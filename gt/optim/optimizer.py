@@ -127,7 +127,7 @@ class Optimizer:
         replaced()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients, or zero them. Work pending since a step is submitted, without the gradients."""
+        """Forget the gradients, or zero them. Work pending since a step is submitted, without the gradients, unless much would be kept."""
         recorder = state.recorder
         for group in self.param_groups:
             for p in group["params"]:
@@ -139,7 +139,7 @@ class Optimizer:
                     else:
                         with no_grad():
                             p._grad.zero_()
-        if state.trace.edge:
+        if state.trace.edge and not state.trace.waits():
             settle(state.trace, "zero_grad() after optimizer.step()")
 
     # -- stepping

@@ -138,6 +138,32 @@ def test_rule_12_logits_loss_and_grads_alive_at_the_end_of_a_step(graphs):
     assert [logits.tolist()[0][0] for logits, _ in kept] == [3.0, 1.5, 0.0, -1.5]
 
 
+@pytest.mark.parametrize("classes", [8, (1 << 22) // 4])  # logits of 128 bytes, and of 16 MiB
+def test_a_step_waits_for_the_end_of_a_function_that_names_something_large(classes):
+    model = gt.nn.Linear(2, classes)
+    opt = gt.optim.SGD(model.parameters(), lr=0.5)
+    x, y = gt.ones(4, 2), gt.zeros(4, dtype=gt.int64)
+    made = []
+
+    def train():
+        logits = model(x)
+        loss = gt.nn.functional.cross_entropy(logits, y)
+        loss.backward()
+        opt.step()
+        opt.zero_grad()
+        made.append(logits._trace is not None)
+        return loss
+
+    losses = [train() for _ in range(4)]
+    assert [float(loss) for loss in losses] == sorted(map(float, losses), reverse=True)
+    assert made == [classes > 8] * 4, "the step is submitted at zero_grad unless it would keep much"
+    logits = model(x)
+    gt.nn.functional.cross_entropy(logits, y).backward()
+    opt.step()
+    opt.zero_grad()
+    assert logits.detach().numpy().shape == (4, classes), "named: kept"
+
+
 def test_rule_14_integer_scalars_wrap_as_their_dtype():
     x = gt.tensor([250], dtype=gt.uint8)
     assert (x + 300).tolist() == [(250 + 300) % 256]
