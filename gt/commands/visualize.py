@@ -99,10 +99,11 @@ def shares_text(timeline: Timeline) -> str:
     lines = [f"{timeline.seconds:.3f} s, {amount(len(timeline.lanes), 'lane')}, {amount(sum(len(lane.spans) for lane in timeline.lanes), 'span')}"]
     if timeline.skipped:
         lines.append(f"left out: {amount(timeline.skipped, 'line')} that could not be read")
+    width = max([10, *map(len, timeline.shares)])
     if timeline.shares:
-        lines.append(f"{'':<10} {'busy':>6} {'idle':>6} {'bubble':>6} {'runs':>7} {'collectives':>11}")
+        lines.append(f"{'':<{width}} {'busy':>6} {'idle':>6} {'bubble':>6} {'runs':>7} {'collectives':>11}")
     lines += [
-        f"{who:<10} {s.busy:>6.1%} {s.idle:>6.1%} {s.bubble:>6.1%} {s.num_runs:>7} {s.num_collectives:>11}"
+        f"{who:<{width}} {s.busy:>6.1%} {s.idle:>6.1%} {s.bubble:>6.1%} {s.num_runs:>7} {s.num_collectives:>11}"
         for who, s in timeline.shares.items()
     ]
     return "\n".join(lines)

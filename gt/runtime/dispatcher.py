@@ -15,6 +15,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -47,7 +48,7 @@ from gt.runtime.gate import Seldom
 from gt.runtime.hello import protocol_fault
 from gt.runtime.interrupt import on_end_signals
 from gt.runtime.keys import Keys, chosen_keys
-from gt.runtime.log import open_log, setup_logging
+from gt.runtime.log import open_log, own_tag, setup_logging
 from gt.runtime.numbering import MessagesLost
 from gt.runtime.planner import Planners, PlanReply, outputs_of, request_of
 from gt.runtime.port_owner import port_owner
@@ -84,7 +85,8 @@ class Dispatcher:
         self, endpoint: str, options: Options, parent_fd: int | None = None, report_fd: int | None = None, keys: Keys | None = None
     ) -> None:
         self.logger = setup_logging("dispatcher")
-        self.log = open_log("dispatcher")
+        options = replace(options, tag=options.tag or own_tag(os.getpid()))
+        self.log = open_log("dispatcher", options.tag)
         self.context: Context = zmq.Context()
         self.router = make_socket(self.context, zmq.ROUTER)
         self.door = None if keys is None else Door(self.context, self.router, keys, self.logger)

@@ -168,7 +168,7 @@ class DispatcherState:
 
     def _welcome(self, client: Client) -> wire.ClientWelcome:
         options, lease_s = self.options, self.options.lease_s if client.owner else 0.0
-        return wire.ClientWelcome(client.id, client.token, options.window, options.generation, lease_s)
+        return wire.ClientWelcome(client.id, client.token, options.window, options.generation, lease_s, options.tag)
 
     def _worker_hello(self, peer: bytes, hello: wire.WorkerHello) -> None:
         past, generation = hello.past, self.options.generation
@@ -184,7 +184,7 @@ class DispatcherState:
         self.numbers.add(number)
         self.workers[worker.id] = self.peers[peer] = worker
         self.values.memory.join(worker.id, hello.memory)
-        self._send(peer, wire.WorkerWelcome(worker.id, worker.token, generation))
+        self._send(peer, wire.WorkerWelcome(worker.id, worker.token, generation, self.options.tag))
         if past is not None:
             self.returning.bring(worker, past)
 

@@ -33,7 +33,7 @@ from gt.runtime.engine import Engine
 from gt.runtime.errors import Fault, SessionClosed, fault_of
 from gt.runtime.fair_queue import Limits
 from gt.runtime.interrupt import SHIELD, Window
-from gt.runtime.log import open_client_log, open_log, setup_logging
+from gt.runtime.log import open_client_log, open_log, own_tag, setup_logging
 from gt.runtime.planner import make_plan
 from gt.runtime.runner import Runner, make_engine
 from gt.runtime.session import CallLock, own_threads
@@ -63,7 +63,8 @@ class EmbeddedSession:
         self._closed: Fault | None = None
         self.usage: Usage | None = None  # of the worker, once it is there
         setup_logging("embedded")
-        self._log, self._dispatcher_log = open_client_log(0), open_log("dispatcher")
+        tag = own_tag(self._pid)
+        self._log, self._dispatcher_log = open_client_log(0, tag), open_log("dispatcher", tag)
         patient = Options(
             window, sharing=Limits(alone_s=NEVER_S), client_lease_s=NEVER_S, worker_timeout_s=NEVER_S, no_workers_s=NEVER_S
         )
@@ -74,7 +75,7 @@ class EmbeddedSession:
         self._state.workers[0].link = WORKER
         engine = make or (lambda: make_engine(backend, device))
         self._thread = threading.Thread(
-            target=_work, args=(weakref.ref(self), self._inbox, engine), name="gt-worker", daemon=True
+            target=_work, args=(weakref.ref(self), self._inbox, engine, tag), name="gt-worker", daemon=True
         )
         self._thread.start()
         self._exit = _close_at_exit(weakref.ref(self))
@@ -283,12 +284,12 @@ class _Secrets:
 
 
 def _work(
-    session: weakref.ref[EmbeddedSession], inbox: SimpleQueue[tuple[Message, Any] | None], make: Callable[[], Engine]
+    session: weakref.ref[EmbeddedSession], inbox: SimpleQueue[tuple[Message, Any] | None], make: Callable[[], Engine], tag: str
 ) -> None:
     """The worker thread: make the engine, then one message after the other."""
     own_threads.add(threading.get_ident())
     try:
-        log = open_log("worker0")
+        log = open_log("worker0", tag)
         outlet = _Outlet(session)
         runner = Runner(0, make(), outlet, log=log)
         alive = session()

@@ -8,6 +8,7 @@ sockets. Next: ``log_lines`` (the form of a line, and who reads it), ``env`` (th
 from __future__ import annotations
 
 import fcntl
+import functools
 import itertools
 import logging
 import os
@@ -18,7 +19,7 @@ from collections import deque
 from typing import Any, NamedTuple
 
 from gt.runtime import env
-from gt.runtime.log_lines import HEADER
+from gt.runtime.log_lines import HEADER, named, start_of
 from gt.runtime.spans import Spans, open_spans
 
 LEVELS = {0: logging.ERROR, 1: logging.WARNING, 2: logging.INFO, 3: logging.DEBUG, 4: 5}
@@ -47,7 +48,8 @@ class InstructionLog:
     write one after another: lines have their sequence numbers, and their times, in order.
     Elapsed seconds count from the file's first line, on the machine's wall clock. A file of ``limit`` bytes becomes ``PATH.1``, in place
     of the one before, and a fresh one goes on. With a ``logger``, each event is a debug line too; without a ``path``, it is only that.
-    ``spans`` hears of each, too.
+    ``spans`` hears of each, too. ``tag``: which dispatcher ``who`` belongs to. The first of a file names it in the file's first line; in lines of
+    the others it follows ``who``, so that scripts that write one file are told apart.
     ``on``: whether anybody wants lines; callers look at it first.
     """
 
@@ -59,7 +61,9 @@ class InstructionLog:
         signs_of_life: bool = False,
         limit: int | None = None,
         spans: Spans | None = None,
+        tag: str = "",
     ) -> None:
+        self.tag = self.owner = tag
         self.who, self.sequence, self.logger, self.signs_of_life = who, 0, logger, signs_of_life
         self.path, self.limit, self.spans = path, limit, spans
         self.file, self.start = -1, time.time()
@@ -89,9 +93,9 @@ class InstructionLog:
         try:
             head = os.pread(self.file, 256, 0).decode(errors="replace").split("\n")[0]
             if head.startswith(HEADER):
-                self.start = float(head.rsplit("=", 1)[1])
+                self.start, self.owner = start_of(head)
             else:
-                os.write(self.file, header(self.start).encode())
+                os.write(self.file, header(self.start, self.owner).encode())
         except OSError as e:  # no room on the disk, for one
             raise self._cannot("written", e) from None
         finally:
@@ -112,7 +116,7 @@ class InstructionLog:
         if self._is_current():
             fresh, older = f"{self.path}.{os.getpid()}.new", f"{self.path}.{os.getpid()}.old"
             made = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            os.write(made, header(self.start).encode())
+            os.write(made, header(self.start, self.owner).encode())
             os.close(made)
             os.link(self.path, older)  # there is a file of the path at every moment
             os.rename(older, f"{self.path}.1")
@@ -136,7 +140,8 @@ class InstructionLog:
             self.logger.debug("%s %s %s %d %s", event, self.who, operation, nbytes, details)
         if self.file < 0:
             return
-        self.waiting.append(f"{event} {self.who} {operation or '-'} {nbytes} {details}".rstrip())
+        who = self.who if self.tag == self.owner else named(self.who, self.tag)
+        self.waiting.append(f"{event} {who} {operation or '-'} {nbytes} {details}".rstrip())
         with self.lock:
             if self.writing:
                 return  # a signal handler or finalizer within a write of this thread, which writes this line next
@@ -193,9 +198,10 @@ class InstructionLog:
             self._close_file()
 
 
-def header(start: float) -> str:
-    """Give the first line of a file whose elapsed times count from ``start``, in seconds since 1970."""
-    return f"{HEADER}: elapsed_s sequence event who operation nbytes details; start={start!r}\n"
+def header(start: float, owner: str = "") -> str:
+    """Give the first line of a file whose elapsed times count from ``start``, in seconds since 1970. ``owner``: the tag of plain names."""
+    whose = f" of={owner}" if owner else ""
+    return f"{HEADER}: elapsed_s sequence event who operation nbytes details; start={start!r}{whose}\n"
 
 
 def _details(details: str, message: Any) -> str:
@@ -218,17 +224,23 @@ def brief(message: Any) -> str:
     return " ".join(words)
 
 
-def open_log(who: str) -> InstructionLog:
+@functools.cache
+def own_tag(pid: int) -> str:
+    """Give what tells the dispatchers of this process, whose id is ``pid``, and who works with them, from others in one file."""
+    return os.urandom(3).hex()
+
+
+def open_log(who: str, tag: str = "") -> InstructionLog:
     """Give a log that writes to the file GT_INSTRUCTION_LOG names, to the logger from GT_DEBUG=3 on, and to spans; it may be off."""
     path, level = env.INSTRUCTION_LOG.get(), env.DEBUG.get()
     logger = setup_logging(who) if level >= 3 else None
-    return InstructionLog(path, who, logger, level >= 4, env.INSTRUCTION_LOG_SIZE.get(), open_spans(who))
+    return InstructionLog(path, who, logger, level >= 4, env.INSTRUCTION_LOG_SIZE.get(), open_spans(who), tag)
 
 
-def open_client_log(client: int) -> InstructionLog:
+def open_client_log(client: int, tag: str) -> InstructionLog:
     """Give the log of a session of this process, which ``client_log`` names from here on."""
     global client_log
-    client_log = open_log(f"client{client}")
+    client_log = open_log(f"client{client}", tag)
     return client_log
 
 

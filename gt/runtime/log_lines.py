@@ -1,10 +1,11 @@
 """The form of the instruction log, and its one reader: files of ``GT_INSTRUCTION_LOG`` and of ``gt trace`` alike.
 
-A file begins with ``# gt instruction log: ...; start=SECONDS`` (since 1970). Each further line is one event, seven fields with one space
-between: ``elapsed_s sequence event who operation nbytes details``. ``elapsed_s`` counts from ``start``; ``sequence`` counts the events of
-``who`` (``client0``, ``dispatcher``, ``worker1``); ``details`` is ``name=value`` words, of which a value may have spaces. ``seconds=`` says
-that the event ends there and began so long before.
-Owns: ``HEADER``, ``fields_of``, ``Line``, ``read_log``. Must not know: who writes. Next: ``log`` (which does), ``gt.timelines`` (what is made of it).
+A file begins with ``# gt instruction log: ...; start=SECONDS of=TAG`` (since 1970; of which dispatcher). Each further line is one event,
+seven fields with one space between: ``elapsed_s sequence event who operation nbytes details``. ``elapsed_s`` counts from ``start``;
+``sequence`` counts the events of ``who`` (``client0``, ``dispatcher``, ``worker1``; of another dispatcher than the first
+``worker1@TAG``); ``details`` is ``name=value`` words, of which a value may have spaces. ``seconds=`` says that the event ends there and
+began so long before.
+Owns: ``HEADER``, ``fields_of``, ``named``, ``Line``, ``read_log``. Must not know: who writes. Next: ``log`` (which does), ``gt.timelines`` (what is made of it).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import math
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -21,7 +22,8 @@ from gt.ir.advice import Advised
 
 HEADER = "# gt instruction log"
 _FIELD = re.compile(r"(?:^| )(\w+)=")
-_WHO = re.compile(r"(dispatcher|client\d*|worker\d+)\Z")
+_WHO = re.compile(r"(dispatcher|client\d*|worker\d+)(@\w+)?\Z")
+_START = re.compile(r"start=(\S+)(?: of=(\w+))?\s*\Z")
 
 
 class LogError(Advised, ValueError):
@@ -32,6 +34,19 @@ def fields_of(details: str) -> dict[str, str]:
     """Give the details of a line by name."""
     parts = _FIELD.split(details)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def named(who: str, tag: str) -> str:
+    """Give the name of ``who`` with the tag of its dispatcher, if it has one and none is there yet."""
+    return f"{who}@{tag}" if tag and "@" not in who else who
+
+
+def start_of(head: str) -> tuple[float, str]:
+    """Give since when a file's first line says that its seconds count, and of which dispatcher plain names are. Errors: ValueError."""
+    found = _START.search(head)
+    if found is None:
+        raise ValueError(f"no start=SECONDS in {head[:100]!r}")
+    return float(found[1]), found[2] or ""
 
 
 @dataclass(frozen=True)
@@ -52,6 +67,16 @@ class Line:
         return fields_of(self.details)
 
     @property
+    def kind(self) -> str:
+        """Give who wrote it without its dispatcher's tag: "dispatcher", "worker1"."""
+        return self.who.partition("@")[0]
+
+    @property
+    def tag(self) -> str:
+        """Give the tag of who wrote it, "" if it has none."""
+        return self.who.partition("@")[2]
+
+    @property
     def seconds(self) -> float:
         """Give how long the event took, 0 if it says nothing of that."""
         try:
@@ -64,12 +89,13 @@ class Line:
 @dataclass(frozen=True)
 class Log:
     """The events of files, in order of time. ``skipped``: lines that are none, as the last one of a disk that was full. ``headless``: its
-    beginning was cut off, so nobody knows since when its seconds count.
+    beginning was cut off, so nobody knows since when its seconds count. ``owner``: the dispatcher whose plain names are.
     """
 
     lines: tuple[Line, ...]
     skipped: int = 0
     headless: bool = False
+    owner: str = ""
 
 
 def parse_line(text: str, start: float) -> Line:
@@ -82,7 +108,7 @@ def parse_line(text: str, start: float) -> Line:
 
 def parse_log(texts: Iterable[str], name: str = "log") -> Log:
     """Read the lines of one file. Errors: LogError for what is none."""
-    start, first, headless, skipped = 0.0, None, False, 0
+    start, first, headless, skipped, owner = 0.0, None, False, 0, ""
     lines: list[Line] = []
     for text in texts:
         text = text.rstrip("\n")
@@ -90,7 +116,7 @@ def parse_log(texts: Iterable[str], name: str = "log") -> Log:
             first, headless = text, not text.startswith(HEADER)
         if text.startswith(HEADER):
             try:
-                start = float(text.rpartition("=")[2])
+                start, owner = start_of(text)
             except ValueError:
                 raise LogError(f"{name}: its first line has no start=SECONDS") from None
             if headless:
@@ -105,11 +131,14 @@ def parse_log(texts: Iterable[str], name: str = "log") -> Log:
     if headless and not lines:
         raise LogError(f"{name} is no instruction log: expected a first line {HEADER!r}, got {first[:60]!r}")
     lines.sort(key=lambda line: line.time)
-    return Log(tuple(lines), skipped, headless)
+    return Log(tuple(lines), skipped, headless, owner)
 
 
 def read_log(*files: str | os.PathLike[str]) -> Log:
-    """Read files together, each once, with the ``.1`` that it goes on from if there is one. Errors: LogError; OSError."""
+    """Read files together, each once, with the ``.1`` that it goes on from if there is one. Errors: LogError; OSError.
+
+    Where their plain names are of different dispatchers all have tags.
+    """
     logs, paths = [], list({path.resolve(): path for path in map(Path, files)}.values())
     for path in paths:
         older = path.with_name(f"{path.name}.1")
@@ -121,8 +150,11 @@ def read_log(*files: str | os.PathLike[str]) -> Log:
             logs += [log] if each is path or not log.headless else []
             if log.headless:
                 break
+    owners = {log.owner for log in logs}
+    if len(owners) > 1:
+        logs = [replace(log, lines=tuple([replace(line, who=named(line.who, log.owner)) for line in log.lines])) for log in logs]
     lines = sorted((line for log in reversed(logs) for line in log.lines), key=lambda line: line.time)
-    return Log(tuple(lines), sum(log.skipped for log in logs))
+    return Log(tuple(lines), sum(log.skipped for log in logs), owner=owners.pop() if len(owners) == 1 else "")
 
 
-__all__ = ["HEADER", "Line", "Log", "LogError", "fields_of", "parse_line", "parse_log", "read_log"]
+__all__ = ["HEADER", "Line", "Log", "LogError", "fields_of", "named", "parse_line", "parse_log", "read_log", "start_of"]

@@ -152,7 +152,7 @@ class RemoteSession:
             raise
         self._window = Window(self._welcome.window)
         self._results = make_socket(self._context, zmq.DEALER, data=True, identity=self._welcome.token)
-        self._log = open_client_log(self._welcome.client)
+        self._log = open_client_log(self._welcome.client, self._welcome.tag)
         self._tracer = Tracer(self._log)
         self._wake_read, self._wake_write = os.pipe()
         self._io_thread = threading.Thread(target=self._io, name="gt-client", daemon=True)

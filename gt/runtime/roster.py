@@ -26,7 +26,8 @@ class Options:
     ``generation``: which dispatcher this is, if its workers are to keep values for the next one should it be lost: for ``lease_s``
     seconds at least; 0: they need not. ``return_s``: how long a client that comes back waits for workers that have not.
     ``window``: runs a client may have in flight; ``client_nbytes``: bytes it may hold on all workers together, None for no limit;
-    ``max_priority``: the most it may ask for. ``sharing``: how much may be queued on a worker.
+    ``max_priority``: the most it may ask for. ``sharing``: how much may be queued on a worker. ``tag``: what tells this
+    dispatcher from others in an instruction log.
     """
 
     window: int = 8
@@ -45,6 +46,7 @@ class Options:
     return_s: float = 15.0
     job: str = ""  # of gt launch, with num_nodes nodes; 0: none
     num_nodes: int = 0
+    tag: str = ""
 
 
 @dataclass(slots=True, eq=False)

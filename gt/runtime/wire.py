@@ -25,7 +25,7 @@ from gt.runtime.status import ServerStatus
 from gt.runtime.usage import ProgramState, WorkerUsage
 from gt.runtime.wire_arrays import Bounds, check_bounds, check_nbytes, check_type
 
-VERSION = 6
+VERSION = 7
 MAX_HEADER = 64 << 20
 INLINE = 64 << 10  # uploads up to here ride in the control message
 
@@ -173,7 +173,8 @@ class Bye(Message, frozen=True):
 class ClientWelcome(Message, frozen=True):
     """The client's id, its token (also its routing id on data sockets), and how many runs it may have in flight.
 
-    ``lease_s``: if this dispatcher is lost, how long its workers keep values for the next one; 0: not at all.
+    ``lease_s``: if this dispatcher is lost, how long its workers keep values for the next one; 0: not at all. ``tag``: what tells it from
+    other dispatchers in an instruction log.
     """
 
     client: int
@@ -181,6 +182,7 @@ class ClientWelcome(Message, frozen=True):
     window: int
     generation: int = 0
     lease_s: float = 0.0
+    tag: str = ""
 
 
 class Returned(Message, frozen=True):
@@ -341,11 +343,12 @@ class Traced(Message, frozen=True):
 
 
 class WorkerWelcome(Message, frozen=True):
-    """The worker's id and its token."""
+    """The worker's id and its token. ``tag``: as a client's."""
 
     worker: int
     token: bytes
     generation: int = 0
+    tag: str = ""
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True):

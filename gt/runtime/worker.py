@@ -158,7 +158,7 @@ class WorkerProcess:
             remove_sockets(self.bound)
             self.context.destroy(0)
             raise
-        self.log = open_log(f"worker{self.welcome.worker}")
+        self.log = open_log(f"worker{self.welcome.worker}", self.welcome.tag)
         self.uploads: dict[int, HostArray] = {}
         self.intake = Intake(intake, self.uploads, direct=str(getattr(self.engine, "device", "cpu")).startswith("cuda"))
         self.outlet = Outlet(self.work, self.results, self.intake.sharing)
@@ -323,6 +323,7 @@ class WorkerProcess:
             self.stopping = True
             return
         self.logger.warning("joined the server at %s again, as worker %d", self.endpoint, self.welcome.worker)
+        self.log.who, self.log.tag = f"worker{self.welcome.worker}", self.welcome.tag
         self.outlet.work = self.work
         self.groups.renew(self.welcome.worker)
         self.runner.rejoined(self.welcome.worker)

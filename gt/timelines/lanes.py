@@ -11,13 +11,15 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
-from gt.runtime.log_lines import Line, Log
+from gt.runtime.log_lines import Line, Log, named
 
 KINDS = ("run", "collective", "kernel", "load", "group", "ship", "fetch", "upload", "flush", "serve", "plan")
 APART = 3e-6  # seconds by which spans that follow each other, or nest, may overlap: lines have microseconds
 SERVED_S = 5e-3  # what the dispatcher sends later than this after the last is not for the same message
 LEAST = 1e-6  # seconds of a span that has no length of its own
+Collective: TypeAlias = tuple[str, str, str, str]  # its dispatcher's tag, its epoch, number and group
 
 
 @dataclass(frozen=True)
@@ -125,10 +127,21 @@ def _span(line: Line, start: float, end: float, kind: str, name: str) -> Span:
 
 def _served(lines: Iterable[Line]) -> Iterator[Span]:
     """What the dispatcher does with a message or a plan: from its coming to the last that is sent for it."""
+    for each in _by_dispatcher(lines).values():
+        yield from _served_by_one(each)
+
+
+def _by_dispatcher(lines: Iterable[Line]) -> dict[str, list[Line]]:
+    found: dict[str, list[Line]] = defaultdict(list)
+    for line in lines:
+        if line.kind == "dispatcher":
+            found[line.tag].append(line)
+    return found
+
+
+def _served_by_one(lines: Iterable[Line]) -> Iterator[Span]:
     first = last = None
     for line in lines:
-        if line.who != "dispatcher":
-            continue
         if line.event == "send" and last is not None and line.time - last.time <= SERVED_S:
             last = line
             continue
@@ -154,10 +167,10 @@ def _fetched(lines: Iterable[Line]) -> Iterator[Span]:
 
 
 def _planned(lines: Iterable[Line]) -> Iterator[Span]:
-    asked: dict[str, Line] = {}
+    asked: dict[tuple[str, str], Line] = {}
     for line in lines:
-        plan = line.fields.get("plan", "").split(" ")[0]
-        if line.who != "dispatcher":
+        plan = line.tag, line.fields.get("plan", "").split(" ")[0]
+        if line.kind != "dispatcher":
             continue
         if line.event == "ask":
             asked[plan] = line
@@ -169,9 +182,9 @@ def _planned(lines: Iterable[Line]) -> Iterator[Span]:
 # -- what workers do together
 
 
-def _collectives(lines: Iterable[Line]) -> dict[tuple[str, str, str], dict[str, _Met]]:
+def _collectives(lines: Iterable[Line]) -> dict[Collective, dict[str, _Met]]:
     """Give each collective's spans by worker. A worker's belong to the epoch of the run line that follows them."""
-    found: dict[tuple[str, str, str], dict[str, _Met]] = defaultdict(dict)
+    found: dict[Collective, dict[str, _Met]] = defaultdict(dict)
     under_way: dict[str, list[Line]] = defaultdict(list)
     for line in lines:
         if line.event == "collective":
@@ -179,13 +192,13 @@ def _collectives(lines: Iterable[Line]) -> dict[tuple[str, str, str], dict[str, 
         elif line.event == "run":
             epoch = line.fields.get("epoch", "")
             for each in under_way.pop(line.who, ()):
-                key = epoch, each.fields.get("number", ""), each.fields.get("group", "")
+                key = each.tag, epoch, each.fields.get("number", ""), each.fields.get("group", "")
                 span = _span(each, each.time - each.seconds, each.time, "collective", each.operation)
                 found[key].setdefault(line.who, _Met([])).spans.append(span)
     return found
 
 
-def _joins(met: dict[tuple[str, str, str], dict[str, _Met]]) -> Iterator[Arrow]:
+def _joins(met: dict[Collective, dict[str, _Met]]) -> Iterator[Arrow]:
     """From who came last to each of the others; a message from its sender to its receiver."""
     for members in met.values():
         if len(members) < 2:
@@ -198,7 +211,7 @@ def _joins(met: dict[tuple[str, str, str], dict[str, _Met]]) -> Iterator[Arrow]:
                 yield Arrow("collective", (last, source), (who, max(source, part.spans[-1].end)))
 
 
-def _waited(met: dict[tuple[str, str, str], dict[str, _Met]], since: float, until: float) -> dict[str, float]:
+def _waited(met: dict[Collective, dict[str, _Met]], since: float, until: float) -> dict[str, float]:
     """Give the seconds that each worker was in a collective before the last of its members had come."""
     waited: dict[str, float] = defaultdict(float)
     for members in met.values():
@@ -209,7 +222,7 @@ def _waited(met: dict[tuple[str, str, str], dict[str, _Met]], since: float, unti
 
 
 def _shares(
-    spans: Sequence[Span], met: dict[tuple[str, str, str], dict[str, _Met]], since: float, until: float
+    spans: Sequence[Span], met: dict[Collective, dict[str, _Met]], since: float, until: float
 ) -> dict[str, Share]:
     runs: dict[str, list[Span]] = defaultdict(list)
     for span in spans:
@@ -249,7 +262,7 @@ def _calls(lines: Iterable[Line]) -> Iterator[Arrow]:
             continue
         if line.event == "call":
             called[line.who, made] = line
-        elif line.event == "recv" and (call := called.pop((line.fields.get("from", ""), made), None)) is not None:
+        elif line.event == "recv" and (call := called.pop((named(line.fields.get("from", ""), line.tag), made), None)) is not None:
             yield Arrow("call", (call.who, call.time), (line.who, max(call.time, line.time)))
 
 
@@ -258,7 +271,7 @@ def _epochs(lines: Iterable[Line]) -> Iterator[Arrow]:
     sent: dict[tuple[str, str], Line] = {}
     for line in lines:
         if line.event == "send" and line.operation == "Execute":
-            sent[line.fields.get("to", ""), line.fields.get("epoch", "")] = line
+            sent[named(line.fields.get("to", ""), line.tag), line.fields.get("epoch", "")] = line
         elif line.event == "run" and (send := sent.pop((line.who, line.fields.get("epoch", "")), None)) is not None:
             yield Arrow("epoch", (send.who, send.time), (line.who, max(send.time, line.time - line.seconds)))
 
@@ -266,9 +279,9 @@ def _epochs(lines: Iterable[Line]) -> Iterator[Arrow]:
 # -- lanes
 
 
-def _order(name: str) -> tuple[int, list[int | str]]:
+def _order(name: str) -> tuple[str, int, list[int | str]]:
     first = next(i for i, kind in enumerate(("client", "dispatcher", "worker", "")) if name.startswith(kind))
-    return first, [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+    return name.partition("@")[2].partition(" ")[0], first, [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
 def _lanes(spans: Iterable[Span]) -> tuple[Lane, ...]:

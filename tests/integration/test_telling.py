@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from gt.runtime.log_lines import read_log
 from tests.integration.programs import log_lines, run
 
 pytestmark = pytest.mark.timeout(120)
@@ -46,6 +48,16 @@ def test_the_instruction_log_has_a_line_for_every_event(workers: int, tmp_path: 
     first = {key: next(float(line[0]) for line in lines if line[2:5] == key.split()) for key in
              ("call client0 Run", "recv dispatcher Run", "recv worker0 Execute")}  # fmt: skip
     assert list(first.values()) == sorted(first.values())
+
+
+def test_scripts_that_write_one_instruction_log_are_told_apart(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    for workers in (0, 1, 0):
+        assert run(STEP, tmp_path, workers, GT_INSTRUCTION_LOG=str(log)).code == 0
+    found = read_log(log)
+    runs = Counter(line.who for line in found.lines if line.event == "run")
+    assert runs["worker0"] == 3 and sorted(runs.values()) == [3, 3, 3]
+    assert {line.kind for line in found.lines} == {"client0", "dispatcher", "worker0"} and len({line.tag for line in found.lines}) == 3
 
 
 @pytest.mark.parametrize(("level", "workers"), [(0, 0), (1, 0), (2, 0), (3, 0), (4, 0), (3, 1)])

@@ -32,6 +32,23 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert abs(first.time - path.stat().st_mtime) < 60
 
 
+def test_two_scripts_that_write_one_file_have_names_of_their_own(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    logs = [InstructionLog(str(path), who, tag=tag, limit=2000) for tag in ("aa", "bb") for who in ("client0", "worker0")]
+    for _ in range(30):  # the file becomes two
+        for log in logs:
+            log.write("call", "Run")
+    for log in logs:
+        log.close()
+    names = ["client0", "worker0", "client0@bb", "worker0@bb"]
+    assert path.with_name("log.1").exists()
+    found = read_log(path)
+    assert {line.who for line in found.lines} == set(names) and found.owner == "aa" and found.skipped == 0
+    other = tmp_path / "other"
+    InstructionLog(str(other), "client0", tag="cc").write("call", "Run")
+    assert {line.who for line in read_log(path, other).lines} == {f"{who}@aa" for who in names[:2]} | {*names[2:], "client0@cc"}
+
+
 def test_a_message_is_told_by_its_small_fields() -> None:
     assert brief(Run(4, (1, 2), (17, 18), (), ())) == "key=4 made=17"
 

@@ -90,6 +90,23 @@ def test_a_part_of_the_time_has_shares_of_its_own() -> None:
     assert timeline.shares["worker0"].bubble == 0 and {lane.name for lane in timeline.lanes} == {"client0", "worker0", "worker1"}
 
 
+def test_two_scripts_of_one_file_have_lanes_of_their_own() -> None:
+    def other(line: str) -> str:
+        words = line.split(" ")
+        return " ".join([*words[:3], f"{words[3]}@bb", *words[4:]])
+
+    both = told("\n".join(part for line in STORY.strip().splitlines() for part in (line, other(line))))
+    one, timeline = timeline_of(told()), timeline_of(both)
+    names = [lane.name for lane in one.lanes]
+    assert [lane.name for lane in timeline.lanes] == [*names, *(f"{name}@bb" for name in names)]
+    for kind in ("serve", "plan", "fetch", "run", "collective"):
+        own = spans_of(one, kind)
+        assert spans_of(timeline, kind) == own + [(f"{lane}@bb", *rest) for lane, *rest in own]
+    assert len(timeline.arrows) == 2 * len(one.arrows)
+    assert all(arrow.source[0].endswith("@bb") == arrow.target[0].endswith("@bb") for arrow in timeline.arrows)
+    assert timeline.shares == one.shares | {f"{who}@bb": share for who, share in one.shares.items()}
+
+
 def test_a_log_without_runs_has_no_shares_and_an_empty_one_no_lanes() -> None:
     assert timeline_of(told("0.1 1 recv dispatcher Bye 0 from=client0")).shares == {}
     assert timeline_of(Log(())).lanes == ()
