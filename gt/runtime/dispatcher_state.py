@@ -334,7 +334,7 @@ class DispatcherState:
                     hashlib.blake2b(data, digest_size=16).digest() if isinstance(data, bytes | memoryview) else (client.id, key)
                 )
                 client.graphs[key] = (digest, bytes(data) if isinstance(data, memoryview) else data)
-            case wire.Run() | wire.Fetch() | wire.Explain() | wire.Free() | wire.Recover() | wire.Rebalance():
+            case wire.Run() | wire.Fetch() | wire.Explain() | wire.Free() | wire.Recover() | wire.Rebalance() | wire.Parent():
                 if len(client.queue) >= MAX_QUEUE:
                     self._send(client.down, wire.Refused(f"more than {MAX_QUEUE} calls are waiting"))
                     self._client_gone(client)
@@ -388,6 +388,8 @@ class DispatcherState:
                     done = self.reads.fetch(client, entry)
                 case wire.Explain():
                     done = self._explain(client, entry)
+                case wire.Parent(parent):
+                    client.parent, self.roster.has_parents, done = parent, True, True
                 case wire.Recover():
                     done = self.epochs.recover(client, entry)
                 case Moving():

@@ -70,6 +70,7 @@ class EmbeddedSession:
         )
         self._state = DispatcherState(_Secrets(), patient)
         hello = wire.WorkerHello("", "", "", self._pid, device, backend, memory=env.WORKER_MEMORY.get() or 0)
+        self._parent = ""  # the span that the dispatcher knows of
         self._feed(CLIENT, wire.ClientHello(self._pid))
         self._feed(WORKER, hello)
         self._state.workers[0].link = WORKER
@@ -93,6 +94,8 @@ class EmbeddedSession:
         with SHIELD:
             while not self._window.take():
                 self._window.wait()
+            if self._log.spans is not None:
+                self._tell_parent(self._log.spans.parent())
             self._feed(CLIENT, wire.Run(key, tuple(inputs), tuple(outputs), packed, tuple(frees), tuple(replaces)))
 
     def await_window(self) -> None:
@@ -108,8 +111,15 @@ class EmbeddedSession:
         future: Future[np.ndarray] = Future()
         request = next(self._requests)
         self._futures[request], self._reading[request] = future, buffer
+        if self._log.spans is not None:
+            self._tell_parent(self._log.spans.parent())
         self._feed(CLIENT, wire.Fetch(buffer, request))
         return future
+
+    def _tell_parent(self, parent: str) -> None:
+        if parent != self._parent:
+            self._feed(CLIENT, wire.Parent(parent))
+            self._parent = parent
 
     def explain(self, buffer: int) -> Future[BufferReasons]:
         future: Future[BufferReasons] = Future()

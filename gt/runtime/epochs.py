@@ -87,6 +87,7 @@ class Epochs:
 
     def dispatch(self, client: Client, run: wire.Run, plan: PlanRecord, inputs: list[Buffer], failed: bool) -> Flight:
         """Send a run to its workers and give its flight. ``failed``: some input is not there, as its worker knows."""
+        self.roster.under(client, plan.programs)
         self.make_groups(plan)
         self.epoch += 1
         workers = tuple(plan.programs)

@@ -105,6 +105,7 @@ class Parts:
             (*(b.uid for b in going.outputs), *going.kept), run.scalars, (*(b.uid for b in freed), *frees),
             owner=client.owner if last else b"", numbers=run.outputs if last and client.owner else (),
         )  # fmt: skip
+        self.roster.under(client, part.programs)
         self.epochs.execute(part.programs, message, plan if last else None)
         if last and client.owner:
             self._label_elsewhere(client, going, workers)

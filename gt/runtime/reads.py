@@ -51,6 +51,7 @@ class Reads:
             flight.fetches.append(fetch.request)
         if fetch.placed:
             self.roster.send(client.down, wire.Located(fetch.request, WireSharding.of(sharding)))
+        self.roster.under(client, [w for w, _ in tiles])
         for w, bounds in tiles:
             ship = wire.Ship(buffer.uid, client.token, fetch.request, WireType.of(buffer.type), bounds, len(tiles), final, job)
             self.roster.send(self.roster.workers[w].work, ship)

@@ -134,6 +134,7 @@ class RemoteSession:
         self._uploads: dict[int, tuple[np.ndarray, WireType]] = {}
         self._requests = 0
         self._runs_over = self._runs_sent = 0
+        self._parent = ""  # the span that the dispatcher knows of
         self._workers: dict[int, tuple[str, str, str]] = {}
         self._upload_sockets: dict[int, Socket] = {}
         self._poller = zmq.Poller()
@@ -222,8 +223,16 @@ class RemoteSession:
 
     def submit(self, run: wire.Run) -> None:
         """Send a run that has been admitted."""
+        if self._log.spans is not None:
+            self._tell_parent(self._log.spans.parent())
         self._runs_sent += 1
         self._call(run)
+
+    def _tell_parent(self, parent: str) -> None:
+        """Say under which span of the script's the next calls are, if that has changed."""
+        if parent != self._parent:
+            self._call(wire.Parent(parent))
+            self._parent = parent
 
     def admit(self) -> None:
         """Wait until one more run may be in flight."""
@@ -272,6 +281,8 @@ class RemoteSession:
 
     def fetch(self, buffer: int) -> Future[np.ndarray]:
         future: Future[np.ndarray] = Future()
+        if self._log.spans is not None:
+            self._tell_parent(self._log.spans.parent())
         self._ask(Reading(buffer, future))
         return future
 

@@ -6,7 +6,7 @@ send through it, ``dispatcher_state``, which lets peers in and out.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,6 +63,7 @@ class Worker:
     usage: WorkerUsage = field(default_factory=WorkerUsage)  # as it said last, as are
     programs: dict[int, ProgramState] = field(default_factory=dict)
     used: float = 0.0  # when it said so
+    parent: str = ""  # as it was told last
 
     @property
     def process(self) -> str:
@@ -86,11 +87,21 @@ class Roster:
         self.workers: dict[int, Worker] = {}
         self.peers: dict[bytes, Client | Worker] = {}
         self.out: list[Command] = []
+        self.has_parents = False  # some client's calls have been under a span
 
     def send(self, peer: bytes | None, message: Message, data: Any = None) -> None:
         """Send a message by a connection, if there is one."""
         if peer is not None:
             self.out.append(Send(peer, message, data))
+
+    def under(self, client: Client, workers: Iterable[int]) -> None:
+        """Tell workers under which span what they do next for a client is, where they do not know."""
+        if not self.has_parents:
+            return
+        for w in workers:
+            if (worker := self.workers[w]).parent != client.parent:
+                worker.parent = client.parent
+                self.send(worker.work, wire.Parent(client.parent))
 
     @property
     def worker_ids(self) -> tuple[int, ...]:

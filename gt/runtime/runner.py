@@ -42,6 +42,7 @@ from gt.runtime.worker_state import (
     ShipFault,
     ShipValue,
     SkipProgram,
+    TakeParent,
     Unkept,
     UnloadPrograms,
     WorkerState,
@@ -133,7 +134,7 @@ class Runner:
 
     def rejoined(self, worker: int) -> None:
         """Forget what another dispatcher cannot know."""
-        self._do(self.state.handle(Rejoined(worker)))
+        self._do([*self.state.handle(Rejoined(worker)), TakeParent("")])
 
     def _do(self, work: list[Any], message: Message | None = None) -> bool:
         """Perform commands that a message has caused; give False when the worker should end."""
@@ -169,6 +170,9 @@ class Runner:
                     case DropGraph(plan, refused):
                         if plan in self.loaded and self.loaded[plan].joint is not None:
                             self._joint(plan).drop(refused)
+                    case TakeParent(traceparent):
+                        if self.log.spans is not None:
+                            self.log.spans.under(traceparent)
                     case SkipProgram():
                         more += self.state.handle(self._skip(command))
                     case FormGroup(make):

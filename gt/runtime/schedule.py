@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from gt.ir.types import TensorType
 from gt.passes.reasons import PlanReasons
 from gt.runtime.errors import Fault
-from gt.runtime.wire import Expect, Explain, Fetch, Free, Placed, Recover, Resume, Run
+from gt.runtime.wire import Expect, Explain, Fetch, Free, Parent, Placed, Recover, Resume, Run
 
 if TYPE_CHECKING:
     from gt.runtime.cutting import Going
@@ -136,7 +136,7 @@ class Client:
     until that is ``settled``, and ``asked_at`` when it did. ``seen``, ``up_seen``: when it was last heard of, by ``down`` and by ``up``.
     ``held``: bytes of what its numbers name. ``asked`` and ``runs``: how many runs came, and how many are over. ``unplaced``: uploads that
     it has not been asked for yet, by uid, with what to say to whom then; ``uploading``: the uids of those that it has;
-    ``upload_nbytes``: of all since none was on its way.
+    ``upload_nbytes``: of all since none was on its way. ``parent``: the span of the script's under which what is served now was called.
     """
 
     id: int
@@ -153,7 +153,7 @@ class Client:
     chosen: tuple[int, ...] = ()  # the workers that it was rebalanced over, if not all
     graphs: dict[int, tuple[object, Any]] = field(default_factory=dict)  # key -> (digest, graph)
     buffers: dict[int, Buffer] = field(default_factory=dict)
-    queue: deque[Run | Fetch | Explain | Free | Recover | Moving | Going | OverQuota] = field(default_factory=deque)
+    queue: deque[Run | Parent | Fetch | Explain | Free | Recover | Moving | Going | OverQuota] = field(default_factory=deque)
     homeless: list[tuple[Any, Any]] = field(default_factory=list)  # uploads that came before any worker
     unplaced: deque[tuple[int, Placed, list[tuple[int, Expect]]]] = field(default_factory=deque)
     uploading: set[int] = field(default_factory=set)
@@ -161,6 +161,7 @@ class Client:
     blocked_since: float | None = None
     asked: int = 0
     runs: int = 0
+    parent: str = ""
     held: int = 0
     salvaged: bool = False  # something may be kept that what replaced it failed
 

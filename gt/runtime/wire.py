@@ -9,7 +9,7 @@ go on. Must not know: sockets, states. Next: ``wire_arrays`` (data frames), ``tr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Generic, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -86,6 +86,14 @@ class Run(Message, frozen=True):
     scalars: tuple[WireScalar, ...]
     frees: Buffers
     replaces: Buffers = ()
+
+
+class Parent(Message, frozen=True):
+    """What follows on this connection is done under this span of OpenTelemetry's, a W3C ``traceparent``; "": under none. Only said where
+    it changes. Also dispatcher to worker.
+    """
+
+    traceparent: Annotated[str, msgspec.Meta(max_length=55)]
 
 
 class Put(Message, frozen=True):
@@ -690,11 +698,13 @@ class PartFailed(Message, frozen=True):
     fault: Fault
 
 
-FromClient: TypeAlias = ClientHello | Resume | Define | Run | Put | Fail | Fetch | Explain | Free | Recover | Rebalance | Supervise
+FromClient: TypeAlias = (
+    ClientHello | Resume | Define | Run | Parent | Put | Fail | Fetch | Explain | Free | Recover | Rebalance | Supervise
+)  # fmt: skip
 FromWorker: TypeAlias = WorkerHello | Done | GraphIdle | Unshipped | Uploaded | Shipped | Unsent | StoreOp
 Incoming: TypeAlias = (
-    ClientHello | Resume | Define | Run | Put | Fail | Fetch | Explain | Free | Recover | WorkerHello | Done | GraphIdle | Unshipped
-    | Uploaded | Shipped | Unsent | StoreOp | Rebalance | Supervise | Attach | Beat | Bye | AskStatus | NodeHello | NodeFailed
+    ClientHello | Resume | Define | Run | Parent | Put | Fail | Fetch | Explain | Free | Recover | WorkerHello | Done | GraphIdle
+    | Unshipped | Uploaded | Shipped | Unsent | StoreOp | Rebalance | Supervise | Attach | Beat | Bye | AskStatus | NodeHello | NodeFailed
     | AskTrace | TraceReply | Used
 )  # fmt: skip
 ToClient: TypeAlias = (
@@ -702,7 +712,7 @@ ToClient: TypeAlias = (
     | Refused | Broken | Part | PartFailed | Share | Unread | SetTrace
 )
 ToWorker: TypeAlias = (
-    WorkerWelcome | Attached | Load | Unload | Execute | DropGraph | MakeGroup | Store | Name | Expect | Ship | Free | Gone | Abort
+    WorkerWelcome | Attached | Load | Unload | Parent | Execute | DropGraph | MakeGroup | Store | Name | Expect | Ship | Free | Gone | Abort
     | Leave | StoreReply | Admit | Ping | Stop | Refused | Broken | SetTrace
 )  # fmt: skip
 ToNode: TypeAlias = NodeWelcome | Supervise | JobEnded | Ping | Refused | Broken

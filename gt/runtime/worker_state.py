@@ -128,6 +128,13 @@ class DropGraph:
 
 
 @dataclass(frozen=True, slots=True)
+class TakeParent:
+    """What is done from here on is under another span."""
+
+    traceparent: str
+
+
+@dataclass(frozen=True, slots=True)
 class FormGroup:
     """Create a process group."""
 
@@ -179,7 +186,7 @@ class Quit:
 
 Command: TypeAlias = (
     LoadProgram | UnloadPrograms | DropGraph | RunProgram | SkipProgram | FormGroup | KeepValue | DropValues | ShipValue | ShipFault
-    | Reply | Quit
+    | TakeParent | Reply | Quit
 )  # fmt: skip
 
 
@@ -289,6 +296,8 @@ class WorkerState:
                 return [UnloadPrograms(plans)]
             case wire.DropGraph(plan, refused):
                 return [DropGraph(plan, refused)] if plan in self.programs else []
+            case wire.Parent(traceparent):
+                return [TakeParent(traceparent)]
             case wire.MakeGroup():
                 return [FormGroup(message)]
             case wire.Stop() | wire.Refused() | wire.Broken():

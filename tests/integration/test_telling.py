@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gt.runtime.log_lines import read_log
-from tests.integration.programs import log_lines, run
+from tests.integration.programs import ROOT, log_lines, run
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -58,6 +58,60 @@ def test_scripts_that_write_one_instruction_log_are_told_apart(tmp_path: Path) -
     runs = Counter(line.who for line in found.lines if line.event == "run")
     assert runs["worker0"] == 3 and sorted(runs.values()) == [3, 3, 3]
     assert {line.kind for line in found.lines} == {"client0", "dispatcher", "worker0"} and len({line.tag for line in found.lines}) == 3
+
+
+API = """
+import threading, types
+INVALID, here = types.SimpleNamespace(text="", add_event=lambda name, attributes: None), threading.local()
+StatusCode = types.SimpleNamespace(ERROR="error")
+def get_current_span():
+    return getattr(here, "span", INVALID)
+class Span:
+    def end(self, end_time): pass
+    def set_status(self, *_): pass
+class Tracer:
+    def start_span(self, name, context, attributes, start_time):
+        with open(__file__ + ".told", "a") as file:
+            file.write(f"{name} {attributes['gt.who']} {attributes.get('gt.fault')} {context}\\n")
+        return Span()
+def get_tracer(name):
+    return Tracer()
+"""
+FORM = """
+from opentelemetry.trace import get_current_span
+class TraceContextTextMapPropagator:
+    def inject(self, carrier):
+        if get_current_span().text:
+            carrier["traceparent"] = get_current_span().text
+    def extract(self, carrier):
+        return carrier["traceparent"]
+"""
+SPANS = """
+from opentelemetry import trace
+import types
+for step in range(4):
+    parent = "" if step == 3 else f"00-{step // 2}"
+    trace.here.span = types.SimpleNamespace(text=parent, add_event=lambda name, attributes: None)
+    x.sum(dim=1).numpy()
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_workers_do_is_under_the_scripts_span(workers: int, tmp_path: Path) -> None:
+    propagation = tmp_path / "api" / "opentelemetry" / "trace" / "propagation"
+    propagation.mkdir(parents=True)
+    (propagation.parent / "__init__.py").write_text(API)
+    (propagation / "tracecontext.py").write_text(FORM)
+    log, path = tmp_path / "log", f"{ROOT}:{tmp_path / 'api'}"
+    done = run(STEP + SPANS, tmp_path, workers, GT_OPENTELEMETRY="1", GT_INSTRUCTION_LOG=str(log), PYTHONPATH=path)
+    assert (done.code, done.err) == (0, "")
+    told = [line.split() for line in (propagation.parent / "__init__.py.told").read_text().splitlines()]
+    for who in (f"worker{i}" for i in range(workers or 1)):
+        parents = [words[3] for words in told if words[:2] == ["gt.run", who]]
+        assert parents == ["None"] * 3 + ["00-0", "00-0", "00-1", "None"]
+        assert {words[2] for words in told} == {"None"}  # nothing failed
+    assert {words[3] for words in told if words[0] == "gt.ship"} == {"None", "00-0", "00-1"}
+    assert sum(line[2:5] == ["call", "client0", "Parent"] for line in log_lines(log)) == 3  # where it changes
 
 
 @pytest.mark.parametrize(("level", "workers"), [(0, 0), (1, 0), (2, 0), (3, 0), (4, 0), (3, 1)])

@@ -434,3 +434,23 @@ def test_why_a_failed_buffer_is_where_it_is_fails_as_reading_it_does():
     late.say("c0up", wire.Explain(1, 3))
     (failed,) = sent(late.wait(31.0), wire.Failed)
     assert failed.request == 3 and failed.fault.kind == "no_workers"
+
+
+def test_workers_hear_of_a_span_where_it_changes_and_of_none_without():
+    s = Story(workers=2, clients=2)
+    for client in (0, 1):
+        s.define(1, client)
+        s.put(10, client)
+    s.plan(*plans(s.run(1, (10,), (11,))))
+    assert not sent(s.log, wire.Parent)
+    heard = []
+    for number, (client, parent) in enumerate([(0, "00-a"), (0, None), (1, None), (0, None), (0, ""), (1, None)], 12):
+        if parent is not None:
+            s.say(f"c{client}up", wire.Parent(parent))
+        out = s.run(1, (10,), (number,), client=client)
+        out += [command for make in plans(out) for command in s.plan(make)]
+        heard.append([message.traceparent for message in sent(out, wire.Parent, "w1")])
+        kinds = [type(command.message) for command in out if getattr(command, "peer", b"") == b"w1"]
+        assert wire.Parent not in kinds or kinds.index(wire.Parent) < kinds.index(wire.Execute)
+        s.get_through()
+    assert heard == [["00-a"], [], [""], ["00-a"], [""], []]

@@ -14,12 +14,26 @@ from gt.runtime import env
 from gt.runtime.log import InstructionLog, open_log
 from gt.runtime.spans import Spans, open_spans, tell_missing
 
+
+class Form:
+    """A propagator: contexts are their texts. ``current``: of the span that the caller is in."""
+
+    current = ""
+
+    def inject(self, carrier: dict[str, str]) -> None:
+        carrier |= {"traceparent": self.current} if self.current else {}
+
+    def extract(self, carrier: dict[str, str]) -> str:
+        return carrier["traceparent"]
+
+
 Told = list[tuple[str, int, int, dict[str, Any], str]]  # name, start, end, attributes, what it failed of
 
 
 def stand_in() -> tuple[Any, Any]:
     """Give a module of the API's shape that keeps spans, and what reads them."""
     told: Told = []
+    contexts: list[Any] = []
 
     class Span:
         def __init__(self, name: str, attributes: dict[str, Any], start_time: int) -> None:
@@ -36,7 +50,11 @@ def stand_in() -> tuple[Any, Any]:
         def add_event(self, name: str, attributes: dict[str, Any]) -> None:
             told.append((name, 0, 0, attributes, ""))
 
-    tracer = types.SimpleNamespace(start_span=lambda name, *, attributes, start_time: Span(name, attributes, start_time))
+    def start_span(name: str, *, context: Any, attributes: dict[str, Any], start_time: int) -> Span:
+        contexts.append(context)
+        return Span(name, attributes, start_time)
+
+    tracer = types.SimpleNamespace(start_span=start_span, contexts=contexts)
     api = types.ModuleType("opentelemetry.trace")
     api.get_tracer = lambda name: tracer  # type: ignore[attr-defined]
     api.get_current_span = lambda: Span("", {}, 0)  # type: ignore[attr-defined]
@@ -71,6 +89,7 @@ def the_real_one() -> tuple[Any, Any]:
     return api, read
 
 
+PROPAGATION = "opentelemetry.trace.propagation"
 KINDS = [
     stand_in,
     *([the_real_one] if importlib.util.find_spec("opentelemetry") and importlib.util.find_spec("opentelemetry.sdk") else []),
@@ -80,7 +99,7 @@ KINDS = [
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_takes_time_is_a_span_and_a_flush_an_event_of_the_scripts(kind: Any) -> None:
     api, read = kind()
-    log = InstructionLog("", "worker1", spans=Spans(api, "worker1", lambda: 5_000_000_000))
+    log = InstructionLog("", "worker1", spans=Spans(api, "worker1", Form(), lambda: 5_000_000_000))
     assert log.on
 
     def work() -> None:
@@ -108,15 +127,46 @@ def test_what_takes_time_is_a_span_and_a_flush_an_event_of_the_scripts(kind: Any
         "gt.reason": "a value was read",
     }
     assert read(work) == [
-        ("gt.run", 4_750_000_000, 5_000_000_000, {**about, "gt.epoch": 9, "gt.plan": 2, "gt.tier": "eager", "gt.fault": "-"}, ""),
+        ("gt.run", 4_750_000_000, 5_000_000_000, {**about, "gt.epoch": 9, "gt.plan": 2, "gt.tier": "eager"}, ""),
         ("gt.run", 4_500_000_000, 5_000_000_000, failed, "index"),
         ("gt.flush", 0, 0, flush, ""),
     ]
 
 
+def test_spans_are_children_of_the_span_that_is_told() -> None:
+    api, _ = stand_in()
+    form = Form()
+    spans = Spans(api, "worker0", form)
+    log = InstructionLog("", "worker0", spans=spans)
+    for parent in ("", "00-a-b-01", ""):
+        spans.under(parent)
+        log.write("run", "flush1", 0, "seconds=0.1")
+    assert spans.tracer.contexts == [None, "00-a-b-01", None]
+    assert spans.parent() == ""
+    form.current = "00-a-c-01"
+    assert spans.parent() == "00-a-c-01"
+
+
+@pytest.mark.skipif(len(KINDS) == 1, reason="needs opentelemetry-sdk")
+def test_the_real_form_is_w3cs() -> None:
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    tracer = TracerProvider().get_tracer("script")
+    script, worker = (Spans(trace, who, TraceContextTextMapPropagator()) for who in ("client0", "worker0"))
+    assert script.parent() == ""
+    with tracer.start_as_current_span("step") as step:
+        parent = script.parent()
+    assert len(parent) == 55
+    worker.under(parent)
+    child = tracer.start_span("run", context=worker.context)
+    assert child.parent.span_id == step.get_span_context().span_id  # type: ignore[attr-defined]
+
+
 def test_a_trace_leaves_spans_on() -> None:
     api, read = stand_in()
-    log = InstructionLog("", "worker0", spans=Spans(api, "worker0"))
+    log = InstructionLog("", "worker0", spans=Spans(api, "worker0", Form()))
     log.trace(10)
     assert len(log.traced().lines) == 0 and log.on
     log.close()
@@ -130,11 +180,14 @@ def test_it_is_asked_for_by_a_variable_and_told_where_it_cannot_be(
     assert open_spans("client0") is None
     monkeypatch.setattr(env.OPENTELEMETRY, "_read", [True])
     api, read = stand_in()
-    for name, module in (("opentelemetry", types.ModuleType("opentelemetry")), ("opentelemetry.trace", api)):
+    form = types.ModuleType("tracecontext")
+    form.TraceContextTextMapPropagator = Form  # type: ignore[attr-defined]
+    names = ("opentelemetry", "opentelemetry.trace", "opentelemetry.trace.propagation", f"{PROPAGATION}.tracecontext")
+    for name, module in zip(names, (types.ModuleType("opentelemetry"), api, types.ModuleType("propagation"), form), strict=True):
         monkeypatch.setitem(sys.modules, name, module)
     log = open_log("client0")
     assert [name for name, *_ in read(lambda: log.write("collective", "all_reduce", 8, "seconds=0.1"))] == ["gt.collective"]
-    for name in ("opentelemetry", "opentelemetry.trace"):
+    for name in names:
         monkeypatch.setitem(sys.modules, name, None)  # as where it is not installed
     tell_missing.cache_clear()
     with caplog.at_level(logging.ERROR, "gt.log"):
