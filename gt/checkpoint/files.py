@@ -14,7 +14,7 @@ import math
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -104,8 +104,10 @@ def header(entries: Iterable[Entry]) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def write_part(path: Path, entries: list[Entry], values: Iterator[np.ndarray]) -> FileInfo:
-    """Write a file of values, taking one after the other, and sync it; give its size and checksum. Errors: OSError."""
+def write_part(path: Path, entries: list[Entry], values: Iterator[np.ndarray], told: Callable[[int], None]) -> FileInfo:
+    """Write a file of values, taking one after the other, and sync it; give its size and checksum. ``told``: hears of bytes of values as
+    they are written. Errors: OSError.
+    """
     start = header(entries)
     digest, nbytes = hashlib.sha256(start), len(start)
     with open(path, "xb") as out:
@@ -115,8 +117,12 @@ def write_part(path: Path, entries: list[Entry], values: Iterator[np.ndarray]) -
             assert data.nbytes == entry.nbytes, f"{data.nbytes} bytes for {entry}"
             flat = np.ascontiguousarray(data).reshape(-1).view(np.uint8).data
             del data
-            out.write(flat)
-            digest.update(flat)
+            for at in range(0, entry.nbytes, CHUNK):
+                chunk = flat[at : at + CHUNK]
+                out.write(chunk)
+                digest.update(chunk)
+                told(chunk.nbytes)
+                del chunk
             nbytes += entry.nbytes
             del flat
         out.flush()

@@ -83,6 +83,9 @@ class Save:
         self._tell()
         return self.path
 
+    def _wrote(self, nbytes: int) -> None:
+        self._written += nbytes
+
     def _prune(self, keep: int | None) -> None:
         try:
             if keep is not None:
@@ -308,21 +311,12 @@ def _left(folder: Path) -> str:
 
 def _write_files(folder: Path, items: deque[_Item], content: Callable[[dict[str, FileInfo]], Index], save: Save) -> None:
     files = split([item.entry for item in items], FILE_BYTES)
-    values = _counted(_read_ahead(items), save)
+    values = _read_ahead(items)
     written = {}
     for i, entries in enumerate(files):
         name = f"part-{i:05d}.safetensors"
-        written[name] = write_part(folder / name, entries, values)
+        written[name] = write_part(folder / name, entries, values, save._wrote)
     write_index(folder / INDEX, content(written))
-
-
-def _counted(values: Iterator[np.ndarray], save: Save) -> Iterator[np.ndarray]:
-    """Give the values; when the next is asked for, the one before is written."""
-    for value in values:
-        nbytes = value.nbytes
-        yield value
-        del value
-        save._written += nbytes
 
 
 def _read_ahead(items: deque[_Item]) -> Iterator[np.ndarray]:

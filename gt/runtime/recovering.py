@@ -132,7 +132,8 @@ class RecoveringSession:
         self._failed: Fault | None = None
         self._thread: threading.Thread | None = None
         self.recoveries: list[Recovered] = []
-        self.replayed = 0, 0  # of the values and calls that a recovery sends again: how many are sent, and how many there are
+        self._to_replay = 0, 0  # by a recovery: runs, and if there are none, values
+        self._values_sent = 0  # by it
         self.snapshots = Snapshots()
         self.replacing: Callable[[], bool] = lambda: False  # whether replacements are on their way for sure
         self._seats = Seats()
@@ -258,6 +259,12 @@ class RecoveringSession:
     def recovering(self) -> bool:
         """Whether what lost workers held is being made again."""
         return not self._open.is_set() and self._failed is None
+
+    @property
+    def replayed(self) -> tuple[int, int]:
+        """Say how many of the runs that a recovery makes again are over, and how many there are; of values sent where there are no runs."""
+        runs, values = self._to_replay
+        return (min(self._link.runs_over, runs), runs) if runs else (self._values_sent, values)
 
     def reading(self) -> tuple[int, int]:
         return self._current().reading()
@@ -629,7 +636,7 @@ class RecoveringSession:
         with self.lock:
             self._hurt = None
             self._number += 1  # nothing that the old link still says counts
-        self.replayed = 0, 0
+        self._to_replay = 0, 0
         self._link.close()
         link = self._link = self._another_link()
         self._await_workers(link)
@@ -697,10 +704,11 @@ class RecoveringSession:
 
     def _replay(self, link: RemoteSession, log: RunLog) -> int:
         """Send what makes the lost values again, and wait until all of it has run. Gives how many runs that is."""
-        self.replayed = 0, len(log.base) + len(log.entries)
+        puts = sum(isinstance(entry, Put) for entry in log.entries)
+        self._to_replay, self._values_sent = (log.num_runs, len(log.base) + puts), 0
         for buffer, kept in log.base.items():
             self._check(link)
-            self._has_replayed()
+            self._values_sent += 1
             if isinstance(kept, Fault):
                 link.tell(wire.Fail(buffer, kept))
             else:
@@ -708,9 +716,9 @@ class RecoveringSession:
         runs = 0
         for entry in list(log.entries):
             self._check(link)
-            self._has_replayed()
             match entry:
                 case Put(buffer, kept):
+                    self._values_sent += 1
                     self._put_again(link, buffer, kept)
                 case Asked():
                     with self.lock:
@@ -728,10 +736,6 @@ class RecoveringSession:
         while not link.idle(POLL_S):
             self._check(link)
         return runs
-
-    def _has_replayed(self) -> None:
-        done, whole = self.replayed
-        self.replayed = done + 1, whole
 
     def _run_again(self, link: RemoteSession, message: wire.Run) -> None:
         if message.key not in self._defined:

@@ -84,7 +84,7 @@ def test_values_survive_one_worker_after_the_other_and_other_clients_notice_noth
         assert session.workers() == (0, 1) and neighbour.get(theirs, 60)[0, 0] == 7.0
         (first,) = session.recoveries
         done, whole = session.replayed
-        assert done == whole >= first.runs
+        assert done == whole == first.runs
         assert first.runs >= 10 and first.workers == 2 and "died" in first.lost and "snapshot" in str(first)
         session.recover(Recovery(interval_s=0.05))
         for _ in range(3):
@@ -96,6 +96,26 @@ def test_values_survive_one_worker_after_the_other_and_other_clients_notice_noth
         assert wait_for(lambda: len(session.recoveries) == 2, 60)
         job.check()
         assert session.recoveries[1].runs <= 4  # only what came after it
+
+
+def test_a_recovery_is_as_far_as_its_runs_are_over(cluster, monkeypatch):
+    idle, seen = RemoteSession.idle, []
+
+    def idle_later(link, timeout_s):  # all runs are sent
+        with monkeypatch.context() as patch:
+            patch.setattr(RemoteSession, "runs_over", property(lambda _: 2))
+            seen.append(session.replayed)
+        return idle(link, timeout_s)
+
+    with session_at(cluster) as session:
+        job = Job(session)
+        job.steps(3)
+        job.check()
+        monkeypatch.setattr(RemoteSession, "idle", idle_later)
+        cluster.workers[0].kill()
+        assert wait_for(lambda: len(session.recoveries) == 1, 60)
+        assert seen[0] == (2, session.recoveries[0].runs) and session.recoveries[0].runs >= 6
+        job.check()
 
 
 def test_workers_killed_during_a_snapshot_and_during_a_replay(cluster, monkeypatch):

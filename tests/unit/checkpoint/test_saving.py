@@ -306,3 +306,17 @@ def test_a_save_does_not_read(tmp_path: Path) -> None:
     with gt.flush_guard("disallow"):
         saved = checkpoint.save(tmp_path, SimpleNamespace(w=w).__dict__, step=1)
     saved.wait(60)
+
+
+def test_one_large_value_is_seen_to_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "CHUNK", 400)
+    value, seen, wrote = np.arange(250, dtype=np.float32), [], saving.Save._wrote
+
+    def watched(save: saving.Save, nbytes: int) -> None:
+        wrote(save, nbytes)
+        seen.append((save._written, save._nbytes))
+
+    monkeypatch.setattr(saving.Save, "_wrote", watched)
+    save = checkpoint.save(tmp_path, {"w": gt.from_numpy(value)}, step=1, block=True)
+    assert seen == [(400, 1000), (800, 1000), (1000, 1000)]
+    assert np.array_equal(contents(save.path)["w"].numpy(), value)
