@@ -23,6 +23,10 @@ KINDS = {
     "matmul": "blue", "elementwise": "green", "reduction": "cyan", "copy": "bright_black", "other": "white",
     "collective": "red", "load": "magenta", "ship": "yellow",
 }  # fmt: skip
+BLOCK = "█"
+LETTERS = {  # where there are no colours; capitals are no ops
+    "matmul": "m", "elementwise": "e", "reduction": "r", "copy": "c", "other": "o", "collective": "X", "load": "L", "ship": "S",
+}  # fmt: skip
 SORTS = {"i": "id", "b": "busy", "m": "memory", "r": "runs", "u": "queue"}
 BAR, SHORT_BAR, SHORTEST_BAR = 24, 12, 6
 LOW = 12  # lines of a terminal with less, workers go before what is said above them
@@ -126,8 +130,7 @@ def screen(address: str, before: ServerStatus, now: ServerStatus, view: View, ke
         ("gt top ", "bold"), address, f"  up {duration(now.uptime_s)}  epoch {now.epoch}, {now.num_in_flight} in flight  plans: "
         f"{now.plans_ready} ready, {now.plans_made} being made, {now.plans_failed} failed",
     )  # fmt: skip
-    legend = Text("  ").join(Text(f"█ {kind}", style=colour) for kind, colour in KINDS.items())
-    parts: list[RenderableType] = [Heading(head, legend) if keys else Group(head, legend)]
+    parts: list[RenderableType] = [Heading(head) if keys else Group(head, Legend())]
     if view.inside in by_id:
         parts += [_inside(by_id[view.inside], active[view.inside])]
     else:
@@ -137,13 +140,15 @@ def screen(address: str, before: ServerStatus, now: ServerStatus, view: View, ke
     return Group(*parts, *([Text(HELP, style="dim")] if keys else []))
 
 
-def bar(shares: dict[str, float], width: int = BAR) -> Text:
-    """Give one bar of shares by kind; what is left is idle. Each kind's end is rounded, so nothing adds up to more than the bar."""
+def bar(shares: dict[str, float], width: int = BAR, coloured: bool = True) -> Text:
+    """Give one bar of shares by kind, which have letters where there are no colours; what is left is idle. Each kind's end is rounded, so
+    nothing adds up to more than the bar.
+    """
     text, total, drawn = Text(), 0.0, 0
     for kind, colour in KINDS.items():
         total = min(1.0, total + shares.get(kind, 0.0))
         cells = round(total * width) - drawn
-        text.append("█" * cells, style=colour)
+        text.append((BLOCK if coloured else LETTERS[kind]) * cells, style=colour)
         drawn += cells
     return text.append("·" * (width - drawn), style="dim")
 
@@ -156,16 +161,28 @@ def size(nbytes: float) -> str:
     return f"{nbytes:.0f} B"
 
 
+def has_colours(console: Console) -> bool:
+    """Say whether kinds can be told apart by their colours, which a pipe, NO_COLOR and a dumb terminal have none of."""
+    return console.color_system is not None and not console.no_color
+
+
+class Legend:
+    """What bars are drawn with."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        coloured = has_colours(console)
+        yield Text("  ").join(Text(f"{BLOCK if coloured else LETTERS[kind]} {kind}", style=colour) for kind, colour in KINDS.items())
+
+
 @dataclass
 class Heading:
     """What stands above the table; in a low terminal only its first line."""
 
     head: Text
-    legend: Text
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         if console.height >= LOW:
-            yield from (self.head, self.legend)
+            yield from (self.head, Legend())
         else:
             yield Text(self.head.plain, no_wrap=True, overflow="ellipsis")
 
@@ -194,13 +211,14 @@ class Fitting:
         count, left_out = len(self.spared), self.spared + self.needed
         forms = [(BAR, 0), *((SHORT_BAR, n) for n in range(count + 1)), *((SHORTEST_BAR, n) for n in range(count, len(left_out) + 1))]
         wide = options.update(max_width=10_000)
-        tables = (self._table(width, left_out[:n]) for width, n in forms)
+        coloured = has_colours(console)
+        tables = (self._table(width, left_out[:n], coloured) for width, n in forms)
         for table in tables:
             if console.measure(table, options=wide).maximum <= options.max_width:
                 break
         yield table
 
-    def _table(self, width: int, without: tuple[str, ...]) -> Table:
+    def _table(self, width: int, without: tuple[str, ...], coloured: bool) -> Table:
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
         kept = [at for at, column in enumerate(self.columns) if column.removesuffix(" v") not in without]
         for at in kept:
@@ -208,7 +226,7 @@ class Fitting:
             table.add_column(column, justify="left" if column.removesuffix(" v") in LEFT else "right", no_wrap=True)
         for cells, style in self.rows:
             shown = [cells[at] for at in kept]
-            table.add_row(*(bar(cell, width) if isinstance(cell, dict) else cell for cell in shown), style=style)
+            table.add_row(*(bar(cell, width, coloured) if isinstance(cell, dict) else cell for cell in shown), style=style)
         return table
 
 

@@ -104,7 +104,7 @@ def test_once_and_json_are_for_scripts() -> None:
         def shows_work() -> bool:  # of the last moments, in which this machine may have been elsewhere
             shown = said("--once")
             assert shown.returncode == 0 and "\x1b" not in shown.stdout
-            return re.search(r"\n 0 +█", shown.stdout) is not None
+            return re.search(r"\n 0 +[merco]", shown.stdout) is not None and "m matmul  e elementwise" in shown.stdout
 
         def tells_work() -> bool:
             found = json.loads(said("--json").stdout)

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from gt.commands.server_address import is_server, is_servers_port
 from gt.commands.top import read_keys
-from gt.commands.top_screen import KINDS, View, activity, bar, client_shares, order, screen, size
+from gt.commands.top_screen import KINDS, LETTERS, View, activity, bar, client_shares, order, screen, size
 from gt.runtime.status import ClientStatus, ServerStatus, WorkerStatus
 from gt.runtime.usage import PlanTime, WorkerUsage
 
@@ -53,10 +53,21 @@ NOW = status(
 )  # fmt: skip
 
 
-def text(view: View, keys: bool = True, before: ServerStatus = BEFORE, now: ServerStatus = NOW, width: int = 150) -> str:
+def text(
+    view: View, keys: bool = True, before: ServerStatus = BEFORE, now: ServerStatus = NOW, width: int = 150, coloured: bool = True
+) -> str:
     out = io.StringIO()
-    Console(file=out, width=width).print(screen("host:1", before, now, view, keys))
-    return out.getvalue()
+    console = Console(file=out, width=width, force_terminal=coloured, color_system="standard" if coloured else None, no_color=False)
+    console.print(screen("host:1", before, now, view, keys))
+    return re.sub(r"\x1b\[[\d;]*m", "", out.getvalue())
+
+
+def test_without_colours_each_kind_has_a_letter_of_its_own() -> None:
+    shown = text(View(), keys=False, coloured=False)
+    assert len(set(LETTERS.values())) == len(KINDS) and "█" not in shown
+    assert shown.splitlines()[1].split() == [word for kind in KINDS for word in (LETTERS[kind], kind)]
+    assert " mmmmmmmmmeooXXXXXX······ " in shown  # of 24: 37.5% matmul, 6.25% elementwise and of no known kind each, 25% collective
+    assert re.search(r"collective +X{6}·{18} +25", text(View(inside=0), coloured=False))
 
 
 def test_activity_is_what_came_between_two_looks() -> None:
