@@ -549,11 +549,9 @@ def location(code: types.CodeType, lasti: int) -> Location:
 @lru_cache(maxsize=1 << 16)
 def assigned_name(code: types.CodeType, lasti: int) -> str:
     """Give the variable that the instruction after a call stores into, or "" (``h = relu(x)`` gives "h")."""
-    following = False
     for instruction in dis.get_instructions(code):
-        if following:
+        if instruction.offset > lasti:  # which of a call lies behind it, in its cache
             return instruction.argval if instruction.opname in ("STORE_FAST", "STORE_NAME", "STORE_GLOBAL") else ""
-        following = instruction.offset >= lasti
     return ""
 
 

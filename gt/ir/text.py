@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -87,6 +87,26 @@ def value_names(graph: Graph) -> dict[Value, str]:
             continue
         count = seen[value.hint] = seen.get(value.hint, 0) + 1
         names[value] = f"%{_bare(value.hint)}" + (f"#{count}" if count > 1 else "")
+    return names
+
+
+def readable_names(inputs: Iterable[Value], nodes: Iterable[Node]) -> dict[Value, str]:
+    """Give each value a name for people: the user's, else its op and line, as ``%sum:12``, with ``#2`` where these come again.
+
+    What is only moved has the name of what it is moved from.
+    """
+    names = {value: f"%{value.hint or f'input{i}'}" for i, value in enumerate(inputs)}
+    seen: dict[str, int] = {}
+    for node in nodes:
+        for value in node.outputs:
+            if value.hint:
+                names[value] = f"%{value.hint}"
+            elif (node.op.effect == "comm" or node.op.name == "reshard") and node.inputs[0] in names:
+                names[value] = names[node.inputs[0]]
+            else:
+                name = node.op.name if node.loc is None else f"{node.op.name}:{node.loc.line}"
+                count = seen[name] = seen.get(name, 0) + 1
+                names[value] = f"%{name}" + (f"#{count}" if count > 1 else "")
     return names
 
 

@@ -82,15 +82,15 @@ class Context:
     machine: Machine = H100
     within: bool = True
 
-    def explain(self, value: Value) -> tuple[str, ...]:
-        """Give why a value is where it is: one line for each step back to what was said or given."""
+    def explain(self, value: Value, names: Mapping[Value, str]) -> tuple[str, ...]:
+        """Give why a value is where it is: one line for each step back to what was said or given. ``names``: as ``readable_names`` gives."""
         lines: list[str] = []
         seen: set[Value] = set()
         at: Value | None = value
         while at is not None and at not in seen and len(lines) < MAX_STEPS_BACK:
             seen.add(at)
             origin = self.origins.get(at)
-            lines.append(f"{at!r}: {origin.reason if origin is not None else 'whole on all workers'}")
+            lines.append(f"{names.get(at, '%?')}: {at.type!r}: {origin.reason if origin is not None else 'whole on all workers'}")
             at = origin.follows if origin is not None else None
         return tuple(lines)
 

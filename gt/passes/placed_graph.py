@@ -12,6 +12,7 @@ from dataclasses import replace
 from gt.ir.graph import Graph, Node, Value
 from gt.ir.mesh import Sharding
 from gt.ir.ops import OPS, collective
+from gt.ir.text import readable_names
 from gt.ir.types import HALVES, DType, TensorType, float32
 from gt.passes.context import Context, Origin, PlanRefused
 from gt.passes.cost import time_text
@@ -41,7 +42,7 @@ class PlacedGraph:
         needed: Mapping[Value, Set[Sharding]],
     ) -> None:  # fmt: skip
         self.context, self.placed, self.origin, self.strict = context, placed, origin, graph.options.strict
-        self.needed = needed
+        self.needed, self.inputs = needed, graph.inputs
         self.asking = {name for name, config in graph.signals if config.shard is not None}
         self.nodes: list[Node] = []
         self.at: Node
@@ -148,12 +149,12 @@ class PlacedGraph:
             return
         if all(s.op in REDUCTIONS or not s.op.effect for s in plan_reshard(placement(value), need, value.type.placed(None))):
             return
-        wanted = value.type.placed(need)
+        wanted, names = value.type.placed(need), readable_names(self.inputs, self.nodes)
         where = f" at {node.loc}: {node.loc.source}" if node is not None and node.loc is not None else ""
         raise PlanRefused(
-            f"strict: {value!r} would be moved to {wanted!r} ({why}){where}\nNo signal asks for it: mark the value with a "
+            f"strict: {names.get(value, '%?')}: {value.type!r} would be moved to {wanted!r} ({why}){where}\nNo signal asks for it: mark the value with a "
             f"signal that places it so, or split it another way. It is there because:\n  "
-            + "\n  ".join(self.context.explain(value))
+            + "\n  ".join(self.context.explain(value, names))
         )
 
     def _followed(self, node: Node, value: Value) -> Value | None:

@@ -22,6 +22,7 @@ from typing import ClassVar
 from gt.ir.graph import Graph, Node, Stage, Value, exchanged
 from gt.ir.mesh import Mesh, Sharding
 from gt.ir.signals import SignalConfig
+from gt.ir.text import readable_names
 from gt.passes.auto_shard import NOTHING, Decided, Given, search
 from gt.passes.context import Context, Origin
 from gt.passes.cost import compute_s
@@ -490,7 +491,8 @@ class _Placer:
             emitted.add(node, self.choices[node])
         outputs = tuple(emitted.now[v] for v in self.graph.outputs)
         self.context.output_shardings = [placement(v) for v in outputs]
-        self.context.output_reasons = [self.context.explain(v) for v in outputs]
+        names = readable_names(self.graph.inputs, emitted.nodes)
+        self.context.output_reasons = [self.context.explain(v, names) for v in outputs]
         placed = replace(self.graph, nodes=tuple(emitted.nodes), outputs=outputs, stage=Stage.SHARDED)
         placed = Dce().run(placed, self.context)  # of sums that were to be pending, and are added up part by part
         self.context.placement_notes = placement_notes(self.graph, placed, self.context)

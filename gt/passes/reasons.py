@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from gt.ir.graph import Graph, Value
+from gt.ir.text import readable_names
 from gt.passes.context import Context
 from gt.passes.estimate import sent_and_seconds
 
@@ -101,6 +102,7 @@ def _clipped(text: str) -> str:
 
 def placement_notes(graph: Graph, placed: Graph, context: Context) -> list[str]:
     """Give the notes on a graph, before or as it is placed, that its reasons do not say anyway, each with its line."""
+    names = readable_names(graph.inputs, graph.nodes) | readable_names(graph.inputs, placed.nodes)
     made = {out: node for node in (*graph.nodes, *placed.nodes) for out in node.outputs}
     out = []
     for about, reason in context.notes:
@@ -109,7 +111,8 @@ def placement_notes(graph: Graph, placed: Graph, context: Context) -> list[str]:
             continue
         node = made.get(about) if isinstance(about, Value) else about
         at = f" at {node.loc}" if node is not None and node.loc is not None else ""
-        out.append(f"{about if isinstance(about, Value) else about.op.name!s}: {reason}{at}")
+        subject = f"{names.get(about, '%?')}: {about.type!r}" if isinstance(about, Value) else about.op.name
+        out.append(f"{subject}: {reason}{at}")
     return out
 
 

@@ -77,6 +77,18 @@ def test_it_says_where_why_what_made_it_and_what_that_sent() -> None:
 
 
 @pytest.mark.usefixtures("four")
+def test_what_has_no_name_is_called_by_its_op_and_line() -> None:
+    x = rows(64, 32)
+    total = (x + 1).sin().sin().sum(dim=0)
+    told, at = gt.explain(total), line() - 1
+    names = [why.partition(": ")[0] for why in told.why]
+    assert names == ["%total", f"%sin:{at}#2", f"%sin:{at}", f"%add:{at}", "%input0"]
+    assert gt.explain(x.sum(dim=0)).why[0].startswith(f"%sum:{line()}: f32[32] on all: whole on all workers: its pending sums")
+    called = gt.nn.functional.relu(x)  # a call's result, whatever lies behind the call in the bytecode
+    assert gt.explain(called).why[0].startswith("%called: ")
+
+
+@pytest.mark.usefixtures("four")
 def test_the_cost_of_a_conflict_is_told_and_who_asked() -> None:
     a, b = rows(8, 8), rows(8, 8)
     product, at = a @ b, line()
@@ -106,7 +118,7 @@ def test_an_axis_that_is_not_there_is_in_the_notes() -> None:
         h, at = x * 2, line()
     with pytest.warns(gt.SignalWarning):
         told = gt.explain(h + 1)
-    assert told.notes == (f"%?: f32[8, 4]: signal 'missing': kept whole: f32[8, 4] has no dim 5 at {__file__}:{at}",)
+    assert told.notes == (f"%mul:{at}: f32[8, 4]: signal 'missing': kept whole: f32[8, 4] has no dim 5 at {__file__}:{at}",)
     assert told.why[1].endswith(f"signal 'missing' at {__file__}:{at}"), "what is whole goes back to who said so, too"
     assert told.notes[0] in str(told)
 
