@@ -63,3 +63,10 @@ def test_links_lead_to_headings_that_are_there() -> None:
 @pytest.mark.parametrize("command", ["run", "launch", "status", "doctor", "server", "worker", "compile", "plan", "keygen", "manifest"])
 def test_every_command_is_in_the_reference(command: str) -> None:
     assert f"\n## gt {command}\n" in (generate.FOLDER / "commands.md").read_text()
+
+
+def test_no_table_of_the_site_hides_its_last_column() -> None:
+    """At a width of 1280 the operations' table was wider than its page: names did not break."""
+    conf = (ROOT / "docs" / "conf.py").read_text()
+    assert 'html_css_files = ["tables.css"]' in conf and 'html_static_path = ["static"]' in conf
+    assert re.search(r"td code\.literal \{[^}]*overflow-wrap: anywhere;", (ROOT / "docs" / "static" / "tables.css").read_text())
