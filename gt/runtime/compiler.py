@@ -162,14 +162,14 @@ class Compiler:
         for thread in self._threads:
             thread.join(timeout=30)  # a load under way cannot be broken off
         self._threads.clear()
-        atexit.unregister(self._kill)
+        atexit.unregister(self.close)
         for child in self.children:
             child.close()
 
     def _end_at_exit(self) -> None:
         if not self._registered:
             self._registered = True
-            atexit.register(self._kill)
+            atexit.register(self.close)  # later than torch's, so earlier: a load that its exit breaks off tells of it on stderr
 
     def _kill(self) -> None:
         for child in self.children:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,8 @@ from gt.runtime.layout import Piece, lay_out
 from gt.runtime.render import build, render_piece
 from tests.unit.runtime.bombs import bomb
 from tests.unit.runtime.program_builder import Doubling, ProgramBuilder
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def piece(op: str = "exp", shift: int = 0) -> Piece:
@@ -95,6 +99,33 @@ def test_a_closed_compiler_refuses(tmp_path: Path) -> None:
     compiler.close()
     with pytest.raises(CompileError, match="closed"):
         compiler.submit(piece(), [SPEC]).result(timeout=10)
+
+
+ENDS = """
+import sys, threading, time
+from pathlib import Path
+import torch
+from gt.runtime import compiler
+from tests.unit.runtime.test_compiler import piece
+begun = threading.Event()
+def load(path, folder):
+    begun.set()
+    time.sleep(0.5)
+    print("loaded", torch.ops.prims.sum is not None)
+    return lambda args: args
+compiler._load = load
+made = compiler.Compiler(torch.device("cpu"), Path(sys.argv[1]))
+specs = (compiler.spec_of(torch.ones(3)),)
+made.path(piece(), specs).touch()
+made.submit(piece(), specs)
+begun.wait()
+"""
+
+
+def test_a_load_under_way_ends_before_torch_does(tmp_path: Path) -> None:
+    """Else what is half read is dropped, of which torch complains on stderr."""
+    done = subprocess.run([sys.executable, "-c", ENDS, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "loaded True\n", "")
 
 
 def test_without_a_threshold_nothing_starts(tmp_path: Path) -> None:
