@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -31,7 +32,7 @@ MAX_PEERS = 4096  # tokens that peers may say are theirs
 TOKEN = 16
 MAX_CALLED_OFF = 4096
 TIDY_S = 1.0
-COPIED = 16 << 20  # bytes between two looks at whether a sign of life is due
+COPIED = 1 << 19  # bytes between two times that another thread may have the processor, and that a sign of life is given if due
 
 
 class Outlet:
@@ -273,10 +274,15 @@ class Intake:
 
 
 def copy(out: np.ndarray, part: np.ndarray, between: Callable[[], None]) -> None:
-    """Copy all of an array, ``COPIED`` bytes at a time: fresh memory may come slowly. ``between``: called after each."""
+    """Copy all of an array, ``COPIED`` bytes at a time: fresh memory may come slowly. ``between``: called after each.
+
+    The processor is offered to others as often: where all are busy copying, messages that small runs wait for would pass from thread
+    to thread at the system's pace, several milliseconds each.
+    """
     row = part[:1].nbytes if part.ndim else part.nbytes
     if part.nbytes <= COPIED:
         np.copyto(out, part)
+        os.sched_yield()
         between()
     elif row > COPIED:
         for i in range(len(part)):
@@ -285,6 +291,7 @@ def copy(out: np.ndarray, part: np.ndarray, between: Callable[[], None]) -> None
         step = COPIED // row
         for i in range(0, len(part), step):
             np.copyto(out[i : i + step], part[i : i + step])
+            os.sched_yield()
             between()
 
 
