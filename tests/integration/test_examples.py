@@ -142,7 +142,7 @@ def test_auto_shard_splits_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     alone = run("simple_auto_shard.py", "--size", 64)
     split = run("simple_auto_shard.py", "--size", 64, "--distributed", "--workers", 2)
     assert "c is whole" in alone and "c is split: (32, 64) on each" in split
-    means = [float(re.search(r"mean (\S+)", out)[1]) for out in (alone, split)]  # type: ignore[index]
+    means = [float(re.search(r"mean (\S+), workers", out)[1]) for out in (alone, split)]  # type: ignore[index]
     assert means[0] == pytest.approx(means[1], abs=2e-6)
 
 

@@ -100,7 +100,7 @@ def test_a_node_with_another_key_is_told_at_once_and_nobody_waits_for_it_longer(
             _, err = keyless.communicate(timeout=60)
             assert keyless.returncode == 3 and "lets in only those with a key" in err, err
             _, err = leader.communicate(timeout=60)
-            assert leader.returncode == 5 and re.search("node 1 of 2 missing, [01] workers joined after 8 s", err), err
+            assert leader.returncode == 5 and re.search("node 1 of 2 missing, (0 workers|1 worker) joined after 8 s", err), err
     (tmp_path / "keys" / "worker.key").chmod(0o644)
     with node(tmp_path, *by_flags(1, port), "--keys", tmp_path / "keys") as follower:
         _, err = follower.communicate(timeout=60)
@@ -135,7 +135,7 @@ def test_node_0_says_who_is_missing(port: int, tmp_path: Path) -> None:
     with node(tmp_path, *by_flags(0, port, num_nodes=3), "--wait", 1) as process:
         _, err = process.communicate(timeout=60)
     assert process.returncode == 5
-    assert re.search(r"nodes 1, 2 of 3 missing, [01] workers joined after 1 s: check those nodes' own output\n$", err), err
+    assert re.search(r"nodes 1, 2 of 3 missing, (0 workers|1 worker) joined after 1 s: check those nodes' own output\n$", err), err
 
 
 WAIT = "import gt, time\nprint(gt.ones(2).tolist(), flush=True)\nwhile True:\n    time.sleep(0.01)"

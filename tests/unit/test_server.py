@@ -15,8 +15,8 @@ from gt.server import main
     [
         (("--client-memory", "lots"), ("'lots'", "20GiB")),
         (("--client-memory", "-5"), ("'-5'", "number of bytes")),
-        (("--max-priority", "0"), ("'0.0'", "over 0")),
-        (("--max-priority", "nan"), ("'nan'", "over 0")),
+        (("--max-priority", "0"), ("--max-priority 0.0", "over 0")),
+        (("--max-priority", "nan"), ("--max-priority nan", "over 0")),
         (("--client-runs", "0"), ("--client-runs",)),
         (("-p", "9000", "--dashboard", "9000"), ("9000 is the server's own port",)),
         (("-p", "9000", "--dashboard", "127.0.0.1:9000"), ("9000 is the server's own port",)),
