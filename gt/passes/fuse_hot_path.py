@@ -15,7 +15,6 @@ from typing import ClassVar
 import numpy as np
 
 from gt.ir.graph import Graph, Node, Value, attrs_key
-from gt.ir.ops import OPS
 from gt.ir.ops.collective import transfer
 from gt.passes.context import Context, Region
 from gt.passes.cost import H100
@@ -23,7 +22,7 @@ from gt.passes.estimate import sent_and_seconds
 from gt.passes.plan_memory import memory_plan
 from gt.passes.schedule import launches, overlap, schedule
 from gt.passes.updates_soon import updates_soon
-from gt.passes.work import is_heavy
+from gt.passes.work import is_heavy, is_mere
 
 
 @dataclass(frozen=True)
@@ -99,7 +98,7 @@ def _runs(nodes: Sequence[Node], compiled: set[str], awaited: Callable[[Node], b
         comm = node.op.effect == "comm"
         arrived = coming.intersection(node.inputs)
         coming -= arrived
-        waits = arrived and not all(n.op.view or n.op is OPS["cast"] for n in run)
+        waits = arrived and not all(map(is_mere, run))
         if run and (comm or waits or _apart(node, run[0], compiled)):
             yield run
             run = []

@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from gt.ir.graph import Graph, Node, Value
-from gt.ir.ops import OPS
 from gt.passes.recompute import Regions, placed_in
+from gt.passes.work import is_mere
 
 GROUPS = 16  # of one step at most: each is some kernels more
 Ready: TypeAlias = tuple[int, int]  # the last node that is waited for, and of gradients on their way, which comes last
@@ -105,7 +105,7 @@ def _ready(graph: Graph, node: Node, member: int, place: dict[Node, int], sent: 
 def _mapped(graph: Graph, node: Node) -> list[Node]:
     """Give a node and, if it only casts or is a view for one reader, what makes its operand, and so on."""
     chain = [node]
-    while (chain[-1].op.view or chain[-1].op is OPS["cast"]) and len(graph.uses.get(chain[-1].output, ())) == 1:
+    while is_mere(chain[-1]) and len(graph.uses.get(chain[-1].output, ())) == 1:
         if chain[-1].output in graph.outputs or (maker := graph.producer.get(chain[-1].inputs[0])) is None:
             break
         chain.append(maker)

@@ -12,7 +12,7 @@ from functools import lru_cache
 from gt.ir.factors import PENDING, Factor, Rule
 from gt.ir.graph import Attrs, Node
 from gt.ir.mesh import Mesh, Sharding
-from gt.ir.opdef import OpDef
+from gt.ir.opdef import OPS, OpDef
 from gt.ir.types import TensorType
 
 COMPLEX = 4  # real multiply-adds in a complex one
@@ -48,6 +48,11 @@ def node_work(node: Node) -> int:
     return multiply_adds(node.op, [v.type for v in node.inputs], [v.type for v in node.outputs], node.attrs)
 
 
+def is_mere(node: Node) -> bool:
+    """Whether a node only views or casts its operand: it is done where its result is used."""
+    return node.op.view or node.op is OPS["cast"]
+
+
 def is_heavy(node: Node) -> bool:
     """Whether arithmetic bounds an op: a library runs it, and compiled code around it is fused up to it."""
     return node_work(node) > 8 * sum(v.type.numel for v in (*node.inputs, *node.outputs))
@@ -81,4 +86,4 @@ def _contracts(op: OpDef, rule: Rule, attrs: Attrs) -> bool:
     return any(sum(f in own for own in having) > 1 for f in summed - kept)
 
 
-__all__ = ["is_heavy", "kind_of", "local_multiply_adds", "multiply_adds", "node_work"]
+__all__ = ["is_heavy", "is_mere", "kind_of", "local_multiply_adds", "multiply_adds", "node_work"]

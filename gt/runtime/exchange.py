@@ -279,20 +279,16 @@ def copy(out: np.ndarray, part: np.ndarray, between: Callable[[], None]) -> None
     The processor is offered to others as often: where all are busy copying, messages that small runs wait for would pass from thread
     to thread at the system's pace, several milliseconds each.
     """
-    row = part[:1].nbytes if part.ndim else part.nbytes
-    if part.nbytes <= COPIED:
+    if part.nbytes <= COPIED or not part.ndim:
         np.copyto(out, part)
         os.sched_yield()
         between()
-    elif row > COPIED:
-        for i in range(len(part)):
-            copy(out[i], part[i], between)
+    elif len(part) == 1:
+        copy(out[0], part[0], between)
     else:
-        step = COPIED // row
+        step = max(1, COPIED * len(part) // part.nbytes)
         for i in range(0, len(part), step):
-            np.copyto(out[i : i + step], part[i : i + step])
-            os.sched_yield()
-            between()
+            copy(out[i : i + step], part[i : i + step], between)
 
 
 __all__ = ["Early", "Intake", "Outlet", "copy"]

@@ -443,9 +443,7 @@ class WorkerProcess:
             elif self.doubt:
                 self._cut_off(self.doubt)
             elif now - beat >= BEAT_S:
-                beat = now
-                send(link, wire.Beat(self.runner.epoch, self.groups.issued))
-                self.intake.tidy(now)
+                alive()
                 send(link, wire.Used(self.runner.usage.now(), self.runner.usage.changed()))
         self._end(link)
 

@@ -6,7 +6,7 @@ included. Values are kept small by clamping. Next: ``test_sharding.py``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -75,12 +75,23 @@ class Case:
 
 
 class Maker:
-    """Grows a graph, one op or so at a time."""
+    """Grows a graph, one op or so at a time. ``places``: those of the k best are looked at, too."""
+
+    places = True
 
     def __init__(self, rng: Random, values: Sequence[Value], sizes: Sequence[int]) -> None:
         self.rng, self.sizes = rng, sizes
         self.values = list(values)
         self.bound: dict[Value, float] = dict.fromkeys(values, 4.0)
+
+    def grow(self, recorder: Recorder, count: int, names: Iterable[str]) -> None:
+        """Make at least ``count`` nodes, each under one of the signals or none."""
+        names = tuple(names)
+        while (before := len(recorder.nodes)) < count:
+            recorder.signal = self.rng.choice((None, None, *names))
+            self.step()
+            if len(recorder.nodes) == before:
+                self.create()
 
     def pick(self, *, ndim: int = 0, dtype: Any = float64) -> Value | None:
         found = [v for v in self.values if v.type.ndim >= ndim and v.type.dtype is dtype and v.type.numel]
@@ -328,7 +339,8 @@ class Maker:
             k = self.rng.randint(1, x.type.shape[d])
             values, where = OPS["topk"](x, k=k, dim=d, largest=self.rng.choice((True, False)))
             self.keep(values, self.bound[x])
-            self.keep(OPS["cast"](where, dtype=float64), 16.0)
+            if self.places:
+                self.keep(OPS["cast"](where, dtype=float64), 16.0)
 
     def classes(self) -> None:
         """The log likelihood of targets, and its gradient."""
@@ -432,6 +444,15 @@ def grid_placement(rng: Random, shape: Shape) -> Sharding:
     return Sharding(mesh, tuple(dims))
 
 
+def any_signals(rng: Random, num_workers: int) -> dict[str, ShardConfig | SignalConfig]:
+    """Give up to two signals by name, in short form or on a mesh of two axes."""
+    grid = rng.choice(MESHES[num_workers])
+    return {
+        name: grid_signal(rng, num_workers, grid) if rng.random() < 0.5 else signal(rng, num_workers)
+        for name in SIGNALS[: rng.randint(0, 2)]
+    }
+
+
 def make_case(seed: int, count: int) -> Case:
     """Any graph of about ``count`` nodes over any placements and signals on 2 to 4 workers.
 
@@ -442,20 +463,11 @@ def make_case(seed: int, count: int) -> Case:
     sizes = (*rng.sample(SIZES, 3), 8, 1)
     shapes = [tuple(rng.choices(sizes[:4], k=rng.choice((0, 1, 2, 2, 2, 3)))) for _ in range(rng.randint(2, 4))]
     types = [TensorType(s, float64, placement(rng, s, num_workers)) for s in shapes]
-    grid = rng.choice(MESHES[num_workers])
-    configs = {
-        name: grid_signal(rng, num_workers, grid) if rng.random() < 0.5 else signal(rng, num_workers)
-        for name in SIGNALS[: rng.randint(0, 2)]
-    }
+    configs = any_signals(rng, num_workers)
 
     def body(recorder: Recorder, *inputs: Value) -> list[Value]:
         maker = Maker(rng, inputs, sizes)
-        while len(recorder.nodes) < count:
-            recorder.signal = rng.choice((None, None, *configs))
-            before = len(recorder.nodes)
-            maker.step()
-            if len(recorder.nodes) == before:
-                maker.create()
+        maker.grow(recorder, count, configs)
         unread = [v for n in recorder.nodes for v in n.outputs if all(v not in m.inputs for m in recorder.nodes)]
         return [*unread[:4], *rng.choices(maker.values, k=rng.randint(0, 3)), maker.values[-1]]
 

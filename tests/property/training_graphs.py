@@ -20,17 +20,14 @@ from gt.ir.opdef import OPS
 from gt.ir.text import print_graph
 from gt.ir.types import DType, TensorType, float16, float32, float64, int64
 from tests.property.sharding_graphs import (
-    MESHES,
-    SIGNALS,
     SIZES,
     STEPS,
     Maker,
     Recorder,
+    any_signals,
     clamped,
-    grid_signal,
     placement,
     record,
-    signal,
 )
 
 SMALL = 64.0  # the bound beyond which what is not exact is made smaller, so that its rounding stays small
@@ -75,6 +72,8 @@ class SmoothMaker(Maker):
     complex numbers.
     """
 
+    places = False  # where several are equal, torch's are others
+
     def __init__(self, rng: Random, values: Sequence[Value], sizes: Sequence[int], recorder: Recorder, rough: Sequence[Value], half: bool) -> None:
         super().__init__(rng, values, sizes)
         self.half = half
@@ -104,17 +103,6 @@ class SmoothMaker(Maker):
             if value in self.rough and self.bound[value] > SMALL:
                 self.values[i] = self.small(value)
         self.seen = len(nodes)
-
-    def extremes(self) -> None:
-        """As in any maker, without the places of the k best: where several are equal, torch's are others."""
-        if (x := self.pick(ndim=1)) is None:
-            return
-        d = self.dim(x)
-        if self.rng.choice((True, False)):
-            where = OPS[self.rng.choice(("argmax", "argmin"))](x, dim=d, keepdim=self.rng.choice((True, False)))
-            self.keep(OPS["cast"](where, dtype=float64), 16.0)
-        else:
-            self.keep(OPS["topk"](x, k=self.rng.randint(1, x.type.shape[d]), dim=d, largest=self.rng.choice((True, False)))[0], self.bound[x])
 
     # -- steps that round
 
@@ -342,23 +330,14 @@ def make_steps(seed: int, count: int, dtype: DType = float64) -> Steps:
         kinds += ["moment"] * len(params)
         shapes += [shapes[i] for i in params]
     types = [TensorType(s, float64, placement(rng, s, num_workers)) for s in shapes]
-    grid = rng.choice(MESHES[num_workers])
-    configs = {
-        name: grid_signal(rng, num_workers, grid) if rng.random() < 0.5 else signal(rng, num_workers)
-        for name in SIGNALS[: rng.randint(0, 2)]
-    }
+    configs = any_signals(rng, num_workers)
     states = [i for i, kind in enumerate(kinds) if kind == "exact"] + params + [i for i, kind in enumerate(kinds) if kind == "moment"]
     shown: list[int] = []
 
     def body(recorder: Recorder, *inputs: Value) -> list[Value]:
         given = [v for v, kind in zip(inputs, kinds, strict=True) if kind != "moment"]
         maker = SmoothMaker(rng, given, sizes, recorder, [v for v, kind in zip(inputs, kinds, strict=True) if kind == "param"], dtype is float16)
-        while len(recorder.nodes) < count:
-            recorder.signal = rng.choice((None, None, *configs))
-            before = len(recorder.nodes)
-            maker.step()
-            if len(recorder.nodes) == before:
-                maker.create()
+        maker.grow(recorder, count, configs)
         read = {v for n in recorder.nodes for v in n.inputs}
         outputs = [*[v for v in maker.values if v not in read][:4], *rng.choices(maker.values, k=rng.randint(0, 3)), maker.values[-1]]
         shown.append(len(outputs))
