@@ -17,16 +17,18 @@ aten = torch.ops.aten
 
 
 def _fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool) -> str:
-    """Name the fused kernel that takes these: "cudnn", "flash", or "" for none.
+    """Name the fused kernel that takes these: "cpu", "cudnn", "flash", or "" for none.
 
-    Both take halves on a GPU without a mask, with heads of one size; which keys a causal query sees they count from
+    All take heads of one size without a mask, halves on a GPU and else on a CPU; which keys a causal query sees they count from
     different ends unless there are as many. cuDNN's is taken where torch prefers it, by its rule.
     """
     size = q.shape[-1]
-    halves = q.dtype in (torch.float16, torch.bfloat16)
-    if not (q.is_cuda and halves and mask is None and size == v.shape[-1] <= 256 and size % 8 == 0 and q.numel() and k.numel()):
+    if mask is not None or size != v.shape[-1] or not q.numel() or not k.numel() or (is_causal and q.shape[2] != k.shape[2]):
         return ""
-    if is_causal and q.shape[2] != k.shape[2]:
+    halves = q.dtype in (torch.float16, torch.bfloat16)
+    if q.device.type == "cpu":
+        return "" if halves else "cpu"
+    if not (q.is_cuda and halves and size <= 256 and size % 8 == 0):
         return ""
     return "cudnn" if size <= 128 and min(q.shape[2], k.shape[2]) >= 64 and _prefers_cudnn() else "flash"
 
@@ -95,6 +97,9 @@ def attention(
     fused = _fused(q, k, v, mask, is_causal)
     if fused:
         q, k, v = _rows(q), _rows(k), _rows(v)
+    if fused == "cpu":
+        out = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, is_causal, scale=scale)
+        return out[0], out[1]
     if fused == "cudnn":
         out = aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, is_causal, False, scale=scale)
         return out[0], out[1].reshape(q.shape[:3])
@@ -127,6 +132,9 @@ def attention_backward(
     fused = _fused(q, k, v, mask, is_causal)
     if fused:
         g, q, k, v, y, lse = *map(_rows, (g, q, k, v, y)), lse.contiguous()
+    if fused == "cpu":
+        return aten._scaled_dot_product_flash_attention_for_cpu_backward(g, q, k, v, y, lse, 0.0, is_causal, scale=scale)
+    if fused:
         unused = torch.zeros((), dtype=torch.int64, device=q.device)
         lengths = q.shape[2], k.shape[2], 0.0, is_causal
     if fused == "cudnn":

@@ -23,7 +23,7 @@ seeds = st.integers(0, 2**20)
 # finite differences cover them
 NOT_BY_TORCH = frozenset({"attention_backward", "embedding_backward", "dropout", "layer_norm_backward", "log_softmax_backward"})
 NOT_BY_TORCH |= SECOND_ONLY | {"floor_divide"}
-FIRST_RESULT_ONLY = frozenset({"layer_norm"})  # torch passes no gradient through its other results
+FIRST_RESULT_ONLY = frozenset({"layer_norm", "scaled_dot_product_attention"})  # torch passes no gradient through its other results
 NAMES = sorted(n for n in SAMPLES if OPS[n].vjp is not None or OPS[n].decompose is not None)
 
 

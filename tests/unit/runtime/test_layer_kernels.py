@@ -1,4 +1,4 @@
-"""Products of one row, as sums that a GPU's compiler fuses, beside torch's own."""
+"""Products of one row, as sums that a GPU's compiler fuses, and attention, beside torch's own."""
 
 from __future__ import annotations
 
@@ -35,3 +35,21 @@ def test_one_query_attends_as_many_do(masked: bool) -> None:
     mask = torch.where(torch.rand(2, 1, 1, 33) < 0.3, float("-inf"), 0.0) if masked else None
     got, _ = layer_kernels.attention(q, k, v, mask, False, 0.5)
     torch.testing.assert_close(got, torch.nn.functional.scaled_dot_product_attention(q, k, v, mask, scale=0.5))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("s", "t", "d", "e"), [(1, 1, 4, 4), (64, 64, 16, 16), (300, 300, 8, 8), (7, 700, 5, 5), (70, 3, 8, 8), (33, 33, 8, 6)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_attention_and_its_gradients(causal: bool, s: int, t: int, d: int, e: int, dtype: torch.dtype) -> None:
+    q, k, v = (torch.randn(2, n, 3, w, dtype=dtype).transpose(1, 2) for n, w in ((s, d), (t, d), (t, e)))
+    g = torch.randn(2, 3, s, e, dtype=dtype)
+    y, lse = layer_kernels.attention(q, k, v, None, causal, 0.3)
+    got = layer_kernels.attention_backward(g, q, k, v, y, lse, None, causal, 0.3)
+    scores = q @ k.mT * 0.3
+    scores = scores.masked_fill(~torch.ones(s, t, dtype=torch.bool).tril(), float("-inf")) if causal else scores
+    torch.testing.assert_close(lse, scores.logsumexp(-1))
+    leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+    want = torch.nn.functional.scaled_dot_product_attention(*leaves, is_causal=causal, scale=0.3)
+    torch.testing.assert_close(y, want)
+    for a, b in zip(got, torch.autograd.grad(want, leaves, g), strict=True):
+        torch.testing.assert_close(a, b, atol=3e-5, rtol=1e-4)
