@@ -48,6 +48,15 @@ log = logging.getLogger("gt.flush")
 _defining = threading.Lock()  # threads that flush at once number their graphs one after the other
 UNHELD = 2  # references to an object that only a local variable and the call that counts them hold
 WHOLE_GRAPHS = 5  # the level of GT_DEBUG=4
+OFTEN, SHORT = 8, 1024  # runs of a loop of at most so many ops after which it is planned whole: a run for each part costs as much as they do
+
+
+@dataclass
+class Loop:
+    """What a flush runs whose rounds are alike: parts in order, with their graphs' numbers."""
+
+    rounds: list[tuple[int, Part]]
+    runs: int = 0
 
 
 @dataclass
@@ -298,18 +307,22 @@ def _submit(trace: Trace, session: Session, live: list[Handle], saved: set[int],
     structure = (code, outputs, donated, marks, signals, options, hints)
     counters.flushes += 1
     counters.reasons[reason] = counters.reasons.get(reason, 0) + 1
-    known = sessions.known(session).get(structure)
-    if known is None:
+    table = sessions.known(session)
+    known: int | Loop | None = table.get(structure)
+    if isinstance(known, Loop) and len(trace.code) <= SHORT:
+        known.runs += 1
+    if known is None or (isinstance(known, Loop) and known.runs >= OFTEN):
         with _defining:
-            known = sessions.known(session).get(structure)
-            if known is None:
-                known = _define_rounds(trace, session, outputs, signals, options, reason)
-                if not known:
-                    graph = build_graph(trace, _name(session), outputs, frozenset(donated), signals, options)
-                    known = _define(session, structure, graph, reason)
-                sessions.known(session)[structure] = known
+            known = table.get(structure)
+            rounds = _define_rounds(trace, session, outputs, signals, options, reason) if known is None else []
+            if rounds:
+                known = Loop(rounds)
+            elif not isinstance(known, int):
+                graph = build_graph(trace, _name(session), outputs, frozenset(donated), signals, options)
+                known = _define(session, structure if known is None else (structure, Loop), graph, reason)
+            table[structure] = known
     else:
-        log.info("flush (%s): graph %s", reason, known if isinstance(known, int) else [number for number, _ in known])
+        log.info("flush (%s): graph %s", reason, known if isinstance(known, int) else [number for number, _ in known.rounds])
     types_ = list(named.values())
     if computed:
         every = types_by_value(trace)
@@ -326,7 +339,7 @@ def _submit(trace: Trace, session: Session, live: list[Handle], saved: set[int],
         if isinstance(known, int):
             session.run(known, names, results, trace.scalars, frees, replaces)
         else:
-            _run_rounds(trace, session, known, names, dict(zip(outputs, results, strict=True)), frees)
+            _run_rounds(trace, session, known.rounds, names, dict(zip(outputs, results, strict=True)), frees)
             for i in donated:
                 held[i].id = -1 - names[i]  # the last run frees it, not its finalizer
     except BaseException:
@@ -356,9 +369,9 @@ def _submit(trace: Trace, session: Session, live: list[Handle], saved: set[int],
     _seal(trace, bool(saved) or taped or trace.viewed)
 
 
-def _tell(known: int | list[tuple[int, Part]], reason: str, frame: types.FrameType) -> None:
+def _tell(known: int | Loop, reason: str, frame: types.FrameType) -> None:
     """Write the instruction log's line of a flush."""
-    graphs = str(known) if isinstance(known, int) else ",".join(str(number) for number, _ in known[:100])
+    graphs = str(known) if isinstance(known, int) else ",".join(str(number) for number, _ in known.rounds[:100])
     at = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
     logs.client_log.write("flush", "graph", 0, f"graph={graphs} at={at} reason={reason}")
 

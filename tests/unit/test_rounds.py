@@ -54,6 +54,18 @@ def test_a_chain_of_ten_thousand_plans_little_and_a_second_one_nothing(planned):
     assert len(planned) < 30
 
 
+def test_a_short_loop_that_is_run_often_is_planned_whole(planned):
+    x = np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32)
+    want, a, found = chain(torch, torch.from_numpy(x), 190).numpy(), gt.from_numpy(x), []
+    for _ in range(flush.OFTEN + 3):
+        np.testing.assert_allclose(chain(gt, a, 190).numpy(), want, rtol=1e-4)
+        found.append(max(planned, default=0))
+    assert found[0] == found[flush.OFTEN - 1] < 100 and found[-1] > 150
+    before = len(planned)
+    np.testing.assert_allclose(chain(gt, a + 1, 40).numpy(), chain(torch, torch.from_numpy(x) + 1, 40).numpy(), rtol=1e-4)
+    assert len(planned) == before + 1  # which has a number of its own
+
+
 MOVES = (
     lambda t, u, v, w, i: (u + v) * 0.5,
     lambda t, u, v, w, i: (u - w).tanh(),
