@@ -106,6 +106,7 @@ class Dispatcher:
         self.busy_epoch = 0
         self.num_workers = 0
         self._encoded: tuple[Message | None, bytes] = (None, b"")
+        self._progress: dict[bytes, wire.Progress] = {}  # that clients hear of once what has come is dealt with
 
     def run(self) -> None:
         """Serve until ``stopping``."""
@@ -145,6 +146,7 @@ class Dispatcher:
                     self.web.tick(self.state)
                 self._report_workers()
                 self._tidy()
+            self._tell_progress()
         self.close()
 
     def close(self) -> None:
@@ -174,6 +176,15 @@ class Dispatcher:
             self.busy_epoch, self.busy_at = self.state.epochs.epoch, self.last_tick
         elif not self.state.flights.by_epoch and self.last_tick - self.busy_at >= garbage.IDLE_S:
             garbage.collect_if_due()
+
+    def _tell_progress(self) -> None:
+        """Tell clients how many of their runs are over: once, where several ended together."""
+        told, self._progress = self._progress, {}
+        events: list[Event] = []
+        for peer, progress in told.items():
+            self._transmit(Send(peer, progress), events)
+        for event in events:
+            self._handle(event)
 
     def _drain(self) -> None:
         for _ in range(BURST):
@@ -269,6 +280,14 @@ class Dispatcher:
             return self.state.handle(Expelled(event.now, event.peer, reason))
 
     def _send(self, command: Send, events: list[Event]) -> None:
+        if isinstance(command.message, wire.Progress):
+            self._progress[command.peer] = command.message
+            return
+        if self._progress and (progress := self._progress.pop(command.peer, None)) is not None:
+            self._transmit(Send(command.peer, progress), events)
+        self._transmit(command, events)
+
+    def _transmit(self, command: Send, events: list[Event]) -> None:
         message, last = command.message, self._encoded
         try:
             header = last[1] if last[0] is message else wire.encode(message)

@@ -496,6 +496,8 @@ class DispatcherState:
                     worker.since = self.now
                 worker.beat = message
             case wire.Done():
+                for epoch, seconds in message.earlier:
+                    self._serve_waiting(self.epochs.done(worker, wire.Done(epoch, seconds)))
                 self._serve_waiting(self.epochs.done(worker, message))
                 self._share()
             case wire.GraphIdle(number):

@@ -46,9 +46,26 @@ class Outlet:
         self.pools: dict[bytes, SlotPool] = {}  # by client: what one has read, no other can see
         self.tidied = time.monotonic()
         self.unsent: list[tuple[float, bytes, wire.Part | wire.PartFailed, memoryview | None]] = []
+        self.over: list[tuple[int, float]] = []  # epochs that went well and whose end is not told yet
 
     def reply(self, message: Message) -> None:
+        """Send to the dispatcher; that an epoch went well, with the next message or with ``tell_over``."""
+        if isinstance(message, wire.Done):
+            if message == wire.Done(message.epoch, message.seconds):
+                self.over.append((message.epoch, message.seconds))
+                return
+            message = msgspec.structs.replace(message, earlier=tuple(self.over))
+            self.over.clear()
+        else:
+            self.tell_over()
         send(self.work, message)
+
+    def tell_over(self) -> None:
+        """Tell the dispatcher of all epochs that are over."""
+        if self.over:
+            *earlier, (epoch, seconds) = self.over
+            self.over.clear()
+            send(self.work, wire.Done(epoch, seconds, earlier=tuple(earlier)))
 
     def room(self, token: bytes, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray | None:
         if math.prod(shape) * dtype.itemsize < SHARED_MIN or token not in self.sharing:

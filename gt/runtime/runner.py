@@ -49,6 +49,7 @@ from gt.runtime.worker_state import (
 )  # fmt: skip
 
 log = logging.getLogger("gt.worker")
+SHORT_S = 0.0003
 
 HostArray: TypeAlias = tuple[np.ndarray | MemoryError, str, Callable[[], None] | None]
 
@@ -122,6 +123,13 @@ class Runner:
         if self.uploads:
             self._take_uploads()
         return self._do(self.state.handle(Got(message, data)), message)
+
+    def is_short(self, message: Message) -> bool:
+        """Say whether a message takes hardly longer than to tell of what was before it, and waits for nobody."""
+        if not isinstance(message, wire.Execute):
+            return isinstance(message, wire.Free)
+        spent = self.spent.get(message.plan)
+        return spent is not None and spent.last_s < SHORT_S and message.graph != "capture" and not spent.program.collectives
 
     def past(self, lives: tuple[tuple[int, int], ...]) -> wire.Past:
         """Say what is here, once all that the lost dispatcher has sent is done; ``lives`` as in ``Past``. Programs and graphs go."""
@@ -322,6 +330,7 @@ class Runner:
         self.run_s += seconds
         if spent is not None:
             spent.runs += 1
+            spent.last_s = seconds
             spent.seconds += seconds
             spent.own_s += seconds if self.groups is None else seconds - (self.groups.seconds - collective_s)
         if self.log.on:

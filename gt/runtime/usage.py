@@ -96,6 +96,7 @@ class PlanSpent:
     runs: int = 0
     seconds: float = 0.0
     own_s: float = 0.0
+    last_s: float = 0.0
 
     def shares(self) -> dict[str, float]:
         """Give what part of its own time goes to each kind of op."""

@@ -25,7 +25,7 @@ from gt.runtime.status import ServerStatus
 from gt.runtime.usage import ProgramState, WorkerUsage
 from gt.runtime.wire_arrays import Bounds, check_bounds, check_nbytes, check_type
 
-VERSION = 7
+VERSION = 8
 MAX_HEADER = 64 << 20
 INLINE = 64 << 10  # uploads up to here ride in the control message
 
@@ -572,7 +572,8 @@ class WorkerHello(Message, frozen=True):
 class Done(Message, frozen=True):
     """An epoch is over on this worker. With a fault: ``failed`` are the outputs that are not there and why, by uid, all if None;
     ``kept`` what was to be freed and is still here. ``graph``: how far the worker is with a graph that all workers capture together.
-    ``left``: it takes no part in the epoch's collectives any more, so nobody may wait.
+    ``left``: it takes no part in the epoch's collectives any more, so nobody may wait. ``earlier``: epochs that went well just before,
+    with their seconds: those of short programs are told of together.
     """
 
     epoch: int
@@ -582,6 +583,7 @@ class Done(Message, frozen=True):
     kept: Buffers = ()
     graph: GraphStage = ""
     left: bool = False
+    earlier: tuple[tuple[int, float], ...] = ()
 
 
 class GraphIdle(Message, frozen=True):

@@ -60,6 +60,7 @@ READ_S = 1.0  # in which the others have read what this worker has sent them
 ANSWER_S = 0.5
 RETRY_S = 0.2
 DOUBT_POLL_S = 0.01
+MAX_OVER = 8  # epochs whose end is told of together
 GRACE_S = 2.0  # how long a busy main thread may go on once the worker should end
 
 
@@ -280,6 +281,8 @@ class WorkerProcess:
                 got = self._received(self.work)
                 if got is None:
                     break
+                if not self.runner.is_short(got[1]) or len(self.outlet.over) >= MAX_OVER:
+                    self.outlet.tell_over()
                 if isinstance(got[1], wire.Broken):
                     self._doubt(got[1].reason)
                 elif isinstance(got[1], wire.Refused):
@@ -291,6 +294,7 @@ class WorkerProcess:
                     self.stopping = True
                 if not isinstance(got[1], wire.Ping):
                     worked = time.monotonic()
+            self.outlet.tell_over()
             if lost:
                 return
             if not self.outlet.unsent and time.monotonic() - worked >= garbage.IDLE_S:

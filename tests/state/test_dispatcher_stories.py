@@ -164,6 +164,20 @@ def test_progress_counts_runs_that_are_over():
     assert sent(s.done(1, 2), wire.Progress) == [wire.Progress(2)]
 
 
+def test_epochs_told_of_together_are_over_in_order():
+    s = started(workers=2)
+    s.run(1, (1,), (3,))
+    s.run(1, (3,), (4,))
+    s.say("w1", wire.Done(3, 0.01, earlier=((1, 0.01), (2, 0.01))))
+    out = s.say("w0", wire.Done(3, 0.01, Fault("run", "broke"), earlier=((1, 0.01), (2, 0.01))))
+    assert sent(out, wire.Progress) == [wire.Progress(n) for n in (1, 2, 3)]
+    assert not s.state.flights.by_epoch
+    buffers = s.state.clients[0].buffers
+    assert buffers[3].fault is None and buffers[4].fault is not None
+    s.say("w0", wire.Done(3, 0.01, earlier=((1, float("nan")), (99, 0.01), (3, 0.01))))  # no news, whatever it says
+    assert not s.state.flights.by_epoch
+
+
 def test_a_group_is_an_epoch_of_its_own_before_the_first_run_that_needs_it():
     s = started(workers=2, groups=((0, 1),))
     order = [type(m).__name__ for m in sent(s.log, wire.Message, "w1")]

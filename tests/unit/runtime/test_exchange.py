@@ -15,6 +15,7 @@ from gt.ir.program import WireType
 from gt.ir.types import DType, bfloat16, float32
 from gt.runtime import exchange, shared, wire
 from gt.runtime.engine import wire_dtype
+from gt.runtime.errors import Fault
 from gt.runtime.exchange import MAX_EARLY, Early, Intake, Outlet, copy
 from gt.runtime.executor import TorchEngine
 from gt.runtime.numpy_engine import NumpyEngine
@@ -197,6 +198,40 @@ def test_what_finds_no_client_for_too_long_is_told_to_the_dispatcher() -> None:
     assert not outlet.unsent and dispatcher.poll(2000)
     got = receive(dispatcher, wire.FROM_PEERS, routed=True)
     assert got is not None and got[1] == wire.Unsent(ME, 5)
+    context.destroy(0)
+
+
+def test_epochs_that_went_well_are_told_of_with_what_is_said_next() -> None:
+    context: zmq.Context = zmq.Context()
+    dispatcher, work = make_socket(context, zmq.ROUTER), make_socket(context, zmq.DEALER)
+    dispatcher.bind("inproc://dispatcher")
+    work.connect("inproc://dispatcher")
+    outlet = Outlet(work, make_socket(context, zmq.ROUTER, data=True), set())
+
+    def told() -> list[Any]:
+        out: list[Any] = []
+        while dispatcher.poll(50 if out else 2000):
+            got = receive(dispatcher, wire.FROM_PEERS, routed=True)
+            assert got is not None
+            out.append(got[1])
+        return out
+
+    fault = Fault("run", "broke")
+    for epoch in (1, 2, 3):
+        outlet.reply(wire.Done(epoch, 0.5))
+    assert not dispatcher.poll(50)
+    outlet.reply(wire.Done(4, 0.5, fault))
+    for epoch in (5, 6):
+        outlet.reply(wire.Done(epoch, 0.5))
+    outlet.reply(wire.Unsent(ME, 5))
+    outlet.reply(wire.Done(7, 0.5, graph="ready"))
+    outlet.reply(wire.Done(8, 0.5))
+    outlet.tell_over()
+    outlet.tell_over()
+    assert told() == [
+        wire.Done(4, 0.5, fault, earlier=((1, 0.5), (2, 0.5), (3, 0.5))), wire.Done(6, 0.5, earlier=((5, 0.5),)), wire.Unsent(ME, 5),
+        wire.Done(7, 0.5, graph="ready"), wire.Done(8, 0.5),
+    ]  # fmt: skip
     context.destroy(0)
 
 

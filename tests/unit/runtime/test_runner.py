@@ -13,7 +13,7 @@ from gt.runtime.errors import Fault
 from gt.runtime.numpy_engine import NumpyEngine
 from gt.runtime.runner import Runner
 from gt.runtime.store import LARGE
-from gt.runtime.usage import Usage
+from gt.runtime.usage import PlanSpent, Usage
 from tests.state.stories import program
 
 BROKE = Fault("index", "broke", 0, 1, "train.py:3")
@@ -83,6 +83,25 @@ def test_another_dispatcher_is_told_of_a_program_that_is_like_one_of_before() ->
         assert [[p.plan for p in used.programs] for used in told.used] == [[1]] * generation
         runner.past(((generation, 0),))
         runner.rejoined(0)
+
+
+def test_the_end_of_what_was_before_is_told_at_once_unless_what_comes_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gt.runtime.runner.SHORT_S", 10.0)
+    runner = Runner(0, NumpyEngine(), Told())
+    runner.handle(wire.Load(1, program(0, 1, 1)))
+    runner.values.put(10, np.ones((4, 4)))
+    runner.state.values.add(10)
+    run = wire.Execute(1, 1, (10,), (11,), (), ())
+    assert not runner.is_short(run)  # nobody knows
+    runner.handle(run)
+    assert runner.is_short(run) and runner.is_short(wire.Free((11,)))
+    assert not runner.is_short(wire.Ship(11, b"", 1, wire.WireType((4, 4), "float32"), ((0, 4), (0, 4)), 1, True))
+    assert not runner.is_short(wire.Execute(2, 1, (10,), (12,), (), (), "capture"))
+    runner.spent[1].last_s = 11.0
+    assert not runner.is_short(run)
+    runner.handle(wire.Load(2, program(0, 1, 1, ((0, 1),))))
+    runner.spent[2] = PlanSpent(program(0, 1, 1, ((0, 1),)), [])
+    assert not runner.is_short(wire.Execute(3, 2, (10,), (13,), (), ()))  # it waits for others
 
 
 class Asking:
