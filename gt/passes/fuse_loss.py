@@ -43,10 +43,12 @@ class FuseLoss:
         if wide is None or len(readers) != 1 or y in graph.outputs or _only_reader(graph, g, node.op.name) is None:
             return None
         (loss,) = readers
+        if loss.op.name != "nll_loss" or len(loss.inputs) != 2 or len(back.inputs) != 2:
+            return None
         logits, target, (scale, checked) = wide.inputs[0], loss.inputs[1], back.inputs
         fits = (
             logits.type.dtype is narrow.output.type.dtype in HALVES and logits.type.nbytes >= self.least and y.type.dtype is float32
-            and loss.op.name == "nll_loss" and loss.attr["reduction"] == "sum" and "dtype" not in loss.attr and "start" not in back.attr
+            and loss.attr["reduction"] == "sum" and "dtype" not in loss.attr and "start" not in back.attr
             and loss.attr["ignore_index"] == back.attr["ignore_index"] and not scale.type.ndim and scale.type.dtype is float32
             and _checked(graph, checked, target)
         )  # fmt: skip

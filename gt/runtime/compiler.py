@@ -30,7 +30,7 @@ import msgspec
 import torch
 
 from gt.runtime.compile_process import InputSpec, Reply, Request, receive, send, use_inductor_cache
-from gt.runtime.kernel_loading import load_without_lock
+from gt.runtime.kernel_loading import load_without_lock, tune_in_little_memory
 from gt.runtime.layout import Piece
 from gt.runtime.private import check_file, check_folder, private_folder
 
@@ -286,6 +286,7 @@ def _load(path: str, folder: Path) -> Callable[[list[torch.Tensor]], Sequence[to
         raise CompileError(f"compiled code that others may have written is not used: {e}") from None
     inductor = importlib.import_module("torch._inductor")  # seconds, so only once something is compiled
     load_without_lock()
+    tune_in_little_memory()
     artefact = inductor.CompiledArtifact.load(path=path, format="binary")
 
     def call(args: list[torch.Tensor]) -> Sequence[torch.Tensor]:

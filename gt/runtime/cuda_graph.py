@@ -75,11 +75,14 @@ class Capturer(Protocol):
 
 
 class CudaCapturer:
-    """Records on a stream of its own, in one pool of scratch for all graphs of the device."""
+    """Records in one pool of scratch for all graphs of the device: on the calling thread's stream, as libraries keep their workspaces
+    by stream (32 MiB of cuBLAS's); on one of its own where that is the default stream, which cannot be recorded.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.stream = torch.cuda.Stream(device)
+        current = torch.cuda.current_stream(device)
+        self.stream = current if current != torch.cuda.default_stream(device) else torch.cuda.Stream(device)
         self.pool = torch.cuda.graph_pool_handle()
 
     def capture(

@@ -334,6 +334,7 @@ class TorchEngine:
             _thread.mode.__enter__()
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
+            torch.cuda.set_stream(torch.cuda.Stream(self.device))  # on which graphs are captured, too
             # Embedded, a recording thread shares the interpreter: coming back from a launch must not cost 5 ms.
             sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_S))
             if self.compile_after > 0:
