@@ -115,12 +115,14 @@ class Pipeline(Module):
         ``args`` go to the first stage and ``target`` to the loss, cut into microbatches along dim 0; what is no tensor goes whole.
         The loss is that of the whole batch: of means over rows the mean, of sums the sum (``reduction`` of ``gt.pipeline``), and of
         ``cross_entropy`` and ``nll_loss`` the mean over the targets that count. ``losses`` gets what each microbatch adds to it,
-        or, where it is a mean over rows, the microbatches' own. Errors: ValueError for fewer rows than microbatches.
+        or, where it is a mean over rows, the microbatches' own. A batch of fewer rows than microbatches, as an epoch's last may be, is cut
+        into as many as it has rows. Errors: ValueError for a batch of no rows.
         """
         if self.loss_fn is None:
             raise ValueError("Pipeline.step() needs a loss: gt.pipeline(stages, microbatches=..., loss_fn=...)")
-        work = _Step(self, args, target, self._microbatches((*args, target)))
-        for timed in in_time(len(self._placed), self.microbatches, self.schedule):
+        rows = self._microbatches((*args, target))
+        work = _Step(self, args, target, rows)
+        for timed in in_time(len(self._placed), len(rows), self.schedule):
             action = timed.action
             (work.backward if action.backward else work.forward)(action.stage, action.microbatch)
         if losses is not None:
@@ -129,15 +131,13 @@ class Pipeline(Module):
 
     def _microbatches(self, args: Sequence[Any]) -> list[Rows]:
         """Cut dim 0 of tensors, the first few parts one row longer where it must be."""
-        m = self.microbatches
         rows = {t._type.shape[0] if t._type.ndim else 0 for t in args if isinstance(t, Tensor)}
         if len(rows) > 1:
             raise ValueError(f"a pipeline cuts its inputs along dim 0, got different sizes there: {sorted(rows)}")
-        size = rows.pop() if rows else m
-        if size < m:
-            raise ValueError(
-                f"{size} rows cannot be cut into {m} microbatches: give the pipeline at least {m} rows, or make it with fewer microbatches"
-            )
+        size = rows.pop() if rows else self.microbatches
+        if size < 1:
+            raise ValueError("a batch of no rows cannot be cut into microbatches")
+        m = min(self.microbatches, size)
         ends = [size // m * i + min(size % m, i) for i in range(m + 1)]
         return [range(a, b) for a, b in zip(ends[:-1], ends[1:], strict=True)]
 

@@ -27,7 +27,9 @@ class Advised(Exception):
 
 def nearest_word(word: str, known: Iterable[str], alike: float = 0.6) -> str:
     """Give the known word that is most like this one, ``alike`` (0 to 1) or more, "" if none is."""
-    return next(iter(difflib.get_close_matches(word, sorted(known), n=1, cutoff=alike)), "")
+    by_letters = {name.lower(): name for name in sorted(known, reverse=True)}
+    near = difflib.get_close_matches(word.lower(), sorted(by_letters), n=1, cutoff=alike)
+    return by_letters[near[0]] if near else ""
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -39,7 +41,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 ADVICE: dict[str, str] = {
     "CallError": "Change the argument that it names.",
     "CheckFailed": "Look at that op; if each agrees, report it: it is how they run together.",
-    "ConfigError": "Correct the file at that place. Nothing of the file was used.",
+    "ConfigError": "Correct the file, or the call, at that place. Nothing of a wrong file is used.",
     "ConnectionFailed": "Start `gt server -p PORT` there, or correct the address; `gt doctor HOST:PORT` looks.",
     "DamagedError": "Resume from an older checkpoint's own folder, and remove the damaged one.",
     "DimError": "Use a dim within that range.",

@@ -8,10 +8,11 @@ Next: ``gt.config`` (loading), ``gt.passes.signal_placement`` (what it means for
 
 from __future__ import annotations
 
+import operator
 import re
 import reprlib
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, SupportsIndex, TypeAlias
 
 import msgspec
 
@@ -54,6 +55,8 @@ class ShardConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dims: dict[int, Axes] | DimAxes | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.axis, SupportsIndex) and not isinstance(self.axis, bool):
+            _set(self, "axis", operator.index(self.axis))  # NumPy's ints are ints
         if self.axis is not None and not _is_int(self.axis):
             raise WrongType(f"expected the number of a dim (an int), got {shown(self.axis)}", "axis")
         truth(self.replicated, "replicated")

@@ -125,8 +125,8 @@ class Runner:
         return self._do(self.state.handle(Got(message, data)), message)
 
     def is_short(self, message: Message) -> bool:
-        """Say whether a message takes hardly longer than to tell of what was before it, and waits for nobody."""
-        if not isinstance(message, wire.Execute):
+        """Say whether a message takes hardly longer than to tell of what was before it, and waits for nobody: not for a device either."""
+        if self.engine.clock is not None or not isinstance(message, wire.Execute):
             return isinstance(message, wire.Free)
         spent = self.spent.get(message.plan)
         return spent is not None and spent.last_s < SHORT_S and message.graph != "capture" and not spent.program.collectives

@@ -405,11 +405,30 @@ def test_a_worker_in_two_stages_of_a_file_is_told_with_both_places(tmp_path: Pat
         gt.pipeline([layers(1), layers(1)], microbatches=2, signals=["first", "second"])
 
 
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+@pytest.mark.parametrize("count", [1, 3, 5])
+def test_a_batch_of_few_rows_is_cut_into_them(count: int, schedule: Any) -> None:
+    with sessions.pinned(SimulatedSession(2)):
+        gt.manual_seed(0)
+        x, y, stages = rows(count), rows(count), [layers(1), layers(1)]
+        loss = F.mse_loss(stages[1](stages[0](x)), y)
+        loss.backward()
+        want = [p.grad.numpy() for stage in stages for p in stage.parameters()]
+        for stage in stages:
+            stage.zero_grad()
+        pipe = gt.pipeline(stages, microbatches=4, loss_fn=F.mse_loss, schedule=schedule)
+        each: list[gt.Tensor] = []
+        np.testing.assert_allclose(pipe.step(x, target=y, losses=each).item(), loss.item(), rtol=1e-5)
+        assert len(each) == min(count, 4) and pipe(x).shape == (count, WIDTH)
+        for p, w in zip(pipe.parameters(), want, strict=True):
+            np.testing.assert_allclose(p.grad.numpy(), w, rtol=1e-4, atol=1e-6)
+
+
 def test_batches_that_cannot_be_cut_say_so() -> None:
     with sessions.pinned(SimulatedSession(2)):
         pipe = gt.pipeline([layers(1), layers(1)], microbatches=4, loss_fn=F.mse_loss)
-        with pytest.raises(ValueError, match="3 rows cannot be cut into 4 microbatches"):
-            pipe.step(rows(3), target=rows(3))
+        with pytest.raises(ValueError, match="a batch of no rows"):
+            pipe.step(rows(0), target=rows(0))
         with pytest.raises(ValueError, match=r"different sizes there: \[4, 8\]"):
             pipe.step(rows(8), target=rows(4))
         with pytest.raises(ValueError, match="needs a loss"):

@@ -102,6 +102,10 @@ def test_the_end_of_what_was_before_is_told_at_once_unless_what_comes_is_short(m
     runner.handle(wire.Load(2, program(0, 1, 1, ((0, 1),))))
     runner.spent[2] = PlanSpent(program(0, 1, 1, ((0, 1),)), [])
     assert not runner.is_short(wire.Execute(3, 2, (10,), (13,), (), ()))  # it waits for others
+    runner.spent[1].last_s = 0.0
+    assert runner.is_short(run)
+    monkeypatch.setattr(NumpyEngine, "clock", object())  # as of a device, which may be behind
+    assert not runner.is_short(run)
 
 
 class Asking:
