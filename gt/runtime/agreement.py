@@ -13,7 +13,7 @@ import torch
 
 Tensor: TypeAlias = torch.Tensor
 
-PART = 1 << 21  # elements compared at once: in float64 16 MiB
+PART = 1 << 18  # elements compared at once: in float64 2 MiB, and five such at once
 _TOLERANCE = {
     torch.float64: 1e-9, torch.float32: 2e-4, torch.complex64: 2e-4, torch.complex128: 1e-9, torch.float16: 2e-2, torch.bfloat16: 4e-2,
 }  # fmt: skip
@@ -48,14 +48,14 @@ def apart(a: Tensor, b: Tensor) -> float:
     return max((float(d.abs().max()) for d, _ in _differences(a, b)), default=0.0)
 
 
-def nudged(t: Tensor, halves: bool) -> Tensor:
-    """Give a copy whose floats are moved by up to two of their last bits, of a half's where values on the way are halves."""
-    out = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device).copy_(t)
+def nudged(t: Tensor, halves: bool, device: torch.device) -> Tensor:
+    """Give a copy there whose floats are moved by up to two of their last bits, of a half's where values on the way are halves."""
+    out = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=device).copy_(t)
     if out.is_floating_point():
         size = 2 * max(torch.finfo(t.dtype).eps, torch.finfo(torch.bfloat16).eps if halves else 0.0)
-        random = torch.Generator(t.device).manual_seed(0)
+        random = torch.Generator(device).manual_seed(0)
         for (part,) in _parts(out):
-            part.mul_(1 + size * (2 * torch.rand(part.shape, generator=random, device=t.device, dtype=torch.float64) - 1))
+            part.mul_(1 + size * (2 * torch.rand(part.shape, generator=random, device=device, dtype=torch.float64) - 1))
     return out
 
 

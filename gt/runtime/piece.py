@@ -186,7 +186,7 @@ class TorchPiece:
         between the tiers may be a few times what that moves.
         """
         try:
-            moved = self.eager([nudged(t.to(self.engine.device), self.halves) for t in a], s)
+            moved = self.eager([nudged(t, self.halves, self.engine.device) for t in a], s)
         except Exception:  # a value that an op refuses
             return False
         return all(
