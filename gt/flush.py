@@ -49,6 +49,7 @@ _defining = threading.Lock()  # threads that flush at once number their graphs o
 UNHELD = 2  # references to an object that only a local variable and the call that counts them hold
 WHOLE_GRAPHS = 5  # the level of GT_DEBUG=4
 OFTEN, SHORT = 8, 1024  # runs of a loop of at most so many ops after which it is planned whole: a run for each part costs as much as they do
+LOOP = "loop"  # how the names begin of graphs of loops that are planned whole
 
 
 @dataclass
@@ -318,8 +319,9 @@ def _submit(trace: Trace, session: Session, live: list[Handle], saved: set[int],
             if rounds:
                 known = Loop(rounds)
             elif not isinstance(known, int):
-                graph = build_graph(trace, _name(session), outputs, frozenset(donated), signals, options)
-                known = _define(session, structure if known is None else (structure, Loop), graph, reason)
+                name, key = (_name(session), structure) if known is None else (f"{LOOP}{len(table)}", (structure, Loop))
+                graph = build_graph(trace, name, outputs, frozenset(donated), signals, options)
+                known = _define(session, key, graph, reason)
             table[structure] = known
     else:
         log.info("flush (%s): graph %s", reason, known if isinstance(known, int) else [number for number, _ in known.rounds])

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from gt import session as sessions
-from gt.flush import counters
+from gt.flush import LOOP, counters
 from gt.ir.blame import users_frame
 from gt.ir.graph import Graph, Location, Node, Value
 from gt.ir.signals import PlanOptions, SignalConfig
@@ -27,6 +27,7 @@ from gt.ir.wording import amount
 MAX_GRAPHS = 256
 MAX_SITES = 64
 MAX_KINDS = 4  # of work that one line flushes
+WHOLE = -1  # in place of a part: the whole of a loop that is run often
 ALIKE = 0.5  # of their ops two graphs have in common, from which on they are taken for one kind of work
 log = logging.getLogger("gt.flush")
 
@@ -130,7 +131,8 @@ def noted(number: int, graph: Graph) -> None:
     global _part
     frame = users_frame(sys._getframe(1))
     _part = counters.flushes, _part[1] + 1 if _part[0] == counters.flushes else 0
-    key, form = (frame.f_code.co_filename, frame.f_lineno, _part[1]), _form(graph)
+    part = WHOLE if graph.name.startswith(LOOP) else _part[1]  # no other graph than its parts: all of them
+    key, form = (frame.f_code.co_filename, frame.f_lineno, part), _form(graph)
     site, kinds, recompiled = f"{key[0]}:{key[1]}", _latest.pop(key, []), None
     if kinds:
         before = max(reversed(kinds), key=lambda kind: _alike(kind, form))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import gt
-from gt import flush, rounds
+from gt import flush, graph_history, rounds
 from gt import session as sessions
 from gt.runtime.interrupt import SHIELD
 from gt.runtime.simulated import SimulatedSession
@@ -55,6 +55,7 @@ def test_a_chain_of_ten_thousand_plans_little_and_a_second_one_nothing(planned):
 
 
 def test_a_short_loop_that_is_run_often_is_planned_whole(planned):
+    graph_history.forget()
     x = np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32)
     want, a, found = chain(torch, torch.from_numpy(x), 190).numpy(), gt.from_numpy(x), []
     for _ in range(flush.OFTEN + 3):
@@ -64,6 +65,8 @@ def test_a_short_loop_that_is_run_often_is_planned_whole(planned):
     before = len(planned)
     np.testing.assert_allclose(chain(gt, a + 1, 40).numpy(), chain(torch, torch.from_numpy(x) + 1, 40).numpy(), rtol=1e-4)
     assert len(planned) == before + 1  # which has a number of its own
+    (whole,) = [told for told in graph_history.graphs() if told.name.startswith(flush.LOOP)]
+    assert whole.recompiled is None  # it is no other work than its parts
 
 
 MOVES = (
