@@ -90,7 +90,7 @@ class Context:
         while at is not None and at not in seen and len(lines) < MAX_STEPS_BACK:
             seen.add(at)
             origin = self.origins.get(at)
-            lines.append(f"{names.get(at, '%?')}: {at.type!r}: {origin.reason if origin is not None else 'whole on all workers'}")
+            lines.append(f"{names.get(at, 'a value')}: {at.type!r}: {origin.reason if origin is not None else 'whole on all workers'}")
             at = origin.follows if origin is not None else None
         return tuple(lines)
 

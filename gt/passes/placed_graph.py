@@ -152,7 +152,7 @@ class PlacedGraph:
         wanted, names = value.type.placed(need), readable_names(self.inputs, self.nodes)
         where = f" at {node.loc}: {node.loc.source}" if node is not None and node.loc is not None else ""
         raise PlanRefused(
-            f"strict: {names.get(value, '%?')}: {value.type!r} would be moved to {wanted!r} ({why}){where}\nNo signal asks for it: mark the value with a "
+            f"strict: {names.get(value, 'a value')}: {value.type!r} would be moved to {wanted!r} ({why}){where}\nNo signal asks for it: mark the value with a "
             f"signal that places it so, or split it another way. It is there because:\n  "
             + "\n  ".join(self.context.explain(value, names))
         )

@@ -111,7 +111,7 @@ def placement_notes(graph: Graph, placed: Graph, context: Context) -> list[str]:
             continue
         node = made.get(about) if isinstance(about, Value) else about
         at = f" at {node.loc}" if node is not None and node.loc is not None else ""
-        subject = f"{names.get(about, '%?')}: {about.type!r}" if isinstance(about, Value) else about.op.name
+        subject = f"{names.get(about, 'a value')}: {about.type!r}" if isinstance(about, Value) else about.op.name
         out.append(f"{subject}: {reason}{at}")
     return out
 
