@@ -91,6 +91,15 @@ class Loaded(Protocol):
         """
         ...
 
+    @property
+    def compiled(self) -> tuple[int, ...]:
+        """Give the pieces that ran compiled code in the last run."""
+        ...
+
+    def run_at(self, compiled: tuple[int, ...], inputs: list[Any], scalars: Sequence[Scalar], comm: Comm | None = None) -> list[Any]:
+        """Run once as ``run``, with compiled code for these pieces, and eagerly for the others."""
+        ...
+
     def salvage(
         self, error: Exception | None, inputs: Sequence[Any], scalars: Sequence[Scalar], causes: Mapping[int, Fault]
     ) -> Salvaged | None:

@@ -61,6 +61,7 @@ class Epochs:
                 worker.loaded -= loaded
                 for number in loaded:
                     worker.programs.pop(number, None)
+                    worker.compiled.pop(number, None)
                 self.roster.send(worker.work, wire.Unload(tuple(sorted(loaded))))
 
     def make_groups(self, plan: PlanRecord) -> None:
@@ -101,6 +102,7 @@ class Epochs:
             buffer = Buffer(uid, type_, flight=flight, reasons=plan.reasons, output=i, nbytes=held_nbytes(type_), where=where)
             outputs.append(client.name(number, buffer))
         flight.outputs, flight.replaces = tuple(outputs), run.replaces
+        flight.key, flight.number = run.key, run.outputs[0] if run.outputs else -1
         freed = flight.freed = self.values.released(client, run.frees)
         flight.refuses = plan.refuses or failed or any(f.refuses for f in upstream)
         if local is not None and flight.refuses and run.replaces:
@@ -110,7 +112,7 @@ class Epochs:
         going = [b for b in freed.values() if b not in flight.late] if flight.late else list(freed.values())
         message = wire.Execute(
             self.epoch, plan.id, tuple([b.uid for b in inputs]), tuple([b.uid for b in outputs]), run.scalars, tuple([b.uid for b in going]),
-            plan.capture.use(self.epoch), client.owner, run.outputs if client.owner else (),
+            plan.capture.use(self.epoch) if run.tiers is None else "", client.owner, run.outputs if client.owner else (), run.tiers,
         )  # fmt: skip
         if self.values.memory.workers:
             self.values.memory.drop(message.frees)
@@ -172,6 +174,11 @@ class Epochs:
         if message.left:
             self._left(worker, epoch, fault)
         flight = self.flights.done(epoch, worker.id, fault, failed)
+        if flight is not None and flight.number >= 0 and flight.plan is not None:
+            if message.compiled is not None:
+                worker.compiled[flight.plan.id] = message.compiled
+            if compiled := worker.compiled.get(flight.plan.id):
+                flight.tiers[worker.id] = compiled
         if self.seen is not None and flight is not None and flight.plan is not None:
             client = -1 if flight.client is None else flight.client.id
             self.seen.append(SeenRun(worker.id, flight.plan.id, client, self.roster.now, message.seconds))
@@ -256,9 +263,19 @@ class Epochs:
         if client is None:
             self._forget_rendezvous(flight)
         elif flight.own:
+            self._tell_tiers(client, flight)
             self.finished(client)
         self.flights.settle(flight)
         return client if client is not None and client.queue else None
+
+    def _tell_tiers(self, client: Client, flight: Flight) -> None:
+        """Tell a client at which tiers a run was, where that is not as in the run of the same graph before, and all its workers have said so."""
+        told = flight.fault is None and flight.plan is not None and flight.plan.programs.keys() <= self.roster.workers.keys()
+        if told and flight.number >= 0 and (flight.tiers or client.tiers.get(flight.key)):
+            tiers = tuple(sorted(flight.tiers.items()))
+            if tiers != client.tiers.get(flight.key, ()):
+                client.tiers[flight.key] = tiers
+                self.roster.send(client.down, wire.RanAt(flight.number, flight.key, tiers))
 
     def _forget_rendezvous(self, flight: Flight) -> None:
         for to, reply in self.rendezvous.forget(f"g{flight.epoch}"):

@@ -74,6 +74,8 @@ class TorchLoaded:
             self.runner = self.driver = build(self.driver_source, **names)
         self.unit = self._program_unit()
         self.joint = self._joint_unit()
+        self.compiled: tuple[int, ...] = ()
+        self._counted = 0  # pieces that were compiled when ``compiled`` was made
         self._seconds = 0.0
         self._started = 0.0
         self._plain_until = 0  # runs before this one are without the program's graph, so that pieces can be seen to
@@ -178,6 +180,9 @@ class TorchLoaded:
         stats = self.stats
         if self._arrived or stats.runs == self._edge_at:
             self._edge()
+        if stats.compiled_pieces != self._counted:
+            self._counted = stats.compiled_pieces
+            self.compiled = tuple([i for i, piece in enumerate(self.pieces) if piece.is_compiled])
         start = time.perf_counter()
         try:
             outputs = None
@@ -195,6 +200,28 @@ class TorchLoaded:
         if stats.compiled_pieces:
             stats.compiled_runs += 1
         return outputs
+
+    def run_at(
+        self, compiled: tuple[int, ...], inputs: list[Tensor], scalars: Sequence[Scalar], comm: Comm | None = None
+    ) -> list[Tensor]:
+        """Run as ``run`` did elsewhere; without a program's graph, whose kernels are the same. Nothing climbs meanwhile."""
+        if not torch.is_inference_mode_enabled():
+            with torch.inference_mode():
+                return self.run_at(compiled, inputs, scalars, comm)
+        if torch.get_float32_matmul_precision() != self.program.float32_matmul:
+            torch.set_float32_matmul_precision(self.program.float32_matmul)
+        before = [piece.call for piece in self.pieces]
+        for i, piece in enumerate(self.pieces):
+            piece.call = piece.run_compiled_again if i in compiled else piece.eager
+        try:
+            return self.runner(inputs, scalars, comm)
+        except Exception as e:
+            raise self._explain(e) from e
+        finally:
+            for piece, call in zip(self.pieces, before, strict=True):
+                piece.restore(call)
+            self.compiled = tuple([i for i in compiled if i < len(self.pieces) and self.pieces[i].is_compiled])
+            self._counted = -1  # what is compiled is looked at by the next run
 
     def salvage(
         self, error: Exception | None, inputs: Sequence[Tensor | None], scalars: Sequence[Scalar], causes: Mapping[int, Fault]

@@ -137,6 +137,32 @@ class TorchPiece:
         self.stats.made += 1
         return self.call(a, s)
 
+    @property
+    def is_compiled(self) -> bool:
+        """Whether it runs compiled code, checked."""
+        return self.settled and self.compiled is not None
+
+    def run_compiled_again(self, a: list[Tensor], s: tuple[Scalar, ...]) -> list[Tensor]:
+        """Run compiled code that agreed with eager code when the same run was made at first: it is not checked again."""
+        if self.compiled is None and not self.settled:
+            self._note(a)
+            self.request(cached_only=False, ready=lambda _: None)
+            if self.future is not None and not self.settled:
+                self.stats.waits = True
+                wait((self.future,))
+                self.stats.waits = False
+                self.receive()
+        if self.compiled is None:
+            return self.eager(a, s)
+        if not self.settled:
+            self.settled = True
+            self.stats.compiled_pieces += 1
+        return self._run_compiled(a, s)
+
+    def restore(self, call: PieceFn) -> None:
+        """Go on at the tier before runs at a given one, or at the compiled one if that has been reached by them."""
+        self.call = self._run_compiled if self.is_compiled else self.eager if self.settled else call
+
     def give_up(self, why: str) -> None:
         self.settled, self.call, self.compiled = True, self.eager, None
         self.stats.notes.append(f"piece of {amount(len(self.piece.nodes), 'op')} stays eager: {why}")

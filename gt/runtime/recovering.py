@@ -14,7 +14,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -98,6 +98,9 @@ class Ear:
     def gone(self, fault: Fault) -> bool:
         return self.session.hear_dispatcher_lost(self.number, fault)
 
+    def ran_at(self, message: wire.RanAt) -> None:
+        self.session.hear_tiers(self.number, message)
+
     def failed(self, buffer: int) -> None:
         self.session.hear_failure(self.number, buffer)
 
@@ -143,6 +146,8 @@ class RecoveringSession:
         self._dispatcher_lost: Fault | None = None  # while a recovery from that is under way
         self._lost_at = 0.0
         self._flying = InFlight()
+        self._tiers: dict[int, wire.Tiers] = {}  # by graph, at which the latest runs were, by the names of workers
+        self._behind: set[int] = set()  # graphs of which no run has been at these since the workers were lost
         self.returns = 0  # how often another dispatcher has taken the session in
         self._joined = threading.Event()  # the first link is known here: its dispatcher may be lost before
         self._link = connect(keeper=Ear(self, 0), secret=self._secret)  # without the lock, which the link's own thread takes
@@ -345,8 +350,17 @@ class RecoveringSession:
         if message.key not in self._defined and message.key in self._graphs:
             link.tell(wire.Define(message.key), self._seats.graph(self._graphs[message.key]))
             self._defined.add(message.key)
+        if message.key in self._behind:
+            self._behind.discard(message.key)
+            message = self._at_tiers(message, self._tiers)
         link.submit(message)
         self._snapshot_if_due()
+
+    def _at_tiers(self, message: wire.Run, tiers: Mapping[int, wire.Tiers]) -> wire.Run:
+        """Give a run with the tiers at which it was, or is to be as those before it."""
+        now = self._seats.now
+        there = tuple((now[w], pieces) for w, pieces in tiers.get(message.key, ()) if w in now)
+        return msgspec.structs.replace(message, tiers=there)
 
     def _seat(self, link: RemoteSession) -> None:
         """Workers get the names by which the script knows them at the first value, or when they come."""
@@ -432,6 +446,17 @@ class RecoveringSession:
             self._thread.start()
             return True
 
+    def hear_tiers(self, number: int, message: wire.RanAt) -> None:
+        """Hear at which tiers a run was, and those of its graph after it."""
+        with self.lock:
+            if number != self._number:
+                return
+            names = {worker: name for name, worker in self._seats.now.items()}
+            message = msgspec.structs.replace(message, tiers=tuple((names.get(w, w), pieces) for w, pieces in message.tiers))
+            self._tiers[message.key] = message.tiers
+            if self._log is not None and self._open.is_set():  # else it is of a run that is made again, as the log says
+                self._log.ran_at(message)
+
     def hear_failure(self, number: int, buffer: int) -> None:
         """Hear that a read was told why its buffer failed: from here on what that was to replace is there again."""
         with self.lock:
@@ -457,6 +482,7 @@ class RecoveringSession:
                 present = tuple(sorted(self._link.workers()))
                 self._seats = Seats(present, present)
             self._log = RunLog(self._alive, time.monotonic())
+            self._log.tiers = dict(self._tiers)
             for ticket, (_, buffer, _) in self._asked.items():
                 self._log.ask(ticket, buffer)
             if self._alive:
@@ -564,6 +590,7 @@ class RecoveringSession:
                 link.tell(self._seats.rebalance(self._chosen))
             with self.lock:
                 self._check(link, began=False)
+                self._behind = set(self._tiers)  # programs went with the dispatcher
                 gone = wanted - self._wanted  # freed meanwhile
                 if gone:
                     free = wire.Free(tuple(sorted(gone)))
@@ -713,10 +740,12 @@ class RecoveringSession:
                 link.tell(wire.Fail(buffer, kept))
             else:
                 self._put_again(link, buffer, kept)
-        runs = 0
+        runs, tiers, self._behind = 0, dict(log.tiers), set(self._tiers)
         for entry in list(log.entries):
             self._check(link)
             match entry:
+                case wire.RanAt():
+                    tiers[entry.key] = entry.tiers
                 case Put(buffer, kept):
                     self._values_sent += 1
                     self._put_again(link, buffer, kept)
@@ -728,7 +757,8 @@ class RecoveringSession:
                     while not link.admits(POLL_S):
                         self._check(link)
                     runs += 1
-                    self._run_again(link, entry)
+                    self._behind.discard(entry.key)
+                    self._run_again(link, self._at_tiers(entry, tiers))
                 case wire.Rebalance():
                     link.tell(self._seats.rebalance(entry))
                 case _:

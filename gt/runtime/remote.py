@@ -64,6 +64,10 @@ class Keeper(Protocol):
         """Hear that the dispatcher is lost. True: whatever is open is answered elsewhere."""
         ...
 
+    def ran_at(self, message: wire.RanAt) -> None:
+        """Hear at which tiers a run was."""
+        ...
+
     def failed(self, buffer: int) -> None:
         """Hear that a read was told why its buffer failed, before the reader is."""
         ...
@@ -511,6 +515,9 @@ class RemoteSession:
                 while self._runs_over < runs:
                     self._runs_over += 1
                     self._window.give()
+            case wire.RanAt():
+                if self._keeper is not None:
+                    self._keeper.ran_at(message)
             case wire.Settled(request) | wire.Located(request):
                 reading = self._readings.get(request)
                 if reading is not None and isinstance(message, wire.Located):

@@ -49,7 +49,7 @@ class Asked:
     open: bool = True
 
 
-Entry: TypeAlias = Put | Asked | wire.Run | wire.Free | wire.Recover | wire.Rebalance
+Entry: TypeAlias = Put | Asked | wire.Run | wire.RanAt | wire.Free | wire.Recover | wire.Rebalance
 
 
 @dataclass
@@ -76,6 +76,7 @@ class RunLog:
         self.nbytes = 0  # of the uploads among the entries
         self.taken_at = now
         self.snapshot: Snapshot | None = None
+        self.tiers: dict[int, wire.Tiers] = {}  # by graph, at the log's begin
         self._puts: dict[int, Kept] = {}
         self._asked: dict[int, Asked] = {}
 
@@ -95,6 +96,16 @@ class RunLog:
         self.entries.append(run)
         self.alive.update(run.outputs)
         self.alive.difference_update(run.frees)
+
+    def ran_at(self, message: wire.RanAt) -> None:
+        """Keep at which tiers a run was, and those of its graph after it, just before it; of one that is not here any more, at the begin."""
+        at = next((i for i in range(len(self.entries) - 1, -1, -1) if _makes(self.entries[i], message.buffer)), None)
+        if at is None:
+            self.tiers[message.key] = message.tiers
+            return
+        self.entries.insert(at, message)
+        if self.snapshot is not None and at < self.snapshot.at:
+            self.snapshot.at += 1
 
     def free(self, free: wire.Free) -> None:
         self.entries.append(free)
@@ -149,6 +160,7 @@ class RunLog:
         if snap is None or snap.wanted or any(isinstance(e, Asked) and e.open for e in self.entries[: snap.at]):
             return None
         self.base = {b: snap.got.get(b) or self._puts.get(b) or self.base[b] for b in snap.alive}
+        self.tiers.update({e.key: e.tiers for e in self.entries[: snap.at] if isinstance(e, wire.RanAt)})
         self._set(self.entries[snap.at :])
         self.snapshot, self.taken_at, self.whole = None, snap.began, True
         return snap
@@ -194,6 +206,11 @@ class RunLog:
     @property
     def num_runs(self) -> int:
         return sum(isinstance(e, wire.Run) for e in self.entries)
+
+
+def _makes(entry: Entry, buffer: int) -> bool:
+    """Whether an entry is the run whose first result is this buffer."""
+    return isinstance(entry, wire.Run) and entry.outputs[:1] == (buffer,)
 
 
 def _known_frees(entries: Iterable[Entry], known: set[int]) -> list[Entry]:

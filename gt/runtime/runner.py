@@ -113,6 +113,7 @@ class Runner:
         self.clock = engine.clock if timed else None
         self.runs, self.run_s, self.load_s, self.ship_s = 0, 0.0, 0.0, 0.0  # so far
         self.spent: dict[int, PlanSpent] = {}  # by plan
+        self.compiled: dict[int, tuple[int, ...]] = {}  # by plan, which pieces ran compiled code, as the dispatcher knows
         self.usage = Usage(self)
 
     def handle(self, message: Message, data: Any = None) -> bool:
@@ -171,6 +172,7 @@ class Runner:
                     case UnloadPrograms(plans):
                         for plan in plans:
                             self.loaded.pop(plan, None)
+                            self.compiled.pop(plan, None)
                             self.usage.forget(plan)
                             if self.clock is not None:
                                 self.clock.forget(plan)
@@ -307,7 +309,10 @@ class Runner:
                 else:
                     if command.graph == "capture":
                         stage = self._capture(command.plan, inputs, scalars)
-                    outputs = loaded.run(inputs, scalars, self.groups)
+                    if command.compiled is None:
+                        outputs = loaded.run(inputs, scalars, self.groups)
+                    else:
+                        outputs = loaded.run_at(command.compiled, inputs, scalars, self.groups)
                     stage = stage or (loaded.joint.stage if loaded.joint is not None else "")
                 if self.clock is not None:
                     self.clock.end(command.plan)
@@ -337,7 +342,15 @@ class Runner:
             self._tell_run(command, seconds, fault)
         if self.clock is not None:
             seconds = self.clock.seconds(command.plan) or seconds
-        return ran or Ran(command.epoch, seconds, fault, graph=stage, left=left)
+        return ran or Ran(command.epoch, seconds, fault, graph=stage, left=left, compiled=self._news_of(command.plan))
+
+    def _news_of(self, plan: int) -> tuple[int, ...] | None:
+        """Give which pieces of a program ran compiled code, where that is not what was told last."""
+        loaded = self.loaded.get(plan)
+        if loaded is None or loaded.compiled == self.compiled.get(plan, ()):
+            return None
+        self.compiled[plan] = loaded.compiled
+        return loaded.compiled
 
     def _tell_run(self, command: RunProgram, seconds: float, fault: Fault | None) -> None:
         made = sum([self.values.sizes.get(uid, 0) for uid in command.outputs])

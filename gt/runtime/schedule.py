@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from gt.ir.types import TensorType
 from gt.passes.reasons import PlanReasons
 from gt.runtime.errors import Fault
-from gt.runtime.wire import Expect, Explain, Fetch, Free, Parent, Placed, Recover, Resume, Run
+from gt.runtime.wire import Expect, Explain, Fetch, Free, Parent, Placed, Recover, Resume, Run, Tiers
 
 if TYPE_CHECKING:
     from gt.runtime.cutting import Going
@@ -118,6 +118,9 @@ class Flight:
     fault: Fault | None = None
     suspect: Fault | None = None  # a collective broke, for a reason not known yet
     given_up_at: float | None = None  # when the first worker said so
+    key: int = -1  # the graph's, as its client calls it
+    number: int = -1  # of the first buffer that it makes, as its client calls it
+    tiers: dict[int, tuple[int, ...]] = field(default_factory=dict)  # by worker, which pieces ran compiled code, where some did
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +167,7 @@ class Client:
     parent: str = ""
     held: int = 0
     salvaged: bool = False  # something may be kept that what replaced it failed
+    tiers: dict[int, Tiers] = field(default_factory=dict)  # by graph, at which its latest run was, as the client has heard
 
     def name(self, number: int, buffer: Buffer) -> Buffer:
         """Let a number name a new buffer."""

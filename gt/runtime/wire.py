@@ -34,6 +34,7 @@ WireScalar: TypeAlias = bool | int | float | tuple[float, float]  # a pair is a 
 Frames: TypeAlias = Sequence[Any]
 GraphUse: TypeAlias = Literal["", "capture", "replay"]  # what workers that meet in collectives do together in a run
 GraphStage: TypeAlias = Literal["", "ready", "captured", "refused"]  # what one of them says of it at the run's end
+Tiers: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]  # by worker, which pieces of its program run compiled code, where some do
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag_field="message", tag=True, forbid_unknown_fields=True):
@@ -77,7 +78,7 @@ class Define(Message, frozen=True):
 
 class Run(Message, frozen=True):
     """Run graph ``key``; ``frees`` go after it. ``replaces``: by output, which buffer was the value of the tensor that it becomes the
-    value of, -1 if none was; nothing if so for all.
+    value of, -1 if none was; nothing if so for all. ``tiers``: of a run that is made again, those at which it ran at first.
     """
 
     key: int
@@ -86,6 +87,7 @@ class Run(Message, frozen=True):
     scalars: tuple[WireScalar, ...]
     frees: Buffers
     replaces: Buffers = ()
+    tiers: Tiers | None = None
 
 
 class Parent(Message, frozen=True):
@@ -270,6 +272,14 @@ class Progress(Message, frozen=True):
     runs: int
 
 
+class RanAt(Message, frozen=True):
+    """The run that made ``buffer``, of graph ``key``, and those of that graph after it, ran at these tiers; others did before."""
+
+    buffer: int
+    key: int
+    tiers: Tiers
+
+
 class Ping(Message, frozen=True):
     """The dispatcher is alive."""
 
@@ -409,7 +419,7 @@ class Unload(Message, frozen=True):
 class Execute(Message, frozen=True):
     """Run a loaded program. Ids are in the order of the flush's lists; ``frees`` go after it. ``graph``: what is done with a CUDA graph
     of it that all its workers capture together. ``owner``, ``numbers``: for labels of the first outputs, none if nobody could have
-    them back; those that an earlier part of the run has made get theirs too.
+    them back; those that an earlier part of the run has made get theirs too. ``tiers``: at which it is to run, where that is known.
     """
 
     epoch: int
@@ -421,6 +431,7 @@ class Execute(Message, frozen=True):
     graph: GraphUse = ""
     owner: bytes = b""
     numbers: Buffers = ()
+    tiers: Tiers | None = None
 
 
 class DropGraph(Message, frozen=True):
@@ -573,7 +584,8 @@ class Done(Message, frozen=True):
     """An epoch is over on this worker. With a fault: ``failed`` are the outputs that are not there and why, by uid, all if None;
     ``kept`` what was to be freed and is still here. ``graph``: how far the worker is with a graph that all workers capture together.
     ``left``: it takes no part in the epoch's collectives any more, so nobody may wait. ``earlier``: epochs that went well just before,
-    with their seconds: those of short programs are told of together.
+    with their seconds: those of short programs are told of together. ``compiled``: which pieces of the program ran compiled code, where
+    that was not so in the run of it before.
     """
 
     epoch: int
@@ -584,6 +596,7 @@ class Done(Message, frozen=True):
     graph: GraphStage = ""
     left: bool = False
     earlier: tuple[tuple[int, float], ...] = ()
+    compiled: Buffers | None = None
 
 
 class GraphIdle(Message, frozen=True):
@@ -710,8 +723,8 @@ Incoming: TypeAlias = (
     | AskTrace | TraceReply | Used
 )  # fmt: skip
 ToClient: TypeAlias = (
-    ClientWelcome | Returned | Workers | Attached | Placed | Failed | Located | Settled | Explained | Rebalanced | Progress | Ping
-    | Refused | Broken | Part | PartFailed | Share | Unread | SetTrace
+    ClientWelcome | Returned | Workers | Attached | Placed | Failed | Located | Settled | Explained | Rebalanced | Progress | RanAt
+    | Ping | Refused | Broken | Part | PartFailed | Share | Unread | SetTrace
 )
 ToWorker: TypeAlias = (
     WorkerWelcome | Attached | Load | Unload | Parent | Execute | DropGraph | MakeGroup | Store | Name | Expect | Ship | Free | Gone | Abort

@@ -41,7 +41,7 @@ class Unkept:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """A program, or its skipping, is over. ``failed``: which outputs are not there, and why, by uid; all if None.
+    """A program, or its skipping, is over. ``failed``: which outputs are not there, and why, by uid; all if None. ``compiled``: as in ``Done``.
 
     ``kept``: what was taken for the run, and holds what it held before. ``left``: some collectives were not taken part in.
     """
@@ -53,6 +53,7 @@ class Ran:
     kept: tuple[int, ...] = ()
     graph: wire.GraphStage = ""
     left: bool = False
+    compiled: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,8 @@ class RunProgram:
     """Run a program on values; ``takes`` are inputs that leave the store before the run, so that it may reuse them.
 
     ``copies``: positions in ``inputs`` that the program overwrites though somebody still holds them. ``poisoned``: positions of inputs
-    that are not there, and why: only what does not depend on them runs.
+    that are not there, and why: only what does not depend on them runs. ``compiled``: the pieces that are to run compiled code, if that is
+    said.
     """
 
     epoch: int
@@ -107,6 +109,7 @@ class RunProgram:
     copies: tuple[int, ...] = ()
     poisoned: tuple[tuple[int, Fault], ...] = ()
     graph: wire.GraphUse = ""
+    compiled: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,8 +343,9 @@ class WorkerState:
         dropped = self._drop(tuple(freed - unique)) if len(freed) > len(read) else []
         self.frees = read
         self.running = RunProgram(
-            message.epoch, message.plan, mine, self.outputs, message.scalars, takes, copies, poisoned, message.graph
-        )
+            message.epoch, message.plan, mine, self.outputs, message.scalars, takes, copies, poisoned, message.graph,
+            None if message.tiers is None else dict(message.tiers).get(self.worker, ()),
+        )  # fmt: skip
         return [*dropped, self.running]
 
     def _label(self, message: wire.Execute, program: Program) -> None:
@@ -386,7 +390,7 @@ class WorkerState:
             self.poison |= failed
             self.values.update(uid for uid in self.outputs if uid not in failed)
         frees, self.running, self.outputs, self.frees = self.frees, None, (), ()
-        told = wire.Done(event.epoch, event.seconds, fault, event.failed, event.kept, event.graph, event.left)
+        told = wire.Done(event.epoch, event.seconds, fault, event.failed, event.kept, event.graph, event.left, compiled=event.compiled)
         done = [*self._drop(frees), Reply(told)]
         self.values.update(event.kept)
         return done

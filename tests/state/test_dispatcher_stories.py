@@ -178,6 +178,34 @@ def test_epochs_told_of_together_are_over_in_order():
     assert not s.state.flights.by_epoch
 
 
+def test_a_client_hears_at_which_tiers_its_runs_were_where_that_changes():
+    s = started(workers=2)
+    s.done(0, 1), s.done(1, 1)
+    s.run(1, (1,), (3,))
+    assert not sent(s.done(0, 2) + s.done(1, 2), wire.RanAt)
+    s.run(1, (3,), (4,))
+    s.say("w0", wire.Done(3, 0.01, compiled=(0, 2)))
+    s.run(1, (4,), (5,))
+    s.say("w0", wire.Done(4, 0.01))  # still so, ahead of the other
+    assert sent(s.say("w1", wire.Done(3, 0.01)), wire.RanAt) == [wire.RanAt(4, 1, ((0, (0, 2)),))]
+    out = s.say("w1", wire.Done(4, 0.01, compiled=(1,)))
+    assert sent(out, wire.RanAt) == [wire.RanAt(5, 1, ((0, (0, 2)), (1, (1,))))]
+    assert [type(m) for m in sent(out, wire.RanAt | wire.Progress)] == [wire.RanAt, wire.Progress]
+    s.run(1, (5,), (6,))
+    out = s.say("w0", wire.Done(5, 0.01, compiled=())) + s.say("w1", wire.Done(5, 0.01, compiled=()))
+    assert sent(out, wire.RanAt) == [wire.RanAt(6, 1, ())]
+    s.run(1, (6,), (7,))
+    s.say("w0", wire.Done(6, 0.01, compiled=(0,)))
+    assert not sent(s.say("w1", wire.Bye()), wire.RanAt)  # nobody knows how it was on the other
+
+
+def test_a_run_that_is_made_again_is_at_the_tiers_it_names_and_in_no_graph():
+    s = started(workers=1)
+    s.say("c0up", wire.Run(1, (1,), (3,), (), (), tiers=((0, (1,)),)))
+    (execute,) = sent(s.log, wire.Execute, "w0")[-1:]
+    assert execute.tiers == ((0, (1,)),) and execute.graph == ""
+
+
 def test_a_group_is_an_epoch_of_its_own_before_the_first_run_that_needs_it():
     s = started(workers=2, groups=((0, 1),))
     order = [type(m).__name__ for m in sent(s.log, wire.Message, "w1")]

@@ -259,3 +259,45 @@ def test_a_replay_gives_every_live_value_and_every_open_read(history: list[tuple
     log.abandon()
     log.trim()
     assert replayed(log).read == world.read and replayed(log).values == world.values
+
+
+def tiers_of(log: RunLog) -> list[wire.Tiers]:
+    """At which tiers each run of the log would be made again."""
+    now, found = dict(log.tiers), []
+    for entry in log.entries:
+        if isinstance(entry, wire.RanAt):
+            now[entry.key] = entry.tiers
+        elif isinstance(entry, wire.Run):
+            found.append(now.get(entry.key, ()))
+    return found
+
+
+def test_at_which_tiers_runs_were_outlasts_the_runs_that_are_forgotten():
+    eager, one, two = (), ((0, (0,)),), ((0, (0, 1)),)
+    log = RunLog()
+    log.put(1, kept(1))
+    for i in range(1, 7):
+        log.run(run((i,), (i + 1,), (i,)))
+    log.ran_at(wire.RanAt(4, 0, one))
+    log.ran_at(wire.RanAt(6, 0, two))
+    assert tiers_of(log) == [eager, eager, one, one, two, two]
+    log.run(run((7,), (8,), (7,)))
+    assert log.begin(1.0) == [8]
+    log.run(run((8,), (9,), (8,)))
+    log.ran_at(wire.RanAt(8, 0, one))  # heard of late, of a run before the snapshot
+    log.ran_at(wire.RanAt(9, 0, two))
+    assert tiers_of(log) == [eager, eager, one, one, two, two, one, two]
+    log.arrived(8, kept(8))
+    assert log.complete() is not None
+    assert log.tiers == {0: one} and tiers_of(log) == [two]
+    log.run(run((9,), (10,), (9,)))
+    log.run(run((10,), (11,), (10,)))
+    log.free(wire.Free((11,)))
+    log.trim()
+    assert not log.num_runs
+    log.put(12, kept(12))
+    log.run(run((12,), (13,)))
+    assert tiers_of(log) == [two]
+    log.ran_at(wire.RanAt(10, 0, one))  # of a run that is not here any more
+    log.ran_at(wire.RanAt(5, 7, one))
+    assert log.tiers[7] == one
