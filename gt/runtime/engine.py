@@ -67,6 +67,7 @@ class LoadedStats:
     marked: int = 0  # pieces that a signal has compiled before they first run
     made: int = 0  # of these, so far
     waits: bool = False  # a run waits for one of them
+    together: bool = False  # other pieces run compiled code once that is said, in the same run on all workers
     graph_runs: int = 0  # runs that were the replay of one CUDA graph
     notes: list[str] = field(default_factory=list)
 
@@ -94,6 +95,11 @@ class Loaded(Protocol):
     @property
     def compiled(self) -> tuple[int, ...]:
         """Give the pieces that ran compiled code in the last run."""
+        ...
+
+    @property
+    def swappable(self) -> tuple[int, ...] | None:
+        """Give the pieces that may run compiled code once all workers are as far, None while some are on their way there."""
         ...
 
     def run_at(self, compiled: tuple[int, ...], inputs: list[Any], scalars: Sequence[Scalar], comm: Comm | None = None) -> list[Any]:

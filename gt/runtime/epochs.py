@@ -62,6 +62,7 @@ class Epochs:
                 for number in loaded:
                     worker.programs.pop(number, None)
                     worker.compiled.pop(number, None)
+                    worker.ready.pop(number, None)
                 self.roster.send(worker.work, wire.Unload(tuple(sorted(loaded))))
 
     def make_groups(self, plan: PlanRecord) -> None:
@@ -92,6 +93,7 @@ class Epochs:
         self.make_groups(plan)
         self.epoch += 1
         workers = tuple(plan.programs)
+        together = len(workers) > 1 and all(self.roster.workers[w].hello.device == "cpu" for w in workers)
         upstream = list({id(b.flight): b.flight for b in inputs if b.flight is not None}.values())
         local = workers[0] if len(workers) == 1 and all(f.local == workers[0] for f in upstream) else None
         flight = Flight(self.epoch, client, set(workers), local=local, groups=plan.groups, where=plan.where, plan=plan)
@@ -112,24 +114,31 @@ class Epochs:
         going = [b for b in freed.values() if b not in flight.late] if flight.late else list(freed.values())
         message = wire.Execute(
             self.epoch, plan.id, tuple([b.uid for b in inputs]), tuple([b.uid for b in outputs]), run.scalars, tuple([b.uid for b in going]),
-            plan.capture.use(self.epoch) if run.tiers is None else "", client.owner, run.outputs if client.owner else (), run.tiers,
+            plan.capture.use(self.epoch) if run.tiers is None else "", client.owner, run.outputs if client.owner else (),
+            run.tiers if run.tiers is not None or not plan.tiers else tuple(plan.tiers.items()),
         )  # fmt: skip
+        if together and run.tiers is not None:
+            plan.tiers = {w: pieces for w, pieces in run.tiers if pieces}  # what comes after it goes on so
         if self.values.memory.workers:
             self.values.memory.drop(message.frees)
             self.values.memory.add(outputs)
-        self.execute(plan.programs, message, plan)
+        self.execute(plan.programs, message, plan, together)
         self.values.drop_beyond(going, workers)
         return flight
 
-    def execute(self, programs: Mapping[int, Program], message: wire.Execute, labelled: PlanRecord | None) -> None:
-        """Send an epoch to its workers, to those that do not have its program with that; it labels what the plan ``labelled`` makes."""
+    def execute(
+        self, programs: Mapping[int, Program], message: wire.Execute, labelled: PlanRecord | None, together: bool = False
+    ) -> None:
+        """Send an epoch to its workers, to those that do not have its program with that; it labels what the plan ``labelled`` makes.
+        ``together``: as in ``Load``.
+        """
         places = None
         for w, program in programs.items():
             worker = self.roster.workers[w]
             if message.plan not in worker.loaded:
                 worker.loaded.add(message.plan)
                 places = places or (self.values.places_of(labelled) if labelled is not None else None)
-                self.roster.send(worker.work, wire.Load(message.plan, program, places))
+                self.roster.send(worker.work, wire.Load(message.plan, program, places, together))
             self.roster.send(worker.work, message)
 
     def over_quota(self, client: Client, run: wire.Run, plan: PlanRecord) -> Fault | None:
@@ -179,6 +188,9 @@ class Epochs:
                 worker.compiled[flight.plan.id] = message.compiled
             if compiled := worker.compiled.get(flight.plan.id):
                 flight.tiers[worker.id] = compiled
+            if message.ready is not None:
+                worker.ready[flight.plan.id] = message.ready
+                self._swap_if_ready(flight.plan)
         if self.seen is not None and flight is not None and flight.plan is not None:
             client = -1 if flight.client is None else flight.client.id
             self.seen.append(SeenRun(worker.id, flight.plan.id, client, self.roster.now, message.seconds))
@@ -189,6 +201,17 @@ class Epochs:
         if message.kept or (flight is not None and (fault is not None or flight.late or (flight.client and flight.client.salvaged))):
             self._keep(worker, flight, set(message.kept))
         return self.landed(flight) if flight is not None else None
+
+    def _swap_if_ready(self, plan: PlanRecord) -> None:
+        """Have workers of a plan that run alike run compiled code from the next run on, the same pieces, once all of them can."""
+        alike: dict[int, list[int]] = {}
+        for w, program in plan.programs.items():
+            alike.setdefault(len(program.steps), []).append(w)
+        for workers in alike.values():
+            ready = [self.roster.workers[w].ready.get(plan.id) for w in workers if w in self.roster.workers]
+            told = [set(pieces) for pieces in ready if pieces is not None]
+            if len(told) == len(workers) and plan.tiers.keys().isdisjoint(workers) and (both := set.intersection(*told)):
+                plan.tiers |= dict.fromkeys(workers, tuple(sorted(both)))
 
     def graph_idle(self, number: int) -> None:
         """Hear that a worker does without the graph of a plan: the others let theirs go."""

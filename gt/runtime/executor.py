@@ -178,11 +178,11 @@ class TorchLoaded:
         if torch.get_float32_matmul_precision() != self.program.float32_matmul:
             torch.set_float32_matmul_precision(self.program.float32_matmul)
         stats = self.stats
-        if self._arrived or stats.runs == self._edge_at:
+        if self._arrived or stats.runs >= self._edge_at >= 0:
             self._edge()
         if stats.compiled_pieces != self._counted:
             self._counted = stats.compiled_pieces
-            self.compiled = tuple([i for i, piece in enumerate(self.pieces) if piece.is_compiled])
+            self.compiled = tuple([i for i, piece in enumerate(self.pieces) if piece.is_compiled and not piece.waits_for_others])
         start = time.perf_counter()
         try:
             outputs = None
@@ -200,6 +200,12 @@ class TorchLoaded:
         if stats.compiled_pieces:
             stats.compiled_runs += 1
         return outputs
+
+    @property
+    def swappable(self) -> tuple[int, ...] | None:
+        if self._climbs and not all(piece.settled for piece in self.pieces):
+            return None
+        return tuple(i for i, piece in enumerate(self.pieces) if piece.is_compiled)
 
     def run_at(
         self, compiled: tuple[int, ...], inputs: list[Tensor], scalars: Sequence[Scalar], comm: Comm | None = None
@@ -222,6 +228,8 @@ class TorchLoaded:
                 piece.restore(call)
             self.compiled = tuple([i for i in compiled if i < len(self.pieces) and self.pieces[i].is_compiled])
             self._counted = -1  # what is compiled is looked at by the next run
+            self.stats.runs += 1
+            self.stats.compiled_runs += bool(self.compiled)
 
     def salvage(
         self, error: Exception | None, inputs: Sequence[Tensor | None], scalars: Sequence[Scalar], causes: Mapping[int, Fault]
@@ -241,7 +249,7 @@ class TorchLoaded:
         if self._arrived:
             self._arrived = False
             self._receive()
-        if self.stats.runs == self._edge_at:
+        if self.stats.runs >= self._edge_at >= 0:
             self._edge_at = next(self._stages, -1)
 
     def _receive(self) -> None:

@@ -31,6 +31,7 @@ class NumpyLoaded:
     tier: Tier = "eager"
     joint = None
     compiled: tuple[int, ...] = ()
+    swappable: tuple[int, ...] | None = ()
 
     def __init__(self, program: Program) -> None:
         self.program = program

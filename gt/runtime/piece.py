@@ -138,6 +138,11 @@ class TorchPiece:
         return self.call(a, s)
 
     @property
+    def waits_for_others(self) -> bool:
+        """Whether compiled code runs only when that is said. What a signal marks is compiled in the first run, on all workers alike."""
+        return self.stats.together and not self.stretch.compile
+
+    @property
     def is_compiled(self) -> bool:
         """Whether it runs compiled code, checked."""
         return self.settled and self.compiled is not None
@@ -161,7 +166,10 @@ class TorchPiece:
 
     def restore(self, call: PieceFn) -> None:
         """Go on at the tier before runs at a given one, or at the compiled one if that has been reached by them."""
-        self.call = self._run_compiled if self.is_compiled else self.eager if self.settled else call
+        if self.is_compiled:
+            self.call = self.eager if self.waits_for_others else self._run_compiled
+        else:
+            self.call = self.eager if self.settled else call
 
     def give_up(self, why: str) -> None:
         self.settled, self.call, self.compiled = True, self.eager, None
@@ -191,7 +199,7 @@ class TorchPiece:
         if worst and (spare is None or not self._is_rounding(spare, s, expected, got)):
             self.give_up(f"compiled and eager results differ: {worst}")
         else:
-            self.settled, self.call = True, self._run_compiled
+            self.settled, self.call = True, self.eager if self.waits_for_others else self._run_compiled
             self.stats.compiled_pieces += 1
         return expected
 

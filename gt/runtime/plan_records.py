@@ -42,6 +42,7 @@ class PlanRecord:
     lines: tuple[str, ...] = ()
     cut: Cut | None = None
     whole: bool = False  # it was tried in vain to cut it
+    tiers: dict[int, tuple[int, ...]] = field(default_factory=dict)  # by worker, which pieces it runs as compiled code, as others do
 
     @property
     def ids(self) -> tuple[int, ...]:

@@ -63,6 +63,7 @@ class Worker:
     usage: WorkerUsage = field(default_factory=WorkerUsage)  # as it said last, as are
     programs: dict[int, ProgramState] = field(default_factory=dict)
     compiled: dict[int, tuple[int, ...]] = field(default_factory=dict)  # by plan, which pieces ran compiled code in its latest run
+    ready: dict[int, tuple[int, ...]] = field(default_factory=dict)  # by plan, which may, once the others are as far
     used: float = 0.0  # when it said so
     parent: str = ""  # as it was told last
 

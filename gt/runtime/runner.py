@@ -114,6 +114,7 @@ class Runner:
         self.runs, self.run_s, self.load_s, self.ship_s = 0, 0.0, 0.0, 0.0  # so far
         self.spent: dict[int, PlanSpent] = {}  # by plan
         self.compiled: dict[int, tuple[int, ...]] = {}  # by plan, which pieces ran compiled code, as the dispatcher knows
+        self.told: set[int] = set()  # plans of which it knows what may
         self.usage = Usage(self)
 
     def handle(self, message: Message, data: Any = None) -> bool:
@@ -167,12 +168,13 @@ class Runner:
                         self.outlet.ship(token, failed, None)
                     case KeepValue(uid, store, array):
                         self._keep(uid, store, array)
-                    case LoadProgram(plan, program):
-                        self._load(plan, program)
+                    case LoadProgram(plan, program, together):
+                        self._load(plan, program, together)
                     case UnloadPrograms(plans):
                         for plan in plans:
                             self.loaded.pop(plan, None)
                             self.compiled.pop(plan, None)
+                            self.told.discard(plan)
                             self.usage.forget(plan)
                             if self.clock is not None:
                                 self.clock.forget(plan)
@@ -262,10 +264,11 @@ class Runner:
 
     # -- programs
 
-    def _load(self, plan: int, program: Program) -> None:
+    def _load(self, plan: int, program: Program, together: bool) -> None:
         start = time.perf_counter()
         try:
             self.loaded[plan] = self.engine.load(program)
+            self.loaded[plan].stats.together = together
         except Exception as e:  # runs of it fail with this cause
             self.unloadable[plan] = fault_of(e, "run", self.state.worker)
         seconds = time.perf_counter() - start
@@ -342,15 +345,17 @@ class Runner:
             self._tell_run(command, seconds, fault)
         if self.clock is not None:
             seconds = self.clock.seconds(command.plan) or seconds
-        return ran or Ran(command.epoch, seconds, fault, graph=stage, left=left, compiled=self._news_of(command.plan))
+        return ran or Ran(command.epoch, seconds, fault, graph=stage, left=left, **self._news_of(command.plan))
 
-    def _news_of(self, plan: int) -> tuple[int, ...] | None:
-        """Give which pieces of a program ran compiled code, where that is not what was told last."""
-        loaded = self.loaded.get(plan)
-        if loaded is None or loaded.compiled == self.compiled.get(plan, ()):
-            return None
-        self.compiled[plan] = loaded.compiled
-        return loaded.compiled
+    def _news_of(self, plan: int) -> dict[str, Any]:
+        """Give which pieces of a program ran compiled code, and which may, where that is not what was told last."""
+        loaded, news = self.loaded.get(plan), {}
+        if loaded is not None and loaded.compiled != self.compiled.get(plan, ()):
+            news["compiled"] = self.compiled[plan] = loaded.compiled
+        if loaded is not None and loaded.stats.together and plan not in self.told and (ready := loaded.swappable) is not None:
+            self.told.add(plan)
+            news["ready"] = ready
+        return news
 
     def _tell_run(self, command: RunProgram, seconds: float, fault: Fault | None) -> None:
         made = sum([self.values.sizes.get(uid, 0) for uid in command.outputs])

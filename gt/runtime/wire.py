@@ -34,7 +34,7 @@ WireScalar: TypeAlias = bool | int | float | tuple[float, float]  # a pair is a 
 Frames: TypeAlias = Sequence[Any]
 GraphUse: TypeAlias = Literal["", "capture", "replay"]  # what workers that meet in collectives do together in a run
 GraphStage: TypeAlias = Literal["", "ready", "captured", "refused"]  # what one of them says of it at the run's end
-Tiers: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]  # by worker, which pieces of its program run compiled code, where some do
+Tiers: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]  # by worker, which pieces of its program run compiled code
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag_field="message", tag=True, forbid_unknown_fields=True):
@@ -273,7 +273,8 @@ class Progress(Message, frozen=True):
 
 
 class RanAt(Message, frozen=True):
-    """The run that made ``buffer``, of graph ``key``, and those of that graph after it, ran at these tiers; others did before."""
+    """The run that made ``buffer``, of graph ``key``, and those of that graph after it, ran at these tiers, on other
+    workers eagerly; others did before."""
 
     buffer: int
     key: int
@@ -403,11 +404,14 @@ class Label(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Load(Message, frozen=True):
-    """Keep a program under a plan id. ``places``: of its outputs, for labels."""
+    """Keep a program under a plan id. ``places``: of its outputs, for labels. ``together``: it runs compiled code once told to, in the same
+    run as the plan's other workers.
+    """
 
     plan: int
     program: Program
     places: Places | None = None
+    together: bool = False
 
 
 class Unload(Message, frozen=True):
@@ -419,7 +423,7 @@ class Unload(Message, frozen=True):
 class Execute(Message, frozen=True):
     """Run a loaded program. Ids are in the order of the flush's lists; ``frees`` go after it. ``graph``: what is done with a CUDA graph
     of it that all its workers capture together. ``owner``, ``numbers``: for labels of the first outputs, none if nobody could have
-    them back; those that an earlier part of the run has made get theirs too. ``tiers``: at which it is to run, where that is known.
+    them back; those that an earlier part of the run has made get theirs too. ``tiers``: at which it is to run on the workers of which that is said.
     """
 
     epoch: int
@@ -585,7 +589,7 @@ class Done(Message, frozen=True):
     ``kept`` what was to be freed and is still here. ``graph``: how far the worker is with a graph that all workers capture together.
     ``left``: it takes no part in the epoch's collectives any more, so nobody may wait. ``earlier``: epochs that went well just before,
     with their seconds: those of short programs are told of together. ``compiled``: which pieces of the program ran compiled code, where
-    that was not so in the run of it before.
+    that was not so in the run of it before. ``ready``: which may, where all that can be compiled has been, once.
     """
 
     epoch: int
@@ -597,6 +601,7 @@ class Done(Message, frozen=True):
     left: bool = False
     earlier: tuple[tuple[int, float], ...] = ()
     compiled: Buffers | None = None
+    ready: Buffers | None = None
 
 
 class GraphIdle(Message, frozen=True):

@@ -41,7 +41,8 @@ class Unkept:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """A program, or its skipping, is over. ``failed``: which outputs are not there, and why, by uid; all if None. ``compiled``: as in ``Done``.
+    """A program, or its skipping, is over. ``failed``: which outputs are not there, and why, by uid; all if None. ``compiled``,
+    ``ready``: as in ``Done``.
 
     ``kept``: what was taken for the run, and holds what it held before. ``left``: some collectives were not taken part in.
     """
@@ -54,6 +55,7 @@ class Ran:
     graph: wire.GraphStage = ""
     left: bool = False
     compiled: tuple[int, ...] | None = None
+    ready: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +80,11 @@ Event: TypeAlias = Got | Arrived | Unkept | Ran | Grouped | Rejoined
 
 @dataclass(frozen=True, slots=True)
 class LoadProgram:
-    """Make a program ready."""
+    """Make a program ready. ``together``: as in ``Load``."""
 
     plan: int
     program: Program
+    together: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,11 +289,11 @@ class WorkerState:
             case wire.Name(uid, label):
                 self.labels[uid] = label
                 return []
-            case wire.Load(plan, program, places):
+            case wire.Load(plan, program, places, together):
                 self.programs[plan], self.sizes[plan] = program, _sizes(program)
                 if places is not None:
                     self.places[plan] = places
-                return [LoadProgram(plan, program)]
+                return [LoadProgram(plan, program, together)]
             case wire.Unload(plans):
                 for plan in plans:
                     self.programs.pop(plan, None)
@@ -344,7 +347,7 @@ class WorkerState:
         self.frees = read
         self.running = RunProgram(
             message.epoch, message.plan, mine, self.outputs, message.scalars, takes, copies, poisoned, message.graph,
-            None if message.tiers is None else dict(message.tiers).get(self.worker, ()),
+            None if message.tiers is None else dict(message.tiers).get(self.worker),
         )  # fmt: skip
         return [*dropped, self.running]
 
@@ -390,7 +393,7 @@ class WorkerState:
             self.poison |= failed
             self.values.update(uid for uid in self.outputs if uid not in failed)
         frees, self.running, self.outputs, self.frees = self.frees, None, (), ()
-        told = wire.Done(event.epoch, event.seconds, fault, event.failed, event.kept, event.graph, event.left, compiled=event.compiled)
+        told = wire.Done(event.epoch, event.seconds, fault, event.failed, event.kept, event.graph, event.left, (), event.compiled, event.ready)
         done = [*self._drop(frees), Reply(told)]
         self.values.update(event.kept)
         return done

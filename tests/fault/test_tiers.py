@@ -16,7 +16,7 @@ import gt
 from gt import session as sessions
 
 interval_s = float(sys.argv[1])
-gt.gpu_workers(1)
+gt.gpu_workers(int(sys.argv[2]))
 gt.recover(interval_s=interval_s)
 gt.manual_seed(0)
 model = gt.nn.Sequential(gt.nn.Linear(33, 64), gt.nn.GELU(), gt.nn.LayerNorm(64), gt.nn.Linear(64, 10))
@@ -40,7 +40,7 @@ while compiled < 8 and time.monotonic() < until:
     time.sleep(0.02)
     compiled += any(sessions.running()._tiers.values())
 for _ in range(2):
-    before, (worker,) = bits(), [p for p in psutil.Process().children(recursive=True) if "gt.runtime.worker" in p.cmdline()]
+    before, (worker, *_) = bits(), [p for p in psutil.Process().children(recursive=True) if "gt.runtime.worker" in p.cmdline()]
     os.kill(worker.pid, signal.SIGKILL)
     worker.wait(10)
     time.sleep(0.3)
@@ -52,8 +52,8 @@ for _ in range(2):
 
 
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize("interval_s", [1000, 1.5])
-def test_what_is_made_again_is_at_the_tiers_that_it_was_at(interval_s: float, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("interval_s", "workers"), [(1000, 1), (1.5, 1), (1000, 2)])
+def test_what_is_made_again_is_at_the_tiers_that_it_was_at(interval_s: float, workers: int, tmp_path: Path) -> None:
     """From the script's begin, across the step at which compiled code is swapped in; and from a snapshot behind that."""
-    said = output(SCRIPT, tmp_path, interval_s, timeout_s=180, GT_BACKEND="torch", GT_COMPILE_AFTER="5")
+    said = output(SCRIPT, tmp_path, interval_s, workers, timeout_s=180, GT_BACKEND="torch", GT_COMPILE_AFTER="5")
     assert said.splitlines() == ["compiled 8 equal True recoveries 1", "compiled 8 equal True recoveries 2"]

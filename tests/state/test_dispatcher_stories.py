@@ -199,6 +199,29 @@ def test_a_client_hears_at_which_tiers_its_runs_were_where_that_changes():
     assert not sent(s.say("w1", wire.Bye()), wire.RanAt)  # nobody knows how it was on the other
 
 
+def test_workers_of_a_plan_run_compiled_code_from_the_same_run_on():
+    s = started(workers=2)
+    assert all(load.together for w in ("w0", "w1") for load in sent(s.log, wire.Load, w))
+    s.say("w0", wire.Done(1, 0.01, ready=(0, 2, 3)))
+    s.run(1, (1,), (3,))
+    s.done(0, 2)
+    s.say("w1", wire.Done(1, 0.01))
+    s.say("w1", wire.Done(2, 0.01, ready=(0, 3)))
+    s.run(1, (3,), (4,))
+    both = ((0, (0, 3)), (1, (0, 3)))  # what one of them runs eagerly the other does, too
+    assert [[e.tiers for e in sent(s.log, wire.Execute, w)] for w in ("w0", "w1")] == [[None, None, both]] * 2
+    s.say("w0", wire.Done(3, 0.01, compiled=(0, 3)))
+    assert sent(s.say("w1", wire.Done(3, 0.01, compiled=(0, 3))), wire.RanAt) == [wire.RanAt(4, 1, both)]
+    s.say("c0up", wire.Run(1, (4,), (5,), (), (), tiers=((0, (0,)), (1, (0,)))))
+    s.run(1, (5,), (6,))
+    assert [e.tiers for e in sent(s.log, wire.Execute, "w1")[-2:]] == [((0, (0,)), (1, (0,)))] * 2  # and what comes after goes on so
+
+
+def test_one_worker_runs_compiled_code_when_it_has_it():
+    s = started(workers=1)
+    assert not sent(s.log, wire.Load, "w0")[0].together
+
+
 def test_a_run_that_is_made_again_is_at_the_tiers_it_names_and_in_no_graph():
     s = started(workers=1)
     s.say("c0up", wire.Run(1, (1,), (3,), (), (), tiers=((0, (1,)),)))
