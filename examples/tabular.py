@@ -42,7 +42,7 @@ def main():
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        if step % 20 == 19:
+        if step % 20 == 19 or step == args.steps - 1:
             losses.append((step + 1, loss.item()))
     model.eval()
     with gt.no_grad():

@@ -312,7 +312,7 @@ def _submit(trace: Trace, session: Session, live: list[Handle], saved: set[int],
     known: int | Loop | None = table.get(structure)
     if isinstance(known, Loop) and len(trace.code) <= SHORT:
         known.runs += 1
-    if known is None or (isinstance(known, Loop) and known.runs >= OFTEN):
+    if known is None or (isinstance(known, Loop) and (known.runs >= OFTEN or trace.recorder is not None)):
         with _defining:
             known = table.get(structure)
             rounds = _define_rounds(trace, session, outputs, signals, options, reason) if known is None else []

@@ -34,7 +34,7 @@ log = logging.getLogger("gt.flush")
 PAD = "give it one shape: pad the last batch, or drop it (drop_last=True)"
 SIZES = "give it one shape, or few: pad each to the next of a few sizes"
 CAST = "cast to one dtype before"
-NUMBER = "a Python number that is part of an op's form makes a graph for each of its values: keep it the same, or make it a tensor"
+NUMBER = "a Python number that is part of an op's form makes a graph for each of its values: keep it the same, or to few values"
 SHAPES = ("shape", "size")
 FLOW = "Python control flow that depends on a step or a value records other ops: let each case come from a line of its own, or use gt.where"
 HELD = "keep the same tensors alive in every step: what is held, or let go of, at the flush is part of the graph"

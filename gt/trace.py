@@ -174,7 +174,8 @@ class _Stale(Exception):
 
 
 class Code:
-    """The entries of a trace that was flushed, as a key that is hashed once, and where they were recorded.
+    """The entries of a trace that was flushed and where they were recorded, as a key that is hashed once: a graph knows its ops' lines, so
+    the same ops of other lines are another.
 
     ``next``: what its thread flushed after it when last it flushed it. A step repeats the one before it, as a rule. ``waits``: see
     ``Trace.waits``, None as long as it is not known.
@@ -191,7 +192,9 @@ class Code:
         return self.hash
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Code) and self.hash == other.hash and self.entries == other.entries)
+        return self is other or (
+            isinstance(other, Code) and self.hash == other.hash and self.entries == other.entries and self.where == other.where
+        )
 
 
 class Modes:
@@ -266,7 +269,7 @@ class Trace:
     def coded(self) -> Code:
         """Give what has been recorded as a key."""
         code = self.expected
-        if code is None or code.entries != self.code:
+        if code is None or code.entries != self.code or code.where != self.where:
             code = Code(list(self.code), list(self.where))
             code = self.modes.codes.setdefault(code, code)
             if len(self.modes.codes) > MAX_CODES:

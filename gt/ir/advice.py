@@ -27,9 +27,9 @@ class Advised(Exception):
 
 def nearest_word(word: str, known: Iterable[str], alike: float = 0.6) -> str:
     """Give the known word that is most like this one, ``alike`` (0 to 1) or more, "" if none is."""
-    by_letters = {name.lower(): name for name in sorted(known, reverse=True)}
-    near = difflib.get_close_matches(word.lower(), sorted(by_letters), n=1, cutoff=alike)
-    return by_letters[near[0]] if near else ""
+    names = sorted(known)
+    near = difflib.get_close_matches(word, names, n=1, cutoff=alike)
+    return near[0] if near else next((name for name in names if name.lower() == word.lower()), "")
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 from gt.ir.advice import Advised
 
 SHOWN = 6  # operands named in a note
-WRAPPERS = ("gt.arguments", "gt.autocasting", "contextlib")  # what their functions wrap is what was called
+WRAPPERS = ("gt.arguments", "gt.autocasting", "gt.versions", "contextlib")  # what their functions wrap is what was called
 
 
 class _Ours(dict[Any, bool]):

@@ -179,12 +179,13 @@ class Dispatcher:
 
     def _tell_progress(self) -> None:
         """Tell clients how many of their runs are over: once, where several ended together."""
-        told, self._progress = self._progress, {}
-        events: list[Event] = []
-        for peer, progress in told.items():
-            self._transmit(Send(peer, progress), events)
-        for event in events:
-            self._handle(event)
+        while self._progress:
+            told, self._progress = self._progress, {}
+            events: list[Event] = []
+            for peer, progress in told.items():
+                self._transmit(Send(peer, progress), events)
+            for event in events:
+                self._handle(event)
 
     def _drain(self) -> None:
         for _ in range(BURST):

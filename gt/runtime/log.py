@@ -221,6 +221,9 @@ def brief(message: Any) -> str:
     made = getattr(message, "outputs", None)
     if made:
         words.append(f"made={made[0]}")
+    earlier = getattr(message, "earlier", None)
+    if earlier:
+        words.append(f"earlier={','.join(str(epoch) for epoch, _ in earlier)}")
     return " ".join(words)
 
 

@@ -460,6 +460,23 @@ def test_the_first_op_that_differs_is_named_with_its_line(monkeypatch: pytest.Mo
         object.__setattr__(OPS["tanh"], "torch", template)
 
 
+@pytest.mark.usefixtures("checked")
+def test_what_roundings_leave_where_sums_cancel_is_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = gt.from_numpy(np.random.default_rng(0).standard_normal(1000).astype(np.float32))
+    assert abs((x - x.mean()).sum().item()) < 1e-3
+    assert (x * 1.5).sum().double().item() == pytest.approx(float(x.numpy().sum()) * 1.5, rel=1e-3)
+    norm = gt.nn.BatchNorm1d(3)
+    norm(gt.from_numpy(np.random.default_rng(1).standard_normal((64, 3)).astype(np.float32))).square().mean().backward()
+    assert norm.weight.grad.shape == (3,) and np.isfinite(norm.bias.grad.numpy()).all()
+    template = OPS["exp"].torch
+    object.__setattr__(OPS["exp"], "torch", "torch.exp({x}) * 1.001")
+    try:
+        with pytest.raises(CheckFailed, match="exp at"):
+            (x.exp() - 1).sum().item()
+    finally:
+        object.__setattr__(OPS["exp"], "torch", template)
+
+
 SCRIPT = """
 import numpy as np
 import gt

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 
 import gt
 from gt import session as sessions
+from gt.flush import counters
 from gt.runtime.embedded import EmbeddedSession
 from gt.runtime.launch import start_local
 from gt.runtime.remote import RemoteSession
@@ -90,3 +93,17 @@ def test_a_matrix_that_has_no_factor_takes_nothing_with_it(place):
     with pytest.raises(RuntimeError, match="cholesky"):
         (low @ y).tolist()
     assert y.tolist() == [2, 2, 2] and x.tolist() == np.eye(3).tolist()
+
+
+def test_the_same_ops_of_another_line_are_told_by_theirs() -> None:
+    x, good, bad = gt.ones(4), gt.tensor([1]), gt.tensor([9])
+    x.sum().item()
+    assert x[good].tolist() == [1.0]
+    refused = x[bad]
+    line = sys._getframe().f_lineno - 1
+    with pytest.raises(IndexError, match=rf"recorded at .*{os.path.basename(__file__)}:{line} in"):
+        refused.tolist()
+    for _ in range(3):  # the same lines again make no graph
+        before = counters.graphs
+        x[good].tolist()
+    assert counters.graphs == before

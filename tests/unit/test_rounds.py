@@ -69,6 +69,21 @@ def test_a_short_loop_that_is_run_often_is_planned_whole(planned):
     assert whole.recompiled is None  # it is no other work than its parts
 
 
+def test_a_loop_that_was_run_in_parts_is_one_run_under_jit():
+    def f(x):
+        for _ in range(600):
+            x = x + 1
+        return x
+
+    x = gt.zeros(4)
+    x.numpy()
+    np.testing.assert_array_equal(f(x).numpy(), np.full(4, 600))
+    traced = gt.jit(f)
+    for _ in range(5):
+        np.testing.assert_array_equal(traced(x).numpy(), np.full(4, 600))
+    np.testing.assert_array_equal((f(x) + 1).numpy(), np.full(4, 601))
+
+
 MOVES = (
     lambda t, u, v, w, i: (u + v) * 0.5,
     lambda t, u, v, w, i: (u - w).tanh(),
