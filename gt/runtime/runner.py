@@ -104,6 +104,7 @@ class Runner:
         self.log = InstructionLog("", f"worker{worker}") if log is None else log
         self.uploads = {} if uploads is None else uploads
         self.values = ValueStore()
+        self.held = 0, 0  # values and their bytes when the run under way began: what it may reuse is not among them now
         self.dropped = 0  # bytes, since there was last nothing to do
         self.loaded: dict[int, Loaded] = {}
         self.unloadable: dict[int, Fault] = {}
@@ -279,6 +280,7 @@ class Runner:
 
     def _run(self, command: RunProgram) -> Ran:
         start = self.began
+        self.held = len(self.values), self.values.nbytes
         self.epoch = command.epoch
         collective_s = 0.0
         if self.groups is not None:

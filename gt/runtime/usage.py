@@ -145,11 +145,12 @@ class Usage:
         """Give the counters."""
         runner, groups = self.runner, self.runner.groups
         collective_s = 0.0 if groups is None else groups.seconds
+        values, values_nbytes = runner.held if runner.epoch >= 0 else (len(runner.values), runner.values.nbytes)
         spent = sorted(list(runner.spent.items()), key=lambda item: -item[1].seconds)[:MAX_BUSIEST]
         return WorkerUsage(
             run_s=max(0.0, runner.run_s - collective_s), kinds_s=self._kinds_s(), collective_s=collective_s, load_s=runner.load_s,
-            ship_s=runner.ship_s, runs=runner.runs, sent_nbytes=0 if groups is None else groups.nbytes, values=len(runner.values),
-            values_nbytes=runner.values.nbytes, peak_nbytes=runner.values.peak_nbytes, process_nbytes=process_nbytes(),
+            ship_s=runner.ship_s, runs=runner.runs, sent_nbytes=0 if groups is None else groups.nbytes, values=values,
+            values_nbytes=values_nbytes, peak_nbytes=runner.values.peak_nbytes, process_nbytes=process_nbytes(),
             device_nbytes=device_nbytes(runner.engine),
             busiest=tuple(PlanTime(plan, of.program.name, of.runs, of.seconds) for plan, of in spent),
         )  # fmt: skip
