@@ -9,6 +9,7 @@ a reader; gathers go with the first. Next: ``fuse_hot_path``.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
@@ -24,6 +25,7 @@ from gt.passes.schedule import joins_early, scatters_soon, schedule
 
 Bucket: TypeAlias = list[Node]
 KINDS = (collective.all_reduce, collective.all_gather, collective.reduce_scatter)
+SHOWN = 4  # other lines that are named as askers
 COPIES = 4  # reads and writes of each element on its way into and out of the buffer
 FLAT = 1 << 18  # bytes that are copied in and out in the time that one more sum in a launch takes
 
@@ -199,7 +201,10 @@ class _Joiner:
             self.copy(member, with_next=True)
         attrs = {k: 0 if k == "dim" else v for k, v in first.attr.items()}
         got_rows = {collective.all_gather: parts, collective.reduce_scatter: 1}.get(op, rows)
-        why = f"{len(bucket)} at once: {first.why}"
+        lines = dict.fromkeys(f"{os.path.basename(n.loc.file)}:{n.loc.line}" for n in bucket if n.loc is not None and n.loc != first.loc)
+        more = [*list(lines)[:SHOWN], *(["others"] if len(lines) > SHOWN else [])]
+        also = f", also for {', '.join(more)}" if more else ""
+        why = f"{len(bucket)} at once{also}: {first.why}"
         type_ = TensorType((got_rows, width), joined.type.dtype, joined.type.sharding)
         (got,) = self.rewriter.emit(op, [joined], tuple(attrs.items()), like=first, types=[type_], why=why)
         at = 0
