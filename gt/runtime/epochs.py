@@ -93,7 +93,6 @@ class Epochs:
         self.make_groups(plan)
         self.epoch += 1
         workers = tuple(plan.programs)
-        together = len(workers) > 1 and all(self.roster.workers[w].hello.device == "cpu" for w in workers)
         upstream = list({id(b.flight): b.flight for b in inputs if b.flight is not None}.values())
         local = workers[0] if len(workers) == 1 and all(f.local == workers[0] for f in upstream) else None
         flight = Flight(self.epoch, client, set(workers), local=local, groups=plan.groups, where=plan.where, plan=plan)
@@ -115,22 +114,22 @@ class Epochs:
         message = wire.Execute(
             self.epoch, plan.id, tuple([b.uid for b in inputs]), tuple([b.uid for b in outputs]), run.scalars, tuple([b.uid for b in going]),
             plan.capture.use(self.epoch) if run.tiers is None else "", client.owner, run.outputs if client.owner else (),
-            run.tiers if run.tiers is not None or not plan.tiers else tuple(plan.tiers.items()),
+            plan.tiers if run.tiers is None else run.tiers,
         )  # fmt: skip
-        if together and run.tiers is not None:
-            plan.tiers = {w: pieces for w, pieces in run.tiers if pieces}  # what comes after it goes on so
+        if run.tiers is not None and self._swaps_together(plan.programs):
+            plan.tiers = tuple((w, pieces) for w, pieces in run.tiers if pieces) or None  # what comes after it goes on so
         if self.values.memory.workers:
             self.values.memory.drop(message.frees)
             self.values.memory.add(outputs)
-        self.execute(plan.programs, message, plan, together)
+        self.execute(plan.programs, message, plan, whole=True)
         self.values.drop_beyond(going, workers)
         return flight
 
     def execute(
-        self, programs: Mapping[int, Program], message: wire.Execute, labelled: PlanRecord | None, together: bool = False
+        self, programs: Mapping[int, Program], message: wire.Execute, labelled: PlanRecord | None, whole: bool = False
     ) -> None:
         """Send an epoch to its workers, to those that do not have its program with that; it labels what the plan ``labelled`` makes.
-        ``together``: as in ``Load``.
+        ``whole``: it is no part of a plan.
         """
         places = None
         for w, program in programs.items():
@@ -138,8 +137,12 @@ class Epochs:
             if message.plan not in worker.loaded:
                 worker.loaded.add(message.plan)
                 places = places or (self.values.places_of(labelled) if labelled is not None else None)
-                self.roster.send(worker.work, wire.Load(message.plan, program, places, together))
+                self.roster.send(worker.work, wire.Load(message.plan, program, places, whole and self._swaps_together(programs)))
             self.roster.send(worker.work, message)
+
+    def _swaps_together(self, programs: Mapping[int, Program]) -> bool:
+        """Whether workers go on to compiled code in one run: several CPUs do; what GPUs have compiled they capture together."""
+        return len(programs) > 1 and all(self.roster.workers[w].hello.device == "cpu" for w in programs)
 
     def over_quota(self, client: Client, run: wire.Run, plan: PlanRecord) -> Fault | None:
         """Say why a client may not hold what a run makes; None if it may."""
@@ -210,8 +213,9 @@ class Epochs:
         for workers in alike.values():
             ready = [self.roster.workers[w].ready.get(plan.id) for w in workers if w in self.roster.workers]
             told = [set(pieces) for pieces in ready if pieces is not None]
-            if len(told) == len(workers) and plan.tiers.keys().isdisjoint(workers) and (both := set.intersection(*told)):
-                plan.tiers |= dict.fromkeys(workers, tuple(sorted(both)))
+            swapped = {w for w, _ in plan.tiers or ()}
+            if len(told) == len(workers) and swapped.isdisjoint(workers) and (both := set.intersection(*told)):
+                plan.tiers = (*(plan.tiers or ()), *((w, tuple(sorted(both))) for w in workers))
 
     def graph_idle(self, number: int) -> None:
         """Hear that a worker does without the graph of a plan: the others let theirs go."""
@@ -293,12 +297,11 @@ class Epochs:
 
     def _tell_tiers(self, client: Client, flight: Flight) -> None:
         """Tell a client at which tiers a run was, where that is not as in the run of the same graph before, and all its workers have said so."""
-        told = flight.fault is None and flight.plan is not None and flight.plan.programs.keys() <= self.roster.workers.keys()
-        if told and flight.number >= 0 and (flight.tiers or client.tiers.get(flight.key)):
-            tiers = tuple(sorted(flight.tiers.items()))
-            if tiers != client.tiers.get(flight.key, ()):
-                client.tiers[flight.key] = tiers
-                self.roster.send(client.down, wire.RanAt(flight.number, flight.key, tiers))
+        if flight.number < 0 or flight.tiers == client.tiers.get(flight.key, {}):
+            return
+        if flight.fault is None and flight.plan is not None and flight.plan.programs.keys() <= self.roster.workers.keys():
+            client.tiers[flight.key] = flight.tiers
+            self.roster.send(client.down, wire.RanAt(flight.number, flight.key, tuple(sorted(flight.tiers.items()))))
 
     def _forget_rendezvous(self, flight: Flight) -> None:
         for to, reply in self.rendezvous.forget(f"g{flight.epoch}"):

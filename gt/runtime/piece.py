@@ -127,6 +127,11 @@ class TorchPiece:
 
     def compile_now(self, a: list[Tensor], s: tuple[Scalar, ...]) -> list[Tensor]:
         """Compile for these inputs, wait, check, run."""
+        self._compile_and_wait(a)
+        self.stats.made += 1
+        return self.call(a, s)
+
+    def _compile_and_wait(self, a: Sequence[Tensor]) -> None:
         self._note(a)
         self.request(cached_only=False, ready=lambda _: None)
         if self.future is not None:
@@ -134,8 +139,6 @@ class TorchPiece:
             wait((self.future,))
             self.stats.waits = False
             self.receive()
-        self.stats.made += 1
-        return self.call(a, s)
 
     @property
     def waits_for_others(self) -> bool:
@@ -150,13 +153,7 @@ class TorchPiece:
     def run_compiled_again(self, a: list[Tensor], s: tuple[Scalar, ...]) -> list[Tensor]:
         """Run compiled code that agreed with eager code when the same run was made at first: it is not checked again."""
         if self.compiled is None and not self.settled:
-            self._note(a)
-            self.request(cached_only=False, ready=lambda _: None)
-            if self.future is not None and not self.settled:
-                self.stats.waits = True
-                wait((self.future,))
-                self.stats.waits = False
-                self.receive()
+            self._compile_and_wait(a)
         if self.compiled is None:
             return self.eager(a, s)
         if not self.settled:

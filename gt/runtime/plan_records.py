@@ -17,6 +17,7 @@ from gt.runtime.errors import Fault
 from gt.runtime.joint_captures import Capture
 from gt.runtime.quota import held_nbytes
 from gt.runtime.schedule import NO_REASONS
+from gt.runtime.wire import Tiers
 
 
 @dataclass(slots=True, eq=False)
@@ -42,7 +43,7 @@ class PlanRecord:
     lines: tuple[str, ...] = ()
     cut: Cut | None = None
     whole: bool = False  # it was tried in vain to cut it
-    tiers: dict[int, tuple[int, ...]] = field(default_factory=dict)  # by worker, which pieces it runs as compiled code, as others do
+    tiers: Tiers | None = None  # of workers that run compiled code as others do, which pieces
 
     @property
     def ids(self) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from gt.ir.types import TensorType
 from gt.passes.reasons import PlanReasons
 from gt.runtime.errors import Fault
-from gt.runtime.wire import Expect, Explain, Fetch, Free, Parent, Placed, Recover, Resume, Run, Tiers
+from gt.runtime.wire import Expect, Explain, Fetch, Free, Parent, Placed, Recover, Resume, Run
 
 if TYPE_CHECKING:
     from gt.runtime.cutting import Going
@@ -167,7 +167,7 @@ class Client:
     parent: str = ""
     held: int = 0
     salvaged: bool = False  # something may be kept that what replaced it failed
-    tiers: dict[int, Tiers] = field(default_factory=dict)  # by graph, at which its latest run was, as the client has heard
+    tiers: dict[int, dict[int, tuple[int, ...]]] = field(default_factory=dict)  # by graph, at which its latest run was, as the client has heard
 
     def name(self, number: int, buffer: Buffer) -> Buffer:
         """Let a number name a new buffer."""

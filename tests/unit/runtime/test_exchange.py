@@ -184,12 +184,19 @@ def test_an_engine_has_read_shared_memory_when_it_gives_the_value(device: str, d
         assert np.array_equal(engine.to_host(held, dtype, array), array) and array[3, 4] == value
 
 
-def test_what_finds_no_client_for_too_long_is_told_to_the_dispatcher() -> None:
+@pytest.fixture
+def met() -> Iterator[tuple[Outlet, Any]]:
+    """A worker's way out, and the dispatcher's socket that it leads to."""
     context: zmq.Context = zmq.Context()
     dispatcher, work = make_socket(context, zmq.ROUTER), make_socket(context, zmq.DEALER)
     dispatcher.bind("inproc://dispatcher")
     work.connect("inproc://dispatcher")
-    outlet = Outlet(work, make_socket(context, zmq.ROUTER, data=True), set())
+    yield Outlet(work, make_socket(context, zmq.ROUTER, data=True), set()), dispatcher
+    context.destroy(0)
+
+
+def test_what_finds_no_client_for_too_long_is_told_to_the_dispatcher(met: tuple[Outlet, Any]) -> None:
+    outlet, dispatcher = met
     outlet.ship(ME, wire.Part(5, TYPE, ((0, 200), (0, 100)), 1, True), np.ones(SHAPE, np.float32))
     outlet.retry()
     assert len(outlet.unsent) == 1 and not dispatcher.poll(0)
@@ -198,15 +205,10 @@ def test_what_finds_no_client_for_too_long_is_told_to_the_dispatcher() -> None:
     assert not outlet.unsent and dispatcher.poll(2000)
     got = receive(dispatcher, wire.FROM_PEERS, routed=True)
     assert got is not None and got[1] == wire.Unsent(ME, 5)
-    context.destroy(0)
 
 
-def test_epochs_that_went_well_are_told_of_with_what_is_said_next() -> None:
-    context: zmq.Context = zmq.Context()
-    dispatcher, work = make_socket(context, zmq.ROUTER), make_socket(context, zmq.DEALER)
-    dispatcher.bind("inproc://dispatcher")
-    work.connect("inproc://dispatcher")
-    outlet = Outlet(work, make_socket(context, zmq.ROUTER, data=True), set())
+def test_epochs_that_went_well_are_told_of_with_what_is_said_next(met: tuple[Outlet, Any]) -> None:
+    outlet, dispatcher = met
 
     def told() -> list[Any]:
         out: list[Any] = []
@@ -232,7 +234,6 @@ def test_epochs_that_went_well_are_told_of_with_what_is_said_next() -> None:
         wire.Done(4, 0.5, fault, earlier=((1, 0.5), (2, 0.5), (3, 0.5))), wire.Done(6, 0.5, earlier=((5, 0.5),)), wire.Unsent(ME, 5),
         wire.Done(7, 0.5, graph="ready"), wire.Done(8, 0.5),
     ]  # fmt: skip
-    context.destroy(0)
 
 
 @pytest.mark.parametrize("shape", [(), (0, 4), (7,), (2000,), (3, 1500), (1, 1, 5000), (40, 3, 5)], ids=str)
