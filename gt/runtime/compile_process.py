@@ -150,6 +150,7 @@ def compile_piece(request: Request) -> None:
     config: Any = importlib.import_module("torch._inductor.config")
     # on CPU a pool costs seconds to start; on a GPU several of these processes compile at once
     config.compile_threads = 1 if request.device == "cpu" else max(1, (os.cpu_count() or 1) // 4)
+    config.deterministic = True  # what is timed when a kernel first runs decides no sum's order: the same bits in every process
     config.reorder_for_locality = False  # it has sums computed before the products that write down what they sum
     if torch.device(request.device).type == "cuda":
         use_sum_rows()

@@ -6,7 +6,7 @@ Next: ``executor`` (torch), ``numpy_engine`` (the reference), ``collective`` (a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -69,6 +69,7 @@ class LoadedStats:
     waits: bool = False  # a run waits for one of them
     together: bool = False  # other pieces run compiled code once that is said, in the same run on all workers
     graph_runs: int = 0  # runs that were the replay of one CUDA graph
+    in_graph: bool = False  # the last run was
     notes: list[str] = field(default_factory=list)
 
 
@@ -83,8 +84,11 @@ class Loaded(Protocol):
     @property
     def tier(self) -> Tier: ...
 
-    def run(self, inputs: list[Any], scalars: Sequence[Scalar], comm: Comm | None = None) -> list[Any]:
-        """Run once. ``inputs``, ``scalars`` and the outputs are in the program's order.
+    def run(
+        self, inputs: list[Any], scalars: Sequence[Scalar], comm: Comm | None = None, tiers: str | None = None
+    ) -> list[Any]:
+        """Run once. ``inputs``, ``scalars`` and the outputs are in the program's order. ``tiers``: those of a run that is made again, as
+        ``tiers`` gave them; nothing climbs meanwhile.
 
         The list of inputs is emptied, so that what nobody else holds is freed as soon as it is dead.
 
@@ -93,8 +97,8 @@ class Loaded(Protocol):
         ...
 
     @property
-    def compiled(self) -> tuple[int, ...]:
-        """Give the pieces that ran compiled code in the last run."""
+    def tiers(self) -> str:
+        """Give how the last run was, a letter for each piece (``tiers``); "" for all eager."""
         ...
 
     @property
@@ -102,8 +106,8 @@ class Loaded(Protocol):
         """Give the pieces that may run compiled code once all workers are as far, None while some are on their way there."""
         ...
 
-    def run_at(self, compiled: tuple[int, ...], inputs: list[Any], scalars: Sequence[Scalar], comm: Comm | None = None) -> list[Any]:
-        """Run once as ``run``, with compiled code for these pieces, and eagerly for the others."""
+    def swap(self, compiled: Collection[int]) -> None:
+        """Run compiled code for these pieces from the next run on; what others are waiting with stays eager for good."""
         ...
 
     def salvage(

@@ -23,6 +23,7 @@ from gt.runtime.quota import held_nbytes
 from gt.runtime.rendezvous import KeyStore
 from gt.runtime.roster import Roster, Worker
 from gt.runtime.schedule import Buffer, Client, Flight
+from gt.runtime.tiers import compiled_pieces
 from gt.runtime.usage import SeenRun
 from gt.runtime.values import Values, is_beyond, only_for
 
@@ -61,7 +62,7 @@ class Epochs:
                 worker.loaded -= loaded
                 for number in loaded:
                     worker.programs.pop(number, None)
-                    worker.compiled.pop(number, None)
+                    worker.tiers.pop(number, None)
                     worker.ready.pop(number, None)
                 self.roster.send(worker.work, wire.Unload(tuple(sorted(loaded))))
 
@@ -114,10 +115,10 @@ class Epochs:
         message = wire.Execute(
             self.epoch, plan.id, tuple([b.uid for b in inputs]), tuple([b.uid for b in outputs]), run.scalars, tuple([b.uid for b in going]),
             plan.capture.use(self.epoch) if run.tiers is None else "", client.owner, run.outputs if client.owner else (),
-            plan.tiers if run.tiers is None else run.tiers,
+            run.tiers,
         )  # fmt: skip
-        if run.tiers is not None and self._swaps_together(plan.programs):
-            plan.tiers = tuple((w, pieces) for w, pieces in run.tiers if pieces) or None  # what comes after it goes on so
+        if run.tiers is not None and len(plan.programs) > 1:  # what comes after it goes on so
+            self._swap(plan, {w: pieces for w, tiers in run.tiers if (pieces := compiled_pieces(tiers))})
         if self.values.memory.workers:
             self.values.memory.drop(message.frees)
             self.values.memory.add(outputs)
@@ -137,12 +138,11 @@ class Epochs:
             if message.plan not in worker.loaded:
                 worker.loaded.add(message.plan)
                 places = places or (self.values.places_of(labelled) if labelled is not None else None)
-                self.roster.send(worker.work, wire.Load(message.plan, program, places, whole and self._swaps_together(programs)))
+                together = whole and len(programs) > 1
+                self.roster.send(worker.work, wire.Load(message.plan, program, places, together))
+                if together and labelled is not None and w in labelled.swapped:
+                    self.roster.send(worker.work, wire.Swap(message.plan, labelled.swapped[w]))
             self.roster.send(worker.work, message)
-
-    def _swaps_together(self, programs: Mapping[int, Program]) -> bool:
-        """Whether workers go on to compiled code in one run: several CPUs do; what GPUs have compiled they capture together."""
-        return len(programs) > 1 and all(self.roster.workers[w].hello.device == "cpu" for w in programs)
 
     def over_quota(self, client: Client, run: wire.Run, plan: PlanRecord) -> Fault | None:
         """Say why a client may not hold what a run makes; None if it may."""
@@ -187,10 +187,10 @@ class Epochs:
             self._left(worker, epoch, fault)
         flight = self.flights.done(epoch, worker.id, fault, failed)
         if flight is not None and flight.number >= 0 and flight.plan is not None:
-            if message.compiled is not None:
-                worker.compiled[flight.plan.id] = message.compiled
-            if compiled := worker.compiled.get(flight.plan.id):
-                flight.tiers[worker.id] = compiled
+            if message.tiers is not None:
+                worker.tiers[flight.plan.id] = message.tiers
+            if tiers := worker.tiers.get(flight.plan.id):
+                flight.tiers[worker.id] = tiers
             if message.ready is not None:
                 worker.ready[flight.plan.id] = message.ready
                 self._swap_if_ready(flight.plan)
@@ -213,9 +213,17 @@ class Epochs:
         for workers in alike.values():
             ready = [self.roster.workers[w].ready.get(plan.id) for w in workers if w in self.roster.workers]
             told = [set(pieces) for pieces in ready if pieces is not None]
-            swapped = {w for w, _ in plan.tiers or ()}
-            if len(told) == len(workers) and swapped.isdisjoint(workers) and (both := set.intersection(*told)):
-                plan.tiers = (*(plan.tiers or ()), *((w, tuple(sorted(both))) for w in workers))
+            if len(told) == len(workers) and any(told) and plan.swapped.keys().isdisjoint(workers):
+                both = tuple(sorted(set.intersection(*told)))
+                self._swap(plan, dict.fromkeys(workers, both))
+
+    def _swap(self, plan: PlanRecord, pieces: Mapping[int, tuple[int, ...]]) -> None:
+        """Have workers run compiled code for these pieces from their next run on."""
+        for w, own in pieces.items():
+            if plan.swapped.get(w) != own:
+                plan.swapped[w] = own
+                if w in self.roster.workers and plan.id in (worker := self.roster.workers[w]).loaded:
+                    self.roster.send(worker.work, wire.Swap(plan.id, own))
 
     def graph_idle(self, number: int) -> None:
         """Hear that a worker does without the graph of a plan: the others let theirs go."""

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,7 @@ from gt.runtime.layout import Stretch, lay_out
 from gt.runtime.piece import TorchPiece, failed_line
 from gt.runtime.render import build, render_driver
 from gt.runtime.salvage import Salvaged
+from gt.runtime.tiers import AS_IN_GRAPH, EAGER
 from gt.runtime.torch_salvage import Left, left_of, salvage_run
 
 Tensor: TypeAlias = torch.Tensor
@@ -74,8 +75,10 @@ class TorchLoaded:
             self.runner = self.driver = build(self.driver_source, **names)
         self.unit = self._program_unit()
         self.joint = self._joint_unit()
-        self.compiled: tuple[int, ...] = ()
-        self._counted = 0  # pieces that were compiled when ``compiled`` was made
+        self._at: str | None = None  # the tiers that runs are given
+        self._tiers = self._tiers_in_graph = ""
+        self._pieces_alone = False  # pieces have graphs of their own
+        self._counted = -1  # pieces that were compiled when these were made
         self._seconds = 0.0
         self._started = 0.0
         self._plain_until = 0  # runs before this one are without the program's graph, so that pieces can be seen to
@@ -112,7 +115,7 @@ class TorchLoaded:
         climbs, here = self.engine.compile_after > 0, weakref.ref(self)
 
         def settled() -> bool:
-            return not climbs or all(p.settled for p in pieces)
+            return not climbs or all(p.settled and not (p.is_compiled and p.waits_for_others) for p in pieces)
 
         def fall_back() -> None:
             loaded = here()
@@ -124,6 +127,7 @@ class TorchLoaded:
         return unit
 
     def _capture_pieces(self, graphs: Graphs) -> None:
+        self._pieces_alone = True
         for piece in self.pieces:
             if len(piece.piece.nodes) >= MIN_NODES:
                 own = [(piece.piece.scalars, tuple(range(len(piece.piece.scalars))))]
@@ -171,32 +175,47 @@ class TorchLoaded:
             return "graph"
         return "compiled" if self.stats.compiled_pieces else "eager"
 
-    def run(self, inputs: list[Tensor], scalars: Sequence[Scalar], comm: Comm | None = None) -> list[Tensor]:
+    @property
+    def tiers(self) -> str:
+        if self.stats.in_graph:
+            return self._tiers_in_graph
+        if self._pieces_alone and any(piece.in_graph for piece in self.pieces):
+            return "".join(AS_IN_GRAPH if p.in_graph and p.tier == EAGER else p.tier for p in self.pieces)
+        return self._tiers
+
+    def run(
+        self, inputs: list[Tensor], scalars: Sequence[Scalar], comm: Comm | None = None, tiers: str | None = None
+    ) -> list[Tensor]:
         if not torch.is_inference_mode_enabled():
             with torch.inference_mode():
-                return self.run(inputs, scalars, comm)
+                return self.run(inputs, scalars, comm, tiers)
         if torch.get_float32_matmul_precision() != self.program.float32_matmul:
             torch.set_float32_matmul_precision(self.program.float32_matmul)
         stats = self.stats
-        if self._arrived or stats.runs >= self._edge_at >= 0:
+        if tiers != self._at:
+            self._pin(tiers)
+        if tiers is None and (self._arrived or stats.runs >= self._edge_at >= 0):
             self._edge()
         if stats.compiled_pieces != self._counted:
-            self._counted = stats.compiled_pieces
-            self.compiled = tuple([i for i, piece in enumerate(self.pieces) if piece.is_compiled and not piece.waits_for_others])
+            self._count_tiers()
         start = time.perf_counter()
         try:
             outputs = None
-            if self.unit is not None and stats.runs >= self._plain_until:
+            if self.unit is not None and tiers is None and stats.runs >= self._plain_until:
                 outputs = self.unit.run(inputs, scalars)
-                stats.graph_runs += outputs is not None
+            stats.in_graph = outputs is not None
             if outputs is None:
-                if self.joint is not None and comm is not None:
+                if self.joint is not None and comm is not None and tiers is None:
                     self.joint.observe(inputs, comm)
                 outputs = self.runner(inputs, scalars, comm)
+            else:
+                stats.graph_runs += 1
         except Exception as e:
             raise self._explain(e) from e
         self._seconds += time.perf_counter() - start
         stats.runs += 1
+        if tiers is not None and stats.compiled_pieces != self._counted:
+            self._count_tiers()  # the run waited for what was to be compiled in it
         if stats.compiled_pieces:
             stats.compiled_runs += 1
         return outputs
@@ -207,29 +226,25 @@ class TorchLoaded:
             return None
         return tuple(i for i, piece in enumerate(self.pieces) if piece.is_compiled)
 
-    def run_at(
-        self, compiled: tuple[int, ...], inputs: list[Tensor], scalars: Sequence[Scalar], comm: Comm | None = None
-    ) -> list[Tensor]:
-        """Run as ``run`` did elsewhere; without a program's graph, whose kernels are the same. Nothing climbs meanwhile."""
-        if not torch.is_inference_mode_enabled():
-            with torch.inference_mode():
-                return self.run_at(compiled, inputs, scalars, comm)
-        if torch.get_float32_matmul_precision() != self.program.float32_matmul:
-            torch.set_float32_matmul_precision(self.program.float32_matmul)
-        before = [piece.call for piece in self.pieces]
+    def swap(self, compiled: Collection[int]) -> None:
         for i, piece in enumerate(self.pieces):
-            piece.call = piece.run_compiled_again if i in compiled else piece.eager
-        try:
-            return self.runner(inputs, scalars, comm)
-        except Exception as e:
-            raise self._explain(e) from e
-        finally:
-            for piece, call in zip(self.pieces, before, strict=True):
-                piece.restore(call)
-            self.compiled = tuple([i for i in compiled if i < len(self.pieces) and self.pieces[i].is_compiled])
-            self._counted = -1  # what is compiled is looked at by the next run
-            self.stats.runs += 1
-            self.stats.compiled_runs += bool(self.compiled)
+            piece.swap(i in compiled)
+        self._counted = -1
+
+    def _pin(self, tiers: str | None) -> None:
+        """Have runs at given tiers, or, for None, go on as before them."""
+        self._at, self._counted = tiers, -1
+        for i, piece in enumerate(self.pieces):
+            if tiers is None:
+                piece.unpin()
+            else:
+                piece.pin(tiers[i : i + 1])
+
+    def _count_tiers(self) -> None:
+        self._counted = self.stats.compiled_pieces
+        tiers = "".join([piece.tier for piece in self.pieces])
+        self._tiers = "" if tiers.count(EAGER) == len(tiers) else tiers
+        self._tiers_in_graph = tiers.replace(EAGER, AS_IN_GRAPH)
 
     def salvage(
         self, error: Exception | None, inputs: Sequence[Tensor | None], scalars: Sequence[Scalar], causes: Mapping[int, Fault]

@@ -133,6 +133,7 @@ class JointUnit:
         self.stats.replays += 1
         self.program.runs += 1
         self.program.graph_runs += 1
+        self.program.in_graph = True
         self.program.compiled_runs += self.program.compiled_pieces > 0
         lend = graphs.lend
         outputs = [a[k] if out is None else lend(out) for k, out in zip(captured.kept, captured.outs, strict=True)]

@@ -6,7 +6,7 @@ Must not know: torch. Next: ``gt.ir.evaluate`` (what each op means).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ class NumpyLoaded:
 
     tier: Tier = "eager"
     joint = None
-    compiled: tuple[int, ...] = ()
+    tiers = ""
     swappable: tuple[int, ...] | None = ()
 
     def __init__(self, program: Program) -> None:
@@ -44,12 +44,12 @@ class NumpyLoaded:
         self.outputs = {slot for _, slot in program.outputs}
         self.left: tuple[int, dict[int, Array]] | None = None  # of a failed run: the node it failed at, and the values
 
-    def run_at(
-        self, compiled: tuple[int, ...], inputs: list[Array], scalars: Sequence[Scalar], comm: Comm | None = None
-    ) -> list[Array]:
-        return self.run(inputs, scalars, comm)
+    def swap(self, compiled: Collection[int]) -> None:
+        pass
 
-    def run(self, inputs: list[Array], scalars: Sequence[Scalar], comm: Comm | None = None) -> list[Array]:
+    def run(
+        self, inputs: list[Array], scalars: Sequence[Scalar], comm: Comm | None = None, tiers: str | None = None
+    ) -> list[Array]:
         slots = self._slots(inputs, scalars)
         inputs.clear()
         at = 0

@@ -23,6 +23,7 @@ from gt.runtime.cuda_graph import GraphUnit, Vectors
 from gt.runtime.engine import ExecutionError, LoadedStats, reason_of
 from gt.runtime.layout import Stretch
 from gt.runtime.render import build, pack, render_piece
+from gt.runtime.tiers import AS_IN_GRAPH, COMPILED, EAGER
 
 if TYPE_CHECKING:
     from gt.runtime.executor import TorchEngine
@@ -49,7 +50,8 @@ class TorchPiece:
         self.piece = stretch.piece
         self.source = render_piece(self.piece, "eager")
         self.eager: PieceFn = build(self.source, torch=torch, kernels=kernels, device=engine.device)
-        self.call: PieceFn = self.compile_now if stretch.compile else self.eager
+        self.plain: PieceFn = self.eager  # what runs it uncompiled
+        self.call: PieceFn = self.compile_now if stretch.compile else self.plain
         self.specs: tuple[InputSpec, ...] | None = None
         self.future: Future[Compiled] | None = None
         self.compiled: Compiled | None = None
@@ -57,12 +59,17 @@ class TorchPiece:
         self.mutated, self.kept = self.piece.mutated(), self.piece.kept()
         self.halves = any(t.dtype in ("float16", "bfloat16") for node in self.piece.nodes for t in node.types)
         self.unit: GraphUnit | None = None  # where the program with its collectives cannot be one graph
+        self.in_graph = False  # the last run was that graph's
+        self.released = False  # runs compiled code as other workers do
+        self._before_pin: PieceFn | None = None  # what ran it before runs at a given tier
         self._vector_form: Callable[..., list[Tensor]] | None = None
+        self._vector_source = self.source
 
     def run(self, a: list[Tensor], s: tuple[Scalar, ...]) -> list[Tensor]:
         """Run at the tier reached; what a driver calls."""
-        if self.unit is not None and self.call in (self.eager, self._run_compiled):
+        if self.unit is not None and self._before_pin is None and self.call in (self.plain, self._run_compiled):
             outputs = self.unit.run(a, s)
+            self.in_graph = outputs is not None
             if outputs is not None:
                 return outputs
         return self.call(a, s)
@@ -70,10 +77,13 @@ class TorchPiece:
     def run_vectors(self, a: list[Tensor], vectors: Vectors) -> list[Tensor]:
         """Run with scalars on the device, so that a CUDA graph can be made of it; compiled if it is."""
         if self.call == self._run_compiled and self._fits(a):
-            return self._compiled_outputs(a, [v for v in vectors if v is not None])
+            return self._compiled_outputs(a, vectors)
+        return self._eager_outputs(a, vectors)
+
+    def _eager_outputs(self, a: list[Tensor], vectors: Vectors) -> list[Tensor]:
         if self._vector_form is None:
-            source = render_piece(self.piece, "compiled")
-            self._vector_form = build(source, torch=torch, kernels=kernels, device=self.engine.device)
+            self._vector_source = render_piece(self.piece, "compiled")
+            self._vector_form = build(self._vector_source, torch=torch, kernels=kernels, device=self.engine.device)
         updated = {i: a[k] for i, k in enumerate(self.kept) if k >= 0}
         new = iter(self._vector_form(a, *vectors))
         return [updated[i] if k >= 0 else next(new) for i, k in enumerate(self.kept)]
@@ -82,18 +92,18 @@ class TorchPiece:
 
     def record(self) -> None:
         """Note the inputs' layouts during the next run."""
-        if self.call == self.eager and not self.settled:
+        if self.call == self.plain and not self.settled:
             self.call = self._record
 
     def _note(self, a: Sequence[Tensor]) -> None:
-        self.call = self.eager
+        self.call = self.plain
         self.specs = tuple(spec_of(t) for t in a)
         if self._overlaps(a):
             self.give_up("an input that is overwritten shares memory with another input")
 
     def _record(self, a: list[Tensor], s: tuple[Scalar, ...]) -> list[Tensor]:
         self._note(a)
-        return self.eager(a, s)
+        return self.plain(a, s)
 
     def _overlaps(self, a: Sequence[Tensor]) -> bool:
         storage = [t.untyped_storage().data_ptr() for t in a]
@@ -143,7 +153,7 @@ class TorchPiece:
     @property
     def waits_for_others(self) -> bool:
         """Whether compiled code runs only when that is said. What a signal marks is compiled in the first run, on all workers alike."""
-        return self.stats.together and not self.stretch.compile
+        return self.stats.together and not self.released and not self.stretch.compile
 
     @property
     def is_compiled(self) -> bool:
@@ -155,21 +165,61 @@ class TorchPiece:
         if self.compiled is None and not self.settled:
             self._compile_and_wait(a)
         if self.compiled is None:
-            return self.eager(a, s)
+            return self.plain(a, s)
         if not self.settled:
             self.settled = True
             self.stats.compiled_pieces += 1
+        self.call = self._run_compiled
         return self._run_compiled(a, s)
 
-    def restore(self, call: PieceFn) -> None:
-        """Go on at the tier before runs at a given one, or at the compiled one if that has been reached by them."""
-        if self.is_compiled:
-            self.call = self.eager if self.waits_for_others else self._run_compiled
+    # -- runs at a given tier
+
+    @property
+    def tier(self) -> str:
+        """Give the letter of the tier at which ``call`` runs."""
+        if self.call == self._run_compiled:
+            return COMPILED
+        uncompiled = self.call if self.call in (self.eager, self._run_as_in_graph) else self.plain
+        return AS_IN_GRAPH if uncompiled == self._run_as_in_graph else EAGER
+
+    def pin(self, tier: str) -> None:
+        """Run at this tier, without a graph, until ``unpin``."""
+        self._before_pin, self.in_graph = self._before_pin or self.call, False
+        if tier == COMPILED:
+            self.call = self._run_compiled if self.is_compiled else self.run_compiled_again
         else:
-            self.call = self.eager if self.settled else call
+            self.call = self._run_as_in_graph if tier == AS_IN_GRAPH else self.eager
+
+    def unpin(self) -> None:
+        """Go on as before ``pin``; with the bits of runs that were a graph's, and by compiled code if that has been reached by them."""
+        assert self._before_pin is not None
+        before, self._before_pin = self._before_pin, None
+        if before == self.plain or self.settled:
+            if self.call == self._run_as_in_graph:
+                self.plain = self._run_as_in_graph
+            before = self.plain
+        self.call = self._run_compiled if self.is_compiled and not self.waits_for_others else before
+
+    def swap(self, compiled: bool) -> None:
+        """Run compiled code from here on, as all workers do in the same run; without it for good if not all of them have it."""
+        if not compiled:
+            if self.is_compiled and self.waits_for_others:
+                self.stats.compiled_pieces -= 1
+                self.give_up("another worker runs it so")
+            return
+        self.released = True
+        call = self._run_compiled if self.is_compiled else self.run_compiled_again
+        if self._before_pin is not None:
+            self._before_pin = call
+        else:
+            self.call = call
+
+    def _run_as_in_graph(self, a: list[Tensor], s: tuple[Scalar, ...]) -> list[Tensor]:
+        """Run eagerly with scalars on the device, as in a graph."""
+        return self._eager_outputs(a, self._vectors(s))
 
     def give_up(self, why: str) -> None:
-        self.settled, self.call, self.compiled = True, self.eager, None
+        self.settled, self.call, self.compiled = True, self.plain, None
         self.stats.notes.append(f"piece of {amount(len(self.piece.nodes), 'op')} stays eager: {why}")
 
     def _check(self, a: list[Tensor], s: tuple[Scalar, ...]) -> list[Tensor]:
@@ -179,7 +229,7 @@ class TorchPiece:
         """
         if not self._fits(a):
             self.stats.strided_fallbacks += 1
-            return self.eager(a, s)
+            return self.plain(a, s)
         spare = self._spared(a, "cpu") if sum([a[i].nbytes for i in self.mutated]) <= MAX_SPARED else None
         try:
             try:
@@ -188,15 +238,15 @@ class TorchPiece:
             finally:
                 self._restore(a, spare)
         except Exception as e:
-            expected = self.eager(a, s)  # if this fails as well, it is for the values and not the code
+            expected = self.plain(a, s)  # if this fails as well, it is for the values and not the code
             self.give_up(f"the compiled code failed: {type(e).__name__}: {e}")
             return expected
-        expected = self.eager(a, s)
+        expected = self.plain(a, s)
         worst = next((w for e, g in zip(expected, got, strict=True) if (w := disagreement(e, g, self.halves))), None)
         if worst and (spare is None or not self._is_rounding(spare, s, expected, got)):
             self.give_up(f"compiled and eager results differ: {worst}")
         else:
-            self.settled, self.call = True, self.eager if self.waits_for_others else self._run_compiled
+            self.settled, self.call = True, self.plain if self.waits_for_others else self._run_compiled
             self.stats.compiled_pieces += 1
         return expected
 
@@ -217,7 +267,7 @@ class TorchPiece:
         between the tiers may be a few times what that moves.
         """
         try:
-            moved = self.eager([nudged(t, self.halves, self.engine.device) for t in a], s)
+            moved = self.plain([nudged(t, self.halves, self.engine.device) for t in a], s)
         except Exception:  # a value that an op refuses
             return False
         return all(
@@ -237,7 +287,7 @@ class TorchPiece:
     def _run_compiled(self, a: list[Tensor], s: tuple[Scalar, ...]) -> list[Tensor]:
         if not self._fits(a):
             self.stats.strided_fallbacks += 1
-            return self.eager(a, s)
+            return self.plain(a, s)
         held = list(a) if self.engine.device.type == "cpu" else []  # a GPU that met a bad index runs nothing more
         try:
             return self._compiled_outputs(a, self._vectors(s))
@@ -259,14 +309,17 @@ class TorchPiece:
             raise IndexError(str(error)) from error
         raise error
 
-    def _vectors(self, s: tuple[Scalar, ...]) -> list[Tensor]:
+    def _vectors(self, s: tuple[Scalar, ...]) -> Vectors:
         floats, ints = pack(self.piece.scalars, s) if s else ((), ())
-        out = [torch.tensor(floats, dtype=torch.float64, device=self.engine.device)] if floats else []
-        return out + ([torch.tensor(ints, dtype=torch.int64, device=self.engine.device)] if ints else [])
+        device = self.engine.device
+        return (
+            torch.tensor(floats, dtype=torch.float64, device=device) if floats else None,
+            torch.tensor(ints, dtype=torch.int64, device=device) if ints else None,
+        )
 
-    def _compiled_outputs(self, a: list[Tensor], vectors: list[Tensor]) -> list[Tensor]:
+    def _compiled_outputs(self, a: list[Tensor], vectors: Vectors) -> list[Tensor]:
         assert self.compiled is not None
-        args = a + vectors
+        args = a + [v for v in vectors if v is not None]
         updated = {i: a[k] for i, k in enumerate(self.kept) if k >= 0}
         a.clear()
         new = iter(self.compiled.function(args))
@@ -276,8 +329,10 @@ class TorchPiece:
 
     def explain(self, error: Exception) -> ExecutionError | None:
         """Name the node an error passed through, or None if it was not in this piece."""
-        line = failed_line(self.eager, error.__traceback__)
-        index = self.source.nodes[line - 1] if line else -1
+        line, source = failed_line(self.eager, error.__traceback__), self.source
+        if not line and self._vector_form is not None:
+            line, source = failed_line(self._vector_form, error.__traceback__), self._vector_source
+        index = source.nodes[line - 1] if line else -1
         if index < 0:
             return None
         loc = self.stretch.locations[index]

@@ -17,7 +17,6 @@ from gt.runtime.errors import Fault
 from gt.runtime.joint_captures import Capture
 from gt.runtime.quota import held_nbytes
 from gt.runtime.schedule import NO_REASONS
-from gt.runtime.wire import Tiers
 
 
 @dataclass(slots=True, eq=False)
@@ -43,7 +42,7 @@ class PlanRecord:
     lines: tuple[str, ...] = ()
     cut: Cut | None = None
     whole: bool = False  # it was tried in vain to cut it
-    tiers: Tiers | None = None  # of workers that run compiled code as others do, which pieces
+    swapped: dict[int, tuple[int, ...]] = field(default_factory=dict)  # by worker, which pieces run compiled code as others do
 
     @property
     def ids(self) -> tuple[int, ...]:

@@ -24,6 +24,7 @@ from gt.runtime.collective import CollectiveFailed, Rendezvous
 
 _REDUCE = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 _WIDER = {torch.bool: torch.uint8, torch.int16: torch.int32}  # what Gloo cannot reduce
+RETRIES = "7"  # of NCCL, to reach a member: 2.8 s
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -329,12 +330,14 @@ class TorchGroup:
 def keep_nccl_to(host: str) -> None:
     """Have NCCL listen on the interface of this worker's address, and nowhere else; by itself it takes any but the loopback.
 
-    What the user says of it counts. Its service for debugging, which would listen on a port of its own, stays off.
+    What the user says of it counts. Its service for debugging, which would listen on a port of its own, stays off. A member that has ended
+    is not asked for a minute whether it is there: who is asked listens before it can be.
     """
     for name, addresses in psutil.net_if_addrs().items():
         if any(a.address == host for a in addresses):
             os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={name}")
     os.environ.setdefault("NCCL_RAS_ENABLE", "0")
+    os.environ.setdefault("NCCL_SOCKET_RETRY_CNT", RETRIES)
 
 
 def _reduced(parts: list[torch.Tensor], reduce: str) -> torch.Tensor:

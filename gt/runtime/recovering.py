@@ -359,7 +359,7 @@ class RecoveringSession:
     def _at_tiers(self, message: wire.Run, tiers: Mapping[int, wire.Tiers]) -> wire.Run:
         """Give a run with the tiers at which it was, or is to be as those before it."""
         known = dict(tiers.get(message.key, ()))
-        return msgspec.structs.replace(message, tiers=tuple((worker, known.get(name, ())) for name, worker in self._seats.now.items()))
+        return msgspec.structs.replace(message, tiers=tuple((worker, known.get(name, "")) for name, worker in self._seats.now.items()))
 
     def _seat(self, link: RemoteSession) -> None:
         """Workers get the names by which the script knows them at the first value, or when they come."""

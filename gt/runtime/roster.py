@@ -62,8 +62,8 @@ class Worker:
     loaded: set[int] = field(default_factory=set)
     usage: WorkerUsage = field(default_factory=WorkerUsage)  # as it said last, as are
     programs: dict[int, ProgramState] = field(default_factory=dict)
-    compiled: dict[int, tuple[int, ...]] = field(default_factory=dict)  # by plan, which pieces ran compiled code in its latest run
-    ready: dict[int, tuple[int, ...]] = field(default_factory=dict)  # by plan, which may, once the others are as far
+    tiers: dict[int, str] = field(default_factory=dict)  # by plan, those of its latest run
+    ready: dict[int, tuple[int, ...]] = field(default_factory=dict)  # by plan, which pieces may run compiled code once the others are as far
     used: float = 0.0  # when it said so
     parent: str = ""  # as it was told last
 

@@ -42,6 +42,7 @@ from gt.runtime.worker_state import (
     ShipFault,
     ShipValue,
     SkipProgram,
+    SwapPieces,
     TakeParent,
     Unkept,
     UnloadPrograms,
@@ -114,7 +115,7 @@ class Runner:
         self.clock = engine.clock if timed else None
         self.runs, self.run_s, self.load_s, self.ship_s = 0, 0.0, 0.0, 0.0  # so far
         self.spent: dict[int, PlanSpent] = {}  # by plan
-        self.compiled: dict[int, tuple[int, ...]] = {}  # by plan, which pieces ran compiled code, as the dispatcher knows
+        self.tiers: dict[int, str] = {}  # by plan, those of its last run, as the dispatcher knows
         self.told: set[int] = set()  # plans of which it knows what may
         self.usage = Usage(self)
 
@@ -171,10 +172,13 @@ class Runner:
                         self._keep(uid, store, array)
                     case LoadProgram(plan, program, together):
                         self._load(plan, program, together)
+                    case SwapPieces(plan, pieces):
+                        if plan in self.loaded:
+                            self.loaded[plan].swap(pieces)
                     case UnloadPrograms(plans):
                         for plan in plans:
                             self.loaded.pop(plan, None)
-                            self.compiled.pop(plan, None)
+                            self.tiers.pop(plan, None)
                             self.told.discard(plan)
                             self.usage.forget(plan)
                             if self.clock is not None:
@@ -314,10 +318,7 @@ class Runner:
                 else:
                     if command.graph == "capture":
                         stage = self._capture(command.plan, inputs, scalars)
-                    if command.compiled is None:
-                        outputs = loaded.run(inputs, scalars, self.groups)
-                    else:
-                        outputs = loaded.run_at(command.compiled, inputs, scalars, self.groups)
+                    outputs = loaded.run(inputs, scalars, self.groups, command.tiers)
                     stage = stage or (loaded.joint.stage if loaded.joint is not None else "")
                 if self.clock is not None:
                     self.clock.end(command.plan)
@@ -350,10 +351,10 @@ class Runner:
         return ran or Ran(command.epoch, seconds, fault, graph=stage, left=left, **self._news_of(command.plan))
 
     def _news_of(self, plan: int) -> dict[str, Any]:
-        """Give which pieces of a program ran compiled code, and which may, where that is not what was told last."""
-        loaded, news = self.loaded.get(plan), {}
-        if loaded is not None and loaded.compiled != self.compiled.get(plan, ()):
-            news["compiled"] = self.compiled[plan] = loaded.compiled
+        """Give at which tiers a program's pieces ran, and which may run compiled code, where that is not what was told last."""
+        loaded, news = self.loaded.get(plan), dict[str, Any]()
+        if loaded is not None and loaded.tiers != self.tiers.get(plan, ""):
+            news["tiers"] = self.tiers[plan] = loaded.tiers
         if loaded is not None and loaded.stats.together and plan not in self.told and (ready := loaded.swappable) is not None:
             self.told.add(plan)
             news["ready"] = ready

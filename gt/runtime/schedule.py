@@ -120,7 +120,7 @@ class Flight:
     given_up_at: float | None = None  # when the first worker said so
     key: int = -1  # the graph's, as its client calls it
     number: int = -1  # of the first buffer that it makes, as its client calls it
-    tiers: dict[int, tuple[int, ...]] = field(default_factory=dict)  # by worker, which pieces ran compiled code, where some did
+    tiers: dict[int, str] = field(default_factory=dict)  # by worker, where not all is eager
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ class Client:
     parent: str = ""
     held: int = 0
     salvaged: bool = False  # something may be kept that what replaced it failed
-    tiers: dict[int, dict[int, tuple[int, ...]]] = field(default_factory=dict)  # by graph, at which its latest run was, as the client has heard
+    tiers: dict[int, dict[int, str]] = field(default_factory=dict)  # by graph, at which its latest run was, as the client has heard
 
     def name(self, number: int, buffer: Buffer) -> Buffer:
         """Let a number name a new buffer."""

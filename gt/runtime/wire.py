@@ -25,7 +25,7 @@ from gt.runtime.status import ServerStatus
 from gt.runtime.usage import ProgramState, WorkerUsage
 from gt.runtime.wire_arrays import Bounds, check_bounds, check_nbytes, check_type
 
-VERSION = 8
+VERSION = 9
 MAX_HEADER = 64 << 20
 INLINE = 64 << 10  # uploads up to here ride in the control message
 
@@ -34,7 +34,7 @@ WireScalar: TypeAlias = bool | int | float | tuple[float, float]  # a pair is a 
 Frames: TypeAlias = Sequence[Any]
 GraphUse: TypeAlias = Literal["", "capture", "replay"]  # what workers that meet in collectives do together in a run
 GraphStage: TypeAlias = Literal["", "ready", "captured", "refused"]  # what one of them says of it at the run's end
-Tiers: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]  # by worker, which pieces of its program run compiled code
+Tiers: TypeAlias = tuple[tuple[int, str], ...]  # by worker, the letter of each piece's tier (``tiers.py``); "" for all eager
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag_field="message", tag=True, forbid_unknown_fields=True):
@@ -404,14 +404,19 @@ class Label(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Load(Message, frozen=True):
-    """Keep a program under a plan id. ``places``: of its outputs, for labels. ``together``: it runs compiled code once told to, in the same
-    run as the plan's other workers.
-    """
+    """Keep a program under a plan id. ``places``: of its outputs, for labels. ``together``: it runs compiled code once a ``Swap`` says so."""
 
     plan: int
     program: Program
     places: Places | None = None
     together: bool = False
+
+
+class Swap(Message, frozen=True):
+    """Run compiled code for these pieces of a plan's program from its next run on, as its other workers do; none for others that wait."""
+
+    plan: int
+    pieces: Buffers
 
 
 class Unload(Message, frozen=True):
@@ -423,7 +428,7 @@ class Unload(Message, frozen=True):
 class Execute(Message, frozen=True):
     """Run a loaded program. Ids are in the order of the flush's lists; ``frees`` go after it. ``graph``: what is done with a CUDA graph
     of it that all its workers capture together. ``owner``, ``numbers``: for labels of the first outputs, none if nobody could have
-    them back; those that an earlier part of the run has made get theirs too. ``tiers``: at which it is to run on the workers of which that is said.
+    them back; those that an earlier part of the run has made get theirs too. ``tiers``: those of a run that is made again.
     """
 
     epoch: int
@@ -588,8 +593,8 @@ class Done(Message, frozen=True):
     """An epoch is over on this worker. With a fault: ``failed`` are the outputs that are not there and why, by uid, all if None;
     ``kept`` what was to be freed and is still here. ``graph``: how far the worker is with a graph that all workers capture together.
     ``left``: it takes no part in the epoch's collectives any more, so nobody may wait. ``earlier``: epochs that went well just before,
-    with their seconds: those of short programs are told of together. ``compiled``: which pieces of the program ran compiled code, where
-    that was not so in the run of it before. ``ready``: which may, where all that can be compiled has been, once.
+    with their seconds: those of short programs are told of together. ``tiers``: a letter for each piece, where those of the run before were
+    others. ``ready``: which pieces may run compiled code, where all that can be compiled has been, once.
     """
 
     epoch: int
@@ -600,7 +605,7 @@ class Done(Message, frozen=True):
     graph: GraphStage = ""
     left: bool = False
     earlier: tuple[tuple[int, float], ...] = ()
-    compiled: Buffers | None = None
+    tiers: str | None = None
     ready: Buffers | None = None
 
 
@@ -732,7 +737,7 @@ ToClient: TypeAlias = (
     | Ping | Refused | Broken | Part | PartFailed | Share | Unread | SetTrace
 )
 ToWorker: TypeAlias = (
-    WorkerWelcome | Attached | Load | Unload | Parent | Execute | DropGraph | MakeGroup | Store | Name | Expect | Ship | Free | Gone | Abort
+    WorkerWelcome | Attached | Load | Swap | Unload | Parent | Execute | DropGraph | MakeGroup | Store | Name | Expect | Ship | Free | Gone | Abort
     | Leave | StoreReply | Admit | Ping | Stop | Refused | Broken | SetTrace
 )  # fmt: skip
 ToNode: TypeAlias = NodeWelcome | Supervise | JobEnded | Ping | Refused | Broken

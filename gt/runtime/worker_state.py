@@ -41,7 +41,7 @@ class Unkept:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """A program, or its skipping, is over. ``failed``: which outputs are not there, and why, by uid; all if None. ``compiled``,
+    """A program, or its skipping, is over. ``failed``: which outputs are not there, and why, by uid; all if None. ``tiers``,
     ``ready``: as in ``Done``.
 
     ``kept``: what was taken for the run, and holds what it held before. ``left``: some collectives were not taken part in.
@@ -54,7 +54,7 @@ class Ran:
     kept: tuple[int, ...] = ()
     graph: wire.GraphStage = ""
     left: bool = False
-    compiled: tuple[int, ...] | None = None
+    tiers: str | None = None
     ready: tuple[int, ...] | None = None
 
 
@@ -88,6 +88,14 @@ class LoadProgram:
 
 
 @dataclass(frozen=True, slots=True)
+class SwapPieces:
+    """Run compiled code for these pieces of a program from here on."""
+
+    plan: int
+    pieces: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class UnloadPrograms:
     """Forget programs."""
 
@@ -99,8 +107,7 @@ class RunProgram:
     """Run a program on values; ``takes`` are inputs that leave the store before the run, so that it may reuse them.
 
     ``copies``: positions in ``inputs`` that the program overwrites though somebody still holds them. ``poisoned``: positions of inputs
-    that are not there, and why: only what does not depend on them runs. ``compiled``: the pieces that are to run compiled code, if that is
-    said.
+    that are not there, and why: only what does not depend on them runs. ``tiers``: those of a run that is made again.
     """
 
     epoch: int
@@ -112,7 +119,7 @@ class RunProgram:
     copies: tuple[int, ...] = ()
     poisoned: tuple[tuple[int, Fault], ...] = ()
     graph: wire.GraphUse = ""
-    compiled: tuple[int, ...] | None = None
+    tiers: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +198,7 @@ class Quit:
 
 
 Command: TypeAlias = (
-    LoadProgram | UnloadPrograms | DropGraph | RunProgram | SkipProgram | FormGroup | KeepValue | DropValues | ShipValue | ShipFault
+    LoadProgram | SwapPieces | UnloadPrograms | DropGraph | RunProgram | SkipProgram | FormGroup | KeepValue | DropValues | ShipValue | ShipFault
     | TakeParent | Reply | Quit
 )  # fmt: skip
 
@@ -294,6 +301,8 @@ class WorkerState:
                 if places is not None:
                     self.places[plan] = places
                 return [LoadProgram(plan, program, together)]
+            case wire.Swap(plan, pieces):
+                return [SwapPieces(plan, pieces)] if plan in self.programs else []
             case wire.Unload(plans):
                 for plan in plans:
                     self.programs.pop(plan, None)
@@ -347,7 +356,7 @@ class WorkerState:
         self.frees = read
         self.running = RunProgram(
             message.epoch, message.plan, mine, self.outputs, message.scalars, takes, copies, poisoned, message.graph,
-            None if message.tiers is None else dict(message.tiers).get(self.worker),
+            None if message.tiers is None else dict(message.tiers).get(self.worker, ""),
         )  # fmt: skip
         return [*dropped, self.running]
 
@@ -393,7 +402,7 @@ class WorkerState:
             self.poison |= failed
             self.values.update(uid for uid in self.outputs if uid not in failed)
         frees, self.running, self.outputs, self.frees = self.frees, None, (), ()
-        told = wire.Done(event.epoch, event.seconds, fault, event.failed, event.kept, event.graph, event.left, (), event.compiled, event.ready)
+        told = wire.Done(event.epoch, event.seconds, fault, event.failed, event.kept, event.graph, event.left, (), event.tiers, event.ready)
         done = [*self._drop(frees), Reply(told)]
         self.values.update(event.kept)
         return done

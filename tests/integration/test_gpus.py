@@ -1,4 +1,4 @@
-"""The decoder under every shipped layout, and in stages, on the GPUs of this machine with NCCL: the losses of one worker.
+"""The decoder under every shipped layout, and in stages, on GPU workers with NCCL: the losses of one worker.
 
 Next: ``test_sharding_layouts.py`` and ``test_pipeline.py``, the same on four CPU workers.
 """
@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 import gt
 from examples import pipeline
@@ -18,13 +17,13 @@ from examples.sharding import decoder
 from gt import config as configs
 from gt import session as sessions
 from gt.runtime.simulated import SimulatedSession
+from tests.integration.gpus import COUNTS, needs_gpu, share
 from tests.integration.test_pipeline import whole_model
 
 FOLDER = Path(decoder.__file__).parent
-GPUS = torch.cuda.device_count()
 STEPS = 20
 
-pytestmark = [pytest.mark.usefixtures("clean"), pytest.mark.skipif(GPUS < 2, reason="needs two GPUs"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.usefixtures("clean"), needs_gpu, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")
@@ -39,11 +38,12 @@ def whole() -> list[float]:
     return whole_model()
 
 
-@pytest.fixture
-def workers() -> Iterator[int]:
-    gt.gpu_workers(GPUS)
+@pytest.fixture(params=COUNTS)
+def workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    share(request.param, monkeypatch)
+    gt.gpu_workers(request.param)
     try:
-        yield GPUS
+        yield request.param
     finally:
         gt.disconnect()
 
@@ -54,12 +54,23 @@ def test_twenty_steps_equal_one_worker(layout: str | None, alone: list[float], w
     if layout is not None:
         configs.load_config(FOLDER / f"{layout}.yaml")
     losses = decoder.train(STEPS)
-    print(f"{layout}: {workers} GPUs, losses of {STEPS} steps within {np.max(np.abs(np.array(losses) / alone - 1)):.1e}")
+    print(f"{layout}: {workers} GPU workers, losses of {STEPS} steps within {np.max(np.abs(np.array(losses) / alone - 1)):.1e}")
     np.testing.assert_allclose(losses, alone, rtol=1e-4)
 
 
-@pytest.mark.parametrize(("stages", "microbatches"), [(GPUS, 4), (max(GPUS // 2, 1), 3)])
-def test_stages_equal_the_whole_model(stages: int, microbatches: int, whole: list[float], workers: int) -> None:
+@pytest.mark.parametrize(("workers_of_a_stage", "microbatches"), [(1, 4), (2, 3)])
+def test_stages_equal_the_whole_model(workers_of_a_stage: int, microbatches: int, whole: list[float], workers: int) -> None:
+    stages = workers // workers_of_a_stage
     losses = pipeline.train(STEPS, stages, microbatches)
-    print(f"{stages} stages on {workers} GPUs: losses of {STEPS} steps within {np.max(np.abs(np.array(losses) / whole - 1)):.1e}")
+    print(f"{stages} stages on {workers} GPU workers: losses of {STEPS} steps within {np.max(np.abs(np.array(losses) / whole - 1)):.1e}")
     np.testing.assert_allclose(losses, whole, rtol=1e-4)
+
+
+def test_the_largest_of_values_that_are_split_is_nan_if_one_is(workers: int) -> None:
+    """NCCL's largest passes over a NaN that not the first worker holds."""
+    x = np.arange(8.0 * workers, dtype=np.float32).reshape(workers, 8)
+    x[-1, 3] = np.nan
+    gt.register_config("rows", gt.SignalConfig(shard=gt.ShardConfig(axis=0)))
+    t = gt.signal.tensor(gt.tensor(x), name="rows")
+    for got, expected in ((t.max(), np.max(x)), (t.amin(0), np.min(x, 0)), (t.argmax(0), np.argmax(x, 0))):
+        np.testing.assert_array_equal(got.numpy(), expected)

@@ -184,18 +184,18 @@ def test_a_client_hears_at_which_tiers_its_runs_were_where_that_changes():
     s.run(1, (1,), (3,))
     assert not sent(s.done(0, 2) + s.done(1, 2), wire.RanAt)
     s.run(1, (3,), (4,))
-    s.say("w0", wire.Done(3, 0.01, compiled=(0, 2)))
+    s.say("w0", wire.Done(3, 0.01, tiers="cec"))
     s.run(1, (4,), (5,))
     s.say("w0", wire.Done(4, 0.01))  # still so, ahead of the other
-    assert sent(s.say("w1", wire.Done(3, 0.01)), wire.RanAt) == [wire.RanAt(4, 1, ((0, (0, 2)),))]
-    out = s.say("w1", wire.Done(4, 0.01, compiled=(1,)))
-    assert sent(out, wire.RanAt) == [wire.RanAt(5, 1, ((0, (0, 2)), (1, (1,))))]
+    assert sent(s.say("w1", wire.Done(3, 0.01)), wire.RanAt) == [wire.RanAt(4, 1, ((0, "cec"),))]
+    out = s.say("w1", wire.Done(4, 0.01, tiers="ec"))
+    assert sent(out, wire.RanAt) == [wire.RanAt(5, 1, ((0, "cec"), (1, "ec")))]
     assert [type(m) for m in sent(out, wire.RanAt | wire.Progress)] == [wire.RanAt, wire.Progress]
     s.run(1, (5,), (6,))
-    out = s.say("w0", wire.Done(5, 0.01, compiled=())) + s.say("w1", wire.Done(5, 0.01, compiled=()))
+    out = s.say("w0", wire.Done(5, 0.01, tiers="")) + s.say("w1", wire.Done(5, 0.01, tiers=""))
     assert sent(out, wire.RanAt) == [wire.RanAt(6, 1, ())]
     s.run(1, (6,), (7,))
-    s.say("w0", wire.Done(6, 0.01, compiled=(0,)))
+    s.say("w0", wire.Done(6, 0.01, tiers="c"))
     assert not sent(s.say("w1", wire.Bye()), wire.RanAt)  # nobody knows how it was on the other
 
 
@@ -208,13 +208,19 @@ def test_workers_of_a_plan_run_compiled_code_from_the_same_run_on():
     s.say("w1", wire.Done(1, 0.01))
     s.say("w1", wire.Done(2, 0.01, ready=(0, 3)))
     s.run(1, (3,), (4,))
-    both = ((0, (0, 3)), (1, (0, 3)))  # what one of them runs eagerly the other does, too
-    assert [[e.tiers for e in sent(s.log, wire.Execute, w)] for w in ("w0", "w1")] == [[None, None, both]] * 2
-    s.say("w0", wire.Done(3, 0.01, compiled=(0, 3)))
-    assert sent(s.say("w1", wire.Done(3, 0.01, compiled=(0, 3))), wire.RanAt) == [wire.RanAt(4, 1, both)]
-    s.say("c0up", wire.Run(1, (4,), (5,), (), (), tiers=((0, (0,)), (1, (0,)))))
-    s.run(1, (5,), (6,))
-    assert [e.tiers for e in sent(s.log, wire.Execute, "w1")[-2:]] == [((0, (0,)), (1, (0,)))] * 2  # and what comes after goes on so
+    for w in ("w0", "w1"):  # in order: what one of them runs eagerly the other does, too
+        last = sent(s.log, wire.Execute | wire.Swap, w)[-3:]
+        assert [type(m) for m in last] == [wire.Execute, wire.Swap, wire.Execute] and last[1] == wire.Swap(1, (0, 3))
+    s.say("w0", wire.Done(3, 0.01, tiers="ceec"))
+    assert sent(s.say("w1", wire.Done(3, 0.01, tiers="ceec")), wire.RanAt) == [wire.RanAt(4, 1, ((0, "ceec"), (1, "ceec")))]
+
+
+def test_workers_go_on_at_the_tiers_of_a_run_that_is_made_again():
+    s = started(workers=2)
+    s.say("c0up", wire.Run(1, (1,), (3,), (), (), tiers=((0, "ce"), (1, "ge"))))
+    s.run(1, (3,), (4,))
+    assert [e.tiers for e in sent(s.log, wire.Execute, "w1")] == [None, ((0, "ce"), (1, "ge")), None]
+    assert sent(s.log, wire.Swap, "w0") == [wire.Swap(1, (0,))] and not sent(s.log, wire.Swap, "w1")
 
 
 def test_one_worker_runs_compiled_code_when_it_has_it():
@@ -224,9 +230,9 @@ def test_one_worker_runs_compiled_code_when_it_has_it():
 
 def test_a_run_that_is_made_again_is_at_the_tiers_it_names_and_in_no_graph():
     s = started(workers=1)
-    s.say("c0up", wire.Run(1, (1,), (3,), (), (), tiers=((0, (1,)),)))
+    s.say("c0up", wire.Run(1, (1,), (3,), (), (), tiers=((0, "ec"),)))
     (execute,) = sent(s.log, wire.Execute, "w0")[-1:]
-    assert execute.tiers == ((0, (1,)),) and execute.graph == ""
+    assert execute.tiers == ((0, "ec"),) and execute.graph == ""
 
 
 def test_a_group_is_an_epoch_of_its_own_before_the_first_run_that_needs_it():

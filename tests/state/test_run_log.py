@@ -273,7 +273,7 @@ def tiers_of(log: RunLog) -> list[wire.Tiers]:
 
 
 def test_at_which_tiers_runs_were_outlasts_the_runs_that_are_forgotten():
-    eager, one, two = (), ((0, (0,)),), ((0, (0, 1)),)
+    eager, one, two = (), ((0, "ce"),), ((0, "cg"),)
     log = RunLog()
     log.put(1, kept(1))
     for i in range(1, 7):

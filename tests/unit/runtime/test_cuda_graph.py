@@ -296,6 +296,40 @@ def test_what_cannot_be_captured_says_why_and_runs_on(engine: TorchEngine, monke
     assert other.loaded.tier == "graph"
 
 
+def adamw_program(size: int) -> Any:
+    b = ProgramBuilder()
+    g, w, m, v, lr, step, scale = *(b.input(size) for _ in range(4)), b.scalar(float64), b.scalar(float64), b.scalar(float32)
+    attrs = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.1, "amsgrad": False, "maximize": False}
+    new = b.apply("adamw_step", w, b("div", g, scale), m, v, lr, step, num=1, inplace=((0, 0), (1, 2), (2, 3)), **attrs)
+    for _ in range(4):  # enough nodes for a graph
+        g = b("mul", g, g)
+    program = b.program(*new, g)
+    return type(program)(**{f: getattr(program, f) for f in program.__struct_fields__} | {"donated": (w, m, v)})
+
+
+def test_runs_made_again_at_their_tiers_are_equal_to_the_last_bit(engine: TorchEngine) -> None:
+    """Also what follows them, until there is a graph again."""
+    generator = torch.Generator(engine.device).manual_seed(0)
+    g, *begin = (torch.rand(4096, device=engine.device, generator=generator) for _ in range(4))
+
+    def trained(loaded: TorchLoaded, given: list[str | None]) -> tuple[list[str], list[torch.Tensor]]:
+        states, tiers = [t.clone() for t in begin], []
+        for i, at in enumerate(given):
+            if at is None:
+                loaded.pieces[0].record()  # a run like any other
+            *states, _ = loaded.run([g, *states], [0.1 / (i + 1), i + 1.0, i + 3.0], None, at)
+            tiers.append(loaded.tiers)
+        return tiers, [t.clone() for t in states]
+
+    loaded, again = engine.load(adamw_program(4096)), engine.load(adamw_program(4096))
+    tiers, expected = trained(loaded, [None] * 8)
+    assert tiers[:2] == ["", ""] and tiers[-1] == "g"
+    for given in ([*tiers], [*tiers[:6], None, None]):
+        told, got = trained(again, given)
+        assert told == tiers and again.tier == "eager"
+        assert all(torch.equal(one, other) for one, other in zip(got, expected, strict=True))
+
+
 def test_graphs_beyond_the_budget_go_and_the_program_with_its_graph_frees_it() -> None:
     graphs, capturer = fake_graphs(budget=100)
     engine = TorchEngine(compile_after=0, graphs=graphs)

@@ -165,8 +165,8 @@ def test_a_wrong_number_of_frames_is_refused():
 
 
 def test_another_version_is_refused_with_both_named():
-    with pytest.raises(ProtocolError, match=f"version {wire.VERSION}, got 9"):
-        wire.FROM_PEERS.decode([b"\x09" + wire.encode(wire.ClientHello(1))[1:]])
+    with pytest.raises(ProtocolError, match=f"version {wire.VERSION}, got 250"):
+        wire.FROM_PEERS.decode([b"\xfa" + wire.encode(wire.ClientHello(1))[1:]])
 
 
 def test_the_sender_refuses_what_the_receiver_would_drop(monkeypatch):
