@@ -6,7 +6,7 @@ Read by ``docs/generate.py``; a test holds it to the classes there are.
 
 from gt.ir.advice import FAULT_IN_GT
 
-RUN_LINE = "the op, the shapes and dtypes it was given, the worker, and the line that recorded it"
+RUN_LINE = "the op, the shapes and dtypes it was given, the line that recorded it, and the worker if that is a process of its own"
 CALL_LINE = "the function, what it expected, what it got; it is raised at the line that called it"
 
 NAMES: dict[str, str] = {

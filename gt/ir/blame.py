@@ -90,4 +90,4 @@ def _types(values: Iterable[Any]) -> Iterable[Any]:
             yield found
 
 
-__all__ = ["Located", "called_from", "ours", "users_frame", "users_line", "users_place", "warn_user"]
+__all__ = ["SHOWN", "Located", "called_from", "ours", "users_frame", "users_line", "users_place", "warn_user"]

@@ -10,7 +10,7 @@ import functools
 import inspect
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn, cast
 
 import msgspec
@@ -68,6 +68,11 @@ class WireNode(msgspec.Struct, frozen=True, array_like=True):
         if op.nonzero and DType.by_name[self.types[0].dtype].kind not in "ui":
             return ()
         return tuple(self.inputs[i] for i in op.refused(len(self.inputs)))
+
+
+def made_types(nodes: Iterable[WireNode]) -> dict[int, TensorType]:
+    """Give the types of what nodes make, by slot."""
+    return {slot: type_.tensor_type for node in nodes for slot, type_ in zip(node.outputs, node.types, strict=True)}
 
 
 class Compute(msgspec.Struct, frozen=True, tag_field="step", tag="compute"):
@@ -147,6 +152,17 @@ class Program(msgspec.Struct, frozen=True):
     def groups(self) -> tuple[tuple[int, ...], ...]:
         """Give the groups that it takes part in."""
         return tuple(dict.fromkeys(c.group for c in self.collectives))
+
+    @property
+    def made_types(self) -> dict[int, TensorType]:
+        """Give the types, by slot, of all but the inputs."""
+        types = {slot: TensorType((), DType.by_name[dtype]) for slot, dtype in self.scalars}
+        for step in self.steps:
+            if isinstance(step, Compute):
+                types.update(made_types(step.nodes))
+            elif isinstance(step, Collective) and step.output >= 0:
+                types[step.output] = step.type.tensor_type
+        return types
 
     def line(self, loc: int) -> str:
         """Give the user's line of an entry of ``locations``, "" if there is none."""
@@ -410,5 +426,5 @@ DTYPE_NAMES = tuple(d.name for d in DTYPES)
 
 __all__ = [
     "Collective", "Compute", "Free", "Program", "Step", "WireError", "WireGraph", "WireNode", "WireSharding",
-    "WireType", "decode_graph", "encode_graph", "pack_attrs", "unpack_attrs",
+    "WireType", "decode_graph", "encode_graph", "made_types", "pack_attrs", "unpack_attrs",
 ]  # fmt: skip

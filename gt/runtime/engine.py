@@ -12,9 +12,10 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 
+from gt.ir.blame import SHOWN
 from gt.ir.graph import Location
-from gt.ir.program import Collective, Program
-from gt.ir.types import DType, Scalar
+from gt.ir.program import Collective, Program, WireNode
+from gt.ir.types import DType, Scalar, TensorType
 from gt.runtime.errors import Fault, RunError
 from gt.runtime.salvage import Salvaged
 
@@ -23,13 +24,26 @@ JointStage: TypeAlias = Literal["", "ready", "captured", "refused"]
 
 
 class ExecutionError(RunError):
-    """An op failed while it ran. ``location`` is the user's line that recorded it, if known."""
+    """An op failed while it ran. ``location`` is the user's line that recorded it, if known; ``given`` what it ran on, on its worker."""
 
-    def __init__(self, op: str, location: Location | None, reason: str) -> None:
-        self.op, self.location, self.reason = op, location, reason
+    def __init__(self, op: str, location: Location | None, reason: str, given: Sequence[TensorType] = ()) -> None:
+        self.op, self.location, self.reason, self.given = op, location, reason, tuple(given)
         self.where = str(location) if location else ""
-        where = f" (recorded at {location} in {location.function})" if location else ""
-        super().__init__(f"{op}: {reason}{where}")
+        more = [f"and {len(given) - SHOWN} more"] if len(given) > SHOWN else []
+        facts = [f"given {', '.join([*map(str, given[:SHOWN]), *more])}"] if given else []
+        facts += [f"recorded at {location} in {location.function}"] if location else []
+        super().__init__(f"{op}: {reason}" + (f" ({', '.join(facts)})" if facts else ""))
+
+
+def given_types(node: WireNode, known: Mapping[int, TensorType], values: Mapping[int, Any]) -> list[TensorType]:
+    """Give the types of a node's operands: those ``known`` by slot, and of the others what their values say."""
+    found = {slot: known[slot] if slot in known else type_of(values[slot]) for slot in node.inputs if slot in known or slot in values}
+    return [found[slot] for slot in node.inputs if slot in found]
+
+
+def type_of(value: Any) -> TensorType:
+    """Give the type of an engine's value."""
+    return TensorType(tuple(value.shape), DType.by_name[str(value.dtype).removeprefix("torch.")])
 
 
 def reason_of(error: Exception) -> str:
@@ -215,4 +229,6 @@ def wire_dtype(dtype: DType) -> np.dtype[Any]:
     return np.dtype("uint16") if dtype.name == "bfloat16" else dtype.numpy
 
 
-__all__ = ["Clock", "Comm", "Engine", "ExecutionError", "Joint", "JointStage", "Loaded", "LoadedStats", "Tier", "reason_of", "wire_dtype"]
+__all__ = [
+    "Clock", "Comm", "Engine", "ExecutionError", "Joint", "JointStage", "Loaded", "LoadedStats", "Tier", "given_types", "reason_of", "wire_dtype",
+]  # fmt: skip

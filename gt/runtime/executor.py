@@ -30,7 +30,7 @@ from gt.runtime.engine import Clock, Comm, ExecutionError, LoadedStats, Tier, re
 from gt.runtime.errors import Fault, GtError
 from gt.runtime.joint_graph import JointUnit
 from gt.runtime.layout import Stretch, lay_out
-from gt.runtime.piece import TorchPiece, failed_line
+from gt.runtime.piece import TorchPiece, failed_at
 from gt.runtime.render import build, render_driver
 from gt.runtime.salvage import Salvaged
 from gt.runtime.tiers import AS_IN_GRAPH, EAGER
@@ -312,8 +312,8 @@ class TorchLoaded:
             found = piece.explain(error)
             if found is not None:
                 return found
-        line = failed_line(self.driver, error.__traceback__) if self.driver else 0
-        at = self.driver_source.nodes[line - 1] if line else -1
+        failed = failed_at(self.driver, error.__traceback__) if self.driver else None
+        at = self.driver_source.nodes[failed.tb_lineno - 1] if failed else -1
         part = self.parts[at] if at >= 0 else None
         if isinstance(part, Collective):
             return ExecutionError(part.kind, self.table[part.loc] if part.loc >= 0 else None, reason_of(error))

@@ -14,7 +14,8 @@ from typing import TypeAlias
 import msgspec
 
 from gt.ir.opdef import OPS
-from gt.ir.program import Collective, Compute, Program, WireNode
+from gt.ir.program import Collective, Compute, Program, WireNode, made_types
+from gt.ir.types import DType, TensorType
 
 Inplace: TypeAlias = tuple[tuple[int, tuple[tuple[int, int], ...]], ...]
 
@@ -34,6 +35,11 @@ class Piece(msgspec.Struct, frozen=True):
     nodes: tuple[WireNode, ...]
     outputs: tuple[int, ...]
     inplace: Inplace = ()
+
+    def made_types(self) -> dict[int, TensorType]:
+        """Give the types, by slot, of all but the inputs."""
+        scalars = {slot: TensorType((), DType.by_name[dtype]) for slot, dtype in enumerate(self.scalars, self.inputs)}
+        return scalars | made_types(self.nodes)
 
     def mutated(self) -> frozenset[int]:
         """Give the inputs whose memory the piece overwrites."""

@@ -16,7 +16,7 @@ from gt.ir.graph import Attrs, Location
 from gt.ir.opdef import OpDef
 from gt.ir.program import Collective, Compute, Free, Program, WireNode
 from gt.ir.types import DType, Scalar, TensorType
-from gt.runtime.engine import Clock, Comm, ExecutionError, LoadedStats, Tier
+from gt.runtime.engine import Clock, Comm, ExecutionError, LoadedStats, Tier, given_types
 from gt.runtime.errors import Fault
 from gt.runtime.render import checked
 from gt.runtime.salvage import Salvaged, salvage
@@ -102,7 +102,8 @@ class NumpyLoaded:
             return evaluate_node(op, [slots[slot] for slot in node.inputs], attrs, types)
         except Exception as e:
             location = self.table[node.loc] if node.loc >= 0 else None
-            raise ExecutionError(op.name, location, f"{type(e).__name__}: {e}") from e
+            given = given_types(node, self.program.made_types, slots)
+            raise ExecutionError(op.name, location, f"{type(e).__name__}: {e}", given) from e
 
 
 def _ready(node: WireNode) -> Ready:

@@ -20,7 +20,7 @@ from gt.runtime import kernels
 from gt.runtime.agreement import apart, disagreement, nudged
 from gt.runtime.compiler import Compiled, CompileError, InputSpec, spec_of
 from gt.runtime.cuda_graph import GraphUnit, Vectors
-from gt.runtime.engine import ExecutionError, LoadedStats, reason_of
+from gt.runtime.engine import ExecutionError, LoadedStats, given_types, reason_of
 from gt.runtime.layout import Stretch
 from gt.runtime.render import build, pack, render_piece
 from gt.runtime.tiers import AS_IN_GRAPH, COMPILED, EAGER
@@ -32,14 +32,14 @@ Tensor: TypeAlias = torch.Tensor
 PieceFn: TypeAlias = Callable[[list[Tensor], tuple[Scalar, ...]], list[Tensor]]
 
 
-def failed_line(function: Callable[..., Any], traceback: TracebackType | None) -> int:
-    """Give the line of ``function``'s source that the error passed through, from 1; 0 if none."""
-    line = 0
+def failed_at(function: Callable[..., Any], traceback: TracebackType | None) -> TracebackType | None:
+    """Give where an error passed through ``function``, whose lines count from 1; None if it did not."""
+    found = None
     while traceback is not None:
         if traceback.tb_frame.f_code is function.__code__:
-            line = traceback.tb_lineno
+            found = traceback
         traceback = traceback.tb_next
-    return line
+    return found
 
 
 class TorchPiece:
@@ -329,14 +329,16 @@ class TorchPiece:
 
     def explain(self, error: Exception) -> ExecutionError | None:
         """Name the node an error passed through, or None if it was not in this piece."""
-        line, source = failed_line(self.eager, error.__traceback__), self.source
-        if not line and self._vector_form is not None:
-            line, source = failed_line(self._vector_form, error.__traceback__), self._vector_source
-        index = source.nodes[line - 1] if line else -1
-        if index < 0:
+        failed, source = failed_at(self.eager, error.__traceback__), self.source
+        if failed is None and self._vector_form is not None:
+            failed, source = failed_at(self._vector_form, error.__traceback__), self._vector_source
+        index = source.nodes[failed.tb_lineno - 1] if failed else -1
+        if failed is None or index < 0:
             return None
-        loc = self.stretch.locations[index]
-        return ExecutionError(self.piece.nodes[index].op, self.table[loc] if loc >= 0 else None, reason_of(error))
+        node, loc = self.piece.nodes[index], self.stretch.locations[index]
+        values = {slot: failed.tb_frame.f_locals.get(f"v{slot}") for slot in node.inputs if slot < self.piece.inputs}
+        types = given_types(node, self.piece.made_types(), {slot: value for slot, value in values.items() if value is not None})
+        return ExecutionError(node.op, self.table[loc] if loc >= 0 else None, reason_of(error), types)
 
 
 MAX_SPARED = 1 << 28  # bytes of overwritten inputs kept to run a piece once more where its tiers differ
@@ -353,4 +355,4 @@ def _on_host(results: list[Tensor]) -> list[Tensor]:
     return [results.pop().to("cpu", copy=True) for _ in range(len(results))]
 
 
-__all__ = ["PieceFn", "TorchPiece", "failed_line"]
+__all__ = ["PieceFn", "TorchPiece", "failed_at"]

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
+import msgspec
 import numpy as np
 
 from gt.ir.program import Program
@@ -242,7 +243,12 @@ class Runner:
 
     def _no_room(self, error: Exception) -> Fault:
         log.error("a value that was sent cannot be kept: %s", error)
-        return fault_of(error, "run", self.state.worker)
+        return self._own_fault(error)
+
+    def _own_fault(self, error: BaseException, epoch: int = -1, where: str = "") -> Fault:
+        """Describe an error of this worker, which its text names where there may be others."""
+        fault = fault_of(error, "run", self.state.worker, epoch, where)
+        return fault if self.groups is None else msgspec.structs.replace(fault, message=f"{fault.message} on worker {fault.worker}")
 
     def _ship(self, ship: wire.Ship) -> None:
         true, dtype = tuple(b - a for a, b in ship.bounds), DType.by_name[ship.type.dtype]
@@ -257,7 +263,7 @@ class Runner:
                 array = np.empty(true, array.dtype) if room is None else room
                 np.copyto(array, inner)
         except Exception as e:  # what was submitted earlier may fail only now
-            fault = fault_of(e, "run", self.state.worker, self.epoch)
+            fault = self._own_fault(e, self.epoch)
             self.outlet.ship(ship.token, wire.PartFailed(ship.request, fault), None)
             return
         seconds = time.perf_counter() - start
@@ -275,7 +281,7 @@ class Runner:
             self.loaded[plan] = self.engine.load(program)
             self.loaded[plan].stats.together = together
         except Exception as e:  # runs of it fail with this cause
-            self.unloadable[plan] = fault_of(e, "run", self.state.worker)
+            self.unloadable[plan] = self._own_fault(e)
         seconds = time.perf_counter() - start
         self.load_s += seconds
         self.outlet.reply(wire.Used(self.usage.now(), self.usage.changed()))  # whoever asks why a run is as it is finds its program
@@ -438,8 +444,9 @@ class Runner:
         while cause is not None and not isinstance(cause, GtError):
             cause = cause.__cause__
         location = getattr(error, "location", None)
-        kind = "collective" if getattr(cause, "is_collective", False) else "run"
-        return fault_of(error if kind == "run" else cause or error, kind, self.state.worker, epoch, str(location or ""))
+        if cause is not None and getattr(cause, "is_collective", False):
+            return fault_of(cause, "collective", self.state.worker, epoch, str(location or ""))
+        return self._own_fault(error, epoch, str(location or ""))
 
     def _skip(self, command: SkipProgram) -> Ran:
         start = time.perf_counter()

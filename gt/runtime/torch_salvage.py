@@ -19,7 +19,7 @@ from gt.ir.opdef import OPS
 from gt.ir.program import Compute, Program, WireNode
 from gt.ir.types import Scalar
 from gt.runtime import kernels
-from gt.runtime.engine import ExecutionError, reason_of
+from gt.runtime.engine import ExecutionError, given_types, reason_of
 from gt.runtime.errors import Fault
 from gt.runtime.layout import Stretch, lay_out
 from gt.runtime.render import build, render_piece
@@ -69,7 +69,8 @@ def salvage_run(
         try:
             results: list[Tensor] = function(list(own.values()), tuple(given[alone.scalars[at][0]] for at in part.scalars))
         except Exception as error:
-            raise ExecutionError(node.op, table[node.loc] if node.loc >= 0 else None, reason_of(error)) from error
+            types = given_types(node, program.made_types, own)
+            raise ExecutionError(node.op, table[node.loc] if node.loc >= 0 else None, reason_of(error), types) from error
         return results
 
     with torch.inference_mode():

@@ -95,6 +95,16 @@ def test_a_matrix_that_has_no_factor_takes_nothing_with_it(place):
     assert y.tolist() == [2, 2, 2] and x.tolist() == np.eye(3).tolist()
 
 
+def test_the_text_says_op_operands_line_and_the_worker_where_there_may_be_others(place: None) -> None:
+    table = gt.zeros(3, 2)
+    found = table[gt.tensor([0, 7])] * 2.0
+    line = sys._getframe().f_lineno - 1
+    given = rf"\(given f32\[3, 2\], i64\[2\], recorded at .*{os.path.basename(__file__)}:{line} in \w+\)"
+    where = "" if isinstance(sessions.current(), EmbeddedSession) else r" on worker 0"
+    with pytest.raises(IndexError, match=rf"^index: .*{given}{where}\n"):
+        found.sum().item()
+
+
 def test_the_same_ops_of_another_line_are_told_by_theirs() -> None:
     x, good, bad = gt.ones(4), gt.tensor([1]), gt.tensor([9])
     x.sum().item()
