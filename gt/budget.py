@@ -21,15 +21,9 @@ def comm_budget(nbytes: int | str) -> AbstractContextManager[None]:
     process under the same limit; what is pending before is run first, without it. Of nested blocks the smallest budget counts. Planning fails
     before anything is sent: reading a value of that flush raises RunError, which names the collectives that send most, who
     asked for each and the line. On one worker nothing is sent. Errors: TypeError, ValueError unless ``nbytes`` is a whole
-    number from 0 up, or text such as "20MiB".
+    number from 0 up, or text such as "20MiB" or "300kB".
     """
-    if isinstance(nbytes, str):
-        nbytes = byte_limit(nbytes, "comm_budget")
-    if not isinstance(nbytes, int) or isinstance(nbytes, bool):
-        raise TypeError(f"gt.comm_budget: expected a number of bytes or text such as '20MiB', got {type(nbytes).__name__}")
-    if nbytes < 0:
-        raise ValueError(f"gt.comm_budget: expected a number of bytes from 0 up, got {nbytes}")
-    return _Budget(nbytes)
+    return _Budget(byte_limit(nbytes, "comm_budget", least=0))
 
 
 class _Budget(ContextDecorator):

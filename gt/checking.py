@@ -39,15 +39,19 @@ FIRST = 1 << 40  # numbers of buffers and graphs that only a check uses
 
 
 class CheckFailed(Advised, AssertionError):
-    """A flush gave another result than NumPy, or NaN. ``op``, ``where``: the first op that differs or makes NaN, and the user's line of it."""
+    """A flush gave another result than NumPy. ``op``, ``where``: the first op that differs, and the user's line of it."""
 
     def __init__(self, text: str, op: str, where: str) -> None:
         super().__init__(text)
         self.op, self.where = op, where
 
 
+class NanMade(CheckFailed):
+    """An op made NaN of operands that have none, under ``GT_CHECK=nan``. ``op``, ``where``: the op, and the user's line of it."""
+
+
 class CheckingSession(SessionWrapper):
-    """Runs all on ``inner`` and checks it; with ``nan``, NaN is a fault too. Errors: ``run`` raises CheckFailed."""
+    """Runs all on ``inner`` and checks it; with ``nan``, NaN is a fault too. Errors: ``run`` raises CheckFailed, or its NanMade."""
 
     def __init__(self, inner: Session, nan: bool = False) -> None:
         super().__init__(inner)
@@ -76,7 +80,7 @@ class CheckingSession(SessionWrapper):
             self.unchecked += 1  # it failed: reading it says why
             return
         self.checked += 1
-        makes_nan: list[CheckFailed] = []
+        makes_nan: list[NanMade] = []
 
         def look(node: Node, operands: list[Array], made: tuple[Array, ...]) -> None:
             if not makes_nan and any(map(has_nan, made)) and not any(map(has_nan, operands)):
@@ -179,14 +183,14 @@ def has_nan(array: Array) -> bool:
     return array.dtype.kind in "fc" and bool(np.isnan(array).any())
 
 
-def nan_made(graph: str, node: Node, operands: list[Array], made: Array) -> CheckFailed:
+def nan_made(graph: str, node: Node, operands: list[Array], made: Array) -> NanMade:
     """Give the error of an op that made NaN: where in its result, and what an elementwise op read there."""
     at, where = tuple(int(i) for i in np.argwhere(np.isnan(made))[0]), str(node.loc or "")
     there = []
     for array, value in zip(operands, node.inputs, strict=True):
         inf = " with inf" if array.dtype.kind in "fc" and np.isinf(array).any() else ""
         there.append(str(np.broadcast_to(array, made.shape)[at]) if node.op.factors is fx.elementwise else f"{value.type!r}{inf}")
-    return CheckFailed(
+    return NanMade(
         f"GT_CHECK: {graph}: {node.op.name}{f' at {where}' if where else ''} makes NaN{f' at {list(at)}' if at else ''} "
         f"of {', '.join(there) or 'nothing'}; no operand has NaN",
         node.op.name, where,
@@ -251,4 +255,4 @@ def _wire(array: Array, dtype: DType) -> np.ndarray:
     return np.array(to_wire(array, dtype))
 
 
-__all__ = ["CheckFailed", "CheckingSession"]
+__all__ = ["CheckFailed", "CheckingSession", "NanMade"]

@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary
 
 from gt.ir.blame import warn_user
 from gt.ir.graph import Graph
+from gt.ir.signals import weight
 from gt.runtime import env
 from gt.runtime.env import ADDRESS, CHECK, without_effect
 from gt.runtime.interrupt import SHIELD
@@ -114,8 +115,10 @@ def connect(
     its priority. Less than 1 is always allowed, more only up to the server's ``--max-priority``.
     After a ``DispatcherLost``, with the same address: wait for the server to be started again, and go on with the tensors there are.
     Errors: ConnectionError within ``timeout_s`` if there is none, or, sooner, if it does not take the key or the priority; ValueError if
-    the key file cannot be used; RuntimeError if a session is in use already.
+    the key file cannot be used, TypeError or ValueError if the priority is no number over 0; RuntimeError if a session is in use already.
     """
+    if priority is not None:
+        priority = weight(priority, "priority")
     if _pinned:
         return
     with _lock:

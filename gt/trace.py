@@ -496,7 +496,7 @@ def _why_full(trace: Trace) -> str:
     if trace.edge:
         return "the edge after optimizer.step()"
     if trace.size >= MAX_PENDING:
-        return f"more than {MAX_PENDING} pending ops"
+        return f"more than {MAX_PENDING} values in pending work, inputs and numbers included"
     return f"more than {MAX_KEPT >> 20} MiB kept by pending work alone"
 
 

@@ -43,6 +43,7 @@ ADVICE: dict[str, str] = {
     "CheckFailed": "Look at that op; if each agrees, report it: it is how they run together.",
     "ConfigError": "Correct the file, or the call, at that place. Nothing of a wrong file is used.",
     "ConnectionFailed": "Start `gt server -p PORT` there, or correct the address; `gt doctor HOST:PORT` looks.",
+    "ConnectionRefused": "Do what the reason says, and connect again: a server answers there.",
     "DamagedError": "Resume from an older checkpoint's own folder, and remove the damaged one.",
     "DimError": "Use a dim within that range.",
     "DispatcherLost": "Start the server again at that address, and `gt.connect` to it: what its workers hold is there again. Else start both anew from a checkpoint.",
@@ -58,6 +59,7 @@ ADVICE: dict[str, str] = {
     "LinAlgError": "Check the matrix: add to its diagonal, or use `lstsq` or `pinv`.",
     "LogError": "Give a file that GT_INSTRUCTION_LOG or gt trace wrote.",
     "NodeRefused": "Start the same line, with the same keys and gt, on every node.",
+    "NanMade": "Keep that op's operands where it has a value, as by a clamp or an epsilon, or find what made them so.",
     "NoGradient": "Detach what goes through it, or write a `gt.autograd.Function`.",
     "NotPrivate": "`chmod go-rwx` it, or name another.",
     "NoWorkers": "Start workers: `gt worker --host HOST -p PORT`.",
@@ -84,8 +86,8 @@ ADVICE: dict[str, str] = {
     "VersionMismatch": "Install one version of gt for server, workers and clients.",
     "WireError": "Use one version of gt everywhere.",
     "WorkerLost": "Start again, resume from a checkpoint, or use `gt.recover()`.",
-    "WrongType": "Correct the field.",
-    "WrongValue": "Correct the field.",
+    "WrongType": "Correct the field or argument that it names.",
+    "WrongValue": "Correct the field or argument that it names.",
 }  # fmt: skip
 
 __all__ = ["ADVICE", "FAULT_IN_GT", "PAGE", "Advised", "nearest", "nearest_word"]

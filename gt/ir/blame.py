@@ -59,7 +59,9 @@ def called_from(frame: FrameType | None) -> str:
     count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)
     given = [outer.f_locals[name] for name in code.co_varnames[:count] if name in outer.f_locals]
     types = ", ".join(map(repr, list(_types(given))[:SHOWN]))
-    name = type(outer.f_locals.get("self")).__name__ if code.co_name in ("__call__", "__init__", "__post_init__") else code.co_name
+    owner = outer.f_locals.get("self")
+    of = owner if isinstance(owner, type) else type(owner)
+    name = of.__name__ if code.co_name in ("__call__", "__init__", "__post_init__") else code.co_name
     return f"in {name}({types}) at {frame.f_code.co_filename}:{frame.f_lineno}"
 
 

@@ -8,14 +8,18 @@ Next: ``gt.config`` (loading), ``gt.passes.signal_placement`` (what it means for
 
 from __future__ import annotations
 
+import math
+import numbers
 import operator
 import re
 import reprlib
 from collections.abc import Iterable, Mapping
+from decimal import Decimal
 from typing import Any, Literal, SupportsIndex, TypeAlias
 
 import msgspec
 
+from gt.ir.advice import nearest
 from gt.ir.blame import Located
 
 Axes: TypeAlias = str | tuple[str, ...]
@@ -40,7 +44,18 @@ class WrongValue(SignalFault, ValueError):
     """A value of the right type that is not possible."""
 
 
-class ShardConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Fields(msgspec.StructMeta):
+    """Makes classes that tell which field an unknown name may have been meant to be. Errors: WrongType."""
+
+    def __call__(self, *values: Any, **named: Any) -> Any:
+        for name in named:
+            if name not in self.__struct_fields__:
+                known = nearest(name, self.__struct_fields__) or f"; there are {', '.join(self.__struct_fields__)}"
+                raise WrongType(f"unknown field {name!r}{known}")
+        return super().__call__(*values, **named)
+
+
+class ShardConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, metaclass=Fields):
     """Split dim ``axis`` of a tensor over ``workers`` (all workers if None), or keep it whole on them (``replicated``).
 
     ``axis`` None: it is computed on these workers, split or whole as follows from what it is made of. ``dims`` says it for a
@@ -80,7 +95,7 @@ class ShardConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return tuple(axis for _, axes in dim_axes(self.dims or ()) for axis in axes)
 
 
-class SignalConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SignalConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, metaclass=Fields):
     """One signal: how to shard what it marks, which signal its gradients follow, and whether to compile it at once.
 
     ``mesh`` names the axes that ``dims`` uses (default: the configuration's mesh), ``params`` places parameters by the
@@ -134,7 +149,7 @@ def backward_of(name: str, config: SignalConfig) -> tuple[str, SignalConfig] | N
 Precision = Literal["highest", "high", "medium"]
 
 
-class PlanOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PlanOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, metaclass=Fields):
     """What a client asks of the planning of all its work, beside signals.
 
     ``auto``: what is done with tensors that no signal places: "off" keeps them whole, "rows" splits created tensors of
@@ -196,19 +211,30 @@ def param_rules(given: Mapping[str, Any] | Iterable[Any]) -> ParamRules:
     return tuple(rules)
 
 
-_UNITS = {unit: 1000**i for i, unit in enumerate(("B", "KB", "MB", "GB", "TB"))} | {
-    f"{c}iB": 1024**i for i, c in enumerate("KMGT", 1)
-}
+_UNITS = {unit: 1000**i for i, unit in enumerate(("b", "kb", "mb", "gb", "tb"))} | {f"{c}ib": 1024**i for i, c in enumerate("kmgt", 1)}
 
 
-def byte_limit(given: Any, *keys: object) -> int:
-    """Give a number of bytes, or text such as "20GiB", as a number. Errors: WrongType, WrongValue."""
-    if isinstance(given, str) and (match := re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?i?B)\s*", given)) and match[2] in _UNITS:
-        given = int(float(match[1]) * _UNITS[match[2]])
-    if not _is_int(given) or given < 1:
-        kind = WrongValue if _is_int(given) or isinstance(given, str) else WrongType
-        raise kind(f"expected a number of bytes from 1 up, or text such as '20GiB', got {shown(given)}", *keys)
+def byte_limit(given: Any, *keys: object, least: int = 1) -> int:
+    """Give a number of bytes, or text such as "4000000", "300 kB" or "20GiB", as a number. Errors: WrongType, WrongValue.
+
+    kB, MB, GB and TB are powers of 1000, KiB, MiB, GiB and TiB of 1024, in upper or lower case.
+    """
+    if isinstance(given, str) and (match := re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?b|b)\s*|\s*(\d+)\s*", given, re.IGNORECASE)):
+        given = int(match[3]) if match[3] else int(Decimal(match[1]) * _UNITS[match[2].lower()])
+    if not _is_int(given) or given < least:
+        kind = WrongValue if isinstance(given, int | str) and not isinstance(given, bool) else WrongType
+        raise kind(f"expected a number of bytes from {least} up, or text such as '20GiB', got {shown(given)}", *keys)
     return int(given)
+
+
+def weight(given: Any, *keys: object) -> float:
+    """Give a number over 0 as a float. Errors: WrongType, WrongValue."""
+    if not isinstance(given, numbers.Real) or isinstance(given, bool):
+        raise WrongType(f"expected a number over 0, got {shown(given)}", *keys)
+    value = float(given)
+    if not 0 < value < math.inf:
+        raise WrongValue(f"expected a number over 0, got {shown(given)}", *keys)
+    return value
 
 
 def truth(given: Any, *keys: object) -> bool:
@@ -276,6 +302,6 @@ def _set(config: msgspec.Struct, name: str, value: object) -> None:
 
 __all__ = [
     "Axes", "DimAxes", "MeshAxes", "ParamRules", "PlanOptions", "ShardConfig", "SignalConfig", "SignalFault", "WrongType", "WrongValue",
-    "backward_of", "byte_limit", "contradiction", "dim_axes", "dotted", "mesh_axes", "param_rules", "shown", "truth",
+    "backward_of", "byte_limit", "contradiction", "dim_axes", "dotted", "mesh_axes", "param_rules", "shown", "truth", "weight",
     "worker_numbers",
 ]  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -45,7 +45,7 @@ class Variable(Generic[T]):
         if not text:
             name, text = _by_older_names(self)
         try:
-            return self.default if text is None or text == "" else self.parse(text)
+            return self.default if not text else self.parse(text)
         except ValueError as e:
             raise ValueError(f"{name}={os.environ.get(name)!r}: {e}. {self.doc}") from None
 
@@ -58,14 +58,21 @@ class Variable(Generic[T]):
         self._read.clear()
 
 
+YES, NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+
+
 def flag(text: str) -> bool:
     """Parse 1/0, true/false, yes/no, on/off."""
     low = text.strip().lower()
-    if low in ("1", "true", "yes", "on"):
+    if low in YES:
         return True
-    if low in ("0", "false", "no", "off"):
+    if low in NO:
         return False
-    raise ValueError("expected 1 or 0")
+    raise ValueError(f"expected {_choice(YES)}, or {_choice(NO)}")
+
+
+def _choice(words: Sequence[str]) -> str:
+    return f"{', '.join(words[:-1])} or {words[-1]}"
 
 
 def one_of(*choices: str) -> Callable[[str], str]:
@@ -147,8 +154,8 @@ WINDOW = Variable(
 
 
 def nbytes(text: str) -> int | None:
-    """Parse a number of bytes, as 4000000 or "4GiB"; 0 for no limit."""
-    return byte_limit(int(text) if text.strip().isdigit() else text) if text.strip() != "0" else None
+    """Parse a number of bytes, as 4000000, "300kB" or "4GiB"; 0 for no limit."""
+    return byte_limit(text, least=0) or None
 
 
 def number(text: str) -> float:
@@ -209,7 +216,8 @@ GROUP_TIMEOUT_S = Variable("GT_GROUP_TIMEOUT", over_zero, 60.0, "Seconds a colle
 class OlderName:
     """A variable of gt before it was rewritten: what it stands for, if ``stands_for`` is not given itself; with none it warns.
 
-    ``texts``: what its values mean there; a value that is not among them means itself.
+    ``texts``: what its values mean there; a value that is not among them means itself. Where "1" is among them it was a flag: words
+    for yes and no mean 1 and 0.
     """
 
     name: str
@@ -217,10 +225,19 @@ class OlderName:
     doc: str
     texts: Mapping[str, str] = field(default_factory=dict)
 
+    def meaning(self, text: str) -> str:
+        """Give what one of its values is there. Errors: ValueError naming it, for what is no flag and no number where it was a flag."""
+        if "1" in self.texts and not text.isdigit():
+            try:
+                text = "1" if flag(text) else "0"
+            except ValueError as e:
+                raise ValueError(f"{self.name}={text!r}: {e}. {self.doc}") from None
+        return self.texts.get(text, text)
+
 
 OFF = {"0": ""}
 OLDER_NAMES = (
-    OlderName("GT_COMPILE", COMPILE_AFTER, "1: as `GT_COMPILE_AFTER=1`; 0: as `GT_COMPILE_AFTER=0`."),
+    OlderName("GT_COMPILE", COMPILE_AFTER, "1: as `GT_COMPILE_AFTER=1`; 0: as `GT_COMPILE_AFTER=0`.", {"1": "1"}),
     OlderName("GT_AUTO_COMPILE", COMPILE_AFTER, "0: as `GT_COMPILE_AFTER=0`; 1: as without it, what is run often is compiled.", {"1": ""}),
     OlderName("GT_HOTPATH_THRESHOLD", COMPILE_AFTER, "As `GT_COMPILE_AFTER`."),
     OlderName("GT_VERBOSE", DEBUG, "1: as `GT_DEBUG=2`.", {**OFF, "1": "2"}),
@@ -239,7 +256,7 @@ OLDER_NAMES = (
 def _by_older_names(variable: Variable[Any]) -> tuple[str, str | None]:
     """Give the older name that says something of a variable, and what it says; of several the greatest number counts."""
     said = [(older, os.environ.get(older.name, "").strip()) for older in OLDER_NAMES if older.stands_for is variable]
-    texts = [(older.texts.get(text, text), older.name) for older, text in said if text]
+    texts = [(older.meaning(text), older.name) for older, text in said if text]
     text, name = max((t for t in texts if t[0]), key=lambda t: (t[0].isdigit() and int(t[0]), t), default=(None, variable.name))
     return name, text
 

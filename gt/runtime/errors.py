@@ -55,6 +55,10 @@ class ConnectionFailed(GtError, ConnectionError):
     """No gt server answered at the address, or one of its workers cannot be reached."""
 
 
+class ConnectionRefused(ConnectionFailed):
+    """A gt server answered and does not take this peer: its key, its version, its priority or how many there are."""
+
+
 class KeyFileError(GtError, ValueError):
     """A key file, or a server's list of keys, is missing, damaged or open to others."""
 
@@ -137,6 +141,6 @@ def _is_memory(error: BaseException) -> bool:
 
 
 __all__ = [
-    "KINDS", "ConnectionFailed", "DispatcherLost", "Fault", "GtError", "KeyFileError", "LaunchError", "LinAlgError", "NoWorkers",
+    "KINDS", "ConnectionFailed", "ConnectionRefused", "DispatcherLost", "Fault", "GtError", "KeyFileError", "LaunchError", "LinAlgError", "NoWorkers",
     "OutOfMemoryError", "ProtocolError", "QuotaExceeded", "RunError", "RunIndexError", "SessionClosed", "VersionMismatch", "WorkerLost", "fault_of",
 ]  # fmt: skip

@@ -20,7 +20,7 @@ from zmq.utils import z85
 from zmq.utils.monitor import recv_monitor_message
 
 from gt.runtime.awake_clock import AwakeClock
-from gt.runtime.errors import ConnectionFailed, ProtocolError
+from gt.runtime.errors import ConnectionRefused, ProtocolError
 from gt.runtime.keys import DOMAIN, Keys, fingerprint
 from gt.runtime.transport import Context, Socket
 
@@ -182,7 +182,7 @@ class Handshake:
 def await_answer(socket: Socket, handshake: Handshake, deadline: float, address: str, keys: Keys | None) -> bool:
     """Wait for a message until ``deadline``; tell whether there is one.
 
-    Errors: ConnectionFailed as soon as it is known that the other end will not talk, with what to do.
+    Errors: ConnectionRefused as soon as it is known that the other end will not talk, with what to do.
     """
     poller = zmq.Poller()
     poller.register(socket, zmq.POLLIN)
@@ -194,11 +194,11 @@ def await_answer(socket: Socket, handshake: Handshake, deadline: float, address:
         if socket in ready:
             return True
         if failed := handshake.look():
-            raise ConnectionFailed(explained(failed, address, keys))
+            raise ConnectionRefused(explained(failed, address, keys))
         now = awake()
         begun = begun or (now if handshake.connected else None)
         if keys is not None and begun is not None and not handshake.done and now - begun > HANDSHAKE_S:
-            raise ConnectionFailed(explained("silent", address, keys))
+            raise ConnectionRefused(explained("silent", address, keys))
     return bool(socket.poll(0))
 
 

@@ -11,7 +11,7 @@ import zmq
 
 from gt.runtime import wire
 from gt.runtime.awake_clock import AwakeClock
-from gt.runtime.errors import ConnectionFailed, DispatcherLost, LaunchError, ProtocolError
+from gt.runtime.errors import ConnectionFailed, ConnectionRefused, DispatcherLost, LaunchError, ProtocolError
 from gt.runtime.gate import Handshake, explained
 from gt.runtime.keys import Keys
 from gt.runtime.launch import LocalCluster
@@ -65,7 +65,7 @@ class NodeLink:
                 case wire.Broken(reason):
                     raise DispatcherLost(f"the link to node 0's dispatcher at {self.endpoint} is broken: {reason}")
         if not self.welcome and (failed := self._handshake.look()):
-            raise ConnectionFailed(explained(failed, self.endpoint, self.keys))
+            raise ConnectionRefused(explained(failed, self.endpoint, self.keys))
         now = self._awake()
         if self.welcome and ended is None and now - self.seen > DISPATCHER_TIMEOUT_S:
             raise DispatcherLost(f"node 0's dispatcher at {self.endpoint} has not been heard of for {DISPATCHER_TIMEOUT_S:g} s")

@@ -30,7 +30,7 @@ from gt.ir.types import DType, Scalar, TensorType
 from gt.runtime import wire, wire_arrays
 from gt.runtime.awake_clock import AwakeClock
 from gt.runtime.buffer_reasons import BufferReasons
-from gt.runtime.errors import ConnectionFailed, Fault, ProtocolError, SessionClosed
+from gt.runtime.errors import ConnectionFailed, ConnectionRefused, Fault, ProtocolError, SessionClosed
 from gt.runtime.gate import Handshake, Seldom, await_answer, explained
 from gt.runtime.hello import UNKNOWN
 from gt.runtime.interrupt import SHIELD, Window
@@ -206,7 +206,7 @@ class RemoteSession:
         except MessagesLost as e:
             raise ConnectionFailed(f"the connection to the server at {self.address} is broken: {e}") from None
         if got is not None and isinstance(got[1], wire.Refused | wire.Broken):
-            raise ConnectionFailed(f"the server at {self.address} refuses: {got[1].reason}")
+            raise ConnectionRefused(f"the server at {self.address} refuses: {got[1].reason}")
         if got is None or not isinstance(got[1], kind):
             raise ConnectionFailed(f"the server at {self.address} refuses: {got and got[1]}")
         return got[1]

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import zmq
 
 from gt.runtime import wire
-from gt.runtime.errors import ConnectionFailed, ProtocolError
+from gt.runtime.errors import ConnectionFailed, ConnectionRefused, ProtocolError
 from gt.runtime.gate import Handshake, await_answer
 from gt.runtime.keys import Keys, chosen_keys
 from gt.runtime.numbering import MessagesLost
@@ -68,7 +68,7 @@ class StatusLink:
             except MessagesLost as e:
                 raise ConnectionFailed(f"the connection to {self.address} is broken: {e}") from None
             if got is not None and isinstance(got[1], wire.Refused | wire.Broken):
-                raise ConnectionFailed(f"the server at {self.address} refuses: {got[1].reason}")
+                raise ConnectionRefused(f"the server at {self.address} refuses: {got[1].reason}")
             if got is not None:
                 yield got[1]
         raise ConnectionFailed(

@@ -24,7 +24,7 @@ from gt.ir.opdef import OPS
 from gt.ir.types import TensorType, float32
 from gt.runtime import wire
 from gt.runtime.env import SHARED_MEMORY
-from gt.runtime.errors import ConnectionFailed, Fault, GtError, QuotaExceeded
+from gt.runtime.errors import ConnectionRefused, Fault, GtError, QuotaExceeded
 from gt.runtime.log_lines import fields_of
 from gt.runtime.remote import RemoteSession
 from gt.runtime.transport import send
@@ -188,7 +188,7 @@ def test_priorities_are_in_proportion(slow: Shared) -> None:
 def test_a_priority_over_the_servers_is_told_at_once(slow: Shared) -> None:
     with (
         lived() as seconds,
-        pytest.raises(ConnectionFailed, match=r"priority 3 is not one that this server allows.*up to 2.*--max-priority"),
+        pytest.raises(ConnectionRefused, match=r"(?s)priority 3 is not one that this server allows.*up to 2.*--max-priority.*: Do what the reason"),
     ):
         RemoteSession(slow.address, timeout=10, priority=3.0)
     assert seconds() < 3

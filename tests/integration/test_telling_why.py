@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 import gt
 from gt import flush, graph_history, telling
-from gt.checking import CheckFailed
+from gt.checking import CheckFailed, NanMade
 from gt.cli import main
 from gt.ir.opdef import OPS
 from gt.runtime import env
@@ -437,8 +437,9 @@ def test_the_first_op_that_makes_nan_is_named_with_its_line(
     assert np.isnan(compute(given).sum().item())  # numpy alone finds no difference
     gt.disconnect()
     monkeypatch.setattr(env.CHECK, "_read", ["nan"])
-    with pytest.raises(CheckFailed) as caught:
+    with pytest.raises(NanMade) as caught:
         compute(gt.tensor([1.0, 2.0, 0.5])).sum().item()
+    assert any(note.startswith("what to do: Keep that op's operands where it has a value") for note in caught.value.__notes__)
     assert caught.value.op == op and said in str(caught.value) and caught.value.where.startswith(f"{__file__}:")
     gt.disconnect()
     x = gt.tensor([1.0, float("nan")])

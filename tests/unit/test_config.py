@@ -322,6 +322,21 @@ def test_python_refuses_a_signal_of_wrong_types(given: dict[str, object], said: 
         SignalConfig(**given)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("make", "name", "hint"),
+    [
+        (SignalConfig, "shrd", "; did you mean 'shard'?"), (SignalConfig, "backward", "; did you mean 'backward_signal'?"),
+        (ShardConfig, "axs", "; did you mean 'axis'?"), (ShardConfig, "Workers", "; did you mean 'workers'?"),
+        (ShardConfig, "colour", "; there are axis, workers, replicated, dims"),
+    ],
+)  # fmt: skip
+def test_python_names_the_field_that_was_meant(make: type, name: str, hint: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        make(**{name: 1})
+    assert str(caught.value) == f"unknown field {name!r}{hint}"
+    assert caught.value.__notes__[0].startswith(f"in {make.__name__}() at {__file__}:")
+
+
 def test_the_rest_of_the_configuration_has_its_types_too() -> None:
     config = Config()
     with pytest.raises(TypeError, match="strict: expected true or false, got 'yes'"):

@@ -47,7 +47,8 @@ def test_a_signal_may_be_called_shard_or_memory_limit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "nbytes"), [("9", 9), ("20GiB", 20 * 2**30), ("80GB", 80 * 10**9), ("1.5 MiB", 3 * 2**19), ("7B", 7), ("2 TB", 2 * 10**12)]
+    ("given", "nbytes"),
+    [("9", 9), ("20GiB", 20 * 2**30), ("80GB", 80 * 10**9), ("1.5 MiB", 3 * 2**19), ("7B", 7), ("2 TB", 2 * 10**12), ("300kB", 300_000), ("4 Kib", 4096), ("'12'", 12)]
 )
 def test_a_limit_on_memory_needs_no_search(given: str, nbytes: int, tmp_path: Path) -> None:
     options = loaded(f"memory_limit: {given}", tmp_path).options

@@ -105,7 +105,7 @@ PROVOKED: dict[str, tuple[Provoke, str, str]] = {
     "KeyFileError": (lambda folder: read_keys(folder / "none.key"), "No such file", "none.key"),
     "KindError": (lambda _: gt.nn.functional.gelu(gt.tensor([1])), "not implemented for 'Long'", rf"in gelu\(i64\[1\]\) at {LINE}"),
     "LauncherError": (lambda _: detect({}, Asked(node=1), "odd"), "--node-rank 1 of one node: give --nnodes", "--node-rank"),
-    "LinAlgError": (lambda _: gt.linalg.inv(gt.zeros(3, 3)).sum().item(), "inverse: .*singular", rf"\(given f32\[3, 3\], recorded at {LINE}"),
+    "LinAlgError": (lambda _: gt.linalg.inv(gt.zeros(3, 3)).sum().item(), "inverse: .*[Ss]ingular", rf"\(given f32\[3, 3\], recorded at {LINE}"),
     "LogError": (lambda _: read_log(HERE), "instruction log", re.escape(HERE.name)),
     "NotPrivate": (open_to_others, "644|others|group", "secret"),
     "ParseError": (lambda _: parse_graph("graph @x {\n}"), "expected 'gtir', got graph", "line 1, column 1"),
@@ -114,7 +114,7 @@ PROVOKED: dict[str, tuple[Provoke, str, str]] = {
     "RenderError": (lambda _: checked(WireNode("nonsense", (), (0,), (WireType((), "float32"),), ())), "unknown op 'nonsense'", "nonsense"),
     "RunError": (lambda _: (gt.tensor([1]) // gt.tensor([0])).sum().item(), "floor_divide: ZeroDivisionError", rf"\(given i64\[1\], i64\[1\], recorded at {LINE}"),
     "RunIndexError": (
-        lambda _: ones()[gt.tensor([7])].sum().item(), "index 7 is out of bounds for dimension 0 with size 2",
+        lambda _: ones()[gt.tensor([7])].sum().item(), "index 7 is out of bounds for (dimension|axis) 0 with size 2",
         rf"\(given f32\[2, 3\], i64\[1\], recorded at {LINE}",
     ),
     "ShapeError": (lambda _: ones() @ ones(), r"shapes cannot be multiplied \(2x3 and 2x3\)", rf"in matmul\(f32\[2, 3\], f32\[2, 3\]\) at {LINE}"),
@@ -135,7 +135,8 @@ PROVOKED: dict[str, tuple[Provoke, str, str]] = {
 }  # fmt: skip
 # By class: a test that makes one, as it takes processes, a network or a fault in gt, and looks at what it says.
 ELSEWHERE = {
-    "CheckFailed": "integration/test_telling_why.py", "DispatcherLost": "fault/test_network.py", "ExecutionError": "unit/runtime/test_executor.py",
+    "CheckFailed": "integration/test_telling_why.py", "ConnectionRefused": "integration/test_sharing.py",
+    "DispatcherLost": "fault/test_network.py", "NanMade": "integration/test_telling_why.py", "ExecutionError": "unit/runtime/test_executor.py",
     "LaunchError": "integration/test_runtime.py", "NodeRefused": "unit/runtime/test_node_link.py", "NoGradient": "unit/passes/test_autodiff.py",
     "NoWorkers": "state/test_dispatcher_stories.py", "OutOfMemoryError": "integration/test_memory.py", "PassError": "unit/passes/test_pipeline.py",
     "PlanRefused": "unit/passes/test_options.py", "ProtocolError": "integration/test_runtime.py", "QuotaExceeded": "integration/test_sharing.py",
@@ -161,6 +162,13 @@ def test_an_error_says_what_was_expected_what_was_there_where_and_what_to_do(nam
     assert re.search(says, str(error)), str(error)
     assert re.search(where, f"{error}\n{notes}"), f"{error}\n{notes}"
     assert advice(error) == [f"what to do: {ADVICE[name]} ({PAGE}#{name.lower()})"]
+
+
+@pytest.mark.parametrize(("priority", "kind"), [(0, ValueError), (-1.0, ValueError), (float("nan"), ValueError), ("high", TypeError), (True, TypeError)])
+def test_a_priority_that_is_none_is_refused_before_a_server_is_asked(priority: Any, kind: type[Exception]) -> None:
+    said = rf"(?s)^priority: expected a number over 0, got .*in connect\(\) at {re.escape(__file__)}.*Correct the field or argument"
+    with pytest.raises(kind, match=said):
+        gt.connect("localhost:1", priority=priority)
 
 
 def test_every_error_that_brings_advice_is_made_by_a_test() -> None:
