@@ -10,13 +10,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from gt.flush import flushed_as, location
 from gt.graph_history import Recompiled, graph_named
 from gt.handle import Handle
+from gt.ir.graph import Graph, Node, Value
 from gt.progress import awaited
 from gt.trace import check_read, settle
+from gt.versions import ALIAS
 
 if TYPE_CHECKING:
+    from gt.ir.graph import Attrs
+    from gt.ir.opdef import OpDef
+    from gt.ir.types import TensorType
     from gt.passes.reasons import SentReason
     from gt.runtime.buffer_reasons import BufferReasons, RunsAs
     from gt.tensor import Tensor
@@ -135,22 +142,57 @@ def worker_text(workers: Sequence[int]) -> str:
 def explain(x: Tensor) -> Explanation:
     """Say where a tensor is and why, which flush made it, and what that flush sends between workers and why.
 
-    The reasons are those of the plan that ran. What is pending is run first, as by reading a value, and for a view its part is
-    taken from its base; but no value travels here. On one worker nothing is split. Errors: TypeError unless ``x`` is a tensor;
-    what made the tensor's run fail; in a function under ``gt.jit`` and in ``gt.flush_guard`` those of a read.
+    The reasons are those of the plan that ran. What is pending is run first, as by reading a value. A view is told by what made its base
+    and by where its part will be when it is read; nothing runs for that. No value travels here. On one worker nothing is split.
+    Errors: TypeError unless ``x`` is a tensor; what made the tensor's run fail; in a function under ``gt.jit`` and in ``gt.flush_guard``
+    those of a read.
     """
     if not isinstance(x, Handle):
         raise TypeError(f"gt.explain: expected a gt.Tensor, got {type(x).__name__}")
     check_read()
-    if x._base is None and x._trace is not None:
-        settle(x._trace, "gt.explain")
-    buffer = x._materialise()
-    return _shown(awaited(buffer.session.explain(buffer.id), buffer.session), buffer.id)
+    views, root = _views(x)
+    if root._trace is not None:
+        settle(root._trace, "gt.explain")
+    buffer = root._materialise()
+    told = awaited(buffer.session.explain(buffer.id), buffer.session)
+    placed = told.type.tensor_type.placed(told.placed.sharding)
+    if views:
+        placed, why = _viewed(views, placed)
+        told = msgspec.structs.replace(told, why=told.why if told.num_workers == 1 else why + told.why)
+    return _shown(told, placed, buffer.id)
 
 
-def _shown(told: BufferReasons, buffer: int) -> Explanation:
-    sharding = told.placed.sharding
-    placed = told.type.tensor_type.placed(sharding)
+def _views(x: Handle) -> tuple[list[tuple[OpDef, Attrs]], Handle]:
+    """Give the ops that take a view from what has memory of its own, and that."""
+    ops = []
+    while x._base is not None:
+        assert x._view is not None
+        if x._view[0] is not ALIAS:
+            ops.append(x._view)
+        if x._storage is not None and x._storage.moved is not None:
+            x._rebase()
+        x = x._base
+    return ops[::-1], x
+
+
+def _viewed(views: Sequence[tuple[OpDef, Attrs]], base: TensorType) -> tuple[TensorType, tuple[str, ...]]:
+    """Give the type of views of a placed value, one of the other, and why it is placed so."""
+    from gt.passes.plan import Cluster, plan_graph  # loads the passes
+
+    assert base.sharding is not None
+    value = given = Value(base, "base")
+    nodes = []
+    for op, attrs in views:
+        (type_,) = op.infer_types((value.type.placed(None),), attrs)
+        nodes.append(Node(op, (value,), (Value(type_),), attrs))
+        (value,) = nodes[-1].outputs
+    plan = plan_graph(Graph("view", (given,), (), tuple(nodes), (value,)), Cluster(base.sharding.mesh.workers))
+    return value.type.placed(plan.outputs[0]), plan.told.why(0)
+
+
+def _shown(told: BufferReasons, placed: TensorType, buffer: int) -> Explanation:
+    sharding = placed.sharding
+    assert sharding is not None
     flushed = flushed_as(buffer)
     known = graph_named(told.graph) if flushed is not None else None
     place = location(flushed.code, flushed.lasti) if flushed is not None else ""

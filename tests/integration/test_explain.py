@@ -15,6 +15,7 @@ import gt
 from gt import config as configs
 from gt import session as sessions
 from gt.cli import main
+from gt.flush import counters
 from gt.ir.signals import ShardConfig, SignalConfig
 from gt.runtime.env import BACKEND
 from gt.runtime.launch import LocalCluster, start_local
@@ -152,6 +153,21 @@ def test_views_parameters_and_values_read_before() -> None:
     layer(x).sum().backward()
     assert "parameters '*weight'" in gt.explain(layer.weight).why[0]
     assert gt.explain(layer.weight.grad).type == "f32[8@w, 4]"
+
+
+@pytest.mark.usefixtures("four")
+def test_a_view_is_told_without_a_run_or_a_read_of_it() -> None:
+    h = rows(8, 4) * 2
+    h.numpy()
+    flushes, made = counters.flushes, gt.explain(h)
+    for view, type_, local in (
+        (h.detach(), "f32[8@w, 4]", (2, 4)), (h.t(), "f32[4, 8@w]", (4, 2)), (h[2:6].t(), "f32[4, 4@w]", (4, 1)), (h.view(2, 16), "f32[2, 16]", (2, 16)),
+        (h.unsqueeze(0).detach(), "f32[1, 8@w, 4]", (1, 2, 4)), (h[:, 1], "f32[8@w]", (2,)),
+    ):  # fmt: skip
+        told = gt.explain(view)
+        assert (told.type, told.local_shape) == (type_, local) and told.graph == made.graph and told.why[-1] == made.why[-1]
+    assert counters.flushes == flushes
+    assert (h.t()[1].numpy() == 2).all()
 
 
 @pytest.mark.usefixtures("four")
