@@ -130,7 +130,8 @@ class Program(msgspec.Struct, frozen=True):
     ``scalars``: slot and dtype of each run-time scalar, in the order of the graph.
     ``donated``: slots of inputs that this program overwrites. No Coord is left in the attributes: they hold this
     worker's own numbers. ``peak_nbytes``: the most memory alive at once, inputs included, by the planner's estimate.
-    ``float32_matmul``: how exactly float32 matrices are multiplied, see ``PlanOptions``.
+    ``float32_matmul``: how exactly float32 matrices are multiplied, see ``PlanOptions``. ``part_of``: the number of the plan that it is a part
+    of, -1 if of none; ``goes_on``: this worker has a later part of it.
     """
 
     worker: int
@@ -143,6 +144,8 @@ class Program(msgspec.Struct, frozen=True):
     name: str = ""
     peak_nbytes: int = 0
     float32_matmul: Precision = "highest"
+    part_of: int = -1
+    goes_on: bool = False
 
     @property
     def collectives(self) -> tuple[Collective, ...]:

@@ -76,8 +76,8 @@ class Going:
     fault: Fault | None = None
 
 
-def cut_plan(programs: Mapping[int, Program], num_inputs: int, num_outputs: int, parts: int, first_id: int) -> Cut | None:
-    """Cut a plan into at most so many parts of about equal time, numbered from ``first_id``; None where it cannot be cut."""
+def cut_plan(programs: Mapping[int, Program], num_inputs: int, num_outputs: int, parts: int, first_id: int, plan: int = -1) -> Cut | None:
+    """Cut ``plan`` into at most so many parts of about equal time, numbered from ``first_id``; None where it cannot be cut."""
     workers = {w: _Worker(p, num_inputs, num_outputs) for w, p in programs.items()}
     if not all(w.in_order for w in workers.values()):
         return None
@@ -87,7 +87,7 @@ def cut_plan(programs: Mapping[int, Program], num_inputs: int, num_outputs: int,
     ends = [max(w.last_part(i, edges, at) for at, w in workers.items()) for i in range(num_inputs)]
     made = []
     for n, (a, b) in enumerate(zip(edges, edges[1:], strict=False)):
-        built = {w: one.part(a[w], b[w]) for w, one in workers.items() if a[w] < b[w]}
+        built = {w: one.part(a[w], b[w], plan) for w, one in workers.items() if a[w] < b[w]}
         share = max((one.seconds[b[w]] - one.seconds[a[w]] for w, one in workers.items()), default=0.0)
         made.append((built, share, frozenset(i for i, end in enumerate(ends) if max(end, 0) == n)))
     kept = max(len(w.kept) for w in workers.values())
@@ -201,8 +201,8 @@ class _Worker:
     def _part_of(self, item: int, edges: Sequence[Mapping[int, int]], worker: int) -> int:
         return bisect_right(edges, item, key=lambda edge: edge[worker]) - 1
 
-    def part(self, start: int, end: int) -> Program:
-        """Give the program of some items."""
+    def part(self, start: int, end: int, plan: int) -> Program:
+        """Give the program of some items, of a plan of this number."""
         inputs: dict[int, int] = {}
         outputs: dict[int, int] = {}
         constants: dict[int, WireNode] = {}
@@ -242,6 +242,8 @@ class _Worker:
             outputs=tuple((position, slot) for slot, position in outputs.items()),
             steps=tuple(steps),
             donated=tuple(slot for slot in inputs if slot in overwritten),
+            part_of=plan,
+            goes_on=end < len(self.items),
         )
 
     def _source(self, slot: int) -> int:

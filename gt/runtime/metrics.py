@@ -36,7 +36,7 @@ def metrics_text(status: ServerStatus) -> str:
             "gt_worker_op_seconds_total", "counter", "Of what runs took, the part of each kind of op, by estimate.",
             [({"worker": w.id, "kind": kind}, n) for w in workers for kind, n in sorted(w.usage.kinds_s.items())],
         ),
-        ("gt_worker_runs_total", "counter", "Programs run.", [({"worker": w.id}, w.usage.runs) for w in workers]),
+        ("gt_worker_runs_total", "counter", "Programs run; one that goes in parts once.", [({"worker": w.id}, w.usage.runs) for w in workers]),
         ("gt_worker_sent_bytes_total", "counter", "Sent in collectives.", [({"worker": w.id}, w.usage.sent_nbytes) for w in workers]),
         ("gt_worker_queued_epochs", "gauge", "Epochs sent and not over.", [({"worker": w.id}, w.queued) for w in workers]),
         ("gt_worker_values", "gauge", "Values held.", [({"worker": w.id}, w.usage.values) for w in workers]),

@@ -126,7 +126,7 @@ class PlanRecords:
     def in_parts(self, plan: PlanRecord, num_inputs: int, parts: int) -> Cut | None:
         """Give the parts of a plan, as many as asked for when it is cut first; None where it cannot be cut."""
         if plan.cut is None and not plan.whole:
-            plan.cut = cut_plan(plan.programs, num_inputs, len(plan.outputs), parts, self.reserve(MAX_PARTS))
+            plan.cut = cut_plan(plan.programs, num_inputs, len(plan.outputs), parts, self.reserve(MAX_PARTS), plan.id)
             plan.whole = plan.cut is None
         return plan.cut
 

@@ -343,10 +343,11 @@ class Runner:
             fault, left = self._finish_collectives(command.plan, fault, command.graph)
         self.epoch = -1
         seconds = time.perf_counter() - start
-        self.runs += 1
+        over = fault is not None or not self.state.programs[command.plan].goes_on  # a run that goes in parts counts once
+        self.runs += over
         self.run_s += seconds
         if spent is not None:
-            spent.runs += 1
+            spent.runs += over
             spent.last_s = seconds
             spent.seconds += seconds
             spent.own_s += seconds if self.groups is None else seconds - (self.groups.seconds - collective_s)

@@ -6,6 +6,7 @@ programs say goes out only when it changes. Must not know: sockets. Next: ``runn
 
 from __future__ import annotations
 
+import heapq
 import logging
 import os
 import sys
@@ -146,13 +147,17 @@ class Usage:
         runner, groups = self.runner, self.runner.groups
         collective_s = 0.0 if groups is None else groups.seconds
         values, values_nbytes = runner.held if runner.epoch >= 0 else (len(runner.values), runner.values.nbytes)
-        spent = sorted(list(runner.spent.items()), key=lambda item: -item[1].seconds)[:MAX_BUSIEST]
+        took: dict[int, PlanTime] = {}
+        for number, spent in list(runner.spent.items()):
+            plan = spent.program.part_of if spent.program.part_of >= 0 else number
+            runs, seconds = (took[plan].runs, took[plan].seconds) if plan in took else (0, 0.0)
+            took[plan] = PlanTime(plan, spent.program.name, runs + spent.runs, seconds + spent.seconds)
         return WorkerUsage(
             run_s=max(0.0, runner.run_s - collective_s), kinds_s=self._kinds_s(), collective_s=collective_s, load_s=runner.load_s,
             ship_s=runner.ship_s, runs=runner.runs, sent_nbytes=0 if groups is None else groups.nbytes, values=values,
             values_nbytes=values_nbytes, peak_nbytes=runner.values.peak_nbytes, process_nbytes=process_nbytes(),
             device_nbytes=device_nbytes(runner.engine),
-            busiest=tuple(PlanTime(plan, of.program.name, of.runs, of.seconds) for plan, of in spent),
+            busiest=tuple(heapq.nlargest(MAX_BUSIEST, took.values(), key=lambda plan: plan.seconds)),
         )  # fmt: skip
 
     def changed(self) -> tuple[ProgramState, ...]:

@@ -10,6 +10,7 @@ import pytest
 
 from gt.ir.program import Compute, Program, WireNode, WireType
 from gt.runtime import wire
+from gt.runtime.cutting import cut_plan
 from gt.runtime.numpy_engine import NumpyEngine
 from gt.runtime.runner import Runner
 from gt.runtime.usage import PlanSpent
@@ -48,3 +49,24 @@ def test_what_a_run_may_reuse_counts_while_it_is_under_way() -> None:
     runner.handle(wire.Execute(1, 3, (10,), (11,), (), (10,)))
     usage = runner.usage.now()
     assert seen == [(1, 256)] and (usage.values, usage.values_nbytes) == (1, 256)
+
+
+def test_a_run_that_goes_in_parts_counts_once_as_one_of_its_plan() -> None:
+    chain = tuple(WireNode("neg", (i,), (i + 1,), (WireType((4,), "float32"),), ()) for i in range(9))
+    whole = Program(0, ((0, 0),), (), (Compute(chain, (0,), (9,), ""),), ((0, 9),), name="long")
+    cut = cut_plan({0: whole}, 1, 1, 3, first_id=7, plan=5)
+    assert cut is not None and len(cut.parts) == 3
+    runner = Runner(0, NumpyEngine(), Told())
+    runner.values.put(10, np.ones(4, np.float32))
+    runner.state.values.add(10)
+    kept = tuple(range(20, 20 + cut.kept))
+    counts = []
+    for epoch, part in enumerate(cut.parts, 1):
+        runner.handle(wire.Load(part.id, part.programs[0]))
+        runner.handle(wire.Execute(epoch, part.id, (10, 11, *kept), (11, *kept), (), ()))
+        counts.append(runner.usage.now().runs)
+    usage = runner.usage.now()
+    assert counts == [0, 0, 1] and (runner.values[11] == -1).all()
+    (busiest,) = usage.busiest
+    assert (busiest.plan, busiest.name, busiest.runs) == (5, "long", 1)
+    assert busiest.seconds == pytest.approx(sum(spent.seconds for spent in runner.spent.values()))
