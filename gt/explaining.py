@@ -41,8 +41,9 @@ class Explanation:
     ``graph``: the flush that made it, with ``reason`` and ``where`` (the user's line) if it was one of this process's latest; "" for
     an upload. ``sent``: what that flush sends, each with ``kind``, ``axes``, ``count``, ``nbytes`` (of one worker in one run),
     ``why`` and ``where``. ``notes``: what of its placement was not done as asked. ``left_out``: of these two, beyond their limits.
-    ``runs``: how its program runs on which workers, each with ``tier`` (eager, compiled, graph), ``pieces``, ``compiled`` and ``notes`` on
-    why it is no more than that. ``kept``: the flush's inputs whose memory it could not use again, as something still holds them.
+    ``runs``: how its program runs on which workers, each with ``tier`` (eager, compiled, graph), ``pieces``, ``compiled``, ``notes`` on
+    why it is no more than that, and ``uncompiled``: what it waits for to be compiled, or what rules that out. ``kept``: the flush's inputs
+    whose memory it could not use again, as something still holds them.
     ``recompiled``: why the flush's graph is another than the one before from the same line, if there was one.
     """
 
@@ -115,7 +116,7 @@ def sent_text(one: SentReason) -> str:
 def runs_text(one: RunsAs) -> str:
     """Say at which tier workers run a program, and why at no other."""
     compiled = f", {one.compiled} of {one.pieces} pieces of it," if one.compiled else ""
-    why = list(one.notes)
+    why = [*([one.uncompiled] if one.uncompiled else []), *one.notes]
     if one.device and one.device != "cuda":
         why.append(f"no CUDA graph: the {one.backend} backend runs it on the {one.device.upper()}")
     elif one.tier != "graph" and not one.notes:

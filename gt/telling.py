@@ -152,7 +152,9 @@ def report(told: ToldSession | None) -> str:
     for name, found_states in states.items():
         for state, workers in found_states.items():
             device, backend = next(iter(kinds)) if len(kinds) == 1 else ("", "")
-            as_run = buffer_reasons.RunsAs(tuple(sorted(workers)), device, backend, state.tier, state.pieces, state.compiled, state.notes)
+            as_run = buffer_reasons.RunsAs(
+                tuple(sorted(workers)), device, backend, state.tier, state.pieces, state.compiled, state.notes, state.uncompiled
+            )
             alike.setdefault(runs_text(as_run), []).append(name)
     out += [f"{', '.join(names)} {text if len(names) == 1 else text.replace('runs', 'run', 1)}" for text, names in alike.items()]
     known = found.server.workers if found.server is not None else ()

@@ -27,7 +27,7 @@ ADOPTED = PlanReasons("", ("kept by its workers from before the server was start
 
 class RunsAs(msgspec.Struct, frozen=True, array_like=True):
     """How the program that makes a buffer runs on workers alike: its ``tier``, how many of its pieces are compiled, and ``notes`` on why
-    it is no more than that.
+    it is no more than that. ``uncompiled``: what keeps other pieces from being compiled, and what would change that.
     """
 
     workers: tuple[int, ...]
@@ -37,6 +37,7 @@ class RunsAs(msgspec.Struct, frozen=True, array_like=True):
     pieces: int
     compiled: int
     notes: tuple[str, ...] = ()
+    uncompiled: str = ""
 
 
 class BufferReasons(msgspec.Struct, frozen=True, array_like=True):
@@ -82,7 +83,7 @@ def runs_as(states: Iterable[tuple[int, str, str, ProgramState]]) -> tuple[RunsA
     found: dict[RunsAs, list[int]] = {}
     for worker, device, backend, state in states:
         kind = device.partition(":")[0]
-        alike = RunsAs((), kind, backend, state.tier, state.pieces, state.compiled, state.notes)
+        alike = RunsAs((), kind, backend, state.tier, state.pieces, state.compiled, state.notes, state.uncompiled)
         found.setdefault(alike, []).append(worker)
     return tuple(msgspec.structs.replace(alike, workers=tuple(sorted(workers))) for alike, workers in found.items())
 

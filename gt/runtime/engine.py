@@ -116,6 +116,11 @@ class Loaded(Protocol):
         ...
 
     @property
+    def uncompiled(self) -> str:
+        """Say why pieces that have not been tried are not compiled, and what would change that; "" if there are none. Safe from any thread."""
+        ...
+
+    @property
     def swappable(self) -> tuple[int, ...] | None:
         """Give the pieces that may run compiled code once all workers are as far, None while some are on their way there."""
         ...

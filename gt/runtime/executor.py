@@ -23,6 +23,7 @@ import torch
 from gt.ir.graph import Location
 from gt.ir.program import Collective, Program
 from gt.ir.types import DType, Scalar
+from gt.ir.wording import amount
 from gt.runtime.compiler import CompileError, Compiler
 from gt.runtime.cuda_graph import MIN_NODES, Body, Graphs, GraphUnit, Sources, Vectors
 from gt.runtime.device_clock import DeviceClock
@@ -225,6 +226,26 @@ class TorchLoaded:
         if self._climbs and not all(piece.settled for piece in self.pieces):
             return None
         return tuple(i for i, piece in enumerate(self.pieces) if piece.is_compiled)
+
+    @property
+    def uncompiled(self) -> str:
+        engine, untried = self.engine, [piece for piece in self.pieces if not piece.settled]
+        if not untried:
+            waits = any(piece.is_compiled and piece.waits_for_others for piece in self.pieces)
+            return "compiled here: all its workers run that once each of them has it" if waits else ""
+        if any(piece.future is not None for piece in untried):
+            there = all(piece.future is None or piece.future.done() for piece in untried)
+            return f"not compiled yet: {'its next runs check and take what has been compiled' if there else 'compiling is under way'}"
+        if any(piece.stretch.compile for piece in untried):
+            return "not compiled yet: its first run compiles it, as a signal asks for"
+        if engine.compile_after <= 0:
+            return "not compiled: GT_COMPILE_AFTER is 0; greater, or a signal with compile: true, has it compiled"
+        if not self._climbs:
+            return f"not compiled: fewer than {MIN_NODES} ops gain nothing by it; a signal with compile: true has them compiled"
+        return (
+            f"not compiled yet: that begins after {amount(engine.compile_after, 'run')} which took {engine.compile_after_s:g} s in all "
+            "(GT_COMPILE_AFTER), or at once in a signal with compile: true"
+        )
 
     def swap(self, compiled: Collection[int]) -> None:
         for i, piece in enumerate(self.pieces):

@@ -31,6 +31,7 @@ class NumpyLoaded:
     tier: Tier = "eager"
     joint = None
     tiers = ""
+    uncompiled = "not compiled: the numpy backend compiles nothing"
     swappable: tuple[int, ...] | None = ()
 
     def __init__(self, program: Program) -> None:

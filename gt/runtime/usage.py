@@ -36,6 +36,7 @@ MAX_CHANGED = 256  # programs told of at once; the others with the next sign of 
 class ProgramState(msgspec.Struct, frozen=True, array_like=True):
     """How a program runs on one worker: its ``tier``, how many of its ``pieces`` are compiled, and why the others, or a CUDA graph, are
     not there (``notes``). While a run waits for pieces that a signal has compiled, ``made`` of ``marked`` are; else these are 0.
+    ``uncompiled``: what keeps pieces that have not been tried from being compiled, and what would change that; "" if there are none.
     """
 
     plan: int
@@ -46,6 +47,7 @@ class ProgramState(msgspec.Struct, frozen=True, array_like=True):
     notes: tuple[str, ...] = ()
     made: int = 0
     marked: int = 0
+    uncompiled: str = ""
 
 
 class PlanTime(msgspec.Struct, frozen=True, array_like=True):
@@ -177,7 +179,7 @@ def state_of(plan: int, loaded: Loaded) -> ProgramState:
     stats = loaded.stats
     notes = tuple(note[:MAX_NOTE] for note in dict.fromkeys(list(stats.notes)))[-MAX_NOTES:]
     under_way = (stats.made, stats.marked) if stats.waits else (0, 0)
-    return ProgramState(plan, loaded.program.name, loaded.tier, stats.pieces, stats.compiled_pieces, notes, *under_way)
+    return ProgramState(plan, loaded.program.name, loaded.tier, stats.pieces, stats.compiled_pieces, notes, *under_way, loaded.uncompiled)
 
 
 def device_nbytes(engine: object) -> int:

@@ -204,7 +204,7 @@ def test_one_worker_splits_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         "f32[8, 4] on worker 0",
         "  whole: there is one worker, so nothing is split",
         f"made by {told.graph}, which ran for: gt.explain at {__file__}:{at}",
-        "runs eager on worker 0; no CUDA graph: the numpy backend runs it on the CPU",
+        "runs eager on worker 0; not compiled: the numpy backend compiles nothing; no CUDA graph: the numpy backend runs it on the CPU",
         "not donated, as something still holds them:",
         "  input 0: f32[8, 4]",
     ]

@@ -265,7 +265,7 @@ def test_graphs_of_a_session_are_not_compared_with_those_of_the_one_before() -> 
 def test_how_it_runs_and_why_there_is_no_graph_is_told() -> None:
     told = gt.explain(ones(4) + 1)
     assert [(one.workers, one.tier, one.backend) for one in told.runs] == [((0,), "eager", "numpy")]
-    assert "runs eager on worker 0; no CUDA graph: the numpy backend runs it on the CPU" in str(told)
+    assert "runs eager on worker 0; not compiled: the numpy backend compiles nothing; no CUDA graph: the numpy backend runs it on the CPU" in str(told)
 
 
 def test_what_a_piece_notes_reaches_whoever_asks() -> None:
@@ -311,7 +311,7 @@ def test_what_differs_again_and_again_is_told_once_with_how_often() -> None:
     told = [part for part in text.splitlines() if "is another graph than" in part]
     assert len(told) == 1 and "was [38, 4], is [39, 4]" in told[0] and told[0].endswith(" (34 such graphs, this is the latest)")
     explained = telling.report(None).splitlines()
-    at = next(i for i, part in enumerate(explained) if "run eager on worker 0; no CUDA graph" in part)
+    at = next(i for i, part in enumerate(explained) if "run eager on worker 0; not compiled: the numpy backend compiles nothing" in part)
     named = explained[at].partition(" run ")[0].split(", ")
     assert set(named) < {f"flush{n}" for n in range(35)} and explained[at + 1].startswith(f"and {35 - len(named)} more")
 
@@ -497,7 +497,7 @@ def test_the_command_explains_a_script(tmp_path: Path, monkeypatch: pytest.Monke
     assert done.out.count(".0\n") == 3 and "3 flushes, 2 new graphs" in done.out
     assert "train.py:8: 3 x a value was read" in done.out
     assert "shape of operand 0 of matmul at" in done.out and "was [8, 4], is [6, 4]" in done.out
-    assert re.search(r"flush\d+, flush\d+ run eager on worker 0; no CUDA graph", done.out)
+    assert re.search(r"flush\d+, flush\d+ run eager on worker 0; not compiled.*; no CUDA graph", done.out)
     script.write_text(SCRIPT + "raise ValueError('so it ends')\n")
     done = run(f"import sys; sys.argv = ['gt', 'explain', {str(script)!r}]; from gt.cli import main; main()", tmp_path)
     assert done.code == 1 and "3 flushes" in done.out and "so it ends" in done.err and "runpy" not in done.err

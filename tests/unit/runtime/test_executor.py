@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from gt.ir.types import bfloat16, bool_, complex64, float16, float32, float64, int32, int64
 from gt.runtime import kernels
 from gt.runtime.agreement import PART, apart, disagreement
+from gt.runtime.compiler import CompileError
 from gt.runtime.engine import ExecutionError
 from gt.runtime.executor import TorchEngine
 from gt.runtime.layout import lay_out
@@ -244,6 +246,46 @@ def test_an_error_names_the_op_and_the_users_line(backend: Any) -> None:
     assert caught.value.op == "matmul"
     assert caught.value.location is not None and caught.value.location.line == 2
     assert caught.value.where == "model.py:2"
+
+
+class Slow:
+    """A compiler that has nothing yet, and in the end fails."""
+
+    def __init__(self) -> None:
+        self.asked: Future[Any] = Future()
+
+    def is_cached(self, *_: Any) -> bool:
+        return False
+
+    def submit(self, *_: Any) -> Future[Any]:
+        return self.asked
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+def test_it_says_why_it_is_not_compiled_until_it_is_or_never_will_be() -> None:
+    b = ProgramBuilder()
+    x = b.input(4)
+    program = b.program(b("exp", b("neg", x)))
+    never = TorchEngine(compile_after=0).load(program)
+    assert never.uncompiled.startswith("not compiled: GT_COMPILE_AFTER is 0; ")
+    engine = TorchEngine(compile_after=3, compile_after_s=0.0)
+    engine._compiler = compiler = Slow()  # type: ignore[assignment]
+    loaded = engine.load(program)
+    for _ in range(3):
+        assert loaded.uncompiled.startswith("not compiled yet: that begins after 3 runs which took 0 s in all (GT_COMPILE_AFTER), or at once")
+        loaded.run([torch.ones(4)], [])
+    while loaded.pieces[0].future is None:
+        loaded.run([torch.ones(4)], [])
+    assert loaded.stats.runs < 8 and loaded.uncompiled == "not compiled yet: compiling is under way"
+    compiler.asked.set_exception(CompileError("no such op"))
+    assert loaded.uncompiled == "not compiled yet: its next runs check and take what has been compiled"
+    loaded.run([torch.ones(4)], [])
+    assert loaded.uncompiled == "" and "stays eager: no such op" in loaded.stats.notes[0]
+    c = ProgramBuilder()
+    marked = engine.load(c.program(c("exp", c.input(4)), compile=True))
+    assert marked.uncompiled == "not compiled yet: its first run compiles it, as a signal asks for"
 
 
 def test_a_failing_collective_names_its_line(engine: TorchEngine) -> None:
