@@ -94,9 +94,7 @@ class EmbeddedSession:
         with SHIELD:
             while not self._window.take():
                 self._window.wait()
-            if self._log.spans is not None:
-                self._tell_parent(self._log.spans.parent())
-            self._feed(CLIENT, wire.Run(key, tuple(inputs), tuple(outputs), packed, tuple(frees), tuple(replaces)))
+            self._feed(CLIENT, wire.Run(key, tuple(inputs), tuple(outputs), packed, tuple(frees), tuple(replaces)), under=True)
 
     def await_window(self) -> None:
         self._window.await_one()
@@ -111,15 +109,8 @@ class EmbeddedSession:
         future: Future[np.ndarray] = Future()
         request = next(self._requests)
         self._futures[request], self._reading[request] = future, buffer
-        if self._log.spans is not None:
-            self._tell_parent(self._log.spans.parent())
-        self._feed(CLIENT, wire.Fetch(buffer, request))
+        self._feed(CLIENT, wire.Fetch(buffer, request), under=True)
         return future
-
-    def _tell_parent(self, parent: str) -> None:
-        if parent != self._parent:
-            self._feed(CLIENT, wire.Parent(parent))
-            self._parent = parent
 
     def explain(self, buffer: int) -> Future[BufferReasons]:
         future: Future[BufferReasons] = Future()
@@ -164,8 +155,10 @@ class EmbeddedSession:
 
     # -- what holds it together
 
-    def _feed(self, peer: bytes, message: Message, data: Any = None) -> None:
-        """Step the state machine and do what it says. Futures are resolved outside the lock: they may run callbacks."""
+    def _feed(self, peer: bytes, message: Message, data: Any = None, under: bool = False) -> None:
+        """Step the state machine and do what it says. Futures are resolved outside the lock: they may run callbacks. ``under``: with the
+        span of the script's that this thread is in, which no other thread's comes between.
+        """
         if self._closed is not None:
             raise self._closed.exception()
         if self._pid != os.getpid():
@@ -181,6 +174,10 @@ class EmbeddedSession:
         with SHIELD:
             with self._lock:
                 events: list[Event] = [Received(time.monotonic(), peer, message, data)]
+                if under and self._log.spans is not None and (parent := self._log.spans.parent()) != self._parent:
+                    self._log.write("call", "Parent")
+                    self._parent = parent
+                    events.insert(0, Received(time.monotonic(), peer, wire.Parent(parent), None))
                 for event in events:
                     for command in self._state.handle(event):
                         self._perform(command, events, to_client)

@@ -227,16 +227,8 @@ class RemoteSession:
 
     def submit(self, run: wire.Run) -> None:
         """Send a run that has been admitted."""
-        if self._log.spans is not None:
-            self._tell_parent(self._log.spans.parent())
         self._runs_sent += 1
-        self._call(run)
-
-    def _tell_parent(self, parent: str) -> None:
-        """Say under which span of the script's the next calls are, if that has changed."""
-        if parent != self._parent:
-            self._call(wire.Parent(parent))
-            self._parent = parent
+        self._call(run, under=True)
 
     def admit(self) -> None:
         """Wait until one more run may be in flight."""
@@ -285,9 +277,7 @@ class RemoteSession:
 
     def fetch(self, buffer: int) -> Future[np.ndarray]:
         future: Future[np.ndarray] = Future()
-        if self._log.spans is not None:
-            self._tell_parent(self._log.spans.parent())
-        self._ask(Reading(buffer, future))
+        self._ask(Reading(buffer, future), under=True)
         return future
 
     def copy(self, buffer: int) -> Future[Copy | Fault]:
@@ -388,7 +378,8 @@ class RemoteSession:
         """Send a message of a client's to the dispatcher. Errors: what ended the session."""
         self._call(message, data)
 
-    def _call(self, message: Message, data: Any = None) -> None:
+    def _call(self, message: Message, data: Any = None, under: bool = False) -> None:
+        """Send a call; ``under``: with the span of the script's that this thread is in, which no other thread's comes between."""
         if self._closed is not None:
             raise self._closed.exception()
         if self._pid != os.getpid():
@@ -398,6 +389,10 @@ class RemoteSession:
         if self._log.on:
             self._log.write("call", type(message).__name__, 0 if data is None else len(data), "", message)
         with SHIELD, self._lock:
+            if under and self._log.spans is not None and (parent := self._log.spans.parent()) != self._parent:
+                self._log.write("call", "Parent")
+                send(self._up, wire.Parent(parent))
+                self._parent = parent
             send(self._up, message, data)
 
     def _hand_over(self) -> None:
@@ -405,12 +400,12 @@ class RemoteSession:
         for reply in self._tracer.waiting():
             send(self._up, reply)
 
-    def _ask(self, reading: Reading) -> None:
+    def _ask(self, reading: Reading, under: bool = False) -> None:
         with SHIELD, self._lock:
             self._requests += 1
             request = self._requests
             self._readings[request] = reading
-        self._call(wire.Fetch(reading.buffer, request, reading.copies))
+        self._call(wire.Fetch(reading.buffer, request, reading.copies), under=under)
 
     # -- the io thread
 

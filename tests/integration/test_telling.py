@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+from gt.ir.types import TensorType, float32
+from gt.runtime import remote, wire
+from gt.runtime.embedded import EmbeddedSession
+from gt.runtime.launch import start_local
 from gt.runtime.log_lines import read_log
+from gt.runtime.remote import RemoteSession
 from tests.integration.programs import ROOT, log_lines, run
 
 pytestmark = pytest.mark.timeout(120)
@@ -128,3 +138,70 @@ def test_debug_levels(level: int, workers: int, tmp_path: Path) -> None:
             assert (word in done.err) == (level >= at), (word, done.err)
     if level < 2:
         assert done.err == ""
+
+
+class Yielding:
+    """A session's lock that lets another thread call whenever it has been let go of for the first time."""
+
+    def __init__(self, lock: Any, meanwhile: Callable[[], None]) -> None:
+        self.lock, self.meanwhile, self.first = lock, meanwhile, threading.get_ident()
+
+    def __enter__(self) -> None:
+        self.lock.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        self.lock.__exit__(*error)
+        if threading.get_ident() == self.first:
+            self.first = 0
+            other = threading.Thread(target=self.meanwhile)
+            other.start()
+            other.join(20)
+            assert not other.is_alive()
+
+
+class Parents:
+    """Spans of which each thread is in its own."""
+
+    def parent(self) -> str:
+        return f"00-{threading.get_ident()}"
+
+    def under(self, parent: str) -> None:
+        """Whose children they are is looked at where it is said."""
+
+    def tell(self, *_: object) -> None:
+        """Nothing is looked at."""
+
+
+@pytest.mark.parametrize("where", ["embedded", "server"])
+def test_what_two_threads_call_at_once_is_under_the_span_of_each(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[wire.Message] = []
+    with contextlib.ExitStack() as stack:
+        if where == "server":
+            cluster = start_local(1, backend="numpy")
+            stack.callback(cluster.stop)
+            session: Any = RemoteSession(cluster.address)
+            send = remote.send
+            monkeypatch.setattr(remote, "send", lambda socket, message, data=None: (said.append(message), send(socket, message, data)))
+        else:
+            session = EmbeddedSession("numpy")
+            handle = session._state.handle
+            monkeypatch.setattr(session._state, "handle", lambda event: (said.append(getattr(event, "message", event)), handle(event))[1])
+        stack.callback(session.close)
+        for buffer in (1, 2):
+            session.put(buffer, TensorType((1,), float32), np.full(1, buffer, np.float32), None)
+        session._log.spans, session._log.on = Parents(), True
+        read: dict[int, tuple[str, Any]] = {}
+
+        def fetch(buffer: int) -> None:
+            read[buffer] = Parents().parent(), session.fetch(buffer)
+
+        session._lock = Yielding(session._lock, lambda: fetch(2))
+        fetch(1)
+        assert [float(read[buffer][1].result(20)[0]) for buffer in (1, 2)] == [1.0, 2.0]
+        under, parents = "", {}
+        for message in said:
+            if isinstance(message, wire.Parent):
+                under = message.traceparent
+            elif isinstance(message, wire.Fetch):
+                parents[message.buffer] = under
+        assert parents == {buffer: parent for buffer, (parent, _) in read.items()}
