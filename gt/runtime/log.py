@@ -156,6 +156,12 @@ class InstructionLog:
             finally:
                 self.writing = False
 
+    def goes_on(self, who: str, tag: str) -> None:
+        """Be ``who`` of the dispatcher ``tag``, and say so if it was started in the place of the one before."""
+        before, self.who, self.tag = self.tag, who, tag
+        if self.on and before != tag:
+            self.write("restart", "-", 0, f"after={before}")
+
     def _put(self, line: str) -> None:
         self.written += os.write(self.file, (line + "\n").encode(errors="backslashreplace"))
         if self.limit is not None and self.written * LOOKS > self.limit:  # others write, too

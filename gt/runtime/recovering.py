@@ -570,7 +570,9 @@ class RecoveringSession:
         with self.lock:
             self._number += 1  # nothing that the old link still says counts
             before, wanted = InFlight(self._flying.calls), set(self._wanted)
-        link = self._link = self._connect(keeper=Ear(self, self._number), secret=self._secret, timeout=JOIN_S)
+        link = self._connect(keeper=Ear(self, self._number), secret=self._secret, timeout=JOIN_S)
+        link.follows(self._link)
+        self._link = link
         try:
             asked = wanted | before.reads()
             lost = _lost(link.address, link.generation == self._served[0])
@@ -702,6 +704,7 @@ class RecoveringSession:
         except BaseException:
             link.close()
             raise
+        link.follows(self._link)
         self._dispatcher_lost = None
         return link
 

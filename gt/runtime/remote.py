@@ -337,6 +337,11 @@ class RemoteSession:
         """Which dispatcher this is, of all that there have been at the address."""
         return self._welcome.generation
 
+    def follows(self, before: RemoteSession) -> None:
+        """Have the instruction log say that this is of a dispatcher which was started in the place of another."""
+        self._log.tag = before._log.tag
+        self._log.goes_on(self._log.who, self._welcome.tag)
+
     @property
     def lease_s(self) -> float:
         """How long the workers keep values if the dispatcher is lost; 0: not at all."""

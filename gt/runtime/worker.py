@@ -327,7 +327,7 @@ class WorkerProcess:
             self.stopping = True
             return
         self.logger.warning("joined the server at %s again, as worker %d", self.endpoint, self.welcome.worker)
-        self.log.who, self.log.tag = f"worker{self.welcome.worker}", self.welcome.tag
+        self.log.goes_on(f"worker{self.welcome.worker}", self.welcome.tag)
         self.outlet.work = self.work
         self.groups.renew(self.welcome.worker)
         self.runner.rejoined(self.welcome.worker)

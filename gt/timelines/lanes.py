@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from gt.runtime.log_lines import Line, Log, named
 
-KINDS = ("run", "collective", "kernel", "load", "group", "ship", "fetch", "upload", "flush", "serve", "plan")
+KINDS = ("run", "collective", "kernel", "load", "group", "ship", "fetch", "upload", "flush", "serve", "plan", "restart")
 APART = 3e-6  # seconds by which spans that follow each other, or nest, may overlap: lines have microseconds
 SERVED_S = 5e-3  # what the dispatcher sends later than this after the last is not for the same message
 LEAST = 1e-6  # seconds of a span that has no length of its own
@@ -100,12 +100,51 @@ def timeline_of(log: Log, since: float = 0.0, until: float = math.inf) -> Timeli
     """Make the timeline of a log's events, or of those that lie between two moments, in seconds after its first, at least in part."""
     began = min((line.time - line.seconds for line in log.lines), default=0.0)
     lines = [replace(line, time=line.time - began) for line in log.lines]
-    spans = [*_timed(lines), *_served(lines), *_fetched(lines), *_planned(lines)]
+    spans = [*_timed(lines), *_served(lines), *_fetched(lines), *_planned(lines), *_restarts(lines)]
     until = min(until, max([span.end for span in spans] + [line.time for line in lines], default=0.0))
     met = _collectives(lines)
+    lane = _Continued(log)
+    spans = [replace(span, lane=lane[span.lane]) for span in spans]
     arrows = [a for a in (*_joins(met), *_calls(lines), *_epochs(lines)) if a.target[1] >= since and a.source[1] <= until]
+    arrows = [replace(a, source=(lane[a.source[0]], a.source[1]), target=(lane[a.target[0]], a.target[1])) for a in arrows]
+    met = {key: {lane[who]: part for who, part in members.items()} for key, members in met.items()}
     spans = [span for span in spans if span.end >= since and span.start <= until]
     return Timeline(began, since, until, _lanes(spans), tuple(arrows), _shares(spans, met, since, until), log.skipped)
+
+
+class _Continued(dict[str, str]):
+    """Gives the lane that a name's events go to: those of a dispatcher that was started in another's place, and of who works with it, go
+    on where that one's ended.
+    """
+
+    def __init__(self, log: Log) -> None:
+        self.owner = log.owner
+        self.after = {line.tag: after for line in log.lines if line.event == "restart" and (after := line.fields.get("after", ""))}
+
+    def __missing__(self, name: str) -> str:
+        who, space, stream = name.partition(" ")
+        kind, _, tag = who.partition("@")
+        passed = {tag}
+        while (before := self.after.get(tag)) is not None and before not in passed:
+            passed.add(before)
+            tag = before
+        self[name] = lane = named(kind, "" if tag == self.owner else tag) + space + stream
+        return lane
+
+
+def _restarts(lines: Iterable[Line]) -> Iterator[Span]:
+    """Mark where a client or worker goes on with another dispatcher, and where that one says its first."""
+    began: dict[str, Line] = {}
+    told: set[str] = set()
+    for line in lines:
+        if line.kind == "dispatcher":
+            began.setdefault(line.tag, line)
+        elif line.event == "restart":
+            yield _span(line, line.time, line.time + LEAST, "restart", "restart")
+            if line.tag in began and line.tag not in told:
+                told.add(line.tag)
+                first = began[line.tag]
+                yield _span(first, first.time, first.time + LEAST, "restart", "restart")
 
 
 def _timed(lines: Iterable[Line]) -> Iterator[Span]:

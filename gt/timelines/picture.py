@@ -12,7 +12,7 @@ from gt.timelines.lanes import Lane, Timeline
 
 COLOURS = {
     "run": "#4c78a8", "collective": "#e45756", "kernel": "#76b7b2", "load": "#b279a2", "group": "#9d755d", "ship": "#f2a93b", "fetch": "#9ecae9",
-    "upload": "#ff9da6", "flush": "#333333", "serve": "#54a24b", "plan": "#d6a5c9",
+    "upload": "#ff9da6", "flush": "#333333", "serve": "#54a24b", "plan": "#d6a5c9", "restart": "#000000",
 }  # fmt: skip
 ARROWS = {"collective": "#b3202a", "call": "#888888", "epoch": "#888888"}
 MAX_HEADS = 400  # arrows beyond are lines
@@ -77,8 +77,8 @@ def _bars(axes: Any, timeline: Timeline, scale: float) -> tuple[dict[str, float]
                 inner = 0.18 if kind == "collective" else 0.05
                 axes.broken_barh(
                     [(s.start * scale, (s.end - s.start) * scale) for s in spans], (at + track + inner, 1 - 2 * inner),
-                    facecolors=colour, edgecolors="white" if kind == "collective" else colour, linewidth=0.4, label=None if kind in named else kind,
-                    zorder=3 + (kind == "collective"),
+                    facecolors=colour, edgecolors="white" if kind == "collective" else colour, linewidth=2.0 if kind == "restart" else 0.4,
+                    label=None if kind in named else kind, zorder=3 + (kind == "collective"),
                 )  # fmt: skip
                 named.add(kind)
         labels += _names(axes, lane, at, timeline, scale, MAX_LABELS - labels)

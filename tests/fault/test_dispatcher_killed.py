@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -19,9 +20,11 @@ from gt.runtime import wire
 from gt.runtime.errors import ConnectionFailed, DispatcherLost
 from gt.runtime.exit_codes import ExitCode
 from gt.runtime.keys import make_keys
+from gt.runtime.log_lines import read_log
 from gt.runtime.recovering import RecoveringSession
 from gt.runtime.remote import RemoteSession
 from gt.runtime.status_request import StatusLink
+from gt.timelines import timeline_of
 from tests.fault.proxy import TcpProxy
 from tests.integration.cluster import Desk, rows
 from tests.integration.programs import ROOT, Server, environment, lived, server, start, wait_for
@@ -109,18 +112,19 @@ def restartable(*words: str, **variables: str) -> Iterator[Restartable]:
 
 
 def test_a_training_loop_hears_of_it_and_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
-    """With keys, and killed in the middle of steps."""
+    """With keys, and killed in the middle of steps. The instruction log has each of them in one lane."""
+    log = str(tmp_path / "ops.log")
     (tmp_path / "keys").mkdir(mode=0o700)
     make_keys(tmp_path / "keys", ("client",), ("worker",))
     keys = {name: str(tmp_path / "keys" / f"{name}.key") for name in ("server", "client", "worker")}
-    with restartable("-m", "gt.server", "-p", "PORT", GT_KEY_FILE=keys["server"]) as there:
+    with restartable("-m", "gt.server", "-p", "PORT", GT_KEY_FILE=keys["server"], GT_INSTRUCTION_LOG=log) as there:
         address = there.server.address
-        there.server.add_workers(1, GT_KEY_FILE=keys["worker"])
+        there.server.add_workers(1, GT_KEY_FILE=keys["worker"], GT_INSTRUCTION_LOG=log)
         with start(TRAIN, tmp_path, address, "quiet", GT_KEY_FILE=keys["client"]) as quiet:
             out, err = quiet.communicate(timeout=60)
         assert quiet.returncode == 0, err
         want = out.splitlines()[-1]
-        with start(TRAIN, tmp_path, address, "told", GT_KEY_FILE=keys["client"]) as script:
+        with start(TRAIN, tmp_path, address, "told", GT_KEY_FILE=keys["client"], GT_INSTRUCTION_LOG=log) as script:
             assert script.stdin is not None and script.stdout is not None and script.stdout.readline() == "ready\n"
             there.server.workers[0].send_signal(signal.SIGSTOP)  # so that the next read waits, until the kill
             script.stdin.write("\n")
@@ -136,7 +140,7 @@ def test_a_training_loop_hears_of_it_and_goes_on_as_if_nothing_had_been(tmp_path
             out, err = script.communicate(timeout=60)
             assert (script.returncode, err) == (0, "")
         assert out.splitlines()[-1] == want  # bit for bit
-        with start(TRAIN, tmp_path, address, "killed", GT_KEY_FILE=keys["client"], GT_RECOVER="1") as script:
+        with start(TRAIN, tmp_path, address, "killed", GT_KEY_FILE=keys["client"], GT_RECOVER="1", GT_INSTRUCTION_LOG=log) as script:
             assert script.stdout is not None and script.stdout.readline() == "ready\n"
             there.kill()
             there.restart()
@@ -144,6 +148,10 @@ def test_a_training_loop_hears_of_it_and_goes_on_as_if_nothing_had_been(tmp_path
             assert (script.returncode, err) == (0, "")
         assert out.splitlines() == [want]  # it has noticed nothing
     assert [w.returncode for w in there.server.workers] == [0]
+    timeline = timeline_of(read_log(log))
+    assert {lane.name for lane in timeline.lanes} == {"client0", "client1", "dispatcher", "worker0"}
+    marks = Counter(span.lane for lane in timeline.lanes for span in lane.spans if span.kind == "restart")
+    assert marks["worker0"] == 2 and marks["dispatcher"] == 2 and marks["client0"] + marks["client1"] == 2
 
 
 def test_a_server_that_was_stopped_for_a_while_does_not_take_its_own_pause_for_the_workers_silence() -> None:

@@ -107,6 +107,28 @@ def test_two_scripts_of_one_file_have_lanes_of_their_own() -> None:
     assert timeline.shares == one.shares | {f"{who}@bb": share for who, share in one.shares.items()}
 
 
+def test_a_server_that_was_started_again_goes_on_in_the_lanes_of_the_one_before() -> None:
+    def later(line: str) -> str:
+        elapsed, sequence, event, who, *rest = line.split(" ")
+        return " ".join([f"{float(elapsed) + 3:.6f}", sequence, event, f"{who}@bb", *rest])
+
+    lines = STORY.strip().splitlines()
+    again = [later(line) for line in lines] + ["2.9 9 recv dispatcher@bb WorkerHello 0", "2.95 9 restart worker0@bb - 0 after=aa"]
+    again.append("2.96 9 restart client0@bb - 0 after=aa")
+    one = timeline_of(told())
+    both = timeline_of(parse_log([f"{HEAD} of=aa", *lines, *again]))
+    assert [lane.name for lane in both.lanes] == [lane.name for lane in one.lanes]
+    assert spans_of(both, "restart") == [("client0", "restart", 2.96, 2.96), ("dispatcher", "restart", 2.9, 2.9), ("worker0", "restart", 2.95, 2.95)]
+    for kind in ("plan", "fetch", "run", "flush"):
+        own = spans_of(one, kind)
+        moved = [(lane, name, round(start + 3, 5), round(end + 3, 5)) for lane, name, start, end in own]
+        assert sorted(spans_of(both, kind)) == sorted(own + moved)
+    assert len(both.arrows) == 2 * len(one.arrows)
+    assert all(abs(arrow.source[1] - arrow.target[1]) < 2 for arrow in both.arrows), "equal numbers of both are no pairs"
+    assert {who: share.num_runs for who, share in both.shares.items()} == {"worker0": 2, "worker1": 2}
+    assert both.shares["worker0"].num_collectives == 4
+
+
 def test_a_log_without_runs_has_no_shares_and_an_empty_one_no_lanes() -> None:
     assert timeline_of(told("0.1 1 recv dispatcher Bye 0 from=client0")).shares == {}
     assert timeline_of(Log(())).lanes == ()
