@@ -21,5 +21,6 @@ class AwakeClock:
 
     def __call__(self) -> float:
         before, self._looked = self._looked, time.monotonic()
-        self._awake += min(self._looked - before, self._most_s)
+        passed = self._looked - before
+        self._awake += passed if passed < self._most_s else self._most_s
         return self._awake

@@ -6,8 +6,9 @@ and ``embedded`` (which make events of the world and carry out the commands).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any, TypeAlias
+
+import msgspec
 
 from gt.ir.program import Program
 from gt.ir.types import TensorType
@@ -18,8 +19,7 @@ from gt.runtime.wire import Message
 # -- events
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
+class Received(msgspec.Struct, frozen=True):
     """A peer sent a message. ``data``: its data frame, or the object itself when embedded. ``user``: the key that it came with."""
 
     now: float
@@ -29,16 +29,14 @@ class Received:
     user: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class PeerGone:
+class PeerGone(msgspec.Struct, frozen=True):
     """A peer's connection is closed or its process is known to be dead."""
 
     now: float
     peer: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class LinkBroken:
+class LinkBroken(msgspec.Struct, frozen=True):
     """Messages of a peer were lost on their way here."""
 
     now: float
@@ -46,8 +44,7 @@ class LinkBroken:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Expelled:
+class Expelled(msgspec.Struct, frozen=True):
     """A peer's message made this program fail: whatever the peer wants is not served, and nobody else should notice."""
 
     now: float
@@ -55,23 +52,21 @@ class Expelled:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Planned:
+class Planned(msgspec.Struct, frozen=True):
     """A plan was made: programs by worker, the placed types of the outputs, what it says of itself, and the predicted seconds of a
     run; or why not.
     """
 
     now: float
     plan: int
-    programs: dict[int, Program] = field(default_factory=dict)
+    programs: dict[int, Program] = msgspec.field(default_factory=dict)
     outputs: tuple[TensorType, ...] = ()
     fault: Fault | None = None
     reasons: PlanReasons | None = None
     seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(msgspec.Struct, frozen=True):
     """Time passes."""
 
     now: float
@@ -82,8 +77,7 @@ Event: TypeAlias = Received | PeerGone | LinkBroken | Expelled | Planned | Tick
 # -- commands
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(msgspec.Struct, frozen=True):
     """Send a message to a peer, with a data frame or an embedded object."""
 
     peer: bytes
@@ -91,8 +85,7 @@ class Send:
     data: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class MakePlan:
+class MakePlan(msgspec.Struct, frozen=True):
     """Plan a graph whose inputs have these placed types for these workers, and come back with ``Planned``."""
 
     plan: int
@@ -102,8 +95,7 @@ class MakePlan:
     num_scalars: int
 
 
-@dataclass(frozen=True, slots=True)
-class Kill:
+class Kill(msgspec.Struct, frozen=True):
     """End a process of this host that stopped answering, so that what waits for it ends too."""
 
     pid: int

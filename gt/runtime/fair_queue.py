@@ -156,10 +156,8 @@ class FairQueue:
         limits = self.limits
         if self.contended(now):
             most = max(limits.queued_s, limits.grain_s - ask.seconds)  # of one run, for a second to wait behind it
-            fits = lambda load: load.seconds <= (most if load.jobs < 2 else limits.queued_s)  # noqa: E731
-        else:
-            fits = lambda load: load.jobs < 2 or load.seconds + ask.seconds <= limits.ahead_s  # noqa: E731
-        return all(fits(self._load(w)) for w in ask.workers)
+            return all([load.seconds <= (most if load.jobs < 2 else limits.queued_s) for load in map(self._load, ask.workers)])
+        return all([load.jobs < 2 or load.seconds + ask.seconds <= limits.ahead_s for load in map(self._load, ask.workers)])
 
     def contended(self, now: float) -> bool:
         """Whether more than one client waits, or has asked lately."""
@@ -171,7 +169,10 @@ class FairQueue:
         self._last = client, now
 
     def _load(self, worker: int) -> Load:
-        return self.loads.setdefault(worker, Load())
+        load = self.loads.get(worker)
+        if load is None:
+            load = self.loads[worker] = Load()
+        return load
 
     # -- what is under way
 
@@ -179,7 +180,7 @@ class FairQueue:
         """Hear that a run was sent."""
         seconds += self.limits.run_s
         share = self.shares[client]
-        self.clock = max(self.clock, min([share.time, *(self.shares[c].time for c in self.waiting)]))
+        self.clock = max(self.clock, min([share.time, *[self.shares[c].time for c in self.waiting]]) if self.waiting else share.time)
         share.time += seconds * len(workers) / share.weight
         self.jobs[job] = Job(client, seconds, set(workers))
         for worker in workers:

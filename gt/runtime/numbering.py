@@ -61,11 +61,12 @@ class Numbers:
 
     def gone(self, peer: bytes, sign_of_life: bool = False) -> None:
         """Hear that the message was handed to the socket."""
-        link = self.sent.pop(peer)
+        link = self.sent[peer]
         link.number += 1
         if not sign_of_life:
             link.confirms = CONFIRMS
-        self.sent[peer] = link
+        if len(self.sent) > 1:
+            self.sent[peer] = self.sent.pop(peer)
 
     def confirm(self) -> list[bytes]:
         """Give the peers to which something was sent lately: a sign of life tells them whether they have it all."""
@@ -83,14 +84,16 @@ class Numbers:
             return True
         key = peer + stream
         expected = self.expected.pop(key, 0)
-        self.expected[key] = max(expected, number + 1)
+        self.expected[key] = number + 1 if number >= expected else expected
+        if number == expected:
+            if not number:
+                _limit(self.expected)
+            return True
         _limit(self.expected)
         if number < expected:
             self.repeated += 1
             return False
-        if number > expected:
-            raise MessagesLost(peer, number - expected)
-        return True
+        raise MessagesLost(peer, number - expected)
 
 
 def _limit(links: dict[bytes, Any]) -> None:

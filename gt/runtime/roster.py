@@ -108,7 +108,7 @@ class Roster:
     @property
     def worker_ids(self) -> tuple[int, ...]:
         """Give the workers that may be given work, in order."""
-        return tuple(sorted(w.id for w in self.workers.values() if w.link is not None))
+        return tuple(sorted([w.id for w in self.workers.values() if w.link is not None]))
 
     def owner_of(self, token: bytes) -> Client | Worker | None:
         """Give whose secret a token is."""
@@ -123,7 +123,7 @@ class Roster:
     def workers_of(self, client: Client) -> tuple[int, ...]:
         """Give the workers that a client's next value or plan may use: all there are by now, or those that it chose."""
         present = self.worker_ids
-        client.workers = tuple([w for w in present if w in client.chosen]) or present
+        client.workers = (tuple([w for w in present if w in client.chosen]) or present) if client.chosen else present
         return client.workers
 
 

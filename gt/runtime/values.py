@@ -172,9 +172,9 @@ class Values:
 
     def drop_beyond(self, buffers: list[Buffer], workers: tuple[int, ...]) -> None:
         """As ``drop``, for those of the buffers that are not on these workers alone."""
-        beyond = {t for t in {b.type for b in buffers} if is_beyond(t, workers)}
+        beyond = [b for b in buffers if is_beyond(b.type, workers)]
         if beyond:
-            self.drop([b for b in buffers if b.type in beyond])
+            self.drop(beyond)
 
     def shrink(self, buffer: Buffer, lost: int, workers: tuple[int, ...], fault: Fault) -> None:
         """Take a lost worker out of a buffer's placement; whole copies elsewhere keep it alive."""
@@ -195,7 +195,10 @@ class Values:
 
 def is_beyond(type_: TensorType | None, workers: tuple[int, ...]) -> bool:
     """Whether a value is on other workers too."""
-    return type_ is not None and type_.sharding is not None and not set(type_.sharding.mesh.workers) <= set(workers)
+    if type_ is None or type_.sharding is None:
+        return False
+    held = type_.sharding.mesh.workers
+    return held != workers and not set(held) <= set(workers)
 
 
 def only_for(buffer: Buffer) -> list[Buffer]:

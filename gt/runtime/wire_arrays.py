@@ -36,9 +36,9 @@ def check_type(type_: WireType) -> DType:
     dtype = DType.by_name.get(type_.dtype)
     if dtype is None:
         raise ProtocolError(f"expected a dtype, got {type_.dtype!r}")
-    if len(type_.shape) > 64 or any(s < 0 for s in type_.shape):
+    if len(type_.shape) > 64 or min(type_.shape, default=0) < 0:
         raise ProtocolError(f"expected a shape of at most 64 sizes >= 0, got {type_.shape[:65]}")
-    if math.prod(max(1, s) for s in type_.shape) > MAX_NUMEL:  # beside a 0 as well: no library takes such sizes
+    if math.prod([s or 1 for s in type_.shape]) > MAX_NUMEL:  # beside a 0 as well: no library takes such sizes
         raise ProtocolError(f"expected a shape of at most {MAX_NUMEL} elements, got {type_.shape}")
     return dtype
 
@@ -58,8 +58,8 @@ def check_nbytes(type_: WireType, nbytes: int) -> None:
         raise ProtocolError(f"{type_.dtype}{list(type_.shape)} does not fill {nbytes} bytes")
 
 
-def array_of(type_: WireType, data: memoryview | bytes) -> np.ndarray:
-    """Give a read-only array over a data frame."""
+def array_of(type_: WireType, data: memoryview | bytes | bytearray) -> np.ndarray:
+    """Give an array over a data frame, which can be written to where that can."""
     check_nbytes(type_, memoryview(data).nbytes)
     return np.frombuffer(data, wire_dtype(DType.by_name[type_.dtype])).reshape(type_.shape)
 

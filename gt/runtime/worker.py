@@ -281,9 +281,11 @@ class WorkerProcess:
                 got = self._received(self.work)
                 if got is None:
                     break
-                if not self.runner.is_short(got[1]) or len(self.outlet.over) >= MAX_OVER:
+                if self.outlet.over and (len(self.outlet.over) >= MAX_OVER or not self.runner.is_short(got[1])):
                     self.outlet.tell_over()
-                if isinstance(got[1], wire.Broken):
+                if isinstance(got[1], wire.Execute):
+                    self.runner.handle(got[1], None)
+                elif isinstance(got[1], wire.Broken):
                     self._doubt(got[1].reason)
                 elif isinstance(got[1], wire.Refused):
                     if self.lease_s > 0:
