@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -66,19 +67,19 @@ class CheckingSession(SessionWrapper):
 
     def run(
         self, key: int, inputs: Sequence[int], outputs: Sequence[int], scalars: Sequence[Scalar], frees: Sequence[int],
-        replaces: Sequence[int] = (),
-    ) -> None:  # fmt: skip
+        replaces: Sequence[int] = (), reads: int = -1,
+    ) -> Future[np.ndarray] | None:  # fmt: skip
         graph = self.graphs[key]
         expanded = self._expand(key, graph)
         given = None if expanded is None else self._read(inputs, [v.type for v in graph.inputs])
         self.inner.run(key, inputs, outputs, scalars, frees, replaces)
         if expanded is None or given is None:
             self.unchecked += 1
-            return
+            return None
         got = self._read(outputs, [v.type for v in graph.outputs])
         if got is None:
             self.unchecked += 1  # it failed: reading it says why
-            return
+            return None
         self.checked += 1
         makes_nan: list[NanMade] = []
 
@@ -95,6 +96,7 @@ class CheckingSession(SessionWrapper):
             raise self._failed(key, graph, expanded, given, scalars, bad[0], expected[bad[0]], got[bad[0]])
         if makes_nan:
             raise makes_nan[0]
+        return None
 
     def _expand(self, key: int, graph: Graph) -> Graph | None:
         """Give the graph in ops that have a meaning in NumPy; None where there is an op that has not."""

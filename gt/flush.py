@@ -19,6 +19,7 @@ import time
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import lru_cache
 from sys import getrefcount
@@ -114,8 +115,9 @@ class Submitted:
         self.trace, self.inputs, self.made, self.live = None, [], [], []
 
 
-def flush(trace: Trace, reason: str) -> None:
-    """Run what is pending in ``trace``. Returns at once; errors of the run surface when a value is read.
+def flush(trace: Trace, reason: str, reads: int = -1) -> Future[Any] | None:
+    """Run what is pending in ``trace``. Returns at once; errors of the run surface when a value is read. ``reads``: the value of the trace
+    that is read next; gives the future of that, if the session has asked for it with the run.
 
     Errors: what kept the work from being handed over (a closed session, a lost server); values pending with it are lost.
     After Ctrl-C in a wait, or another signal whose handler raises, and while a lost server
@@ -123,17 +125,20 @@ def flush(trace: Trace, reason: str) -> None:
     ``trace`` and a finalizer or a signal handler came in between.
     """
     check_thread()
-    while not _flush_if_free(trace, reason):
+    while True:
+        free, future = _flush_if_free(trace, reason, reads)
+        if free:
+            return future
         time.sleep(0)
 
 
-def _flush_if_free(trace: Trace, reason: str) -> bool:
-    """Flush unless the trace's own thread is in the middle of something, which this one must not wait for with the lock."""
+def _flush_if_free(trace: Trace, reason: str, reads: int) -> tuple[bool, Future[Any] | None]:
+    """Flush unless the trace's own thread is in the middle of something, which this one must not wait for with the lock; say whether it did."""
     with SHIELD, trace.lock:
         if trace.sealed:
             if trace.failed is not None:
                 raise trace.failed.with_traceback(None)
-            return True
+            return True, None
         mine = state.trace is trace
         if mine and trace.busy:  # nothing is lost: the op goes on, and what it is recorded with stays pending
             raise RuntimeError(
@@ -143,19 +148,19 @@ def _flush_if_free(trace: Trace, reason: str) -> bool:
         trace.closing = True
         if not mine and (trace.busy or trace.held):
             trace.closing = False
-            return False
+            return False, None
         trace.sealed, trace.stop = True, -1
         if mine:
             if trace.modes.held:  # a model that is gone counts for ever less
                 trace.modes.held = max(min(trace.modes.held, sum([b.type.nbytes for b in trace.inputs])), trace.modes.held // 2)
             state.trace = new_trace()
         if not trace.code:
-            return True
+            return True, None
         try:
             session = trace.session or sessions.current()
             live = live_handles(trace)
             saved, kept = _residuals(trace, [t for t in live if t._rg and not t._leaf])
-            _submit(trace, session, live, saved, kept, reason)
+            return True, _submit(trace, session, live, saved, kept, reason, reads)
         except BaseException as error:
             if _may_go_on(error, trace):
                 trace.sealed = trace.closing = False
@@ -164,7 +169,6 @@ def _flush_if_free(trace: Trace, reason: str) -> bool:
             else:
                 trace.failed, trace.handles = error, []  # type: ignore[assignment]
             raise
-        return True
 
 
 def _may_go_on(error: BaseException, trace: Trace) -> bool:
@@ -276,7 +280,9 @@ def _residuals(trace: Trace, roots: list[Handle]) -> tuple[set[int], set[int]]:
 # -- keys
 
 
-def _submit(trace: Trace, session: Session, live: list[Handle], saved: set[int], kept: set[int], reason: str) -> None:
+def _submit(
+    trace: Trace, session: Session, live: list[Handle], saved: set[int], kept: set[int], reason: str, reads: int
+) -> Future[Any] | None:
     inputs: dict[int, Buffer] = {}
     scalars: dict[int, Scalar] = {}
     if saved or kept:
@@ -291,7 +297,7 @@ def _submit(trace: Trace, session: Session, live: list[Handle], saved: set[int],
         if session.closed is None:
             session.free(take_dead(session))
         _seal(trace, bool(saved) or trace.viewed)
-        return
+        return None
     del inputs
     held = trace.inputs
     donated, names, input_types = given(held)
@@ -337,9 +343,11 @@ def _submit(trace: Trace, session: Session, live: list[Handle], saved: set[int],
     spare = [held[i] for i in donated] if isinstance(known, int) else []
     made_here = new_buffers(types_, session, spare)
     results = [b.id for b in made_here]
+    future: Future[Any] | None = None
     try:
         if isinstance(known, int):
-            session.run(known, names, results, trace.scalars, frees, replaces)
+            at = outputs.index(reads) if reads in outputs else -1
+            future = session.run(known, names, results, trace.scalars, frees, replaces, at)
         else:
             _run_rounds(trace, session, known.rounds, names, dict(zip(outputs, results, strict=True)), frees)
             for i in donated:
@@ -369,6 +377,7 @@ def _submit(trace: Trace, session: Session, live: list[Handle], saved: set[int],
         )  # fmt: skip
         trace.recorder = None
     _seal(trace, bool(saved) or taped or trace.viewed)
+    return future
 
 
 def _tell(known: int | Loop, reason: str, frame: types.FrameType) -> None:

@@ -26,13 +26,17 @@ from gt.ir.opdef import OpDef
 from gt.ir.ops import OPS
 from gt.ir.types import DType, TensorType, bool_, got
 from gt.progress import awaited
+from gt.runtime.interrupt import SHIELD
 from gt.runtime.session import check_thread
 from gt.shape import Size
 from gt.trace import Operand, Storage, Trace, check_read, holding, record, settle, state
 from gt.views import VIEWS, place_in_overlap, refuse_overlap, view_strides
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from gt.autograd import Hook
+    from gt.runtime.session import Session
 
 COPY, ALIAS, GRAFT = OPS["copy"], OPS["alias"], OPS["graft"]
 
@@ -494,20 +498,29 @@ class Handle(Operand):
     def _materialise(self) -> Buffer:
         """Flush if pending, and give the buffer."""
         check_read()
-        source = self
+        return self._flushed(reads=False)[0]
+
+    def _flushed(self, reads: bool) -> tuple[Buffer, Future[np.ndarray] | None]:
+        """Flush if pending; give the buffer, and what it holds if that is read and has been asked for with the run."""
+        source, future = self, None
         if self._base is not None:
             with no_tape():
                 source = record(COPY, (self,))
         if source._trace is not None:
-            settle(source._trace, "a value was read")
+            future = settle(source._trace, "a value was read", source._index if reads else -1)
         assert source._buffer is not None
-        return source._buffer
+        return source._buffer, future
+
+    def _asked(self) -> tuple[Future[np.ndarray], Session]:
+        buffer, future = self._flushed(reads=True)
+        return buffer.session.fetch(buffer.id) if future is None else future, buffer.session
 
     def _read(self) -> np.ndarray:
         """Give the values as a new array; bfloat16 as float32."""
         check_thread()
-        buffer = self._materialise()
-        wire = awaited(buffer.session.fetch(buffer.id), buffer.session)
+        check_read()
+        with SHIELD:  # once, not for each step of it: waiting lifts it
+            wire = awaited(*self._asked())
         return from_wire(wire, self._type.shape, self._type.dtype)
 
     def numpy(self, *, force: bool = False) -> np.ndarray:

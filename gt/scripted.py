@@ -59,10 +59,11 @@ class ShapesOnly:
 
     def run(
         self, key: int, inputs: Sequence[int], outputs: Sequence[int], scalars: Sequence[Scalar], frees: Sequence[int],
-        replaces: Sequence[int] = (),
-    ) -> None:  # fmt: skip
+        replaces: Sequence[int] = (), reads: int = -1,
+    ) -> Future[np.ndarray] | None:  # fmt: skip
         self._types.update((b, v.type.placed(None)) for b, v in zip(outputs, self._graphs[key].outputs, strict=True))
         self.free(frees)
+        return None
 
     def await_window(self) -> None:
         pass
@@ -122,17 +123,18 @@ class ScriptSession(SessionWrapper):
 
     def run(
         self, key: int, inputs: Sequence[int], outputs: Sequence[int], scalars: Sequence[Scalar], frees: Sequence[int],
-        replaces: Sequence[int] = (),
-    ) -> None:  # fmt: skip
+        replaces: Sequence[int] = (), reads: int = -1,
+    ) -> Future[np.ndarray] | None:  # fmt: skip
         found = self._find(key, inputs)
         found.runs += 1
         self._placed.update(zip(outputs, found.plan.outputs, strict=True))
         for i, (buffer, value) in enumerate(zip(outputs, found.graph.outputs, strict=True)):
             self._made[buffer] = value.type, found.plan.told, i
         self._forget(frees)
-        self.inner.run(key, inputs, outputs, scalars, frees, replaces)
+        future = self.inner.run(key, inputs, outputs, scalars, frees, replaces, reads)
         if self._quiet >= self.limits.quiet_flushes or time.monotonic() > self._until:
             raise ScriptDone
+        return future
 
     def _find(self, key: int, inputs: Sequence[int]) -> ScriptGraph:
         placed = tuple(self._placed[buffer] for buffer in inputs)

@@ -30,6 +30,8 @@ from gt.runtime.env import DUMP
 from gt.runtime.session_wrapper import SessionWrapper
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from gt.runtime.buffer_reasons import BufferReasons
     from gt.runtime.session import Session
     from gt.runtime.status import ServerStatus
@@ -193,11 +195,12 @@ class ToldSession(SessionWrapper):
 
     def run(
         self, key: int, inputs: Sequence[int], outputs: Sequence[int], scalars: Sequence[Scalar], frees: Sequence[int],
-        replaces: Sequence[int] = (),
-    ) -> None:  # fmt: skip
-        self.inner.run(key, inputs, outputs, scalars, frees, replaces)
+        replaces: Sequence[int] = (), reads: int = -1,
+    ) -> Future[np.ndarray] | None:  # fmt: skip
+        future = self.inner.run(key, inputs, outputs, scalars, frees, replaces, reads)
         if key not in self._asked and outputs and len(self._asked) < MAX_ASKED:
             self._asked[key] = self.inner.explain(outputs[0])
+        return future
 
     def reasons(self) -> list[BufferReasons]:
         """Give the answers that there are. What failed has none."""

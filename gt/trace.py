@@ -35,6 +35,8 @@ from gt.ir.types import DTYPES, DType, Scalar, TensorType
 from gt.runtime.env import NATIVE
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from gt.ir.signals import SignalConfig
     from gt.replay import Recorder
     from gt.runtime.session import Session
@@ -542,13 +544,13 @@ class apart:  # noqa: N801 - reads as a function
 
 
 read_guard: Callable[[], None] | None = None  # called before a value is read; set by gt.flush_guard
-_flush: Callable[[Trace, str], None]  # set by gt.flush and gt.tensor, which import this module
+_flush: Callable[..., Future[Any] | None]  # set by gt.flush and gt.tensor, which import this module
 new_tensor: Callable[[Trace | None, int, TensorType], Tensor]
 _tensor_class: type[Any]
 _new, _getframe = object.__new__, sys._getframe  # looked up once: recording is the hot path
 
 
-def install_flush(function: Callable[[Trace, str], None]) -> None:
+def install_flush(function: Callable[..., Future[Any] | None]) -> None:
     global _flush
     _flush = function
 
@@ -568,9 +570,9 @@ def install_tensor(make: type[Tensor]) -> None:
         native.set_tensor(make)
 
 
-def settle(trace: Trace, reason: str) -> None:
-    """Flush ``trace``: every live pending value of it becomes a buffer."""
-    _flush(trace, reason)
+def settle(trace: Trace, reason: str, reads: int = -1) -> Future[Any] | None:
+    """Flush ``trace``: every live pending value of it becomes a buffer. ``reads``: as for ``flush``."""
+    return _flush(trace, reason, reads)
 
 
 def producer_name(trace: Trace, index: int) -> str:

@@ -21,6 +21,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 import zmq
 
 from gt.ir.wording import amount
@@ -76,6 +77,7 @@ CANNOT_LISTEN = {
     errno.ENODEV: "this is not an address of this machine: node 0 must run where --head says",
 }
 BURST = 256  # messages between two looks at the clock
+HELD = 8  # messages of which the effects are sent together: each peer, and ZMQ's own thread, is woken once for them
 
 
 class Dispatcher:
@@ -106,6 +108,7 @@ class Dispatcher:
         self.busy_epoch = 0
         self.num_workers = 0
         self._encoded: tuple[Message | None, bytes] = (None, b"")
+        self._outgoing: list[Send] = []
         self._progress: dict[bytes, wire.Progress] = {}  # that clients hear of once what has come is dealt with
 
     def run(self) -> None:
@@ -117,7 +120,7 @@ class Dispatcher:
             poller.register(source, zmq.POLLIN)
         if self.parent_fd is not None:
             poller.register(self.parent_fd, zmq.POLLIN)
-        planner_fds: set[int] = set()
+        planner_fds: list[int] = []
         self._report(f"address {self.endpoint}")
         while not self.stopping:
             if planner_fds != (now := self.planners.filenos()):
@@ -134,12 +137,12 @@ class Dispatcher:
                 self._look_after_door(self.door)
             if self.router in ready:
                 self._drain()
-            if not planner_fds.isdisjoint(ready):
+            if any([fd in ready for fd in planner_fds]):
                 for reply in self.planners.read():
                     self._handle(planned(self._now(), reply))
             self.planners.flush()
-            if self._now() - self.last_tick >= TICK_S:
-                self.last_tick = self._now()
+            if (now_s := self._now()) - self.last_tick >= TICK_S:
+                self.last_tick = now_s
                 self.planners.look(self.last_tick)
                 self._handle(Tick(self.last_tick))
                 if self.web is not None:
@@ -151,6 +154,7 @@ class Dispatcher:
 
     def close(self) -> None:
         """Tell nodes and clients, stop the workers, let everything go."""
+        self._transmit_all()
         for node in self.state.nodes.peers:
             self._send(Send(node, wire.JobEnded(self.code)), [])
         for worker in self.state.workers.values():
@@ -179,6 +183,7 @@ class Dispatcher:
 
     def _tell_progress(self) -> None:
         """Tell clients how many of their runs are over: once, where several ended together."""
+        self._transmit_all()
         while self._progress:
             told, self._progress = self._progress, {}
             events: list[Event] = []
@@ -186,9 +191,22 @@ class Dispatcher:
                 self._transmit(Send(peer, progress), events)
             for event in events:
                 self._handle(event)
+            self._transmit_all()
+
+    def _transmit_all(self) -> None:
+        """Send what has to be sent since the last time, in order."""
+        while self._outgoing:
+            outgoing, self._outgoing = self._outgoing, []
+            events: list[Event] = []  # sending may find peers gone
+            for command in outgoing:
+                self._send(command, events)
+            for event in events:
+                self._handle(event)
 
     def _drain(self) -> None:
-        for _ in range(BURST):
+        for count in range(BURST):
+            if count % HELD == HELD - 1:
+                self._transmit_all()
             try:
                 got = self._receive() if self.door is None else self._receive_known(self.door)
             except ProtocolError as e:
@@ -199,7 +217,7 @@ class Dispatcher:
                 self._handle(LinkBroken(self._now(), e.peer, str(e)))
                 continue
             if got is None:
-                return
+                break
             peer, message, data, user = got
             if self.log.on:
                 self.log.write(
@@ -210,6 +228,7 @@ class Dispatcher:
                     message,
                 )
             self._handle(Received(self._now(), peer, message, data, user))
+        self._transmit_all()
 
     def _receive(self) -> tuple[bytes, Any, Any, str] | None:
         got = receive(self.router, FROM_PEERS, routed=True)
@@ -244,28 +263,26 @@ class Dispatcher:
         if door.tend(self._now(), self.state.peers.__contains__):
             for worker in self.state.workers.values():
                 if worker.link is not None:
-                    self._send(Send(worker.link, wire.Admit(door.allowed.of("client"))), [])
+                    self._outgoing.append(Send(worker.link, wire.Admit(door.allowed.of("client"))))
 
     def _handle(self, event: Event) -> None:
-        events = [event]
         if isinstance(event, Planned):
             self._tell_plan(event)
-        for now in events:  # sending may find peers gone
-            commands = self._decide(now)
-            if self.door is not None and isinstance(now, Received) and isinstance(now.message, wire.Attach):
-                commands = [*self.door.admit(self.state.peers.get(now.peer), now.peer), *commands]
-            for command in commands:
-                match command:
-                    case Send():
-                        self._send(command, events)
-                    case MakePlan(plan, graph, inputs, workers, scalars):
-                        if self.log.on:
-                            self.log.write("ask", "plan", 0, f"plan={plan}")
-                        self.planners.ask(request_of(plan, graph, inputs, workers, scalars))
-                    case Kill(pid):
-                        self.logger.warning("killing worker process %d, which stopped answering", pid)
-                        with contextlib.suppress(ProcessLookupError, PermissionError):
-                            os.kill(pid, signal.SIGKILL)
+        commands = self._decide(event)
+        if self.door is not None and isinstance(event, Received) and isinstance(event.message, wire.Attach):
+            commands = [*self.door.admit(self.state.peers.get(event.peer), event.peer), *commands]
+        for command in commands:
+            match command:
+                case Send():
+                    self._outgoing.append(command)
+                case MakePlan(plan, graph, inputs, workers, scalars):
+                    if self.log.on:
+                        self.log.write("ask", "plan", 0, f"plan={plan}")
+                    self.planners.ask(request_of(plan, graph, inputs, workers, scalars))
+                case Kill(pid):
+                    self.logger.warning("killing worker process %d, which stopped answering", pid)
+                    with contextlib.suppress(ProcessLookupError, PermissionError):
+                        os.kill(pid, signal.SIGKILL)
         if self.report_fd is not None and isinstance(event, Received) and isinstance(event.message, wire.Attach):
             self._report_workers()
 
@@ -285,7 +302,10 @@ class Dispatcher:
             self._progress[command.peer] = command.message
             return
         if self._progress and (progress := self._progress.pop(command.peer, None)) is not None:
-            self._transmit(Send(command.peer, progress), events)
+            if isinstance(command.message, wire.Answer):
+                command = Send(command.peer, msgspec.structs.replace(command.message, runs=progress.runs))
+            else:
+                self._transmit(Send(command.peer, progress), events)
         self._transmit(command, events)
 
     def _transmit(self, command: Send, events: list[Event]) -> None:

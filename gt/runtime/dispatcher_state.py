@@ -83,8 +83,8 @@ class DispatcherState:
         """Take one event; give the commands it causes, in order."""
         self.roster.now = event.now
         match event:
-            case Received(_, peer, message, data, user):
-                self._received(peer, message, data, user)
+            case Received():
+                self._received(event.peer, event.message, event.data, event.user)
             case Planned():
                 self._planned(event)
             case PeerGone(_, peer):
@@ -110,31 +110,22 @@ class DispatcherState:
 
     def _received(self, peer: bytes, message: Message, data: Any, user: str) -> None:
         owner = self.peers.get(peer)
+        if owner is not None:
+            self._heard(owner, peer, message, data)
+            return
         match message:
-            case _ if owner is None and peer in self.nodes:
+            case _ if peer in self.nodes:
                 self.nodes.said(self.now, peer, message)
-            case wire.ClientHello() | wire.WorkerHello() if owner is None and (fault := hello_fault(message, self.roster.torch)):
+            case wire.ClientHello() | wire.WorkerHello() if (fault := hello_fault(message, self.roster.torch)):
                 self._send(peer, wire.Refused(fault))
-            case wire.ClientHello() if owner is None:
+            case wire.ClientHello():
                 self._client_hello(peer, message, user)
-            case wire.WorkerHello() if owner is None:
+            case wire.WorkerHello():
                 self._worker_hello(peer, message)
-            case wire.Attach() if owner is None:
+            case wire.Attach():
                 self._attach(peer, message)
-            case wire.Beat() if owner is None:
+            case wire.Beat():
                 self._send(peer, wire.Refused(UNKNOWN))
-            case wire.TraceReply() if owner is not None:
-                owner.seen = self.now
-                self.tracing.heard(self.now, f"{'client' if isinstance(owner, Client) else 'worker'}{owner.id}", message)
-            case _ if isinstance(owner, Client):
-                if peer == owner.up:
-                    owner.up_seen = self.now
-                else:
-                    owner.seen = self.now
-                self._from_client(owner, message, data)
-            case _ if isinstance(owner, Worker):
-                owner.seen = self.now
-                self._from_worker(owner, peer, message)
             case wire.NodeHello():
                 self.nodes.hello(self.now, peer, message)
             case wire.AskStatus():
@@ -144,6 +135,21 @@ class DispatcherState:
                 self.tracing.ask(self.now, peer, message, [*peers, *((f"worker{w.id}", w.link) for w in self.workers.values())])
             case _:
                 self._send(peer, wire.Refused(f"expected a hello first, got {type(message).__name__}"))
+
+    def _heard(self, owner: Client | Worker, peer: bytes, message: Message, data: Any) -> None:
+        """Take a message of one who is known."""
+        if isinstance(message, wire.TraceReply):
+            owner.seen = self.now
+            self.tracing.heard(self.now, f"{'client' if isinstance(owner, Client) else 'worker'}{owner.id}", message)
+        elif isinstance(owner, Worker):
+            owner.seen = self.now
+            self._from_worker(owner, peer, message)
+        else:
+            if peer == owner.up:
+                owner.up_seen = self.now
+            else:
+                owner.seen = self.now
+            self._from_client(owner, message, data)
 
     def _tell_status(self, peer: bytes) -> None:
         if self.status is None or not 0 <= self.now - self.status[0] < STATUS_S:
@@ -343,6 +349,9 @@ class DispatcherState:
                     client.queue.append(Moving(message.request, message.workers, message.named, message.meshes))
                 else:
                     client.queue.append(self._within_window(client, message) if isinstance(message, wire.Run) else message)
+                    if isinstance(message, wire.Run) and message.reads is not None:
+                        output, request = message.reads
+                        client.queue.append(wire.Fetch(message.outputs[output] if 0 <= output < len(message.outputs) else -1, request))
                 self._serve(client)
             case wire.Put():
                 self.values.place(client, message, data)
@@ -429,14 +438,14 @@ class DispatcherState:
     # -- runs
 
     def _run(self, client: Client, run: wire.Run) -> bool:
-        inputs = [client.buffers.get(i) for i in run.inputs]
-        missing = [i for i, b in zip(run.inputs, inputs, strict=True) if b is None]
+        buffers = client.buffers
+        known = [b for i in run.inputs if (b := buffers.get(i)) is not None]
+        missing = [i for i in run.inputs if i not in buffers] if len(known) < len(run.inputs) else []
         if missing and client.homeless:
             return False
-        known = [b for b in inputs if b is not None]
         failed = [b for b in known if b.fault is not None]
-        fault = next((b.fault for b in failed if not b.alone), None)
-        if not client.buffers.keys().isdisjoint(run.outputs) or len(set(run.outputs)) < len(run.outputs):
+        fault = next((b.fault for b in failed if not b.alone), None) if failed else None
+        if not buffers.keys().isdisjoint(run.outputs) or len(set(run.outputs)) < len(run.outputs):
             return self.epochs.skip(client, run, Fault("protocol", "a run makes a buffer that is there already, or one twice"))
         if missing:
             fault = Fault("protocol", f"run reads buffers {missing[:8]} that are not there")
@@ -444,7 +453,7 @@ class DispatcherState:
             fault = Fault("protocol", f"run names graph {run.key}, which was never defined")
         if fault is not None:
             return self.epochs.skip(client, run, fault)
-        if any(b.waiting for b in known):
+        if any([b.waiting for b in known]):
             return False
         workers = self.roster.workers_of(client)
         if not workers:
@@ -467,15 +476,19 @@ class DispatcherState:
             self.epochs.skip(client, run, over)
         else:
             seconds = self.epochs.forecast.seconds(plan.id, plan.seconds)
-            if not self.sharing.admits(client.id, tuple(plan.programs), seconds, self.now):
+            on = tuple(plan.programs)
+            if not self.sharing.admits(client.id, on, seconds, self.now):
                 return False
             if self.values.memory.workers and (short := self.epochs.short_of_memory(client, run, plan, known)) is not None:
                 return self.epochs.skip(client, run, short)
             if not failed and (going := self.parts.begin(client, run, plan, known)) is not None:
                 client.queue[0] = going
                 return False
-            self.epochs.dispatch(client, run, plan, known, bool(failed))
-            self.sharing.begin(self.epochs.epoch, client.id, tuple(plan.programs), seconds)
+            fetch = self.reads.small(client, run, plan) if run.reads is not None else None
+            self.epochs.dispatch(client, run, plan, known, bool(failed), fetch)
+            if fetch is not None:
+                del client.queue[1]
+            self.sharing.begin(self.epochs.epoch, client.id, on, seconds)
         return True
 
     def _planned(self, event: Planned) -> None:
@@ -499,7 +512,8 @@ class DispatcherState:
                 for epoch, seconds in message.earlier:
                     self._serve_waiting(self.epochs.done(worker, wire.Done(epoch, seconds)))
                 self._serve_waiting(self.epochs.done(worker, message))
-                self._share()
+                if self.sharing.waiting:
+                    self._share()
             case wire.GraphIdle(number):
                 self.epochs.graph_idle(number)
             case wire.Unshipped():

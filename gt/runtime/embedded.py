@@ -88,13 +88,14 @@ class EmbeddedSession:
 
     def run(
         self, key: int, inputs: Sequence[int], outputs: Sequence[int], scalars: Sequence[Scalar], frees: Sequence[int],
-        replaces: Sequence[int] = (),
-    ) -> None:  # fmt: skip
+        replaces: Sequence[int] = (), reads: int = -1,
+    ) -> Future[np.ndarray] | None:  # fmt: skip
         packed = tuple(map(wire.pack_scalar, scalars))
         with SHIELD:
             while not self._window.take():
                 self._window.wait()
             self._feed(CLIENT, wire.Run(key, tuple(inputs), tuple(outputs), packed, tuple(frees), tuple(replaces)), under=True)
+        return None
 
     def await_window(self) -> None:
         self._window.await_one()

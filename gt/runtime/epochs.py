@@ -11,7 +11,10 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from gt.ir.program import Program
+import msgspec
+
+from gt.ir.mesh import Sharding
+from gt.ir.program import Program, WireType
 from gt.runtime import wire
 from gt.runtime.dispatcher_events import MakePlan
 from gt.runtime.errors import Fault
@@ -88,14 +91,20 @@ class Epochs:
         for w in members:
             self.roster.send(self.roster.workers[w].work, message)
 
-    def dispatch(self, client: Client, run: wire.Run, plan: PlanRecord, inputs: list[Buffer], failed: bool) -> Flight:
-        """Send a run to its workers and give its flight. ``failed``: some input is not there, as its worker knows."""
-        self.roster.under(client, plan.programs)
-        self.make_groups(plan)
+    def dispatch(
+        self, client: Client, run: wire.Run, plan: PlanRecord, inputs: list[Buffer], failed: bool, fetch: wire.Fetch | None = None
+    ) -> Flight:
+        """Send a run to its workers and give its flight. ``failed``: some input is not there, as its worker knows. ``fetch``: what comes
+        next reads this, a small output.
+        """
+        if self.roster.has_parents:
+            self.roster.under(client, plan.programs)
+        if plan.groups:
+            self.make_groups(plan)
         self.epoch += 1
         workers = tuple(plan.programs)
         upstream = list({id(b.flight): b.flight for b in inputs if b.flight is not None}.values())
-        local = workers[0] if len(workers) == 1 and all(f.local == workers[0] for f in upstream) else None
+        local = workers[0] if len(workers) == 1 and all([f.local == workers[0] for f in upstream]) else None
         flight = Flight(self.epoch, client, set(workers), local=local, groups=plan.groups, where=plan.where, plan=plan)
         self.flights.add(flight, upstream)
         outputs = []
@@ -106,7 +115,7 @@ class Epochs:
         flight.outputs, flight.replaces = tuple(outputs), run.replaces
         flight.key, flight.number = run.key, run.outputs[0] if run.outputs else -1
         freed = flight.freed = self.values.released(client, run.frees)
-        flight.refuses = plan.refuses or failed or any(f.refuses for f in upstream)
+        flight.refuses = plan.refuses or failed or any([f.refuses for f in upstream])
         if local is not None and flight.refuses and run.replaces:
             read = set(run.inputs)
             replaced = freed.keys() & set(run.replaces)
@@ -122,9 +131,23 @@ class Epochs:
         if self.values.memory.workers:
             self.values.memory.drop(message.frees)
             self.values.memory.add(outputs)
+        if fetch is not None:
+            flight.reads = self._reads(client, fetch, flight)
+            message = msgspec.structs.replace(message, reads=flight.reads)
         self.execute(plan.programs, message, plan, whole=True)
         self.values.drop_beyond(going, workers)
         return flight
+
+    def _reads(self, client: Client, fetch: wire.Fetch, flight: Flight) -> tuple[int, wire.Ship]:
+        """Have a worker tell an output that is whole there with its epoch's end."""
+        buffer = client.buffers[fetch.buffer]
+        assert buffer.type is not None and buffer.type.sharding is not None
+        worker = flight.local if flight.local is not None else reader(client, buffer.type.sharding)
+        final = flight.local is not None
+        if not final:
+            flight.fetches.append(fetch.request)
+        bounds = tuple((0, n) for n in buffer.type.shape)
+        return worker, wire.Ship(buffer.uid, client.token, fetch.request, WireType.of(buffer.type), bounds, 1, final)
 
     def execute(
         self, programs: Mapping[int, Program], message: wire.Execute, labelled: PlanRecord | None, whole: bool = False
@@ -194,6 +217,8 @@ class Epochs:
             if message.ready is not None:
                 worker.ready[flight.plan.id] = message.ready
                 self._swap_if_ready(flight.plan)
+        if message.value is not None and flight is not None and flight.reads is not None and flight.reads[0] == worker.id:
+            flight.answer = wire.Answer(flight.reads[1].request, flight.reads[1].type, message.value)
         if self.seen is not None and flight is not None and flight.plan is not None:
             client = -1 if flight.client is None else flight.client.id
             self.seen.append(SeenRun(worker.id, flight.plan.id, client, self.roster.now, message.seconds))
@@ -300,6 +325,8 @@ class Epochs:
         elif flight.own:
             self._tell_tiers(client, flight)
             self.finished(client)
+            if flight.answer is not None and flight.reads is not None and flight.reads[1].final:
+                self.roster.send(client.down, flight.answer)
         self.flights.settle(flight)
         return client if client is not None and client.queue else None
 
@@ -353,9 +380,14 @@ class Epochs:
         return True
 
 
+def reader(client: Client, sharding: Sharding) -> int:
+    """Give which of the workers that have a value whole sends it to a client."""
+    return sharding.mesh.workers[client.id % len(sharding.mesh.workers)]
+
+
 def loss_of(worker: Worker, reason: str, epoch: int, where: str) -> Fault:
     """Say that values are lost with their worker."""
     return Fault("worker_lost", f"{reason}; its values are lost, run again what made them", worker.id, epoch, where)
 
 
-__all__ = ["Epochs", "loss_of"]
+__all__ = ["Epochs", "loss_of", "reader"]

@@ -54,8 +54,9 @@ class Outlet:
             if message == wire.Done(message.epoch, message.seconds):
                 self.over.append((message.epoch, message.seconds))
                 return
-            message = msgspec.structs.replace(message, earlier=tuple(self.over))
-            self.over.clear()
+            if self.over:
+                message = msgspec.structs.replace(message, earlier=tuple(self.over))
+                self.over.clear()
         else:
             self.tell_over()
         send(self.work, message)

@@ -66,7 +66,8 @@ class Flights:
                 buffer.flight = None
             if flight.client is not None:
                 for request in flight.fetches:
-                    self._send(flight.client.down, wire.Settled(request))
+                    told = flight.answer is not None and flight.answer.request == request
+                    self._send(flight.client.down, flight.answer if told and flight.answer is not None else wire.Settled(request))
         for dependent in flight.dependents:
             dependent.deps.discard(flight.epoch)
             self.settle(dependent)

@@ -12,14 +12,15 @@ import _signal  # type: ignore[import-not-found]
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
+T = TypeVar("T")
 Handler = Callable[[int, FrameType | None], Any]
 NUMBERS = tuple(sorted(map(int, signal.valid_signals())))
+MOMENT_S = 0.1  # longer than ``Attended.attend`` takes
 POLL_S = 0.05  # a wake-up that an interrupted wait has taken with it is missed for so long
 
 
@@ -31,6 +32,7 @@ class Shield:
     """
 
     def __init__(self) -> None:
+        self._main = threading.main_thread().ident
         self._depth = 0
         self._lifted = False
         self._noted: dict[int, None] = {}
@@ -39,14 +41,14 @@ class Shield:
         self.interruption: BaseException | None = None  # what a handler has raised in a wait inside this block
 
     def __enter__(self) -> None:
-        if threading.get_ident() != threading.main_thread().ident:
+        if threading.get_ident() != self._main:
             return
         if self._depth == 0:
             self._hold()
         self._depth += 1
 
     def __exit__(self, *_: object) -> None:
-        if threading.get_ident() != threading.main_thread().ident:
+        if threading.get_ident() != self._main:
             return
         if self._depth > 1:
             self._depth -= 1
@@ -58,20 +60,12 @@ class Shield:
             if self._noted:
                 self._deliver()
 
-    @contextmanager
-    def lifted(self) -> Iterator[None]:
+    def lifted(self) -> _Lifted:
         """Let handlers be called in a wait that has changed nothing yet, and takes nothing that is missed if it ends unheard.
 
         Once one has raised all wait again, until what it has interrupted is whole.
         """
-        if self._depth == 0 or threading.get_ident() != threading.main_thread().ident:
-            yield
-            return
-        try:
-            self._lift()
-            yield
-        finally:
-            self._lifted = False
+        return _Lifted(self)
 
     def _lift(self) -> None:
         self._lifted = True
@@ -107,6 +101,7 @@ class Shield:
     def forked(self) -> None:
         """In a forked child nothing is under way, whatever the main thread of its parent was doing."""
         self._depth, self._lifted, self._noted = 0, False, {}
+        self._main = threading.get_ident()
         self._let_go()
 
     def hear(self, handler: Handler, number: int, frame: FrameType | None) -> None:
@@ -128,6 +123,26 @@ class Shield:
             self._lift()
 
 
+class _Lifted:
+    """The time in which a shield is lifted."""
+
+    def __init__(self, shield: Shield) -> None:
+        self.shield = shield
+
+    def __enter__(self) -> None:
+        self.here = self.shield._depth > 0 and threading.get_ident() == self.shield._main
+        if self.here:
+            try:
+                self.shield._lift()
+            except BaseException:
+                self.shield._lifted = False
+                raise
+
+    def __exit__(self, *_: object) -> None:
+        if self.here:
+            self.shield._lifted = False
+
+
 class _StandIn:
     """What has the place of a handler meanwhile."""
 
@@ -142,8 +157,30 @@ SHIELD = Shield()
 os.register_at_fork(after_in_child=SHIELD.forked)
 
 
+class Attended(Future[T]):
+    """A future of which whoever waits may do a part himself: ``attend`` does it, for a moment, and ends as soon as the future is done."""
+
+    def __init__(self, attend: Callable[[Future[Any]], None]) -> None:
+        super().__init__()
+        self.attend = attend
+
+    def result(self, timeout: float | None = None) -> T:
+        self._attend(timeout)
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        self._attend(timeout)
+        return super().exception(timeout)
+
+    def _attend(self, timeout: float | None) -> None:
+        if not self.done() and (timeout is None or timeout >= MOMENT_S):
+            self.attend(self)
+
+
 def await_done(future: Future[Any], timeout_s: float | None = None) -> bool:
     """Wait until a future is done; say whether it is. What a signal's handler raises meanwhile leaves the future as it is."""
+    if not future.done() and isinstance(future, Attended):
+        future.attend(future)
     if future.done():
         return True
     done = threading.Lock()
@@ -172,6 +209,10 @@ class Window:
             if self._count:
                 self._tell()
             return True
+
+    def any(self) -> bool:
+        """Say whether there is one."""
+        return self._count > 0
 
     def give(self, count: int = 1) -> None:
         with self._lock:
@@ -206,4 +247,4 @@ def _leave_to_parent(number: int, frame: FrameType | None) -> None:
     """Do nothing. Not SIG_IGN, which this process's own children would inherit."""
 
 
-__all__ = ["SHIELD", "Shield", "Window", "await_done", "on_end_signals"]
+__all__ = ["SHIELD", "Attended", "Shield", "Window", "await_done", "on_end_signals"]

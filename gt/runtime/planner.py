@@ -243,12 +243,12 @@ class Planners:
         self.processes = [PlannerProcess()]
         self.waiting: deque[PlanRequest] = deque()
 
-    def filenos(self) -> set[int]:
-        return {process.fileno() for process in self.processes}
+    def filenos(self) -> list[int]:
+        return [process.fileno() for process in self.processes]
 
     @property
     def has_unsent(self) -> bool:
-        return any(process.has_unsent for process in self.processes)
+        return any([process.has_unsent for process in self.processes])
 
     def ask(self, request: PlanRequest) -> None:
         self.waiting.append(request)

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from gt.ir.program import WireSharding, WireType
 from gt.runtime import wire
+from gt.runtime.epochs import reader
 from gt.runtime.errors import Fault
 from gt.runtime.fair_queue import FairQueue, Forecast
 from gt.runtime.memory import explained
+from gt.runtime.plan_records import PlanRecord
 from gt.runtime.roster import Roster, Worker
 from gt.runtime.schedule import Client
 
@@ -40,7 +42,7 @@ class Reads:
         sharding, flight = buffer.type.sharding, buffer.flight
         workers = sharding.mesh.workers
         if sharding.is_replicated:
-            workers = (workers[client.id % len(workers)] if flight is None or flight.local is None else flight.local,)
+            workers = (reader(client, sharding) if flight is None or flight.local is None else flight.local,)
         tiles = [(w, sharding.bounds(buffer.type.shape, w)) for w in workers]
         tiles = list({bounds: (w, bounds) for w, bounds in reversed(tiles) if all(a < b for a, b in bounds)}.values()) or tiles[:1]
         job = self._begin(client, tuple(w for w, _ in tiles), buffer.nbytes)
@@ -56,6 +58,16 @@ class Reads:
             ship = wire.Ship(buffer.uid, client.token, fetch.request, WireType.of(buffer.type), bounds, len(tiles), final, job)
             self.roster.send(self.roster.workers[w].work, ship)
         return True
+
+    def small(self, client: Client, run: wire.Run, plan: PlanRecord) -> wire.Fetch | None:
+        """Give the read that comes with a run, if one of the run's workers can send it with the word that it is through."""
+        output, request = run.reads or (-1, -1)
+        after = client.queue[1] if len(client.queue) > 1 else None
+        if not 0 <= output < len(plan.outputs) or not isinstance(after, wire.Fetch) or after.request != request:
+            return None
+        type_ = plan.outputs[output]
+        whole = type_.sharding is not None and type_.sharding.is_replicated and reader(client, type_.sharding) in plan.programs
+        return after if whole and type_.nbytes <= wire.SMALL else None
 
     def _begin(self, client: Client, workers: tuple[int, ...], nbytes: int) -> int | None:
         """Give the job that a read is on its workers, -1 while nobody else is there who could have a turn; None if others' come first."""

@@ -34,7 +34,7 @@ from gt.runtime import wire
 from gt.runtime.buffer_reasons import BufferReasons
 from gt.runtime.errors import Fault, GtError, SessionClosed, WorkerLost
 from gt.runtime.in_flight import Call, InFlight
-from gt.runtime.interrupt import SHIELD
+from gt.runtime.interrupt import SHIELD, Attended
 from gt.runtime.recovery import Recovery
 from gt.runtime.remote import Copy, Keeper, RemoteSession
 from gt.runtime.run_log import Asked, Kept, Put, RunLog
@@ -105,6 +105,25 @@ class Ear:
         self.session.hear_failure(self.number, buffer)
 
 
+class Ticket(NamedTuple):
+    """A read as a link knows it, ``number`` of its session's: whoever waits for it has the answer of the latest link that it was asked."""
+
+    session: RecoveringSession
+    number: int
+    ticket: int
+
+    def done(self) -> bool:
+        return self.number != self.session._number or self.ticket not in self.session._asked
+
+    def set_result(self, result: np.ndarray) -> None:
+        if (future := self.session.answered(self.number, self.ticket)) is not None:
+            future.set_result(result)
+
+    def set_exception(self, error: BaseException) -> None:
+        if (future := self.session.answered(self.number, self.ticket)) is not None:
+            future.set_exception(error)
+
+
 class Connect(Protocol):
     """Makes a link that is known by a secret."""
 
@@ -162,8 +181,8 @@ class RecoveringSession:
 
     def run(
         self, key: int, inputs: Sequence[int], outputs: Sequence[int], scalars: Sequence[Scalar], frees: Sequence[int],
-        replaces: Sequence[int] = (),
-    ) -> None:  # fmt: skip
+        replaces: Sequence[int] = (), reads: int = -1,
+    ) -> Future[np.ndarray] | None:  # fmt: skip
         packed = tuple(map(wire.pack_scalar, scalars))
         message = wire.Run(key, tuple(inputs), tuple(outputs), packed, tuple(frees), tuple(replaces))
         with SHIELD:
@@ -173,8 +192,9 @@ class RecoveringSession:
                 with self.lock:
                     if link is self._link and self._open.is_set():
                         self._note(message, link)
-                        self._run(link, message)
-                        return
+                        future = self._asks(message.outputs[reads], users_line()) if reads >= 0 else None
+                        self._run(link, message, reads)
+                        return future
 
     def await_window(self) -> None:
         self._current().await_window()
@@ -198,18 +218,23 @@ class RecoveringSession:
         self._send(send)
 
     def fetch(self, buffer: int) -> Future[np.ndarray]:
-        future: Future[np.ndarray] = Future()
         where = users_line()
+        made: list[Future[np.ndarray]] = []
 
         def send(link: RemoteSession) -> None:
-            self._tickets += 1
-            ticket = self._tickets
-            self._asked[ticket] = future, buffer, where
-            if self._log is not None:
-                self._log.ask(ticket, buffer)
-            self._ask(link, ticket)
+            made.append(self._asks(buffer, where))
+            self._ask(link, self._tickets)
 
         self._send(send)
+        return made[-1]
+
+    def _asks(self, buffer: int, where: str) -> Future[np.ndarray]:
+        """Note a read, with the user's line. The ticket is the latest."""
+        future: Future[np.ndarray] = Attended(self._attend)
+        self._tickets += 1
+        self._asked[self._tickets] = future, buffer, where
+        if self._log is not None:
+            self._log.ask(self._tickets, buffer)
         return future
 
     def explain(self, buffer: int) -> Future[BufferReasons]:
@@ -345,7 +370,7 @@ class RecoveringSession:
         """Buffers that the script may still name."""
         return self._alive if self._log is None else self._log.alive
 
-    def _run(self, link: RemoteSession, message: wire.Run) -> None:
+    def _run(self, link: RemoteSession, message: wire.Run, reads: int) -> None:
         self._seat(link)
         if message.key not in self._defined and message.key in self._graphs:
             link.tell(wire.Define(message.key), self._seats.graph(self._graphs[message.key]))
@@ -353,7 +378,7 @@ class RecoveringSession:
         if message.key in self._behind:
             self._behind.discard(message.key)
             message = self._at_tiers(message, self._tiers)
-        link.submit(message)
+        link.submit(message, reads, Ticket(self, self._number, self._tickets) if reads >= 0 else None)
         self._snapshot_if_due()
 
     def _at_tiers(self, message: wire.Run, tiers: Mapping[int, wire.Tiers]) -> wire.Run:
@@ -368,17 +393,22 @@ class RecoveringSession:
             self._seats = self._seats.joined(present)
 
     def _ask(self, link: RemoteSession, ticket: int) -> None:
-        link.fetch(self._asked[ticket][1]).add_done_callback(partial(self._answered, self._number, ticket))
+        link.fetch_for(self._asked[ticket][1], Ticket(self, self._number, ticket))
 
-    def _answered(self, number: int, ticket: int, got: Future[np.ndarray]) -> None:
+    def _attend(self, future: Future[Any]) -> None:
+        if self._open.is_set():  # else it is known first that the session has recovered, then what was read
+            self._link.attend(future)
+
+    def answered(self, number: int, ticket: int) -> Future[np.ndarray] | None:
+        """Hear that a link answers a read; give who waits for it, none where it is asked again elsewhere."""
         with self.lock:
             if number != self._number or ticket not in self._asked:
-                return  # it is asked again elsewhere
+                return None
             future, *_ = self._asked.pop(ticket)
             if self._log is not None:
                 self._log.answered(ticket)
                 self._finish_snapshot()
-        _pass_on(got, future)
+        return future
 
     def _ask_why(self, link: RemoteSession, ticket: int) -> None:
         link.explain(self._explaining[ticket][1]).add_done_callback(partial(self._told_why, self._number, ticket))

@@ -1,4 +1,4 @@
-"""The session on a server: calls go out on the caller's thread, everything that comes back on one io thread.
+"""The session on a server: calls go out on the caller's thread, what comes back is received on one io thread, or by a caller that waits.
 
 Owns: ``RemoteSession``. Control goes to the dispatcher; uploads and results go between this process and the workers.
 Calls never wait, but for ``run`` when the window is full. Must not know: plans, epochs. Next: ``wire``,
@@ -13,9 +13,11 @@ import math
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -33,7 +35,7 @@ from gt.runtime.buffer_reasons import BufferReasons
 from gt.runtime.errors import ConnectionFailed, ConnectionRefused, Fault, ProtocolError, SessionClosed
 from gt.runtime.gate import Handshake, Seldom, await_answer, explained
 from gt.runtime.hello import UNKNOWN
-from gt.runtime.interrupt import SHIELD, Window
+from gt.runtime.interrupt import SHIELD, Attended, Window
 from gt.runtime.keys import Keys
 from gt.runtime.log import open_client_log, setup_logging
 from gt.runtime.numbering import MessagesLost
@@ -48,6 +50,8 @@ from gt.runtime.wire import INLINE, TO_CLIENT, Message
 BEAT_S = 1.0
 REACH_S = 10.0  # in which a worker's socket for uploads must be connected
 DISPATCHER_TIMEOUT_S = 4.0
+ATTENDED = (wire.Answer, wire.Part, wire.Progress, wire.Settled, wire.Ping)  # what a caller that waits deals with itself
+ATTEND_S = 0.02  # that a caller receives itself what it waits for, and that the io thread stands aside for the next one
 
 
 class Keeper(Protocol):
@@ -82,6 +86,16 @@ class Copy:
     placed: WireSharding
 
 
+class Answerable(Protocol):
+    """What hears how a read ends."""
+
+    def done(self) -> bool: ...
+
+    def set_result(self, result: Any, /) -> None: ...
+
+    def set_exception(self, exception: BaseException, /) -> None: ...
+
+
 @dataclass(eq=False)
 class Reading:
     """A fetch under way: parts come from workers, and unless they are final the dispatcher confirms them.
@@ -90,7 +104,7 @@ class Reading:
     """
 
     buffer: int
-    future: Future[Any]
+    future: Answerable
     copies: bool = False
     type: WireType | None = None
     placed: WireSharding | None = None
@@ -160,6 +174,15 @@ class RemoteSession:
         self._log = open_client_log(self._welcome.client, self._welcome.tag)
         self._tracer = Tracer(self._log)
         self._wake_read, self._wake_write = os.pipe()
+        self._turn = threading.Lock()  # to look at the sockets, but for that of calls
+        self._attending = zmq.Poller()
+        for source in (self._down, self._results):
+            self._attending.register(source, zmq.POLLIN)
+        self._aside = self._parked = False  # whether the io thread is to leave its turn to callers, and does
+        self._needed = threading.Event()  # the io thread is, before its time
+        self._attended = False  # a caller has heard of the dispatcher
+        self._awaited = self._answered = False  # somebody waits for a run to be over; somebody who waited has what he waited for
+        self._handed: deque[Callable[[], None]] = deque()  # what a caller has received that is the io thread's business
         self._io_thread = threading.Thread(target=self._io, name="gt-client", daemon=True)
         self._present = threading.Event()
         self._io_thread.start()
@@ -218,27 +241,37 @@ class RemoteSession:
 
     def run(
         self, key: int, inputs: Sequence[int], outputs: Sequence[int], scalars: Sequence[Scalar], frees: Sequence[int],
-        replaces: Sequence[int] = (),
-    ) -> None:  # fmt: skip
+        replaces: Sequence[int] = (), reads: int = -1,
+    ) -> Future[np.ndarray] | None:  # fmt: skip
         packed = tuple(map(wire.pack_scalar, scalars))
         with SHIELD:
             self.admit()
-            self.submit(wire.Run(key, tuple(inputs), tuple(outputs), packed, tuple(frees), tuple(replaces)))
+            future: Future[np.ndarray] | None = None if reads < 0 else Attended(self.attend)
+            self.submit(wire.Run(key, tuple(inputs), tuple(outputs), packed, tuple(frees), tuple(replaces)), reads, future)
+            return future
 
-    def submit(self, run: wire.Run) -> None:
-        """Send a run that has been admitted."""
+    def submit(self, run: wire.Run, reads: int = -1, future: Answerable | None = None) -> None:
+        """Send a run that has been admitted; with it ask for its output ``reads`` for a future."""
+        if future is not None:
+            asked = reads, self._number(Reading(run.outputs[reads], future))
+            run = wire.Run(run.key, run.inputs, run.outputs, run.scalars, run.frees, run.replaces, run.tiers, asked)
         self._runs_sent += 1
-        self._call(run, under=True)
+        self._call(run, under=True, attended=future is not None)
+
 
     def admit(self) -> None:
         """Wait until one more run may be in flight."""
         while not self._window.take():
-            self._window.wait()
+            self._awaited = True
+            if not self._attend(self._window.any):
+                self._window.wait()
 
     def admits(self, timeout_s: float) -> bool:
         """As ``admit``, for so long; say whether it may."""
         until = time.monotonic() + timeout_s
         while not (taken := self._window.take()) and (left := until - time.monotonic()) > 0:
+            if self._parked:
+                self._needed.set()
             self._window.wait(left)
         return taken
 
@@ -276,9 +309,13 @@ class RemoteSession:
         return self._pool.find(data) is not None
 
     def fetch(self, buffer: int) -> Future[np.ndarray]:
-        future: Future[np.ndarray] = Future()
-        self._ask(Reading(buffer, future), under=True)
+        future: Future[np.ndarray] = Attended(self.attend)
+        self.fetch_for(buffer, future)
         return future
+
+    def fetch_for(self, buffer: int, future: Answerable) -> None:
+        """Read a buffer as ``fetch`` does, for a future that is there."""
+        self._ask(Reading(buffer, future), under=True)
 
     def copy(self, buffer: int) -> Future[Copy | Fault]:
         """Read a buffer as ``fetch`` does, for a snapshot; why it failed is a result."""
@@ -383,8 +420,10 @@ class RemoteSession:
         """Send a message of a client's to the dispatcher. Errors: what ended the session."""
         self._call(message, data)
 
-    def _call(self, message: Message, data: Any = None, under: bool = False) -> None:
-        """Send a call; ``under``: with the span of the script's that this thread is in, which no other thread's comes between."""
+    def _call(self, message: Message, data: Any = None, under: bool = False, attended: bool = False) -> None:
+        """Send a call; ``under``: with the span of the script's that this thread is in, which no other thread's comes between.
+        ``attended``: whoever calls waits for its answer next.
+        """
         if self._closed is not None:
             raise self._closed.exception()
         if self._pid != os.getpid():
@@ -399,18 +438,80 @@ class RemoteSession:
                 send(self._up, wire.Parent(parent))
                 self._parent = parent
             send(self._up, message, data)
+        if self._parked and not attended and not isinstance(message, wire.Free | wire.Run):
+            self._needed.set()
 
     def _hand_over(self) -> None:
         """Send the replies to who traces, before anything that is sent later. Under the lock."""
         for reply in self._tracer.waiting():
             send(self._up, reply)
 
-    def _ask(self, reading: Reading, under: bool = False) -> None:
+    def _number(self, reading: Reading) -> int:
+        """Give the number of a request that is about to be sent."""
         with SHIELD, self._lock:
             self._requests += 1
-            request = self._requests
-            self._readings[request] = reading
-        self._call(wire.Fetch(reading.buffer, request, reading.copies), under=under)
+            self._readings[self._requests] = reading
+            return self._requests
+
+    def _ask(self, reading: Reading, under: bool = False) -> None:
+        self._call(wire.Fetch(reading.buffer, self._number(reading), reading.copies), under=under, attended=not reading.copies)
+
+    # -- receiving while one waits
+
+    def attend(self, future: Future[Any]) -> None:
+        """Receive what comes on the caller's thread, until a future is done or a moment has passed, if the io thread stands aside."""
+        self._attend(future.done)
+
+    def _attend(self, done: Callable[[], bool]) -> bool:
+        """Receive as ``attend`` until something is so, and say whether it is. The io thread need not be woken then to wake the caller, who does
+        only what is of no consequence to others and leaves it the rest.
+        """
+        if self._pid != os.getpid() or not self._turn.acquire(blocking=False):
+            return False
+        try:
+            self._aside, until = True, time.monotonic() + ATTEND_S
+            with SHIELD:
+                while not (so := done()) and not self._handed and self._closed is None and (left := until - time.monotonic()) > 0:
+                    with SHIELD.lifted():
+                        ready = self._attending.poll(int(left * 1000) + 1)
+                    for socket, _ in ready:
+                        self._hear(socket, copy=socket is self._down)
+        finally:
+            self._turn.release()
+            if self._is_asked():
+                self._needed.set()
+        return so
+
+    def _hear(self, socket: Socket, copy: bool) -> None:
+        while not self._handed:
+            try:
+                got = receive(socket, TO_CLIENT, copy=copy)
+                if got is None:
+                    return
+                self._attended = self._attended or socket is self._down
+                if isinstance(got[1], ATTENDED):
+                    self._got(got[1], got[2], -1)
+                else:
+                    self._handed.append(partial(self._take, socket, got[1], got[2], -1))
+            except (MessagesLost, ProtocolError) as e:
+                self._handed.append(partial(self._spoilt, e, socket, -1))
+            except Exception as e:  # a fault of gt's own, of which that thread dies and ends the session
+                self._handed.append(partial(_raise, e))
+
+    def _is_asked(self) -> bool:
+        """Whether something is to come, or to be done, for which nobody may come to receive it."""
+        return bool(self._readings or self._explaining or self._moving or self._uploads or self._handed or self._resuming)
+
+    def _stand_aside(self, until: float) -> None:
+        """Leave the turn to callers, as long as one comes after the other, until a time."""
+        self._parked = self._aside
+        if self._parked and not self._is_asked():
+            while self._aside and self._closed is None and (left := until - time.monotonic()) > 0:
+                self._aside = False
+                if self._needed.wait(min(ATTEND_S, left)):
+                    break
+        self._parked = self._aside = False
+        self._needed.clear()
 
     # -- the io thread
 
@@ -422,36 +523,42 @@ class RemoteSession:
         seen = awake()
         try:
             while self._closed is None:
-                ready = dict(self._poller.poll(int(BEAT_S * 500)))
-                now, heard = time.monotonic(), awake()
-                self._server.look()  # first: what came before the end is there to be received
-                if self._down in ready or self._server.over:
-                    seen = heard
-                    self._receive(self._down, copy=True)
-                if self._results in ready:
-                    self._receive(self._results, copy=False)
-                for worker, socket in list(self._upload_sockets.items()):
-                    if socket in ready:
-                        self._receive(socket, copy=True, worker=worker)
-                if self._closed is None and self._server.over:
-                    self._lose_dispatcher("died")
-                elif heard - seen > DISPATCHER_TIMEOUT_S:
-                    self._lose_dispatcher("stopped answering")
-                if now - beat >= BEAT_S:
-                    beat = now
-                    self._look_at_handshakes(now)
-                    self._give_signs_of_life()
-                    self._pool.trim()
-                    self._openings.sweep()
+                self._stand_aside(beat + BEAT_S)
+                with self._turn:
+                    while self._handed:
+                        self._handed.popleft()()
+                    ready = dict(self._poller.poll(int(BEAT_S * 500) if self._closed is None else 0))
+                    now, heard = time.monotonic(), awake()
+                    self._server.look()  # first: what came before the end is there to be received
+                    if self._down in ready or self._server.over or self._attended:
+                        seen, self._attended = heard, False
+                        self._receive(self._down, copy=True)
+                    if self._results in ready:
+                        self._receive(self._results, copy=False)
+                    for worker, socket in list(self._upload_sockets.items()):
+                        if socket in ready:
+                            self._receive(socket, copy=True, worker=worker)
+                    if self._closed is None and self._server.over:
+                        self._lose_dispatcher("died")
+                    elif heard - seen > DISPATCHER_TIMEOUT_S:
+                        self._lose_dispatcher("stopped answering")
+                    if now - beat >= BEAT_S:
+                        beat = now
+                        self._look_at_handshakes(now)
+                        self._give_signs_of_life()
+                        self._pool.trim()
+                        self._openings.sweep()
+                    self._aside, self._answered = self._answered and not self._is_asked(), False
         except Exception as e:  # a fault of gt's own: nothing more can be trusted
             self._die(Fault("protocol", f"the client's io thread failed: {type(e).__name__}: {e}"))
             raise
         finally:
             own_threads.discard(threading.get_ident())
-            for handshake in (self._server, *(h for _, h in self._watched.values())):
-                handshake.close()
-            for socket in (self._down, self._results, *self._upload_sockets.values()):
-                socket.close(500)
+            with self._turn:
+                for handshake in (self._server, *(h for _, h in self._watched.values())):
+                    handshake.close()
+                for socket in (self._down, self._results, *self._upload_sockets.values()):
+                    socket.close(500)
             self._pool.close()
             self._probe = None
 
@@ -497,24 +604,34 @@ class RemoteSession:
         while True:
             try:
                 got = receive(socket, TO_CLIENT, copy=copy)
-                if got is None:
-                    return
-                self._got(got[1], got[2], worker)
-            except MessagesLost as e:
-                self._link_broken(worker, str(e), results=socket is self._results)
-            except ProtocolError as e:
-                self.malformed.drop(e, time.monotonic(), logging.WARNING)
+            except (MessagesLost, ProtocolError) as e:
+                self._spoilt(e, socket, worker)
+                continue
+            if got is None:
+                return
+            self._take(socket, got[1], got[2], worker)
+
+    def _take(self, socket: Socket, message: Message, data: Any, worker: int) -> None:
+        try:
+            self._got(message, data, worker)
+        except (MessagesLost, ProtocolError) as e:
+            self._spoilt(e, socket, worker)
+
+    def _spoilt(self, error: MessagesLost | ProtocolError, socket: Socket, worker: int) -> None:
+        if isinstance(error, MessagesLost):
+            self._link_broken(worker, str(error), results=socket is self._results)
+        else:
+            self.malformed.drop(error, time.monotonic(), logging.WARNING)
 
     def _got(self, message: Message, data: Any, worker: int) -> None:
         match message:
             case wire.Part(request):
                 self._part(request, message, data)
             case wire.Progress(runs):
-                if runs > self._runs_sent:
-                    raise ProtocolError(f"{runs} runs are said to be over, of {self._runs_sent}")
-                while self._runs_over < runs:
-                    self._runs_over += 1
-                    self._window.give()
+                self._progress(runs)
+            case wire.Answer(request, type_, value, runs):
+                self._progress(runs)
+                self._answer(request, type_, value)
             case wire.RanAt():
                 if self._keeper is not None:
                     self._keeper.ran_at(message)
@@ -564,6 +681,14 @@ class RemoteSession:
                 self._die(Fault("dispatcher_lost", f"the gt server at {self.address} ended the session: {reason}"))
             case _:
                 pass
+
+    def _progress(self, runs: int) -> None:
+        if runs > self._runs_sent:
+            raise ProtocolError(f"{runs} runs are said to be over, of {self._runs_sent}")
+        if runs > self._runs_over:
+            self._runs_over, more = runs, runs - self._runs_over
+            self._window.give(more)
+            self._answered, self._awaited = self._answered or self._awaited, False
 
     def _link_broken(self, worker: int, reason: str, results: bool = False) -> None:
         """Messages were lost on the way: begin anew where that can be, else end. What ``results`` come from can be asked for again."""
@@ -631,11 +756,27 @@ class RemoteSession:
             self._log.write("part", "fetch", rows.nbytes, f"request={request}")
         self._resolve(request, reading)
 
+    def _answer(self, request: int, type_: WireType, value: bytes) -> None:
+        reading = self._readings.get(request)
+        if reading is None:
+            return
+        try:
+            array = wire_arrays.array_of(type_, bytearray(value))
+        except ProtocolError as e:
+            if self._readings.pop(request, None) is not None:
+                reading.future.set_exception(ProtocolError(f"a value came that does not fit: {e}"))
+            return
+        if self._log.on:
+            self._log.write("part", "fetch", array.nbytes, f"request={request}")
+        reading.type, reading.array, reading.complete, reading.settled = type_, array, True, True
+        self._resolve(request, reading)
+
     def _resolve(self, request: int, reading: Reading) -> None:
         if not (reading.complete and reading.settled) or (reading.copies and reading.placed is None):
             return
         if self._readings.pop(request, None) is None:  # the session ends at this moment
             return
+        self._answered = True
         assert reading.array is not None
         if reading.copies:
             assert reading.type is not None and reading.placed is not None
@@ -760,7 +901,7 @@ class RemoteSession:
             explaining, self._explaining = self._explaining, {}
             moving, self._moving = self._moving, {}
             resuming, self._resuming = self._resuming, None
-        waiting: list[Future[Any]] = []
+        waiting: list[Answerable] = []
         if not quietly:
             waiting += [*(r.future for r in readings.values()), *explaining.values(), *moving.values()]
         waiting += [] if resuming is None else [resuming]
@@ -768,4 +909,9 @@ class RemoteSession:
             if not future.done():
                 future.set_exception(self._closed.exception())
         self._window.give(1 << 20)
+        self._needed.set()
         os.write(self._wake_write, b"x")
+
+
+def _raise(error: Exception) -> None:
+    raise error

@@ -39,6 +39,7 @@ from gt.runtime.worker_state import (
     Ran,
     Rejoined,
     Reply,
+    ReplyWith,
     RunProgram,
     ShipFault,
     ShipValue,
@@ -134,7 +135,7 @@ class Runner:
         if self.engine.clock is not None or not isinstance(message, wire.Execute):
             return isinstance(message, wire.Free)
         spent = self.spent.get(message.plan)
-        return spent is not None and spent.last_s < SHORT_S and message.graph != "capture" and not spent.program.collectives
+        return spent is not None and spent.last_s < SHORT_S and message.graph != "capture" and not spent.meets
 
     def past(self, lives: tuple[tuple[int, int], ...]) -> wire.Past:
         """Say what is here, once all that the lost dispatcher has sent is done; ``lives`` as in ``Past``. Programs and graphs go."""
@@ -159,6 +160,8 @@ class Runner:
                         more += self.state.handle(self._run(command))
                     case Reply(reply):
                         self.outlet.reply(reply)
+                    case ReplyWith(done, ship):
+                        self._reply_with(done, ship)
                     case DropValues(uids):
                         before = self.values.nbytes
                         self.values.drop(uids)
@@ -251,27 +254,41 @@ class Runner:
         return fault if self.groups is None else msgspec.structs.replace(fault, message=f"{fault.message} on worker {fault.worker}")
 
     def _ship(self, ship: wire.Ship) -> None:
-        true, dtype = tuple(b - a for a, b in ship.bounds), DType.by_name[ship.type.dtype]
-        start = time.perf_counter()
         try:
-            value = self.values[ship.uid]
-            whole = tuple(value.shape) == true
-            room = self.outlet.room(ship.token, true, wire_dtype(dtype))
-            array = self.engine.to_host(value, dtype, room if whole else None)
-            if not whole:
-                inner = array[tuple(slice(0, n) for n in true)]
-                array = np.empty(true, array.dtype) if room is None else room
-                np.copyto(array, inner)
+            array = self._read(ship)
         except Exception as e:  # what was submitted earlier may fail only now
             fault = self._own_fault(e, self.epoch)
             self.outlet.ship(ship.token, wire.PartFailed(ship.request, fault), None)
             return
+        part = wire.Part(ship.request, ship.type, ship.bounds, ship.tiles, ship.final)
+        self.outlet.ship(ship.token, part, array)
+
+    def _reply_with(self, done: wire.Done, ship: wire.Ship) -> None:
+        try:
+            value = self._read(ship).tobytes()
+        except Exception:
+            self.outlet.reply(done)
+            self._ship(ship)  # which says why
+            return
+        self.outlet.reply(msgspec.structs.replace(done, value=value))
+
+    def _read(self, ship: wire.Ship) -> np.ndarray:
+        """Give this worker's part of a value, in memory shared with the client where that can be."""
+        true, dtype = tuple([b - a for a, b in ship.bounds]), DType.by_name[ship.type.dtype]
+        start = time.perf_counter()
+        value = self.values[ship.uid]
+        whole = tuple(value.shape) == true
+        room = self.outlet.room(ship.token, true, wire_dtype(dtype))
+        array = self.engine.to_host(value, dtype, room if whole else None)
+        if not whole:
+            inner = array[tuple(slice(0, n) for n in true)]
+            array = np.empty(true, array.dtype) if room is None else room
+            np.copyto(array, inner)
         seconds = time.perf_counter() - start
         self.ship_s += seconds
         if self.log.on:
             self.log.write("ship", "fetch", array.nbytes, f"uid={ship.uid} request={ship.request} seconds={seconds:.6f}")
-        part = wire.Part(ship.request, ship.type, ship.bounds, ship.tiles, ship.final)
-        self.outlet.ship(ship.token, part, array)
+        return array
 
     # -- programs
 

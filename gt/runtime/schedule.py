@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from gt.ir.types import TensorType
 from gt.passes.reasons import PlanReasons
 from gt.runtime.errors import Fault
-from gt.runtime.wire import Expect, Explain, Fetch, Free, Parent, Placed, Recover, Resume, Run
+from gt.runtime.wire import Answer, Expect, Explain, Fetch, Free, Parent, Placed, Recover, Resume, Run, Ship
 
 if TYPE_CHECKING:
     from gt.runtime.cutting import Going
@@ -110,6 +110,8 @@ class Flight:
     deps: set[int] = field(default_factory=set)
     dependents: list[Flight] = field(default_factory=list)
     fetches: list[int] = field(default_factory=list)
+    reads: tuple[int, Ship] | None = None  # which worker tells an output with its end
+    answer: Answer | None = None  # once it has
     groups: tuple[tuple[int, ...], ...] = ()
     where: str = ""
     plan: PlanRecord | None = None

@@ -67,13 +67,14 @@ class Session(Protocol):
 
     def run(
         self, key: int, inputs: Sequence[int], outputs: Sequence[int], scalars: Sequence[Scalar], frees: Sequence[int],
-        replaces: Sequence[int] = (),
-    ) -> None:  # fmt: skip
+        replaces: Sequence[int] = (), reads: int = -1,
+    ) -> Future[np.ndarray] | None:  # fmt: skip
         """Run a graph on buffers. ``frees`` are buffers no handle names any more; they go after this run.
 
         An input also in ``frees`` may be overwritten by the run (the graph's ``donated`` says which). ``replaces``: by output, the
         buffer whose value a tensor had that has the output's from now on, -1 for a new tensor; empty if all are new. Where the output
-        fails, it is what it replaces once a read has raised the cause.
+        fails, it is what it replaces once a read has raised the cause. ``reads``: the output that is read next; the future of that, if it has been
+        asked for with the run, as ``fetch`` gives it.
         """
         ...
 

@@ -34,9 +34,9 @@ class SessionWrapper:
 
     def run(
         self, key: int, inputs: Sequence[int], outputs: Sequence[int], scalars: Sequence[Scalar], frees: Sequence[int],
-        replaces: Sequence[int] = (),
-    ) -> None:  # fmt: skip
-        self.inner.run(key, inputs, outputs, scalars, frees, replaces)
+        replaces: Sequence[int] = (), reads: int = -1,
+    ) -> Future[np.ndarray] | None:  # fmt: skip
+        return self.inner.run(key, inputs, outputs, scalars, frees, replaces, reads)
 
     def await_window(self) -> None:
         self.inner.await_window()

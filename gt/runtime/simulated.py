@@ -63,8 +63,8 @@ class SimulatedSession:
 
     def run(
         self, key: int, inputs: Sequence[int], outputs: Sequence[int], scalars: Sequence[Scalar], frees: Sequence[int],
-        replaces: Sequence[int] = (),
-    ) -> None:  # fmt: skip
+        replaces: Sequence[int] = (), reads: int = -1,
+    ) -> Future[np.ndarray] | None:  # fmt: skip
         planned = self._planned(key, [self._types[b] for b in inputs])
         given: dict[int, list[Array | None]] = {w: [self._parts[b].get(w) for b in inputs] for w in self.cluster.workers}
         results = simulate(planned.plan.programs, given, scalars)
@@ -74,6 +74,7 @@ class SimulatedSession:
             self._made[buffer] = planned.plan.told, i
         self.runs.append(planned)
         self.free(frees)
+        return None
 
     def _planned(self, key: int, types: Sequence[TensorType]) -> Planned:
         where = key, tuple(t.sharding for t in types if t.sharding is not None)

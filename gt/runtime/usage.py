@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -92,7 +92,9 @@ class WorkerUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(eq=False)
 class PlanSpent:
-    """What the runs of a plan took: ``own_s`` without collectives. ``inputs``: shape and dtype of each, as the first run had them."""
+    """What the runs of a plan took: ``own_s`` without collectives. ``inputs``: shape and dtype of each, as the first run had them.
+    ``meets``: it has collectives.
+    """
 
     program: Program
     inputs: Sequence[tuple[tuple[int, ...], str]]
@@ -100,6 +102,10 @@ class PlanSpent:
     seconds: float = 0.0
     own_s: float = 0.0
     last_s: float = 0.0
+    meets: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.meets = bool(self.program.collectives)
 
     def shares(self) -> dict[str, float]:
         """Give what part of its own time goes to each kind of op."""

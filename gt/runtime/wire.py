@@ -28,10 +28,12 @@ from gt.runtime.wire_arrays import Bounds, check_bounds, check_nbytes, check_typ
 VERSION = 9
 MAX_HEADER = 64 << 20
 INLINE = 64 << 10  # uploads up to here ride in the control message
+SMALL = 4 << 10  # bytes of a value that comes back with the word that its run is over
 
 Buffers: TypeAlias = tuple[int, ...]
 WireScalar: TypeAlias = bool | int | float | tuple[float, float]  # a pair is a complex number
 Frames: TypeAlias = Sequence[Any]
+Small: TypeAlias = Annotated[bytes, msgspec.Meta(max_length=SMALL)]  # a whole value
 GraphUse: TypeAlias = Literal["", "capture", "replay"]  # what workers that meet in collectives do together in a run
 GraphStage: TypeAlias = Literal["", "ready", "captured", "refused"]  # what one of them says of it at the run's end
 Tiers: TypeAlias = tuple[tuple[int, str], ...]  # by worker, the letter of each piece's tier (``tiers.py``); "" for all eager
@@ -78,7 +80,8 @@ class Define(Message, frozen=True):
 
 class Run(Message, frozen=True):
     """Run graph ``key``; ``frees`` go after it. ``replaces``: by output, which buffer was the value of the tensor that it becomes the
-    value of, -1 if none was; nothing if so for all. ``tiers``: of a run that is made again, those at which it ran at first.
+    value of, -1 if none was; nothing if so for all. ``tiers``: of a run that is made again, those at which it ran at first. ``reads``: which
+    output is read back, and by which request: a Fetch that comes with it.
     """
 
     key: int
@@ -88,6 +91,7 @@ class Run(Message, frozen=True):
     frees: Buffers
     replaces: Buffers = ()
     tiers: Tiers | None = None
+    reads: tuple[int, int] | None = None
 
 
 class Parent(Message, frozen=True):
@@ -272,6 +276,15 @@ class Progress(Message, frozen=True):
     runs: int
 
 
+class Answer(Message, frozen=True):
+    """A small value that a run reads; all workers confirm that it went well. ``runs``: as in Progress, -1: that is told otherwise."""
+
+    request: int
+    type: WireType
+    data: Small
+    runs: int = -1
+
+
 class RanAt(Message, frozen=True):
     """The run that made ``buffer``, of graph ``key``, and those of that graph after it, ran at these tiers, on other
     workers eagerly; others did before."""
@@ -429,6 +442,7 @@ class Execute(Message, frozen=True):
     """Run a loaded program. Ids are in the order of the flush's lists; ``frees`` go after it. ``graph``: what is done with a CUDA graph
     of it that all its workers capture together. ``owner``, ``numbers``: for labels of the first outputs, none if nobody could have
     them back; those that an earlier part of the run has made get theirs too. ``tiers``: those of a run that is made again.
+    ``reads``: which worker sends an output, and how, if it does not with the word that the run is over.
     """
 
     epoch: int
@@ -441,6 +455,7 @@ class Execute(Message, frozen=True):
     owner: bytes = b""
     numbers: Buffers = ()
     tiers: Tiers | None = None
+    reads: tuple[int, Ship] | None = None
 
 
 class DropGraph(Message, frozen=True):
@@ -594,7 +609,8 @@ class Done(Message, frozen=True):
     ``kept`` what was to be freed and is still here. ``graph``: how far the worker is with a graph that all workers capture together.
     ``left``: it takes no part in the epoch's collectives any more, so nobody may wait. ``earlier``: epochs that went well just before,
     with their seconds: those of short programs are told of together. ``tiers``: a letter for each piece, where those of the run before were
-    others. ``ready``: which pieces may run compiled code, where all that can be compiled has been, once.
+    others. ``ready``: which pieces may run compiled code, where all that can be compiled has been, once. ``value``: what the
+    run reads.
     """
 
     epoch: int
@@ -607,6 +623,7 @@ class Done(Message, frozen=True):
     earlier: tuple[tuple[int, float], ...] = ()
     tiers: str | None = None
     ready: Buffers | None = None
+    value: Small | None = None
 
 
 class GraphIdle(Message, frozen=True):
@@ -733,7 +750,7 @@ Incoming: TypeAlias = (
     | AskTrace | TraceReply | Used
 )  # fmt: skip
 ToClient: TypeAlias = (
-    ClientWelcome | Returned | Workers | Attached | Placed | Failed | Located | Settled | Explained | Rebalanced | Progress | RanAt
+    ClientWelcome | Returned | Workers | Attached | Placed | Failed | Located | Settled | Explained | Rebalanced | Progress | Answer | RanAt
     | Ping | Refused | Broken | Part | PartFailed | Share | Unread | SetTrace
 )
 ToWorker: TypeAlias = (
@@ -747,6 +764,7 @@ T = TypeVar("T")
 _ENCODER = msgspec.msgpack.Encoder()
 _VERSION_BYTE = bytes([VERSION])
 WITH_DATA = (Define, Put, Store, Upload, Part)
+CHECKED = frozenset((*WITH_DATA, Ship, Expect))
 
 
 class Codec(Generic[T]):
@@ -769,6 +787,8 @@ class Codec(Generic[T]):
         except (msgspec.MsgspecError, RecursionError, ValueError) as e:
             raise ProtocolError(f"malformed message: {e}") from None
         data = memoryview(frames[1]) if len(frames) == 2 else None
+        if data is None and type(message) not in CHECKED:
+            return message, None
         wants = isinstance(message, WITH_DATA) and not (isinstance(message, Put) and not message.inline)
         region = message.region if isinstance(message, Upload | Part) else None
         wants = wants and region is None

@@ -10,37 +10,35 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+import msgspec
+
 from gt.ir.program import Program
 from gt.runtime import wire
 from gt.runtime.errors import Fault
 from gt.runtime.wire import Message
 
 
-@dataclass(frozen=True, slots=True)
-class Got:
+class Got(msgspec.Struct, frozen=True):
     """A message came from the dispatcher."""
 
     message: Message
     data: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class Arrived:
+class Arrived(msgspec.Struct, frozen=True):
     """An upload that the dispatcher counts on is here."""
 
     uid: int
 
 
-@dataclass(frozen=True, slots=True)
-class Unkept:
+class Unkept(msgspec.Struct, frozen=True):
     """A value that came from outside could not be kept, for want of memory for one: what reads it fails with the cause."""
 
     uid: int
     fault: Fault
 
 
-@dataclass(frozen=True, slots=True)
-class Ran:
+class Ran(msgspec.Struct, frozen=True):
     """A program, or its skipping, is over. ``failed``: which outputs are not there, and why, by uid; all if None. ``tiers``,
     ``ready``: as in ``Done``.
 
@@ -58,8 +56,7 @@ class Ran:
     ready: tuple[int, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Grouped:
+class Grouped(msgspec.Struct, frozen=True):
     """A process group was made, or not."""
 
     epoch: int
@@ -68,8 +65,7 @@ class Grouped:
     fault: Fault | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Rejoined:
+class Rejoined(msgspec.Struct, frozen=True):
     """Another dispatcher has taken this worker in, which knows its labelled values and nothing else."""
 
     worker: int
@@ -78,8 +74,7 @@ class Rejoined:
 Event: TypeAlias = Got | Arrived | Unkept | Ran | Grouped | Rejoined
 
 
-@dataclass(frozen=True, slots=True)
-class LoadProgram:
+class LoadProgram(msgspec.Struct, frozen=True):
     """Make a program ready. ``together``: as in ``Load``."""
 
     plan: int
@@ -87,23 +82,20 @@ class LoadProgram:
     together: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SwapPieces:
+class SwapPieces(msgspec.Struct, frozen=True):
     """Run compiled code for these pieces of a program from here on."""
 
     plan: int
     pieces: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class UnloadPrograms:
+class UnloadPrograms(msgspec.Struct, frozen=True):
     """Forget programs."""
 
     plans: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class RunProgram:
+class RunProgram(msgspec.Struct, frozen=True):
     """Run a program on values; ``takes`` are inputs that leave the store before the run, so that it may reuse them.
 
     ``copies``: positions in ``inputs`` that the program overwrites though somebody still holds them. ``poisoned``: positions of inputs
@@ -122,8 +114,7 @@ class RunProgram:
     tiers: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SkipProgram:
+class SkipProgram(msgspec.Struct, frozen=True):
     """Take part in a program's collectives only, with junk, so that the other workers get through."""
 
     epoch: int
@@ -132,30 +123,26 @@ class SkipProgram:
     graph: wire.GraphUse = ""
 
 
-@dataclass(frozen=True, slots=True)
-class DropGraph:
+class DropGraph(msgspec.Struct, frozen=True):
     """Let go of the graph that a program's workers captured together."""
 
     plan: int
     refused: str
 
 
-@dataclass(frozen=True, slots=True)
-class TakeParent:
+class TakeParent(msgspec.Struct, frozen=True):
     """What is done from here on is under another span."""
 
     traceparent: str
 
 
-@dataclass(frozen=True, slots=True)
-class FormGroup:
+class FormGroup(msgspec.Struct, frozen=True):
     """Create a process group."""
 
     message: wire.MakeGroup
 
 
-@dataclass(frozen=True, slots=True)
-class KeepValue:
+class KeepValue(msgspec.Struct, frozen=True):
     """Put host data among the values: rows ``bounds`` of it, padded to ``local``."""
 
     uid: int
@@ -163,43 +150,45 @@ class KeepValue:
     data: Any
 
 
-@dataclass(frozen=True, slots=True)
-class DropValues:
+class DropValues(msgspec.Struct, frozen=True):
     """Let values go."""
 
     uids: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ShipValue:
+class ShipValue(msgspec.Struct, frozen=True):
     """Send a value to a client."""
 
     message: wire.Ship
 
 
-@dataclass(frozen=True, slots=True)
-class ShipFault:
+class ShipFault(msgspec.Struct, frozen=True):
     """Tell a client that its value is poisoned."""
 
     token: bytes
     message: wire.PartFailed
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(msgspec.Struct, frozen=True):
     """Send a message to the dispatcher."""
 
     message: Message
 
 
-@dataclass(frozen=True, slots=True)
-class Quit:
+class ReplyWith(msgspec.Struct, frozen=True):
+    """Send the word that a run is over to the dispatcher, with a small value if that can be read, which else its client is told."""
+
+    done: wire.Done
+    ship: wire.Ship
+
+
+class Quit(msgspec.Struct, frozen=True):
     """End the worker."""
 
 
 Command: TypeAlias = (
     LoadProgram | SwapPieces | UnloadPrograms | DropGraph | RunProgram | SkipProgram | FormGroup | KeepValue | DropValues | ShipValue | ShipFault
-    | TakeParent | Reply | Quit
+    | TakeParent | Reply | ReplyWith | Quit
 )  # fmt: skip
 
 
@@ -221,6 +210,7 @@ class WorkerState:
     running: RunProgram | SkipProgram | None = None
     outputs: tuple[int, ...] = ()
     frees: tuple[int, ...] = ()
+    reads: wire.Ship | None = None  # what of them is sent with the epoch's end
 
     def __repr__(self) -> str:
         now = f"running {self.running.epoch}" if self.running else "idle"
@@ -328,10 +318,12 @@ class WorkerState:
             fault = Fault("protocol", f"plan {message.plan} {why}", self.worker, message.epoch)
             self.poison |= dict.fromkeys(message.outputs, fault)
             self.edge = message.epoch
-            return [*self._drop(message.frees), Reply(wire.Done(message.epoch, 0.0, fault))]
+            told = self._got(message.reads[1], None) if message.reads is not None and message.reads[0] == self.worker else []
+            return [*self._drop(message.frees), Reply(wire.Done(message.epoch, 0.0, fault)), *told]
         mine = tuple(message.inputs[position] for position, _ in program.inputs)
         self.outputs = tuple(message.outputs[position] for position, _ in program.outputs)
         self.frees = message.frees
+        self.reads = message.reads[1] if message.reads is not None and message.reads[0] == self.worker else None
         if message.owner:
             self._label(message, program)
         obstacle = self._why_not(mine, program)
@@ -403,7 +395,13 @@ class WorkerState:
             self.values.update(uid for uid in self.outputs if uid not in failed)
         frees, self.running, self.outputs, self.frees = self.frees, None, (), ()
         told = wire.Done(event.epoch, event.seconds, fault, event.failed, event.kept, event.graph, event.left, (), event.tiers, event.ready)
-        done = [*self._drop(frees), Reply(told)]
+        reads, self.reads = self.reads, None
+        if reads is None:
+            done = [*self._drop(frees), Reply(told)]
+        elif fault is None and reads.uid in self.values:
+            done = [*self._drop(frees), ReplyWith(told, reads)]
+        else:
+            done = [*self._drop(frees), Reply(told), *self._got(reads, None)]
         self.values.update(event.kept)
         return done
 

@@ -259,7 +259,8 @@ def test_at_a_server_a_stopped_worker_is_refused_when_it_comes_back_and_one_stuc
                 waiting = session.fetch(job.split)
                 assert wait_for(lambda: session._hurt is not None or session.recoveries)
                 assert seconds() < 5.0
-            assert waiting.result(60)[0, 0] == job.total and "stopped answering" in session.recoveries[0].lost
+            assert waiting.result(60)[0, 0] == job.total and wait_for(lambda: session.recoveries)
+            assert "stopped answering" in session.recoveries[0].lost
             assert wait_for(lambda: session.num_workers() == 1)
             job.steps(2)
             job.check()

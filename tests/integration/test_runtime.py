@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -18,6 +19,7 @@ from gt.runtime.errors import ConnectionFailed, LaunchError, ProtocolError, RunE
 from gt.runtime.launch import LocalCluster, start_local
 from gt.runtime.remote import RemoteSession
 from gt.runtime.transport import make_socket
+from gt.runtime.wire import Message
 from tests.integration.cluster import Desk, cols, rows
 from tests.integration.programs import gone, lived, wait_for
 
@@ -100,6 +102,53 @@ def test_the_window_bounds_runs_in_flight_and_lets_go(desk):
     x = desk.put(np.ones((4, 4)))
     outs = [desk.run("add", (x, (4, 4)), (x, (4, 4))) for _ in range(100)]
     assert all(desk.get(o)[0, 0] == 2 for o in outs)
+
+
+def test_who_reads_again_and_again_receives_the_answers_itself(desk, monkeypatch):
+    heard: list[tuple[str, str]] = []
+    got = RemoteSession._got
+
+    def told(self: RemoteSession, message: Message, *rest: Any) -> None:
+        heard.append((type(message).__name__, threading.current_thread().name))
+        got(self, message, *rest)
+
+    monkeypatch.setattr(RemoteSession, "_got", told)
+    x = desk.put(np.ones((4, 4)))
+    desk.run("add", (x, (4, 4)), (x, (4, 4)))
+    for n in range(1000, 1050):
+        future = desk.session.run(1, [x, x], [n], [], [n - 1] if n > 1000 else [], reads=0)
+        array = future.result(30.0)
+        assert array.flags.writeable and np.array_equal(array, np.full((4, 4), 2.0))
+    answers = [thread for kind, thread in heard if kind == "Answer"]
+    assert len(answers) == 50 and answers.count("MainThread") > 5 and "Part" not in [kind for kind, _ in heard]
+    assert desk.session.status().clients  # from now on nobody reads
+    desk.session.run(1, [x, x], [2000], [], [])
+    assert wait_for(lambda: heard[-1] == ("Progress", "gt-client"))
+    with pytest.raises(ProtocolError, match="not there"):  # which the io thread hears
+        desk.session.fetch(123456).result(30.0)
+    assert np.array_equal(desk.session.fetch(2000).result(30.0), np.full((4, 4), 2.0))
+
+
+def test_threads_of_one_session_read_each_its_own(desk):
+    x = {n: desk.put(np.full((2, 2), float(n))) for n in range(4)}
+    desk.run("add", (x[0], (2, 2)), (x[1], (2, 2)))
+    wrong: list[Any] = []
+
+    def read(n: int) -> None:
+        for i in range(60):
+            out = 10_000 * (n + 1) + i
+            future = desk.session.run(1, [x[n], x[n]], [out], [], [], reads=0)
+            if i % 7 == 0:
+                future = desk.session.fetch(out)
+            if not np.array_equal(future.result(30.0), np.full((2, 2), 2.0 * n)):
+                wrong.append((n, i))
+
+    threads = [threading.Thread(target=read, args=(n,)) for n in x]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert wrong == [] and not any(thread.is_alive() for thread in threads)
 
 
 def hammer(address: str, seed: int, count: int, wrong: list[str]) -> None:

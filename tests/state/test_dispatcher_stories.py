@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from gt.ir.program import WireType
 from gt.ir.signals import ShardConfig, SignalConfig
 from gt.ir.types import TensorType, float32
@@ -126,6 +128,82 @@ def test_a_fetch_on_one_worker_is_final_and_on_two_waits_for_both():
     assert sent(s.done(1, 1), wire.Settled) == [wire.Settled(1)]
     (ship,) = sent(s.fetch(2, 2), wire.Ship)
     assert ship.final
+
+
+def reading(s: Story, buffer: int, new: int, output: int = 0) -> list[Any]:
+    """Client 0 runs graph 1 and reads an output with it, by request 7."""
+    return s.say("c0up", wire.Run(1, (buffer,), (new,), (), (), reads=(output, 7)))
+
+
+def test_a_small_value_that_is_read_with_its_run_comes_with_the_word_that_all_are_through():
+    s = started(workers=2)
+    s.get_through()
+    out = reading(s, 1, 3)
+    uid, token = s.state.clients[0].buffers[3].uid, s.state.clients[0].token
+    type_ = WireType((4, 4), "float32")
+    ship = wire.Ship(uid, token, 7, type_, ((0, 4), (0, 4)), 1, False)
+    assert [e.reads for e in sent(out, wire.Execute)] == [(0, ship)] * 2 and sent(out, wire.Ship) == []
+    out = s.say("w0", wire.Done(2, 0.01, value=b"x" * 64))
+    assert sent(out, wire.Answer) == [] and not s.state.clients[0].queue
+    out = s.say("w1", wire.Done(2, 0.01, value=b"y" * 64))  # of a worker that was not asked
+    assert [type(c.message).__name__ for c in out] == ["Progress", "Answer"]
+    assert sent(out, wire.Answer, "c0") == [wire.Answer(7, type_, b"x" * 64)]
+    assert sent(out, wire.Settled) == []
+
+
+def test_a_value_that_is_read_with_its_run_on_one_worker_is_final():
+    s = started()
+    (execute,) = sent(reading(s, 2, 3), wire.Execute)
+    assert execute.reads[0] == 0 and execute.reads[1].final
+    s.done(0, 1)
+    out = s.say("w0", wire.Done(2, 0.01, value=b"x" * 64))
+    assert [a.data for a in sent(out, wire.Answer, "c0")] == [b"x" * 64]
+
+
+def test_a_value_that_is_read_with_its_run_and_does_not_come_so_is_settled_or_fails_as_others():
+    fault = Fault("run", "broke", 1)
+    s = started(workers=2)
+    s.get_through()
+    reading(s, 1, 3)
+    s.done(0, 2)  # it was sent otherwise
+    assert sent(s.done(1, 2), wire.Settled) == [wire.Settled(7)]
+    reading(s, 1, 4)
+    s.say("w0", wire.Done(3, 0.01, value=b"x" * 64))
+    out = s.done(1, 3, fault)
+    assert sent(out, wire.Failed) == [wire.Failed(7, fault)] and sent(out, wire.Answer) == []
+    out = reading(s, 4, 5)  # which is skipped
+    assert sent(out, wire.Failed) == [wire.Failed(7, fault)]
+    (failed,) = sent(reading(s, 1, 6, output=1), wire.Failed)  # there is no such output
+    assert failed.fault.kind == "protocol" and 6 in s.state.clients[0].buffers
+
+
+def test_what_is_large_or_split_is_read_after_its_run(monkeypatch):
+    s = started(workers=2)
+    s.get_through()
+    monkeypatch.setattr(wire, "SMALL", 63)
+    out = reading(s, 1, 3)
+    assert [e.reads for e in sent(out, wire.Execute)] == [None, None] and sent(out, wire.Ship, "w0")[0].request == 7
+    monkeypatch.undo()
+    s = Story(workers=2)
+    s.put(1)
+    s.define(1)
+    (make,) = plans(reading(s, 1, 2))
+    out = s.plan(make, placed=split(2))
+    assert [e.reads for e in sent(out, wire.Execute)] == [None, None] and len(sent(out, wire.Ship)) == 2
+
+
+def test_a_value_that_is_read_with_its_run_outlives_neither_its_client_nor_the_worker_that_has_it():
+    s = started(workers=2)
+    s.get_through()
+    reading(s, 1, 3)
+    s.say("w0", wire.Done(2, 0.01, value=b"x" * 64))
+    s.gone("w0")  # its client asks again, now that another has it
+    assert [a.data for a in sent(s.done(1, 2), wire.Answer)] == [b"x" * 64]
+    assert sent(s.fetch(3, 8), wire.Ship, "w1")[0].final
+    reading(s, 1, 4)
+    s.say("c0", wire.Bye())
+    out = s.say("w1", wire.Done(3, 0.01, value=b"x" * 64))
+    assert sent(out, wire.Answer) == []
 
 
 def test_a_failing_run_poisons_what_depends_on_it_and_no_other_client():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from gt.runtime import wire
 from gt.runtime.errors import Fault
 from gt.runtime.worker_state import (
@@ -13,6 +15,7 @@ from gt.runtime.worker_state import (
     Quit,
     Ran,
     Reply,
+    ReplyWith,
     RunProgram,
     ShipFault,
     ShipValue,
@@ -48,6 +51,29 @@ def test_a_run_makes_its_outputs_and_reports():
     assert execute(w, 1, (10,), (11,)) == RunProgram(1, 1, (10,), (11,), ())
     assert w.handle(Ran(1, 0.5)) == [Reply(wire.Done(1, 0.5))]
     assert w.values == {10, 11} and isinstance(w.handle(ship(11))[0], ShipValue)
+
+
+def test_what_a_run_reads_goes_with_the_word_that_it_is_over_or_as_any_value():
+    w = worker(10)
+    read = ship(11).message
+
+    def begin(epoch: int, worker: int, uid: int = 11, plan: int = 1) -> list[object]:
+        asked = worker, msgspec.structs.replace(read, uid=uid)
+        return w.handle(Got(wire.Execute(epoch, plan, (10,), (uid,), (), (), reads=asked)))
+
+    begin(1, 0)
+    assert w.handle(Ran(1, 0.5)) == [ReplyWith(wire.Done(1, 0.5), read)]
+    begin(2, 1, 12)  # another worker's business
+    assert w.handle(Ran(2, 0.5)) == [Reply(wire.Done(2, 0.5))]
+    begin(3, 0, 13)
+    assert w.handle(Ran(3, 0.5, BROKE)) == [Reply(wire.Done(3, 0.5, BROKE)), ShipFault(b"t", wire.PartFailed(5, BROKE))]
+    begin(4, 0, 14)
+    salvaged = w.handle(Ran(4, 0.5, BROKE, ()))  # something else failed
+    assert isinstance(salvaged[1], ShipValue) and salvaged[1].message.uid == 14
+    done, told = begin(5, 0, 15, plan=9)  # which is not loaded
+    assert done.message.fault == told.message.fault and told.message.request == 5
+    execute(w, 6, (10,), (16,))
+    assert w.handle(Ran(6, 0.5)) == [Reply(wire.Done(6, 0.5))]
 
 
 def test_a_failed_run_poisons_its_outputs_and_those_after_it():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -106,6 +107,43 @@ def test_the_end_of_what_was_before_is_told_at_once_unless_what_comes_is_short(m
     assert runner.is_short(run)
     monkeypatch.setattr(NumpyEngine, "clock", object())  # as of a device, which may be behind
     assert not runner.is_short(run)
+
+
+class Shipped(Told):
+    """Keeps what is sent to clients, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shipped: list[Any] = []
+
+    def ship(self, *shipped: Any) -> None:
+        self.shipped.append(shipped)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_a_value_that_is_read_with_its_run_is_told_with_its_end_unless_it_cannot_be_read(
+    padded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = Shipped()
+    runner = Runner(0, NumpyEngine(), told)
+    runner.handle(wire.Load(1, msgspec.structs.replace(program(0, 1, 1), outputs=((0, 0),))))
+    value = np.arange(12, dtype=np.float32).reshape(4, 3)
+    runner.values.put(10, value)
+    runner.state.values.add(10)
+    rows = ((0, 3 if padded else 4), (0, 3))
+    ship = wire.Ship(11, b"t", 5, wire.WireType((rows[0][1], 3), "float32"), rows, 1, True)
+    runner.handle(wire.Execute(1, 1, (10,), (11,), (), (), reads=(0, ship)))
+    (done,) = told.replies
+    assert done.fault is None and done.value == value[: rows[0][1]].tobytes() and told.shipped == []
+
+    def fail(*_: object) -> None:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(runner.engine, "to_host", fail)
+    runner.handle(wire.Execute(2, 1, (10,), (12,), (), (), reads=(0, msgspec.structs.replace(ship, uid=12))))
+    assert told.replies[1].value is None and told.replies[1].fault is None
+    ((token, failed, array),) = told.shipped
+    assert (token, failed.request, failed.fault.kind, array) == (b"t", 5, "memory", None)
 
 
 class Asking:
