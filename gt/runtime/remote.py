@@ -461,6 +461,8 @@ class RemoteSession:
     def attend(self, future: Future[Any]) -> None:
         """Receive what comes on the caller's thread, until a future is done or a moment has passed, if the io thread stands aside."""
         self._attend(future.done)
+        if self._parked and self._runs_over < self._runs_sent:  # of which nobody may ask, and a log lets go once they are known to be over
+            self._needed.set()
 
     def _attend(self, done: Callable[[], bool]) -> bool:
         """Receive as ``attend`` until something is so, and say whether it is. The io thread need not be woken then to wake the caller, who does
@@ -776,7 +778,7 @@ class RemoteSession:
             return
         if self._readings.pop(request, None) is None:  # the session ends at this moment
             return
-        self._answered = True
+        self._answered = self._answered or self._runs_over == self._runs_sent
         assert reading.array is not None
         if reading.copies:
             assert reading.type is not None and reading.placed is not None

@@ -218,8 +218,9 @@ def test_connections_that_break_while_the_server_lives_cost_what_was_at_their_en
         try:
             assert wait_for(lambda: session.num_workers() == 1, 30)
             held = desk.put(np.full((N, N), 3.0))
-            for _ in range(3):  # what came before a run that is over is not kept to be sent again
+            for over in range(1, 4):  # what came before a run that is known to be over is not kept to be sent again
                 assert desk.get(desk.run("add", (held, (N, N)), (held, (N, N)))).sum() == 6 * N * N
+                assert wait_for(partial(lambda over: session._link.runs_over == over, over))
             proxy.reset()
             assert wait_for(lambda: session.returns == 1, 30)
             with pytest.raises(DispatcherLost, match="this value was lost when the connection .* broke"):
