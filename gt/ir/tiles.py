@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
+
 from gt.ir.mesh import Sharding
 from gt.ir.types import Shape
 
@@ -91,6 +93,10 @@ class _Piece:
     step: int = 1
     spread: int = 1
 
+    @property
+    def numel(self) -> int:
+        return -(-(self.box[1] - self.box[0]) // abs(self.step))
+
 
 @lru_cache(maxsize=16384)
 def tiles(have: Sharding, want: Sharding, shape: Shape, rows: Rows | None = None) -> tuple[Tile, ...]:
@@ -137,21 +143,27 @@ def _holders(have: Sharding) -> dict[Holder, dict[int, None]]:
 
 def _cut(need: Box, size: Shape, rows: Rows | None) -> Iterator[tuple[_Piece, ...]]:
     """Cut a box at the edges of parts of ``size``; nothing comes of an empty one."""
+    yield from itertools.product(*_pieces(need, size, rows))
+
+
+def _pieces(need: Box, size: Shape, rows: Rows | None) -> list[tuple[_Piece, ...]]:
+    """Give the pieces of each dim, none of an empty box."""
     if any(stop <= start for start, stop in need):
-        return
+        return [()] * len(need)
     if rows is None:
-        dims = [_identity(start, stop, n) for (start, stop), n in zip(need, size, strict=True)]
-    else:
-        dims = [
-            [piece for span in spans for piece in _taken(span, lo, hi, n)]
-            for (lo, hi), spans, n in zip(need, rows.spans, size, strict=True)
-        ]
-    yield from itertools.product(*dims)
+        return [_identity(start, stop, n) for (start, stop), n in zip(need, size, strict=True)]
+    return [_rows_of(spans, lo, hi, n) for (lo, hi), spans, n in zip(need, rows.spans, size, strict=True)]
 
 
-def _identity(start: int, stop: int, n: int) -> list[_Piece]:
+@lru_cache(maxsize=4096)
+def _identity(start: int, stop: int, n: int) -> tuple[_Piece, ...]:
     cuts = [(i, (max(start, i * n), min(stop, (i + 1) * n))) for i in range(start // n, (stop - 1) // n + 1)]
-    return [_Piece(i, box, box) for i, box in cuts]
+    return tuple(_Piece(i, box, box) for i, box in cuts)
+
+
+@lru_cache(maxsize=4096)
+def _rows_of(spans: tuple[Span, ...], lo: int, hi: int, n: int) -> tuple[_Piece, ...]:
+    return tuple(piece for span in spans for piece in _taken(span, lo, hi, n))
 
 
 def _taken(span: Span, lo: int, hi: int, n: int) -> Iterator[_Piece]:
@@ -214,12 +226,39 @@ def aligned(have: Sharding, want: Sharding, shape: Shape, rows: Rows) -> bool:
 @lru_cache(maxsize=16384)
 def busiest(have: Sharding, want: Sharding, shape: Shape, rows: Rows | None = None) -> tuple[int, int]:
     """Give the most elements that one worker sends or gets, and in how many messages."""
+    holders = _holders(have)
+    if have.partial or any(len(found) > 1 for found in holders.values()):
+        return _busiest_of_several(have, want, shape, rows)
+    size = have.local_shape(shape)
+    place = {worker: i for i, worker in enumerate(sorted({*have.mesh.workers, *want.mesh.workers}))}
+    source = np.zeros([1 + max(where[d] for where, _ in holders) for d in range(len(shape))], np.int64)
+    for (where, _), (worker,) in holders.items():
+        source[where] = place[worker]
+    ends = np.zeros((2, 2, len(place)), np.int64)  # of elements and messages, sent and got
+    for target in want.mesh.workers:
+        dims = _pieces(want.bounds(rows.shape if rows else shape, target), size, rows)
+        if not all(dims):
+            continue
+        numel = np.ones((), np.int64)
+        for pieces in dims:
+            numel = np.multiply.outer(numel, [p.numel for p in pieces])
+        sources = source[np.ix_(*([p.part for p in pieces] for pieces in dims))]
+        away = sources != place[target]
+        for end, amounts in zip(ends, (numel[away], np.ones(np.count_nonzero(away), np.int64)), strict=True):
+            np.add.at(end[0], sources[away], amounts)
+            end[1, place[target]] += amounts.sum()
+    return int(ends[0].max()), int(ends[1].max())
+
+
+def _busiest_of_several(have: Sharding, want: Sharding, shape: Shape, rows: Rows | None) -> tuple[int, int]:
+    """Where parts have several holders, of whom each target has one."""
     numel: Counter[tuple[str, int]] = Counter()
     count: Counter[tuple[str, int]] = Counter()
     for tile in tiles(have, want, shape, rows):
         if tile.source != tile.target:
+            size = tile.numel
             for end in (("sends", tile.source), ("gets", tile.target)):
-                numel[end] += tile.numel
+                numel[end] += size
                 count[end] += 1
     return max(numel.values(), default=0), max(count.values(), default=0)
 

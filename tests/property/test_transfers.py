@@ -5,6 +5,8 @@ Repeat a failure with ``pytest tests/property/test_transfers.py --hypothesis-see
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from random import Random
 
 import numpy as np
@@ -16,7 +18,7 @@ from gt.ir.mesh import Mesh, Sharding
 from gt.ir.ops import OPS
 from gt.ir.ops.collective import transfer
 from gt.ir.program import Collective, Free
-from gt.ir.tiles import Rows, Span, members, tiles
+from gt.ir.tiles import Rows, Span, Tile, busiest, members, tiles
 from gt.ir.types import Shape, TensorType, float64
 from gt.ir.verify import verify
 from gt.passes.context import Context
@@ -76,6 +78,17 @@ def test_any_placement_to_any_other_by_programs(seed: int) -> None:
         np.testing.assert_array_equal(np.abs(got), np.abs(array))
 
 
+def most(found: Iterable[Tile]) -> tuple[int, int]:
+    """Give the most elements that tiles have one worker send or get, and in how many messages."""
+    away = [t for t in found if t.source != t.target]
+    numel, count = Counter[tuple[str, int]](), Counter[tuple[str, int]]()
+    for tile in away:
+        for end in (("sends", tile.source), ("gets", tile.target)):
+            numel[end] += tile.numel
+            count[end] += 1
+    return max(numel.values(), default=0), max(count.values(), default=0)
+
+
 @settings(max_examples=300)
 @given(st.integers(0, 2**32))
 def test_each_worker_gets_just_what_it_lacks(seed: int) -> None:
@@ -83,6 +96,7 @@ def test_each_worker_gets_just_what_it_lacks(seed: int) -> None:
     shape = tuple(rng.choice((1, 2, 5, 6, 12)) for _ in range(rng.randint(1, 3)))
     have, want = (any_placement(rng, rng.choice(MESHES), shape, partial=False) for _ in range(2))
     found = tiles(have, want, shape)
+    assert busiest(have, want, shape) == most(found)
     for w in want.mesh.workers:
         needed = np.zeros(shape, int)
         needed[tuple(slice(*b) for b in want.bounds(shape, w))] = 1
@@ -162,6 +176,7 @@ def test_rows_of_a_value_by_programs_and_node_by_node(seed: int) -> None:
     rows = Rows(spans, sizes, rng.choice((0.0, 7.0)))
     have = any_placement(rng, rng.choice(MESHES), shape, partial=False)
     want = any_placement(rng, have.mesh if rng.random() < 0.7 else rng.choice(MESHES), rows.shape, partial=False)
+    assert busiest(have, want, shape, rows) == most(tiles(have, want, shape, rows))
     x, y = Value(TensorType(shape, float64, have), "x"), Value(TensorType(rows.shape, float64, want), "y")
     attrs = (("group", members(have, want, shape, rows)), ("rows", rows.attr), ("sizes", rows.shape), ("fill", rows.fill))
     graph = Graph("g", (x,), (), (Node(transfer, (x,), (y,), attrs),), (y,), Stage.EXPLICIT)
