@@ -5,7 +5,7 @@ Next: ``tests/unit/passes/test_overlap.py`` (the order), ``tests/property/test_s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ import gt
 from gt import ShardConfig, SignalConfig, nn
 from gt import config as configs
 from gt import session as sessions
-from gt.runtime.launch import start_local
+from gt.runtime.launch import LocalCluster, start_local
 from gt.runtime.simulated import SimulatedSession
 
 WIDTH = 1500  # 9 MB of each weight: gradients travel apart
@@ -81,17 +81,22 @@ def alone() -> dict[str, list[np.ndarray]]:
     return found
 
 
+@pytest.fixture(scope="module")
+def three() -> Iterator[LocalCluster]:
+    """Three workers with torch, for all tests here: what one leaves on them is freed when its client goes."""
+    started = start_local(3, backend="torch")
+    yield started
+    started.stop()
+
+
 @pytest.mark.parametrize("name", SCRIPTS)
 @pytest.mark.parametrize("backend", ["torch", "numpy"])
-def test_real_workers_equal_one(name: str, backend: str, alone: dict[str, list[np.ndarray]]) -> None:
+def test_real_workers_equal_one(
+    name: str, backend: str, three: LocalCluster, pair: LocalCluster, alone: dict[str, list[np.ndarray]]
+) -> None:
     script, split = SCRIPTS[name]
-    cluster = start_local(3 if (name, backend) == ("rows of images", "torch") else 2, backend=backend)
-    try:
-        gt.connect(cluster.address)
-        got = script(split)
-    finally:
-        gt.disconnect()
-        cluster.stop()
+    gt.connect((three if backend == "torch" else pair).address)
+    got = script(split)
     for a, b in zip(got, alone[name], strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-3, atol=2e-5)
 
@@ -111,46 +116,36 @@ def test_what_was_meant_happens() -> None:
 
 
 @pytest.mark.parametrize("rows", [slice(None, None, 2), slice(1, None)])
-def test_a_copy_on_workers_in_another_order_has_memory_of_its_own(rows: slice) -> None:
+def test_a_copy_on_workers_in_another_order_has_memory_of_its_own(rows: slice, three: LocalCluster) -> None:
     """One worker keeps its part where it is, two exchange theirs; what is written to the copy is not the value's."""
-    cluster = start_local(3, backend="torch")
-    try:
-        gt.connect(cluster.address)
-        gt.register_config("one", SignalConfig(shard=ShardConfig(axis=1, workers=[0, 1, 2])))
-        gt.register_config("other", SignalConfig(shard=ShardConfig(axis=1, workers=[0, 2, 1])))
-        with gt.signal.context("one"):
-            x = gt.ones(6, 6) * 2
-        copied = gt.signal.tensor(x, name="other")
-        with gt.signal.context("other"):
-            copied[rows] = 0.0
-        want = np.full((6, 6), 2.0)
-        np.testing.assert_array_equal(x.numpy(), want)
-        want[rows] = 0.0
-        np.testing.assert_array_equal(copied.numpy(), want)
-    finally:
-        gt.disconnect()
-        cluster.stop()
+    gt.connect(three.address)
+    gt.register_config("one", SignalConfig(shard=ShardConfig(axis=1, workers=[0, 1, 2])))
+    gt.register_config("other", SignalConfig(shard=ShardConfig(axis=1, workers=[0, 2, 1])))
+    with gt.signal.context("one"):
+        x = gt.ones(6, 6) * 2
+    copied = gt.signal.tensor(x, name="other")
+    with gt.signal.context("other"):
+        copied[rows] = 0.0
+    want = np.full((6, 6), 2.0)
+    np.testing.assert_array_equal(x.numpy(), want)
+    want[rows] = 0.0
+    np.testing.assert_array_equal(copied.numpy(), want)
 
 
-def test_a_run_that_fails_while_sums_travel_leaves_nothing_behind() -> None:
-    """Worker 1 fails between the beginning of a sum and the wait for it; the next run's sums are right."""
-    cluster = start_local(2, backend="torch")
-    try:
-        gt.connect(cluster.address)
-        gt.register_config("batch", SignalConfig(shard=ShardConfig(axis=0)))
-        table = gt.arange(10.0)
-        for places in ([1] * 8, [1] * 7 + [99], [2] * 8):
-            with gt.signal.context("batch"):
-                x, at = gt.ones(8, WIDTH), gt.tensor(places)
-            products = x.T @ x
-            rows = table[at]
-            total = products.sum() + rows.sum()
-            if 99 in places:
-                with pytest.raises((IndexError, gt.RunError)):
-                    total.item()
-            else:
-                assert total.item() == 8 * WIDTH**2 + sum(places)
-                assert float(products[3, 5]) == 8
-    finally:
-        gt.disconnect()
-        cluster.stop()
+def test_a_run_that_fails_while_sums_travel_leaves_nothing_behind(three: LocalCluster) -> None:
+    """The last worker fails between the beginning of a sum and the wait for it; the next run's sums are right."""
+    gt.connect(three.address)
+    gt.register_config("batch", SignalConfig(shard=ShardConfig(axis=0)))
+    table = gt.arange(10.0)
+    for places in ([1] * 8, [1] * 7 + [99], [2] * 8):
+        with gt.signal.context("batch"):
+            x, at = gt.ones(8, WIDTH), gt.tensor(places)
+        products = x.T @ x
+        rows = table[at]
+        total = products.sum() + rows.sum()
+        if 99 in places:
+            with pytest.raises((IndexError, gt.RunError)):
+                total.item()
+        else:
+            assert total.item() == 8 * WIDTH**2 + sum(places)
+            assert float(products[3, 5]) == 8
