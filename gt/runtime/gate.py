@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 import socket as sockets
+import struct
 import time
 from collections import deque
 from collections.abc import Callable
@@ -17,7 +18,6 @@ from typing import Any
 
 import zmq
 from zmq.utils import z85
-from zmq.utils.monitor import recv_monitor_message
 
 from gt.runtime.awake_clock import AwakeClock
 from gt.runtime.errors import ConnectionRefused, ProtocolError
@@ -120,8 +120,7 @@ class Gate:
         """Follow accepted connections. A handshake that fails is followed by the end of its connection."""
         assert self.monitor is not None
         while self.monitor.poll(0):
-            said = recv_monitor_message(self.monitor)
-            event, value = said["event"], said["value"]
+            event, value = _event(self.monitor)
             if event == zmq.EVENT_ACCEPTED:
                 self._addresses[value] = _peer_of(value)
             elif event in _FAILED:
@@ -141,6 +140,12 @@ class Gate:
 
 def _key_of(frames: list[bytes]) -> str:
     return z85.encode(frames[8]).decode() if len(frames) == 9 and len(frames[8]) == 32 else ""
+
+
+def _event(monitor: Socket) -> tuple[int, int]:
+    """Give the next event of a monitor with its value. Source: zmq_socket_monitor(3); pyzmq's own reader brings all of asyncio."""
+    event, value = struct.unpack("=Hi", monitor.recv_multipart()[0])
+    return event, value
 
 
 def _peer_of(fd: int) -> str:
@@ -165,7 +170,7 @@ class Handshake:
     def look(self) -> str:
         """Take in what has happened; give what failed, if anything has."""
         while not self.failed and self.monitor.poll(0):
-            event = recv_monitor_message(self.monitor)["event"]
+            event, _ = _event(self.monitor)
             self.connected |= event == zmq.EVENT_CONNECTED
             self.done |= event == zmq.EVENT_HANDSHAKE_SUCCEEDED
             self.over |= self.done and event == zmq.EVENT_DISCONNECTED

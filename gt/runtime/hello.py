@@ -7,8 +7,6 @@ every message).
 
 from __future__ import annotations
 
-import importlib.metadata
-
 from gt.ir.version import __version__
 from gt.runtime.wire import VERSION, ClientHello, WorkerHello
 
@@ -18,9 +16,11 @@ WAS_LOST = "this worker was lost here, and what it held is given up: start a new
 
 def torch_version() -> str:
     """Give the version of the torch that is installed, without loading it; "" if there is none."""
+    from importlib import metadata  # takes long to load
+
     try:
-        return importlib.metadata.version("torch")
-    except importlib.metadata.PackageNotFoundError:
+        return metadata.version("torch")
+    except metadata.PackageNotFoundError:
         return ""
 
 
