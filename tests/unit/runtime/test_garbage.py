@@ -30,3 +30,16 @@ assert len(full) == 2
 def test_full_collections_wait_until_there_is_nothing_to_do():
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_end_of_such_a_process_walks_nothing() -> None:
+    code = """
+import atexit, gc
+from gt.runtime import garbage
+atexit.register(lambda: print(gc.get_freeze_count() - before > 4000))  # after what is registered later
+garbage.postpone()
+before = gc.get_freeze_count()
+held = [[] for _ in range(5000)]
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.returncode) == ("True\n", 0), done.stderr
