@@ -5,6 +5,7 @@ Next: ``pyproject.toml`` (timeouts and warnings).
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import sys
@@ -61,6 +62,11 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     node.workerinput["hypothesis_seed"] = hypothesis.core.global_force_seed
+
+
+def pytest_collection_finish() -> None:
+    """What is imported and collected stays: millions of objects that no collection of garbage need walk."""
+    gc.freeze()
 
 
 def pytest_report_header() -> str:
@@ -126,6 +132,13 @@ def _close_default_session() -> None:
     session = sys.modules.get("gt.session")
     if session is not None:
         session.disconnect()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _session_ends_with_its_module() -> Iterator[None]:
+    """What a module's tests are run by is not what the next module's are, nor in the way of one that it pins."""
+    yield
+    _close_default_session()
 
 
 @pytest.fixture(autouse=True)
