@@ -243,20 +243,6 @@ def test_nothing_at_the_address_is_an_error_in_time():
         RemoteSession("nowhere")
 
 
-def test_two_clusters_started_at_the_same_moment():
-    code = (
-        "import numpy as np\nfrom gt.runtime.launch import start_local\nfrom gt.runtime.remote import RemoteSession\n"
-        "from tests.integration.cluster import Desk\n"
-        "c = start_local(2, backend='numpy')\ns = RemoteSession(c.address)\nd = Desk(s)\nx = d.put(np.ones((2, 2)))\n"
-        "assert d.get(d.run('add', (x, (2, 2)), (x, (2, 2)))).sum() == 8\ns.close()\nc.stop()\n"
-    )
-    for _ in range(2):
-        both = [subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE) for _ in range(2)]
-        for p in both:
-            assert p.wait(60) == 0, p.stderr.read().decode()
-            p.stderr.close()
-
-
 def test_stopping_leaves_no_process_file_or_descriptor():
     open_before = psutil.Process().num_fds()
     cluster = start_local(2, backend="numpy")

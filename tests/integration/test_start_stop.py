@@ -43,15 +43,17 @@ import gt
 if int(sys.argv[1]):
     gt.gpu_workers(int(sys.argv[1]))
 a = gt.randn(200, 200)
-(a @ a).sum().item()
+a.tolist()
+if sys.argv[2] in ("flush", "wait"):
+    (a @ a).sum().item()  # with a group of workers, which imports torch
 print("ready", flush=True)
 if sys.argv[2] == "raise":
-    (a @ a).sum().item()
+    (a + a).tolist()
     raise ValueError("the user's own")
 if sys.argv[2] == "exit":
-    a = a @ a  # pending when the program ends
+    a = a + a  # pending when the program ends
     sys.exit(7)
-while sys.argv[2] in ("flush", "twice"):
+while sys.argv[2] == "flush":
     for _ in range(8):
         a = (a @ a) / 20
         a.sum()
@@ -437,7 +439,7 @@ def test_ctrl_c_at_a_server_in_a_terminal_stops_it_quietly(tmp_path: Path) -> No
 
 
 def test_two_programs_that_start_workers_at_the_same_moment() -> None:
-    assert start_pairs(3, "numpy") == []
+    assert start_pairs(2, "numpy") == []
 
 
 def test_the_server_stops_its_workers(tmp_path: Path) -> None:
