@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import socket
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 import time
@@ -95,6 +97,34 @@ def output(code: str, folder: Path, *arguments: object, timeout_s: float = 60, *
     done = run(code, folder, *arguments, timeout_s=timeout_s, **variables)
     assert done.code == 0, f"{done.out}\n{done.err}"
     return done.out
+
+
+@dataclass
+class Forks:
+    """Scripts run each in a fork of one process, which has loaded torch before: see ``fork_server``."""
+
+    server: subprocess.Popen[str]
+
+    def run(self, code: str, *argv: object, folder: Path, variables: dict[str, str], given: str = "", timeout_s: int = 110) -> Ended:
+        """Run code to its end as the script ``argv[0]``, or as ``-c``; killed after ``timeout_s``."""
+        assert self.server.stdin is not None and self.server.stdout is not None
+        with tempfile.TemporaryDirectory() as place:
+            streams = [Path(place) / name for name in ("in", "out", "err")]
+            streams[0].write_text(given)
+            asked = [code, [str(a) for a in argv], str(folder), variables, [str(s) for s in streams], timeout_s]
+            self.server.stdin.write(json.dumps(asked) + "\n")
+            self.server.stdin.flush()
+            code_ = int(self.server.stdout.readline())
+            return Ended(code_, streams[1].read_text(), streams[2].read_text())
+
+
+@contextlib.contextmanager
+def forks() -> Iterator[Forks]:
+    """Start the process that scripts are forks of."""
+    words, variables = [sys.executable, "-m", "tests.integration.fork_server"], {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(words, cwd=ROOT, env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as started:
+        yield Forks(started)
+        started.communicate(timeout=30)
 
 
 def wait_for(condition: Callable[[], object], timeout_s: float = 30.0) -> bool:

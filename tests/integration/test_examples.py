@@ -8,18 +8,18 @@ import importlib
 import inspect
 import os
 import re
-import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from tests.integration.programs import Ended, Forks, forks
 from tests.models.gguf_file import write_llama
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-DIGITS = ROOT / "examples" / "digits.py"
 CONFIG = ROOT / "examples" / "config_digits.yaml"
 
 
@@ -29,14 +29,27 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def run(script: str, *arguments: object, timeout_s: float = 110, given: str = "") -> str:
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / script), *map(str, arguments)],
-        env=env, capture_output=True, text=True, timeout=timeout_s, input=given,
-    )  # fmt: skip
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    return done.stdout
+FORKED: list[Forks] = []
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _forked() -> Iterator[None]:
+    with forks() as made:
+        FORKED.append(made)
+        yield
+        FORKED.clear()
+
+
+def attempt(script: str, *arguments: object, given: str = "") -> Ended:
+    """Run an example where this process is, in its environment."""
+    path, variables = ROOT / "examples" / script, {**os.environ, "PYTHONPATH": str(ROOT)}
+    return FORKED[0].run(path.read_text(), path, *arguments, folder=Path.cwd(), variables=variables, given=given)
+
+
+def run(script: str, *arguments: object, given: str = "") -> str:
+    done = attempt(script, *arguments, given=given)
+    assert done.code == 0, f"{done.out}\n{done.err}"
+    return done.out
 
 
 def check_picture(script: str, output: str, folder: Path = Path()) -> None:
@@ -260,13 +273,11 @@ def test_digits_on_four_workers_equals_one(digits_alone: tuple[str, Path]) -> No
     assert four == pytest.approx(one, abs=2e-4)  # printed to four places
 
 
-def test_digits_stops_after_steps_and_on_bad_config(tmp_path: Path) -> None:
+def test_digits_stops_after_steps_and_on_bad_config(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    numpy_run(monkeypatch)
     assert len(losses(run("digits.py", "--steps", 5))) == 1
     bad = tmp_path / "bad.yaml"
     bad.write_text("batch:\n  shrad: {}\n")
-    done = subprocess.run(
-        [sys.executable, str(DIGITS), "--config", str(bad)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
-    assert done.returncode == 1
-    assert f"{bad}:2:3: batch: unknown key 'shrad'; did you mean 'shard'?" in done.stderr
+    done = attempt("digits.py", "--config", bad)
+    assert done.code == 1
+    assert f"{bad}:2:3: batch: unknown key 'shrad'; did you mean 'shard'?" in done.err

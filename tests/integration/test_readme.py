@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gt.runtime import env
-from tests.integration.programs import held_port
+from tests.integration.programs import Forks, forks, held_port
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").glob("*.md"))]
@@ -41,13 +41,10 @@ def snippets() -> list[tuple[str, str]]:
 SNIPPETS = snippets()
 
 
-def run(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    env.pop("GT_CONFIG", None)
-    return subprocess.run(
-        [sys.executable, "-W", "error::DeprecationWarning", "-c", code],
-        cwd=folder, env=env, capture_output=True, text=True, timeout=110,
-    )  # fmt: skip
+@pytest.fixture(scope="module")
+def forked() -> Iterator[Forks]:
+    with forks() as made:
+        yield made
 
 
 def test_readme_has_snippets() -> None:
@@ -55,15 +52,11 @@ def test_readme_has_snippets() -> None:
 
 
 @pytest.mark.parametrize(("name", "code"), SNIPPETS, ids=[name for name, _ in SNIPPETS])
-def test_snippet_runs(name: str, code: str, tmp_path: Path) -> None:
-    done = run(code, tmp_path)
-    assert done.returncode == 0, f"{name}\n{done.stdout}\n{done.stderr}"
-
-
-def test_one_line_from_the_shell(tmp_path: Path) -> None:
-    done = run("import gt; print(gt.randn(2,2))", tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert re.match(r"tensor\(\[\[ ?-?\d", done.stdout), done.stdout
+def test_snippet_runs(name: str, code: str, forked: Forks, tmp_path: Path) -> None:
+    strict = "import warnings\nwarnings.simplefilter('error', DeprecationWarning)\n"
+    variables = {k: v for k, v in os.environ.items() if k != "GT_CONFIG"}
+    done = forked.run(strict + code, "-c", folder=tmp_path, variables={**variables, "PYTHONPATH": str(ROOT)})
+    assert done.code == 0, f"{name}\n{done.out}\n{done.err}"
 
 
 def test_local_links_lead_somewhere() -> None:
