@@ -201,12 +201,15 @@ def test_what_is_no_gt_server_is_told_apart(tmp_path: Path) -> None:
 
 
 def test_a_client_stays_light() -> None:
-    """A client and a server load no torch, which alone would take 200 MB."""
+    """A client and a server load no torch, which alone would take 200 MB; nor a client what takes long and is not needed."""
     assert psutil  # the server's own
-    code = "import gt, sys; gt.connect(sys.argv[1]); print((gt.ones(3) * 2).tolist(), 'torch' in sys.modules)"
+    code = (
+        "import gt, sys; gt.connect(sys.argv[1]); print((gt.ones(3) * 2).tolist(), "
+        "[name for name in ('torch', 'asyncio', 'importlib.metadata') if name in sys.modules])"
+    )
     with server(1) as there:
         done = subprocess.run(
             [sys.executable, "-c", code, there.address], env=environment(), text=True, capture_output=True, timeout=60
         )
-        assert done.stdout == "[2.0, 2.0, 2.0] False\n", done.stderr
+        assert done.stdout == "[2.0, 2.0, 2.0] []\n", done.stderr
         assert not any("torch" in m.path for m in psutil.Process(there.process.pid).memory_maps())
