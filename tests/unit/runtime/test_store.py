@@ -77,7 +77,7 @@ def test_a_variable_is_read_once_and_named_when_it_is_wrong(monkeypatch):
     assert variable.get() is False
     variable.forget()
     monkeypatch.setenv("GT_TEST_ONLY", "perhaps")
-    with pytest.raises(ValueError, match="GT_TEST_ONLY='perhaps': expected 1 or 0"):
+    with pytest.raises(ValueError, match="GT_TEST_ONLY='perhaps': expected 1, true, yes or on, or 0, false, no or off"):
         variable.get()
     assert "| `GT_TEST_ONLY` |" in env.table()
 
