@@ -44,16 +44,20 @@ class CallLock:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
+        self._depth = 0
         self._collects = False
 
     def __enter__(self) -> None:
         self._lock.acquire()
-        collects = gc.isenabled()
-        gc.disable()
-        self._collects = collects
+        self._depth += 1
+        if gc.isenabled():
+            gc.disable()
+            self._collects = True
 
     def __exit__(self, *_: object) -> None:
-        if self._collects:
+        self._depth -= 1
+        if self._collects and not self._depth:
+            self._collects = False
             gc.enable()
         self._lock.release()
 

@@ -28,8 +28,11 @@ def test_the_collector_waits_for_a_call_and_for_one_within_it():
         with lock:
             assert not gc.isenabled()
         assert gc.isenabled()
-        with lock, lock:
+        with lock:
+            with lock:
+                assert not gc.isenabled()
             assert not gc.isenabled()
+        assert gc.isenabled()
         gc.disable()
         with lock:
             pass
