@@ -129,7 +129,8 @@ def flush(trace: Trace, reason: str, reads: int = -1) -> Future[Any] | None:
         free, future = _flush_if_free(trace, reason, reads)
         if free:
             return future
-        time.sleep(0)
+        with SHIELD.lifted():
+            time.sleep(0)
 
 
 def _flush_if_free(trace: Trace, reason: str, reads: int) -> tuple[bool, Future[Any] | None]:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from gt.runtime.errors import GtError
-from gt.runtime.interrupt import await_done
+from gt.runtime.interrupt import SHIELD, await_done
 
 T = TypeVar("T")
 AFTER_S = 2.0
@@ -43,7 +43,8 @@ def shown(wait: Callable[[float | None], bool], what: Callable[[], str]) -> None
     with console.status("gt: waiting") as status:
         while not wait(0.2):
             if time.monotonic() - looked >= LOOK_S:
-                looked, text = time.monotonic(), what()
+                with SHIELD.lifted():  # the server may not answer
+                    looked, text = time.monotonic(), what()
             status.update(f"gt: {time.monotonic() - began:.0f} s for {text}")
 
 

@@ -258,7 +258,6 @@ class RemoteSession:
         self._runs_sent += 1
         self._call(run, under=True, attended=future is not None)
 
-
     def admit(self) -> None:
         """Wait until one more run may be in flight."""
         while not self._window.take():
@@ -468,20 +467,23 @@ class RemoteSession:
         """Receive as ``attend`` until something is so, and say whether it is. The io thread need not be woken then to wake the caller, who does
         only what is of no consequence to others and leaves it the rest.
         """
-        if self._pid != os.getpid() or not self._turn.acquire(blocking=False):
+        if not self._parked or self._pid != os.getpid():
             return False
-        try:
-            self._aside, until = True, time.monotonic() + ATTEND_S
-            with SHIELD:
+        with SHIELD:  # for all of it: a handler that reads would wait for the io thread, and that for the turn
+            if not self._turn.acquire(blocking=False):
+                return False
+            thread = threading.get_ident()
+            own_threads.add(thread)  # so would a finalizer
+            try:
+                self._aside, until = True, time.monotonic() + ATTEND_S
                 while not (so := done()) and not self._handed and self._closed is None and (left := until - time.monotonic()) > 0:
-                    with SHIELD.lifted():
-                        ready = self._attending.poll(int(left * 1000) + 1)
-                    for socket, _ in ready:
+                    for socket, _ in self._attending.poll(int(left * 1000) + 1):
                         self._hear(socket, copy=socket is self._down)
-        finally:
-            self._turn.release()
-            if self._is_asked():
-                self._needed.set()
+            finally:
+                own_threads.discard(thread)
+                self._turn.release()
+                if self._is_asked():
+                    self._needed.set()
         return so
 
     def _hear(self, socket: Socket, copy: bool) -> None:

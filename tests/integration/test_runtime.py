@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import signal
 import subprocess
 import sys
 import threading
@@ -14,6 +16,7 @@ import psutil
 import pytest
 import zmq
 
+import gt
 from gt.ir.types import float32
 from gt.runtime.errors import ConnectionFailed, LaunchError, ProtocolError, RunError, SessionClosed
 from gt.runtime.launch import LocalCluster, start_local
@@ -149,6 +152,49 @@ def test_threads_of_one_session_read_each_its_own(desk):
     for thread in threads:
         thread.join(60)
     assert wrong == [] and not any(thread.is_alive() for thread in threads)
+
+
+def test_a_signals_handler_may_read_while_the_main_thread_receives(desk):
+    x = desk.put(np.ones((4, 4)))
+    read: list[float] = []
+    before = signal.signal(signal.SIGALRM, lambda *_: read.append(float(desk.get(x, 10.0)[0, 0])))
+    signal.setitimer(signal.ITIMER_REAL, 0.003, 0.003)
+    try:
+        while len(read) < 100:
+            assert desk.get(x)[0, 0] == 1.0
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert set(read) == {1.0}
+
+
+def test_a_finalizer_that_reads_where_a_caller_receives_is_refused(cluster, monkeypatch):
+    gt.connect(cluster.address)
+    x, got, told = gt.ones(2), RemoteSession._got, []
+
+    class Dropped:
+        def __init__(self) -> None:
+            self.me = self
+
+        def __del__(self) -> None:
+            if threading.current_thread() is threading.main_thread():
+                try:
+                    x.tolist()
+                except RuntimeError as e:
+                    told.append(str(e))
+
+    def drop(self: RemoteSession, *message: Any) -> None:
+        Dropped()
+        gc.collect(0)
+        got(self, *message)
+
+    x.tolist()
+    monkeypatch.setattr(RemoteSession, "_got", drop)
+    for n in range(50):
+        assert (x + n).tolist() == [1.0 + n] * 2
+    monkeypatch.undo()
+    gt.disconnect()
+    assert told and all("one of gt's own threads" in text for text in told)
 
 
 def hammer(address: str, seed: int, count: int, wrong: list[str]) -> None:
