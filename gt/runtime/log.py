@@ -227,6 +227,9 @@ def brief(message: Any) -> str:
     made = getattr(message, "outputs", None)
     if made:
         words.append(f"made={made[0]}")
+    reads = getattr(message, "reads", None)
+    if reads is not None:
+        words.append(f"request={getattr(reads[1], 'request', reads[1])}")
     earlier = getattr(message, "earlier", None)
     if earlier:
         words.append(f"earlier={','.join(str(epoch) for epoch, _ in earlier)}")

@@ -197,7 +197,7 @@ def _fetched(lines: Iterable[Line]) -> Iterator[Span]:
     ended: dict[tuple[str, str], Line] = {}
     for line in lines:
         key = line.who, line.fields.get("request", "")
-        if line.event == "call" and line.operation == "Fetch":
+        if line.event == "call" and line.operation in ("Fetch", "Run"):
             asked[key] = line
         elif line.event == "part" and key in asked:
             ended[key] = line

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks import observing
+from gt.ir.program import WireType
 from gt.runtime import env
 from gt.runtime.log import InstructionLog, brief
 from gt.runtime.log_lines import LogError, parse_log, read_log
-from gt.runtime.wire import Run
+from gt.runtime.wire import Execute, Run, Ship
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
@@ -51,6 +52,9 @@ def test_two_scripts_that_write_one_file_have_names_of_their_own(tmp_path: Path)
 
 def test_a_message_is_told_by_its_small_fields() -> None:
     assert brief(Run(4, (1, 2), (17, 18), (), ())) == "key=4 made=17"
+    assert brief(Run(4, (1, 2), (17, 18), (), (), reads=(1, 9))) == "key=4 made=17 request=9"
+    ship = Ship(31, b"token", 9, WireType((2,), "float32"), ((0, 2),), 1, False)
+    assert brief(Execute(5, 3, (1,), (31,), (), (), reads=(0, ship))) == "epoch=5 plan=3 made=31 request=9"
 
 
 def test_a_killed_process_leaves_all_that_it_logged(tmp_path: Path) -> None:

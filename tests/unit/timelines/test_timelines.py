@@ -50,6 +50,11 @@ def spans_of(timeline: Timeline, kind: str) -> list[tuple[str, str, float, float
     return [(s.lane, s.name, round(s.start, 5), round(s.end, 5)) for s in found]
 
 
+def test_a_read_that_is_asked_for_with_its_run_is_a_span_from_the_run_on() -> None:
+    story = STORY.replace("0.002000 3 call client0 Fetch 0 buffer=5 request=1\n", "").replace("key=0 made=5\n0.01", "key=0 made=5 request=1\n0.01")
+    assert spans_of(timeline_of(told(story)), "fetch") == [("client0", "fetch", 0.001, 1.12)]
+
+
 def test_events_become_spans_in_lanes_of_their_own() -> None:
     timeline = timeline_of(told())
     assert [lane.name for lane in timeline.lanes] == ["client0", "dispatcher", "worker0", "worker1"]
