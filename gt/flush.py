@@ -14,7 +14,6 @@ import linecache
 import logging
 import os
 import sys
-import threading
 import time
 import types
 from collections import deque
@@ -40,13 +39,13 @@ from gt.rounds import Part, cut
 from gt.runtime import log as logs
 from gt.runtime.errors import DispatcherLost
 from gt.runtime.interrupt import SHIELD
-from gt.runtime.session import Session, check_thread
+from gt.runtime.session import CallLock, Session, check_thread
 from gt.trace import RULES, Rule, Trace, install_flush, native, new_buffers, new_trace, state
 from gt.versions import Saved, watch
 
 Named = tuple[str, SignalConfig]
 log = logging.getLogger("gt.flush")
-_defining = threading.Lock()  # threads that flush at once number their graphs one after the other
+_defining = CallLock()  # threads that flush at once number their graphs one after the other
 UNHELD = 2  # references to an object that only a local variable and the call that counts them hold
 WHOLE_GRAPHS = 5  # the level of GT_DEBUG=4
 OFTEN, SHORT = 8, 1024  # runs of a loop of at most so many ops after which it is planned whole: a run for each part costs as much as they do

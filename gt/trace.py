@@ -33,6 +33,7 @@ from gt.ir.graph import Attrs
 from gt.ir.opdef import OpDef
 from gt.ir.types import DTYPES, DType, Scalar, TensorType
 from gt.runtime.env import NATIVE
+from gt.runtime.session import CallLock
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -67,7 +68,7 @@ class Rule:
 
 RULES: list[Rule] = []
 _rules: dict[Any, Rule] = {}
-_rules_lock = threading.Lock()
+_rules_lock = CallLock()
 
 
 def rule_of(op: OpDef, attrs: Attrs, inputs: tuple[TensorType, ...]) -> Rule:

@@ -8,10 +8,11 @@ Next: ``embedded`` and ``remote``, the two implementations.
 from __future__ import annotations
 
 import gc
+import os
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -39,27 +40,52 @@ def check_thread() -> None:
 class CallLock:
     """Held while a call changes a session. The collector of cycles waits meanwhile: its finalizers may read values, which is a call.
 
-    One that comes before the collector is told to, or after, finds nothing half done: so it may enter.
+    It is told to before the lock is taken, and that it may go on after: who waits for a value holds none that the io thread needs. There is
+    one collector for all threads, which goes on when the last of all these locks is let go of.
     """
+
+    _held: ClassVar[list[None]] = []  # one for each that is held
+    _collects: ClassVar[bool] = False  # once none is
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._depth = 0
-        self._collects = False
 
     def __enter__(self) -> None:
-        self._lock.acquire()
-        self._depth += 1
+        self._held.append(None)
         if gc.isenabled():
-            gc.disable()
-            self._collects = True
+            self._wait()
+        try:
+            self._lock.acquire()
+        except BaseException:  # a signal's handler raises
+            self._go_on()
+            raise
 
     def __exit__(self, *_: object) -> None:
-        self._depth -= 1
-        if self._collects and not self._depth:
-            self._collects = False
-            gc.enable()
         self._lock.release()
+        self._go_on()
+
+    @staticmethod
+    def _wait() -> None:
+        gc.disable()
+        CallLock._collects = True
+
+    @staticmethod
+    def _go_on() -> None:
+        CallLock._held.pop()
+        if CallLock._collects and not CallLock._held:
+            CallLock._collects = False
+            gc.enable()
+            if CallLock._held:  # another thread has come in between
+                CallLock._wait()
+
+    @staticmethod
+    def forked() -> None:
+        """In a forked child no other thread holds one."""
+        CallLock._held[:] = [None]
+        CallLock._go_on()
+
+
+os.register_at_fork(after_in_child=CallLock.forked)
 
 
 class Session(Protocol):

@@ -17,7 +17,6 @@ import math
 import mmap
 import os
 import stat
-import threading
 import time
 import weakref
 from collections.abc import Callable, Hashable
@@ -31,6 +30,7 @@ from gt.ir.program import WireType
 from gt.ir.types import DType
 from gt.runtime import env
 from gt.runtime.errors import ProtocolError
+from gt.runtime.session import CallLock
 from gt.runtime.wire_arrays import MAX_DATA, Bounds, check_type, rows, wire_dtype
 
 SHARED_MIN = 64 << 10  # bytes; less travels in a frame as fast
@@ -155,7 +155,7 @@ class SlotPool:
 
     def __init__(self, max_nbytes: int = MAX_POOL) -> None:
         self.max_nbytes = max_nbytes
-        self._lock = threading.Lock()
+        self._lock = CallLock()
         self._slots: list[Slot] = []
 
     @property

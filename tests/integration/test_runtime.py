@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -195,6 +196,51 @@ def test_a_finalizer_that_reads_where_a_caller_receives_is_refused(cluster, monk
     monkeypatch.undo()
     gt.disconnect()
     assert told and all("one of gt's own threads" in text for text in told)
+
+
+def test_finalizers_that_upload_and_read_wait_for_nobody_in_any_thread(cluster):
+    gt.connect(cluster.address)
+    before, until = gc.get_threshold(), time.monotonic() + 4.0
+    seen: list[bool] = []
+    wrong: list[Any] = []
+
+    class Dropped:
+        def __init__(self) -> None:
+            self.me = self
+
+        def __del__(self) -> None:
+            try:
+                seen.append(gt.from_numpy(np.full(50_000, 2.0, np.float32)).sum().item() == 100_000.0)
+            except RuntimeError as e:  # on a thread that receives
+                if "one of gt's own threads" not in str(e):
+                    wrong.append(e)
+
+    begun = threading.Barrier(3)
+
+    def work(n: int) -> None:
+        count = 0
+        assert gt.from_numpy(np.ones(1, np.float32)).sum().item() == 1
+        begun.wait(30)
+        while time.monotonic() < until:
+            count += 1
+            gc.set_threshold(3 + count % 60)
+            Dropped()
+            x = gt.from_numpy(np.full(30_000, float(n), np.float32))
+            if (x.sum() / 30_000).item() != n or (x[:2] + count).tolist() != [n + count] * 2:
+                wrong.append((n, count))
+
+    threads = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(1, 4)]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(40)
+        assert not any(thread.is_alive() for thread in threads) and gc.isenabled()
+    finally:
+        gc.set_threshold(*before)
+    gc.collect()
+    gt.disconnect()
+    assert wrong == [] and len(seen) > 10 and all(seen)
 
 
 def hammer(address: str, seed: int, count: int, wrong: list[str]) -> None:
