@@ -2,12 +2,14 @@
 
 Owns: names, what is synced before what, which folders are there and which may go. A checkpoint is written in a hidden folder; its
 files and it are synced, then it is renamed. Writers share a lock, which the system takes from a killed one: who finds it free removes
-what is left. Must not know: tensors, what is in the files. Next: ``files`` (what a folder holds), ``saving``.
+what is left; readers share one of the checkpoint that they read, which stays as long. Must not know: tensors, what is in the files.
+Next: ``files`` (what a folder holds), ``saving``.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -16,6 +18,8 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from gt.checkpoint.files import INDEX
 
 NAME = re.compile(r"step-(\d{8,18})")
 UNDER_WAY = re.compile(r"\.step-\d{8,18}\.(?:partial|old)-[0-9a-f]{8}")
@@ -72,7 +76,12 @@ def written(folder: Path, step: int) -> Iterator[Path]:
         try:
             yield partial
             sync(partial)
-            os.rename(partial, folder / name_of(step))
+            try:
+                os.rename(partial, folder / name_of(step))
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+                raise FileExistsError(f"{folder / name_of(step)} is there: another writer was faster") from None
             sync(folder)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
@@ -86,16 +95,53 @@ def _held(folder: Path) -> Iterator[None]:
     try:
         if _locked(lock, fcntl.LOCK_EX):
             sweep(folder)
-        until = time.monotonic() + LOCK_S
-        while not _locked(lock, fcntl.LOCK_SH):
-            if time.monotonic() > until:
-                raise TimeoutError(
-                    f"another process holds {folder / LOCK} for {LOCK_S:g} s, as only one that removes leftovers does"
-                )
-            time.sleep(0.02)
+        _share(lock, folder / LOCK)
         yield
     finally:
         os.close(lock)
+
+
+@contextlib.contextmanager
+def in_use(checkpoint: Path) -> Iterator[None]:
+    """Keep a checkpoint from those who ``prune``. One that is not there, or on a system without locks, is not kept."""
+    try:
+        lock = os.open(checkpoint / INDEX, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        lock = -1
+    try:
+        if lock >= 0:
+            try:
+                _share(lock, checkpoint / INDEX)
+            except TimeoutError:
+                raise
+            except OSError:  # the system has no locks, so nobody prunes here
+                pass
+        yield
+    finally:
+        if lock >= 0:
+            os.close(lock)
+
+
+@contextlib.contextmanager
+def _unread(checkpoint: Path) -> Iterator[bool]:
+    """Tell whether nobody reads a checkpoint; if so, nobody does in the block."""
+    try:
+        lock = os.open(checkpoint / INDEX, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        yield True
+        return
+    try:
+        yield _locked(lock, fcntl.LOCK_EX)
+    finally:
+        os.close(lock)
+
+
+def _share(lock: int, path: Path) -> None:
+    until = time.monotonic() + LOCK_S
+    while not _locked(lock, fcntl.LOCK_SH):
+        if time.monotonic() > until:
+            raise TimeoutError(f"another process holds {path} for {LOCK_S:g} s, as only one that removes something does")
+        time.sleep(0.02)
 
 
 def _locked(lock: int, how: int) -> bool:
@@ -107,12 +153,16 @@ def _locked(lock: int, how: int) -> bool:
 
 
 def prune(folder: Path, step: int, keep: int) -> None:
-    """Remove checkpoints before ``step`` but for the newest, so that ``keep`` are left with that of ``step``."""
+    """Remove checkpoints before ``step`` but for the newest, so that ``keep`` are left with that of ``step``, and those being read."""
     older = [path for number, path in whole(folder).items() if number < step]
     for path in older[: max(0, len(older) + 1 - keep)]:
-        gone = folder / f".{path.name}.old-{secrets.token_hex(4)}"
-        os.rename(path, gone)  # half of it is never taken for a checkpoint
-        shutil.rmtree(gone, ignore_errors=True)
+        with _unread(path) as free:
+            if not free:
+                continue
+            gone = folder / f".{path.name}.old-{secrets.token_hex(4)}"
+            with contextlib.suppress(FileNotFoundError):  # another writer was faster
+                os.rename(path, gone)  # half of it is never taken for a checkpoint
+                shutil.rmtree(gone, ignore_errors=True)
 
 
 def sweep(folder: Path) -> None:
@@ -122,4 +172,4 @@ def sweep(folder: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-__all__ = ["MAX_STEP", "make", "name_of", "prune", "sync", "whole", "written"]
+__all__ = ["MAX_STEP", "in_use", "make", "name_of", "prune", "sync", "whole", "written"]

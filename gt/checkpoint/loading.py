@@ -7,7 +7,8 @@ read and uploaded one object at a time. Where they go is the present signals' ma
 from __future__ import annotations
 
 import os
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,8 +44,8 @@ def load(folder: Where, *, step: int | None = None) -> Any:
     ``folder``: that of the checkpoints, of which the newest is taken or that of ``step``, or a checkpoint's own. Tensors that were
     one are one. Errors: FileNotFoundError; DamagedError naming the file, before anything is read of any.
     """
-    found = _Checkpoint(_find(Path(folder), step))
-    return found.value(found.index.state)
+    with _reading(folder, step) as found:
+        return found.value(found.index.state)
 
 
 def load_into(folder: Where, state: Any, *, step: int | None = None, strict: bool = True) -> Any:
@@ -54,9 +55,9 @@ def load_into(folder: Where, state: Any, *, step: int | None = None, strict: boo
     lacks stays, what it has beyond is left. Errors: as ``load``; ValueError naming what is missing, unexpected, or has another shape,
     with both. That is found before anything is changed; but what an object's own ``load_state_dict`` refuses when it comes to it.
     """
-    found = _Checkpoint(_find(Path(folder), step))
-    found.check(found.index.state, state, strict)
-    changed = found.into(found.index.state, state, "", strict)
+    with _reading(folder, step) as found:
+        found.check(found.index.state, state, strict)
+        changed = found.into(found.index.state, state, "", strict)
     _settle()
     return changed
 
@@ -79,7 +80,11 @@ def resume(folder: Where, *, step: int | None = None, **objects: Any) -> Resumed
     """
     if step is None and not (Path(folder) / INDEX).exists() and latest(folder) is None:
         return Resumed()
-    found = _Checkpoint(_find(Path(folder), step))
+    with _reading(folder, step) as found:
+        return _resumed(found, objects)
+
+
+def _resumed(found: _Checkpoint, objects: dict[str, Any]) -> Resumed:
     saved = found.items()
     absent = [name for name in objects if name not in saved]
     left = [name for name, form in saved.items() if name not in objects and _has_objects(form)]
@@ -109,6 +114,22 @@ def _settle() -> None:
 
 def _listed(names: list[str]) -> str:
     return ", ".join(map(repr, names))
+
+
+@contextmanager
+def _reading(folder: Where, step: int | None) -> Iterator[_Checkpoint]:
+    """Give a verified checkpoint, which stays as long. One that is removed before it is held is none: the newest is another by then."""
+    while True:
+        path = _find(Path(folder), step)
+        with folders.in_use(path):
+            try:
+                found = _Checkpoint(path)
+            except DamagedError:
+                if path.exists():
+                    raise
+                continue
+            yield found
+            return
 
 
 def _find(folder: Path, step: int | None) -> Path:

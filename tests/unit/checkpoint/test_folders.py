@@ -157,7 +157,7 @@ def test_a_sweep_follows_no_links(tmp_path: Path) -> None:
 def test_a_step_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
     with folders.written(tmp_path, 1) as partial:
         (partial / "x").write_text("first")
-    with pytest.raises(OSError, match="not empty"), folders.written(tmp_path, 1) as partial:
+    with pytest.raises(FileExistsError, match="another writer was faster"), folders.written(tmp_path, 1) as partial:
         (partial / "x").write_text("second")
     assert (tmp_path / "step-00000001" / "x").read_text() == "first"
     assert listed(tmp_path) == ["step-00000001"]

@@ -16,6 +16,7 @@ import torch
 
 import gt
 from gt import checkpoint
+from gt.checkpoint import folders
 from gt.checkpoint.files import INDEX, MAX_HEADER
 
 
@@ -53,6 +54,40 @@ def test_a_changed_byte_anywhere_is_found(tmp_path: Path) -> None:
     assert w.tolist() == [0] * 5, "what is refused changes nothing"
     assert checkpoint.load_into(tmp_path, {"w": w, "name": "", "lr": 0.0}) == {"w": w, "name": "first", "lr": 0.125}
     assert w.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_what_is_being_loaded_stays_until_it_is_read_though_newer_ones_are_saved(tmp_path: Path) -> None:
+    w, v = gt.zeros(3), gt.zeros(3)
+
+    class Between:
+        def state_dict(self) -> dict[str, Any]:
+            return {}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            for step in (2, 3):
+                saved(tmp_path, {"w": w, "between": self, "v": v}, step, keep=1)
+
+    first = saved(tmp_path, {"w": gt.full((3,), 5.0), "between": Between(), "v": gt.full((3,), 7.0)}, keep=1)
+    assert checkpoint.load_into(tmp_path, {"w": w, "between": Between(), "v": v})["v"] is v
+    assert w.tolist() == [5.0] * 3 and v.tolist() == [7.0] * 3
+    assert first.exists() and checkpoint.latest(tmp_path) == 3
+    saved(tmp_path, {"w": w}, 4, keep=1)
+    assert sorted(p.name for p in tmp_path.glob("step-*")) == ["step-00000004"], "once it is read it goes with the next save"
+
+
+def test_a_checkpoint_that_goes_before_it_is_held_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def pruned(path: Path) -> Any:
+        if path.name == "step-00000001":
+            saved(tmp_path, {"w": gt.full((3,), 2.0)}, 2, keep=1)
+        return in_use(path)
+
+    in_use = folders.in_use
+    saved(tmp_path, {"w": gt.ones(3)})
+    monkeypatch.setattr(folders, "in_use", pruned)
+    assert checkpoint.load(tmp_path)["w"].tolist() == [2.0] * 3
+    monkeypatch.undo()
+    with pytest.raises(FileNotFoundError, match=r"there is no checkpoint of step 1; there are those of 2$"):
+        checkpoint.load(tmp_path, step=1)
 
 
 def _same(good: bytes, bad: bytes) -> bool:
