@@ -231,7 +231,10 @@ def weight(given: Any, *keys: object) -> float:
     """Give a number over 0 as a float. Errors: WrongType, WrongValue."""
     if not isinstance(given, numbers.Real) or isinstance(given, bool):
         raise WrongType(f"expected a number over 0, got {shown(given)}", *keys)
-    value = float(given)
+    try:
+        value = float(given)
+    except OverflowError:  # of a whole number
+        value = math.inf
     if not 0 < value < math.inf:
         raise WrongValue(f"expected a number over 0, got {shown(given)}", *keys)
     return value

@@ -295,7 +295,7 @@ def server(address: str) -> Finding:
     try:
         found = ask(address)
     except (GtError, ValueError) as e:
-        return Finding("server", "failed", str(e), "start it, or check the address")
+        return Finding("server", "failed", str(e), "if it refuses, change what it names; else start it, or check the address")
     return judge_server(address, found, (before + time.time()) / 2)
 
 

@@ -45,7 +45,7 @@ class LinkBroken(msgspec.Struct, frozen=True):
 
 
 class Expelled(msgspec.Struct, frozen=True):
-    """A peer's message made this program fail: whatever the peer wants is not served, and nobody else should notice."""
+    """A peer's message made this program fail, or its key is none any more: what it wants is not served, and nobody else should notice."""
 
     now: float
     peer: bytes

@@ -251,7 +251,7 @@ class DispatcherState:
         if isinstance(owner, Client):
             self._client_gone(owner)
         elif isinstance(owner, Worker):
-            self._worker_lost(owner, f"worker {owner.id} sent what this server cannot handle")
+            self._worker_lost(owner, f"worker {owner.id} was sent away: {reason}")
 
     def _tick(self) -> None:
         for worker in list(self.workers.values()):

@@ -28,6 +28,10 @@ class Door:
         self.allowed = Allowed(keys.path.absolute().parent / LIST_FILE)
         if self.allowed.fault:
             raise KeyFileError(self.allowed.fault)
+        if not self.allowed.path.exists():
+            raise KeyFileError(
+                f"{self.allowed.path} is not there: it is the list of keys that may come in, which `gt keygen` made beside the server's"
+            )
         self.guard = Guard(self.allowed.role_of)
         self.gate = Gate(context, lambda user: self.allowed.role_of(user) is not None, logger)
         self.gate.watch(router)

@@ -6,6 +6,7 @@ import re
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -132,6 +133,12 @@ def test_workers_after_the_first_op_are_refused() -> None:
 def test_an_address_that_is_none(address: str) -> None:
     with pytest.raises(ValueError, match=re.escape(f"expected an address like 'localhost:12345', got {address!r}")):
         gt.connect(address)
+
+
+@pytest.mark.parametrize("priority", [0, -1.0, float("nan"), float("inf"), pytest.param(10**400, id="vast"), "1", True, 1j])
+def test_a_priority_that_is_none(priority: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match="priority: expected a number over 0, got "):
+        gt.connect("localhost:1", priority=priority)
 
 
 BAD_YAML = {

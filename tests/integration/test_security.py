@@ -24,7 +24,7 @@ from gt.ir.types import float32
 from gt.ir.version import __version__
 from gt.runtime import wire
 from gt.runtime.env import KEY_FILE, SHARED_MEMORY
-from gt.runtime.errors import ConnectionFailed, DispatcherLost
+from gt.runtime.errors import ConnectionFailed, DispatcherLost, WorkerLost
 from gt.runtime.gate import Handshake
 from gt.runtime.keys import Keys, fingerprint, make_keys, read_keys, revoke_key
 from gt.runtime.remote import RemoteSession
@@ -169,6 +169,28 @@ def test_a_revoked_key_ends_its_sessions_and_opens_none(secured: Secured) -> Non
         alice.close()
 
 
+def test_a_worker_whose_key_is_revoked_is_lost_and_it_and_clients_are_told_why(secured: Secured) -> None:
+    make_keys(secured.folder, [], ["spare"])
+    public = secured.keys("spare", "worker").public
+    words = [sys.executable, "-m", "gt.worker", "--host", HOST, "-p", secured.port, "--key", str(secured.folder / "spare.key")]
+    with subprocess.Popen(words, env=environment(), cwd=ROOT, stderr=subprocess.PIPE, text=True) as spare:
+        session = secured.session("alice")
+        try:
+            assert wait_for(lambda: session.num_workers() == 3, 60)
+            desk = Desk(session)
+            lost = desk.put(np.ones((6, 2), np.float32), rows())
+            assert desk.get(lost).sum() == 12
+            revoke_key(secured.folder, "spare")
+            assert spare.stderr is not None
+            assert spare.wait(60) == 3 and f"key {fingerprint(public)} is not on this server's list" in spare.stderr.read()
+            with pytest.raises(WorkerLost, match=rf"was sent away: key {fingerprint(public)} is not on this server's list"):
+                desk.get(lost)
+            assert desk.get(desk.put(np.ones((2, 2), np.float32))).sum() == 4
+        finally:
+            session.close()
+            spare.kill()
+
+
 def test_a_workers_data_sockets_are_behind_keys_too(secured: Secured) -> None:
     session = secured.session("alice")
     context: zmq.Context = zmq.Context()
@@ -212,6 +234,10 @@ def test_a_server_beyond_this_host_needs_keys_or_says_loudly_that_it_has_none(
         named.setattr(KEY_FILE, "_read", [str(tmp_path / "x.key")])
         absent = command(server_main, "-H", HOST, "-p", "0")
     assert absent.exit_code == 2 and f"check key file {tmp_path}/x.key" in absent.stderr
+    make_keys(tmp_path / "keys", [], [])
+    (tmp_path / "keys" / "allowed").unlink()
+    bare = command(server_main, "-H", HOST, "-p", "0", "--key", str(tmp_path / "keys" / "server.key"))
+    assert bare.exit_code == 2 and f"{tmp_path}/keys/allowed is not there: it is the list of keys that may come in" in bare.stderr
     with (tmp_path / "err").open("w") as err:
         words = [sys.executable, "-m", "gt.server", "-H", HOST, "-p", "0", "--trust-network"]
         loud = subprocess.Popen(words, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=err, text=True)
