@@ -40,7 +40,7 @@ from gt.runtime.quota import refusal, too_many
 from gt.runtime.reads import Reads
 from gt.runtime.returning import Returning
 from gt.runtime.roster import Options, Roster, Worker
-from gt.runtime.schedule import MAX_QUEUE, Buffer, Client, OverQuota
+from gt.runtime.schedule import MAX_QUEUE, Buffer, Client, OverQuota, Upload
 from gt.runtime.status import ServerStatus, status_of
 from gt.runtime.tracing import Tracing
 from gt.runtime.values import Values, only_for
@@ -321,11 +321,14 @@ class DispatcherState:
         for message, _ in client.homeless:
             client.buffers[message.buffer] = Buffer(0, None, fault=fault)
         client.homeless.clear()
+        client.queued_nbytes = 0
         for entry in client.queue:
             if isinstance(entry, wire.Run | OverQuota):
                 run = entry.run if isinstance(entry, OverQuota) else entry
                 client.buffers |= {o: Buffer(0, None, fault=fault) for o in run.outputs if o not in client.buffers}
                 self.epochs.finished(client)
+            elif isinstance(entry, Upload):
+                client.buffers.setdefault(entry.put.buffer, Buffer(0, None, fault=fault))
             elif isinstance(entry, wire.Fetch | wire.Explain | Moving):
                 self._send(client.down, wire.Failed(entry.request, fault))
         client.queue.clear()
@@ -340,21 +343,22 @@ class DispatcherState:
                     hashlib.blake2b(data, digest_size=16).digest() if isinstance(data, bytes | memoryview) else (client.id, key)
                 )
                 client.graphs[key] = (digest, bytes(data) if isinstance(data, memoryview) else data)
-            case wire.Run() | wire.Fetch() | wire.Explain() | wire.Free() | wire.Recover() | wire.Rebalance() | wire.Parent():
+            case (
+                wire.Run() | wire.Fetch() | wire.Explain() | wire.Free() | wire.Recover() | wire.Rebalance() | wire.Parent() | wire.Put()
+            ):
                 if len(client.queue) >= MAX_QUEUE:
                     self._send(client.down, wire.Refused(f"more than {MAX_QUEUE} calls are waiting"))
                     self._client_gone(client)
                     return
-                if isinstance(message, wire.Rebalance):
+                if isinstance(message, wire.Put):
+                    self.values.place_in_turn(client, message, data)
+                elif isinstance(message, wire.Rebalance):
                     client.queue.append(Moving(message.request, message.workers, message.named, message.meshes))
                 else:
                     client.queue.append(self._within_window(client, message) if isinstance(message, wire.Run) else message)
                     if isinstance(message, wire.Run) and message.reads is not None:
                         output, request = message.reads
                         client.queue.append(wire.Fetch(message.outputs[output] if 0 <= output < len(message.outputs) else -1, request))
-                self._serve(client)
-            case wire.Put():
-                self.values.place(client, message, data)
                 self._serve(client)
             case wire.Fail(buffer, fault):
                 client.buffers.setdefault(buffer, Buffer(0, None, fault=fault))
@@ -405,6 +409,10 @@ class DispatcherState:
                     done = self.moves.go_on(client, entry)
                 case Going():
                     done = self.parts.go_on(client, entry)
+                case Upload(message, data):
+                    client.queued_nbytes -= entry.nbytes
+                    self.values.place(client, message, data)
+                    done = True
                 case _:
                     done = self._free(client, entry)
             if not done:

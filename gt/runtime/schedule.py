@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from gt.ir.types import TensorType
 from gt.passes.reasons import PlanReasons
 from gt.runtime.errors import Fault
-from gt.runtime.wire import Answer, Expect, Explain, Fetch, Free, Parent, Placed, Recover, Resume, Run, Ship
+from gt.runtime.wire import Answer, Expect, Explain, Fetch, Free, Parent, Placed, Put, Recover, Resume, Run, Ship
 
 if TYPE_CHECKING:
     from gt.runtime.cutting import Going
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gt.runtime.plan_records import PlanRecord
 
 MAX_QUEUE = 100_000
+MAX_QUEUED_NBYTES = 64 << 20  # of uploads that wait in a queue; beyond it they are placed as they come
 NO_REASONS = PlanReasons("")
 
 
@@ -133,6 +134,19 @@ class OverQuota:
     fault: Fault
 
 
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """An upload in its place among the calls: those before it may make room, or need it."""
+
+    put: Put
+    data: Any
+
+    @property
+    def nbytes(self) -> int:
+        """Give how much of it is here."""
+        return 0 if self.data is None else int(self.data.nbytes)
+
+
 @dataclass(slots=True, eq=False)
 class Client:
     """One client: its connections, graphs, buffers by its own numbers, and its queue.
@@ -158,7 +172,7 @@ class Client:
     chosen: tuple[int, ...] = ()  # the workers that it was rebalanced over, if not all
     graphs: dict[int, tuple[object, Any]] = field(default_factory=dict)  # key -> (digest, graph)
     buffers: dict[int, Buffer] = field(default_factory=dict)
-    queue: deque[Run | Parent | Fetch | Explain | Free | Recover | Moving | Going | OverQuota] = field(default_factory=deque)
+    queue: deque[Run | Parent | Fetch | Explain | Free | Recover | Moving | Going | OverQuota | Upload] = field(default_factory=deque)
     homeless: list[tuple[Any, Any]] = field(default_factory=list)  # uploads that came before any worker
     unplaced: deque[tuple[int, Placed, list[tuple[int, Expect]]]] = field(default_factory=deque)
     uploading: set[int] = field(default_factory=set)
@@ -168,6 +182,7 @@ class Client:
     runs: int = 0
     parent: str = ""
     held: int = 0
+    queued_nbytes: int = 0  # of uploads in the queue
     salvaged: bool = False  # something may be kept that what replaced it failed
     tiers: dict[int, dict[int, str]] = field(default_factory=dict)  # by graph, at which its latest run was, as the client has heard
 

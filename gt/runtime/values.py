@@ -20,7 +20,7 @@ from gt.runtime.orphans import UID_BITS
 from gt.runtime.plan_records import PlanRecord
 from gt.runtime.quota import held_nbytes, too_much
 from gt.runtime.roster import Roster, Worker
-from gt.runtime.schedule import Buffer, Client
+from gt.runtime.schedule import MAX_QUEUED_NBYTES, Buffer, Client, Upload
 
 UPLOADS = 4  # that a client may have on their way while there are others: workers take them as they come
 
@@ -139,6 +139,16 @@ class Values:
         del self.uploads[uid]
         self.ask_for_uploads(client)
         return client
+
+    def place_in_turn(self, client: Client, message: wire.Put, data: Any) -> None:
+        """Place an upload at once, or, where there are limits to keep, behind the calls that are waiting: they may make room, or need it."""
+        upload = Upload(message, data)
+        limited = self.roster.options.client_nbytes is not None or bool(self.memory.workers)
+        if limited and client.queue and client.queued_nbytes + upload.nbytes <= MAX_QUEUED_NBYTES:
+            client.queue.append(upload)
+            client.queued_nbytes += upload.nbytes
+        else:
+            self.place(client, message, data)
 
     def over_quota(self, client: Client, asked: int, frees: tuple[int, ...], what: str, where: str) -> Fault | None:
         """Say why a client may not hold so many bytes more once ``frees`` are gone; None if it may."""

@@ -270,3 +270,22 @@ def test_at_a_server_a_stopped_worker_is_refused_when_it_comes_back_and_one_stuc
         finally:
             session.close()
             hangs.kill()
+
+
+def test_a_replay_needs_no_more_of_a_quota_than_the_script_did():
+    with server(1, "gt.server", "--client-memory", "2KiB") as there:  # four values: the job's two, one to come and one that goes
+        session = RecoveringSession(partial(RemoteSession, there.address, timeout=20.0))
+        try:
+            session.recover(Recovery(interval_s=1000, wait_s=60))
+            job = Job(session)
+            for _ in range(12):
+                job.steps(1)
+                job.check()
+            there.add_workers(1)
+            there.workers[0].kill()
+            job.check()
+            assert [(r.runs, r.workers) for r in session.recoveries] == [(24, 1)]
+            job.steps(1)
+            job.check()
+        finally:
+            session.close()

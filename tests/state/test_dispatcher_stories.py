@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from gt.ir.program import WireType
 from gt.ir.signals import ShardConfig, SignalConfig
 from gt.ir.types import TensorType, float32
@@ -461,18 +463,23 @@ def test_a_client_that_says_goodbye_or_falls_silent_gives_its_buffers_back():
     assert len(free.buffers) == 1 and s.state.clients == {}
 
 
-def test_without_workers_calls_wait_and_fail_after_the_deadline():
-    s = Story(workers=0)
+@pytest.mark.parametrize("limits", [{}, {"client_nbytes": 1 << 20}], ids=["", "uploads in their turn"])
+def test_without_workers_calls_wait_and_fail_after_the_deadline(limits: dict[str, int]):
+    s = Story(workers=0, **limits)
     assert s.put(1) == []
     s.define(1)
     s.run(1, (1,), (2,))
     s.fetch(2, 3)
+    s.put(4)
+    s.fetch(4, 5)
     s.now = 29.0
     s.say("c0", wire.Beat())
     s.say("c0up", wire.Beat())
     s.now = 31.0
     out = s.wait(0.0)
-    assert sent(out, wire.Failed)[0].fault.kind == "no_workers"
+    assert [(f.request, f.fault.kind) for f in sent(out, wire.Failed)] == [(3, "no_workers"), (5, "no_workers")]
+    s.fetch(4, 6)
+    assert sent(s.log, wire.Failed)[-1].fault.kind == "no_workers"
 
 
 def test_calls_made_before_the_first_worker_are_served_when_it_joins():

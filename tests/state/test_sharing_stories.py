@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gt.ir.program import WireType
-from gt.runtime import wire
+from gt.runtime import values, wire
 from gt.runtime.dispatcher_events import Send
 from gt.runtime.errors import Fault, QuotaExceeded
 from gt.runtime.fair_queue import Limits
@@ -151,6 +151,44 @@ def test_a_large_upload_over_quota_is_not_waited_for():
     out = s.say("c0up", wire.Put(1, WireType((512, 512), "float32"), None, False))
     assert sent(out, wire.Placed) == [wire.Placed(1, ())] and sent(out, wire.Expect) == []
     assert sent(s.fetch(1, 2), wire.Failed)[0].fault.kind == "quota"
+
+
+def test_an_upload_counts_in_its_turn_behind_calls_that_make_room():
+    s = working(client_nbytes=2 * EACH)
+    s.put(2)
+    s.define(2, graph=b"two")
+    (make,) = plans(s.run(2, (1,), (3,), frees=(1, 2)))
+    assert s.put(4) == []  # the run that frees waits for its plan
+    assert s.run(1, (4,), (5,), frees=(3,)) == [] and s.state.clients[0].queued_nbytes == 64
+    out = s.plan(make)
+    assert len(sent(out, wire.Store)) == 1 and len(execs(out)) == 2
+    held = s.state.clients[0].buffers
+    assert {n: b.fault for n, b in held.items()} == {4: None, 5: None}
+    assert s.state.clients[0].held == 2 * EACH and s.state.clients[0].queued_nbytes == 0
+
+
+def test_a_run_does_not_fail_for_uploads_that_came_after_it():
+    s = working(client_nbytes=2 * EACH)
+    s.define(2, graph=b"two")
+    (make,) = plans(s.run(2, (1,), (2,)))
+    s.put(3)
+    s.fetch(3, 9)
+    assert len(execs(s.plan(make))) == 1
+    (failed,) = sent(s.log, wire.Failed)
+    assert (failed.request, failed.fault.kind) == (9, "quota")  # the one that was too much is the last of them
+    assert s.state.clients[0].buffers[2].fault is None
+
+
+def test_without_a_limit_and_beyond_what_may_wait_uploads_are_placed_as_they_come(monkeypatch: pytest.MonkeyPatch):
+    for options in ({}, {"client_nbytes": 100 * EACH}):
+        s = working(**options)
+        s.define(2, graph=b"two")
+        s.run(2, (1,), (2,))
+        monkeypatch.setattr(values, "MAX_QUEUED_NBYTES", 128)
+        for n in (3, 4):
+            assert len(sent(s.put(n), wire.Store)) == (not options)
+        assert len(sent(s.put(5), wire.Store)) == 1
+        monkeypatch.undo()
 
 
 def test_a_run_over_quota_fails_by_itself_and_what_it_was_to_replace_stays():
