@@ -32,7 +32,7 @@ from gt.ir.types import Scalar, TensorType
 from gt.ir.wording import amount
 from gt.runtime import wire
 from gt.runtime.buffer_reasons import BufferReasons
-from gt.runtime.errors import Fault, GtError, SessionClosed, WorkerLost
+from gt.runtime.errors import ConnectionRefused, Fault, GtError, SessionClosed, WorkerLost
 from gt.runtime.in_flight import Call, InFlight
 from gt.runtime.interrupt import SHIELD, Attended
 from gt.runtime.recovery import Recovery
@@ -569,6 +569,9 @@ class RecoveringSession:
                 return
             except (GtError, OSError, zmq.ZMQError, TimeoutError) as e:
                 tried = f" ({e})"
+                if isinstance(e, ConnectionRefused):  # whoever waits does not wait for a server
+                    with self.lock:
+                        self._away = msgspec.structs.replace(fault, message=f"{fault.message}. The one that is there: {e}")
             except Exception as e:  # a fault of gt's own: nobody may wait for what does not come
                 self._give_up(Fault("protocol", f"{fault.message}, and coming back failed: {type(e).__name__}: {e}"))
                 raise

@@ -27,7 +27,7 @@ import zmq
 from gt.runtime import env, garbage, wire
 from gt.runtime.awake_clock import AwakeClock
 from gt.runtime.collective import CollectiveFailed, Groups
-from gt.runtime.errors import ConnectionFailed, DispatcherLost, KeyFileError, ProtocolError
+from gt.runtime.errors import ConnectionFailed, ConnectionRefused, DispatcherLost, KeyFileError, ProtocolError
 from gt.runtime.exchange import TIDY_S, Intake, Outlet
 from gt.runtime.exit_codes import ExitCode
 from gt.runtime.gate import Gate, Handshake, Seldom, await_answer
@@ -203,6 +203,7 @@ class WorkerProcess:
         """Say hello until somebody answers. Errors: ConnectionFailed, if nobody does, or a worker is not wanted there; after a loss not
         for a connection that does not come about, as what is left of the lost server may have its port a little longer.
         """
+        refused: ConnectionRefused | None = None
         while True:
             work = self._dealer()
             handshake = Handshake(work)
@@ -216,7 +217,10 @@ class WorkerProcess:
                 if isinstance(e, ProtocolError):
                     raise ConnectionFailed(f"what answers at {self.endpoint} is not a gt server of this version: {e}") from None
                 again = hello.past is not None and isinstance(e, ConnectionFailed) and not isinstance(e, Unwanted)
+                refused = e if isinstance(e, ConnectionRefused) else refused
                 if not again or self.stopping or time.monotonic() >= deadline:
+                    if refused is not None and isinstance(e, ConnectionFailed) and not isinstance(e, Unwanted):
+                        raise refused from None
                     raise
                 time.sleep(RETRY_S)
                 continue
@@ -325,7 +329,7 @@ class WorkerProcess:
             self.work, self.handshake, self.welcome = self._join(msgspec.structs.replace(self.hello, past=past), deadline)
         except ConnectionFailed as e:
             self.deserted = not self.stopping
-            self.failed = e if time.monotonic() < deadline else None
+            self.failed = e if time.monotonic() < deadline or isinstance(e, ConnectionRefused) else None
             self.stopping = True
             return
         self.logger.warning("joined the server at %s again, as worker %d", self.endpoint, self.welcome.worker)

@@ -19,7 +19,7 @@ import pytest
 from gt.runtime import wire
 from gt.runtime.errors import ConnectionFailed, DispatcherLost
 from gt.runtime.exit_codes import ExitCode
-from gt.runtime.keys import make_keys
+from gt.runtime.keys import make_keys, read_keys
 from gt.runtime.log_lines import read_log
 from gt.runtime.recovering import RecoveringSession
 from gt.runtime.remote import RemoteSession
@@ -237,3 +237,36 @@ def test_connections_that_break_while_the_server_lives_cost_what_was_at_their_en
         finally:
             session.close()
             proxy.close()
+
+
+def test_that_another_server_with_other_keys_has_come_in_its_place_is_said_while_waiting(tmp_path: Path) -> None:
+    for name in ("ours", "theirs"):
+        make_keys(tmp_path / name, ("client",), ("worker",))
+    with restartable("-m", "gt.server", "-p", "PORT", GT_KEY_FILE=str(tmp_path / "ours" / "server.key")) as there:
+        words = [sys.executable, "-m", "gt.worker", "-p", str(there.server.port), "--lease", "8"]
+        variables = environment(GT_BACKEND="numpy", GT_KEY_FILE=str(tmp_path / "ours" / "worker.key"))
+        keys = read_keys(tmp_path / "ours" / "client.key", "client")
+        session = RecoveringSession(partial(RemoteSession, there.server.address, timeout=20.0, keys=keys))
+        with subprocess.Popen(words, cwd=ROOT, env=variables, stderr=subprocess.PIPE, text=True) as worker:
+            try:
+                assert wait_for(lambda: session.num_workers() == 1, 60)
+                desk = Desk(session)
+                held = desk.put(np.ones((N, N)))
+                assert desk.get(held).sum() == N * N
+                there.kill()
+                there.variables["GT_KEY_FILE"] = str(tmp_path / "theirs" / "server.key")
+                there.restart()
+                told = r"died; its workers .*\. The one that is there: the gt server at .* has another key than key file .*client\.key"
+
+                def said() -> bool:
+                    with pytest.raises(DispatcherLost) as caught:
+                        desk.get(held)
+                    return re.search(told, str(caught.value)) is not None
+
+                assert wait_for(said, 30)
+                _, err = worker.communicate(timeout=60)
+                assert worker.returncode == ExitCode.SERVER_LOST
+                assert re.fullmatch(r"gt worker: the gt server at .* has another key than key file .*worker\.key .*\n", err), err
+            finally:
+                session.close()
+                worker.kill()

@@ -140,7 +140,8 @@ ELSEWHERE = {
     "LaunchError": "integration/test_runtime.py", "NodeRefused": "unit/runtime/test_node_link.py", "NoGradient": "unit/passes/test_autodiff.py",
     "NoWorkers": "state/test_dispatcher_stories.py", "OutOfMemoryError": "integration/test_memory.py", "PassError": "unit/passes/test_pipeline.py",
     "PlanRefused": "unit/passes/test_options.py", "ProtocolError": "integration/test_runtime.py", "QuotaExceeded": "integration/test_sharing.py",
-    "SaveError": "integration/test_checkpoints.py", "SessionClosed": "integration/test_runtime.py", "Unwanted": "unit/runtime/test_hello.py",
+    "SaveError": "integration/test_checkpoints.py", "SessionClosed": "integration/test_runtime.py",
+    "Unwanted": "unit/runtime/test_hello.py",
     "VerifyError": "unit/ir/test_verify.py", "VersionMismatch": "unit/runtime/test_hello.py", "WireError": "unit/ir/test_program_wire.py",
     "WorkerLost": "fault/test_worker_lost.py",
 }  # fmt: skip
