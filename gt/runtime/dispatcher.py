@@ -91,8 +91,12 @@ class Dispatcher:
         self.log = open_log("dispatcher", options.tag)
         self.context: Context = zmq.Context()
         self.router = make_socket(self.context, zmq.ROUTER)
-        self.door = None if keys is None else Door(self.context, self.router, keys, self.logger)
-        self.router.bind(endpoint)
+        try:
+            self.door = None if keys is None else Door(self.context, self.router, keys, self.logger)
+            self.router.bind(endpoint)
+        except BaseException:
+            self.context.destroy(0)  # else whoever lets go of it waits for its sockets
+            raise
         self.endpoint = self.router.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
         self.state = DispatcherState(lambda: os.urandom(16), options)
         self.planners = Planners()
