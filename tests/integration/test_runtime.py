@@ -119,18 +119,21 @@ def test_who_reads_again_and_again_receives_the_answers_itself(desk, monkeypatch
     monkeypatch.setattr(RemoteSession, "_got", told)
     x = desk.put(np.ones((4, 4)))
     desk.run("add", (x, (4, 4)), (x, (4, 4)))
-    for n in range(1000, 1050):
-        future = desk.session.run(1, [x, x], [n], [], [n - 1] if n > 1000 else [], reads=0)
+    n = 1000
+    while heard.count(("Answer", "MainThread")) < 6:  # on a busy machine the io thread hears many
+        n += 1
+        future = desk.session.run(1, [x, x], [n], [], [n - 1] if n > 1001 else [], reads=0)
         array = future.result(30.0)
         assert array.flags.writeable and np.array_equal(array, np.full((4, 4), 2.0))
-    answers = [thread for kind, thread in heard if kind == "Answer"]
-    assert len(answers) == 50 and answers.count("MainThread") > 5 and "Part" not in [kind for kind, _ in heard]
+    kinds = [kind for kind, _ in heard]
+    assert kinds.count("Answer") == n - 1000 and "Part" not in kinds
     assert desk.session.status().clients  # from now on nobody reads
-    desk.session.run(1, [x, x], [2000], [], [])
-    assert wait_for(lambda: heard[-1] == ("Progress", "gt-client"))
+    before = len(heard)
+    desk.session.run(1, [x, x], [999], [], [])
+    assert wait_for(lambda: ("Progress", "gt-client") in heard[before:])
     with pytest.raises(ProtocolError, match="not there"):  # which the io thread hears
         desk.session.fetch(123456).result(30.0)
-    assert np.array_equal(desk.session.fetch(2000).result(30.0), np.full((4, 4), 2.0))
+    assert np.array_equal(desk.session.fetch(999).result(30.0), np.full((4, 4), 2.0))
 
 
 def test_threads_of_one_session_read_each_its_own(desk):
