@@ -110,13 +110,15 @@ class LocalCluster:
             return process.poll() is not None
 
     def ended(self, where: str = "") -> list[str]:
-        """Say which workers have ended since the last call, and how. ``where``: said of each."""
+        """Say which workers have ended since the last call, and how. ``where``: said of each. They are told by process: numbers go by who
+        joined first, which only the dispatcher knows.
+        """
         said = []
         for i, process in [*self.replaced, *enumerate(self.workers)]:
             if process.pid not in self._told and self._has_ended(process) and process.returncode:  # 0: it was told to stop
                 self._told.add(process.pid)
                 name = f"worker{i}"
-                said.append(f"worker {i}{where} (pid {process.pid}) ended by {name_of(process.returncode)}.{self.tail(name)}")
+                said.append(f"a worker{where} (pid {process.pid}) ended by {name_of(process.returncode)}.{self.tail(name)}")
                 self._told_to[name] = self._written(name)
         return said
 
@@ -176,7 +178,7 @@ class LocalCluster:
                     try:
                         self.workers[i] = self._start_worker(i)
                         self.replaced.append((i, process))
-                        log.warning("worker %d ended by %s: another is started in its place", i, name_of(process.returncode))
+                        log.warning("a worker (pid %d) ended by %s: another is started in its place", process.pid, name_of(process.returncode))
                     except OSError as e:  # no memory or descriptor left
                         log.warning("a worker cannot be started in place of one that died: %s", e)
                     self.restarts_left -= 1  # last: until then another is on its way

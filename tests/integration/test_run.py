@@ -140,7 +140,7 @@ def test_a_second_ctrl_c_ends_a_script_that_refuses(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("victim", "code", "said"),
-    [("worker", 4, "gt run: worker 0 (pid {pid}) ended by SIGKILL"), ("dispatcher", 3, "DispatcherLost")],
+    [("worker", 4, "gt run: a worker (pid {pid}) ended by SIGKILL"), ("dispatcher", 3, "DispatcherLost")],
 )
 def test_what_is_lost_under_a_script_is_its_exit_code(victim: str, code: int, said: str, tmp_path: Path) -> None:
     with gt_run(tmp_path, "-n", 1, "script.py", "work") as process:

@@ -253,7 +253,7 @@ def test_a_server_says_of_its_own_workers_that_they_die_and_why(tmp_path: Path) 
     with command(tmp_path, variables, "server", "-p", 0, "--spawn_gpu_workers", 1) as process:
         assert process.stderr is not None
         told = [process.stderr.readline() for _ in range(6)]
-    ended = r"gt server: worker 0 \(pid \d+\) ended by code 3\. Its stderr ends:\n"
+    ended = r"gt server: a worker \(pid \d+\) ended by code 3\. Its stderr ends:\n"
     once = ended + r"the cause\nAnother is started in its place\.\n"
     assert re.fullmatch(once + once, "".join(told)), told  # the second's, too, has nothing of the first's
 

@@ -18,6 +18,8 @@ from tests.integration.programs import wait_for
 class Process:
     """A process that has ended, or not yet."""
 
+    pid = 0
+
     def __init__(self, code: int | None) -> None:
         self.returncode = code
 
@@ -142,5 +144,5 @@ def test_a_death_is_told_though_another_thread_asks_at_the_same_moment(tmp_path:
     process = Asked(-9)
     cluster = looked_after(tmp_path, [process], 0, None)
     assert wait_for(process.asked.locked)
-    assert [text.partition(".")[0] for text in cluster.ended()] == ["worker 0 (pid 77) ended by SIGKILL"]
+    assert [text.partition(".")[0] for text in cluster.ended()] == ["a worker (pid 77) ended by SIGKILL"]
     cluster.stop()
