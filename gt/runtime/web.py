@@ -36,7 +36,7 @@ SAMPLE_S = 1.0
 MAX_SAMPLES = 900
 MAX_PLANS = 50
 MAX_RUNS = 2000
-RUNS_S = 10.0  # of runs the latest are shown
+RUNS_S = 10.0  # of runs the latest are shown, as far back as MAX_RUNS go
 MAX_TEXT = 50_000  # characters of a program
 FRESH_S = 1.0  # a request waits so long for a new picture
 HEADERS = {
@@ -53,6 +53,7 @@ class Picture:
     status: ServerStatus
     plans: tuple[dict[str, Any], ...]
     runs: tuple[tuple[int, int, int, float, float], ...] = ()  # worker, plan, client, begin and end in seconds before now
+    runs_s: float = RUNS_S  # how far back they go: before that is not known, which is not to be shown as idle
 
 
 class Web:
@@ -111,8 +112,10 @@ class Web:
                 for r in self.runs
                 if state.now - r.ended < RUNS_S
             )
+            full = len(self.runs) == MAX_RUNS
+            runs_s = min(RUNS_S, round(state.now - self.runs[0].ended, 6)) if full else RUNS_S
             with self._fresh:
-                self._picture, self._count = Picture(status, plans, runs), self._count + 1
+                self._picture, self._count = Picture(status, plans, runs, runs_s), self._count + 1
                 self._fresh.notify_all()
 
     def close(self) -> None:
@@ -198,7 +201,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _status_json(web: Web, picture: Any) -> str:
     return json.dumps(
-        {**msgspec.to_builtins(picture.status), "samples": list(web.samples), "runs": picture.runs, "runs_s": RUNS_S}
+        {**msgspec.to_builtins(picture.status), "samples": list(web.samples), "runs": picture.runs, "runs_s": picture.runs_s}
     )
 
 

@@ -18,7 +18,8 @@ from gt.runtime.dispatcher_state import DispatcherState
 from gt.runtime.metrics import metrics_text
 from gt.runtime.remote import RemoteSession
 from gt.runtime.status import status_of
-from gt.runtime.web import Web
+from gt.runtime.usage import SeenRun
+from gt.runtime.web import MAX_RUNS, RUNS_S, Web
 from tests.integration.cluster import Desk
 from tests.integration.programs import held_port, server, wait_for
 
@@ -112,6 +113,22 @@ def test_a_server_shows_itself() -> None:
         assert found["gt_workers"] == 1 and found['gt_plans{state="ready"}'] == 1 and found["gt_epochs_total"] == 3
         assert {f'gt_client_runs_total{{client="{status["clients"][-1]["id"]}"}}'} <= found.keys()
         assert found['gt_worker_memory_bytes{worker="0",of="process"}'] > 1e7
+
+
+@pytest.mark.parametrize(("runs", "shown_s"), [(MAX_RUNS - 1, RUNS_S), (MAX_RUNS, 2.0), (3 * MAX_RUNS, 2.0)])
+def test_the_timeline_goes_back_as_far_as_runs_are_known(runs: int, shown_s: float) -> None:
+    """Where there are more than are kept, what came before them is not shown as idle."""
+    with page(ticks=False) as web:
+        state = DispatcherState(lambda: bytes(16))
+        each = 2.0 / MAX_RUNS
+        for n in range(runs):
+            web.runs.append(SeenRun(0, 1, 0, 100.0 + n * each, each / 2))
+        state.roster.now = 100.0 + runs * each
+        web._wanted.set()
+        web.tick(state)
+        picture = web._picture
+        assert picture is not None and picture.runs_s == pytest.approx(shown_s)
+        assert max(ended for *_, ended in picture.runs) == pytest.approx(2.0, rel=1e-3)
 
 
 def test_it_is_read_only_and_told_what_there_is() -> None:
