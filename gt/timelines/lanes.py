@@ -148,10 +148,18 @@ def _restarts(lines: Iterable[Line]) -> Iterator[Span]:
 
 
 def _timed(lines: Iterable[Line]) -> Iterator[Span]:
-    """Give the spans of events that say how long they took, and of those that are over as soon as they begin."""
+    """Give the spans of events that say how long they took, and of those that are over as soon as they begin. A line may be later than
+    what it tells of, by a moment in which another thread ran: a run begins no later than its first collective.
+    """
+    begun: dict[str, float] = {}  # by worker, its first collective since its last run
     for line in lines:
         if line.event in ("run", "collective", "load", "group", "ship"):
-            yield _span(line, line.time - line.seconds, line.time, line.event, line.operation)
+            start = line.time - line.seconds
+            if line.event == "collective":
+                begun.setdefault(line.who, start)
+            elif line.event == "run":
+                start = min(start, begun.pop(line.who, start))
+            yield _span(line, start, line.time, line.event, line.operation)
         elif line.event == "kernel":
             lane = f"{line.who} stream {line.fields.get('stream', '0')}"
             yield replace(_span(line, line.time - line.seconds, line.time, "kernel", line.operation), lane=lane)

@@ -67,6 +67,19 @@ def test_events_become_spans_in_lanes_of_their_own() -> None:
     assert [name for _, name, *_ in spans_of(timeline, "collective")] == ["all_reduce", "send", "all_reduce", "receive", "wait"]
 
 
+def test_a_run_whose_line_came_late_has_its_collectives_in_it() -> None:
+    """Between a run's end and its line another thread may run: on one track, all the same."""
+    timeline = timeline_of(told("""
+0.100000 1 collective worker0 all_gather 64 number=0 group=0,1 seconds=0.050000 begins=0
+0.200000 2 collective worker0 all_reduce 64 number=1 group=0,1 seconds=0.050000 begins=0
+0.210000 3 run worker0 flush0 64 epoch=2 plan=1 seconds=0.155000 tier=eager fault=-
+0.310000 4 run worker0 flush1 64 epoch=3 plan=1 seconds=0.050000 tier=eager fault=-
+"""))  # fmt: skip
+    assert [(s.kind, round(s.start, 5), round(s.end, 5), s.track) for s in timeline.lanes[0].spans] == [
+        ("run", 0.0, 0.16, 0), ("collective", 0.0, 0.05, 0), ("collective", 0.1, 0.15, 0), ("run", 0.21, 0.26, 0),
+    ]  # fmt: skip
+
+
 def test_collectives_are_joined_from_who_came_last() -> None:
     arrows = [
         (a.source[0], round(a.source[1], 4), a.target[0], round(a.target[1], 4))
