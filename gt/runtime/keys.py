@@ -108,7 +108,8 @@ def _is_key(text: str) -> bool:
 def make_keys(folder: Path, clients: Sequence[str], workers: Sequence[str]) -> list[Path]:
     """Write key files for these names, and a server's where there is none; put them on the list. Gives the new files.
 
-    Errors: KeyFileError for a name that is none or is taken, and where the folder is not this user's alone.
+    Errors: KeyFileError for a name that is none or is taken, and where the folder is not this user's alone; OSError where there is no room:
+    then no name is taken.
     """
     try:
         private_folder(folder)
@@ -129,15 +130,21 @@ def make_keys(folder: Path, clients: Sequence[str], workers: Sequence[str]) -> l
         made.append(path)
     server = read_keys(path, "server").public
     lines = _lines(folder / LIST_FILE)
-    for role, chosen in (("client", clients), ("worker", workers)):
-        for name in chosen:
-            public, secret = _new_pair()
-            keys = Keys(role, name, public, server, folder / f"{name}.key", secret)
-            _write_keys(keys)
-            lines.append((role, public, name))
-            made.append(keys.path)
-    _write_list(folder / LIST_FILE, lines)
-    return made
+    named = []
+    try:
+        for role, chosen in (("client", clients), ("worker", workers)):
+            for name in chosen:
+                public, secret = _new_pair()
+                keys = Keys(role, name, public, server, folder / f"{name}.key", secret)
+                _write_keys(keys)
+                lines.append((role, public, name))
+                named.append(keys.path)
+        _write_list(folder / LIST_FILE, lines)
+    except OSError:
+        for path in named:
+            path.unlink()
+        raise
+    return made + named
 
 
 def revoke_key(folder: Path, name: str) -> str:

@@ -53,12 +53,17 @@ def read_private(path: Path, limit: int) -> bytes:
 def write_private(path: Path, data: bytes, replace: bool = False) -> None:
     """Write a file with mode 0600, whole or not at all. Errors: FileExistsError unless it may be replaced."""
     beside = path.with_name(f".{path.name}.{os.getpid()}") if replace else path
-    with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    if replace:
-        os.replace(beside, path)
+    opened = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with open(opened, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if replace:
+            os.replace(beside, path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
 
 
 def _check_status(path: Path, status: os.stat_result, others: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import logging
 import os
@@ -111,6 +112,23 @@ def test_names_are_words_and_used_once(folder: Path) -> None:
         with pytest.raises(KeyFileError, match="already"):
             make_keys(folder, names, [])
     assert not (folder / "bob.key").exists()
+
+
+@pytest.mark.parametrize("fails", [1, 2, 3, 4])
+def test_a_full_disk_takes_no_name(fails: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever of the server's file, the client's, the worker's and the list has no room: there is none in part, and the next try works."""
+    keys, calls = tmp_path / "keys", itertools.count(1)
+
+    def full(file: int) -> None:
+        if next(calls) == fails:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        make_keys(keys, ["client"], ["worker"])
+    assert [p.name for p in keys.iterdir()] == ["server.key"] * (fails > 1)
+    assert {p.name for p in make_keys(keys, ["client"], ["worker"])} >= {"client.key", "worker.key"}
+    assert revoke_key(keys, "client")
 
 
 def test_a_revoked_key_is_off_the_list(folder: Path) -> None:
