@@ -18,7 +18,7 @@ import click
 
 from gt.commands.doctor import doctor
 from gt.commands.explain import explain
-from gt.commands.files import said_of
+from gt.commands.files import said_of, writing
 from gt.commands.interruptible import Group
 from gt.commands.launch import launch
 from gt.commands.manifest import manifest
@@ -95,15 +95,18 @@ def keygen(folder: Path, clients: tuple[str, ...], workers: tuple[str, ...], rev
     from gt.runtime.keys import make_keys, revoke_key
 
     folder = folder.expanduser()
+    fresh = not clients and not workers
+    made: list[Path] = []
     try:
-        if revoke is not None:
-            click.echo(f"{revoke} ({revoke_key(folder, revoke)}) is off the list {folder / 'allowed'}")
-            return
-        fresh = not clients and not workers
-        for path in make_keys(folder, clients or ("client",) * fresh, workers or ("worker",) * fresh):
-            click.echo(path)
+        with writing(folder):
+            if revoke is None:
+                made = make_keys(folder, clients or ("client",) * fresh, workers or ("worker",) * fresh)
+            else:
+                click.echo(f"{revoke} ({revoke_key(folder, revoke)}) is off the list {folder / 'allowed'}")
     except KeyFileError as error:
         raise click.ClickException(str(error)) from error
+    for path in made:
+        click.echo(path)
 
 
 @main.command("compile")
@@ -190,12 +193,15 @@ def compile_(
     selection = compiling.Selection(stage, passes, workers_shown)
     if picture and folder is not None:
         try:
-            drawn = compiling.draw(lowered, selection, picture, folder)
+            with writing(folder):
+                drawn = compiling.draw(lowered, selection, picture, folder)
         except (ValueError, ImportError) as error:
             raise click.ClickException(str(error)) from error
         click.echo("\n".join(map(str, drawn)))
     elif folder is not None:
-        for path in compiling.write(lowered, selection, form, folder):
+        with writing(folder):
+            written = compiling.write(lowered, selection, form, folder)
+        for path in written:
             click.echo(path)
     elif dump_ir or stage or passes or workers_shown or form != "text":
         click.echo(compiling.render(lowered, selection, form), nl=False)
@@ -372,8 +378,11 @@ def plan(
 def _reproducer(error: PassError, folder: Path, workers: int | None) -> str:
     """Write what repeats a pass's fault, and say so."""
     path = folder / f"fault-{error.pass_name}.gtir"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(error.gtir, encoding="utf-8")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(error.gtir, encoding="utf-8")
+    except OSError as e:
+        return f"{error}\nThis is a fault in gt. What repeats it is lost: {said_of(e, 'written', path)}"
     count = f" --workers {workers}" if workers else ""
     return f"{error}\nThis is a fault in gt. It is repeated by: gt compile {path}{count} --pipeline '{error.rest}'"
 

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import click
 
-def said_of(error: OSError, what: str = "written") -> str:
-    """Say which file cannot be ``what``, and why, without the system's number."""
-    if error.filename is None:
+
+def said_of(error: OSError, what: str = "written", file: Path | None = None) -> str:
+    """Say which file cannot be ``what``, and why, without the system's number. ``file``: where the error names none, as of a full disk."""
+    name = file if error.filename is None else error.filename
+    if name is None:
         return error.strerror or str(error)
-    folder = Path(error.filename).parent
+    folder = Path(name).parent
     why = error.strerror if folder.exists() else f"there is no folder {folder}"
-    return f"{error.filename} cannot be {what}: {why}"
+    return f"{name} cannot be {what}: {why}"
 
 
-__all__ = ["said_of"]
+@contextmanager
+def writing(file: Path) -> Iterator[None]:
+    """End the command with ``said_of`` where ``file``, a folder perhaps, cannot be written."""
+    try:
+        yield
+    except OSError as e:
+        raise click.ClickException(said_of(e, "written", file)) from e
+
+
+__all__ = ["said_of", "writing"]

@@ -29,7 +29,7 @@ ESCAPES = {b"\x1b[A": "up", b"\x1b[B": "down", b"\x1bOA": "up", b"\x1bOB": "down
 LEAST_S = 1.0  # between the two looks that are compared: workers tell of themselves twice a second
 
 
-@click.command()
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @address_options
 @click.option("--interval", default=1.0, show_default=True, type=click.FloatRange(0.2, 60), help="Seconds between two looks.")
 @click.option("--once", is_flag=True, help="Print one screen and end.")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gt.commands.files import said_of
+from gt.commands.files import said_of, writing
 from gt.commands.server_address import address_options, chosen_address
 from gt.ir.wording import amount
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gt.runtime.wire import Traced
 
 
-@click.command()
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @address_options
 @click.option("-s", "--seconds", default=5.0, show_default=True, type=click.FloatRange(0.01, 600), help="How long.")
 @click.option("-n", "--max-events", default=100_000, show_default=True, type=click.IntRange(1, 1_000_000),
@@ -68,12 +68,11 @@ def trace(
         sys.exit(ExitCode.SERVER_LOST)
     text = log_text(parts)
     timeline = timeline_of(parse_log(text.splitlines()))
-    try:
+    with writing(folder):
         stem = free_name(folder) if output is None else folder / output
-        stem.with_suffix(".log").write_text(text, encoding="utf-8")
-        stem.with_suffix(".json").write_text(chrome_json(timeline), encoding="utf-8")
-    except OSError as e:
-        raise click.ClickException(said_of(e)) from e
+    for suffix, body in ((".log", text), (".json", chrome_json(timeline))):
+        with writing(stem.with_suffix(suffix)):
+            stem.with_suffix(suffix).write_text(body, encoding="utf-8")
     for note in notes(parts):
         click.echo(note, err=True)
     click.echo(shares_text(timeline))

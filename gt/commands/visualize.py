@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gt.commands.files import said_of
+from gt.commands.files import said_of, writing
 from gt.ir.wording import amount
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ OTHERS = (".html", ".json")
 MAX_PIXELS = 200_000_000  # 0.8 GB while it is drawn
 
 
-@click.command()
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("-o", "--output", default="timeline.png", show_default=True, type=click.Path(dir_okay=False, path_type=Path),
               help="Picture (.png, .svg, .pdf), page (.html) or Perfetto's trace (.json) to write.")  # fmt: skip
@@ -59,14 +59,12 @@ def visualize(
         raise click.ClickException(str(e)) from e
     except OSError as e:
         raise click.ClickException(said_of(e, "read")) from e
-    try:
-        timeline = timeline_of(log, since, until)
-        if not timeline.lanes:
-            whole = f" in these seconds, of {timeline_of(log).seconds:.3f} in all" if since or until < math.inf else ""
-            raise click.ClickException(f"{', '.join(map(str, files))}: no event that takes time{whole}")
+    timeline = timeline_of(log, since, until)
+    if not timeline.lanes:
+        whole = f" in these seconds, of {timeline_of(log).seconds:.3f} in all" if since or until < math.inf else ""
+        raise click.ClickException(f"{', '.join(map(str, files))}: no event that takes time{whole}")
+    with writing(output):
         write(timeline, output, dpi, width, height)
-    except OSError as e:
-        raise click.ClickException(said_of(e)) from e
     click.echo(shares_text(timeline))
     click.echo(output)
 

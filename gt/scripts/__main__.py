@@ -19,9 +19,9 @@ def main() -> None:
     words = sys.argv[1:]
     if words and words[0] not in COMMANDS and Path(words[0]).exists():
         words = ["visualize", *words]
-    click.Group(commands=COMMANDS, help="Tools that look at what gt does. Each is the command of gt by that name.").main(
-        words, prog_name="python -m gt.scripts"
-    )
+    text = "Tools that look at what gt does. Each is the command of gt by that name."
+    group = click.Group(commands=COMMANDS, help=text, context_settings={"help_option_names": ["-h", "--help"]})
+    group.main(words, prog_name="python -m gt.scripts")
 
 
 if __name__ == "__main__":

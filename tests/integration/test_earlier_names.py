@@ -342,6 +342,8 @@ def test_the_tools_by_module_name(tmp_path: Path) -> None:
         command = [sys.executable, "-m", *map(str, words)]
         return subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60)
 
+    for module in ("gt.scripts", "gt.scripts.top", "gt.scripts.trace", "gt.scripts.visualize"):
+        assert "Usage: python -m " + module in gt_scripts(module, "-h").stdout
     log = tmp_path / "ops.log"
     assert run("import gt\nprint(gt.ones(2).sum().item())", tmp_path, GT_INSTRUCTION_LOG=str(log)).code == 0
     for words in (["gt.scripts", "ops.log"], ["gt.scripts", "visualize", "ops.log"], ["gt.scripts.visualize", "ops.log", "--dpi", 60]):
