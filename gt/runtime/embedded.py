@@ -8,6 +8,7 @@ Must not know: sockets. Next: ``dispatcher_state``, ``runner``; ``remote`` is th
 from __future__ import annotations
 
 import atexit
+import ctypes
 import itertools
 import logging
 import os
@@ -44,6 +45,8 @@ from gt.runtime.wire import Message
 logger = logging.getLogger("gt.embedded")
 CLIENT, WORKER = b"client", b"worker"
 NEVER_S = 1e12
+LEAVE_S = 2.0  # a run that nobody waits for any more may end by itself
+OP_S = 30.0  # or after the op that it is at
 
 
 class EmbeddedSession:
@@ -149,7 +152,10 @@ class EmbeddedSession:
         self._die(Fault("closed", "the session is closed"))
         self._inbox.put(None)
         if threading.current_thread() is not self._thread:
-            self._thread.join(10.0)
+            self._thread.join(LEAVE_S)
+            if self._thread.is_alive():  # in a long run: Python cannot end while a thread of it is in an op
+                _break_off(self._thread)
+                self._thread.join(OP_S)
         atexit.unregister(self._exit)
         self._log.close()
         self._dispatcher_log.close()
@@ -326,6 +332,12 @@ def _work(
         own_threads.discard(threading.get_ident())
         runner.close()
         log.close()
+
+
+def _break_off(thread: threading.Thread) -> None:
+    """Have a thread end after the op that it is in."""
+    assert thread.ident is not None
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit))
 
 
 def _close_at_exit(session: weakref.ref[EmbeddedSession]) -> Callable[[], None]:

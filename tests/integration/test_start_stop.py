@@ -100,6 +100,35 @@ def test_nothing_stays_however_a_program_ends(
     assert wait_for(lambda: sorted(p.name for p in tmp_path.iterdir()) == ["script.py"]), list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(("stop", "code"), [(signal.SIGINT, -signal.SIGINT), (None, 0)], ids=["SIGINT", "return"])
+def test_a_run_that_would_take_minutes_is_broken_off_as_the_program_ends(stop: signal.Signals | None, code: int, tmp_path: Path) -> None:
+    """Python aborts if it ends while a thread of it is in torch."""
+    script = """
+        import sys
+        import gt
+        w = gt.zeros(2, requires_grad=True)
+        optimizer = gt.optim.SGD([w], lr=0.1)
+        x = gt.eye(1000)
+        for _ in range(3000):
+            x = x @ x
+        w.sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()  # sends all of it as one run
+        print("ready", flush=True)
+        x.sum().item() if int(sys.argv[1]) else sys.stdin.readline()
+    """
+    log = tmp_path / "log"
+    with start(script, tmp_path, int(stop is not None), GT_INSTRUCTION_LOG=str(log)) as process:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        assert wait_for(lambda: any(words[2] == "load" for words in log_lines(log)))
+        if stop is not None:
+            process.send_signal(stop)
+        with lived() as seconds:
+            _, err = process.communicate("\n" if stop is None else None, timeout=100)
+            assert seconds() < 10
+    assert process.returncode == code and "terminate" not in err, err
+
+
 @pytest.mark.parametrize("started", [1, 4], ids=["the dispatcher has started", "all have started"])
 def test_ctrl_c_while_workers_start(started: int, tmp_path: Path) -> None:
     code = "import gt\nprint('ready', flush=True)\ngt.gpu_workers(2)\nimport time\ntime.sleep(60)"
