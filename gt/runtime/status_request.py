@@ -20,6 +20,7 @@ from gt.runtime.tracing import PATIENCE_S, PREPARING_S
 from gt.runtime.transport import Context, endpoint_of, make_socket, receive, send
 
 ASK_S = 2.0
+LOOK_S = 0.25
 
 
 class StatusLink:
@@ -57,10 +58,16 @@ class StatusLink:
         return parts
 
     def _answers(self, asked: wire.Message, timeout_s: float) -> Iterator[wire.ToAsker]:
-        """Give what comes once a question is asked. Errors: ConnectionFailed where nothing more comes in time."""
+        """Give what comes once a question is asked. Errors: ConnectionFailed where nothing more comes in time, or the connection ends."""
         deadline = time.monotonic() + timeout_s
+        self._handshake.look()
+        self._handshake.over = False  # what it was asked over before says nothing of this question
         send(self._socket, asked)
-        while await_answer(self._socket, self._handshake, deadline, self.address, self.keys):
+        while (now := time.monotonic()) < deadline:
+            if not await_answer(self._socket, self._handshake, min(now + LOOK_S, deadline), self.address, self.keys):
+                if self._handshake.over:
+                    raise ConnectionFailed(f"the gt server at {self.address} has ended, or cannot be reached any more: the answer was not all there")
+                continue
             try:
                 got = receive(self._socket, wire.TO_ASKER)
             except ProtocolError as e:

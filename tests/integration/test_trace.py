@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,11 +17,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gt.cli import main
+from gt.runtime.errors import ConnectionFailed
 from gt.runtime.log_lines import Line, read_log
 from gt.runtime.recovering import RecoveringSession
 from gt.runtime.remote import RemoteSession
+from gt.runtime.status_request import StatusLink
 from tests.integration.cluster import Desk, cols, rows
-from tests.integration.programs import server
+from tests.integration.programs import ROOT, environment, server
 from tests.unit.timelines.test_timelines import check_nesting
 
 pytestmark = pytest.mark.timeout(90)
@@ -60,6 +65,22 @@ def taken(enough: Callable[[Sequence[Line]], bool], folder: Path, *words: object
         if enough(read_log(log).lines):
             break
     return done, log
+
+
+def test_a_server_that_ends_meanwhile_is_told_at_once(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "gt.server", "-p", "0"]
+    with subprocess.Popen(words, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        address = f"localhost:{process.stdout.readline().split()[1].rpartition(':')[2]}"
+        link = StatusLink(address)
+        assert not link.ask().workers
+        killer = threading.Timer(1.0, process.kill)
+        killer.start()
+        began = time.monotonic()
+        with contextlib.closing(link), pytest.raises(ConnectionFailed, match=f"the gt server at {address} has ended"):
+            link.trace(60, 1000)
+        assert time.monotonic() - began < 15
+        killer.join()
 
 
 def num_lines(lines: Sequence[Line]) -> list[int]:
