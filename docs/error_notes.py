@@ -70,7 +70,6 @@ NAMES: dict[str, str] = {
     "SolverMissing": "the package, and how to install it",
     "TooLarge": "the number of nodes and the limit for drawings",
     "TracerWarning": "nothing: torch's class, so that `warnings.filterwarnings` of it works",
-    "TurnedAway": "the address, and what is wrong with which key file",
     "TypeMismatch": CALL_LINE,
     "UnknownSignal": "the name and the nearest known one, at the line that used it",
     "Unwanted": "the server's address, and its reason for refusing this worker",

@@ -177,7 +177,7 @@ def test_a_worker_that_dies_under_a_script_that_recovers_is_replaced(tmp_path: P
         (tmp_path / "go").touch()
         out, err = process.communicate(timeout=90)
         assert out == "262144.0 2 [2]\n" and process.returncode == 0, (out, err)
-        assert "gt run: worker" in err and "SIGKILL" in err
+        assert "gt run: a worker (pid" in err and "SIGKILL" in err
 
 
 def test_a_module_its_arguments_and_workers_that_it_asks_for_itself(tmp_path: Path) -> None:
