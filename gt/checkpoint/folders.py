@@ -102,13 +102,23 @@ def _held(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _opened(checkpoint: Path, access: int) -> Iterator[int]:
+    """Open what a checkpoint's lock is on; -1 if it is not there."""
+    try:
+        lock = os.open(checkpoint / INDEX, access | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        yield -1
+        return
+    try:
+        yield lock
+    finally:
+        os.close(lock)
+
+
+@contextlib.contextmanager
 def in_use(checkpoint: Path) -> Iterator[None]:
     """Keep a checkpoint from those who ``prune``. One that is not there, or on a system without locks, is not kept."""
-    try:
-        lock = os.open(checkpoint / INDEX, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        lock = -1
-    try:
+    with _opened(checkpoint, os.O_RDONLY) as lock:
         if lock >= 0:
             try:
                 _share(lock, checkpoint / INDEX)
@@ -117,23 +127,13 @@ def in_use(checkpoint: Path) -> Iterator[None]:
             except OSError:  # the system has no locks, so nobody prunes here
                 pass
         yield
-    finally:
-        if lock >= 0:
-            os.close(lock)
 
 
 @contextlib.contextmanager
 def _unread(checkpoint: Path) -> Iterator[bool]:
     """Tell whether nobody reads a checkpoint; if so, nobody does in the block."""
-    try:
-        lock = os.open(checkpoint / INDEX, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        yield True
-        return
-    try:
-        yield _locked(lock, fcntl.LOCK_EX)
-    finally:
-        os.close(lock)
+    with _opened(checkpoint, os.O_RDWR) as lock:
+        yield lock < 0 or _locked(lock, fcntl.LOCK_EX)
 
 
 def _share(lock: int, path: Path) -> None:

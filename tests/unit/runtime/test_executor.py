@@ -452,3 +452,19 @@ def test_strides_of_dims_of_one_say_nothing_about_a_layout() -> None:
     assert TorchPiece._fits(piece, [one, torch.zeros(1).as_strided((1,), (7,))])
     assert not TorchPiece._fits(piece, [one, torch.zeros(8)[::2]])
     assert not TorchPiece._fits(piece, [torch.zeros(2, 1, 8).transpose(0, 2), torch.zeros(4)])
+
+
+@pytest.mark.parametrize(("pieces", "tiers"), [((0,), "c"), ((), "")])
+def test_workers_of_a_program_run_what_all_of_them_have_compiled(pieces: tuple[int, ...], tiers: str, engine: TorchEngine) -> None:
+    b = ProgramBuilder()
+    loaded = engine.load(b.program(b("mul", b.input(4), b.scalar())))
+    loaded.stats.together = True
+    (piece,) = loaded.pieces
+    function = lambda args: [args[0] * args[1][0].to(torch.float32)]  # noqa: E731
+    piece.compiled, piece.settled = SimpleNamespace(function=function, kept=piece.kept, strides=((1,),), seconds=0.0), True  # type: ignore[assignment]
+    loaded.stats.compiled_pieces = 1
+    x = torch.arange(4.0)
+    assert loaded.run([x], [2.0])[0].equal(2 * x) and loaded.tiers == "" and piece.waits_for_others
+    loaded.swap(pieces)
+    assert loaded.run([x], [2.0])[0].equal(2 * x) and loaded.tiers == tiers
+    assert loaded.stats.compiled_pieces == len(pieces) and bool(loaded.stats.notes) == (not pieces)
