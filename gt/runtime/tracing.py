@@ -153,7 +153,7 @@ class Tracing:
             return
         ended = trace.sources.get(peer)
         if ended is not None and ended.lines is None:
-            ended.missing = ended.missing or "it ended before it handed over what it had"
+            ended.missing = ended.missing or f"it ended before it {'heard of it' if ended.clock is None else 'handed over what it had'}"
 
     def _finish(self, now: float) -> None:
         trace = self.trace

@@ -121,6 +121,16 @@ def test_who_comes_meanwhile_takes_part_and_who_leaves_has_handed_over() -> None
     assert found["client0"] == ((), "it ended before it handed over what it had")
 
 
+def test_who_is_leaving_as_a_trace_begins_has_nothing_in_it() -> None:
+    s = story()
+    s.say("asker", wire.AskTrace(1.0, 10))
+    s.say("c0up", wire.Bye())  # on its way as the question was
+    begun(s, "l0", 1000.0)
+    s.wait(1.0)
+    found = {p.who: (p.lines, p.missing) for p in sent(over(s, "l0"), "asker")}
+    assert found["client0"] == ((), "it ended before it heard of it")
+
+
 def test_a_client_that_leaves_hands_over_though_its_other_connection_ends_first() -> None:
     s = story()
     s.say("asker", wire.AskTrace(1.0, 10))
