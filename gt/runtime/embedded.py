@@ -41,6 +41,7 @@ from gt.runtime.session import CallLock, own_threads
 from gt.runtime.status import ServerStatus, status_of
 from gt.runtime.usage import Usage
 from gt.runtime.wire import Message
+from gt.runtime.wire_arrays import array_of
 
 logger = logging.getLogger("gt.embedded")
 CLIENT, WORKER = b"client", b"worker"
@@ -97,8 +98,11 @@ class EmbeddedSession:
         with SHIELD:
             while not self._window.take():
                 self._window.wait()
-            self._feed(CLIENT, wire.Run(key, tuple(inputs), tuple(outputs), packed, tuple(frees), tuple(replaces)), under=True)
-        return None
+            future, request = self._asked(outputs[reads]) if reads >= 0 else (None, -1)
+            asked = None if future is None else (reads, request)
+            run = wire.Run(key, tuple(inputs), tuple(outputs), packed, tuple(frees), tuple(replaces), reads=asked)
+            self._feed(CLIENT, run, under=True)
+        return future
 
     def await_window(self) -> None:
         self._window.await_one()
@@ -110,11 +114,16 @@ class EmbeddedSession:
         self._feed(CLIENT, wire.Put(buffer, WireType.of(type), signal, True), data)
 
     def fetch(self, buffer: int) -> Future[np.ndarray]:
+        future, request = self._asked(buffer)
+        self._feed(CLIENT, wire.Fetch(buffer, request), under=True)
+        return future
+
+    def _asked(self, buffer: int) -> tuple[Future[np.ndarray], int]:
+        """Give a future for the value of a buffer, and the number of the request for it that is about to be made."""
         future: Future[np.ndarray] = Future()
         request = next(self._requests)
         self._futures[request], self._reading[request] = future, buffer
-        self._feed(CLIENT, wire.Fetch(buffer, request), under=True)
-        return future
+        return future, request
 
     def explain(self, buffer: int) -> Future[BufferReasons]:
         future: Future[BufferReasons] = Future()
@@ -226,6 +235,8 @@ class EmbeddedSession:
                     self._feed(CLIENT, wire.Recover(buffer))
                 if future is not None:
                     future.set_exception(fault.exception())
+            case wire.Answer(request, type_, value):
+                self._resolve(request, type_, array_of(type_, bytearray(value)))
             case wire.Explained(request, explanation):
                 self._explaining.pop(request).set_result(explanation)
             case _:
@@ -252,12 +263,16 @@ class EmbeddedSession:
         if isinstance(message, wire.PartFailed):
             self._answer(message)
             return
-        future = self._futures.pop(message.request, None)
-        self._reading.pop(message.request, None)
-        if self._log.on and array is not None:
-            self._log.write("part", "fetch", array.nbytes, f"request={message.request}")
-        if future is not None and array is not None:
-            future.set_result(array.reshape(message.type.shape))
+        if array is not None:
+            self._resolve(message.request, message.type, array)
+
+    def _resolve(self, request: int, type_: WireType, array: np.ndarray) -> None:
+        future = self._futures.pop(request, None)
+        self._reading.pop(request, None)
+        if self._log.on:
+            self._log.write("part", "fetch", array.nbytes, f"request={request}")
+        if future is not None:
+            future.set_result(array.reshape(type_.shape))
 
 
 class _Outlet:

@@ -54,6 +54,7 @@ def test_the_instruction_log_has_a_line_for_every_event(workers: int, tmp_path: 
     runs = [line for line in lines if line[2:4] == ["run", "worker0"]]
     assert len(runs) == 3 and {line[5] for line in runs} == {"120"}  # 30 floats each
     assert not {"Beat", "Ping"} & {line[4] for line in lines}
+    assert not {"Fetch", "Ship"} & {line[4] for line in lines}  # a small value comes with the word that its run is over
     # The order of one run: called, received, run.
     first = {key: next(float(line[0]) for line in lines if line[2:5] == key.split()) for key in
              ("call client0 Run", "recv dispatcher Run", "recv worker0 Execute")}  # fmt: skip
