@@ -10,13 +10,13 @@ Source: torch's "Autocast Op Reference", and ``ATen/autocast_mode.h`` and ``.cpp
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable
 from typing import Any, Literal
 
 from gt.handle import Handle
 from gt.ir.ops import OPS
 from gt.ir.types import DType, bfloat16, float16, float32, float64, promote_types
+from gt.thread_state import ThreadState
 from gt.trace import install_autocast, native, record, state
 
 CAST = OPS["cast"]
@@ -63,12 +63,12 @@ SAFE_ON_CUDA = (
 )
 
 
-class _Lists(threading.local):
+class _Lists(ThreadState):
     """The lists of the mixed precision that this thread is in, and the low precision of each device type."""
 
     policies: dict[str, Policy] = CUDA
 
-    def __init__(self) -> None:
+    def begin(self) -> None:
         self.dtypes: dict[str, DType] = {"cuda": float16}
 
 

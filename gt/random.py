@@ -7,12 +7,12 @@ do not depend on workers, flushes or backends. Next: ``gt.ir.ops.random``.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from gt.devices import device as Device  # noqa: N812 - a generator has one of its own
+from gt.thread_state import ThreadState
 from gt.trace import state
 
 
@@ -62,10 +62,10 @@ class Generator:
         return Generator().set_state(self.get_state())
 
 
-class _Default(threading.local):
+class _Default(ThreadState):
     """The default generator of each thread. The main thread's starts from a drawn seed; others from it and their number."""
 
-    def __init__(self) -> None:
+    def begin(self) -> None:
         self.generator = Generator()
         self.generator.seed()
 

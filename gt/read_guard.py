@@ -6,10 +6,10 @@ Owns: ``flush_guard``, ``ReadRefused``. Must not know: how a read flushes. Next:
 from __future__ import annotations
 
 import logging
-import threading
 
 from gt.ir.advice import Advised
 from gt.ir.blame import users_line
+from gt.thread_state import ThreadState
 from gt.trace import guard_reads
 
 log = logging.getLogger("gt.flush")
@@ -19,10 +19,10 @@ class ReadRefused(Advised, RuntimeError):
     """A value was read inside ``flush_guard("disallow")``."""
 
 
-class _Guards(threading.local):
+class _Guards(ThreadState):
     """The guards of this thread, innermost last."""
 
-    def __init__(self) -> None:
+    def begin(self) -> None:
         self.modes: list[str] = []
 
 

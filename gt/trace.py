@@ -34,6 +34,7 @@ from gt.ir.opdef import OpDef
 from gt.ir.types import DTYPES, DType, Scalar, TensorType
 from gt.runtime.env import NATIVE
 from gt.runtime.session import CallLock
+from gt.thread_state import ThreadState
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -400,10 +401,10 @@ class Trace:
         return found
 
 
-class _State(threading.local):
+class _State(ThreadState):
     """What recording keeps for each thread."""
 
-    def __init__(self) -> None:
+    def begin(self) -> None:
         self.modes = Modes()
         self.trace = Trace(self.modes)
         self.anomaly = False

@@ -492,6 +492,32 @@ def test_finalizers_use_tensors_wherever_the_collector_runs(unraisable, act):
     assert len(seen) + len(kept) == 4 * 30
 
 
+def test_finalizers_use_tensors_while_a_thread_uses_them_for_the_first_time(unraisable):
+    """What gt keeps for a thread is made at its first op: the collector may start in the middle of that."""
+    before, kept = gc.get_threshold(), []
+
+    def first(every):
+        Dropped(lambda: kept.append(gt.ones(2) + 1))
+        gc.set_threshold(every)
+        gc.enable()
+        gt.rand(1)
+        gc.disable()
+        gc.collect()
+
+    first(before[0])
+    gc.freeze()  # from now on collecting is fast
+    try:
+        for every in range(1, 60):
+            thread = threading.Thread(target=first, args=(every,))
+            thread.start()
+            thread.join()
+    finally:
+        gc.set_threshold(*before)
+        gc.enable()
+        gc.unfreeze()
+    assert not unraisable and [k.tolist() for k in kept] == [[2.0, 2.0]] * 60
+
+
 def test_what_reads_in_the_middle_of_an_op_is_told_so_and_nothing_is_lost(monkeypatch):
     """As a finalizer does that runs when recording drops the last reference to something."""
     x, y = gt.ones(3), gt.ones(3)
