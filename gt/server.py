@@ -47,7 +47,7 @@ RESTARTS = 20  # of each worker that it starts: one that cannot start is not tri
 @click.option(
     "--client-memory", metavar="SIZE", help='Bytes each client may hold on all workers together, as "40GiB". [default: no limit]'
 )
-@click.option("--client-runs", type=click.IntRange(1), help="Runs each client may have in flight. [default: 8]")
+@click.option("--client-runs", type=click.IntRange(1), help="Runs each client may have in flight. [default: 32]")
 @click.option("--max-priority", type=float, help="The most a client may ask for as its priority. [default: 1]")
 @click.option(
     "--dashboard", metavar="[HOST:]PORT", help="Serve a read-only web page, and metrics for Prometheus at /metrics. [default: off]"

@@ -148,8 +148,8 @@ COMPILE_AFTER = Variable(
 STRICT = Variable("GT_STRICT", flag, False, "Make signals that cannot be followed errors instead of warnings.")
 RECOVER = Variable("GT_RECOVER", flag, False, "Go on after the loss of a worker, as after gt.recover().")
 WINDOW = Variable(
-    "GT_WINDOW", at_least(1), 8,
-    "Runs a client may have in flight before a flush waits. A server's own counts for its clients.",
+    "GT_WINDOW", at_least(1), 32,
+    "Runs a client may have in flight before a flush waits; of runs over 1 ms, 8. A server's own counts for its clients.",
 )  # fmt: skip
 
 

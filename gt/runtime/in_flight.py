@@ -17,7 +17,7 @@ from gt.runtime import wire
 from gt.runtime.run_log import Put
 
 MAX_NBYTES = 64 << 20  # of uploads
-MAX_UPLOADS = 8  # each may keep memory from being filled again
+MAX_UPLOADS = 32  # each may keep memory from being filled again
 
 Call: TypeAlias = Put | wire.Run | wire.Free
 

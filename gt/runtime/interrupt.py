@@ -12,6 +12,7 @@ import _signal  # type: ignore[import-not-found]
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from types import FrameType
@@ -22,6 +23,9 @@ Handler = Callable[[int, FrameType | None], Any]
 NUMBERS = tuple(sorted(map(int, signal.valid_signals())))
 MOMENT_S = 0.1  # longer than ``Attended.attend`` takes
 POLL_S = 0.05  # a wake-up that an interrupted wait has taken with it is missed for so long
+FEW = 8  # runs in flight
+SHORT_S = 1e-3
+RECENT = 0.2  # weight of the last run's time
 
 
 class Shield:
@@ -192,10 +196,16 @@ def await_done(future: Future[Any], timeout_s: float | None = None) -> bool:
 
 
 class Window:
-    """How many more runs may be in flight. Any thread. ``wait`` takes nothing, so whoever is interrupted there has lost nothing."""
+    """How many more runs may be in flight. Any thread. ``wait`` takes nothing, so whoever is interrupted there has lost nothing.
 
-    def __init__(self, count: int) -> None:
-        self._count = count
+    There may be ``most`` while runs are short, ``SHORT_S`` each as they end one after the other: then the way to the workers and back is what
+    takes long. Else there may be ``FEW``: what is queued takes long, and what it reads is kept.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._few, self._most = min(FEW, most), most
+        self._flying = 0
+        self._each_s, self._last = 2 * SHORT_S, 0.0  # how far apart runs end, and when one did last
         self._lock = threading.Lock()
         self._more = threading.Lock()  # held until there may be more
         self._more.acquire()
@@ -203,20 +213,29 @@ class Window:
     def take(self) -> bool:
         """Take one if there is one. Never waits."""
         with self._lock:
-            if self._count == 0:
+            if not self.any():
                 return False
-            self._count -= 1
-            if self._count:
+            self._flying += 1
+            if self.any():
                 self._tell()
             return True
 
     def any(self) -> bool:
         """Say whether there is one."""
-        return self._count > 0
+        if self._flying < self._few or self._flying >= self._most:
+            return self._flying < self._few
+        return self._each_s < SHORT_S and time.monotonic() - self._last < FEW * SHORT_S
+
+    def none_flying(self) -> bool:
+        """Say whether all that were taken have been given back."""
+        return self._flying <= 0
 
     def give(self, count: int = 1) -> None:
+        now = time.monotonic()
         with self._lock:
-            self._count += count
+            self._flying -= count
+            took, self._last = min((now - self._last) / count, 4 * SHORT_S), now
+            self._each_s += min(1.0, RECENT * count) * (took - self._each_s)
             self._tell()
 
     def wait(self, timeout_s: float = POLL_S) -> None:
@@ -226,7 +245,7 @@ class Window:
 
     def await_one(self) -> None:
         """Wait until there is one, and leave it there. A signal's handler may raise, as in ``wait``."""
-        while not self._count:
+        while not self.any():
             self.wait()
 
     def _tell(self) -> None:

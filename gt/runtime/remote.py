@@ -276,12 +276,12 @@ class RemoteSession:
 
     def idle(self, timeout_s: float) -> bool:
         """Wait until no run is in flight, for so long; say whether that is so."""
-        held, until = 0, time.monotonic() + timeout_s
-        while held < self._welcome.window and self.admits(until - time.monotonic()):
-            held += 1
-        if held:
-            self._window.give(held)
-        return held == self._welcome.window
+        until = time.monotonic() + timeout_s
+        while not (idle := self._window.none_flying()) and (left := until - time.monotonic()) > 0:
+            if self._parked:
+                self._needed.set()
+            self._window.wait(left)
+        return idle
 
     def await_window(self) -> None:
         self._window.await_one()

@@ -30,7 +30,7 @@ class Options:
     dispatcher from others in an instruction log.
     """
 
-    window: int = 8
+    window: int = 32
     client_nbytes: int | None = None
     max_priority: float = 1.0
     sharing: Limits = field(default_factory=Limits)

@@ -238,3 +238,46 @@ def test_a_window_wakes_all_that_wait() -> None:
         thread.join(5)
     assert not any(thread.is_alive() for thread in threads)
     assert len(got) == 4 and window.take() and not window.take()
+
+
+def test_more_runs_may_be_in_flight_while_they_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    window = Window(32)
+
+    def taken() -> int:
+        count = 0
+        while window.take():
+            count += 1
+        return count
+
+    def over(count: int, seconds: float) -> None:
+        now[0] += seconds
+        window.give(count)
+
+    assert taken() == 8 and not window.any()  # nothing is known yet
+    over(8, 0.5)
+    assert taken() == 8
+    for _ in range(20):
+        over(4, 0.001)
+        taken()
+    assert not window.any()
+    over(32, 0.002)
+    assert window.none_flying() and taken() == 32
+    over(1, 0.0005)
+    assert window.any()
+    now[0] += 0.1  # one that takes long is under way
+    assert not window.any() and taken() == 0
+    over(31, 0.05)
+    assert taken() == 8
+    over(8, 0.08)
+    assert taken() == 8
+
+
+def test_a_window_of_few_is_never_wider() -> None:
+    window = Window(2)
+    for _ in range(50):
+        while window.take():
+            pass
+        window.give(2)
+    assert window.take() and window.take() and not window.take()
