@@ -35,8 +35,9 @@ from gt.runtime.buffer_reasons import BufferReasons
 from gt.runtime.errors import ConnectionRefused, Fault, GtError, SessionClosed, WorkerLost
 from gt.runtime.in_flight import Call, InFlight
 from gt.runtime.interrupt import SHIELD, Attended
+from gt.runtime.reading import Copy
 from gt.runtime.recovery import Recovery
-from gt.runtime.remote import Copy, Keeper, RemoteSession
+from gt.runtime.remote import Keeper, RemoteSession
 from gt.runtime.run_log import Asked, Kept, Put, RunLog
 from gt.runtime.seats import Seats
 from gt.runtime.session import CallLock

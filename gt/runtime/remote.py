@@ -16,7 +16,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
@@ -28,27 +27,27 @@ from gt.ir.blame import users_line
 from gt.ir.graph import Graph
 from gt.ir.program import WireSharding, WireType, encode_graph
 from gt.ir.signals import SignalConfig
-from gt.ir.types import DType, Scalar, TensorType
+from gt.ir.types import Scalar, TensorType
 from gt.runtime import wire, wire_arrays
 from gt.runtime.awake_clock import AwakeClock
 from gt.runtime.buffer_reasons import BufferReasons
 from gt.runtime.errors import ConnectionFailed, ConnectionRefused, Fault, ProtocolError, SessionClosed
-from gt.runtime.gate import Handshake, Seldom, await_answer, explained
+from gt.runtime.gate import Handshake, Seldom, await_answer
 from gt.runtime.hello import UNKNOWN
 from gt.runtime.interrupt import SHIELD, Attended, Window
 from gt.runtime.keys import Keys
 from gt.runtime.log import open_client_log, setup_logging
 from gt.runtime.numbering import MessagesLost
+from gt.runtime.reading import Answerable, Copy, Reading
 from gt.runtime.session import CallLock, own_threads
-from gt.runtime.shared import MAX_LANES, Openings, Slot, SlotPool, probe
 from gt.runtime.status import ServerStatus
 from gt.runtime.status_request import StatusLink
 from gt.runtime.tracer import Tracer
-from gt.runtime.transport import Context, PeerUnreachable, Socket, confirm, endpoint_of, make_socket, receive, send
+from gt.runtime.transport import Context, PeerUnreachable, Socket, endpoint_of, make_socket, receive, send
 from gt.runtime.wire import INLINE, TO_CLIENT, Message
+from gt.runtime.worker_links import WorkerLinks
 
 BEAT_S = 1.0
-REACH_S = 10.0  # in which a worker's socket for uploads must be connected
 DISPATCHER_TIMEOUT_S = 4.0
 ATTENDED = (wire.Answer, wire.Part, wire.Progress, wire.Settled, wire.Ping)  # what a caller that waits deals with itself
 ATTEND_S = 0.02  # that a caller receives itself what it waits for, and that the io thread stands aside for the next one
@@ -77,55 +76,6 @@ class Keeper(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Copy:
-    """A value as it was, and where."""
-
-    array: np.ndarray
-    type: WireType
-    placed: WireSharding
-
-
-class Answerable(Protocol):
-    """What hears how a read ends."""
-
-    def done(self) -> bool: ...
-
-    def set_result(self, result: Any, /) -> None: ...
-
-    def set_exception(self, exception: BaseException, /) -> None: ...
-
-
-@dataclass(eq=False)
-class Reading:
-    """A fetch under way: parts come from workers, and unless they are final the dispatcher confirms them.
-
-    ``copies``: it is one of a snapshot's, which the script does not hear of: it wants a ``Copy``, or the fault.
-    """
-
-    buffer: int
-    future: Answerable
-    copies: bool = False
-    type: WireType | None = None
-    placed: WireSharding | None = None
-    array: np.ndarray | None = None
-    parts: set[wire_arrays.Bounds] = field(default_factory=set)
-    num_parts: int = 0  # of the whole, once one has come
-    complete: bool = False
-    settled: bool = False
-    retried: Fault | None = None  # the loss that made the session ask again
-
-    def add(self, part: wire.Part, rows: np.ndarray) -> None:
-        if self.array is None:
-            self.type = part.type
-            self.array = np.empty(part.type.shape, wire_arrays.wire_dtype(DType.by_name[part.type.dtype]))
-        self.array[wire_arrays.rows(part.bounds)] = rows
-        self.parts.add(part.bounds)
-        self.num_parts = part.tiles
-        self.complete = len(self.parts) >= part.tiles
-        self.settled = self.settled or part.final
-
-
 class RemoteSession:
     """A ``Session`` with a gt server. Errors: ConnectionFailed within ``timeout`` seconds if there is none, or, as soon as that is
     known, if it wants another key. ``secret``: 16 bytes by which the next session can have this one's values back, should the
@@ -149,19 +99,12 @@ class RemoteSession:
         self._explaining: dict[int, Future[BufferReasons]] = {}
         self._moving: dict[int, Future[int]] = {}
         self._resuming: Future[wire.Returned] | None = None
-        self._uploads: dict[int, tuple[np.ndarray, WireType]] = {}
         self._requests = 0
         self._runs_over = self._runs_sent = 0
         self._parent = ""  # the span that the dispatcher knows of
-        self._workers: dict[int, tuple[str, str, str]] = {}
-        self._upload_sockets: dict[int, Socket] = {}
         self._poller = zmq.Poller()
-        self._pool, self._openings, self._probe = SlotPool(), Openings(), probe()
-        self._sharing: set[int] = set()  # workers that can open this process's slots
-        self._opened: dict[int, int] = {}  # workers whose slots this process can open, with their pids
         self._endpoint = endpoint_of(address)
         self._keys = None if self._endpoint.startswith("ipc://") else keys
-        self._watched: dict[int, tuple[float, Handshake]] = {}  # by worker, of the socket for uploads: the one for results fares alike
         self._down = self._made()
         self._up = self._made()
         try:
@@ -170,13 +113,13 @@ class RemoteSession:
             self._context.destroy(0)
             raise
         self._window = Window(self._welcome.window)
-        self._results = make_socket(self._context, zmq.DEALER, data=True, identity=self._welcome.token)
         self._log = open_client_log(self._welcome.client, self._welcome.tag)
+        self._links = WorkerLinks(self._context, self._keys, self._welcome.token, self._poller, self._log)
         self._tracer = Tracer(self._log)
         self._wake_read, self._wake_write = os.pipe()
         self._turn = threading.Lock()  # to look at the sockets, but for that of calls
         self._attending = zmq.Poller()
-        for source in (self._down, self._results):
+        for source in (self._down, self._links.results):
             self._attending.register(source, zmq.POLLIN)
         self._aside = self._parked = False  # whether the io thread is to leave its turn to callers, and does
         self._needed = threading.Event()  # the io thread is, before its time
@@ -287,9 +230,7 @@ class RemoteSession:
         self._window.await_one()
 
     def room(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
-        room = None
-        if self._sharing and math.prod(shape) * dtype.itemsize > INLINE:
-            room = self._pool.take(shape, dtype)
+        room = self._links.room(shape, dtype) if math.prod(shape) * dtype.itemsize > INLINE else None
         return np.empty(shape, dtype) if room is None else room
 
     def put(
@@ -300,12 +241,12 @@ class RemoteSession:
         if data.nbytes <= INLINE:
             self._call(wire.Put(buffer, wire_type, signal, True, placed, users_line()), wire_arrays.data_of(data))
         else:
-            self._uploads[buffer] = (data.reshape(type.shape), wire_type)
+            self._links.waiting[buffer] = (data.reshape(type.shape), wire_type)
             self._call(wire.Put(buffer, wire_type, signal, False, placed, users_line()))
 
     def lends(self, data: np.ndarray) -> bool:
         """Whether an array lies in memory that is to be filled again."""
-        return self._pool.find(data) is not None
+        return self._links.pool.find(data) is not None
 
     def fetch(self, buffer: int) -> Future[np.ndarray]:
         future: Future[np.ndarray] = Attended(self.attend)
@@ -359,10 +300,10 @@ class RemoteSession:
             link.close()
 
     def num_workers(self) -> int:
-        return len(self._workers)
+        return len(self._links.present)
 
     def workers(self) -> tuple[int, ...]:
-        return tuple(self._workers)
+        return tuple(self._links.present)
 
     @property
     def closed(self) -> Fault | None:
@@ -504,7 +445,7 @@ class RemoteSession:
 
     def _is_asked(self) -> bool:
         """Whether something is to come, or to be done, for which nobody may come to receive it."""
-        return bool(self._readings or self._explaining or self._moving or self._uploads or self._handed or self._resuming)
+        return bool(self._readings or self._explaining or self._moving or self._links.waiting or self._handed or self._resuming)
 
     def _stand_aside(self, until: float) -> None:
         """Leave the turn to callers, as long as one comes after the other, until a time."""
@@ -521,7 +462,7 @@ class RemoteSession:
 
     def _io(self) -> None:
         own_threads.add(threading.get_ident())
-        for source in (self._down, self._server.monitor, self._results, self._wake_read):
+        for source in (self._down, self._server.monitor, self._links.results, self._wake_read):
             self._poller.register(source, zmq.POLLIN)
         awake, beat = AwakeClock(), time.monotonic()
         seen = awake()
@@ -537,9 +478,9 @@ class RemoteSession:
                     if self._down in ready or self._server.over or self._attended:
                         seen, self._attended = heard, False
                         self._receive(self._down, copy=True)
-                    if self._results in ready:
-                        self._receive(self._results, copy=False)
-                    for worker, socket in list(self._upload_sockets.items()):
+                    if self._links.results in ready:
+                        self._receive(self._links.results, copy=False)
+                    for worker, socket in list(self._links.sockets.items()):
                         if socket in ready:
                             self._receive(socket, copy=True, worker=worker)
                     if self._closed is None and self._server.over:
@@ -548,10 +489,10 @@ class RemoteSession:
                         self._lose_dispatcher("stopped answering")
                     if now - beat >= BEAT_S:
                         beat = now
-                        self._look_at_handshakes(now)
+                        if fault := self._links.unreachable(now):
+                            self._die(fault)
                         self._give_signs_of_life()
-                        self._pool.trim()
-                        self._openings.sweep()
+                        self._links.tidy()
                     self._aside, self._answered = self._answered and not self._is_asked(), False
         except Exception as e:  # a fault of gt's own: nothing more can be trusted
             self._die(Fault("protocol", f"the client's io thread failed: {type(e).__name__}: {e}"))
@@ -559,29 +500,14 @@ class RemoteSession:
         finally:
             own_threads.discard(threading.get_ident())
             with self._turn:
-                for handshake in (self._server, *(h for _, h in self._watched.values())):
-                    handshake.close()
-                for socket in (self._down, self._results, *self._upload_sockets.values()):
-                    socket.close(500)
-            self._pool.close()
-            self._probe = None
-
-    def _look_at_handshakes(self, now: float) -> None:
-        for worker, (since, handshake) in list(self._watched.items()):
-            at = f"worker {worker} ({self._workers[worker][0]})"
-            if failed := handshake.look():
-                self._die(Fault("protocol", explained(failed, at, self._keys)))
-            elif handshake.done:
-                handshake.close()
-                del self._watched[worker]
-            elif not handshake.done and now - since > REACH_S:
-                self._die(Fault("unreachable", f"{at} cannot be reached within {REACH_S:g} s: is a firewall between?"))
+                self._server.close()
+                self._down.close(500)
+                self._links.close()
 
     def _give_signs_of_life(self) -> None:
         """Say on each connection that this process is there, so that whoever missed a message notices; hear what comes by ``up``."""
         send(self._down, wire.Beat())
-        for socket in self._upload_sockets.values():
-            confirm(socket, wire.Beat())
+        self._links.beat()
         with self._lock:
             if not self._let_go:
                 send(self._up, wire.Beat())
@@ -623,7 +549,7 @@ class RemoteSession:
 
     def _spoilt(self, error: MessagesLost | ProtocolError, socket: Socket, worker: int) -> None:
         if isinstance(error, MessagesLost):
-            self._link_broken(worker, str(error), results=socket is self._results)
+            self._link_broken(worker, str(error), results=socket is self._links.results)
         else:
             self.malformed.drop(error, time.monotonic(), logging.WARNING)
 
@@ -659,12 +585,12 @@ class RemoteSession:
             case wire.Rebalanced(request, values):
                 if (moving := self._moving.pop(request, None)) is not None:
                     moving.set_result(values)
-            case wire.Share() if worker in self._upload_sockets:
-                self._share(worker, message)
-            case wire.Unread(upload) if worker in self._upload_sockets:
-                self._resend(worker, upload)
+            case wire.Share() if worker in self._links.sockets:
+                self._links.share(worker, message)
+            case wire.Unread(upload) if worker in self._links.sockets:
+                self._links.resend(worker, upload)
             case wire.Placed(buffer, tiles):
-                self._upload(buffer, tiles)
+                self._links.upload(buffer, tiles)
             case wire.Returned() if self._resuming is not None:
                 self._resuming.set_result(message)
                 self._resuming = None
@@ -719,7 +645,7 @@ class RemoteSession:
             return
         if fault.kind == "worker_lost":
             # who is told of it finds the worker gone
-            self._set_workers(tuple((w, *at) for w, at in self._workers.items() if w != fault.worker))
+            self._set_workers(tuple((w, *at) for w, at in self._links.present.items() if w != fault.worker))
         told = reading.retried if reading.retried is not None and fault.kind == "protocol" else fault
         if reading.copies:
             reading.future.set_result(told)
@@ -732,20 +658,14 @@ class RemoteSession:
 
     def _part(self, request: int, part: wire.Part, data: Any) -> None:
         reading, done = self._readings.get(request), None
-        local = WireType(tuple(b - a for a, b in part.bounds), part.type.dtype)
         try:
-            if part.region is None:
-                rows = wire_arrays.array_of(local, data)
-            elif part.region.pid in self._opened.values():
-                rows, done = self._openings.view(part.region, local)
-            else:
-                raise OSError("it is not shared with this process any more")
+            rows, done = self._links.rows(part, data)
             if reading is None:
                 return
             reading.add(part, rows)
         except OSError as e:  # no descriptor left, for one
             self._logger.warning("a worker's shared memory cannot be opened, going on without: %s", e)
-            self._share_no_more(part.region)
+            self._links.share_no_more(part.region)
             if self._readings.pop(request, None) is not None and reading is not None:
                 self._ask(Reading(reading.buffer, reading.future, reading.copies))
             return
@@ -788,100 +708,13 @@ class RemoteSession:
         else:
             reading.future.set_result(reading.array)
 
-    def _upload(self, buffer: int, tiles: tuple[wire.Tile, ...]) -> None:
-        if buffer not in self._uploads:
-            raise ProtocolError(f"no upload of buffer {buffer} is waiting")
-        array, type_ = self._uploads.pop(buffer)
-        slot: Slot | None = None  # taken again as soon as nobody holds an array in it: ``array`` does until all parts are lent
-        for tile in tiles:
-            socket = self._upload_sockets.get(tile.worker)
-            if socket is None:
-                continue  # lost meanwhile: the dispatcher knows
-            part = array[wire_arrays.rows(tile.bounds)]
-            upload = wire.Upload(tile.ticket, WireType(part.shape, type_.dtype))
-            if tile.worker in self._sharing and slot is None:
-                slot, array = self._in_slot(array)
-            if slot is not None and tile.worker in self._sharing and len(slot.readers) < MAX_LANES:
-                region = slot.lend(tile.worker, array.shape, tile.bounds)
-                send(socket, wire.Upload(upload.ticket, upload.type, region))
-            else:
-                send(socket, upload, wire_arrays.data_of(part))
-            if self._log.on:
-                self._log.write("upload", "put", part.nbytes, f"buffer={buffer} worker={tile.worker}")
-
-    def _in_slot(self, array: np.ndarray) -> tuple[Slot | None, np.ndarray]:
-        """Give the slot that an array lies in, or is copied to, and the array there; no slot if there is no room."""
-        slot = self._pool.find(array)
-        if slot is None and (room := self._pool.take(array.shape, array.dtype)) is not None:
-            np.copyto(room, array)
-            slot, array = self._pool.find(room), room
-        return slot, array
-
-    def _share(self, worker: int, message: wire.Share) -> None:
-        """Hear whether a worker can open this process's slots, and tell it whether its own can be opened here."""
-        if message.opened:
-            self._sharing.add(worker)
-        if message.probe is not None and self._openings.opens(message.probe):
-            self._opened[worker] = message.probe.pid
-            send(self._upload_sockets[worker], wire.Share(self._welcome.token, None, True))
-
-    def _share_no_more(self, region: Any) -> None:
-        for worker in [w for w, pid in self._opened.items() if region is not None and pid == region.pid]:
-            del self._opened[worker]
-            send(self._upload_sockets[worker], wire.Share(self._welcome.token, None, False))
-
-    def _resend(self, worker: int, upload: wire.Upload) -> None:
-        """Send in a frame what the worker could not open."""
-        self._sharing.discard(worker)
-        slot = None if upload.region is None else self._pool.named(upload.region.secret)
-        if slot is not None and upload.region is not None:
-            part = slot.take_back(upload.region, wire_arrays.wire_dtype(DType.by_name[upload.type.dtype]))
-            send(self._upload_sockets[worker], wire.Upload(upload.ticket, upload.type), wire_arrays.data_of(part))
-
     def _set_workers(self, workers: tuple[tuple[int, str, str, str], ...], why: str = "") -> None:
-        present = {w: (upload, results, key) for w, upload, results, key in workers}
-        for w, (upload, results, key) in present.items():
-            if w not in self._workers:
-                socket = self._connect_to(w, upload, results, key)
-                self._poller.register(socket, zmq.POLLIN)
-                if self._probe is not None:
-                    send(socket, wire.Share(self._welcome.token, self._probe.offer(), False))
-        lost = [w for w in self._workers if w not in present]
-        for w in lost:
-            with contextlib.suppress(zmq.ZMQError):  # it never was
-                self._results.disconnect(self._workers[w][1])
-            socket = self._upload_sockets.pop(w)
-            self._poller.unregister(socket)
-            if w in self._watched:
-                self._watched.pop(w)[1].close()
-            socket.close(0)
-            self._sharing.discard(w)
-            self._pool.lose(w)
-            self._openings.drop(self._opened.pop(w, 0))
-        self._workers = present
+        lost = self._links.set(workers)
         self._present.set()
         if lost:
             fault = Fault("worker_lost", f"{why or f'worker {lost[0]} is lost'}; the value being read went with it", lost[0])
             if self._keeper is None or not self._keeper.lost(fault):
                 self._ask_again(fault)
-
-    def _connect_to(self, worker: int, upload: str, results: str, key: str) -> Socket:
-        """Connect to a worker's data sockets; give the one for uploads. Errors: ProtocolError for addresses or a key that are none."""
-        socket = make_socket(self._context, zmq.DEALER, data=True)
-        try:
-            if self._keys is not None:
-                self._keys.join(socket, key)
-                self._keys.join(self._results, key)
-            self._watched[worker] = time.monotonic(), Handshake(socket)
-            socket.connect(upload)
-            self._results.connect(results)
-        except (zmq.ZMQError, ValueError) as e:
-            if worker in self._watched:
-                self._watched.pop(worker)[1].close()
-            socket.close(0)
-            raise ProtocolError(f"worker {worker} cannot be reached at {upload[:100]!r} and {results[:100]!r}: {e}") from None
-        self._upload_sockets[worker] = socket
-        return socket
 
     def _ask_again(self, fault: Fault) -> None:
         """A lost worker may have owed us parts: ask for what is still open once more, now that others may hold it."""

@@ -19,7 +19,7 @@ import zmq
 
 from gt.ir.program import WireType
 from gt.ir.types import float32
-from gt.runtime import awake_clock, dispatcher, remote, wire, worker
+from gt.runtime import awake_clock, dispatcher, remote, wire, worker, worker_links
 from gt.runtime.collective import CollectiveFailed
 from gt.runtime.dispatcher_state import Options
 from gt.runtime.errors import ConnectionFailed, DispatcherLost, WorkerLost
@@ -278,7 +278,7 @@ def test_results_go_by_the_connection_that_came_last() -> None:
 
 
 def test_a_worker_that_cannot_be_reached_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "REACH_S", 1.0)
+    monkeypatch.setattr(worker_links, "REACH_S", 1.0)
     context = zmq.Context()
     impostor = Impostor(context)
     session = RemoteSession(impostor.endpoint, timeout=20)

@@ -289,7 +289,7 @@ def test_malformed_messages_stop_nobody(pair):
         for first in (b"", b"\x01", b"\x01\x91" * 40):
             noise.send_multipart([first + rng.bytes(size)] + [b"x"] * (size % 4))
     noise.send(b"\x01" + b"\x91" * 200_000)
-    for upload, results, _ in session._workers.values():
+    for upload, results, _ in session._links.present.values():
         for endpoint in (upload, results):
             raw = make_socket(context, zmq.DEALER)
             raw.connect(endpoint)

@@ -195,7 +195,7 @@ def test_a_workers_data_sockets_are_behind_keys_too(secured: Secured) -> None:
     session = secured.session("alice")
     context: zmq.Context = zmq.Context()
     try:
-        for upload, results, public in session._workers.values():
+        for upload, results, public in session._links.present.values():
             assert public == secured.keys("node", "worker").public
             for endpoint in (upload, results):
                 socket = make_socket(context, zmq.DEALER)

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from gt.ir.types import TensorType, float32
-from gt.runtime import env, remote, shared, wire
+from gt.runtime import env, shared, wire, worker_links
 from gt.runtime.launch import LocalCluster
 from gt.runtime.remote import RemoteSession
 from gt.runtime.shared import Openings, Slot
@@ -29,7 +29,7 @@ SHM = Path("/dev/shm")
 @pytest.fixture
 def desk(pair: LocalCluster) -> Iterator[Desk]:
     session = RemoteSession(pair.address, timeout=60)
-    assert wait_for(lambda: len(session._sharing) == len(session._opened) == 2)
+    assert wait_for(lambda: len(session._links.sharing) == len(session._links.opened) == 2)
     yield Desk(session)
     session.close()
 
@@ -38,7 +38,7 @@ def desk(pair: LocalCluster) -> Iterator[Desk]:
 def travelled(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Collect, for each upload and each part of a result, whether it came through shared memory."""
     seen: list[bool] = []
-    send, got = remote.send, RemoteSession._part
+    send, got = worker_links.send, RemoteSession._part
 
     def sending(socket, message, *rest):
         if isinstance(message, wire.Upload):
@@ -49,7 +49,7 @@ def travelled(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         seen.append(part.region is not None)
         got(self, request, part, data)
 
-    monkeypatch.setattr(remote, "send", sending)
+    monkeypatch.setattr(worker_links, "send", sending)
     monkeypatch.setattr(RemoteSession, "_part", receiving)
     return seen
 
@@ -112,7 +112,7 @@ def test_a_slot_is_not_taken_again_before_all_its_parts_are_lent(desk, travelled
     array, taken, lend = numbers(300, 300), [], Slot.lend
 
     def meanwhile(self, *rest):
-        taken.append(desk.session._pool.take(array.shape, array.dtype))
+        taken.append(desk.session._links.pool.take(array.shape, array.dtype))
         taken[-1][...] = -1
         return lend(self, *rest)
 
@@ -121,7 +121,7 @@ def test_a_slot_is_not_taken_again_before_all_its_parts_are_lent(desk, travelled
 
 
 def test_uploads_called_off_give_their_slots_back(desk):
-    array, pool = numbers(300, 300), desk.session._pool
+    array, pool = numbers(300, 300), desk.session._links.pool
     for i in range(3 * shared.MAX_SLOTS):
         desk.session.free([in_room(desk, array, rows() if i % 2 else None)])
     assert np.array_equal(desk.get(in_room(desk, array)), array)
@@ -137,8 +137,8 @@ def test_what_a_worker_cannot_open_after_all_is_sent_again(desk, travelled, monk
     with monkeypatch.context() as patch:
         patch.setattr(Slot, "lend", nowhere)
         assert np.array_equal(desk.get(in_room(desk, array, rows())), array)
-    assert travelled[:4] == [True, True, False, False] and not desk.session._sharing
-    assert wait_for(lambda: not any(slot.busy for slot in desk.session._pool._slots))
+    assert travelled[:4] == [True, True, False, False] and not desk.session._links.sharing
+    assert wait_for(lambda: not any(slot.busy for slot in desk.session._links.pool._slots))
     assert np.array_equal(desk.get(in_room(desk, array)), array)
 
 
@@ -148,7 +148,7 @@ def test_what_a_client_cannot_open_after_all_is_fetched_again(desk, travelled, m
     monkeypatch.setattr(Openings, "view", lambda *_: (_ for _ in ()).throw(OSError(24, "Too many open files")))
     assert np.array_equal(desk.get(buffer), array)
     assert np.array_equal(desk.get(buffer), array)
-    assert travelled[-2:] == [False, False] and not desk.session._opened
+    assert travelled[-2:] == [False, False] and not desk.session._links.opened
 
 
 def test_who_cannot_open_the_others_memory_uses_frames(pair, travelled):
@@ -158,7 +158,7 @@ def test_who_cannot_open_the_others_memory_uses_frames(pair, travelled):
         session = RemoteSession(pair.address, timeout=60)
         desk = Desk(session)
         assert all(np.array_equal(desk.get(in_room(desk, array, rows())), array) for _ in range(5))
-        assert not any(travelled) and not session._sharing
+        assert not any(travelled) and not session._links.sharing
         session.close()
     finally:
         env.SHARED_MEMORY.forget()
