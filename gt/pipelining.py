@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gt import session as sessions
-from gt.autograd import no_grad
+from gt.autograd import backward, no_grad
 from gt.config import get_config
 from gt.functions.shape import cat, narrow
 from gt.ir.ops import OPS
@@ -125,6 +125,7 @@ class Pipeline(Module):
         for timed in in_time(len(self._placed), len(rows), self.schedule):
             action = timed.action
             (work.backward if action.backward else work.forward)(action.stage, action.microbatch)
+        work.enter()
         if losses is not None:
             losses[:] = work.losses
         return work.loss()
@@ -151,7 +152,10 @@ class _Step:
     def __init__(self, pipe: Pipeline, inputs: tuple[Any, ...], target: Any, rows: list[Rows]) -> None:
         assert pipe.loss_fn is not None
         self.stages, self.whole = pipe._placed, whole_loss(pipe.loss_fn, pipe.reduction)
-        self.inputs, self.target, self.rows = inputs, target, rows
+        self.outside = [t for t in (*inputs, target) if isinstance(t, Tensor) and t._rg and not t._leaf]
+        self.leaves = [t.detach().requires_grad_() for t in self.outside]  # the microbatches' in their place
+        inside = {id(t): leaf for t, leaf in zip(self.outside, self.leaves, strict=True)}
+        self.inputs, self.target, self.rows = tuple(inside.get(id(t), t) for t in inputs), inside.get(id(target), target), rows
         self.given: dict[tuple[int, int], list[Any]] = {}
         self.made: dict[tuple[int, int], tuple[Any, ...]] = {}
         self.gradients: dict[tuple[int, int], list[Any]] = {}
@@ -197,6 +201,12 @@ class _Step:
         given = self.given.pop((s, i))
         if s:
             self.gradients[s - 1, i] = [t.grad if isinstance(t, Tensor) else None for t in given]
+
+    def enter(self) -> None:
+        """Go back through what was computed before the step: once, with the gradients of all microbatches."""
+        entered = [(t, leaf.grad) for t, leaf in zip(self.outside, self.leaves, strict=True) if leaf.grad is not None]
+        if entered:
+            backward([t for t, _ in entered], [g for _, g in entered])
 
     def loss(self) -> Tensor:
         with self.stages[-1].scope(), no_grad():

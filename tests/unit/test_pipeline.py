@@ -294,6 +294,35 @@ def test_gradients_of_inputs_and_extra_losses_come_back() -> None:
             np.testing.assert_allclose(p.grad.numpy(), 2 * g, rtol=1e-5, atol=1e-7, err_msg="gradients are added")
 
 
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+def test_gradients_go_on_through_what_was_computed_before_the_step(schedule: Any) -> None:
+    before, model, teacher = nn.Linear(WIDTH, WIDTH), layers(2), nn.Linear(WIDTH, WIDTH)
+    of_both = [*before.parameters(), *model.parameters(), *teacher.parameters()]
+    seen: list[np.ndarray] = []
+
+    def given(data: gt.Tensor) -> tuple[gt.Tensor, gt.Tensor]:
+        h = before(data).tanh()
+        h.register_hook(lambda g: seen.append(g.numpy().copy()))
+        return h, teacher(data)
+
+    with sessions.pinned(SimulatedSession(2)):
+        data = rows(5)
+        h, y = given(data)
+        loss = F.mse_loss(model(h) * h, y)
+        loss.backward()
+        want = [p.grad.numpy().copy() for p in of_both]
+        for p in of_both:
+            p.grad = None
+        stages = [lambda a, b: (model[0](a), b), lambda a, b: model[1](a) * b]
+        h, y = given(data)
+        got = gt.pipeline(stages, 3, F.mse_loss, schedule=schedule).step(h, h, target=y)
+        np.testing.assert_allclose(got.item(), loss.item(), rtol=1e-6)
+        for p, g in zip(of_both, want, strict=True):
+            np.testing.assert_allclose(p.grad.numpy(), g, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(seen[1], seen[0], rtol=1e-5, atol=1e-7)
+    assert len(seen) == 2, "a hook of what a pipeline is given is called once, with the gradient of all rows"
+
+
 def test_functions_pass_several_values_and_what_is_no_tensor() -> None:
     first, second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
 
