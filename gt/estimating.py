@@ -9,7 +9,7 @@ import difflib
 from collections.abc import Sequence
 
 from gt.compiling import Lowered
-from gt.ir.text import print_graph
+from gt.ir.text import print_graph, readable_names
 from gt.ir.wording import amount
 from gt.passes.estimate import Estimate
 
@@ -43,10 +43,11 @@ def _one(one: Lowered) -> str:
         tables += _table(rows) + _left(len(e.collectives))
     if e.memory:
         rows = [("at the peak", "line", "values")]
+        names = readable_names(one.steps[-1].graph.inputs, one.steps[-1].graph.nodes)
         for m in e.memory[:LINES]:
-            names = ", ".join(dict.fromkeys(f"{v.hint or '?'} {v.type.placed(None)!r}" for v in m.values[:3]))
+            shown = ", ".join(dict.fromkeys(f"{names.get(v, 'a value').lstrip('%')} {v.type.placed(None)!r}" for v in m.values[:3]))
             more = f", {len(m.values) - 3} more" if len(m.values) > 3 else ""
-            rows.append((quantity(m.nbytes, "B"), str(m.loc or "inputs"), names + more))
+            rows.append((quantity(m.nbytes, "B"), str(m.loc or "inputs"), shown + more))
         if (under_way := e.peak_nbytes - sum(m.nbytes for m in e.memory)) > 0:
             rows.append((quantity(under_way, "B"), "", "copies that collectives under way hold"))
         tables += _table(rows) + _left(len(e.memory))

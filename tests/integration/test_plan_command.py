@@ -50,6 +50,7 @@ def test_estimate_names_collectives_by_cause_and_memory_by_line(script: str, tmp
     out = gt("compile", script, "--mesh", "dp=4", "--config", str(tmp_path / "rows.yaml"), "--estimate", "--shapes")
     assert "on each of 4 workers" in out
     assert "all_reduce" in out and "script.py:10" in out and "at the peak" in out
+    assert "?" not in out.split("at the peak")[1], "what has no name is told by its op and line"
     assert "131 kflop" in out, "16 rows of 64 by 32, forward and backward"
 
 
