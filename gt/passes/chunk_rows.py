@@ -17,6 +17,7 @@ from gt.ir.graph import Attrs, AttrValue, Coord, Graph, Node, Stage, Value
 from gt.ir.mesh import Sharding
 from gt.ir.opdef import Local, OpDef
 from gt.ir.ops import OPS
+from gt.ir.text import readable_names
 from gt.ir.types import HALVES, Shape, TensorType, float32
 from gt.passes.context import Context
 from gt.passes.half_sums import in_float32
@@ -87,7 +88,8 @@ def _tell(graph: Graph, context: Context, about: Value, text: str) -> None:
     context.note(about, text)
     node = graph.producer.get(about)
     at = f" at {node.loc}" if node is not None and node.loc is not None else ""
-    context.placement_notes.append(f"{about!r}: {text}{at}")
+    name = readable_names(graph.inputs, graph.nodes).get(about, "a value")
+    context.placement_notes.append(f"{name}: {about.type!r}: {text}{at}")
 
 
 class _Chunks:

@@ -133,8 +133,7 @@ def _places(node: Node, group: Group) -> tuple[tuple[Sharding, ...], tuple[Shard
     """Give where a node's operands must be and its results are, from those that are known."""
     rule = node.op.rule([v.type for v in node.inputs], [v.type for v in node.outputs], node.attrs)
     if any(_differs(value) for _, value in node.attrs):
-        reads = any(v in group.placed for v in node.inputs)  # what makes a value of nothing is no loss head
-        raise NotChunked("each worker has other classes, or other columns, of it" if reads else "")
+        raise NotChunked(_parts_differ(node, [v for v in node.inputs if v in group.placed]))
     if rule is None or node.op.effect:
         raise NotChunked()
     assignment: Assignment = {}
@@ -161,6 +160,14 @@ def _places(node: Node, group: Group) -> tuple[tuple[Sharding, ...], tuple[Shard
         if uneven or group.placed.get(value, where) != where:
             raise NotSoMany()
     return requires, produces
+
+
+def _parts_differ(node: Node, reads: list[Value]) -> str:
+    if not reads:  # what makes a value of nothing is no loss head
+        return ""
+    if any(v.type.sharding is not None and v.type.sharding.dims[-1:] not in ((), ((),)) for v in (*reads, *node.outputs)):
+        return "each worker has other classes, or other columns, of it"
+    return f"{node.op.name} depends on which of its rows a worker has" + (f" ({node.why})" if node.why else "")
 
 
 def _differs(value: object) -> bool:

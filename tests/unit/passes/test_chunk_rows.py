@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -251,6 +252,28 @@ def test_split_classes_are_not_chunked_and_say_so() -> None:
     pipeline.run(graph, context, verify="each")
     assert notes(context) and all("not computed in chunks of rows: each worker has other classes" in n for n in notes(context))
     for a, b in zip(evaluate(planned(step(gpt), WHOLE)[0], data), simulate_graph(graph, data, (), 2, pipeline), strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-12, atol=1e-13)
+
+
+def test_rows_split_unevenly_are_not_chunked_and_the_note_names_value_and_reason() -> None:
+    def body(recorder: Recorder, x: Value, w: Value, target: Value) -> list[Value]:
+        recorder.signal = "s"
+        x = OPS["copy"](x)
+        recorder.signal = None
+        loss = entropy(OPS["linear"](x, w), target)
+        recorder.nodes = [replace(node, taped=True) for node in recorder.nodes]
+        return [loss, *recorder.emit(OPS["grad"], (loss, w), (("has_seed", False),))]
+
+    types = [TensorType((B * T - 1, D), float64), TensorType((V, D), float64), TensorType((B * T - 1,), int64)]
+    graph = record(types, body, {"s": ShardConfig(axis=0)})
+    rng = np.random.default_rng(0)
+    data = [rng.normal(size=(B * T - 1, D)), rng.normal(size=(V, D)), rng.integers(0, V, B * T - 1)]
+    pipeline, context = chunking(1000, above=1500), Context(Cluster((0, 1)).mesh)
+    pipeline.run(graph, context, verify="each")
+    told = [n for n in context.placement_notes if "chunks" in n]
+    why = r"mask_pad depends on which of its rows a worker has \(\w+ reads its padding\)"
+    assert told and all(re.match(rf"%[a-z_]+(#\d)?: f64\[.*: not computed in chunks of rows: {why}", n) for n in told), told
+    for a, b in zip(evaluate(planned(graph, WHOLE)[0], data), simulate_graph(graph, data, (), 2, pipeline), strict=True):
         np.testing.assert_allclose(b, a, rtol=1e-12, atol=1e-13)
 
 
