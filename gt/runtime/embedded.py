@@ -17,6 +17,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
 
@@ -47,7 +48,7 @@ logger = logging.getLogger("gt.embedded")
 CLIENT, WORKER = b"client", b"worker"
 NEVER_S = 1e12
 LEAVE_S = 2.0  # a run that nobody waits for any more may end by itself
-OP_S = 30.0  # or after the op that it is at
+OP_S = 8.0  # or after the op that it is at; a longer one is left
 
 
 class EmbeddedSession:
@@ -83,7 +84,7 @@ class EmbeddedSession:
             target=_work, args=(weakref.ref(self), self._inbox, engine, tag), name="gt-worker", daemon=True
         )
         self._thread.start()
-        self._exit = _close_at_exit(weakref.ref(self))
+        self._exit = _close_at_exit(weakref.ref(self), self._thread)
 
     # -- the Session interface
 
@@ -165,7 +166,8 @@ class EmbeddedSession:
             if self._thread.is_alive():  # in a long run: Python cannot end while a thread of it is in an op
                 _break_off(self._thread)
                 self._thread.join(OP_S)
-        atexit.unregister(self._exit)
+        if not self._thread.is_alive():
+            atexit.unregister(self._exit)
         self._log.close()
         self._dispatcher_log.close()
 
@@ -355,11 +357,23 @@ def _break_off(thread: threading.Thread) -> None:
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit))
 
 
-def _close_at_exit(session: weakref.ref[EmbeddedSession]) -> Callable[[], None]:
+def _close_at_exit(session: weakref.ref[EmbeddedSession], thread: threading.Thread) -> Callable[[], None]:
     def close() -> None:
-        alive = session()
-        if alive is not None:
-            alive.close()
+        try:
+            alive = session()
+            if alive is not None:
+                alive.close()
+        finally:
+            if thread.is_alive():
+                _leave_in_op()
 
     atexit.register(close)
     return close
+
+
+def _leave_in_op() -> None:
+    """Let Python end while a thread is in an op: one that comes back from it meanwhile waits for the process's end. Python would unwind it
+    through C++, which ends the process with SIGABRT, whatever its exit code.
+    """
+    with suppress(OSError, AttributeError):  # another C++ library
+        ctypes.CDLL("libstdc++.so.6")["_ZSt13set_terminatePFvvE"](ctypes.cast(ctypes.CDLL(None).pause, ctypes.c_void_p))

@@ -118,7 +118,7 @@ def test_a_run_that_would_take_minutes_is_broken_off_as_the_program_ends(stop: s
         x.sum().item() if int(sys.argv[1]) else sys.stdin.readline()
     """
     log = tmp_path / "log"
-    with start(script, tmp_path, int(stop is not None), GT_INSTRUCTION_LOG=str(log)) as process:
+    with start(script, tmp_path, int(stop is not None), GT_BACKEND="torch", GT_INSTRUCTION_LOG=str(log)) as process:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
         assert wait_for(lambda: any(words[2] == "load" for words in log_lines(log)))
         if stop is not None:
@@ -127,6 +127,39 @@ def test_a_run_that_would_take_minutes_is_broken_off_as_the_program_ends(stop: s
             _, err = process.communicate("\n" if stop is None else None, timeout=100)
             assert seconds() < 10
     assert process.returncode == code and "terminate" not in err, err
+
+
+def test_an_op_that_ends_while_python_does_leaves_the_exit_code_as_it_is(tmp_path: Path) -> None:
+    """Of an op that nobody waits for any longer: Python unwinds a thread that comes back from one, at which C++ aborts."""
+    script = """
+        import sys
+        import time
+        import gt
+        from gt.runtime import embedded
+        class Slow:
+            def __del__(self, sleep=time.sleep):
+                sleep(5)
+        embedded.LEAVE_S, embedded.OP_S = 0.1, 0.0
+        slow = Slow()  # goes as Python ends, after what is called at exit
+        w = gt.zeros(2, requires_grad=True)
+        optimizer = gt.optim.SGD([w], lr=0.1)
+        x = gt.ones(3000, 3000)
+        x.sum().item()
+        y = x @ x
+        w.sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()  # sends all of it
+        print("ready", flush=True)
+        sys.stdin.readline()
+        sys.exit(5)
+    """
+    log = tmp_path / "log"
+    with start(script, tmp_path, GT_BACKEND="torch", GT_INSTRUCTION_LOG=str(log), OMP_NUM_THREADS="1") as process:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        assert wait_for(lambda: sum(words[3:5] == ["worker0", "Execute"] for words in log_lines(log)) == 2)
+        _, err = process.communicate("\n", timeout=60)
+    assert process.returncode == 5 and "terminate" not in err, err
+    assert [words[2] for words in log_lines(log) if words[3] == "worker0"][-1] != "run"  # Python ended first
 
 
 @pytest.mark.parametrize("started", [1, 4], ids=["the dispatcher has started", "all have started"])
