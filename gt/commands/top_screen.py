@@ -6,7 +6,7 @@ Owns: ``View`` (what keys change), ``activity`` and ``screen``. Next: ``top`` (t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType
@@ -30,8 +30,9 @@ LETTERS = {  # where there are no colours; capitals are no ops
 SORTS = {"i": "id", "b": "busy", "m": "memory", "r": "runs", "u": "queue"}
 BAR, SHORT_BAR, SHORTEST_BAR = 24, 12, 6
 LOW = 12  # lines of a terminal with less, workers go before what is said above them
+LEAST_LINES = 6  # with less below the heading, clients are not shown
 LEFT = ("worker", "client", "activity", "device", "tiers", "program", "kind")  # columns that begin at the left
-HELP = "keys: up/down choose, enter look into, esc back; sort by i id, b busy, m memory, r runs, u queue; q quit"
+HELP = "keys: q quit; up/down choose, enter look into, esc back; sort by i id, b busy, m memory, r runs, u queue"
 
 
 @dataclass(frozen=True)
@@ -130,14 +131,14 @@ def screen(address: str, before: ServerStatus, now: ServerStatus, view: View, ke
         ("gt top ", "bold"), address, f"  up {duration(now.uptime_s)}  epoch {now.epoch}, {now.num_in_flight} in flight  plans: "
         f"{now.plans_ready} ready, {now.plans_made} being made, {now.plans_failed} failed",
     )  # fmt: skip
-    parts: list[RenderableType] = [Heading(head) if keys else Group(head, Legend())]
+    clients = _clients(before, now)
+    chosen = min(view.chosen, len(shown) - 1) if keys else -1
+    workers = _workers([by_id[w] for w in shown], active, chosen, view.sort)
+    if not keys:
+        return Group(head, Legend(), workers, clients)
     if view.inside in by_id:
-        parts += [_inside(by_id[view.inside], active[view.inside])]
-    else:
-        chosen = min(view.chosen, len(shown) - 1) if keys else -1
-        parts += [_workers([by_id[w] for w in shown], active, chosen, view.sort)]
-    parts += [_clients(before, now)]
-    return Group(*parts, *([Text(HELP, style="dim")] if keys else []))
+        return Group(Heading(head), _inside(by_id[view.inside], active[view.inside]), clients, Text(HELP, style="dim"))
+    return InLines(Heading(head), workers, max(0, chosen), clients)
 
 
 def bar(shares: dict[str, float], width: int = BAR, coloured: bool = True) -> Text:
@@ -188,6 +189,35 @@ class Heading:
 
 
 @dataclass
+class InLines:
+    """All of it in the lines of the terminal: of the workers the page with the chosen one, of the clients the first, and how many more there
+    are. Where there is room for hardly any, of the keys the first line is shown, or none, and then no clients.
+    """
+
+    heading: RenderableType
+    workers: Fitting
+    chosen: int
+    clients: Fitting
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        def lines(part: RenderableType) -> int:
+            return len(console.render_lines(part, options))
+
+        yield self.heading
+        room = console.height - lines(self.heading)
+        keys = Text(HELP, style="dim", no_wrap=console.height < LOW, overflow="ellipsis")
+        has_keys, has_clients = room > LEAST_LINES, room >= LEAST_LINES
+        room -= lines(keys) * has_keys
+        wanted = 1 + len(self.clients.rows) if has_clients else 0
+        for_clients = min(wanted, max(3, room // 3, room - 1 - len(self.workers.rows)))
+        yield from self.workers.page(room - for_clients, self.chosen)
+        if has_clients:
+            yield from self.clients.page(for_clients, 0)
+        if has_keys:
+            yield keys
+
+
+@dataclass
 class Fitting:
     """A table that is no wider than the terminal: its bars get shorter, then it does without ``spared`` columns, the first ones first, at
     last without ``needed`` ones.
@@ -206,6 +236,17 @@ class Fitting:
     def none(self) -> None:
         """Say that there is nothing."""
         self.add("none", *[""] * (len(self.columns) - 1))
+
+    def page(self, lines: int, at: int) -> Iterator[RenderableType]:
+        """Give the table in so many lines: if it has more, the page with row ``at``, and how many others there are."""
+        if 1 + len(self.rows) <= lines:
+            yield self
+            return
+        count = max(1, lines - 2)
+        first = min(at // count * count, len(self.rows) - count)
+        yield replace(self, rows=self.rows[first : first + count])
+        if lines > 2:
+            yield Text(f" … {len(self.rows) - count} more", style="dim")
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         count, left_out = len(self.spared), self.spared + self.needed
@@ -253,10 +294,11 @@ def _tiers(tiers: dict[str, int]) -> str:
 
 def _inside(w: WorkerStatus, does: Activity) -> Group:
     usage = w.usage
+    gpu = f", GPU {size(usage.device_nbytes)}" if w.device.startswith("cuda") else ""
     head = Text(
         f"worker {w.id}: {w.device} on {w.host}, pid {w.pid}, {w.backend}; epoch {w.epoch if w.epoch >= 0 else '-'}, {w.queued} queued; "
-        f"{amount(usage.values, 'value')} of {size(usage.values_nbytes)} (most: {size(usage.peak_nbytes)}), process {size(usage.process_nbytes)}, "
-        f"GPU {size(usage.device_nbytes)}; programs: {_tiers(w.tiers)}"
+        f"{amount(usage.values, 'value')} of {size(usage.values_nbytes)} (most: {size(usage.peak_nbytes)}), process {size(usage.process_nbytes)}"
+        f"{gpu}; programs: {_tiers(w.tiers)}"
     )
     kinds = Fitting(("kind", "activity", "share", "seconds in all"), ("seconds in all",), ("activity",))
     for kind, seconds in seconds_by_kind(usage).items():

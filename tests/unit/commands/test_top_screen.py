@@ -233,6 +233,28 @@ def test_in_a_low_terminal_the_workers_are_seen() -> None:
     assert lines[0].startswith("gt top host:1  up") and lines[0].endswith("…") and lines[1].startswith("worker")
 
 
+@pytest.mark.parametrize(("width", "height"), [(40, 10), (80, 24), (100, 14), (200, 60), (60, 8), (20, 4)])
+@pytest.mark.parametrize("chosen", [0, 9, 28, 29])
+def test_of_many_workers_the_page_with_the_chosen_one_is_shown_in_the_lines_there_are(width: int, height: int, chosen: int) -> None:
+    now = status(12.0, tuple(map(worker, range(30))), tuple(client(i, 3, 1.0) for i in range(12)))
+    console = Console(file=io.StringIO(), width=width, height=height)
+    console.print(screen("host:1", now, now, View(chosen=chosen)))
+    lines = console.file.getvalue().splitlines()
+    workers = [int(m[1]) for m in (re.match(r"[> ](\d+) ", line) for line in lines) if m]
+    assert len(lines) <= height and f">{chosen}" in " ".join(lines).split()
+    assert workers == list(range(workers[0], workers[0] + len(workers)))
+    left_out = [int(n) for n in re.findall(r"… (\d+) more", "\n".join(lines))]
+    clients = sum(bool(re.match(r"\d+ ", line)) for line in lines)
+    assert left_out == [n for n in (30 - len(workers), 12 - clients if height > 4 else 0) if n]
+    assert any(line.startswith("keys: q quit") for line in lines) == (height > 4)
+
+
+def test_a_gpu_is_told_of_where_there_is_one() -> None:
+    assert "GPU" not in text(View(inside=1))
+    gpu = status(12.0, (msgspec.structs.replace(worker(0, device_nbytes=5_000_000_000), device="cuda:0"),))
+    assert "GPU 5.0 GB;" in text(View(inside=0), before=gpu, now=gpu)
+
+
 def test_an_empty_server_is_shown() -> None:
     nothing = status(1.0, ())
     assert text(View(), before=nothing, now=nothing).count("none") == 2
