@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ from gt import flush
 from gt import session as sessions
 from gt.explaining import SHOWN, runs_text, sent_text
 from gt.graph_history import Recompiled, graphs
+from gt.ir.blame import warn_user
 from gt.ir.graph import Graph
 from gt.ir.text import print_graph
 from gt.ir.types import Scalar
@@ -225,15 +226,32 @@ def told_sessions() -> Iterator[list[ToldSession]]:
 
 
 def dumped(number: int, graph: Graph) -> None:
-    """Write a new graph to the folder that GT_DUMP names, as PID-NAME.gtir."""
+    """Write a new graph to the folder that GT_DUMP names, as PID-NAME.gtir. Once that fails, a warning says so and the script goes on.
+
+    Errors: OSError for a folder that cannot be made for the first graph.
+    """
     folder = DUMP.get()
-    if folder:
-        path = Path(folder) / f"{os.getpid()}-{graph.name}.gtir"
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(print_graph(graph, locations=True) + "\n", encoding="utf-8")
-        except OSError as e:
-            raise OSError(e.errno, f"{DUMP.name}: the graph cannot be written: {e.strerror}", e.filename) from None
+    if not folder:
+        return
+    path = Path(folder) / f"{os.getpid()}-{graph.name}.gtir"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _write(path, print_graph(graph, locations=True) + "\n")
+    except OSError as e:
+        if number == 0 and not path.parent.is_dir():
+            raise OSError(e.errno, f"{DUMP.name}: the folder cannot be made: {e.strerror}", e.filename) from None
+        DUMP.set("")
+        warn_user(f"{DUMP.name}: no more graphs are written: {e.strerror}: {path}")
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file, or none of it."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError:
+        with suppress(OSError):
+            path.unlink()
+        raise
 
 
 sessions.on_define.append(dumped)

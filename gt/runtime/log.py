@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from gt.runtime import env
@@ -31,6 +32,7 @@ SHOWN = ("key", "buffer", "request", "epoch", "plan", "uid", "worker", "runs", "
 
 
 _SHOWN: dict[type, tuple[str, ...]] = {}  # by kind of message
+_ended: set[str] = set()  # files that this process has said of that they cannot be written: client, dispatcher and worker may be one
 
 
 class TracedLines(NamedTuple):
@@ -115,12 +117,17 @@ class InstructionLog:
         fcntl.flock(self.file, fcntl.LOCK_EX)
         if self._is_current():
             fresh, older = f"{self.path}.{os.getpid()}.new", f"{self.path}.{os.getpid()}.old"
-            made = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            os.write(made, header(self.start, self.owner).encode())
-            os.close(made)
-            os.link(self.path, older)  # there is a file of the path at every moment
-            os.rename(older, f"{self.path}.1")
-            os.rename(fresh, self.path)
+            try:
+                with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+                    file.write(header(self.start, self.owner))
+                os.link(self.path, older)  # there is a file of the path at every moment
+                os.rename(older, f"{self.path}.1")
+                os.rename(fresh, self.path)
+            except OSError:
+                for part in (fresh, older):
+                    with suppress(OSError):
+                        os.unlink(part)
+                raise
         os.close(self.file)
         self._open()
 
@@ -151,7 +158,9 @@ class InstructionLog:
                     self.sequence += 1
                     self._put(f"{time.time() - self.start:.6f} {self.sequence} {self.waiting.popleft()}"[:MAX_LINE])
             except OSError as e:  # no room on the disk, for one: the program itself goes on
-                logging.getLogger("gt.log").error("the instruction log %s ends here, it cannot be written: %s", self.path, e)
+                if self.path not in _ended:
+                    _ended.add(self.path)
+                    logging.getLogger("gt.log").error("the instruction log %s ends here, it cannot be written: %s", self.path, e)
                 self._close_file()
             finally:
                 self.writing = False
@@ -252,6 +261,7 @@ def open_log(who: str, tag: str = "") -> InstructionLog:
 def open_client_log(client: int, tag: str) -> InstructionLog:
     """Give the log of a session of this process, which ``client_log`` names from here on."""
     global client_log
+    _ended.clear()
     client_log = open_log(f"client{client}", tag)
     return client_log
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import resource
 import subprocess
 import sys
 from collections import deque
@@ -395,8 +396,23 @@ def test_new_graphs_are_dumped_for_gt_compile(tmp_path: Path, monkeypatch: pytes
 def test_a_folder_that_cannot_be_names_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setattr(env.DUMP, "_read", [str(tmp_path / "file" / "dumps")])
-    with pytest.raises(OSError, match="GT_DUMP: the graph cannot be written"):
+    with pytest.raises(OSError, match="GT_DUMP: the folder cannot be made"):
         (ones(4, 4) * 2).numpy()
+
+
+@pytest.mark.usefixtures("here")
+def test_a_full_disk_ends_the_dumps_with_one_warning_and_not_the_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(env.DUMP, "_read", [str(tmp_path)])
+    assert (ones(4) * 2).sum().item() == 8
+    (whole,) = tmp_path.iterdir()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        with pytest.warns(UserWarning, match="GT_DUMP: no more graphs are written: File too large: .*-flush1.gtir") as told:
+            assert [(ones(n) * 3).sum().item() for n in (5, 6)] == [15, 18]
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert len(told) == 1 and told[0].filename == __file__ and [*tmp_path.iterdir()] == [whole]
 
 
 @pytest.fixture

@@ -131,6 +131,29 @@ def test_a_log_that_cannot_be_written_ends_and_the_program_goes_on(caplog: pytes
     log.write("call", "Run")
 
 
+def test_of_a_process_with_several_logs_one_says_that_the_file_ends(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    for who in ("client0", "dispatcher", "worker0"):
+        log = InstructionLog("", who)
+        log.path, log.file, log.on = str(tmp_path / "log"), os.open("/dev/full", os.O_WRONLY), True
+        log.write("call", "Run")
+        assert not log.on
+    assert len(caplog.records) == 1
+
+
+def test_a_log_that_cannot_go_on_in_a_fresh_file_ends_and_leaves_nothing_beside_it(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    path = tmp_path / "log"
+    (tmp_path / "log.1").mkdir()  # in the place of the one before
+    log = InstructionLog(str(path), "client0", limit=2000)
+    for i in range(100):
+        log.write("call", "Run", i)
+    assert not log.on and "ends here, it cannot be written: " in caplog.text
+    assert sorted(os.listdir(tmp_path)) == ["log", "log.1"]
+    texts = path.read_text().splitlines()
+    assert [line.nbytes for line in parse_log(texts).lines] == list(range(len(texts) - 1))
+
+
 def test_a_log_that_cannot_be_opened_names_the_variable(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="GT_INSTRUCTION_LOG: the file cannot be opened: No such file"):
         InstructionLog(str(tmp_path / "missing" / "log"), "client0")
