@@ -17,7 +17,7 @@ from gt.flush import location
 from gt.handle import Handle
 from gt.ir.blame import warn_user
 from gt.runtime import env
-from gt.tape import key_of, walk
+from gt.tape import SECOND_TIME, key_of, walk
 from gt.telling import stats, workers_text
 from gt.trace import RULES, Rule, Trace, state
 
@@ -40,7 +40,8 @@ class TapeEntry:
 def get_tape(loss: Tensor | None = None) -> list[TapeEntry]:
     """Give what ``loss.backward()`` would go through; without a loss, what this thread has recorded and not run. Newest first. Runs nothing.
 
-    Errors: TypeError unless it is a tensor; RuntimeError as backward's, for a tensor without a tape, or one that was freed or changed.
+    Errors: TypeError unless it is a tensor; RuntimeError for one without a tape, or whose tape was freed, or as backward's where what it
+    needs was changed.
     """
     if loss is None:
         return [_entry(state.trace, entry, rule) for entry, rule in reversed(list(_pending(state.trace)))]
@@ -49,7 +50,13 @@ def get_tape(loss: Tensor | None = None) -> list[TapeEntry]:
     key = key_of(loss)
     if key is None or not loss.requires_grad:
         raise RuntimeError("this tensor has no tape: it does not require grad, or backward() has freed it")
-    return [_entry(trace, entry, rule) for trace, visited in walk([key]).entries.items() for entry, rule, _, _ in visited]
+    try:
+        tape = walk([key])
+    except RuntimeError as e:
+        if str(e) != SECOND_TIME:
+            raise
+        raise RuntimeError("this tensor's tape is gone: backward() has freed it. Look at it before, or give backward(retain_graph=True)") from None
+    return [_entry(trace, entry, rule) for trace, visited in tape.entries.items() for entry, rule, _, _ in visited]
 
 
 def _pending(trace: Trace) -> Iterator[tuple[int, Rule]]:

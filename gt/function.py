@@ -15,18 +15,13 @@ from typing import TYPE_CHECKING, Any
 from gt.handle import Handle, no_tape
 from gt.ir.ops import OPS
 from gt.ir.types import TensorType
-from gt.tape import Key, Tape, free
+from gt.tape import SECOND_TIME, Key, Tape, free
 from gt.trace import handle_of, holding, record, state, tensor_of
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
 
 ALIAS, BOUNDARY, FULL, COPY = OPS["alias"], OPS["boundary"], OPS["full"], OPS["copy"]
-SECOND_TIME = (
-    "Trying to backward through the graph a second time (or directly access saved tensors after they have already been freed). Saved "
-    "intermediate values of the graph are freed when you call .backward() or autograd.grad(). Specify retain_graph=True if you need to "
-    "backward through the graph a second time or if you need to access saved tensors after calling backward."
-)
 
 
 @dataclass

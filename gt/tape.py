@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from gt.tensor import Tensor
 
 Key = tuple[Trace, int]
+SECOND_TIME = (
+    "Trying to backward through the graph a second time (or directly access saved tensors after they have already been freed). Saved "
+    "intermediate values of the graph are freed when you call .backward() or autograd.grad(). Specify retain_graph=True if you need to "
+    "backward through the graph a second time or if you need to access saved tensors after calling backward."
+)
 
 
 Visited = list[tuple[int, Rule, tuple[int, ...], int]]
@@ -172,12 +177,7 @@ def _check_freed(trace: Trace, visited: Visited) -> None:
         return
     for entry, rule, operands, _ in visited:
         if entry in trace.freed and any(saved_by(rule, requires(trace, operands))):
-            raise RuntimeError(
-                "Trying to backward through the graph a second time (or directly access saved tensors after they have already "
-                "been freed). Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). "
-                "Specify retain_graph=True if you need to backward through the graph a second time or if you need to access "
-                "saved tensors after calling backward."
-            )
+            raise RuntimeError(SECOND_TIME)
 
 
 def _check_versions(trace: Trace, visited: Visited) -> None:

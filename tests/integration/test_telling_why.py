@@ -359,8 +359,10 @@ def test_the_tape_is_printed_newest_first_with_lines() -> None:
     lines = out.getvalue().splitlines()
     assert [re.search(r"= (\w+)\(", text)[1] for text in lines] == ["sum", "mul", "matmul"]
     assert lines[0].endswith(f"{__file__}:{summed}") and lines[2] == f"f32[4, 2] = matmul(f32[4, 3], f32[3, 2])  {__file__}:{made}"
+    loss.backward(retain_graph=True)
+    assert len(gt.debug.get_tape(loss)) == 3
     loss.backward()
-    with pytest.raises(RuntimeError):
+    with pytest.raises(RuntimeError, match=r"tape is gone: backward\(\) has freed it. Look at it before"):
         gt.debug.get_tape(loss)
     with pytest.raises(RuntimeError, match="no tape"):
         gt.debug.get_tape(x)
