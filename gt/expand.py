@@ -16,7 +16,7 @@ import numpy as np
 
 from gt.buffers import Buffer
 from gt.flush import location, requires
-from gt.function import BOUNDARY, SECOND_TIME, call_backward
+from gt.function import BOUNDARY, call_backward
 from gt.functions.create import from_numpy
 from gt.handle import Handle, no_tape
 from gt.ir.graph import Attrs
@@ -26,7 +26,7 @@ from gt.ir.ops.broadcast import total
 from gt.ir.types import DType, TensorType, bool_, class_name, remedy
 from gt.passes.autodiff import backpropagate
 from gt.signal import for_backward
-from gt.tape import Key, Tape, linked
+from gt.tape import SECOND_TIME, Key, Tape, linked
 from gt.trace import RULES, Number, Trace, ValueRef, producer_name, record, rule_of, state, tensor_of
 from gt.versions import Saved
 

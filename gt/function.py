@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from gt.handle import Handle, no_tape
 from gt.ir.ops import OPS
 from gt.ir.types import TensorType
-from gt.tape import SECOND_TIME, Key, Tape, free
+from gt.tape import Key, Tape, free
 from gt.trace import handle_of, holding, record, state, tensor_of
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gt.ir.advice import Advised
-from gt.ir.graph import Graph, Node, Value
+from gt.ir.graph import Graph, Location, Node, Value
 from gt.ir.mesh import Mesh, Sharding
 from gt.ir.program import Program
 from gt.passes.cost import H100, Machine
@@ -65,7 +65,8 @@ class Context:
     ``origins``: why each value is where it is, by the values of the SHARDED graph; ``output_reasons`` the same for each
     output, from the value back to what the user said. ``notes``: one (value or node, reason) for each decision a user may ask
     about; ``placement_notes``: those that say what of a placement was not done as asked, or was done for memory, with their lines. ``regions``: the
-    schedule, collectives excluded; set by ``fuse_hot_path``. ``output_shardings``: where each output lands.
+    schedule, collectives excluded; set by ``fuse_hot_path``. ``output_shardings``: where each output lands. ``output_locs``: the user's line
+    that made each, in the graph that was captured.
     ``machine``: what an automatic search reckons with. ``within``: whether it is held to the limit on memory: not where the plan it
     finds without keeps it all the same (``plan.run_pipeline``).
     """
@@ -76,6 +77,7 @@ class Context:
     memory: MemoryPlan | None = None
     programs: Mapping[int, Program] | None = None
     output_shardings: list[Sharding] = field(default_factory=list)
+    output_locs: tuple[Location | None, ...] = ()
     origins: dict[Value, Origin] = field(default_factory=dict)
     output_reasons: list[tuple[str, ...]] = field(default_factory=list)
     placement_notes: list[str] = field(default_factory=list)

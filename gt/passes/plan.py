@@ -54,13 +54,15 @@ def run_pipeline(
     later passes save some, so it is held to the limit only where these are not enough.
     """
     limit = graph.options.memory_limit
+    made = {out: node.loc for node in graph.nodes for out in node.outputs}
+    locs = tuple(map(made.get, graph.outputs))
     tries = [(graph, True)]
     if limit is not None and graph.options.auto == "search":
         free = replace(graph, options=msgspec.structs.replace(graph.options, memory_limit=None))
         tries = [(free, True), (graph, False), *tries]
     for tried, within in tries:
         heard: list[tuple[str, Graph, Graph, float]] = []
-        context = Context(mesh, within=within)
+        context = Context(mesh, within=within, output_locs=locs)
         final = pipeline.run(tried, context, verify, lambda *step, heard=heard: heard.append(step))  # type: ignore[misc]
         if limit is None or context.memory is None or context.memory.most <= limit:
             break

@@ -12,7 +12,7 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from typing import ClassVar, TypeAlias
 
-from gt.ir.graph import Graph, Node, Value
+from gt.ir.graph import Graph, Location, Node, Value
 from gt.ir.mesh import Mesh
 from gt.ir.ops import OPS
 from gt.ir.ops.collective import transfer
@@ -127,7 +127,7 @@ def _copy_outputs(graph: Graph, storage: Storage, context: Context) -> Graph:
     taken: set[Value] = set()
     copies: list[Node] = []
     outputs: list[Value] = []
-    for value in graph.outputs:
+    for value, loc in zip(graph.outputs, context.output_locs or [None] * len(graph.outputs), strict=True):
         root = storage.root[value]
         reason = ""
         if root in outside:
@@ -138,7 +138,7 @@ def _copy_outputs(graph: Graph, storage: Storage, context: Context) -> Graph:
             reason = "an output that is a part of a larger value would keep all of it alive"
         taken.add(root)
         if reason:
-            copy = _copy(value, reason)
+            copy = _copy(value, reason, loc)
             copies.append(copy)
             context.note(value, f"copied: {reason}")
             value = copy.output
@@ -172,7 +172,7 @@ def _plan_inplace(graph: Graph, storage: Storage, context: Context) -> tuple[Gra
         if not bad:
             plan[node] = pairs
         elif len(bad) < len(pairs) and not any(fault.startswith("the result") for fault in bad.values()):
-            copies = {o: _copy(node.inputs[o], fault, node) for o, fault in bad.items()}
+            copies = {o: _copy(node.inputs[o], fault, node.loc) for o, fault in bad.items()}
             inputs = tuple(copies[o].output if o in copies else v for o, v in enumerate(node.inputs))
             new = replace(node, inputs=inputs)
             swaps[node] = (*copies.values(), new)
@@ -210,8 +210,7 @@ def _chain(value: Value, graph: Graph, outputs: Set[Value], storage: Storage, pl
     return {}
 
 
-def _copy(value: Value, why: str, like: Node | None = None) -> Node:
-    loc = like.loc if like is not None else None
+def _copy(value: Value, why: str, loc: Location | None) -> Node:
     return Node(OPS["copy"], (value,), (Value(value.type, value.hint),), loc=loc, why=why)
 
 

@@ -29,7 +29,7 @@ from gt.runtime.log_lines import fields_of
 from gt.runtime.remote import RemoteSession
 from gt.runtime.transport import send
 from tests.integration.cluster import Desk
-from tests.integration.programs import Server, lived, server, wait_for
+from tests.integration.programs import Server, lived, run, server, wait_for
 
 pytestmark = pytest.mark.timeout(120)
 GRAIN_S = 0.02
@@ -263,6 +263,20 @@ def test_over_quota_names_what_where_and_what_to_do_and_nothing_is_lost() -> Non
         assert np.array_equal(one.get(one.run("add", (held, array.shape), (held, array.shape))), 2 * array)
         for desk in (one, two):
             desk.session.close()
+
+
+NUMBERS = """
+    import gt
+    numbers = [gt.tensor(float(i)) for i in range(10)]
+    print(gt.ones(3).sum().item())
+"""
+
+
+def test_over_quota_names_the_line_of_numbers_too(tmp_path: Path) -> None:
+    """What is given back as it came is copied by a pass: the copy is of the line that made the value."""
+    with server(1, "gt.server", "--client-memory", "4KiB") as there:
+        done = run(NUMBERS, tmp_path, GT_ADDR=there.address)
+    assert done.code == 1 and "QuotaExceeded: what run 'flush0' makes needs" in done.err and f"(at {tmp_path / 'script.py'}:2)" in done.err
 
 
 # -- mistakes
