@@ -96,7 +96,8 @@ def log_text(parts: Iterable[Traced]) -> str:
                     lines.append((float(elapsed) + part.start - start, rest))
     first = min((at for at, _ in lines), default=0.0)  # a long-lived process counts from its own beginning
     lines.sort(key=lambda line: line[0])
-    return header(start + first) + "".join(f"{at - first:.6f} {rest}\n" for at, rest in lines)
+    owner = next((part.tag for part in parts), "")
+    return header(start + first, owner) + "".join(f"{at - first:.6f} {rest}\n" for at, rest in lines)
 
 
 def notes(parts: Iterable[Traced]) -> list[str]:

@@ -65,7 +65,7 @@ class DispatcherState:
         self.reads = Reads(self.roster, self.sharing)
         self.returning = Returning(self.values)
         self.nodes = Nodes(self._send, self.options.job, self.options.num_nodes)
-        self.tracing = Tracing(self._send)
+        self.tracing = Tracing(self._send, self.options.tag)
         self.next_client = 0
         self.numbers: set[int] = set()  # that workers have had here
         self.last_ping = 0.0

@@ -66,10 +66,10 @@ class Trace:
 
 
 class Tracing:
-    """Takes traces. ``own``, ``boot`` and ``wall_clock`` are told by the process around this."""
+    """Takes traces of the dispatcher ``tag``. ``own``, ``boot`` and ``wall_clock`` are told by the process around this."""
 
-    def __init__(self, send: Callable[[bytes | None, Message], None]) -> None:
-        self.send = send
+    def __init__(self, send: Callable[[bytes | None, Message], None], tag: str = "") -> None:
+        self.send, self.tag = send, tag
         self.own: Recorder | None = None
         self.boot = ""
         self.wall_clock: Callable[[], float] = float
@@ -164,7 +164,7 @@ class Tracing:
         found += [(s.who, s.clock or (0.0, 0.0), s.lines or TracedLines(0.0, (), 0), s.missing) for s in trace.sources.values()]
         for at, (who, (ahead, within), lines, missing) in enumerate(found, 1):
             left = len(found) - at
-            self.send(trace.asker, wire.Traced(who, lines.start - ahead, within, lines.lines, lines.left_out, missing, left))
+            self.send(trace.asker, wire.Traced(who, lines.start - ahead, within, lines.lines, lines.left_out, missing, left, self.tag))
 
     def _stop(self) -> TracedLines | None:
         self.trace = None

@@ -359,7 +359,7 @@ class AskTrace(Message, frozen=True):
 
 class Traced(Message, frozen=True):
     """One process's part of a trace; ``left`` more come. ``start``: when, by the dispatcher's clock, its lines' elapsed time is 0, and
-    ``within_s`` how well that is known. ``left_out``: lines before these. ``missing``: why there are none, if so.
+    ``within_s`` how well that is known. ``left_out``: lines before these. ``missing``: why there are none, if so. ``tag``: the dispatcher's.
     """
 
     who: str
@@ -369,6 +369,7 @@ class Traced(Message, frozen=True):
     left_out: int
     missing: str
     left: int
+    tag: str = ""
 
 
 # -- dispatcher to worker

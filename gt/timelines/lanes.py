@@ -147,25 +147,39 @@ def _restarts(lines: Iterable[Line]) -> Iterator[Span]:
                 yield _span(first, first.time, first.time + LEAST, "restart", "restart")
 
 
-def _timed(lines: Iterable[Line]) -> Iterator[Span]:
+def _timed(lines: Sequence[Line]) -> Iterator[Span]:
     """Give the spans of events that say how long they took, and of those that are over as soon as they begin. A line may be later than
     what it tells of, by a moment in which another thread ran: a run begins no later than its first collective.
     """
-    begun: dict[str, float] = {}  # by worker, its first collective since its last run
+    for run, met in _runs(lines):
+        start = min([line.time - line.seconds for line in (run, *met)])
+        yield _span(run, start, run.time, "run", run.operation)
     for line in lines:
-        if line.event in ("run", "collective", "load", "group", "ship"):
-            start = line.time - line.seconds
-            if line.event == "collective":
-                begun.setdefault(line.who, start)
-            elif line.event == "run":
-                start = min(start, begun.pop(line.who, start))
-            yield _span(line, start, line.time, line.event, line.operation)
+        if line.event in ("collective", "load", "group", "ship"):
+            yield _span(line, line.time - line.seconds, line.time, line.event, line.operation)
         elif line.event == "kernel":
             lane = f"{line.who} stream {line.fields.get('stream', '0')}"
             yield replace(_span(line, line.time - line.seconds, line.time, "kernel", line.operation), lane=lane)
         elif line.event in ("flush", "upload"):
             name = f"flush {line.fields.get('graph', '')}" if line.event == "flush" else line.event
             yield _span(line, line.time, line.time + LEAST, line.event, name)
+
+
+def _runs(lines: Sequence[Line]) -> Iterator[tuple[Line, list[Line]]]:
+    """Give each run with its collectives: those of its worker since the run before. A file that ended within a run has some of no run; in
+    the next one lines are numbered anew.
+    """
+    under_way: dict[str, list[Line]] = defaultdict(list)
+    last: dict[str, int] = {}
+    for line in lines:
+        if line.event in ("collective", "run"):
+            if line.sequence <= last.get(line.who, 0):
+                under_way.pop(line.who, None)
+            last[line.who] = line.sequence
+            if line.event == "run":
+                yield line, under_way.pop(line.who, [])
+            else:
+                under_way[line.who].append(line)
 
 
 def _span(line: Line, start: float, end: float, kind: str, name: str) -> Span:
@@ -229,19 +243,15 @@ def _planned(lines: Iterable[Line]) -> Iterator[Span]:
 # -- what workers do together
 
 
-def _collectives(lines: Iterable[Line]) -> dict[Collective, dict[str, _Met]]:
-    """Give each collective's spans by worker. A worker's belong to the epoch of the run line that follows them."""
+def _collectives(lines: Sequence[Line]) -> dict[Collective, dict[str, _Met]]:
+    """Give each collective's spans by worker, of the epoch of their run."""
     found: dict[Collective, dict[str, _Met]] = defaultdict(dict)
-    under_way: dict[str, list[Line]] = defaultdict(list)
-    for line in lines:
-        if line.event == "collective":
-            under_way[line.who].append(line)
-        elif line.event == "run":
-            epoch = line.fields.get("epoch", "")
-            for each in under_way.pop(line.who, ()):
-                key = each.tag, epoch, each.fields.get("number", ""), each.fields.get("group", "")
-                span = _span(each, each.time - each.seconds, each.time, "collective", each.operation)
-                found[key].setdefault(line.who, _Met([])).spans.append(span)
+    for run, met in _runs(lines):
+        epoch = run.fields.get("epoch", "")
+        for each in met:
+            key = each.tag, epoch, each.fields.get("number", ""), each.fields.get("group", "")
+            span = _span(each, each.time - each.seconds, each.time, "collective", each.operation)
+            found[key].setdefault(run.who, _Met([])).spans.append(span)
     return found
 
 

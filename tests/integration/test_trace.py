@@ -134,6 +134,7 @@ def test_a_script_that_comes_and_goes_meanwhile_is_in_it(tmp_path: Path) -> None
                 x = desk.put(np.ones((1, 2)))
                 desk.get(desk.run("add", (x, (1, 2)), (x, (1, 2))))
         calls: dict[str, list[str]] = {}
+        assert read_log(tmp_path / "trace-1.log").owner  # of which dispatcher it is
         for line in read_log(tmp_path / "trace-1.log").lines:
             if line.event == "call":
                 calls.setdefault(line.who, []).append(line.operation)

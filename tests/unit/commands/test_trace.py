@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from gt.commands.trace import free_name, log_text, notes
-from gt.runtime.log_lines import parse_log
+from gt.runtime.log_lines import parse_log, read_log
 from gt.runtime.wire import Traced
 
 
-def part(who: str, start: float, *lines: str, within_s: float = 0.0, left_out: int = 0, missing: str = "") -> Traced:
-    return Traced(who, start, within_s, lines, left_out, missing, 0)
+def part(who: str, start: float, *lines: str, within_s: float = 0.0, left_out: int = 0, missing: str = "", tag: str = "") -> Traced:
+    return Traced(who, start, within_s, lines, left_out, missing, 0, tag)
 
 
 def test_parts_are_one_log_on_one_clock() -> None:
@@ -30,6 +30,15 @@ def test_what_is_no_line_of_its_own_is_left_out() -> None:
         part("client1", float("nan"), "0.5 1 call client1 Run 0"),
     ])  # fmt: skip
     assert [(x.who, x.operation) for x in parse_log(text.splitlines()).lines] == [("client0", "Run")]
+
+
+def test_traces_of_two_servers_that_are_read_together_have_lanes_of_their_own(tmp_path: Path) -> None:
+    line = "0.500000 1 run worker0 flush0 64 epoch=1 seconds=0.050000"
+    for at, tag in enumerate(("aa", "bb", "bb")):
+        (tmp_path / f"{at}.log").write_text(log_text([part("dispatcher", at, tag=tag), part("worker0", at, line, tag=tag)]))
+    one, two, again = (tmp_path / f"{at}.log" for at in range(3))
+    assert [x.who for x in read_log(one, two, again).lines] == ["worker0@aa", "worker0@bb", "worker0@bb"]
+    assert [x.who for x in read_log(two, again).lines] == ["worker0", "worker0"]
 
 
 def test_an_empty_trace_is_a_log() -> None:

@@ -80,6 +80,18 @@ def test_a_run_whose_line_came_late_has_its_collectives_in_it() -> None:
     ]  # fmt: skip
 
 
+def test_a_trace_that_ended_within_a_run_makes_none_of_the_next_trace_longer() -> None:
+    """Each trace numbers its lines anew; what the first has of a run that it has no end of is drawn by itself."""
+    timeline = timeline_of(told("""
+0.100000 1 collective worker0 all_gather 64 number=0 group=0,1 seconds=0.050000 begins=0
+50.000000 1 collective worker0 all_gather 64 number=0 group=0,1 seconds=0.050000 begins=0
+50.010000 2 run worker0 flush0 64 epoch=9 plan=1 seconds=0.070000 tier=eager fault=-
+50.010000 2 run worker1 flush0 64 epoch=9 plan=1 seconds=0.070000 tier=eager fault=-
+"""))  # fmt: skip
+    assert spans_of(timeline, "run") == [("worker0", "flush0", 49.89, 49.96), ("worker1", "flush0", 49.89, 49.96)]
+    assert timeline.shares["worker0"].num_collectives == 1 and timeline.shares["worker0"].busy == 1.0
+
+
 def test_collectives_are_joined_from_who_came_last() -> None:
     arrows = [
         (a.source[0], round(a.source[1], 4), a.target[0], round(a.target[1], 4))
