@@ -14,6 +14,7 @@ from bisect import bisect_right
 from collections import Counter, OrderedDict, deque
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
 from typing import NamedTuple
 
 from gt import session as sessions
@@ -27,6 +28,7 @@ from gt.ir.wording import amount
 MAX_GRAPHS = 256
 MAX_SITES = 64
 MAX_KINDS = 4  # of work that one line flushes
+MAX_ALIGNED = 4000  # ops of two graphs that are laid side by side, which takes milliseconds
 WHOLE = -1  # in place of a part: the whole of a loop that is run often
 ALIKE = 0.5  # of their ops two graphs have in common, from which on they are taken for one kind of work
 log = logging.getLogger("gt.flush")
@@ -39,6 +41,7 @@ SHAPES = ("shape", "size")
 FLOW = "Python control flow that depends on a step or a value records other ops: let each case come from a line of its own, or use gt.where"
 HELD = "keep the same tensors alive in every step: what is held, or let go of, at the flush is part of the graph"
 ONCE = "what is done once, as making parameters, is in the first graph alone: no other is due for it"
+GRADS = "until zero_grad() a backward adds to the gradients that are there: the first of several, and the others, have a graph each, no other is due"
 AGAIN = "how often lines are run before a flush is part of the graph: read values at the same place of every step alone"
 LIMITS = "signals and limits are part of the graph: set them once, before the loop"
 SCOPE = "the signal that an op is marked with is part of the graph: enter the same scopes in every step"
@@ -198,6 +201,13 @@ def _difference(old: _Form, new: _Form, site: str) -> Recompiled:
             return found("what comes before the rest", *sides, first.loc, AGAIN if again else ONCE)
     if not once and _alike(old, new) < ALIKE:
         return found("what is done", _start(old), _start(new), new.nodes[0].loc if new.nodes else None, OTHER)
+    if not once:
+        gone, came = _unlike(old, new)
+        once = _unread(old, gone)
+        for more, only, sides in ((new, came, ("nothing", "those of before")), (old, gone - once, ("those of before", "nothing"))):
+            if only and all(_adds_up(more, i) for i in only):
+                return found("what gradients are added to", *sides, more.nodes[min(only)].loc, GRADS)
+        rest = [node for i, node in enumerate(old.nodes) if i not in once]
     for i, (before, after) in enumerate(zip(rest, new.nodes, strict=False)):
         if once and _same(before, after):
             continue
@@ -267,8 +277,39 @@ def _done_once(old: _Form, new: _Form) -> set[int]:
             only.add(i)
     if at >= 0 or not new.nodes:
         return set()
-    reads = {bisect_right(old.first, number) - 1 for i in only for number in old.wiring[i] if number >= 0}
-    return only if reads <= only else set()
+    return only if _unread(old, only) == only else set()
+
+
+def _unlike(old: _Form, new: _Form) -> tuple[set[int], set[int]]:
+    """Give which ops only the one, and only the other of two graphs has, by kind and line, without those that take each other's place; none
+    where that would take long.
+    """
+    gone, came = set[int](), set[int]()
+    if len(old.nodes) + len(new.nodes) <= MAX_ALIGNED:
+        before, after = ([(node.op, node.loc) for node in form.nodes] for form in (old, new))
+        for what, i, j, k, m in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+            gone.update(range(i, j) if what == "delete" else ())
+            came.update(range(k, m) if what == "insert" else ())
+    return gone, came
+
+
+def _reads(form: _Form, at: int) -> set[int]:
+    """Give the ops that made the operands of one."""
+    return {bisect_right(form.first, number) - 1 for number in form.wiring[at] if number >= 0}
+
+
+def _unread(form: _Form, only: set[int]) -> set[int]:
+    """Give those of some ops that read nothing that others make: they made parameters, data or an optimizer's state."""
+    found: set[int] = set()
+    for i in sorted(only):
+        if _reads(form, i) <= found:
+            found.add(i)
+    return found
+
+
+def _adds_up(form: _Form, at: int) -> bool:
+    """Say whether an op adds a gradient to the one before."""
+    return form.nodes[at].op == "add" and any(form.nodes[i].op == "grad" for i in _reads(form, at))
 
 
 def _again(form: _Form, only: set[int]) -> bool:

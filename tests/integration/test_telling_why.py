@@ -84,6 +84,34 @@ def test_only_a_shape_that_may_be_the_last_batchs_is_told_to_be_padded_as_one(
 
 
 @pytest.mark.usefixtures("here")
+def test_gradients_that_add_up_are_told_as_that_also_in_a_first_step_that_makes_parameters() -> None:
+    w, scale = gt.randn(4, 4, requires_grad=True), gt.randn(4, requires_grad=True)
+    told = []
+    for step in range(6):
+        if step == 3:
+            w.grad = scale.grad = None
+        loss, added = (gt.randn(2, 4) @ w * scale).square().mean().backward(), line()
+        assert loss is None
+        (w.grad.sum() + scale.grad.sum()).item()  # one line flushes all of them
+        told.append(latest() if step else None)
+    assert [told[1].field, told[1].old, told[1].new] == ["what gradients are added to", "nothing", "those of before"]
+    assert told[1].where.endswith(f":{added}") and "until zero_grad()" in told[1].advice and told[2] is told[1]
+    assert [told[3].field, told[3].old, told[3].new] == ["what gradients are added to", "those of before", "nothing"]
+    assert told[5] is told[3]
+
+
+@pytest.mark.usefixtures("here")
+def test_what_is_done_once_hides_no_other_change() -> None:
+    x, w = ones(3, 3), None
+    for step in range(2):
+        w = gt.randn(3, 3) if w is None else w
+        y = x @ w
+        y = y.exp() if step else y
+        y.sum().item()
+    assert latest().field == "the op" and latest().old.startswith("sum") and latest().new == "exp" and "control flow" in latest().advice
+
+
+@pytest.mark.usefixtures("here")
 @pytest.mark.parametrize(
     ("change", "field", "old", "new", "advice"),
     [
