@@ -207,6 +207,20 @@ def await_answer(socket: Socket, handshake: Handshake, deadline: float, address:
     return bool(socket.poll(0))
 
 
+def await_handshake(handshake: Handshake, address: str, keys: Keys | None, reach_s: float) -> bool:
+    """Wait until a connection is there, as long as its other end is reached within ``reach_s`` seconds; tell whether it is.
+
+    Errors: as ``await_answer``.
+    """
+    awake = AwakeClock()
+    begun = awake()
+    while not handshake.done and awake() - begun < (HANDSHAKE_S if handshake.connected else reach_s):
+        handshake.monitor.poll(50)
+        if failed := handshake.look():
+            raise ConnectionRefused(explained(failed, address, keys))
+    return handshake.done
+
+
 def explained(failed: str, address: str, keys: Keys | None) -> str:
     """Say what a failed handshake means, and what to do."""
     if keys is None:
@@ -230,4 +244,4 @@ def explained(failed: str, address: str, keys: Keys | None) -> str:
     )
 
 
-__all__ = ["Gate", "Handshake", "Seldom", "await_answer", "explained"]
+__all__ = ["Gate", "Handshake", "Seldom", "await_answer", "await_handshake", "explained"]

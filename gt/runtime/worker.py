@@ -30,7 +30,7 @@ from gt.runtime.collective import CollectiveFailed, Groups
 from gt.runtime.errors import ConnectionFailed, ConnectionRefused, DispatcherLost, KeyFileError, ProtocolError
 from gt.runtime.exchange import TIDY_S, Intake, Outlet
 from gt.runtime.exit_codes import ExitCode
-from gt.runtime.gate import Gate, Handshake, Seldom, await_answer
+from gt.runtime.gate import Gate, Handshake, Seldom, await_answer, await_handshake
 from gt.runtime.hello import UNKNOWN, torch_version
 from gt.runtime.interrupt import on_end_signals
 from gt.runtime.keys import Keys, chosen_keys
@@ -139,6 +139,8 @@ class WorkerProcess:
         self.logger = setup_logging(f"worker.{os.getpid()}")
         self.malformed = Seldom(self.logger)
         self.context: Context = zmq.Context()
+        if not endpoint.startswith("ipc://"):
+            self._knock()
         self.admitted: frozenset[str] = frozenset()
         self.gate = None if keys is None else Gate(self.context, lambda user: user in self.admitted, self.logger)
         self.results = make_socket(self.context, zmq.ROUTER, data=True, receives=False)
@@ -192,6 +194,23 @@ class WorkerProcess:
         socket = self._dealer()
         socket.connect(self.endpoint)
         return socket
+
+    def _knock(self) -> None:
+        """See whether the server lets this worker in, if there is one yet, before torch is loaded, which takes long.
+
+        Errors: ConnectionRefused.
+        """
+        socket = self._dealer()
+        handshake = Handshake(socket)
+        try:
+            socket.connect(self.endpoint)
+            await_handshake(handshake, self.endpoint, self.keys, ANSWER_S)
+        except BaseException:
+            handshake.close()
+            self.context.destroy(0)
+            raise
+        handshake.close()
+        socket.close(0)
 
     def _dealer(self) -> Socket:
         socket = make_socket(self.context, zmq.DEALER)

@@ -225,6 +225,30 @@ def test_workers_without_a_workers_key_end_with_a_code(secured: Secured) -> None
         assert seconds() < 3
 
 
+REFUSED = """
+import sys
+from gt.worker import main
+try:
+    main(sys.argv[1:])
+except SystemExit as e:
+    print(e.code, "torch" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize("key", ["other", "unknown", "none"])
+def test_a_worker_that_is_not_let_in_hears_it_before_it_loads_torch(key: str, secured: Secured, tmp_path: Path) -> None:
+    make_keys(tmp_path / "keys", [], ["node"])
+    file = tmp_path / "keys" / "node.key"
+    if key == "unknown":
+        own, here = read_keys(file, "worker").server, secured.keys("node", "worker").server
+        file.write_text(file.read_text().replace(own, here))
+    options = ("--insecure",) if key == "none" else ("--key", str(file))
+    words = [sys.executable, "-c", REFUSED, "--host", HOST, "-p", secured.port, "--backend", "torch", *options]
+    done = subprocess.run(words, env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=60)
+    says = {"other": "has another key than", "unknown": "does not know this key", "none": "lets in only those with a key"}
+    assert done.stdout == "3 False\n" and says[key] in done.stderr, (done.stdout, done.stderr)
+
+
 def test_a_server_beyond_this_host_needs_keys_or_says_loudly_that_it_has_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
