@@ -35,6 +35,7 @@ PORT = 29600
 WAIT_S = 300.0
 TELL_S = 10.0  # between two lines that say what is waited for
 LISTEN_S = 30.0
+NEWS_S, LOOK_S = 1.5, 0.05  # in which it is known what has become of the worker that a script has lost
 GRACE_S = 20.0  # in which the job must be over once a node was asked to end
 
 
@@ -126,10 +127,12 @@ class Job:
     def lead(self, supervisor: Supervisor) -> int:
         """Be node 0: listen, wait for all, run the script, tell the others how it ended."""
         from gt.runtime.errors import GtError
+        from gt.runtime.exit_codes import ExitCode
         from gt.runtime.launch import LocalCluster
         from gt.runtime.script import Interrupted
 
         endpoint, code = self._endpoint(), None
+        told: list[str] = []
         cluster = LocalCluster(endpoint, None, self.folder)
         try:
             self._listen(cluster)
@@ -142,10 +145,16 @@ class Job:
                     with suppress(GtError):  # the script hears of it too, and decides
                         link.step(0)
                         link.supervise(cluster)
-                    for text in cluster.ended(" of this node"):
+                    news, link.news = link.news, []
+                    for text in (*news, *cluster.ended(" of this node")):
+                        told.append(text)
                         _say(text)
 
                 code = supervisor.run(self.command, job_variables(endpoint, self.folder), look)
+                until = time.monotonic() + NEWS_S
+                while code == ExitCode.WORKER_LOST and not told and time.monotonic() < until:
+                    time.sleep(LOOK_S)
+                    look()
         except (Interrupted, Failure) as e:
             code = e.code
             raise

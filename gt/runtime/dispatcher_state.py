@@ -243,7 +243,7 @@ class DispatcherState:
         self._send(owner.down if owner is not None else peer, wire.Broken(reason))
         if owner is not None:
             self._client_gone(owner)
-        self.nodes.gone(peer)
+        self.nodes.gone(peer, f"is cut off: {reason}")
 
     def _expel(self, peer: bytes, reason: str) -> None:
         owner = self.peers.get(peer)
@@ -252,6 +252,7 @@ class DispatcherState:
             self._client_gone(owner)
         elif isinstance(owner, Worker):
             self._worker_lost(owner, f"worker {owner.id} was sent away: {reason}")
+        self.nodes.gone(peer, f"was sent away: {reason}")
 
     def _tick(self) -> None:
         for worker in list(self.workers.values()):

@@ -13,6 +13,7 @@ from gt.runtime import wire
 from gt.runtime.awake_clock import AwakeClock
 from gt.runtime.errors import ConnectionFailed, ConnectionRefused, DispatcherLost, LaunchError, ProtocolError
 from gt.runtime.gate import Handshake, explained
+from gt.runtime.hello import UNKNOWN
 from gt.runtime.keys import Keys
 from gt.runtime.launch import LocalCluster
 from gt.runtime.numbering import MessagesLost
@@ -31,8 +32,9 @@ class NodeLink:
     """From hello to the end of the job. ``step`` must be called every second or so."""
 
     def __init__(self, endpoint: str, hello: wire.NodeHello, keys: Keys | None = None) -> None:
-        self.endpoint, self.keys = endpoint, keys
+        self.endpoint, self.keys, self._hello = endpoint, keys, hello
         self.welcome = False
+        self.news: list[str] = []  # of other nodes, of which nobody has been told yet
         self.restarts: int | None = None  # of workers that die, as the script has last asked for; None once that was taken up
         self._awake = AwakeClock()
         self.seen = self.beat = self._awake()
@@ -58,8 +60,12 @@ class NodeLink:
                     self.welcome = True
                 case wire.Supervise(restarts):
                     self.restarts = restarts
+                case wire.NodeNews(node, host, text):
+                    self.news.append(f"node {node} ({host}) {text}")
                 case wire.JobEnded(code):
                     ended = code
+                case wire.Refused(reason) if reason == UNKNOWN and self.welcome:  # it was silent for too long
+                    send(self._socket, self._hello)
                 case wire.Refused(reason):
                     raise NodeRefused(f"the server at {self.endpoint} refuses: {reason}")
                 case wire.Broken(reason):

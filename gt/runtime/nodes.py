@@ -1,8 +1,8 @@
 """The nodes of a job of ``gt launch``, as the dispatcher knows them: who is there, and who could not start.
 
 Owns: ``Nodes``, a part of the dispatcher's state machine. A node's launcher says hello once, then gives signs of life, and hears
-``JobEnded`` from the process around the state machine. Must not know: sockets, clock, workers.
-Next: ``dispatcher_state`` (which hands it what nodes say), ``launched_nodes`` (the other end).
+``JobEnded`` from the process around the state machine; node 0 hears what becomes of the others. Must not know: sockets, clock, workers.
+Next: ``dispatcher_state`` (which hands it what nodes say), ``node_link`` (the other end).
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ class Nodes:
     def __init__(self, send: Callable[[bytes, Message], None], job: str = "", num_nodes: int = 0) -> None:
         self._send, self.job, self.num_nodes = send, job, num_nodes
         self.by_peer: dict[bytes, Node] = {}
+        self.lost: set[int] = set()  # nodes that have been here
         self.restarts: int | None = None  # what the job's script asked for
 
     def __repr__(self) -> str:
@@ -54,8 +55,11 @@ class Nodes:
         if reason:
             self._send(peer, wire.Refused(reason))
             return
-        self.by_peer[peer] = Node(peer, hello, now)
+        self.by_peer[peer] = node = Node(peer, hello, now)
         self._send(peer, wire.NodeWelcome())
+        if hello.node in self.lost:
+            self.lost.discard(hello.node)
+            self._tell(node, f"is here again (pid {hello.pid})")
         if self.restarts is not None:
             self._send(peer, wire.Supervise(self.restarts))
 
@@ -91,15 +95,30 @@ class Nodes:
         match message:
             case wire.NodeFailed(reason):
                 node.failed = reason[:MAX_REASON] or "it does not say why"
+                self._tell(node, f"says: {node.failed}")
             case wire.Bye():
-                del self.by_peer[peer]
+                self._lose(peer, "has left the job")
 
-    def gone(self, peer: bytes) -> None:
-        self.by_peer.pop(peer, None)
+    def gone(self, peer: bytes, why: str = "has ended, or cannot be reached any more") -> None:
+        """Hear that a connection has ended, which may be a node's."""
+        if peer in self.by_peer:
+            self._lose(peer, why)
 
     def tick(self, now: float) -> None:
         """Forget nodes that were not heard of for long."""
-        self.by_peer = {p: n for p, n in self.by_peer.items() if now - n.seen <= NODE_TIMEOUT_S}
+        for peer in [p for p, n in self.by_peer.items() if now - n.seen > NODE_TIMEOUT_S]:
+            self._lose(peer, f"has not been heard of for {NODE_TIMEOUT_S:g} s")
+
+    def _lose(self, peer: bytes, why: str) -> None:
+        node = self.by_peer.pop(peer)
+        self.lost.add(node.hello.node)
+        self._tell(node, f"is lost: gt launch there (pid {node.hello.pid}) {why}. The job goes on with the workers that are left")
+
+    def _tell(self, node: Node, text: str) -> None:
+        """Have node 0 say what has become of another."""
+        first = next((n for n in self.by_peer.values() if n.hello.node == 0), None)
+        if first is not None and first is not node:
+            self._send(first.peer, wire.NodeNews(node.hello.node, node.hello.host, text))
 
     def status(self) -> tuple[NodeStatus, ...]:
         """Give the nodes by number."""

@@ -340,6 +340,14 @@ class NodeFailed(Message, frozen=True):
     reason: str
 
 
+class NodeNews(Message, frozen=True):
+    """What has become of another node of the job, for node 0 to say."""
+
+    node: int
+    host: str
+    text: str
+
+
 class NodeWelcome(Message, frozen=True):
     """The node is known: it may start its workers."""
 
@@ -758,7 +766,7 @@ ToWorker: TypeAlias = (
     WorkerWelcome | Attached | Load | Swap | Unload | Parent | Execute | DropGraph | MakeGroup | Store | Name | Expect | Ship | Free | Gone | Abort
     | Leave | StoreReply | Admit | Ping | Stop | Refused | Broken | SetTrace
 )  # fmt: skip
-ToNode: TypeAlias = NodeWelcome | Supervise | JobEnded | Ping | Refused | Broken
+ToNode: TypeAlias = NodeWelcome | NodeNews | Supervise | JobEnded | Ping | Refused | Broken
 ToAsker: TypeAlias = Status | Refused | Broken | Traced
 
 T = TypeVar("T")

@@ -157,6 +157,60 @@ def test_a_node_asked_to_end_goes_on_for_the_script_and_ends_when_node_0_is_kill
         assert wait_for(lambda: gone(left)), left
 
 
+NEEDS = """
+import os
+import gt
+gt.register_config("rows", gt.SignalConfig(shard=gt.ShardConfig(axis=0)))
+with gt.signal.context("rows"):
+    a = gt.ones(64, 64)
+print(gt.num_workers(), a.sum().item(), flush=True)
+while True:
+    try:
+        (a + 1).sum().item()
+    except gt.WorkerLost:
+        if not os.path.exists("goes_on"):
+            raise
+        break
+while not os.path.exists("told"):
+    gt.ones(3).sum().item()
+print(gt.ones(3).sum().item())
+"""
+
+
+@pytest.mark.parametrize(("goes_on", "code"), [(False, 4), (True, 0)])
+def test_node_0_says_which_node_is_lost_and_the_script_decides_what_follows(goes_on: bool, code: int, port: int, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(NEEDS)
+    if goes_on:
+        (tmp_path / "goes_on").touch()
+    with node(tmp_path, *by_flags(1, port)) as follower, node(tmp_path, *by_flags(0, port)) as leader:
+        assert leader.stdout is not None and leader.stdout.readline() == "2 4096.0\n"
+        left = descendants(follower)
+        assert len(left) == 1
+        follower.kill()
+        assert leader.stderr is not None and leader.stderr.readline().startswith("gt launch: node 0 of 2")
+        there = f"gt launch: node 1 ({socket.gethostname()}) is lost: gt launch there (pid {follower.pid}) has ended"
+        lines = iter(leader.stderr.readline, "")
+        assert any(line.startswith(there) for line in lines)
+        (tmp_path / "told").touch()
+        out, err = leader.communicate(timeout=60)
+        assert wait_for(lambda: gone(left)), left
+    assert (leader.returncode, out) == (code, "3.0\n" if goes_on else "") and there not in err, err
+
+
+def test_a_node_that_was_stopped_for_long_goes_on(port: int, tmp_path: Path) -> None:
+    """As where its machine slept; its worker's process was not stopped."""
+    (tmp_path / "script.py").write_text(WAIT.replace("while True", "import os\nwhile not os.path.exists('go')"))
+    with node(tmp_path, *by_flags(1, port)) as follower, node(tmp_path, *by_flags(0, port)) as leader:
+        assert leader.stdout is not None and leader.stdout.readline() == "[1.0, 1.0]\n"
+        assert leader.stderr is not None and leader.stderr.readline()
+        follower.send_signal(signal.SIGSTOP)
+        assert f"is lost: gt launch there (pid {follower.pid}) has not been heard of for 10 s" in leader.stderr.readline()
+        follower.send_signal(signal.SIGCONT)
+        assert f"is here again (pid {follower.pid})" in leader.stderr.readline()
+        (tmp_path / "go").touch()
+        assert leader.wait(60) == 0 and follower.wait(60) == 0, follower.communicate()
+
+
 RECOVERS = """
 import os, time
 import gt

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from gt.runtime import wire
+from gt.runtime.dispatcher_events import LinkBroken
 from gt.runtime.status import ServerStatus
 from tests.state.stories import Story, plans, sent
 
@@ -123,3 +124,27 @@ def test_a_script_asks_its_nodes_to_replace_workers_and_one_that_comes_later_hea
     assert sent(out, wire.Supervise, "n0") == [wire.Supervise(3)]
     assert sent(s.say("n1", hello(1)), wire.Supervise, "n1") == [wire.Supervise(3)]
     assert sent(s.say("c0up", wire.Supervise(0)), wire.Supervise, "n1") == [wire.Supervise(0)]
+
+
+def test_node_0_hears_what_becomes_of_the_others():
+    s = Story(workers=0, clients=0, job="j", num_nodes=5)
+    for i in range(5):
+        s.say(f"n{i}", hello(i, num_nodes=5))
+
+    def news(out: list) -> list[wire.NodeNews]:
+        assert not [m for i in range(1, 5) for m in sent(out, wire.NodeNews, f"n{i}")]
+        return sent(out, wire.NodeNews, "n0")
+
+    def lost(node: int, why: str) -> list[wire.NodeNews]:
+        text = f"is lost: gt launch there (pid {1000 + node}) {why}. The job goes on with the workers that are left"
+        return [wire.NodeNews(node, f"host{node}", text)]
+
+    assert news(s.say("n1", wire.NodeFailed("a worker ended"))) == [wire.NodeNews(1, "host1", "says: a worker ended")]
+    assert news(s.gone("n1")) == lost(1, "has ended, or cannot be reached any more") and news(s.gone("n1")) == []
+    assert news(s.say("n2", wire.Bye())) == lost(2, "has left the job")
+    assert news(s.tell(LinkBroken(s.now, b"n3", "2 messages are missing"))) == lost(3, "is cut off: 2 messages are missing")
+    s.wait(6.0)
+    s.say("n0", wire.Beat())
+    assert news(s.wait(6.0)) == lost(4, "has not been heard of for 10 s")
+    assert news(s.say("m4", hello(4, num_nodes=5))) == [wire.NodeNews(4, "host4", "is here again (pid 1004)")]
+    assert s.gone("n0") == [] and s.say("n0", hello(0, num_nodes=5)) and s.state.nodes.peers == [b"m4", b"n0"]
