@@ -31,7 +31,7 @@ static struct {
 } trace_at;
 static struct { Py_ssize_t grad, autocast; } modes_at;
 static struct { Py_ssize_t id, taped, outputs, single, count, differentiable; } rule_at;
-static struct { Py_ssize_t id, type, session, mark; } buffer_at;
+static struct { Py_ssize_t id, type, session, mark, last; } buffer_at;
 static struct { Py_ssize_t written; } mark_at;
 static struct { Py_ssize_t nbytes, differentiable, dtype; } type_at;
 static struct { Py_ssize_t entries, where; } code_at;
@@ -863,7 +863,7 @@ static PyObject *new_buffers(PyObject *module, PyObject *const *args, Py_ssize_t
     PyObject *types = args[0], *spare = args[2], *made = PyList_New(PyList_GET_SIZE(types));
     for (Py_ssize_t i = 0; made != NULL && i < PyList_GET_SIZE(types); i++) {
         PyObject *id = PyIter_Next(ids), *buffer = NULL;
-        if (id != NULL && i < PyList_GET_SIZE(spare))
+        if (id != NULL && i < PyList_GET_SIZE(spare) && SLOT(PyList_GET_ITEM(spare, i), buffer_at.last) == NULL) /* else it has its number for good */
             buffer = Py_NewRef(PyList_GET_ITEM(spare, i));
         else if (id != NULL)
             buffer = PyBaseObject_Type.tp_new(Buffer, empty, NULL);
@@ -880,7 +880,7 @@ static PyObject *new_buffers(PyObject *module, PyObject *const *args, Py_ssize_t
         PyList_SET_ITEM(made, i, buffer);
     }
     for (Py_ssize_t i = PyList_GET_SIZE(types); made != NULL && i < PyList_GET_SIZE(spare); i++) /* the run frees it, not its finalizer */
-        if (put_number(PyList_GET_ITEM(spare, i), buffer_at.id, -1 - number_in(PyList_GET_ITEM(spare, i), buffer_at.id)))
+        if (SLOT(PyList_GET_ITEM(spare, i), buffer_at.last) == NULL && put_number(PyList_GET_ITEM(spare, i), buffer_at.id, -1 - number_in(PyList_GET_ITEM(spare, i), buffer_at.id)))
             Py_CLEAR(made);
     return made;
 }
@@ -1023,7 +1023,7 @@ static PyObject *set_up(PyObject *module, PyObject *given)
         || AT(trace_at, Trace, held) || AT(trace_at, Trace, recorder) || AT(modes_at, Modes, grad) || AT(modes_at, Modes, autocast)
         || AT(rule_at, Rule, id) || AT(rule_at, Rule, taped) || AT(rule_at, Rule, outputs) || AT(rule_at, Rule, single)
         || AT(rule_at, Rule, count) || AT(rule_at, Rule, differentiable) || AT(buffer_at, Buffer, id) || AT(buffer_at, Buffer, type)
-        || AT(buffer_at, Buffer, session) || AT(buffer_at, Buffer, mark) || AT(mark_at, Mark, written) || AT(type_at, TensorType, nbytes) || AT(type_at, TensorType, differentiable) || AT(type_at, TensorType, dtype) || AT(code_at, Code, entries) || AT(code_at, Code, where)
+        || AT(buffer_at, Buffer, session) || AT(buffer_at, Buffer, mark) || AT(buffer_at, Buffer, last) || AT(mark_at, Mark, written) || AT(type_at, TensorType, nbytes) || AT(type_at, TensorType, differentiable) || AT(type_at, TensorType, dtype) || AT(code_at, Code, entries) || AT(code_at, Code, where)
         || AT(trace_at, Trace, expected) || AT(trace_at, Trace, viewed))
         return NULL;
 #define NAME(attribute) if ((name.attribute = PyUnicode_InternFromString(#attribute)) == NULL) return NULL

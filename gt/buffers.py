@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable
+from sys import getrefcount
 from typing import TYPE_CHECKING
 
 from gt.ir.types import TensorType
@@ -15,9 +16,11 @@ from gt.ir.types import TensorType
 if TYPE_CHECKING:
     from gt.runtime.session import Session
 
+ALONE = 3  # references to a buffer as it dies of the last one: its finalizer's, and those of the call that counts them
 MAX_DEAD, LARGE = 256, 1 << 20  # when the memory of dropped tensors is given back before the next run
 
 _dead: deque[tuple[Session, int]] = deque()  # appended by finalizers, so nothing here may lock
+_read_yet: dict[int, Session] = {}  # buffers that were garbage, and that finalizers may read yet, or keep
 
 
 class Mark:
@@ -29,10 +32,19 @@ class Mark:
         self.written = False
 
 
+class Last(int):
+    """Frees the buffer that holds it, once that is let go of: not being collected itself, it outlives all finalizers of a cycle."""
+
+    __slots__ = ()
+
+    def __del__(self, sessions: dict[int, Session] = _read_yet, append: Callable[[tuple[Session, int]], None] = _dead.append) -> None:
+        append((sessions.pop(self), int(self)))
+
+
 class Buffer:
     """A value that exists, or will once an earlier run has finished. Freed when no handle names it any more."""
 
-    __slots__ = ("id", "type", "session", "mark")
+    __slots__ = ("id", "type", "session", "mark", "last")
 
     def __init__(self, id: int, type: TensorType, session: Session) -> None:
         self.id, self.type, self.session = id, type, session
@@ -43,9 +55,16 @@ class Buffer:
         if self.mark is not None:
             self.mark.written = True
 
-    def __del__(self, append: Callable[[tuple[Session, int]], None] = _dead.append) -> None:
-        if self.id >= 0:  # the default keeps what is needed when the interpreter ends
+    def __del__(
+        self, append: Callable[[tuple[Session, int]], None] = _dead.append, references: Callable[[object], int] = getrefcount,
+        alone: int = ALONE, read_yet: dict[int, Session] = _read_yet, last: type[Last] = Last,
+    ) -> None:  # fmt: skip
+        if self.id < 0:
+            return
+        if references(self) <= alone:  # the defaults keep what is needed when the interpreter ends
             append((self.session, self.id))
+        else:  # in a cycle, whose finalizers come in any order
+            read_yet[self.id], self.last = self.session, last(self.id)
 
 
 ids = itertools.count()
@@ -60,6 +79,7 @@ def new_buffer(type: TensorType, session: Session) -> Buffer:
 
 def named_buffers(types: list[TensorType], session: Session, spare: list[Buffer]) -> list[Buffer]:
     """Name the results of a run, which takes along what has died. ``spare``: what the run frees, and nothing else names, names them first."""
+    spare = [b for b in spare if not hasattr(b, "last")]
     for buffer, type in zip(spare, types, strict=False):
         buffer.id, buffer.type, buffer.mark = next(ids), type, None
     for buffer in spare[len(types) :]:

@@ -7,7 +7,9 @@ import threading
 import pytest
 
 import gt
+from gt import flush
 from gt import session as sessions
+from gt.buffers import named_buffers
 from gt.runtime.session import CallLock, own_threads
 
 
@@ -110,3 +112,55 @@ def test_reads_of_two_threads_are_told_apart():
         sys.settrace(before)
     assert own.result(10).tolist() == [1.0] * 3
     assert others and all(other.result(10).tolist() == [0.0] * 3 for other in others)
+
+
+class Holder:
+    """Part of a cycle that holds a tensor which exists, is younger than it or older."""
+
+    def __init__(self, tensor, act):
+        self.tensor, self.act, self.me = tensor, act, self
+
+    def __del__(self):
+        self.act(self.tensor)
+
+
+def _holder(act, older):
+    x = gt.ones(3) + 1
+    assert x.tolist() == [2.0] * 3
+    holder = Holder(x if older else None, act)
+    if not older:
+        y = gt.ones(3) + 1
+        assert y.tolist() == [2.0] * 3
+        holder.tensor = y
+
+
+@pytest.mark.parametrize("older", [True, False])
+@pytest.mark.parametrize("native", [True, False])
+def test_what_a_finalizer_reads_of_its_own_cycle_is_there_until_all_of_it_is_gone(older, native, monkeypatch):
+    monkeypatch.setenv("GT_EMBEDDED", "1")
+    gt.disconnect()
+    if not native:
+        monkeypatch.setattr(flush, "new_buffers", named_buffers)
+    seen, kept = [], []
+
+    def read(t):
+        seen.append([(gt.ones(2) + n).tolist() and (t + n).tolist() for n in range(3)])
+
+    _holder(read, older)
+    gc.collect()
+    assert seen == [[[2.0] * 3, [3.0] * 3, [4.0] * 3]]
+
+    _holder(kept.append, older)
+    gc.collect()
+    assert (gt.ones(2) * 2).tolist() == [2.0, 2.0]  # a run, which takes along what has died
+    assert kept[0].tolist() == [2.0] * 3
+    y = kept.pop() * 3  # it goes with the run that reads it, and its result has a number of its own
+    assert y.tolist() == [6.0] * 3 and (y + 1).tolist() == [7.0] * 3
+    (client,) = sessions.current()._state.clients.values()
+    held = len(client.buffers)
+    for _ in range(5):
+        _holder(kept.append, older)
+        gc.collect()
+        assert kept.pop().tolist() == [2.0] * 3
+        gt.ones(2).tolist()
+    assert len(client.buffers) <= held + 1
