@@ -323,9 +323,13 @@ class DispatcherState:
             client.buffers[message.buffer] = Buffer(0, None, fault=fault)
         client.homeless.clear()
         client.queued_nbytes = 0
+        freed: list[int] = []
         for entry in client.queue:
-            if isinstance(entry, wire.Run | OverQuota):
+            if isinstance(entry, wire.Free):
+                freed += entry.buffers
+            elif isinstance(entry, wire.Run | OverQuota):
                 run = entry.run if isinstance(entry, OverQuota) else entry
+                freed += run.frees
                 client.buffers |= {o: Buffer(0, None, fault=fault) for o in run.outputs if o not in client.buffers}
                 self.epochs.finished(client)
             elif isinstance(entry, Upload):
@@ -333,6 +337,7 @@ class DispatcherState:
             elif isinstance(entry, wire.Fetch | wire.Explain | Moving):
                 self._send(client.down, wire.Failed(entry.request, fault))
         client.queue.clear()
+        self.values.drop(list(self.values.released(client, tuple(freed)).values()))
         self.sharing.withdraw(client.id)
 
     # -- clients
@@ -441,6 +446,8 @@ class DispatcherState:
         return True
 
     def _free(self, client: Client, free: wire.Free) -> bool:
+        if client.homeless:
+            return False
         self.values.drop(list(self.values.released(client, free.buffers).values()))
         return True
 

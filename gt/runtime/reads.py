@@ -30,6 +30,8 @@ class Reads:
     def fetch(self, client: Client, fetch: wire.Fetch) -> bool:
         """Let the workers that hold a value send it to its client. False if that has to wait."""
         buffer = client.buffers.get(fetch.buffer)
+        if buffer is None and client.homeless:
+            return False
         if buffer is None:
             self.roster.send(client.down, wire.Failed(fetch.request, Fault("protocol", f"buffer {fetch.buffer} is not there")))
             return True

@@ -482,6 +482,32 @@ def test_without_workers_calls_wait_and_fail_after_the_deadline(limits: dict[str
     assert sent(s.log, wire.Failed)[-1].fault.kind == "no_workers"
 
 
+@pytest.mark.parametrize("lost", [0, 1])
+def test_an_upload_that_waits_for_a_worker_can_be_read_and_freed(lost: int):
+    s = Story(workers=lost, client_lease_s=100.0)
+    for w in range(lost):
+        s.gone(f"w{w}")
+    s.put(1)
+    s.put(2)
+    assert s.fetch(1, 5) == [] and s.say("c0up", wire.Free((2,))) == []
+    s.join_worker(lost)
+    assert len(sent(s.log, wire.Store)) == 2 and [m.request for m in sent(s.log, wire.Ship)] == [5]
+    assert list(s.state.clients[0].buffers) == [1] and len(sent(s.log, wire.Free)) == 1
+
+
+def test_what_waits_for_a_worker_in_vain_is_told_so_and_let_go_of():
+    s = Story(workers=0, client_lease_s=100.0)
+    for i in range(1, 5):
+        s.put(i)
+    s.fetch(1, 5)
+    s.define(1)
+    s.run(1, (1,), (9,), frees=(2,))
+    s.say("c0up", wire.Free((3,)))
+    out = s.wait(31.0)
+    assert [(f.request, f.fault.kind) for f in sent(out, wire.Failed)] == [(5, "no_workers")]
+    assert sorted(s.state.clients[0].buffers) == [1, 4, 9]
+
+
 def test_calls_made_before_the_first_worker_are_served_when_it_joins():
     s = Story(workers=0)
     s.put(1)
