@@ -30,6 +30,7 @@ from gt.ir.signals import (
     mesh_axes,
     param_rules,
     truth,
+    work_of,
 )  # fmt: skip
 from gt.runtime import env
 from gt.runtime.recovery import Recovery
@@ -242,6 +243,14 @@ class Config:
             with self._lock:
                 found = self._resolved[name] = self._complete(given)
         return found
+
+    def behind(self, scope: SignalConfig) -> tuple[str, SignalConfig] | None:
+        """Give the signal that gradients of a scope's work follow, as it was when the scope began; None if none is named."""
+        name, asked = scope.backward_signal, scope.backward_config
+        if name is None:
+            return None
+        now = self.resolve(name) if asked is None or self.has_signal(name) else None
+        return name, now if now is not None and asked in (None, work_of(now)) else asked or SignalConfig()
 
     def _complete(self, config: SignalConfig) -> SignalConfig:
         gradients = self._signals.get(config.backward_signal) if config.backward_signal is not None else None

@@ -24,13 +24,15 @@ from functools import lru_cache
 from sys import getrefcount
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from gt import session as sessions
 from gt.buffers import Buffer, put_back, take_dead
-from gt.config import get_config, get_signal_config
+from gt.config import get_config
 from gt.handle import Handle
 from gt.ir.blame import users_frame
 from gt.ir.graph import Graph, Location, Node, Value
-from gt.ir.signals import PlanOptions, SignalConfig
+from gt.ir.signals import PlanOptions, SignalConfig, work_of
 from gt.ir.text import print_graph
 from gt.ir.types import Scalar, TensorType
 from gt.passes.autodiff import saved_values
@@ -44,6 +46,7 @@ from gt.trace import RULES, Rule, Trace, install_flush, native, new_buffers, new
 from gt.versions import Saved, watch
 
 Named = tuple[str, SignalConfig]
+Mark = tuple[int, Named | None]  # from which entry on what is recorded is under which signal
 log = logging.getLogger("gt.flush")
 _defining = CallLock()  # threads that flush at once number their graphs one after the other
 UNHELD = 2  # references to an object that only a local variable and the call that counts them hold
@@ -301,7 +304,7 @@ def _submit(
     del inputs
     held = trace.inputs
     donated, names, input_types = given(held)
-    marks = tuple((at, signal) for at, signal in trace.marks if at < len(trace.code))
+    marks = told_apart([(at, signal) for at, signal in trace.marks if at < len(trace.code)])
     config = get_config()
     signals, options = named_signals(marks, config.base), with_precision(config.options)
     hints: tuple[tuple[int, str], ...] = ()
@@ -491,7 +494,29 @@ replaced: Callable[[list[Handle], tuple[int, ...]], tuple[int, ...]] = _chosen[4
 # -- graphs
 
 
-def named_signals(marks: Iterable[tuple[int, Named | None]], base: Named | None) -> tuple[Named, ...]:
+def told_apart(marks: Sequence[Mark]) -> tuple[Mark, ...]:
+    """Give each meaning that a name has had a name of its own: one may be registered anew while work under it is pending."""
+    said = {id(signal): signal for _, signal in marks if signal is not None}
+    if len(said) < 2:
+        return tuple(marks)
+    meanings: dict[str, list[tuple[SignalConfig, SignalConfig | None]]] = {}  # what work follows, and all that a scope asks for
+
+    def own_name(name: str, work: SignalConfig, scope: SignalConfig | None) -> str:
+        known = meanings.setdefault(name, [])
+        i = next((i for i, (w, s) in enumerate(known) if w == work and (scope is None or s is None or s == scope)), len(known))
+        before = known[i][1] if i < len(known) else None
+        known[i : i + 1] = [(work, before if scope is None else scope)]
+        return f"{name}#{i + 1}" if i else name
+
+    def own(name: str, found: SignalConfig) -> Named:
+        name, behind, asked = own_name(name, work_of(found), found), found.backward_signal, found.backward_config
+        return name, found if behind is None or asked is None else replace(found, backward_signal=own_name(behind, asked, None))
+
+    owned = {key: own(*signal) for key, signal in said.items()}
+    return tuple([(at, None if signal is None else owned[id(signal)]) for at, signal in marks])
+
+
+def named_signals(marks: Iterable[Mark], base: Named | None) -> tuple[Named, ...]:
     """Give what every signal means that work or its gradients follow: the gradients' signals have no scope of their own.
 
     ``base``: what holds for work that no scope marks.
@@ -500,12 +525,13 @@ def named_signals(marks: Iterable[tuple[int, Named | None]], base: Named | None)
         return ()
     signals: dict[str, SignalConfig] = dict([base] if base is not None else [])
     todo = [signal for _, signal in marks if signal is not None]
+    config = get_config()
     while todo:
         name, found = todo.pop()
         signals[name] = found
-        behind = found.backward_signal
-        if behind is not None and behind not in signals:
-            todo.append((behind, get_signal_config(behind) or SignalConfig()))
+        behind = config.behind(found)
+        if behind is not None and behind[0] not in signals:
+            todo.append(behind)
     return tuple(sorted(signals.items()))
 
 
@@ -527,7 +553,7 @@ def build_graph(
         inputs = [Value(types[id], names(id, "")) for id in part.inputs]
         scalars = [Value(types[id], names(id, "")) for id in part.scalars]
         values.update(zip((*part.inputs, *part.scalars), (*inputs, *scalars), strict=True))
-    marks = iter([*trace.marks, (len(trace.code) + 1, None)])
+    marks = iter([*told_apart(trace.marks), (len(trace.code) + 1, None)])
     signal: str | None = None
     next_at, next_signal = next(marks)
     for entry in range(start, stop):

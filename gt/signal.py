@@ -60,10 +60,7 @@ def for_backward(signal: Named | None) -> Named | None:
     """Give the signal that the gradients of work recorded under ``signal`` follow."""
     if signal is None:
         return None
-    name, found = signal
-    if found.backward_signal is not None:
-        return resolve(found.backward_signal)
-    return backward_of(name, found)
+    return config.get_config().behind(signal[1]) or backward_of(*signal)
 
 
 def enter(name: str, backward: str | None = None) -> None:

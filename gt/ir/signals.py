@@ -132,6 +132,11 @@ class SignalConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, meta
         return self.shard is not None or bool(self.params)
 
 
+def work_of(config: SignalConfig) -> SignalConfig:
+    """Give what a signal asks for the work under it, without what gradients follow."""
+    return msgspec.structs.replace(config, backward_signal=None, backward_config=None)
+
+
 def backward_of(name: str, config: SignalConfig) -> tuple[str, SignalConfig] | None:
     """Give the signal that gradients follow where ``config`` names none for them; None if they follow none.
 
@@ -143,7 +148,7 @@ def backward_of(name: str, config: SignalConfig) -> tuple[str, SignalConfig] | N
     if shard.workers is None:
         return None
     own = ShardConfig(axis=None, workers=shard.workers)
-    return f"{name}'", msgspec.structs.replace(config, shard=own, backward_signal=None, backward_config=None)
+    return f"{name}'", msgspec.structs.replace(work_of(config), shard=own)
 
 
 Precision = Literal["highest", "high", "medium"]
@@ -306,5 +311,5 @@ def _set(config: msgspec.Struct, name: str, value: object) -> None:
 __all__ = [
     "Axes", "DimAxes", "MeshAxes", "ParamRules", "PlanOptions", "ShardConfig", "SignalConfig", "SignalFault", "WrongType", "WrongValue",
     "backward_of", "byte_limit", "contradiction", "dim_axes", "dotted", "mesh_axes", "param_rules", "shown", "truth", "weight",
-    "worker_numbers",
+    "work_of", "worker_numbers",
 ]  # fmt: skip

@@ -177,3 +177,40 @@ def test_rules_of_a_file_are_told_with_their_place(tmp_path: Path) -> None:
         warnings.simplefilter("always")
         at, _ = line(), gt.nn.Linear(8, 8)(gt.ones(4, 8)).sum().item()
     assert told(found) == [(at, f"parameters: mesh axis 'zz' is not declared: add 'mesh: {{zz: SIZE}}' (at {file}:1:1)")]
+
+
+@pytest.mark.parametrize("hooked", [False, True], ids=["one node", "expanded"])
+def test_gradients_follow_a_signal_over_the_declared_mesh(hooked: bool) -> None:
+    configs.register_mesh({"dp": 2, "tp": 2})
+    configs.register_config("work", SignalConfig(shard=ShardConfig(axis=None), backward_signal="gradients"))
+    configs.register_config("gradients", SignalConfig(shard=ShardConfig(dims={1: "tp"})))
+    x, w = (gt.from_numpy(np.arange(64, dtype=np.float32).reshape(8, 8) / 64) for _ in range(2))
+    w.requires_grad_()
+    with gt.signal.context("work"):
+        h = x @ w
+    if hooked:
+        h.register_hook(lambda g: g * 1)
+    (h * h).sum().backward()
+    told = gt.explain(w.grad)
+    assert told.axes == {"dp": 2, "tp": 2} and told.local_shape == (8, 4) and not told.notes
+    np.testing.assert_allclose(w.grad.numpy(), 2 * x.numpy().T @ x.numpy() @ w.detach().numpy(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("read_between", [False, True])
+def test_a_name_that_is_registered_anew_while_work_is_pending_means_what_it_says_from_there_on(read_between: bool) -> None:
+    of = lambda axis: SignalConfig(shard=ShardConfig(axis=axis), backward_signal="gradients")  # noqa: E731
+    parts = []
+    for axis in (0, 1):
+        configs.register_config("work", of(axis))
+        configs.register_config("gradients", SignalConfig(shard=ShardConfig(axis=1 - axis)))
+        with gt.signal.context("work"):
+            w = gt.full((8, 8), float(axis + 2)).requires_grad_()
+            parts.append((w, w * w))
+        if read_between:
+            assert parts[-1][1].sum().item() == 64 * (axis + 2) ** 2
+    configs.get_config().clear()
+    sum(y.sum() for _, y in parts).backward()
+    for axis, (w, y) in enumerate(parts):
+        assert gt.explain(y).local_shape == ((2, 8) if axis == 0 else (8, 2))
+        assert gt.explain(w.grad).local_shape == ((8, 2) if axis == 0 else (2, 8))
+        assert w.grad.sum().item() == 128 * (axis + 2)
