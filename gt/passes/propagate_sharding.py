@@ -243,7 +243,7 @@ class _Placer:
             for value in node.outputs if follows is None else [node.outputs[r] for r in follows]:
                 self.fixed[value], problem = cut(config.shard, mesh, value.type)
                 self.origin[value] = f"signal {node.signal!r}"
-                if problem:
+                if problem and value.type.numel != 1:  # nobody expects one number to be split
                     self.context.note(value, f"signal {node.signal!r}: {problem}")
 
     def _place_parameters(self) -> None:

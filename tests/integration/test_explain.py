@@ -113,6 +113,17 @@ def test_uploads_say_what_placed_them() -> None:
 
 
 @pytest.mark.usefixtures("four")
+def test_a_loss_and_what_its_gradient_is_made_of_are_not_told_to_be_whole() -> None:
+    """What the backward of a mean makes has one element, in as many dims as there are."""
+    w = gt.ones(4, 4, requires_grad=True)
+    gt.register_config("both", SignalConfig(shard=ShardConfig(axis=0), backward_signal="both"))
+    with gt.signal.context("both"):
+        loss = (rows(8, 4) @ w).square().mean()
+    loss.backward()
+    assert gt.explain(loss).notes == gt.explain(w.grad).notes == ()
+
+
+@pytest.mark.usefixtures("four")
 def test_an_axis_that_is_not_there_is_in_the_notes() -> None:
     x = rows(8, 4)
     with gt.signal.context("missing"):
