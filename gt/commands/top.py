@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import sys
 import termios
 import time
@@ -15,17 +16,21 @@ import tty
 from collections import deque
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
-from typing import TYPE_CHECKING
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
 from gt.commands.server_address import address_options, chosen_address
 
 if TYPE_CHECKING:
+    from rich.live import Live
+
     from gt.runtime.status import ServerStatus
     from gt.runtime.status_request import StatusLink
 
 ESCAPES = {b"\x1b[A": "up", b"\x1b[B": "down", b"\x1bOA": "up", b"\x1bOB": "down", b"\x1b": "esc", b"\r": "enter", b"\n": "enter"}
+Modes: TypeAlias = list[Any]  # of a terminal, as termios has them
 LEAST_S = 1.0  # between the two looks that are compared: workers tell of themselves twice a second
 
 
@@ -102,7 +107,8 @@ def _watch(address: str, link: StatusLink, interval: float) -> None:
 
     now = link.ask()
     looks, view, looked = deque([now]), View(), time.monotonic()
-    with _keys() as terminal, Live(console=Console(), screen=True, auto_refresh=False) as live:
+    terminal = sys.stdin.fileno()
+    with _keys(terminal) as given, Live(console=Console(), screen=True, auto_refresh=False) as live, _signals(terminal, given, live):
         while not view.over:
             live.update(screen(address, looks[0], now, view), refresh=True)
             for key in read_keys(terminal, max(0.0, looked + interval - time.monotonic())):
@@ -115,16 +121,38 @@ def _watch(address: str, link: StatusLink, interval: float) -> None:
 
 
 @contextmanager
-def _keys() -> Iterator[int]:
-    """Have keys come one by one, unseen; put the terminal back in the end, which Ctrl-C is, too."""
-    terminal = sys.stdin.fileno()
-    saved = termios.tcgetattr(terminal)
+def _keys(terminal: int) -> Iterator[Modes]:
+    """Have keys come one by one, unseen; put the terminal back as it is now in the end, which Ctrl-C is, too."""
+    given = termios.tcgetattr(terminal)
     tty.setcbreak(terminal)
     try:
         with suppress(KeyboardInterrupt):
-            yield terminal
+            yield given
     finally:
-        termios.tcsetattr(terminal, termios.TCSADRAIN, saved)
+        termios.tcsetattr(terminal, termios.TCSADRAIN, given)
+
+
+@contextmanager
+def _signals(terminal: int, given: Modes, live: Live) -> Iterator[None]:
+    """Give the terminal back as it was ``given`` where this is stopped, and take it again where it goes on; end in order where it is to end."""
+    ours = termios.tcgetattr(terminal)
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        live.stop()
+        termios.tcsetattr(terminal, termios.TCSADRAIN, given)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        termios.tcsetattr(terminal, termios.TCSADRAIN, ours)
+        live.start(refresh=True)
+
+    def end(number: int, frame: FrameType | None) -> None:
+        sys.exit(128 + number)
+
+    before = {number: signal.signal(number, does) for number, does in ((signal.SIGTSTP, stop), (signal.SIGTERM, end))}
+    try:
+        yield
+    finally:
+        for number, does in before.items():
+            signal.signal(number, does)
 
 
 def read_keys(terminal: int, timeout_s: float) -> list[str]:

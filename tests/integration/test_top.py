@@ -8,11 +8,13 @@ import re
 import signal
 import subprocess
 import sys
+import termios
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from gt.commands.server_address import servers_here
@@ -50,6 +52,37 @@ def at_work(there: Server) -> Iterator[None]:
 def shown_whole(top: Terminal, found: Callable[[str], object]) -> str:
     """Wait for a screen that is there down to its last line, and give it."""
     return top.shows(lambda text: "keys:" in text and found(text))
+
+
+def test_the_terminal_is_given_back_where_it_is_stopped_or_ended_from_outside() -> None:
+    def mine(top: Terminal) -> bool:
+        """Whether keys come unseen."""
+        return not termios.tcgetattr(top.master)[3] & (termios.ECHO | termios.ICANON)
+
+    def wait_and_read(top: Terminal, found: Callable[[], object]) -> None:
+        def looked() -> object:
+            top.read(0.05)
+            return found()
+
+        assert wait_for(looked), top.output
+
+    with server(1) as there, contextlib.closing(Terminal("-m", "gt", "top", there.address)) as top:
+        process = psutil.Process(top.process.pid)
+        shown_whole(top, lambda text: ">0" in text)
+        assert "\x1b[?1049h" in top.output and mine(top)
+        for _ in range(2):
+            top.output = ""
+            process.send_signal(signal.SIGTSTP)
+            wait_and_read(top, lambda: process.status() == psutil.STATUS_STOPPED and "\x1b[?1049l" in top.output)
+            assert "\x1b[?25h" in top.output and not mine(top)  # the screen of before, with its cursor
+            top.output = ""
+            process.send_signal(signal.SIGCONT)
+            shown_whole(top, lambda text: ">0" in text)
+            assert "\x1b[?1049h" in top.output and mine(top)
+        top.output = ""
+        process.terminate()
+        wait_and_read(top, lambda: top.process.poll() is not None and "\x1b[?1049l" in top.output)
+        assert top.process.returncode == 128 + signal.SIGTERM and "\x1b[?25h" in top.output and not mine(top)
 
 
 def test_the_screen_follows_the_server_and_the_keys() -> None:
