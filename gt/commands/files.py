@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import click
@@ -21,11 +21,20 @@ def said_of(error: OSError, what: str = "written", file: Path | None = None) -> 
 
 @contextmanager
 def writing(file: Path) -> Iterator[None]:
-    """End the command with ``said_of`` where ``file``, a folder perhaps, cannot be written."""
+    """End the command with ``said_of`` where ``file``, a folder perhaps, cannot be written. Of a file that was begun nothing stays."""
+    before = _written(file)
     try:
         yield
     except OSError as e:
+        if _written(file) != before:
+            with suppress(OSError):
+                file.unlink()
         raise click.ClickException(said_of(e, "written", file)) from e
+
+
+def _written(file: Path) -> int | None:
+    """Give when a plain file was written last, None where there is none."""
+    return file.stat().st_mtime_ns if file.is_file() else None
 
 
 __all__ = ["said_of", "writing"]

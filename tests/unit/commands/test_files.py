@@ -35,6 +35,7 @@ def test_a_disk_without_room_is_told_in_one_line_with_the_file(words: list[str],
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)),
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (1, f"Error: {named} cannot be written: File too large\n")
+    assert not (tmp_path / named).is_file()  # no half of it
 
 
 def test_the_file_that_the_error_names_comes_first() -> None:
