@@ -22,6 +22,7 @@ MAX_SECONDS = 600.0
 MAX_LINES = 1_000_000
 PATIENCE_S = 10.0  # for who is to hand over what it has
 PREPARING_S = 10.0  # for who is to begin
+PING_S = 0.5  # between two words to who asked, which show whether it is still there
 
 
 class Recorder(Protocol):
@@ -61,6 +62,7 @@ class Trace:
     asked: float
     until: float
     seconds: float
+    pinged: float
     sources: dict[bytes, Source] = field(default_factory=dict)  # by peer
     ended: bool = False  # the time is over: what comes now is handed over
 
@@ -86,7 +88,7 @@ class Tracing:
             self.send(asker, wire.Refused(f"another trace is being taken, for {math.ceil(left)} s more: ask again then"))
             return
         self.numbers += 1
-        self.trace = Trace(asker, self.numbers, message.num_lines, now, now + message.seconds, message.seconds)
+        self.trace = Trace(asker, self.numbers, message.num_lines, now, now + message.seconds, message.seconds, now)
         if self.own is not None:
             self.own.trace(message.num_lines)
         for who, peer in peers:
@@ -128,6 +130,9 @@ class Tracing:
         trace = self.trace
         if trace is None:
             return
+        if now >= trace.pinged + PING_S:
+            trace.pinged = now
+            self.send(trace.asker, wire.Ping())
         waits = now < trace.asked + PREPARING_S and any(s.preparing and not s.is_over for s in trace.sources.values())
         if not trace.ended and now >= trace.until and not waits:
             trace.ended, trace.until = True, now

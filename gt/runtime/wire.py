@@ -25,7 +25,7 @@ from gt.runtime.status import ServerStatus
 from gt.runtime.usage import ProgramState, WorkerUsage
 from gt.runtime.wire_arrays import Bounds, check_bounds, check_nbytes, check_type
 
-VERSION = 9
+VERSION = 10
 MAX_HEADER = 64 << 20
 INLINE = 64 << 10  # uploads up to here ride in the control message
 SMALL = 4 << 10  # bytes of a value that comes back with the word that its run is over
@@ -767,7 +767,7 @@ ToWorker: TypeAlias = (
     | Leave | StoreReply | Admit | Ping | Stop | Refused | Broken | SetTrace
 )  # fmt: skip
 ToNode: TypeAlias = NodeWelcome | NodeNews | Supervise | JobEnded | Ping | Refused | Broken
-ToAsker: TypeAlias = Status | Refused | Broken | Traced
+ToAsker: TypeAlias = Status | Ping | Refused | Broken | Traced
 
 T = TypeVar("T")
 _ENCODER = msgspec.msgpack.Encoder()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -23,7 +24,7 @@ from gt.runtime.recovering import RecoveringSession
 from gt.runtime.remote import RemoteSession
 from gt.runtime.status_request import StatusLink
 from tests.integration.cluster import Desk, cols, rows
-from tests.integration.programs import ROOT, environment, server
+from tests.integration.programs import ROOT, environment, server, wait_for
 from tests.unit.timelines.test_timelines import check_nesting
 
 pytestmark = pytest.mark.timeout(90)
@@ -65,6 +66,19 @@ def taken(enough: Callable[[Sequence[Line]], bool], folder: Path, *words: object
         if enough(read_log(log).lines):
             break
     return done, log
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGKILL])
+def test_a_trace_that_is_broken_off_is_in_no_ones_way(stop: signal.Signals, tmp_path: Path) -> None:
+    with server(1) as there:
+        words = [sys.executable, "-m", "gt", "trace", there.address, "-s", "600", "--dir", str(tmp_path)]
+        with subprocess.Popen(words, env=environment(), stderr=subprocess.PIPE, text=True) as process:
+            assert process.stderr is not None and process.stderr.readline().startswith("tracing ")
+
+            assert wait_for(lambda: command("trace", there.address, "-s", "0.01", "--dir", tmp_path).exit_code != 0)
+            process.send_signal(stop)
+            process.wait(30)
+        assert wait_for(lambda: command("trace", there.address, "-s", "0.01", "--dir", tmp_path).exit_code == 0, 10)
 
 
 def test_a_server_that_ends_meanwhile_is_told_at_once(tmp_path: Path) -> None:

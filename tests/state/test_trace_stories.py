@@ -154,7 +154,7 @@ def test_a_lost_worker_and_a_silent_client_are_not_waited_for_forever() -> None:
     s.now += PATIENCE_S
     for peer in ("c0", "c0up", "l1"):
         s.say(peer, wire.Beat())
-    found = {p.who: p.missing for p in sent(s.wait(0.1), "asker")}
+    found = {p.who: p.missing for p in sent(s.wait(0.1), "asker") if isinstance(p, wire.Traced)}
     assert (
         found["worker1"] == ""
         and found["worker0"].startswith("it ended")
@@ -180,6 +180,18 @@ def test_without_its_asker_a_trace_ends() -> None:
     assert s.state.tracing.own.asked == 0
     assert over(s, "l0") == []  # too late
     assert len(sent(s.say("other", wire.AskTrace(1.0, 10)))) == 2
+
+
+def test_whether_its_asker_is_there_is_seen_while_a_trace_is_taken() -> None:
+    """A connection that is gone is noticed where something is sent: Ctrl-C at gt trace would end no trace."""
+    s = story()
+    s.say("asker", wire.AskTrace(5.0, 10))
+    pings = [len(sent(s.wait(0.1), "asker")) for _ in range(12)]
+    assert sum(pings) == 2 and max(pings) == 1
+    begun(s, "c0", 1000.0)
+    begun(s, "l0", 1000.0)
+    s.tell(PeerGone(s.now, b"asker"))
+    assert sent(s.wait(2.0), "asker") == []
 
 
 def test_a_stranger_hands_over_nothing() -> None:
