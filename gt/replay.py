@@ -60,8 +60,11 @@ class Jit:
     """A function that is replayed once its calls have become alike; see ``jit``."""
 
     def __init__(self, function: Callable[..., Any], check_every: int) -> None:
-        if check_every < 1:
-            raise ValueError(f"gt.jit: check_every is a number of calls from 1 up, got {check_every}")
+        if not callable(function):
+            raise TypeError(f"gt.jit: expected a function, got {function!r}; how often it checks itself is gt.jit(check_every=...)")
+        if not isinstance(check_every, int) or check_every < 1:
+            kind = ValueError if isinstance(check_every, int | float) else TypeError
+            raise kind(f"gt.jit: check_every is a number of calls from 1 up, got {check_every!r}")
         functools.update_wrapper(self, function)
         self.function, self.check_every = function, check_every
         self.signatures: dict[Any, Signature] = {}

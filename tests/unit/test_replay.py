@@ -346,3 +346,11 @@ def test_a_replay_whose_wait_is_ended_by_a_signal_counts_no_step_and_draws_no_nu
         assert train(True) == train(False)
     finally:
         signal.signal(signal.SIGALRM, before)
+
+
+def test_what_is_no_function_and_no_number_of_calls_is_told_at_once():
+    with pytest.raises(TypeError, match=r"gt.jit: expected a function, got 50; how often it checks itself is gt.jit\(check_every=...\)"):
+        gt.jit(50)
+    for kind, wrong in ((ValueError, 0), (ValueError, 1.5), (TypeError, "x"), (TypeError, None)):
+        with pytest.raises(kind, match=f"check_every is a number of calls from 1 up, got {wrong!r}"):
+            gt.jit(check_every=wrong)(lambda x: x)
