@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from gt.runtime.session import Session
 
 ALONE = 3  # references to a buffer as it dies of the last one: its finalizer's, and those of the call that counts them
-MAX_DEAD, LARGE = 256, 1 << 20  # when the memory of dropped tensors is given back before the next run
+MAX_DEAD, LARGE = 256, 1 << 20  # of dropped tensors, and their bytes: their memory is given back before the next run
 
 _dead: deque[tuple[Session, int]] = deque()  # appended by finalizers, so nothing here may lock
+_dead_nbytes = [0]  # about: threads may come between each other
 _read_yet: dict[int, Session] = {}  # buffers that were garbage, and that finalizers may read yet, or keep
 
 
@@ -57,12 +58,13 @@ class Buffer:
 
     def __del__(
         self, append: Callable[[tuple[Session, int]], None] = _dead.append, references: Callable[[object], int] = getrefcount,
-        alone: int = ALONE, read_yet: dict[int, Session] = _read_yet, last: type[Last] = Last,
+        alone: int = ALONE, read_yet: dict[int, Session] = _read_yet, last: type[Last] = Last, nbytes: list[int] = _dead_nbytes,
     ) -> None:  # fmt: skip
         if self.id < 0:
             return
         if references(self) <= alone:  # the defaults keep what is needed when the interpreter ends
             append((self.session, self.id))
+            nbytes[0] += self.type.nbytes
         else:  # in a cycle, whose finalizers come in any order
             read_yet[self.id], self.last = self.session, last(self.id)
 
@@ -72,7 +74,7 @@ ids = itertools.count()
 
 def new_buffer(type: TensorType, session: Session) -> Buffer:
     """Name a value to be. Dead buffers go with the next run; where uploads alone make new ones, they go here."""
-    if _dead and (len(_dead) >= MAX_DEAD or type.nbytes >= LARGE):
+    if _dead and (len(_dead) >= MAX_DEAD or type.nbytes + _dead_nbytes[0] >= LARGE):
         session.free(take_dead(session))
     return Buffer(next(ids), type, session)
 
@@ -90,6 +92,7 @@ def named_buffers(types: list[TensorType], session: Session, spare: list[Buffer]
 def take_dead(session: Session) -> list[int]:
     """Give the buffers of ``session`` that died since the last call."""
     out, keep = [], []
+    _dead_nbytes[0] = 0
     while True:
         try:
             owner, id = _dead.popleft()

@@ -4,12 +4,13 @@ import gc
 import sys
 import threading
 
+import numpy as np
 import pytest
 
 import gt
 from gt import flush
 from gt import session as sessions
-from gt.buffers import named_buffers
+from gt.buffers import LARGE, named_buffers
 from gt.runtime.session import CallLock, own_threads
 
 
@@ -164,3 +165,21 @@ def test_what_a_finalizer_reads_of_its_own_cycle_is_there_until_all_of_it_is_gon
         assert kept.pop().tolist() == [2.0] * 3
         gt.ones(2).tolist()
     assert len(client.buffers) <= held + 1
+
+
+def test_what_uploads_replace_is_let_go_of_by_its_bytes_before_a_run_comes(monkeypatch):
+    monkeypatch.setenv("GT_EMBEDDED", "1")
+    gt.disconnect()
+    x = gt.ones(1)
+    x.tolist()
+    (client,) = sessions.current()._state.clients.values()
+    array, most = np.ones(LARGE // 8, np.float32), 0  # half of it
+    for _ in range(20):
+        x = gt.from_numpy(array)
+        most = max(most, client.held)
+    assert x.sum().item() == array.size and most <= 3 * array.nbytes
+    small = np.ones(LARGE // 40, np.float32)
+    for _ in range(40):
+        x = gt.from_numpy(small)
+        most = max(most, client.held)
+    assert x.sum().item() == small.size and most <= 3 * array.nbytes
