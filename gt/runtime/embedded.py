@@ -47,6 +47,7 @@ from gt.runtime.wire_arrays import array_of
 logger = logging.getLogger("gt.embedded")
 CLIENT, WORKER = b"client", b"worker"
 NEVER_S = 1e12
+LOAD_S = 120.0  # torch may come from a slow disk
 LEAVE_S = 2.0  # a run that nobody waits for any more may end by itself
 OP_S = 8.0  # or after the op that it is at; a longer one is left
 
@@ -80,8 +81,9 @@ class EmbeddedSession:
         self._feed(WORKER, hello)
         self._state.workers[0].link = WORKER
         engine = make or (lambda: make_engine(backend, device))
+        self._loaded = threading.Event()
         self._thread = threading.Thread(
-            target=_work, args=(weakref.ref(self), self._inbox, engine, tag), name="gt-worker", daemon=True
+            target=_work, args=(weakref.ref(self), self._inbox, engine, tag, self._loaded), name="gt-worker", daemon=True
         )
         self._thread.start()
         self._exit = _close_at_exit(weakref.ref(self), self._thread)
@@ -162,8 +164,9 @@ class EmbeddedSession:
         self._die(Fault("closed", "the session is closed"))
         self._inbox.put(None)
         if threading.current_thread() is not self._thread:
+            self._loaded.wait(LOAD_S)  # half of torch would stay loaded, which no other session could use
             self._thread.join(LEAVE_S)
-            if self._thread.is_alive():  # in a long run: Python cannot end while a thread of it is in an op
+            if self._thread.is_alive() and self._loaded.is_set():  # in a long run: Python cannot end while a thread of it is in an op
                 _break_off(self._thread)
                 self._thread.join(OP_S)
         if not self._thread.is_alive():
@@ -315,8 +318,9 @@ class _Secrets:
 
 
 def _work(
-    session: weakref.ref[EmbeddedSession], inbox: SimpleQueue[tuple[Message, Any] | None], make: Callable[[], Engine], tag: str
-) -> None:
+    session: weakref.ref[EmbeddedSession], inbox: SimpleQueue[tuple[Message, Any] | None], make: Callable[[], Engine], tag: str,
+    loaded: threading.Event,
+) -> None:  # fmt: skip
     """The worker thread: make the engine, then one message after the other."""
     own_threads.add(threading.get_ident())
     try:
@@ -334,6 +338,8 @@ def _work(
             alive._die(Fault(fault.kind, f"the engine could not start: {fault.message}"))
         own_threads.discard(threading.get_ident())
         return
+    finally:
+        loaded.set()
     get, handle = inbox.get, runner.handle
     try:
         while (item := get()) is not None:

@@ -3,6 +3,7 @@
 import gc
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ import gt
 from gt import flush
 from gt import session as sessions
 from gt.buffers import LARGE, named_buffers
+from gt.runtime import embedded
+from gt.runtime.numpy_engine import NumpyEngine
 from gt.runtime.session import CallLock, own_threads
 
 
@@ -87,6 +90,24 @@ def test_a_read_on_the_thread_that_computes_is_refused(monkeypatch):
     thread.join()
     assert len(done) == 2 and pending.tolist() == [2.0] * 3
     assert sessions.current()._thread.ident in own_threads
+
+
+def test_a_session_that_ends_while_its_engine_loads_lets_it_load(monkeypatch):
+    """An import of torch that is broken off leaves half of it, which no later session of the process can use."""
+    monkeypatch.setattr(embedded, "LEAVE_S", 0.05)
+    begun, done = threading.Event(), []
+
+    def load():
+        begun.set()
+        for _ in range(50):
+            time.sleep(0.01)
+        done.append(True)
+        return NumpyEngine()
+
+    session = embedded.EmbeddedSession("numpy", make=load)
+    assert begun.wait(10)
+    session.close()
+    assert done == [True] and not session._thread.is_alive()
 
 
 def test_reads_of_two_threads_are_told_apart():
