@@ -19,6 +19,8 @@ from gt.config import get_config
 from gt.functions.shape import cat, narrow
 from gt.ir.ops import OPS
 from gt.ir.signals import ShardConfig, SignalConfig, SignalFault, worker_numbers
+from gt.ir.types import got
+from gt.ir.wording import amount
 from gt.nn.containers import ModuleList, Sequential
 from gt.nn.module import Module
 from gt.pipeline_loss import Loss, whole_loss
@@ -98,12 +100,16 @@ class Pipeline(Module):
                             t._assign(record(COPY, (t,)))
 
     def forward(self, *args: Any) -> Any:
-        """Give what the last stage makes of the batch, microbatch by microbatch."""
+        """Give what the last stage makes of the batch, microbatch by microbatch. Errors: TypeError if that has no rows."""
         found = []
         for rows in self._microbatches(args):
             given: Iterable[Any] = [self._placed[0].take(t, rows) for t in args]
             for stage in self._placed:
                 given = _run(stage, given if stage is self._placed[0] else [stage.take(t) for t in given])
+            wrong = next((t for t in given if not isinstance(t, Tensor) or not t._type.ndim), self)
+            if wrong is not self:
+                one = f"{got(wrong)}{' of no dims' if isinstance(wrong, Tensor) else ''}"
+                raise TypeError(f"gt.pipeline: the last stage gives tensors with the rows of a microbatch along dim 0, got {one}")
             found.append(given)
         with self._placed[-1].scope():
             joined = tuple(cat(list(parts), 0) for parts in zip(*found, strict=True))
@@ -352,7 +358,7 @@ def _shared_out(there: tuple[int, ...], count: int) -> tuple[list[tuple[int, ...
     each = len(there) // count
     if each:
         return [there[i * each : (i + 1) * each] for i in range(count)], ""
-    return [(there[i * len(there) // count],) for i in range(count)], f"{count} stages, {len(there)} workers"
+    return [(there[i * len(there) // count],) for i in range(count)], f"{amount(count, 'stage')}, {amount(len(there), 'worker')}"
 
 
 def _rows(named: Named) -> Named:

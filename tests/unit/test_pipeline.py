@@ -419,6 +419,17 @@ def test_a_pipeline_that_cannot_be_says_what_to_change(options: dict[str, Any], 
         gt.pipeline([layers(1), layers(1)], **{"microbatches": 2, **options})
 
 
+@pytest.mark.parametrize(
+    ("last", "says"),
+    [(lambda x: {"logits": x}, "dict"), (lambda x: x.sum(), "Tensor of no dims"), (lambda x: (x, 2.0), "float"), (lambda x: None, "NoneType")],
+)
+def test_what_cannot_be_joined_of_microbatches_is_told(last: Any, says: str) -> None:
+    with sessions.pinned(SimulatedSession(2)):
+        pipe = gt.pipeline([layers(1), last], microbatches=2)
+        with pytest.raises(TypeError, match=f"last stage gives tensors with the rows of a microbatch along dim 0, got {says}$"):
+            pipe(rows(4))
+
+
 @pytest.mark.parametrize("own", [None, 3, "01", [0.5]])
 def test_what_is_no_list_of_workers_is_refused(own: Any) -> None:
     with sessions.pinned(SimulatedSession(4)), pytest.raises(TypeError, match=r"gt.pipeline: stage 1: workers.*(expected worker numbers|are ints)"):
