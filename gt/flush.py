@@ -496,9 +496,9 @@ replaced: Callable[[list[Handle], tuple[int, ...]], tuple[int, ...]] = _chosen[4
 
 def told_apart(marks: Sequence[Mark]) -> tuple[Mark, ...]:
     """Give each meaning that a name has had a name of its own: one may be registered anew while work under it is pending."""
-    said = {id(signal): signal for _, signal in marks if signal is not None}
-    if len(said) < 2:
+    if not _ambiguous(marks):
         return tuple(marks)
+    said = {id(signal): signal for _, signal in marks if signal is not None}
     meanings: dict[str, list[tuple[SignalConfig, SignalConfig | None]]] = {}  # what work follows, and all that a scope asks for
 
     def own_name(name: str, work: SignalConfig, scope: SignalConfig | None) -> str:
@@ -514,6 +514,20 @@ def told_apart(marks: Sequence[Mark]) -> tuple[Mark, ...]:
 
     owned = {key: own(*signal) for key, signal in said.items()}
     return tuple([(at, None if signal is None else owned[id(signal)]) for at, signal in marks])
+
+
+def _ambiguous(marks: Iterable[Mark]) -> bool:
+    """Say whether a name has two meanings. Runs at each flush."""
+    scopes: dict[str, SignalConfig] = {}
+    behinds: dict[str | None, SignalConfig] = {}
+    for _, signal in marks:
+        if signal is None or scopes.get(signal[0]) is signal[1]:
+            continue
+        name, found = signal
+        asked = found.backward_config
+        if scopes.setdefault(name, found) != found or (asked is not None and behinds.setdefault(found.backward_signal, asked) != asked):
+            return True
+    return any(name in scopes and work_of(scopes[name]) != asked for name, asked in behinds.items())
 
 
 def named_signals(marks: Iterable[Mark], base: Named | None) -> tuple[Named, ...]:
