@@ -182,8 +182,8 @@ def test_what_the_tools_cost_can_be_measured(monkeypatch: pytest.MonkeyPatch, ca
     monkeypatch.setattr(env.BACKEND, "_read", ["numpy"])
     observing.main()
     shown = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert [words[0] for words in shown] == ["off", "traced", "logged"] * 2
-    assert all(float(words[1]) >= 0 for words in shown)
+    assert [words[:2] for words in shown] == [[what, way] for what in ("mlp", "cnn", "any") for way in observing.WAYS]
+    assert all(float(words[2]) >= 0 for words in shown)
 
 
 def test_a_name_that_is_no_text_is_written_escaped(tmp_path: Path) -> None:
