@@ -659,8 +659,8 @@ static int rename_result(PyObject *trace, PyObject *t, PyObject *index, PyObject
     }
     if (replaced != NULL && PyDict_SetItem(overwritten, replaced, entry))
         return -1;
-    if (Py_IS_TYPE(SLOT(t, operand._buffer), Buffer))
-        put(t, operand._before, SLOT(SLOT(t, operand._buffer), buffer_at.id));
+    if (Py_IS_TYPE(SLOT(t, operand._buffer), Buffer)) /* what is no input would go with another run */
+        put(t, operand._before, replaced != NULL ? SLOT(SLOT(t, operand._buffer), buffer_at.id) : SLOT(t, operand._buffer));
     put(t, operand._trace, trace);
     put(t, operand._index, index);
     put(t, operand._buffer, Py_None);
@@ -937,7 +937,9 @@ static PyObject *replaced(PyObject *module, PyObject *const *args, Py_ssize_t na
     if (found == NULL)
         return PyErr_NoMemory();
     for (Py_ssize_t i = 0; i < n; i++) {
-        PyObject *t = PyList_GET_ITEM(args[0], i);
+        PyObject *t = PyList_GET_ITEM(args[0], i), *before = SLOT(t, operand._before);
+        if (before != NULL && Py_IS_TYPE(before, Buffer)) /* it goes with this run */
+            put(t, operand._before, SLOT(before, buffer_at.id));
         found[i] = (struct replaced){number_in(t, operand._index), SLOT(t, operand._before)};
         any |= found[i].before != NULL;
         ordered &= i == 0 || found[i - 1].id <= found[i].id;

@@ -400,6 +400,10 @@ def _replaced(live: list[Handle], outputs: tuple[int, ...]) -> tuple[int, ...]:
     """Give for each output the buffer that its tensor had before, -1 where that is none or not one; nothing if so for all."""
     found: dict[int, int] = {}
     for t in live:
+        if isinstance(before := getattr(t, "_before", None), Buffer):
+            t._before = before.id  # it goes with this run
+    before = None
+    for t in live:
         found[t._index] = getattr(t, "_before", -1) if t._index not in found else -1
     return tuple([found.get(id, -1) for id in outputs]) if any(hasattr(t, "_before") for t in live) else ()
 

@@ -306,8 +306,11 @@ class Handle(Operand):
         trace = other._trace
         if trace is not None and trace is not self._trace:
             trace.handles.append(self)  # type: ignore[arg-type]
-        if self._buffer is not None:
-            self._before = self._buffer.id
+        if trace is None:
+            if hasattr(self, "_before"):
+                del self._before
+        elif self._buffer is not None:
+            self._before = self._buffer.id if self._buffer.id in trace.input_ids else self._buffer
         self._trace, self._index, self._buffer, self._tape = trace, other._index, other._buffer, other._tape
 
     def _renew(self, value: Handle) -> None:

@@ -130,7 +130,7 @@ class Operand:
     _version: int
     _tape: tuple[Trace, int] | None
     _name: str
-    _before: int  # while a new value is pending: the id of the buffer that was the last one; else not set
+    _before: Buffer | int  # while a new value is pending: the buffer that was the last one, its id if the trace reads it; else not set
 
     def __init__(self, trace: Trace | None, index: int, type: TensorType, flows: bool = False) -> None:
         self._trace, self._index, self._type, self._buffer, self._base, self._rg, self._leaf = trace, index, type, None, None, flows, not flows

@@ -204,3 +204,34 @@ def test_what_uploads_replace_is_let_go_of_by_its_bytes_before_a_run_comes(monke
         x = gt.from_numpy(small)
         most = max(most, client.held)
     assert x.sum().item() == small.size and most <= 3 * array.nbytes
+
+
+@pytest.mark.parametrize("between", ["an upload", "a thread's run"])
+@pytest.mark.parametrize("write", ["copy_", "zero_", "data"])
+def test_what_a_failed_write_was_to_replace_is_there_though_others_call_meanwhile(between, write, monkeypatch):
+    monkeypatch.setenv("GT_EMBEDDED", "1")
+    gt.disconnect()
+    table, x = gt.arange(12.0), gt.ones(3)
+    assert table.tolist() == [float(n) for n in range(12)] and x.tolist() == [1.0] * 3
+    (client,) = sessions.current()._state.clients.values()
+    wrong = table[gt.tensor([0, 1, 50])]
+    if write == "copy_":
+        x.copy_(wrong)
+    elif write == "zero_":
+        x.zero_()
+        x.add_(wrong)
+    else:
+        x.data = wrong
+    if between == "an upload":
+        gt.from_numpy(np.ones(LARGE, np.float32))
+    else:
+        thread = threading.Thread(target=lambda: gt.ones(5).tolist())
+        thread.start()
+        thread.join()
+    with pytest.raises(IndexError):
+        x.tolist()
+    assert x.tolist() == [1.0] * 3
+    before = len(client.buffers)
+    x.copy_(gt.ones(3) * 2)
+    assert x.tolist() == [2.0] * 3
+    assert len(client.buffers) <= before  # what it replaces goes with the run that makes it
