@@ -28,7 +28,7 @@ from gt.ir.wording import amount
 MAX_GRAPHS = 256
 MAX_SITES = 64
 MAX_KINDS = 4  # of work that one line flushes
-MAX_ALIGNED = 4000  # ops of two graphs that are laid side by side, which takes milliseconds
+MAX_ALIGNED = 800  # ops of two graphs that are laid side by side, which takes milliseconds
 WHOLE = -1  # in place of a part: the whole of a loop that is run often
 ALIKE = 0.5  # of their ops two graphs have in common, from which on they are taken for one kind of work
 log = logging.getLogger("gt.flush")
@@ -233,9 +233,8 @@ def _difference(old: _Form, new: _Form, site: str) -> Recompiled:
         if before.taped != after.taped:
             return found(f"whether gradients pass {after.op}", before.taped, after.taped, after.loc, FLOW)
     if len(rest) != len(new.nodes):
-        longer = max((old, new), key=lambda form: len(form.nodes))
-        extra = longer.nodes[min(len(old.nodes), len(new.nodes))]
-        return found("the number of ops", len(old.nodes), f"{len(new.nodes)}, from {extra.op} on", extra.loc, FLOW)
+        extra = rest[len(new.nodes)] if len(rest) > len(new.nodes) else new.nodes[len(rest)]
+        return found("the number of ops", len(rest), f"{len(new.nodes)}, from {extra.op} on", extra.loc, FLOW)
     if old.donated != new.donated:
         names = [_named(*new.inputs[i]) for i in sorted(old.donated ^ new.donated, reverse=True) if i in new.inputs]
         sides = ("given up", "held") if old.donated - new.donated else ("held", "given up")

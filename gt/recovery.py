@@ -32,8 +32,8 @@ def recover(
 ) -> None:
     """Go on after the loss of a worker, from here on: values that it held come back, and reads that waited are answered.
 
-    Every ``interval_s`` seconds what has changed is copied from the workers to this process (a *snapshot*), while they go on; what
-    is sent after it is kept, and run again after a loss. A snapshot comes sooner when uploads of ``max_bytes`` bytes or ``max_calls``
+    Every ``interval_s`` seconds what has changed is copied from the workers to this process (a *snapshot*), while they go on; this call waits for
+    the first, of what there is. What is sent after it is kept, and run again after a loss. A snapshot comes sooner when uploads of ``max_bytes`` bytes or ``max_calls``
     calls are kept. So this process needs memory for all tensors of the script, twice while a snapshot is made. Workers that
     ``gt.gpu_workers``, ``gt run`` or ``gt launch`` started are replaced when they die, ``restarts`` times at most on each node; at a
     server, workers that have joined within ``wait_s``
@@ -47,6 +47,8 @@ def recover(
     session = sessions.running()
     if session is not None:
         _apply(session, options)
+        if on and (cover := getattr(session, "await_cover", None)) is not None:
+            cover()
 
 
 def recoveries() -> tuple[Recovered, ...]:

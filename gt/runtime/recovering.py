@@ -45,6 +45,7 @@ from gt.runtime.status import ServerStatus
 
 log = logging.getLogger("gt.client")
 POLL_S = 0.02
+COVER_S = 0.002  # between two looks at whether the first snapshot is here
 CLOSE_S = 10.0
 AWAY_S = 4.0  # that a call waits for another dispatcher
 REJOIN_S = 30.0  # in which a dispatcher says what is there: it waits for workers for less
@@ -517,6 +518,12 @@ class RecoveringSession:
                 self._log.ask(ticket, buffer)
             if self._alive:
                 self._take_snapshot(self._log)
+
+    def await_cover(self) -> None:
+        """Wait until the first snapshot is here, without which a loss is an error, as long as nothing is lost meanwhile."""
+        log, link = self._log, self._link
+        while log is not None and not log.whole and log is self._log and link is self._link and link.closed is None and self._failed is None:
+            time.sleep(COVER_S)
 
     def _snapshot_if_due(self) -> None:
         if self._log is not None and self._log.due(time.monotonic(), self._options):

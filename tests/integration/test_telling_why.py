@@ -15,6 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import gt
 from gt import flush, graph_history, telling
@@ -98,6 +100,25 @@ def test_gradients_that_add_up_are_told_as_that_also_in_a_first_step_that_makes_
     assert told[1].where.endswith(f":{added}") and "until zero_grad()" in told[1].advice and told[2] is told[1]
     assert [told[3].field, told[3].old, told[3].new] == ["what gradients are added to", "those of before", "nothing"]
     assert told[5] is told[3]
+
+
+MADE = (
+    lambda x: x + 1, lambda x: x * 2, lambda x: x.sin(), lambda x: gt.rand(3), lambda x: x + gt.ones(3), lambda x: x.sum() + gt.zeros(3),
+    lambda x: gt.cat((x, x))[:3],
+)  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(st.sampled_from(range(len(MADE))), max_size=8), min_size=2, max_size=3))
+def test_any_two_graphs_of_a_line_can_be_compared(programs: list[list[int]]) -> None:
+    x = gt.from_numpy(np.ones(3, np.float32))
+    for program in programs:
+        h = x
+        for i in program:
+            h = MADE[i](h)
+        (h * 3).tolist()
+    told = [str(one) for one in gt.stats().recompiled]
+    assert told or len({tuple(program) for program in programs}) == 1
 
 
 @pytest.mark.usefixtures("here")

@@ -22,6 +22,7 @@ from gt import checkpoint
 from gt.buffers import Buffer
 from gt.checkpoint import files, folders, saving
 from gt.flush import counters
+from gt.ir.types import TensorType, uint8
 
 
 def contents(path: Path) -> dict[str, Any]:
@@ -200,7 +201,7 @@ def test_so_much_is_read_ahead_and_no_more(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(saving, "AHEAD", 100)
     session, sizes = Counted(), [40, 30, 30, 500, 20, 90, 90, 1]
     items = deque(
-        saving._Item(files.Entry(str(i), "U8", (size,)), Buffer(size, None, session))
+        saving._Item(files.Entry(str(i), "U8", (size,)), Buffer(size, TensorType((size,), uint8), session))
         for i, size in enumerate(sizes)  # type: ignore[arg-type]
     )
     for value, size in zip(saving._read_ahead(items), sizes, strict=True):
