@@ -222,9 +222,9 @@ class Window:
 
     def any(self) -> bool:
         """Say whether there is one."""
-        if self._flying < self._few or self._flying >= self._most:
-            return self._flying < self._few
-        return self._each_s < SHORT_S and time.monotonic() - self._last < FEW * SHORT_S
+        if self._flying < self._few:
+            return True
+        return self._flying < self._most and self._each_s < SHORT_S and time.monotonic() - self._last < FEW * SHORT_S
 
     def none_flying(self) -> bool:
         """Say whether all that were taken have been given back."""

@@ -210,21 +210,20 @@ class RemoteSession:
 
     def admits(self, timeout_s: float) -> bool:
         """As ``admit``, for so long; say whether it may."""
-        until = time.monotonic() + timeout_s
-        while not (taken := self._window.take()) and (left := until - time.monotonic()) > 0:
-            if self._parked:
-                self._needed.set()
-            self._window.wait(left)
-        return taken
+        return self._within(timeout_s, self._window.take)
 
     def idle(self, timeout_s: float) -> bool:
         """Wait until no run is in flight, for so long; say whether that is so."""
+        return self._within(timeout_s, self._window.none_flying)
+
+    def _within(self, timeout_s: float, so: Callable[[], bool]) -> bool:
+        """Wait for what the end of runs brings about, for so long; say whether it is so."""
         until = time.monotonic() + timeout_s
-        while not (idle := self._window.none_flying()) and (left := until - time.monotonic()) > 0:
+        while not (found := so()) and (left := until - time.monotonic()) > 0:
             if self._parked:
                 self._needed.set()
             self._window.wait(left)
-        return idle
+        return found
 
     def await_window(self) -> None:
         self._window.await_one()
