@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import os
 import random
+import signal
 import sys
 import threading
 import time
@@ -31,6 +32,10 @@ import gt
 # Tests start hundreds of processes: without bytecode each of them compiles all of gt, which takes twice what it then does.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# A shell that starts this in the background has it ignore Ctrl-C, and so would every script that a test interrupts.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 hypothesis.settings.register_profile(
     "gt",

@@ -9,7 +9,7 @@ import threading
 import time
 
 from tests.fault.proxy import Proxy
-from tests.integration.programs import ROOT, environment
+from tests.integration.programs import ROOT, environment, held_port
 
 APART_S = 1.0  # from one start to the next in its place
 
@@ -19,11 +19,12 @@ class Tended:
 
     def __init__(self, workers: int, backend: str) -> None:
         self.variables = environment(GT_BACKEND=backend, GT_COMPILE_AFTER="0")
-        self.process = self._serve("0", subprocess.PIPE)
-        assert self.process.stdout is not None
-        self.port = self.process.stdout.readline().split()[1].decode().rpartition(":")[2]
+        self.held = contextlib.ExitStack()
+        self.port = self.held.enter_context(held_port())
+        self.process = self._serve(subprocess.PIPE)
+        assert self.process.stdout is not None and self.process.stdout.readline()
         self.process.stdout.close()
-        self.proxy = Proxy(f"tcp://127.0.0.1:{self.port}", "tcp://127.0.0.1:*")
+        self.proxy = Proxy(f"tcp://127.0.0.1:{self.port}", f"tcp://127.0.0.1:{self.held.enter_context(held_port())}")
         self.address = self.proxy.endpoint.removeprefix("tcp://")
         self.workers = [self._work() for _ in range(workers)]
         self.closing = threading.Event()
@@ -43,9 +44,10 @@ class Tended:
             process.kill()
             process.wait(10)
         self.proxy.close()
+        self.held.close()
 
-    def _serve(self, port: str, out: int) -> subprocess.Popen[bytes]:
-        return subprocess.Popen([sys.executable, "-m", "gt.server", "-p", port], cwd=ROOT, env=self.variables, stdout=out)
+    def _serve(self, out: int) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, "-m", "gt.server", "-p", str(self.port)], cwd=ROOT, env=self.variables, stdout=out)
 
     def _work(self) -> subprocess.Popen[bytes]:
         host, _, port = self.address.rpartition(":")
@@ -61,6 +63,6 @@ class Tended:
                 started[i] = time.monotonic()
                 with contextlib.suppress(OSError):
                     if i == 0:
-                        self.process = self._serve(self.port, subprocess.DEVNULL)
+                        self.process = self._serve(subprocess.DEVNULL)
                     else:
                         self.workers[i - 1] = self._work()

@@ -27,7 +27,7 @@ from gt.runtime.status_request import StatusLink
 from gt.timelines import timeline_of
 from tests.fault.proxy import TcpProxy
 from tests.integration.cluster import Desk, rows
-from tests.integration.programs import ROOT, Server, environment, lived, server, start, wait_for
+from tests.integration.programs import ROOT, Server, environment, held_port, lived, server, start, wait_for
 
 pytestmark = pytest.mark.timeout(120)
 WITHIN_S = 5.0
@@ -70,20 +70,19 @@ LINE = TRAIN.lstrip().splitlines().index("            loss.item()") + 1
 # A server whose clients' lease is short.
 SERVE = "import sys\nfrom gt.runtime.dispatcher import serve\nfrom gt.runtime.dispatcher_state import Options\n" \
         "from gt.server import new_generation\n" \
-        "serve('tcp://127.0.0.1:' + (sys.argv[1] if sys.argv[1] != '0' else '*'), Options(generation=new_generation(), client_lease_s=2.0), None, 1)"  # fmt: skip
+        "serve('tcp://127.0.0.1:' + sys.argv[1], Options(generation=new_generation(), client_lease_s=2.0), None, 1)"  # fmt: skip
 
 
 class Restartable:
     """A server at one port, which can be killed and started again, and its workers."""
 
-    def __init__(self, *words: str, **variables: str) -> None:
-        self.words, self.variables = words, variables
-        self.server = Server(self._start("0"), 0)
-        assert self.server.process.stdout is not None
-        self.server.port = int(self.server.process.stdout.readline().split()[1].rpartition(":")[2])
+    def __init__(self, port: int, *words: str, **variables: str) -> None:
+        self.port, self.words, self.variables = port, words, variables
+        self.server = Server(self._start(), port)
+        self.server.await_port()
 
-    def _start(self, port: str) -> subprocess.Popen[str]:
-        words = [w.replace("PORT", port) for w in self.words]
+    def _start(self) -> subprocess.Popen[str]:
+        words = [w.replace("PORT", str(self.port)) for w in self.words]
         return subprocess.Popen([sys.executable, *words], cwd=ROOT, env=environment(**self.variables), stdout=subprocess.PIPE, text=True)
 
     def kill(self) -> None:
@@ -91,7 +90,7 @@ class Restartable:
         self.server.process.communicate()
 
     def restart(self) -> None:
-        self.server.process = self._start(str(self.server.port))
+        self.server.process = self._start()
 
     def close(self) -> None:
         alive = self.server.process.poll() is None  # else nobody tells the workers
@@ -104,11 +103,12 @@ class Restartable:
 
 @contextlib.contextmanager
 def restartable(*words: str, **variables: str) -> Iterator[Restartable]:
-    made = Restartable(*words, **variables)
-    try:
-        yield made
-    finally:
-        made.close()
+    with held_port() as port:
+        made = Restartable(port, *words, **variables)
+        try:
+            yield made
+        finally:
+            made.close()
 
 
 def test_a_training_loop_hears_of_it_and_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from gt.runtime.transport import make_socket, receive, send
 from tests.fault.fuzz import Cluster, Impostor
 from tests.fault.proxy import Fault, Proxied, TcpProxy, proxied
 from tests.integration.cluster import Desk, rows
-from tests.integration.programs import lived, wait_for
+from tests.integration.programs import held_port, lived, wait_for
 
 pytestmark = pytest.mark.timeout(120)
 WITHIN_S = 5.0
@@ -296,7 +296,7 @@ def test_a_worker_that_cannot_be_reached_is_told(monkeypatch: pytest.MonkeyPatch
 class Server:
     """What answers at an address, for a test to play."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], port: str = "*") -> None:
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], port: int | str = "*") -> None:
         self.router = make_socket(context, zmq.ROUTER)
         assert wait_for(lambda: self._bound(f"tcp://127.0.0.1:{port}"))
         self.endpoint = self.router.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
@@ -318,8 +318,8 @@ class Server:
 
 def test_an_upload_that_comes_too_late_for_a_lost_server_is_not_kept_for_the_next() -> None:
     context, ticket, kind = zmq.Context(), bytes(16), WireType((N, N), "float32")
-    first = Server(context)
-    with ThreadPoolExecutor(2) as threads:
+    with held_port() as port, ThreadPoolExecutor(2) as threads:
+        first = Server(context, port)
         made = threads.submit(worker.WorkerProcess, first.endpoint, "numpy", "cpu", lease_s=30.0)
         send(first.router, wire.WorkerWelcome(0, b"a" * 16, 1), peer=first.hear(wire.WorkerHello))
         far = made.result(10)
@@ -329,7 +329,7 @@ def test_an_upload_that_comes_too_late_for_a_lost_server_is_not_kept_for_the_nex
             assert wait_for(lambda: far.intake.expected)
             store = far.groups.rendezvous()
             first.router.close(0)
-            second = Server(context, first.endpoint.rpartition(":")[2])
+            second = Server(context, port)
             main = second.hear(wire.WorkerHello)  # it has said what it has
             client = make_socket(context, zmq.DEALER, data=True)
             client.connect(far.bound[0])

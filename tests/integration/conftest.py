@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from gt.runtime.launch import LocalCluster, start_local
+from tests.integration.programs import held_port
 
 
 @pytest.fixture(scope="module")
@@ -15,3 +16,9 @@ def pair() -> Iterator[LocalCluster]:
     started = start_local(2, backend="numpy")
     yield started
     started.stop()
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    with held_port() as found:
+        yield found

@@ -153,7 +153,10 @@ def descendants(process: subprocess.Popen[str]) -> list[psutil.Process]:
 
 @contextlib.contextmanager
 def held_port() -> Iterator[int]:
-    """Give a port of 127.0.0.1 on which nobody listens, nor is given by the system; who asks for this very one may listen there."""
+    """Give a port of 127.0.0.1 on which nobody listens, nor is given by the system; who asks for this very one may listen there.
+
+    For a server that ends before its peers do, too: one that another test starts does not come in its place.
+    """
     with socket.socket() as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind(("127.0.0.1", 0))
@@ -193,6 +196,11 @@ class Server:
     def address(self) -> str:
         return f"localhost:{self.port}"
 
+    def await_port(self) -> None:
+        """Read the first line that it prints."""
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline().split()[1].endswith(f":{self.port}")
+
     def add_workers(self, count: int, *command: str, backend: str = "numpy", **variables: str) -> None:
         words = command or ("gt.worker",)
         for _ in range(count):
@@ -225,31 +233,31 @@ def _occupied(pid: int) -> list[int]:
 def server(workers: int = 0, *command: str, **variables: str) -> Iterator[Server]:
     """Run a server on a free port, with NumPy workers; in the end it must stop well, and so must they."""
     words = command or ("gt.server",)
-    process = subprocess.Popen(
-        [sys.executable, "-m", *words, "-p", "0"], cwd=ROOT, env=environment(**variables), stdout=subprocess.PIPE,
-        text=True,
-    )  # fmt: skip
-    assert process.stdout is not None
-    words_out = process.stdout.readline().split()
-    started = Server(process, int(words_out[1].rpartition(":")[2]))
-    try:
-        started.add_workers(workers, **variables)
-        if workers:
-            started.await_workers(workers)
-        yield started
-    finally:
-        process.terminate()
-        everything = [process, *started.workers]
-        for p in everything:
-            try:
-                p.wait(30)
-            except subprocess.TimeoutExpired:
-                p.kill()
-                raise
-            finally:
-                if p.stdout is not None:
-                    p.stdout.close()
-    assert process.returncode == 0
+    with held_port() as port:
+        process = subprocess.Popen(
+            [sys.executable, "-m", *words, "-p", str(port)], cwd=ROOT, env=environment(**variables), stdout=subprocess.PIPE,
+            text=True,
+        )  # fmt: skip
+        started = Server(process, port)
+        try:
+            started.await_port()
+            started.add_workers(workers, **variables)
+            if workers:
+                started.await_workers(workers)
+            yield started
+        finally:
+            process.terminate()
+            everything = [process, *started.workers]
+            for p in everything:
+                try:
+                    p.wait(30)
+                except subprocess.TimeoutExpired:
+                    p.kill()
+                    raise
+                finally:
+                    if p.stdout is not None:
+                        p.stdout.close()
+        assert process.returncode == 0
 
 
 def log_lines(path: Path) -> list[list[str]]:

@@ -16,7 +16,7 @@ import pytest
 
 from gt.runtime.keys import make_keys
 from tests.integration.hosts import Host, two_hosts
-from tests.integration.programs import ROOT, command, descendants, environment, gone, held_port, lived, wait_for
+from tests.integration.programs import ROOT, command, descendants, environment, gone, lived, wait_for
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -35,12 +35,6 @@ def node(
     clean = {k: v for k, v in environment(TMPDIR=str(folder), **variables).items() if not k.startswith(LAUNCHERS) or k in variables}
     with command(folder, clean, "launch", *words, script, prefix=tuple(host.prefix) if host else ()) as process:
         yield process
-
-
-@pytest.fixture
-def port() -> Iterator[int]:
-    with held_port() as found:
-        yield found
 
 
 def by_flags(i: int, port: int, head: str = "127.0.0.1", num_nodes: int = 2) -> list[object]:

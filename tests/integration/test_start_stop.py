@@ -19,6 +19,7 @@ from click.testing import CliRunner
 from gt.server import main as server_main
 from tests.integration.programs import (
     ROOT,
+    Server,
     command,
     descendants,
     environment,
@@ -423,14 +424,13 @@ def test_a_port_in_use(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize(("lease", "waited"), [(0, ""), (1, ", and none has come in its place within 1 s")])
-def test_a_worker_whose_server_is_killed_ends_after_its_lease_with_a_code_that_says_so(lease: int, waited: str) -> None:
+def test_a_worker_whose_server_is_killed_ends_after_its_lease_with_a_code_that_says_so(port: int, lease: int, waited: str) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "gt.server", "-p", "0"], env=environment(), stdout=subprocess.PIPE, text=True, cwd=ROOT
+        [sys.executable, "-m", "gt.server", "-p", str(port)], env=environment(), stdout=subprocess.PIPE, text=True, cwd=ROOT
     )
-    assert process.stdout is not None
-    port = process.stdout.readline().split()[1].rpartition(":")[2]
+    Server(process, port).await_port()
     worker = subprocess.Popen(
-        [sys.executable, "-m", "gt.worker", "-p", port, "--lease", str(lease)],
+        [sys.executable, "-m", "gt.worker", "-p", str(port), "--lease", str(lease)],
         env=environment(),
         cwd=ROOT,
         stderr=subprocess.PIPE,
@@ -447,14 +447,13 @@ def test_a_worker_whose_server_is_killed_ends_after_its_lease_with_a_code_that_s
 
 
 @pytest.mark.parametrize("lease", [0, 60])
-def test_who_hears_late_that_the_server_has_stopped_was_told_so_all_the_same(lease: int, tmp_path: Path) -> None:
+def test_who_hears_late_that_the_server_has_stopped_was_told_so_all_the_same(port: int, lease: int, tmp_path: Path) -> None:
     """The word to stop and the end of the connection are found together by a process that was not running meanwhile."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "gt.server", "-p", "0"], env=environment(), stdout=subprocess.PIPE, text=True, cwd=ROOT
+        [sys.executable, "-m", "gt.server", "-p", str(port)], env=environment(), stdout=subprocess.PIPE, text=True, cwd=ROOT
     )
-    assert process.stdout is not None
-    port = process.stdout.readline().split()[1].rpartition(":")[2]
-    words = [sys.executable, "-m", "gt.worker", "-p", port, "--lease", str(lease)]
+    Server(process, port).await_port()
+    words = [sys.executable, "-m", "gt.worker", "-p", str(port), "--lease", str(lease)]
     worker = subprocess.Popen(words, env=environment(), cwd=ROOT, stderr=subprocess.PIPE, text=True)
     code = (
         "import gt, sys\ngt.connect(sys.argv[1])\nprint(gt.ones(2).tolist(), flush=True)\nsys.stdin.readline()\ngt.ones(2).tolist()"
@@ -473,14 +472,13 @@ def test_who_hears_late_that_the_server_has_stopped_was_told_so_all_the_same(lea
         assert client.returncode == 1 and "DispatcherLost" in err and "the server has stopped" in err, err
 
 
-def test_ctrl_c_at_a_server_in_a_terminal_stops_it_quietly(tmp_path: Path) -> None:
+def test_ctrl_c_at_a_server_in_a_terminal_stops_it_quietly(port: int, tmp_path: Path) -> None:
     """A terminal sends Ctrl-C to the whole foreground group: the server, and the planner it started."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "gt.server", "-p", "0"], env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        [sys.executable, "-m", "gt.server", "-p", str(port)], env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         text=True, start_new_session=True,
     )  # fmt: skip
-    assert process.stdout is not None
-    port = int(process.stdout.readline().split()[1].rpartition(":")[2])
+    Server(process, port).await_port()
     worker = subprocess.Popen(
         [sys.executable, "-m", "gt.worker", "-p", str(port)], env=environment(), stderr=subprocess.PIPE, text=True
     )

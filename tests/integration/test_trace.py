@@ -24,7 +24,7 @@ from gt.runtime.recovering import RecoveringSession
 from gt.runtime.remote import RemoteSession
 from gt.runtime.status_request import StatusLink
 from tests.integration.cluster import Desk, cols, rows
-from tests.integration.programs import ROOT, environment, server, wait_for
+from tests.integration.programs import ROOT, Server, environment, server, wait_for
 from tests.unit.timelines.test_timelines import check_nesting
 
 pytestmark = pytest.mark.timeout(90)
@@ -81,17 +81,17 @@ def test_a_trace_that_is_broken_off_is_in_no_ones_way(stop: signal.Signals, tmp_
         assert wait_for(lambda: command("trace", there.address, "-s", "0.01", "--dir", tmp_path).exit_code == 0, 10)
 
 
-def test_a_server_that_ends_meanwhile_is_told_at_once(tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "gt.server", "-p", "0"]
+def test_a_server_that_ends_meanwhile_is_told_at_once(port: int) -> None:
+    words = [sys.executable, "-m", "gt.server", "-p", str(port)]
     with subprocess.Popen(words, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        address = f"localhost:{process.stdout.readline().split()[1].rpartition(':')[2]}"
-        link = StatusLink(address)
+        there = Server(process, port)
+        there.await_port()
+        link = StatusLink(there.address)
         assert not link.ask().workers
         killer = threading.Timer(1.0, process.kill)
         killer.start()
         began = time.monotonic()
-        with contextlib.closing(link), pytest.raises(ConnectionFailed, match=f"the gt server at {address} has ended"):
+        with contextlib.closing(link), pytest.raises(ConnectionFailed, match=f"the gt server at {there.address} has ended"):
             link.trace(60, 1000)
         assert time.monotonic() - began < 15
         killer.join()
