@@ -66,7 +66,6 @@ def _apply(session: Session, options: Recovery | None) -> None:
     if cluster is not None:
         cluster.supervise(restarts)
         session.replacing = lambda: cluster.replacing  # type: ignore[attr-defined]
-        session.most = lambda: len(cluster.workers)  # type: ignore[attr-defined]
     elif JOB.get():
         session.supervise(restarts)  # type: ignore[attr-defined]
         session.replacing = lambda: restarts > 0  # type: ignore[attr-defined]

@@ -9,7 +9,7 @@ plans are made. Next: ``dispatcher_events`` (what comes in and goes out), ``rost
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -188,6 +188,7 @@ class DispatcherState:
             hello = msgspec.structs.replace(hello, past=wire.Past(past.lives))  # its values are the orphans' business
         worker = Worker(number, self.roster.secret(), peer, hello, seen=self.now)
         self.numbers.add(number)
+        self._ping([p for w in self.workers.values() if w.hello.host == hello.host for p in (w.work, w.link)])
         self.workers[worker.id] = self.peers[peer] = worker
         self.values.memory.join(worker.id, hello.memory)
         self._send(peer, wire.WorkerWelcome(worker.id, worker.token, generation, self.options.tag))
@@ -277,8 +278,12 @@ class DispatcherState:
         if self.now - self.last_ping >= 0.5:
             self.last_ping = self.now
             calls = {c.up for c in self.clients.values()}  # where they hear nothing
-            for peer in [*self.nodes.peers, *(p for p in self.peers if p not in calls)]:
-                self._send(peer, wire.Ping())
+            self._ping([*self.nodes.peers, *(p for p in self.peers if p not in calls)])
+
+    def _ping(self, peers: Sequence[bytes | None]) -> None:
+        """Find out who has died: who may come in the place of one comes after its end is known."""
+        for peer in peers:
+            self._send(peer, wire.Ping())
 
     def _stuck(self, worker: Worker) -> str:
         """Say why a worker is not waited for any more; nothing if it is."""

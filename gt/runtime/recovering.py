@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -161,7 +160,6 @@ class RecoveringSession:
         self._values_sent = 0  # by it
         self.snapshots = Snapshots()
         self.replacing: Callable[[], bool] = lambda: False  # whether replacements are on their way for sure
-        self.most: Callable[[], int] = lambda: sys.maxsize  # how many workers there can be at once
         self._seats = Seats()
         self._number = 0  # of the link: there may have been others
         self._secret = os.urandom(16)
@@ -707,7 +705,6 @@ class RecoveringSession:
         with self.lock:
             self._hurt = None
             self._number += 1  # nothing that the old link still says counts
-            self._seats = self._seats.first(self.most())  # who has come in the place of one that was not missed yet has no other
         self._to_replay = 0, 0
         self._link.close()
         link = self._link = self._another_link()

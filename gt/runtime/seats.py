@@ -41,10 +41,6 @@ class Seats:
         new = tuple(w for w in sorted(present) if w not in self.workers and w not in self.names)
         return Seats((*self.now, *new), (*self.now.values(), *new))
 
-    def first(self, count: int) -> Seats:
-        """Give so many of the seats."""
-        return Seats(self.names[:count], self.workers[:count])
-
     def named(self, workers: Sequence[int]) -> tuple[int, ...]:
         """Give workers that are there by the names that the script knows; who has come besides keeps its own, if nobody had it."""
         names = {worker: name for name, worker in self.now.items()}

@@ -6,14 +6,18 @@ others notice nothing. ``python -m tests.fault.chaos`` does the same at random, 
 
 from __future__ import annotations
 
+import math
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import numpy as np
+import psutil
 import pytest
 import zmq
 
@@ -30,7 +34,7 @@ from gt.runtime.transport import make_socket, receive, send
 from tests.fault.fuzz import Cluster, Impostor
 from tests.fault.proxy import Fault, Proxied, TcpProxy, proxied
 from tests.integration.cluster import Desk, rows
-from tests.integration.programs import held_port, lived, wait_for
+from tests.integration.programs import ROOT, environment, held_port, lived, wait_for
 
 pytestmark = pytest.mark.timeout(120)
 WITHIN_S = 5.0
@@ -164,6 +168,23 @@ def test_connections_to_workers_that_break_cost_a_session_at_most(cluster: Proxi
     with joined(cluster) as desk:
         use(desk)
         assert desk.session.num_workers() == 2
+
+
+def test_who_comes_in_the_place_of_a_worker_that_has_died_comes_after_its_end_is_known() -> None:
+    """Else whoever waits for as many as there were waits for one more than there can be."""
+    with closing(Cluster()) as cluster, closing(RemoteSession(cluster.dispatcher.endpoint)) as session:
+        words = [sys.executable, "-m", "gt.worker", "-p", cluster.dispatcher.endpoint.rpartition(":")[2]]
+        with subprocess.Popen(words, cwd=ROOT, env=environment(), stderr=subprocess.DEVNULL) as dies:
+            try:
+                assert wait_for(lambda: session.workers() == (0, 1))
+            finally:
+                cluster.dispatcher.state.last_ping = math.inf  # what finds out who has died does not happen by itself
+                dies.kill()
+        ended = lambda: all(c.status != psutil.CONN_CLOSE_WAIT for c in psutil.Process().net_connections())  # noqa: E731
+        assert wait_for(ended)  # ZMQ has found the connections ended
+        with cluster.running(worker.WorkerProcess(cluster.dispatcher.endpoint, "numpy", "cpu")):
+            assert wait_for(lambda: 2 in session.workers())
+            assert session.workers() == (0, 2)
 
 
 # -- connections over which nothing comes any more, though they seem to be there

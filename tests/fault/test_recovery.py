@@ -231,31 +231,6 @@ def test_functions_under_jit_views_and_signals_that_name_workers_do_not_notice(t
     assert output(JIT_AND_NAMED_WORKERS, tmp_path) == "3 True\n"
 
 
-REPLACED_BEFORE_MISSED = """
-import os, signal, time
-import numpy as np
-import gt
-from gt import session
-gt.gpu_workers(2)
-gt.recover()
-x = gt.from_numpy(np.arange(4, dtype=np.float32))
-print((x * 2).tolist())
-running = session.running()
-with running.lock:  # another has come while the server did not know yet of the end of the one whose place it has
-    running._seats = running._seats.joined((*running._link.workers(), 2))
-os.kill(session.cluster().workers[0].pid, signal.SIGKILL)
-began = time.monotonic()
-while not gt.recoveries() and time.monotonic() < began + 40:
-    y = x * 3
-    y.tolist()
-print(y.tolist(), gt.num_workers(), gt.recoveries()[0].workers, time.monotonic() - began < 30)
-"""
-
-
-def test_a_replacement_that_is_there_before_the_lost_one_is_missed_is_no_other_worker(tmp_path):
-    assert output(REPLACED_BEFORE_MISSED, tmp_path) == "[0.0, 2.0, 4.0, 6.0]\n[0.0, 3.0, 6.0, 9.0] 2 2 True\n"
-
-
 HANGS = """
 import ctypes, signal
 from gt.worker import main

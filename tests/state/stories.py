@@ -48,7 +48,7 @@ class Story:
 
     def join_worker(self, i: int) -> None:
         hello = wire.WorkerHello(f"u{i}", f"r{i}", "host", 100 + i, "cpu", "numpy")
-        (welcome,) = self.say(f"w{i}", hello)
+        *_, welcome = self.say(f"w{i}", hello)  # after pings of the others
         self.say(f"l{i}", wire.Attach(welcome.message.token, "link"))
 
     def join_client(self, i: int) -> None:

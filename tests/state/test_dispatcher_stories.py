@@ -443,6 +443,13 @@ def test_a_silent_worker_is_lost_after_its_deadline_and_killed_if_it_is_ours():
     assert s.state.roster.worker_ids == (0,)
 
 
+def test_a_worker_that_comes_has_the_others_of_its_host_looked_for_before_it_is_let_in():
+    s = Story(workers=2)
+    *pings, _ = s.say("w2", wire.WorkerHello("u2", "r2", "host", 102, "cpu", "numpy"))
+    assert [(c.peer, type(c.message)) for c in pings] == [(p, wire.Ping) for p in (b"w0", b"l0", b"w1", b"l1")]
+    assert len(s.say("w3", wire.WorkerHello("u3", "r3", "elsewhere", 103, "cpu", "numpy"))) == 1
+
+
 def test_a_worker_that_comes_back_is_refused():
     s = Story(workers=2)
     s.gone("l1")

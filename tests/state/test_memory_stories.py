@@ -29,7 +29,7 @@ class Small(Story):
 
     def join_worker(self, i: int) -> None:
         memory = self.limit if i == self.poor else 0
-        (welcome,) = self.say(f"w{i}", wire.WorkerHello(f"u{i}", f"r{i}", "host", 100 + i, "cpu", "numpy", memory=memory))
+        *_, welcome = self.say(f"w{i}", wire.WorkerHello(f"u{i}", f"r{i}", "host", 100 + i, "cpu", "numpy", memory=memory))
         self.say(f"l{i}", wire.Attach(welcome.message.token, "link"))
 
     def planned(self, out: list[Any], peak: int, groups: tuple[tuple[int, ...], ...] = GROUP) -> list[Any]:
