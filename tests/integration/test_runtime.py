@@ -161,8 +161,13 @@ def test_threads_of_one_session_read_each_its_own(desk):
 def test_a_signals_handler_may_read_while_the_main_thread_receives(desk):
     x = desk.put(np.ones((4, 4)))
     read: list[float] = []
-    before = signal.signal(signal.SIGALRM, lambda *_: read.append(float(desk.get(x, 10.0)[0, 0])))
-    signal.setitimer(signal.ITIMER_REAL, 0.003, 0.003)
+
+    def handle(*_: object) -> None:
+        read.append(float(desk.get(x, 10.0)[0, 0]))
+        signal.setitimer(signal.ITIMER_REAL, 0.003)  # from here on: on a slow machine else one would begin in the other
+
+    before = signal.signal(signal.SIGALRM, handle)
+    signal.setitimer(signal.ITIMER_REAL, 0.003)
     try:
         while len(read) < 100:
             assert desk.get(x)[0, 0] == 1.0
