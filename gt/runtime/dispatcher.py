@@ -27,6 +27,7 @@ import zmq
 from gt.ir.wording import amount
 from gt.runtime import env, garbage, wire
 from gt.runtime.awake_clock import AwakeClock
+from gt.runtime.busy_process import is_busy
 from gt.runtime.dispatcher_events import (
     Command,
     Event,
@@ -87,7 +88,7 @@ class Dispatcher:
         self, endpoint: str, options: Options, parent_fd: int | None = None, report_fd: int | None = None, keys: Keys | None = None
     ) -> None:
         self.logger = setup_logging("dispatcher")
-        options = replace(options, tag=options.tag or own_tag(os.getpid()))
+        options = replace(options, tag=options.tag or own_tag(os.getpid()), busy=is_busy)
         self.log = open_log("dispatcher", options.tag)
         self.context: Context = zmq.Context()
         self.router = make_socket(self.context, zmq.ROUTER)

@@ -287,7 +287,10 @@ class DispatcherState:
 
     def _stuck(self, worker: Worker) -> str:
         """Say why a worker is not waited for any more; nothing if it is."""
-        if self.now - worker.seen > self.options.worker_timeout_s:
+        options, silent_s = self.options, self.now - worker.seen
+        if silent_s > options.worker_timeout_s and (
+            silent_s > options.busy_timeout_s or not options.busy(worker.hello.host, worker.hello.pid)
+        ):
             return "stopped answering"
         epoch, busy_s = worker.beat.epoch, self.now - worker.since
         flight = self.flights.by_epoch.get(epoch)

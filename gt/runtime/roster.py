@@ -22,7 +22,8 @@ from gt.runtime.wire import Message
 class Options:
     """Deadlines and limits. ``owns_workers``: worker processes are local and may be killed when they stop answering.
 
-    ``epoch_timeout_s``: how long a worker may be in one epoch; ``late_s``: how long once the others have given up waiting for it.
+    ``worker_timeout_s``: how long a worker may say nothing; ``busy_timeout_s``: while its process has something to do, as ``busy`` says, given
+    its host and pid. ``epoch_timeout_s``: how long a worker may be in one epoch; ``late_s``: how long once the others have given up waiting for it.
     ``generation``: which dispatcher this is, if its workers are to keep values for the next one should it be lost: for ``lease_s``
     seconds at least; 0: they need not. ``return_s``: how long a client that comes back waits for workers that have not.
     ``window``: runs a client may have in flight; ``client_nbytes``: bytes it may hold on all workers together, None for no limit;
@@ -36,6 +37,8 @@ class Options:
     sharing: Limits = field(default_factory=Limits)
     client_lease_s: float = 10.0
     worker_timeout_s: float = 4.0
+    busy_timeout_s: float = 30.0
+    busy: Callable[[str, int], bool] = lambda host, pid: False
     no_workers_s: float = 30.0
     epoch_timeout_s: float = 1800.0
     late_s: float = 30.0

@@ -443,6 +443,19 @@ def test_a_silent_worker_is_lost_after_its_deadline_and_killed_if_it_is_ours():
     assert s.state.roster.worker_ids == (0,)
 
 
+def test_a_silent_worker_that_has_something_to_do_has_longer():
+    busy = [True]
+    s = Story(workers=1, busy=lambda host, pid: (host, pid) == ("host", 100) and busy[0])
+    s.wait(29.0)
+    assert s.state.roster.worker_ids == (0,)
+    busy[0] = False
+    s.wait(0.1)
+    assert s.state.roster.worker_ids == ()
+    s = Story(workers=1, busy=lambda host, pid: True)
+    s.wait(30.1)
+    assert s.state.roster.worker_ids == ()
+
+
 def test_a_worker_that_comes_has_the_others_of_its_host_looked_for_before_it_is_let_in():
     s = Story(workers=2)
     *pings, _ = s.say("w2", wire.WorkerHello("u2", "r2", "host", 102, "cpu", "numpy"))
