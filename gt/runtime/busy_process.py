@@ -1,18 +1,23 @@
 """Whether a silent process of this host has something to do: it may hold the interpreter's lock for long, as in an import, or get no processor.
 
-Owns: ``is_busy``. Next: ``dispatcher``, which waits longer for such a worker than for one that is stopped.
+Owns: ``is_busy``, ``BUSY_TIMEOUT_S``. Next: ``dispatcher`` and ``remote``, which wait longer for such a one than for one that is stopped.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 from pathlib import Path
 
+BUSY_TIMEOUT_S = 30.0  # for how long such a process may say nothing
+
 
 def is_busy(host: str, pid: int) -> bool:
-    """Say whether a thread of the process runs, waits for a processor, or waits for a disk. False where that cannot be known."""
-    if host != socket.gethostname():
+    """Say whether a thread of the process runs, waits for a processor, or waits for a disk. False where that cannot be known: of processes
+    elsewhere, and of this one, as who asks runs.
+    """
+    if host != socket.gethostname() or pid == os.getpid():
         return False
     with contextlib.suppress(OSError):
         return any(_state(thread) in ("R", "D") for thread in Path(f"/proc/{pid}/task").iterdir())
@@ -25,4 +30,4 @@ def _state(thread: Path) -> str:
     return ""
 
 
-__all__ = ["is_busy"]
+__all__ = ["BUSY_TIMEOUT_S", "is_busy"]

@@ -13,6 +13,7 @@ import math
 import os
 import shutil
 import signal
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -88,7 +89,8 @@ class Dispatcher:
         self, endpoint: str, options: Options, parent_fd: int | None = None, report_fd: int | None = None, keys: Keys | None = None
     ) -> None:
         self.logger = setup_logging("dispatcher")
-        options = replace(options, tag=options.tag or own_tag(os.getpid()), busy=is_busy)
+        pid = os.getpid()
+        options = replace(options, tag=options.tag or own_tag(pid), busy=is_busy, host=socket.gethostname(), pid=pid)
         self.log = open_log("dispatcher", options.tag)
         self.context: Context = zmq.Context()
         self.router = make_socket(self.context, zmq.ROUTER)

@@ -174,7 +174,9 @@ class DispatcherState:
 
     def _welcome(self, client: Client) -> wire.ClientWelcome:
         options, lease_s = self.options, self.options.lease_s if client.owner else 0.0
-        return wire.ClientWelcome(client.id, client.token, options.window, options.generation, lease_s, options.tag)
+        return wire.ClientWelcome(
+            client.id, client.token, options.window, options.generation, lease_s, options.tag, options.host, options.pid
+        )
 
     def _worker_hello(self, peer: bytes, hello: wire.WorkerHello) -> None:
         past, generation = hello.past, self.options.generation

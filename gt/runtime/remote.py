@@ -31,6 +31,7 @@ from gt.ir.types import Scalar, TensorType
 from gt.runtime import wire, wire_arrays
 from gt.runtime.awake_clock import AwakeClock
 from gt.runtime.buffer_reasons import BufferReasons
+from gt.runtime.busy_process import BUSY_TIMEOUT_S, is_busy
 from gt.runtime.errors import ConnectionFailed, ConnectionRefused, Fault, ProtocolError, SessionClosed
 from gt.runtime.gate import Handshake, Seldom, await_answer
 from gt.runtime.hello import UNKNOWN
@@ -484,7 +485,9 @@ class RemoteSession:
                             self._receive(socket, copy=True, worker=worker)
                     if self._closed is None and self._server.over:
                         self._lose_dispatcher("died")
-                    elif heard - seen > DISPATCHER_TIMEOUT_S:
+                    elif heard - seen > DISPATCHER_TIMEOUT_S and (
+                        heard - seen > BUSY_TIMEOUT_S or not is_busy(self._welcome.host, self._welcome.pid)
+                    ):
                         self._lose_dispatcher("stopped answering")
                     if now - beat >= BEAT_S:
                         beat = now

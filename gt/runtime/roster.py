@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gt.runtime import wire
+from gt.runtime.busy_process import BUSY_TIMEOUT_S
 from gt.runtime.dispatcher_events import Command, Send
 from gt.runtime.fair_queue import Limits
 from gt.runtime.schedule import Client
@@ -28,7 +29,7 @@ class Options:
     seconds at least; 0: they need not. ``return_s``: how long a client that comes back waits for workers that have not.
     ``window``: runs a client may have in flight; ``client_nbytes``: bytes it may hold on all workers together, None for no limit;
     ``max_priority``: the most it may ask for. ``sharing``: how much may be queued on a worker. ``tag``: what tells this
-    dispatcher from others in an instruction log.
+    dispatcher from others in an instruction log. ``host``, ``pid``: its process.
     """
 
     window: int = 32
@@ -37,7 +38,7 @@ class Options:
     sharing: Limits = field(default_factory=Limits)
     client_lease_s: float = 10.0
     worker_timeout_s: float = 4.0
-    busy_timeout_s: float = 30.0
+    busy_timeout_s: float = BUSY_TIMEOUT_S
     busy: Callable[[str, int], bool] = lambda host, pid: False
     no_workers_s: float = 30.0
     epoch_timeout_s: float = 1800.0
@@ -50,6 +51,8 @@ class Options:
     job: str = ""  # of gt launch, with num_nodes nodes; 0: none
     num_nodes: int = 0
     tag: str = ""
+    host: str = ""
+    pid: int = 0
 
 
 @dataclass(slots=True, eq=False)

@@ -188,7 +188,7 @@ class ClientWelcome(Message, frozen=True):
     """The client's id, its token (also its routing id on data sockets), and how many runs it may have in flight.
 
     ``lease_s``: if this dispatcher is lost, how long its workers keep values for the next one; 0: not at all. ``tag``: what tells it from
-    other dispatchers in an instruction log.
+    other dispatchers in an instruction log. ``host``, ``pid``: its process.
     """
 
     client: int
@@ -197,6 +197,8 @@ class ClientWelcome(Message, frozen=True):
     generation: int = 0
     lease_s: float = 0.0
     tag: str = ""
+    host: str = ""
+    pid: int = 0
 
 
 class Returned(Message, frozen=True):

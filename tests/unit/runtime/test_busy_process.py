@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -27,7 +28,7 @@ def test_a_process_that_computes_is_busy_and_one_that_sleeps_is_stopped_or_gone_
             process.stdin.flush()
             assert process.stdout.readline()
             assert all(is_busy(here, process.pid) for _ in range(100))
-            assert not is_busy(here + "-other", process.pid)
+            assert not is_busy(here + "-other", process.pid) and not is_busy(here, os.getpid())
             process.send_signal(signal.SIGSTOP)
             assert wait_for(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
             assert not is_busy(here, process.pid)
