@@ -5,17 +5,12 @@ Owns: turning it on and off for this process's session. Next: ``gt.runtime.recov
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from gt import session as sessions
 from gt.config import get_config
 from gt.ir.signals import truth
 from gt.runtime.env import JOB
-from gt.runtime.recovery import Recovery
+from gt.runtime.recovery import Recovered, Recovery
 from gt.runtime.session import Session
-
-if TYPE_CHECKING:
-    from gt.runtime.recovering import Recovered
 
 DEFAULT = Recovery()
 

@@ -5,7 +5,7 @@ is lost it holds up its callers, joins the server anew under another identity (s
 and replays snapshot and log on the workers there are. Futures already handed out are answered by the replay. Without a log, a lost
 dispatcher is told to whoever waits; the session is *away* until there is another one at the address, gets back by its secret what the
 workers have kept, and sends again what was in flight. Must not know: plans, epochs, tensors.
-Next: ``run_log`` and ``in_flight`` (what is kept), ``seats`` (who stands for whom), ``remote`` (the link).
+Next: ``run_log`` and ``in_flight`` (what is kept), ``replaying`` (how it is sent again), ``seats`` (who stands for whom), ``remote`` (the link).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -29,15 +29,15 @@ from gt.ir.graph import Graph
 from gt.ir.program import encode_graph
 from gt.ir.signals import SignalConfig
 from gt.ir.types import Scalar, TensorType
-from gt.ir.wording import amount
 from gt.runtime import wire
 from gt.runtime.buffer_reasons import BufferReasons
 from gt.runtime.errors import ConnectionRefused, Fault, GtError, SessionClosed, WorkerLost
-from gt.runtime.in_flight import Call, InFlight
+from gt.runtime.in_flight import InFlight
 from gt.runtime.interrupt import SHIELD, Attended
 from gt.runtime.reading import Copy
-from gt.runtime.recovery import Recovery
+from gt.runtime.recovery import Recovered, Recovery, Snapshots
 from gt.runtime.remote import Keeper, RemoteSession
+from gt.runtime.replaying import Replay, define
 from gt.runtime.run_log import Asked, Kept, Put, RunLog
 from gt.runtime.seats import Seats
 from gt.runtime.session import CallLock
@@ -53,30 +53,6 @@ RETRY_S = 0.2
 JOIN_S = 2.0  # in which a dispatcher answers that is there
 STARTS_S = 60.0  # in which a replacement that this process starts has joined
 JOINS_S = 10.0  # in which one at a server that others run has
-
-
-class Recovered(NamedTuple):
-    """One recovery: what was lost, how old the snapshot was, how many runs were replayed, on how many workers, how long it took."""
-
-    lost: str
-    snapshot_age_s: float
-    runs: int
-    workers: int
-    seconds: float
-
-    def __str__(self) -> str:
-        return (
-            f"recovered from a loss ({self.lost}): a snapshot {self.snapshot_age_s:.1f} s old and {amount(self.runs, 'run')} replayed on "
-            f"{amount(self.workers, 'worker')} in {self.seconds:.2f} s"
-        )
-
-
-class Snapshots(NamedTuple):
-    """What snapshots have cost so far: how many, bytes read for them, and seconds from their begin to their end."""
-
-    taken: int = 0
-    nbytes: int = 0
-    seconds: float = 0.0
 
 
 class NotRecovered(GtError):
@@ -115,7 +91,7 @@ class Ticket(NamedTuple):
     ticket: int
 
     def done(self) -> bool:
-        return self.number != self.session._number or self.ticket not in self.session._asked
+        return not self.session.awaits(self.number, self.ticket)
 
     def set_result(self, result: np.ndarray) -> None:
         if (future := self.session.answered(self.number, self.ticket)) is not None:
@@ -124,6 +100,14 @@ class Ticket(NamedTuple):
     def set_exception(self, error: BaseException) -> None:
         if (future := self.session.answered(self.number, self.ticket)) is not None:
             future.set_exception(error)
+
+
+class Question:
+    """What a link answers once: ``ask`` says how it is asked. ``future``: whoever waits has the answer of the latest link."""
+
+    def __init__(self, ask: Callable[[RemoteSession], Future[Any]]) -> None:
+        self.ask = ask
+        self.future: Future[Any] = Future()
 
 
 class Connect(Protocol):
@@ -145,9 +129,8 @@ class RecoveringSession:
         self._log: RunLog | None = None
         self._options = Recovery()
         self._asked: dict[int, tuple[Future[np.ndarray], int, str]] = {}  # with the user's line
-        self._explaining: dict[int, tuple[Future[BufferReasons], int]] = {}
-        self._moving: dict[int, tuple[Future[int], wire.Rebalance]] = {}
-        self._chosen: wire.Rebalance | None = None  # the last of them: where the values to come go too
+        self._questions: dict[int, Question] = {}  # what else has no answer yet
+        self._chosen: wire.Rebalance | None = None  # the last choice of workers: where the values to come go too
         self._tickets = 0
         self._open = threading.Event()  # callers may go on
         self._open.set()
@@ -156,8 +139,7 @@ class RecoveringSession:
         self._failed: Fault | None = None
         self._thread: threading.Thread | None = None
         self.recoveries: list[Recovered] = []
-        self._to_replay = 0, 0  # by a recovery: runs, and if there are none, values
-        self._values_sent = 0  # by it
+        self._replaying: Replay | None = None  # the recovery's that is under way, or was last
         self.snapshots = Snapshots()
         self.replacing: Callable[[], bool] = lambda: False  # whether replacements are on their way for sure
         self._seats = Seats()
@@ -240,34 +222,21 @@ class RecoveringSession:
         return future
 
     def explain(self, buffer: int) -> Future[BufferReasons]:
-        future: Future[BufferReasons] = Future()
-
-        def send(link: RemoteSession) -> None:
-            self._tickets += 1
-            self._explaining[self._tickets] = future, buffer
-            self._ask_why(link, self._tickets)
-
-        self._send(send)
-        return future
+        return self._question(lambda link: link.explain(buffer))
 
     def rebalance(
         self, workers: tuple[int, ...], named: tuple[tuple[int, ...], ...], meshes: tuple[tuple[tuple[str, int], ...], ...]
     ) -> Future[int]:
         """Move values to these workers, by the script's names of them, all if none; give how many have moved."""
-        future: Future[int] = Future()
+        message = wire.Rebalance(0, workers, named, meshes)
 
-        def send(link: RemoteSession) -> None:
+        def choose(link: RemoteSession) -> None:
             self._seat(link)
-            self._tickets += 1
-            message = wire.Rebalance(0, workers, named, meshes)
-            self._moving[self._tickets] = future, message
             self._chosen = message
             if self._log is not None:
                 self._log.rebalance(message)
-            self._ask_to_move(link, self._tickets)
 
-        self._send(send)
-        return future
+        return self._question(lambda link: link.rebalance(self._seats.rebalance(message)), choose)
 
     def supervise(self, restarts: int) -> None:
         """Have whoever launched this script's workers replace those that die, so many times on each node."""
@@ -295,8 +264,7 @@ class RecoveringSession:
     @property
     def replayed(self) -> tuple[int, int]:
         """Say how many of the runs that a recovery makes again are over, and how many there are; of values sent where there are no runs."""
-        runs, values = self._to_replay
-        return (min(self._link.runs_over, runs), runs) if runs else (self._values_sent, values)
+        return (0, 0) if self._replaying is None else self._replaying.progress
 
     def reading(self) -> tuple[int, int]:
         return self._current().reading()
@@ -374,19 +342,12 @@ class RecoveringSession:
 
     def _run(self, link: RemoteSession, message: wire.Run, reads: int) -> None:
         self._seat(link)
-        if message.key not in self._defined and message.key in self._graphs:
-            link.tell(wire.Define(message.key), self._seats.graph(self._graphs[message.key]))
-            self._defined.add(message.key)
+        define(link, message.key, self._seats, self._graphs, self._defined)
         if message.key in self._behind:
             self._behind.discard(message.key)
-            message = self._at_tiers(message, self._tiers)
+            message = self._seats.run(message, self._tiers.get(message.key, ()))
         link.submit(message, reads, Ticket(self, self._number, self._tickets) if reads >= 0 else None)
         self._snapshot_if_due()
-
-    def _at_tiers(self, message: wire.Run, tiers: Mapping[int, wire.Tiers]) -> wire.Run:
-        """Give a run with the tiers at which it was, or is to be as those before it."""
-        known = dict(tiers.get(message.key, ()))
-        return msgspec.structs.replace(message, tiers=tuple((worker, known.get(name, "")) for name, worker in self._seats.now.items()))
 
     def _seat(self, link: RemoteSession) -> None:
         """Workers get the names by which the script knows them at the first value, or when they come."""
@@ -401,10 +362,14 @@ class RecoveringSession:
         if self._open.is_set():  # else it is known first that the session has recovered, then what was read
             self._link.attend(future)
 
+    def awaits(self, number: int, ticket: int) -> bool:
+        """Whether a read waits for that link's answer."""
+        return number == self._number and ticket in self._asked
+
     def answered(self, number: int, ticket: int) -> Future[np.ndarray] | None:
         """Hear that a link answers a read; give who waits for it, none where it is asked again elsewhere."""
         with self.lock:
-            if number != self._number or ticket not in self._asked:
+            if not self.awaits(number, ticket):
                 return None
             future, *_ = self._asked.pop(ticket)
             if self._log is not None:
@@ -412,27 +377,32 @@ class RecoveringSession:
                 self._finish_snapshot()
         return future
 
-    def _ask_why(self, link: RemoteSession, ticket: int) -> None:
-        link.explain(self._explaining[ticket][1]).add_done_callback(partial(self._told_why, self._number, ticket))
+    def _question(self, ask: Callable[[RemoteSession], Future[Any]], before: Callable[[RemoteSession], None] = lambda _: None) -> Future[Any]:
+        """Ask a link what it answers once, and after a loss another; ``before`` the first."""
+        question = Question(ask)
 
-    def _told_why(self, number: int, ticket: int, got: Future[BufferReasons]) -> None:
+        def send(link: RemoteSession) -> None:
+            before(link)
+            self._tickets += 1
+            self._questions[self._tickets] = question
+            self._put_question(link, self._tickets)
+
+        self._send(send)
+        return question.future
+
+    def _put_question(self, link: RemoteSession, ticket: int) -> None:
+        self._questions[ticket].ask(link).add_done_callback(partial(self._told, self._number, ticket))
+
+    def _told(self, number: int, ticket: int, got: Future[Any]) -> None:
         with self.lock:
             healing = self._log is not None and self._log.whole and isinstance(got.exception(), WorkerLost)
-            if number != self._number or ticket not in self._explaining or healing:
+            if number != self._number or ticket not in self._questions or healing:
                 return
-            future, _ = self._explaining.pop(ticket)
-        _pass_on(got, future)
-
-    def _ask_to_move(self, link: RemoteSession, ticket: int) -> None:
-        link.rebalance(self._seats.rebalance(self._moving[ticket][1])).add_done_callback(partial(self._have_moved, self._number, ticket))
-
-    def _have_moved(self, number: int, ticket: int, got: Future[int]) -> None:
-        with self.lock:
-            healing = self._log is not None and self._log.whole and isinstance(got.exception(), WorkerLost)
-            if number != self._number or ticket not in self._moving or healing:
-                return
-            future, _ = self._moving.pop(ticket)
-        _pass_on(got, future)
+            future = self._questions.pop(ticket).future
+        if (error := got.exception()) is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(got.result())
 
     # -- what the link says, on its own thread
 
@@ -482,8 +452,7 @@ class RecoveringSession:
         with self.lock:
             if number != self._number:
                 return
-            names = {worker: name for name, worker in self._seats.now.items()}
-            message = msgspec.structs.replace(message, tiers=tuple((names.get(w, w), pieces) for w, pieces in message.tiers))
+            message = self._seats.ran_at(message)
             self._tiers[message.key] = message.tiers
             if self._log is not None and self._open.is_set():  # else it is of a run that is made again, as the log says
                 self._log.ran_at(message)
@@ -600,10 +569,9 @@ class RecoveringSession:
     def _take_open(self) -> list[tuple[Future[Any], str]]:
         """Give what has no answer yet, reads with their lines; none is waited for here any more. Under the lock."""
         found: list[tuple[Future[Any], str]] = [(future, where) for future, _, where in self._asked.values()]
-        found += [(future, "") for future, _ in self._explaining.values()]
-        found += [(future, "") for future, _ in self._moving.values()]
-        for known in (self._asked, self._explaining, self._moving):
-            known.clear()
+        found += [(question.future, "") for question in self._questions.values()]
+        self._asked.clear()
+        self._questions.clear()
         return found
 
     def _rejoin(self) -> None:
@@ -619,14 +587,16 @@ class RecoveringSession:
             lost = _lost(link.address, link.generation == self._served[0])
             returned = self._resumed(link, sorted(asked), self._served[1])
             self._served = link.generation, link.workers()
-            self._take_seats(dict(returned.workers), link)
+            with self.lock:
+                self._seats = self._seats.returned(dict(returned.workers), link.workers())
             self._defined.clear()
+            again_to = self._replay_on(link, began=False)
             flying = InFlight()
             again = before.again(asked.difference(returned.missing), wanted)
             for buffer in again.lost:
                 link.tell(wire.Fail(buffer, lost))
             for call in again.calls:
-                self._send_again(link, call)
+                again_to.call(call)
                 flying.add(call)
             if self._chosen is not None:
                 link.tell(self._seats.rebalance(self._chosen))
@@ -655,23 +625,6 @@ class RecoveringSession:
                 raise NotRecovered(f"the gt server at {link.address} does not say within {REJOIN_S:g} s what its workers have kept")
             time.sleep(POLL_S)
         return future.result()
-
-    def _take_seats(self, numbers: dict[int, int], link: RemoteSession) -> None:
-        """Let workers that are here again keep the names by which the script knows them, whatever their numbers are now."""
-        with self.lock:
-            now = {name: numbers[w] for name, w in self._seats.now.items() if w in numbers}
-            self._seats = Seats(tuple(now), tuple(now.values())).joined(link.workers())
-
-    def _send_again(self, link: RemoteSession, call: Call) -> None:
-        match call:
-            case Put(buffer, kept):
-                self._put_again(link, buffer, kept)
-            case wire.Run():
-                while not link.admits(POLL_S):
-                    self._check(link, began=False)
-                self._run_again(link, call)
-            case _:
-                link.tell(call)
 
     # -- recovery
 
@@ -705,7 +658,7 @@ class RecoveringSession:
         with self.lock:
             self._hurt = None
             self._number += 1  # nothing that the old link still says counts
-        self._to_replay = 0, 0
+        self._replaying = None
         self._link.close()
         link = self._link = self._another_link()
         self._await_workers(link)
@@ -716,10 +669,8 @@ class RecoveringSession:
         runs = self._replay(link, self._log)
         with self.lock:
             self._check(link)
-            for ticket in list(self._explaining):
-                self._ask_why(link, ticket)
-            for ticket in list(self._moving):
-                self._ask_to_move(link, ticket)
+            for ticket in list(self._questions):
+                self._put_question(link, ticket)
             age, seconds = began - self._log.taken_at, time.monotonic() - began
             self.recoveries.append(Recovered(lost, age, runs, len(link.workers()), seconds))
             self._flying = InFlight(over=runs)
@@ -774,51 +725,17 @@ class RecoveringSession:
 
     def _replay(self, link: RemoteSession, log: RunLog) -> int:
         """Send what makes the lost values again, and wait until all of it has run. Gives how many runs that is."""
-        puts = sum(isinstance(entry, Put) for entry in log.entries)
-        self._to_replay, self._values_sent = (log.num_runs, len(log.base) + puts), 0
-        for buffer, kept in log.base.items():
-            self._check(link)
-            self._values_sent += 1
-            if isinstance(kept, Fault):
-                link.tell(wire.Fail(buffer, kept))
-            else:
-                self._put_again(link, buffer, kept)
-        runs, tiers, self._behind = 0, dict(log.tiers), set(self._tiers)
-        for entry in list(log.entries):
-            self._check(link)
-            match entry:
-                case wire.RanAt():
-                    tiers[entry.key] = entry.tiers
-                case Put(buffer, kept):
-                    self._values_sent += 1
-                    self._put_again(link, buffer, kept)
-                case Asked():
-                    with self.lock:
-                        if entry.open:
-                            self._ask(link, entry.ticket)
-                case wire.Run():
-                    while not link.admits(POLL_S):
-                        self._check(link)
-                    runs += 1
-                    self._behind.discard(entry.key)
-                    self._run_again(link, self._at_tiers(entry, tiers))
-                case wire.Rebalance():
-                    link.tell(self._seats.rebalance(entry))
-                case _:
-                    link.tell(entry)
-        while not link.idle(POLL_S):
-            self._check(link)
-        return runs
 
-    def _run_again(self, link: RemoteSession, message: wire.Run) -> None:
-        if message.key not in self._defined:
-            link.tell(wire.Define(message.key), self._seats.graph(self._graphs[message.key]))
-            self._defined.add(message.key)
-        link.submit(message)
+        def ask(read: Asked) -> None:
+            with self.lock:
+                if read.open:
+                    self._ask(link, read.ticket)
 
-    def _put_again(self, link: RemoteSession, buffer: int, kept: Kept) -> None:
-        placed, signal = (None, None) if kept.placed is None else self._seats.placement(kept.placed)
-        link.put(buffer, kept.type, kept.data, signal or self._seats.signal(kept.signal), placed)
+        self._replaying, self._behind = self._replay_on(link, began=True), set(self._tiers)
+        return self._replaying.log(log, self._behind, ask)
+
+    def _replay_on(self, link: RemoteSession, began: bool) -> Replay:
+        return Replay(link, self._seats, self._graphs, self._defined, partial(self._check, link, began))
 
     def _give_up(self, fault: Fault) -> None:
         with self.lock:
@@ -843,12 +760,4 @@ def _at(fault: Fault, where: str) -> Fault:
     return msgspec.structs.replace(fault, where=where)
 
 
-def _pass_on(got: Future[Any], future: Future[Any]) -> None:
-    error = got.exception()
-    if error is not None:
-        future.set_exception(error)
-    else:
-        future.set_result(got.result())
-
-
-__all__ = ["Recovered", "RecoveringSession", "Snapshots"]
+__all__ = ["RecoveringSession"]

@@ -1,13 +1,17 @@
-"""How much a session does to get over the loss of a worker.
+"""How much a session does to get over the loss of a worker, and what it has done.
 
-Owns: ``Recovery``. Next: ``run_log`` (what is kept), ``recovering`` (how it is used), ``gt.recovery`` (who asks for it).
+Owns: ``Recovery``; ``Recovered`` and ``Snapshots``, which say what it has come to.
+Next: ``run_log`` (what is kept), ``recovering`` (how it is used), ``gt.recovery`` (who asks for it).
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
 from gt.ir.signals import WrongType, WrongValue
+from gt.ir.wording import amount
 
 WHOLE = ("max_bytes", "max_calls", "tries", "restarts")
 MAY_BE_ZERO = ("wait_s", "restarts")
@@ -40,4 +44,28 @@ class Recovery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise WrongValue(f"expected {kind} {'from 0 up' if name in MAY_BE_ZERO else 'above 0'}, got {value!r}", name)
 
 
-__all__ = ["Recovery"]
+class Recovered(NamedTuple):
+    """One recovery: what was lost, how old the snapshot was, how many runs were replayed, on how many workers, how long it took."""
+
+    lost: str
+    snapshot_age_s: float
+    runs: int
+    workers: int
+    seconds: float
+
+    def __str__(self) -> str:
+        return (
+            f"recovered from a loss ({self.lost}): a snapshot {self.snapshot_age_s:.1f} s old and {amount(self.runs, 'run')} replayed on "
+            f"{amount(self.workers, 'worker')} in {self.seconds:.2f} s"
+        )
+
+
+class Snapshots(NamedTuple):
+    """What snapshots have cost so far: how many, bytes read for them, and seconds from their begin to their end."""
+
+    taken: int = 0
+    nbytes: int = 0
+    seconds: float = 0.0
+
+
+__all__ = ["Recovered", "Recovery", "Snapshots"]

@@ -6,7 +6,7 @@ stands the worker of the same rank, so groups keep their order and results their
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,9 +41,14 @@ class Seats:
         new = tuple(w for w in sorted(present) if w not in self.workers and w not in self.names)
         return Seats((*self.now, *new), (*self.now.values(), *new))
 
+    def returned(self, numbers: Mapping[int, int], present: Sequence[int]) -> Seats:
+        """Give the seats where workers have come back under other ``numbers``: they keep their names."""
+        now = {name: numbers[w] for name, w in self.now.items() if w in numbers}
+        return Seats(tuple(now), tuple(now.values())).joined(present)
+
     def named(self, workers: Sequence[int]) -> tuple[int, ...]:
         """Give workers that are there by the names that the script knows; who has come besides keeps its own, if nobody had it."""
-        names = {worker: name for name, worker in self.now.items()}
+        names = self._names()
         found = [names.get(w, w) for w in workers if w in names or w not in self.names]
         return tuple(sorted(found))
 
@@ -62,6 +67,16 @@ class Seats:
             return message
         there = lambda workers: tuple([self.now[w] for w in workers if w in self.now])  # noqa: E731
         return wire.Rebalance(message.request, there(message.workers), tuple(map(there, message.named)), message.meshes)
+
+    def run(self, message: wire.Run, tiers: wire.Tiers) -> wire.Run:
+        """Give a run with the tiers at which it was, or is to be as those before it, at the workers that are there now."""
+        known = dict(tiers)
+        return msgspec.structs.replace(message, tiers=tuple((worker, known.get(name, "")) for name, worker in self.now.items()))
+
+    def ran_at(self, message: wire.RanAt) -> wire.RanAt:
+        """Give a message by the names that the script knows, as ``run`` takes its tiers."""
+        names = self._names()
+        return msgspec.structs.replace(message, tiers=tuple((names.get(w, w), pieces) for w, pieces in message.tiers))
 
     def graph(self, data: bytes) -> bytes:
         """Give an encoded graph whose signals name the workers that are there now."""
@@ -87,8 +102,11 @@ class Seats:
 
     def remembered(self, placed: WireSharding) -> WireSharding:
         """Give a placement by the names that the script knows, as ``placement`` takes it."""
-        names = {worker: name for name, worker in self.now.items()}
+        names = self._names()
         return moved(placed, tuple([names.get(w, w) for w in placed.workers]))
+
+    def _names(self) -> dict[int, int]:
+        return {worker: name for name, worker in self.now.items()}
 
 
 def _on(shard: ShardConfig, workers: tuple[int, ...]) -> ShardConfig:
