@@ -32,7 +32,8 @@ import gt
 from examples.models.gpt2 import GPT2, Config
 from gt import session as sessions
 from gt.nn import functional as F  # noqa: N812
-from gt.trace import RULES, state
+from gt.rule import RULES
+from gt.trace import state
 
 NONE = float("nan")  # no bound
 TOKENS = np.random.default_rng(0).integers(0, 50257, (1, 2))

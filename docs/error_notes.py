@@ -10,7 +10,6 @@ RUN_LINE = "the op, the shapes and dtypes it was given, the line that recorded i
 CALL_LINE = "the function, what it expected, what it got; it is raised at the line that called it"
 
 NAMES: dict[str, str] = {
-    "_Stale": "nothing: it ends the use of an old plan of a backward, which is made again",
     "CallError": CALL_LINE,
     "CheckFailed": "the first op that differs, its line, and both values; or that each op by itself agrees",
     "CollectiveFailed": "the collective, its members, and the one who is gone or refused",
@@ -68,6 +67,7 @@ NAMES: dict[str, str] = {
     "SignalFault": "what a signal or mesh may be, and what was given",
     "SignalWarning": "the signal, what of it is not followed and why, at the user's line",
     "SolverMissing": "the package, and how to install it",
+    "Stale": "nothing: recording looks at the operands again",
     "TooLarge": "the number of nodes and the limit for drawings",
     "TracerWarning": "nothing: torch's class, so that `warnings.filterwarnings` of it works",
     "TypeMismatch": CALL_LINE,
@@ -81,7 +81,7 @@ NAMES: dict[str, str] = {
     "WrongValue": "what a signal's field may be, and what was given",
 }  # fmt: skip
 DO: dict[str, str] = {
-    "_Stale": "Nothing.",
+    "Stale": "Nothing.",
     "DriverError": "Nothing: the graph runs as it was captured.",
     "ScriptDone": "Let it pass: catch Exception, not BaseException.",
     "CollectiveFailed": "As for WorkerLost: start again, or use `gt.recover()`.",

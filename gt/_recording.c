@@ -1,6 +1,6 @@
-/* The ordinary case of recording an op: ``record``, ``record_pair`` and ``record_into`` of gt/trace.py.
+/* The ordinary case of recording an op: ``record``, ``record_pair`` and ``record_into`` of gt/recording.py.
 
-   trace.py has the meaning, and takes every call that is not ordinary here: operands of another thread, stale views, casts,
+   recording.py has the meaning, and takes every call that is not ordinary here: operands of another thread, stale views, casts,
    a trace that is being flushed, a rule not seen before. What is said there about order, ``busy`` and ``mend`` holds here.
    Nothing else happens on the thread while an op is appended: the collector of cycles, whose finalizers may record and read, runs
    before, when the rule is looked up. */
@@ -15,7 +15,7 @@
 
 #define SLOT(object, offset) (*(PyObject **)((char *)(object) + (offset)))
 
-/* The classes of trace.py, and where in their objects the slots lie. */
+/* The classes that recording looks at, and where in their objects the slots lie. */
 
 static PyTypeObject *Operand, *Number, *Tensor, *Trace, *Modes, *Rule, *Buffer, *Mark, *TensorType, *Code;
 static PyObject *state, *rules, *ours, *input_entries, *number_entries, *stale, *storage_class, *ids;
@@ -100,7 +100,7 @@ static PyObject *expected(PyObject *trace, Py_ssize_t own, Py_ssize_t list)
 
 /* -- what an op is recorded from */
 
-/* Append the user's code and instruction to ``trace.where``. ``depth``: as in trace.py. */
+/* Append the user's code and instruction to ``trace.where``. ``depth``: as in recording.py. */
 static int append_place(PyObject *trace, Py_ssize_t depth)
 {
     PyFrameObject *frame = PyThreadState_GetFrame(PyThreadState_Get());
@@ -436,7 +436,7 @@ static int mend(PyObject *trace)
         Py_XDECREF(traceback);
         return 1;
     }
-    if (done == NULL) { /* an interrupt, say: as an exception in trace.py's handler, it is what is raised */
+    if (done == NULL) { /* an interrupt, say: as an exception in recording.py's handler, it is what is raised */
         Py_XDECREF(kind);
         Py_XDECREF(error);
         Py_XDECREF(traceback);
@@ -530,7 +530,7 @@ static PyObject *lowered(PyObject *const *operands, Py_ssize_t n, PyObject *want
     return out;
 }
 
-/* Record if all is ordinary. Gives the result; NULL with an error; or NULL without one: ask trace.py.
+/* Record if all is ordinary. Gives the result; NULL with an error; or NULL without one: ask recording.py.
    ``cast``: the operands are as mixed precision wants them. */
 static PyObject *record_ordinary(PyObject *op, PyObject *const *operands, Py_ssize_t n, PyObject *attrs, Py_ssize_t depth, int view,
                                  int first, int cast)
@@ -853,7 +853,7 @@ fail:
     return NULL;
 }
 
-/* Name the results of a run: trace.py's ``_new_buffers``. */
+/* Name the results of a run: ``named_buffers`` of gt/buffers.py. */
 static PyObject *new_buffers(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
     if (nargs != 3 || !PyList_CheckExact(args[0]) || !PyList_CheckExact(args[2])) {
@@ -1048,9 +1048,9 @@ static PyObject *set_tensor(PyObject *module, PyObject *type)
 }
 
 static PyMethodDef methods[] = {
-    {"record", (PyCFunction)(void (*)(void))record, METH_FASTCALL | METH_KEYWORDS, "Record an op: gt.trace.record."},
-    {"record_pair", (PyCFunction)(void (*)(void))record_pair, METH_FASTCALL, "Record an op of two tensors: gt.trace.record_pair."},
-    {"record_into", (PyCFunction)(void (*)(void))record_into, METH_FASTCALL, "Record an update: gt.trace.record_into."},
+    {"record", (PyCFunction)(void (*)(void))record, METH_FASTCALL | METH_KEYWORDS, "Record an op: gt.recording.record."},
+    {"record_pair", (PyCFunction)(void (*)(void))record_pair, METH_FASTCALL, "Record an op of two tensors: gt.recording.record_pair."},
+    {"record_into", (PyCFunction)(void (*)(void))record_into, METH_FASTCALL, "Record an update: gt.recording.record_into."},
     {"low", (PyCFunction)(void (*)(void))low, METH_FASTCALL, "Cast the operands of a matrix product: gt.autocasting.low."},
     {"cast_all", (PyCFunction)(void (*)(void))cast_all, METH_FASTCALL, "Cast what a function is given: gt.autocasting.cast_all."},
     {"set_casts", (PyCFunction)(void (*)(void))set_casts, METH_FASTCALL, "Take what mixed precision casts with."},
@@ -1059,9 +1059,9 @@ static PyMethodDef methods[] = {
     {"named", named, METH_O, "Give the types of the values that handles name, in order: gt.flush."},
     {"given", given, METH_O, "Give which inputs of a run it may free, and the ids and types of all: gt.flush."},
     {"replaced", (PyCFunction)(void (*)(void))replaced, METH_FASTCALL, "Give which buffers the tensors of outputs had before: gt.flush."},
-    {"new_buffers", (PyCFunction)(void (*)(void))new_buffers, METH_FASTCALL, "Name the results of a run: gt.trace."},
+    {"new_buffers", (PyCFunction)(void (*)(void))new_buffers, METH_FASTCALL, "Name the results of a run: gt.buffers."},
     {"take", (PyCFunction)(void (*)(void))take, METH_FASTCALL, "Let handles name what a run makes: gt.flush."},
-    {"set_up", set_up, METH_O, "Take the names of gt.trace."},
+    {"set_up", set_up, METH_O, "Take the names of gt.recording."},
     {"set_tensor", set_tensor, METH_O, "Take the class of results."},
     {NULL, NULL, 0, NULL},
 };

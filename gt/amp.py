@@ -1,6 +1,6 @@
 """Automatic mixed precision: ``gt.autocast``. Source: torch.amp.autocast and its lists of ops.
 
-Owns: the context. Next: ``autocasting`` (what becomes of each function), ``trace`` (which casts when recording).
+Owns: the context. Next: ``autocasting`` (what becomes of each function), ``recording`` (which casts).
 """
 
 from __future__ import annotations

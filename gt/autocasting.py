@@ -16,8 +16,9 @@ from typing import Any, Literal
 from gt.handle import Handle
 from gt.ir.ops import OPS
 from gt.ir.types import DType, bfloat16, float16, float32, float64, promote_types
+from gt.recording import install_autocast, native, record
 from gt.thread_state import ThreadState
-from gt.trace import install_autocast, native, record, state
+from gt.trace import state
 
 CAST = OPS["cast"]
 Policy = Literal["low", "float32", "widest", "same"]

@@ -14,7 +14,9 @@ from gt.functions import create
 from gt.handle import ALIAS, Handle, no_tape
 from gt.in_place import InPlace
 from gt.ir.types import DType, got
-from gt.trace import Operand, holding, record
+from gt.operand import Operand
+from gt.recording import record
+from gt.trace import holding
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor

@@ -16,10 +16,11 @@ import msgspec
 from gt.flush import location
 from gt.handle import Handle
 from gt.ir.blame import warn_user
+from gt.rule import RULES, Rule
 from gt.runtime import env
 from gt.tape import SECOND_TIME, key_of, walk
 from gt.telling import stats, workers_text
-from gt.trace import RULES, Rule, Trace, state
+from gt.trace import Trace, state
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor

@@ -18,16 +18,20 @@ from gt.buffers import Buffer
 from gt.flush import location, requires
 from gt.function import BOUNDARY, call_backward
 from gt.functions.create import from_numpy
+from gt.grad_fn import backward_name
 from gt.handle import Handle, no_tape
 from gt.ir.graph import Attrs
 from gt.ir.opdef import OpDef, emitting
 from gt.ir.ops import OPS
 from gt.ir.ops.broadcast import total
 from gt.ir.types import DType, TensorType, bool_, class_name, remedy
+from gt.operand import Number, ValueRef
 from gt.passes.autodiff import backpropagate
+from gt.recording import record, tensor_of
+from gt.rule import RULES, rule_of
 from gt.signal import for_backward
 from gt.tape import SECOND_TIME, Key, Tape, linked
-from gt.trace import RULES, Number, Trace, ValueRef, producer_name, record, rule_of, state, tensor_of
+from gt.trace import Trace, state
 from gt.versions import Saved
 
 if TYPE_CHECKING:
@@ -410,6 +414,6 @@ def _check_anomaly(node: _Entry, g: Any) -> None:
         where = node.trace.where[node.entry]
         at = f" (recorded at {location(*where)})" if where is not None else ""
         raise RuntimeError(
-            f"Function '{producer_name(node.trace, node.outputs[0][1])}' returned nan values in its 0th output: the gradient of "
+            f"Function '{backward_name(node.op)}' returned nan values in its 0th output: the gradient of "
             f"{node.op.name} is NaN{at}"
         )

@@ -37,12 +37,14 @@ from gt.ir.text import print_graph
 from gt.ir.types import Scalar, TensorType
 from gt.passes.autodiff import saved_values
 from gt.precision import with_precision
+from gt.recording import native, new_buffers
 from gt.rounds import Part, cut
+from gt.rule import RULES, Rule
 from gt.runtime import log as logs
 from gt.runtime.errors import DispatcherLost
 from gt.runtime.interrupt import SHIELD
 from gt.runtime.session import CallLock, Session, check_thread
-from gt.trace import RULES, Rule, Trace, install_flush, native, new_buffers, new_trace, state
+from gt.trace import Trace, install_flush, new_trace, state
 from gt.versions import Saved, watch
 
 Named = tuple[str, SignalConfig]

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 from gt.handle import Handle, no_tape
 from gt.ir.ops import OPS
 from gt.ir.types import TensorType
+from gt.recording import handle_of, record, tensor_of
 from gt.tape import Key, Tape, free
-from gt.trace import handle_of, holding, record, state, tensor_of
+from gt.trace import holding, state
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor

@@ -8,7 +8,9 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from gt.trace import RULES, Rule, Trace
+from gt.ir.opdef import OpDef
+from gt.rule import RULES, Rule
+from gt.trace import Trace
 
 
 class GradFn:
@@ -85,7 +87,12 @@ def _name(trace: Trace, entry: int, rule: Rule) -> str:
     assert rule.op is not None
     if entry in trace.custom:
         return f"{trace.custom[entry][0].__name__}Backward"
-    return "".join(word.capitalize() for word in rule.op.name.split("_")) + "Backward0"
+    return backward_name(rule.op)
+
+
+def backward_name(op: OpDef) -> str:
+    """Give the name that torch would print for the backward of an op."""
+    return "".join(word.capitalize() for word in op.name.split("_")) + "Backward0"
 
 
 def _operands(rule: Rule, operands: tuple[int, ...]) -> tuple[int, ...]:

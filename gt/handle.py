@@ -1,7 +1,7 @@
 """``Handle``: what a tensor is before it has arithmetic: a value that is pending, materialised, or a view of a base.
 
 Owns: the handle's state and what changes it (assignment in place, views, reading back). Must not know: functions, how
-flushes run. Next: ``tensor`` (the user's class), ``functions`` (what its methods are), ``trace`` (recording).
+flushes run. Next: ``tensor`` (the user's class), ``functions`` (what its methods are), ``recording`` (which names it).
 
 A tensor's value is one of: pending (``_trace``, ``_index``), a buffer (``_buffer``), or, for a view whose base has changed
 or was flushed, whatever its view op gives on the base now. Writes replace the value; writes through a view also write the
@@ -25,11 +25,13 @@ from gt.ir.graph import Attrs
 from gt.ir.opdef import OpDef
 from gt.ir.ops import OPS
 from gt.ir.types import DType, TensorType, bool_, got
+from gt.operand import Operand, Storage
 from gt.progress import awaited
+from gt.recording import record
 from gt.runtime.interrupt import SHIELD
 from gt.runtime.session import check_thread
 from gt.shape import Size
-from gt.trace import Operand, Storage, Trace, check_read, holding, record, settle, state
+from gt.trace import Trace, check_read, holding, settle, state
 from gt.views import VIEWS, place_in_overlap, refuse_overlap, view_strides
 
 if TYPE_CHECKING:

@@ -25,9 +25,9 @@ from gt.nn.containers import ModuleList, Sequential
 from gt.nn.module import Module
 from gt.pipeline_loss import Loss, whole_loss
 from gt.pipeline_schedule import SCHEDULES, Schedule, bubble, in_time
+from gt.recording import record
 from gt.signal import Named, resolve, within
 from gt.tensor import Tensor
-from gt.trace import record
 
 COPY = OPS["copy"]
 Rows = range  # of the batch: one microbatch

@@ -19,7 +19,7 @@ from gt.functions.promote import default_complex, get_default_dtype
 from gt.handle import no_tape
 from gt.ir.ops import OPS
 from gt.ir.types import bool_, int64
-from gt.trace import record
+from gt.recording import record
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor

@@ -18,7 +18,8 @@ from gt.flush import Submitted, location
 from gt.handle import Handle
 from gt.ir.blame import Located
 from gt.ir.types import Scalar
-from gt.trace import RULES, Trace, state
+from gt.rule import RULES
+from gt.trace import Trace, state
 
 Refresh: TypeAlias = Callable[[], Sequence[Scalar]]
 

@@ -28,9 +28,10 @@ from gt.handle import COPY, Handle
 from gt.ir.advice import Advised
 from gt.precision import get_float32_matmul_precision
 from gt.recorded_call import Arg, GradOf, JitError, Made, Recorder, Slot, Source, Step, alike, difference, same
+from gt.recording import new_buffers, record, tensor_of
 from gt.runtime.interrupt import SHIELD
 from gt.runtime.session import Session
-from gt.trace import new_buffers, record, replacements, settle, state, tensor_of
+from gt.trace import replacements, settle, state
 
 P = ParamSpec("P")
 R = TypeVar("R")

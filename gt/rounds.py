@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gt.ir.types import TensorType
-from gt.trace import MAX_PENDING, RULES
+from gt.rule import RULES
+from gt.trace import MAX_PENDING
 
 MIN_ENTRIES = 512  # of rounds side by side that are worth runs of their own
 MIN_ROUNDS = 4

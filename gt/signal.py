@@ -19,7 +19,8 @@ from gt.functions import windows as windows
 from gt.handle import Handle
 from gt.ir.ops import OPS
 from gt.ir.signals import SignalConfig, backward_of
-from gt.trace import record, state
+from gt.recording import record
+from gt.trace import state
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from gt.flush import entries_backwards, reached, requires, saved_by
 from gt.handle import Handle
-from gt.trace import Rule, Trace, state
+from gt.rule import Rule
+from gt.trace import Trace, state
 from gt.versions import Saved, changed_since
 
 if TYPE_CHECKING:

@@ -67,7 +67,8 @@ from gt.ir.types import (
 )  # fmt: skip
 from gt.naming import named
 from gt.printing import format_tensor, html
-from gt.trace import holding, install_tensor, record
+from gt.recording import install_tensor, record
+from gt.trace import holding
 from gt.views import offset_of
 
 

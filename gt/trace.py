@@ -1,8 +1,8 @@
-"""Recording: ops append to a flat trace, and reading a value flushes it.
+"""The trace: ops of a thread that are pending, in order, and the structural key that they make.
 
-Owns: ``Trace`` (one per thread), ``record`` (the path every op takes) and the structural key. Nothing here runs an op. Must
-not know: what ops mean, how tensors are used, where graphs run. Next: ``handle`` (what names a value), ``flush`` (from a
-trace to a run).
+Owns: ``Trace`` (one per thread), ``state`` (what else a thread's recording looks at), and who may flush a trace when. Nothing here runs
+an op. Must not know: what ops mean, how tensors are used, where graphs run. Next: ``recording`` (how ops come here), ``rule`` and
+``operand`` (what entries are made of), ``flush`` (from a trace to a run).
 
 A trace entry is ``(rule id, operand value ids)``. A *rule* is an op with its attributes, operand types and result types,
 interned, so one dictionary lookup is shape inference, and the tuple of entries is the structural key. Value ids count
@@ -12,28 +12,20 @@ results in order. Inputs and run-time scalars are entries too, without operands.
 from __future__ import annotations
 
 import itertools
-import operator
 import os
 import sys
 import threading
 import time
 import types
 import weakref
-from collections.abc import Callable, Sequence
-from importlib import import_module
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from gt.buffers import Buffer, Mark, forget_dead, named_buffers
-from gt.buffers import ids as _ids  # noqa: F401  gt/_recording.c takes it
-from gt.ir.blame import Located, users_frame, users_line
-from gt.ir.blame import ours as _ours  # noqa: F401  gt/_recording.c takes it
-from gt.ir.graph import Attrs
-from gt.ir.opdef import OpDef
-from gt.ir.types import DTYPES, DType, Scalar, TensorType
-from gt.runtime.env import NATIVE
-from gt.runtime.session import CallLock
+from gt.buffers import Buffer, Mark, forget_dead
+from gt.ir.blame import users_frame
+from gt.ir.types import DType, Scalar, TensorType
+from gt.operand import Number
+from gt.rule import RULES, input_entries, number_entries
 from gt.thread_state import ThreadState
 
 if TYPE_CHECKING:
@@ -50,130 +42,7 @@ LARGE = 1 << 24  # bytes of a value that is worth a step's waiting for the next 
 MAX_KEPT = 1 << 28  # bytes of values that only pending work keeps alive, as a loop that never reads does with its batches
 
 
-class Rule:
-    """An op on given attributes and types. ``id`` is even; ``id + 1`` in an entry says the entry is on the tape."""
-
-    __slots__ = ("id", "taped", "op", "attrs", "inputs", "outputs", "single", "count", "differentiable", "saved", "kept")
-
-    def __init__(self, op: OpDef | None, attrs: Attrs, inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]):
-        self.id = 2 * len(RULES)
-        self.taped = self.id + 1
-        self.op, self.attrs, self.inputs, self.outputs = op, attrs, inputs, outputs
-        self.single = outputs[0] if len(outputs) == 1 else None
-        self.count = len(outputs)
-        self.differentiable = op is not None and (op.vjp is not None or op.decompose is not None)
-        self.saved: dict[tuple[bool, ...], tuple[tuple[int, ...], tuple[int, ...]]] = {}  # what the vjp reads
-        self.kept: dict[Any, tuple[tuple[int, ...], tuple[int, ...]]] = {}  # what torch would save
-        RULES.append(self)
-
-
-RULES: list[Rule] = []
-_rules: dict[Any, Rule] = {}
-_rules_lock = CallLock()
-
-
-def rule_of(op: OpDef, attrs: Attrs, inputs: tuple[TensorType, ...]) -> Rule:
-    key = (op, attrs, *inputs)
-    found = _rules.get(key)
-    if found is None:
-        try:
-            outputs = op.infer_types(inputs, attrs)
-        except Exception as error:  # torch's words, and then what torch would leave out
-            if not isinstance(error, Located):
-                error.add_note(f"in {op.name}({', '.join(map(repr, inputs))}) at {users_line()}")
-            raise
-        with _rules_lock:
-            found = _rules.get(key) or _rules.setdefault(key, Rule(op, attrs, inputs, outputs))
-    return found
-
-
-def _leaf_rule(kind: str, type: TensorType) -> Rule:
-    key = (kind, type)
-    found = _rules.get(key)
-    if found is None:
-        with _rules_lock:
-            found = _rules.get(key) or _rules.setdefault(key, Rule(None, ((kind, True),), (), (type,)))
-    return found
-
-
-class _InputEntries(dict[TensorType, tuple[int, tuple[int, ...]]]):
-    """What inputs are in a trace, by type."""
-
-    def __missing__(self, type: TensorType) -> tuple[int, tuple[int, ...]]:
-        self[type] = entry = _leaf_rule("input", type).id, ()
-        return entry
-
-
-_input_entries = _InputEntries()
-_zero_d = {dtype: TensorType((), dtype) for dtype in DTYPES}
-_number_entries = {type: (_leaf_rule("scalar", type).id, ()) for type in _zero_d.values()}
-
-
-class Operand:
-    """What recording looks at of each operand. In slots, which are read in a fifth of the time that a default of a class takes."""
-
-    __slots__ = (
-        "_trace", "_index", "_type", "_buffer", "_base", "_rg", "_leaf",
-        "_root", "_view", "_storage", "_seen", "_version", "_tape", "_name", "_before",
-    )  # fmt: skip
-    _trace: Trace | None
-    _index: int
-    _type: TensorType
-    _buffer: Buffer | None
-    _base: Any
-    _rg: bool
-    _leaf: bool
-    _root: Any
-    _view: tuple[OpDef, Attrs] | None
-    _storage: Storage | None  # made with the first view
-    _seen: int
-    _version: int
-    _tape: tuple[Trace, int] | None
-    _name: str
-    _before: Buffer | int  # while a new value is pending: the buffer that was the last one, its id if the trace reads it; else not set
-
-    def __init__(self, trace: Trace | None, index: int, type: TensorType, flows: bool = False) -> None:
-        self._trace, self._index, self._type, self._buffer, self._base, self._rg, self._leaf = trace, index, type, None, None, flows, not flows
-        self._root = self._view = self._storage = self._tape = None
-        self._seen, self._version, self._name = 0, 0, ""
-
-
-class Storage:
-    """What a tensor and its views share. ``moved``: the tensor that has the values now, once the first took others by .data."""
-
-    __slots__ = ("moved",)
-
-    def __init__(self) -> None:
-        self.moved: Any = None
-
-
-class Number(Operand):
-    """A Python number as an operand: a run-time scalar, given anew at each run and not part of the key."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Scalar, dtype: DType) -> None:
-        self.value, self._type, self._trace, self._buffer, self._base, self._rg = value, _zero_d[dtype], None, None, None, False
-
-    @property
-    def type(self) -> TensorType:
-        return self._type
-
-
-class ValueRef(Operand):
-    """A value of a trace as an operand, without a tensor that names it."""
-
-    __slots__ = ()
-
-    def __init__(self, trace: Trace, index: int, type: TensorType) -> None:
-        self._trace, self._index, self._type, self._buffer, self._base, self._rg = trace, index, type, None, None, False
-
-    @property
-    def type(self) -> TensorType:
-        return self._type
-
-
-class _Stale(Exception):
+class Stale(Exception):
     """An operand has to be looked at again."""
 
 
@@ -291,7 +160,7 @@ class Trace:
         if buffer is None:
             if tensor.__class__ is Number:
                 return self.enter_number(tensor)
-            raise _Stale  # a view whose base another thread has flushed since it was looked at
+            raise Stale  # a view whose base another thread has flushed since it was looked at
         if self.recorder is not None:
             self.recorder.entered(tensor, buffer)
         if self.session is not buffer.session:
@@ -306,7 +175,7 @@ class Trace:
             self.inputs.append(buffer)
             index = self.size
             self.where.append(None)
-            self.code.append(_input_entries[type])
+            self.code.append(input_entries[type])
             self.input_ids[buffer.id] = index
             self.size = index + 1
             self.weighed -= type.nbytes
@@ -327,7 +196,7 @@ class Trace:
         self.scalars.append(number.value)
         self.scalar_ids.append(index)
         self.where.append(None)
-        self.code.append(_number_entries[number._type])
+        self.code.append(number_entries[number._type])
         self.size = index + 1
         return index
 
@@ -546,10 +415,7 @@ class apart:  # noqa: N801 - reads as a function
 
 
 read_guard: Callable[[], None] | None = None  # called before a value is read; set by gt.flush_guard
-_flush: Callable[..., Future[Any] | None]  # set by gt.flush and gt.tensor, which import this module
-new_tensor: Callable[[Trace | None, int, TensorType], Tensor]
-_tensor_class: type[Any]
-_new, _getframe = object.__new__, sys._getframe  # looked up once: recording is the hot path
+_flush: Callable[..., Future[Any] | None]  # set by gt.flush, which imports this module
 
 
 def install_flush(function: Callable[..., Future[Any] | None]) -> None:
@@ -557,49 +423,9 @@ def install_flush(function: Callable[..., Future[Any] | None]) -> None:
     _flush = function
 
 
-_autocast: Callable[..., tuple[Any, ...]]  # set by gt.autocasting
-
-
-def install_autocast(function: Callable[..., tuple[Any, ...]]) -> None:
-    global _autocast
-    _autocast = function
-
-
-def install_tensor(make: type[Tensor]) -> None:
-    global new_tensor, _tensor_class
-    new_tensor = _tensor_class = make
-    if native is not None:
-        native.set_tensor(make)
-
-
 def settle(trace: Trace, reason: str, reads: int = -1) -> Future[Any] | None:
     """Flush ``trace``: every live pending value of it becomes a buffer. ``reads``: as for ``flush``."""
     return _flush(trace, reason, reads)
-
-
-def producer_name(trace: Trace, index: int) -> str:
-    """Give the name torch would print for the op that made a value."""
-    first = 0
-    for id, _ in trace.code:
-        rule = RULES[id >> 1]
-        first += len(rule.outputs)
-        if index < first:
-            return (
-                "".join(w.capitalize() for w in rule.op.name.split("_")) + "Backward0" if rule.op else "AccumulateGrad"
-            )
-    return "Backward0"
-
-
-def handle_of(trace: Trace, index: int, type: TensorType) -> Any:
-    """Give a tensor that names a value of a trace."""
-    return new_tensor(trace, index, type)
-
-
-def tensor_of(buffer: Buffer) -> Any:
-    """Give a tensor on an existing buffer."""
-    out = new_tensor(None, -1, buffer.type)
-    out._buffer = buffer
-    return out
 
 
 def check_read() -> None:
@@ -614,187 +440,3 @@ def guard_reads(guard: Callable[[], None] | None) -> None:
     """Call ``guard`` before every read, until told otherwise."""
     global read_guard
     read_guard = guard
-
-
-# -- recording
-
-
-def _occupy(trace: Trace, size: int) -> bool:
-    """Begin to append to a trace of which ``size`` values were known when the operands were looked at.
-
-    Says no where another thread needed one of its values since, or a finalizer has recorded or read: the operands are to be looked
-    at again. Errors: RuntimeError in the middle of another op.
-    """
-    if trace.busy:
-        raise RuntimeError("a finalizer or a signal handler used a tensor while an op was being recorded")
-    trace.busy = True
-    if (trace.closing and (not trace.held or trace.sealed)) or trace.size != size:
-        trace.busy = False
-        return False
-    return True
-
-
-def _plain(value: Any) -> Any:
-    """Give attributes with NumPy's numbers, and tensors of no dims, which are read, as Python's; themselves where there are none."""
-    if isinstance(value, tuple):
-        out = tuple(map(_plain, value))
-        return value if all(map(operator.is_, out, value)) else out
-    return value.item() if isinstance(value, np.generic | Operand) else value
-
-
-def _record(
-    op: OpDef, inputs: tuple[Any, ...], attrs: Attrs = (), depth: int = 1, view: bool = False, first: bool = False
-) -> Any:  # fmt: skip
-    """Append ``op`` to this thread's trace and give its result, or a tuple of results. ``depth``: callers known to be gt's.
-
-    ``view``: the result shares memory with the only operand. ``first``: of several results the first is wanted. Errors: TypeMismatch
-    kin when shapes or dtypes do not fit, at the caller's line.
-    """
-    trace = state.trace
-    if trace.size >= trace.stop:
-        trace = current()
-    modes = trace.modes
-    if modes.autocast is not None and op.autocast:
-        inputs = _autocast(*inputs)
-        trace = current()
-    size, taped = trace.size, False
-    for t in inputs:
-        if (t._trace is not trace and t._trace is not None) or (t._base is not None and t._seen != t._root._version):
-            return _record_elsewhere(op, inputs, attrs, depth, view, first)
-        taped = taped or t._rg
-    key = (op, attrs, *[t._type for t in inputs])
-    rule = _rules.get(key)
-    if rule is None:
-        plain = _plain(attrs)
-        if plain is not attrs:
-            return _record(op, inputs, plain, depth + 1, view, first)
-        rule = rule_of(op, attrs, key[2:])
-    taped = taped and modes.grad and rule.differentiable
-    frame = users_frame(_getframe(depth))
-    if not _occupy(trace, size):
-        time.sleep(0)
-        return _record(op, inputs, attrs, depth + 1, view, first)
-    try:
-        ids = tuple([t._index if t._trace is trace else trace.enter(t) for t in inputs])
-        trace.where.append((frame.f_code, frame.f_lasti))
-        outs = []
-        for index, type in enumerate(rule.outputs[:1] if first else rule.outputs, trace.size):
-            out = _new(_tensor_class)
-            Operand.__init__(out, trace, index, type, taped and type.differentiable)
-            outs.append(out)
-        if view:
-            out._base, out._view = inputs[0], (op, attrs)
-            out._root = root = inputs[0] if inputs[0]._base is None else inputs[0]._root
-            if root._storage is None:
-                root._storage = Storage()
-            out._seen, out._storage = root._version, root._storage
-        trace.handles.extend(outs)
-        trace.code.append((rule.id + taped, ids))
-        trace.size += rule.count
-        return out if first or rule.single is not None else tuple(outs)
-    except _Stale:
-        trace.mend()
-    except BaseException:
-        trace.mend()
-        raise
-    finally:
-        trace.busy = False
-    time.sleep(0)
-    return _record(op, inputs, attrs, depth + 1, view, first)
-
-
-def _record_pair(op: OpDef, a: Any, b: Any) -> Any:
-    """Do what ``record(op, (a, b))`` does, for a method of a tensor that hands its operands on: most ops of a program are this one."""
-    return _record(op, (a, b), (), 3)
-
-
-def _record_elsewhere(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs, depth: int, view: bool, first: bool) -> Any:
-    """Record after flushing what operands of other threads need, and taking stale views again from their bases."""
-    for t in inputs:
-        if t._trace is not None and t._trace is not state.trace:
-            _flush(t._trace, "a value crossed threads")
-    with holding():  # until the op is recorded: a flush before would make views stale again
-        _refresh(inputs)
-        return _record(op, inputs, attrs, depth + 2, view, first)
-
-
-def _record_into(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs, targets: Sequence[Any]) -> None:
-    """Append ``op`` and let ``targets``, tensors with memory of their own, name its results in place of what they named.
-
-    For updates of many tensors at once, off the tape: what ``record`` and assigning each result do, without the results' handles.
-    """
-    trace = state.trace
-    if trace.size >= trace.stop:
-        trace = current()
-    for t in inputs:
-        if t._base is not None and t._seen != t._root._version:
-            with holding():
-                _refresh(inputs)
-                return _record_into(op, inputs, attrs, targets)
-        if t._trace is not trace and t._trace is not None:
-            _flush(t._trace, "a value crossed threads")
-            trace = current()
-    size, types = trace.size, tuple([t._type for t in inputs])
-    rule = _rules.get((op, attrs, *types)) or rule_of(op, attrs, types)
-    frame = users_frame(_getframe(1))
-    if not _occupy(trace, size):
-        time.sleep(0)
-        return _record_into(op, inputs, attrs, targets)
-    try:
-        ids = tuple([t._index if t._trace is trace else trace.enter(t) for t in inputs])
-        trace.where.append((frame.f_code, frame.f_lasti))
-        trace.code.append((rule.id, ids))
-        index = trace.size
-        trace.size = index + len(rule.outputs)
-        for t, type in zip(targets, rule.outputs, strict=True):
-            assert type is t._type and t._base is None, f"{type!r} assigned to {t!r}"
-            t._version += 1
-            if t._trace is trace:
-                trace.overwritten[t._index] = len(trace.code)
-            else:
-                t._buffer.replaced()
-                held = trace.input_ids.get(t._buffer.id)
-                if held is not None:
-                    trace.overwritten[held] = len(trace.code)
-                trace.handles.append(t)
-            t._trace, t._index, t._buffer, t._tape = trace, index, None, None
-            if t._rg and t._leaf:
-                trace.leaves[index] = (weakref.ref(t), t._version)
-            index += 1
-        return
-    except _Stale:
-        trace.mend()
-    except BaseException:
-        trace.mend()
-        raise
-    finally:
-        trace.busy = False
-    time.sleep(0)
-    return _record_into(op, inputs, attrs, targets)
-
-
-def _refresh(inputs: tuple[Any, ...]) -> None:
-    """Take stale views again from their bases. The caller holds this thread's trace."""
-    for t in inputs:
-        if t._base is not None and t._seen != t._root._version:
-            t._refresh()
-
-
-def _load_native() -> Any:
-    """Give gt/_recording.c, which has the ordinary case of the three functions above, or None where it has not been built."""
-    if not NATIVE.get():
-        return None
-    try:
-        module = import_module("gt._recording")
-    except ImportError:
-        return None
-    module.set_up(globals())
-    return module
-
-
-native = _load_native()
-_chosen = (_record, _record_pair, _record_into) if native is None else (native.record, native.record_pair, native.record_into)
-record: Callable[..., Any] = _chosen[0]
-record_pair: Callable[[OpDef, Any, Any], Any] = _chosen[1]
-record_into: Callable[[OpDef, tuple[Any, ...], Attrs, Sequence[Any]], None] = _chosen[2]
-new_buffers: Callable[[list[TensorType], Session, list[Buffer]], list[Buffer]] = named_buffers if native is None else native.new_buffers

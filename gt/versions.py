@@ -15,8 +15,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from gt.buffers import Buffer, Mark
 from gt.ir.ops import OPS
+from gt.operand import Operand
 from gt.passes.autodiff import saved_values
-from gt.trace import RULES, Operand, Rule, Trace, record, state
+from gt.recording import record
+from gt.rule import RULES, Rule
+from gt.trace import Trace, state
 from gt.views import VIEWS
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from gt.ir.graph import Attrs
 from gt.ir.ops import OPS
 from gt.ir.ops.strided import positions
 from gt.ir.types import Shape
-from gt.trace import record
+from gt.recording import record
 
 Strides = tuple[int, ...]
 

@@ -18,8 +18,10 @@ from gt.handle import Handle, tape
 from gt.hooks import RemovableHandle, add
 from gt.ir.ops import OPS
 from gt.ir.types import got
+from gt.operand import ValueRef
+from gt.recording import record
 from gt.tape import Key, history_of, key_of, walk
-from gt.trace import ValueRef, holding, record, state
+from gt.trace import holding, state
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor

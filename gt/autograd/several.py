@@ -11,7 +11,7 @@ from gt.expand import FULL
 from gt.functions.shape import stack
 from gt.handle import Handle, tape
 from gt.ir.types import got
-from gt.trace import record
+from gt.recording import record
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor

@@ -31,9 +31,10 @@ from gt.ir.ops import OPS
 from gt.nests import Form, describe
 from gt.nn.parameter import Parameter
 from gt.progress import AFTER_S, percent, shown
+from gt.recording import record
 from gt.runtime.errors import GtError
 from gt.runtime.interrupt import await_done
-from gt.trace import record, settle, state
+from gt.trace import settle, state
 
 AHEAD = 64 << 20  # bytes read before they can be written; one value may have more
 READ_S = 600.0  # how long one value may take to come, all work submitted before it included

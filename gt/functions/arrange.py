@@ -20,8 +20,8 @@ from gt.ir.ops import OPS
 from gt.ir.types import CallError, KindError, class_name, dtype_of, int32, int64, is_int, normalize_dim, scalar_type
 from gt.ir.types import broadcast_shapes as fit_shapes
 from gt.naming import named
+from gt.recording import record
 from gt.shape import Size
-from gt.trace import record
 from gt.versions import saves
 from gt.views import contiguous_strides
 

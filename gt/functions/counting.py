@@ -21,8 +21,8 @@ from gt.functions.shape import reshape, unsqueeze
 from gt.handle import Handle
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, KindError, Scalar, dtype_of, float64, int32, int64, is_int, normalize_dim, scalar_type
+from gt.recording import record
 from gt.return_types import named
-from gt.trace import record
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor

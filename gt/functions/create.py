@@ -35,7 +35,8 @@ from gt.ir.blame import warn_user
 from gt.ir.evaluate import to_wire
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, DType, Scalar, TensorType, bfloat16, bool_, dtype_of, float64, int64, scalar_type
-from gt.trace import check_fork, record, state, tensor_of
+from gt.recording import record, tensor_of
+from gt.trace import check_fork, state
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor

@@ -31,7 +31,7 @@ from gt.ir.types import (
     scalar_type,
 )
 from gt.random import Generator, draw
-from gt.trace import record
+from gt.recording import record
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor

@@ -15,8 +15,8 @@ from gt.functions.shape import transpose, unsqueeze
 from gt.ir.blame import warn_user
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, ShapeError, int32, int64, scalar_type
+from gt.recording import record
 from gt.return_types import another, named
-from gt.trace import record
 from gt.versions import saves
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from gt.functions.shape import has_dim, narrow, roll
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, complex_dtype, float32, is_int, scalar_type
 from gt.naming import named
-from gt.trace import record
+from gt.recording import record
 from gt.versions import saves
 
 if TYPE_CHECKING:

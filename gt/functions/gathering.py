@@ -15,7 +15,7 @@ from gt.functions.shape import EXPAND, RESHAPE, has_dim, reshape
 from gt.handle import Handle
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, DimError, ShapeError, bool_, broadcast_shapes, int32, int64, normalize_dim, scalar_type
-from gt.trace import record
+from gt.recording import record
 from gt.versions import saves
 
 if TYPE_CHECKING:

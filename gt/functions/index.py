@@ -18,7 +18,7 @@ from gt.functions.shape import RESHAPE, SLICE, reshape, same, stack
 from gt.handle import Handle, take_view
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, DimError, ShapeError, bool_, broadcast_shapes, class_name, int32, int64, scalar_type, uint8
-from gt.trace import record
+from gt.recording import record
 from gt.versions import saves
 from gt.views import Place, place_in_overlap, view_strides
 

@@ -19,7 +19,8 @@ from gt.functions.strided import diagonal
 from gt.handle import Handle
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, KindError, Shape, ShapeError, TensorType, class_name, is_int, normalize_dim, scalar_type
-from gt.trace import record, state
+from gt.recording import record
+from gt.trace import state
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor

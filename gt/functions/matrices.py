@@ -24,8 +24,9 @@ from gt.handle import Handle
 from gt.ir.blame import warn_user
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, KindError, int64, normalize_dim, scalar_type
+from gt.recording import record
 from gt.return_types import another, named
-from gt.trace import record, state
+from gt.trace import state
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor

@@ -18,7 +18,7 @@ from gt.functions.reduce import amax, amin, sum
 from gt.functions.shape import cat, movedim, reshape, unsqueeze
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, KindError, class_name, dtype_of, float32, is_int, normalize_dim, promote_types, scalar_type
-from gt.trace import record
+from gt.recording import record
 from gt.versions import saves
 
 if TYPE_CHECKING:

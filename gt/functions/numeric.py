@@ -47,8 +47,9 @@ from gt.ir.types import (
     float64,
     scalar_type,
 )
+from gt.recording import record
 from gt.return_types import named
-from gt.trace import record, state
+from gt.trace import state
 from gt.versions import saves
 from gt.views import offset_of, view_strides
 

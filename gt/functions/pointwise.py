@@ -31,7 +31,8 @@ from gt.ir.opdef import OpDef
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, DType, Scalar, bfloat16, complex128, dtype_of, float16, float32, int64, scalar_type
 from gt.naming import named
-from gt.trace import Number, record
+from gt.operand import Number
+from gt.recording import record
 from gt.versions import saves
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """Recording elementwise ops with torch's type promotion.
 
 Owns: the way from user operands (tensors of any dtype, Python numbers) to the IR's strict operands, and the default dtype.
-Next: ``pointwise`` (the functions), ``gt.trace.record``.
+Next: ``pointwise`` (the functions), ``gt.recording.record``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from gt.ir.types import (
     remedy,
 )
 from gt.naming import named
-from gt.trace import Number, record, record_pair
+from gt.operand import Number
+from gt.recording import record, record_pair
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor

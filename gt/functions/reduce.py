@@ -31,8 +31,8 @@ from gt.ir.types import (
     scalar_type,
     uint8,
 )
+from gt.recording import record
 from gt.return_types import another
-from gt.trace import record
 from gt.versions import saves
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from gt.functions.shape import has_dim, narrow, reshape, select
 from gt.handle import Handle
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, KindError, Scalar, bool_, is_int, normalize_dim, normalize_dims, scalar_type, uint8
-from gt.trace import record
+from gt.recording import record
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor

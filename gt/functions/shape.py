@@ -19,7 +19,7 @@ from gt.ir.blame import warn_user
 from gt.ir.graph import Attrs
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, DimError, Shape, ShapeError, is_int, normalize_dim, result_type, scalar_type
-from gt.trace import record
+from gt.recording import record
 from gt.views import reshape_strides, view_strides
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from gt.functions.shape import movedim, reshape, transpose, unsqueeze
 from gt.handle import Handle
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, ShapeError, broadcast_shapes, int64, normalize_dim, real_dtype
+from gt.recording import record
 from gt.return_types import named
-from gt.trace import record
 from gt.versions import saves
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from gt.handle import Handle
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, Scalar, is_int
 from gt.naming import named
-from gt.trace import record
+from gt.recording import record
 from gt.versions import saves
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from gt.functions.shape import narrow, reshape, transpose
 from gt.functions.strided import unfold
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, real_dtype
-from gt.trace import record
+from gt.recording import record
 from gt.versions import saves
 
 if TYPE_CHECKING:

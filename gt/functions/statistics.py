@@ -30,8 +30,8 @@ from gt.handle import Handle
 from gt.ir.blame import warn_user
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, DType, bool_, dtype_of, int32, int64, normalize_dim, real_dtype, scalar_type
+from gt.recording import record
 from gt.return_types import named
-from gt.trace import record
 from gt.versions import saves
 
 if TYPE_CHECKING:

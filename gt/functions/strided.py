@@ -18,7 +18,7 @@ from gt.handle import take_view
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, DimError, Shape, normalize_dim
 from gt.naming import named
-from gt.trace import record
+from gt.recording import record
 from gt.views import COMPLEX, contiguous_strides, offset_of
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from gt.functions.reduce import argsort
 from gt.ir.ops import OPS
 from gt.ir.types import KindError, float64, scalar_type
 from gt.naming import named
-from gt.trace import record
+from gt.recording import record
 
 if TYPE_CHECKING:
     from gt.random import Generator

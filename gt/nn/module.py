@@ -19,8 +19,9 @@ from gt.ir.types import class_name, dtype_of, remedy
 from gt.nn import hooks
 from gt.nn.parameter import Buffer, Parameter
 from gt.nn.state import StateMixin
+from gt.recording import native
 from gt.tensor import Tensor
-from gt.trace import native, replaced
+from gt.trace import replaced
 
 TABLES = ("_parameters", "_buffers", "_modules")
 WANTED = {"parameter": "torch.nn.Parameter", "child module": "torch.nn.Module", "buffer": "torch.nn.Buffer, torch.Tensor"}

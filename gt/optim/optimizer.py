@@ -30,9 +30,11 @@ from gt.ir.graph import Attrs
 from gt.ir.opdef import OpDef
 from gt.ir.ops import OPS
 from gt.ir.types import Scalar, float32, float64
+from gt.operand import Number
 from gt.optim.parameter_state import COUNTS, ParameterState, count_of, number
+from gt.recording import record, record_into
 from gt.tensor import Tensor
-from gt.trace import Number, apart, record, record_into, replaced, settle, state
+from gt.trace import apart, replaced, settle, state
 
 Group = dict[str, Any]
 INF = math.inf

@@ -17,9 +17,12 @@ from gt.expand import type_at
 from gt.flush import requires
 from gt.handle import Handle, no_tape
 from gt.ir.ops import OPS
+from gt.operand import Number
 from gt.random import Drawn
+from gt.recording import handle_of, record, tensor_of
+from gt.rule import RULES
 from gt.tape import key_of
-from gt.trace import RULES, Number, Trace, current, new_tensor, record, state, tensor_of
+from gt.trace import Trace, current, state
 
 ALIAS, FENCE = OPS["alias"], OPS["fence"]
 
@@ -147,7 +150,7 @@ def _source(trace: Trace, id: int, buffer: Buffer | None) -> Handle | Number:
         if id in trace.links:
             out._rg, out._leaf, out._tape = True, False, trace.links[id]
         return out
-    made = new_tensor(trace, id, type_at((trace, id)))
+    made = handle_of(trace, id, type_at((trace, id)))
     made._rg = requires(trace, (id,))[0]
     made._leaf = not made._rg
     trace.handles.append(made)

@@ -1,4 +1,4 @@
-"""gt/_recording.c records what gt/trace.py says: the same programs, traced by both, entry for entry."""
+"""gt/_recording.c records what gt/recording.py says: the same programs, traced by both, entry for entry."""
 
 import gc
 import importlib.util
@@ -15,7 +15,9 @@ from gt import flush
 from gt.handle import COPY
 from gt.ir.ops import OPS
 from gt.nn import functional as F
-from gt.trace import RULES, Trace, native, record, record_into, settle, state
+from gt.recording import native, record, record_into
+from gt.rule import RULES
+from gt.trace import Trace, settle, state
 
 ROOT = Path(__file__).resolve().parents[2]
 needs_native = pytest.mark.skipif(importlib.util.find_spec("gt._recording") is None, reason="built without a C compiler")
@@ -26,7 +28,9 @@ import threading
 import gt
 from gt import nn
 from gt.nn import functional as F
-from gt.trace import RULES, state, native
+from gt.recording import native
+from gt.rule import RULES
+from gt.trace import state
 
 print_to = []
 

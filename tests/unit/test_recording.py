@@ -13,7 +13,9 @@ import pytest
 import gt
 from gt.flush import counters
 from gt.ir.ops import OPS
-from gt.trace import Trace, _record, _record_into, record, rule_of, state
+from gt.recording import _record, _record_into, record
+from gt.rule import rule_of
+from gt.trace import Trace, state
 
 
 @pytest.fixture
@@ -570,7 +572,7 @@ def test_operands_are_looked_at_again_if_a_finalizer_records_or_reads_before_an_
         return rule_of(op, attrs, inputs)
 
     with monkeypatch.context() as patched:
-        patched.setattr(sys.modules["gt.trace"], "_rules", {})
-        patched.setattr(sys.modules["gt.trace"], "rule_of", rule)
+        patched.setattr(sys.modules["gt.recording"], "rules_by_key", {})
+        patched.setattr(sys.modules["gt.recording"], "rule_of", rule)
         out = _record(OPS["add"], (view, y[1:]))
     assert out.tolist() == [3.0, 3.0] and looked

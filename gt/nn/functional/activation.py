@@ -17,7 +17,7 @@ from gt.ir.graph import Attrs
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, DType, KindError, ShapeError, class_name, normalize_dim, scalar_type
 from gt.naming import named
-from gt.trace import record
+from gt.recording import record
 from gt.versions import saves
 from gt.views import check_separate
 

@@ -16,7 +16,8 @@ from gt.ir.types import CallError, ShapeError, TensorType, bool_, broadcast_shap
 from gt.nn.functional.dropout import dropout
 from gt.nn.functional.linear import linear
 from gt.nn.functional.padding import pad
-from gt.trace import record, state
+from gt.recording import record
+from gt.trace import state
 from gt.versions import saves
 
 if TYPE_CHECKING:

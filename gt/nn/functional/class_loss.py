@@ -13,7 +13,7 @@ from gt.ir.types import CallError, ShapeError, int64, scalar_type, uint8
 from gt.nn.functional.activation import logsigmoid
 from gt.nn.functional.linear import linear
 from gt.nn.functional.loss import legacy, reduced
-from gt.trace import record
+from gt.recording import record
 from gt.versions import saves
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ from gt.ir.graph import Attrs
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, ShapeError, is_int, normalize_dim
 from gt.nn.functional.padding import pad
-from gt.trace import record, state
+from gt.recording import record
+from gt.trace import state
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor

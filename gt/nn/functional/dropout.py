@@ -11,7 +11,7 @@ from gt.ir.ops import OPS
 from gt.ir.types import CallError, int64
 from gt.nn.functional.activation import written
 from gt.random import draw
-from gt.trace import record
+from gt.recording import record
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor

@@ -13,7 +13,8 @@ from gt.functions.promote import c_name, cast, pair_dtype
 from gt.grad_mode import no_grad
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, ShapeError, TensorType, bool_, int32, int64, scalar_type
-from gt.trace import record, state
+from gt.recording import record
+from gt.trace import state
 from gt.versions import saves
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from gt.ir.graph import Attrs
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, DType, KindError, ShapeError, TensorType, float32, int64, is_int, real_dtype, scalar_type
 from gt.nn.functional.padding import pad
-from gt.trace import record
+from gt.recording import record
 from gt.versions import saves
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from gt.functions.numeric import imag, real
 from gt.functions.shape import cat
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, Scalar
-from gt.trace import record
+from gt.recording import record
 from gt.versions import saves
 
 if TYPE_CHECKING:

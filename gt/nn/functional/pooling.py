@@ -10,7 +10,7 @@ from gt.functions import create, linalg, pointwise, reduce
 from gt.functions.promote import cast
 from gt.ir.ops import OPS
 from gt.ir.types import CallError, int64, is_int, normalize_dim
-from gt.trace import record
+from gt.recording import record
 from gt.versions import saves
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ import torch.nn.functional as TF  # noqa: N812
 
 import gt
 import gt.nn.functional as F  # noqa: N812
-from gt.trace import RULES, state
+from gt.rule import RULES
+from gt.trace import state
 from tests.unit.nn.torch_twin import backward_both, close, fresh, leaves, to_gt
 
 RNG = np.random.default_rng(0)

@@ -11,7 +11,8 @@ from torch.testing._internal.common_optimizers import OptimizerErrorEnum, optim_
 
 import gt
 from gt.flush import counters
-from gt.trace import RULES, state
+from gt.rule import RULES
+from gt.trace import state
 from tests.unit.nn.torch_twin import close, to_gt
 
 UNSUPPORTED = {"SparseAdam": "gradients are dense"}
