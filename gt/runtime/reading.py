@@ -64,5 +64,28 @@ class Reading:
         self.complete = len(self.parts) >= part.tiles
         self.settled = self.settled or part.final
 
+    def fill(self, type: WireType, value: bytes) -> None:
+        """Take all of it, as it came in one message. Errors: ProtocolError if it is no such value."""
+        self.array = wire_arrays.array_of(type, bytearray(value))
+        self.type, self.complete, self.settled = type, True, True
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more is to come."""
+        return self.complete and self.settled and not (self.copies and self.placed is None)
+
+    def resolve(self) -> None:
+        """Give whoever waits what has come."""
+        assert self.array is not None
+        if self.copies:
+            assert self.type is not None and self.placed is not None
+            self.future.set_result(Copy(self.array, self.type, self.placed))
+        else:
+            self.future.set_result(self.array)
+
+    def again(self, retried: Fault | None = None) -> Reading:
+        """Give one that begins anew, for whoever waits."""
+        return Reading(self.buffer, self.future, self.copies, retried=retried)
+
 
 __all__ = ["Answerable", "Copy", "Reading"]

@@ -1,13 +1,12 @@
 """The session on a server: calls go out on the caller's thread, what comes back is received on one io thread, or by a caller that waits.
 
 Owns: ``RemoteSession``. Control goes to the dispatcher; uploads and results go between this process and the workers.
-Calls never wait, but for ``run`` when the window is full. Must not know: plans, epochs. Next: ``wire``,
-``dispatcher_state``.
+Calls never wait, but for ``run`` when the window is full. Must not know: plans, epochs. Next: ``joining`` (how it begins), ``turn`` (which
+thread receives), ``reading`` (values on their way), ``wire``, ``dispatcher_state``.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import os
@@ -32,10 +31,11 @@ from gt.runtime import wire, wire_arrays
 from gt.runtime.awake_clock import AwakeClock
 from gt.runtime.buffer_reasons import BufferReasons
 from gt.runtime.busy_process import BUSY_TIMEOUT_S, is_busy
-from gt.runtime.errors import ConnectionFailed, ConnectionRefused, Fault, ProtocolError, SessionClosed
-from gt.runtime.gate import Handshake, Seldom, await_answer
+from gt.runtime.errors import Fault, ProtocolError, SessionClosed
+from gt.runtime.gate import Seldom
 from gt.runtime.hello import UNKNOWN
 from gt.runtime.interrupt import SHIELD, Attended, Window
+from gt.runtime.joining import join
 from gt.runtime.keys import Keys
 from gt.runtime.log import open_client_log, setup_logging
 from gt.runtime.numbering import MessagesLost
@@ -44,14 +44,14 @@ from gt.runtime.session import CallLock, own_threads
 from gt.runtime.status import ServerStatus
 from gt.runtime.status_request import StatusLink
 from gt.runtime.tracer import Tracer
-from gt.runtime.transport import Context, PeerUnreachable, Socket, endpoint_of, make_socket, receive, send
+from gt.runtime.transport import Context, Socket, endpoint_of, receive, send
+from gt.runtime.turn import Turn
 from gt.runtime.wire import INLINE, TO_CLIENT, Message
 from gt.runtime.worker_links import WorkerLinks
 
 BEAT_S = 1.0
 DISPATCHER_TIMEOUT_S = 4.0
 ATTENDED = (wire.Answer, wire.Part, wire.Progress, wire.Settled, wire.Ping)  # what a caller that waits deals with itself
-ATTEND_S = 0.02  # that a caller receives itself what it waits for, and that the io thread stands aside for the next one
 
 
 class Keeper(Protocol):
@@ -97,19 +97,17 @@ class RemoteSession:
         self._left = False  # for another: what this server still says of the session is no news
         self._let_go = False  # of what only close() gives back: a session may have ended before it
         self._readings: dict[int, Reading] = {}
-        self._explaining: dict[int, Future[BufferReasons]] = {}
-        self._moving: dict[int, Future[int]] = {}
+        self._questions: dict[int, tuple[type[Message], Future[Any]]] = {}  # by request, with what answers it
         self._resuming: Future[wire.Returned] | None = None
         self._requests = 0
         self._runs_over = self._runs_sent = 0
         self._parent = ""  # the span that the dispatcher knows of
         self._poller = zmq.Poller()
-        self._endpoint = endpoint_of(address)
-        self._keys = None if self._endpoint.startswith("ipc://") else keys
-        self._down = self._made()
-        self._up = self._made()
+        self._keys = None if endpoint_of(address).startswith("ipc://") else keys
         try:
-            self._welcome, self._server = self._join(timeout, wire.ClientHello(self._pid, priority=priority, secret=secret))
+            self._down, self._up, self._server, self._welcome = join(
+                self._context, address, self._keys, wire.ClientHello(self._pid, priority=priority, secret=secret), timeout
+            )
         except BaseException:
             self._context.destroy(0)
             raise
@@ -118,12 +116,10 @@ class RemoteSession:
         self._links = WorkerLinks(self._context, self._keys, self._welcome.token, self._poller, self._log)
         self._tracer = Tracer(self._log)
         self._wake_read, self._wake_write = os.pipe()
-        self._turn = threading.Lock()  # to look at the sockets, but for that of calls
+        self._turn = Turn(self._is_asked, lambda: self._closed is not None)  # to look at the sockets, but for that of calls
         self._attending = zmq.Poller()
         for source in (self._down, self._links.results):
             self._attending.register(source, zmq.POLLIN)
-        self._aside = self._parked = False  # whether the io thread is to leave its turn to callers, and does
-        self._needed = threading.Event()  # the io thread is, before its time
         self._attended = False  # a caller has heard of the dispatcher
         self._awaited = self._answered = False  # somebody waits for a run to be over; somebody who waited has what he waited for
         self._handed: deque[Callable[[], None]] = deque()  # what a caller has received that is the io thread's business
@@ -131,52 +127,6 @@ class RemoteSession:
         self._present = threading.Event()
         self._io_thread.start()
         self._present.wait(timeout)
-
-    def _join(self, timeout: float, hello: wire.ClientHello) -> tuple[wire.ClientWelcome, Handshake]:
-        """Say hello; give the welcome, and what tells when the connection ends."""
-        hint = (
-            f"no gt server answers at {self.address} within {timeout:g} s: "
-            "start one with `python -m gt.server -p PORT`, "
-            "check host and port, or leave out gt.connect to run in this process"
-        )
-        deadline = time.monotonic() + timeout
-        server = Handshake(self._down)
-        try:
-            welcome = self._ask_to_join(self._down, server, hello, wire.ClientWelcome, deadline, hint)
-            attaching = Handshake(self._up)
-            try:
-                self._ask_to_join(self._up, attaching, wire.Attach(welcome.token, "up"), wire.Attached, deadline, hint)
-            finally:
-                attaching.close()
-        except BaseException:
-            server.close()
-            raise
-        return welcome, server
-
-    def _made(self, server: str = "", **options: Any) -> Socket:
-        """Make a socket that connects to the owner of a key, by default the dispatcher."""
-        socket = make_socket(self._context, zmq.DEALER, **options)
-        if self._keys is not None:
-            self._keys.join(socket, server)
-        return socket
-
-    def _ask_to_join(self, socket: Socket, handshake: Handshake, message: Message, kind: type[Any], deadline: float, hint: str) -> Any:
-        try:
-            socket.connect(self._endpoint)
-            with contextlib.suppress(PeerUnreachable):  # turned away already: the handshake says why
-                send(socket, message)
-            if not await_answer(socket, handshake, deadline, self.address, self._keys):
-                raise ConnectionFailed(hint)
-            got = receive(socket, TO_CLIENT)
-        except ProtocolError as e:
-            raise ConnectionFailed(f"what answers at {self.address} is not a gt server of this version: {e}") from None
-        except MessagesLost as e:
-            raise ConnectionFailed(f"the connection to the server at {self.address} is broken: {e}") from None
-        if got is not None and isinstance(got[1], wire.Refused | wire.Broken):
-            raise ConnectionRefused(f"the server at {self.address} refuses: {got[1].reason}")
-        if got is None or not isinstance(got[1], kind):
-            raise ConnectionFailed(f"the server at {self.address} refuses: {got and got[1]}")
-        return got[1]
 
     # -- the Session interface
 
@@ -221,8 +171,7 @@ class RemoteSession:
         """Wait for what the end of runs brings about, for so long; say whether it is so."""
         until = time.monotonic() + timeout_s
         while not (found := so()) and (left := until - time.monotonic()) > 0:
-            if self._parked:
-                self._needed.set()
+            self._turn.recall()
             self._window.wait(left)
         return found
 
@@ -264,21 +213,18 @@ class RemoteSession:
         return future
 
     def explain(self, buffer: int) -> Future[BufferReasons]:
-        future: Future[BufferReasons] = Future()
-        with SHIELD, self._lock:
-            self._requests += 1
-            request = self._requests
-            self._explaining[request] = future
-        self._call(wire.Explain(buffer, request))
-        return future
+        return self._question(wire.Explain(buffer, 0), wire.Explained)
 
     def rebalance(self, message: wire.Rebalance) -> Future[int]:
         """Move this session's values as a message says; give how many have moved."""
-        future: Future[int] = Future()
+        return self._question(message, wire.Rebalanced)
+
+    def _question(self, message: wire.Explain | wire.Rebalance, answer: type[Message]) -> Future[Any]:
+        future: Future[Any] = Future()
         with SHIELD, self._lock:
             self._requests += 1
             request = self._requests
-            self._moving[request] = future
+            self._questions[request] = answer, future
         self._call(msgspec.structs.replace(message, request=request))
         return future
 
@@ -378,8 +324,8 @@ class RemoteSession:
                 send(self._up, wire.Parent(parent))
                 self._parent = parent
             send(self._up, message, data)
-        if self._parked and not attended and not isinstance(message, wire.Free | wire.Run):
-            self._needed.set()
+        if not attended and not isinstance(message, wire.Free | wire.Run):
+            self._turn.recall()
 
     def _hand_over(self) -> None:
         """Send the replies to who traces, before anything that is sent later. Under the lock."""
@@ -401,31 +347,19 @@ class RemoteSession:
     def attend(self, future: Future[Any]) -> None:
         """Receive what comes on the caller's thread, until a future is done or a moment has passed, if the io thread stands aside."""
         self._attend(future.done)
-        if self._parked and self._runs_over < self._runs_sent:  # of which nobody may ask, and a log lets go once they are known to be over
-            self._needed.set()
+        if self._runs_over < self._runs_sent:  # of which nobody may ask, and a log lets go once they are known to be over
+            self._turn.recall()
 
     def _attend(self, done: Callable[[], bool]) -> bool:
-        """Receive as ``attend`` until something is so, and say whether it is. The io thread need not be woken then to wake the caller, who does
-        only what is of no consequence to others and leaves it the rest.
-        """
-        if not self._parked or self._pid != os.getpid():
+        return self._turn.attend(done, self._hear_for)
+
+    def _hear_for(self, seconds: float) -> bool:
+        """Receive what comes within so long, on a caller's thread; no more, and say so, once something is the io thread's business."""
+        if self._handed:
             return False
-        with SHIELD:  # for all of it: a handler that reads would wait for the io thread, and that for the turn
-            if not self._turn.acquire(blocking=False):
-                return False
-            thread = threading.get_ident()
-            own_threads.add(thread)  # so would a finalizer
-            try:
-                self._aside, until = True, time.monotonic() + ATTEND_S
-                while not (so := done()) and not self._handed and self._closed is None and (left := until - time.monotonic()) > 0:
-                    for socket, _ in self._attending.poll(int(left * 1000) + 1):
-                        self._hear(socket, copy=socket is self._down)
-            finally:
-                own_threads.discard(thread)
-                self._turn.release()
-                if self._is_asked():
-                    self._needed.set()
-        return so
+        for socket, _ in self._attending.poll(int(seconds * 1000) + 1):
+            self._hear(socket, copy=socket is self._down)
+        return True
 
     def _hear(self, socket: Socket, copy: bool) -> None:
         while not self._handed:
@@ -445,18 +379,7 @@ class RemoteSession:
 
     def _is_asked(self) -> bool:
         """Whether something is to come, or to be done, for which nobody may come to receive it."""
-        return bool(self._readings or self._explaining or self._moving or self._links.waiting or self._handed or self._resuming)
-
-    def _stand_aside(self, until: float) -> None:
-        """Leave the turn to callers, as long as one comes after the other, until a time."""
-        self._parked = self._aside
-        if self._parked and not self._is_asked():
-            while self._aside and self._closed is None and (left := until - time.monotonic()) > 0:
-                self._aside = False
-                if self._needed.wait(min(ATTEND_S, left)):
-                    break
-        self._parked = self._aside = False
-        self._needed.clear()
+        return bool(self._readings or self._questions or self._links.waiting or self._handed or self._resuming)
 
     # -- the io thread
 
@@ -468,8 +391,8 @@ class RemoteSession:
         seen = awake()
         try:
             while self._closed is None:
-                self._stand_aside(beat + BEAT_S)
-                with self._turn:
+                self._turn.stand_aside(beat + BEAT_S)
+                with self._turn.lock:
                     while self._handed:
                         self._handed.popleft()()
                     ready = dict(self._poller.poll(int(BEAT_S * 500) if self._closed is None else 0))
@@ -495,13 +418,14 @@ class RemoteSession:
                             self._die(fault)
                         self._give_signs_of_life()
                         self._links.tidy()
-                    self._aside, self._answered = self._answered and not self._is_asked(), False
+                    self._turn.offer(self._answered and not self._is_asked())
+                    self._answered = False
         except Exception as e:  # a fault of gt's own: nothing more can be trusted
             self._die(Fault("protocol", f"the client's io thread failed: {type(e).__name__}: {e}"))
             raise
         finally:
             own_threads.discard(threading.get_ident())
-            with self._turn:
+            with self._turn.lock:
                 self._server.close()
                 self._down.close(500)
                 self._links.close()
@@ -569,24 +493,22 @@ class RemoteSession:
                     self._keeper.ran_at(message)
             case wire.Settled(request) | wire.Located(request):
                 reading = self._readings.get(request)
-                if reading is not None and isinstance(message, wire.Located):
-                    reading.placed = message.placed
-                    self._resolve(request, reading)
-                elif reading is not None:
-                    reading.settled = True
+                if reading is not None:
+                    if isinstance(message, wire.Located):
+                        reading.placed = message.placed
+                    else:
+                        reading.settled = True
                     self._resolve(request, reading)
             case wire.Failed(request, fault) | wire.PartFailed(request, fault):
                 reading = self._readings.pop(request, None)
                 if reading is not None:
                     self._failed(reading, fault)
-                elif (asked := self._explaining.pop(request, None) or self._moving.pop(request, None)) is not None:
-                    asked.set_exception(fault.exception())
-            case wire.Explained(request, explanation):
-                if (explaining := self._explaining.pop(request, None)) is not None:
-                    explaining.set_result(explanation)
-            case wire.Rebalanced(request, values):
-                if (moving := self._moving.pop(request, None)) is not None:
-                    moving.set_result(values)
+                elif (asked := self._questions.pop(request, None)) is not None:
+                    asked[1].set_exception(fault.exception())
+            case wire.Explained(request, answer) | wire.Rebalanced(request, answer):
+                asked = self._questions.get(request)
+                if asked is not None and isinstance(message, asked[0]) and self._questions.pop(request, None) is not None:
+                    asked[1].set_result(answer)
             case wire.Share() if worker in self._links.sockets:
                 self._links.share(worker, message)
             case wire.Unread(upload) if worker in self._links.sockets:
@@ -669,7 +591,7 @@ class RemoteSession:
             self._logger.warning("a worker's shared memory cannot be opened, going on without: %s", e)
             self._links.share_no_more(part.region)
             if self._readings.pop(request, None) is not None and reading is not None:
-                self._ask(Reading(reading.buffer, reading.future, reading.copies))
+                self._ask(reading.again())
             return
         except (ValueError, IndexError, MemoryError, ProtocolError) as e:
             if self._readings.pop(request, None) is not None and reading is not None:
@@ -687,28 +609,20 @@ class RemoteSession:
         if reading is None:
             return
         try:
-            array = wire_arrays.array_of(type_, bytearray(value))
+            reading.fill(type_, value)
         except ProtocolError as e:
             if self._readings.pop(request, None) is not None:
                 reading.future.set_exception(ProtocolError(f"a value came that does not fit: {e}"))
             return
         if self._log.on:
-            self._log.write("part", "fetch", array.nbytes, f"request={request}")
-        reading.type, reading.array, reading.complete, reading.settled = type_, array, True, True
+            self._log.write("part", "fetch", len(value), f"request={request}")
         self._resolve(request, reading)
 
     def _resolve(self, request: int, reading: Reading) -> None:
-        if not (reading.complete and reading.settled) or (reading.copies and reading.placed is None):
-            return
-        if self._readings.pop(request, None) is None:  # the session ends at this moment
+        if not reading.over or self._readings.pop(request, None) is None:  # the latter: the session ends at this moment
             return
         self._answered = self._answered or self._runs_over == self._runs_sent
-        assert reading.array is not None
-        if reading.copies:
-            assert reading.type is not None and reading.placed is not None
-            reading.future.set_result(Copy(reading.array, reading.type, reading.placed))
-        else:
-            reading.future.set_result(reading.array)
+        reading.resolve()
 
     def _set_workers(self, workers: tuple[tuple[int, str, str, str], ...], why: str = "") -> None:
         lost = self._links.set(workers)
@@ -723,7 +637,7 @@ class RemoteSession:
         with self._lock:
             waiting, self._readings = self._readings, {}
         for reading in waiting.values():
-            self._ask(Reading(reading.buffer, reading.future, reading.copies, retried=fault))
+            self._ask(reading.again(fault))
 
     def _lose_dispatcher(self, how: str) -> None:
         then = "its values are lost"
@@ -737,18 +651,17 @@ class RemoteSession:
         self._closed = self._closed or fault
         with self._lock:
             readings, self._readings = self._readings, {}
-            explaining, self._explaining = self._explaining, {}
-            moving, self._moving = self._moving, {}
+            questions, self._questions = self._questions, {}
             resuming, self._resuming = self._resuming, None
         waiting: list[Answerable] = []
         if not quietly:
-            waiting += [*(r.future for r in readings.values()), *explaining.values(), *moving.values()]
+            waiting += [*(r.future for r in readings.values()), *(future for _, future in questions.values())]
         waiting += [] if resuming is None else [resuming]
         for future in waiting:
             if not future.done():
                 future.set_exception(self._closed.exception())
         self._window.give(1 << 20)
-        self._needed.set()
+        self._turn.end()
         os.write(self._wake_write, b"x")
 
 

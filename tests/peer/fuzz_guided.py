@@ -140,7 +140,7 @@ class Told(RemoteSession):
     def ask(self) -> None:
         """Begin anew to read three values, by the requests 1 to 3, to ask why a fourth is as it is, and to give three large ones."""
         self._requests = 0
-        for known in (self._readings, self._explaining, self._links.waiting):
+        for known in (self._readings, self._questions, self._links.waiting):
             known.clear()
         for buffer in (1, 2, 3):
             self.fetch(buffer)
