@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import msgspec
 
-from gt.flush import location
 from gt.handle import Handle
 from gt.ir.blame import warn_user
 from gt.rule import RULES, Rule
 from gt.runtime import env
+from gt.source import location
 from gt.tape import SECOND_TIME, key_of, walk
 from gt.telling import stats, workers_text
 from gt.trace import Trace, state

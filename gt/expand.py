@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gt.buffers import Buffer
-from gt.flush import location, requires
 from gt.function import BOUNDARY, call_backward
 from gt.functions.create import from_numpy
 from gt.grad_fn import backward_name
@@ -28,8 +27,10 @@ from gt.ir.types import DType, TensorType, bool_, class_name, remedy
 from gt.operand import Number, ValueRef
 from gt.passes.autodiff import backpropagate
 from gt.recording import record, tensor_of
+from gt.residuals import requires
 from gt.rule import RULES, rule_of
 from gt.signal import for_backward
+from gt.source import location
 from gt.tape import SECOND_TIME, Key, Tape, linked
 from gt.trace import Trace, state
 from gt.versions import Saved

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gt.flush import flushed_as, location
+from gt.flush import flushed_as
 from gt.graph_history import Recompiled, graph_named
 from gt.handle import Handle
 from gt.ir.graph import Graph, Node, Value
 from gt.progress import awaited
+from gt.source import location
 from gt.trace import check_read, settle
 from gt.versions import ALIAS
 

@@ -1,7 +1,7 @@
 """Flushing: from pending entries to one run of a known graph.
 
-Owns: what is live at a flush, the key of a trace, and the graph a new key becomes. Must not know: how a session runs it.
-Next: ``session`` (where runs go), ``gt.ir.graph``.
+Owns: what is live at a flush, the key of a trace, and what its tensors name then. Must not know: how a session runs it.
+Next: ``capture`` (the graph that a new key becomes), ``residuals`` (what a backward will read), ``session`` (where runs go).
 
 A flush runs *all* live pending values, so nothing runs twice. Live are: values some tensor still names, and what a later
 ``backward()`` over a tensor still alive will read. Views are not materialised: their base is, and they are taken from it again.
@@ -9,46 +9,40 @@ A flush runs *all* live pending values, so nothing runs twice. Live are: values 
 
 from __future__ import annotations
 
-import dis
-import linecache
 import logging
 import os
 import sys
 import time
 import types
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from functools import lru_cache
 from sys import getrefcount
 from typing import Any, NamedTuple
 
-from msgspec.structs import replace
-
 from gt import session as sessions
 from gt.buffers import Buffer, put_back, take_dead
+from gt.capture import build_graph, types_by_value
 from gt.config import get_config
 from gt.handle import Handle
 from gt.ir.blame import users_frame
-from gt.ir.graph import Graph, Location, Node, Value
-from gt.ir.signals import PlanOptions, SignalConfig, work_of
+from gt.ir.graph import Graph
+from gt.ir.signals import PlanOptions
 from gt.ir.text import print_graph
 from gt.ir.types import Scalar, TensorType
-from gt.passes.autodiff import saved_values
 from gt.precision import with_precision
 from gt.recording import native, new_buffers
+from gt.residuals import residuals
 from gt.rounds import Part, cut
-from gt.rule import RULES, Rule
 from gt.runtime import log as logs
 from gt.runtime.errors import DispatcherLost
 from gt.runtime.interrupt import SHIELD
 from gt.runtime.session import CallLock, Session, check_thread
+from gt.signal_marks import Named, named_signals, told_apart
 from gt.trace import Trace, install_flush, new_trace, state
-from gt.versions import Saved, watch
+from gt.versions import watch
 
-Named = tuple[str, SignalConfig]
-Mark = tuple[int, Named | None]  # from which entry on what is recorded is under which signal
 log = logging.getLogger("gt.flush")
 _defining = CallLock()  # threads that flush at once number their graphs one after the other
 UNHELD = 2  # references to an object that only a local variable and the call that counts them hold
@@ -164,7 +158,7 @@ def _flush_if_free(trace: Trace, reason: str, reads: int) -> tuple[bool, Future[
         try:
             session = trace.session or sessions.current()
             live = live_handles(trace)
-            saved, kept = _residuals(trace, [t for t in live if t._rg and not t._leaf])
+            saved, kept = residuals(trace, [t for t in live if t._rg and not t._leaf])
             return True, _submit(trace, session, live, saved, kept, reason, reads)
         except BaseException as error:
             if _may_go_on(error, trace):
@@ -218,73 +212,6 @@ def _live_handles(trace: Trace) -> list[Handle]:
     return found
 
 
-def entries_backwards(trace: Trace) -> Iterator[tuple[int, Rule, bool, tuple[int, ...], int]]:
-    """Give (entry index, rule, taped, operand ids, first result id) from the last entry to the first."""
-    first = trace.size
-    for entry in range(len(trace.code) - 1, -1, -1):
-        id, operands = trace.code[entry]
-        rule = RULES[id >> 1]
-        first -= 1 if rule.single is not None else len(rule.outputs)
-        yield entry, rule, bool(id & 1), operands, first
-
-
-def reached(rule: Rule, first: int, ids: set[int]) -> bool:
-    """Say whether one of an entry's results is among ``ids``."""
-    if rule.single is not None:
-        return first in ids
-    return not ids.isdisjoint(range(first, first + len(rule.outputs)))
-
-
-def requires(trace: Trace, ids: tuple[int, ...]) -> tuple[bool, ...]:
-    """Say which values a gradient flows to: leaves, values of earlier tapes, and results of taped entries."""
-    if trace.tracked is None or len(trace.tracked) < trace.size:
-        tracked = bytearray()
-        for code, _ in trace.code:
-            rule = RULES[code >> 1]
-            first = len(tracked)
-            if rule.op is None:
-                tracked.append(first in trace.leaves or first in trace.links)
-            else:
-                tracked.extend(
-                    bool(code & 1 and t.dtype.kind in "fc") or first + i in trace.leaves or first + i in trace.links
-                    for i, t in enumerate(rule.outputs)
-                )
-        trace.tracked = tracked
-    return tuple([bool(trace.tracked[id]) for id in ids])
-
-
-def saved_by(rule: Rule, needs: tuple[bool, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Give which operands and results the op's vjp reads, for gradients of the operands in ``needs``."""
-    found = rule.saved.get(needs)
-    if found is None:
-        assert rule.op is not None
-        found = rule.saved[needs] = saved_values(rule.op, rule.attrs, rule.inputs, rule.outputs, needs)
-    return found
-
-
-def _residuals(trace: Trace, roots: list[Handle]) -> tuple[set[int], set[int]]:
-    """Give the values that a backward() from ``roots`` will read, and those that torch would have saved for it."""
-    if not roots or len(trace.freed) == sum([code & 1 for code, _ in trace.code]):
-        return set(), set()
-    needed = {t._index for t in roots}
-    saved: set[int] = set()
-    kept: set[int] = set()
-    theirs = Saved(trace)
-    for entry, rule, taped, operands, first in entries_backwards(trace):
-        if not taped or entry in trace.freed or not reached(rule, first, needed):
-            continue
-        needed.update(operands)
-        needs = requires(trace, operands)
-        inputs, outputs = saved_by(rule, needs)
-        saved.update([operands[i] for i in inputs])
-        saved.update([first + i for i in outputs])
-        kept.update(theirs(entry, rule, needs, operands, first))
-    return saved, kept
-
-
-# -- keys
-
-
 def _submit(
     trace: Trace, session: Session, live: list[Handle], saved: set[int], kept: set[int], reason: str, reads: int
 ) -> Future[Any] | None:
@@ -319,23 +246,11 @@ def _submit(
     structure = (code, outputs, donated, marks, signals, options, hints)
     counters.flushes += 1
     counters.reasons[reason] = counters.reasons.get(reason, 0) + 1
-    table = sessions.known(session)
-    known: int | Loop | None = table.get(structure)
-    if isinstance(known, Loop) and len(trace.code) <= SHORT:
-        known.runs += 1
-    if known is None or (isinstance(known, Loop) and (known.runs >= OFTEN or trace.recorder is not None)):
-        with _defining:
-            known = table.get(structure)
-            rounds = _define_rounds(trace, session, outputs, signals, options, reason) if known is None else []
-            if rounds:
-                known = Loop(rounds)
-            elif not isinstance(known, int):
-                name, key = (_name(session), structure) if known is None else (f"{LOOP}{len(table)}", (structure, Loop))
-                graph = build_graph(trace, name, outputs, frozenset(donated), signals, options)
-                known = _define(session, key, graph, reason)
-            table[structure] = known
+    known: int | Loop | None = sessions.known(session).get(structure)
+    if isinstance(known, int):
+        log.info("flush (%s): graph %s", reason, known)
     else:
-        log.info("flush (%s): graph %s", reason, known if isinstance(known, int) else [number for number, _ in known.rounds])
+        known = _planned(trace, session, structure, known, reason)
     types_ = list(named.values())
     if computed:
         every = types_by_value(trace)
@@ -427,6 +342,30 @@ def _take(trace: Trace, live: list[Handle], buffers: dict[int, Buffer]) -> bool:
     return any([t._tape is not None for t in live])
 
 
+def _planned(trace: Trace, session: Session, structure: tuple[Any, ...], known: Loop | None, reason: str) -> int | Loop:
+    """Give what a key runs as that no graph is known for: a new one's graph or loop, which the session is told of, or what a loop has run
+    as; its whole graph, once it is run often.
+    """
+    if known is not None:
+        known.runs += len(trace.code) <= SHORT
+        if known.runs < OFTEN and trace.recorder is None:
+            log.info("flush (%s): graph %s", reason, [number for number, _ in known.rounds])
+            return known
+    _, outputs, donated, _, signals, options, _ = structure
+    table = sessions.known(session)
+    with _defining:
+        found: int | Loop | None = table.get(structure)
+        rounds = _define_rounds(trace, session, outputs, signals, options, reason) if found is None else []
+        if rounds:
+            found = Loop(rounds)
+        elif not isinstance(found, int):
+            name, key = (_name(session), structure) if found is None else (f"{LOOP}{len(table)}", (structure, Loop))
+            graph = build_graph(trace, name, outputs, frozenset(donated), signals, options)
+            found = _define(session, key, graph, reason)
+        table[structure] = found
+    return found
+
+
 def _define(session: Session, structure: object, graph: Graph, reason: str) -> int:
     """Make a new graph known to the session; give its number."""
     number = len(sessions.known(session))
@@ -495,134 +434,6 @@ named_values: Callable[[list[Handle]], dict[int, TensorType]] = _chosen[1]
 given: Callable[[list[Buffer]], tuple[tuple[int, ...], list[int], list[TensorType]]] = _chosen[2]
 take: Callable[[Trace, list[Handle], dict[int, Buffer]], bool] = _chosen[3]
 replaced: Callable[[list[Handle], tuple[int, ...]], tuple[int, ...]] = _chosen[4]
-
-
-# -- graphs
-
-
-def told_apart(marks: Sequence[Mark]) -> tuple[Mark, ...]:
-    """Give each meaning that a name has had a name of its own: one may be registered anew while work under it is pending."""
-    if not _ambiguous(marks):
-        return tuple(marks)
-    said = {id(signal): signal for _, signal in marks if signal is not None}
-    meanings: dict[str, list[tuple[SignalConfig, SignalConfig | None]]] = {}  # what work follows, and all that a scope asks for
-
-    def own_name(name: str, work: SignalConfig, scope: SignalConfig | None) -> str:
-        known = meanings.setdefault(name, [])
-        i = next((i for i, (w, s) in enumerate(known) if w == work and (scope is None or s is None or s == scope)), len(known))
-        before = known[i][1] if i < len(known) else None
-        known[i : i + 1] = [(work, before if scope is None else scope)]
-        return f"{name}#{i + 1}" if i else name
-
-    def own(name: str, found: SignalConfig) -> Named:
-        name, behind, asked = own_name(name, work_of(found), found), found.backward_signal, found.backward_config
-        return name, found if behind is None or asked is None else replace(found, backward_signal=own_name(behind, asked, None))
-
-    owned = {key: own(*signal) for key, signal in said.items()}
-    return tuple([(at, None if signal is None else owned[id(signal)]) for at, signal in marks])
-
-
-def _ambiguous(marks: Iterable[Mark]) -> bool:
-    """Say whether a name has two meanings. Runs at each flush."""
-    scopes: dict[str, SignalConfig] = {}
-    behinds: dict[str | None, SignalConfig] = {}
-    for _, signal in marks:
-        if signal is None or scopes.get(signal[0]) is signal[1]:
-            continue
-        name, found = signal
-        asked = found.backward_config
-        if scopes.setdefault(name, found) != found or (asked is not None and behinds.setdefault(found.backward_signal, asked) != asked):
-            return True
-    return any(name in scopes and work_of(scopes[name]) != asked for name, asked in behinds.items())
-
-
-def named_signals(marks: Iterable[Mark], base: Named | None) -> tuple[Named, ...]:
-    """Give what every signal means that work or its gradients follow: the gradients' signals have no scope of their own.
-
-    ``base``: what holds for work that no scope marks.
-    """
-    if not marks and base is None:
-        return ()
-    signals: dict[str, SignalConfig] = dict([base] if base is not None else [])
-    todo = [signal for _, signal in marks if signal is not None]
-    config = get_config()
-    while todo:
-        name, found = todo.pop()
-        signals[name] = found
-        behind = config.behind(found)
-        if behind is not None and behind[0] not in signals:
-            todo.append(behind)
-    return tuple(sorted(signals.items()))
-
-
-def build_graph(
-    trace: Trace, name: str, outputs: tuple[int, ...], donated: frozenset[int], signals: tuple[Named, ...], options: PlanOptions,
-    part: Part | None = None,
-) -> Graph:  # fmt: skip
-    """Make the graph of a trace, or of a part of it. Runs once for each new key."""
-    names = trace.names.get
-    by_name = any(found.params for _, found in signals)  # rules for parameters know values by name: no variable's will do
-    inputs: list[Value] = []
-    scalars: list[Value] = []
-    nodes: list[Node] = []
-    values: dict[int, Value] = {}
-    start, stop, at = 0, len(trace.code), 0
-    if part is not None:
-        start, stop, at = part.start, part.stop, part.first
-        types = types_by_value(trace)
-        inputs = [Value(types[id], names(id, "")) for id in part.inputs]
-        scalars = [Value(types[id], names(id, "")) for id in part.scalars]
-        values.update(zip((*part.inputs, *part.scalars), (*inputs, *scalars), strict=True))
-    marks = iter([*told_apart(trace.marks), (len(trace.code) + 1, None)])
-    signal: str | None = None
-    next_at, next_signal = next(marks)
-    for entry in range(start, stop):
-        (id, operands), where = trace.code[entry], trace.where[entry]
-        while entry >= next_at:
-            signal = next_signal[0] if next_signal else None
-            next_at, next_signal = next(marks)
-        rule = RULES[id >> 1]
-        if rule.op is None:
-            if part is None:
-                values[at] = value = Value(rule.outputs[0], names(at, ""))
-                (inputs if rule.attrs[0][0] == "input" else scalars).append(value)
-            at += 1
-            continue
-        if rule.single is not None:
-            hint = names(at) or ("" if by_name or not where else assigned_name(*where))
-            results: tuple[Value, ...] = (Value(rule.single, hint),)
-        else:
-            results = tuple([Value(t, names(i, "")) for i, t in enumerate(rule.outputs, at)])
-        taken = tuple([values[i] for i in operands])
-        nodes.append(Node(rule.op, taken, results, rule.attrs, location(*where) if where else None, signal, bool(id & 1)))
-        for value in results:
-            values[at] = value
-            at += 1
-    return Graph(
-        name, tuple(inputs), tuple(scalars), tuple(nodes), tuple([values[i] for i in outputs]),
-        donated=donated, signals=signals, options=options,
-    )  # fmt: skip
-
-
-def types_by_value(trace: Trace) -> list[TensorType]:
-    """Give the types of all values of a trace."""
-    return [type for id, _ in trace.code for type in RULES[id >> 1].outputs]
-
-
-@lru_cache(maxsize=1 << 16)
-def location(code: types.CodeType, lasti: int) -> Location:
-    """Give the line of a raw source position."""
-    line = next((line for start, stop, line in code.co_lines() if start <= lasti < stop), None) or code.co_firstlineno
-    return Location(code.co_filename, line, code.co_qualname, linecache.getline(code.co_filename, line).strip())
-
-
-@lru_cache(maxsize=1 << 16)
-def assigned_name(code: types.CodeType, lasti: int) -> str:
-    """Give the variable that the instruction after a call stores into, or "" (``h = relu(x)`` gives "h")."""
-    for instruction in dis.get_instructions(code):
-        if instruction.offset > lasti:  # which of a call lies behind it, in its cache
-            return instruction.argval if instruction.opname in ("STORE_FAST", "STORE_NAME", "STORE_GLOBAL") else ""
-    return ""
 
 
 install_flush(flush)

@@ -14,11 +14,12 @@ from sys import getrefcount
 from typing import TypeAlias
 
 from gt.buffers import Buffer
-from gt.flush import Submitted, location
+from gt.flush import Submitted
 from gt.handle import Handle
 from gt.ir.blame import Located
 from gt.ir.types import Scalar
 from gt.rule import RULES
+from gt.source import location
 from gt.trace import Trace, state
 
 Refresh: TypeAlias = Callable[[], Sequence[Scalar]]

@@ -10,8 +10,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gt.flush import entries_backwards, reached, requires, saved_by
 from gt.handle import Handle
+from gt.residuals import entries_backwards, reached, requires, saved_by
 from gt.rule import Rule
 from gt.trace import Trace, state
 from gt.versions import Saved, changed_since

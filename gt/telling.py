@@ -29,6 +29,7 @@ from gt.ir.types import Scalar
 from gt.ir.wording import amount
 from gt.runtime.env import DUMP
 from gt.runtime.session_wrapper import SessionWrapper
+from gt.source import location
 
 if TYPE_CHECKING:
     import numpy as np
@@ -91,7 +92,7 @@ def stats() -> Stats:
     """
     counts: Counter[tuple[str, str]] = Counter()
     for _, reason, code, lasti in tuple(flush.recent):
-        counts[str(flush.location(code, lasti)), reason] += 1
+        counts[str(location(code, lasti)), reason] += 1
     lines = tuple(FlushLine(where, reason, count) for (where, reason), count in counts.most_common())
     recompiled = tuple(told.recompiled for told in graphs() if told.recompiled is not None)
     session = sessions.running()

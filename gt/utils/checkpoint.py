@@ -14,12 +14,12 @@ from gt import autograd
 from gt.autograd.several import before_hooks
 from gt.buffers import Buffer
 from gt.expand import type_at
-from gt.flush import requires
 from gt.handle import Handle, no_tape
 from gt.ir.ops import OPS
 from gt.operand import Number
 from gt.random import Drawn
 from gt.recording import handle_of, record, tensor_of
+from gt.residuals import requires
 from gt.rule import RULES
 from gt.tape import key_of
 from gt.trace import Trace, current, state
