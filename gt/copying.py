@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gt.functions import create
-from gt.handle import ALIAS, Handle, no_tape
+from gt.grad_mode import no_grad
+from gt.handle import ALIAS, Handle
 from gt.in_place import InPlace
 from gt.ir.types import DType, got
 from gt.operand import Operand
@@ -77,7 +78,7 @@ def take_values(tensor: Any, data: Any) -> None:
     if source._trace is None:
         tensor._buffer = source._buffer
     else:
-        with no_tape(), holding():
+        with no_grad(), holding():
             tensor._adopt(record(ALIAS, (source,)))
 
 

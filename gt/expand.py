@@ -18,7 +18,8 @@ from gt.buffers import Buffer
 from gt.function import BOUNDARY, call_backward
 from gt.functions.create import from_numpy
 from gt.grad_fn import backward_name
-from gt.handle import Handle, no_tape
+from gt.grad_mode import set_grad_enabled
+from gt.handle import Handle
 from gt.ir.graph import Attrs
 from gt.ir.opdef import OpDef, emitting
 from gt.ir.ops import OPS
@@ -54,7 +55,7 @@ def zeros(type: TensorType) -> Any:
 
 def own(g: Any, create_graph: bool) -> Any:
     """Give a gradient that somebody else has too as a value of its own: changes of it in place are nobody else's."""
-    with no_tape(not create_graph):
+    with set_grad_enabled(state.grad and create_graph):
         out = record(COPY if create_graph else ALIAS, (g,))
     state.trace.moved[out._index] = None
     return out
@@ -195,7 +196,7 @@ def expand(
     def on_node(node: Any) -> None:
         recording.signal = _backward_signal(node)
 
-    with no_tape(not create_graph), emitting(recording), _marks_kept():
+    with set_grad_enabled(state.grad and create_graph), emitting(recording), _marks_kept():
         for root, seed in zip(roots, seeds, strict=True):
             seed = _held(seed if seed is not None else ones(type_at(root)))
             root = linked(*root)

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gt.handle import Handle, no_tape
+from gt.grad_mode import no_grad
+from gt.handle import Handle
 from gt.ir.ops import OPS
 from gt.ir.types import TensorType
 from gt.recording import handle_of, record, tensor_of
@@ -109,7 +110,7 @@ class FunctionCtx:
             at = next((i for i, o in enumerate(outputs) if o is t), None)
             kind = self._outputs[at] if at is not None and self._outputs is not None else None
             if at is not None and isinstance(kind, int) and not any(a is t for a in args):
-                with no_tape():
+                with no_grad():
                     value = record(COPY if t._base is not None else ALIAS, (t,))
                 self._saved.append(_Saved(value, weakref.ref(results[at]), results[at]._version, kind))
             else:
@@ -159,7 +160,7 @@ class Function:
         if kwargs or own_context:
             args = _bound(cls, args, kwargs, own_context)
         ctx = FunctionCtx(tuple(isinstance(a, Handle) and a._rg for a in args))
-        with no_tape():
+        with no_grad():
             if own_context:
                 out = cls.forward(*args)
                 cls.setup_context(ctx, args, out)

@@ -11,14 +11,13 @@ base, and ``_version`` of the root tells the other views to look again.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from gt.buffers import Buffer
 from gt.grad_fn import GradFn, grad_fn_of
+from gt.grad_mode import enable_grad, no_grad, set_grad_enabled
 from gt.ir.blame import warn_user
 from gt.ir.evaluate import from_wire
 from gt.ir.graph import Attrs
@@ -238,7 +237,7 @@ class Handle(Operand):
                 "and needs a gradient: take detach()"
             )
         with holding():
-            with tape() if self._rg else no_tape():
+            with enable_grad() if self._rg else no_grad():
                 if self._storage is not None:  # its views keep the values and the history it had
                     self._storage.moved = self._renamed(COPY if self._rg else ALIAS)
                     self._storage = None
@@ -387,7 +386,7 @@ class Handle(Operand):
         else:
             self._version += 1
             if keeps:
-                with tape():
+                with enable_grad():
                     value = graft(self, value)
         leaf = self._leaf and self._rg and not value._rg
         self._take(value, since)
@@ -431,7 +430,7 @@ class Handle(Operand):
         if base._base is not None and base._seen != base._root._version:
             base._refresh()
         trace = state.trace
-        with no_tape(not through):
+        with set_grad_enabled(through):
             new = VIEWS[op.name].write(base, value, dict(attrs))
             if new is not value:
                 trace.moved[new._index] = None
@@ -472,7 +471,7 @@ class Handle(Operand):
             if base._rg and op is not ALIAS and not (self._rg or same or fixed):  # the base has been given a history meanwhile
                 self._rg, self._leaf = True, False
             leaf = self._rg and self._leaf
-            with tape() if self._rg and not leaf and was is None else no_tape():
+            with enable_grad() if self._rg and not leaf and was is None else no_grad():
                 fresh = record(op, (base,), attrs)  # alike in the code: a view of the base
                 if self._history is not None and was is None:
                     fresh = graft(self._history, fresh)
@@ -509,7 +508,7 @@ class Handle(Operand):
         """Flush if pending; give the buffer, and what it holds if that is read and has been asked for with the run."""
         source, future = self, None
         if self._base is not None:
-            with no_tape():
+            with no_grad():
                 source = record(COPY, (self,))
         if source._trace is not None:
             future = settle(source._trace, "a value was read", source._index if reads else -1)
@@ -611,26 +610,6 @@ def _dim(dim: int, ndim: int) -> int:
     if not 0 <= from_end < ndim:
         raise IndexError(f"Dimension out of range (expected to be in range of [{-ndim}, {ndim - 1}], but got {dim})")
     return from_end
-
-
-@contextmanager
-def tape(on: bool = True) -> Iterator[None]:
-    """Record with gradients, or without: as in a backward, which has its own mode whatever the caller's is."""
-    before, state.grad = state.grad, on
-    try:
-        yield
-    finally:
-        state.grad = before
-
-
-@contextmanager
-def no_tape(off: bool = True) -> Iterator[None]:
-    """Record without gradients."""
-    before, state.grad = state.grad, state.grad and not off
-    try:
-        yield
-    finally:
-        state.grad = before
 
 
 def graft(history: Handle, value: Handle) -> Any:

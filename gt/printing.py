@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gt.functions.promote import default_complex, get_default_dtype
-from gt.handle import no_tape
+from gt.grad_mode import no_grad
 from gt.ir.ops import OPS
 from gt.ir.types import bool_, int64
 from gt.recording import record
@@ -118,7 +118,7 @@ class _ComplexFormat:
 
 def _shown(tensor: Tensor) -> np.ndarray:
     """Read the elements that print."""
-    with no_tape():
+    with no_grad():
         for dim, size in enumerate(tensor._type.shape):
             if size > 2 * options.edgeitems:
                 ends = [_cut(tensor, dim, 0, options.edgeitems), _cut(tensor, dim, size - options.edgeitems, size)]

@@ -43,7 +43,8 @@ from gt.functions import (
     statistics,
     strided,
 )  # fmt: skip
-from gt.handle import ALIAS, Handle, no_tape
+from gt.grad_mode import no_grad
+from gt.handle import ALIAS, Handle
 from gt.in_place import in_place
 from gt.ir.advice import nearest_word
 from gt.ir.blame import warn_user
@@ -97,7 +98,7 @@ class Tensor(Copies):
         if value._trace is None and value._base is None:
             self._buffer = value._buffer
         else:
-            with no_tape(), holding():
+            with no_grad(), holding():
                 self._adopt(record(ALIAS, (value,)))
 
     # -- arithmetic

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gt.expand import Hook, call_hook, expand, ones, own
 from gt.function import Function, FunctionCtx, free_tape
 from gt.grad_mode import enable_grad, inference_mode, is_grad_enabled, is_inference_mode_enabled, no_grad, set_grad_enabled
-from gt.handle import Handle, tape
+from gt.handle import Handle
 from gt.hooks import RemovableHandle, add
 from gt.ir.ops import OPS
 from gt.ir.types import got
@@ -52,7 +52,7 @@ def accumulate(
     if wanted is not None and not wanted:
         raise RuntimeError("`inputs` argument to `backward()` cannot be empty.")
     plain = state.recorder is None
-    with tape(create_graph):
+    with set_grad_enabled(create_graph):
         for tensor, g in _gradients(roots, seeds, wanted, retain, create_graph):
             if plain and tensor._grad is None and not tensor._hooks and not tensor._after:
                 tensor._grad = g

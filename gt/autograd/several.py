@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from gt.autograd import gradients
 from gt.expand import FULL
 from gt.functions.shape import stack
-from gt.handle import Handle, tape
+from gt.grad_mode import set_grad_enabled
+from gt.handle import Handle
 from gt.ir.types import got
 from gt.recording import record
 
@@ -75,7 +76,7 @@ def grad(
             raise TypeError(f"expected Tensors to differentiate by, but got {got(t)}")
     if not all(t._rg for t in targets):
         raise RuntimeError("One of the differentiated Tensors does not require grad")
-    with tape(create_graph):
+    with set_grad_enabled(create_graph):
         out: list[Any] = []
         for t, g in zip(targets, before_hooks(roots, seeds, targets, keep, create_graph), strict=True):
             if g is None and materialize_grads:
@@ -96,7 +97,7 @@ def before_hooks(
     roots: Sequence[Tensor], seeds: Sequence[Any], targets: Sequence[Tensor], retain: bool, create_graph: bool
 ) -> list[Tensor | None]:
     """Give gradients as they are before the hooks of the leaves among ``targets``: parts of them, where a backward adds more."""
-    with tape(create_graph):
+    with set_grad_enabled(create_graph):
         found = {id(t): g for t, g in gradients._gradients(roots, seeds, targets, retain, create_graph)} if roots else {}
     return [found.get(id(t)) for t in targets]
 

@@ -26,7 +26,8 @@ from gt.checkpoint import folders
 from gt.checkpoint.files import CODES, FILE_BYTES, INDEX, VERSION, Entry, FileInfo, Index, split, stored, write_index, write_part
 from gt.checkpoint.states import NOTHING, random_state, state_of
 from gt.functions.numeric import is_conj
-from gt.handle import Handle, no_tape, root_of
+from gt.grad_mode import no_grad
+from gt.handle import Handle, root_of
 from gt.ir.ops import OPS
 from gt.nests import Form, describe
 from gt.nn.parameter import Parameter
@@ -258,7 +259,7 @@ def _buffers(tensors: list[Handle], copies: bool) -> list[Buffer]:
     held = list(tensors)
     state.trace.mark(None)  # a copy stays where the value is, whatever signal is on
     try:
-        with no_tape():
+        with no_grad():
             held = [record(OPS["copy"], (t,)) if copies or t._base is not None else t for t in held]
         _settle()
     finally:

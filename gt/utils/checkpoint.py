@@ -14,7 +14,8 @@ from gt import autograd
 from gt.autograd.several import before_hooks
 from gt.buffers import Buffer
 from gt.expand import type_at
-from gt.handle import Handle, no_tape
+from gt.grad_mode import set_grad_enabled
+from gt.handle import Handle
 from gt.ir.ops import OPS
 from gt.operand import Number
 from gt.random import Drawn
@@ -85,7 +86,7 @@ class Region:
                         f"a tensor of type {source._type!r} that a checkpoint recomputes from was overwritten since"
                     )
                 if twice or not (source._leaf and source._rg):  # parameters are there anyway
-                    with no_tape(not twice):
+                    with set_grad_enabled(state.grad and twice):
                         for g in after:
                             value = record(FENCE, (value, g))
                     if source._rg and not twice:
@@ -109,7 +110,7 @@ class Region:
                 if number in self.drawn:
                     state.recorder.numbers.setdefault(state.trace, []).append((place, place + 1, self.drawn[number]))
                 place += 1
-        with no_tape(not id & 1):
+        with set_grad_enabled(state.grad and bool(id & 1)):
             out = record(rule.op, tuple(values[n] for n in operands), rule.attrs)
         trace = state.trace
         trace.where[-1] = self.where[i]
