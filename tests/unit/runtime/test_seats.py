@@ -10,6 +10,7 @@ from gt.ir.opdef import OPS
 from gt.ir.program import WireSharding, encode_graph
 from gt.ir.signals import ShardConfig, SignalConfig
 from gt.ir.types import TensorType, float32
+from gt.runtime import wire
 from gt.runtime.seats import GRAPHS, Seats
 
 SAME = Seats((0, 1, 2, 3), (0, 1, 2, 3))
@@ -100,3 +101,13 @@ def test_what_a_peer_says_of_a_placement_is_checked():
         change(good, dims=()), change(good, partial=(("a", "sum"),)), change(good, axes=(("a", 2), ("a", 1))),
     ]  # fmt: skip
     assert [p for p in bad if p.checked(2, (0, 1, 2)) is not None] == []
+
+
+def test_tiers_are_of_the_workers_that_are_there_in_a_run_and_of_those_the_script_knows_in_what_is_kept():
+    run = REPLACED.run(wire.Run(1, (), (2,), (), ()), ((1, "c"), (3, "e")))
+    assert run.tiers == ((0, ""), (2, "c"), (3, ""), (4, "e")) and run.outputs == (2,)
+    assert REPLACED.ran_at(wire.RanAt(2, 1, ((2, "c"), (4, "e"), (9, "e")))).tiers == ((1, "c"), (3, "e"), (9, "e"))
+
+
+def test_who_comes_back_to_another_dispatcher_keeps_its_name_whatever_its_number_is_there():
+    assert REPLACED.returned({0: 7, 3: 9}, (7, 8, 9)) == Seats((0, 2, 8), (7, 9, 8))
