@@ -90,6 +90,7 @@ class Slot:
             raise
         self.memory[:SECRET] = self.secret
         self.readers: list[Hashable] = []  # by lane
+        self.spoilt = False  # one of them was lost, and may still read
         self.used = time.monotonic()
         self._held: weakref.ref[np.ndarray] | None = None
 
@@ -127,10 +128,20 @@ class Slot:
         self.memory[LANES + region.lane] = 1
         return part
 
+    def lose(self, reader: Hashable) -> None:
+        """Wait no more for a lost reader. Whether it still reads is not known, so the slot is not to be used again."""
+        for lane in [i for i, known in enumerate(self.readers) if known == reader]:
+            self.memory[LANES + lane] = 1
+            self.spoilt = True
+
+    @property
+    def lent(self) -> bool:
+        """Whether a reader has not read yet."""
+        return self.memory.find(b"\0", LANES, LANES + len(self.readers)) >= 0
+
     @property
     def busy(self) -> bool:
-        held = self._held is not None and self._held() is not None
-        return held or self.memory.find(b"\0", LANES, LANES + len(self.readers)) >= 0
+        return self.lent or (self._held is not None and self._held() is not None)
 
     def retire(self) -> None:
         """Say that the slot is not used any more: readers let go of it, and its memory goes with the last of them."""
@@ -166,7 +177,8 @@ class SlotPool:
         """Give an array in a slot, to be filled; None where it would be too much."""
         nbytes = math.prod(shape) * dtype.itemsize
         with self._lock:
-            free = [slot for slot in self._slots if not slot.busy]
+            self._drop_spoilt()
+            free = [slot for slot in self._slots if not (slot.busy or slot.spoilt)]
             fitting = [slot for slot in free if nbytes + PAGE <= slot.nbytes <= max(4 * nbytes, 16 * SHARED_MIN)]
             slot = min(fitting, key=lambda s: s.nbytes) if fitting else self._make(nbytes, free)
             flat = None if slot is None else slot.array(nbytes)
@@ -203,15 +215,21 @@ class SlotPool:
             return next((slot for slot in self._slots if slot.secret == secret), None)
 
     def lose(self, reader: Hashable) -> None:
-        """Let go of what a lost reader was lent: whether it still reads is not known, so it is not used again."""
+        """Let go of what a lost reader was lent, once others that were lent it too have read: they may have to open it first."""
         with self._lock:
-            for slot in [s for s in self._slots if reader in s.readers]:
-                self._drop(slot)
+            for slot in self._slots:
+                slot.lose(reader)
+            self._drop_spoilt()
+
+    def _drop_spoilt(self) -> None:
+        for slot in [s for s in self._slots if s.spoilt and not s.lent]:
+            self._drop(slot)
 
     def trim(self, idle_s: float = IDLE_S) -> None:
         """Give back what nobody has needed for ``idle_s``."""
         before = time.monotonic() - idle_s
         with self._lock:
+            self._drop_spoilt()
             for slot in [s for s in self._slots if s.used <= before and not s.busy]:
                 self._drop(slot)
 

@@ -164,6 +164,37 @@ def test_who_cannot_open_the_others_memory_uses_frames(pair, travelled):
         env.SHARED_MEMORY.forget()
 
 
+def test_a_value_comes_to_a_worker_that_opens_its_memory_after_another_that_had_it_too_died(monkeypatch):
+    array, late = numbers(300, 300), []
+    send, set_ = worker_links.send, worker_links.WorkerLinks.set
+
+    with server(2) as there:
+        session = RemoteSession(there.address, timeout=60)
+        assert wait_for(lambda: len(session._links.sharing) == 2)
+
+        def sending(socket, message, *rest):
+            if isinstance(message, wire.Upload) and socket is not session._links.sockets[min(session._links.sockets)]:
+                late.append((socket, message, *rest))
+            else:
+                send(socket, message, *rest)
+
+        def setting(self, workers):
+            lost = set_(self, workers)
+            while lost and late:  # it is as slow as that
+                send(*late.pop())
+            return lost
+
+        monkeypatch.setattr(worker_links, "send", sending)
+        monkeypatch.setattr(worker_links.WorkerLinks, "set", setting)
+        desk = Desk(session)
+        buffer = in_room(desk, array)
+        assert wait_for(lambda: late)
+        first = min(session.status().workers, key=lambda w: w.id)
+        psutil.Process(first.pid).kill()
+        assert np.array_equal(desk.get(buffer), array)
+        session.close()
+
+
 HOLDS = """
 import sys
 import numpy as np

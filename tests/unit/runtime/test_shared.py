@@ -112,6 +112,22 @@ def test_what_a_lost_reader_was_lent_is_not_used_again():
     assert pool.find(filled(pool, 2.0)) is not slot and slot.memory[shared.RETIRED] == 1
 
 
+def test_what_others_were_lent_is_theirs_to_open_though_one_reader_is_lost():
+    pool = SlotPool()
+    array = filled(pool, 1.0)
+    _, *regions = [lent(pool, array, reader) for reader in ("lost", "slow", "slower")]
+    slot, type_ = pool.find(array), type_of(array)
+    pool.lose("lost")
+    del array
+    assert filled(pool, 2.0) is not None and pool.named(slot.secret) is slot and not slot.memory[shared.RETIRED]
+    for region in regions:
+        view, over = Openings().view(region, type_)
+        assert (view == 1.0).all()
+        over()
+    assert pool.find(filled(pool, 3.0)) is not slot and pool.named(slot.secret) is None and slot.memory[shared.RETIRED] == 1
+    pool.close()
+
+
 def test_a_slots_size_is_sealed():
     slot = Slot(2 * PAGE)
     for size in (0, PAGE, 4 * PAGE):
