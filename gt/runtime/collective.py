@@ -30,6 +30,7 @@ class CollectiveFailed(GtError, RuntimeError):
 
 
 FORMING_POLL_S = 0.05
+LOSS_S = 2.0  # in which a loss is heard of that broke a collective here
 LEFT_ALONE: list[Forming] = []  # for the rest of the process: to drop a group that others wait for may end it
 
 
@@ -174,6 +175,15 @@ class Groups:
         """Say whether collectives of these groups can be part of a CUDA graph."""
         return all(members in self.groups and self.groups[members].captures for members in groups)
 
+    def await_loss(self, members: tuple[int, ...]) -> bool:
+        """Whether a worker's loss is why a collective of these members broke: that it is lost may be heard a moment later."""
+        until = time.monotonic() + LOSS_S
+        while self.lost.isdisjoint(members):
+            if self.called_off or self._left_by(members) or time.monotonic() > until:
+                return False
+            time.sleep(FORMING_POLL_S)
+        return True
+
     def finish(self) -> None:
         """Wait for all sends of a run, so that the next one finds nothing under way. Errors: CollectiveFailed."""
         sending, self.sending = self.sending, {}
@@ -204,9 +214,13 @@ class Groups:
 
     def _check(self, members: tuple[int, ...]) -> None:
         self._check_lost(members)
-        epoch, why = self.left.get(members, (-1, ""))
-        if epoch > self.formed.get(members, 0):
+        if why := self._left_by(members):
             raise CollectiveFailed(why)
+
+    def _left_by(self, members: tuple[int, ...]) -> str:
+        """Say why a member takes part in a group's collectives no more; nothing if all do."""
+        epoch, why = self.left.get(members, (-1, ""))
+        return why if epoch > self.formed.get(members, 0) else ""
 
     def _check_lost(self, members: tuple[int, ...]) -> None:
         if self.called_off:

@@ -18,7 +18,7 @@ import numpy as np
 from gt.ir.program import Program
 from gt.ir.types import DType
 from gt.runtime import env, wire
-from gt.runtime.collective import Groups
+from gt.runtime.collective import CollectiveFailed, Groups
 from gt.runtime.engine import Engine, Joint, Loaded
 from gt.runtime.errors import Fault, GtError, fault_of
 from gt.runtime.log import InstructionLog
@@ -471,33 +471,45 @@ class Runner:
         self.epoch = command.epoch
         if self.groups is not None:
             self.groups.issued = 0
-        fault, left = self._finish_collectives(command.plan, command.fault, command.graph)
+        fault, left = self._finish_collectives(command.plan, command.fault, command.graph, begun=False)
         self.epoch = -1
         return Ran(command.epoch, time.perf_counter() - start, fault if left or fault is not command.fault else None, left=left)
 
-    def _finish_collectives(self, plan: int, fault: Fault, graph: wire.GraphUse) -> tuple[Fault, bool]:
-        """Take part, with zeros, in the collectives that a failed run leaves undone: the others wait for them.
+    def _finish_collectives(self, plan: int, fault: Fault, graph: wire.GraphUse, begun: bool = True) -> tuple[Fault, bool]:
+        """Take part, with zeros, in the collectives that a failed run leaves undone: the others wait for them. Those with a lost worker
+        are passed over. ``begun``: the run itself failed, not what it reads.
 
-        Gives why the run failed, and whether they must be told to wait no more, as there is no room for zeros either.
+        Gives why the run failed, and whether the others must be told to wait no more, as there is no room for zeros either, or a
+        collective broke though all its workers are there.
         """
         if self.groups is None:
             return fault, False
-        left = False
-        if fault.kind != "collective":
-            try:
-                if graph == "replay" and not self.groups.issued:
+        groups, steps, left = self.groups, self.state.programs[plan].collectives, False
+        broke = begun and fault.kind == "collective"
+        try:
+            if graph == "replay" and not groups.issued:
+                if not broke:
                     self._joint(plan).replay_junk()
-                    self._met_all(plan)
-                for step in self.state.programs[plan].collectives[self.groups.issued :]:
-                    self.groups.run(step, self._junk(step))
-                self.groups.finish()
-            except Exception as e:
-                other = self._fault(e, self.epoch)
-                left = other.kind != "collective"
-                fault = fault if left else other
-                if left:
-                    self.groups.leave(self.epoch, self.state.programs[plan].groups, fault.message)
-        self.groups.forget()
+                self._met_all(plan)
+            elif broke and groups.issued and not groups.await_loss(steps[groups.issued - 1].group):
+                raise CollectiveFailed(fault.message)
+            for step in steps[groups.issued :]:
+                if not groups.lost.isdisjoint(step.group):
+                    groups.issued += 1
+                    continue
+                try:
+                    groups.run(step, self._junk(step))
+                except CollectiveFailed as e:
+                    if not groups.await_loss(step.group):
+                        raise
+                    fault = self._fault(e, self.epoch)
+            groups.sending = {members: None for members in groups.sending if groups.lost.isdisjoint(members)}
+            groups.finish()
+        except Exception as e:
+            other, left = self._fault(e, self.epoch), True
+            fault = other if other.kind == "collective" and not broke else fault
+            groups.leave(self.epoch, self.state.programs[plan].groups, fault.message)
+        groups.forget()
         return fault, left
 
     def _junk(self, step: Any) -> Any:

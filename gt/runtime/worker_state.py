@@ -383,7 +383,7 @@ class WorkerState:
         fault, self.edge = event.fault, event.epoch
         if fault is None and isinstance(self.running, SkipProgram):
             fault = self.running.fault
-        if event.fault is not None and (event.fault.kind == "collective" or event.left):
+        if event.fault is not None and event.left:
             program = self.programs[self.running.plan]
             broke = Fault("collective", event.fault.message, self.worker, event.epoch, event.fault.where)
             self.broken |= {step.group: broke for step in program.collectives}

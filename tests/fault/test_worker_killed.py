@@ -135,3 +135,66 @@ def test_work_that_does_without_the_killed_worker_goes_on(tmp_path: Path) -> Non
         for worker in there.workers[:2]:
             worker.send_signal(signal.SIGINT)
         assert [worker.wait(15) for worker in there.workers[:2]] == [0, 0]
+
+
+MESH = """
+import sys
+import gt
+gt.connect(sys.argv[1])
+gt.register_mesh({"dp": 2, "tp": 2})
+for name, dims in {"x": {0: "dp"}, "w": {1: "tp"}, "v": {0: "tp"}}.items():
+    gt.register_config(name, gt.SignalConfig(shard=gt.ShardConfig(dims=dims)))
+x, w, v = (gt.signal.tensor(gt.randn(64, 64) * 0.1, name=name) for name in "xwv")
+rounds = 0
+try:
+    while True:
+        for _ in range(20):
+            h = (x @ w).relu() @ v
+            x = x * 0.9 + h * 0.01 + h.sum(0) * 0.001
+        x.sum().item()
+        rounds += 1
+        if rounds == 20:
+            print("ready", flush=True)
+except gt.WorkerLost as e:
+    print(e.worker, flush=True)
+"""
+
+PAIR = """
+import sys
+import gt
+gt.connect(sys.argv[1])
+gt.register_config("pair", gt.SignalConfig(shard=gt.ShardConfig(axis=0, workers=[0, 1])))
+x = gt.signal.tensor(gt.ones(64, 64), name="pair")
+rounds, after = 0, 0
+while after < 20:
+    after += gt.num_workers() == 3
+    assert (x * 2 + rounds).sum().item() == 4096 * (2 + rounds)
+    rounds += 1
+    if rounds == 20:
+        print("ready", flush=True)
+print(gt.num_workers(), x.sum().item())
+"""
+
+
+def test_a_worker_killed_in_a_mesh_holds_up_none_that_meet_without_it(tmp_path: Path) -> None:
+    """Of the mesh's groups (0, 1), (2, 3), (0, 2) and (1, 3) two are without it: who meets there finds a member that has failed elsewhere."""
+    with server() as there, ExitStack() as stack:
+        for count in (1, 2, 3, 4):
+            there.add_workers(1)
+            there.await_workers(count)
+        running = []
+        for name, code in (("mesh", MESH), ("pair", PAIR)):
+            (tmp_path / name).mkdir()
+            running.append(stack.enter_context(start(code, tmp_path / name, there.address)))
+        for each in running:
+            assert each.stdout is not None and each.stdout.readline() == "ready\n"
+        with lived() as seconds:
+            there.workers[3].send_signal(signal.SIGKILL)
+            out, err = running[1].communicate(timeout=60)
+            assert (running[1].returncode, out) == (0, "3 4096.0\n"), err
+            assert seconds() < 15  # a member that is not told of it counts as lost itself after 30 s
+        out, err = running[0].communicate(timeout=60)
+        assert (running[0].returncode, out) == (0, "3\n"), err
+        for worker in there.workers[:3]:
+            worker.send_signal(signal.SIGINT)
+        assert [worker.wait(15) for worker in there.workers[:3]] == [0, 0, 0]

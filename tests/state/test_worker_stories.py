@@ -122,11 +122,19 @@ def test_what_the_program_overwrites_is_copied_when_somebody_still_holds_it():
     assert isinstance(freed, RunProgram) and freed.copies == () and freed.takes == (10,)
 
 
+def test_a_run_that_took_part_in_what_is_left_without_a_lost_worker_breaks_no_group():
+    w = worker(10, groups=((0, 1), (0, 2)))
+    gone = Fault("collective", "worker 2 of [0, 2] is lost", 0, 1)
+    execute(w, 1, (10,), (11,))
+    w.handle(Ran(1, 0.1, gone))
+    assert w.poison == {11: gone} and isinstance(execute(w, 2, (10,), (12,)), RunProgram)
+
+
 def test_a_broken_group_fails_what_needs_it_until_it_is_made_anew():
     w = worker(10, groups=((0, 1),))
     gone = Fault("collective", "peer closed", 0, 1)
     execute(w, 1, (10,), (11,))
-    w.handle(Ran(1, 0.1, gone))
+    w.handle(Ran(1, 0.1, gone, left=True))
     assert execute(w, 2, (10,), (12,)) == SkipProgram(2, 1, gone)
     w.handle(Ran(2, 0.0))
     assert w.handle(Grouped(3, 0.1, (0, 1))) == [Reply(wire.Done(3, 0.1))]

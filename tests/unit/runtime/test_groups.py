@@ -52,6 +52,14 @@ def test_one_group_s_collectives_wait_on_the_device_for_another_s() -> None:
     assert made.issued == 4
 
 
+def test_a_loss_that_broke_a_collective_may_be_heard_of_a_moment_later() -> None:
+    made, _ = groups()
+    threading.Timer(0.2, made.abort, (2,)).start()
+    assert made.await_loss((0, 2)) and made.lost == {2}
+    made.leave(5, ((0, 1),), "no room")
+    assert not made.await_loss((0, 1))
+
+
 def test_what_a_failed_run_began_is_let_go() -> None:
     made, pages = groups()
     made.run(step("send", (0, 2)), "z")
