@@ -16,7 +16,7 @@ import zmq
 import zmq.backend
 
 from gt.runtime.env import server_address
-from gt.runtime.errors import ProtocolError
+from gt.runtime.errors import ConnectionFailed, ProtocolError
 from gt.runtime.numbering import Numbers
 from gt.runtime.wire import MAX_HEADER, VERSION, Beat, Codec, Message, Part, Ping, Upload, encode
 from gt.runtime.wire_arrays import MAX_DATA
@@ -171,13 +171,16 @@ def is_loopback(endpoint: str) -> bool:
 
 
 def own_address(towards: str) -> str:
-    """Give this host's address as the peer at ``towards`` reaches it."""
+    """Give this host's address as the peer at ``towards`` reaches it. Errors: ConnectionFailed where no network leads there."""
     if is_loopback(towards):
         return "127.0.0.1"
     host, _, port = towards.removeprefix("tcp://").rpartition(":")
-    with sockets.socket(sockets.AF_INET, sockets.SOCK_DGRAM) as probe:
-        probe.connect((host, int(port)))  # sends nothing: it only picks the interface
-        return str(probe.getsockname()[0])
+    try:
+        with sockets.socket(sockets.AF_INET, sockets.SOCK_DGRAM) as probe:
+            probe.connect((host, int(port)))  # sends nothing: it only picks the interface
+            return str(probe.getsockname()[0])
+    except OSError as e:
+        raise ConnectionFailed(f"no network of this machine leads to {host}: {e.strerror}. Check the address, and that the network is up") from None
 
 
 def bind_beside(socket: Socket, dispatcher: str, name: str) -> str:

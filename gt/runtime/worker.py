@@ -149,6 +149,7 @@ class WorkerProcess:
         if keys is not None:
             keys.serve(self.results)
             keys.serve(intake)
+        host = self._own_address()
         self.bound = [bind_beside(intake, endpoint, "u"), bind_beside(self.results, endpoint, "r")]
         self.engine = make_engine(backend, device)
         self.hello = wire.WorkerHello(
@@ -168,7 +169,7 @@ class WorkerProcess:
         timeout_s = env.GROUP_TIMEOUT_S.get()
         self.store: StoreLink | None = None
         self.groups = Groups(
-            self.welcome.worker, self._rendezvous, own_address(endpoint), timeout_s, backend == "numpy",
+            self.welcome.worker, self._rendezvous, host, timeout_s, backend == "numpy",
             str(getattr(self.engine, "device", "cpu")),
         )  # fmt: skip
         self.groups.log = self.log
@@ -211,6 +212,18 @@ class WorkerProcess:
             raise
         handshake.close()
         socket.close(0)
+
+    def _own_address(self) -> str:
+        """Give the address by which others reach this worker, once a network leads to the server. Errors: ConnectionFailed."""
+        until = time.monotonic() + DISPATCHER_TIMEOUT_S
+        while True:
+            try:
+                return own_address(self.endpoint)
+            except ConnectionFailed:
+                if time.monotonic() > until:
+                    self.context.destroy(0)
+                    raise
+            time.sleep(BEAT_S)
 
     def _dealer(self) -> Socket:
         socket = make_socket(self.context, zmq.DEALER)
