@@ -36,7 +36,7 @@ from gt.runtime.moving import Moving
 from gt.runtime.nodes import Nodes
 from gt.runtime.orphans import owner_of, past_fault
 from gt.runtime.parts import Parts
-from gt.runtime.quota import refusal, too_many
+from gt.runtime.quota import MIN_GRAPHS_NBYTES, refusal, too_many, too_many_graphs
 from gt.runtime.reads import Reads
 from gt.runtime.returning import Returning
 from gt.runtime.roster import Options, Roster, Worker
@@ -47,6 +47,7 @@ from gt.runtime.values import Values, only_for
 from gt.runtime.wire import Message
 
 MAX_WHY = 1000
+MAX_CAUSE = 10_000  # letters of why a client says that a value failed
 MAX_NUMBER = 1 << 20  # of a worker that brings its own
 STATUS_S = 0.1  # in which whoever asks gets the same answer: it costs a step for each value
 
@@ -355,10 +356,7 @@ class DispatcherState:
     def _from_client(self, client: Client, message: Message, data: Any) -> None:
         match message:
             case wire.Define(key):
-                digest = (
-                    hashlib.blake2b(data, digest_size=16).digest() if isinstance(data, bytes | memoryview) else (client.id, key)
-                )
-                client.graphs[key] = (digest, bytes(data) if isinstance(data, memoryview) else data)
+                self._define(client, key, data)
             case (
                 wire.Run() | wire.Fetch() | wire.Explain() | wire.Free() | wire.Recover() | wire.Rebalance() | wire.Parent() | wire.Put()
             ):
@@ -377,6 +375,7 @@ class DispatcherState:
                         client.queue.append(wire.Fetch(message.outputs[output] if 0 <= output < len(message.outputs) else -1, request))
                 self._serve(client)
             case wire.Fail(buffer, fault):
+                fault = msgspec.structs.replace(fault, message=fault.message[:MAX_CAUSE], where=fault.where[:MAX_WHY])
                 client.buffers.setdefault(buffer, Buffer(0, None, fault=fault))
             case wire.Supervise(restarts):
                 self.nodes.supervise(restarts)
@@ -388,6 +387,20 @@ class DispatcherState:
                 self._client_gone(client)
             case _:
                 pass  # Beat: being seen is all
+
+    def _define(self, client: Client, key: int, data: Any) -> None:
+        """Keep a graph; in its place, with a quota to keep and no room for it, why it cannot be run."""
+        if not isinstance(data, bytes | memoryview):
+            client.graphs[key] = ((client.id, key), data)
+            return
+        before, limit = client.graphs.pop(key, ("", b""))[1], self.options.client_nbytes
+        client.graph_nbytes -= len(before) if isinstance(before, bytes) else 0
+        if limit is not None and client.graph_nbytes + len(data) > max(limit, MIN_GRAPHS_NBYTES):
+            fault = too_many_graphs(client.graph_nbytes, len(data), max(limit, MIN_GRAPHS_NBYTES))
+            client.graphs[key] = ("", fault)
+            return
+        client.graph_nbytes += len(data)
+        client.graphs[key] = (hashlib.blake2b(data, digest_size=16).digest(), bytes(data))
 
     def _within_window(self, client: Client, run: wire.Run) -> wire.Run | OverQuota:
         flying, client.asked = client.asked - client.runs, client.asked + 1
@@ -477,6 +490,8 @@ class DispatcherState:
             fault = Fault("protocol", f"run reads buffers {missing[:8]} that are not there")
         elif run.key not in client.graphs:
             fault = Fault("protocol", f"run names graph {run.key}, which was never defined")
+        elif isinstance(graph := client.graphs[run.key][1], Fault):
+            fault = graph
         if fault is not None:
             return self.epochs.skip(client, run, fault)
         if any([b.waiting for b in known]):

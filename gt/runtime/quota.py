@@ -12,6 +12,7 @@ from gt.ir.types import TensorType
 from gt.ir.wording import amount
 from gt.runtime.errors import Fault
 
+MIN_GRAPHS_NBYTES = 64 << 20  # of graphs that the server keeps for a client, however little it may hold on the workers
 ROUND = 512  # bytes: what allocators round a value up to, so that many small ones are not free
 
 
@@ -50,6 +51,16 @@ def too_many(runs: int, limit: int) -> Fault:
     )
 
 
+def too_many_graphs(held: int, asked: int, limit: int) -> Fault:
+    """Say that the server keeps no more graphs for a client."""
+    return Fault(
+        "quota",
+        f"a new graph takes {size(asked)} at the server, which keeps {size(held)} of graphs for this client, and {size(limit)} at most. "
+        "Graphs that are known already run on: have steps that are alike record the same one (gt explain says why graphs are new), connect "
+        "again, or ask whoever runs the server for more (gt server --client-memory)",
+    )
+
+
 def refusal(priority: float, most: float) -> str:
     """Say why a client of this priority is not served, "" if it is."""
     if 0 < priority <= most:
@@ -68,4 +79,6 @@ def size(nbytes: int) -> str:
     return f"{nbytes} bytes"
 
 
-__all__ = ["ROUND", "held_nbytes", "part_nbytes", "refusal", "size", "too_many", "too_much"]
+__all__ = [
+    "MIN_GRAPHS_NBYTES", "ROUND", "held_nbytes", "part_nbytes", "refusal", "size", "too_many", "too_many_graphs", "too_much",
+]  # fmt: skip

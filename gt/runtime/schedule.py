@@ -183,6 +183,7 @@ class Client:
     parent: str = ""
     held: int = 0
     queued_nbytes: int = 0  # of uploads in the queue
+    graph_nbytes: int = 0  # of its graphs
     salvaged: bool = False  # something may be kept that what replaced it failed
     tiers: dict[int, dict[int, str]] = field(default_factory=dict)  # by graph, at which its latest run was, as the client has heard
 

@@ -146,6 +146,34 @@ def test_an_upload_over_quota_fails_by_itself_and_names_the_line():
     assert s.put(4)  # and there is room again
 
 
+def test_graphs_beyond_what_the_server_keeps_cost_their_sender_alone(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("gt.runtime.dispatcher_state.MIN_GRAPHS_NBYTES", 100)
+    s = Story(clients=2, client_nbytes=2 * EACH)
+    s.put(1)
+    most = max(100, 2 * EACH)
+    for key in range(1000):
+        s.define(key, graph=b"%40d" % key)
+    client = s.state.clients[0]
+    assert client.graph_nbytes == sum(len(g) for _, g in client.graphs.values() if isinstance(g, bytes)) == most // 40 * 40
+    (make,) = plans(s.run(0, (1,), (2,)))  # those that are known are run
+    assert plans(s.run(999, (1,), (3,))) == []
+    s.fetch(3, 9)
+    s.plan(make)
+    failed = {m.request: m.fault for m in sent(s.log, wire.Failed)}
+    error = failed[9].exception()
+    assert isinstance(error, QuotaExceeded) and f"{most} bytes" in str(error) and "40 bytes" in str(error), error
+    s.define(0, graph=b"short")
+    assert client.graph_nbytes == most // 40 * 40 - 35
+    s.define(1, client=1)
+    assert s.state.clients[1].graphs[1][1] == b"graph"  # another has room of its own
+    s.say("c0up", wire.Fail(5, Fault("protocol", "x" * 1_000_000, where="y" * 1_000_000)))
+    assert len(client.buffers[5].fault.message) + len(client.buffers[5].fault.where) <= 11_000
+    free = Story()
+    for key in range(1000):
+        free.define(key, graph=b"%40d" % key)
+    assert free.state.clients[0].graph_nbytes == 40_000  # without a quota there is no limit
+
+
 def test_a_large_upload_over_quota_is_not_waited_for():
     s = Story(client_nbytes=1000)
     out = s.say("c0up", wire.Put(1, WireType((512, 512), "float32"), None, False))
