@@ -29,6 +29,7 @@ from gt.runtime.numbering import SIZE, without_number
 
 Frames = list[bytes]
 WITH_ADDRESSES = "WorkerHello"
+UNNAMED = 5  # bytes of a name that ZMQ gives who has chosen none
 IDLE_S = 15.0  # who gives no sign of life for so long has gone
 
 
@@ -233,7 +234,7 @@ class Proxy:
 
     def _pair(self, door: Door, peer: bytes) -> Pair:
         far = self._socket(zmq.DEALER)
-        if not peer.startswith(b"\0"):  # a name that the peer has chosen
+        if len(peer) != UNNAMED:  # a name that the peer has chosen
             far.setsockopt(zmq.IDENTITY, peer)
         far.connect(door.target)
         self.poller.register(far, zmq.POLLIN)

@@ -7,6 +7,7 @@ others notice nothing. ``python -m tests.fault.chaos`` does the same at random, 
 from __future__ import annotations
 
 import math
+import os
 import subprocess
 import sys
 import time
@@ -32,7 +33,7 @@ from gt.runtime.launch import start_local
 from gt.runtime.remote import RemoteSession
 from gt.runtime.transport import make_socket, receive, send
 from tests.fault.fuzz import Cluster, Impostor
-from tests.fault.proxy import Fault, Proxied, TcpProxy, proxied
+from tests.fault.proxy import Fault, Proxied, Proxy, TcpProxy, proxied
 from tests.integration.cluster import Desk, rows
 from tests.integration.programs import ROOT, environment, held_port, lived, wait_for
 
@@ -168,6 +169,19 @@ def test_connections_to_workers_that_break_cost_a_session_at_most(cluster: Proxi
     with joined(cluster) as desk:
         use(desk)
         assert desk.session.num_workers() == 2
+
+
+def test_a_token_may_begin_with_a_zero_as_names_that_zmq_gives_do() -> None:
+    with closing(Cluster()) as cluster:
+        cluster.dispatcher.state.roster.secret = lambda: b"\0" + os.urandom(15)
+        with (
+            closing(Proxy(cluster.dispatcher.endpoint)) as proxy,
+            cluster.running(worker.WorkerProcess(proxy.endpoint, "numpy", "cpu")),
+            closing(RemoteSession(proxy.endpoint)) as session,
+        ):
+            desk = Desk(session)
+            assert wait_for(lambda: session.num_workers() == 2)
+            assert desk.get(desk.put(ONES, rows())).sum() == N * N
 
 
 def test_who_comes_in_the_place_of_a_worker_that_has_died_comes_after_its_end_is_known() -> None:
