@@ -19,6 +19,7 @@ import click
 from gt.commands.doctor import doctor
 from gt.commands.explain import explain
 from gt.commands.files import said_of, writing
+from gt.commands.float_range import FloatRange
 from gt.commands.interruptible import Group
 from gt.commands.launch import launch
 from gt.commands.manifest import manifest
@@ -130,7 +131,7 @@ def keygen(folder: Path, clients: tuple[str, ...], workers: tuple[str, ...], rev
 @click.option("--shapes", is_flag=True, help="Compute nothing: every value read is zero. For models too large for here.")
 @click.option("--flushes", default=20, show_default=True, type=click.IntRange(1), help="Stop a script after so many "
               "flushes that bring no new graph.")  # fmt: skip
-@click.option("--seconds", default=120.0, show_default=True, type=click.FloatRange(0, min_open=True), help="Stop a script after so long.")
+@click.option("--seconds", default=120.0, show_default=True, type=FloatRange(0, min_open=True), help="Stop a script after so long.")
 def compile_(
     source: Path,
     arguments: tuple[str, ...],
@@ -349,7 +350,7 @@ def _lower(
 @click.option("--shapes", is_flag=True, help="Compute nothing: every value read is zero. For models too large for here.")
 @click.option("--flushes", default=20, show_default=True, type=click.IntRange(1), help="Stop a script after so many "
               "flushes that bring no new graph.")  # fmt: skip
-@click.option("--seconds", default=120.0, show_default=True, type=click.FloatRange(0, min_open=True), help="Stop a script after so long.")
+@click.option("--seconds", default=120.0, show_default=True, type=FloatRange(0, min_open=True), help="Stop a script after so long.")
 def plan(
     source: Path, arguments: tuple[str, ...], workers: int | None, mesh: str | None, config: Path | None, why: bool,
     shapes: bool, flushes: int, seconds: float,

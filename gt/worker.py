@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from gt.commands.float_range import FloatRange
 from gt.commands.interruptible import Command
 from gt.runtime import env
 from gt.runtime.errors import ConnectionFailed, DispatcherLost, KeyFileError
@@ -30,7 +31,7 @@ from gt.runtime.worker import work
     "--insecure", is_flag=True, help="Join a server on another machine without keys: whoever reaches the worker may use it."
 )
 @click.option(
-    "--lease", type=click.FloatRange(0), help="Seconds to keep values for a server that is lost. Default: GT_WORKER_LEASE, else 60."
+    "--lease", type=FloatRange(0), help="Seconds to keep values for a server that is lost. Default: GT_WORKER_LEASE, else 60."
 )
 @click.option("--backend", metavar="[torch|numpy]", default=None, help="Default: GT_BACKEND, else torch.")
 @click.option("--id", "name", hidden=True)

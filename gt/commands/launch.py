@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gt.commands.float_range import FloatRange
 from gt.commands.run import default_workers, job_variables, run_here
 from gt.commands.script_arguments import ScriptCommand, script_of
 from gt.ir.wording import amount
@@ -59,7 +60,7 @@ class Failure(Exception):
 @click.option(
     "--launcher", type=click.Choice(["none", *LAUNCHERS]), help="The only launcher to look for. [default: whichever is here]"
 )
-@click.option("--wait", "wait_s", type=click.FloatRange(0, min_open=True), default=WAIT_S, show_default=True,
+@click.option("--wait", "wait_s", type=FloatRange(0, min_open=True), default=WAIT_S, show_default=True,
               help="Seconds in which all nodes and workers must be there.")  # fmt: skip
 @click.option(
     "--keys",

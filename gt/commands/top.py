@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
+from gt.commands.float_range import FloatRange
 from gt.commands.server_address import address_options, chosen_address
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ LEAST_S = 1.0  # between the two looks that are compared: workers tell of themse
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @address_options
-@click.option("--interval", default=1.0, show_default=True, type=click.FloatRange(0.2, 60), help="Seconds between two looks.")
+@click.option("--interval", default=1.0, show_default=True, type=FloatRange(0.2, 60), help="Seconds between two looks.")
 @click.option("--once", is_flag=True, help="Print one screen and end.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and end.")
 @click.option("--ema-alpha", type=float, hidden=True)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gt.commands.files import said_of, writing
+from gt.commands.float_range import FloatRange
 from gt.commands.server_address import address_options, chosen_address
 from gt.ir.wording import amount
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @address_options
-@click.option("-s", "--seconds", default=5.0, show_default=True, type=click.FloatRange(0.01, 600), help="How long.")
+@click.option("-s", "--seconds", default=5.0, show_default=True, type=FloatRange(0.01, 600), help="How long.")
 @click.option("-n", "--max-events", default=100_000, show_default=True, type=click.IntRange(1, 1_000_000),
               help="Of each process, the latest so many.")  # fmt: skip
 @click.option("--dir", "folder", default="traces", show_default=True, type=click.Path(file_okay=False, path_type=Path),

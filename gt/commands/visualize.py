@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gt.commands.files import said_of, writing
+from gt.commands.float_range import FloatRange
 from gt.ir.wording import amount
 
 if TYPE_CHECKING:
@@ -28,10 +29,10 @@ MAX_PIXELS = 200_000_000  # 0.8 GB while it is drawn
 @click.option("-o", "--output", default="timeline.png", show_default=True, type=click.Path(dir_okay=False, path_type=Path),
               help="Picture (.png, .svg, .pdf), page (.html) or Perfetto's trace (.json) to write.")  # fmt: skip
 @click.option("--dpi", default=150, show_default=True, type=click.IntRange(20, 1200), help="Dots per inch of a picture.")
-@click.option("--width", default=16.0, show_default=True, type=click.FloatRange(1, 200), help="Of a picture, in inches.")
-@click.option("--height", type=click.FloatRange(1, 200), help="Of a picture, in inches. [default: as the lanes need]")
-@click.option("--since", default=0.0, type=click.FloatRange(0), help="Leave out what ends before so many seconds.")
-@click.option("--until", default=math.inf, type=click.FloatRange(0), help="Leave out what begins after so many seconds.")
+@click.option("--width", default=16.0, show_default=True, type=FloatRange(1, 200), help="Of a picture, in inches.")
+@click.option("--height", type=FloatRange(1, 200), help="Of a picture, in inches. [default: as the lanes need]")
+@click.option("--since", default=0.0, type=FloatRange(0), help="Leave out what ends before so many seconds.")
+@click.option("--until", default=math.inf, type=FloatRange(0), help="Leave out what begins after so many seconds.")
 def visualize(
     files: tuple[Path, ...], output: Path, dpi: int, width: float, height: float | None, since: float, until: float
 ) -> None:
