@@ -137,7 +137,7 @@ def screen(address: str, before: ServerStatus, now: ServerStatus, view: View, ke
     if not keys:
         return Group(head, Legend(), workers, clients)
     if view.inside in by_id:
-        return Group(Heading(head), _inside(by_id[view.inside], active[view.inside]), clients, Text(HELP, style="dim"))
+        return Inside(Heading(head), *_inside(by_id[view.inside], active[view.inside]), clients)
     return InLines(Heading(head), workers, max(0, chosen), clients)
 
 
@@ -200,14 +200,11 @@ class InLines:
     clients: Fitting
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        def lines(part: RenderableType) -> int:
-            return len(console.render_lines(part, options))
-
         yield self.heading
-        room = console.height - lines(self.heading)
-        keys = Text(HELP, style="dim", no_wrap=console.height < LOW, overflow="ellipsis")
+        room = console.height - _lines(self.heading, console, options)
+        keys = _keys(console)
         has_keys, has_clients = room > LEAST_LINES, room >= LEAST_LINES
-        room -= lines(keys) * has_keys
+        room -= _lines(keys, console, options) * has_keys
         wanted = 1 + len(self.clients.rows) if has_clients else 0
         for_clients = min(wanted, max(3, room // 3, room - 1 - len(self.workers.rows)))
         yield from self.workers.page(room - for_clients, self.chosen)
@@ -215,6 +212,45 @@ class InLines:
             yield from self.clients.page(for_clients, 0)
         if has_keys:
             yield keys
+
+
+@dataclass
+class Inside:
+    """One worker in the lines of the terminal: what is said of it, and of each table the first lines, of those further up more of them."""
+
+    heading: RenderableType
+    said: Text
+    kinds: Fitting
+    programs: Fitting
+    clients: Fitting
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        said, keys, room = self.said.copy(), _keys(console), console.height - _lines(self.heading, console, options)
+        if _lines(said, console, options) > room // 3:
+            said.no_wrap, said.overflow = True, "ellipsis"
+        yield self.heading
+        yield said
+        room -= _lines(said, console, options)
+        has_keys = room > LEAST_LINES
+        room -= _lines(keys, console, options) * has_keys
+        wanted = [1 + len(table.rows) for table in (self.kinds, self.programs, self.clients)]
+        for at, table in enumerate((self.kinds, self.programs, self.clients)):
+            below = sum(min(3, lines) for lines in wanted[at + 1 :])
+            lines = min(wanted[at], room, max(3, room - below))
+            if lines > 1:
+                yield from table.page(lines, 0)
+                room -= lines
+        if has_keys:
+            yield keys
+
+
+def _keys(console: Console) -> Text:
+    """Give what the keys do; in a low terminal as one line."""
+    return Text(HELP, style="dim", no_wrap=console.height < LOW, overflow="ellipsis")
+
+
+def _lines(part: RenderableType, console: Console, options: ConsoleOptions) -> int:
+    return len(console.render_lines(part, options))
 
 
 @dataclass
@@ -292,7 +328,7 @@ def _tiers(tiers: dict[str, int]) -> str:
     return " ".join(f"{count} {tier}" for tier, count in sorted(tiers.items())) or "-"
 
 
-def _inside(w: WorkerStatus, does: Activity) -> Group:
+def _inside(w: WorkerStatus, does: Activity) -> tuple[Text, Fitting, Fitting]:
     usage = w.usage
     gpu = f", GPU {size(usage.device_nbytes)}" if w.device.startswith("cuda") else ""
     head = Text(
@@ -306,7 +342,7 @@ def _inside(w: WorkerStatus, does: Activity) -> Group:
     programs = Fitting(("program", "plan", "runs", "seconds in all", "ms a run"), ("plan", "runs"), ("seconds in all",))
     for p in usage.busiest:
         programs.add(p.name, str(p.plan), str(p.runs), f"{p.seconds:.2f}", f"{1e3 * p.seconds / max(1, p.runs):.3f}")
-    return Group(head, kinds, programs)
+    return head, kinds, programs
 
 
 def client_shares(before: ServerStatus, now: ServerStatus) -> dict[int, tuple[float, float]]:

@@ -54,10 +54,11 @@ NOW = status(
 
 
 def text(
-    view: View, keys: bool = True, before: ServerStatus = BEFORE, now: ServerStatus = NOW, width: int = 150, coloured: bool = True
-) -> str:
+    view: View, keys: bool = True, before: ServerStatus = BEFORE, now: ServerStatus = NOW, width: int = 150, coloured: bool = True,
+    height: int = 60,
+) -> str:  # fmt: skip
     out = io.StringIO()
-    console = Console(file=out, width=width, force_terminal=coloured, color_system="standard" if coloured else None, no_color=False)
+    console = Console(file=out, width=width, height=height, force_terminal=coloured, color_system="standard" if coloured else None, no_color=False)
     console.print(screen("host:1", before, now, view, keys))
     return re.sub(r"\x1b\[[\d;]*m", "", out.getvalue())
 
@@ -247,6 +248,22 @@ def test_of_many_workers_the_page_with_the_chosen_one_is_shown_in_the_lines_ther
     clients = sum(bool(re.match(r"\d+ ", line)) for line in lines)
     assert left_out == [n for n in (30 - len(workers), 12 - clients if height > 4 else 0) if n]
     assert any(line.startswith("keys: q quit") for line in lines) == (height > 4)
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (100, 20), (100, 16), (40, 12), (40, 10), (20, 6), (10, 4), (5, 2)])
+def test_what_is_inside_a_worker_is_in_the_lines_there_are(width: int, height: int) -> None:
+    busiest = tuple(PlanTime(i, f"flush{i}", 20, 1.0) for i in range(8))
+    now = status(12.0, (worker(0, busiest=busiest, run_s=2.0),), tuple(client(i, 3, 1.0) for i in range(12)))
+    lines = text(View(inside=0), before=now, now=now, width=width, height=height).splitlines()
+    assert len(lines) <= height and lines[0].startswith("gt t")
+    starts = [line.split(" ")[0] for line in lines]
+    if height >= 16:
+        assert any(line.startswith("keys: q quit") for line in lines)
+        assert starts.count("kind") == starts.count("program") == starts.count("client") == 1
+        rows = {"kinds": sum(line.startswith(tuple(f"{kind}  " for kind in KINDS)) for line in lines), "programs": sum(s[:5] == "flush" for s in starts)}
+        rows["clients"] = sum(s.isdigit() for s in starts)
+        left_out = [int(n) for n in re.findall(r"… (\d+) more", "\n".join(lines))]
+        assert left_out == [n for n in (8 - rows["kinds"], 8 - rows["programs"], 12 - rows["clients"]) if n] and all(rows.values())
 
 
 def test_a_gpu_is_told_of_where_there_is_one() -> None:
