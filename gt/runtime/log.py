@@ -7,11 +7,13 @@ sockets. Next: ``log_lines`` (the form of a line, and who reads it), ``env`` (th
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import functools
 import itertools
 import logging
 import os
+import stat
 import sys
 import threading
 import time
@@ -20,13 +22,14 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from gt.runtime import env
-from gt.runtime.log_lines import HEADER, named, start_of
+from gt.runtime.log_lines import HEADER, named, parse_log, start_of
 from gt.runtime.spans import Spans, open_spans
 
 LEVELS = {0: logging.ERROR, 1: logging.WARNING, 2: logging.INFO, 3: logging.DEBUG, 4: 5}
 SIGNS_OF_LIFE = frozenset(("Beat", "Ping", "Used"))  # told at GT_DEBUG=4 only: they would fill the file of an idle server
 MAX_LINE = 4000
 LOOKS = 64  # how often in a file of full size each process looks whether it is full
+LOOK_S = 1.0  # between two looks whether the file of the path is still the one that is written: others may have begun a fresh one
 MAX_TRACED = 16 << 20  # bytes of traced lines
 SHOWN = ("key", "buffer", "request", "epoch", "plan", "uid", "worker", "runs", "inline", "kind", "device", "backend")
 
@@ -71,7 +74,7 @@ class InstructionLog:
         self.file, self.start = -1, time.time()
         self.lock, self.waiting = threading.RLock(), deque[str]()
         self.writing = False
-        self.written = 0  # bytes, since the file's size was looked at
+        self.written, self.looked = 0, self.start  # bytes since the file's size was looked at; when its path was
         self._kept: deque[tuple[int, float, str, str, int, str, Any]] | None = None
         self._numbers = itertools.count(1)
         if path:
@@ -83,39 +86,54 @@ class InstructionLog:
         return self.file >= 0 or self.logger is not None or self.spans is not None or self._kept is not None
 
     def _open(self) -> None:
+        """Write to the file of the path from here on, and no more to the one before. Errors: OSError; then nothing has changed."""
         while True:
             try:
-                self.file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+                file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
             except OSError as e:
-                raise self._cannot("opened", e) from None
-            fcntl.flock(self.file, fcntl.LOCK_EX)
-            if self._is_current():
+                raise self._cannot("opened", e.errno, e.strerror) from None
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if self._is_current(file):
                 break
-            os.close(self.file)  # another process has just begun a fresh one
+            os.close(file)  # another process has just begun a fresh one
         try:
-            head = os.pread(self.file, 256, 0).decode(errors="replace").split("\n")[0]
+            self._begin(file)
+        except BaseException:
+            os.close(file)
+            raise
+        fcntl.flock(file, fcntl.LOCK_UN)
+        before, self.file = self.file, file
+        if before >= 0:
+            os.close(before)
+
+    def _begin(self, file: int) -> None:
+        """Take over since when a file's times count, and whose names are plain; write it where there is none. Errors: OSError."""
+        try:
+            head = os.pread(file, 3 * MAX_LINE, 0).decode(errors="replace")
             if head.startswith(HEADER):
-                self.start, self.owner = start_of(head)
+                self.start, self.owner = start_of(head.partition("\n")[0])
             else:
-                os.write(self.file, header(self.start, self.owner).encode())
+                if head and stat.S_ISREG(os.fstat(file).st_mode):
+                    parse_log(head.split("\n"))  # one whose beginning was cut off
+                os.write(file, header(self.start, self.owner).encode())
         except OSError as e:  # no room on the disk, for one
-            raise self._cannot("written", e) from None
-        finally:
-            fcntl.flock(self.file, fcntl.LOCK_UN)
+            raise self._cannot("written", e.errno, "it is no plain file" if e.errno == errno.ESPIPE else e.strerror) from None
+        except ValueError:
+            raise self._cannot("written", errno.EEXIST, "it has something else in it") from None
 
-    def _cannot(self, what: str, e: OSError) -> OSError:
-        return OSError(e.errno, f"{env.INSTRUCTION_LOG.name}: the file cannot be {what}: {e.strerror}", self.path)
+    def _cannot(self, what: str, number: int | None, why: str | None) -> OSError:
+        return OSError(number, f"{env.INSTRUCTION_LOG.name}: the file cannot be {what}: {why}", self.path)
 
-    def _is_current(self) -> bool:
+    def _is_current(self, file: int) -> bool:
         try:
-            return os.path.samestat(os.fstat(self.file), os.stat(self.path))
+            return os.path.samestat(os.fstat(file), os.stat(self.path))
         except FileNotFoundError:
             return False
 
     def _rotate(self) -> None:
         """Go on in a fresh file, made by the first of the processes that finds this one full."""
         fcntl.flock(self.file, fcntl.LOCK_EX)
-        if self._is_current():
+        if self._is_current(self.file):
             fresh, older = f"{self.path}.{os.getpid()}.new", f"{self.path}.{os.getpid()}.old"
             try:
                 with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
@@ -128,7 +146,6 @@ class InstructionLog:
                     with suppress(OSError):
                         os.unlink(part)
                 raise
-        os.close(self.file)
         self._open()
 
     def write(self, event: str, operation: str = "-", nbytes: int = 0, details: str = "", message: Any = None) -> None:
@@ -155,6 +172,7 @@ class InstructionLog:
             self.writing = True
             try:
                 while self.waiting and self.file >= 0:
+                    self._follow()
                     self.sequence += 1
                     self._put(f"{time.time() - self.start:.6f} {self.sequence} {self.waiting.popleft()}"[:MAX_LINE])
             except OSError as e:  # no room on the disk, for one: the program itself goes on
@@ -170,6 +188,15 @@ class InstructionLog:
         before, self.who, self.tag = self.tag, who, tag
         if self.on and before != tag:
             self.write("restart", "-", 0, f"after={before}")
+
+    def _follow(self) -> None:
+        """Go on in the file that the path names, if it is another one by now."""
+        now = time.time()
+        if abs(now - self.looked) < LOOK_S:
+            return
+        self.looked = now
+        if not self._is_current(self.file):
+            self._open()
 
     def _put(self, line: str) -> None:
         self.written += os.write(self.file, (line + "\n").encode(errors="backslashreplace"))

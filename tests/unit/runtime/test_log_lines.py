@@ -154,6 +154,52 @@ def test_a_log_that_cannot_go_on_in_a_fresh_file_ends_and_leaves_nothing_beside_
     assert [line.nbytes for line in parse_log(texts).lines] == list(range(len(texts) - 1))
 
 
+@pytest.mark.parametrize("limit", [None, 1 << 30])
+def test_who_seldom_writes_goes_on_in_the_file_that_others_began(limit: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "log"
+    quiet, busy = InstructionLog(str(path), "client1", limit=limit), InstructionLog(str(path), "client0", limit=4000)
+    quiet.write("call", "Run", 1)
+    for i in range(300):
+        busy.write("call", "Run", i, "x" * 40)
+    monkeypatch.setattr("gt.runtime.log.LOOK_S", 0.0)  # as a second later
+    quiet.write("call", "Run", 2)
+    assert [line.nbytes for line in read_log(path).lines if line.who == "client1"] == [2]
+    path.rename(tmp_path / "moved")
+    quiet.write("call", "Run", 3)
+    busy.write("call", "Run", 4)
+    assert [line.nbytes for line in parse_log(path.read_text().splitlines()).lines] == [3, 4]
+    path.unlink()
+    tmp_path.joinpath("log").mkdir()  # it cannot be opened: both end, and close what they wrote to alone
+    for log in (quiet, busy):
+        log.write("call", "Run", 5)
+        assert not log.on and log.file == -1
+        log.close()
+
+
+@pytest.mark.parametrize("text", ["import gt\nprint(gt.ones(2))\n", "\n", "# gt instruction log: start=soon\n"])
+def test_a_file_that_has_something_else_in_it_is_left_as_it_is(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(text)
+    with pytest.raises(FileExistsError, match="GT_INSTRUCTION_LOG: the file cannot be written: it has something else in it: .*train.py"):
+        InstructionLog(str(path), "client0")
+    assert path.read_text() == text
+
+
+def test_a_log_goes_on_where_its_beginning_was_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("ient0 Run 5\n7.500000 2 call client0 Run 6 key=1\n")
+    log = InstructionLog(str(path), "client0")
+    log.write("call", "Run", 7)
+    log.close()
+    assert [line.nbytes for line in read_log(path).lines] == [7] and path.read_text().startswith("ient0 Run 5\n")
+
+
+def test_a_pipe_is_told_to_be_no_plain_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="GT_INSTRUCTION_LOG: the file cannot be written: it is no plain file"):
+        InstructionLog(str(tmp_path / "pipe"), "client0")
+
+
 def test_a_log_that_cannot_be_opened_names_the_variable(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="GT_INSTRUCTION_LOG: the file cannot be opened: No such file"):
         InstructionLog(str(tmp_path / "missing" / "log"), "client0")
