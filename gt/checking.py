@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -84,7 +84,7 @@ class CheckingSession(SessionWrapper):
         makes_nan: list[NanMade] = []
 
         def look(node: Node, operands: list[Array], made: tuple[Array, ...]) -> None:
-            if not makes_nan and any(map(has_nan, made)) and not any(map(has_nan, operands)):
+            if not makes_nan and any(map(has_nan, made)) and not any(map(has_nan, operands)) and not given_nan(node.attrs):
                 makes_nan.append(nan_made(graph.name, node, operands, next(filter(has_nan, made))))
 
         expected = evaluate(expanded, given, scalars, look if self.nan else None)
@@ -183,6 +183,11 @@ class CheckingSession(SessionWrapper):
 def has_nan(array: Array) -> bool:
     """Say whether there is NaN in an array of any dtype."""
     return array.dtype.kind in "fc" and bool(np.isnan(array).any())
+
+
+def given_nan(attrs: Iterable[object]) -> bool:
+    """Say whether an op was told to give NaN, as what it fills with: then it makes none."""
+    return any(given_nan(attr) if isinstance(attr, tuple) else isinstance(attr, float | complex) and attr != attr for attr in attrs)
 
 
 def nan_made(graph: str, node: Node, operands: list[Array], made: Array) -> NanMade:

@@ -90,15 +90,17 @@ def print_stats(file: TextIO | None = None) -> None:
 
 
 def get_worker_stats() -> dict[int, dict[str, Any]]:
-    """Give for each worker its seconds by kind, runs, values and bytes, programs by tier and those that took longest."""
+    """Give for each worker its seconds by kind, runs, values and bytes, programs by tier and those that took longest; of none where the
+    server does not answer.
+    """
     server = stats().server
     return {} if server is None else {w.id: {**msgspec.to_builtins(w.usage), "tiers": dict(w.tiers)} for w in server.workers}
 
 
 def print_worker_stats(file: TextIO | None = None) -> None:
     """Print what each worker did."""
-    server = stats().server
-    lines = ["no worker: nothing has run"] if server is None else workers_text(server)
+    found = stats()
+    lines = [found.missing or "no worker: nothing has run"] if found.server is None else workers_text(found.server)
     print("\n".join(lines), file=file or sys.stdout)
 
 

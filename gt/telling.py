@@ -28,6 +28,7 @@ from gt.ir.text import print_graph
 from gt.ir.types import Scalar
 from gt.ir.wording import amount
 from gt.runtime.env import DUMP
+from gt.runtime.errors import GtError
 from gt.runtime.session_wrapper import SessionWrapper
 from gt.source import location
 
@@ -56,7 +57,8 @@ class FlushLine:
 class Stats:
     """``flushes``: runs of graphs that this process asked for; ``graphs``: of these, how many were new and had to be planned.
     ``reasons``: how often for what. ``lines``: of the latest flushes, most first. ``recompiled``: why graphs were new, the latest.
-    ``server``: workers, clients, plans and what their time goes to, None without a session. ``str`` and ``repr`` give it as lines.
+    ``server``: workers, clients, plans and what their time goes to, None without a session, and where it does not answer: ``missing`` says
+    why. ``str`` and ``repr`` give it as lines.
     """
 
     flushes: int
@@ -65,6 +67,7 @@ class Stats:
     lines: tuple[FlushLine, ...]
     recompiled: tuple[Recompiled, ...]
     server: ServerStatus | None
+    missing: str = ""
 
     def __str__(self) -> str:
         out = [f"{amount(self.flushes, 'flush')}, {amount(self.graphs, 'new graph')}"]
@@ -80,6 +83,8 @@ class Stats:
             out += ["new graphs from known lines:", *limited([f"  {text}" for text in recompiled_text(self.recompiled)])]
         if self.server is not None:
             out += workers_text(self.server)
+        if self.missing:
+            out.append(f"of the workers nothing is known: {self.missing}")
         return "\n".join(out)
 
     __repr__ = __str__
@@ -88,17 +93,29 @@ class Stats:
 def stats() -> Stats:
     """Say what this process has flushed and why, and what the workers did.
 
-    Runs nothing and reads no value; asks the server, if there is one. Cost: milliseconds. Errors: ConnectionError if it does not answer.
+    Runs nothing and reads no value; asks the server, if there is one. Cost: milliseconds; seconds where it does not answer.
     """
     counts: Counter[tuple[str, str]] = Counter()
     for _, reason, code, lasti in tuple(flush.recent):
         counts[str(location(code, lasti)), reason] += 1
     lines = tuple(FlushLine(where, reason, count) for (where, reason), count in counts.most_common())
     recompiled = tuple(told.recompiled for told in graphs() if told.recompiled is not None)
-    session = sessions.running()
-    ask = None if session is None or session.closed is not None else getattr(session, "status", None)
     counted = flush.counters
-    return Stats(counted.flushes, counted.graphs, dict(counted.reasons), lines, recompiled, None if ask is None else ask())
+    return Stats(counted.flushes, counted.graphs, dict(counted.reasons), lines, recompiled, *_asked())
+
+
+def _asked() -> tuple[ServerStatus | None, str]:
+    """Give what the server says, and why it does not."""
+    session = sessions.running()
+    if session is None:
+        return None, ""
+    if session.closed is not None:
+        return None, session.closed.message
+    ask = getattr(session, "status", None)
+    try:
+        return (None if ask is None else ask()), ""
+    except GtError as e:
+        return None, str(e)
 
 
 def recompiled_text(found: Sequence[Recompiled]) -> list[str]:
@@ -201,7 +218,8 @@ class ToldSession(SessionWrapper):
     ) -> Future[np.ndarray] | None:  # fmt: skip
         future = self.inner.run(key, inputs, outputs, scalars, frees, replaces, reads)
         if key not in self._asked and outputs and len(self._asked) < MAX_ASKED:
-            self._asked[key] = self.inner.explain(outputs[0])
+            with suppress(GtError):  # the run itself is what tells of it
+                self._asked[key] = self.inner.explain(outputs[0])
         return future
 
     def reasons(self) -> list[BufferReasons]:

@@ -31,7 +31,7 @@ def explain(script: Path, arguments: tuple[str, ...]) -> None:
 
     code = 0
     file = os.path.abspath(script)  # as Python names it, whatever folder the script goes to
-    argv, path = sys.argv, list(sys.path)
+    argv, path, out = sys.argv, list(sys.path), sys.stdout
     sys.argv, sys.path[0:0] = [str(script), *arguments], [str(script.parent.resolve())]
     with told_sessions() as told:
         try:
@@ -45,7 +45,7 @@ def explain(script: Path, arguments: tuple[str, ...]) -> None:
             code = INTERRUPTED if isinstance(e, KeyboardInterrupt) else code_of_error(type(e)) or ExitCode.ERROR
         finally:
             sys.argv, sys.path[:] = argv, path
-        click.echo(report(told[-1] if told else None))
+        click.echo(report(told[-1] if told else None), file=sys.stderr if out is None or out.closed else out)
     sys.exit(code)
 
 

@@ -25,6 +25,7 @@ from gt.cli import main
 from gt.ir.opdef import OPS
 from gt.runtime import env
 from gt.runtime.embedded import EmbeddedSession
+from gt.runtime.errors import Fault
 from gt.runtime.exit_codes import code_of_process
 from gt.session import pinned
 from tests.integration.programs import environment, run, server
@@ -513,6 +514,26 @@ def test_the_first_op_that_makes_nan_is_named_with_its_line(
     assert np.isnan((x * 2).sum().item())  # it was given
 
 
+GIVEN: dict[str, Callable[[gt.Tensor, float], gt.Tensor]] = {
+    "full": lambda x, v: gt.full((2,), v) + x[0],
+    "pad": lambda x, v: gt.nn.functional.pad(x, (1, 1), value=v),
+    "nan_to_num": lambda x, v: (x / 0).nan_to_num(posinf=v),
+    "leaky_relu": lambda x, v: gt.nn.functional.leaky_relu(-x, v),
+    "masked_fill": lambda x, v: x.masked_fill(x > 0, v),
+}
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_what_an_op_is_told_to_give_it_does_not_make(name: str, monkeypatch: pytest.MonkeyPatch, checked: None) -> None:
+    gt.disconnect()
+    monkeypatch.setattr(env.CHECK, "_read", ["nan"])
+    assert np.isnan(GIVEN[name](gt.tensor([1.0, 2.0]), float("nan")).sum().item())
+    made, at = gt.full((2,), 0.0), line()
+    with pytest.raises(NanMade) as caught:
+        (made / made).sum().item()
+    assert caught.value.where == f"{__file__}:{at + 2}"
+
+
 @pytest.mark.usefixtures("checked")
 def test_the_first_op_that_differs_is_named_with_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
     template = OPS["tanh"].torch
@@ -594,6 +615,60 @@ def test_a_script_that_is_explained_ends_as_by_itself(last: str, code: int, tmp_
     alone, told = ended(), ended("-m", "gt", "explain")
     assert told.stderr == alone.stderr and told.stdout.startswith(alone.stdout)
     assert told.returncode == code and code_of_process(alone.returncode) in (code, 1) and "new graph" in told.stdout
+
+
+LOST = """
+import os, signal, sys, time
+import gt
+gt.ones(3).sum().item()
+os.kill(int(sys.argv[1]), signal.SIGKILL)
+if sys.argv[2] == "raises":
+    gt.ones(4).sum().item()
+sys.exit(7)
+"""
+
+
+@pytest.mark.parametrize(("how", "code"), [("ends", 7), ("raises", 3)])
+def test_a_server_that_died_is_told_and_all_else_that_is_known(how: str, code: int, tmp_path: Path) -> None:
+    with server(1, GT_WORKER_LEASE="0") as there:
+        script = tmp_path / "lost.py"
+        script.write_text(LOST)
+        words = [str(script), str(there.process.pid), how]
+        done = run(f"import sys; sys.argv = ['gt', 'explain', *{words!r}]; from gt.cli import main; main()", tmp_path, GT_ADDR=there.address)
+        there.process.wait(30)
+        there.process.returncode = 0  # it ended as it was to
+        assert done.code == code, done.err
+    found = done.out.splitlines()
+    assert f"  {script}:4: 1 x a value was read" in found
+    assert any(text.startswith("of the workers nothing is known: the gt server at ") for text in found), done.out
+    assert ("Traceback" in done.err) == (how == "raises") and "click" not in done.err
+
+
+def test_what_is_counted_here_is_told_without_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    gt.disconnect()
+    session = EmbeddedSession("numpy")
+    with pinned(session):
+        ones(3).sum().item()
+        fault = Fault("dispatcher_lost", "the gt server at host:1 died")
+        monkeypatch.setattr(session, "status", lambda: (_ for _ in ()).throw(fault.exception()))
+        told, out = gt.stats(), io.StringIO()
+        assert told.flushes >= 1 and told.server is None and told.missing == fault.message
+        assert str(told).endswith("\nof the workers nothing is known: the gt server at host:1 died")
+        gt.debug.print_worker_stats(out)
+        assert out.getvalue() == "the gt server at host:1 died\n" and gt.debug.get_worker_stats() == {}
+
+
+OUTPUTS = {"sys.stdout.close()": "err", "sys.stdout = None": "out", "sys.stdout = open('told.txt', 'w')": "out"}
+
+
+@pytest.mark.parametrize(("last", "where"), OUTPUTS.items())
+def test_what_a_script_did_to_its_output_is_in_nobodys_way(last: str, where: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(f"import sys, gt\ngt.ones(3).sum().item()\n{last}\n")
+    words = [sys.executable, "-m", "gt", "explain", "train.py"]
+    done = subprocess.run(words, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and "Traceback" not in done.stderr
+    told = {"out": done.stdout, "err": done.stderr}
+    assert told[where].startswith("1 flush, 1 new graph\n")
 
 
 SHARED = """
