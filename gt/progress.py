@@ -1,20 +1,26 @@
 """What a person sees at a terminal while something takes over two seconds: what is waited for, and since when. Elsewhere nothing.
 
-Owns: ``awaited``, ``shown``, ``percent``. Drawn on stderr by rich, which is loaded then only. Must not know: what is waited for.
-Next: ``handle`` (reads of values: plans, compiling, uploads, recovery), ``checkpoint.saving``.
+Owns: ``awaited``, ``shown``, ``Line``, ``Waits``, ``percent``. Drawn on stderr by rich, which is loaded then only. Must not know: what is waited for.
+Next: ``handle`` (reads of values: plans, compiling, uploads, recovery), ``checkpoint.saving``, ``gt.runtime.interrupt`` (runs that wait).
 """
 
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from gt import session as sessions
 from gt.runtime.errors import GtError
-from gt.runtime.interrupt import SHIELD, await_done
+from gt.runtime.interrupt import SHIELD, await_done, on_wait
+
+if TYPE_CHECKING:
+    from rich.status import Status
 
 T = TypeVar("T")
 AFTER_S = 2.0
@@ -33,19 +39,75 @@ def awaited(future: Future[T], session: Any) -> T:
 
 def shown(wait: Callable[[float | None], bool], what: Callable[[], str]) -> None:
     """Wait until ``wait``, which is told how long it may take, says that it is over. ``what``: is waited for."""
-    if not (sys.stderr is not None and sys.stderr.isatty()):
+    if not at_terminal():
         wait(None)
         return
-    from rich.console import Console  # loaded once something takes long
-
-    began, looked, text = time.monotonic() - AFTER_S, 0.0, ""
-    console = Console(file=sys.stderr)
-    with console.status("gt: waiting") as status:
+    began, line = time.monotonic() - AFTER_S, Line(what)
+    try:
         while not wait(0.2):
-            if time.monotonic() - looked >= LOOK_S:
+            line.show(time.monotonic() - began)
+    finally:
+        line.end()
+
+
+def at_terminal() -> bool:
+    """Say whether stderr is one; the script may have closed it, or put something else there."""
+    try:
+        return sys.stderr is not None and sys.stderr.isatty()
+    except Exception:
+        return False
+
+
+class Line:
+    """A line at the terminal about ``what`` is waited for. Whatever goes wrong with it goes wrong for nobody who waits."""
+
+    def __init__(self, what: Callable[[], str]) -> None:
+        self.what = what
+        self._status: Status | None = None
+        self._looked, self._text = 0.0, ""
+
+    def show(self, seconds: float) -> None:
+        with suppress(Exception):
+            if self._status is None:
+                from rich.console import Console  # loaded once something takes long
+
+                self._status = Console(file=sys.stderr).status("gt: waiting")
+                self._status.start()
+            if time.monotonic() - self._looked >= LOOK_S:
                 with SHIELD.lifted():  # the server may not answer
-                    looked, text = time.monotonic(), what()
-            status.update(f"gt: {time.monotonic() - began:.0f} s for {text}")
+                    self._looked, self._text = time.monotonic(), self.what()
+            self._status.update(f"gt: {seconds:.0f} s for {self._text}")
+
+    def end(self) -> None:
+        with suppress(Exception):
+            if self._status is not None:
+                self._status.stop()
+
+
+class Waits:
+    """Shows that a run waits for those before it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._line: Line | None = None
+
+    def tell(self, seconds: float | None) -> None:
+        """Hear for how long it has been, None: it is over. Who tells meanwhile, in another thread, is not heard."""
+        if (self._line is None if seconds is None else seconds < AFTER_S) or not self._lock.acquire(blocking=False):
+            return
+        try:
+            if seconds is None:
+                line, self._line = self._line, None
+                if line is not None:
+                    line.end()
+            elif at_terminal():
+                self._line = self._line or Line(lambda: f"the runs before this one, {busy_with(sessions.running())}")
+                self._line.show(seconds)
+        finally:
+            self._lock.release()
+
+
+on_wait.append(Waits().tell)
 
 
 def percent(done: float, whole: float) -> str:

@@ -99,8 +99,10 @@ class EmbeddedSession:
     ) -> Future[np.ndarray] | None:  # fmt: skip
         packed = tuple(map(wire.pack_scalar, scalars))
         with SHIELD:
-            while not self._window.take():
-                self._window.wait()
+            if not self._window.take():
+                with self._window.awaited():
+                    while not self._window.take():
+                        self._window.wait()
             future, request = self._asked(outputs[reads]) if reads >= 0 else (None, -1)
             asked = None if future is None else (reads, request)
             run = wire.Run(key, tuple(inputs), tuple(outputs), packed, tuple(frees), tuple(replaces), reads=asked)

@@ -13,8 +13,9 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -195,6 +196,9 @@ def await_done(future: Future[Any], timeout_s: float | None = None) -> bool:
             return done.acquire(timeout=-1 if timeout_s is None else timeout_s)
 
 
+on_wait: list[Callable[[float | None], None]] = []  # who shows how long a run waits for others; they raise nothing
+
+
 class Window:
     """How many more runs may be in flight. Any thread. ``wait`` takes nothing, so whoever is interrupted there has lost nothing.
 
@@ -206,6 +210,7 @@ class Window:
         self._few, self._most = min(FEW, most), most
         self._flying = 0
         self._each_s, self._last = 2 * SHORT_S, 0.0  # how far apart runs end, and when one did last
+        self._since = 0.0  # when ``awaited`` was entered
         self._lock = threading.Lock()
         self._more = threading.Lock()  # held until there may be more
         self._more.acquire()
@@ -242,11 +247,28 @@ class Window:
         """Wait until there may be one, for at most so long. A signal's handler may raise, inside a shield too."""
         with SHIELD.lifted():
             self._more.acquire(timeout=max(0.0, min(timeout_s, POLL_S)))
+        if self._since:
+            for tell in on_wait:
+                tell(time.monotonic() - self._since)
+
+    @contextmanager
+    def awaited(self) -> Iterator[None]:
+        """Wait in here: who is in ``on_wait`` hears at each ``wait`` for how long it has been, and in the end that it is over."""
+        self._since = time.monotonic()
+        try:
+            yield
+        finally:
+            self._since = 0.0
+            for tell in on_wait:
+                tell(None)
 
     def await_one(self) -> None:
         """Wait until there is one, and leave it there. A signal's handler may raise, as in ``wait``."""
-        while not self.any():
-            self.wait()
+        if self.any():
+            return
+        with self.awaited():
+            while not self.any():
+                self.wait()
 
     def _tell(self) -> None:
         if self._more.locked():

@@ -154,10 +154,13 @@ class RemoteSession:
 
     def admit(self) -> None:
         """Wait until one more run may be in flight."""
-        while not self._window.take():
-            self._awaited = True
-            if not self._attend(self._window.any):
-                self._window.wait()
+        if self._window.take():
+            return
+        with self._window.awaited():
+            while not self._window.take():
+                self._awaited = True
+                if not self._attend(self._window.any):
+                    self._window.wait()
 
     def admits(self, timeout_s: float) -> bool:
         """As ``admit``, for so long; say whether it may."""

@@ -48,6 +48,45 @@ def test_nobody_else_sees_anything(tmp_path: Path) -> None:
     assert (done.code, done.out, done.err) == (0, "the value is 0.0\n", "")
 
 
+WAITS = """
+import sys
+import time
+import numpy as np
+import gt
+from gt import progress
+from gt.ir.opdef import OPS
+progress.AFTER_S = 0.1
+meaning = OPS["tanh"].numpy
+object.__setattr__(OPS["tanh"], "numpy", lambda x: (time.sleep(0.5), meaning(x))[1])
+w = gt.nn.Parameter(gt.zeros(3))
+opt = gt.optim.SGD([w], lr=0.1)
+for _ in range(11):  # none of it is read, and 8 may be in flight
+    opt.zero_grad()
+    (w.tanh() + w).sum().backward()
+    opt.step()
+    if sys.argv[1:] == ["broken"]:
+        sys.stderr = type("Broken", (), {"isatty": lambda self: True, "flush": lambda self: None})()
+    if sys.argv[1:] == ["closed"]:
+        sys.stderr.close()
+print("the value is", round(w.sum().item(), 4))
+"""
+
+
+def test_a_run_that_waits_for_those_before_it_is_shown(tmp_path: Path) -> None:
+    script = tmp_path / "waits.py"
+    script.write_text(WAITS)
+    values = []
+    for words in ((), ("broken",), ("closed",)):
+        with contextlib.closing(Terminal(script, *words)) as terminal:
+            terminal.shows(lambda _, t=terminal: "the value is" in t.output, 60)
+            values += re.findall(r"the value is \S+", terminal.output)
+            said = re.search(r"gt: \d+ s for the runs before this one, \d+ runs on worker 0", terminal.output)
+            assert bool(said) == (not words) and "Traceback" not in terminal.output
+            assert terminal.process.wait(60) == 0
+    done = run(WAITS, tmp_path)
+    assert (done.code, done.err) == (0, "") and [done.out.strip()] * 3 == values
+
+
 def test_a_future_keeps_its_own_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "AFTER_S", 0.01)
     failed: Future[int] = Future()
