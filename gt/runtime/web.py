@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hmac
 import json
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, quote, urlsplit
 
 import msgspec
 
@@ -76,7 +77,7 @@ class Web:
         class Handler(_Handler):
             owner = web
 
-        self._server = ThreadingHTTPServer((host, port), Handler)
+        self._server = _Server((host, port), Handler)
         self._server.daemon_threads = True
         self.port = int(self._server.server_address[1])
         self._thread = threading.Thread(
@@ -87,7 +88,7 @@ class Web:
     @property
     def address(self) -> str:
         """Give the address for a browser."""
-        return f"http://{self.host}:{self.port}/" + (f"?token={self.token}" if self.token else "")
+        return f"http://{self.host}:{self.port}/" + (f"?token={quote(self.token, safe='')}" if self.token else "")
 
     # -- the dispatcher's thread
 
@@ -155,6 +156,14 @@ def plans_json(plans: tuple[dict[str, Any], ...]) -> list[dict[str, Any]]:
     return [{**plan, "program": print_program(plan["program"])[:MAX_TEXT] if plan["program"] is not None else ""} for plan in plans]
 
 
+class _Server(ThreadingHTTPServer):
+    """Says nothing of who leaves before the answer is there: every browser does, and strangers may."""
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
+
+
 class _Handler(BaseHTTPRequestHandler):
     """One request. Anything but reading is refused."""
 
@@ -163,7 +172,11 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 10
 
     def do_GET(self) -> None:  # noqa: N802 - http.server's name
-        at = urlsplit(self.path)
+        try:
+            at = urlsplit(self.path)
+        except ValueError:  # as http://[
+            self._answer(HTTPStatus.BAD_REQUEST, "text/plain", "that is no address\n")
+            return
         scheme, _, bearer = self.headers.get("Authorization", "").strip().partition(" ")  # RFC 9110: a scheme in any case, spaces
         given = parse_qs(at.query).get("token", [bearer.strip() if scheme.lower() == "bearer" else ""])[0]
         if not self.owner.allows(self.headers.get("Host", ""), given):

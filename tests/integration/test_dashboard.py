@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import socket
+import struct
 import threading
 import urllib.error
 import urllib.request
@@ -138,6 +140,30 @@ def test_it_is_read_only_and_told_what_there_is() -> None:
         assert get(web.address, "HEAD")[::2] == (200, "")
         code, _, text = get(web.address + "../../etc/passwd")
         assert code == 404 and text == "there is /, /status.json, /plans.json, /metrics\n"
+
+
+def asked(web: Web, *lines: bytes) -> bytes:
+    """Send the lines of a request as they are; give all that comes back."""
+    with socket.create_connection(("127.0.0.1", web.port), timeout=10) as link:
+        link.sendall(b"".join(line + b"\r\n" for line in (*lines, b"")))
+        return b"".join(iter(lambda: link.recv(1 << 16), b""))
+
+
+def test_what_strangers_send_is_answered_and_nothing_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    with page(token="geheim ü&#+") as web:
+        for line, code in (
+            (b"GET http://[ HTTP/1.1", b"400"), (b"GET /?token=%C3%A9 HTTP/1.1", b"403"), (b"GET /?token=\xff HTTP/1.1", b"403"),
+            (b"GET /" + b"a" * 70_000 + b" HTTP/1.1", b"414"), (b"GET /?token=geheim%20%C3%BC%26%23%2B HTTP/1.1", b"200"),
+        ):  # fmt: skip
+            assert asked(web, line, b"Host: localhost").split()[1] == code, line[:40]
+        assert asked(web, b"GET / HTTP/1.1", b"Host: localhost", b"Authorization: Bearer \xfc").split()[1] == b"403"
+        for _ in range(20):  # who leaves before the answer has come
+            with socket.create_connection(("127.0.0.1", web.port), timeout=10) as link:
+                link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                link.sendall(b"GET /status.json?token=geheim%20%C3%BC%26%23%2B HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert asked(web, b"GET /metrics?token=geheim%20%C3%BC%26%23%2B HTTP/1.1", b"Host: localhost").split()[1] == b"200"
+        assert get(web.address)[0] == 200
+    assert capfd.readouterr() == ("", "")
 
 
 def test_beyond_this_host_a_token_is_needed() -> None:
