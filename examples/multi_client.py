@@ -55,7 +55,7 @@ def main() -> None:
         clients = [subprocess.Popen([*again, str(i + 1)]) for i in range(args.clients)]
         codes = [process.wait() for process in clients]
         server.terminate()
-    sys.exit(max(codes))
+    sys.exit(max(codes, default=0))
 
 
 if __name__ == "__main__":

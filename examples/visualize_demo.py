@@ -65,7 +65,7 @@ def main() -> None:
     begin, end = train(args.steps, args.microbatches, args.width, log)
     gt.disconnect()  # the last lines are in the log
     part = ["--since", str(begin), "--until", str(end)]
-    subprocess.run([sys.executable, "-m", "gt", "visualize", log, "-o", args.output, *part], check=True)
+    sys.exit(subprocess.run([sys.executable, "-m", "gt", "visualize", log, "-o", args.output, *part]).returncode)
 
 
 if __name__ == "__main__":

@@ -153,8 +153,8 @@ def explain(x: Tensor) -> Explanation:
         raise TypeError(f"gt.explain: expected a gt.Tensor, got {type(x).__name__}")
     check_read()
     views, root = _views(x)
-    if root._trace is not None:
-        settle(root._trace, "gt.explain")
+    if (trace := root._trace) is not None:
+        settle(trace, "gt.explain")
     buffer = root._materialise()
     told = awaited(buffer.session.explain(buffer.id), buffer.session)
     placed = told.type.tensor_type.placed(told.placed.sharding)

@@ -510,10 +510,11 @@ class Handle(Operand):
         if self._base is not None:
             with no_grad():
                 source = record(COPY, (self,))
-        if source._trace is not None:
-            future = settle(source._trace, "a value was read", source._index if reads else -1)
-        assert source._buffer is not None
-        return source._buffer, future
+        while (buffer := source._buffer) is None:  # again where another thread writes to it meanwhile
+            if (trace := source._trace) is not None:
+                future = settle(trace, "a value was read", source._index if reads else -1)
+            assert source._buffer is not None or source._trace is not trace
+        return buffer, future
 
     def _asked(self) -> tuple[Future[np.ndarray], Session]:
         buffer, future = self._flushed(reads=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
@@ -13,6 +14,7 @@ from gt.checkpoint import saving
 from gt.checkpoint.placing import places
 from gt.runtime.embedded import EmbeddedSession
 from gt.runtime.session_wrapper import SessionWrapper
+from gt.trace import Trace, settle
 
 pytestmark = pytest.mark.usefixtures("alone")
 
@@ -56,3 +58,22 @@ def test_what_is_asked_for_a_checkpoint_and_does_not_come_is_named(monkeypatch: 
         x.sum().item()
         with pytest.raises(TimeoutError, match="'weight' was not read within 0.01 s"):
             places({"weight": x})
+
+
+@pytest.mark.parametrize("asks", [gt.Tensor.item, gt.Tensor.tolist, lambda w: str(gt.explain(w)) and w.item()])
+def test_who_reads_what_another_thread_writes_to_meanwhile_gets_a_value(
+    asks: Callable[[gt.Tensor], float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that thread would, each settling is followed by a write, which leaves the tensor pending anew, three times."""
+    w, left, real = gt.zeros(()), [3], settle
+
+    def settled(pending: Trace, reason: str, reads: int = -1) -> Future[Any] | None:
+        future = real(pending, reason, reads)
+        if left[0]:
+            left[0] -= 1
+            w.add_(1)
+        return future
+
+    monkeypatch.setattr("gt.handle.settle", settled)
+    monkeypatch.setattr("gt.explaining.settle", settled)
+    assert asks(w) == 3.0 and left == [0]
