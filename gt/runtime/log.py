@@ -172,9 +172,11 @@ class InstructionLog:
             self.writing = True
             try:
                 while self.waiting and self.file >= 0:
-                    self._follow()
+                    now = time.time()
+                    if abs(now - self.looked) >= LOOK_S:
+                        self._follow(now)
                     self.sequence += 1
-                    self._put(f"{time.time() - self.start:.6f} {self.sequence} {self.waiting.popleft()}"[:MAX_LINE])
+                    self._put(f"{now - self.start:.6f} {self.sequence} {self.waiting.popleft()}"[:MAX_LINE])
             except OSError as e:  # no room on the disk, for one: the program itself goes on
                 if self.path not in _ended:
                     _ended.add(self.path)
@@ -189,11 +191,8 @@ class InstructionLog:
         if self.on and before != tag:
             self.write("restart", "-", 0, f"after={before}")
 
-    def _follow(self) -> None:
+    def _follow(self, now: float) -> None:
         """Go on in the file that the path names, if it is another one by now."""
-        now = time.time()
-        if abs(now - self.looked) < LOOK_S:
-            return
         self.looked = now
         if not self._is_current(self.file):
             self._open()
