@@ -164,7 +164,7 @@ class Handshake:
 
     def __init__(self, socket: Socket) -> None:
         self.socket, self.monitor = socket, socket.get_monitor_socket(_EVENTS)
-        self.connected = self.done = self.over = False
+        self.connected = self.done = self.over = self.cut = False
         self.failed = ""
 
     def look(self) -> str:
@@ -174,8 +174,12 @@ class Handshake:
             self.connected |= event == zmq.EVENT_CONNECTED
             self.done |= event == zmq.EVENT_HANDSHAKE_SUCCEEDED
             self.over |= self.done and event == zmq.EVENT_DISCONNECTED
-            if not self.done:
-                self.failed = _FAILED.get(event, "")
+            if self.done or event not in _FAILED:
+                continue
+            if event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL and not self.cut:  # so ends one with a process that dies, too: not twice
+                self.cut = True
+            else:
+                self.failed = _FAILED[event]
         return self.failed
 
     def close(self) -> None:

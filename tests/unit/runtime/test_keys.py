@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 from gt.cli import main
 from gt.runtime import awake_clock, wire
-from gt.runtime.errors import KeyFileError
+from gt.runtime.errors import ConnectionRefused, KeyFileError
 from gt.runtime.gate import Gate, Handshake, Seldom, await_answer
 from gt.runtime.keys import Allowed, Guard, Keys, chosen_keys, fingerprint, make_keys, read_keys, revoke_key
 from gt.runtime.transport import make_socket
@@ -255,6 +255,31 @@ def test_who_had_no_time_has_not_found_a_server_silent(folder: Path, monkeypatch
             socket.connect(f"tcp://127.0.0.1:{listener.getsockname()[1]}")
             assert wait_for(lambda: handshake.look() == "" and handshake.connected)
             assert not await_answer(socket, handshake, time.monotonic() + 0.3, "there", keys)
+        finally:
+            handshake.close()
+            context.destroy(0)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_connection_that_a_dying_process_cuts_is_no_refusal(times: int) -> None:
+    """Who refuses does so again; who has died is not there for a second time."""
+    with sockets.create_server(("127.0.0.1", 0)) as there:
+        port = there.getsockname()[1]
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        socket = make_socket(context, zmq.DEALER)
+        handshake = Handshake(socket)
+        try:
+            socket.connect(f"tcp://127.0.0.1:{port}")
+            for at in range(times):
+                link, _ = there.accept()
+                if at == times - 1:
+                    there.close()
+                link.close()
+            if times == 1:
+                assert not await_answer(socket, handshake, time.monotonic() + 1, "there", None) and handshake.cut
+            else:
+                with pytest.raises(ConnectionRefused, match="the gt server at there lets in only those with a key"):
+                    await_answer(socket, handshake, time.monotonic() + 20, "there", None)
         finally:
             handshake.close()
             context.destroy(0)
