@@ -29,22 +29,37 @@ class NodeRefused(LaunchError):
 
 
 class NodeLink:
-    """From hello to the end of the job. ``step`` must be called every second or so."""
+    """From hello to the end of the job. ``step`` must be called every second or so. A connection that breaks, as while this process was
+    stopped, is followed by another.
+    """
 
     def __init__(self, endpoint: str, hello: wire.NodeHello, keys: Keys | None = None) -> None:
         self.endpoint, self.keys, self._hello = endpoint, keys, hello
-        self.welcome = False
+        self.welcome = False  # it has been
+        self._here = False  # it is, by this connection
         self.news: list[str] = []  # of other nodes, of which nobody has been told yet
         self.restarts: int | None = None  # of workers that die, as the script has last asked for; None once that was taken up
         self._awake = AwakeClock()
         self.seen = self.beat = self._awake()
         self._context: Context = zmq.Context()
+        self._connect()
+
+    def _connect(self) -> None:
         self._socket = make_socket(self._context, zmq.DEALER)
-        if keys is not None:
-            keys.join(self._socket)
+        if self.keys is not None:
+            self.keys.join(self._socket)
         self._handshake = Handshake(self._socket)
-        self._socket.connect(endpoint)
-        send(self._socket, hello)  # waits here until somebody listens there
+        self._socket.connect(self.endpoint)
+        send(self._socket, self._hello)  # waits here until somebody listens there
+
+    def _connect_again(self, why: str) -> None:
+        """Errors: DispatcherLost if the connection that is broken was one of no welcome."""
+        if not self._here:
+            raise DispatcherLost(f"the link to node 0's dispatcher at {self.endpoint} is broken: {why}")
+        self._here = False
+        self._handshake.close()
+        self._socket.close(0)
+        self._connect()
 
     def step(self, wait_s: float) -> int | None:
         """Listen for ``wait_s``; give the job's exit code once it is over.
@@ -57,7 +72,7 @@ class NodeLink:
             self.seen = self._awake()
             match message:
                 case wire.NodeWelcome():
-                    self.welcome = True
+                    self.welcome = self._here = True
                 case wire.Supervise(restarts):
                     self.restarts = restarts
                 case wire.NodeNews(node, host, text):
@@ -69,7 +84,7 @@ class NodeLink:
                 case wire.Refused(reason):
                     raise NodeRefused(f"the server at {self.endpoint} refuses: {reason}")
                 case wire.Broken(reason):
-                    raise DispatcherLost(f"the link to node 0's dispatcher at {self.endpoint} is broken: {reason}")
+                    self._connect_again(reason)
         if not self.welcome and (failed := self._handshake.look()):
             raise ConnectionRefused(explained(failed, self.endpoint, self.keys))
         now = self._awake()
@@ -86,7 +101,8 @@ class NodeLink:
         except ProtocolError as e:
             raise ConnectionFailed(f"what answers at {self.endpoint} is not a gt server of this version: {e}") from None
         except MessagesLost as e:
-            raise DispatcherLost(f"the link to node 0's dispatcher at {self.endpoint} is broken: {e}") from None
+            self._connect_again(str(e))
+            return None
         return None if got is None else got[1]
 
     def supervise(self, cluster: LocalCluster) -> None:

@@ -55,6 +55,8 @@ class Nodes:
         if reason:
             self._send(peer, wire.Refused(reason))
             return
+        for other in [n for n in self.by_peer.values() if n.hello.node == hello.node]:  # it has come by another connection
+            del self.by_peer[other.peer]
         self.by_peer[peer] = node = Node(peer, hello, now)
         self._send(peer, wire.NodeWelcome())
         if hello.node in self.lost:
@@ -81,7 +83,7 @@ class Nodes:
         if not 1 <= hello.workers <= MAX_WORKERS or len(hello.host) > MAX_HOST:
             return f"expected 1 to {MAX_WORKERS} workers of a node, and a host's name of at most {MAX_HOST} letters"
         for other in self.by_peer.values():
-            if other.hello.node == hello.node:
+            if other.hello.node == hello.node and (other.hello.host, other.hello.pid) != (hello.host, hello.pid):
                 return (
                     f"node {hello.node} is here already (pid {other.hello.pid} on {other.hello.host}): "
                     "each node starts gt launch once, with a number of its own"

@@ -7,6 +7,7 @@ import re
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -192,13 +193,14 @@ def test_node_0_says_which_node_is_lost_and_the_script_decides_what_follows(goes
 
 
 def test_a_node_that_was_stopped_for_long_goes_on(port: int, tmp_path: Path) -> None:
-    """As where its machine slept; its worker's process was not stopped."""
+    """As where its machine slept; its worker's process was not stopped. Its connection ends meanwhile."""
     (tmp_path / "script.py").write_text(WAIT.replace("while True", "import os\nwhile not os.path.exists('go')"))
     with node(tmp_path, *by_flags(1, port)) as follower, node(tmp_path, *by_flags(0, port)) as leader:
         assert leader.stdout is not None and leader.stdout.readline() == "[1.0, 1.0]\n"
         assert leader.stderr is not None and leader.stderr.readline()
         follower.send_signal(signal.SIGSTOP)
         assert f"is lost: gt launch there (pid {follower.pid}) has not been heard of for 10 s" in leader.stderr.readline()
+        time.sleep(3)
         follower.send_signal(signal.SIGCONT)
         assert f"is here again (pid {follower.pid})" in leader.stderr.readline()
         (tmp_path / "go").touch()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec.structs import replace
 
 from gt.runtime import wire
 from gt.runtime.dispatcher_events import LinkBroken
@@ -37,7 +38,7 @@ def test_a_node_is_welcome_hears_pings_and_is_in_the_status():
 def test_a_node_that_does_not_fit_is_told_why():
     s = Story(workers=0, clients=0, job="j", num_nodes=2)
     s.say("n0", hello(0))
-    assert "node 0 is here already (pid 1000 on host0)" in refused(s, "x", hello(0))
+    assert "node 0 is here already (pid 1000 on host0)" in refused(s, "x", replace(hello(0), pid=1))
     assert "this is the server of job 'j', not of 'k'" in refused(s, "x", hello(1, job="k"))
     assert "node 0 counts 2 nodes, node 1 counts 3" in refused(s, "x", hello(1, num_nodes=3))
     assert "nodes count from 0" in refused(s, "x", hello(2)) and "nodes count from 0" in refused(s, "x", hello(-1))
@@ -61,6 +62,16 @@ def test_a_node_that_fails_leaves_or_falls_silent():
     s.gone("n2")
     assert ask(s).nodes == ()
     assert sent(s.say("n1", hello(1, num_nodes=3)), wire.NodeWelcome)  # it may come again
+
+
+def test_a_node_whose_connection_broke_takes_its_own_place_by_another():
+    s = Story(workers=0, clients=0, job="j", num_nodes=2)
+    for i in range(2):
+        s.say(f"n{i}", hello(i))
+    out = s.say("again", hello(1))
+    assert sent(out, wire.NodeWelcome, "again") and not sent(out, wire.NodeNews)  # node 0 has missed nobody
+    s.gone("n1")
+    assert s.state.nodes.peers == [b"n0", b"again"] and s.state.nodes.lost == set()
 
 
 def test_what_a_node_says_besides_costs_nothing():

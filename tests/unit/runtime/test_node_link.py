@@ -77,6 +77,24 @@ def test_it_is_refused(ends: tuple[NodeLink, Head]) -> None:
         step_until_heard(link)
 
 
+def test_a_connection_that_breaks_is_followed_by_another_but_not_without_a_welcome(ends: tuple[NodeLink, Head]) -> None:
+    link, head = ends
+    head.say(wire.NodeWelcome())
+    step_until_heard(link)
+    first = head.peer
+    head.say(wire.Broken("3 messages were lost on the way"))
+    assert step_until_heard(link) is None
+    assert head.hear() == HELLO and head.peer != first
+    head.say(wire.NodeWelcome())
+    assert step_until_heard(link) is None and link.welcome
+    head.say(wire.Broken("1 message was lost on the way"))
+    step_until_heard(link)
+    assert head.hear() == HELLO
+    head.say(wire.Broken("1 message was lost on the way"))
+    with pytest.raises(DispatcherLost, match="is broken: 1 message was lost"):
+        step_until_heard(link)
+
+
 def test_silence_after_the_welcome_is_a_lost_dispatcher(ends: tuple[NodeLink, Head]) -> None:
     link, head = ends
     link.seen -= 3600
