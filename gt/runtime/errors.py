@@ -115,6 +115,7 @@ KINDS: dict[str, type[GtError]] = {
     "memory": OutOfMemoryError,
     "protocol": ProtocolError,
     "unreachable": ConnectionFailed,
+    "refused": ConnectionRefused,
     "dispatcher_lost": DispatcherLost,
     "closed": SessionClosed,
 }

@@ -91,7 +91,7 @@ class WorkerLinks:
         for worker, (since, handshake) in list(self._watched.items()):
             at = f"worker {worker} ({self.present[worker][0]})"
             if failed := handshake.look():
-                return Fault("protocol", explained(failed, at, self._keys))
+                return Fault("refused", explained(failed, at, self._keys))
             if handshake.done:
                 handshake.close()
                 del self._watched[worker]

@@ -157,6 +157,8 @@ def test_a_server_without_keys_is_told_from_one_with(secured: Secured) -> None:
 def test_a_revoked_key_ends_its_sessions_and_opens_none(secured: Secured) -> None:
     bob, alice, keys = secured.session("bob"), secured.session("alice"), secured.keys("bob")
     try:
+        desk = Desk(bob)
+        assert desk.get(desk.put(np.ones((2, 2), np.float32), rows())).sum() == 4  # all its connections are there
         revoke_key(secured.folder, "bob")
         assert wait_for(lambda: bob.closed is not None)
         with pytest.raises(DispatcherLost, match=f"key {fingerprint(keys.public)} is not on this server's list"):
