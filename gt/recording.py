@@ -132,11 +132,10 @@ def _record(
         trace.code.append((rule.id + taped, ids))
         trace.size += rule.count
         return out if first or rule.single is not None else tuple(outs)
-    except Stale:
+    except BaseException as e:
         trace.mend()
-    except BaseException:
-        trace.mend()
-        raise
+        if not isinstance(e, Stale):
+            raise
     finally:
         trace.busy = False
     time.sleep(0)
@@ -202,11 +201,10 @@ def _record_into(op: OpDef, inputs: tuple[Any, ...], attrs: Attrs, targets: Sequ
                 trace.leaves[index] = (weakref.ref(t), t._version)
             index += 1
         return
-    except Stale:
+    except BaseException as e:
         trace.mend()
-    except BaseException:
-        trace.mend()
-        raise
+        if not isinstance(e, Stale):
+            raise
     finally:
         trace.busy = False
     time.sleep(0)

@@ -1,6 +1,7 @@
 """How a client becomes one of a server's: by two connections, each with a hello that is answered.
 
-Owns: ``join``, ``Joined``. Must not know: what is said later. Next: ``remote`` (who joins), ``gate`` (handshakes), ``door`` (the other end).
+Owns: ``join``, ``Joined``, ``answer``. Must not know: what is said later. Next: ``remote`` (who joins), ``status_request``
+(who only asks), ``gate`` (handshakes), ``door`` (the other end).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from gt.runtime.gate import Handshake, await_answer
 from gt.runtime.keys import Keys
 from gt.runtime.numbering import MessagesLost
 from gt.runtime.transport import Context, PeerUnreachable, Socket, endpoint_of, make_socket, receive, send
-from gt.runtime.wire import TO_CLIENT, Message
+from gt.runtime.wire import TO_CLIENT, Codec, Message
 
 
 class Joined(NamedTuple):
@@ -43,22 +44,15 @@ def join(context: Context, address: str, keys: Keys | None, hello: wire.ClientHe
     )
 
     def ask(socket: Socket, handshake: Handshake, message: Message, kind: type[Any]) -> Any:
-        try:
-            socket.connect(endpoint_of(address))
-            with contextlib.suppress(PeerUnreachable):  # turned away already: the handshake says why
-                send(socket, message)
-            if not await_answer(socket, handshake, deadline, address, keys):
-                raise ConnectionFailed(hint)
-            got = receive(socket, TO_CLIENT)
-        except ProtocolError as e:
-            raise ConnectionFailed(f"what answers at {address} is not a gt server of this version: {e}") from None
-        except MessagesLost as e:
-            raise ConnectionFailed(f"the connection to the server at {address} is broken: {e}") from None
-        if got is not None and isinstance(got[1], wire.Refused | wire.Broken):
-            raise ConnectionRefused(f"the server at {address} refuses: {got[1].reason}")
-        if got is None or not isinstance(got[1], kind):
-            raise ConnectionFailed(f"the server at {address} refuses: {got and got[1]}")
-        return got[1]
+        socket.connect(endpoint_of(address))
+        with contextlib.suppress(PeerUnreachable):  # turned away already: the handshake says why
+            send(socket, message)
+        if not await_answer(socket, handshake, deadline, address, keys):
+            raise ConnectionFailed(hint)
+        got = answer(socket, TO_CLIENT, address)
+        if not isinstance(got, kind):
+            raise ConnectionFailed(f"the server at {address} refuses: {got}")
+        return got
 
     server = Handshake(down)
     try:
@@ -74,6 +68,19 @@ def join(context: Context, address: str, keys: Keys | None, hello: wire.ClientHe
     return Joined(down, up, server, welcome)
 
 
+def answer(socket: Socket, codec: Codec[Any], address: str) -> Any:
+    """Give what a server has answered, None if nothing has come. Errors: ConnectionRefused; ConnectionFailed for what is no answer."""
+    try:
+        got = receive(socket, codec)
+    except ProtocolError as e:
+        raise ConnectionFailed(f"what answers at {address} is not a gt server of this version: {e}") from None
+    except MessagesLost as e:
+        raise ConnectionFailed(f"the connection to the server at {address} is broken: {e}") from None
+    if got is not None and isinstance(got[1], wire.Refused | wire.Broken):
+        raise ConnectionRefused(f"the server at {address} refuses: {got[1].reason}")
+    return None if got is None else got[1]
+
+
 def _made(context: Context, keys: Keys | None) -> Socket:
     socket = make_socket(context, zmq.DEALER)
     if keys is not None:
@@ -81,4 +88,4 @@ def _made(context: Context, keys: Keys | None) -> Socket:
     return socket
 
 
-__all__ = ["Joined", "join"]
+__all__ = ["Joined", "answer", "join"]

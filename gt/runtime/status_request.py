@@ -11,13 +11,13 @@ from collections.abc import Iterator
 import zmq
 
 from gt.runtime import wire
-from gt.runtime.errors import ConnectionFailed, ConnectionRefused, ProtocolError
+from gt.runtime.errors import ConnectionFailed
 from gt.runtime.gate import Handshake, await_answer
+from gt.runtime.joining import answer
 from gt.runtime.keys import Keys, chosen_keys
-from gt.runtime.numbering import MessagesLost
 from gt.runtime.status import ServerStatus
 from gt.runtime.tracing import PATIENCE_S, PREPARING_S
-from gt.runtime.transport import Context, endpoint_of, make_socket, receive, send
+from gt.runtime.transport import Context, endpoint_of, make_socket, send
 
 ASK_S = 2.0
 LOOK_S = 0.25
@@ -68,16 +68,8 @@ class StatusLink:
                 if self._handshake.over:
                     raise ConnectionFailed(f"the gt server at {self.address} has ended, or cannot be reached any more: the answer was not all there")
                 continue
-            try:
-                got = receive(self._socket, wire.TO_ASKER)
-            except ProtocolError as e:
-                raise ConnectionFailed(f"what answers at {self.address} is not a gt server of this version: {e}") from None
-            except MessagesLost as e:
-                raise ConnectionFailed(f"the connection to {self.address} is broken: {e}") from None
-            if got is not None and isinstance(got[1], wire.Refused | wire.Broken):
-                raise ConnectionRefused(f"the server at {self.address} refuses: {got[1].reason}")
-            if got is not None:
-                yield got[1]
+            if (got := answer(self._socket, wire.TO_ASKER, self.address)) is not None:
+                yield got
         raise ConnectionFailed(
             f"no gt server answers at {self.address} within {timeout_s:g} s: check host and port, that the server runs there "
             "(`gt server -p PORT`), and that no firewall is between"
