@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Protocol
 
 import msgspec
@@ -19,7 +19,7 @@ import numpy as np
 from gt.ir.evaluate import as_dtype
 from gt.ir.program import Collective
 from gt.ir.types import DType
-from gt.runtime.errors import GtError
+from gt.runtime.errors import Fault, GtError
 from gt.runtime.log import InstructionLog
 
 
@@ -112,11 +112,13 @@ class Groups:
         self.sending: dict[tuple[int, ...], None] = {}
         self.seconds, self.nbytes = 0.0, 0  # in collectives so far, and sent by them
         self.log = InstructionLog("", f"worker{worker}")
+        self.aborting: Callable[[Collection[tuple[int, ...]], Fault], None] = lambda members, fault: None  # hears what is, and why, before
 
     def form(self, name: str, members: tuple[int, ...], backend: str, epoch: int = 0) -> None:
         """Make the group of ``members``, all of whom do so now. Errors: CollectiveFailed when one is gone, or goes meanwhile."""
         self.formed[members] = epoch
         for old in [m for m in self.groups if m == members or not self.lost.isdisjoint(m)]:
+            self.aborting((old,), Fault("collective", f"the group of workers {list(old)} was made anew meanwhile", self.worker))
             self.groups.pop(old).close()
         self._check_lost(members)
         module = importlib.import_module("gt.runtime.process_group")
@@ -236,23 +238,34 @@ class Groups:
         for members in groups:
             if self.formed.get(members, 0) < epoch:
                 self.left[members] = epoch, why
+                self.aborting((members,), Fault("collective", why, self.worker))
                 group = self.groups.get(members)
                 if group is not None:
                     self.aborted = True
                     group.abort()
 
+    def leave_overdue(self, groups: Iterable[tuple[int, ...]]) -> None:
+        """End collectives on the device that wait for a worker for too long. Called from another thread."""
+        for members in groups:
+            why = f"workers {list(members)}: a collective was not over within {self.timeout_s:g} s"
+            self.leave(self.formed.get(members, 0) + 1, (members,), why)
+
     def abort(self, worker: int) -> None:
         """End what waits for a lost worker. Called from another thread."""
         self.lost.add(worker)
         self.aborted = True
-        for members, group in list(self.groups.items()):
-            if worker in members:
-                group.abort()
+        meeting = {members: group for members, group in list(self.groups.items()) if worker in members}
+        text = f"worker {worker} was lost during a collective with it; what was being made is lost, run again what made it"
+        self.aborting(meeting, Fault("worker_lost", text, worker))
+        for group in meeting.values():
+            group.abort()
 
     def call_off(self) -> None:
         """End all collectives, and the making of groups. Called from another thread."""
         self.called_off = self.aborted = True
-        for group in list(self.groups.values()):
+        groups = dict(self.groups)
+        self.aborting(groups, Fault("collective", "the dispatcher is lost, and some worker did not come", self.worker))
+        for group in groups.values():
             group.abort()
 
     def renew(self, worker: int) -> None:

@@ -6,7 +6,7 @@ Next: ``executor`` (torch), ``numpy_engine`` (the reference), ``collective`` (a 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -16,6 +16,7 @@ from gt.ir.blame import SHOWN
 from gt.ir.graph import Location
 from gt.ir.program import Collective, Program, WireNode
 from gt.ir.types import DType, Scalar, TensorType
+from gt.runtime.device_clock import DeviceEvent
 from gt.runtime.errors import Fault, RunError
 from gt.runtime.salvage import Salvaged
 
@@ -175,7 +176,9 @@ class Joint(Protocol):
 
 
 class Clock(Protocol):
-    """Times runs on a device that works by itself, and keeps what is launched from running far ahead of it."""
+    """Times runs on a device that works by itself, and keeps what is launched from running far ahead of it. ``event``: a new one."""
+
+    event: Callable[[], DeviceEvent]
 
     def begin(self, plan: int) -> None:
         """Hear that a run is about to be launched; wait while too much is ahead of it."""

@@ -25,6 +25,7 @@ from gt.runtime.collective import CollectiveFailed, Rendezvous
 _REDUCE = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 _WIDER = {torch.bool: torch.uint8, torch.int16: torch.int32}  # what Gloo cannot reduce
 RETRIES = "7"  # of NCCL, to reach a member: 2.8 s
+OWN_WATCH = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_DUMP_ON_TIMEOUT": "0", "TORCH_NCCL_ENABLE_MONITORING": "0"}
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -330,14 +331,15 @@ class TorchGroup:
 def keep_nccl_to(host: str) -> None:
     """Have NCCL listen on the interface of this worker's address, and nowhere else; by itself it takes any but the loopback.
 
-    What the user says of it counts. Its service for debugging, which would listen on a port of its own, stays off. A member that has ended
+    What the user says of it counts. Who is lost or late gt finds out itself: torch's watch would end the members that are left a minute
+    after one has died, and hold back their next group until then. Its service for debugging, which would listen on a port of its own, stays off. A member that has ended
     is not asked for a minute whether it is there: who is asked listens before it can be.
     """
     for name, addresses in psutil.net_if_addrs().items():
         if any(a.address == host for a in addresses):
             os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={name}")
-    os.environ.setdefault("NCCL_RAS_ENABLE", "0")
-    os.environ.setdefault("NCCL_SOCKET_RETRY_CNT", RETRIES)
+    for name, value in {"NCCL_RAS_ENABLE": "0", "NCCL_SOCKET_RETRY_CNT": RETRIES, **OWN_WATCH}.items():
+        os.environ.setdefault(name, value)
 
 
 def _reduced(parts: list[torch.Tensor], reduce: str) -> torch.Tensor:

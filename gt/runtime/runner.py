@@ -21,6 +21,7 @@ from gt.runtime import env, wire
 from gt.runtime.collective import CollectiveFailed, Groups
 from gt.runtime.engine import Engine, Joint, Loaded
 from gt.runtime.errors import Fault, GtError, fault_of
+from gt.runtime.launched import LaunchedRuns
 from gt.runtime.log import InstructionLog
 from gt.runtime.store import LARGE, ValueStore, give_memory_back
 from gt.runtime.usage import PlanSpent, Usage
@@ -115,6 +116,9 @@ class Runner:
         self.began = 0.0  # when the message under way came: all that it takes counts for its client
         engine.start_thread()
         self.clock = engine.clock if timed else None
+        self.launched = None if groups is None or engine.clock is None else LaunchedRuns(engine.clock.event)
+        if groups is not None and self.launched is not None:
+            groups.aborting = self.launched.abort
         self.runs, self.run_s, self.load_s, self.ship_s = 0, 0.0, 0.0, 0.0  # so far
         self.spent: dict[int, PlanSpent] = {}  # by plan
         self.tiers: dict[int, str] = {}  # by plan, those of its last run, as the dispatcher knows
@@ -128,6 +132,7 @@ class Runner:
             self.log.write("recv", type(message).__name__, getattr(data, "nbytes", 0), "", message)
         if self.uploads:
             self._take_uploads()
+        self._learn_broken()
         return self._do(self.state.handle(Got(message, data)), message)
 
     def is_short(self, message: Message) -> bool:
@@ -135,11 +140,14 @@ class Runner:
         if self.engine.clock is not None or not isinstance(message, wire.Execute):
             return isinstance(message, wire.Free)
         spent = self.spent.get(message.plan)
-        return spent is not None and spent.last_s < SHORT_S and message.graph != "capture" and not spent.meets
+        return spent is not None and spent.last_s < SHORT_S and message.graph != "capture" and not spent.groups
 
     def past(self, lives: tuple[tuple[int, int], ...]) -> wire.Past:
         """Say what is here, once all that the lost dispatcher has sent is done; ``lives`` as in ``Past``. Programs and graphs go."""
         self._take_uploads()
+        if self.launched is not None and not self.launched.are_over:
+            self.engine.synchronize()
+        self._learn_broken()
         for loaded in self.loaded.values():
             if loaded.joint is not None:  # a graph of collectives goes before their groups do
                 loaded.joint.drop()
@@ -205,6 +213,15 @@ class Runner:
             self.outlet.reply(wire.Shipped(message.job, time.perf_counter() - self.began))
         return True
 
+    def _learn_broken(self) -> None:
+        """Let go of what is not right, as a collective was aborted on the device that it hangs on."""
+        if self.launched is None or not self.launched.broken:
+            return
+        for uid, fault in self.launched.take().items():
+            if uid in self.state.values:
+                self.state.handle(Unkept(uid, fault))
+                self.values.drop((uid,))
+
     def close(self) -> None:
         """Let go of all values and of the engine."""
         self.values = ValueStore()
@@ -257,7 +274,7 @@ class Runner:
         try:
             array = self._read(ship)
         except Exception as e:  # what was submitted earlier may fail only now
-            fault = self._own_fault(e, self.epoch)
+            fault = self.state.poison.get(ship.uid) or self._own_fault(e, self.epoch)
             self.outlet.ship(ship.token, wire.PartFailed(ship.request, fault), None)
             return
         part = wire.Part(ship.request, ship.type, ship.bounds, ship.tiles, ship.final)
@@ -280,6 +297,9 @@ class Runner:
         whole = tuple(value.shape) == true
         room = self.outlet.room(ship.token, true, wire_dtype(dtype))
         array = self.engine.to_host(value, dtype, room if whole else None)
+        self._learn_broken()
+        if ship.uid in self.state.poison:
+            raise self.state.poison[ship.uid].exception()
         if not whole:
             inner = array[tuple(slice(0, n) for n in true)]
             array = np.empty(true, array.dtype) if room is None else room
@@ -335,6 +355,8 @@ class Runner:
                 scalars = [wire.unpack_scalar(s) for s in command.scalars]
                 if self.clock is not None:
                     self.clock.begin(command.plan)
+                if self.launched is not None and spent is not None:
+                    self.launched.begin(command.epoch, command.inputs, spent.groups)
                 if command.graph == "replay":
                     outputs = self._joint(command.plan).replay(inputs, scalars)
                     self._met_all(command.plan)
@@ -347,8 +369,11 @@ class Runner:
                     self.clock.end(command.plan)
                 if self.groups is not None and self.groups.sending:
                     self.groups.finish()
-                for uid, value in zip(command.outputs, outputs, strict=True):
-                    values.put(uid, value)
+                if self.launched is not None:
+                    fault = self.launched.end(command.outputs)
+                if fault is None:
+                    for uid, value in zip(command.outputs, outputs, strict=True):
+                        values.put(uid, value)
             except Exception as e:
                 fault = self._fault(e, command.epoch)
                 if not self.state.programs[command.plan].collectives:

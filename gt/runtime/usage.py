@@ -93,7 +93,7 @@ class WorkerUsage(msgspec.Struct, frozen=True, kw_only=True):
 @dataclass(eq=False)
 class PlanSpent:
     """What the runs of a plan took: ``own_s`` without collectives. ``inputs``: shape and dtype of each, as the first run had them.
-    ``meets``: it has collectives.
+    ``groups``: with whom it has collectives.
     """
 
     program: Program
@@ -102,10 +102,10 @@ class PlanSpent:
     seconds: float = 0.0
     own_s: float = 0.0
     last_s: float = 0.0
-    meets: bool = field(init=False)
+    groups: frozenset[tuple[int, ...]] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.meets = bool(self.program.collectives)
+        self.groups = frozenset(self.program.groups)
 
     def shares(self) -> dict[str, float]:
         """Give what part of its own time goes to each kind of op."""

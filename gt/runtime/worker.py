@@ -130,6 +130,7 @@ class WorkerProcess:
     ) -> None:
         self.endpoint, self.parent_fd, self.keys, self.lease_s = endpoint, parent_fd, keys, lease_s
         self.stopping = self.deserted = self.refused = False
+        self.at_edge = True  # the main thread does nothing that it may not come back from
         self.cut_off = self.doubt = ""
         self.failed: ConnectionFailed | None = None  # why no other dispatcher wants this worker
         self.lost = threading.Event()  # the dispatcher is; until the worker has joined again
@@ -303,7 +304,9 @@ class WorkerProcess:
         poller.register(self.wake_read, zmq.POLLIN)
         worked = time.monotonic()
         while not self.stopping:
+            self.at_edge = True
             ready = dict(poller.poll(2 if self.outlet.unsent else int(garbage.IDLE_S * 1000)))
+            self.at_edge = False
             if self.wake_read in ready:
                 os.read(self.wake_read, 64)
             lost = self.lost.is_set()  # before the last look: what came before the loss is there to be received
@@ -353,6 +356,7 @@ class WorkerProcess:
         if self.store is not None:
             self.store.close()
             self.store = None
+        self.at_edge = True
         self.handshake.close()
         self.work.close(0)
         deadline = self.lost_at + self.lease_s
@@ -376,12 +380,14 @@ class WorkerProcess:
 
     def close(self) -> None:
         """Say goodbye and let everything go."""
-        self.stopping = True
+        self.stopping = self.at_edge = True
         self.io.join(GRACE_S)
         if not self.work.closed:
             self.handshake.close()
             with contextlib.suppress(PeerUnreachable):
                 send(self.work, wire.Bye(f"is cut off: {self.cut_off}") if self.cut_off else wire.Bye())
+        if self.runner.launched is not None and not self.runner.launched.are_over:
+            self.groups.call_off()  # some worker may not come
         self.runner.close()
         remove_sockets(self.bound)
         self.context.destroy(200)
@@ -446,6 +452,8 @@ class WorkerProcess:
                 beat = now
                 send(link, wire.Beat(self.runner.epoch, self.groups.issued))
                 self.intake.tidy(now)
+                if self.runner.launched is not None:
+                    self.groups.leave_overdue(self.runner.launched.overdue(now, self.groups.timeout_s))
 
         self.intake.alive = alive
         while not self.stopping:
@@ -506,7 +514,7 @@ class WorkerProcess:
 
     def _wait_for_edge(self, now: float) -> None:
         """Call off what keeps the main thread; end with it if it is still there at the end of the lease."""
-        if self.runner.epoch < 0:
+        if self.at_edge:
             return
         if now - self.lost_at > self.lease_s:
             self.deserted = True
@@ -518,9 +526,9 @@ class WorkerProcess:
     def _end(self, link: Socket | None) -> None:
         """See to it that the main thread ends, and let go of this thread's sockets."""
         deadline = time.monotonic() + GRACE_S
-        while threading.main_thread().is_alive() and time.monotonic() < deadline and self.runner.epoch >= 0:
+        while threading.main_thread().is_alive() and time.monotonic() < deadline and not self.at_edge:
             time.sleep(0.02)
-        if self.runner.epoch >= 0:  # stuck in a program: nobody waits for it any more
+        if not self.at_edge:  # stuck in a program, or in waiting for a device: nobody waits for it any more
             remove_sockets(self.bound)
             os._exit(self.code)
         if link is not None:

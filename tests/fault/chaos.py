@@ -25,12 +25,14 @@ from typing import Any
 
 import click
 import numpy as np
+from pytest import MonkeyPatch
 
 import gt
 from gt import session as sessions
 from gt.runtime import env
 from tests.fault.proxy import Fault, Proxied, proxied
 from tests.fault.tended import Tended
+from tests.integration import gpus
 from tests.integration.programs import wait_for
 
 ROWS = gt.SignalConfig(shard=gt.ShardConfig(axis=0))
@@ -159,6 +161,8 @@ def cluster_of(workers: int, backend: str, server: bool) -> Iterator[Proxied | T
     """Start workers of the script's own, or a ``server`` and its, behind a proxy; end them."""
     if not server:
         env.BACKEND.set(backend)
+        if backend == "torch" and gpus.GPUS:
+            gpus.share(workers, MonkeyPatch())
         with proxied():
             gt.gpu_workers(workers)
         cluster = sessions.cluster()

@@ -12,7 +12,7 @@ import torch
 
 from gt.ir.program import Collective, WireType
 from gt.runtime.collective import CollectiveFailed, Groups
-from gt.runtime.process_group import RETRIES, TorchGroup, _bytes, keep_nccl_to
+from gt.runtime.process_group import OWN_WATCH, RETRIES, TorchGroup, _bytes, keep_nccl_to
 
 TYPE = WireType((4,), "float32")
 
@@ -300,7 +300,7 @@ def test_nccl_listens_on_the_interface_of_the_workers_address_alone(monkeypatch:
     environment: dict[str, str] = {}
     monkeypatch.setattr(os, "environ", environment)
     keep_nccl_to("127.0.0.1")
-    assert environment == {"NCCL_SOCKET_IFNAME": f"={loopback}", "NCCL_RAS_ENABLE": "0", "NCCL_SOCKET_RETRY_CNT": RETRIES}
+    assert environment == {"NCCL_SOCKET_IFNAME": f"={loopback}", "NCCL_RAS_ENABLE": "0", "NCCL_SOCKET_RETRY_CNT": RETRIES, **OWN_WATCH}
     environment["NCCL_SOCKET_IFNAME"] = "ib0"  # the user's word counts
     keep_nccl_to("127.0.0.1")
     assert environment["NCCL_SOCKET_IFNAME"] == "ib0"
