@@ -313,17 +313,17 @@ class TorchGroup:
     def abort(self) -> None:
         """End the wait for a member that will never come. From any thread: another may just have closed the group."""
         self.aborted, group = True, self.group
-        if self.backend == "nccl" and group is not None:
-            group.abort()
+        if self.backend == "nccl" and group is not None:  # which may take as long as NCCL tries to reach who is lost
+            threading.Thread(target=group.abort, name="gt-abort", daemon=True).start()
         self.wake.set()
 
     def close(self) -> None:
         """Close the group's connections, which ends the other members' waits for it.
 
-        One of Gloo's that was aborted is kept instead: its destructor waits for what is unfinished, and ends the process when
-        another member closes meanwhile.
+        One that was aborted is kept instead: its destructor waits for what is unfinished, Gloo's ends the process when another member
+        closes meanwhile.
         """
-        if self.aborted and self.backend == "gloo":
+        if self.aborted:
             _abandoned.append(self.group)
         self.group = None
 
