@@ -22,9 +22,12 @@ Members = tuple[int, ...]
 
 @dataclass(slots=True)
 class LaunchedRun:
-    """One run; values by uids. ``over``: when the device is through with it. ``fault``: why what it makes is not right."""
+    """One run; values by uids. ``where``: the user's line. ``over``: when the device is through with it. ``fault``: why what it makes is
+    not right.
+    """
 
     epoch: int
+    where: str
     inputs: frozenset[int]
     groups: frozenset[Members]
     outputs: tuple[int, ...] = ()
@@ -35,26 +38,30 @@ class LaunchedRun:
 class LaunchedRuns:
     """The runs of one stream that meet others on the device, and those that read what these make, while they may not be over.
 
-    ``broken``: by uid, what is not right, and why; whoever takes it knows.
+    ``broken``: by uid, what is not right, and why; whoever takes it knows. Events are used again, never let go of: CUDA lets no thread
+    destroy one while another waits for the device, maybe for what that thread is about to abort.
     """
 
     def __init__(self, event: Callable[[], DeviceEvent]) -> None:
         self._event = event
+        self._spare: list[DeviceEvent] = []
         self._runs: deque[LaunchedRun] = deque()
         self._launching: LaunchedRun | None = None
-        self._first: LaunchedRun | None = None  # that the device is at, since when
-        self._since = 0.0
+        self._at, self._since = -1, 0.0  # the epoch that the device is at, since when
         self._lock = threading.Lock()  # what is aborted is said by another thread
         self.broken: dict[int, Fault] = {}
 
-    def begin(self, epoch: int, inputs: Iterable[int], groups: Collection[Members]) -> None:
+    def begin(self, epoch: int, inputs: Iterable[int], groups: Collection[Members], where: str = "") -> None:
         """Hear that a run is about to be launched, with collectives of these groups."""
         with self._lock:
             while self._runs and _is_over(self._runs[0]):
-                self._runs.popleft()
+                run = self._runs.popleft()
+                if run.over is not None:
+                    self._spare.append(run.over)
+                    run.over = None
             read = frozenset(inputs)
             concerned = groups or any(not read.isdisjoint(run.outputs) for run in self._runs)
-            self._launching = LaunchedRun(epoch, read, frozenset(groups)) if concerned or self.broken else None
+            self._launching = LaunchedRun(epoch, where, read, frozenset(groups)) if concerned or self.broken else None
             if self._launching is not None:
                 self._launching.fault = self._cause(read)
 
@@ -64,7 +71,7 @@ class LaunchedRuns:
             run, self._launching = self._launching, None
             if run is None or run.fault is not None:
                 return None if run is None else run.fault
-            run.outputs, run.over = outputs, self._event()
+            run.outputs, run.over = outputs, self._spare.pop() if self._spare else self._event()
             run.over.record()
             self._runs.append(run)
             return None
@@ -76,7 +83,8 @@ class LaunchedRuns:
             for run in (*self._runs, *launching):
                 if run.fault is None and not _is_over(run):
                     meets = not run.groups.isdisjoint(groups)
-                    run.fault = self._cause(run.inputs) or (msgspec.structs.replace(fault, epoch=run.epoch) if meets else None)
+                    own = msgspec.structs.replace(fault, epoch=run.epoch, where=run.where)
+                    run.fault = self._cause(run.inputs) or (own if meets else None)
                     if run.fault is not None:
                         self.broken.update(dict.fromkeys(run.outputs, run.fault))
 
@@ -90,8 +98,9 @@ class LaunchedRuns:
         """Give the groups of the run that the device has been at for longer than that; none where it gets on. To be asked again and again."""
         with self._lock:
             first = next((run for run in self._runs if not _is_over(run)), None)
-            if first is not self._first:
-                self._first, self._since = first, now
+            epoch = -1 if first is None else first.epoch
+            if epoch != self._at:
+                self._at, self._since = epoch, now
             return first.groups if first is not None and now - self._since > timeout_s else frozenset()
 
     @property

@@ -356,7 +356,7 @@ class Runner:
                 if self.clock is not None:
                     self.clock.begin(command.plan)
                 if self.launched is not None and spent is not None:
-                    self.launched.begin(command.epoch, command.inputs, spent.groups)
+                    self.launched.begin(command.epoch, command.inputs, spent.groups, spent.program.line(0))
                 if command.graph == "replay":
                     outputs = self._joint(command.plan).replay(inputs, scalars)
                     self._met_all(command.plan)

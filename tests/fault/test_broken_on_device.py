@@ -34,10 +34,12 @@ def trained(kill):
         optimizer.step()
         if step == 5:
             model.weight.detach().numpy()
+    optimizer.zero_grad()  # which sends the last step
     if kill:
         time.sleep(0.3)  # all is launched by then, and little of it is over
         worker = next(p for p in psutil.Process().children(recursive=True) if "gt.runtime.worker" in p.cmdline())
         os.kill(worker.pid, signal.SIGKILL)
+        time.sleep(1.0)  # the loss is known, and that one worker is left which has all weights
     return model.weight.detach().numpy()
 
 quiet = trained(False)

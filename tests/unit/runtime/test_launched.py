@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -147,6 +148,30 @@ def fetch(runner: Runner, uid: int) -> None:
     runner.handle(wire.Ship(uid, b"", uid, WireType((4, 4), "float32"), ((0, 4), (0, 4)), 1, True))
 
 
+def test_events_are_used_again_and_never_let_go_of() -> None:
+    device = Device()
+    made: list[Event] = []
+
+    def event() -> Event:
+        made.append(Event(device))
+        return made[-1]
+
+    runs = LaunchedRuns(event)
+    for epoch in range(100):
+        launch(device, runs, epoch, (), (epoch,), BOTH)
+        device.now += 0.5
+        runs.overdue(device.now, 60.0)
+    assert 40 < len(made) < 60  # as many as are ever ahead
+    device.now = device.ends
+    for epoch in range(100, 140):
+        launch(device, runs, epoch, (), (epoch,), BOTH)
+    assert len(made) < 60
+    kept = [sys.getrefcount(e) for e in made]
+    device.now = device.ends
+    runs.abort([BOTH], LOST)
+    assert [sys.getrefcount(e) for e in made] == kept
+
+
 def test_what_a_lost_worker_leaves_on_the_device_is_not_read_nor_used() -> None:
     device, _, groups, runner, link = worker()
     run(runner, 1, 1, 10, 11)
@@ -159,7 +184,8 @@ def test_what_a_lost_worker_leaves_on_the_device_is_not_read_nor_used() -> None:
     assert link.dones[4].fault.kind == "worker_lost" and link.dones[4].fault.worker == 1
     for uid in (10, 11, 12, 13):
         fetch(runner, uid)
-    assert (link.read[12].kind, link.read[12].worker, link.read[12].epoch) == ("worker_lost", 1, 2)
+    told = link.read[12]
+    assert (told.kind, told.worker, told.epoch, told.where) == ("worker_lost", 1, 2, "train.py:12")
     for uid in (10, 11, 13):  # over before, or of others
         np.testing.assert_array_equal(link.read[uid], np.ones((4, 4)))
 
