@@ -1,8 +1,8 @@
 """Traces of a running server, as the dispatcher takes them: who is asked for events, by whose clock, and who gets them. Pure.
 
 One trace at a time. Whoever is there, or comes while it is taken, keeps its latest lines in memory (``tracer``); at the end each hands
-them over, a client that leaves before that as it goes. Its time counts from when the last one sees what it is to see: a GPU's profiler takes
-seconds to start. How far a clock is from the dispatcher's is measured as it begins its part: half of
+them over, a client that leaves before that as it goes. It begins when the last one sees what it is to see: a GPU's profiler takes
+seconds to start, what was before that is left out. How far a clock is from the dispatcher's is measured as it begins its part: half of
 what there and back took is how well that is known. On the dispatcher's own machine there is one clock.
 Owns: ``Tracing``, ``Traced``. Must not know: sockets, what lines say. Next: ``tracer`` (the other end), ``status_request`` (who asks).
 """
@@ -54,7 +54,7 @@ class Source:
 
 @dataclass
 class Trace:
-    """The one under way."""
+    """The one under way. ``begun``: by the dispatcher's wall clock, since when all see all; 0 if nobody had to prepare."""
 
     asker: bytes
     number: int
@@ -64,6 +64,7 @@ class Trace:
     seconds: float
     pinged: float
     sources: dict[bytes, Source] = field(default_factory=dict)  # by peer
+    begun: float = 0.0
     ended: bool = False  # the time is over: what comes now is handed over
 
 
@@ -115,7 +116,7 @@ class Tracing:
         if message.over:
             source.lines = TracedLines(message.start, message.lines, message.left_out)
         elif source.preparing and not message.preparing:
-            trace.until = max(trace.until, now + trace.seconds)
+            trace.until, trace.begun = max(trace.until, now + trace.seconds), self.wall_clock()
         source.preparing = message.preparing
         self._finish(now)
 
@@ -168,12 +169,21 @@ class Tracing:
         found = [] if own is None else [("dispatcher", (0.0, 0.0), own, "")]
         found += [(s.who, s.clock or (0.0, 0.0), s.lines or TracedLines(0.0, (), 0), s.missing) for s in trace.sources.values()]
         for at, (who, (ahead, within), lines, missing) in enumerate(found, 1):
-            left = len(found) - at
-            self.send(trace.asker, wire.Traced(who, lines.start - ahead, within, lines.lines, lines.left_out, missing, left, self.tag))
+            left, start = len(found) - at, lines.start - ahead
+            told = tuple([line for line in lines.lines if _elapsed(line) >= trace.begun - start]) if trace.begun else lines.lines
+            self.send(trace.asker, wire.Traced(who, start, within, told, lines.left_out, missing, left, self.tag))
 
     def _stop(self) -> TracedLines | None:
         self.trace = None
         return None if self.own is None else self.own.traced()
+
+
+def _elapsed(line: str) -> float:
+    """Give when a line says it was written, in seconds; infinite for what is no line, which whoever asked judges."""
+    try:
+        return float(line.partition(" ")[0])
+    except ValueError:
+        return math.inf
 
 
 __all__ = ["MAX_LINES", "MAX_SECONDS", "Tracing"]

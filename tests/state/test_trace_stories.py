@@ -56,6 +56,11 @@ def test_the_time_counts_from_when_the_last_one_sees_what_it_is_to_see() -> None
     begun(s, "l1", 1001.5)
     assert asked(s.wait(0.7)) == []
     assert asked(s.wait(0.2)) == [wire.SetTrace(1, 0)] * 3
+    over(s, "c0", "90.0 1 early client0 x 0", "91.6 2 late client0 x 0", "no line", start=910.0)
+    over(s, "l0", "1001.0 1 early worker0 x 0", "1002.0 2 late worker0 x 0", "1001.4 0 early worker0 x 0", "1001.9 0 late worker0 x 0")
+    parts = sent(over(s, "l1", start=990.0), "asker")
+    assert [[line.split()[2] for line in p.lines if line[0].isdigit()] for p in parts] == [[], ["late"], ["late"] * 2, []]
+    assert parts[1].lines[-1] == "no line"  # the asker's to judge
 
 
 def test_who_never_begins_is_not_waited_for_long() -> None:
