@@ -45,6 +45,7 @@ class LaunchedRuns:
     def __init__(self, event: Callable[[], DeviceEvent]) -> None:
         self._event = event
         self._spare: list[DeviceEvent] = []
+        self._now: DeviceEvent | None = None
         self._runs: deque[LaunchedRun] = deque()
         self._launching: LaunchedRun | None = None
         self._at, self._since = -1, 0.0  # the epoch that the device is at, since when
@@ -102,6 +103,12 @@ class LaunchedRuns:
             if epoch != self._at:
                 self._at, self._since = epoch, now
             return first.groups if first is not None and now - self._since > timeout_s else frozenset()
+
+    def wait(self) -> None:
+        """Wait until the device is through with all of the stream, without a lock of CUDA's: reading a value takes one until it is there."""
+        self._now = self._now or self._event()
+        self._now.record()
+        self._now.synchronize()
 
     @property
     def are_over(self) -> bool:

@@ -145,8 +145,8 @@ class Runner:
     def past(self, lives: tuple[tuple[int, int], ...]) -> wire.Past:
         """Say what is here, once all that the lost dispatcher has sent is done; ``lives`` as in ``Past``. Programs and graphs go."""
         self._take_uploads()
-        if self.launched is not None and not self.launched.are_over:
-            self.engine.synchronize()
+        if self.launched is not None:
+            self.launched.wait()
         self._learn_broken()
         for loaded in self.loaded.values():
             if loaded.joint is not None:  # a graph of collectives goes before their groups do
@@ -295,6 +295,8 @@ class Runner:
         start = time.perf_counter()
         value = self.values[ship.uid]
         whole = tuple(value.shape) == true
+        if self.launched is not None:
+            self.launched.wait()
         room = self.outlet.room(ship.token, true, wire_dtype(dtype))
         array = self.engine.to_host(value, dtype, room if whole else None)
         self._learn_broken()

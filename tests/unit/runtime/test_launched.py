@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,23 @@ from gt.runtime.errors import Fault
 from gt.runtime.launched import LaunchedRuns
 from gt.runtime.numpy_engine import NumpyEngine
 from gt.runtime.runner import Runner
-from tests.unit.runtime.test_device_clock import Device, Event
+from tests.unit.runtime import test_device_clock as clocks
+
+
+@dataclass
+class Device(clocks.Device):
+    """``meanwhile``: what happens while it is waited for."""
+
+    meanwhile: Callable[[], object] = lambda: None
+
+
+class Event(clocks.Event):
+    device: Device
+
+    def synchronize(self) -> None:
+        self.device.meanwhile()
+        super().synchronize()
+
 
 LOST = Fault("worker_lost", "worker 1 was lost", 1)
 BOTH, OTHERS = (0, 1), (0, 2)
@@ -105,21 +123,16 @@ class Link:
 
 
 class Asynchronous(NumpyEngine):
-    """As a GPU's engine: reading a value waits for the device, at which ``meanwhile`` happens."""
+    """As a GPU's engine: a value can be read once the device is through with it."""
 
     def __init__(self, device: Device) -> None:
         super().__init__()
         self.device = device
         self.clock = DeviceClock(lambda: Event(device))
-        self.meanwhile = lambda: None
 
     def to_host(self, value: Any, dtype: Any, out: Any = None) -> np.ndarray:
-        self.meanwhile()
-        self.synchronize()
+        assert self.device.now >= self.device.ends, "it would wait with a lock"
         return super().to_host(value, dtype, out)
-
-    def synchronize(self) -> None:
-        self.device.now = max(self.device.now, self.device.ends)
 
 
 def summed(*groups: tuple[int, ...]) -> Program:
@@ -191,22 +204,22 @@ def test_what_a_lost_worker_leaves_on_the_device_is_not_read_nor_used() -> None:
 
 
 def test_a_loss_while_a_value_is_waited_for_is_told_whoever_reads_it() -> None:
-    device, engine, groups, runner, link = worker()
+    device, _, groups, runner, link = worker()
     run(runner, 1, 1, 10, 11)
-    engine.meanwhile = lambda: groups.abort(1)
+    device.meanwhile = lambda: groups.abort(1)
     fetch(runner, 11)
     assert link.read[11].kind == "worker_lost"
-    engine.meanwhile = lambda: None
+    device.meanwhile = lambda: None
     groups.lost.clear()
     run(runner, 2, 1, 10, 12)
-    engine.meanwhile = lambda: groups.leave(9, (BOTH,), "worker 1 could not go on")
+    device.meanwhile = lambda: groups.leave(9, (BOTH,), "worker 1 could not go on")
     fetch(runner, 12)
     assert link.read[12].kind == "collective" and "could not go on" in link.read[12].message
     assert device.now == device.ends
 
 
 def test_what_a_device_does_not_get_on_with_is_given_up_after_a_while() -> None:
-    device, engine, groups, runner, link = worker()
+    device, _, groups, runner, link = worker()
     runs = runner.launched
     assert runs is not None
     for epoch in (1, 2, 3):
@@ -229,8 +242,9 @@ def test_what_a_device_does_not_get_on_with_is_given_up_after_a_while() -> None:
 
 
 def test_a_loss_with_the_dispatcher_is_known_to_the_next_one() -> None:
-    _, engine, groups, runner, _ = worker()
+    device, _, groups, runner, _ = worker()
     run(runner, 1, 1, 10, 11)
-    engine.synchronize = groups.call_off  # type: ignore[method-assign]  # as another thread does when that takes too long
+    called = []
+    device.meanwhile = lambda: called.append(groups.call_off())  # as another thread does when that takes too long
     runner.past(((1, 0),))
-    assert 11 in runner.state.poison and 11 not in runner.state.values and 10 in runner.state.values
+    assert called and 11 in runner.state.poison and 11 not in runner.state.values and 10 in runner.state.values
