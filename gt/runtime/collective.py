@@ -30,6 +30,7 @@ class CollectiveFailed(GtError, RuntimeError):
 
 
 FORMING_POLL_S = 0.05
+FORMING_S = 5.0  # for what makes a group to say itself that it takes too long
 LOSS_S = 2.0  # in which a loss is heard of that broke a collective here
 LEFT_ALONE: list[Forming] = []  # for the rest of the process: to drop a group that others wait for may end it
 
@@ -129,8 +130,15 @@ class Groups:
             made: Group = module.TorchGroup(name, rank, size, backend, link, self.host, self.timeout_s, self.device)
             return made
 
+        until = time.monotonic() + self.timeout_s + FORMING_S
+
+        def check() -> None:
+            self._check_lost(members)
+            if time.monotonic() > until:
+                raise CollectiveFailed(f"workers {list(members)} could not form a group within {self.timeout_s:g} s")
+
         try:
-            self.groups[members] = Forming(make).result(lambda: self._check_lost(members))
+            self.groups[members] = Forming(make).result(check)
         except RuntimeError as e:
             self._check_lost(members)
             raise CollectiveFailed(f"workers {list(members)} could not form a group: {e}") from e

@@ -457,6 +457,8 @@ class Runner:
         inputs = [None if i in missing else self.values[uid] for i, uid in enumerate(command.inputs)]
         for uid in command.takes:
             self.values.take(uid)
+        if self.launched is not None:
+            self.launched.begin(command.epoch, command.inputs, ())
         ran = self._salvage(command, None, inputs) if fault is None else None
         self.epoch = -1
         return ran or Ran(command.epoch, 0.0, fault or command.poisoned[0][1])
@@ -470,7 +472,7 @@ class Runner:
         except Exception:  # such as a device that runs nothing more
             log.exception("nothing could be kept of a run that failed")
             return None
-        if found is None:
+        if found is None or (self.launched is not None and self.launched.end(command.outputs) is not None):
             return None
         causes = {i: c if isinstance(c, Fault) else self._fault(c, command.epoch) for i, c in found.causes.items()}
         for i, (uid, value) in enumerate(zip(command.outputs, found.outputs, strict=True)):

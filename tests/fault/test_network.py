@@ -407,6 +407,6 @@ def test_a_worker_that_is_cut_off_in_a_program_ends_with_an_exit_code_that_says_
     for cut_off in ("", "messages were lost"):
         stuck = object.__new__(worker.WorkerProcess)
         stuck.cut_off, stuck.deserted, stuck.bound, stuck.gate = cut_off, False, [], None
-        stuck.runner, stuck.intake = MagicMock(epoch=3), MagicMock()
+        stuck.at_edge, stuck.intake = False, MagicMock()
         stuck._end(None)
     assert codes == [ExitCode.OK, ExitCode.SERVER_LOST]

@@ -207,6 +207,18 @@ def test_making_a_group_ends_when_a_member_is_lost_meanwhile(monkeypatch: pytest
     assert (0, 3) not in made.groups
 
 
+def test_a_group_that_does_not_come_about_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, _ = groups()
+    made.timeout_s = 0.2
+    forever = threading.Event()
+    monkeypatch.setattr("gt.runtime.collective.FORMING_S", 0.1)
+    monkeypatch.setattr("gt.runtime.process_group.TorchGroup", lambda *_: forever.wait(30))
+    with pytest.raises(CollectiveFailed, match=r"workers \[0, 3\] could not form a group within 0.2 s"):
+        made.form("g1", (0, 3), "nccl")
+    forever.set()
+    assert (0, 3) not in made.groups
+
+
 def test_a_member_may_leave_a_run_before_another_has_come_back_from_making_their_group(monkeypatch: pytest.MonkeyPatch) -> None:
     made, pages = groups()
 

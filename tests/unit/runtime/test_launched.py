@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gt.ir.program import Collective, Program, WireType
+from gt.ir.program import Collective, Compute, Program, WireNode, WireType
 from gt.runtime import wire
 from gt.runtime.collective import Groups
 from gt.runtime.device_clock import DeviceClock
@@ -201,6 +201,22 @@ def test_what_a_lost_worker_leaves_on_the_device_is_not_read_nor_used() -> None:
     assert (told.kind, told.worker, told.epoch, told.where) == ("worker_lost", 1, 2, "train.py:12")
     for uid in (10, 11, 13):  # over before, or of others
         np.testing.assert_array_equal(link.read[uid], np.ones((4, 4)))
+
+
+def test_what_is_kept_of_a_run_that_fails_hangs_on_it_too() -> None:
+    device, _, groups, runner, link = worker()
+    shape = (WireType((4, 4), "float32"),)
+    nodes = WireNode("neg", (0,), (2,), shape, ()), WireNode("neg", (1,), (3,), shape, ())
+    runner.handle(wire.Load(3, Program(0, ((0, 0), (1, 1)), (), (Compute(nodes, (0, 1), (2, 3), ""),), ((0, 2), (1, 3)))))
+    runner.state.poison[20] = Fault("index", "broke")
+    run(runner, 1, 1, 10, 11)
+    runner.handle(wire.Execute(2, 3, (20, 11), (21, 22), (), ()))
+    runner.handle(wire.Execute(3, 3, (20, 10), (23, 24), (), ()))
+    groups.abort(1)
+    for uid in (21, 22, 23, 24):
+        fetch(runner, uid)
+    assert [link.read[uid].kind for uid in (21, 22, 23)] == ["index", "worker_lost", "index"]
+    np.testing.assert_array_equal(link.read[24], -np.ones((4, 4)))
 
 
 def test_a_loss_while_a_value_is_waited_for_is_told_whoever_reads_it() -> None:
