@@ -332,8 +332,8 @@ def keep_nccl_to(host: str) -> None:
     """Have NCCL listen on the interface of this worker's address, and nowhere else; by itself it takes any but the loopback.
 
     What the user says of it counts. Who is lost or late gt finds out itself: torch's watch would end the members that are left a minute
-    after one has died, and hold back their next group until then. Its service for debugging, which would listen on a port of its own, stays off. A member that has ended
-    is not asked for a minute whether it is there: who is asked listens before it can be.
+    after one has died, and hold back their next group until then. NCCL's service for debugging, which would listen on a port of its own,
+    stays off. A member that has ended is not asked for a minute whether it is there: who is asked listens before it can be.
     """
     for name, addresses in psutil.net_if_addrs().items():
         if any(a.address == host for a in addresses):
