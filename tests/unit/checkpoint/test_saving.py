@@ -228,13 +228,18 @@ def test_saves_are_written_one_after_the_other(tmp_path: Path, held: threading.E
         checkpoint.save(tmp_path, {"w": w}, step=3)
 
 
-def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, held: threading.Event
+) -> None:
     w = gt.ones(1000)
+    held.set()
     checkpoint.save(tmp_path, {"w": w}, step=1).wait()
+    held.clear()
     with monkeypatch.context() as patch:
         patch.setattr(files, "open", partial(open_full, Path.touch), raising=False)
         failed = checkpoint.save(tmp_path, {"w": w * 2}, step=2, keep=1)
-        second = checkpoint.save(tmp_path, {"w": w * 2}, step=3, keep=1)
+        second = checkpoint.save(tmp_path, {"w": w * 2}, step=3, keep=1)  # which would tell of the first if that was over
+        held.set()
         with pytest.raises(
             checkpoint.SaveError, match=r"step 2 in .* was not written: OSError: \[Errno 28\] .*; the one of step 1 is whole"
         ) as caught:
