@@ -196,7 +196,7 @@ def _difference(old: _Form, new: _Form, site: str) -> Recompiled:
     for more, fewer, only in ((old, new, once), (new, old, _done_once(new, old))):
         first, again = more.nodes[min(only, default=0)] if only else None, _again(more, only)
         if first is not None and (again or more is old) and _kinds(more, only) == _kinds(fewer):
-            had = f"{amount(len(only), 'op')}, from {first.op} on"
+            had = f"{amount(len(only), 'op')} starting with {first.op}"
             sides = (had, "nothing") if more is old else ("nothing", had)
             return found("what comes before the rest", *sides, first.loc, AGAIN if again else ONCE)
     if not once and _alike(old, new) < ALIKE:
@@ -234,7 +234,7 @@ def _difference(old: _Form, new: _Form, site: str) -> Recompiled:
             return found(f"whether gradients pass {after.op}", before.taped, after.taped, after.loc, FLOW)
     if len(rest) != len(new.nodes):
         extra = rest[len(new.nodes)] if len(rest) > len(new.nodes) else new.nodes[len(rest)]
-        return found("the number of ops", len(rest), f"{len(new.nodes)}, from {extra.op} on", extra.loc, FLOW)
+        return found("the number of ops", len(rest), f"{len(new.nodes)} (they differ from {extra.op} on)", extra.loc, FLOW)
     if old.donated != new.donated:
         names = [_named(*new.inputs[i]) for i in sorted(old.donated ^ new.donated, reverse=True) if i in new.inputs]
         sides = ("given up", "held") if old.donated - new.donated else ("held", "given up")
@@ -328,7 +328,7 @@ def _kinds(form: _Form, without: Collection[int] = ()) -> Counter[object]:
 
 
 def _start(form: _Form) -> str:
-    return f"{amount(len(form.nodes), 'op')}, from {form.nodes[0].op if form.nodes else 'none'} on"
+    return amount(len(form.nodes), "op") + (f" starting with {form.nodes[0].op}" if form.nodes else "")
 
 
 def _same(one: _NodeForm, other: _NodeForm) -> bool:

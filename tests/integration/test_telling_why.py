@@ -177,7 +177,7 @@ def test_a_first_step_that_does_more_is_told_as_that() -> None:
         (w * 2).sum().item()
     assert (
         latest().field == "what comes before the rest"
-        and latest().old == "1 op, from random_uniform on"
+        and latest().old == "1 op starting with random_uniform"
         and "is done once" in latest().advice
     )
 
@@ -223,7 +223,7 @@ def test_a_read_that_splits_a_step_is_told_as_lines_run_more_or_less_often() -> 
             optimizer.zero_grad()
         found += [one for one in gt.stats().recompiled if one not in found]
     (split,) = [one for one in found if one.where == f"{__file__}:{forward}"]
-    assert (split.field, split.old, split.new) == ("what comes before the rest", "10 ops, from linear on", "nothing")
+    assert (split.field, split.old, split.new) == ("what comes before the rest", "10 ops starting with linear", "nothing")
     assert split.where == f"{__file__}:{forward}" and "how often lines are run" in split.advice
     assert not any("pad the last batch" in one.advice for one in found)
 
@@ -248,7 +248,7 @@ def test_signals_of_the_first_step_alone_are_no_reason() -> None:
         a = gt.randn(8, 8)
     for _ in range(2):
         (a + a).sum().item()
-    assert latest().field == "what comes before the rest" and latest().old == "1 op, from random_normal on"
+    assert latest().field == "what comes before the rest" and latest().old == "1 op starting with random_normal"
     gt.register_config("rows", gt.SignalConfig(shard=gt.ShardConfig(axis=0)))
     for axis in (0, 1):
         gt.register_config("rows", gt.SignalConfig(shard=gt.ShardConfig(axis=axis)))
