@@ -197,6 +197,8 @@ def repeat_interleave(
         return _repeat_counts(flat, repeats, d)
     if dim is None:
         input, dim = reshape(input, -1), 0
+    if repeats < 0:
+        raise CallError("Repeats must be non-negative")
     d = normalize_dim(dim, input.ndim)
     s = input._type.shape
     wide = shapes.expand(unsqueeze(input, d + 1), (*s[: d + 1], repeats, *s[d + 1 :]))
@@ -342,6 +344,9 @@ def triu_indices(
 def _triangle(row: int, col: int, inside: Any, dtype: Any, name: str) -> Tensor:
     if dtype_of(dtype) not in (int32, int64):
         raise KindError(f"\"{name}\" not implemented for '{scalar_type(dtype_of(dtype))}': use int32 or int64")
+    for which, size in (("row", row), ("col", col)):
+        if size < 0:
+            raise CallError(f"{which} must be non-negative, got{size}")
     pairs = [(i, j) for i in range(row) for j in range(col) if inside(i, j)]
     return tensor([[i for i, _ in pairs], [j for _, j in pairs]], dtype=dtype) if pairs else zeros((2, 0), dtype=dtype)
 

@@ -66,8 +66,7 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
 
 def histc(input: Tensor, bins: int = 100, min: Scalar = 0, max: Scalar = 0) -> Tensor:
     """Count elements in ``bins`` equal bins from ``min`` to ``max`` (of the data if equal)."""
-    if bins <= 0:
-        raise CallError(f"bins must be > 0, but got {bins}")
+    _check_bins(bins)
     if input.dtype.kind != "f":
         raise KindError(f"\"histogram_cpu\" not implemented for '{scalar_type(input.dtype)}': cast it first, e.g. x.float()")
     x = reshape(input, -1)
@@ -116,7 +115,7 @@ def histogramdd(
     edges, place, inside = [], None, None
     for d, of_dim in enumerate(each):
         column = x[:, d]
-        own = of_dim if isinstance(of_dim, Handle) else _edges(column, of_dim, None if range is None else range[2 * d : 2 * d + 2])
+        own = of_dim if isinstance(of_dim, Handle) else _edges(column, of_dim, None if range is None else range[2 * d : 2 * d + 2], d)
         at, within = _bins(column, own)
         n = max_(own.numel() - 1)
         place = at if place is None else place * n + at
@@ -151,8 +150,14 @@ def _check_dtypes(input: Tensor, bins: list[Any], weight: Tensor | None) -> None
         raise KindError(f"\"histogramdd\" not implemented for '{scalar_type(dtype)}': cast it first, e.g. x.float()")
 
 
-def _edges(x: Tensor, bins: int, range: Any) -> Tensor:
-    """Give equal bins' edges, of the data's range if none is given (which flushes)."""
+def _check_bins(bins: int, dim: int = 0) -> None:
+    if bins <= 0:
+        raise CallError(f"torch.histogram(): bins must be > 0, but got {bins} for dimension {dim}")
+
+
+def _edges(x: Tensor, bins: int, range: Any, dim: int = 0) -> Tensor:
+    """Give equal bins' edges of column ``dim``, of the data's range if none is given (which flushes)."""
+    _check_bins(bins, dim)
     low, high = range if range is not None else ((float(amin(x)), float(amax(x))) if x.numel() else (0.0, 0.0))
     if low == high:
         low, high = (low - 0.5, high + 0.5) if x.numel() or range is not None else (0.0, 1.0)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from gt.devices import check_options
-from gt.functions.create import DTypeLike, check_shape, sized
+from gt.functions.create import DTypeLike, sized
 from gt.functions.promote import C_NAMES, c_name, cast, get_default_dtype, largest, operand
 from gt.functions.shape import ints
 from gt.grad_mode import is_grad_enabled
@@ -22,6 +22,7 @@ from gt.ir.types import (
     DType,
     KindError,
     broadcast_shapes,
+    check_sizes,
     complex128,
     dtype_of,
     float64,
@@ -41,7 +42,7 @@ _NOT_GIVEN: Any = object()
 
 
 def _random(op: str, shape: tuple[int, ...], dtype: DType, generator: Generator | None, *more: Any) -> Tensor:
-    check_shape(shape)
+    check_sizes(shape)
     seed, stream = draw(generator)
     keys = (operand(seed, int64), operand(stream, int64), *more)
     return record(OPS[op], keys, (("shape", shape), ("dtype", dtype)))
@@ -157,8 +158,7 @@ def randint_like(
 def randperm(n: int, *, generator: Generator | None = None, dtype: DTypeLike = None, device: Any = None, **options: Any) -> Tensor:
     """Give 0..n-1 in a random order."""
     n = operator.index(n)
-    if n < 0:
-        raise CallError(f"Trying to create tensor with negative dimension {n}: [{n}]")
+    check_sizes((n,))
     own = dtype_of(dtype or int64)
     _check_floating("randperm", own, "uif")
     if own.kind == "f" and n > 2 ** FINE[own.name] + 1:

@@ -13,7 +13,7 @@ from gt.functions.numeric import conj
 from gt.functions.promote import cast, floated
 from gt.functions.shape import has_dim, narrow, roll
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, complex_dtype, float32, is_int, scalar_type
+from gt.ir.types import CallError, check_sizes, complex_dtype, float32, is_int, scalar_type
 from gt.naming import named
 from gt.recording import record
 from gt.versions import saves
@@ -249,6 +249,7 @@ def ifftshift(input: Tensor, dim: Any = None) -> Tensor:
 
 def fftfreq(n: int, d: float = 1.0, *, dtype: Any = None, device: Any = None) -> Tensor:
     """Give the frequencies of ``fft``'s results."""
+    check_sizes((n,))
     index = arange(n, dtype=dtype or float32)
     from_middle = (index + n // 2) % n - n // 2
     return from_middle / (n * d)

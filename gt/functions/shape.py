@@ -18,7 +18,7 @@ from gt.handle import Handle, take_view
 from gt.ir.blame import warn_user
 from gt.ir.graph import Attrs
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, DimError, Shape, ShapeError, is_int, normalize_dim, result_type, scalar_type
+from gt.ir.types import CallError, DimError, Shape, ShapeError, check_sizes, is_int, normalize_dim, result_type, scalar_type
 from gt.recording import record
 from gt.views import reshape_strides, view_strides
 
@@ -49,6 +49,9 @@ def ints(args: tuple[Any, ...]) -> tuple[int, ...]:
 @lru_cache(maxsize=1 << 14)
 def infer_shape(shape: Shape, numel: int) -> Shape:
     """Replace a -1 by the size that fits."""
+    for at, size in enumerate(shape):
+        if size < -1:
+            raise CallError(f"invalid shape dimension {size} at index {at} of shape {list(shape)}")
     if -1 not in shape:
         if math.prod(shape) != numel:
             raise ShapeError(f"shape '{list(shape)}' is invalid for input of size {numel}")
@@ -56,8 +59,6 @@ def infer_shape(shape: Shape, numel: int) -> Shape:
     known = -math.prod(shape)
     if shape.count(-1) > 1:
         raise CallError("only one dimension can be inferred")
-    if any(s < -1 for s in shape):
-        raise CallError(f"invalid shape dimension {min(shape)}")
     if known == 0:
         if numel:
             raise ShapeError(f"shape '{list(shape)}' is invalid for input of size {numel}")
@@ -276,9 +277,11 @@ def repeat(input: Tensor, *sizes: Any, repeats: Any = None) -> Tensor:
     if len(times) < input.ndim:
         raise CallError("Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor")
     s = (1,) * (len(times) - input.ndim) + input._type.shape
+    whole = tuple(n * k for n, k in zip(s, times, strict=True))
+    check_sizes(whole)
     apart = reshape(input, tuple(x for n in s for x in (1, n)))
     wide = expand(apart, tuple(x for n, k in zip(s, times, strict=True) for x in (k, n)))
-    return record(RESHAPE, (wide,), (("shape", tuple(n * k for n, k in zip(s, times, strict=True))),))
+    return record(RESHAPE, (wide,), (("shape", whole),))
 
 
 def tile(input: Tensor, *args: Any, dims: Any = None) -> Tensor:
@@ -396,6 +399,8 @@ def split(tensor: Tensor, split_size_or_sections: int | Sequence[int], dim: int 
         sizes = tuple([min(step, size - at) for at in range(0, size, step)]) if size else (0,)
     else:
         sizes = tuple([int(n) for n in split_size_or_sections])
+        if any([n < 0 for n in sizes]):
+            raise CallError(f"split_with_sizes expects split_sizes have only non-negative entries, but got split_sizes={list(sizes)}")
         if sum(sizes) != size:
             raise CallError(
                 f"split_with_sizes expects split_sizes to sum exactly to {size} (input tensor's size at dimension {d}), "

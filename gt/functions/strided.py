@@ -136,6 +136,8 @@ def unfold(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
     size, step = operator.index(size), operator.index(step)
     if step <= 0:
         raise CallError(f"step is {step} but must be > 0")
+    if size < 0:
+        raise CallError(f"size is {size} but must be >= 0")
     if not input.ndim:
         normalize_dim(dimension, 0)
         if size > 1:

@@ -15,7 +15,7 @@ import numpy as np
 from gt.devices import check_options, strided
 from gt.functions.create import upload
 from gt.functions.promote import get_default_dtype
-from gt.ir.types import dtype_of, is_int
+from gt.ir.types import CallError, dtype_of, is_int
 
 if TYPE_CHECKING:
     from gt.tensor import Tensor
@@ -146,30 +146,37 @@ def kaiser(M: int, *, beta: float = 12.0, **options: Unpack[Options]) -> Tensor:
 # -- torch's old form: the length and whether the window is periodic, which it is unless said otherwise
 
 
+def _older(name: str, length: int, periodic: bool, options: Options) -> Any:
+    """Give the options of the new form. Errors: CallError for a negative length."""
+    if is_int(length) and length < 0:
+        raise CallError(f"{name} requires non-negative window_length, got window_length={length}")
+    return options | {"sym": not periodic}
+
+
 def hann_window(window_length: int, periodic: bool = True, **options: Unpack[Options]) -> Tensor:
     """Give the Hann window."""
-    return hann(window_length, **(options | {"sym": not periodic}))
+    return hann(window_length, **_older("hann_window", window_length, periodic, options))
 
 
 def hamming_window(
     window_length: int, periodic: bool = True, alpha: float = 0.54, beta: float = 0.46, **options: Unpack[Options]
 ) -> Tensor:
     """Give alpha - beta cos."""
-    return general_cosine(window_length, a=(alpha, beta), **(options | {"sym": not periodic}))
+    return general_cosine(window_length, a=(alpha, beta), **_older("hamming_window", window_length, periodic, options))
 
 
 def blackman_window(window_length: int, periodic: bool = True, **options: Unpack[Options]) -> Tensor:
     """Give the Blackman window."""
-    return blackman(window_length, **(options | {"sym": not periodic}))
+    return blackman(window_length, **_older("blackman_window", window_length, periodic, options))
 
 
 def bartlett_window(window_length: int, periodic: bool = True, **options: Unpack[Options]) -> Tensor:
     """Give the triangular window."""
-    return bartlett(window_length, **(options | {"sym": not periodic}))
+    return bartlett(window_length, **_older("bartlett_window", window_length, periodic, options))
 
 
 def kaiser_window(
     window_length: int, periodic: bool = True, beta: float = 12.0, **options: Unpack[Options]
 ) -> Tensor:  # fmt: skip
     """Give the Kaiser window."""
-    return kaiser(window_length, beta=beta, **(options | {"sym": not periodic}))
+    return kaiser(window_length, beta=beta, **_older("kaiser_window", window_length, periodic, options))

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from gt.ir import factors as fx
 from gt.ir.graph import Attrs, AttrValue, Coord
-from gt.ir.types import DType, TensorType
+from gt.ir.types import DType, TensorType, check_sizes
 
 OPS: dict[str, OpDef] = {}
 
@@ -195,7 +195,10 @@ class OpDef:
     def infer_types(self, types: tuple[TensorType, ...], attrs: Attrs) -> tuple[TensorType, ...]:
         """Give the result types. Sharding is not part of inference: results are unplaced."""
         out = self.infer(*(t.placed(None) if t.sharding else t for t in types), **dict(attrs))
-        return out if isinstance(out, tuple) else (out,)
+        found = out if isinstance(out, tuple) else (out,)
+        for type_ in found:
+            check_sizes(type_.shape)
+        return found
 
     def rule(self, operands: Sequence[TensorType], results: Sequence[TensorType], attrs: Attrs) -> fx.Rule | None:
         """Give the sharding rule on these shapes, or None if every dim must be whole."""

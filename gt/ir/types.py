@@ -310,6 +310,13 @@ def is_int(value: object) -> TypeIs[int]:
     return isinstance(value, int) or (hasattr(value, "__index__") and not getattr(value, "ndim", 0))
 
 
+def check_sizes(shape: Shape) -> None:
+    """Refuse a shape with a negative size. Errors: CallError with torch's text."""
+    for size in shape:
+        if size < 0:
+            raise CallError(f"Trying to create tensor with negative dimension {size}: {list(shape)}")
+
+
 def normalize_dim(dim: int, ndim: int) -> int:
     """Map a possibly negative dim to ``0..ndim-1``. Errors: DimError with torch's text; TypeError for a bool."""
     if dim.__class__ is not int:

@@ -13,6 +13,8 @@ import torch
 
 import gt
 from gt.arguments import guarded
+from gt.ir.ops import OPS
+from gt.recording import record
 
 
 @pytest.mark.parametrize(
@@ -33,6 +35,23 @@ from gt.arguments import guarded
         lambda m: m.nn.functional.unfold(m.ones(1, 1, 3, 3), 2, stride=0),
         lambda m: m.nn.functional.pixel_shuffle(m.ones(2), 2),
         lambda m: m.meshgrid(),
+        lambda m: m.ones(6).reshape(-2, -3),
+        lambda m: m.ones(6).view(2, -2),
+        lambda m: m.ones(6).repeat(-2),
+        lambda m: m.ones(2, 3).repeat(1, -1),
+        lambda m: m.ones(6).tile((-2,)),
+        lambda m: m.ones(6).unfold(0, -2, 1),
+        lambda m: m.ones(6).repeat_interleave(-2),
+        lambda m: m.ones(6).split([7, -1]),
+        lambda m: m.tril_indices(-2, 3),
+        lambda m: m.triu_indices(2, -3),
+        lambda m: m.hann_window(-3),
+        lambda m: m.kaiser_window(-3),
+        lambda m: m.histc(m.ones(3), bins=0),
+        lambda m: m.histogram(m.ones(3), bins=-1),
+        lambda m: m.histogramdd(m.ones(3, 2), [2, 0]),
+        lambda m: m.fft.fftfreq(-3),
+        lambda m: m.nn.functional.interpolate(m.ones(1, 1, 4), size=-2),
     ],
 )  # fmt: skip
 def test_text_is_torchs(call: Callable[[Any], Any]) -> None:
@@ -42,6 +61,15 @@ def test_text_is_torchs(call: Callable[[Any], Any]) -> None:
             call(library)
         texts.append(str(caught.value).splitlines()[0].rstrip("."))
     assert texts[1] in texts[0]
+
+
+def test_no_op_gives_a_negative_size() -> None:
+    for call in (lambda m: m.ones(6).expand(-2, 6), lambda m: m.ones(6).unflatten(0, (-2, -3)), lambda m: m.arange(6).broadcast_to((-2, 6))):
+        for library in (gt, torch):
+            with pytest.raises(RuntimeError):
+                call(library)
+    with pytest.raises(RuntimeError, match=r"negative dimension -2: \[-2, -3\]"):
+        record(OPS["reshape"], (gt.ones(6),), (("shape", (-2, -3)),))
 
 
 def test_what_torch_has_no_text_for_names_what_was_given() -> None:
