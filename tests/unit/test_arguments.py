@@ -51,7 +51,7 @@ from gt.recording import record
         lambda m: m.histogram(m.ones(3), bins=-1),
         lambda m: m.histogramdd(m.ones(3, 2), [2, 0]),
         lambda m: m.fft.fftfreq(-3),
-        lambda m: m.nn.functional.interpolate(m.ones(1, 1, 4), size=-2),
+        lambda m: m.nn.functional.interpolate(m.ones(1, 1, 4, 4), size=-2),
     ],
 )  # fmt: skip
 def test_text_is_torchs(call: Callable[[Any], Any]) -> None:

@@ -135,7 +135,7 @@ def interpolate(
         raise KindError(f"\"interpolate\" of mode {mode!r} not implemented for 'Byte'")
     if min(sizes, default=1) <= 0:
         given, made = (", ".join(f"{d}: {n}" for d, n in zip("DHW"[3 - dims :], of, strict=True)) for of in (shape, sizes))
-        raise CallError(f"Input and output sizes should be greater than 0, but got input ({given}) and output ({made})")
+        raise CallError(f"Input and output sizes should be greater than 0, but got input ({given}) output ({made})")
     weights = _cubic_weights if mode == "bicubic" else _linear_weights
     out = input
     for d, (n, o, f) in reversed(list(enumerate(zip(shape, sizes, factors, strict=True), start=2))):
