@@ -212,15 +212,15 @@ def _repeat_counts(input: Tensor, repeats: Tensor, dim: int) -> Tensor:
         raise KindError("repeats has to be Long or Int tensor")
     if repeats.ndim > 1:
         raise CallError("repeat_interleave only accept 1D vector as repeat")
-    counts = repeats.tolist()
-    if not isinstance(counts, list) or len(counts) == 1:
-        return repeat_interleave(input, counts if isinstance(counts, int) else counts[0], dim)
-    if len(counts) != size:
+    counts = reshape(repeats, -1).tolist()
+    if len(counts) not in (1, size):
         raise CallError(
             f"repeats must have the same size as input along dim, but got repeats.size(0) = {len(counts)} and input.size({dim}) = {size}"
         )
     if any(n < 0 for n in counts):
         raise CallError("repeats can not be negative")
+    if len(counts) == 1:
+        return repeat_interleave(input, counts[0], dim)
     picked = [i for i, n in enumerate(counts) for _ in range(n)]
     index = tensor(picked, dtype=int64)
     return record(OPS["index_select"], (input, index), (("dim", dim),))

@@ -34,7 +34,7 @@ from gt.handle import Handle
 from gt.ir.blame import warn_user
 from gt.ir.evaluate import to_wire
 from gt.ir.ops import OPS
-from gt.ir.types import CallError, DType, Scalar, TensorType, bfloat16, bool_, check_sizes, dtype_of, float64, int64, scalar_type
+from gt.ir.types import CallError, DType, Scalar, TensorType, bfloat16, bool_, dtype_of, float64, int64, scalar_type
 from gt.recording import record, tensor_of
 from gt.trace import check_fork, state
 
@@ -196,7 +196,6 @@ def full(
         raise TypeError("full(): argument 'size' (position 1) must be tuple of ints, not int")
     shape = ints((size,))
     if own.kind == "c":
-        check_sizes(shape)
         check_fits(fill_value, own)
         made = (
             record(OPS["expand"], (operand(fill_value, own),), (("shape", shape),))
@@ -215,7 +214,6 @@ def _plain_number(value: Scalar, dtype: DType) -> Scalar:
 
 
 def _made(op: str, shape: tuple[int, ...], dtype: DType, requires_grad: bool, **attrs: Any) -> Tensor:
-    check_sizes(shape)
     out = record(OPS[op], (), (("shape", shape), *attrs.items(), ("dtype", dtype)))
     return out.requires_grad_() if requires_grad else out
 

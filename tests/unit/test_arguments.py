@@ -42,6 +42,8 @@ from gt.recording import record
         lambda m: m.ones(6).tile((-2,)),
         lambda m: m.ones(6).unfold(0, -2, 1),
         lambda m: m.ones(6).repeat_interleave(-2),
+        lambda m: m.ones(6).repeat_interleave(m.tensor([-2])),
+        lambda m: m.full((2, -1), 1j),
         lambda m: m.ones(6).split([7, -1]),
         lambda m: m.tril_indices(-2, 3),
         lambda m: m.triu_indices(2, -3),

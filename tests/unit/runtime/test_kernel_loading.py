@@ -120,7 +120,8 @@ def test_others_run_while_a_kernel_is_loaded_onto_a_busy_device(tmp_path: Path, 
     path = compiler.path(pieces[1], specs)
     precision = torch.get_float32_matmul_precision()
     compiler.children[0].ask(Request(pieces[1], specs, compiler.device, compiler.threads, precision, str(path)))
-    assert compiler.is_cached(pieces[1], specs) and len(loaded) == 1
+    assert compiler.is_cached(pieces[1], specs) and loaded  # once for each way to launch it
+    before = len(loaded)
     done, gaps = threading.Event(), [0.0]
 
     def look() -> None:
@@ -137,6 +138,6 @@ def test_others_run_while_a_kernel_is_loaded_onto_a_busy_device(tmp_path: Path, 
     done.set()
     thread.join()
     (result,) = compiled.function([x])
-    assert torch.allclose(result, x.cos()) and len(loaded) == 2
+    assert torch.allclose(result, x.cos()) and len(loaded) > before
     compiler.close()
     assert max(gaps) < 0.5
