@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import gc
 import logging
+import operator
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
@@ -200,21 +201,31 @@ class Graphs:
         self.nbytes = 0
         self.joint: set[object] = set()  # holders of graphs that are dropped by all workers together, so not here
         self.lent: list[weakref.ref[Tensor]] = []
+        self.moves = 0  # of tensors that a graph may read where they were: none of those lent
 
-    def lend(self, static: Tensor) -> Tensor:
-        """Give a tensor on static memory, which ``settle`` moves out if it is still alive then."""
-        out = static.detach()
-        self.lent.append(weakref.ref(out))
-        return out
+    def outputs(self, a: list[Tensor], kept: Sequence[int], made: Iterable[tuple[int, Tensor]]) -> list[Tensor]:
+        """Give what a replay leaves, and empty ``a``: output ``i`` is the input ``kept[i]``; one that is ``made`` in scratch is lent,
+        which ``settle`` moves out if somebody holds it still.
+        """
+        found: list[Any] = list(map(a.__getitem__, kept)) if a else [None] * len(kept)
+        for i, static in made:
+            found[i] = out = static.detach()
+            self.lent.append(weakref.ref(out))
+        a.clear()
+        return found
 
     def settle(self) -> None:
         """Give every lent output that somebody still holds memory of its own, before a replay overwrites it."""
         for reference in self.lent:
             tensor = reference()
             if tensor is not None:
-                own = tensor.clone()
-                tensor.set_(own.untyped_storage(), 0, own.shape, own.stride())
+                _move_out(tensor)
         self.lent.clear()
+
+    def move_out(self, tensor: Tensor) -> None:
+        """Give a value that graphs may know memory of its own."""
+        self.moves += 1
+        _move_out(tensor)
 
     def admit(self, unit: GraphUnit, nbytes: int) -> None:
         """Count a unit's new graph, and drop those not used for longest beyond the budget."""
@@ -246,9 +257,14 @@ class Graphs:
             unit.drop()
 
 
+def _move_out(tensor: Tensor) -> None:
+    own = tensor.clone()
+    tensor.set_(own.untyped_storage(), 0, own.shape, own.stride())
+
+
 @dataclass(eq=False)
 class _Captured:
-    """A graph with what it takes and gives. ``kept[i]``: the input that output ``i`` is, -1 where it is ``outs[i]``."""
+    """A graph with what it takes and gives. ``kept[i]``: the input that output ``i`` is, -1 where it is one of ``made``."""
 
     graph: Graph
     strides: tuple[tuple[int, ...], ...]
@@ -256,15 +272,21 @@ class _Captured:
     addresses: list[int]
     copied: tuple[tuple[int, Tensor], ...]  # inputs copied into static ones
     kept: tuple[int, ...]
-    outs: tuple[Tensor | None, ...]
+    made: tuple[tuple[int, Tensor], ...]  # outputs in scratch
+    seen: list[weakref.ref[Tensor]] = field(default_factory=list)  # the fixed inputs that it was last seen to fit
+    moves: int = -1  # those of ``Graphs`` then
 
-    def fits(self, a: Sequence[Tensor]) -> bool:
-        addresses = [_address(a[i]) for i in self.fixed] if self.copied else [*map(_address, a)]
-        return addresses == self.addresses and tuple(map(_stride, a)) == self.strides
+    def fits(self, a: Sequence[Tensor], moves: int) -> bool:
+        if moves == self.moves and all(map(operator.is_, map(operator.call, self.seen), map(a.__getitem__, self.fixed))):
+            return all([_stride(a[i]) == self.strides[i] for i, _ in self.copied])
+        if [_address(a[i]) for i in self.fixed] != self.addresses or tuple(map(_stride, a)) != self.strides:
+            return False
+        self.seen, self.moves = [weakref.ref(a[i]) for i in self.fixed], moves
+        return True
 
     @property
     def nbytes(self) -> int:
-        return sum(t.nbytes for _, t in self.copied) + sum(t.nbytes for t in self.outs if t is not None)
+        return sum(t.nbytes for _, t in (*self.copied, *self.made))
 
 
 @dataclass(eq=False)
@@ -293,7 +315,7 @@ class GraphUnit:
     def run(self, a: list[Tensor], s: Sequence[Scalar]) -> list[Tensor] | None:
         """Run with the graph, capturing it first if it is time; ``a`` is emptied. None: run without, on ``a``."""
         captured = self.captured
-        if captured is None or not captured.fits(a):
+        if captured is None or not captured.fits(a, self.graphs.moves):
             captured = self._prepare(a, s)
             if captured is None:
                 return None
@@ -366,8 +388,8 @@ class GraphUnit:
         at = tuple(i for i, f in enumerate(fixed) if f)
         copied = tuple((i, t) for i, (t, f) in enumerate(zip(inputs, fixed, strict=True)) if not f)
         self.stats.copied_inputs = len(copied)
-        outs = tuple(None if k >= 0 else t for k, t in zip(kept, outputs, strict=True))
-        return _Captured(graph, tuple(map(_stride, a)), at, [_address(a[i]) for i in at], copied, kept, outs)
+        made = tuple((i, t) for i, (k, t) in enumerate(zip(kept, outputs, strict=True)) if k < 0)
+        return _Captured(graph, tuple(map(_stride, a)), at, [_address(a[i]) for i in at], copied, kept, made)
 
     def _give_up(self, why: str) -> None:
         self.given_up = True
@@ -389,10 +411,7 @@ class GraphUnit:
         self.stats.replays += 1
         self._replays += 1
         graphs.held.move_to_end(self)
-        lend = graphs.lend
-        outputs = [a[k] if out is None else lend(out) for k, out in zip(captured.kept, captured.outs, strict=True)]
-        a.clear()
-        return outputs
+        return graphs.outputs(a, captured.kept, captured.made)
 
 
 __all__ = ["Body", "Capturer", "CudaCapturer", "Graph", "GraphStats", "GraphUnit", "Graphs", "ScalarSlots", "Sources"]

@@ -34,13 +34,13 @@ class _Fixed:
 
 @dataclass(eq=False)
 class _Captured:
-    """``kept[i]``: the input that output ``i`` is, -1 where it is ``outs[i]``."""
+    """``kept[i]``: the input that output ``i`` is, -1 where it is one of ``made``."""
 
     graph: Graph
     fixed: list[_Fixed]
     copied: tuple[tuple[int, Tensor], ...]
     kept: tuple[int, ...]
-    outs: tuple[Tensor | None, ...]
+    made: tuple[tuple[int, Tensor], ...]
     is_new: bool = True  # it was not replayed yet
 
 
@@ -110,7 +110,7 @@ class JointUnit:
             [_Fixed(i, t.detach(), weakref.ref(t)) for i, (t, f) in enumerate(zip(inputs, fixed, strict=True)) if f],
             tuple((i, t) for i, (t, f) in enumerate(zip(inputs, fixed, strict=True)) if not f),
             kept,
-            tuple(None if k >= 0 else t for k, t in zip(kept, outputs, strict=True)),
+            tuple((i, t) for i, (k, t) in enumerate(zip(kept, outputs, strict=True)) if k < 0),
         )
 
     def replay(self, a: list[Tensor], s: Sequence[Scalar]) -> list[Tensor]:
@@ -135,19 +135,22 @@ class JointUnit:
         self.program.graph_runs += 1
         self.program.in_graph = True
         self.program.compiled_runs += self.program.compiled_pieces > 0
-        lend = graphs.lend
-        outputs = [a[k] if out is None else lend(out) for k, out in zip(captured.kept, captured.outs, strict=True)]
-        a.clear()
-        return outputs
+        return graphs.outputs(a, captured.kept, captured.made)
 
     def _move_in(self, fixed: _Fixed, a: list[Tensor]) -> None:
         """Copy an input to where the graph reads it; a value that is there meanwhile gets memory of its own."""
         self.stats.misses += 1
-        _move_out(fixed)
+        self._move_out(fixed)
         fixed.memory.copy_(a[fixed.at], non_blocking=True)
         if fixed.at in self.mutated:  # from here on it is the run's result, which is in the graph's memory
             a[fixed.at] = moved = fixed.memory.detach()
             fixed.owner = weakref.ref(moved)
+
+    def _move_out(self, fixed: _Fixed) -> None:
+        """Give a value that is in the graph's memory some of its own."""
+        owner, fixed.owner = fixed.owner(), _nobody
+        if owner is not None:
+            self.graphs.move_out(owner)
 
     def replay_junk(self) -> None:
         """Take part in the collectives by the graph, on whatever its memory holds; no value is touched."""
@@ -155,7 +158,7 @@ class JointUnit:
         self.graphs.settle()
         for fixed in self.captured.fixed:
             if fixed.at in self.mutated:
-                _move_out(fixed)
+                self._move_out(fixed)
         self.captured.graph.replay()
 
     @property
@@ -179,14 +182,6 @@ class JointUnit:
     def forget_group(self, members: tuple[int, ...]) -> None:
         if members in self.groups:
             self.drop()
-
-
-def _move_out(fixed: _Fixed) -> None:
-    """Give a value that is in a graph's memory some of its own."""
-    owner, fixed.owner = fixed.owner(), _nobody
-    if owner is not None:
-        own = owner.clone()
-        owner.set_(own.untyped_storage(), 0, own.shape, own.stride())
 
 
 def _nobody() -> None:

@@ -243,7 +243,7 @@ class Runner:
             except Exception as e:
                 self.state.handle(Unkept(uid, self._no_room(e)))
             else:
-                self.values.put(uid, value)
+                self.values.put((uid,), (value,))
                 self.state.handle(Arrived(uid))
             if done is not None:
                 done()
@@ -257,7 +257,7 @@ class Runner:
                 whole = array_of(store.type, data)
                 array = padded(whole[rows(store.bounds)], store.local)
                 array = array.copy() if array.base is not None or not array.flags.writeable else array
-            self.values.put(uid, self.engine.from_host(array, DType.by_name[store.type.dtype]))
+            self.values.put((uid,), (self.engine.from_host(array, DType.by_name[store.type.dtype]),))
         except Exception as e:
             self.state.handle(Unkept(uid, self._no_room(e)))
 
@@ -340,11 +340,10 @@ class Runner:
         values, ran, left = self.values, None, False
         stage: wire.GraphStage = ""
         held: Sequence[Any] = ()
-        inputs = [values[uid] for uid in command.inputs]
+        inputs = values.get(command.inputs)
         for i in command.copies:
             inputs[i] = _copy(inputs[i])
-        for uid in command.takes:
-            values.take(uid)
+        values.take(command.takes)
         spent = self.spent.get(command.plan)
         if spent is None and fault is None:
             spent = self.spent[command.plan] = PlanSpent(
@@ -374,8 +373,7 @@ class Runner:
                 if self.launched is not None:
                     fault = self.launched.end(command.outputs)
                 if fault is None:
-                    for uid, value in zip(command.outputs, outputs, strict=True):
-                        values.put(uid, value)
+                    values.put(command.outputs, outputs)
             except Exception as e:
                 fault = self._fault(e, command.epoch)
                 if not self.state.programs[command.plan].collectives:
@@ -455,8 +453,7 @@ class Runner:
         """Run what does not depend on inputs that are not there. ``fault``: why nothing of the program can run."""
         missing = dict(command.poisoned)
         inputs = [None if i in missing else self.values[uid] for i, uid in enumerate(command.inputs)]
-        for uid in command.takes:
-            self.values.take(uid)
+        self.values.take(command.takes)
         if self.launched is not None:
             self.launched.begin(command.epoch, command.inputs, ())
         ran = self._salvage(command, None, inputs) if fault is None else None
@@ -475,14 +472,12 @@ class Runner:
         if found is None or (self.launched is not None and self.launched.end(command.outputs) is not None):
             return None
         causes = {i: c if isinstance(c, Fault) else self._fault(c, command.epoch) for i, c in found.causes.items()}
-        for i, (uid, value) in enumerate(zip(command.outputs, found.outputs, strict=True)):
-            if i not in causes:
-                self.values.put(uid, value)
+        whole = [i for i in range(len(command.outputs)) if i not in causes]
+        self.values.put([command.outputs[i] for i in whole], [found.outputs[i] for i in whole])
         if not causes:  # what failed went well the second time, or nothing depends on it
             return Ran(command.epoch, time.perf_counter() - start)
         kept = {command.inputs[i]: value for i, value in found.kept.items() if command.inputs[i] in command.takes}
-        for uid, value in kept.items():
-            self.values.put(uid, value)
+        self.values.put(kept, list(kept.values()))
         failed = tuple((command.outputs[i], fault) for i, fault in causes.items())
         return Ran(command.epoch, time.perf_counter() - start, failed[0][1], failed, tuple(kept))
 

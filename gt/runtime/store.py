@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,24 +32,27 @@ class ValueStore:
     def __getitem__(self, uid: int) -> Any:
         return self.values[uid]
 
-    def put(self, uid: int, value: Any) -> None:
-        """Keep a value under a new uid."""
-        size = int(value.nbytes)
-        self.values[uid], self.sizes[uid] = value, size
-        self.nbytes += size
+    def get(self, uids: Iterable[int]) -> list[Any]:
+        """Give values, which stay."""
+        return list(map(self.values.__getitem__, uids))
+
+    def put(self, uids: Iterable[int], values: Sequence[Any]) -> None:
+        """Keep values under new uids."""
+        sizes = [value.nbytes for value in values]
+        self.values.update(zip(uids, values, strict=True))
+        self.sizes.update(zip(uids, sizes, strict=True))
+        self.nbytes += sum(sizes)
         if self.nbytes > self.peak_nbytes:
             self.peak_nbytes = self.nbytes
 
-    def take(self, uid: int) -> Any:
-        """Give a value and let go of it."""
-        self.nbytes -= self.sizes.pop(uid)
-        return self.values.pop(uid)
+    def take(self, uids: Collection[int]) -> list[Any]:
+        """Give values and let go of them."""
+        self.nbytes -= sum(map(self.sizes.pop, uids))
+        return list(map(self.values.pop, uids))
 
-    def drop(self, uids: tuple[int, ...]) -> None:
+    def drop(self, uids: Iterable[int]) -> None:
         """Let values go; those not here are passed over."""
-        for uid in uids:
-            if uid in self.values:
-                self.take(uid)
+        self.take({uid for uid in uids if uid in self.values})
 
 
 def give_memory_back() -> None:

@@ -7,6 +7,8 @@ Next: ``runner`` (performs the commands on an engine), ``dispatcher_state`` (the
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -192,6 +194,32 @@ Command: TypeAlias = (
 )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class _Uses:
+    """What a program picks as its ``inputs`` and ``outputs`` from those that a run names, at least so many; of its own inputs, those that
+    it overwrites (``donated``).
+    """
+
+    inputs: Callable[[tuple[int, ...]], tuple[int, ...]]
+    outputs: Callable[[tuple[int, ...]], tuple[int, ...]]
+    num_inputs: int
+    num_outputs: int
+    donated: tuple[int, ...]
+
+
+def _uses(program: Program) -> _Uses:
+    inputs, outputs = [at for at, _ in program.inputs], [at for at, _ in program.outputs]
+    donated = frozenset(program.donated)
+    overwritten = tuple([i for i, (_, slot) in enumerate(program.inputs) if slot in donated])
+    return _Uses(_picking(inputs), _picking(outputs), max(inputs, default=-1) + 1, max(outputs, default=-1) + 1, overwritten)
+
+
+def _picking(at: list[int]) -> Callable[[tuple[int, ...]], tuple[int, ...]]:
+    first = at[0] if at else 0
+    row = at == list(range(first, first + len(at)))
+    return operator.itemgetter(slice(first, first + len(at))) if row else operator.itemgetter(*at)
+
+
 @dataclass
 class WorkerState:
     """``values``: uids present. ``poison``: uids that are not, and why. ``running``: outputs of the epoch under way. ``labels``: by uid,
@@ -200,7 +228,7 @@ class WorkerState:
 
     worker: int
     programs: dict[int, Program] = field(default_factory=dict)
-    sizes: dict[int, tuple[int, int]] = field(default_factory=dict)  # by program, how many inputs and outputs a run names
+    uses: dict[int, _Uses] = field(default_factory=dict)  # by program
     places: dict[int, wire.Places] = field(default_factory=dict)  # by program, of its outputs
     labels: dict[int, wire.Label] = field(default_factory=dict)
     edge: int = -1
@@ -256,7 +284,7 @@ class WorkerState:
     def _rejoined(self, worker: int) -> list[Command]:
         plans, unknown = tuple(self.programs), tuple(sorted(self.values - self.labels.keys()))
         self.worker, self.edge = worker, -1
-        for known in (self.programs, self.sizes, self.places, self.poison, self.broken):
+        for known in (self.programs, self.uses, self.places, self.poison, self.broken):
             known.clear()
         self.labels = {uid: label for uid, label in self.labels.items() if uid in self.values}
         return [UnloadPrograms(plans), *self._drop(unknown)]
@@ -287,7 +315,7 @@ class WorkerState:
                 self.labels[uid] = label
                 return []
             case wire.Load(plan, program, places, together):
-                self.programs[plan], self.sizes[plan] = program, _sizes(program)
+                self.programs[plan], self.uses[plan] = program, _uses(program)
                 if places is not None:
                     self.places[plan] = places
                 return [LoadProgram(plan, program, together)]
@@ -296,7 +324,7 @@ class WorkerState:
             case wire.Unload(plans):
                 for plan in plans:
                     self.programs.pop(plan, None)
-                    self.sizes.pop(plan, None)
+                    self.uses.pop(plan, None)
                     self.places.pop(plan, None)
                 return [UnloadPrograms(plans)]
             case wire.DropGraph(plan, refused):
@@ -312,16 +340,16 @@ class WorkerState:
 
     def _execute(self, message: wire.Execute) -> list[Command]:
         program = self.programs.get(message.plan)
-        inputs, outputs = self.sizes.get(message.plan, (0, 0))
-        if program is None or inputs > len(message.inputs) or outputs > len(message.outputs):
-            why = "is not loaded" if program is None else f"takes {inputs} values and makes {outputs}, others are named"
+        uses = self.uses.get(message.plan)
+        if program is None or uses is None or uses.num_inputs > len(message.inputs) or uses.num_outputs > len(message.outputs):
+            why = f"takes {uses.num_inputs} values and makes {uses.num_outputs}, others are named" if uses else "is not loaded"
             fault = Fault("protocol", f"plan {message.plan} {why}", self.worker, message.epoch)
             self.poison |= dict.fromkeys(message.outputs, fault)
             self.edge = message.epoch
             told = self._got(message.reads[1], None) if message.reads is not None and message.reads[0] == self.worker else []
             return [*self._drop(message.frees), Reply(wire.Done(message.epoch, 0.0, fault)), *told]
-        mine = tuple(message.inputs[position] for position, _ in program.inputs)
-        self.outputs = tuple(message.outputs[position] for position, _ in program.outputs)
+        mine = uses.inputs(message.inputs)
+        self.outputs = uses.outputs(message.outputs)
         self.frees = message.frees
         self.reads = message.reads[1] if message.reads is not None and message.reads[0] == self.worker else None
         if message.owner:
@@ -336,12 +364,9 @@ class WorkerState:
         read = tuple([uid for uid in dict.fromkeys(mine) if uid in freed])
         takes = tuple([uid for uid in read if uid in self.values]) if poisoned else read
         copies: tuple[int, ...] = ()
-        if program.donated and not poisoned and (len(unique) < len(mine) or len(read) < len(mine)):
-            donated, twice = set(program.donated), len(unique) < len(mine)
-            copies = tuple([
-                i for i, ((_, slot), uid) in enumerate(zip(program.inputs, mine, strict=True))
-                if slot in donated and (uid not in freed or (twice and mine.count(uid) > 1))
-            ])  # fmt: skip
+        twice = len(unique) < len(mine)
+        if not poisoned and (twice or not freed.issuperset(map(mine.__getitem__, uses.donated))):
+            copies = tuple([i for i in uses.donated if mine[i] not in freed or (twice and mine.count(mine[i]) > 1)])
         self.values.difference_update(takes)
         # What is freed and not read goes first: nothing is kept for it, and its memory serves the run.
         dropped = self._drop(tuple(freed - unique)) if len(freed) > len(read) else []
@@ -361,11 +386,9 @@ class WorkerState:
                 self.labels[uid] = wire.Label(message.owner, (number,), places[position], message.epoch)
 
     def _why_not(self, inputs: tuple[int, ...], program: Program) -> Fault | None:
-        for uid in inputs:
-            if uid not in self.values:
-                return self.poison.get(uid) or Fault(
-                    "protocol", f"value {uid} is not on worker {self.worker}", self.worker
-                )
+        if not self.values.issuperset(inputs):
+            uid = next(uid for uid in inputs if uid not in self.values)
+            return self.poison.get(uid) or Fault("protocol", f"value {uid} is not on worker {self.worker}", self.worker)
         if self.broken:
             for step in program.collectives:
                 if step.group in self.broken:
@@ -406,16 +429,10 @@ class WorkerState:
         return done
 
     def _drop(self, uids: tuple[int, ...]) -> list[Command]:
-        here = tuple(uid for uid in uids if uid in self.values)
+        here = () if self.values.isdisjoint(uids) else tuple([uid for uid in uids if uid in self.values])
         self.values.difference_update(here)
-        for uid in uids:
-            self.poison.pop(uid, None)
-            self.labels.pop(uid, None)
+        for known in (self.poison, self.labels):
+            if known:
+                for uid in uids:
+                    known.pop(uid, None)
         return [DropValues(here)] if here else []
-
-
-def _sizes(program: Program) -> tuple[int, int]:
-    """Give how many values a run of a program must name at least: inputs, outputs."""
-    inputs = max([position for position, _ in program.inputs], default=-1)
-    outputs = max([position for position, _ in program.outputs], default=-1)
-    return inputs + 1, outputs + 1

@@ -92,7 +92,7 @@ class TorchWorkers:
         """Keep a value's parts, as they lie; give the value's uid."""
         uid = next(self.ids)
         for w, part in parts.items():
-            self.runners[w].values.put(uid, part)
+            self.runners[w].values.put((uid,), (part,))
             self.runners[w].state.handle(Arrived(uid))
         return uid
 

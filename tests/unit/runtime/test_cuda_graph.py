@@ -108,6 +108,19 @@ def test_a_parameter_that_moves_is_run_plainly_and_captured_anew(engine: TorchEn
     assert steps.unit.stats.captures == 2 and steps.loaded.stats.graph_runs == 3
 
 
+def test_a_parameter_given_other_memory_is_not_read_where_it_was(engine: TorchEngine) -> None:
+    """As a graph with collectives does to what is in its memory, when another value comes there."""
+    steps = Steps(engine)
+    for i in range(6):
+        steps(steps.batch(i))
+    assert steps.engine.graphs is not None
+    steps.engine.graphs.move_out(steps.w)
+    steps(steps.batch(1.0))
+    assert steps.unit.stats.misses == 1
+    steps(steps.batch(2.0))
+    assert steps.unit.stats.captures == 2
+
+
 def test_a_parameter_that_moves_every_step_is_copied(engine: TorchEngine) -> None:
     """Somebody holds each old value, so the worker hands over copies."""
     steps, held = Steps(engine), []

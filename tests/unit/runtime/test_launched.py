@@ -148,7 +148,7 @@ def worker() -> tuple[Device, Asynchronous, Groups, Runner, Link]:
     runner = Runner(0, engine, link, groups)  # type: ignore[arg-type]
     runner.handle(wire.Load(1, summed(BOTH)))
     runner.handle(wire.Load(2, summed(OTHERS)))
-    runner.values.put(10, np.ones((4, 4), np.float32))
+    runner.values.put((10,), (np.ones((4, 4), np.float32),))
     runner.state.values.add(10)
     return device, engine, groups, runner, link
 

@@ -50,7 +50,7 @@ def test_a_run_that_reads_poison_fails_and_lets_go_of_what_it_was_to_free(engine
     runner = Runner(0, engine, told)
     runner.handle(wire.Load(1, program(0, 2, 1)))
     runner.state.poison[10] = BROKE
-    runner.values.put(11, np.ones(3))
+    runner.values.put((11,), (np.ones(3),))
     runner.state.values.add(11)
     runner.handle(wire.Execute(1, 1, (10, 11), (12,), (), (10, 11)))
     (done,) = told.replies
@@ -66,7 +66,7 @@ def test_what_is_dropped_in_pieces_goes_back_to_the_system_too(pieces: int, monk
     runner = Runner(0, NumpyEngine(), Told())
     monkeypatch.setattr("gt.runtime.runner.give_memory_back", lambda: given.append(len(runner.values)))
     for uid in range(5):
-        runner.values.put(uid, np.empty(LARGE // 4, np.uint8))
+        runner.values.put((uid,), (np.empty(LARGE // 4, np.uint8),))
         runner.state.values.add(uid)
     for first in range(0, 5, 5 // pieces):
         runner.handle(wire.Free(tuple(range(first, first + 5 // pieces))))
@@ -90,7 +90,7 @@ def test_the_end_of_what_was_before_is_told_at_once_unless_what_comes_is_short(m
     monkeypatch.setattr("gt.runtime.runner.SHORT_S", 10.0)
     runner = Runner(0, NumpyEngine(), Told())
     runner.handle(wire.Load(1, program(0, 1, 1)))
-    runner.values.put(10, np.ones((4, 4)))
+    runner.values.put((10,), (np.ones((4, 4)),))
     runner.state.values.add(10)
     run = wire.Execute(1, 1, (10,), (11,), (), ())
     assert not runner.is_short(run)  # nobody knows
@@ -128,7 +128,7 @@ def test_a_value_that_is_read_with_its_run_is_told_with_its_end_unless_it_cannot
     runner = Runner(0, NumpyEngine(), told)
     runner.handle(wire.Load(1, msgspec.structs.replace(program(0, 1, 1), outputs=((0, 0),))))
     value = np.arange(12, dtype=np.float32).reshape(4, 3)
-    runner.values.put(10, value)
+    runner.values.put((10,), (value,))
     runner.state.values.add(10)
     rows = ((0, 3 if padded else 4), (0, 3))
     ship = wire.Ship(11, b"t", 5, wire.WireType((rows[0][1], 3), "float32"), rows, 1, True)
@@ -168,7 +168,7 @@ def test_what_went_to_a_program_is_counted_at_every_moment_of_its_unloading() ->
     runner = Runner(0, NumpyEngine(), Told())
     node = WireNode("exp", (0,), (1,), (WireType((3,), "float32"),), ())
     runner.handle(wire.Load(1, Program(0, ((0, 0),), (), (Compute((node,), (0,), (1,), ""),), ((0, 1),))))
-    runner.values.put(1, np.ones(3, np.float32))
+    runner.values.put((1,), (np.ones(3, np.float32),))
     runner.state.values.add(1)
     runner.handle(wire.Execute(1, 1, (1,), (2,), (), ()))
     asking = runner.usage._lock = Asking(runner.usage)  # type: ignore[assignment]

@@ -17,11 +17,11 @@ from gt.runtime.wire import StoreOp
 
 def test_values_are_counted():
     store = ValueStore()
-    store.put(1, np.zeros(10, np.float32))
-    store.put(2, np.zeros(5, np.float64))
+    store.put((1, 2), (np.zeros(10, np.float32), np.zeros(5, np.float64)))
     assert (store.nbytes, len(store)) == (80, 2)
-    assert store.take(1).nbytes == 40
-    store.drop((1, 2, 3))
+    assert [value.nbytes for value in store.get((2, 1))] == [40, 40]
+    assert [value.dtype for value in store.take((1,))] == [np.float32]
+    store.drop((1, 2, 2, 3))
     assert (store.nbytes, store.peak_nbytes, len(store)) == (0, 80, 0)
 
 

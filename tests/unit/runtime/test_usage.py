@@ -33,7 +33,7 @@ def test_what_cannot_be_estimated_is_told_once_and_counts_as_nothing(inputs: lis
 def test_what_a_run_may_reuse_counts_while_it_is_under_way() -> None:
     runner = Runner(0, NumpyEngine(), Told())
     runner.handle(wire.Load(3, SQUARE))
-    runner.values.put(10, np.ones((8, 8), np.float32))
+    runner.values.put((10,), (np.ones((8, 8), np.float32),))
     runner.state.values.add(10)
     seen: list[tuple[int, int]] = []
     loaded = runner.loaded[3]
@@ -57,7 +57,7 @@ def test_a_run_that_goes_in_parts_counts_once_as_one_of_its_plan() -> None:
     cut = cut_plan({0: whole}, 1, 1, 3, first_id=7, plan=5)
     assert cut is not None and len(cut.parts) == 3
     runner = Runner(0, NumpyEngine(), Told())
-    runner.values.put(10, np.ones(4, np.float32))
+    runner.values.put((10,), (np.ones(4, np.float32),))
     runner.state.values.add(10)
     kept = tuple(range(20, 20 + cut.kept))
     counts = []
