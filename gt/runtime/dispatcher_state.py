@@ -348,7 +348,7 @@ class DispatcherState:
             elif isinstance(entry, wire.Fetch | wire.Explain | Moving):
                 self._send(client.down, wire.Failed(entry.request, fault))
         client.queue.clear()
-        self.values.drop(list(self.values.released(client, tuple(freed)).values()))
+        self.values.drop(list(client.unname(freed).values()))
         self.sharing.withdraw(client.id)
 
     # -- clients
@@ -471,15 +471,15 @@ class DispatcherState:
     def _free(self, client: Client, free: wire.Free) -> bool:
         if client.homeless:
             return False
-        self.values.drop(list(self.values.released(client, free.buffers).values()))
+        self.values.drop(list(client.unname(free.buffers).values()))
         return True
 
     # -- runs
 
     def _run(self, client: Client, run: wire.Run) -> bool:
         buffers = client.buffers
-        known = [b for i in run.inputs if (b := buffers.get(i)) is not None]
-        missing = [i for i in run.inputs if i not in buffers] if len(known) < len(run.inputs) else []
+        missing = [] if buffers.keys() >= set(run.inputs) else [i for i in run.inputs if i not in buffers]
+        known = [buffers[i] for i in run.inputs if i in buffers] if missing else list(map(buffers.__getitem__, run.inputs))
         if missing and client.homeless:
             return False
         failed = [b for b in known if b.fault is not None]

@@ -22,7 +22,6 @@ from gt.runtime.fair_queue import FairQueue, Forecast
 from gt.runtime.flights import Flights
 from gt.runtime.memory import explained
 from gt.runtime.plan_records import PlanRecord, PlanRecords
-from gt.runtime.quota import held_nbytes
 from gt.runtime.rendezvous import KeyStore
 from gt.runtime.roster import Roster, Worker
 from gt.runtime.schedule import Buffer, Client, Flight
@@ -107,14 +106,12 @@ class Epochs:
         local = workers[0] if len(workers) == 1 and all([f.local == workers[0] for f in upstream]) else None
         flight = Flight(self.epoch, client, set(workers), local=local, groups=plan.groups, where=plan.where, plan=plan)
         self.flights.add(flight, upstream)
-        outputs = []
-        for i, (number, type_) in enumerate(zip(run.outputs, plan.outputs, strict=True)):
-            uid, where = self.values.new_uid(), plan.lines[i]
-            buffer = Buffer(uid, type_, flight=flight, reasons=plan.reasons, output=i, nbytes=held_nbytes(type_), where=where)
-            outputs.append(client.name(number, buffer))
-        flight.outputs, flight.replaces = tuple(outputs), run.replaces
+        outputs = self.values.made_by(plan, flight)
+        client.buffers.update(zip(run.outputs, outputs, strict=True))
+        client.held += plan.nbytes
+        flight.outputs, flight.replaces = outputs, run.replaces
         flight.key, flight.number = run.key, run.outputs[0] if run.outputs else -1
-        freed = flight.freed = self.values.released(client, run.frees)
+        freed = flight.freed = client.unname(run.frees)
         flight.refuses = plan.refuses or failed or any([f.refuses for f in upstream])
         if local is not None and flight.refuses and run.replaces:
             read = set(run.inputs)
@@ -182,7 +179,7 @@ class Epochs:
 
     def skip(self, client: Client, run: wire.Run, fault: Fault) -> bool:
         """A run that cannot be: its outputs fail with the cause. What is there already stays."""
-        freed = self.values.released(client, run.frees)
+        freed = client.unname(run.frees)
         for i, number in enumerate(run.outputs):
             if number in client.buffers:
                 continue
@@ -370,7 +367,7 @@ class Epochs:
         for number, buffer in list(client.buffers.items()):
             old = buffer.lasting if buffer.failed_with(known) else None
             if old is not None:
-                client.unname(number)
+                client.unname((number,))
                 client.buffers[number], buffer.before = old, None
                 client.held += 0 if old.holders else old.nbytes
                 old.holders += 1

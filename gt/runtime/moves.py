@@ -79,7 +79,7 @@ class Moves:
         for old, numbers, new in zip(move.buffers, move.numbers, flight.outputs, strict=True):
             temporary = next(n for n, b in client.buffers.items() if b is new)
             if fault is not None or new.fault is not None:
-                client.unname(temporary)
+                client.unname((temporary,))
                 dropped.append(new)
                 continue
             del client.buffers[temporary]

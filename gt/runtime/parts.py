@@ -12,7 +12,6 @@ from gt.runtime import wire
 from gt.runtime.cutting import Going
 from gt.runtime.epochs import Epochs
 from gt.runtime.plan_records import PlanRecord
-from gt.runtime.quota import held_nbytes
 from gt.runtime.schedule import Buffer, Client, Flight
 
 
@@ -34,13 +33,9 @@ class Parts:
         cut = self.epochs.plans.in_parts(plan, len(run.inputs), math.ceil(seconds / limits.grain_s))
         if cut is None:
             return None
-        outputs = []
-        for i, type_ in enumerate(plan.outputs):
-            made = Buffer(self.values.new_uid(), type_, reasons=plan.reasons, output=i, nbytes=held_nbytes(type_), where=plan.lines[i])
-            outputs.append(made)
-        kept = tuple(self.values.new_uid() for _ in range(cut.kept))
+        outputs, kept = self.values.made_by(plan), tuple(self.values.new_uids(cut.kept))
         refuses = plan.refuses or any(b.flight.refuses for b in inputs if b.flight is not None)
-        going = Going(run, plan, cut, inputs, tuple(outputs), kept, seconds, refuses)
+        going = Going(run, plan, cut, inputs, outputs, kept, seconds, refuses)
         self.values.memory.reserve(going.kept, plan.programs, [] if client.owner else inputs)
         return going
 
@@ -91,7 +86,7 @@ class Parts:
             for number, buffer in zip(run.outputs, going.outputs, strict=True):
                 client.name(number, buffer)
             self.values.memory.add(going.outputs)
-            flight.replaces, flight.freed = run.replaces, self.values.released(client, run.frees)
+            flight.replaces, flight.freed = run.replaces, client.unname(run.frees)
             if local is not None and going.refuses and run.replaces:
                 flight.late = frozenset(b for n, b in flight.freed.items() if n in set(run.replaces))
             freed = [b for b in flight.freed.values() if b not in flight.late]

@@ -22,7 +22,7 @@ from gt.runtime.schedule import NO_REASONS
 @dataclass(slots=True, eq=False)
 class PlanRecord:
     """A plan: being made (no programs, no fault), ready or failed. ``refuses``: some op may refuse its values. ``seconds``: of a run,
-    by the planner's estimate; ``nbytes``: what its outputs hold on all workers together; ``lines``: by output, the user's line;
+    by the planner's estimate; ``sizes``: what each output holds on all workers together, ``nbytes`` all; ``lines``: by output, the user's line;
     ``capture``: how far its workers are with a graph that they capture together.
     """
 
@@ -37,6 +37,7 @@ class PlanRecord:
     fault: Fault | None = None
     reasons: PlanReasons = NO_REASONS
     seconds: float = 0.0
+    sizes: tuple[int, ...] = ()
     nbytes: int = 0
     capture: Capture = field(default_factory=Capture)
     lines: tuple[str, ...] = ()
@@ -51,8 +52,7 @@ class PlanRecord:
 
     def largest_line(self) -> str:
         """Give the line that made the largest output, as far as the programs know."""
-        sizes = [held_nbytes(t) for t in self.outputs]
-        line = self.lines[sizes.index(max(sizes))] if sizes else ""
+        line = self.lines[self.sizes.index(max(self.sizes))] if self.sizes else ""
         return line or self.where
 
     def __repr__(self) -> str:
@@ -111,7 +111,8 @@ class PlanRecords:
             return None
         plan.ready, plan.fault = event.fault is None, event.fault
         plan.programs, plan.outputs, plan.reasons = event.programs, event.outputs, event.reasons or NO_REASONS
-        plan.seconds, plan.nbytes = event.seconds, sum(map(held_nbytes, event.outputs))
+        plan.seconds, plan.sizes = event.seconds, tuple(map(held_nbytes, event.outputs))
+        plan.nbytes = sum(plan.sizes)
         plan.capture = Capture(frozenset(w for w, p in event.programs.items() if p.collectives))
         plan.groups = tuple(dict.fromkeys(c.group for p in event.programs.values() for c in p.collectives))
         plan.refuses = any(p.refuses for p in event.programs.values())

@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from gt.ir.types import TensorType
 from gt.passes.reasons import PlanReasons
 from gt.runtime.errors import Fault
@@ -27,8 +29,7 @@ MAX_QUEUED_NBYTES = 64 << 20  # of uploads that wait in a queue; beyond it they 
 NO_REASONS = PlanReasons("")
 
 
-@dataclass(slots=True, eq=False)
-class Buffer:
+class Buffer(msgspec.Struct, eq=False):
     """One value of a client on the workers, under a cluster-wide ``uid``. ``type`` is placed.
 
     ``waiting``: workers whose upload has not come yet. ``flight``: the unsettled run that makes it. ``reasons``: what the plan of
@@ -41,17 +42,17 @@ class Buffer:
 
     uid: int
     type: TensorType | None
-    waiting: set[int] = field(default_factory=set)
     flight: Flight | None = None
-    fault: Fault | None = None
     reasons: PlanReasons = NO_REASONS
     output: int = 0
+    nbytes: int = 0
+    where: str = ""
+    waiting: set[int] = msgspec.field(default_factory=set)
+    fault: Fault | None = None
     failed_in: int = -1
     before: Buffer | None = None
     holders: int = 1
     kept: bool = False
-    nbytes: int = 0
-    where: str = ""
 
     def __repr__(self) -> str:
         if self.fault:
@@ -193,16 +194,17 @@ class Client:
         self.held += buffer.nbytes
         return buffer
 
-    def unname(self, number: int) -> Buffer | None:
-        """Let a number name nothing; give the buffer if no number names it any more."""
-        buffer = self.buffers.pop(number, None)
-        if buffer is None:
-            return None
-        buffer.holders -= 1
-        if buffer.holders:
-            return None
-        self.held -= buffer.nbytes
-        return buffer
+    def unname(self, numbers: Iterable[int]) -> dict[int, Buffer]:
+        """Let numbers name nothing; give the buffers that no number names any more, by number."""
+        released: dict[int, Buffer] = {}
+        for number in numbers:
+            buffer = self.buffers.pop(number, None)
+            if buffer is not None:
+                buffer.holders -= 1
+                if not buffer.holders:
+                    released[number] = buffer
+                    self.held -= buffer.nbytes
+        return released
 
     def only_named(self, numbers: Iterable[int]) -> list[Buffer]:
         """Give the buffers, each once, that no number would name any more without these."""

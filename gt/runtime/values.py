@@ -6,6 +6,7 @@ Next: ``schedule`` (``Buffer``), ``memory`` and ``quota`` (what fits), ``epochs`
 
 from __future__ import annotations
 
+from itertools import count, repeat
 from typing import Any
 
 from gt.ir.mesh import Sharding
@@ -20,7 +21,7 @@ from gt.runtime.orphans import UID_BITS
 from gt.runtime.plan_records import PlanRecord
 from gt.runtime.quota import held_nbytes, too_much
 from gt.runtime.roster import Roster, Worker
-from gt.runtime.schedule import MAX_QUEUED_NBYTES, Buffer, Client, Upload
+from gt.runtime.schedule import MAX_QUEUED_NBYTES, Buffer, Client, Flight, Upload
 
 UPLOADS = 4  # that a client may have on their way while there are others: workers take them as they come
 
@@ -36,8 +37,19 @@ class Values:
 
     def new_uid(self) -> int:
         """Give a uid that no value had."""
-        self._last_uid += 1
-        return self._last_uid
+        (uid,) = self.new_uids(1)
+        return uid
+
+    def new_uids(self, count: int) -> range:
+        """Give so many of them."""
+        first = self._last_uid + 1
+        self._last_uid += count
+        return range(first, first + count)
+
+    def made_by(self, plan: PlanRecord, flight: Flight | None = None) -> tuple[Buffer, ...]:
+        """Give buffers for what a run of a plan makes."""
+        uids = self.new_uids(len(plan.outputs))
+        return tuple(map(Buffer, uids, plan.outputs, repeat(flight), repeat(plan.reasons), count(), plan.sizes, plan.lines))
 
     def place_of(self, type_: TensorType | None) -> wire.Place:
         """Give a value's type and placement as the next dispatcher is to read it."""
@@ -158,10 +170,6 @@ class Values:
         freed = sum(b.nbytes for b in client.only_named(frees))
         return too_much(client.held, asked, freed, limit, what, where) if client.held + asked - freed > limit else None
 
-    def released(self, client: Client, numbers: tuple[int, ...]) -> dict[int, Buffer]:
-        """Take numbers from a client; give the buffers that no number names any more."""
-        return {number: buffer for number in numbers if (buffer := client.unname(number)) is not None}
-
     def drop(self, buffers: list[Buffer]) -> None:
         """Tell the workers that hold the buffers to let them go. Uploads on their way are called off."""
         by_worker: dict[int, list[int]] = {}
@@ -182,9 +190,9 @@ class Values:
 
     def drop_beyond(self, buffers: list[Buffer], workers: tuple[int, ...]) -> None:
         """As ``drop``, for those of the buffers that are not on these workers alone."""
-        beyond = [b for b in buffers if is_beyond(b.type, workers)]
+        beyond = {t for t in {b.type for b in buffers} if is_beyond(t, workers)}
         if beyond:
-            self.drop(beyond)
+            self.drop([b for b in buffers if b.type in beyond])
 
     def shrink(self, buffer: Buffer, lost: int, workers: tuple[int, ...], fault: Fault) -> None:
         """Take a lost worker out of a buffer's placement; whole copies elsewhere keep it alive."""
