@@ -7,9 +7,9 @@ was run), ``gt.optim.optimizer`` and ``random`` (numbers that change each time).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from sys import getrefcount
 from typing import TypeAlias
 
@@ -67,6 +67,23 @@ class Step:
     targets: list[tuple[int, Source]]  # which tensors hold which outputs afterwards
     returned: list[tuple[int, int]]  # which outputs are results of the call: (output, result)
     refreshed: list[tuple[int, int, Refresh]]  # numbers that are new each time: (from, to, what gives them)
+    # Most sources and targets are tensors themselves: those first, then the others, each with its input or output.
+    read: tuple[list[tuple[int, Handle]], list[tuple[int, Source]]] = field(init=False)
+    changed: tuple[list[tuple[int, Handle]], list[tuple[int, Source]]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.read, self.changed = _apart(enumerate(self.sources)), _apart(self.targets)
+
+
+def _apart(places: Iterable[tuple[int, Source]]) -> tuple[list[tuple[int, Handle]], list[tuple[int, Source]]]:
+    tensors: list[tuple[int, Handle]] = []
+    others: list[tuple[int, Source]] = []
+    for at, source in places:
+        if isinstance(source, Handle):
+            tensors.append((at, source))
+        else:
+            others.append((at, source))
+    return tensors, others
 
 
 class Recorder:

@@ -199,55 +199,58 @@ def _replay(session: Session, known: Signature, arguments: list[Handle]) -> list
     for step in known.steps:
         session.await_window()  # before numbers are drawn and steps counted for a run
         run = step.submitted
-        inputs: list[Buffer] = []
-        for source in step.sources:
-            if source.__class__ is Made:
-                inputs.append(made[source.run][source.output])  # type: ignore[union-attr]
-            else:
-                t = _at(source, arguments)
-                if t._buffer is None:
-                    return _nothing(first)
-                inputs.append(t._buffer)
+        inputs: list[Any] = [None] * len(step.sources)
+        tensors, others = step.read
+        for i, t in tensors:
+            inputs[i] = t._buffer
+        for i, source in others:
+            inputs[i] = made[source.run][source.output] if isinstance(source, Made) else _at(source, arguments)._buffer
+        if not all(inputs):
+            return _nothing(first)
         names = [b.id for b in inputs]
         if [b.type for b in inputs] != run.input_types or len(set(names)) != len(names):
             return _nothing(first)  # of other types, or two tensors have come to share a buffer
         for i in step.donated:  # held by the tensor, the list of inputs and the call that counts; else someone else has it too
-            if getrefcount(inputs[i]) > 3 and step.sources[i].__class__ is not Made:
+            if getrefcount(inputs[i]) > 3 and not isinstance(step.sources[i], Made):
                 return _nothing(first)
+        donated = [inputs[i] for i in step.donated]
         scalars = run.scalars
         for start, stop, refresh in step.refreshed:
             scalars[start:stop] = refresh()
         outputs = new_buffers(run.types, session, [])
-        targets = [(place, None if _is_new(known, source) else _at(source, arguments)) for place, source in step.targets]
+        tensors, others = step.changed
+        new = [(place, source) for place, source in others if _is_new(known, source)]
+        targets = tensors + [(place, _at(source, arguments)) for place, source in others if not _is_new(known, source)]
         replaces = [-1] * len(outputs)
         for place, t in targets:
-            if t is not None and t._buffer is not None:
-                replaces[place] = t._buffer.id
-        frees = [inputs[i].id for i in step.donated]
-        for i in step.donated:
-            inputs[i].id = -1 - inputs[i].id  # the run frees it, not its finalizer
+            old = t._buffer
+            if old is not None:
+                replaces[place] = old.id
+        frees = [b.id for b in donated]
+        for b in donated:
+            b.id = -1 - b.id  # the run frees it, not its finalizer
         dead = take_dead(session)
         try:
             session.run(run.known, names, [b.id for b in outputs], scalars, frees + dead, replaces)
         except BaseException:
-            for i in step.donated:
-                inputs[i].id = -1 - inputs[i].id
+            for b in donated:
+                b.id = -1 - b.id
             put_back(session, dead)
             raise
         _count(counters)
         made.append(outputs)
-        for (place, t), (_, source) in zip(targets, step.targets, strict=True):
-            if t is None:
-                fresh[id(_at(source.leaf, arguments))] = tensor_of(outputs[place])  # type: ignore[union-attr]
-                continue
-            if t._buffer is not None:
-                t._buffer.replaced()
+        for place, source in new:
+            fresh[id(_at(source.leaf, arguments))] = tensor_of(outputs[place])  # type: ignore[union-attr]
+        for place, t in targets:
+            old = t._buffer
+            if old is not None and old.mark is not None:
+                old.replaced()
             t._buffer, t._trace, t._tape = outputs[place], None, None
             t._version += 1
         for place, result in step.returned:
             results[result] = tensor_of(outputs[place])
         first = False
-        del inputs
+        del inputs, donated
     for slot in known.slots:
         if not slot.kept:
             leaf = _at(slot.leaf, arguments)

@@ -207,13 +207,13 @@ class Optimizer:
 
     def _record(self, op: str, params: list[Any], states: list[str], scalars: Iterable[Any], attrs: Attrs) -> None:
         """Record one node over parameters of each dtype, and take its results for parameters and states."""
+        numbers = [scalar(s) for s in scalars]
+        if self._numbers is not None:
+            self._numbers += [n.value for n in numbers if isinstance(n, Number)] * len({p._type.dtype for p in params})
+            return
         by_dtype: dict[Any, list[Any]] = {}
         for p in params:
             by_dtype.setdefault(p._type.dtype, []).append(p)
-        numbers = [scalar(s) for s in scalars]
-        if self._numbers is not None:
-            self._numbers += [n.value for n in numbers if isinstance(n, Number)] * len(by_dtype)
-            return
         for each in by_dtype.values():
             owns = [self.state[p] for p in each] if states else []
             held = [stored(own, name) for name in states for own in owns]
