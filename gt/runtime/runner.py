@@ -510,6 +510,8 @@ class Runner:
             return fault, False
         groups, steps, left = self.groups, self.state.programs[plan].collectives, False
         broke = begun and fault.kind == "collective"
+        if self.launched is not None:
+            self.launched.begin(self.epoch, (), self.state.programs[plan].groups)
         try:
             if graph == "replay" and not groups.issued:
                 if not broke:
@@ -529,6 +531,8 @@ class Runner:
                     fault = self._fault(e, self.epoch)
             groups.sending = {members: None for members in groups.sending if groups.lost.isdisjoint(members)}
             groups.finish()
+            if self.launched is not None:
+                self.launched.end(())
         except Exception as e:
             other, left = self._fault(e, self.epoch), True
             fault = other if other.kind == "collective" and not broke else fault

@@ -257,6 +257,25 @@ def test_what_a_device_does_not_get_on_with_is_given_up_after_a_while() -> None:
     assert not runs.overdue(1000.0, 60.0)
 
 
+@pytest.mark.parametrize("begun", [True, False])
+def test_what_a_run_that_failed_leaves_undone_is_given_up_after_a_while_too(begun: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    device, _, _, runner, link = worker()
+    runs = runner.launched
+    assert runs is not None
+
+    def broke(*_: object) -> None:
+        raise MemoryError("no room")
+
+    if begun:
+        monkeypatch.setattr(runner.loaded[1], "run", broke)
+    else:
+        runner.state.poison[20] = Fault("memory", "no room")
+    run(runner, 1, 1, 10 if begun else 20, 11)
+    assert link.dones[1].fault is not None and link.dones[1].fault.kind == "memory" and device.ends == 1.0
+    assert not runs.overdue(0.0, 60.0)
+    assert runs.overdue(61.0, 60.0) == {BOTH}
+
+
 def test_a_loss_with_the_dispatcher_is_known_to_the_next_one() -> None:
     device, _, groups, runner, _ = worker()
     run(runner, 1, 1, 10, 11)
