@@ -68,12 +68,17 @@ class LaunchedRuns:
 
     def end(self, outputs: tuple[int, ...]) -> Fault | None:
         """Hear that it has been launched. Gives why what it makes is not right, if that is so."""
+        run = self._launching
+        if run is None:
+            return None
+        over = self._spare.pop() if self._spare else self._event()
+        over.record()  # with no lock: it waits for room in the device's queue, maybe for what is about to be aborted
         with self._lock:
-            run, self._launching = self._launching, None
-            if run is None or run.fault is not None:
-                return None if run is None else run.fault
-            run.outputs, run.over = outputs, self._spare.pop() if self._spare else self._event()
-            run.over.record()
+            self._launching = None
+            if run.fault is not None:
+                self._spare.append(over)
+                return run.fault
+            run.outputs, run.over = outputs, over
             self._runs.append(run)
             return None
 

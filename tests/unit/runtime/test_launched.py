@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -82,6 +83,23 @@ def test_a_run_that_is_being_launched_says_so_itself(meets: bool) -> None:
     assert runs.end((13,)) == runs.broken[11]
     runs.begin(4, (2,), [OTHERS])
     assert runs.end((14,)) is None
+
+
+def test_a_loss_is_heard_of_while_the_device_takes_no_more() -> None:
+    device = Device()
+
+    class Full(Event):
+        def record(self) -> None:
+            hearing = threading.Thread(target=runs.abort, args=([BOTH], LOST), daemon=True)
+            hearing.start()
+            hearing.join(10)
+            assert not hearing.is_alive(), "what would end the wait for room waits for it"
+            super().record()
+
+    runs = LaunchedRuns(lambda: Full(device))
+    runs.begin(1, (1,), [BOTH])
+    fault = runs.end((11,))
+    assert fault is not None and fault.kind == "worker_lost" and runs.are_over
 
 
 class Member:
