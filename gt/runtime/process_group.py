@@ -312,8 +312,8 @@ class TorchGroup:
 
     def abort(self) -> None:
         """End the wait for a member that will never come. From any thread: another may just have closed the group."""
-        self.aborted, group = True, self.group
-        if self.backend == "nccl" and group is not None:  # which may take as long as NCCL tries to reach who is lost
+        before, self.aborted, group = self.aborted, True, self.group
+        if self.backend == "nccl" and group is not None and not before:  # may take as long as NCCL tries to reach who is lost
             threading.Thread(target=group.abort, name="gt-abort", daemon=True).start()
         self.wake.set()
 

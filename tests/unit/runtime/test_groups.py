@@ -269,6 +269,24 @@ def test_a_group_that_is_closed_can_be_aborted_by_the_thread_that_hears_of_a_los
     assert group.aborted and group.wake.is_set()
 
 
+def test_nccl_is_told_once_to_abort_however_often_a_collective_is_found_overdue() -> None:
+    made, _ = groups()
+    group, called, go = object.__new__(TorchGroup), threading.Semaphore(0), threading.Event()
+
+    class Stuck:
+        def abort(self) -> None:
+            called.release()
+            go.wait(30)
+
+    group.backend, group.aborted, group.wake, group.group = "nccl", False, threading.Event(), Stuck()
+    made.groups[0, 3], made.formed[0, 3] = group, 5
+    before = threading.active_count()
+    for _ in range(5):
+        made.leave_overdue([(0, 3)])
+    assert called.acquire(timeout=10) and not called.acquire(timeout=0.2) and threading.active_count() == before + 1
+    go.set()
+
+
 class Itself:
     """What a group of two calls of torch's when the other member holds the same: part i of what is sent is what it gets from i."""
 
