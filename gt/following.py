@@ -98,14 +98,17 @@ def _unfollowed(graph: Graph, workers: tuple[int, ...]) -> Iterator[tuple[str, s
                     first[name] = None
                 first.setdefault(name, (problem, (node.loc.file, node.loc.line) if node.loc is not None else None))
     rules = ParamPlacement.of(configs.values(), Mesh.line(workers))
-    for value in graph.inputs if rules.rules else ():
+    for value in (*graph.inputs, *graph.outputs) if rules.rules else ():
         if (placed := rules.find(value.hint, value.type)) is not None:
             first[placed[1]] = None if not placed[2] else first.get(placed[1], (placed[2], None))
+    where = get_config().said_at("")
     if (unused := _rules_problem(configs, workers)) is not None:
-        yield "parameters", unused + get_config().said_at(""), None
+        yield "parameters", unused + where, None
     for name, unfollowed in first.items():
-        if unfollowed is not None:
-            yield (f"signal {name!r}" if unfollowed[1] else f"parameters {name!r}"), *unfollowed
+        if unfollowed is not None and unfollowed[1]:
+            yield f"signal {name!r}", *unfollowed
+        elif unfollowed is not None:
+            yield f"parameters {name!r}", unfollowed[0] + where, None
 
 
 def _rules_problem(configs: dict[str, SignalConfig], workers: tuple[int, ...]) -> str | None:

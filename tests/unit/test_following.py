@@ -101,6 +101,16 @@ def test_parameters_that_no_rule_can_split_are_told() -> None:
     assert [text for _, text in told(found)] == ["parameters '*.bias': kept whole: f32[8] has no dim 1"]
 
 
+def test_parameters_that_no_rule_can_split_are_an_error_in_the_run_that_makes_them(tmp_path: Path) -> None:
+    file = tmp_path / "rules.yaml"
+    file.write_text('mesh: {dp: 4}\nstrict: true\nparams: {"*.weight": {5: dp}}\n')
+    gt.load_config(file)
+    layer = gt.nn.Sequential(gt.nn.Linear(8, 8))
+    for _ in range(2):
+        with pytest.raises(configs.ConfigError, match=r"'\*\.weight': kept whole: f32\[8, 8\] has no dim 5 \(at .*rules.yaml:3:1\)"):
+            layer(gt.ones(8, 8)).sum().item()
+
+
 def test_what_ops_do_to_dims_inside_a_scope_is_nothing_to_say() -> None:
     x, w, b = gt.ones(8, 8), gt.ones(8, 8), gt.ones(3)
     with gt.signal.context("rows"):
